@@ -86,7 +86,7 @@ pub fn rate_parser(bytes: &[u8]) {
         assert!(gate.check_n(capacity).is_allowed(), "{text}: an unused counter has its capacity");
         assert!(!gate.check().is_allowed(), "{text}: more than the capacity passed at once");
         assert!(!gate.check_n(u64::MAX).is_allowed());
-        gate.refund(1);
+        gate.refund(1, Ticks::ZERO);
         assert!(
             gate.check().is_allowed() == gives_back && !gate.check().is_allowed(),
             "{text}: one was given back, and only one, unless departures stay whose they are"

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -278,7 +279,13 @@ impl Store for RedisStore {
     }
 
     async fn refund(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
-        self.correct(Operation::Refund, charges, now).await
+        if self.is_told_time {
+            return self.correct(Operation::Refund, charges, now).await;
+        }
+        // The server counts an age back from when it gets the refund.
+        let way = Ticks::ceil_from(CORRECTION.max(self.deadline));
+        let charges: SmallVec<[Charge<'_>; 6]> = charges.iter().map(|charge| charge.later(way)).collect();
+        self.correct(Operation::Refund, &charges, now).await
     }
 
     async fn renew(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {

@@ -1,5 +1,6 @@
 //! One key of one limit in virtual time: an algorithm with its state, charged step by step.
 
+use tollgate::algorithm::Charged;
 use tollgate::algorithm::concurrency::{self, Concurrency, PermitId};
 use tollgate::algorithm::fixed_window::{self, FixedWindow};
 use tollgate::algorithm::gcra::{self, Gcra};
@@ -66,30 +67,31 @@ impl Limiter {
         }
     }
 
-    /// Gives back units that were charged at an instant, or at one that nobody knows; for permits, those of the latest.
-    pub fn refund(&mut self, now: Timestamp, units: u64, charged_at: Option<Timestamp>) {
+    /// Gives back units of one charge that was admitted, counted from the first: permits go by that name, all else by when it
+    /// was charged.
+    pub fn refund(&mut self, now: Timestamp, units: u64, charged: Charged, admission: usize) {
         match self {
             Limiter::TokenBucket(quota, state) => {
-                *state = token_bucket::refund(quota, *state, now, units, charged_at);
+                *state = token_bucket::refund(quota, *state, now, units, charged);
             }
             Limiter::Gcra(quota, state) => {
-                *state = gcra::refund(quota.reservoir(), *state, now, units, charged_at);
+                *state = gcra::refund(quota.reservoir(), *state, now, units, charged);
             }
             Limiter::FixedWindow(quota, state) => {
-                *state = fixed_window::refund(quota, *state, now, units, charged_at);
+                *state = fixed_window::refund(quota, *state, now, units, charged);
             }
             Limiter::SlidingWindow(quota, state) => {
-                *state = sliding_window::refund(quota, std::mem::take(state), now, units, charged_at);
+                *state = sliding_window::refund(quota, std::mem::take(state), now, units, charged);
             }
             Limiter::SlidingLog(quota, state) => {
-                *state = sliding_log::refund(quota, std::mem::take(state), now, units, charged_at);
+                *state = sliding_log::refund(quota, std::mem::take(state), now, units, charged);
             }
             Limiter::LeakyBucket(quota, state) => {
-                *state = gcra::refund(quota.shape().reservoir(), *state, now, units, charged_at);
+                *state = gcra::refund(quota.shape().reservoir(), *state, now, units, charged);
             }
-            Limiter::Concurrency(quota, state, next) => {
-                let latest = PermitId(next.0.wrapping_sub(1));
-                *state = concurrency::refund(quota, std::mem::take(state), now, latest, units);
+            Limiter::Concurrency(quota, state, _) => {
+                let permit = PermitId(admission as u64);
+                *state = concurrency::refund(quota, std::mem::take(state), now, permit, units);
             }
         }
     }

@@ -7,6 +7,7 @@ pub mod concurrency;
 pub mod fixed_window;
 pub mod sliding_log;
 pub mod sliding_window;
+pub mod trace;
 
 use tollgate::{Outcome, Ticks, Timestamp, Verdict};
 
@@ -37,16 +38,16 @@ pub trait Oracle {
     /// Remembers an admission.
     fn admit(&mut self, now: Wide, units: Wide);
 
-    /// Takes back units that were admitted at an instant: from then on they count as if they had not been, as far as that is
-    /// still to be told. It never takes back what was admitted later. Without an instant it takes back the oldest that count.
-    fn refund(&mut self, now: Wide, units: Wide, charged_at: Option<Wide>);
+    /// Takes back units of one admission, counted from the first: from then on everything is counted as if they had never been
+    /// admitted. That is the whole rule of refunds, whatever an algorithm remembers.
+    fn take_back(&mut self, admission: usize, units: Wide);
 
     /// How long an admitted request must wait. Only shaping knows of it.
     fn wait(&self, _now: Wide) -> Wide {
         0
     }
 
-    /// Answers a charge as the definition demands.
+    /// Answers a charge as the definition demands, and remembers what it admits.
     fn charge(&mut self, now: Timestamp, cost: u64) -> Outcome {
         let (at, cost) = (Wide::from(now.unix_micros()), Wide::from(cost));
         self.forgive(at);

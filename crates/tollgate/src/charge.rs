@@ -4,13 +4,14 @@ use std::sync::atomic::AtomicU32;
 
 use smallvec::SmallVec;
 
+use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
 use crate::decision::{Source, Stance};
 use crate::key::{Fingerprint, Prefix, Secret};
 use crate::outcome::Outcome;
 use crate::policy::Lease;
 use crate::quota::Quota;
-use crate::time::Timestamp;
+use crate::time::{Ticks, Timestamp};
 
 /// Counters that the new keys of one limit share while a store is full.
 pub(crate) const OVERFLOW_SHARES: usize = 8;
@@ -183,8 +184,8 @@ pub struct Charge<'a> {
     pub(crate) permit: PermitId,
     pub(crate) group: Option<u16>,
     pub(crate) lease: Option<Lease>,
-    /// Of a refund: the instant by which the counter counts what is given back.
-    pub(crate) charged_at: Option<Timestamp>,
+    /// Of a refund: when what is given back was charged.
+    pub(crate) charged: Charged,
 }
 
 impl<'a> Charge<'a> {
@@ -243,11 +244,10 @@ impl<'a> Charge<'a> {
         self.lease
     }
 
-    /// Of a refund: the instant by which the counter counts what is given back, by the counter's clock. Without one the
-    /// oldest units that still count are given back. A charge itself has none: the store tells when it was made.
+    /// Of a refund: when what is given back was charged. Of a charge it says nothing: the store tells when it was made.
     #[must_use]
-    pub const fn charged_at(&self) -> Option<Timestamp> {
-        self.charged_at
+    pub const fn charged(&self) -> Charged {
+        self.charged
     }
 
     /// The same for other units.
@@ -259,12 +259,26 @@ impl<'a> Charge<'a> {
     /// The refund of what this charge took, as its store answered.
     #[must_use]
     pub fn refunding(self, answer: &Answer) -> Self {
-        Self { charged_at: Some(answer.counted_at(self.quota)), ..self }
+        Self { charged: Charged::At(answer.counted_at(self.quota)), ..self }
+    }
+
+    /// The same refund for a store that gets it later by this time. One that knows the instant of its charge stays as it is.
+    #[must_use]
+    pub fn later(self, way: Ticks) -> Self {
+        match self.charged {
+            Charged::At(_) => self,
+            Charged::Within(age) => self.of(Charged::Within(age + way)),
+        }
     }
 
     /// The refund of what was charged at an instant.
     pub(crate) const fn of_instant(self, charged_at: Timestamp) -> Self {
-        Self { charged_at: Some(charged_at), ..self }
+        self.of(Charged::At(charged_at))
+    }
+
+    /// The refund of what was charged then.
+    pub(crate) const fn of(self, charged: Charged) -> Self {
+        Self { charged, ..self }
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 
+use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
 use crate::charge::{Answer, Answers, Charge, Family};
 use crate::decision::{Decision, Fault, Source, Stance, Status};
@@ -154,6 +155,8 @@ struct Question<'l> {
     rulings: InForce,
     charges: Charges<'l>,
     permit: Option<PermitId>,
+    /// How many permits of the fallback the store had recorded when it was asked.
+    reported: u64,
     /// What limits say that no counter has to be asked for.
     uncounted: Vec<Status>,
 }
@@ -163,7 +166,7 @@ impl Question<'_> {
     #[inline]
     fn of(rulings: InForce) -> Self {
         let (matches, charges) = (Matches::new(), Charges::new());
-        Self { matches, rulings, charges, permit: None, uncounted: Vec::new() }
+        Self { matches, rulings, charges, permit: None, reported: 0, uncounted: Vec::new() }
     }
 }
 
@@ -283,7 +286,7 @@ impl<S: Store> Engine<S> {
                 let decision = Decision::blocked(Arc::clone(&live.policy), block, now);
                 return Made::unasked(&live, decision, self.bench.at(now));
             }
-            let question = match self.ask(&live, views, self.bench.at(now)) {
+            let mut question = match self.ask(&live, views, self.bench.at(now)) {
                 Ok(question) => question,
                 Err(fault) => {
                     let decision = Decision::faulty(Arc::clone(&live.policy), fault);
@@ -303,7 +306,9 @@ impl<S: Store> Engine<S> {
                     return Made { live: Arc::clone(&live), matches, rulings, decision };
                 }
             }
-            let answers = match self.pay_first(&live, &question.charges, now).await {
+            let paid = self.pay_first(&live, &question.charges, now).await;
+            question.reported = self.permits_reported();
+            let answers = match paid {
                 Ok(()) => self.store.charge(&question.charges, now).await,
                 Err(failure) => Err(failure),
             };
@@ -343,7 +348,7 @@ impl<S: Store> Engine<S> {
         views: &[CheckRequest<'_>],
         question: &mut Question<'l>,
     ) -> Result<(), Fault> {
-        let Question { matches, rulings, charges, permit, uncounted } = question;
+        let Question { matches, rulings, charges, permit, uncounted, .. } = question;
         rulings.match_into(&live.policy, views, matches)?;
         live.take_uncounted(views, matches, rulings, uncounted);
         *permit = self.next_permit(live, matches);
@@ -603,7 +608,7 @@ impl Live {
             permit,
             group: self.group_of(request, matched, &self.counters[matched.limit as usize]),
             lease: limit.lease(),
-            charged_at: None,
+            charged: Charged::UNKNOWN,
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
 use crate::algorithm::reservoir::Word;
 use crate::charge::{Charge, Family, Record};
@@ -98,7 +99,7 @@ impl GateShared {
             permit,
             group: None,
             lease: None,
-            charged_at: None,
+            charged: Charged::UNKNOWN,
         }
     }
 }
@@ -224,10 +225,11 @@ impl Gate {
         Acquiring::new(self.gate.clone(), self.key)
     }
 
-    /// Gives units back and wakes the first waiter. A leaky bucket gives nothing back: departure times do not
-    /// change.
-    pub fn refund(&self, units: u64) {
-        self.gate.refund_key(self.key, units);
+    /// Gives units back that were charged `within` this time, and wakes the first waiter. The call does not say which charge
+    /// took them, so no more is given back than is right for any charge of that time; see [`Charged::Within`]. A leaky bucket
+    /// gives nothing back: departure times do not change.
+    pub fn refund(&self, units: u64, within: Ticks) {
+        self.gate.refund_key(self.key, units, within);
     }
 
     /// Resets the counter and wakes the first waiter.
@@ -333,10 +335,10 @@ impl KeyedGate {
         Acquiring::new(self.clone(), self.fingerprint(key))
     }
 
-    /// Gives units back to `key` and wakes its first waiter; nothing for a leaky bucket, see
-    /// [`Gate::refund`].
-    pub fn refund<K: GateKey + ?Sized>(&self, key: &K, units: u64) {
-        self.refund_key(self.fingerprint(key), units);
+    /// Gives units back to `key` that were charged `within` this time, and wakes its first waiter; nothing for a leaky
+    /// bucket, see [`Gate::refund`].
+    pub fn refund<K: GateKey + ?Sized>(&self, key: &K, units: u64, within: Ticks) {
+        self.refund_key(self.fingerprint(key), units, within);
     }
 
     /// Resets the counter of `key` and wakes its first waiter.
@@ -402,14 +404,15 @@ impl KeyedGate {
         }
     }
 
-    fn refund_key(&self, key: Fingerprint, units: u64) {
+    fn refund_key(&self, key: Fingerprint, units: u64, within: Ticks) {
         // A shaping gate keeps its departure times.
         if matches!(self.shared.quota, Quota::LeakyBucket(_)) {
             return;
         }
         let now = self.shared.clock.now();
         // As above: it cannot fail, and a failed refund would only be to the caller's disadvantage.
-        let _ = self.shared.store.refund_now(&self.shared.charge_of(key, units), now);
+        let charge = self.shared.charge_of(key, units).of(Charged::Within(within));
+        let _ = self.shared.store.refund_now(&charge, now);
         self.shared.queues.wake_first(key);
     }
 

@@ -34,6 +34,7 @@ mod documents;
 #[doc(hidden)]
 pub mod together;
 
+pub use algorithm::Charged;
 pub use clock::{Clock, ManualClock, Sleep};
 pub use credential::{CREDENTIAL, CredentialAttributes, CredentialDigest};
 pub use decision::{Decision, Fault, LimitStatus, Reason, Source, Stance};

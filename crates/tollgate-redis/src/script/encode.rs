@@ -2,6 +2,7 @@
 
 use tollgate::Stance;
 use tollgate::Timestamp;
+use tollgate::algorithm::Charged;
 use tollgate::algorithm::fixed_window::{Align, FixedWindow};
 use tollgate::algorithm::reservoir::Reservoir;
 use tollgate::algorithm::sliding_window::Estimate;
@@ -209,11 +210,14 @@ pub(super) fn told(body: &mut Vec<u8>, want: &LeaseRequest) {
     number(body, want.demand.min(REPORT_MAX));
 }
 
-/// Of a refund, behind all charges: the instant by which one was counted.
-pub(super) fn instant(body: &mut Vec<u8>, charged_at: Option<Timestamp>) {
-    match charged_at {
-        Some(at) => number(body, at.unix_micros().min(EXACT_MAX)),
-        None => body.extend((-1f64).to_le_bytes()),
+/// Of a refund, behind all charges: the instant by which one was counted, or, below zero, how long ago that was at most.
+pub(super) fn charged(body: &mut Vec<u8>, charged: Charged) {
+    match charged {
+        Charged::At(at) => number(body, at.unix_micros().min(EXACT_MAX)),
+        Charged::Within(age) => {
+            let age = age.as_micros().min(EXACT_MAX - 1);
+            body.extend((-1.0 - age as f64).to_le_bytes());
+        }
     }
 }
 

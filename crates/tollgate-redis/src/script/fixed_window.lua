@@ -85,15 +85,13 @@ local function make_fixed_window(kind)
     if not ends_at then return nil end
     ends_at, count = current(ends_at, count, at, period, starts, ends, latest)
     if not ends_at then return nil, BOUNDS end
-    if charged >= 0 then
-      -- Units of another window are not this one's. Of a calendar only the window around now is known.
-      local began = ends_at - period
-      if kind == CALENDAR then
-        if at < starts or at >= ends then return nil, BOUNDS end
-        began = ends_at == ends and starts or ends_at
-      end
-      if charged < began or charged >= ends_at then return nil, GONE end
+    -- Units that are of another window, or may be, are not this one's. Of a calendar only the window around now is known.
+    local began, earliest = ends_at - period, charged < 0 and at + 1 + charged or charged
+    if kind == CALENDAR then
+      if at < starts or at >= ends then return nil, BOUNDS end
+      began = ends_at == ends and starts or ends_at
     end
+    if earliest < began or earliest >= ends_at then return nil, GONE end
     if count <= units then return false end
     return write(sub(state, 1, 3), ends_at, count - units), ends_at
   end

@@ -10,7 +10,8 @@
 --   Where units are lent, in place of the seconds stand those that may be taken beyond the cost; and behind all charges, for each
 --   what is due whatever is there, the part that is due of what is there, and the units that the node was asked for since it last told.
 --   A calendar window has a fifth. A permit's name takes the place of the fourth number.
---   Behind all charges of a refund stands, for each, the instant by which it was counted, -1 if nobody knows it.
+--   Behind all charges of a refund stands, for each, the instant by which it was counted; or, if nobody knows it, -1 and below that
+--   how many microseconds ago it was at most.
 --   A lineage is a count, a tag, and for each quota that the state was counted under its kind, how like it its successor is
 --   (1: its windows are the same, 2: it is the same), five numbers, when it was succeeded, and when its successor's first window ended.
 -- Answers each request, in one of two ways: by a byte 5, the time, and what was found of each counter: the credits that it lacked, or

@@ -183,7 +183,7 @@ for request = 1, requests do
     for index = 1, problem and 0 or count do
       local place = first + index - 1
       local charged = instants and unpack_at('<d', body, instants + (index - 1) * 8)
-      if charged and not whole(charged, -1, EXACT) then
+      if charged and not whole(charged, -EXACT, EXACT) then
         problem = problem_of(index - 1, REFUSED, 'an instant out of range')
         break
       end

@@ -115,7 +115,7 @@ impl<'c> Question<'c> {
             encode::charge(&mut body, charge, tag, &numbers, origin, wanted);
         }
         if self.operation == Operation::Refund {
-            self.charges.iter().for_each(|charge| encode::instant(&mut body, charge.charged_at()));
+            self.charges.iter().for_each(|charge| encode::charged(&mut body, charge.charged()));
         }
         if self.operation == Operation::Lend {
             for place in 0..self.charges.len() {

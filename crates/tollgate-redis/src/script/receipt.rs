@@ -1,6 +1,7 @@
 //! What it takes to give units back that were lent, and to borrow more, when the request that borrowed them is long gone.
 
 use redis::Value;
+use tollgate::algorithm::Charged;
 use tollgate::algorithm::fixed_window::Align;
 use tollgate::charge::Charge;
 use tollgate::lease::LeaseRequest;
@@ -48,7 +49,7 @@ impl Receipt {
     pub(crate) fn back(&self, units: u64, acquired_at: Timestamp, now: Timestamp) -> Asked {
         let numbers = Numbers::of(&self.quota, now, Bounds::One);
         let mut asked = self.asked(Operation::Refund, 0, units, &numbers);
-        encode::instant(&mut asked.body, Some(acquired_at));
+        encode::charged(&mut asked.body, Charged::At(acquired_at));
         asked
     }
 

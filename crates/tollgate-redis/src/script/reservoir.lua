@@ -77,7 +77,8 @@ kinds[RESERVOIR] = function()
     local missing = missing_at(state, at, gain, credits)
     if not missing then return nil end
     local back = (units < full and units or full) * price
-    if charged >= 0 and at > charged then back = back - (at - charged) * gain end
+    local elapsed = charged < 0 and -1 - charged or at - charged
+    if elapsed > 0 then back = back - elapsed * gain end
     if back > 0 then missing = missing - back end
     if missing < 0 then missing = 0 end
     local fraction = missing % gain

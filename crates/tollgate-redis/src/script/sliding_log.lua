@@ -170,7 +170,7 @@ kinds[LOG] = function()
 
   -- Gives back units of the instant of the charge, then older ones, and never a later one; if nobody knows it, the oldest that count.
   function made.refund(state, at, charged, units, limit, period)
-    local log, length, forgotten, _, gone, counted = load(state, at, period, true)
+    local log, length, forgotten, reached, gone, counted = load(state, at, period, true)
     if log == nil then return nil end
     local from, to = total(log, gone, forgotten), nil
     if charged >= 0 then
@@ -178,6 +178,10 @@ kinds[LOG] = function()
       to = total(log, expired(log, length, charged + period, period), forgotten)
       if to - units > from then from = to - units end
     else
+      -- The oldest that count, if the earliest that is possible does.
+      local earliest = at + 1 + charged
+      if earliest < 0 then earliest = 0 end
+      if earliest + period <= reached then units = 0 end
       to = from + (units < counted and units or counted)
     end
     if to > from then

@@ -153,6 +153,10 @@ kinds[SLIDING] = function()
       local behind = newest - (charged - charged % length) / length
       if behind > 0 then first = behind + 1 end
     else
+      -- The oldest that count, if the earliest that is possible does.
+      local earliest = at + 1 + charged
+      if earliest < 0 then earliest = 0 end
+      if (earliest - earliest % length) / length + precision < index then units = 0 end
       local counting = precision + 1 - (index - newest)
       first, last, towards = counting < last and counting or last, 1, -1
     end

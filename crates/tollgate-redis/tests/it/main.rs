@@ -14,6 +14,7 @@ mod conformance;
 mod examples;
 mod faults;
 mod fleet;
+mod kept;
 mod leases;
 mod live;
 mod processes;

@@ -68,12 +68,33 @@ impl<S: Store> Counters<'_, S> {
         self.engine.add(tally, parts, units, now).await
     }
 
-    /// Takes from the current window of a unit, down to none. The count after it.
-    pub(crate) async fn subtract(&self, unit: Unit, parts: &[&[u8]], units: u64, now: Timestamp) -> Counted {
+    /// Takes from the current window of a unit what was added `within` this time, down to none. The count after it.
+    pub(crate) async fn subtract(
+        &self,
+        unit: Unit,
+        parts: &[&[u8]],
+        units: u64,
+        within: Ticks,
+        now: Timestamp,
+    ) -> Counted {
         if let Some(tally) = self.tallies.units.get(unit as usize) {
-            self.engine.subtract(tally, parts, units, now).await;
+            self.engine.subtract(tally, parts, units, within, now).await;
         }
         self.add(unit, parts, 0, now).await
+    }
+
+    /// Takes back what was added at this very `now`, from the window that it was counted in.
+    pub(crate) async fn take_back(
+        &self,
+        unit: Unit,
+        parts: &[&[u8]],
+        units: u64,
+        counted: &Counted,
+        now: Timestamp,
+    ) {
+        if let Some(tally) = self.tallies.units.get(unit as usize) {
+            self.engine.take_back(tally, parts, units, counted, now).await;
+        }
     }
 
     /// Adds to the window of so many seconds that the first hit began; 0 only looks. No window lasts 0 seconds, so nothing is
@@ -114,23 +135,39 @@ impl<S: Store> Counters<'_, S> {
         counted
     }
 
-    /// Takes from such a window what was added to it.
+    /// Takes from such a window what was added to it `within` this time.
     pub(super) async fn subtract_from_first(
         &self,
         seconds: u64,
         parts: &[&[u8]],
         units: u64,
+        within: Ticks,
         now: Timestamp,
     ) {
         if let Some(tally) = self.tallies.first_hit.get(&seconds) {
-            self.engine.subtract(tally, parts, units, now).await;
+            self.engine.subtract(tally, parts, units, within, now).await;
+        }
+    }
+
+    /// Takes back what was added to such a window at this very `now`.
+    pub(super) async fn take_back_from_first(
+        &self,
+        seconds: u64,
+        parts: &[&[u8]],
+        units: u64,
+        counted: &Counted,
+        now: Timestamp,
+    ) {
+        if let Some(tally) = self.tallies.first_hit.get(&seconds) {
+            self.engine.take_back(tally, parts, units, counted, now).await;
         }
     }
 }
 
 /// A count that no counter stands behind.
 const fn counted(total: u64) -> Counted {
-    Counted { total, ends_after: Ticks::ZERO, source: Source::Exact }
+    let charged_at = Timestamp::from_unix_seconds(0);
+    Counted { total, ends_after: Ticks::ZERO, source: Source::Exact, charged_at }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use arc_swap::ArcSwapOption;
 use smallvec::SmallVec;
 use tollgate::headers::{Caller, Dialect, Dialects};
 use tollgate::store::Store;
-use tollgate::{Audience, COST_MAX, CheckRequest, Decision, HeaderPolicy, RequestError, Timestamp};
+use tollgate::{Audience, COST_MAX, CheckRequest, Decision, HeaderPolicy, RequestError, Ticks, Timestamp};
 
 use super::{Answer, Code, Descriptor, Question};
 use crate::foreign::counters::Tallies;
@@ -20,6 +20,10 @@ mod status;
 mod tests;
 
 use brought::Brought;
+
+/// How long before its negative hits Envoy may have sent those that they give back: nobody tells when that was. It is as long as Envoy
+/// lets a request take by default.
+const NEGATIVE_HITS_WITHIN: Ticks = Ticks::from_secs(15);
 
 /// What answering Envoy needs beside the engine.
 #[derive(Debug)]
@@ -200,7 +204,7 @@ async fn give_back<S: Store>(
         let limits: Vec<&str> = limits.map(|status| status.limit.name()).collect();
         // No names at all would mean every limit.
         if !limits.is_empty()
-            && let Err(error) = service.engine.refund_of(view, &limits, now).await
+            && let Err(error) = service.engine.refund_of(view, &limits, NEGATIVE_HITS_WITHIN, now).await
             && let Some(skipped) = service.envoy.not_given_back.due(now)
         {
             tracing::warn!(%error, skipped, "hits were not given back; they stay counted");

@@ -10,13 +10,13 @@ use crate::redis::{Cluster, Redis};
 use crate::shared::{on, turn};
 
 /// A crowd that meets a new cluster at once, from the very first request of the server: every shard is ready for it, and `concurrency: 10`
-/// holds no more than ten. Where nearly every deadline is missed, a permit of this node's share (a third of the limit while the fleet
-/// is unknown) may stand beside ten of the store until the store has heard of it: 11 were seen on a busy machine.
+/// holds no more than ten. Nor does it where nearly every deadline is missed, and this server gives permits of its share beside those of
+/// the store: 11 were once held there, when the message was lost, or on its way, that told the store of such a permit.
 #[test]
 fn a_crowd_at_first_use_gets_no_more_than_the_limit() {
     let _turn = turn();
     let cluster = Cluster::start(1, &[]);
-    for (store_deadline, most) in [("1ms", 13), ("50ms", 10)] {
+    for store_deadline in ["1ms", "50ms"] {
         let policy = "limits: [{name: in-flight, by: [api_key], concurrency: 10, permit_ttl: 60s}]";
         let url = cluster.url();
         let store = ["--store", &url, "--store-deadline", store_deadline];
@@ -43,7 +43,7 @@ fn a_crowd_at_first_use_gets_no_more_than_the_limit() {
                 held
             })
         });
-        assert!(held.values().all(|&held| held <= most), "{held:?}");
+        assert!(held.values().all(|&held| held <= 10), "{held:?}");
         assert_eq!(held.len(), keys.len(), "each key has its places: {held:?}");
     }
 }

@@ -1,6 +1,7 @@
-//! The definition of token bucket and GCRA: in every interval that ends now, at most `burst + rate × t` units. And that of
-//! the leaky bucket, which admits by the larger bucket and lets go by the smaller.
+//! The definition of token bucket and GCRA: in every interval, at most `burst + rate × t` units are admitted and kept. And that
+//! of the leaky bucket, which admits by the larger bucket and lets go by the smaller.
 
+use super::trace::Trace;
 use super::{Oracle, Wide};
 
 /// A bucket that refills by `units` in `period` ticks.
@@ -12,8 +13,7 @@ pub struct Bucket {
     capacity: Wide,
     /// What leaves without waiting.
     at_once: Wide,
-    /// Every admission in its order, in units × period, refunds as negative ones.
-    admitted: Vec<(Wide, Wide)>,
+    kept: Trace,
 }
 
 impl Bucket {
@@ -31,16 +31,17 @@ impl Bucket {
             period: period.into(),
             capacity: Wide::from(burst) + Wide::from(queue),
             at_once: burst.into(),
-            admitted: Vec::new(),
+            kept: Trace::default(),
         }
     }
 
     /// The most by which any interval up to `at` exceeds what the rate alone gives, in units × period: zero for an empty one.
+    /// Every interval that begins with an admission is examined; one that begins between two has no more in a longer time.
     fn debt(&self, at: Wide) -> Wide {
         let (mut sum, mut worst) = (0, 0);
-        for &(since, scaled) in self.admitted.iter().rev() {
-            sum += scaled;
-            worst = worst.max(sum - self.units * (at - since));
+        for admission in self.kept.iter().rev() {
+            sum += admission.units * self.period;
+            worst = worst.max(sum - self.units * (at - admission.at));
         }
         worst
     }
@@ -62,22 +63,16 @@ impl Oracle for Bucket {
     /// A clock that stepped back makes intervals look shorter; no more than a whole bucket is held against the caller.
     fn forgive(&mut self, now: Wide) {
         if self.debt(now) > self.capacity * self.period {
-            self.admitted = vec![(now, self.capacity * self.period)];
+            self.kept.replace(now, self.capacity);
         }
     }
 
     fn admit(&mut self, now: Wide, units: Wide) {
-        self.admitted.push((now, units * self.period));
+        self.kept.admit(now, units);
     }
 
-    /// A refund cancels units, less what the rate has given back since they were charged; beyond those that were owed it gives
-    /// nothing, which the empty admission says.
-    fn refund(&mut self, now: Wide, units: Wide, charged_at: Option<Wide>) {
-        self.forgive(now);
-        let elapsed = charged_at.map_or(0, |at| (now - at).max(0));
-        let scaled = units.min(self.capacity) * self.period - self.units * elapsed;
-        self.admitted.push((now, -scaled.max(0)));
-        self.admitted.push((now, 0));
+    fn take_back(&mut self, admission: usize, units: Wide) {
+        self.kept.take_back(admission, units);
     }
 
     fn wait(&self, now: Wide) -> Wide {

@@ -1,5 +1,7 @@
-//! The definition of concurrency: at most so many units in flight, each from its charge until it is given back or expires.
+//! The definition of concurrency: at most so many units in flight at each instant, each from its charge until it is given back
+//! or expires.
 
+use super::trace::{Admission, Trace};
 use super::{Oracle, Wide};
 
 /// Every permit with its expiry.
@@ -7,19 +9,20 @@ use super::{Oracle, Wide};
 pub struct Permits {
     limit: Wide,
     ttl: Wide,
-    held: Vec<(Wide, Wide)>,
+    /// By the instants at which they expire.
+    held: Trace,
 }
 
 impl Permits {
     /// At most `limit` units in flight, for `ttl` ticks each.
     #[must_use]
     pub fn new(limit: u64, ttl: u64) -> Self {
-        Self { limit: limit.into(), ttl: ttl.into(), held: Vec::new() }
+        Self { limit: limit.into(), ttl: ttl.into(), held: Trace::default() }
     }
 
     fn used(&self, at: Wide) -> Wide {
-        let live = self.held.iter().filter(|&&(expires_at, _)| at < expires_at);
-        live.map(|&(_, units)| units).sum()
+        let live = self.held.iter().filter(|permit: &&Admission| at < permit.at);
+        live.map(|permit| permit.units).sum()
     }
 }
 
@@ -38,23 +41,18 @@ impl Oracle for Permits {
 
     /// No permit lives longer from now on than two lives.
     fn forgive(&mut self, now: Wide) {
-        for (expires_at, _) in &mut self.held {
-            *expires_at = (now + 2 * self.ttl).min(*expires_at);
+        for permit in self.held.iter_mut() {
+            permit.at = (now + 2 * self.ttl).min(permit.at);
         }
     }
 
     /// Permits that have expired at an admission do not come back.
     fn admit(&mut self, now: Wide, units: Wide) {
-        self.held.retain(|&(expires_at, _)| now < expires_at);
-        self.held.push((now + self.ttl, units));
+        self.held.retain(|permit| now < permit.at);
+        self.held.admit(now + self.ttl, units);
     }
 
-    /// Gives back units of the latest permit, while it is in flight.
-    fn refund(&mut self, now: Wide, units: Wide, _charged_at: Option<Wide>) {
-        if let Some((expires_at, held)) = self.held.last_mut()
-            && now < *expires_at
-        {
-            *held = (*held - units).max(0);
-        }
+    fn take_back(&mut self, admission: usize, units: Wide) {
+        self.held.take_back(admission, units);
     }
 }

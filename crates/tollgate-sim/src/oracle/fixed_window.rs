@@ -1,5 +1,6 @@
 //! The definition of the fixed window: at most the limit in each window, and where windows lie.
 
+use super::trace::Trace;
 use super::{Oracle, Wide};
 
 const DAY: Wide = 86_400 * 1_000_000;
@@ -41,16 +42,6 @@ impl Windows {
                 let today = (at + offset).div_euclid(DAY);
                 let (first, next) = unit.days_around(today);
                 (first * DAY - offset, next * DAY - offset)
-            }
-        }
-    }
-
-    /// When the window began that ends at `end` and counts now. Nobody tells of a calendar's, unless it is the one around now.
-    fn start_of(self, end: Wide, now: Wide) -> Option<Wide> {
-        match self {
-            Windows::Multiples(period) | Windows::FromHit(period) => Some(end - period),
-            Windows::Civil(..) => {
-                Some(self.around(now)).filter(|around| around.1 == end).map(|around| around.0)
             }
         }
     }
@@ -106,21 +97,27 @@ fn days_of_month(year: Wide, month: Wide) -> Wide {
 pub struct WindowCount {
     limit: Wide,
     windows: Windows,
-    newest: Option<(Wide, Vec<Wide>)>,
+    /// By the ends of their windows.
+    kept: Trace,
 }
 
 impl WindowCount {
     /// At most `limit` units in each window.
     #[must_use]
     pub fn new(limit: u64, windows: Windows) -> Self {
-        Self { limit: limit.into(), windows, newest: None }
+        Self { limit: limit.into(), windows, kept: Trace::default() }
+    }
+
+    /// The end of the window that counts at an instant, if anything was kept in it: one in which nothing was kept never began.
+    fn window(&self, at: Wide) -> Option<Wide> {
+        let mut ends = self.kept.iter().filter(|admission| admission.units > 0).map(|admission| admission.at);
+        ends.next_back().filter(|&end| at < end)
     }
 
     fn used(&self, at: Wide) -> Wide {
-        match &self.newest {
-            Some((end, admitted)) if at < *end => admitted.iter().sum(),
-            _ => 0,
-        }
+        let Some(end) = self.window(at) else { return 0 };
+        let inside = self.kept.iter().filter(|admission| admission.at == end);
+        inside.map(|admission| admission.units).sum()
     }
 }
 
@@ -139,37 +136,19 @@ impl Oracle for WindowCount {
 
     fn forgive(&mut self, now: Wide) {
         let latest = self.windows.latest_end(now);
-        if let Some((end, _)) = &mut self.newest {
-            *end = latest.min(*end);
+        for admission in self.kept.iter_mut() {
+            admission.at = latest.min(admission.at);
         }
     }
 
+    /// What is of another window is of it for ever.
     fn admit(&mut self, now: Wide, units: Wide) {
-        match &mut self.newest {
-            Some((end, admitted)) if now < *end => admitted.push(units),
-            newest => *newest = Some((self.windows.around(now).1, vec![units])),
-        }
+        let end = self.window(now).unwrap_or_else(|| self.windows.around(now).1);
+        self.kept.retain(|admission| admission.at == end);
+        self.kept.admit(end, units);
     }
 
-    /// Units of another window than the one that counts are dropped.
-    fn refund(&mut self, now: Wide, units: Wide, charged_at: Option<Wide>) {
-        let mut current = self.clone();
-        current.forgive(now);
-        let end = match &current.newest {
-            Some((end, _)) if current.used(now) > 0 => *end,
-            _ => self.windows.around(now).1,
-        };
-        let is_within =
-            |at: &Wide| self.windows.start_of(end, now).is_some_and(|start| start <= *at && *at < end);
-        if charged_at.is_some_and(|at| !is_within(&at)) {
-            return;
-        }
-        *self = current;
-        let left = self.used(now) - units;
-        if left <= 0 {
-            self.newest = None;
-        } else if let Some((_, admitted)) = &mut self.newest {
-            *admitted = vec![left];
-        }
+    fn take_back(&mut self, admission: usize, units: Wide) {
+        self.kept.take_back(admission, units);
     }
 }

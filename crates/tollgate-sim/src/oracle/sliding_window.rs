@@ -1,6 +1,7 @@
 //! The definition of the sliding window: units by the sub-window they came in; the sub-windows of the window that ends now
 //! count whole, the one it leaves by its share or whole.
 
+use super::trace::Trace;
 use super::{Oracle, Wide};
 
 /// How the sub-window counts that the window is leaving.
@@ -19,7 +20,8 @@ pub struct SubWindows {
     length: Wide,
     precision: Wide,
     oldest: Oldest,
-    admitted: Vec<(Wide, Wide)>,
+    /// By the numbers of their sub-windows.
+    kept: Trace,
 }
 
 impl SubWindows {
@@ -31,25 +33,20 @@ impl SubWindows {
             length: length.into(),
             precision: precision.into(),
             oldest,
-            admitted: Vec::new(),
+            kept: Trace::default(),
         }
     }
 
-    /// The newest sub-window that has admitted anything: behind its start, time stands still.
-    fn newest(&self) -> Wide {
-        self.admitted.last().map_or(0, |&(index, _)| index)
-    }
-
     fn used(&self, at: Wide) -> Wide {
-        let at = at.max(self.newest() * self.length);
+        // Behind the start of the newest sub-window that has admitted anything, time stands still.
+        let at = at.max(self.kept.latest() * self.length);
         let (index, into) = (at / self.length, at % self.length);
-        let units_at = |index| {
-            let inside = self.admitted.iter().filter(move |&&(i, _)| i == index);
-            inside.map(|&(_, units)| units).sum::<Wide>()
+        let units_in = |is_in: &dyn Fn(Wide) -> bool| {
+            let inside = self.kept.iter().filter(|admission| is_in(admission.at));
+            inside.map(|admission| admission.units).sum::<Wide>()
         };
-        let whole: Wide =
-            self.admitted.iter().filter(|&&(i, _)| index - self.precision < i).map(|&(_, units)| units).sum();
-        let oldest: Wide = units_at(index - self.precision);
+        let whole = units_in(&|sub| index - self.precision < sub);
+        let oldest = units_in(&|sub| sub == index - self.precision);
         whole
             + match self.oldest {
                 Oldest::Whole => oldest,
@@ -73,39 +70,17 @@ impl Oracle for SubWindows {
 
     /// More than a window ahead of the clock is not believed: the whole history moves back.
     fn forgive(&mut self, now: Wide) {
-        let ahead = self.newest() - (now / self.length + self.precision);
+        let ahead = self.kept.latest() - (now / self.length + self.precision);
         if ahead > 0 {
-            self.admitted.iter_mut().for_each(|(index, _)| *index -= ahead);
+            self.kept.iter_mut().for_each(|admission| admission.at -= ahead);
         }
     }
 
     fn admit(&mut self, now: Wide, units: Wide) {
-        let index = (now / self.length).max(self.newest());
-        self.admitted.push((index, units));
+        self.kept.admit((now / self.length).max(self.kept.latest()), units);
     }
 
-    /// Units of the instant's sub-window are taken back, then older ones, which stop counting sooner.
-    fn refund(&mut self, now: Wide, units: Wide, charged_at: Option<Wide>) {
-        self.forgive(now);
-        let mut left = units;
-        let mut take = |units: &mut Wide| {
-            let taken = left.min(*units);
-            *units -= taken;
-            left -= taken;
-        };
-        let oldest = (now / self.length).max(self.newest()) - self.precision;
-        match charged_at {
-            Some(at) => {
-                let own = self.admitted.iter_mut().rev().filter(|(index, _)| *index <= at / self.length);
-                own.for_each(|(_, units)| take(units));
-            }
-            None => {
-                let counting = self.admitted.iter_mut().filter(|(index, _)| *index >= oldest);
-                counting.for_each(|(_, units)| take(units));
-            }
-        }
-        if self.is_fresh(now) {
-            self.admitted.clear();
-        }
+    fn take_back(&mut self, admission: usize, units: Wide) {
+        self.kept.take_back(admission, units);
     }
 }

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
+use tollgate::algorithm::Charged;
 use tollgate::algorithm::calendar::{Calendar, CalendarUnit};
 use tollgate::algorithm::fixed_window::Align;
 use tollgate::algorithm::sliding_window::Estimate;
@@ -10,7 +11,7 @@ use tollgate::{Quota, Rate, Ticks, Timestamp, Verdict};
 use tollgate_sim::bound;
 use tollgate_sim::limiter::Limiter;
 
-use crate::cases::{self, Move, Step, Subject};
+use crate::cases::{self, Charges, Move, Step, Subject};
 use crate::seeds::hold;
 
 const SAVED: &str = "proptest-regressions/bounds.txt";
@@ -36,7 +37,7 @@ fn departures(subject: &Subject, start: Timestamp, steps: &[Step]) -> Vec<(Times
     let (mut now, mut retry_at, mut latest) = (start, start, start);
     let mut left = Vec::new();
     for step in steps {
-        let (Step::Charge(time, amount) | Step::Refund(time, amount, _)) = *step;
+        let (time, amount) = step.parts();
         // Steps back add up, but never to a whole period.
         now = subject.go(time, now, retry_at).max(latest - (subject.period - Ticks::ONE));
         latest = latest.max(now);
@@ -103,31 +104,22 @@ fn no_interval_exceeds_its_bound() {
 fn kept(subject: &Subject, start: Timestamp, steps: &[Step]) -> Vec<(Timestamp, u64)> {
     let mut limiter = Limiter::new(subject.quota.clone());
     let (mut now, mut retry_at) = (start, start);
-    let (mut kept, mut counted_at): (Vec<(Timestamp, u64)>, Vec<Timestamp>) = (Vec::new(), Vec::new());
+    let mut charges = Charges::default();
     for step in steps {
-        let (Step::Charge(time, amount) | Step::Refund(time, amount, _)) = *step;
+        let (time, amount) = step.parts();
         now = subject.go(time, now, retry_at);
         let units = subject.units(amount);
-        if let Step::Refund(_, _, which) = *step {
-            let Some(place) = which.filter(|_| !kept.is_empty()).map(|back| back % kept.len()) else {
-                continue;
-            };
-            let units = units.min(kept[place].1);
-            limiter.refund(now, units, Some(counted_at[place]));
-            kept[place].1 -= units;
+        if let Step::Refund(_, _, back, knows) = *step {
+            if let Some(refund) = charges.take_back(back, units, knows, now) {
+                limiter.refund(now, refund.units, refund.charged, refund.admission);
+            }
             continue;
         }
         let outcome = limiter.charge(now, units);
-        match outcome.verdict {
-            Verdict::Allow if units > 0 => {
-                kept.push((now, units));
-                counted_at.push(subject.quota.counted_at(&outcome, now));
-            }
-            Verdict::Deny { retry_after } => retry_at = now + retry_after,
-            _ => {}
-        }
+        charges.note(subject, &outcome, units, now);
+        retry_at = outcome.verdict.retry_after().map_or(retry_at, |after| now + after);
     }
-    kept
+    charges.kept()
 }
 
 /// What is given back, however late, makes no room that the definition does not have: counted in every interval, what was
@@ -200,7 +192,7 @@ fn steps_back_deny_for_a_bounded_time() {
         let mut limiter = Limiter::new(subject.quota.clone());
         let mut now = start;
         for step in steps {
-            let (Step::Charge(time, amount) | Step::Refund(time, amount, _)) = step;
+            let (time, amount) = step.parts();
             now = subject.go(time, now, now);
             let _ = limiter.charge(now, subject.units(amount));
         }
@@ -242,7 +234,12 @@ fn at_the_end_of_time_nothing_comes_back_by_itself() {
         };
         assert_eq!(admitted(&mut limiter), capacity, "{quota:?}");
         assert!(limiter.idle_at() > Timestamp::LAST, "{quota:?}");
-        limiter.refund(Timestamp::MAX, 1, None);
+        limiter.refund(
+            Timestamp::MAX,
+            1,
+            Charged::Within(Ticks::ZERO),
+            usize::try_from(capacity - 1).unwrap(),
+        );
         assert_eq!(admitted(&mut limiter), 1, "{quota:?}");
     }
 }

@@ -1,6 +1,7 @@
 //! Fixed window: one counter that starts anew with each window. Admits in the worst sliding window twice its limit: a full
 //! one at the end of a window, another at the start of the next.
 
+use crate::algorithm::Charged;
 use crate::algorithm::calendar::Calendar;
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::{EXACT_MAX, QuotaError, Rate};
@@ -180,19 +181,12 @@ pub fn charge(quota: &FixedWindow, state: State, now: Timestamp, cost: u64) -> (
     (next, quota.outcome(wanted, now, Verdict::Allow))
 }
 
-/// Gives back `units` that were charged at an instant, if that lies in the current window; those of another are dropped.
-/// Without an instant they are taken to have been charged in the current window.
+/// Gives back `units` that were charged in the current window; those that are of another, or may be, are dropped.
 #[must_use]
-pub fn refund(
-    quota: &FixedWindow,
-    state: State,
-    now: Timestamp,
-    units: u64,
-    charged_at: Option<Timestamp>,
-) -> State {
+pub fn refund(quota: &FixedWindow, state: State, now: Timestamp, units: u64, charged: Charged) -> State {
     let now = now.decidable();
     let current = state.clamped(quota, now).current(quota, now);
-    if charged_at.is_some_and(|at| !quota.is_within(at, current.ends_at, now)) {
+    if !quota.is_within(charged.earliest(now), current.ends_at, now) {
         return state;
     }
     match current.count.saturating_sub(units) {
@@ -315,10 +309,13 @@ mod tests {
     fn refunds_make_room() {
         let quota = per_minute(10, Align::FirstHit);
         let (state, _) = charge(&quota, State::default(), T0, 10);
-        let state = refund(&quota, state, after(1), 3, Some(T0));
+        let state = refund(&quota, state, after(1), 3, Charged::At(T0));
         assert_eq!(charge(&quota, state, after(1), 0).1.remaining, 3);
-        assert_eq!(refund(&quota, state, after(1), 70, None), State::default());
-        assert_eq!(refund(&quota, state, after(60), 1, Some(T0)), state, "its window has ended");
+        let within = |seconds| Charged::Within(Ticks::from_secs(seconds));
+        assert_eq!(refund(&quota, state, after(1), 70, within(1)), State::default());
+        assert_eq!(refund(&quota, state, after(1), 70, within(2)), state, "it may be of the window before");
+        assert_eq!(refund(&quota, state, after(1), 70, Charged::UNKNOWN), state);
+        assert_eq!(refund(&quota, state, after(60), 1, Charged::At(T0)), state, "its window has ended");
     }
 
     /// What was charged in a window is not given back to the next, whose room it never took.
@@ -329,9 +326,9 @@ mod tests {
             let (state, _) = charge(&quota, State::default(), after(7), 4);
             let (state, _) = charge(&quota, state, after(67), 5);
             for charged_at in [after(7), after(67) - Ticks::from_secs(8)] {
-                assert_eq!(refund(&quota, state, after(68), 4, Some(charged_at)), state);
+                assert_eq!(refund(&quota, state, after(68), 4, Charged::At(charged_at)), state);
             }
-            let refunded = refund(&quota, state, after(68), 4, Some(after(67)));
+            let refunded = refund(&quota, state, after(68), 4, Charged::At(after(67)));
             assert_eq!(charge(&quota, refunded, after(68), 0).1.remaining, 9);
         }
     }

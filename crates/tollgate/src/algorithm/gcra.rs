@@ -1,6 +1,7 @@
 //! GCRA: one timestamp, the theoretical arrival time (TAT), at which the bucket is full again. Decides as the token bucket
 //! does, from half the memory.
 
+use crate::algorithm::Charged;
 use crate::algorithm::reservoir::{GAIN_MAX, Reservoir};
 use crate::algorithm::token_bucket::TokenBucket;
 use crate::outcome::{Outcome, Verdict};
@@ -122,18 +123,11 @@ pub fn advance(reservoir: &Reservoir, state: State, now: Timestamp, cost: u64) -
     (next, left, verdict)
 }
 
-/// Gives back `units` that were charged at an instant, as far as they have not come back since; at most to a full bucket.
-/// Without an instant they are taken to have been charged now.
+/// Gives back `units`, as far as they have not come back since they were charged; at most to a full bucket.
 #[must_use]
-pub fn refund(
-    reservoir: &Reservoir,
-    state: State,
-    now: Timestamp,
-    units: u64,
-    charged_at: Option<Timestamp>,
-) -> State {
+pub fn refund(reservoir: &Reservoir, state: State, now: Timestamp, units: u64, charged: Charged) -> State {
     let now = now.decidable();
-    let elapsed = charged_at.map_or(Ticks::ZERO, |at| now.since(at));
+    let elapsed = charged.elapsed(now);
     State::lacking(reservoir.put(state.missing(reservoir, now), units, elapsed), reservoir, now)
 }
 
@@ -147,7 +141,7 @@ pub fn step_back(
     now: Timestamp,
     units: u64,
 ) -> Option<State> {
-    (idle_at(&state) == full_at).then(|| refund(reservoir, state, now, units, None))
+    (idle_at(&state) == full_at).then(|| refund(reservoir, state, now, units, Charged::At(now)))
 }
 
 /// From when on the state equals that of a key never seen.

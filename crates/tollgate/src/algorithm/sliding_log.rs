@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use crate::algorithm::Charged;
 use crate::algorithm::sliding_window::{PRECISION_MAX, suits};
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::{EXACT_MAX, QuotaError, Rate};
@@ -232,25 +233,20 @@ pub fn charge(quota: &SlidingLog, mut state: State, now: Timestamp, cost: u64) -
 }
 
 /// Gives back `units` that were charged at an instant: those of that instant, then those before it, and never a later one,
-/// which counts for longer. Without an instant, the oldest that count.
+/// which counts for longer. Where only the earliest instant is known, the oldest that count, if that instant counts.
 #[must_use]
-pub fn refund(
-    quota: &SlidingLog,
-    mut state: State,
-    now: Timestamp,
-    units: u64,
-    charged_at: Option<Timestamp>,
-) -> State {
+pub fn refund(quota: &SlidingLog, mut state: State, now: Timestamp, units: u64, charged: Charged) -> State {
     let now = now.decidable();
     state.clamp(quota, now);
     let at = state.reached(now);
     let expired = state.expired(quota, at);
-    match charged_at {
-        Some(charged_at) => {
+    match charged {
+        Charged::At(charged_at) => {
             let until = state.entries.partition_point(|entry| entry.at <= charged_at);
             state.take_latest(expired, until, units);
         }
-        None => state.take_oldest(expired, units),
+        Charged::Within(age) if now - age + quota.period > at => state.take_oldest(expired, units),
+        Charged::Within(_) => {}
     }
     if state.used(quota, at) == 0 {
         return State::default();
@@ -365,31 +361,42 @@ mod tests {
         let before = charged(&quota, &[(3, 6), (50, 2)]);
         let (charged, _) = charge(&quota, before.clone(), after(51), 2);
         let refunded =
-            |now, units, at: u64| refund(&quota, charged.clone(), after(now), units, Some(after(at)));
+            |now, units, at: u64| refund(&quota, charged.clone(), after(now), units, Charged::At(after(at)));
         assert_eq!(refunded(51, 2, 51), before);
         assert_eq!(refunded(51, 5, 51).units().collect::<Vec<_>>(), [(after(3), 5)]);
         assert_eq!(refunded(51, 10, 51), State::default());
         assert_eq!(refunded(500, 1, 51), State::default());
     }
 
-    /// A late refund gives back units of its own instant or older ones, never those that came later. Where nobody knows the
-    /// instant, it gives back the oldest that count.
+    /// A late refund gives back units of its own instant or older ones, never those that came later. Where only the
+    /// earliest instant is known, it gives back the oldest that count, and nothing if that one may no longer count.
     #[test]
     fn a_late_refund_gives_back_its_own_instant() {
         let quota = per_minute(10);
         let state = charged(&quota, &[(3, 5), (20, 2), (50, 3)]);
-        let left = |units, charged_at: Option<u64>, now| {
-            let state = refund(&quota, state.clone(), after(now), units, charged_at.map(after));
+        let left = |units, charged: Charged, now| {
+            let state = refund(&quota, state.clone(), after(now), units, charged);
             state.units().map(|(at, units)| (at.since(T0).as_micros() / 1_000_000, units)).collect::<Vec<_>>()
         };
-        assert_eq!(left(5, Some(3), 50), [(20, 2), (50, 3)]);
-        assert_eq!(left(4, Some(3), 50), [(3, 1), (20, 2), (50, 3)]);
-        assert_eq!(left(4, Some(20), 50), [(3, 3), (50, 3)]);
-        assert_eq!(left(9, Some(20), 50), [(50, 3)]);
-        assert_eq!(left(9, Some(2), 50), [(3, 5), (20, 2), (50, 3)]);
-        assert_eq!(left(5, Some(3), 70), [(3, 5), (20, 2), (50, 3)], "they no longer count");
-        assert_eq!(left(6, None, 50), [(20, 1), (50, 3)]);
-        assert_eq!(left(1, None, 70), [(3, 5), (20, 1), (50, 3)], "what no longer counts is not given back");
+        let at = |seconds| Charged::At(after(seconds));
+        let within = |seconds| Charged::Within(Ticks::from_secs(seconds));
+        assert_eq!(left(5, at(3), 50), [(20, 2), (50, 3)]);
+        assert_eq!(left(4, at(3), 50), [(3, 1), (20, 2), (50, 3)]);
+        assert_eq!(left(4, at(20), 50), [(3, 3), (50, 3)]);
+        assert_eq!(left(9, at(20), 50), [(50, 3)]);
+        assert_eq!(left(9, at(2), 50), [(3, 5), (20, 2), (50, 3)]);
+        assert_eq!(left(5, at(3), 70), [(3, 5), (20, 2), (50, 3)], "they no longer count");
+        assert_eq!(left(6, within(47), 50), [(20, 1), (50, 3)]);
+        assert_eq!(
+            left(1, within(59), 70),
+            [(3, 5), (20, 1), (50, 3)],
+            "what no longer counts is not given back"
+        );
+        assert_eq!(
+            left(1, within(60), 70),
+            [(3, 5), (20, 2), (50, 3)],
+            "what may no longer count is not either"
+        );
     }
 
     /// A clock that trembles ages no unit; one that steps back far denies for two windows at most.

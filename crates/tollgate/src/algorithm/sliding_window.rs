@@ -3,6 +3,7 @@
 
 use smallvec::SmallVec;
 
+use crate::algorithm::Charged;
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::{EXACT_MAX, QuotaError, Rate};
 use crate::time::{Ticks, Timestamp};
@@ -270,14 +271,14 @@ pub fn charge(quota: &SlidingWindow, mut state: State, now: Timestamp, cost: u64
 }
 
 /// Gives back `units` that were charged at an instant: to its sub-window, then to those before it, and never to a later one,
-/// whose units count for longer. Without an instant, to the oldest that count.
+/// whose units count for longer. Where only the earliest instant is known, to the oldest that count, if that instant counts.
 #[must_use]
 pub fn refund(
     quota: &SlidingWindow,
     mut state: State,
     now: Timestamp,
     units: u64,
-    charged_at: Option<Timestamp>,
+    charged: Charged,
 ) -> State {
     let now = now.decidable();
     state.clamp(quota, now);
@@ -287,15 +288,19 @@ pub fn refund(
         *count -= taken;
         left -= taken;
     };
-    match charged_at {
-        Some(at) => {
+    match charged {
+        Charged::At(at) => {
             let behind = state.newest.saturating_sub(at.unix_micros() / quota.sub);
             let behind = usize::try_from(behind).unwrap_or(usize::MAX);
             state.counts.iter_mut().skip(behind).for_each(&mut take);
         }
-        None => {
-            let counting = (quota.oldest() + 1).saturating_sub(state.behind(state.place(quota, now)));
-            state.counts.iter_mut().take(counting).rev().for_each(&mut take);
+        Charged::Within(age) => {
+            let place = state.place(quota, now);
+            let earliest = (now - age).unix_micros() / quota.sub;
+            if earliest + u64::from(quota.precision) >= place.index {
+                let counting = (quota.oldest() + 1).saturating_sub(state.behind(place));
+                state.counts.iter_mut().take(counting).rev().for_each(&mut take);
+            }
         }
     }
     if state.used(quota, state.place(quota, now)) == 0 {
@@ -486,7 +491,7 @@ mod tests {
             let before = charged(&quota, &[(3, 6), (50, 2)]);
             let (after_charge, _) = charge(&quota, before.clone(), after(50), 2);
             let refunded = |now, units, charged_at| {
-                refund(&quota, after_charge.clone(), after(now), units, Some(after(charged_at)))
+                refund(&quota, after_charge.clone(), after(now), units, Charged::At(after(charged_at)))
             };
             assert_eq!(refunded(50, 2, 50), before);
             assert_eq!(refunded(50, 10, 50), State::default());
@@ -499,11 +504,14 @@ mod tests {
     fn a_late_refund_gives_back_its_own_sub_window() {
         let quota = per_minute(10, 10, Estimate::Strict);
         let state = charged(&quota, &[(3, 5), (15, 1), (50, 4)]);
-        let own = refund(&quota, state.clone(), after(51), 5, Some(after(3)));
+        let own = refund(&quota, state.clone(), after(51), 5, Charged::At(after(3)));
         assert_eq!(own.counts(), [4, 0, 0, 0, 0, 0, 1, 0, 0]);
-        let gone = refund(&quota, state.clone(), after(51), 9, Some(after(2) - Ticks::from_secs(60)));
+        let long_ago = Charged::At(after(2) - Ticks::from_secs(60));
+        let gone = refund(&quota, state.clone(), after(51), 9, long_ago);
         assert_eq!(gone, state, "nothing is left of that long ago");
-        let unknown = refund(&quota, state, after(51), 6, None);
+        let too_old = Charged::Within(Ticks::from_secs(72));
+        assert_eq!(refund(&quota, state.clone(), after(51), 6, too_old), state, "it may no longer count");
+        let unknown = refund(&quota, state, after(51), 6, Charged::Within(Ticks::from_secs(48)));
         assert_eq!(remaining(&quota, &unknown, after(51)), 6);
         assert_eq!(remaining(&quota, &unknown, after(113)), 6, "the oldest were given back");
     }

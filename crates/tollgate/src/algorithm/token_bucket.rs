@@ -1,6 +1,7 @@
 //! Token bucket: credits and the time they were counted. Refills steadily up to its burst; admits in any interval `t` at
 //! most `burst + rate × t`.
 
+use crate::algorithm::Charged;
 use crate::algorithm::reservoir::{GAIN_MAX, Reservoir, Room};
 use crate::outcome::Outcome;
 use crate::quota::{QuotaError, Rate};
@@ -115,19 +116,12 @@ pub fn charge(quota: &TokenBucket, state: State, now: Timestamp, cost: u64) -> (
     (next, reservoir.outcome(left, verdict))
 }
 
-/// Gives back `units` that were charged at an instant, as far as they have not come back since; at most to a full bucket.
-/// Without an instant they are taken to have been charged now.
+/// Gives back `units`, as far as they have not come back since they were charged; at most to a full bucket.
 #[must_use]
-pub fn refund(
-    quota: &TokenBucket,
-    state: State,
-    now: Timestamp,
-    units: u64,
-    charged_at: Option<Timestamp>,
-) -> State {
+pub fn refund(quota: &TokenBucket, state: State, now: Timestamp, units: u64, charged: Charged) -> State {
     let now = now.decidable();
     let missing = state.missing(&quota.reservoir, now);
-    let elapsed = charged_at.map_or(Ticks::ZERO, |at| now.since(at));
+    let elapsed = charged.elapsed(now);
     State { missing: quota.reservoir.put(missing, units, elapsed), at: now }
 }
 

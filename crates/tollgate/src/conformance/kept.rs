@@ -27,6 +27,8 @@ pub async fn all<S: Store>(make: &impl Fn(Timestamp) -> S) {
     a_late_cancel_gives_back_its_own_units(make).await;
     a_late_commit_gives_back_its_own_units(make).await;
     a_bucket_gives_back_what_it_has_not_regained(make).await;
+    a_refund_that_may_be_too_old_is_dropped(make).await;
+    a_refund_of_an_age_takes_it_to_be_that_old(make).await;
     no_interval_keeps_more_than_its_bound(make).await;
     a_cancel_at_once_restores_the_room(make).await;
 }
@@ -116,6 +118,45 @@ pub async fn a_bucket_gives_back_what_it_has_not_regained<S: Store>(make: &impl 
     }
 }
 
+/// The story: 5 pass at 0 s, and 10 at 21 s. Whoever then gave back 5 by attributes alone, and meant those of 0 s, was given 5 of
+/// the others: 15 were kept at 21 s.
+pub async fn a_refund_that_may_be_too_old_is_dropped<S: Store>(make: &impl Fn(Timestamp) -> S) {
+    let is_window = |quota: &Quota| {
+        matches!(quota, Quota::FixedWindow(_) | Quota::SlidingWindow(_) | Quota::SlidingLog(_))
+    };
+    for (name, quota) in quotas().into_iter().filter(|(_, quota)| is_window(quota)) {
+        let mut rig = rig(make, &quota);
+        let start = rig.now;
+        assert!(rig.admits("k", 5).await, "{name}");
+        rig.now = start + Ticks::from_secs(21);
+        assert!(rig.admits("k", UNITS).await, "{name}");
+        let age = rig.now.since(start);
+        assert!(rig.engine.refund(&asking("k", 5), age, rig.now).await.is_ok());
+        assert_eq!(rig.drain("k").await, 0, "{name}: those of 0 s have long left the window");
+        assert!(rig.engine.refund(&asking("k", 5), Ticks::ZERO, rig.now).await.is_ok());
+        assert_eq!(rig.drain("k").await, 5, "{name}: those of this instant count");
+    }
+}
+
+/// The story of a bucket, told by attributes alone: what may have been charged 0.9 s ago has come back by nine tenths.
+pub async fn a_refund_of_an_age_takes_it_to_be_that_old<S: Store>(make: &impl Fn(Timestamp) -> S) {
+    let rate = Rate::per_second(1).burst(2);
+    for quota in [Quota::token_bucket(rate), Quota::gcra(rate)] {
+        let mut rig = rig(make, &quota.expect("the suite's numbers are valid"));
+        let start = rig.now;
+        assert!(rig.admits("k", 1).await);
+        rig.now = start + Ticks::from_millis(900);
+        assert!(rig.admits("k", 1).await);
+        let age = rig.now.since(start);
+        assert!(rig.engine.refund(&asking("k", 1), age, rig.now).await.is_ok());
+        assert!(rig.admits("k", 1).await, "what had not come back yet is given back");
+        rig.now = start + Ticks::from_millis(1_000);
+        assert!(!rig.admits("k", 1).await, "2 were kept at 0.9 s, so the next may pass at 1.9 s");
+        rig.now = start + Ticks::from_millis(1_900);
+        assert!(rig.admits("k", 1).await);
+    }
+}
+
 /// Numbers that look random and are the same each time.
 struct Random(u64);
 
@@ -165,6 +206,8 @@ struct Open {
 struct Trace {
     kept: Vec<Kept>,
     open: Vec<Open>,
+    /// What passed without a reservation.
+    checked: Vec<usize>,
     permits: Vec<(Permit, usize)>,
 }
 
@@ -190,6 +233,7 @@ async fn ask<S: Store>(rig: &Rig<S>, trace: &mut Trace, random: &mut Random, mos
         if decision.is_allowed() {
             let entry = trace.admit(leaves_at(decision.verdict(), rig.now), cost);
             trace.permits.extend(decision.take_permit().map(|permit| (permit, entry)));
+            trace.checked.push(entry);
         }
         return;
     }
@@ -235,6 +279,20 @@ async fn settle<S: Store>(rig: &Rig<S>, trace: &mut Trace, random: &mut Random, 
     }
 }
 
+/// Gives back some units of what passed without a reservation, by attributes and an age alone. The age is never less than the true one.
+async fn refund<S: Store>(rig: &Rig<S>, trace: &mut Trace, random: &mut Random, quota: &Quota) {
+    // A line keeps its turns, and permits have names.
+    if trace.checked.is_empty() || matches!(quota, Quota::LeakyBucket(_) | Quota::Concurrency(_)) {
+        return;
+    }
+    let place = usize::try_from(random.below(trace.checked.len() as u64)).unwrap_or(0);
+    let kept = &mut trace.kept[trace.checked[place]];
+    let units = random.below(kept.units + 1);
+    let within = rig.now.since(kept.at) + Ticks::from_micros(random.below(2) * random.below(500_000));
+    kept.units -= units;
+    assert!(rig.engine.refund(&asking("k", units), within, rig.now).await.is_ok());
+}
+
 /// Plays a random trace, and tells what was kept.
 async fn play<S: Store>(rig: &mut Rig<S>, quota: &Quota, seed: u64) -> Vec<Kept> {
     let mut random = Random::new(seed);
@@ -243,7 +301,8 @@ async fn play<S: Store>(rig: &mut Rig<S>, quota: &Quota, seed: u64) -> Vec<Kept>
     let most = if matches!(quota, Quota::LeakyBucket(_)) { 1 } else { 6 };
     for _ in 0..STEPS {
         rig.now = random.next_instant(rig.now);
-        match random.below(8) {
+        match random.below(9) {
+            8 => refund(rig, &mut trace, &mut random, quota).await,
             0..5 => ask(rig, &mut trace, &mut random, most).await,
             5 if !trace.permits.is_empty() => {
                 let (permit, entry) = trace.permits.swap_remove(0);

@@ -204,7 +204,7 @@ pub async fn those_in_line_keep_their_turns<S: Store>(make: &impl Fn(Timestamp) 
         for &place in gone {
             assert!(rig.engine.cancel(&mut reservations[place], rig.now).await.is_ok());
         }
-        assert!(rig.engine.refund(&asking("k", 2), rig.now).await.is_ok());
+        assert!(rig.engine.refund(&asking("k", 2), Ticks::ZERO, rig.now).await.is_ok());
         for _ in 0..3 {
             leaves.push(rig.now + wait_of(&rig.check(&asking("k", 1)).await));
         }
@@ -321,11 +321,11 @@ pub async fn a_refund_gives_back_exactly<S: Store>(make: &impl Fn(Timestamp) -> 
         let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
         assert!(rig.admits("k", 7).await);
         assert!(rig.admits("other", 7).await);
-        assert!(rig.engine.refund(&asking("k", 2), rig.now).await.is_ok());
+        assert!(rig.engine.refund(&asking("k", 2), Ticks::ZERO, rig.now).await.is_ok());
         assert_eq!(rig.left("k", "limit").await, 5, "{}", algorithm.name);
         assert_eq!(rig.left("other", "limit").await, 3, "{}", algorithm.name);
-        assert!(rig.engine.refund(&asking("k", 50), rig.now).await.is_ok());
-        assert!(rig.engine.refund(&asking("never-seen", 50), rig.now).await.is_ok());
+        assert!(rig.engine.refund(&asking("k", 50), Ticks::ZERO, rig.now).await.is_ok());
+        assert!(rig.engine.refund(&asking("never-seen", 50), Ticks::ZERO, rig.now).await.is_ok());
         for key in ["k", "never-seen"] {
             assert_eq!(rig.left(key, "limit").await, 10, "{}: {key}", algorithm.name);
             assert_eq!(rig.drain(key).await, 10, "{}: {key}", algorithm.name);

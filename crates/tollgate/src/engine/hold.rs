@@ -10,6 +10,7 @@ use super::line::{Lined, Parted};
 use super::live::Live;
 use super::permit::Permit;
 use super::{ATTEMPTS, Charges, Engine, Made};
+use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
 use crate::charge::Charge;
 use crate::decision::{Decision, LimitStatus, Source, Stance};
@@ -196,7 +197,7 @@ impl Held {
             group: self.group,
             // What settles later is settled with the counter itself.
             lease: None,
-            charged_at: self.charged_at,
+            charged: self.charged_at.map_or(Charged::UNKNOWN, Charged::At),
         })
     }
 

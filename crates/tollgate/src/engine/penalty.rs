@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use super::live::Live;
 use super::{Charges, Engine, Question};
 use crate::address::Text;
+use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
 use crate::charge::{Answer, Answers, Charge, Family};
 use crate::decision::{Decision, Source, Stance};
@@ -103,7 +104,7 @@ impl Live {
             permit: PermitId(0),
             group: self.group_of(request, matched, counters),
             lease: None,
-            charged_at: None,
+            charged: Charged::UNKNOWN,
         })
     }
 

@@ -7,6 +7,7 @@ use std::slice;
 use std::sync::Arc;
 
 use crate::address::Text;
+use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
 use crate::charge::{Answer, Answers, Charge};
 use crate::decision::{Decision, LimitStatus, Source, Stance, Status};
@@ -241,7 +242,7 @@ impl Live {
                     permit: PermitId(0),
                     group: None,
                     lease: None,
-                    charged_at: None,
+                    charged: Charged::UNKNOWN,
                 };
                 memory.charge_one(&charge, now).ok()?
             }

@@ -4,6 +4,7 @@
 use std::slice;
 use std::sync::Arc;
 
+use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
 use crate::algorithm::fixed_window::{Align, FixedWindow};
 use crate::charge::{Charge, Family};
@@ -41,7 +42,7 @@ impl Windows {
             permit: PermitId(0),
             group: None,
             lease: None,
-            charged_at: None,
+            charged: Charged::UNKNOWN,
         }
     }
 }
@@ -56,6 +57,8 @@ pub struct Counted {
     pub ends_after: Ticks,
     /// Where the count comes from.
     pub source: Source,
+    /// When the units were counted, by the clock of their counter: for [`Engine::take_back`].
+    pub charged_at: Timestamp,
 }
 
 impl<S: Store> Engine<S> {
@@ -102,7 +105,7 @@ impl<S: Store> Engine<S> {
             }
             Err(failure) => match self.count_here(&live, &tally.0, &charge, failure, now) {
                 Some(counted) => counted,
-                None => return Counted { total: u64::MAX, ends_after: Ticks::ZERO, source: Source::Full },
+                None => return Counted::full(),
             },
         };
         let outcome = &answer.outcome;
@@ -111,18 +114,59 @@ impl<S: Store> Engine<S> {
         } else {
             u64::MAX
         };
-        Counted { total, ends_after: outcome.reset_after, source: answer.source }
+        let charged_at = answer.counted_at(&tally.0.quota);
+        Counted { total, ends_after: outcome.reset_after, source: answer.source, charged_at }
     }
 
-    /// Takes units away again, down to none. A store that is away is told when it is back; one whose answer is lost is not told twice.
-    pub async fn subtract(&self, tally: &Tally, parts: &[&[u8]], units: u64, now: Timestamp) {
+    /// Takes away units that were added `within` this time, down to none; nothing if they may be of an earlier window. A store that is
+    /// away is told when it is back; one whose answer is lost is not told twice.
+    pub async fn subtract(&self, tally: &Tally, parts: &[&[u8]], units: u64, within: Ticks, now: Timestamp) {
+        let (now, live) = (now.decidable(), self.live.load_full());
+        let charge = entry(&live, tally, parts, units).of(Charged::Within(within));
+        self.uncount(&live, tally, &charge, &charge, now).await;
+    }
+
+    /// Takes away units that were [added](Engine::add) at this very `now`, from the window that they were counted in. It is for whoever
+    /// counts first and then finds that the request does not pass.
+    pub async fn take_back(
+        &self,
+        tally: &Tally,
+        parts: &[&[u8]],
+        units: u64,
+        counted: &Counted,
+        now: Timestamp,
+    ) {
         let (now, live) = (now.decidable(), self.live.load_full());
         let charge = entry(&live, tally, parts, units);
-        match self.store.refund(slice::from_ref(&charge), now).await {
-            Ok(()) => self.follow_discounted(&charge, now),
-            Err(StoreFailure::Unanswered) => {}
-            Err(_) => self.discount_here(&live, &tally.0, &charge, now),
+        let (there, here) = (charge.of_instant(counted.charged_at), charge.of_instant(now));
+        match counted.source {
+            Source::Local => self.uncount_here(&here, now),
+            _ => self.uncount(&live, tally, &there, &here, now).await,
         }
+    }
+
+    /// Takes away in the store, and here where that follows it: each has a clock of its own.
+    async fn uncount(
+        &self,
+        live: &Live,
+        tally: &Tally,
+        there: &Charge<'_>,
+        here: &Charge<'_>,
+        now: Timestamp,
+    ) {
+        match self.store.refund(slice::from_ref(there), now).await {
+            Ok(()) => self.follow_discounted(here, now),
+            Err(StoreFailure::Unanswered) => {}
+            Err(_) => self.discount_here(live, &tally.0, here, now),
+        }
+    }
+}
+
+impl Counted {
+    /// A count that nobody could make: the largest there is.
+    const fn full() -> Self {
+        let charged_at = Timestamp::from_unix_seconds(0);
+        Self { total: u64::MAX, ends_after: Ticks::ZERO, source: Source::Full, charged_at }
     }
 }
 
@@ -159,7 +203,7 @@ mod tests {
             assert_eq!(engine.add(&again, &parts, 5_000_000_000, T0).await.total, 5_000_000_007);
             assert_eq!(engine.add(&hour, &parts, 1, T0).await.total, 1);
             assert_eq!(engine.add(&minute, &[b"ab", b""], 1, T0).await.total, 1);
-            engine.subtract(&minute, &parts, 8, T0).await;
+            engine.subtract(&minute, &parts, 8, Ticks::ZERO, T0).await;
             let counted = engine.add(&minute, &parts, 0, T0).await;
             assert_eq!((counted.total, counted.ends_after), (4_999_999_999, Ticks::from_secs(60)));
             let later = T0 + Ticks::from_secs(60);
@@ -221,7 +265,7 @@ mod tests {
             let older = Charge { number: 1, ..entry(&engine.live.load(), &day, &[b"k"], 7) };
             engine.store.charge(&[older], T0).await.unwrap();
             assert_eq!(engine.add(&day, &[b"k"], 1, T0).await.total, 8);
-            engine.subtract(&day, &[b"k"], 2, T0).await;
+            engine.subtract(&day, &[b"k"], 2, Ticks::ZERO, T0).await;
             assert_eq!(engine.add(&day, &[b"k"], 0, T0).await.total, 6);
         });
     }

@@ -143,7 +143,7 @@ limits:
         let engine = engine(LIMITS);
         let request = view(&[("a", "1"), ("b", "1")], 2);
         assert!(engine.check_now(&request, NOW).is_allowed());
-        block_on(engine.refund_of(&request, &["only-a"], NOW)).unwrap();
+        block_on(engine.refund_of(&request, &["only-a"], Ticks::ZERO, NOW)).unwrap();
         let left = engine.check_now(&request.clone().looking(), NOW);
         assert_eq!(told(&left)[..4], [("both", 0, 7), ("only-a", 0, 2), ("only-b", 0, 7), ("all", 0, 7)]);
     }

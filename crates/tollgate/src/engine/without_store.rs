@@ -18,8 +18,10 @@ use crate::store::{Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 mod count;
+mod counter;
 mod debts;
 mod local;
+mod permits;
 mod replay;
 mod settle;
 mod share;
@@ -101,6 +103,15 @@ impl Standby {
         self.sides(spot).for_each(|side| self.local.refund(side, spot, now));
     }
 
+    /// Gives back to the share what was charged here at an instant: the store does not know of it, unless it was told since.
+    fn take_back(&self, spot: &Spot<'_>, charged_at: Timestamp, now: Timestamp) {
+        if self.debts.is_marked_since(spot.charge, charged_at) {
+            self.local.refund(Side::Counters, spot, now);
+        } else {
+            self.give(spot, now);
+        }
+    }
+
     /// Takes from the share what the store knows of, or is not to be told.
     fn keep_warm(&self, spot: &Spot<'_>, now: Timestamp) {
         self.sides(spot).for_each(|side| self.local.keep_warm(side, spot, now));
@@ -180,9 +191,17 @@ impl<S: Store> Engine<S> {
         match answered {
             Ok(answers) => {
                 self.follow_store(live, question, &answers, now);
-                match self.beyond_places(question, &answers) {
-                    false => answers,
-                    true => Box::pin(self.without_room(live, question, answers, now)).await,
+                match self.standby.get().filter(|_| question.permit.is_some()) {
+                    None => answers,
+                    Some(standby) => {
+                        let asked = asked(question);
+                        match beyond(standby, &asked, &answers, question.reported, now) {
+                            None => answers,
+                            Some(beyond) => {
+                                Box::pin(self.without_room(live, &asked, answers, &beyond, now)).await
+                            }
+                        }
+                    }
                 }
             }
             // Apart: it is large, and every decision that waits would have room for it.
@@ -190,37 +209,30 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Whether the store gave a place while this node gave others that the store does not know of, so that together they are too many: it
-    /// was asked before they were given, and answered after.
-    fn beyond_places(&self, question: &Question<'_>, answers: &[Answer]) -> bool {
-        question.permit.is_some()
-            && self.standby.get().is_some_and(|standby| {
-                question
-                    .charges
-                    .iter()
-                    .zip(answers)
-                    .any(|(charge, answer)| is_beyond(standby, charge, answer))
-            })
-    }
-
-    /// Gives the store back what it charged, and refuses.
+    /// Gives back what the store charged, and refuses, since it gave places that are too many beside those that this node gave.
     async fn without_room(
         &self,
         live: &Live,
-        question: &Question<'_>,
+        asked: &[(&Match, Charge<'_>)],
         mut answers: Answers,
+        beyond: &[bool],
         now: Timestamp,
     ) -> Answers {
         let standby = self.standby(live, now);
-        // A refund that is lost is a place that the store holds until it expires: on the side of denying.
-        let _ = self.store.refund(&question.charges, now).await;
-        for ((matched, charge), answer) in asked(question).iter().zip(answers.iter_mut()) {
-            standby.give(&Spot::matched(live, matched, charge), now);
-            if is_beyond(standby, charge, answer) {
-                let verdict = Verdict::Deny { retry_after: AWAY_RETRY };
-                *answer = Answer::new(Outcome { verdict, remaining: 0, ..answer.outcome }, Source::Local);
+        let each = asked.iter().zip(&answers);
+        let taken = each.filter(|((_, charge), answer)| charge.cost > 0 && answer.outcome.is_allowed());
+        let taken: Charges<'_> = taken.map(|((_, charge), answer)| charge.refunding(answer)).collect();
+        for ((matched, charge), answer) in asked.iter().zip(&answers) {
+            if charge.cost > 0 && answer.outcome.is_allowed() {
+                standby.give(&Spot::matched(live, matched, &charge.of_instant(now)), now);
             }
         }
+        for (answer, _) in answers.iter_mut().zip(beyond).filter(|(_, beyond)| **beyond) {
+            let verdict = Verdict::Deny { retry_after: AWAY_RETRY };
+            *answer = Answer::new(Outcome { verdict, remaining: 0, ..answer.outcome }, Source::Local);
+        }
+        // A refund that is lost is a place that the store holds until it expires: on the side of denying.
+        let _ = self.store.refund(&taken, now).await;
         answers
     }
 
@@ -327,17 +339,22 @@ impl<S: Store> Engine<S> {
         // What this node refuses is charged nowhere.
         let charges: Charges<'_> =
             there.iter().map(|(_, charge)| if refused { charge.costing(0) } else { *charge }).collect();
-        let Ok(theirs) = self.store.charge(&charges, now).await else {
+        let (standby, reported) = (self.standby(live, now), self.permits_reported());
+        let Ok(mut theirs) = self.store.charge(&charges, now).await else {
             self.give_back(live, &gone, &ours, now);
             return None;
         };
+        if !refused {
+            self.keep_warm(standby, live, &there, &theirs, now);
+            if let Some(beyond) = beyond(standby, &there, &theirs, reported, now) {
+                theirs = self.without_room(live, &there, theirs, &beyond, now).await;
+            }
+        }
         if !refused && charges.iter().zip(&theirs).any(|(charge, answer)| refuses(charge, answer)) {
             self.give_back(live, &gone, &ours, now);
             let looks: Asked<'_, '_> =
                 gone.iter().map(|(matched, charge)| (*matched, charge.costing(0))).collect();
             ours = self.by_stages(live, &looks, failure, now);
-        } else if !refused {
-            self.keep_warm(self.standby(live, now), live, &there, &theirs, now);
         }
         let (mut ours, mut theirs) = (ours.into_iter(), theirs.into_iter());
         let merged: Option<Answers> =
@@ -358,16 +375,17 @@ impl<S: Store> Engine<S> {
             standby.watch.failed(now);
         }
         standby.attend(self.store.nodes(), live, now);
-        let stages: SmallVec<[(Stage, Stages); 6]> = asked
+        let courses: SmallVec<[Course; 6]> = asked
             .iter()
             .map(|(matched, charge)| {
                 let stages = stages(live, matched);
-                (self.stage(standby, stages, charge, failure, now), stages)
+                let stage = self.stage(standby, stages, charge, failure, now);
+                Course { stage, stages, is_reported: failure.is_outage() }
             })
             .collect();
         let all = |takes: bool| -> Answers {
-            let each = asked.iter().zip(&stages);
-            each.map(|((matched, charge), stage)| one(standby, live, matched, charge, *stage, takes, now))
+            let each = asked.iter().zip(&courses);
+            each.map(|((matched, charge), course)| one(standby, live, matched, charge, *course, takes, now))
                 .collect()
         };
         let refused = |answers: &Answers| {
@@ -378,7 +396,7 @@ impl<S: Store> Engine<S> {
         let answers = all(takes_at_once);
         if takes_at_once || refused(&answers) {
             if !refused(&answers) {
-                self.note(standby, live, asked, &answers, failure, now);
+                note(standby, asked, &answers, failure);
             }
             return answers;
         }
@@ -387,7 +405,7 @@ impl<S: Store> Engine<S> {
             // Another request was faster.
             self.give_back(live, asked, &answers, now);
         } else {
-            self.note(standby, live, asked, &answers, failure, now);
+            note(standby, asked, &answers, failure);
         }
         answers
     }
@@ -408,25 +426,6 @@ impl<S: Store> Engine<S> {
         standby.watch.stage(stages, away, now)
     }
 
-    /// Takes down what the store must be told of an admitted request.
-    fn note(
-        &self,
-        standby: &Standby,
-        live: &Live,
-        asked: &[(&Match, Charge<'_>)],
-        answers: &[Answer],
-        failure: StoreFailure,
-        now: Timestamp,
-    ) {
-        for ((matched, charge), answer) in asked.iter().zip(answers) {
-            let is_admitted = answer.outcome.is_allowed() && charge.cost > 0;
-            // A place that the store may have given already is told to it, too: it has a name, and counts once.
-            if is_admitted && answer.source == Source::Local && failure.is_outage() {
-                standby.debts.add(charge, || Held::new(live, matched, charge, Source::Local).into(), now);
-            }
-        }
-    }
-
     /// Takes back what was charged here.
     fn give_back(&self, live: &Live, asked: &[(&Match, Charge<'_>)], answers: &[Answer], now: Timestamp) {
         let standby = self.standby(live, now);
@@ -442,7 +441,7 @@ impl<S: Store> Engine<S> {
                 _ => continue,
             }
             if matches!(charge.quota, Quota::Concurrency(_)) {
-                standby.debts.take_back(charge);
+                standby.debts.permits.take_back(charge);
             }
         }
     }
@@ -453,13 +452,48 @@ fn asked<'q, 'l>(question: &'q Question<'l>) -> Asked<'q, 'l> {
     question.matches.iter().zip(question.charges.iter().copied()).collect()
 }
 
-/// Whether a place that the store gave is one too many beside those that it does not know of.
-fn is_beyond(standby: &Standby, charge: &Charge<'_>, answer: &Answer) -> bool {
+/// Whether a place that the store gave is one too many beside those that it may not have known of, as it was asked after it had
+/// recorded so many.
+fn is_beyond(standby: &Standby, charge: &Charge<'_>, answer: &Answer, reported: u64, now: Timestamp) -> bool {
     matches!(charge.quota, Quota::Concurrency(_))
         && charge.stance == Stance::Enforced
         && charge.cost > 0
         && answer.outcome.is_allowed()
-        && standby.debts.places(charge) > answer.outcome.remaining
+        && standby.debts.permits.unknown(charge, reported, now) > answer.outcome.remaining
+}
+
+/// Which answers of the store are such places; none if none is.
+fn beyond(
+    standby: &Standby,
+    asked: &[(&Match, Charge<'_>)],
+    answers: &[Answer],
+    reported: u64,
+    now: Timestamp,
+) -> Option<SmallVec<[bool; 6]>> {
+    let each = asked.iter().zip(answers);
+    let beyond: SmallVec<[bool; 6]> =
+        each.map(|((_, charge), answer)| is_beyond(standby, charge, answer, reported, now)).collect();
+    beyond.contains(&true).then_some(beyond)
+}
+
+/// Takes down what the store must be told of an admitted request.
+fn note(standby: &Standby, asked: &[(&Match, Charge<'_>)], answers: &[Answer], failure: StoreFailure) {
+    for ((_, charge), answer) in asked.iter().zip(answers) {
+        let is_admitted = answer.outcome.is_allowed() && charge.cost > 0;
+        // A place that the store may have given already is told to it, too: it has a name, and counts once.
+        if is_admitted && answer.source == Source::Local && failure.is_outage() {
+            standby.debts.add(charge);
+        }
+    }
+}
+
+/// What one limit does without its store.
+#[derive(Clone, Copy)]
+struct Course {
+    stage: Stage,
+    stages: Stages,
+    /// Whether the store is told of it when it is back.
+    is_reported: bool,
 }
 
 /// The answer of one limit in its stage.
@@ -468,7 +502,7 @@ fn one(
     live: &Live,
     matched: &Match,
     charge: &Charge<'_>,
-    (stage, stages): (Stage, Stages),
+    Course { stage, stages, is_reported }: Course,
     takes: bool,
     now: Timestamp,
 ) -> Answer {
@@ -483,11 +517,21 @@ fn one(
             uncounted(charge, Verdict::Allow, Source::Open)
         }
         Stage::Open | Stage::Local => {
-            if takes && charge.cost > 0 {
-                let held = || Held::new(live, matched, charge, Source::Local).into();
+            let held = || Held::new(live, matched, charge, Source::Local).into();
+            let is_place = matches!(charge.quota, Quota::Concurrency(_));
+            if takes && charge.cost > 0 && is_place && is_reported {
+                // Before it is given: an answer of the store that comes meanwhile finds it here, or it finds that one in the share.
+                if !standby.debts.permits.announce(charge, held, now) {
+                    return closed();
+                }
+            } else if takes && charge.cost > 0 && !is_place {
                 standby.debts.begin(local, live, charge, held, now);
             }
-            local.ask(&spot, takes, now).unwrap_or_else(|_| closed())
+            let answer = local.ask(&spot, takes, now).unwrap_or_else(|_| closed());
+            if takes && is_place && !answer.outcome.is_allowed() {
+                standby.debts.permits.take_back(charge);
+            }
+            answer
         }
     }
 }

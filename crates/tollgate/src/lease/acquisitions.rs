@@ -14,51 +14,69 @@ const ACQUISITIONS_MAX: usize = 8;
 pub(super) struct Acquisition {
     pub(super) at: Timestamp,
     pub(super) units: u64,
+    /// When this node asked for them, by its own clock.
+    pub(super) sent: Timestamp,
 }
 
 /// The acquisitions that held units may belong to, oldest first.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Acquisitions(SmallVec<[Acquisition; 4]>);
+pub(super) struct Acquisitions {
+    held: SmallVec<[Acquisition; 4]>,
+    /// When the latest acquisition was asked for of which units have been spent.
+    spent: Timestamp,
+}
 
 impl Acquisitions {
     /// Adds an acquisition, made while `held` units were held.
     pub(super) fn add(&mut self, acquisition: Acquisition, held: u64) {
         self.retain_newest(held);
-        self.0.push(acquisition);
-        if self.0.len() > ACQUISITIONS_MAX {
-            let first = self.0.remove(0);
-            if let Some(second) = self.0.first_mut() {
-                *second = Acquisition { at: first.at.min(second.at), units: first.units + second.units };
+        self.held.push(acquisition);
+        if self.held.len() > ACQUISITIONS_MAX {
+            let first = self.held.remove(0);
+            if let Some(second) = self.held.first_mut() {
+                let (at, sent) = (first.at.min(second.at), first.sent.min(second.sent));
+                *second = Acquisition { at, units: first.units + second.units, sent };
             }
         }
     }
 
     /// Notes that units of this instant were put back, so that `held` units are held again.
     pub(super) fn put_back(&mut self, at: Timestamp, held: u64) {
-        let known: u64 = self.0.iter().map(|acquisition| acquisition.units).sum();
+        let known: u64 = self.held.iter().map(|acquisition| acquisition.units).sum();
         if held > known {
-            self.0.insert(0, Acquisition { at, units: held - known });
+            let oldest = self.held.first().map_or(self.spent, |first| first.sent.min(self.spent));
+            self.held.insert(0, Acquisition { at, units: held - known, sent: oldest });
         }
     }
 
     /// The instant of the oldest acquisition whose units may still be held.
     pub(super) fn oldest(&self) -> Timestamp {
-        self.0.iter().map(|acquisition| acquisition.at).min().unwrap_or_default()
+        self.held.iter().map(|acquisition| acquisition.at).min().unwrap_or_default()
+    }
+
+    /// Since when the oldest of `held` units are held, by this node's clock; `None` if that is unknown.
+    pub(super) fn held_since(&mut self, held: u64) -> Option<Timestamp> {
+        self.retain_newest(held);
+        self.held.iter().map(|acquisition| acquisition.sent).min()
     }
 
     /// Takes all acquisitions, of which `held` units are held.
     pub(super) fn take(&mut self, held: u64) -> SmallVec<[Acquisition; 4]> {
         self.retain_newest(held);
-        std::mem::take(&mut self.0)
+        std::mem::take(&mut self.held)
     }
 
     /// Drops the oldest units until `held` are left.
     fn retain_newest(&mut self, held: u64) {
-        let mut spent = self.0.iter().map(|acquisition| acquisition.units).sum::<u64>().saturating_sub(held);
-        self.0.retain(|acquisition| {
+        let mut spent = self.held.iter().map(|acquisition| acquisition.units).sum::<u64>().saturating_sub(held);
+        let latest = &mut self.spent;
+        self.held.retain(|acquisition| {
             let gone = spent.min(acquisition.units);
             spent -= gone;
             acquisition.units -= gone;
+            if gone > 0 {
+                *latest = acquisition.sent;
+            }
             acquisition.units > 0
         });
     }
@@ -69,7 +87,8 @@ mod tests {
     use super::*;
 
     fn acquisition(second: u64, units: u64) -> Acquisition {
-        Acquisition { at: Timestamp::from_unix_seconds(second), units }
+        let at = Timestamp::from_unix_seconds(second);
+        Acquisition { at, units, sent: at }
     }
 
     /// The oldest units are spent first, so unspent units belong to the latest acquisitions.

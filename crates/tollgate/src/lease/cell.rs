@@ -494,9 +494,12 @@ impl<R: Clone> Cell<R> {
         if loan.extra > 0 || self.units() > 0 {
             let ttl = self.lease.ttl();
             let life = if window == 0 { ttl } else { ttl.min(loan.answer.outcome.reset_after) };
-            self.expires_at.store((sent + life).unix_micros(), Ordering::Release);
+            // However often a lease is renewed, no unit of it is spent later than this: refunds by age rely on it.
+            let since = state.acquisitions.held_since(self.units()).unwrap_or(sent);
+            let expires_at = (sent + life).min(since + self.lease.held_for());
+            self.expires_at.store(expires_at.unix_micros(), Ordering::Release);
             if loan.extra > 0 {
-                let acquisition = Acquisition { at: loan.answer.counted_at(quota), units: loan.extra };
+                let acquisition = Acquisition { at: loan.answer.counted_at(quota), units: loan.extra, sent };
                 state.acquisitions.add(acquisition, self.units());
                 // Stored before the units can be spent, so that no spend token is later than its units.
                 self.acquired_at.store(state.acquisitions.oldest().unix_micros(), Ordering::Release);
@@ -526,7 +529,7 @@ impl<R: Clone> Cell<R> {
         let unspent: Vec<_> = match &state.receipt {
             Some(receipt) => {
                 let each = acquisitions.into_iter().filter(|acquisition| acquisition.units > 0);
-                each.map(|Acquisition { at, units }| Unspent {
+                each.map(|Acquisition { at, units, .. }| Unspent {
                     receipt: receipt.clone(),
                     units,
                     acquired_at: at,

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::demand::{FleetDemand, Scarcity};
 use super::{LeaseRequest, Lender, Loan, Loans, window_of};
+use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
 use crate::charge::{Answers, Charge, Family};
 use crate::decision::Stance;
@@ -45,7 +46,7 @@ impl MemoryReceipt {
             permit: PermitId(0),
             group: None,
             lease: None,
-            charged_at: None,
+            charged: Charged::UNKNOWN,
         }
     }
 }

@@ -3,10 +3,13 @@
 
 use std::slice;
 
+use smallvec::SmallVec;
+
 use super::{LeasedStore, Lender};
 use crate::charge::{Answers, Charge, Family};
 use crate::decision::Source;
 use crate::memory::MemoryStore;
+use crate::policy::Lease;
 use crate::store::{Foreseen, Hold, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp, WallOffset};
 
@@ -72,7 +75,11 @@ impl<S: Lender> Store for LeasedStore<S> {
     }
 
     async fn refund(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
-        let refunded = self.store.refund(charges, now).await;
+        // A unit may have been acquired long before the request that spent it, so that its age is larger by as much.
+        let held_for = |charge: &Charge<'_>| charge.lease().map_or(Ticks::ZERO, Lease::held_for);
+        let acquired: SmallVec<[Charge<'_>; 6]> =
+            charges.iter().map(|charge| charge.later(held_for(charge))).collect();
+        let refunded = self.store.refund(&acquired, now).await;
         // After the refund: requests that were denied in the meantime may pass now.
         self.map.clear_denials(charges);
         refunded

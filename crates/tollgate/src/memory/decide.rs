@@ -2,7 +2,7 @@
 //! and packs the new state. Pure; the caller holds the lock.
 
 use crate::algorithm::reservoir::{FRACTION_BITS, Reservoir};
-use crate::algorithm::{fixed_window, gcra, leaky_bucket, token_bucket};
+use crate::algorithm::{Charged, fixed_window, gcra, leaky_bucket, token_bucket};
 use crate::charge::Charge;
 use crate::memory::table::Entry;
 use crate::memory::wall::Walls;
@@ -133,7 +133,7 @@ pub(crate) fn refund_word(
     let Some(record) = charge.family.record(held.number) else { return unknown(held, origin.word(now)) };
     let reservoir = record.quota.reservoir().ok_or(StoreFailure::WrongKind)?;
     let (state, at) = (origin.unpack(held.state), record.latest(now));
-    let next = gcra::refund(reservoir, state, at, charge.cost, charge.charged_at);
+    let next = gcra::refund(reservoir, state, at, charge.cost, charge.charged);
     Ok(Entry { state: origin.pack(next), number: held.number })
 }
 
@@ -229,12 +229,15 @@ pub(crate) fn refund_pair(
     let state = match &record.quota {
         Quota::TokenBucket(quota) => {
             let state = unpack_bucket(Some(held), quota);
-            pack_bucket(token_bucket::refund(quota, state, now, charge.cost, charge.charged_at), quota)
+            pack_bucket(token_bucket::refund(quota, state, now, charge.cost, charge.charged), quota)
         }
         Quota::FixedWindow(quota) => {
             let (state, wall) = (walls.unpack(held.state, quota), walls.offset());
-            let charged_at = charge.charged_at.map(|at| at.on_wall(wall));
-            walls.pack(fixed_window::refund(quota, state, now.on_wall(wall), charge.cost, charged_at))
+            let charged = match charge.charged {
+                Charged::At(at) => Charged::At(at.on_wall(wall)),
+                within @ Charged::Within(_) => within,
+            };
+            walls.pack(fixed_window::refund(quota, state, now.on_wall(wall), charge.cost, charged))
         }
         _ => return Err(StoreFailure::WrongKind),
     };

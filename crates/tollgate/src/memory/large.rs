@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::algorithm::{concurrency, sliding_log, sliding_window};
+use crate::algorithm::{Charged, concurrency, sliding_log, sliding_window};
 use crate::charge::Charge;
 use crate::decision::Source;
 use crate::key::Fingerprint;
@@ -349,7 +349,7 @@ impl LargeEntry {
             (Some(Undo::Window(before)), _, Large::Window(state)) => *state = *before,
             (Some(Undo::Units), Quota::SlidingLog(quota), Large::Log(state)) => {
                 // It was the latest, even if the clock stepped back.
-                let latest = Some(Timestamp::MAX);
+                let latest = Charged::At(Timestamp::MAX);
                 in_place(state, |state| (sliding_log::refund(quota, state, now, charge.cost, latest), ()));
             }
             (Some(Undo::Units), Quota::Concurrency(quota), Large::Permits(state)) => {
@@ -367,14 +367,14 @@ impl LargeEntry {
         let Some(record) = charge.family.record(self.number) else {
             return if self.idle_at <= now { Ok(()) } else { Err(StoreFailure::Superseded) };
         };
-        let (at, charged_at) = (record.latest(now), charge.charged_at);
+        let (at, charged) = (record.latest(now), charge.charged);
         match (&record.quota, &mut self.state) {
             (Quota::SlidingWindow(quota), Large::Window(state)) => {
-                let refund = |state| sliding_window::refund(quota, state, at, charge.cost, charged_at);
+                let refund = |state| sliding_window::refund(quota, state, at, charge.cost, charged);
                 in_place(state, |state| (refund(state), ()));
             }
             (Quota::SlidingLog(quota), Large::Log(state)) => {
-                let refund = |state| sliding_log::refund(quota, state, at, charge.cost, charged_at);
+                let refund = |state| sliding_log::refund(quota, state, at, charge.cost, charged);
                 in_place(state, |state| (refund(state), ()));
             }
             (Quota::Concurrency(quota), Large::Permits(state)) => {

@@ -12,6 +12,9 @@ pub(crate) const SHARE_MAX: u32 = 500_000;
 pub(crate) const TTL_MIN: Ticks = Ticks::from_millis(10);
 pub(crate) const TTL_MAX: Ticks = Ticks::from_secs(60);
 
+/// Lives of a lease that a unit of it may last. It is spent before those that were drawn later, so that few last for two.
+const LIVES_MAX: u64 = 4;
+
 /// The bounds of a limit's leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lease {
@@ -49,6 +52,12 @@ impl Lease {
     #[must_use]
     pub const fn ttl(self) -> Ticks {
         self.ttl
+    }
+
+    /// How long a unit may be held at most, however often its lease is renewed.
+    #[must_use]
+    pub const fn held_for(self) -> Ticks {
+        Ticks::from_micros(self.ttl.as_micros() * LIVES_MAX)
     }
 
     /// Whether only hot keys are leased.

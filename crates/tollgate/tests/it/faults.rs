@@ -1,7 +1,7 @@
 //! Requests that are themselves at fault: refused without asking a counter, and never admitted later.
 
 use tollgate::policy::{Cost, Expression, Limit, MATCHED_MAX};
-use tollgate::{CheckRequest, Decision, Engine, Fault, Policy, Value, Verdict};
+use tollgate::{CheckRequest, Decision, Engine, Fault, Policy, Ticks, Value, Verdict};
 
 use crate::fixture::{NOW, bucket, now_or_never, per_hour, policy};
 
@@ -86,7 +86,11 @@ fn too_many_limits_are_a_fault() {
         assert_eq!(decision.is_allowed(), !refused);
         assert_eq!(decision.fault(), refused.then_some(&Fault::TooManyLimits));
         assert_eq!(decision.limits().len(), if refused { 0 } else { count });
-        assert_eq!(now_or_never(engine.refund(&request, NOW)), Ok(()), "nothing to give back, and no panic");
+        assert_eq!(
+            now_or_never(engine.refund(&request, Ticks::ZERO, NOW)),
+            Ok(()),
+            "nothing to give back, and no panic"
+        );
     }
 }
 

@@ -68,15 +68,15 @@ fn refunds_and_resets_free_units() {
     for (name, quota) in ALGORITHMS.into_iter().filter(|(name, _)| is_given_back(name)) {
         let (gate, _) = keyed(quota(10));
         assert!(gate.check_n("a", 8).is_allowed() && gate.check_n("b", 8).is_allowed());
-        gate.refund("a", 3);
+        gate.refund("a", 3, Ticks::ZERO);
         assert_eq!((gate.charge("a", 0).remaining, gate.charge("b", 0).remaining), (5, 2), "{name}");
-        gate.refund("a", 99);
+        gate.refund("a", 99, Ticks::ZERO);
         assert_eq!(gate.charge("a", 0).remaining, 10, "{name}");
         gate.reset("b");
         assert_eq!(gate.charge("b", 0), gate.charge("never seen", 0), "{name}");
         let gate = Gate::new(quota(10));
         assert!(gate.check_n(10).is_allowed());
-        gate.refund(4);
+        gate.refund(4, Ticks::ZERO);
         assert!(gate.check_n(4).is_allowed(), "{name}");
         gate.reset();
         assert!(gate.check_n(10).is_allowed(), "{name}");
@@ -214,8 +214,8 @@ proptest! {
                     prop_assert_eq!(together.charge(&key, cost), alone.charge(&key, cost));
                 }
                 Step::Refund { key, units } => {
-                    together.refund(&key, units);
-                    alone.entry(key).or_insert_with(make).refund(&key, units);
+                    together.refund(&key, units, Ticks::ZERO);
+                    alone.entry(key).or_insert_with(make).refund(&key, units, Ticks::ZERO);
                 }
                 Step::Reset { key } => {
                     together.reset(&key);

@@ -238,7 +238,7 @@ fn refunds_and_resets_wake_the_first_waiter() {
         assert!(gate.check_n(3).is_allowed(), "{name}");
         let mut waits: Vec<_> = (0..3).map(|_| Task::start(gate.until_ready())).collect();
         let admitted = |gate: &Gate| 3 - gate.charge(0).remaining;
-        gate.refund(1);
+        gate.refund(1, Ticks::ZERO);
         assert!(waits[0].is_woken() && !waits[1].is_woken(), "{name}");
         settle(&mut waits);
         assert_eq!(admitted(&gate), 3, "{name}: the unit went to the first");

@@ -245,7 +245,7 @@ fn waiters_move_up_when_a_departure_is_given_up() {
     let (gate, time) = shaped(6);
     let mut waits = start((0..4).map(|_| gate.until_ready()));
     drop(waits.drain(1..3));
-    gate.refund(1);
+    gate.refund(1, Ticks::ZERO);
     waits.extend(start((0..2).map(|_| gate.until_ready())));
     for (second, left) in [(0, 1), (1, 2), (2, 3), (3, 4)] {
         assert_eq!(done(&waits).iter().filter(|done| **done).count(), left, "after {second} seconds");

@@ -26,6 +26,8 @@ struct Shared {
     down: [AtomicBool; PARTS],
     /// How many calls are yet to be done without an answer.
     unanswered: AtomicUsize,
+    /// After how many calls all of it goes away; never while this is 0.
+    lasts: AtomicUsize,
     /// Whether debits are believed and not made: what a fleet would do without them.
     forgets_debits: AtomicBool,
     debits: AtomicUsize,
@@ -49,6 +51,7 @@ impl Shared {
             memory: MemoryStore::new(4 << 20, NOW),
             down: Default::default(),
             unanswered: AtomicUsize::new(0),
+            lasts: AtomicUsize::new(0),
             forgets_debits: AtomicBool::new(false),
             debits: AtomicUsize::new(0),
             failures: AtomicUsize::new(0),
@@ -73,6 +76,10 @@ impl Node {
         if charges.iter().any(|charge| self.fails(charge)) {
             self.shared.failures.fetch_add(1, Ordering::SeqCst);
             return Err(StoreFailure::Unreachable);
+        }
+        let lasts = &self.shared.lasts;
+        if lasts.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |calls| calls.checked_sub(1)) == Ok(1) {
+            self.shared.set(true); // This call is the last that it answers.
         }
         Ok(())
     }

@@ -271,7 +271,7 @@ fn what_cannot_be_given_back_is_told() {
     let unreachable = StoreFailure::Unreachable;
     let settled = now_or_never(rig.engine.commit(&mut reservation.expect("it was admitted"), 1, NOW));
     assert_eq!(settled, Err(CommitError::Store(unreachable)));
-    assert_eq!(now_or_never(rig.engine.refund(&asking("k", 1), NOW)), Err(unreachable));
+    assert_eq!(now_or_never(rig.engine.refund(&asking("k", 1), Ticks::ZERO, NOW)), Err(unreachable));
     assert_eq!(now_or_never(rig.engine.reset(&asking("k", 1), &[], NOW)), Err(unreachable));
     assert_eq!(rig.faults(), 3);
 }
@@ -342,7 +342,7 @@ fn an_overtaken_refund_or_reset_is_made_again() {
     for overtaken in 1..=4 {
         assert!(rig.check(5).is_allowed());
         rig.fault.superseded.store(overtaken, Ordering::SeqCst);
-        assert_eq!(now_or_never(rig.engine.refund(&asking("k", 2), NOW)), Ok(()), "{overtaken}");
+        assert_eq!(now_or_never(rig.engine.refund(&asking("k", 2), Ticks::ZERO, NOW)), Ok(()), "{overtaken}");
         assert_eq!(rig.left("limit"), Some(7));
         rig.fault.superseded.store(overtaken, Ordering::SeqCst);
         let forgotten = now_or_never(rig.engine.reset(&asking("k", 1), &[], NOW)).unwrap();
@@ -352,7 +352,7 @@ fn an_overtaken_refund_or_reset_is_made_again() {
     assert_eq!(rig.faults(), 2 * (1 + 2 + 3 + 4));
     rig.fault.superseded.store(1_000, Ordering::SeqCst);
     let superseded = StoreFailure::Superseded;
-    assert_eq!(now_or_never(rig.engine.refund(&asking("k", 2), NOW)), Err(superseded));
+    assert_eq!(now_or_never(rig.engine.refund(&asking("k", 2), Ticks::ZERO, NOW)), Err(superseded));
     assert_eq!(now_or_never(rig.engine.reset(&asking("k", 1), &[], NOW)), Err(superseded));
 }
 
@@ -363,7 +363,7 @@ fn an_overtaken_refund_gives_back_once() {
     assert!(rig.check(8).is_allowed());
     rig.fault.spared.store(1, Ordering::SeqCst);
     rig.fault.superseded.store(2, Ordering::SeqCst);
-    assert_eq!(now_or_never(rig.engine.refund(&asking("k", 3), NOW)), Ok(()));
+    assert_eq!(now_or_never(rig.engine.refund(&asking("k", 3), Ticks::ZERO, NOW)), Ok(()));
     assert_eq!(rig.faults(), 2);
     assert_eq!((rig.left("first"), rig.left("second")), (Some(5), Some(5)));
 }

@@ -211,7 +211,9 @@ async fn session(server: &Arc<Server>, mut limits: Vec<Changing>, random: &mut R
         let request = request.cost(cost).unwrap();
         match random.below(26) {
             0 | 1 => {
-                let _ = engine.refund(&request, now).await;
+                let age = random.of(&[0, 0, 1, 900_000, 20_000_000, 4_000_000_000, u64::MAX]);
+                let within = Ticks::from_micros(random.below(age.saturating_add(1)));
+                let _ = engine.refund(&request, within, now).await;
             }
             2 => {
                 engine.reset(&request, &[], now).await.unwrap();

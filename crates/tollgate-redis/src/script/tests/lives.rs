@@ -57,7 +57,7 @@ async fn what_is_as_if_never_used_leaves_no_key() {
             match decision.take_permit() {
                 _ if is_reset => drop(engine.reset(&request, &[], now).await.unwrap()),
                 Some(permit) => engine.release(&permit, now).await.unwrap(),
-                None => engine.refund(&request, now).await.unwrap(),
+                None => engine.refund(&request, Ticks::ZERO, now).await.unwrap(),
             }
             let key = format!("{:?}", engine.store().key.lock().unwrap().unwrap());
             let life: i64 = server.command(&["PTTL", &key]).await;

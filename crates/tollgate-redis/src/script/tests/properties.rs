@@ -23,7 +23,8 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 enum Act {
     Check(u64),
     Peek,
-    Refund(u64),
+    /// So many units, charged at most so many microseconds ago.
+    Refund(u64, u64),
     Reset,
     Reserve(u64),
     /// One of the open reservations, and what it is committed at; none to cancel it.
@@ -32,10 +33,11 @@ enum Act {
 
 fn acts() -> impl Strategy<Value = Vec<(i64, Act)>> {
     let cost = prop_oneof![Just(1u64), 0u64..13, Just(u64::MAX >> 11)];
+    let age = prop_oneof![2 => Just(0u64), 4 => 0u64..30_000_000, 2 => 0u64..4_000_000_000_000, 1 => Just(u64::MAX)];
     let act = prop_oneof![
         8 => cost.clone().prop_map(Act::Check),
         1 => Just(Act::Peek),
-        2 => cost.clone().prop_map(Act::Refund),
+        4 => (cost.clone(), age).prop_map(|(units, age)| Act::Refund(units, age)),
         1 => Just(Act::Reset),
         6 => cost.clone().prop_map(Act::Reserve),
         6 => (0usize..8, prop::option::of(0u64..13)).prop_map(|(which, actual)| Act::Settle(which, actual)),
@@ -63,7 +65,9 @@ async fn play(server: &Arc<Server>, places: &[usize], acts: &[(i64, Act)]) {
         match act {
             Act::Check(cost) => drop(engine.check(&request(cost), at).await),
             Act::Peek => drop(engine.peek(&request(1), at).await),
-            Act::Refund(units) => engine.refund(&request(units), at).await.unwrap(),
+            Act::Refund(units, age) => {
+                engine.refund(&request(units), Ticks::from_micros(age), at).await.unwrap()
+            }
             Act::Reserve(cost) => {
                 reservations.extend(engine.reserve(&request(cost), LIFETIME, at).await.1);
             }

@@ -152,15 +152,17 @@ async fn status<S: Store>(
     }
     let addend = descriptor.hits(question).min(ADDEND_MAX);
     let limit = u64::from(current.requests_per_unit);
-    let Counted { total: after, source, .. } = if descriptor.is_negative_hits {
-        counters.subtract(unit, &parts, addend, now).await
+    let counted = if descriptor.is_negative_hits {
+        // The original takes them from the window in which they arrive, whenever they were counted.
+        counters.subtract(unit, &parts, addend, Ticks::ZERO, now).await
     } else {
         counters.add(unit, &parts, addend, now).await
     };
+    let Counted { total: after, source, .. } = counted;
     let is_over = after > limit && !descriptor.is_negative_hits;
     // What only this node's share refuses the limit may have room for, so that the store is not told of it.
     if is_over && source == Source::Local && after < u64::MAX {
-        counters.subtract(unit, &parts, addend, now).await;
+        counters.take_back(unit, &parts, addend, &counted, now).await;
     }
     let status = Status {
         code: if is_over && !is_shadow { Code::OverLimit } else { Code::Ok },

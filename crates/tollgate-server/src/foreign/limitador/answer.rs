@@ -96,7 +96,8 @@ pub(in crate::foreign) async fn decide<'c, S: Store>(
     let gives_back = is_limited && asked.action == Action::CheckAndReport;
     if gives_back {
         let added = met.iter().zip(&totals).filter(|(_, (_, added, _))| *added > 0);
-        let given = added.map(|(met, (_, added, _))| take_back(met, *added, counters, now)).collect();
+        let given =
+            added.map(|(met, (before, added, _))| take_back(met, *added, before, counters, now)).collect();
         counters.together(given).await;
     }
     let mut loads = Vec::with_capacity(met.len());
@@ -128,10 +129,23 @@ async fn count<S: Store>(
     }
 }
 
-/// Takes from the counter of one limit what was added to it.
-async fn take_back<S: Store>(met: &Met<'_>, units: u64, counters: &Counters<'_, S>, now: Timestamp) {
+/// Takes from the counter of one limit what this request added to it: from the window in which it was counted, which may have ended.
+async fn take_back<S: Store>(
+    met: &Met<'_>,
+    units: u64,
+    counted: &Counted,
+    counters: &Counters<'_, S>,
+    now: Timestamp,
+) {
     let parts = parts(met.limit, &met.values);
-    counters.subtract_from_first(met.limit.seconds, &parts, units, now).await;
+    counters.take_back_from_first(met.limit.seconds, &parts, units, counted, now).await;
+}
+
+/// Takes from the counter of one limit what an earlier request added to it. Which window that was nobody says; as everywhere in files
+/// of other programs it is taken to be the current one.
+async fn subtract<S: Store>(met: &Met<'_>, units: u64, counters: &Counters<'_, S>, now: Timestamp) {
+    let parts = parts(met.limit, &met.values);
+    counters.subtract_from_first(met.limit.seconds, &parts, units, Ticks::ZERO, now).await;
 }
 
 /// How full a counter is that had this and was given so much.
@@ -182,7 +196,7 @@ pub(in crate::foreign) async fn answer<'c, S: Store>(
 /// Takes from every counter that the request meets what it gives back.
 async fn give_back<S: Store>(config: &Config, asked: &Asked<'_>, counters: &Counters<'_, S>, now: Timestamp) {
     let met = config.met(asked.namespace, asked.descriptors.iter().copied());
-    let given = met.iter().map(|met| take_back(met, asked.delta, counters, now)).collect();
+    let given = met.iter().map(|met| subtract(met, asked.delta, counters, now)).collect();
     counters.together(given).await;
 }
 

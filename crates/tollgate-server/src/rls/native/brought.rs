@@ -5,12 +5,21 @@
 use std::sync::Arc;
 
 use tollgate::store::Store;
-use tollgate::{Ruling, Source, Ticks, Timestamp};
+use tollgate::{Counted, Ruling, Source, Ticks, Timestamp};
 
 use super::super::{Code, CurrentLimit, Descriptor, Override, Question, Status, Unit};
+use super::NEGATIVE_HITS_WITHIN;
 use crate::foreign::counters::{Counters, Tallies};
 use crate::service::Service;
 use crate::telemetry::{BROUGHT, Rule};
+
+/// What a counter says that nobody has asked.
+const NOTHING: Counted = Counted {
+    total: 0,
+    ends_after: Ticks::ZERO,
+    source: Source::Exact,
+    charged_at: Timestamp::from_unix_seconds(0),
+};
 
 /// What the limits of a question's descriptors said, in the order of the descriptors.
 #[derive(Default)]
@@ -29,8 +38,8 @@ pub(super) struct Said {
     total: u64,
     /// How long it keeps the request away, if it does; for ever where it costs more than is ever admitted.
     pub(super) away: Option<Ticks>,
-    /// Where the count comes from.
-    source: Source,
+    /// What its counter said of it.
+    counted: Counted,
 }
 
 impl Brought {
@@ -48,7 +57,8 @@ impl Brought {
         let counters = Counters { engine: &service.engine, tallies: &tallies };
         for (position, descriptor) in question.descriptors.iter().enumerate() {
             let Some(limit) = descriptor.limit else { continue };
-            let mut said = Said { position, limit, added: 0, total: 0, away: None, source: Source::Exact };
+            let counted = NOTHING;
+            let mut said = Said { position, limit, added: 0, total: 0, away: None, counted };
             said.charge(&counters, question, descriptor, now).await;
             said.away = said.away.filter(|_| ruling != Some(Ruling::Shadow));
             brought.said.push(said);
@@ -87,7 +97,7 @@ impl Brought {
         for said in self.said.iter_mut().filter(|said| said.added > 0) {
             let Some(descriptor) = question.descriptors.get(said.position) else { continue };
             let parts = descriptor.counted_by(&question.domain);
-            counters.subtract(said.limit.unit, &parts, said.added, now).await;
+            counters.take_back(said.limit.unit, &parts, said.added, &said.counted, now).await;
             (said.total, said.added) = (said.total.saturating_sub(said.added), 0);
         }
     }
@@ -103,7 +113,7 @@ impl Brought {
             is_denied: said.away.is_some(),
             is_shadow: false,
             is_near: said.remaining() < u64::from(said.limit.requests_per_unit).div_ceil(5),
-            source: said.source,
+            source: said.counted.source,
         };
         self.said.iter().filter(asks).map(rule).collect()
     }
@@ -133,7 +143,7 @@ impl Said {
             current_limit: Some(CurrentLimit { name: String::new(), requests_per_unit, unit: Some(unit) }),
             limit_remaining: u32::try_from(remaining).unwrap_or(requests_per_unit),
             until_reset,
-            source: self.source,
+            source: self.counted.source,
         }
     }
 
@@ -152,11 +162,11 @@ impl Said {
             return;
         }
         let counted = if descriptor.is_negative_hits {
-            counters.subtract(unit, &parts, hits, now).await
+            counters.subtract(unit, &parts, hits, NEGATIVE_HITS_WITHIN, now).await
         } else {
             counters.add(unit, &parts, hits, now).await
         };
-        (self.total, self.source) = (counted.total, counted.source);
+        (self.total, self.counted) = (counted.total, counted);
         if descriptor.is_negative_hits {
             return;
         }

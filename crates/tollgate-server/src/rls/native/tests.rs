@@ -7,6 +7,7 @@ use tollgate::store::{Hold, Store, StoreFailure};
 use tollgate::{Clock, Engine, MemoryStore, Policy, Ruled, Ruling, Scope, Secret, Ticks, Timestamp};
 
 use super::super::{Answer, Code, CurrentLimit, Descriptor, Override, Question, Status, Unit, answer};
+use super::NEGATIVE_HITS_WITHIN;
 use crate::service::Service;
 
 const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
@@ -150,4 +151,28 @@ async fn an_operator_rules_over_limits_of_requests() {
     }
     let later = NOW + Ticks::from_secs(60);
     assert_eq!(answer(&service, &bringing("a", 1), later).await.unwrap().overall, Code::OverLimit);
+}
+
+/// The story: hits of the last window came back in the next one, which had never counted them, and so it admitted as many more. Nobody
+/// says when they were taken: until the window has lasted as long as Envoy lets a request take, they may be of the one before.
+#[tokio::test]
+async fn negative_hits_that_may_be_of_the_last_window_are_dropped() {
+    let limits = "limits: [{name: w, by: [k], algorithm: fixed-window, rate: 5/h}]";
+    let (policy, _) = Policy::compile("policy.yaml", limits.as_bytes()).unwrap();
+    let service = Service::new(Engine::new(policy, NOW), Clock::precise());
+    let next_hour = Timestamp::from_unix_seconds((NOW.unix_micros() / 3_600_000_000 + 1) * 3_600);
+    let ask = async |hits: u64, is_negative_hits: bool, now: Timestamp| {
+        let entries = vec![("k".to_owned(), "x".to_owned())];
+        let descriptor =
+            Descriptor { entries, hits_addend: Some(hits), is_negative_hits, ..Descriptor::default() };
+        let question = Question { domain: "api".to_owned(), descriptors: vec![descriptor], hits_addend: 0 };
+        answer(&service, &question, now).await.unwrap().overall
+    };
+    assert_eq!(ask(5, false, next_hour - Ticks::from_secs(1)).await, Code::Ok);
+    assert_eq!(ask(5, false, next_hour).await, Code::Ok);
+    assert_eq!(ask(5, true, next_hour + Ticks::from_secs(1)).await, Code::Ok);
+    assert_eq!(ask(1, false, next_hour + Ticks::from_secs(1)).await, Code::OverLimit, "5 were kept");
+    assert_eq!(ask(2, true, next_hour + NEGATIVE_HITS_WITHIN).await, Code::Ok);
+    assert_eq!(ask(2, false, next_hour + NEGATIVE_HITS_WITHIN).await, Code::Ok, "2 were given back");
+    assert_eq!(ask(1, false, next_hour + NEGATIVE_HITS_WITHIN).await, Code::OverLimit);
 }

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use super::debts::Counter;
-use super::{Side, Spot};
+use super::Spot;
+use super::counter::Counter;
 use crate::charge::{Answer, Charge};
 use crate::engine::Engine;
 use crate::engine::live::Live;
@@ -46,7 +46,7 @@ impl<S: Store> Engine<S> {
         }
         let answer = standby.local.ask(&Spot::tally(charge), true, now).ok()?;
         if charge.cost > 0 && answer.outcome.is_allowed() {
-            standby.debts.add(charge, counter, now); // Counts one for which there was no room.
+            standby.debts.add(charge); // Counts one for which there was no room.
         }
         standby.count(&[answer]);
         Some((answer, u64::from(standby.local.nodes())))
@@ -59,6 +59,13 @@ impl<S: Store> Engine<S> {
         }
     }
 
+    /// Takes back what was counted here at this very `now`, of which the store does not know unless it was told since.
+    pub(in crate::engine) fn uncount_here(&self, charge: &Charge<'_>, now: Timestamp) {
+        if let Some(standby) = self.standby.get() {
+            standby.take_back(&Spot::tally(charge), now, now);
+        }
+    }
+
     /// Takes away here what the store could not take away, and has to be told.
     pub(in crate::engine) fn discount_here(
         &self,
@@ -68,7 +75,7 @@ impl<S: Store> Engine<S> {
         now: Timestamp,
     ) {
         let standby = self.standby(live, now);
-        standby.local.refund(Side::Counters, &Spot::tally(charge), now);
+        standby.give(&Spot::tally(charge), now);
         let counter = Counter::Tally(Arc::clone(windows), charge.key);
         standby.debts.add_refund(&standby.local, live, charge, counter, now);
     }

@@ -53,6 +53,11 @@ impl<S: Store> Engine<S> {
             && self.standby.get().is_some_and(|standby| standby.debts.owes_anything(charges))
     }
 
+    /// How many places that were given here the store has taken note of by now.
+    pub(in crate::engine) fn permits_reported(&self) -> u64 {
+        self.standby.get().map_or(0, |standby| standby.debts.permits.reported_so_far())
+    }
+
     /// Tells the store what these keys owe, before they are asked about.
     ///
     /// # Errors
@@ -132,7 +137,7 @@ impl<S: Store> Engine<S> {
             match answered {
                 None => {}
                 Some(Ok(())) => {
-                    due.paid();
+                    due.paid(now);
                     told += 1;
                 }
                 Some(Err(StoreFailure::Unanswered)) if failed.is_none() || of.is_some() => {
@@ -158,7 +163,7 @@ impl<S: Store> Engine<S> {
 
     /// Tells the store of one debt. None where the policy has no such counter any more.
     async fn pay(&self, due: &Due<'_>, live: &Live, now: Timestamp) -> Option<Result<(), StoreFailure>> {
-        let charge = due.charge(live)?;
+        let charge = due.charge(live, now)?;
         Some(if due.is_refund() {
             self.store.refund(&[charge], now).await
         } else {

@@ -21,10 +21,12 @@ impl<S: Store> Engine<S> {
         let Standby { local, debts, .. } = &**standby;
         if cost < held.cost() {
             let units = held.cost() - cost;
+            // The share is a bucket, whatever the limit is: it counts what was charged by the instant of the decision.
             let charge = held.charge(&live, PermitId(0), units);
+            let charge = charge.map(|charge| charge.of_instant(held.decided_at()));
             if let Some(spot) = charge.as_ref().and_then(|charge| Spot::held(&live, held, charge)) {
                 settled.refunded = held.still_counted(units, now);
-                local.refund(Side::Counters, &spot, now);
+                standby.take_back(&spot, held.decided_at(), now);
             }
         } else if let Some(look) = held.charge(&live, PermitId(0), 0).filter(|_| cost > held.cost()) {
             let Some(spot) = Spot::held(&live, held, &look) else { return settled };
@@ -76,11 +78,11 @@ impl<S: Store> Engine<S> {
         let Some(spot) = Spot::held(live, held, &charge) else { return false };
         standby.local.refund(Side::Counters, &spot, now);
         match held.source() {
-            Source::Local => standby.debts.take_back(&charge),
+            Source::Local => standby.debts.permits.take_back(&charge),
             Source::Open => true,
             // The store may know of it, or not: it is told that it is over, and no more that it is there.
             _ => {
-                standby.debts.take_back(&charge);
+                standby.debts.permits.take_back(&charge);
                 false
             }
         }
@@ -99,6 +101,7 @@ impl<S: Store> Engine<S> {
             && let Some(spot) = Spot::held(live, held, &charge)
         {
             standby.local.renew(&spot, now);
+            standby.debts.permits.renew(&charge, now);
         }
         held.source() == Source::Open
     }
@@ -120,7 +123,7 @@ impl<S: Store> Engine<S> {
     pub(in crate::engine) fn owe(&self, live: &Live, matched: &Match, charge: &Charge<'_>, now: Timestamp) {
         let standby = self.standby(live, now);
         let held = Held::new(live, matched, charge, Source::Exact);
-        standby.local.refund(Side::Counters, &Spot::matched(live, matched, charge), now);
+        standby.give(&Spot::matched(live, matched, charge), now);
         standby.debts.add_refund(&standby.local, live, charge, held.into(), now);
     }
 

@@ -1,6 +1,7 @@
 //! What nodes return to a shared counter: expired units, and refunds of cancelled reservations.
 
 use super::*;
+use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
 use crate::algorithm::sliding_window::Estimate;
 use crate::charge::Family;
@@ -80,6 +81,19 @@ impl Trace {
         self.kept[entry].units = 0;
     }
 
+    /// Gives back what passed by attributes and an age, at another node than the one that it passed at.
+    fn refund(&mut self) {
+        if self.open.is_empty() {
+            return;
+        }
+        let place = usize::try_from(self.below(self.open.len() as u64)).unwrap();
+        let (node, _, entry) = self.open.swap_remove(place);
+        let units = std::mem::take(&mut self.kept[entry].units);
+        let within = self.fleet.now.since(self.kept[entry].at);
+        let node = &self.fleet.nodes[(node + 1) % self.fleet.nodes.len()];
+        block_on(node.refund(&asking(units), within, self.fleet.now)).unwrap();
+    }
+
     /// The largest excess of any interval that begins with an admission over the quota plus the units held at
     /// its start, in units × ticks. For quotas with windows, the interval is as long as a window.
     fn most_above(&self, quota: &Quota) -> i128 {
@@ -118,7 +132,8 @@ fn no_interval_exceeds_its_bound_plus_held_units() {
             let fleet = fleet(&quota);
             let mut trace = Trace { fleet, seed, kept: Vec::new(), open: Vec::new(), refunded: 0 };
             for _ in 0..1_500 {
-                match trace.below(8) {
+                match trace.below(9) {
+                    8 => trace.refund(),
                     0..4 => trace.reserve(),
                     4 | 5 => trace.cancel(),
                     6 => trace.fleet.pass(Ticks::from_micros(1)),
@@ -159,7 +174,7 @@ fn returned_units_count_at_their_acquisition() {
             permit: PermitId(0),
             group: None,
             lease: Some(crate::policy::Lease::default()),
-            charged_at: None,
+            charged: Charged::UNKNOWN,
         };
         let at = |seconds| START + Ticks::from_secs(seconds);
         let admits = |cost, seconds| {

@@ -2,11 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
+use tollgate::algorithm::sliding_log::SlidingLog;
 use tollgate::store::StoreFailure;
-use tollgate::{DEBTS_MAX, Replayed, Ticks};
+use tollgate::{DEBTS_MAX, Quota, Rate, Replayed, Ticks};
 
 use super::{Fleet, after};
-use crate::fixture::{NOW, asking, bucket, now_or_never, permits, policy};
+use crate::fixture::{ALGORITHMS, HOUR, NOW, asking, bucket, limit, now_or_never, permits, policy};
 
 fn left(fleet: &Fleet, key: &str) -> u64 {
     let decision = now_or_never(fleet.engines[0].peek(&asking(key, 1), NOW));
@@ -163,7 +164,7 @@ fn a_refund_beside_a_debt_is_no_gift() {
     fleet.shared.set(true);
     assert!(fleet.check(0, "k", 4, NOW).is_allowed());
     fleet.shared.set(false);
-    assert_eq!(now_or_never(fleet.engines[0].refund(&asking("k", 3), NOW)), Ok(()));
+    assert_eq!(now_or_never(fleet.engines[0].refund(&asking("k", 3), Ticks::ZERO, NOW)), Ok(()));
     assert_eq!(left(&fleet, "k"), 20 - 5 - 4 + 3);
     assert_eq!(left(&fleet, "k"), 20 - 5 - 4 + 3);
 }
@@ -179,11 +180,69 @@ fn a_refund_is_given_once() {
         decision.limits().map(|status| status.outcome.remaining).collect()
     };
     fleet.shared.set(true);
-    assert_eq!(now_or_never(engine.refund(&asking("k", 3), NOW)), Err(StoreFailure::Unreachable));
+    assert_eq!(
+        now_or_never(engine.refund(&asking("k", 3), Ticks::ZERO, NOW)),
+        Err(StoreFailure::Unreachable)
+    );
     fleet.shared.set(false);
     assert_eq!(all(), [2, 2]);
     // The first counter's answer is lost: it is not given to again, and the second is given to.
     fleet.shared.unanswered.store(1, Ordering::SeqCst);
-    assert_eq!(now_or_never(engine.refund(&asking("k", 3), NOW)), Err(StoreFailure::Unanswered));
+    assert_eq!(now_or_never(engine.refund(&asking("k", 3), Ticks::ZERO, NOW)), Err(StoreFailure::Unanswered));
     assert_eq!(all(), [5, 5]);
+}
+
+/// The story: 5 of 10 in an hour pass, are given back while the store is away, and an hour later all 10 pass. Then the store was told
+/// of the 5, took the oldest that it knew of, and gave back 5 of those of a moment ago.
+#[test]
+fn a_refund_that_the_store_gets_late_is_of_its_own_time() {
+    for (name, quota) in ALGORITHMS {
+        if ["leaky-bucket", "concurrency"].contains(&name) {
+            continue; // One gives nothing back, the other by names.
+        }
+        let fleet = Fleet::new(2, || policy(vec![limit("first", quota(10)), limit("second", quota(10))]));
+        assert!(fleet.check(0, "k", 5, NOW).is_allowed(), "{name}");
+        // The first counter is given to, and the store is gone before the second.
+        fleet.shared.lasts.store(1, Ordering::SeqCst);
+        let refunded = now_or_never(fleet.engines[0].refund(&asking("k", 5), Ticks::ZERO, NOW));
+        assert_eq!((refunded, fleet.shared.failures.load(Ordering::SeqCst)), (Ok(()), 1), "{name}");
+        fleet.shared.set(false);
+        let later = NOW + HOUR + HOUR;
+        let passed = (0..20).filter(|_| fleet.check(1, "k", 1, later).is_allowed()).count();
+        assert_eq!(passed, 10, "{name}");
+        fleet.settle(later);
+        assert_eq!(fleet.engines[0].stand_in().unwrap().debts_held, 0, "{name}: the store was told");
+        assert!(!fleet.check(1, "k", 1, later).is_allowed(), "{name}: ten were kept in this instant");
+    }
+}
+
+/// And within its time it gives back what it took.
+#[test]
+fn a_refund_that_the_store_gets_in_time_makes_room() {
+    let fleet = Fleet::new(2, || policy(vec![bucket("first", 10), bucket("second", 10)]));
+    assert!(fleet.check(0, "k", 5, NOW).is_allowed());
+    fleet.shared.lasts.store(1, Ordering::SeqCst);
+    assert_eq!(now_or_never(fleet.engines[0].refund(&asking("k", 5), Ticks::ZERO, NOW)), Ok(()));
+    fleet.shared.set(false);
+    fleet.settle(NOW);
+    assert_eq!((0..20).filter(|_| fleet.check(1, "k", 1, NOW).is_allowed()).count(), 10);
+}
+
+/// The story: 5 of 10 in 10 s pass at 0 s. At 9 s the store goes away, 3 of them are given back here and 3 others pass here. Set off
+/// against each other nothing was owed, so at 10 s the store had forgotten the 5, knew of none of the 3, and gave 10 more.
+#[test]
+fn a_refund_is_not_set_off_against_later_units() {
+    let rate = Rate::per_ticks(10, Ticks::from_secs(10));
+    let log = || limit("second", Quota::SlidingLog(SlidingLog::new(rate).unwrap()));
+    let fleet = Fleet::new(1, || policy(vec![bucket("first", 1_000), log()]));
+    assert!(fleet.check(0, "k", 5, NOW).is_allowed());
+    let at = |seconds| NOW + Ticks::from_secs(seconds);
+    fleet.shared.lasts.store(1, Ordering::SeqCst);
+    let age = at(9).since(NOW);
+    assert_eq!(now_or_never(fleet.engines[0].refund(&asking("k", 3), age, at(9))), Ok(()));
+    assert!(fleet.check(0, "k", 3, at(9)).is_allowed(), "decided here");
+    fleet.shared.set(false);
+    fleet.settle(at(9));
+    let kept = 3 + (0..20).filter(|_| fleet.check(0, "k", 1, at(11)).is_allowed()).count();
+    assert!(kept <= 10, "{kept} were kept since 9 s");
 }

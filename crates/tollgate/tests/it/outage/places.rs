@@ -2,16 +2,17 @@
 //! same time is not used, so that together they are never too many.
 
 use std::future::poll_fn;
-use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+use std::thread;
 
 use tollgate::charge::{Answers, Charge};
 use tollgate::store::{Hold, Store, StoreFailure};
 use tollgate::{Engine, MemoryStore, Secret, Timestamp};
 
-use super::{Fleet, source};
+use super::{Dice, Fleet, source};
 use crate::fixture::{NOW, asking, now_or_never, permits, policy};
 
 /// The story: a crowd met a new cluster at once. Ten places were given without the store, whose connections were not made yet, and ten
@@ -59,20 +60,42 @@ fn a_place_is_counted_once_however_often_it_is_told() {
     assert_eq!(left.limits().next().unwrap().outcome.remaining, 3);
 }
 
-/// A store whose answers are held up after what they are about was done.
-struct Held {
-    memory: MemoryStore,
-    is_held: Arc<AtomicBool>,
-    is_down: Arc<AtomicBool>,
+/// What is wrong with a store.
+#[derive(Default)]
+struct Wrong {
+    /// Answers to charges are held up after what they are about was done.
+    holds_answers: AtomicBool,
+    /// Debits are held up before they are done.
+    holds_debits: AtomicBool,
+    /// Debits are lost on the way there.
+    loses_debits: AtomicBool,
+    is_down: AtomicBool,
 }
 
-impl Store for Held {
+#[derive(Clone)]
+struct Crossing {
+    memory: Arc<MemoryStore>,
+    wrong: Arc<Wrong>,
+}
+
+impl Crossing {
+    fn new() -> Self {
+        Self { memory: Arc::new(MemoryStore::new(1 << 20, NOW)), wrong: Arc::default() }
+    }
+}
+
+/// Waits as long as something is so.
+async fn while_set(flag: &AtomicBool) {
+    poll_fn(|_| if flag.load(Ordering::SeqCst) { Poll::Pending } else { Poll::Ready(()) }).await;
+}
+
+impl Store for Crossing {
     async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
-        if self.is_down.load(Ordering::SeqCst) {
+        if self.wrong.is_down.load(Ordering::SeqCst) {
             return Err(StoreFailure::Unreachable);
         }
         let answers = self.memory.charge(charges, now).await?;
-        poll_fn(|_| if self.is_held.load(Ordering::SeqCst) { Poll::Pending } else { Poll::Ready(()) }).await;
+        while_set(&self.wrong.holds_answers).await;
         Ok(answers)
     }
 
@@ -85,32 +108,221 @@ impl Store for Held {
     }
 
     async fn debit(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        while_set(&self.wrong.holds_debits).await;
+        if self.wrong.loses_debits.load(Ordering::SeqCst) {
+            return Err(StoreFailure::Unanswered);
+        }
         self.memory.debit(charges, now).await
     }
 
     fn hold(&self, hold: &Hold) {
         self.memory.hold(hold);
     }
+
+    fn nodes(&self) -> u32 {
+        1
+    }
+}
+
+/// One server on such a store, with four places for each key.
+struct Server {
+    engine: Engine<Crossing>,
+    wrong: Arc<Wrong>,
+}
+
+impl Server {
+    fn new() -> Self {
+        let store = Crossing::new();
+        let wrong = Arc::clone(&store.wrong);
+        let engine = Engine::with_store(policy(vec![permits("in-flight", 4)]), store, Secret::repeatable(7));
+        assert!(now_or_never(engine.peek(&asking("k", 1), NOW)).is_allowed());
+        Self { engine, wrong }
+    }
+
+    fn set(flag: &AtomicBool, to: bool) {
+        flag.store(to, Ordering::SeqCst);
+    }
+
+    /// How many of so many requests pass.
+    fn passed(&self, asked: usize) -> usize {
+        (0..asked).filter(|_| now_or_never(self.engine.check(&asking("k", 1), NOW)).is_allowed()).count()
+    }
+
+    /// How many of six pass while the store is away.
+    fn passed_alone(&self) -> usize {
+        Self::set(&self.wrong.is_down, true);
+        let passed = self.passed(6);
+        Self::set(&self.wrong.is_down, false);
+        passed
+    }
+}
+
+fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
 /// The store gives a place, and before its answer is here this node gives all of them without it: the first is given back, and refused.
 #[test]
 fn answers_that_cross_do_not_add_up() {
-    let (is_held, is_down) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let memory = MemoryStore::new(1 << 20, NOW);
-    let store = Held { memory, is_held: Arc::clone(&is_held), is_down: Arc::clone(&is_down) };
-    let engine = Engine::with_store(policy(vec![permits("in-flight", 4)]), store, Secret::repeatable(7));
-    let (request, mut context) = (asking("k", 1), Context::from_waker(Waker::noop()));
-    assert!(now_or_never(engine.peek(&request, NOW)).is_allowed());
-    is_held.store(true, Ordering::SeqCst);
-    let mut crossing = pin!(engine.check(&request, NOW));
-    assert!(crossing.as_mut().poll(&mut context).is_pending());
-    is_down.store(true, Ordering::SeqCst);
-    let given: Vec<_> = (0..6).map(|_| now_or_never(engine.check(&request, NOW))).collect();
-    assert_eq!(given.iter().filter(|decision| decision.is_allowed()).count(), 4, "all that this node has");
-    is_down.store(false, Ordering::SeqCst);
-    is_held.store(false, Ordering::SeqCst);
-    let Poll::Ready(crossed) = crossing.as_mut().poll(&mut context) else { panic!("it was answered") };
+    let server = Server::new();
+    let request = asking("k", 1);
+    Server::set(&server.wrong.holds_answers, true);
+    let mut crossing = pin!(server.engine.check(&request, NOW));
+    assert!(poll(crossing.as_mut()).is_pending());
+    assert_eq!(server.passed_alone(), 4, "all that this node has");
+    Server::set(&server.wrong.holds_answers, false);
+    let Poll::Ready(crossed) = poll(crossing.as_mut()) else { panic!("it was answered") };
     assert!(!crossed.is_allowed(), "four are in flight");
-    assert!(!now_or_never(engine.check(&request, NOW)).is_allowed(), "and stay so");
+    assert_eq!(server.passed(3), 0, "and stay so");
+}
+
+/// The story: `concurrency: 10` held 11 on a new cluster. A place that the store was being told of was on no list any more, so an
+/// answer that had been given before, and was late, found nothing that it had to be counted beside.
+#[test]
+fn a_place_counts_while_the_store_is_being_told_of_it() {
+    let server = Server::new();
+    let request = asking("k", 1);
+    Server::set(&server.wrong.holds_answers, true);
+    let mut late = pin!(server.engine.check(&request, NOW));
+    assert!(poll(late.as_mut()).is_pending());
+    assert_eq!(server.passed_alone(), 4);
+    Server::set(&server.wrong.holds_answers, false);
+    Server::set(&server.wrong.holds_debits, true);
+    let mut telling = pin!(server.engine.check(&request, NOW));
+    assert!(poll(telling.as_mut()).is_pending(), "the store is being told of four places");
+    let Poll::Ready(late) = poll(late.as_mut()) else { panic!("it was answered") };
+    assert!(!late.is_allowed(), "four are in flight");
+    Server::set(&server.wrong.holds_debits, false);
+    assert!(matches!(poll(telling.as_mut()), Poll::Ready(decision) if !decision.is_allowed()));
+}
+
+/// And after it was told: what the store answered before is judged beside what it has learnt since.
+#[test]
+fn a_late_answer_is_judged_beside_places_that_the_store_has_learnt_of_since() {
+    let server = Server::new();
+    let request = asking("k", 1);
+    Server::set(&server.wrong.holds_answers, true);
+    let mut late = pin!(server.engine.check(&request, NOW));
+    assert!(poll(late.as_mut()).is_pending());
+    assert_eq!(server.passed_alone(), 4);
+    Server::set(&server.wrong.holds_answers, false);
+    assert_eq!(server.passed(3), 0, "the store was told of four places");
+    assert_eq!(server.engine.stand_in().unwrap().debts_held, 0);
+    let Poll::Ready(late) = poll(late.as_mut()) else { panic!("it was answered") };
+    assert!(!late.is_allowed(), "four are in flight");
+}
+
+/// The story: with a deadline of a millisecond the message that told the store of a place was often lost, and then forgotten as units
+/// are, which must not be told twice. A place has a name: it stays on the list until the store has taken note of it.
+#[test]
+fn a_place_is_told_again_until_the_store_has_taken_note() {
+    let server = Server::new();
+    assert_eq!(server.passed_alone(), 4);
+    Server::set(&server.wrong.loses_debits, true);
+    assert_eq!(server.passed(8), 0, "the store knows of none of the four, and gives none");
+    assert!(now_or_never(server.engine.settle_debts(NOW)).is_err());
+    assert_eq!(server.engine.stand_in().unwrap().debts_held, 4);
+    Server::set(&server.wrong.loses_debits, false);
+    assert_eq!(server.passed(8), 0);
+    assert_eq!(server.engine.stand_in().unwrap().debts_held, 0);
+    assert_eq!(server.engine.stand_in().unwrap().debts_dropped, 0);
+}
+
+/// A store that loses what it is asked and what it answers, at random.
+#[derive(Clone)]
+struct Lossy {
+    memory: Arc<MemoryStore>,
+    dice: Arc<Mutex<Dice>>,
+    lost: Arc<AtomicUsize>,
+}
+
+impl Lossy {
+    fn roll(&self, most: u64) -> u64 {
+        self.dice.lock().unwrap().below(most)
+    }
+
+    /// Lets others go first now and then, and tells whether something is lost.
+    fn is_lost(&self) -> bool {
+        for _ in 0..self.roll(4) {
+            thread::yield_now();
+        }
+        let is_lost = self.roll(3) == 0;
+        self.lost.fetch_add(usize::from(is_lost), Ordering::SeqCst);
+        is_lost
+    }
+
+    fn there(&self) -> Result<(), StoreFailure> {
+        if self.is_lost() { Err(StoreFailure::Unanswered) } else { Ok(()) }
+    }
+}
+
+impl Store for Lossy {
+    async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
+        self.there()?;
+        let answers = self.memory.charge(charges, now).await?;
+        self.there()?;
+        Ok(answers)
+    }
+
+    async fn refund(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.there()?;
+        self.memory.refund(charges, now).await?;
+        self.there()
+    }
+
+    async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.memory.reset(charges, now).await
+    }
+
+    async fn debit(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
+        self.there()?;
+        self.memory.debit(charges, now).await?;
+        self.there()
+    }
+
+    fn hold(&self, hold: &Hold) {
+        self.memory.hold(hold);
+    }
+
+    fn nodes(&self) -> u32 {
+        3
+    }
+}
+
+/// Whatever is lost or late, and whoever is faster: one server never holds more places than the limit has.
+#[test]
+fn one_server_never_holds_more_places_than_the_limit() {
+    const LIMIT: usize = 5;
+    let mut lost = 0;
+    for seed in 1..=40 {
+        let memory = Arc::new(MemoryStore::new(1 << 20, NOW));
+        let store = Lossy { memory, dice: Arc::new(Mutex::new(Dice(seed))), lost: Arc::default() };
+        let counted = Arc::clone(&store.lost);
+        let engine = Engine::with_store(policy(vec![permits("in-flight", 5)]), store, Secret::repeatable(7));
+        let (held, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for number in 1..=8 {
+                let (engine, held, most) = (&engine, &held, &most);
+                scope.spawn(move || {
+                    let (mut dice, mut mine) = (Dice(seed * 100 + number), Vec::new());
+                    for _ in 0..60 {
+                        let mut decision = now_or_never(engine.check(&asking("k", 1), NOW));
+                        if let Some(permit) = decision.take_permit().filter(|_| decision.is_allowed()) {
+                            most.fetch_max(held.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                            mine.push(permit);
+                        }
+                        if dice.below(3) == 0 && !mine.is_empty() {
+                            let permit =
+                                mine.swap_remove(usize::try_from(dice.below(mine.len() as u64)).unwrap());
+                            held.fetch_sub(1, Ordering::SeqCst);
+                            let _ = now_or_never(engine.release(&permit, NOW));
+                        }
+                    }
+                });
+            }
+        });
+        lost += counted.load(Ordering::SeqCst);
+        assert!(most.load(Ordering::SeqCst) <= LIMIT, "seed {seed}: {most:?} were held");
+    }
+    assert!(lost > 1_000, "the fault was seen {lost} times");
 }

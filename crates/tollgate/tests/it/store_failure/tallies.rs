@@ -1,7 +1,7 @@
 //! What is only counted goes by the same way as limits do: it is counted here while the store is away, and told to it afterwards.
 
 use tollgate::algorithm::fixed_window::Align;
-use tollgate::{Counted, Source, Tally};
+use tollgate::{Counted, Source, Tally, Ticks};
 
 use super::*;
 
@@ -18,7 +18,7 @@ impl Rig {
     }
 
     fn subtract(&self, tally: &Tally, units: u64) {
-        now_or_never(self.engine.subtract(tally, &[b"k"], units, NOW));
+        now_or_never(self.engine.subtract(tally, &[b"k"], units, Ticks::ZERO, NOW));
     }
 
     fn stood_in(&self) -> (u64, usize, u64, u64) {

@@ -1,0 +1,46 @@
+//! What a debt or a place was counted by: a limit of the policy, or a tally, which no policy knows.
+
+use std::sync::Arc;
+
+use super::local::Spot;
+use crate::algorithm::concurrency::PermitId;
+use crate::charge::Charge;
+use crate::engine::hold::Held;
+use crate::engine::live::Live;
+use crate::engine::tally::Windows;
+use crate::key::Fingerprint;
+
+/// What a debt was counted by.
+#[derive(Clone, Debug)]
+pub(super) enum Counter {
+    Limit(Box<Held>),
+    Tally(Arc<Windows>, Fingerprint),
+}
+
+impl From<Held> for Counter {
+    fn from(held: Held) -> Self {
+        Counter::Limit(Box::new(held))
+    }
+}
+
+impl Counter {
+    /// The charge that it has now; none when its limit is gone.
+    pub(super) fn charge<'c>(&'c self, live: &'c Live, permit: PermitId, cost: u64) -> Option<Charge<'c>> {
+        match self {
+            Counter::Limit(held) => held.charge(live, permit, cost),
+            Counter::Tally(windows, key) => Some(windows.charge(*key, cost)),
+        }
+    }
+
+    pub(super) fn spot<'c>(&'c self, live: &'c Live, charge: &'c Charge<'c>) -> Option<Spot<'c>> {
+        match self {
+            Counter::Limit(held) => Spot::held(live, held, charge),
+            Counter::Tally(..) => Some(Spot::tally(charge)),
+        }
+    }
+
+    /// Whether it is counted by a share, which changes with the policy and the number of nodes.
+    pub(super) const fn has_share(&self) -> bool {
+        matches!(self, Counter::Limit(_))
+    }
+}

@@ -37,7 +37,7 @@ use credential::Credentials;
 use host::Host;
 use path::{EscapedSlashes, PathMatch, normalise};
 use source::{Source, single};
-use text::{Dotted, Short, Text};
+use text::{Short, Text};
 use told::Other;
 
 use crate::spelling::parameter::is_named;
@@ -288,29 +288,6 @@ impl Reader {
         let needs = Needs::of(self, |name| name == IDENTITY);
         let read = self.tell_request(crate::peer::of(&parts.extensions), parts, needs, &mut attributes);
         read.is_ok() && attributes.get(IDENTITY).is_some()
-    }
-
-    /// Asks something about whoever sent a request, as limits count it, where nothing else is needed.
-    #[inline]
-    pub(crate) fn with_client<T>(
-        &self,
-        peer: Option<IpAddr>,
-        headers: &HeaderMap,
-        ask: impl FnOnce(&[u8]) -> T,
-    ) -> T {
-        let (short, dotted);
-        let text = match peer {
-            Some(IpAddr::V4(peer)) if self.trusted.is_nobody() => {
-                dotted = Dotted::new(peer);
-                dotted.as_bytes()
-            }
-            Some(peer) => {
-                short = Short::client(&self.client(peer, headers));
-                short.as_bytes()
-            }
-            None => NO_ADDRESS.as_bytes(),
-        };
-        ask(text)
     }
 
     fn tell_whole<'s>(

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use tollgate::store::Store;
-use tollgate::{CheckRequest, Clock, Decision, Engine, Reservation, Sleep, Sole, Ticks, Timestamp};
+use tollgate::{CheckRequest, Clock, Decision, Engine, Reservation, Sleep, Ticks, Timestamp};
 
 /// Whoever decides about requests, and knows what time it is.
 pub trait Decide: Send + Sync + 'static {
@@ -33,21 +33,6 @@ pub trait Decide: Send + Sync + 'static {
 
     /// A number that changes whenever decisions come to depend on other attributes than before; none where all are wanted.
     fn changes(&self) -> Option<u64> {
-        None
-    }
-
-    /// Whether a request passes, where nobody wants to know more, as [`Engine::admits`] tells. `false` says nothing. Whoever counts decisions
-    /// leaves this as it is.
-    #[inline]
-    fn admits(&self, request: &CheckRequest<'_>, now: Timestamp) -> bool {
-        let _ = (request, now);
-        false
-    }
-
-    /// How requests are decided about that depend on one attribute only, as [`Engine::sole`] tells; none where each has to be asked about.
-    /// Whoever counts decisions leaves this as it is.
-    fn sole(&self, attribute: &str) -> Option<Sole> {
-        let _ = attribute;
         None
     }
 
@@ -120,15 +105,6 @@ impl<S: Store + Send + Sync + 'static> Decide for Own<S> {
     #[inline]
     fn changes(&self) -> Option<u64> {
         Some(self.engine.changes())
-    }
-
-    #[inline]
-    fn admits(&self, request: &CheckRequest<'_>, now: Timestamp) -> bool {
-        self.engine.admits(request, now)
-    }
-
-    fn sole(&self, attribute: &str) -> Option<Sole> {
-        self.engine.sole(attribute)
     }
 
     fn check_at_once(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Decision> {

@@ -11,7 +11,6 @@ use pin_project_lite::pin_project;
 
 use crate::body::Body;
 use crate::decide::Decide;
-use crate::direct::{Denial, Told};
 use crate::service::Admitted;
 
 /// How a request ended that somebody had to be waited for.
@@ -34,9 +33,7 @@ pin_project! {
     #[project = WayProjection]
     enum Way<F: Future, D: Decide> {
         Passing { #[pin] served: F },
-        Told { #[pin] served: F, told: Told },
         Admitted { #[pin] served: F, admitted: Box<Admitted<D>> },
-        Denied { denial: Option<Denial> },
         Refused { response: Option<Response<Bytes>> },
         Late { later: Later<F::Output, D> },
     }
@@ -48,19 +45,11 @@ impl<F: Future, D: Decide> ResponseFuture<F, D> {
         Self { way: Way::Passing { served } }
     }
 
-    pub(crate) fn told(served: F, told: Told) -> Self {
-        Self { way: Way::Told { served, told } }
-    }
-
     pub(crate) fn admitted(served: F, admitted: Option<Box<Admitted<D>>>) -> Self {
         match admitted {
             Some(admitted) => Self { way: Way::Admitted { served, admitted } },
             None => Self::passing(served),
         }
-    }
-
-    pub(crate) fn denied(denial: Denial) -> Self {
-        Self { way: Way::Denied { denial: Some(denial) } }
     }
 
     pub(crate) fn refused(response: Response<Bytes>) -> Self {
@@ -117,31 +106,13 @@ impl<F: Future, D: Decide> ResponseFuture<F, D> {
     {
         match self.project().way.project() {
             WayProjection::Passing { served } => untouched(served.poll(context)),
-            WayProjection::Told { served, told } => {
-                let mut served = served.poll(context);
-                // Where it stands: a response is large.
-                if let Poll::Ready(Ok(response)) = &mut served
-                    && !is_cached(response)
-                {
-                    told.tell(response.headers_mut());
-                }
-                untouched(served)
-            }
             WayProjection::Admitted { served, admitted } => {
                 let served = ready!(served.poll(context));
                 Poll::Ready(served.map(|response| admitted.finish(response)))
             }
-            WayProjection::Denied { denial } => match denial {
-                Some(said) => {
-                    let response = said.response();
-                    *denial = None;
-                    Poll::Ready(Ok(response))
-                }
-                // Polled again after its end, a future may do anything but be undefined: this one says nothing more.
-                None => Poll::Pending,
-            },
             WayProjection::Refused { response } => match response.take() {
                 Some(response) => Poll::Ready(Ok(response.map(Body::refused))),
+                // A future that is polled again after its end stays pending.
                 None => Poll::Pending,
             },
             WayProjection::Late { later } => Poll::Ready(match ready!(later.as_mut().poll(context)) {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use http::header::{HeaderName, InvalidHeaderName};
 use http::request::Parts;
@@ -22,7 +21,6 @@ use crate::attributes::path::PathMatch;
 use crate::attributes::source::Source;
 use crate::attributes::{Mapped, Needs, Reader};
 use crate::decide::{Decide, Own};
-use crate::direct::{Direct, Known};
 use crate::keep::Keeper;
 use crate::service::RateLimit;
 use crate::settle::{Ending, Settle, Settling};
@@ -71,18 +69,12 @@ pub(crate) struct Shared<D> {
     pub(crate) settings: Settings,
     /// Which attributes are needed, in the lower bits, and since which change of whoever decides.
     needed: AtomicU64,
-    /// What is known ahead, where requests may take the short way.
-    pub(crate) direct: Option<Direct>,
-    /// What is known of the policy that was last asked.
-    pub(crate) latest: ArcSwapOption<Known>,
 }
 
 impl<D: Decide> Shared<D> {
     fn new(decide: Arc<D>, settings: Settings) -> Self {
-        let direct = Direct::of(&settings);
         let keeper = Arc::new(Keeper::new(Arc::clone(&decide)));
-        let (needed, latest) = (AtomicU64::new(u64::MAX), ArcSwapOption::empty());
-        Self { decide, keeper, settings, needed, direct, latest }
+        Self { decide, keeper, settings, needed: AtomicU64::new(u64::MAX) }
     }
 
     /// Which attributes decisions depend on.

@@ -3,9 +3,12 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{
+    ACCEPT, ACCESS_CONTROL_REQUEST_METHOD, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
+    RETRY_AFTER,
+};
 use http::request::Parts;
-use http::{Response, StatusCode};
+use http::{Method, Response, StatusCode};
 use smallvec::SmallVec;
 use tollgate::headers::{Accepts, Caller, Exposure, HeaderList, HeaderPolicy};
 use tollgate::{Answer, Audience, Decision, Reason, Ticks, Timestamp};
@@ -64,12 +67,9 @@ pub(crate) fn response(
     response
 }
 
-/// An answer as a response of its own.
-pub(crate) fn said_in(mut answer: Answer) -> Response<Bytes> {
-    let mut response = Response::new(Bytes::new());
-    add(response.headers_mut(), &mut answer.headers);
-    said(&mut response, answer);
-    response
+/// Whether the request is a CORS preflight. A browser sends it by itself, and its response says nothing about quotas.
+pub(crate) fn is_preflight(method: &Method, headers: &HeaderMap) -> bool {
+    *method == Method::OPTIONS && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }
 
 /// Says what an answer says instead of the response that the caller did not get.
@@ -187,27 +187,6 @@ pub(crate) fn add(headers: &mut HeaderMap, list: &mut HeaderList) {
             headers.append(name, value);
         } else {
             headers.entry(name).or_insert(value);
-        }
-    }
-}
-
-/// Adds to a response that has headers what its caller gets to see, in the same way.
-pub(crate) fn tell(theirs: &mut HeaderMap, mut own: HeaderMap) {
-    let told = Families::of(theirs);
-    // It is less work to add the fewer to the more.
-    if told.0.is_empty() && theirs.len() < own.len() && !theirs.keys().any(|name| own.contains_key(name)) {
-        std::mem::swap(theirs, &mut own);
-        theirs.extend(own);
-        return;
-    }
-    theirs.reserve(own.len());
-    for (name, value) in own.drain() {
-        // None of ours has two values, so each of them comes with its name.
-        let Some(name) = name else { continue };
-        if name == RATE_LIMIT || name == RATE_LIMIT_POLICY {
-            theirs.append(name, value);
-        } else if !told.has(name.as_str()) {
-            theirs.entry(name).or_insert(value);
         }
     }
 }

@@ -14,11 +14,10 @@ use tower_service::Service;
 use crate::attributes::{Attributes, Unreadable};
 use crate::body::Body;
 use crate::decide::Decide;
-use crate::direct::{Known, Short, is_preflight};
 use crate::future::{Late, ResponseFuture, is_cached};
 use crate::hold::{Asking, Finish, Hold};
 use crate::layer::{Refused, Shared};
-use crate::refusal::{self, Reading};
+use crate::refusal::{self, Reading, is_preflight};
 use crate::settle::Unserved;
 use crate::{grpc, hold, peer};
 
@@ -35,20 +34,17 @@ pub struct Waited(pub Ticks);
 pub struct RateLimit<I, D> {
     inner: I,
     shared: Arc<Shared<D>>,
-    /// What was known when the last request came.
-    known: Arc<Known>,
 }
 
 impl<I, D: Decide> RateLimit<I, D> {
     pub(crate) fn new(inner: I, shared: Arc<Shared<D>>) -> Self {
-        let known = shared.known();
-        Self { inner, shared, known }
+        Self { inner, shared }
     }
 }
 
 impl<I: Clone, D> Clone for RateLimit<I, D> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), shared: Arc::clone(&self.shared), known: Arc::clone(&self.known) }
+        Self { inner: self.inner.clone(), shared: Arc::clone(&self.shared) }
     }
 }
 
@@ -107,50 +103,11 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let mut decided = None;
-        match self.shared.short(&self.known, &request, &mut decided) {
-            Short::Passes => ResponseFuture::passing(self.inner.call(request)),
-            Short::Told(told) => ResponseFuture::told(self.inner.call(request), told),
-            Short::Refused(denial) => ResponseFuture::denied(denial),
-            Short::Decided(at) => self.whole(request, Some(at), decided),
-            Short::Unknown => self.whole(request, None, decided),
-        }
-    }
-}
-
-impl<I, D> RateLimit<I, D> {
-    /// The whole way of a request; it may be decided about already.
-    #[inline(never)]
-    fn whole<B, R>(
-        &mut self,
-        request: Request<B>,
-        at: Option<Timestamp>,
-        mut decided: Option<Decision>,
-    ) -> ResponseFuture<I::Future, D>
-    where
-        I: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
-        I::Future: Send + 'static,
-        I::Error: Send + 'static,
-        D: Decide,
-        B: Send + 'static,
-        R: Send + 'static,
-    {
-        if at.is_none() {
-            self.shared.look_again(&mut self.known);
-        }
         let (mut parts, body) = request.into_parts();
-        let looked = match at {
-            Some(at) => {
-                if let Some(decision) = &decided {
-                    self.shared.learn(&self.known, decision, at);
-                }
-                Shared::judge(&self.shared, &parts, &mut decided, at)
-            }
-            None if self.shared.skips(&parts) => {
-                return ResponseFuture::passing(self.inner.call(Request::from_parts(parts, body)));
-            }
-            None => Shared::look(&self.shared, &parts, &mut decided),
-        };
+        if self.shared.skips(&parts) {
+            return ResponseFuture::passing(self.inner.call(Request::from_parts(parts, body)));
+        }
+        let looked = Shared::look(&self.shared, &parts);
         let decided = match looked {
             Looked::Admitted(admitted) => {
                 if let Some(hold) = admitted.as_ref().and_then(|admitted| admitted.hold.as_ref()) {
@@ -270,25 +227,14 @@ impl<D: Decide> Shared<D> {
     }
 
     /// What can be said without waiting.
-    fn look(shared: &Arc<Self>, parts: &Parts, decided: &mut Option<Decision>) -> Looked<D> {
+    fn look(shared: &Arc<Self>, parts: &Parts) -> Looked<D> {
         if shared.settings.settling.is_any() {
             return Looked::Unknown;
         }
         let at = shared.decide.now();
-        let caller = shared.settings.caller(parts);
-        // Where nothing is told of the decision, that it is made is enough.
-        let is_told =
-            shared.settings.headers.tells_allowed(caller) || shared.settings.settling.refunds_unserved;
-        let passes = shared.question(parts, |request| {
-            let passes = !is_told && shared.decide.admits(request, at);
-            if !passes {
-                shared.decide.decide_at_once(request, at, decided);
-            }
-            passes
-        });
-        match passes {
-            Ok(true) => Looked::Admitted(None),
-            Ok(false) => Self::judge(shared, parts, decided, at),
+        let mut decided = None;
+        match shared.question(parts, |request| shared.decide.decide_at_once(request, at, &mut decided)) {
+            Ok(()) => Self::judge(shared, parts, &mut decided, at),
             Err(refused) => Looked::Refused(*refused),
         }
     }

@@ -55,7 +55,6 @@ pub use snapshot::{
     RestoreError, RestoreReport, SNAPSHOT_PART_BYTES_MAX, SNAPSHOT_VERSION, Snapshot, SnapshotError,
     SnapshotReport,
 };
-pub use sole::{Brief, Sole};
 pub use tally::{Counted, Tally};
 pub use without_store::{DEBTS_MAX, Replayed, StandIn};
 

@@ -10,7 +10,6 @@
 mod answer;
 mod body;
 mod dialect;
-mod form;
 mod ietf;
 pub(crate) mod jitter;
 mod list;
@@ -21,9 +20,8 @@ mod structured;
 mod vendor;
 
 pub use answer::Answer;
-pub use body::{Body, STRANGER_DENIED};
+pub use body::Body;
 pub use dialect::{Dialect, DialectConflict, Dialects, access_control_expose_headers};
-pub use form::{Form, Line, Numbers, Value};
 pub use list::{FIELD_BYTES_MAX, HEADERS_MAX, HeaderList};
 pub use policy::{
     Accepts, Audience, Caller, DenialStatus, Disclosure, Exposure, HeaderPolicy, Pacing, Unit, UnknownName,

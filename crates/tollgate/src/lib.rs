@@ -39,11 +39,10 @@ pub use clock::{Clock, ManualClock, Sleep};
 pub use credential::{CREDENTIAL, CredentialAttributes, CredentialDigest};
 pub use decision::{Decision, Fault, LimitStatus, Reason, Source, Stance};
 pub use engine::{
-    BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, Block, BlockError, Brief, CommitError, Counted, DEBTS_MAX, Engine,
-    Explained, Explanation, Forgotten, LIMITS_EXPLAINED_MAX, Permit, RULINGS_MAX, Replayed, Reservation,
-    RestoreError, RestoreReport, Ruled, Ruling, RulingError, SNAPSHOT_PART_BYTES_MAX, SNAPSHOT_VERSION,
-    Scope, Settled, Snapshot, SnapshotError, SnapshotReport, Sole, StandIn, State, SwapError, SwapReport,
-    Tally, Turn,
+    BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, Block, BlockError, CommitError, Counted, DEBTS_MAX, Engine, Explained,
+    Explanation, Forgotten, LIMITS_EXPLAINED_MAX, Permit, RULINGS_MAX, Replayed, Reservation, RestoreError,
+    RestoreReport, Ruled, Ruling, RulingError, SNAPSHOT_PART_BYTES_MAX, SNAPSHOT_VERSION, Scope, Settled,
+    Snapshot, SnapshotError, SnapshotReport, StandIn, State, SwapError, SwapReport, Tally, Turn,
 };
 pub use gate::{Acquiring, Gate, GateBuilder, GateKey, InFlight, KeyHasher, KeyedGate, NotReady, Ready};
 pub use headers::{Answer, Audience, HeaderPolicy};

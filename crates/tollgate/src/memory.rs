@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use crate::algorithm::reservoir::{Reservoir, Word};
+use crate::algorithm::reservoir::Word;
 use crate::charge::{Answer, Answers, Charge};
 use crate::decision::Source;
 use crate::key::Fingerprint;
@@ -329,24 +329,6 @@ impl MemoryStore {
         }
     }
 
-    /// [`MemoryStore::admit`] with the full outcome. `reservoir` is the one whose arithmetic `quota.0` is.
-    #[inline(always)]
-    pub(crate) fn admit_telling(
-        &self,
-        key: Fingerprint,
-        quota: (&Word, &Reservoir),
-        number: u32,
-        now: Timestamp,
-    ) -> Option<Outcome> {
-        let (word, reservoir) = quota;
-        let (verdict, held) = match self.unit(key, word, number, self.origin.try_word(now)?) {
-            Unit::Admit(held) => (Verdict::Allow, held),
-            Unit::Deny { ticks, word } => (Verdict::Deny { retry_after: Ticks::from_micros(ticks) }, word),
-            Unit::Busy | Unit::Unusual => return None,
-        };
-        Some(reservoir.outcome(self.origin.missing(held, reservoir, now), verdict))
-    }
-
     #[inline(always)]
     fn unit(&self, key: Fingerprint, quota: &Word, number: u32, now: u64) -> Unit {
         match self.main.words.unit(key, quota, number, now) {
@@ -440,11 +422,6 @@ impl Store for MemoryStore {
 
     #[inline]
     fn memory(&self) -> Option<&MemoryStore> {
-        Some(self)
-    }
-
-    #[inline]
-    fn bare_memory(&self) -> Option<&MemoryStore> {
         Some(self)
     }
 

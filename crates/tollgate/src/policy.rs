@@ -93,7 +93,6 @@ use crate::request::CheckRequest;
 use compared::ComparedAs;
 use finding::{Place, Report};
 use index::Index;
-pub(crate) use index::Sole;
 use vocabulary::Kind;
 
 /// Most limits in a policy.
@@ -243,11 +242,6 @@ impl Policy {
     #[must_use]
     pub fn uses(&self, attribute: &str) -> bool {
         self.shard_by() == Some(attribute) || self.limits().iter().any(|limit| limit.uses(attribute))
-    }
-
-    /// The only limit, where one attribute is all that decides what a request meets.
-    pub(crate) const fn sole(&self) -> Option<&Sole> {
-        self.index.sole()
     }
 
     /// What each limit means, in a sentence.

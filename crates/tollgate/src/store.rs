@@ -84,12 +84,6 @@ pub trait Store: Send + Sync {
         None
     }
 
-    /// The same where every charge goes to it as it is, so that one may be made there without asking this store.
-    #[inline]
-    fn bare_memory(&self) -> Option<&MemoryStore> {
-        None
-    }
-
     /// The same as [`Store::charge`] without waiting. The answers are written where they are needed, which is empty: they are large, and
     /// each hand that they go through would copy them. `None`: nothing was charged, and [`Store::charge`] must be waited for.
     #[inline]

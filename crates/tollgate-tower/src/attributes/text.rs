@@ -75,11 +75,6 @@ impl Dotted {
         bytes[length] = 0;
         Self { bytes, length: length as u8 }
     }
-
-    #[inline]
-    pub(super) fn as_bytes(&self) -> &[u8] {
-        self.bytes.get(..usize::from(self.length)).unwrap_or_default()
-    }
 }
 
 impl Short {
@@ -114,11 +109,6 @@ impl Short {
             *place = byte;
             self.length += 1;
         }
-    }
-
-    #[inline]
-    pub(super) fn as_bytes(&self) -> &[u8] {
-        self.bytes.get(..usize::from(self.length)).unwrap_or_default()
     }
 
     pub(super) fn as_str(&self) -> &str {

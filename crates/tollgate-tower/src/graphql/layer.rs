@@ -18,7 +18,7 @@ use super::price::Pricing;
 use super::{Unpriced, question};
 use crate::attributes::path::may_be_at;
 use crate::body::Body;
-use crate::direct::is_preflight;
+use crate::refusal::is_preflight;
 
 /// Largest body that is read unless said otherwise.
 pub const BODY_BYTES_MAX: usize = 64 << 10;

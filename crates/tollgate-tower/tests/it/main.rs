@@ -7,7 +7,6 @@
     reason = "a test that meets the unexpected fails, and says where"
 )]
 
-mod direct;
 mod ends;
 mod examples;
 mod graphql;

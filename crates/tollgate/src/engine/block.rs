@@ -127,12 +127,6 @@ impl Blocks {
         self.of_views(views, now)
     }
 
-    /// Whether anybody may be blocked.
-    #[inline]
-    pub(super) fn is_any(&self) -> bool {
-        self.any.load(Ordering::Acquire) // Acquire: as above.
-    }
-
     fn of_views(&self, views: &[CheckRequest<'_>], now: Timestamp) -> Option<Arc<Block>> {
         let given = || views.iter().flat_map(CheckRequest::attributes);
         let mut rooms: SmallVec<[Digits; 16]> = smallvec![[0; 20]; given().count()];

@@ -4,7 +4,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::address::Text;
-use crate::algorithm::reservoir::Word;
 use crate::charge::{Family, Record, Reign, is_wide};
 use crate::key::{Fingerprint, Prefix, Secret};
 use crate::memory::QUOTA_NUMBERS_MAX;
@@ -41,7 +40,6 @@ pub(crate) struct Live {
     pub(super) is_leased: bool,
     /// Whether a limit blocks keys that it denied too often.
     pub(super) has_penalties: bool,
-    plain: Option<Plain>,
     /// Counters of limits that are gone, or were changed beyond recognition, until they are idle. If such a limit comes back
     /// it finds them.
     gone: Gone,
@@ -63,43 +61,6 @@ pub(super) struct Counters {
     tiers: Vec<String>,
     /// What counts denials, where keys are blocked for them.
     pub(super) companions: Option<Companions>,
-}
-
-/// A policy's only limit, where it decides about all keys and keeps one word for each.
-pub(super) struct Plain {
-    pub(super) word: Word,
-    pub(super) number: u32,
-    /// The attribute that it counts by.
-    pub(super) by: By,
-    /// What it charges a request of cost 1.
-    pub(super) units: u64,
-    pub(super) quota: QuotaIndex,
-    /// The period of its rate.
-    pub(super) period: Ticks,
-}
-
-impl Plain {
-    fn of(policy: &Policy, counters: &[Counters]) -> Option<Self> {
-        let ([limit], [counters]) = (policy.limits(), counters) else { return None };
-        let sole = policy.sole()?;
-        let quota = limit.quota(sole.quota)?;
-        let word = match quota {
-            Quota::Gcra(quota) => quota.reservoir().word(),
-            Quota::TokenBucket(quota) if !counters.enforced.is_wide() => quota.reservoir().word(),
-            _ => None,
-        };
-        let number = *counters.numbers.first()?;
-        let (by, units) = (sole.by.clone(), sole.units.unwrap_or(1));
-        let period = quota.rate().map_or(Ticks::ZERO, |rate| rate.period());
-        word.filter(|_| limit.enforce_percent() == 100).map(|word| Self {
-            word,
-            number,
-            by,
-            units,
-            quota: sole.quota,
-            period,
-        })
-    }
 }
 
 /// Why a policy could not be put in force.
@@ -134,7 +95,6 @@ impl Live {
             by_name: by_name(&policy),
             is_leased: is_leased(&policy),
             has_penalties: has_penalties(&policy),
-            plain: Plain::of(&policy, &counters),
             policy,
             secret,
             grouping,
@@ -174,12 +134,11 @@ impl Live {
         let secret = Arc::clone(&before.secret);
         let grouping = Grouping::new(before.grouping.is_wanted, &policy, &secret);
         let (by_name, is_leased, generation) = (by_name(&policy), is_leased(&policy), from.policy);
-        let (plain, has_penalties) = (Plain::of(&policy, &counters), has_penalties(&policy));
+        let has_penalties = has_penalties(&policy);
         let live = Self {
             by_name,
             is_leased,
             has_penalties,
-            plain,
             policy,
             secret,
             grouping,
@@ -292,12 +251,6 @@ impl Live {
     /// The counters of a limit, by its name.
     pub(super) fn counters_of(&self, name: &str) -> Option<(&Limit, &Counters)> {
         self.by_name.get(name).map(|&index| (&self.policy.limits()[index], &self.counters[index]))
-    }
-
-    /// The limit that one unit is asked of, where that is all there is to ask.
-    #[inline]
-    pub(super) const fn plain(&self) -> Option<&Plain> {
-        self.plain.as_ref()
     }
 
     /// Whether a matched limit hands out permits.

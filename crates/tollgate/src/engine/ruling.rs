@@ -137,12 +137,6 @@ impl Bench {
         InForce { rulings, now }
     }
 
-    /// Whether anything may hold.
-    #[inline]
-    pub(super) fn is_any(&self) -> bool {
-        self.any.load(Ordering::Acquire) // Acquire: as above.
-    }
-
     fn change<T>(&self, now: Timestamp, change: impl FnOnce(&mut Rulings) -> T) -> T {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut rulings = Rulings::clone(&self.rulings.load());

@@ -19,7 +19,7 @@ use super::vendor::{discord_scope, push_decimal};
 /// Longest explanation in a body, in characters. It may quote what the request said.
 const DETAIL_CHARS_MAX: usize = 1_024;
 /// What everybody is told who may not see quotas, of quotas that are used up. It is what would be written.
-pub const STRANGER_DENIED: &str = r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"retryable":true}"#;
+const STRANGER_DENIED: &str = r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"retryable":true}"#;
 /// Room for a usual problem.
 const PROBLEM_BYTES: usize = 448;
 

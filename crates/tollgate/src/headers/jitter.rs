@@ -58,12 +58,6 @@ impl Retry {
     }
 }
 
-/// The seconds of [`Retry::of`] for a limit of this period that has counted: they are all that strangers are told.
-#[inline]
-pub(crate) fn seconds_after(wait: Ticks, period: Ticks, key_hash: u64, now: Timestamp) -> u64 {
-    Crowd { key_hash, window: window(now, period) }.later(wait.ceil_seconds().max(1), 1)
-}
-
 /// One of all who are told to come back.
 #[derive(Clone, Copy)]
 struct Crowd {

@@ -2,7 +2,6 @@
 //! every decision there can be.
 
 mod disclosure;
-mod forms;
 pub(crate) mod fixture;
 mod golden;
 mod numbers;

@@ -1,7 +1,7 @@
 //! Decides on small states: unpacks a state, converts it from another quota if needed, runs the algorithm,
 //! and packs the new state. Pure; the caller holds the lock.
 
-use crate::algorithm::reservoir::{FRACTION_BITS, Reservoir};
+use crate::algorithm::reservoir::FRACTION_BITS;
 use crate::algorithm::{Charged, fixed_window, gcra, leaky_bucket, token_bucket};
 use crate::charge::Charge;
 use crate::memory::table::Entry;
@@ -83,12 +83,6 @@ impl Origin {
     #[inline]
     pub(crate) fn word(self, at: Timestamp) -> u64 {
         at.since(self.0).as_micros() << FRACTION_BITS
-    }
-
-    /// The credits that a reservoir with this word lacks at an instant.
-    #[inline]
-    pub(crate) fn missing(self, word: u64, reservoir: &Reservoir, now: Timestamp) -> u64 {
-        self.unpack([word]).missing(reservoir, now)
     }
 
     #[inline]

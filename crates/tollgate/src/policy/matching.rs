@@ -103,17 +103,6 @@ impl Policy {
         Some(Match { limit: 0, quota: sole.quota, cost, view: 0, by: SmallVec::from_buf_and_len(by, 1) })
     }
 
-    /// The text that a request is counted by there, and what it is charged.
-    #[inline]
-    pub(crate) fn sole_text<'a>(&self, request: &CheckRequest<'a>) -> Option<(&'a str, u64)> {
-        let matched = self.sole_match(request)?;
-        let position = usize::from(*matched.by.first()?);
-        match request.attributes().get(position)?.value {
-            Value::Text(text) => Some((text, matched.cost)),
-            Value::Number(_) => None,
-        }
-    }
-
     /// Adds the limits that one view meets, and no view before it did.
     #[inline]
     fn find(

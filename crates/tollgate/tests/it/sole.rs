@@ -1,9 +1,9 @@
-//! The short ways of a policy of one plain limit are the whole way: engines that hash alike, one asked each way, never differ.
+//! `check` and `check_now` decide alike: two engines that hash alike, one asked each way, never differ.
 
 use proptest::prelude::*;
 use tollgate::{
-    Answer, Audience, Block, Brief, CheckRequest, Decision, Engine, HeaderPolicy, MemoryStore, Policy, Ruled,
-    Ruling, Scope, Secret, Sole, Ticks, Timestamp, Value,
+    Block, CheckRequest, Decision, Engine, MemoryStore, Policy, Ruled, Ruling, Scope, Secret, Ticks,
+    Timestamp,
 };
 
 use crate::executor::block_on;
@@ -99,22 +99,9 @@ fn said(decision: &Decision) -> String {
     format!("{:?} {limits:?} {fault:?} {:?}", decision.verdict(), decision.block().map(Block::until))
 }
 
-/// Engines that hash alike, and what is done to all of them.
+/// Engines that hash alike, and what is done to both of them.
 struct Alike {
-    engines: [Engine; 5],
-    /// What the last two said about the attribute that all count by, when they were last asked in vain.
-    soles: [Option<Sole>; 2],
-    /// How often it was enough to ask for that attribute.
-    short: usize,
-}
-
-/// What is known of a request by its only attribute, if that is enough.
-fn by_attribute(request: &CheckRequest<'_>) -> Option<Vec<u8>> {
-    let key = request.attributes().iter().find(|given| given.name == "k")?;
-    match key.value {
-        Value::Text(text) if request.units() == 1 => Some(text.as_bytes().to_vec()),
-        _ => None,
-    }
+    engines: [Engine; 2],
 }
 
 impl Alike {
@@ -123,85 +110,30 @@ impl Alike {
             let store = MemoryStore::new(1 << 20, T0);
             policy(text).map(|policy| Engine::with_store(policy, store, Secret::repeatable(5)))
         };
-        let engines = [engine()?, engine()?, engine()?, engine()?, engine()?];
-        Some(Self { engines, soles: [None, None], short: 0 })
+        Some(Self { engines: [engine()?, engine()?] })
     }
 
     fn each(&self, change: impl Fn(&Engine)) {
         self.engines.iter().for_each(change);
     }
 
-    /// The same question by the attribute alone, with what the limit said and without.
-    fn ask_by_attribute(
-        &mut self,
-        request: &CheckRequest<'_>,
-        wanted: &Decision,
-        now: Timestamp,
-    ) -> Result<(), TestCaseError> {
-        let [.., telling, brief] = &self.engines;
-        let value = by_attribute(request);
-        let mut decided = None;
-        if let (Some(sole), Some(value)) = (&self.soles[0], &value) {
-            let nothing: Option<()> = telling.said(sole, value, now, |_, _| None, &mut decided);
-            prop_assert!(nothing.is_none());
-        }
-        if decided.is_none() {
-            self.soles[0] = telling.sole("k");
-        } else {
-            self.short += 1;
-        }
-        let decided = decided.unwrap_or_else(|| telling.check_now(request, now));
-        prop_assert_eq!(said(&decided), said(wanted));
-        let briefly = match (&self.soles[1], &value) {
-            (Some(sole), Some(value)) => brief.brief(sole, value, now),
-            _ => None,
-        };
-        match briefly {
-            Some(Brief::Passes) => prop_assert!(wanted.is_allowed()),
-            Some(Brief::Refused { retry_seconds }) => {
-                // It is the answer to strangers, to whom quotas are not told.
-                let anonymous = tollgate::headers::Exposure::RetryAfter;
-                let policy = HeaderPolicy { anonymous, ..HeaderPolicy::default() };
-                let answer = Answer::of(wanted, &policy, Audience::default(), now);
-                prop_assert_eq!(answer.status, 429);
-                let seconds = retry_seconds.to_string();
-                prop_assert_eq!(answer.headers.get("Retry-After"), Some(seconds.as_str()));
-                let text = answer.body.map(|body| body.text);
-                prop_assert_eq!(text.as_deref(), Some(tollgate::headers::STRANGER_DENIED));
-            }
-            None => {
-                self.soles[1] = brief.sole("k");
-                prop_assert_eq!(said(&brief.check_now(request, now)), said(wanted));
-            }
-        }
+    /// Asks both engines the same, one in each way.
+    fn ask(&self, request: &CheckRequest<'_>, now: Timestamp) -> Result<(), TestCaseError> {
+        let [awaited, immediate] = &self.engines;
+        let wanted = block_on(awaited.check(request, now));
+        prop_assert_eq!(said(&immediate.check_now(request, now)), said(&wanted));
         Ok(())
-    }
-
-    /// The same question, the whole way, the short way, and the shortest.
-    fn ask(&mut self, request: &CheckRequest<'_>, now: Timestamp) -> Result<bool, TestCaseError> {
-        let [whole, short, shortest, ..] = &self.engines;
-        let wanted = block_on(whole.check(request, now));
-        let decided = short.check_now(request, now);
-        prop_assert_eq!(said(&decided), said(&wanted));
-        let is_admitted = shortest.admits(request, now);
-        prop_assert!(!is_admitted || wanted.is_allowed());
-        if !is_admitted {
-            let decided = shortest.check_now(request, now);
-            prop_assert_eq!(said(&decided), said(&wanted));
-        }
-        self.ask_by_attribute(request, &wanted, now)?;
-        Ok(is_admitted)
     }
 }
 
-fn played(text: &str, events: &[Event]) -> Result<[usize; 2], TestCaseError> {
-    let Some(mut engines) = Alike::new(text) else {
+fn played(text: &str, events: &[Event]) -> Result<(), TestCaseError> {
+    let Some(engines) = Alike::new(text) else {
         return Err(TestCaseError::fail(format!(
             "{text}: {:?}",
             Policy::compile("test", text.as_bytes()).err()
         )));
     };
-    let (mut now, mut admitted) = (T0, 0);
+    let mut now = T0;
     for event in events {
         match event {
             Event::Later(ticks) => now = now + Ticks::from_micros(*ticks),
@@ -233,28 +165,17 @@ fn played(text: &str, events: &[Event]) -> Result<[usize; 2], TestCaseError> {
                 if let Some(other) = other {
                     request.push("other", ["x", "y"][usize::from(*other)]).expect("within bounds");
                 }
-                admitted += usize::from(engines.ask(&request, now)?);
+                engines.ask(&request, now)?;
             }
         }
     }
-    Ok([admitted, engines.short])
+    Ok(())
 }
 
 proptest! {
     /// Whatever the policy, the questions, and what an operator does meanwhile.
     #[test]
-    fn the_short_ways_are_the_whole_way(text in policies(), events in events()) {
+    fn check_and_check_now_decide_alike(text in policies(), events in events()) {
         played(&text, &events)?;
     }
-}
-
-/// The shortest way is taken: where a policy is plain, a known key passes by it, after a change of the quota as well.
-#[test]
-fn a_plain_limit_takes_the_shortest_way() {
-    let ask = || Event::Ask { key: Some(Key::Text(1)), other: None, cost: 1 };
-    let swap = Event::Swap("limits: [{name: first, by: [k], rate: 9/s}]".to_owned());
-    let events = [ask(), ask(), ask(), swap, ask(), ask(), ask()];
-    let [admitted, short] = played("limits: [{name: first, by: [k], rate: 7/s}]", &events).unwrap();
-    assert_eq!(admitted, 4, "all but the first of a key, and the first under another quota");
-    assert_eq!(short, 4, "all but the first, and the first after a change");
 }

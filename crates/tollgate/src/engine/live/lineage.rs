@@ -37,12 +37,10 @@ impl Live {
         let policy = Arc::new(Policy::of_limits(known));
         let (by_name, grouping) = (by_name(&policy), Grouping::new(false, &policy, &secret));
         let is_leased = super::is_leased(&policy);
-        let (plain, has_penalties) = (None, false); // Nobody asks.
         Self {
             by_name,
             is_leased,
-            has_penalties,
-            plain,
+            has_penalties: false, // No request is decided by it.
             policy,
             secret,
             grouping,

@@ -352,7 +352,8 @@ impl<S: Store> Engine<S> {
             let change = if held.is_line() && cost < held.cost {
                 if parted == (Parted::Free { at }) {
                     Settled { refunded: held.cost, ..Settled::default() }
-                } else if actual.is_none() && has_left {
+                } else if actual.is_some() || has_left {
+                    // A request pays for its turn before it comes: the next may leave no earlier, whatever this one cost.
                     Settled::default()
                 } else {
                     self.step_back(held, cost, now).await?

@@ -436,7 +436,10 @@ impl<S: Store> Engine<S> {
             let charge = &charge.of_instant(now);
             let spot = Spot::matched(live, matched, charge);
             match answer.source {
-                Source::Open => standby.give(&spot, now),
+                Source::Open => {
+                    standby.give(&spot, now);
+                    standby.debts.take_back_open(charge);
+                }
                 Source::Local => standby.local.refund(Side::Counters, &spot, now),
                 _ => continue,
             }
@@ -513,6 +516,10 @@ fn one(
         Stage::Open if local.is_below_ceiling(charge, stages.open_up_to, takes, now) => {
             if takes && charge.cost > 0 {
                 standby.keep_warm(&spot, now);
+                if !matches!(charge.quota, Quota::Concurrency(_)) {
+                    let held = || Held::new(live, matched, charge, Source::Open).into();
+                    standby.debts.add_open(local, live, charge, held, now);
+                }
             }
             uncounted(charge, Verdict::Allow, Source::Open)
         }

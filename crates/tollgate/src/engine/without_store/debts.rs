@@ -40,6 +40,8 @@ pub(super) struct Debt {
     beside: u64,
     /// When it was marked.
     at: Timestamp,
+    /// Units that the limit let pass while it was open, and when the last of them passed.
+    open: (u64, Timestamp),
     refund: Refund,
 }
 
@@ -158,7 +160,7 @@ impl Debts {
         if let Some(spot) = counter.spot(live, charge) {
             local.mark(&spot, now);
         }
-        book.insert(charge.key, Debt { counter, beside, at: now, refund });
+        book.insert(charge.key, Debt { counter, beside, at: now, open: (0, now), refund });
         self.held.store(book.len(), Ordering::Relaxed);
     }
 
@@ -171,6 +173,34 @@ impl Debts {
         }
     }
 
+    /// Records units that an open limit let pass. They may be more than this node's share, which therefore cannot count them.
+    pub(super) fn add_open(
+        &self,
+        local: &Local,
+        live: &Live,
+        charge: &Charge<'_>,
+        counter: impl FnOnce() -> Counter,
+        now: Timestamp,
+    ) {
+        let mut book = self.book();
+        if !book.contains_key(&charge.key) {
+            if book.len() >= DEBTS_MAX {
+                return self.drop_one();
+            }
+            self.insert(&mut book, local, live, (charge, counter()), (0, Refund::default()), now);
+        }
+        if let Some(debt) = book.get_mut(&charge.key) {
+            debt.open = (still_open(charge, debt.open, now).saturating_add(charge.cost), now);
+        }
+    }
+
+    /// Takes back units that an open limit let pass and another limit then refused.
+    pub(super) fn take_back_open(&self, charge: &Charge<'_>) {
+        if let Some(debt) = self.book().get_mut(&charge.key) {
+            debt.open.0 = debt.open.0.saturating_sub(charge.cost);
+        }
+    }
+
     /// Counts up what is owed before the shares that it is counted by are replaced. It does not fade any more.
     pub(super) fn carry(&self, local: &Local, live: &Live, now: Timestamp) {
         if !self.holds_units() {
@@ -178,7 +208,7 @@ impl Debts {
         }
         for debt in self.book().values_mut().filter(|debt| debt.counter.has_share()) {
             debt.beside = self.owed(local, live, debt, now);
-            debt.at = now;
+            (debt.at, debt.open) = (now, (0, now));
             if let Some(charge) = debt.counter.charge(live, PermitId(0), 0)
                 && let Some(spot) = debt.counter.spot(live, &charge)
             {
@@ -270,7 +300,9 @@ impl Debts {
         if since.is_none() {
             self.drop_one();
         }
-        debt.beside.saturating_add_signed(since.unwrap_or(0)).min(charge.quota.capacity())
+        let open = still_open(&charge, debt.open, now);
+        let counted = debt.beside.saturating_add_signed(since.unwrap_or(0));
+        counted.saturating_add(open).min(charge.quota.capacity())
     }
 
     /// Takes down again what the store was not asked for after all.
@@ -291,6 +323,11 @@ impl Debts {
             None => self.insert(&mut book, local, live, (&charge, counter), (beside, refund), now),
         }
     }
+}
+
+/// What still counts of the units that an open limit let pass, taken to have passed with the last of them.
+fn still_open(charge: &Charge<'_>, (units, latest): (u64, Timestamp), now: Timestamp) -> u64 {
+    charge.quota.still_counted(units, latest, now)
 }
 
 impl Due<'_> {

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use tollgate::algorithm::sliding_log::SlidingLog;
+use tollgate::policy::{OnStoreFailure, Stages};
 use tollgate::store::StoreFailure;
 use tollgate::{DEBTS_MAX, Quota, Rate, Replayed, Ticks};
 
@@ -245,4 +246,22 @@ fn a_refund_is_not_set_off_against_later_units() {
     fleet.settle(at(9));
     let kept = 3 + (0..20).filter(|_| fleet.check(0, "k", 1, at(11)).is_allowed()).count();
     assert!(kept <= 10, "{kept} were kept since 9 s");
+}
+
+/// The store is told what an open limit let pass, also beyond this node's share, and the fleet admits no more than that twice.
+/// An outage once left 88 of 90 units although 36 had passed.
+#[test]
+fn units_of_an_open_limit_are_reported() {
+    let open = Stages { open_for: Ticks::from_secs(1), open_up_to: Some(4), deny_after: None };
+    let fleet = Fleet::of(3, || bucket("limit", 90).on_store_failure(OnStoreFailure::Staged(open)));
+    fleet.see(NOW);
+    fleet.shared.set(true);
+    for _ in 0..36 {
+        assert!(fleet.check(0, "k", 1, NOW).is_allowed(), "a node's share is 30, and four times that may pass");
+    }
+    fleet.shared.set(false);
+    fleet.settle(NOW);
+    assert_eq!(left(&fleet, "k"), 54);
+    fleet.settle(NOW);
+    assert_eq!(left(&fleet, "k"), 54, "each unit is reported once");
 }

@@ -244,7 +244,7 @@ impl UnreportedPermits {
     /// The store has taken note of a place.
     pub(super) fn reported(&self, name: &Name, now: Timestamp) {
         self.with(|book| {
-            if !book.places.get(name).is_some_and(|place| place.state.owed().is_some()) {
+            if book.places.get(name).is_none_or(|place| place.state.owed().is_none()) {
                 return; // It was given back meanwhile, or another request has reported it.
             }
             // Under the lock, so that number and state go together; Release, for whoever reads the number and then asks the store.

@@ -215,8 +215,9 @@ pub(super) fn charged(body: &mut Vec<u8>, charged: Charged) {
     match charged {
         Charged::At(at) => number(body, at.unix_micros().min(EXACT_MAX)),
         Charged::Within(age) => {
-            let age = age.as_micros().min(EXACT_MAX - 1);
-            body.extend((-1.0 - age as f64).to_le_bytes());
+            // One tick more, so that an age of nothing is below zero, too.
+            let age = -i64::try_from(age.as_micros().min(EXACT_MAX - 1) + 1).unwrap_or(i64::MAX);
+            body.extend((age as f64).to_le_bytes());
         }
     }
 }

@@ -169,7 +169,10 @@ impl Limit {
     }
 
     fn penalty_clause(&self) -> String {
-        let Some(penalty) = &self.block_for else { return String::new() };
+        // A limit in shadow refuses no key.
+        let Some(penalty) = self.block_for.as_ref().filter(|_| self.mode != Mode::Shadow) else {
+            return String::new();
+        };
         let (after, within) = (counted(penalty.after(), "denial"), span(penalty.within()));
         format!("; after {after} in any {within} a key is refused for {}", duration(penalty.lasts()))
     }

@@ -105,3 +105,14 @@ fn limits_read_as_sentences() {
         assert_eq!(policy.sentences(), [format!("a: {wanted}")], "{fields}");
     }
 }
+
+/// A limit in shadow with a penalty said that a key "is refused" and that it is "never denied".
+#[test]
+fn a_penalty_in_shadow_refuses_no_key() {
+    let sentence = |mode: &str| {
+        let file = format!("limits: [{{name: a, by: [k], rate: 1/s, block_for: 1m, mode: {mode}}}]");
+        policy(&file).sentences().remove(0)
+    };
+    assert!(sentence("enforce").contains("a key is refused for"), "{}", sentence("enforce"));
+    assert!(!sentence("shadow").contains("refused"), "{}", sentence("shadow"));
+}

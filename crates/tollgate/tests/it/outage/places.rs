@@ -238,7 +238,7 @@ struct Lossy {
 
 impl Lossy {
     fn roll(&self, most: u64) -> u64 {
-        self.dice.lock().unwrap().below(most)
+        self.dice.lock().expect("no thread panics").below(most)
     }
 
     /// Lets others go first now and then, and tells whether something is lost.

@@ -284,8 +284,8 @@ impl MemoryStore {
     /// Whether the main partition has a slot of a key, or space for one.
     fn has_space(&self, charge: &Charge<'_>, now: Timestamp) -> bool {
         match StateKind::of(charge) {
-            StateKind::Word => self.main.words.has_space(charge.key, self.origin.word(now)),
-            StateKind::Pair => self.main.pairs.has_space(charge.key, now.unix_micros()),
+            StateKind::Word => self.main.words.has_room(charge.key, self.origin.word(now)),
+            StateKind::Pair => self.main.pairs.has_room(charge.key, now.unix_micros()),
             StateKind::Large => self.main.large.has_space(charge, now),
         }
     }

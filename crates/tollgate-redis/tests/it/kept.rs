@@ -4,7 +4,7 @@
 use tokio::runtime::Runtime;
 use tollgate::algorithm::fixed_window::Align;
 use tollgate::algorithm::sliding_window::Estimate;
-use tollgate::lease::Leased;
+use tollgate::lease::LeasedStore;
 use tollgate::policy::{Consistency, Cost, Limit, Policy};
 use tollgate::{CheckRequest, Engine, Quota, Rate, Reservation, Ticks, Timestamp};
 use tollgate_redis::{Nodes, RedisStore};
@@ -24,7 +24,7 @@ const NODES: u64 = 3;
 const SEEDS: [u64; 3] = [1, 2, 5];
 const STEPS: usize = 900;
 
-type Node = Engine<Leased<RedisStore>>;
+type Node = Engine<LeasedStore<RedisStore>>;
 
 /// Units that passed and were kept, and what all nodes held right before.
 struct Kept {
@@ -55,7 +55,7 @@ impl<'r> Trace<'r> {
             let settings = settings(url).patient().told_time().nodes(Nodes::Fixed(3)).unwrap();
             let limit = Limit::new(name, quota.clone()).by(["key"]).cost(Cost::Asked);
             let limit = limit.consistency(Consistency::Leased).lease(50_000, Ticks::from_millis(250));
-            let store = Leased::new(RedisStore::connect(settings).unwrap(), 1_000);
+            let store = LeasedStore::new(RedisStore::connect(settings).unwrap(), 1_000);
             Engine::with_store(Policy::new(vec![limit]).unwrap(), store, secret())
         };
         let nodes: Vec<Node> = (0..NODES).map(node).collect();
@@ -128,7 +128,7 @@ impl<'r> Trace<'r> {
         self.now = self.now + Ticks::from_micros(1 + self.below(most));
         self.runtime.block_on(async {
             for node in &self.nodes {
-                node.store().tend(self.now).await;
+                node.store().maintain(self.now).await;
             }
         });
     }
@@ -188,9 +188,9 @@ fn no_interval_keeps_more(url: &str) {
                 }
             }
             let reports: Vec<_> = trace.nodes.iter().map(|node| node.store().report()).collect();
-            let (drawn, returned) = reports
-                .iter()
-                .fold((0, 0), |(drawn, returned), report| (drawn + report.drawn, returned + report.returned));
+            let (drawn, returned) = reports.iter().fold((0, 0), |(drawn, returned), report| {
+                (drawn + report.acquired, returned + report.returned)
+            });
             returned_in_all += returned;
             assert!(drawn > 20, "{name}: {drawn} drawn");
             assert!(trace.refunded > 20, "{name}: {} refunded", trace.refunded);

@@ -68,7 +68,8 @@ impl Acquisitions {
 
     /// Drops the oldest units until `held` are left.
     fn retain_newest(&mut self, held: u64) {
-        let mut spent = self.held.iter().map(|acquisition| acquisition.units).sum::<u64>().saturating_sub(held);
+        let mut spent =
+            self.held.iter().map(|acquisition| acquisition.units).sum::<u64>().saturating_sub(held);
         let latest = &mut self.spent;
         self.held.retain(|acquisition| {
             let gone = spent.min(acquisition.units);

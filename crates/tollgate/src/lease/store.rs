@@ -40,7 +40,7 @@ impl<S: Lender> Store for LeasedStore<S> {
 
     fn foreseen(&self, charges: &[Charge<'_>], now: Timestamp) -> Foreseen {
         let known = |charge: &Charge<'_>| {
-            let cell = self.book.cell(charge).filter(|_| charge.cost() > 0)?;
+            let cell = self.map.cell(charge).filter(|_| charge.cost() > 0)?;
             match cell.can_spend(charge.cost(), now) {
                 true => Some(Source::Lease),
                 false => cell.denies(charge, now).then_some(Source::DenyCache),

@@ -87,6 +87,16 @@ impl Budget {
         take(&self.own) || take(&self.common)
     }
 
+    /// Whether [`Budget::take`] would succeed.
+    pub(crate) fn fits(&self, bytes: u64) -> bool {
+        self.own_left() >= bytes || self.common_left() >= bytes
+    }
+
+    /// Whether [`Budget::take_unreserved`] would succeed.
+    pub(crate) fn fits_unreserved(&self, bytes: u64) -> bool {
+        self.own_left() >= bytes.saturating_add(self.reserve()) || self.common_left() >= bytes
+    }
+
     /// Returns bytes, first to this part's share.
     pub(crate) fn give(&self, bytes: u64) {
         let refill = |own: u64| Some(own.saturating_add(bytes).min(self.own_total));

@@ -199,8 +199,9 @@ fn what_is_explained_is_what_this_node_answers() {
         let limit = Limit::new("limit", quota()).by(["key"]).consistency(Consistency::Leased);
         Policy::new(vec![limit.lease(50_000, Ticks::from_millis(250))]).unwrap()
     };
-    let lending = Lending::new(MemoryStore::new(16 << 20, START), 1);
-    let node = || Engine::with_store(limit(), Leased::new(lending.clone(), 1_000), Secret::repeatable(7));
+    let lending = MemoryLender::new(MemoryStore::new(16 << 20, START), 1);
+    let node =
+        || Engine::with_store(limit(), LeasedStore::new(lending.clone(), 1_000), Secret::repeatable(7));
     let (here, elsewhere) = (node(), node());
     let request = CheckRequest::new().with("key", "k").unwrap();
     let (mut now, mut of_leases, mut of_denials) = (START, 0, 0);
@@ -218,7 +219,7 @@ fn what_is_explained_is_what_this_node_answers() {
             Source::DenyCache => of_denials += u64::from(shown.source == Source::DenyCache),
             _ => {}
         }
-        block_on(here.store().tend(now));
+        block_on(here.store().maintain(now));
     }
     assert!(of_leases > 100 && of_denials > 100, "{of_leases} {of_denials}");
 }

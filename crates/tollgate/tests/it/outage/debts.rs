@@ -257,7 +257,10 @@ fn units_of_an_open_limit_are_reported() {
     fleet.see(NOW);
     fleet.shared.set(true);
     for _ in 0..36 {
-        assert!(fleet.check(0, "k", 1, NOW).is_allowed(), "a node's share is 30, and four times that may pass");
+        assert!(
+            fleet.check(0, "k", 1, NOW).is_allowed(),
+            "a node's share is 30, and four times that may pass"
+        );
     }
     fleet.shared.set(false);
     fleet.settle(NOW);

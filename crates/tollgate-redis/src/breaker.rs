@@ -1,7 +1,7 @@
 //! When to stop asking a shard, and how to start again: one breaker for each shard, so that one that fails costs nothing to the others.
 //!
 //! It opens on failures in a row, on a second in which half of the calls failed or were slow, on missed heartbeats, and at once on what
-//! only an operator can cure. It closes through probes that write, and then in steps. Time is an argument, so tests need no clock.
+//! only an operator can cure. It closes through probes that write, and then in steps. InjectedTime is an argument, so tests need no clock.
 
 #[cfg(test)]
 mod tests;
@@ -20,7 +20,7 @@ const RATIO_PERIOD: Duration = Duration::from_secs(1);
 /// How long it stays open the first time; each time after that twice as long, up to the most.
 const OPEN_FIRST: Duration = Duration::from_millis(100);
 /// A second after a store that can be reached has recovered, all requests go to it again; probes and steps take the most of it.
-const OPEN_MOST: Duration = Duration::from_millis(200);
+const OPEN_MAX: Duration = Duration::from_millis(200);
 /// How long it stays open when only an operator can help: one try every ten seconds.
 const OPEN_FATAL: Duration = Duration::from_secs(10);
 /// Probes that must succeed one after the other.
@@ -66,6 +66,14 @@ enum Stage {
     Open { until: Instant },
     Probing { successes: u32 },
     Ramping { step: usize, since: Instant, good: u32, bad: u32, slow: u32, holds: u32 },
+}
+
+/// How a call counts towards the failure ratio.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CallResult {
+    Good,
+    /// It failed or was slow.
+    Bad,
 }
 
 struct Inner {
@@ -122,16 +130,16 @@ impl Breaker {
     }
 
     /// A call was answered, after so long.
-    pub(crate) fn succeeded(&self, took: Duration, now: Instant, luck: u64) {
+    pub(crate) fn succeeded(&self, took: Duration, now: Instant, random: u64) {
         let mut inner = self.lock();
-        let slow = took > self.deadline * 4 / 5;
+        let is_slow = took > self.deadline * 4 / 5;
         inner.consecutive = 0;
         inner.suspected = None;
         match &mut inner.stage {
             Stage::Closed => {
-                inner.count(now, slow);
+                inner.count(if is_slow { CallResult::Bad } else { CallResult::Good }, now);
                 if inner.is_mostly_failing() {
-                    self.open(&mut inner, now, luck, Severity::Counts);
+                    self.open(&mut inner, now, random, Severity::Counts);
                 }
             }
             Stage::Ramping { good, slow: slower, .. } => {
@@ -143,7 +151,7 @@ impl Breaker {
     }
 
     /// A call failed.
-    pub(crate) fn failed(&self, severity: Severity, now: Instant, luck: u64) {
+    pub(crate) fn failed(&self, severity: Severity, now: Instant, random: u64) {
         if severity == Severity::None {
             return;
         }
@@ -158,20 +166,20 @@ impl Breaker {
                     *until = (*until).max(now + OPEN_FATAL);
                 }
             }
-            Stage::Probing { .. } => self.open(&mut inner, now, luck, severity),
+            Stage::Probing { .. } => self.open(&mut inner, now, random, severity),
             Stage::Ramping { bad, good, .. } => {
                 *bad += 1;
                 // More than one in a hundred, but one of a few is not yet many.
                 if trips_now || (*bad * WHOLE > *good + *bad && *bad >= 2) {
-                    self.open(&mut inner, now, luck, severity);
+                    self.open(&mut inner, now, random, severity);
                 }
             }
             Stage::Closed => {
                 inner.consecutive += 1;
                 inner.suspected.get_or_insert(now);
-                inner.count(now, true);
+                inner.count(CallResult::Bad, now);
                 if trips_now || inner.consecutive >= CONSECUTIVE || inner.is_mostly_failing() {
-                    self.open(&mut inner, now, luck, severity);
+                    self.open(&mut inner, now, random, severity);
                 }
             }
         }
@@ -194,7 +202,7 @@ impl Breaker {
     pub(crate) fn connected(&self, now: Instant) {
         let mut inner = self.lock();
         if let Stage::Open { until } = &mut inner.stage
-            && until.saturating_duration_since(now) <= OPEN_MOST
+            && until.saturating_duration_since(now) <= OPEN_MAX
         {
             *until = now;
         }
@@ -211,7 +219,7 @@ impl Breaker {
         }
     }
 
-    /// Time has passed: a step of the recovery may be over.
+    /// InjectedTime has passed: a step of the recovery may be over.
     pub(crate) fn tick(&self, now: Instant) {
         let mut inner = self.lock();
         match inner.stage {
@@ -258,9 +266,9 @@ impl Breaker {
         self.opened.load(Ordering::Relaxed)
     }
 
-    fn open(&self, inner: &mut Inner, now: Instant, luck: u64, severity: Severity) {
-        let longest = OPEN_FIRST.saturating_mul(1 << inner.trips.min(8)).min(OPEN_MOST);
-        let wait = if severity == Severity::Fatal { OPEN_FATAL } else { fraction(longest, luck) };
+    fn open(&self, inner: &mut Inner, now: Instant, random: u64, severity: Severity) {
+        let longest = OPEN_FIRST.saturating_mul(1 << inner.trips.min(8)).min(OPEN_MAX);
+        let wait = if severity == Severity::Fatal { OPEN_FATAL } else { fraction(longest, random) };
         inner.stage = Stage::Open { until: now + wait };
         inner.trips += 1;
         let began = inner.suspected.unwrap_or(now);
@@ -284,12 +292,12 @@ impl Breaker {
 }
 
 impl Inner {
-    fn count(&mut self, now: Instant, failed: bool) {
+    fn count(&mut self, result: CallResult, now: Instant) {
         if now >= self.period + RATIO_PERIOD {
             (self.period, self.calls, self.failures) = (now, 0, 0);
         }
         self.calls += 1;
-        self.failures += u32::from(failed);
+        self.failures += u32::from(result == CallResult::Bad);
     }
 
     const fn is_mostly_failing(&self) -> bool {
@@ -297,8 +305,8 @@ impl Inner {
     }
 }
 
-/// A part of a duration chosen by `luck`, evenly from nothing to all of it.
-pub(crate) fn fraction(whole: Duration, luck: u64) -> Duration {
+/// A part of a duration chosen by `random`, evenly from nothing to all of it.
+pub(crate) fn fraction(whole: Duration, random: u64) -> Duration {
     let micros = u64::try_from(whole.as_micros()).unwrap_or(u64::MAX);
-    Duration::from_micros(luck % micros.saturating_add(1))
+    Duration::from_micros(random % micros.saturating_add(1))
 }

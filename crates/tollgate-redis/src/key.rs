@@ -16,8 +16,8 @@ const GROUP_END: usize = 8;
 /// The digits of a group. Sixteen neighbours that start at a multiple of sixteen: a checksum spreads those over the slots evenly,
 /// while hexadecimal digits would leave every fifth slot without a key.
 const DIGITS: &[u8; 16] = b"@ABCDEFGHIJKLMNO";
-/// What stands in a name in place of the hash's first character where it is not of a counter, but of what is asked of it.
-const CROWD: u8 = b'~';
+/// What stands in a name in index of the hash's first character where it is not of a counter, but of what is asked of it.
+const DEMAND_MARK: u8 = b'~';
 const BASE64_URL: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /// The name of a counter.
@@ -39,19 +39,19 @@ impl Key {
         let group = group.unwrap_or(hash as u16);
         let mut bytes = [b'}'; KEY_BYTES];
         bytes[..PREFIX.len()].copy_from_slice(PREFIX);
-        for (place, digit) in bytes[PREFIX.len()..GROUP_END].iter_mut().enumerate() {
-            *digit = DIGITS[usize::from(group >> (12 - 4 * place) & 0xf)];
+        for (index, digit) in bytes[PREFIX.len()..GROUP_END].iter_mut().enumerate() {
+            *digit = DIGITS[usize::from(group >> (12 - 4 * index) & 0xf)];
         }
         // 126 of the 128 bits; the other two would cost sixteen bytes of Redis's memory.
-        for (place, digit) in bytes[GROUP_END + 1..].iter_mut().enumerate() {
-            *digit = BASE64_URL[usize::try_from(hash >> (122 - 6 * place) & 0x3f).unwrap_or(0)];
+        for (index, digit) in bytes[GROUP_END + 1..].iter_mut().enumerate() {
+            *digit = BASE64_URL[usize::try_from(hash >> (122 - 6 * index) & 0x3f).unwrap_or(0)];
         }
         Self(bytes)
     }
 
     /// The key, in the same slot, of what all nodes are asked for of this counter. One letter of the hash less tells them apart as well.
-    pub(crate) const fn of_crowd(mut self) -> Self {
-        self.0[GROUP_END + 1] = CROWD;
+    pub(crate) const fn demand_key(mut self) -> Self {
+        self.0[GROUP_END + 1] = DEMAND_MARK;
         self
     }
 
@@ -61,7 +61,7 @@ impl Key {
     }
 
     /// A number that different keys hardly ever share: forty-eight bits of its hash.
-    pub(crate) fn print(&self) -> u64 {
+    pub(crate) fn fingerprint(&self) -> u64 {
         let mut bytes = [0; 8];
         bytes.copy_from_slice(&self.0[GROUP_END + 1..GROUP_END + 9]);
         u64::from_le_bytes(bytes)
@@ -101,9 +101,9 @@ mod tests {
         let key = Key::new(u128::MAX, Some(0x1f3a));
         assert_eq!(key.as_bytes(), b"tg:{AOCJ}_____________________");
         assert_eq!(Key::new(0xbeef, None).as_bytes(), b"tg:{KNNO}AAAAAAAAAAAAAAAAAAC-7");
-        let crowd = key.of_crowd();
-        assert_eq!(crowd.as_bytes(), b"tg:{AOCJ}~____________________");
-        assert!(crowd.slot() == key.slot() && crowd.print() != key.print());
+        let demand = key.demand_key();
+        assert_eq!(demand.as_bytes(), b"tg:{AOCJ}~____________________");
+        assert!(demand.slot() == key.slot() && demand.fingerprint() != key.fingerprint());
     }
 
     /// The slots that Redis's own documentation and `CLUSTER KEYSLOT` tell.

@@ -1,19 +1,39 @@
-//! Tollgate's counters in Redis or Valkey: the same decisions as memory, one round trip each, for a whole fleet.
+//! Tollgate's counters in Redis or Valkey: the same decisions as memory, one round trip each, shared by a fleet.
 //!
-//! In the order of a decision: [`Settings`] say where the store is; [`RedisStore`] takes the charges; `key` names their counters,
-//! `script` is what decides about them, inside of Redis, and `registry` the fleet's agreement on what stands in them; `link` carries
-//! calls there and back in time, with a `breaker` for each shard. `health` tells the nodes of a fleet of each other.
+//! The modules in the order of a decision: [`Settings`] locate the store. `store` takes charges, `key` names their
+//! counters, and `script` decides inside Redis. `client` submits requests, `batch` sends them, and `reply` says which
+//! of them may be resent. Each shard has a `connection` and a `breaker`. `registry` agrees on quota tags across the
+//! fleet, and `fleet` counts the nodes and shares the secret.
+
+mod settings;
+
+mod key;
+mod random;
+mod task;
+
+mod script;
 
 mod breaker;
-mod health;
-mod key;
-mod link;
+mod reply;
+
+mod metrics;
+
+mod connection;
+mod shard;
+mod slots;
+
+mod routing;
+
+mod batch;
+mod client;
+
+mod fleet;
 mod registry;
-mod script;
-mod settings;
+
 mod store;
 
 pub use breaker::BreakerState;
-pub use link::{Class, LATENCY_BOUNDS, Report, ShardReport, UnservedSlot};
-pub use settings::{Host, Nodes, Place, Settings, SettingsError, TlsFiles};
+pub use metrics::{LATENCY_BOUNDS, Report, ShardReport, UnservedSlot};
+pub use reply::ReplyClass;
+pub use settings::{Host, Nodes, Settings, SettingsError, TlsFiles, Topology};
 pub use store::RedisStore;

@@ -2,7 +2,7 @@
 //! store, from tag to quota, in which the first to need a tag claims it. What was claimed is remembered here, since each policy has
 //! families of its own.
 //!
-//! No decision claims: families line up when a policy is put in force, or at the latest when a decision meets one that has no tags, and
+//! No decision claims: families queue up when a policy is put in force, or at the latest when a decision meets one that has no tags, and
 //! one task, beside all decisions, claims those of many families in one message, again and again while the store is away. A decision waits
 //! for it until its own deadline, and the claim goes on without it.
 //!
@@ -25,57 +25,66 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tollgate::Quota;
 use tollgate::charge::Family;
 
+use crate::client::Client;
 use crate::key::slot_of;
-use crate::link::{Class, Failure, Link, luck};
+use crate::random::random;
+use crate::reply::{Failure, ReplyClass};
 use crate::script::Tag;
-use claim::{Claims, Open, agree};
+use claim::{FamilyClaim, TagClaims, claim_tags};
 
 /// What the slot of the hashes is made of.
 const SLOT_TAG: &str = "quotas";
-/// Most families whose claims are remembered, and that line up, and most quotas of other nodes. Beyond it they are asked for again.
+/// Most families whose claims are remembered, and that queue up, and max quotas of other nodes. Beyond it they are asked for again.
 const REMEMBERED_MAX: usize = 131_072;
 /// Families that are claimed in one go, and quotas of theirs: the store must not be kept from decisions for long.
-const FAMILIES_AT_ONCE: usize = 64;
-const QUOTAS_AT_ONCE: usize = 128;
+const BATCH_FAMILIES_MAX: usize = 64;
+const BATCH_QUOTAS_MAX: usize = 128;
 /// Pauses after a claim that failed, of which up to a half is left to chance.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
-const PAUSE_MOST: Duration = Duration::from_millis(250);
+const PAUSE_MAX: Duration = Duration::from_millis(250);
 
 /// What this node knows of the fleet's tags.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    book: Mutex<Book>,
+    state: Mutex<RegistryState>,
     /// Told when a family lines up.
-    lined_up: Notify,
+    enqueued: Notify,
     /// Told when some were claimed, or could not be.
-    tried: Notify,
+    attempted: Notify,
     /// The quotas of other nodes.
-    foreign: Mutex<HashMap<(u64, Tag), Quota>>,
+    other_quotas: Mutex<HashMap<(u64, Tag), Quota>>,
 }
 
 /// What was claimed, and what is to be.
 #[derive(Debug, Default)]
-struct Book {
-    claimed: HashMap<u64, Claims>,
+struct RegistryState {
+    claimed: HashMap<u64, TagClaims>,
     /// Families that are to be claimed, each once.
-    wanted: HashMap<u64, Wanted>,
+    queued: HashMap<u64, QueuedFamily>,
     /// Their order. One that a decision waits for stands in it a second time, at the front.
-    line: VecDeque<u64>,
+    queue: VecDeque<u64>,
     /// Those that the task has taken.
-    under_way: HashMap<u64, Quotas>,
+    in_flight: HashMap<u64, Quotas>,
 }
 
 /// The quotas of a family, by number.
 type Quotas = Vec<(u32, Quota)>;
 
 #[derive(Debug)]
-struct Wanted {
+struct QueuedFamily {
     quotas: Quotas,
-    is_urgent: bool,
+    urgency: Urgency,
 }
 
-impl Book {
-    /// Gives a family its tags, if all of them are known.
+/// Whether a decision waits for a family's tags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Urgency {
+    Background,
+    Urgent,
+}
+
+impl RegistryState {
+    /// Gives a family its tags, if all of them are claimed.
     fn tag(&self, family: &Family) -> bool {
         let Some(claims) = self.claimed.get(&family.id()) else { return false };
         let is_known = |number, quota: &Quota| claims.get(&number).is_some_and(|claim| claim.quota == *quota);
@@ -91,58 +100,61 @@ impl Book {
         true
     }
 
-    /// Lines a family up, unless it is in line or under way as it is.
-    fn want(&mut self, family: &Family, is_urgent: bool) {
+    /// Lines a family up, unless it is in queue or under way as it is.
+    fn enqueue(&mut self, family: &Family, urgency: Urgency) {
         let id = family.id();
         let is_same =
             |quotas: &Quotas| quotas.iter().map(|(number, quota)| (*number, quota)).eq(family.quotas());
-        if self.under_way.get(&id).is_some_and(is_same) {
+        if self.in_flight.get(&id).is_some_and(is_same) {
             return;
         }
-        let has_room = self.wanted.len() < REMEMBERED_MAX;
-        match self.wanted.get_mut(&id) {
-            Some(wanted) if is_same(&wanted.quotas) => {}
-            Some(wanted) => wanted.quotas = owned(family),
+        let has_room = self.queued.len() < REMEMBERED_MAX;
+        match self.queued.get_mut(&id) {
+            Some(queued) if is_same(&queued.quotas) => {}
+            Some(queued) => queued.quotas = owned(family),
             None if has_room => {
-                self.wanted.insert(id, Wanted { quotas: owned(family), is_urgent: false });
-                self.line.push_back(id);
+                self.queued.insert(id, QueuedFamily { quotas: owned(family), urgency: Urgency::Background });
+                self.queue.push_back(id);
             }
             None => return,
         }
-        if let Some(wanted) = self.wanted.get_mut(&id).filter(|wanted| is_urgent && !wanted.is_urgent) {
-            wanted.is_urgent = true;
-            self.line.push_front(id);
+        if let Some(queued) = self.queued.get_mut(&id)
+            && urgency == Urgency::Urgent
+            && queued.urgency == Urgency::Background
+        {
+            queued.urgency = Urgency::Urgent;
+            self.queue.push_front(id);
         }
     }
 
-    /// Takes the next families out of the line, with what was claimed for them before.
-    fn next(&mut self) -> Vec<Open> {
-        let (mut open, mut quotas) = (Vec::new(), 0);
-        while open.len() < FAMILIES_AT_ONCE && quotas < QUOTAS_AT_ONCE {
-            let Some(id) = self.line.pop_front() else { break };
-            let Some(wanted) = self.wanted.remove(&id) else { continue };
-            quotas += wanted.quotas.len();
-            let known = self.claimed.get(&id).cloned().unwrap_or_default();
-            self.under_way.insert(id, wanted.quotas.clone());
-            open.push(Open::new(id, wanted.quotas, known));
+    /// Takes the next families out of the queue, with what was claimed for them before.
+    fn take_batch(&mut self) -> Vec<FamilyClaim> {
+        let (mut claims, mut quotas) = (Vec::new(), 0);
+        while claims.len() < BATCH_FAMILIES_MAX && quotas < BATCH_QUOTAS_MAX {
+            let Some(id) = self.queue.pop_front() else { break };
+            let Some(queued) = self.queued.remove(&id) else { continue };
+            quotas += queued.quotas.len();
+            let claimed = self.claimed.get(&id).cloned().unwrap_or_default();
+            self.in_flight.insert(id, queued.quotas.clone());
+            claims.push(FamilyClaim::new(id, queued.quotas, claimed));
         }
-        open
+        claims
     }
 
     /// Remembers what became of them. What has not all of its tags lines up again, unless it is there already with other quotas.
-    fn close(&mut self, tried: Vec<Open>) {
-        for open in tried {
-            self.under_way.remove(&open.id);
-            if !open.is_done() {
-                self.wanted.entry(open.id).or_insert_with(|| {
-                    self.line.push_back(open.id);
-                    Wanted { quotas: open.quotas, is_urgent: false }
+    fn finish(&mut self, attempted: Vec<FamilyClaim>) {
+        for claims in attempted {
+            self.in_flight.remove(&claims.id);
+            if !claims.is_done() {
+                self.queued.entry(claims.id).or_insert_with(|| {
+                    self.queue.push_back(claims.id);
+                    QueuedFamily { quotas: claims.quotas, urgency: Urgency::Background }
                 });
             }
-            if self.claimed.len() >= REMEMBERED_MAX && !self.claimed.contains_key(&open.id) {
+            if self.claimed.len() >= REMEMBERED_MAX && !self.claimed.contains_key(&claims.id) {
                 self.claimed.clear();
             }
-            self.claimed.insert(open.id, open.known);
+            self.claimed.insert(claims.id, claims.claimed);
         }
     }
 }
@@ -154,27 +166,27 @@ fn owned(family: &Family) -> Quotas {
 impl Registry {
     /// Lines families up that decisions will soon ask about.
     pub(crate) fn prepare<'f>(&self, families: impl Iterator<Item = &'f Family>) {
-        let mut book = self.book();
+        let mut state = self.state();
         for family in families {
-            if !book.tag(family) {
-                book.want(family, false);
+            if !state.tag(family) {
+                state.enqueue(family, Urgency::Background);
             }
         }
-        drop(book);
-        self.lined_up.notify_one();
+        drop(state);
+        self.enqueued.notify_one();
     }
 
     /// Forgets who lined up, as when their keys are no longer what they were.
-    pub(crate) fn forget_line(&self) {
-        let mut book = self.book();
-        book.wanted.clear();
-        book.line.clear();
+    pub(crate) fn clear_queue(&self) {
+        let mut state = self.state();
+        state.queued.clear();
+        state.queue.clear();
     }
 
-    /// Whether nobody is in line.
+    /// Whether nobody is in queue.
     pub(crate) fn is_prepared(&self) -> bool {
-        let book = self.book();
-        book.wanted.is_empty() && book.under_way.is_empty()
+        let state = self.state();
+        state.queued.is_empty() && state.in_flight.is_empty()
     }
 
     /// Gives families their tags, as soon as they are claimed.
@@ -183,56 +195,56 @@ impl Registry {
     /// When the store is away, or they are not claimed in time. They will be all the same.
     pub(crate) async fn tag<'f>(
         &self,
-        link: &Link,
+        client: &Client,
         families: impl Iterator<Item = &'f Family> + Clone,
         deadline: Instant,
     ) -> Result<(), Failure> {
         loop {
-            let mut tried = pin!(self.tried.notified());
-            tried.as_mut().enable(); // Before the look, so that nothing is missed between.
+            let mut attempted = pin!(self.attempted.notified());
+            attempted.as_mut().enable(); // Before the look, so that nothing is missed between.
             if self.is_tagged(families.clone()) {
                 return Ok(());
             }
-            self.lined_up.notify_one();
-            if link.is_closed_to(slot()) {
-                return Err(Class::Open.into());
+            self.enqueued.notify_one();
+            if client.is_closed_to(slot()) {
+                return Err(ReplyClass::Open.into());
             }
-            timeout_at(deadline, tried).await.map_err(|_| Failure::from(Class::Late))?;
+            timeout_at(deadline, attempted).await.map_err(|_| Failure::from(ReplyClass::Late))?;
         }
     }
 
-    /// Gives tags to those that have been claimed; the others line up. Whether all have tags.
+    /// Gives tags to those that have been claimed; the others queue up. Whether all have tags.
     fn is_tagged<'f>(&self, families: impl Iterator<Item = &'f Family>) -> bool {
-        let mut book = self.book();
+        let mut state = self.state();
         let mut all = true;
         for family in families {
-            if !book.tag(family) {
-                book.want(family, true);
+            if !state.tag(family) {
+                state.enqueue(family, Urgency::Urgent);
                 all = false;
             }
         }
         all
     }
 
-    /// Claims what lines up, as long as the process lives.
-    pub(crate) async fn run(self: Arc<Self>, link: Link) {
+    /// TagClaims what lines up, as long as the process lives.
+    pub(crate) async fn run(self: Arc<Self>, client: Client) {
         self.resume();
         let mut pause = PAUSE_FIRST;
         loop {
-            let mut open = self.book().next();
-            if open.is_empty() {
-                self.lined_up.notified().await;
+            let mut claims = self.state().take_batch();
+            if claims.is_empty() {
+                self.enqueued.notified().await;
                 continue;
             }
-            let agreed = agree(&link, &mut open).await;
-            self.book().close(open);
-            self.tried.notify_waiters();
+            let agreed = claim_tags(&client, &mut claims).await;
+            self.state().finish(claims);
+            self.attempted.notify_waiters();
             match agreed {
                 Ok(()) => pause = PAUSE_FIRST,
                 Err(failure) => {
                     tracing::debug!(class = failure.class.name(), "tags of quotas are not claimed yet");
                     sleep(pause / 2 + jitter(pause / 2)).await;
-                    pause = (pause * 2).min(PAUSE_MOST);
+                    pause = (pause * 2).min(PAUSE_MAX);
                 }
             }
         }
@@ -240,14 +252,14 @@ impl Registry {
 
     /// Lines up again what a task that panicked had taken.
     fn resume(&self) {
-        let mut book = self.book();
-        let lost = std::mem::take(&mut book.under_way);
-        let open = lost.into_iter().map(|(id, quotas)| {
-            let known = book.claimed.get(&id).cloned().unwrap_or_default();
-            Open::new(id, quotas, known)
+        let mut state = self.state();
+        let lost = std::mem::take(&mut state.in_flight);
+        let claims = lost.into_iter().map(|(id, quotas)| {
+            let claimed = state.claimed.get(&id).cloned().unwrap_or_default();
+            FamilyClaim::new(id, quotas, claimed)
         });
-        let open = open.collect();
-        book.close(open);
+        let claims = claims.collect();
+        state.finish(claims);
     }
 
     /// The quota of a tag that this node has not; none if nobody knows it.
@@ -256,39 +268,39 @@ impl Registry {
     /// When the store does not answer in time.
     pub(crate) async fn look_up(
         &self,
-        link: &Link,
+        client: &Client,
         family: &Family,
         tag: Tag,
         deadline: Instant,
     ) -> Result<Option<Quota>, Failure> {
-        let place = (family.id(), tag);
-        if let Some(quota) = self.foreign().get(&place) {
+        let entry = (family.id(), tag);
+        if let Some(quota) = self.other_quotas().get(&entry) {
             return Ok(Some(quota.clone()));
         }
         let mut get = cmd("HGET");
-        get.arg(name_of(family.id())).arg(tag.get());
-        let told = link.command(Some(slot()), &get, deadline).await?;
-        let Value::BulkString(text) = told else { return Ok(None) };
-        let found = claim::Entry::parse(&text).and_then(|entry| text::parse(&entry.quota));
+        get.arg(hash_key(family.id())).arg(tag.get());
+        let reply = client.command(Some(slot()), &get, deadline).await?;
+        let Value::BulkString(text) = reply else { return Ok(None) };
+        let found = claim::TagEntry::parse(&text).and_then(|entry| text::parse(&entry.quota));
         if let Some(quota) = &found {
-            let mut foreign = self.foreign();
-            if foreign.len() >= REMEMBERED_MAX {
-                foreign.clear();
+            let mut other_quotas = self.other_quotas();
+            if other_quotas.len() >= REMEMBERED_MAX {
+                other_quotas.clear();
             }
-            foreign.insert(place, quota.clone());
+            other_quotas.insert(entry, quota.clone());
         }
         Ok(found)
     }
 
-    fn foreign(&self) -> MutexGuard<'_, HashMap<(u64, Tag), Quota>> {
+    fn other_quotas(&self) -> MutexGuard<'_, HashMap<(u64, Tag), Quota>> {
         // What a panic left behind is whole: each statement that changes it does so at once.
-        self.foreign.lock().unwrap_or_else(PoisonError::into_inner)
+        self.other_quotas.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Held for a few steps in maps, never while anybody waits.
-    fn book(&self) -> MutexGuard<'_, Book> {
+    fn state(&self) -> MutexGuard<'_, RegistryState> {
         // A family that a panic left between two maps lines up again when it is next asked about.
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -298,11 +310,11 @@ fn slot() -> u16 {
 }
 
 /// The name of a family's hash.
-fn name_of(family: u64) -> String {
+fn hash_key(family: u64) -> String {
     format!("tg:{{{SLOT_TAG}}}:{family:016x}")
 }
 
 /// A time up to this one, so that the nodes of a fleet do not all come at once.
-fn jitter(most: Duration) -> Duration {
-    Duration::from_micros(luck() % u64::try_from(most.as_micros()).unwrap_or(u64::MAX).max(1))
+fn jitter(max: Duration) -> Duration {
+    Duration::from_micros(random() % u64::try_from(max.as_micros()).unwrap_or(u64::MAX).max(1))
 }

@@ -1,27 +1,29 @@
 //! The one script that decides in Redis: what is asked of it, and what it answers. A call decides one or several requests; see
-//! the head of the script for what each is. Sending it is left to the link.
+//! the head of the script for what each is. Sending it is left to the client.
 
 use smallvec::SmallVec;
 
+use tollgate::Timestamp;
+
 use crate::key::Key;
 
-mod call;
+mod command;
 mod encode;
 mod found;
-mod question;
 mod receipt;
 mod reply;
+mod request;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use call::command;
-pub(crate) use question::{Heard, Problem, Question, tag_of};
+pub(crate) use command::command;
 pub(crate) use receipt::Receipt;
+pub(crate) use request::{Problem, ScriptRequest, ScriptResponse, tag_of};
 
 /// The script's source.
 pub(crate) const SOURCE: &str = concat!(
     include_str!("script/head.lua"),
-    include_str!("script/usual.lua"),
+    include_str!("script/fast_path.lua"),
     include_str!("script/common.lua"),
     include_str!("script/reservoir.lua"),
     include_str!("script/fixed_window.lua"),
@@ -31,13 +33,23 @@ pub(crate) const SOURCE: &str = concat!(
     include_str!("script/main.lua")
 );
 
+/// The time that a test injects; none in service, where the store's clock decides.
+pub(crate) type InjectedTime = Option<Timestamp>;
+
 /// One request to the script, ready to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct EncodedRequest {
     /// The keys that it reads and writes, in the order of its charges.
     pub(crate) keys: SmallVec<[Key; 6]>,
     /// The operation and its charges, as the script reads them.
     pub(crate) body: Vec<u8>,
+}
+
+impl EncodedRequest {
+    /// The slot of its keys, which all share one.
+    pub(crate) fn slot(&self) -> u16 {
+        self.keys.first().map_or(0, |key| key.slot())
+    }
 }
 
 /// What a request wants.

@@ -12,14 +12,14 @@ use std::time::Duration;
 
 pub(crate) use password::Password;
 use password::PasswordFile;
-pub use url::{Host, Place};
+pub use url::{Host, Topology};
 
 /// How long a decision waits for the store unless told otherwise.
-const DEADLINE: Duration = Duration::from_millis(5);
+const DEADLINE_DEFAULT: Duration = Duration::from_millis(5);
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
 const DEADLINE_MAX: Duration = Duration::from_millis(50);
 /// Requests that one shard may have under way.
-const IN_FLIGHT: usize = 512;
+const IN_FLIGHT_DEFAULT: usize = 512;
 const IN_FLIGHT_MAX: usize = 65_536;
 /// Nodes that a fleet may say it has.
 const NODES_MAX: u32 = 10_000;
@@ -101,7 +101,7 @@ pub(crate) struct Login {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
     /// Authorities that sign the store's certificates; without it those of the system.
-    pub authorities: Option<PathBuf>,
+    pub ca: Option<PathBuf>,
     /// The certificate that this node shows.
     pub certificate: Option<PathBuf>,
     /// Its key.
@@ -120,7 +120,7 @@ pub enum Nodes {
 /// How to reach the store, and how patient to be.
 #[derive(Clone)]
 pub struct Settings {
-    pub(crate) place: Place,
+    pub(crate) topology: Topology,
     pub(crate) login: Option<Login>,
     pub(crate) sentinel_login: Option<Login>,
     pub(crate) database: i64,
@@ -129,7 +129,7 @@ pub struct Settings {
     pub(crate) in_flight_max: usize,
     pub(crate) nodes: Nodes,
     pub(crate) secret: Option<Vec<u8>>,
-    pub(crate) is_told_time: bool,
+    pub(crate) uses_injected_time: bool,
 }
 
 impl Settings {
@@ -140,16 +140,16 @@ impl Settings {
     pub fn parse(text: &str) -> Result<Self, SettingsError> {
         let parsed = url::parse(text)?;
         Ok(Self {
-            place: parsed.place,
+            topology: parsed.topology,
             login: parsed.login,
             sentinel_login: None,
             database: parsed.database,
             tls: parsed.is_encrypted.then(TlsFiles::default),
-            deadline: DEADLINE,
-            in_flight_max: IN_FLIGHT,
+            deadline: DEADLINE_DEFAULT,
+            in_flight_max: IN_FLIGHT_DEFAULT,
             nodes: Nodes::Counted,
             secret: None,
-            is_told_time: false,
+            uses_injected_time: false,
         })
     }
 
@@ -215,7 +215,7 @@ impl Settings {
     /// # Errors
     /// The store is not watched by sentinels.
     pub fn sentinel_login(mut self, user: Option<&str>, password: &str) -> Result<Self, SettingsError> {
-        if !matches!(self.place, Place::Sentinel { .. }) {
+        if !matches!(self.topology, Topology::Sentinel { .. }) {
             return Err(SettingsError::SentinelUnused);
         }
         let password = Password::Plain(password.to_owned());
@@ -253,30 +253,30 @@ impl Settings {
     /// Decides by the `now` of each call instead of the store's clock: for suites of tests whose time stands still.
     #[cfg(any(test, feature = "testing"))]
     #[must_use]
-    pub fn told_time(mut self) -> Self {
-        self.is_told_time = true;
+    pub fn injected_time(mut self) -> Self {
+        self.uses_injected_time = true;
         self
     }
 
     /// Waits far longer than any decision may: for tests of what is decided, not when, on a machine that is busy with others.
     #[cfg(any(test, feature = "testing"))]
     #[must_use]
-    pub fn patient(mut self) -> Self {
+    pub fn long_deadline(mut self) -> Self {
         self.deadline = Duration::from_secs(5);
         self
     }
 
     /// Where the store is, without anything secret: for logs and status pages.
     #[must_use]
-    pub const fn place(&self) -> &Place {
-        &self.place
+    pub const fn topology(&self) -> &Topology {
+        &self.topology
     }
 
     /// The user and the password, for whoever looks at the store by itself; not to be shown.
     #[must_use]
     pub fn credentials(&self) -> (Option<&str>, Option<String>) {
         let login = self.login.as_ref();
-        (login.and_then(|login| login.user.as_deref()), login.map(|login| login.password.known()))
+        (login.and_then(|login| login.user.as_deref()), login.map(|login| login.password.last_read()))
     }
 
     /// The number of the database.
@@ -293,7 +293,7 @@ impl Settings {
 
     /// How long a decision waits for the store.
     #[must_use]
-    pub const fn patience(&self) -> Duration {
+    pub const fn timeout(&self) -> Duration {
         self.deadline
     }
 
@@ -306,7 +306,7 @@ impl Settings {
     /// Whether what is sent leaves the machine unencrypted, password and all.
     #[must_use]
     pub fn is_exposed(&self) -> bool {
-        self.tls.is_none() && !self.place.hosts().iter().all(Host::is_loopback)
+        self.tls.is_none() && !self.topology.hosts().iter().all(Host::is_loopback)
     }
 }
 
@@ -314,8 +314,8 @@ impl fmt::Debug for Settings {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("Settings")
-            .field("place", &self.place)
-            .field("logs_in", &self.login.is_some())
+            .field("topology", &self.topology)
+            .field("has_login", &self.login.is_some())
             .field("database", &self.database)
             .field("tls", &self.tls)
             .field("deadline", &self.deadline)

@@ -1,6 +1,6 @@
 //! The store itself: charges become questions to the script, answered in one round trip or given up in time.
 
-mod apart;
+mod cross_slot;
 mod corrections;
 mod lender;
 #[cfg(test)]
@@ -18,12 +18,15 @@ use tollgate::charge::{Answers, Charge, Family};
 use tollgate::store::{Hold, Store, StoreFailure};
 use tollgate::{Quota, Secret, Ticks, Timestamp};
 
-use crate::health::{Fleet, keep_secret, learn_secret, secret_of};
+use crate::client::Client;
+use crate::fleet::{Fleet, learn_secret, maintain_secret, secret_of};
 use crate::key::Key;
-use crate::link::{Failure, Link, Report, Time, supervise};
+use crate::metrics::Report;
 use crate::registry::Registry;
-use crate::script::{Heard, Operation, Problem, Question, SOURCE, Tag, tag_of};
+use crate::reply::Failure;
+use crate::script::{InjectedTime, Operation, Problem, SOURCE, ScriptRequest, ScriptResponse, Tag, tag_of};
 use crate::settings::{Nodes, Settings, SettingsError};
+use crate::task::supervise;
 use corrections::Corrections;
 
 /// How long refunds and resets may take: nobody's decision waits for them.
@@ -54,7 +57,7 @@ impl Drop for Tasks {
 /// Until the fleet's secret is known every charge fails as if the store were away: keys hashed with another would be nobody's.
 /// A server calls [`RedisStore::join`] once; where the secret is configured, it gives the engine [`RedisStore::secret`] instead.
 pub struct RedisStore {
-    link: Link,
+    client: Client,
     deadline: Duration,
     secret: Option<Vec<u8>>,
     has_joined: AtomicBool,
@@ -63,8 +66,8 @@ pub struct RedisStore {
     runtime: Handle,
     corrections: Corrections,
     registry: Arc<Registry>,
-    is_told_time: bool,
-    made: Instant,
+    uses_injected_time: bool,
+    created: Instant,
 }
 
 impl RedisStore {
@@ -74,36 +77,38 @@ impl RedisStore {
     /// There is no tokio runtime to keep connections in.
     pub fn connect(settings: Settings) -> Result<Self, SettingsError> {
         let runtime = Handle::try_current().map_err(|_| SettingsError::NoRuntime)?;
-        let link = Link::new(&settings, SOURCE, runtime.clone());
+        let client = Client::new(&settings, SOURCE, runtime.clone());
         let fleet = Arc::new(Fleet::new(settings.nodes));
         let tasks = Tasks::default();
         if settings.nodes == Nodes::Counted {
-            let (fleet, link) = (Arc::clone(&fleet), link.clone());
-            tasks.add(supervise(&runtime, "heartbeat", move || Arc::clone(&fleet).beat(link.clone())));
+            let (fleet, client) = (Arc::clone(&fleet), client.clone());
+            tasks.add(supervise(&runtime, "heartbeat", move || {
+                Arc::clone(&fleet).run_heartbeat(client.clone())
+            }));
         }
         let store = Self {
-            corrections: Corrections::new(link.clone(), runtime.clone(), settings.deadline),
+            corrections: Corrections::new(client.clone(), runtime.clone(), settings.deadline),
             deadline: settings.deadline,
             has_joined: AtomicBool::new(settings.secret.is_some()),
             secret: settings.secret,
             registry: Arc::default(),
-            link,
+            client,
             fleet,
             tasks,
             runtime,
-            is_told_time: settings.is_told_time,
-            made: Instant::now(),
+            uses_injected_time: settings.uses_injected_time,
+            created: Instant::now(),
         };
         if store.has_joined() {
-            store.claim_tags();
+            store.start_claiming_tags();
         }
         Ok(store)
     }
 
     /// Claims the tags of quotas, in the background, from now on.
-    fn claim_tags(&self) {
-        let (registry, link) = (Arc::clone(&self.registry), self.link.clone());
-        let task = supervise(&self.runtime, "tags", move || Arc::clone(&registry).run(link.clone()));
+    fn start_claiming_tags(&self) {
+        let (registry, client) = (Arc::clone(&self.registry), self.client.clone());
+        let task = supervise(&self.runtime, "tags", move || Arc::clone(&registry).run(client.clone()));
         self.tasks.add(task);
     }
 
@@ -118,13 +123,14 @@ impl RedisStore {
         match self.secret() {
             Some(secret) => rekey(secret),
             None => {
-                let bytes = learn_secret(&self.link).await;
-                self.registry.forget_line(); // They were hashed with a secret that nobody shares.
+                let bytes = learn_secret(&self.client).await;
+                self.registry.clear_queue(); // They were hashed with a secret that nobody shares.
                 rekey(secret_of(&bytes));
-                self.claim_tags();
-                let link = self.link.clone();
-                let task =
-                    supervise(&self.runtime, "secret", move || keep_secret(link.clone(), bytes.clone()));
+                self.start_claiming_tags();
+                let client = self.client.clone();
+                let task = supervise(&self.runtime, "secret", move || {
+                    maintain_secret(client.clone(), bytes.clone())
+                });
                 self.tasks.add(task);
             }
         }
@@ -145,21 +151,21 @@ impl RedisStore {
     }
 
     /// Makes every shard ready for the first decision, connected and with the script, so that a crowd that comes at once misses no
-    /// deadline. Whether all of them are, at the latest after `patience`.
-    pub async fn warm(&self, patience: Duration) -> bool {
-        self.link.warm(Instant::now() + patience).await
+    /// deadline. Whether all of them are, at the latest after `timeout`.
+    pub async fn warm(&self, timeout: Duration) -> bool {
+        self.client.warm(Instant::now() + timeout).await
     }
 
     /// Tells the other nodes that this one goes. For a process that ends in order.
     pub async fn leave(&self) {
         self.tasks.end();
-        self.fleet.leave(&self.link).await;
+        self.fleet.leave(&self.client).await;
     }
 
     /// What it has done, and how it is.
     #[must_use]
     pub fn report(&self) -> Report {
-        self.link.report(self.fleet.count(), self.corrections.waiting())
+        self.client.report(self.fleet.count(), self.corrections.waiting())
     }
 
     /// How many nodes share the store, by their signatures or as configured; 0 while that is not known.
@@ -168,48 +174,50 @@ impl RedisStore {
         self.fleet.count()
     }
 
-    /// Asks one question until it is answered. All its keys share a slot, or there are no slots.
-    async fn ask(
+    /// Asks one request until it is answered. All its keys share a slot, or there are no slots.
+    async fn run(
         &self,
         operation: Operation,
         charges: &[Charge<'_>],
         now: Timestamp,
         deadline: Instant,
     ) -> Result<Answers, StoreFailure> {
-        let mut question = Question::new(operation, charges, now);
-        match self.converse(&mut question, charges, now, deadline).await? {
-            Heard::Answers(answers) => Ok(answers),
+        let mut request = ScriptRequest::new(operation, charges, now);
+        match self.exchange(&mut request, charges, now, deadline).await? {
+            ScriptResponse::Answers(answers) => Ok(answers),
             _ => Ok(Answers::new()),
         }
     }
 
     /// Asks until there is an answer.
-    async fn converse(
+    async fn exchange(
         &self,
-        question: &mut Question<'_>,
+        request: &mut ScriptRequest<'_>,
         charges: &[Charge<'_>],
         now: Timestamp,
         deadline: Instant,
-    ) -> Result<Heard, StoreFailure> {
+    ) -> Result<ScriptResponse, StoreFailure> {
         loop {
-            let asked = match question.asked() {
+            let encoded = match request.encode() {
                 Err(Problem::Untagged) => {
                     self.tag(charges, deadline).await?;
-                    question.asked()
+                    request.encode()
                 }
-                asked => asked,
+                encoded => encoded,
             };
-            let asked = asked.map_err(|problem| failed(&problem))?;
-            let pending = self.link.begin(asked, self.time(now), deadline).map_err(unanswered)?;
+            let encoded = encoded.map_err(|problem| failed(&problem))?;
+            let pending = self.client.submit(encoded, self.time(now), deadline).map_err(unanswered)?;
             let value = pending.answer().await.map_err(unanswered)?;
-            match question.hear(&value) {
-                heard @ (Heard::Answers(_) | Heard::Lent(_) | Heard::Done) => return Ok(heard),
-                Heard::Again => {}
-                Heard::LookUp(place, tag) => {
-                    let known = self.look_up(&charges[place], tag, deadline).await?;
-                    question.tell(place, tag, known.as_ref());
+            match request.interpret(&value) {
+                response @ (ScriptResponse::Answers(_) | ScriptResponse::Lent(_) | ScriptResponse::Done) => {
+                    return Ok(response);
                 }
-                Heard::Problem(problem) => return Err(failed(&problem)),
+                ScriptResponse::Resend => {}
+                ScriptResponse::LookUpTag(index, tag) => {
+                    let quota = self.look_up(&charges[index], tag, deadline).await?;
+                    request.provide_quota(index, tag, quota.as_ref());
+                }
+                ScriptResponse::Problem(problem) => return Err(failed(&problem)),
             }
         }
     }
@@ -217,7 +225,7 @@ impl RedisStore {
     /// Waits for the tags of quotas that have none yet.
     async fn tag(&self, charges: &[Charge<'_>], deadline: Instant) -> Result<(), StoreFailure> {
         let untagged = charges.iter().filter(|charge| tag_of(charge).is_none()).map(Charge::family);
-        self.registry.tag(&self.link, untagged, deadline).await.map_err(untold)
+        self.registry.tag(&self.client, untagged, deadline).await.map_err(unreachable)
     }
 
     /// The quota of a tag that only other nodes have.
@@ -227,11 +235,11 @@ impl RedisStore {
         tag: Tag,
         deadline: Instant,
     ) -> Result<Option<Quota>, StoreFailure> {
-        self.registry.look_up(&self.link, charge.family(), tag, deadline).await.map_err(untold)
+        self.registry.look_up(&self.client, charge.family(), tag, deadline).await.map_err(unreachable)
     }
 
-    const fn time(&self, now: Timestamp) -> Time {
-        if self.is_told_time { Some(now) } else { None }
+    const fn time(&self, now: Timestamp) -> InjectedTime {
+        if self.uses_injected_time { Some(now) } else { None }
     }
 
     fn is_ready(&self, charges: &[Charge<'_>]) -> Result<bool, StoreFailure> {
@@ -251,14 +259,14 @@ impl RedisStore {
         if !self.is_ready(charges)? {
             return Ok(());
         }
-        // A debt is paid before its key is asked about, so somebody's decision waits for that.
-        let patience =
+        // A debt is paid before its key is encoded about, so somebody's decision waits for that.
+        let timeout =
             if operation == Operation::Debit { self.deadline } else { CORRECTION.max(self.deadline) };
-        let deadline = Instant::now() + patience;
-        if !self.link.is_cluster() {
-            return self.ask(operation, charges, now, deadline).await.map(drop);
+        let deadline = Instant::now() + timeout;
+        if !self.client.is_cluster() {
+            return self.run(operation, charges, now, deadline).await.map(drop);
         }
-        self.correct_apart(operation, charges, now, deadline).await
+        self.correct_across_slots(operation, charges, now, deadline).await
     }
 }
 
@@ -268,14 +276,14 @@ impl Store for RedisStore {
             return Ok(Answers::new());
         }
         let deadline = Instant::now() + self.deadline;
-        if !self.link.is_cluster() || share_a_slot(charges) {
-            return self.ask(Operation::Charge, charges, now, deadline).await;
+        if !self.client.is_cluster() || share_a_slot(charges) {
+            return self.run(Operation::Charge, charges, now, deadline).await;
         }
-        self.charge_apart(charges, now, deadline).await
+        self.charge_across_slots(charges, now, deadline).await
     }
 
     fn is_grouped(&self) -> bool {
-        self.link.is_cluster()
+        self.client.is_cluster()
     }
 
     async fn refund(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
@@ -300,11 +308,11 @@ impl Store for RedisStore {
         self.correct(Operation::Debit, charges, now).await
     }
 
-    /// A state in Redis ends when its own quota has no more use for it; nobody can tell those to stay that are not asked for.
+    /// A state in Redis ends when its own quota has no more use for it; nobody can tell those to stay that are not encoded for.
     fn hold(&self, _hold: &Hold) {}
 
     fn gather<R>(&self, ask: impl FnOnce() -> R) -> R {
-        Link::gather(ask)
+        Client::gather(ask)
     }
 
     fn prepare<'f>(&self, families: impl Iterator<Item = &'f Family>) {
@@ -318,14 +326,14 @@ impl Store for RedisStore {
     fn away_for(&self, charge: &Charge<'_>, _now: Timestamp) -> Option<Ticks> {
         let now = Instant::now();
         let away = match self.has_joined() {
-            true => self.link.away_for(Key::of(charge).slot(), now).unwrap_or_default(),
-            false => now.saturating_duration_since(self.made),
+            true => self.client.away_for(Key::of(charge).slot(), now).unwrap_or_default(),
+            false => now.saturating_duration_since(self.created),
         };
         Some(Ticks::ceil_from(away))
     }
 
     fn is_away(&self, charge: &Charge<'_>) -> bool {
-        !self.has_joined() || self.link.is_away(Key::of(charge).slot())
+        !self.has_joined() || self.client.is_away(Key::of(charge).slot())
     }
 }
 
@@ -340,8 +348,8 @@ fn unanswered(failure: Failure) -> StoreFailure {
     if failure.may_have_run { StoreFailure::Unanswered } else { StoreFailure::Unreachable }
 }
 
-/// What had to be known first is not known, so nothing was asked.
-fn untold(_failure: Failure) -> StoreFailure {
+/// What had to be known first is not known, so nothing was encoded.
+fn unreachable(_failure: Failure) -> StoreFailure {
     StoreFailure::Unreachable
 }
 

@@ -10,8 +10,8 @@ use tollgate::{CheckRequest, Engine, Policy, Quota, Rate, Source, Ticks, Timesta
 
 use super::claim::Entry;
 use super::text;
-use crate::link::tests::server::Server;
-use crate::link::tests::until;
+use crate::client::tests::server::Server;
+use crate::client::tests::until;
 use crate::{RedisStore, Settings};
 
 const START: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
@@ -57,8 +57,9 @@ fn quotas_survive_as_text() {
 }
 
 async fn node(server: &Server, units: u64) -> Engine<RedisStore> {
-    let settings = Settings::parse(&server.url()).unwrap().patient();
-    let store = RedisStore::connect(settings.secret(b"sixteen bytes, or more").unwrap().told_time()).unwrap();
+    let settings = Settings::parse(&server.url()).unwrap().long_deadline();
+    let store =
+        RedisStore::connect(settings.secret(b"sixteen bytes, or more").unwrap().injected_time()).unwrap();
     until(|| store.report().shards.iter().any(|shard| shard.is_connected)).await;
     let secret = store.secret().unwrap();
     Engine::with_store(policy(units), store, secret)
@@ -257,7 +258,7 @@ async fn many_limits_are_claimed_together() {
 async fn claims_go_on_without_their_decisions() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let settings = Settings::parse(&format!("redis://127.0.0.1:{port}")).unwrap();
-    let settings = settings.secret(b"sixteen bytes, or more").unwrap().told_time();
+    let settings = settings.secret(b"sixteen bytes, or more").unwrap().injected_time();
     let store = RedisStore::connect(settings).unwrap();
     let secret = store.secret().unwrap();
     let engine = Engine::with_store(policy(10), store, secret);

@@ -29,18 +29,18 @@ const DUE_MAX: u64 = 1 << 40;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Origin {
     /// The script is to ask.
-    Ask,
+    Unspecified,
     /// It was counted under the first of these quotas, by this tag, then by the others, then by the charge's.
     Lineage(Tag, Vec<Ancestor>),
-    /// Nobody knows the quota: the counter is taken to be exhausted.
-    Nobody,
+    /// Unknown knows the quota: the counter is taken to be exhausted.
+    Unknown,
 }
 
 /// A quota that a state was counted under.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Ancestor {
-    pub(crate) likeness: Likeness,
-    pub(crate) numbers: Numbers,
+    pub(crate) compatibility: Compatibility,
+    pub(crate) fields: QuotaFields,
     /// When the next followed.
     pub(crate) at: Timestamp,
     /// When the window of the next one ends that began with that.
@@ -50,36 +50,36 @@ pub(crate) struct Ancestor {
 /// How like a quota the one that follows it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Likeness {
+pub(crate) enum Compatibility {
     /// Its states must be carried over.
-    Other = 0,
+    Different = 0,
     /// Its windows are the same, so that counts mean the same.
-    CountedLike = 1,
+    SameWindows = 1,
     /// It is the same.
     Same = 2,
 }
 
 /// A quota as the script knows it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Numbers {
+pub(crate) struct QuotaFields {
     kind: u8,
-    numbers: [u64; 5],
+    fields: [u64; 5],
 }
 
 /// How many bounds of a calendar's windows are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Bounds {
+pub(crate) enum CalendarBounds {
     /// Those of the window around now.
     One,
     /// Also the end of the next, which is needed when a clock stepped back.
     Two,
 }
 
-impl Numbers {
-    pub(crate) fn of(quota: &Quota, now: Timestamp, bounds: Bounds) -> Self {
+impl QuotaFields {
+    pub(crate) fn of(quota: &Quota, now: Timestamp, bounds: CalendarBounds) -> Self {
         let (kind, [a, b, c, d]) = match quota {
             Quota::TokenBucket(_) | Quota::Gcra(_) | Quota::LeakyBucket(_) => {
-                (RESERVOIR, bucket(quota).map_or([0; 4], |(bucket, at_once)| reservoir(bucket, at_once)))
+                (RESERVOIR, bucket(quota).map_or([0; 4], |(bucket, immediate)| reservoir(bucket, immediate)))
             }
             Quota::FixedWindow(window) => return Self::of_window(window, now, bounds),
             Quota::SlidingWindow(window) => {
@@ -90,10 +90,10 @@ impl Numbers {
             Quota::SlidingLog(log) => (LOG, [log.limit(), log.period().as_micros(), 0, 0]),
             Quota::Concurrency(permits) => (PERMITS, [permits.limit(), permits.ttl().as_micros(), 0, 0]),
         };
-        Self { kind, numbers: [a, b, c, d, 0] }
+        Self { kind, fields: [a, b, c, d, 0] }
     }
 
-    fn of_window(window: &FixedWindow, now: Timestamp, bounds: Bounds) -> Self {
+    fn of_window(window: &FixedWindow, now: Timestamp, bounds: CalendarBounds) -> Self {
         let (limit, period) = (window.limit(), window.period().as_micros());
         let (kind, [c, d, e]) = match window.align() {
             Align::Epoch => (EPOCH, [0; 3]),
@@ -101,20 +101,20 @@ impl Numbers {
             Align::Calendar(calendar) => {
                 let (start, end) = calendar.window(now);
                 let latest = match bounds {
-                    Bounds::One => Timestamp::default(),
-                    Bounds::Two => window.latest_end(now),
+                    CalendarBounds::One => Timestamp::default(),
+                    CalendarBounds::Two => window.latest_end(now),
                 };
                 (CALENDAR, [start, end, latest].map(Timestamp::unix_micros))
             }
         };
-        Self { kind, numbers: [limit, period, c, d, e] }
+        Self { kind, fields: [limit, period, c, d, e] }
     }
 }
 
-impl Likeness {
+impl Compatibility {
     fn of(from: &Quota, to: &Quota) -> Self {
-        let is_counted_like = match (from, to) {
-            _ if from == to => return Likeness::Same,
+        let has_same_windows = match (from, to) {
+            _ if from == to => return Compatibility::Same,
             (Quota::FixedWindow(from), Quota::FixedWindow(to)) => {
                 from.align() == to.align()
                     && (from.period() == to.period() || matches!(to.align(), Align::Calendar(_)))
@@ -124,7 +124,7 @@ impl Likeness {
             }
             _ => false,
         };
-        if is_counted_like { Likeness::CountedLike } else { Likeness::Other }
+        if has_same_windows { Compatibility::SameWindows } else { Compatibility::Different }
     }
 }
 
@@ -136,9 +136,9 @@ impl Ancestor {
             _ => Timestamp::default(),
         };
         Self {
-            likeness: Likeness::of(step.from, step.to),
+            compatibility: Compatibility::of(step.from, step.to),
             // A refund may need both bounds, and a lineage is rare.
-            numbers: Numbers::of(step.from, step.at, Bounds::Two),
+            fields: QuotaFields::of(step.from, step.at, CalendarBounds::Two),
             // Now is what the script's clock says.
             at: if step.at >= now { Timestamp::MAX } else { step.at },
             next_end,
@@ -156,9 +156,9 @@ pub(super) fn bucket(quota: &Quota) -> Option<(&Reservoir, u64)> {
     }
 }
 
-fn reservoir(reservoir: &Reservoir, at_once: u64) -> [u64; 4] {
+fn reservoir(reservoir: &Reservoir, immediate: u64) -> [u64; 4] {
     let pace = reservoir.pace();
-    [pace.gain().get(), pace.price().get(), reservoir.units(), at_once]
+    [pace.gain().get(), pace.price().get(), reservoir.units(), immediate]
 }
 
 /// The beginning of a request.
@@ -171,24 +171,24 @@ pub(crate) fn charge(
     body: &mut Vec<u8>,
     charge: &Charge<'_>,
     tag: Tag,
-    numbers: &Numbers,
+    fields: &QuotaFields,
     origin: &Origin,
     seconds: u32,
 ) {
     let origin_code = match origin {
-        Origin::Ask => 0,
+        Origin::Unspecified => 0,
         Origin::Lineage(..) => 1,
-        Origin::Nobody => 2,
+        Origin::Unknown => 2,
     };
     let is_shadow = charge.stance() == Stance::Shadow;
-    let permit = (numbers.kind == PERMITS).then(|| charge.permit().0.to_le_bytes());
+    let permit = (fields.kind == PERMITS).then(|| charge.permit().0.to_le_bytes());
     record(
         body,
-        [numbers.kind, u8::from(is_shadow), origin_code],
+        [fields.kind, u8::from(is_shadow), origin_code],
         tag,
         seconds,
         charge.cost(),
-        numbers,
+        fields,
         permit,
     );
     if let Origin::Lineage(tag, ancestors) = origin {
@@ -199,12 +199,12 @@ pub(crate) fn charge(
 }
 
 /// The units that are wanted, in place of a charge's seconds.
-pub(super) fn wanted(want: &LeaseRequest) -> u32 {
+pub(super) fn wanted_units(want: &LeaseRequest) -> u32 {
     u32::try_from(want.units).unwrap_or(u32::MAX)
 }
 
 /// What else is told of a want, behind all charges.
-pub(super) fn told(body: &mut Vec<u8>, want: &LeaseRequest) {
+pub(super) fn want_details(body: &mut Vec<u8>, want: &LeaseRequest) {
     number(body, want.guaranteed.min(DUE_MAX));
     number(body, want.share.min(SHARE_SCALE));
     number(body, want.demand.min(REPORT_MAX));
@@ -223,8 +223,8 @@ pub(super) fn charged(body: &mut Vec<u8>, charged: Charged) {
 }
 
 /// One charge to a counter whose states are of its own quota.
-pub(super) fn plain(body: &mut Vec<u8>, tag: Tag, seconds: u32, cost: u64, numbers: &Numbers) {
-    record(body, [numbers.kind, 0, 0], tag, seconds, cost, numbers, None);
+pub(super) fn plain(body: &mut Vec<u8>, tag: Tag, seconds: u32, cost: u64, fields: &QuotaFields) {
+    record(body, [fields.kind, 0, 0], tag, seconds, cost, fields, None);
 }
 
 #[allow(clippy::too_many_arguments, reason = "these are the fields of a record, in order")]
@@ -234,28 +234,28 @@ fn record(
     tag: Tag,
     seconds: u32,
     cost: u64,
-    numbers: &Numbers,
+    fields: &QuotaFields,
     permit: Option<[u8; 8]>,
 ) {
     body.extend(head);
     body.extend(tag.digits());
     body.extend(seconds.to_le_bytes());
-    // A cost beyond what numbers can tell is above every capacity, and so is the first that they cannot.
+    // A cost beyond what fields can tell is above every capacity, and so is the first that they cannot.
     number(body, cost.min(EXACT_MAX + 1));
-    let [a, b, c, d, e] = numbers.numbers;
+    let [a, b, c, d, e] = fields.fields;
     [a, b, c].into_iter().for_each(|each| number(body, each));
     match permit {
         Some(name) => body.extend(name),
         None => number(body, d),
     }
-    if numbers.kind == CALENDAR {
+    if fields.kind == CALENDAR {
         number(body, e);
     }
 }
 
 fn ancestor(body: &mut Vec<u8>, ancestor: &Ancestor) {
-    body.extend([ancestor.numbers.kind, ancestor.likeness as u8]);
-    ancestor.numbers.numbers.iter().for_each(|&each| number(body, each));
+    body.extend([ancestor.fields.kind, ancestor.compatibility as u8]);
+    ancestor.fields.fields.iter().for_each(|&each| number(body, each));
     number(body, ancestor.at.unix_micros());
     number(body, ancestor.next_end.unix_micros());
 }

@@ -8,30 +8,38 @@ use tollgate::charge::{Answer, Answers, Charge};
 use tollgate::{Outcome, Quota, Source, Stance, Ticks, Timestamp, Verdict};
 
 use super::encode::bucket;
-use super::question::Lent;
 use super::reply::number;
+use super::request::Lent;
 
 /// A counter as it was.
-enum Found<'c> {
+enum FoundCounter<'c> {
     /// A bucket: the credits that it lacked, and the units that leave it without waiting.
     Bucket(&'c Reservoir, u64, u64),
     Fixed(&'c fixed_window::FixedWindow, fixed_window::State),
     Sliding(&'c sliding_window::SlidingWindow, sliding_window::State),
 }
 
+/// What the script's reply holds for each counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Contents {
+    Counters,
+    /// Behind each counter, the units lent and the fleet's demand.
+    CountersAndLoans,
+}
+
 /// The answers of several counters: all are charged, or none.
 pub(super) fn answers(bytes: &[u8], charges: &[Charge<'_>]) -> Option<Answers> {
-    Some(read(bytes, each(charges), false)?.answers)
+    Some(read(bytes, each(charges), Contents::Counters)?.answers)
 }
 
 /// The same, with what each counter lent beside.
 pub(super) fn lent(bytes: &[u8], charges: &[Charge<'_>]) -> Option<Lent> {
-    read(bytes, each(charges), true)
+    read(bytes, each(charges), Contents::CountersAndLoans)
 }
 
 /// What one counter lent for nothing but that.
 pub(super) fn lent_by(bytes: &[u8], quota: &Quota) -> Option<Lent> {
-    read(bytes, [(quota, 0, Stance::Enforced)].into_iter(), true)
+    read(bytes, [(quota, 0, Stance::Enforced)].into_iter(), Contents::CountersAndLoans)
 }
 
 fn each<'q>(charges: &'q [Charge<'_>]) -> impl Iterator<Item = (&'q Quota, u64, Stance)> {
@@ -42,40 +50,41 @@ fn each<'q>(charges: &'q [Charge<'_>]) -> impl Iterator<Item = (&'q Quota, u64, 
 fn read<'q>(
     bytes: &[u8],
     charges: impl Iterator<Item = (&'q Quota, u64, Stance)>,
-    lends: bool,
+    contents: Contents,
 ) -> Option<Lent> {
     let (now, mut rest) = bytes.split_at_checked(8)?;
     let now = Timestamp::from_unix_micros(number(now)?);
     let mut is_admitted = true;
-    let mut crowds: SmallVec<[Option<u64>; 6]> = SmallVec::new();
-    let mut seen: SmallVec<[(Found<'_>, Outcome, u64, u64); 6]> = SmallVec::new();
-    for (quota, cost, stance) in charges {
-        let found = Found::read(&mut rest, quota)?;
+    let mut fleet_demands: SmallVec<[Option<u64>; 6]> = SmallVec::new();
+    let mut seen: SmallVec<[(FoundCounter<'_>, Outcome, u64, u64); 6]> = SmallVec::new();
+    for (quota, cost, enforcement) in charges {
+        let found = FoundCounter::read(&mut rest, quota)?;
+        let lends = contents == Contents::CountersAndLoans;
         let units = if lends { number(take(&mut rest, 8)?)? } else { 0 };
         if lends {
-            crowds.push(Some(number(take(&mut rest, 8)?)?).filter(|&crowd| crowd > 0));
+            fleet_demands.push(Some(number(take(&mut rest, 8)?)?).filter(|&fleet_demand| fleet_demand > 0));
         }
         let outcome = found.charged(cost, now);
-        is_admitted &= stance == Stance::Shadow || outcome.is_allowed();
+        is_admitted &= enforcement == Stance::Shadow || outcome.is_allowed();
         seen.push((found, outcome, cost, units));
     }
     let units = seen.iter().map(|(_, _, _, units)| *units).collect();
-    let told = seen.into_iter().map(|(found, outcome, cost, units)| {
+    let answers = seen.into_iter().map(|(found, outcome, cost, units)| {
         let outcome = match outcome.is_allowed() {
-            // What would have passed is told as it is without the charge.
+            // What would have passed is answers as it is without the charge.
             true if !is_admitted => found.charged(0, now),
             true if units > 0 => Outcome { verdict: outcome.verdict, ..found.charged(cost + units, now) },
             _ => outcome,
         };
         Answer::new(outcome, Source::Exact).charged(now)
     });
-    rest.is_empty().then(|| Lent { answers: told.collect(), units, crowds, now })
+    rest.is_empty().then(|| Lent { answers: answers.collect(), units, fleet_demands, now })
 }
 
-impl<'c> Found<'c> {
+impl<'c> FoundCounter<'c> {
     fn lacking(lack: u64, quota: &'c Quota) -> Option<Self> {
-        let (reservoir, at_once) = bucket(quota)?;
-        (lack <= reservoir.credits()).then_some(Self::Bucket(reservoir, lack, at_once))
+        let (reservoir, immediate) = bucket(quota)?;
+        (lack <= reservoir.credits()).then_some(Self::Bucket(reservoir, lack, immediate))
     }
 
     fn read(bytes: &mut &[u8], quota: &'c Quota) -> Option<Self> {
@@ -95,10 +104,10 @@ impl<'c> Found<'c> {
     /// What a charge comes to.
     fn charged(&self, cost: u64, now: Timestamp) -> Outcome {
         match self {
-            Self::Bucket(reservoir, missing, at_once) => {
+            Self::Bucket(reservoir, missing, immediate) => {
                 let (left, verdict) = reservoir.take(*missing, cost);
                 let pace = reservoir.pace();
-                let queued = left.saturating_sub(at_once * pace.price().get());
+                let queued = left.saturating_sub(immediate * pace.price().get());
                 let verdict = match verdict {
                     Verdict::Allow if cost > 0 && queued > 0 => {
                         Verdict::Wait(Ticks::from_micros(pace.gain().div_ceil(queued)))

@@ -7,10 +7,10 @@ use tollgate::charge::Charge;
 use tollgate::lease::LeaseRequest;
 use tollgate::{Quota, Timestamp};
 
-use super::encode::{self, Bounds, Numbers};
-use super::question::{Lent, tag_of};
+use super::encode::{self, CalendarBounds, QuotaFields};
 use super::reply::lent_of;
-use super::{Asked, Operation, Tag, found};
+use super::request::{Lent, tag_of};
+use super::{EncodedRequest, Operation, Tag, found};
 use crate::key::Key;
 
 /// A counter and its quota.
@@ -37,31 +37,31 @@ impl Receipt {
     }
 
     /// Asks for more units.
-    pub(crate) fn more(&self, want: &LeaseRequest, now: Timestamp) -> Asked {
-        let numbers = Numbers::of(&self.quota, now, Bounds::One);
-        let mut asked = self.asked(Operation::Lend, encode::wanted(want), 0, &numbers);
-        encode::told(&mut asked.body, want);
-        asked.keys.push(self.key.of_crowd());
-        asked
+    pub(crate) fn lend_request(&self, want: &LeaseRequest, now: Timestamp) -> EncodedRequest {
+        let fields = QuotaFields::of(&self.quota, now, CalendarBounds::One);
+        let mut request = self.encode(Operation::Lend, encode::wanted_units(want), 0, &fields);
+        encode::want_details(&mut request.body, want);
+        request.keys.push(self.key.demand_key());
+        request
     }
 
     /// Gives back units that were drawn at an instant of the counter's clock.
-    pub(crate) fn back(&self, units: u64, acquired_at: Timestamp, now: Timestamp) -> Asked {
-        let numbers = Numbers::of(&self.quota, now, Bounds::One);
-        let mut asked = self.asked(Operation::Refund, 0, units, &numbers);
-        encode::charged(&mut asked.body, Charged::At(acquired_at));
-        asked
+    pub(crate) fn refund_request(&self, units: u64, acquired_at: Timestamp, now: Timestamp) -> EncodedRequest {
+        let fields = QuotaFields::of(&self.quota, now, CalendarBounds::One);
+        let mut request = self.encode(Operation::Refund, 0, units, &fields);
+        encode::charged(&mut request.body, Charged::At(acquired_at));
+        request
     }
 
-    fn asked(&self, operation: Operation, seconds: u32, cost: u64, numbers: &Numbers) -> Asked {
+    fn encode(&self, operation: Operation, seconds: u32, cost: u64, fields: &QuotaFields) -> EncodedRequest {
         let mut body = Vec::with_capacity(80);
         encode::head(&mut body, operation, 1);
-        encode::plain(&mut body, self.tag, seconds, cost, numbers);
-        Asked { keys: [self.key].into_iter().collect(), body }
+        encode::plain(&mut body, self.tag, seconds, cost, fields);
+        EncodedRequest { keys: [self.key].into_iter().collect(), body }
     }
 
     /// Reads what was lent. Nothing where the counter is no longer counted under this quota.
-    pub(crate) fn heard(&self, value: &Value) -> Option<Lent> {
+    pub(crate) fn read_lent(&self, value: &Value) -> Option<Lent> {
         let Value::BulkString(bytes) = value else { return None };
         match bytes.split_first()? {
             (7, rest) => found::lent_by(rest, &self.quota),

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use tollgate::charge::{Answer, Answers, Charge};
 use tollgate::{Outcome, Source, Ticks, Timestamp, Verdict};
 
-use super::question::Lent;
+use super::request::Lent;
 use super::{Tag, found};
 
 /// Bytes of the answer to one charge.
@@ -19,7 +19,7 @@ const LENT_BYTES: usize = 16;
     clippy::large_enum_variant,
     reason = "nearly every reply is the large one, and it lives for a moment"
 )]
-pub(super) enum Reply {
+pub(super) enum ScriptReply {
     /// Charged, or refused.
     Answers(Answers),
     /// Charged, or refused, and lent.
@@ -38,26 +38,26 @@ pub(super) enum Reply {
     Unreadable,
 }
 
-impl Reply {
+impl ScriptReply {
     /// Reads the answer to a request of these charges.
     pub(super) fn read(value: &Value, charges: &[Charge<'_>]) -> Self {
         let read = match value {
             Value::BulkString(bytes) => Self::parse(bytes, charges),
             _ => None,
         };
-        read.unwrap_or(Reply::Unreadable)
+        read.unwrap_or(ScriptReply::Unreadable)
     }
 
     fn parse(bytes: &[u8], charges: &[Charge<'_>]) -> Option<Self> {
         let (&status, rest) = bytes.split_first()?;
         Some(match status {
             // What was dropped need not be tried again.
-            0 | 8 if rest.is_empty() => Reply::Done,
+            0 | 8 if rest.is_empty() => ScriptReply::Done,
             0 if rest.len() == 8 + ANSWER_BYTES * charges.len() => {
                 let (now, rest) = rest.split_at_checked(8)?;
                 let now = Timestamp::from_unix_micros(number(now)?);
                 let each = rest.chunks_exact(ANSWER_BYTES).zip(charges);
-                Reply::Answers(
+                ScriptReply::Answers(
                     each.map(|(bytes, charge)| answer(bytes, charge.quota().capacity(), now))
                         .collect::<Option<_>>()?,
                 )
@@ -65,14 +65,14 @@ impl Reply {
             1 => {
                 let tags =
                     rest.chunks_exact(4).map(|part| Some((usize::from(part[0]), Tag::parse(&part[1..])?)));
-                Reply::Unknown(tags.collect::<Option<_>>()?)
+                ScriptReply::Unknown(tags.collect::<Option<_>>()?)
             }
-            2 => Reply::Bounds(Timestamp::from_unix_micros(number(rest)?)),
-            3 => Reply::Malformed(usize::from(*rest.first()?)),
-            7 => Reply::Lent(found::lent(rest, charges)?),
-            6 => Reply::Lent(lent(rest, charges)?),
-            5 => Reply::Answers(found::answers(rest, charges)?),
-            4 => Reply::Refused(String::from_utf8_lossy(rest).into_owned()),
+            2 => ScriptReply::Bounds(Timestamp::from_unix_micros(number(rest)?)),
+            3 => ScriptReply::Malformed(usize::from(*rest.first()?)),
+            7 => ScriptReply::Lent(found::lent(rest, charges)?),
+            6 => ScriptReply::Lent(lent(rest, charges)?),
+            5 => ScriptReply::Answers(found::answers(rest, charges)?),
+            4 => ScriptReply::Refused(String::from_utf8_lossy(rest).into_owned()),
             _ => return None,
         })
     }
@@ -91,15 +91,15 @@ pub(super) fn lent_of(bytes: &[u8], capacities: impl ExactSizeIterator<Item = u6
     if rest.len() != (ANSWER_BYTES + LENT_BYTES) * capacities.len() {
         return None;
     }
-    let (mut answers, mut units, mut crowds) = (Answers::new(), SmallVec::new(), SmallVec::new());
+    let (mut answers, mut units, mut fleet_demands) = (Answers::new(), SmallVec::new(), SmallVec::new());
     for (bytes, capacity) in rest.chunks_exact(ANSWER_BYTES + LENT_BYTES).zip(capacities) {
-        let (told, lent) = bytes.split_at_checked(ANSWER_BYTES)?;
-        answers.push(answer(told, capacity, now)?);
-        let (lent, crowd) = lent.split_at_checked(8)?;
+        let (outcome_bytes, lent) = bytes.split_at_checked(ANSWER_BYTES)?;
+        answers.push(answer(outcome_bytes, capacity, now)?);
+        let (lent, fleet_demand) = lent.split_at_checked(8)?;
         units.push(number(lent)?);
-        crowds.push(Some(number(crowd)?).filter(|&crowd| crowd > 0));
+        fleet_demands.push(Some(number(fleet_demand)?).filter(|&fleet_demand| fleet_demand > 0));
     }
-    Some(Lent { answers, units, crowds, now })
+    Some(Lent { answers, units, fleet_demands, now })
 }
 
 fn answer(bytes: &[u8], limit: u64, now: Timestamp) -> Option<Answer> {

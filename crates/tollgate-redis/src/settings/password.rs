@@ -28,20 +28,20 @@ pub(crate) enum Password {
 /// A file, and what was read from it last.
 pub(crate) struct PasswordFile {
     path: PathBuf,
-    last: Mutex<Last>,
+    last: Mutex<LastRead>,
 }
 
-struct Last {
+struct LastRead {
     password: String,
     /// Why the file could not be read since.
-    trouble: Option<String>,
+    read_error: Option<String>,
     /// Set while a thread reads: one that a file system holds up is not followed by another.
     is_reading: bool,
 }
 
 impl Password {
     /// The password as it was read last.
-    pub(crate) fn known(&self) -> String {
+    pub(crate) fn last_read(&self) -> String {
         match self {
             Password::Plain(password) => password.clone(),
             Password::File(file) => file.last().password.clone(),
@@ -49,25 +49,25 @@ impl Password {
     }
 
     /// The password as it is now, or as it was read last where the file cannot be read.
-    pub(crate) async fn now(&self) -> String {
+    pub(crate) async fn read(&self) -> String {
         if let Password::File(file) = self {
             Arc::clone(file).read_again().await;
         }
-        self.known()
+        self.last_read()
     }
 
     /// Why the file could not be read.
-    pub(crate) fn trouble(&self) -> Option<String> {
+    pub(crate) fn read_error(&self) -> Option<String> {
         match self {
             Password::Plain(_) => None,
-            Password::File(file) => file.last().trouble.clone(),
+            Password::File(file) => file.last().read_error.clone(),
         }
     }
 }
 
 impl PartialEq for Password {
     fn eq(&self, other: &Self) -> bool {
-        self.known() == other.known()
+        self.last_read() == other.last_read()
     }
 }
 
@@ -79,12 +79,12 @@ impl PasswordFile {
     /// # Errors
     /// When it cannot be read, or is no password.
     pub(crate) fn new(path: &Path) -> Result<Self, SettingsError> {
-        let password = read(path).map_err(SettingsError::PasswordFile)?;
-        let last = Mutex::new(Last { password, trouble: None, is_reading: false });
+        let password = read_line(path).map_err(SettingsError::PasswordFile)?;
+        let last = Mutex::new(LastRead { password, read_error: None, is_reading: false });
         Ok(Self { path: path.to_owned(), last })
     }
 
-    fn last(&self) -> std::sync::MutexGuard<'_, Last> {
+    fn last(&self) -> std::sync::MutexGuard<'_, LastRead> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -96,15 +96,15 @@ impl PasswordFile {
         let (sender, read) = oneshot::channel();
         let file = Arc::clone(&self);
         let started = std::thread::Builder::new().name("tollgate-password".to_owned()).spawn(move || {
-            file.take(read_file(&file.path));
+            file.finish_read(read_file(&file.path));
             let _ = sender.send(()); // Nobody waits any more.
         });
         if started.is_err() {
-            self.take(Err("the system gives no thread to read it".to_owned()));
+            self.finish_read(Err("the system gives no thread to read it".to_owned()));
             return;
         }
         if tokio::time::timeout(READ_TIMEOUT, read).await.is_err() {
-            let trouble = format!(
+            let read_error = format!(
                 "{}: reading did not end within {} ms, so the file system does not answer",
                 self.path.display(),
                 READ_TIMEOUT.as_millis()
@@ -112,34 +112,34 @@ impl PasswordFile {
             let mut last = self.last();
             // It may have ended in this very moment.
             if last.is_reading {
-                note(&mut last, Err(trouble));
+                record_read(&mut last, Err(read_error));
             }
         }
     }
 
-    fn take(&self, read: Result<String, String>) {
+    fn finish_read(&self, read: Result<String, String>) {
         let mut last = self.last();
         last.is_reading = false;
-        note(&mut last, read);
+        record_read(&mut last, read);
     }
 }
 
-fn note(last: &mut Last, read: Result<String, String>) {
+fn record_read(last: &mut LastRead, read: Result<String, String>) {
     match read {
         Ok(password) => {
             if last.password != password {
                 tracing::info!("the store's password file has another password: new connections use it");
             }
-            (last.password, last.trouble) = (password, None);
+            (last.password, last.read_error) = (password, None);
         }
-        Err(trouble) => {
-            if last.trouble.as_ref() != Some(&trouble) {
+        Err(read_error) => {
+            if last.read_error.as_ref() != Some(&read_error) {
                 tracing::warn!(
-                    trouble,
+                    read_error,
                     "the store's password file cannot be read: the password read before is used"
                 );
             }
-            last.trouble = Some(trouble);
+            last.read_error = Some(read_error);
         }
     }
 }
@@ -149,11 +149,11 @@ fn read_file(path: &Path) -> Result<String, String> {
     if !found.is_file() {
         return Err(format!("{}: it is no file any more", path.display()));
     }
-    read(path)
+    read_line(path)
 }
 
 /// What is in a file of one line; the line's end does not count.
-fn read(path: &Path) -> Result<String, String> {
+fn read_line(path: &Path) -> Result<String, String> {
     let name = path.display();
     let mut bytes = Vec::new();
     File::open(path)

@@ -2,18 +2,18 @@
 
 use super::*;
 
-fn place(text: &str) -> String {
-    Settings::parse(text).unwrap().place().to_string()
+fn topology(text: &str) -> String {
+    Settings::parse(text).unwrap().topology().to_string()
 }
 
 /// Every kind of store is written in one URL.
 #[test]
 fn every_kind_of_store_has_its_url() {
-    assert_eq!(place("redis://cache"), "redis://cache:6379");
-    assert_eq!(place("redis://[::1]:7000/3"), "redis://[::1]:7000");
-    assert_eq!(place("rediss://cache.internal:6380/"), "redis://cache.internal:6380");
-    assert_eq!(place("redis-cluster://a,b:7001,10.0.0.3"), "redis-cluster://a:6379,b:7001,10.0.0.3:6379");
-    assert_eq!(place("redis-sentinel://s1,s2:5000/main"), "redis-sentinel://s1:26379,s2:5000/main");
+    assert_eq!(topology("redis://cache"), "redis://cache:6379");
+    assert_eq!(topology("redis://[::1]:7000/3"), "redis://[::1]:7000");
+    assert_eq!(topology("rediss://cache.internal:6380/"), "redis://cache.internal:6380");
+    assert_eq!(topology("redis-cluster://a,b:7001,10.0.0.3"), "redis-cluster://a:6379,b:7001,10.0.0.3:6379");
+    assert_eq!(topology("redis-sentinel://s1,s2:5000/main"), "redis-sentinel://s1:26379,s2:5000/main");
     assert_eq!(Settings::parse("redis-sentinel://s1/main/4").unwrap().database, 4);
     assert_eq!(Settings::parse("redis://h/7").unwrap().database, 7);
     assert!(Settings::parse("rediss-cluster://a").unwrap().is_encrypted());
@@ -25,7 +25,7 @@ fn every_kind_of_store_has_its_url() {
 fn logins_are_percent_decoded() {
     let login = |text: &str| {
         let login = Settings::parse(text).unwrap().login.unwrap();
-        (login.user, login.password.known())
+        (login.user, login.password.last_read())
     };
     assert_eq!(login("redis://toll:p%40s%3As@h"), (Some("toll".to_owned()), "p@s:s".to_owned()));
     assert_eq!(login("redis://:word@h"), (None, "word".to_owned()));
@@ -36,18 +36,18 @@ fn logins_are_percent_decoded() {
 /// What cannot be is refused with what could.
 #[test]
 fn wrong_urls_say_what_would_be_accepted() {
-    let said = |text: &str| Settings::parse(text).unwrap_err().to_string();
-    assert!(said("http://h").contains("begins with `http`"));
-    assert!(said("cache:6379").contains("begins with redis://"));
-    assert!(said("redis://").contains("names no host"));
-    assert!(said("redis://h:0").contains("`h` with what follows it is not a host"));
-    assert!(said("redis://h:99999").contains("not a host"));
-    assert!(said("redis://[::1").contains("not a host"));
-    assert!(said("redis://a,b").contains("redis-cluster://"));
-    assert!(said("redis://h/x").contains("number of a database"));
-    assert!(said("redis-cluster://h/1").contains("only database 0"));
-    assert!(said("redis-sentinel://h").contains("/mymaster"));
-    assert!(said("redis://h?x=1").contains("`?`"));
+    let message = |text: &str| Settings::parse(text).unwrap_err().to_string();
+    assert!(message("http://h").contains("begins with `http`"));
+    assert!(message("cache:6379").contains("begins with redis://"));
+    assert!(message("redis://").contains("names no host"));
+    assert!(message("redis://h:0").contains("`h` with what follows it is not a host"));
+    assert!(message("redis://h:99999").contains("not a host"));
+    assert!(message("redis://[::1").contains("not a host"));
+    assert!(message("redis://a,b").contains("redis-cluster://"));
+    assert!(message("redis://h/x").contains("number of a database"));
+    assert!(message("redis-cluster://h/1").contains("only database 0"));
+    assert!(message("redis-sentinel://h").contains("/mymaster"));
+    assert!(message("redis://h?x=1").contains("`?`"));
 }
 
 /// Numbers and files are checked where they are given.
@@ -71,7 +71,7 @@ fn options_have_bounds() {
 fn nothing_secret_is_shown() {
     let settings =
         Settings::parse("redis://user:hunter2@h").unwrap().secret(b"correct horse battery").unwrap();
-    let shown = format!("{settings:?} {}", settings.place());
+    let shown = format!("{settings:?} {}", settings.topology());
     assert!(!shown.contains("hunter2") && !shown.contains("horse") && !shown.contains("user"), "{shown}");
     let errors = [
         "hunter2@h",
@@ -82,8 +82,8 @@ fn nothing_secret_is_shown() {
         "redis://user:hunter2",
     ];
     for text in errors {
-        let said = Settings::parse(text).unwrap_err().to_string();
-        assert!(!said.contains("hunter2"), "{said}");
+        let message = Settings::parse(text).unwrap_err().to_string();
+        assert!(!message.contains("hunter2"), "{message}");
     }
 }
 

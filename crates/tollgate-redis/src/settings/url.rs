@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use super::{Login, Password, SettingsError};
 
-const PORT: u16 = 6379;
-const SENTINEL_PORT: u16 = 26379;
+const PORT_DEFAULT: u16 = 6379;
+const SENTINEL_PORT_DEFAULT: u16 = 26379;
 /// Hosts that one URL may name.
 const HOSTS_MAX: usize = 64;
 /// The databases of one Redis are numbered by what its configuration says; none has more.
@@ -23,9 +23,9 @@ pub struct Host {
 
 /// Where the store is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Topology {
     /// One Redis.
-    Bare(Host),
+    Standalone(Host),
     /// A Redis Cluster, found through any of these.
     Cluster(Vec<Host>),
     /// One Redis out of several, named by sentinels.
@@ -37,8 +37,8 @@ pub enum Place {
     },
 }
 
-pub(super) struct Parsed {
-    pub(super) place: Place,
+pub(super) struct ParsedUrl {
+    pub(super) topology: Topology,
     pub(super) login: Option<Login>,
     pub(super) database: i64,
     pub(super) is_encrypted: bool,
@@ -64,14 +64,14 @@ impl fmt::Display for Host {
     }
 }
 
-impl Place {
+impl Topology {
     /// The hosts that the URL names.
     #[must_use]
     pub fn hosts(&self) -> &[Host] {
         match self {
-            Place::Bare(host) => std::slice::from_ref(host),
-            Place::Cluster(hosts) => hosts,
-            Place::Sentinel { sentinels, .. } => sentinels,
+            Topology::Standalone(host) => std::slice::from_ref(host),
+            Topology::Cluster(hosts) => hosts,
+            Topology::Sentinel { sentinels, .. } => sentinels,
         }
     }
 
@@ -79,35 +79,35 @@ impl Place {
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
-            Place::Bare(_) => "redis",
-            Place::Cluster(_) => "redis-cluster",
-            Place::Sentinel { .. } => "redis-sentinel",
+            Topology::Standalone(_) => "redis",
+            Topology::Cluster(_) => "redis-cluster",
+            Topology::Sentinel { .. } => "redis-sentinel",
         }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Topology {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}://", self.kind())?;
         for (position, host) in self.hosts().iter().enumerate() {
             write!(formatter, "{}{host}", if position == 0 { "" } else { "," })?;
         }
         match self {
-            Place::Sentinel { service, .. } => write!(formatter, "/{service}"),
-            Place::Bare(_) | Place::Cluster(_) => Ok(()),
+            Topology::Sentinel { service, .. } => write!(formatter, "/{service}"),
+            Topology::Standalone(_) | Topology::Cluster(_) => Ok(()),
         }
     }
 }
 
-pub(super) fn parse(text: &str) -> Result<Parsed, SettingsError> {
+pub(super) fn parse(text: &str) -> Result<ParsedUrl, SettingsError> {
     let scheme = |scheme: &str| SettingsError::Scheme(scheme.chars().take(20).collect());
     let Some((kind, rest)) = text.split_once("://") else {
         // Without a scheme all of it may be a password.
         return Err(scheme(""));
     };
     let (kind, is_encrypted) = match kind {
-        "redis" => ("bare", false),
-        "rediss" => ("bare", true),
+        "redis" => ("standalone", false),
+        "rediss" => ("standalone", true),
         "redis-cluster" => ("cluster", false),
         "rediss-cluster" => ("cluster", true),
         "redis-sentinel" => ("sentinel", false),
@@ -123,24 +123,24 @@ pub(super) fn parse(text: &str) -> Result<Parsed, SettingsError> {
     }
     let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
     let path = path.strip_suffix('/').unwrap_or(path);
-    let port = if kind == "sentinel" { SENTINEL_PORT } else { PORT };
+    let port = if kind == "sentinel" { SENTINEL_PORT_DEFAULT } else { PORT_DEFAULT };
     let mut hosts = parse_hosts(hosts, port)?;
-    let (place, database) = match kind {
-        "bare" => {
+    let (topology, database) = match kind {
+        "standalone" => {
             let first = hosts.swap_remove(0);
             if !hosts.is_empty() {
                 return Err(SettingsError::Hosts("a redis:// or rediss:// URL"));
             }
-            (Place::Bare(first), parse_database(path)?)
+            (Topology::Standalone(first), parse_database(path)?)
         }
-        "cluster" if path.is_empty() => (Place::Cluster(hosts), 0),
+        "cluster" if path.is_empty() => (Topology::Cluster(hosts), 0),
         "cluster" => return Err(SettingsError::Path("of a cluster nothing follows: it has only database 0")),
         _ => parse_service(hosts, path)?,
     };
-    Ok(Parsed { place, login, database, is_encrypted })
+    Ok(ParsedUrl { topology, login, database, is_encrypted })
 }
 
-fn parse_service(sentinels: Vec<Host>, path: &str) -> Result<(Place, i64), SettingsError> {
+fn parse_service(sentinels: Vec<Host>, path: &str) -> Result<(Topology, i64), SettingsError> {
     let (service, database) = path.split_once('/').unwrap_or((path, ""));
     let named = !service.is_empty() && service.chars().all(|letter| letter.is_ascii_graphic());
     if !named {
@@ -148,7 +148,7 @@ fn parse_service(sentinels: Vec<Host>, path: &str) -> Result<(Place, i64), Setti
             "a sentinel URL names the service that they watch, as in redis-sentinel://one,two,three/mymaster",
         ));
     }
-    Ok((Place::Sentinel { sentinels, service: service.to_owned() }, parse_database(database)?))
+    Ok((Topology::Sentinel { sentinels, service: service.to_owned() }, parse_database(database)?))
 }
 
 fn parse_database(text: &str) -> Result<i64, SettingsError> {
@@ -170,7 +170,7 @@ fn parse_hosts(text: &str, port: u16) -> Result<Vec<Host>, SettingsError> {
     Ok(hosts)
 }
 
-fn parse_host(text: &str, usual_port: u16) -> Result<Host, SettingsError> {
+fn parse_host(text: &str, default_port: u16) -> Result<Host, SettingsError> {
     // What stands after a colon may be a password that lacks its @host: it is not repeated.
     let shown = text.split(':').next().unwrap_or_default();
     let wrong = || SettingsError::Host(format!("`{shown}` with what follows it is not a host"));
@@ -190,7 +190,7 @@ fn parse_host(text: &str, usual_port: u16) -> Result<Host, SettingsError> {
     }
     let port = match port {
         Some(port) => port.parse::<u16>().ok().filter(|&port| port > 0).ok_or_else(wrong)?,
-        None => usual_port,
+        None => default_port,
     };
     Ok(Host { name: name.to_owned(), port })
 }

@@ -8,37 +8,38 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
-use crate::link::{Failure, Link, Pending, Time};
-use crate::script::Asked;
+use crate::client::{Client, PendingReply};
+use crate::reply::Failure;
+use crate::script::{EncodedRequest, InjectedTime};
 
 /// Corrections that may be on their way at a time.
 const WAITING_MAX: u64 = 10_000;
 /// How long one is tried, and how long each try may take at least.
 const AGE_MAX: Duration = Duration::from_secs(1);
-const TRY: Duration = Duration::from_millis(100);
+const TIMEOUT_MIN: Duration = Duration::from_millis(100);
 /// The pause before it is tried again.
 const PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) struct Corrections {
-    link: Link,
+    client: Client,
     runtime: Handle,
     /// How long each try may take.
-    patience: Duration,
+    timeout: Duration,
     waiting: Arc<AtomicU64>,
 }
 
 /// Counts one as long as it lives, whatever becomes of its task.
-struct Counted(Arc<AtomicU64>);
+struct WaitingGuard(Arc<AtomicU64>);
 
-impl Drop for Counted {
+impl Drop for WaitingGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Corrections {
-    pub(super) fn new(link: Link, runtime: Handle, deadline: Duration) -> Self {
-        Self { link, runtime, patience: TRY.max(deadline), waiting: Arc::default() }
+    pub(super) fn new(client: Client, runtime: Handle, deadline: Duration) -> Self {
+        Self { client, runtime, timeout: TIMEOUT_MIN.max(deadline), waiting: Arc::default() }
     }
 
     pub(super) fn waiting(&self) -> u64 {
@@ -46,22 +47,27 @@ impl Corrections {
     }
 
     /// Sends it, and again as long as it provably was not executed: twice would be a gift.
-    pub(super) fn send(&self, asked: Asked, time: Time) {
-        let first = self.link.begin(asked.clone(), time, Instant::now() + self.patience);
-        self.follow(asked, first, time);
+    pub(super) fn send(&self, request: EncodedRequest, time: InjectedTime) {
+        let first = self.client.submit(request.clone(), time, Instant::now() + self.timeout);
+        self.follow(request, first, time);
     }
 
     /// Does the same for one that is already lined up.
-    pub(super) fn follow(&self, asked: Asked, first: Result<Pending, Failure>, time: Time) {
+    pub(super) fn follow(
+        &self,
+        request: EncodedRequest,
+        first: Result<PendingReply, Failure>,
+        time: InjectedTime,
+    ) {
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= WAITING_MAX {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             tracing::warn!("too many units are on their way back to the store; some stay taken");
             return;
         }
-        let counted = Counted(Arc::clone(&self.waiting));
-        let (link, patience) = (self.link.clone(), self.patience);
+        let guard = WaitingGuard(Arc::clone(&self.waiting));
+        let (client, timeout) = (self.client.clone(), self.timeout);
         self.runtime.spawn(async move {
-            let _counted = counted;
+            let _counted = guard;
             let began = Instant::now();
             let mut pending = first;
             loop {
@@ -78,7 +84,7 @@ impl Corrections {
                     }
                     Err(_) => sleep(PAUSE).await,
                 }
-                pending = link.begin(asked.clone(), time, Instant::now() + patience);
+                pending = client.submit(request.clone(), time, Instant::now() + timeout);
             }
         });
     }

@@ -8,7 +8,7 @@ use tollgate::together::together;
 use tollgate::{Quota, Timestamp};
 
 use super::{RedisStore, share_a_slot, unanswered};
-use crate::script::{Heard, Question, Receipt};
+use crate::script::{Receipt, ScriptRequest, ScriptResponse};
 
 impl Lender for RedisStore {
     type Receipt = Receipt;
@@ -23,18 +23,19 @@ impl Lender for RedisStore {
             return Ok(Loans::new());
         }
         let is_plain = wants.iter().all(LeaseRequest::is_empty);
-        if is_plain || (self.link.is_cluster() && !share_a_slot(charges)) {
-            return self.lend_apart(charges, wants, now).await;
+        if is_plain || (self.client.is_cluster() && !share_a_slot(charges)) {
+            return self.charge_then_lend(charges, wants, now).await;
         }
         let deadline = Instant::now() + self.deadline;
-        let mut question = Question::lending(charges, wants, now);
-        match self.converse(&mut question, charges, now, deadline).await? {
-            Heard::Lent(lent) => {
-                let each = charges.iter().zip(wants).zip(&lent.answers).zip(&lent.units).zip(&lent.crowds);
+        let mut request = ScriptRequest::lending(charges, wants, now);
+        match self.exchange(&mut request, charges, now, deadline).await? {
+            ScriptResponse::Lent(lent) => {
+                let each =
+                    charges.iter().zip(wants).zip(&lent.answers).zip(&lent.units).zip(&lent.fleet_demands);
                 Ok(each
                     .map(|((((charge, want), answer), &extra), &fleet_demand)| {
                         if want.is_empty() {
-                            return plain(*answer);
+                            return without_loan(*answer);
                         }
                         let window = window_of(charge.quota(), answer, lent.now);
                         let receipt = Receipt::of(charge);
@@ -67,7 +68,8 @@ impl Lender for RedisStore {
         now: Timestamp,
     ) -> Result<(), StoreFailure> {
         let deadline = Instant::now() + self.deadline.max(super::CORRECTION);
-        let pending = self.link.begin(receipt.back(units, acquired_at, now), self.time(now), deadline);
+        let pending =
+            self.client.submit(receipt.refund_request(units, acquired_at, now), self.time(now), deadline);
         let value = pending.map_err(unanswered)?.answer().await.map_err(unanswered)?;
         if Receipt::is_done(&value) { Ok(()) } else { Err(StoreFailure::Superseded) }
     }
@@ -82,21 +84,21 @@ impl RedisStore {
         now: Timestamp,
         deadline: Instant,
     ) -> Result<Loan<Receipt>, StoreFailure> {
-        let asked = receipt.more(want, now);
-        let pending = self.link.begin(asked, self.time(now), deadline);
+        let request = receipt.lend_request(want, now);
+        let pending = self.client.submit(request, self.time(now), deadline);
         let value = pending.map_err(unanswered)?.answer().await.map_err(unanswered)?;
-        let lent = receipt.heard(&value).ok_or(StoreFailure::Superseded)?;
+        let lent = receipt.read_lent(&value).ok_or(StoreFailure::Superseded)?;
         let (Some(answer), Some(&extra)) = (lent.answers.first(), lent.units.first()) else {
             return Err(StoreFailure::Unanswered);
         };
-        let fleet_demand = lent.crowds.first().copied().flatten();
+        let fleet_demand = lent.fleet_demands.first().copied().flatten();
         let window = window_of(receipt.quota(), answer, lent.now);
         let receipt = Some(receipt.clone());
         Ok(Loan { answer: *answer, extra, window: Some(window), receipt, fleet_demand })
     }
 
     /// Charges, and then borrows of each counter for itself: in several slots, or where nobody wants more.
-    async fn lend_apart(
+    async fn charge_then_lend(
         &self,
         charges: &[Charge<'_>],
         wants: &[LeaseRequest],
@@ -107,7 +109,7 @@ impl RedisStore {
         let is_admitted = charges.iter().zip(&answers).all(|(charge, answer)| {
             charge.stance() == tollgate::Stance::Shadow || answer.outcome.is_allowed()
         });
-        let mut loans: Loans<Receipt> = answers.into_iter().map(plain).collect();
+        let mut loans: Loans<Receipt> = answers.into_iter().map(without_loan).collect();
         // All at once, and within the time that the charge left.
         let each = charges.iter().zip(wants).zip(&loans).map(|((charge, &want), loan)| {
             // Who was denied only tells.
@@ -132,6 +134,6 @@ impl RedisStore {
 }
 
 /// The loan of a charge that nobody wanted more of.
-fn plain(answer: Answer) -> Loan<Receipt> {
+fn without_loan(answer: Answer) -> Loan<Receipt> {
     Loan { answer, extra: 0, window: None, receipt: None, fleet_demand: None }
 }

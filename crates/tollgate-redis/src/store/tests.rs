@@ -4,11 +4,11 @@ use tollgate::policy::{Cost, Limit, LimitBuilder};
 use tollgate::{CheckRequest, Clock, Engine, Policy, Quota, Rate, Source};
 
 use super::*;
-use crate::link::tests::server::Server;
-use crate::link::tests::until;
+use crate::client::tests::server::Server;
+use crate::client::tests::until;
 
 fn settings(url: &str) -> Settings {
-    let settings = Settings::parse(url).unwrap().patient();
+    let settings = Settings::parse(url).unwrap().long_deadline();
     settings.secret(b"sixteen bytes, or more").unwrap()
 }
 

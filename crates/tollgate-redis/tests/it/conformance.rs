@@ -75,7 +75,7 @@ fn inside_tls_it_conforms() {
     let server = Plan::new(Program::Redis).tls().start();
     let (port, [authority, certificate, key]) = server.tls();
     let files = tollgate_redis::TlsFiles {
-        authorities: Some(authority.into()),
+        ca: Some(authority.into()),
         certificate: Some(certificate.into()),
         key: Some(key.into()),
     };

@@ -94,7 +94,7 @@ async fn ask(node: &Node, key: &str, clock: &Clock) -> (bool, bool) {
 fn node(url: &str, quota: &Quota) -> Node {
     let limit = Limit::new("limit", quota.clone()).by(["key"]).consistency(Consistency::Leased);
     let policy = Policy::new(vec![limit.lease(50_000, Ticks::from_millis(250))]).unwrap();
-    let store = RedisStore::connect(settings(url).patient().nodes(Nodes::Fixed(3)).unwrap()).unwrap();
+    let store = RedisStore::connect(settings(url).long_deadline().nodes(Nodes::Fixed(3)).unwrap()).unwrap();
     Engine::with_store(policy, LeasedStore::new(store, 10_000), secret())
 }
 
@@ -226,7 +226,8 @@ fn lends_as_memory_does(url: &str, steps: u64, told_of: impl Fn(LeaseReport) -> 
     let start = tollgate::Timestamp::from_unix_seconds(1_700_000_000);
     let lending = MemoryLender::new(MemoryStore::new(16 << 20, start), 2);
     let inside = runtime.enter();
-    let store = RedisStore::connect(settings(url).patient().told_time().nodes(Nodes::Fixed(2)).unwrap());
+    let store =
+        RedisStore::connect(settings(url).long_deadline().injected_time().nodes(Nodes::Fixed(2)).unwrap());
     let real = Engine::with_store(all(&quotas), LeasedStore::new(store.unwrap(), 10_000), secret());
     drop(inside);
     let model = Engine::with_store(all(&quotas), LeasedStore::new(lending, 10_000), secret());

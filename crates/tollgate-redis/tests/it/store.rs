@@ -106,7 +106,7 @@ pub(crate) fn secret() -> Secret {
 
 /// A store that waits, whatever else the machine does.
 pub(crate) fn connect(url: &str) -> Shared {
-    ready(settings(url).patient())
+    ready(settings(url).long_deadline())
 }
 
 /// A store that is told the time.
@@ -115,7 +115,7 @@ pub(crate) fn told(url: &str) -> Shared {
 }
 
 pub(crate) fn told_with(settings: Settings) -> Shared {
-    ready(settings.patient().told_time())
+    ready(settings.long_deadline().injected_time())
 }
 
 /// Connects inside of the current runtime, and returns once every shard can be asked.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tollgate::policy::{Cost, Limit, LimitBuilder, OnStoreFailure};
 use tollgate::{CheckRequest, Clock, Engine, Policy, Quota, Rate, Source};
-use tollgate_redis::{BreakerState, Class, Nodes, RedisStore, Settings, TlsFiles};
+use tollgate_redis::{BreakerState, Nodes, RedisStore, ReplyClass, Settings, TlsFiles};
 
 use crate::cluster::Cluster;
 use crate::scratch::among_others;
@@ -84,7 +84,7 @@ async fn slots_apart_are_charged_together() {
     let _others = among_others();
     let cluster = Cluster::calm(Program::Redis);
     let engine = engine(
-        settings(&cluster.url()).patient(),
+        settings(&cluster.url()).long_deadline(),
         vec![bucket("user", "user", 100), bucket("tenant", "tenant", 10)],
     );
     let clock = Clock::precise();
@@ -116,7 +116,7 @@ async fn a_part_that_is_away_costs_the_others_nothing() {
     let _others = among_others();
     let mut cluster = Cluster::start(Program::Redis);
     let deny = |name: &str| bucket(name, name, 100).on_store_failure(OnStoreFailure::Deny);
-    let engine = engine(settings(&cluster.url()).patient(), vec![deny("user"), deny("tenant")]);
+    let engine = engine(settings(&cluster.url()).long_deadline(), vec![deny("user"), deny("tenant")]);
     let clock = Clock::precise();
     is_mapped(&engine).await;
     let names: Vec<(String, String)> = (0..40).map(|pair| (format!("u{pair}"), format!("t{pair}"))).collect();
@@ -168,7 +168,7 @@ async fn a_part_that_is_away_costs_the_others_nothing() {
 async fn keys_all_over_a_cluster_are_counted_exactly() {
     let _others = among_others();
     let cluster = Cluster::calm(Program::Redis);
-    let engine = Arc::new(engine(settings(&cluster.url()).patient(), vec![bucket("user", "user", 5)]));
+    let engine = Arc::new(engine(settings(&cluster.url()).long_deadline(), vec![bucket("user", "user", 5)]));
     let clock = Arc::new(Clock::precise());
     is_mapped(&engine).await;
     let tasks: Vec<_> = (0..64)
@@ -265,14 +265,15 @@ async fn slots_move_under_load() {
     let _others = among_others();
     let cluster = Cluster::calm(Program::Redis);
     // A day's units of which none comes back while the test runs.
-    let engine = Arc::new(engine(settings(&cluster.url()).patient(), vec![slow_bucket()]));
+    let engine = Arc::new(engine(settings(&cluster.url()).long_deadline(), vec![slow_bucket()]));
     is_mapped(&engine).await;
     let load = Load::start(&engine);
     let (from, to) = (cluster.primary_of(0), cluster.primary_of(16_383));
     cluster.reshard(300, from, to);
     let (exact, other) = load.end().await;
     let report = engine.store().report();
-    let redirected = report.failures[Class::Moved as usize].1 + report.failures[Class::Ask as usize].1;
+    let redirected =
+        report.failures[ReplyClass::Moved as usize].1 + report.failures[ReplyClass::Ask as usize].1;
     assert!(redirected > 0, "no slot moved under the load");
     assert_eq!(other, 0, "{exact} decided by the store; {report:?}");
     is_well(&engine).await;
@@ -349,19 +350,19 @@ async fn tls_is_spoken() {
     let (port, [authority, certificate, key]) = server.tls();
     let url = format!("rediss://127.0.0.1:{port}");
     let files = TlsFiles {
-        authorities: Some(authority.clone().into()),
+        ca: Some(authority.clone().into()),
         certificate: Some(certificate.into()),
         key: Some(key.into()),
     };
     let limits = || vec![bucket("user", "user", MANY)];
-    let good = engine(settings(&url).patient().tls(files.clone()).unwrap(), limits());
+    let good = engine(settings(&url).long_deadline().tls(files.clone()).unwrap(), limits());
     is_well(&good).await;
     assert_eq!(check(&good, &Clock::precise(), "u", "t", 1).await, (true, true));
 
-    let strangers = TlsFiles { authorities: None, ..files.clone() };
-    let anonymous = TlsFiles { authorities: Some(authority.into()), ..TlsFiles::default() };
+    let strangers = TlsFiles { ca: None, ..files.clone() };
+    let anonymous = TlsFiles { ca: Some(authority.into()), ..TlsFiles::default() };
     for files in [strangers, anonymous] {
-        let bad = engine(settings(&url).patient().tls(files).unwrap(), limits());
+        let bad = engine(settings(&url).long_deadline().tls(files).unwrap(), limits());
         eventually("the connection is refused", || bad.store().report().connection_failures > 0).await;
         assert!(!check(&bad, &Clock::precise(), "u", "t", 1).await.1);
         let error = bad.store().report().shards[0].last_error.clone();
@@ -374,7 +375,7 @@ async fn tls_is_spoken() {
 async fn a_fleet_finds_itself() {
     let _others = among_others();
     let server = Server::redis();
-    let plain = || Settings::parse(&server.url()).unwrap().patient();
+    let plain = || Settings::parse(&server.url()).unwrap().long_deadline();
     let stores: Vec<_> = (0..3).map(|_| RedisStore::connect(plain()).unwrap()).collect();
     let policy = || Policy::new(vec![bucket("user", "user", 10)]).unwrap();
     let clock = Clock::precise();

@@ -95,7 +95,7 @@ impl Opened {
         };
         let watch = match &choice {
             Choice::Memory => None,
-            Choice::Shared(shared) => Some(Watch::new(shared.settings.place().to_string())),
+            Choice::Shared(shared) => Some(Watch::new(shared.settings.topology().to_string())),
         };
         let engine = match (choice, snapshot) {
             (Choice::Memory, Some(snapshot)) => {

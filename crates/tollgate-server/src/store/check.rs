@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use redis::{ClientTlsConfig, TlsCertificates};
-use tollgate_redis::{Host, Place, Settings};
+use tollgate_redis::{Host, Settings, Topology};
 
 use super::choice;
 use super::keys::bytes;
@@ -75,10 +75,7 @@ fn prepared(arguments: &StoreCheckArguments) -> Result<Prepared, String> {
     let read = |path: &Option<PathBuf>| path.as_deref().map(bytes).transpose();
     let client_tls = read(&files.certificate)?.zip(read(&files.key)?);
     let client_tls = client_tls.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
-    Ok(Prepared {
-        certificates: TlsCertificates { client_tls, root_cert: read(&files.authorities)? },
-        settings,
-    })
+    Ok(Prepared { certificates: TlsCertificates { client_tls, root_cert: read(&files.ca)? }, settings })
 }
 
 async fn inspect(Prepared { settings, certificates }: &Prepared) -> Report {
@@ -86,7 +83,7 @@ async fn inspect(Prepared { settings, certificates }: &Prepared) -> Report {
     let is_secure = settings.is_encrypted();
     let password = password.as_deref();
     let entrance = Entrance { user, password, database: settings.database(), is_secure, certificates };
-    let deadline = settings.patience();
+    let deadline = settings.timeout();
     let mut lines = Vec::new();
     if settings.is_exposed() {
         let line = Line::new(
@@ -96,10 +93,10 @@ async fn inspect(Prepared { settings, certificates }: &Prepared) -> Report {
         );
         lines.push(line.cured_by("let the store speak TLS (tls-port), and write rediss://"));
     }
-    match settings.place() {
-        Place::Bare(host) => lines.extend(single(host, Kind::Single, &entrance, deadline).await),
-        Place::Cluster(hosts) => lines.extend(whole(hosts, &entrance, deadline).await),
-        Place::Sentinel { sentinels, service } => {
+    match settings.topology() {
+        Topology::Standalone(host) => lines.extend(single(host, Kind::Single, &entrance, deadline).await),
+        Topology::Cluster(hosts) => lines.extend(whole(hosts, &entrance, deadline).await),
+        Topology::Sentinel { sentinels, service } => {
             // Sentinels have no databases, and users of their own if any.
             let plain = Entrance { user: None, password: None, database: 0, ..entrance };
             let (found, primary) = sentinel::look(sentinels, service, &plain).await;
@@ -109,7 +106,7 @@ async fn inspect(Prepared { settings, certificates }: &Prepared) -> Report {
             }
         }
     }
-    let place = settings.place().to_string();
+    let place = settings.topology().to_string();
     Report::new(if is_secure { place.replacen("redis", "rediss", 1) } else { place }, lines)
 }
 

@@ -62,7 +62,7 @@ impl Shared {
     pub(crate) fn line(&self) -> String {
         let settings = &self.settings;
         let tls = if settings.is_encrypted() { ", over TLS" } else { "" };
-        format!("{}{tls}, each decision within {} ms", settings.place(), settings.patience().as_millis())
+        format!("{}{tls}, each decision within {} ms", settings.topology(), settings.timeout().as_millis())
     }
 
     /// An engine that counts there. It begins to connect, and does not wait for it.
@@ -157,7 +157,7 @@ pub(crate) fn settings(url: &str, entrance: &EntranceArguments) -> Result<Settin
         None => {}
     }
     let files = TlsFiles {
-        authorities: entrance.store_ca.clone(),
+        ca: entrance.store_ca.clone(),
         certificate: entrance.store_cert.clone(),
         key: entrance.store_key.clone(),
     };
@@ -210,12 +210,12 @@ mod tests {
         assert!(matches!(Choice::of(&given("memory"), &document("url: redis://h")), Ok(Choice::Memory)));
         let file = document("{url: 'redis://filed', deadline: 7ms, nodes: 4, min_nodes: 2}");
         let from_file = shared(&StoreArguments::default(), &file);
-        assert_eq!(from_file.settings.place().to_string(), "redis://filed:6379");
-        assert_eq!((from_file.settings.patience(), from_file.min_nodes), (Duration::from_millis(7), Some(2)));
+        assert_eq!(from_file.settings.topology().to_string(), "redis://filed:6379");
+        assert_eq!((from_file.settings.timeout(), from_file.min_nodes), (Duration::from_millis(7), Some(2)));
         let typed = StoreArguments { store_deadline: store_deadline("3ms").ok(), ..given("redis://typed") };
         let both = shared(&typed, &file);
-        assert_eq!(both.settings.place().to_string(), "redis://typed:6379");
-        assert_eq!((both.settings.patience(), both.min_nodes), (Duration::from_millis(3), Some(2)));
+        assert_eq!(both.settings.topology().to_string(), "redis://typed:6379");
+        assert_eq!((both.settings.timeout(), both.min_nodes), (Duration::from_millis(3), Some(2)));
     }
 
     /// What cannot be is told with what could, and never with what may be a password.

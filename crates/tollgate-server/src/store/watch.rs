@@ -8,7 +8,7 @@ use serde::Serialize;
 use tollgate::algorithm::fixed_window::Align;
 use tollgate::lease::LeaseReport;
 use tollgate::{Engine, Source, StandIn, Ticks, Timestamp};
-use tollgate_redis::{BreakerState, Class, LATENCY_BOUNDS, Report, ShardReport, UnservedSlot};
+use tollgate_redis::{BreakerState, LATENCY_BOUNDS, ReplyClass, Report, ShardReport, UnservedSlot};
 
 use super::Stores;
 use crate::service::Service;
@@ -237,7 +237,7 @@ async fn settle_of(engine: &Engine<Stores>, service: &Service) {
 fn unserved(unserved: &UnservedSlot) -> String {
     let UnservedSlot { slot, class } = unserved;
     let how = match class {
-        Class::NoConnection => "no node has it",
+        ReplyClass::NoConnection => "no node has it",
         _ => "it is half migrated, and no node answers for all of its keys",
     };
     format!("slot {slot}: {how} ({}); finish or undo that with `redis-cli --cluster fix`", class.name())

@@ -10,7 +10,7 @@ use tollgate::{CheckRequest, Engine, MemoryStore, Policy, Quota, Rate, Secret, T
 
 use super::server::Server;
 use super::twin::mark;
-use crate::script::{Heard, Operation, Question};
+use crate::script::{Operation, ScriptRequest, ScriptResponse};
 
 const START: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
@@ -24,16 +24,16 @@ struct Batching {
 impl Store for Batching {
     async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
         charges.iter().for_each(mark);
-        let mut question = Question::new(Operation::Charge, charges, now);
-        let asked = vec![question.asked().unwrap(); self.times];
+        let mut request = ScriptRequest::new(Operation::Charge, charges, now);
+        let asked = vec![request.encode().unwrap(); self.times];
         let value = self.server.call(&asked, &now.unix_micros().to_string()).await.unwrap();
         let Value::Array(values) = value else { panic!("{value:?}") };
         assert_eq!(values.len(), self.times);
         let mut last = Answers::new();
         for value in values {
             last = self.memory.charge_now(charges, now)?;
-            assert_eq!(question.hear(&value), Heard::Answers(last.clone()));
-            question = Question::new(Operation::Charge, charges, now);
+            assert_eq!(request.interpret(&value), ScriptResponse::Answers(last.clone()));
+            request = ScriptRequest::new(Operation::Charge, charges, now);
         }
         Ok(last)
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use redis::Pipeline;
 use tollgate::{Ticks, Timestamp};
 
-use super::direct::{Whose, engine, quotas, take};
+use super::direct::{ClockSource, engine, quotas, take};
 use super::server::Server;
 use crate::key::Key;
 use crate::script::Operation;
@@ -58,7 +58,7 @@ async fn a_key_costs_little() {
     let mut table =
         format!("{timestamp} string TAT\n{hash} hash of two fields\n{least} nothing but a number\n");
     for (name, quota) in quotas() {
-        let engine = engine(&server, &quota, Whose::Told, Operation::Charge);
+        let engine = engine(&server, &quota, ClockSource::Injected, Operation::Charge);
         let mut bytes = [0; 2];
         for (bytes, units) in bytes.iter_mut().zip([1, 9]) {
             for unit in 0..units {

@@ -14,18 +14,18 @@ use tollgate::{CheckRequest, Decision, Engine, Policy, Quota, Rate, Secret, Time
 use super::server::Server;
 use super::twin::mark;
 use crate::key::Key;
-use crate::script::{Heard, Operation, Question};
+use crate::script::{Operation, ScriptRequest, ScriptResponse};
 
-/// Whose clock counts.
+/// ClockSource clock counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Whose {
+pub(crate) enum ClockSource {
     Redis,
-    Told,
+    Injected,
 }
 
 pub(crate) struct Direct {
     pub(crate) server: Arc<Server>,
-    whose: Whose,
+    clock_source: ClockSource,
     /// What a charge is made of; where it is a debit, a look follows.
     operation: Operation,
     /// The key that was last charged.
@@ -36,18 +36,18 @@ impl Direct {
     async fn ask(&self, operation: Operation, charges: &[Charge<'_>], now: Timestamp) -> Answers {
         charges.iter().for_each(mark);
         *self.key.lock().unwrap() = charges.first().map(Key::of);
-        let mut question = Question::new(operation, charges, now);
+        let mut request = ScriptRequest::new(operation, charges, now);
         loop {
-            let time = match self.whose {
-                Whose::Redis => String::new(),
-                Whose::Told => now.unix_micros().to_string(),
+            let time = match self.clock_source {
+                ClockSource::Redis => String::new(),
+                ClockSource::Injected => now.unix_micros().to_string(),
             };
-            let value = self.server.call(&[question.asked().unwrap()], &time).await.unwrap();
+            let value = self.server.call(&[request.encode().unwrap()], &time).await.unwrap();
             let Value::Array(values) = value else { panic!("{value:?}") };
-            match question.hear(&values[0]) {
-                Heard::Answers(answers) => return answers,
-                Heard::Done => return Answers::new(),
-                Heard::Again => {}
+            match request.interpret(&values[0]) {
+                ScriptResponse::Answers(answers) => return answers,
+                ScriptResponse::Done => return Answers::new(),
+                ScriptResponse::Resend => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -81,11 +81,11 @@ impl Store for Direct {
 pub(crate) fn engine(
     server: &Arc<Server>,
     quota: &Quota,
-    whose: Whose,
+    clock_source: ClockSource,
     operation: Operation,
 ) -> Engine<Direct> {
     let limit = Limit::new("limit", quota.clone()).by(["key"]).cost(Cost::Asked);
-    let store = Direct { server: Arc::clone(server), whose, operation, key: Mutex::default() };
+    let store = Direct { server: Arc::clone(server), clock_source, operation, key: Mutex::default() };
     Engine::with_store(Policy::new(vec![limit]).unwrap(), store, Secret::random())
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tollgate::{Clock, Quota, Ticks, Timestamp};
 
-use super::direct::{Whose, engine, quotas, take};
+use super::direct::{ClockSource, engine, quotas, take};
 use super::server::Server;
 use crate::script::Operation;
 
@@ -23,7 +23,7 @@ fn millis(ticks: Ticks) -> Duration {
 async fn keys_live_as_long_as_their_states() {
     let server = Arc::new(Server::start().await);
     for (name, quota) in quotas() {
-        let engine = engine(&server, &quota, Whose::Redis, Operation::Charge);
+        let engine = engine(&server, &quota, ClockSource::Redis, Operation::Charge);
         for (step, cost) in [1, 3, 2, 0, 9].into_iter().enumerate() {
             let since = Instant::now();
             let decision = take(&engine, "k", cost, Clock::precise().now()).await;
@@ -47,7 +47,7 @@ async fn keys_live_as_long_as_their_states() {
 async fn what_is_as_if_never_used_leaves_no_key() {
     let server = Arc::new(Server::start().await);
     for (name, quota) in quotas() {
-        let engine = engine(&server, &quota, Whose::Redis, Operation::Charge);
+        let engine = engine(&server, &quota, ClockSource::Redis, Operation::Charge);
         let request = tollgate::CheckRequest::new().with("key", "k").unwrap().cost(3).unwrap();
         // A leaky bucket gives nothing back to who has its turn.
         let gives_back = !matches!(quota, tollgate::Quota::LeakyBucket(_));
@@ -77,7 +77,7 @@ async fn debits_take_what_is_there() {
         if matches!(quota, Quota::Concurrency(_)) {
             continue;
         }
-        let engine = engine(&server, &quota, Whose::Told, Operation::Debit);
+        let engine = engine(&server, &quota, ClockSource::Injected, Operation::Debit);
         let mut left = Vec::new();
         for cost in [3, 0, 4, 9, 1, 1 << 40] {
             let decision = take(&engine, "k", cost, now).await;

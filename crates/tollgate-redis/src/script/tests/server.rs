@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::script::{Asked, SOURCE};
+use crate::script::{EncodedRequest, SOURCE};
 
 /// How often a server is tried to be started: somebody else may take the port.
 const STARTS_MAX: u32 = 10;
@@ -49,8 +49,8 @@ impl Server {
                 if child.try_wait().unwrap().is_some() {
                     break;
                 }
-                let patience = Some(Duration::from_secs(30));
-                let config = redis::AsyncConnectionConfig::new().set_response_timeout(patience);
+                let timeout = Some(Duration::from_secs(30));
+                let config = redis::AsyncConnectionConfig::new().set_response_timeout(timeout);
                 if let Ok(connection) = client.get_multiplexed_async_connection_with_config(&config).await {
                     return Self { child, connection, script: redis::Script::new(SOURCE) };
                 }
@@ -62,7 +62,7 @@ impl Server {
     }
 
     /// Asks several requests in one call.
-    pub(crate) async fn call(&self, asked: &[Asked], time: &str) -> redis::RedisResult<Value> {
+    pub(crate) async fn call(&self, asked: &[EncodedRequest], time: &str) -> redis::RedisResult<Value> {
         let time = time.parse().ok().map(tollgate::Timestamp::from_unix_micros);
         crate::script::command("EVAL", SOURCE, asked.iter(), time)
             .query_async(&mut self.connection.clone())

@@ -10,7 +10,7 @@ use tollgate::store::{Hold, Store, StoreFailure};
 use tollgate::{MemoryStore, Quota, Timestamp};
 
 use super::server::Server;
-use crate::script::{Heard, Operation, Question, Tag};
+use crate::script::{Operation, ScriptRequest, ScriptResponse, Tag};
 
 /// Memory of a size in which no key is forgotten.
 const BYTES: u64 = 64 << 20;
@@ -57,21 +57,25 @@ impl Twin {
     ) -> Option<Answers> {
         charges.iter().for_each(|charge| self.tag(charge));
         self.note(operation, charges, now);
-        let mut question = Question::new(operation, charges, now);
+        let mut request = ScriptRequest::new(operation, charges, now);
         loop {
-            let asked = question.asked().unwrap();
+            let asked = request.encode().unwrap();
             let time = now.unix_micros().to_string();
             let value = self.server.call(std::slice::from_ref(&asked), &time).await.unwrap();
             let Value::Array(values) = value else { panic!("{value:?} is no array") };
-            match question.hear(&values[0]) {
-                Heard::Answers(answers) => return Some(answers),
-                Heard::Done => return None,
-                Heard::Again => {}
-                Heard::LookUp(place, tag) => {
+            match request.interpret(&values[0]) {
+                ScriptResponse::Answers(answers) => return Some(answers),
+                ScriptResponse::Done => return None,
+                ScriptResponse::Resend => {}
+                ScriptResponse::LookUpTag(place, tag) => {
                     let quotas = self.quotas.lock().unwrap();
                     let known = &quotas[&charges[place].family().id()][usize::from(tag.get() - 100)];
-                    // Memory gives nothing back to a counter whose quota it has forgotten: it was idle.
-                    question.tell(place, tag, Some(&known.1).filter(|_| operation != Operation::Refund));
+                    // Memory gives nothing back to a counter clock_source quota it has forgotten: it was idle.
+                    request.provide_quota(
+                        place,
+                        tag,
+                        Some(&known.1).filter(|_| operation != Operation::Refund),
+                    );
                 }
                 other => panic!("{other:?} to {charges:?}"),
             }

@@ -155,7 +155,7 @@ pub(super) fn is_child() -> bool {
     let runtime = new_runtime();
     let _inside = runtime.enter();
     let part = Part::read(&words);
-    let store = RedisStore::connect(settings(&part.url).patient()).unwrap();
+    let store = RedisStore::connect(settings(&part.url).long_deadline()).unwrap();
     let node = Node::new(policy(), store, &part.ledger);
     until("the store is connected", || node.engine.store().store().is_prepared().then_some(()));
     say("ready");

@@ -19,38 +19,38 @@ fn error(text: &str) -> Does {
 }
 
 /// A fake that answers script calls with this error, always.
-async fn failing(text: &'static str) -> (Fake, Link) {
+async fn failing(text: &'static str) -> (Fake, Client) {
     let fake = Fake::playing(move |words| match words[0].as_str() {
         "EVALSHA" | "EVAL" => error(text),
         _ => error("ERR unknown command"),
     })
     .await;
-    let link = linked(&fake.url());
-    (fake, link)
+    let client = client_for(&fake.url());
+    (fake, client)
 }
 
 /// Errors that prove that nothing was executed say so, are not sent again, and open the breaker or not as their class says.
 #[tokio::test]
 async fn errors_are_told_by_class_and_not_repeated() {
     let cases = [
-        ("LOADING Redis is loading the dataset in memory", Class::NotReady, false, 5),
-        ("MASTERDOWN Link with MASTER is down", Class::NotReady, false, 5),
-        ("CLUSTERDOWN The cluster is down", Class::NotReady, false, 5),
-        ("BUSY Redis is busy running a script", Class::Busy, false, 5),
-        ("OOM command not allowed when used memory > 'maxmemory'.", Class::OutOfMemory, false, 5),
-        ("MISCONF Redis is configured to save RDB snapshots", Class::NotWritable, false, 5),
-        ("NOREPLICAS Not enough good replicas to write.", Class::NotWritable, false, 5),
-        ("NOPERM this user has no permissions", Class::Refused, false, 1),
-        ("NOAUTH Authentication required.", Class::Refused, false, 1),
-        ("ERR something else", Class::Other, true, 5),
-        ("WRONGTYPE Operation against a key", Class::WrongType, false, u32::MAX),
-        ("CROSSSLOT Keys in request don't hash to the same slot", Class::CrossSlot, false, u32::MAX),
+        ("LOADING Redis is loading the dataset in memory", ReplyClass::NotReady, false, 5),
+        ("MASTERDOWN Link with MASTER is down", ReplyClass::NotReady, false, 5),
+        ("CLUSTERDOWN The cluster is down", ReplyClass::NotReady, false, 5),
+        ("BUSY Redis is busy running a script", ReplyClass::Busy, false, 5),
+        ("OOM command not allowed when used memory > 'maxmemory'.", ReplyClass::OutOfMemory, false, 5),
+        ("MISCONF Redis is configured to save RDB snapshots", ReplyClass::NotWritable, false, 5),
+        ("NOREPLICAS Not enough good replicas to write.", ReplyClass::NotWritable, false, 5),
+        ("NOPERM this user has no permissions", ReplyClass::Refused, false, 1),
+        ("NOAUTH Authentication required.", ReplyClass::Refused, false, 1),
+        ("ERR something else", ReplyClass::Other, true, 5),
+        ("WRONGTYPE Operation against a key", ReplyClass::WrongType, false, u32::MAX),
+        ("CROSSSLOT Keys in request don't hash to the same slot", ReplyClass::CrossSlot, false, u32::MAX),
     ];
     for (text, class, may_have_run, opens_after) in cases {
-        let (fake, link) = failing(text).await;
+        let (fake, client) = failing(text).await;
         for request in 1..=8 {
-            let failure = echo(&link, "x").await.unwrap_err();
-            let expected = if request > opens_after { Class::Open } else { class };
+            let failure = echo(&client, "x").await.unwrap_err();
+            let expected = if request > opens_after { ReplyClass::Open } else { class };
             assert_eq!(
                 failure,
                 Failure { class: expected, may_have_run: may_have_run && request <= opens_after },
@@ -69,11 +69,11 @@ async fn an_unknown_script_is_taught() {
         _ => echo_reply(words),
     })
     .await;
-    let link = linked(&fake.url());
-    assert_eq!(echo(&link, "one").await, echoed("one"));
+    let client = client_for(&fake.url());
+    assert_eq!(echo(&client, "one").await, echoed("one"));
     assert_eq!((fake.heard("EVALSHA").len(), fake.heard("EVAL").len()), (1, 1));
     assert_eq!(fake.heard("EVAL")[0][1], ECHO);
-    assert_eq!(failures(&link, Class::NoScript), 1);
+    assert_eq!(failures(&client, ReplyClass::NoScript), 1);
 }
 
 /// A call that hangs is given up at the deadline, is not sent again, and may have been executed. Five of them open the breaker, and
@@ -81,13 +81,13 @@ async fn an_unknown_script_is_taught() {
 #[tokio::test]
 async fn a_hanging_store_costs_the_deadline_and_then_nothing() {
     let fake = Fake::playing(|_| Does::Hangs).await;
-    let link = linked(&fake.url());
+    let client = client_for(&fake.url());
     let began = Instant::now();
-    let failure = echo(&link, "x").await.unwrap_err();
-    assert_eq!(failure, Failure { class: Class::Timeout, may_have_run: true });
-    assert!(began.elapsed() < PATIENCE * 2, "{:?}", began.elapsed());
+    let failure = echo(&client, "x").await.unwrap_err();
+    assert_eq!(failure, Failure { class: ReplyClass::Timeout, may_have_run: true });
+    assert!(began.elapsed() < DEADLINE * 2, "{:?}", began.elapsed());
     let mut waits = 1;
-    while !matches!(echo(&link, &waits.to_string()).await, Err(Failure { class: Class::Open, .. })) {
+    while !matches!(echo(&client, &waits.to_string()).await, Err(Failure { class: ReplyClass::Open, .. })) {
         waits += 1;
     }
     assert!(waits <= 6, "{waits}"); // Whoever asks may give up a moment before the call does.
@@ -97,7 +97,7 @@ async fn a_hanging_store_costs_the_deadline_and_then_nothing() {
     bodies.dedup();
     assert_eq!(bodies.len(), sent, "{bodies:?}");
     let began = Instant::now();
-    assert_eq!(echo(&link, "x").await.unwrap_err().class, Class::Open);
+    assert_eq!(echo(&client, "x").await.unwrap_err().class, ReplyClass::Open);
     assert!(began.elapsed() < Duration::from_millis(5));
 }
 
@@ -110,13 +110,13 @@ async fn a_connection_closed_after_the_write_is_not_tried_again() {
         _ => echo_reply(words),
     })
     .await;
-    let link = linked(&fake.url());
+    let client = client_for(&fake.url());
     assert_eq!(
-        echo(&link, "x").await.unwrap_err(),
-        Failure { class: Class::Disconnected, may_have_run: true }
+        echo(&client, "x").await.unwrap_err(),
+        Failure { class: ReplyClass::Disconnected, may_have_run: true }
     );
-    until(|| link.report(1, 0).connections == 2).await;
-    assert_eq!(echo(&link, "y").await, echoed("y"));
+    until(|| client.report(1, 0).connections == 2).await;
+    assert_eq!(echo(&client, "y").await, echoed("y"));
     let bodies: Vec<_> = fake.heard("EVALSHA").iter().map(|words| words.last().unwrap().clone()).collect();
     assert_eq!(bodies, ["x", "y"]);
 }
@@ -126,15 +126,15 @@ async fn a_connection_closed_after_the_write_is_not_tried_again() {
 async fn nonsense_is_no_answer() {
     for nonsense in ["*3\r\n:1\r\n:2\r\n:3\r\n", "+OK\r\n", ":1\r\n"] {
         let fake = Fake::playing(|_| Does::Says(nonsense.to_owned())).await;
-        let link = linked(&fake.url());
+        let client = client_for(&fake.url());
         assert_eq!(
-            echo(&link, "x").await.unwrap_err(),
-            Failure { class: Class::Malformed, may_have_run: true }
+            echo(&client, "x").await.unwrap_err(),
+            Failure { class: ReplyClass::Malformed, may_have_run: true }
         );
     }
     let fake = Fake::playing(|_| Does::Says("?what\r\n".to_owned())).await;
-    let link = linked(&fake.url());
-    assert!(echo(&link, "x").await.unwrap_err().may_have_run);
+    let client = client_for(&fake.url());
+    assert!(echo(&client, "x").await.unwrap_err().may_have_run);
 }
 
 /// A replica is left: the request goes once more, on a new connection.
@@ -146,14 +146,14 @@ async fn a_replica_is_left() {
         _ => echo_reply(words),
     })
     .await;
-    let link = linked(&fake.url());
-    until(|| link.report(1, 0).connections == 1).await;
+    let client = client_for(&fake.url());
+    until(|| client.report(1, 0).connections == 1).await;
     // The new connection may take longer than the deadline; then the request was not executed.
-    match echo(&link, "x").await {
+    match echo(&client, "x").await {
         Ok(value) => assert_eq!(Ok(value), echoed("x")),
         Err(failure) => assert!(!failure.may_have_run),
     }
-    until(|| link.report(1, 0).connections == 2).await;
+    until(|| client.report(1, 0).connections == 2).await;
 }
 
 /// One key that holds something else fails alone, also when its request travelled with others.
@@ -164,19 +164,19 @@ async fn a_spoilt_key_fails_alone() {
         false => echo_reply(words),
     })
     .await;
-    let link = linked(&fake.url());
-    until(|| link.report(1, 0).connections == 1).await;
+    let client = client_for(&fake.url());
+    until(|| client.report(1, 0).connections == 1).await;
     let asked: Vec<_> = (0..40)
         .map(|number| {
-            let (link, body) =
-                (link.clone(), if number == 20 { "spoilt".to_owned() } else { number.to_string() });
-            tokio::spawn(async move { (echo(&link, &body).await, body) })
+            let (client, body) =
+                (client.clone(), if number == 20 { "spoilt".to_owned() } else { number.to_string() });
+            tokio::spawn(async move { (echo(&client, &body).await, body) })
         })
         .collect();
     for one in asked {
         let (answer, body) = one.await.unwrap();
         match body.as_str() {
-            "spoilt" => assert_eq!(answer.unwrap_err().class, Class::WrongType),
+            "spoilt" => assert_eq!(answer.unwrap_err().class, ReplyClass::WrongType),
             _ => assert_eq!(answer, echoed(&body)),
         }
     }
@@ -205,10 +205,10 @@ async fn moved_slots_are_followed() {
     })
     .await;
     other.set(second.port).unwrap();
-    let link = linked(&first.url().replace("redis:", "redis-cluster:"));
-    assert_eq!(echo(&link, "x").await, echoed("x"));
-    until(|| link.0.routing.owner(0).is_some_and(|shard| shard.host.port == second.port)).await;
-    assert_eq!(echo(&link, "y").await, echoed("y"));
+    let client = client_for(&first.url().replace("redis:", "redis-cluster:"));
+    assert_eq!(echo(&client, "x").await, echoed("x"));
+    until(|| client.0.routing.owner(0).is_some_and(|shard| shard.host.port == second.port)).await;
+    assert_eq!(echo(&client, "y").await, echoed("y"));
     assert!(first.heard("EVALSHA").len() <= 1);
 }
 
@@ -230,13 +230,13 @@ async fn migrating_slots_are_asked_for() {
     })
     .await;
     other.set(second.port).unwrap();
-    let link = linked(&first.url().replace("redis:", "redis-cluster:"));
+    let client = client_for(&first.url().replace("redis:", "redis-cluster:"));
     for body in ["x", "y"] {
-        assert_eq!(echo(&link, body).await, echoed(body));
+        assert_eq!(echo(&client, body).await, echoed(body));
     }
     assert_eq!(first.heard("EVALSHA").len(), 2);
     assert_eq!(second.heard("ASKING").len(), 4); // Before the call, and before the lesson.
-    assert_eq!(failures(&link, Class::Ask), 2);
+    assert_eq!(failures(&client, ReplyClass::Ask), 2);
 }
 
 /// Two nodes that send each other's callers back and forth do not keep a request for ever, and nothing was executed.
@@ -254,9 +254,9 @@ async fn redirections_in_a_circle_end() {
     let back = first.port;
     let second = Fake::playing(move |_| error(&format!("MOVED 1 127.0.0.1:{back}"))).await;
     other.set(second.port).unwrap();
-    let link = linked(&first.url().replace("redis:", "redis-cluster:"));
-    let failure = echo(&link, "x").await.unwrap_err();
-    assert_eq!(failure, Failure { class: Class::Moved, may_have_run: false });
+    let client = client_for(&first.url().replace("redis:", "redis-cluster:"));
+    let failure = echo(&client, "x").await.unwrap_err();
+    assert_eq!(failure, Failure { class: ReplyClass::Moved, may_have_run: false });
     assert_eq!(first.heard("EVALSHA").len() + second.heard("EVALSHA").len(), 3);
 }
 
@@ -269,30 +269,36 @@ async fn keys_on_both_sides_are_tried_once_more() {
         _ => error("TRYAGAIN Multiple keys request during rehashing of slot"),
     })
     .await;
-    let link = linked(&fake.url());
-    assert_eq!(echo(&link, "x").await, echoed("x"));
-    assert_eq!(echo(&link, "y").await.unwrap_err(), Failure { class: Class::TryAgain, may_have_run: false });
+    let client = client_for(&fake.url());
+    assert_eq!(echo(&client, "x").await, echoed("x"));
+    assert_eq!(
+        echo(&client, "y").await.unwrap_err(),
+        Failure { class: ReplyClass::TryAgain, may_have_run: false }
+    );
     assert_eq!(fake.heard("EVALSHA").len(), 4);
 }
 
 /// A Redis that belongs to a cluster but is not called one: the report says what to write instead.
 #[tokio::test]
 async fn a_cluster_that_is_not_called_one_is_explained() {
-    let (_fake, link) = failing("MOVED 1 127.0.0.1:7001").await;
-    assert_eq!(echo(&link, "x").await.unwrap_err().class, Class::Moved);
-    assert!(link.report(1, 0).shards[0].last_error.as_ref().unwrap().contains("redis-cluster://"));
+    let (_fake, client) = failing("MOVED 1 127.0.0.1:7001").await;
+    assert_eq!(echo(&client, "x").await.unwrap_err().class, ReplyClass::Moved);
+    assert!(client.report(1, 0).shards[0].last_error.as_ref().unwrap().contains("redis-cluster://"));
 }
 
 /// Nobody listens: nothing was executed, nobody waits for the deadline once that is known, and the reason is told.
 #[tokio::test]
 async fn a_store_that_is_not_there_is_known_at_once() {
     let port = Fake::playing(|_| Does::Hangs).await.port; // Gone when this line is over.
-    let link = linked(&format!("redis://127.0.0.1:{port}"));
-    until(|| link.report(1, 0).connection_failures > 0).await;
+    let client = client_for(&format!("redis://127.0.0.1:{port}"));
+    until(|| client.report(1, 0).connection_failures > 0).await;
     let began = Instant::now();
-    assert_eq!(echo(&link, "x").await.unwrap_err(), Failure { class: Class::Open, may_have_run: false });
+    assert_eq!(
+        echo(&client, "x").await.unwrap_err(),
+        Failure { class: ReplyClass::Open, may_have_run: false }
+    );
     assert!(began.elapsed() < Duration::from_millis(20));
-    let report = link.report(1, 0);
+    let report = client.report(1, 0);
     assert!(report.shards[0].last_error.as_ref().unwrap().contains("refused"), "{report:?}");
     assert_eq!(report.shards[0].state, BreakerState::Open);
 }
@@ -301,22 +307,22 @@ async fn a_store_that_is_not_there_is_known_at_once() {
 #[tokio::test]
 async fn too_many_requests_are_shed() {
     let fake = Fake::playing(|_| Does::Hangs).await;
-    let settings = Settings::parse(&fake.url()).unwrap().deadline(PATIENCE).unwrap().in_flight(8).unwrap();
-    let link = Link::new(&settings, ECHO, Handle::current());
-    until(|| link.report(1, 0).connections == 1).await;
+    let settings = Settings::parse(&fake.url()).unwrap().deadline(DEADLINE).unwrap().in_flight(8).unwrap();
+    let client = Client::new(&settings, ECHO, Handle::current());
+    until(|| client.report(1, 0).connections == 1).await;
     let asked: Vec<_> = (0..20)
         .map(|_| {
-            let link = link.clone();
-            tokio::spawn(async move { echo(&link, "x").await.unwrap_err().class })
+            let client = client.clone();
+            tokio::spawn(async move { echo(&client, "x").await.unwrap_err().class })
         })
         .collect();
     let mut shed = 0;
     for one in asked {
-        shed += u32::from(one.await.unwrap() == Class::Shed);
+        shed += u32::from(one.await.unwrap() == ReplyClass::Shed);
     }
     assert_eq!(shed, 12);
-    assert_eq!(link.report(1, 0).shed, 12);
-    assert_eq!(link.report(1, 0).shards[0].in_flight, 0);
+    assert_eq!(client.report(1, 0).shed, 12);
+    assert_eq!(client.report(1, 0).shards[0].in_flight, 0);
 }
 
 /// Who gives up while waiting in line knows that nothing was sent, and nothing is.
@@ -327,20 +333,20 @@ async fn who_gives_up_in_line_was_never_sent() {
         _ => echo_reply(words),
     })
     .await;
-    let link = linked(&fake.url());
-    until(|| link.report(1, 0).connections == 1).await;
+    let client = client_for(&fake.url());
+    until(|| client.report(1, 0).connections == 1).await;
     let mut slow = Vec::new();
     for rounds in 1..=4 {
-        slow.push(tokio::spawn(link.begin(asked(0, "slow"), None, soon()).unwrap().answer()));
-        until(|| link.report(1, 0).calls == rounds).await;
+        slow.push(tokio::spawn(client.submit(request(0, "slow"), None, soon()).unwrap().answer()));
+        until(|| client.report(1, 0).calls == rounds).await;
     }
-    let impatient = link.ask(asked(0, "impatient"), Instant::now() + Duration::from_millis(5)).await;
-    assert_eq!(impatient.unwrap_err(), Failure { class: Class::Late, may_have_run: false });
-    drop(link.begin(asked(0, "dropped"), None, soon()).unwrap());
+    let impatient = client.call(request(0, "impatient"), Instant::now() + Duration::from_millis(5)).await;
+    assert_eq!(impatient.unwrap_err(), Failure { class: ReplyClass::Late, may_have_run: false });
+    drop(client.submit(request(0, "dropped"), None, soon()).unwrap());
     for one in slow {
-        assert_eq!(one.await.unwrap().unwrap_err().class, Class::Timeout);
+        assert_eq!(one.await.unwrap().unwrap_err().class, ReplyClass::Timeout);
     }
-    until(|| link.report(1, 0).connections >= 2 || fake.heard("PING").len() > 1).await;
+    until(|| client.report(1, 0).connections >= 2 || fake.heard("PING").len() > 1).await;
     let bodies: Vec<_> = fake.heard("EVALSHA").iter().map(|words| words.last().unwrap().clone()).collect();
     assert!(bodies.iter().all(|body| body == "slow"), "{bodies:?}");
 }
@@ -359,15 +365,15 @@ async fn a_slot_that_nobody_has_is_nobodys_fault() {
     })
     .await;
     own.set(fake.port).unwrap();
-    let link = linked(&fake.url().replace("redis:", "redis-cluster:"));
-    until(|| link.0.routing.owner(0).is_some()).await;
+    let client = client_for(&fake.url().replace("redis:", "redis-cluster:"));
+    until(|| client.0.routing.owner(0).is_some()).await;
     let slot = |group: u16| Key::new(7, Some(group)).slot();
     let (here, nowhere) =
         ((0..).find(|&group| slot(group) < 100).unwrap(), (0..).find(|&group| slot(group) >= 100).unwrap());
-    assert_eq!(link.ask(asked(here, "x"), soon()).await, echoed("x"));
+    assert_eq!(client.call(request(here, "x"), soon()).await, echoed("x"));
     for _ in 0..10 {
-        let failure = link.ask(asked(nowhere, "y"), soon()).await.unwrap_err();
-        assert_eq!(failure, Failure { class: Class::NoConnection, may_have_run: false });
+        let failure = client.call(request(nowhere, "y"), soon()).await.unwrap_err();
+        assert_eq!(failure, Failure { class: ReplyClass::NoConnection, may_have_run: false });
     }
-    assert_eq!(link.ask(asked(here, "x"), soon()).await, echoed("x"));
+    assert_eq!(client.call(request(here, "x"), soon()).await, echoed("x"));
 }

@@ -10,20 +10,22 @@ use ring::rand::{SecureRandom, SystemRandom};
 use tokio::time::{Instant, sleep};
 use tollgate::Secret;
 
+use crate::client::Client;
 use crate::key::slot_of;
-use crate::link::{Class, Failure, Link, luck};
+use crate::random::random;
+use crate::reply::{Failure, ReplyClass};
 use crate::settings::Nodes;
 
 /// How often a node signs itself, and for how long that counts.
-const BEAT: Duration = Duration::from_secs(2);
-const LIFE_MILLIS: u32 = 10_000;
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(2);
+const HEARTBEAT_TTL_MILLIS: u32 = 10_000;
 /// How long these commands may take. Nobody waits for them.
-const PATIENCE: Duration = Duration::from_millis(250);
+const TIMEOUT: Duration = Duration::from_millis(250);
 /// Pauses between attempts to learn the secret.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
-const PAUSE_MOST: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How often a node looks whether the store still has it.
-const KEEP: Duration = Duration::from_secs(2);
+const SECRET_CHECK_EVERY: Duration = Duration::from_secs(2);
 
 const NODES_KEY: &str = "tg:{nodes}";
 const SECRET_KEY: &str = "tg:{secret}";
@@ -33,7 +35,7 @@ const SECRET_BYTES: usize = 32;
 const SECRET_MILLIS: u64 = 366 * 86_400_000;
 
 /// Signs a node and counts who else did lately, by the store's clock. A step back of that clock leaves nobody there for ever.
-const SIGN: &str = "local time = redis.call('TIME') \
+const SIGN_SCRIPT: &str = "local time = redis.call('TIME') \
     local now = time[1] * 1000 + math.floor(time[2] / 1000) \
     redis.call('ZADD', KEYS[1], now, ARGV[1]) \
     redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2]) \
@@ -52,7 +54,7 @@ pub(crate) struct Fleet {
 impl Fleet {
     pub(crate) fn new(nodes: Nodes) -> Self {
         // A name that no other node has; chance is enough, and nothing is secret about it.
-        let name = format!("{:016x}{:016x}", luck(), luck());
+        let name = format!("{:016x}{:016x}", random(), random());
         Self { nodes, name, counted: AtomicU32::new(0) }
     }
 
@@ -64,51 +66,52 @@ impl Fleet {
     }
 
     /// Signs this node as long as the process lives.
-    pub(crate) async fn beat(self: Arc<Self>, link: Link) {
+    pub(crate) async fn run_heartbeat(self: Arc<Self>, client: Client) {
         loop {
-            let signed = link.command(Some(slot_of(b"nodes")), &self.sign(), Instant::now() + PATIENCE).await;
+            let signed =
+                client.command(Some(slot_of(b"nodes")), &self.sign_command(), Instant::now() + TIMEOUT).await;
             let pause = match signed {
                 Ok(Value::Int(count)) => {
                     self.counted.store(u32::try_from(count).unwrap_or(1).max(1), Ordering::Relaxed);
-                    BEAT
+                    HEARTBEAT_EVERY
                 }
-                Ok(_) => BEAT,
-                Err(_) => BEAT / 4,
+                Ok(_) => HEARTBEAT_EVERY,
+                Err(_) => HEARTBEAT_EVERY / 4,
             };
             sleep(pause).await;
         }
     }
 
     /// Takes this node's name away, so that the others need not wait for it to be forgotten.
-    pub(crate) async fn leave(&self, link: &Link) {
+    pub(crate) async fn leave(&self, client: &Client) {
         let mut command = redis::cmd("ZREM");
         command.arg(NODES_KEY).arg(&self.name);
-        let left = link.command(Some(slot_of(b"nodes")), &command, Instant::now() + PATIENCE).await;
+        let left = client.command(Some(slot_of(b"nodes")), &command, Instant::now() + TIMEOUT).await;
         if left.is_err() {
             tracing::debug!("the store was not there to be told that this node leaves");
         }
     }
 
-    fn sign(&self) -> Cmd {
+    fn sign_command(&self) -> Cmd {
         let mut command = redis::cmd("EVAL");
-        command.arg(SIGN).arg(1).arg(NODES_KEY).arg(&self.name).arg(LIFE_MILLIS);
+        command.arg(SIGN_SCRIPT).arg(1).arg(NODES_KEY).arg(&self.name).arg(HEARTBEAT_TTL_MILLIS);
         command
     }
 }
 
 /// Learns the bytes of the fleet's secret, or makes them if this node is the first. Waits for the store for as long as it takes.
-pub(crate) async fn learn_secret(link: &Link) -> Vec<u8> {
+pub(crate) async fn learn_secret(client: &Client) -> Vec<u8> {
     let mut pause = PAUSE_FIRST;
-    let mut has_complained = false;
+    let mut has_logged = false;
     loop {
         let mut random = [0; SECRET_BYTES];
         let made = SystemRandom::new().fill(&mut random).is_ok();
-        match try_secret(link, made.then_some(&random[..])).await {
+        match read_or_create_secret(client, made.then_some(&random[..])).await {
             Ok(bytes) => return bytes,
             Err(failure) => {
-                let (class, is_new) = (failure.class, !has_complained);
-                has_complained |= class == Class::Malformed;
-                if is_new && class == Class::Malformed {
+                let (class, is_new) = (failure.class, !has_logged);
+                has_logged |= class == ReplyClass::Malformed;
+                if is_new && class == ReplyClass::Malformed {
                     tracing::error!(
                         "{SECRET_KEY} in the store is no secret of Tollgate's: delete it, or configure a secret"
                     );
@@ -117,41 +120,41 @@ pub(crate) async fn learn_secret(link: &Link) -> Vec<u8> {
             }
         }
         sleep(pause).await;
-        pause = (pause * 2).min(PAUSE_MOST);
+        pause = (pause * 2).min(PAUSE_MAX);
     }
 }
 
 /// Sees to it that the store keeps the secret. One that lost it (emptied, or replaced by a replica that had not heard of it) gets it
 /// back, since the next node to start would make another, and count for itself.
-pub(crate) async fn keep_secret(link: Link, bytes: Vec<u8>) {
-    let mut has_complained = false;
+pub(crate) async fn maintain_secret(client: Client, bytes: Vec<u8>) {
+    let mut has_logged = false;
     loop {
-        sleep(KEEP).await;
-        if let Ok(found) = try_secret(&link, Some(&bytes)).await {
-            if found != bytes && !has_complained {
+        sleep(SECRET_CHECK_EVERY).await;
+        if let Ok(found) = read_or_create_secret(&client, Some(&bytes)).await {
+            if found != bytes && !has_logged {
                 tracing::error!(
                     "the store has another secret than this node: it counts by itself until it is restarted"
                 );
             }
-            has_complained = found != bytes;
+            has_logged = found != bytes;
         }
     }
 }
 
 /// The secret in the store: the one that is there, else this one.
-async fn try_secret(link: &Link, offered: Option<&[u8]>) -> Result<Vec<u8>, Failure> {
+async fn read_or_create_secret(client: &Client, offered: Option<&[u8]>) -> Result<Vec<u8>, Failure> {
     let slot = Some(slot_of(b"secret"));
     if let Some(offered) = offered {
         let mut create = redis::cmd("SET");
         create.arg(SECRET_KEY).arg(offered).arg("NX").arg("PX").arg(SECRET_MILLIS);
-        link.command(slot, &create, Instant::now() + PATIENCE).await?;
+        client.command(slot, &create, Instant::now() + TIMEOUT).await?;
     }
     // Read also by the one that made it: with a failover in between, another may have been first after all.
     let mut read = redis::cmd("GETEX");
     read.arg(SECRET_KEY).arg("PX").arg(SECRET_MILLIS);
-    match link.command(slot, &read, Instant::now() + PATIENCE).await? {
+    match client.command(slot, &read, Instant::now() + TIMEOUT).await? {
         Value::BulkString(bytes) if bytes.len() == SECRET_BYTES => Ok(bytes),
-        _ => Err(Class::Malformed.into()),
+        _ => Err(ReplyClass::Malformed.into()),
     }
 }
 

@@ -19,24 +19,25 @@ use crate::settings::TlsFiles;
 const PEM_BYTES_MAX: u64 = 1 << 20;
 
 /// Speaks TLS on a connection, as a client of `name`.
-pub(super) async fn wrap(
+pub(super) async fn connect(
     stream: TcpStream,
     name: &str,
     files: &TlsFiles,
 ) -> io::Result<TlsStream<TcpStream>> {
     let files = files.clone();
-    // Reading files, and the system's authorities above all, must not hold up decisions.
-    let config = tokio::task::spawn_blocking(move || config(&files)).await.map_err(io::Error::other)??;
+    // Reading files, and the system's ca above all, must not hold up decisions.
+    let config =
+        tokio::task::spawn_blocking(move || client_config(&files)).await.map_err(io::Error::other)??;
     let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
     TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 
-fn config(files: &TlsFiles) -> io::Result<ClientConfig> {
+fn client_config(files: &TlsFiles) -> io::Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
-    match &files.authorities {
+    match &files.ca {
         Some(path) => {
             for certificate in certificates(path)? {
-                roots.add(certificate).map_err(|error| about(path, &error))?;
+                roots.add(certificate).map_err(|error| file_error(path, &error))?;
             }
         }
         None => {
@@ -50,10 +51,10 @@ fn config(files: &TlsFiles) -> io::Result<ClientConfig> {
     match (&files.certificate, &files.key) {
         (Some(certificate), Some(key)) => {
             let text = read(key)?;
-            let private = PrivateKeyDer::from_pem_slice(&text).map_err(|error| about(key, &error))?;
+            let private = PrivateKeyDer::from_pem_slice(&text).map_err(|error| file_error(key, &error))?;
             builder
                 .with_client_auth_cert(certificates(certificate)?, private)
-                .map_err(|error| about(key, &error))
+                .map_err(|error| file_error(key, &error))
         }
         _ => Ok(builder.with_no_client_auth()),
     }
@@ -62,21 +63,21 @@ fn config(files: &TlsFiles) -> io::Result<ClientConfig> {
 fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
     let text = read(path)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
-    let found = found.map_err(|error| about(path, &error))?;
+    let found = found.map_err(|error| file_error(path, &error))?;
     if found.is_empty() {
-        return Err(about(path, &"it holds no certificate in PEM format"));
+        return Err(file_error(path, &"it holds no certificate in PEM format"));
     }
     Ok(found)
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let bytes = std::fs::metadata(path).map_err(|error| about(path, &error))?.len();
+    let bytes = std::fs::metadata(path).map_err(|error| file_error(path, &error))?.len();
     if bytes > PEM_BYTES_MAX {
-        return Err(about(path, &"it is larger than 1 MiB"));
+        return Err(file_error(path, &"it is larger than 1 MiB"));
     }
-    std::fs::read(path).map_err(|error| about(path, &error))
+    std::fs::read(path).map_err(|error| file_error(path, &error))
 }
 
-fn about(path: &Path, error: &dyn std::fmt::Display) -> io::Error {
+fn file_error(path: &Path, error: &dyn std::fmt::Display) -> io::Error {
     io::Error::other(format!("{}: {error}", path.display()))
 }

@@ -1,4 +1,4 @@
-//! What the link has done, in plain numbers that a server can show. Counters only grow; gauges say how it is now.
+//! What the client has done, in plain numbers that a server can show. Counters only grow; gauges say how it is now.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::class::Class;
 use crate::breaker::BreakerState;
+use crate::reply::ReplyClass;
 
 /// Upper bounds of the latency histogram, in microseconds; what is above the last is counted apart.
 pub const LATENCY_BOUNDS: [u64; 14] =
@@ -34,7 +34,7 @@ pub struct Report {
     /// The time that all of them took together.
     pub latency_sum: Duration,
     /// Calls that were not answered, and requests that were not sent, by class. Redirections that were followed are counted too.
-    pub failures: Vec<(Class, u64)>,
+    pub failures: Vec<(ReplyClass, u64)>,
     /// Requests that were not sent because too many were under way.
     pub shed: u64,
     /// Connections that were made.
@@ -57,7 +57,7 @@ pub struct UnservedSlot {
     /// Its number.
     pub slot: u16,
     /// What was heard instead of an answer.
-    pub class: Class,
+    pub class: ReplyClass,
 }
 
 /// How one primary is.
@@ -81,58 +81,58 @@ pub struct ShardReport {
 
 /// All orderings are relaxed: each number is read for itself.
 #[derive(Default)]
-pub(crate) struct Tally {
+pub(crate) struct Metrics {
     calls: AtomicU64,
     batches: AtomicU64,
     decisions: AtomicU64,
     latency: [AtomicU64; BUCKETS],
     latency_micros: AtomicU64,
-    failures: [AtomicU64; Class::ALL.len()],
+    failures: [AtomicU64; ReplyClass::ALL.len()],
     connections: AtomicU64,
     connection_failures: AtomicU64,
     /// Slots that no node answered for, and when that was last so. Locked when that happens, and for a report.
-    unserved: Mutex<BTreeMap<u16, (Instant, Class)>>,
+    unserved: Mutex<BTreeMap<u16, (Instant, ReplyClass)>>,
 }
 
-impl Tally {
+impl Metrics {
     /// A call with so many requests was sent.
-    pub(crate) fn sent(&self, requests: usize) {
+    pub(crate) fn record_call(&self, requests: usize) {
         self.calls.fetch_add(1, Ordering::Relaxed);
         self.batches.fetch_add(u64::from(requests > 1), Ordering::Relaxed);
         self.decisions.fetch_add(requests as u64, Ordering::Relaxed);
     }
 
     /// Calls came back after so long.
-    pub(crate) fn took(&self, time: Duration, calls: usize) {
+    pub(crate) fn record_latency(&self, time: Duration, calls: usize) {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let bucket = LATENCY_BOUNDS.partition_point(|&bound| bound < micros);
         self.latency[bucket].fetch_add(calls as u64, Ordering::Relaxed);
         self.latency_micros.fetch_add(micros.saturating_mul(calls as u64), Ordering::Relaxed);
     }
 
-    pub(crate) fn failed(&self, class: Class) {
+    pub(crate) fn record_failure(&self, class: ReplyClass) {
         self.failures[class as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// No node answered for a slot: each sends to another, or says to try again.
-    pub(crate) fn unserved(&self, slot: u16, class: Class, now: Instant) {
+    pub(crate) fn record_unserved(&self, slot: u16, class: ReplyClass, now: Instant) {
         let mut unserved = self.unserved.lock().unwrap_or_else(PoisonError::into_inner);
         if unserved.len() < UNSERVED_MAX || unserved.contains_key(&slot) {
             unserved.insert(slot, (now, class));
         }
     }
 
-    fn unserved_since(&self, now: Instant) -> Vec<UnservedSlot> {
+    fn recently_unserved(&self, now: Instant) -> Vec<UnservedSlot> {
         let mut unserved = self.unserved.lock().unwrap_or_else(PoisonError::into_inner);
         unserved.retain(|_, (at, _)| now.saturating_duration_since(*at) < UNSERVED_FOR);
         unserved.iter().map(|(&slot, &(_, class))| UnservedSlot { slot, class }).collect()
     }
 
-    pub(crate) fn connected(&self) {
+    pub(crate) fn record_connected(&self) {
         self.connections.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn not_connected(&self) {
+    pub(crate) fn record_connect_failure(&self) {
         self.connection_failures.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -144,14 +144,17 @@ impl Tally {
             decisions: read(&self.decisions),
             latency: std::array::from_fn(|bucket| read(&self.latency[bucket])),
             latency_sum: Duration::from_micros(read(&self.latency_micros)),
-            failures: Class::ALL.iter().map(|&class| (class, read(&self.failures[class as usize]))).collect(),
-            shed: read(&self.failures[Class::Shed as usize]),
+            failures: ReplyClass::ALL
+                .iter()
+                .map(|&class| (class, read(&self.failures[class as usize])))
+                .collect(),
+            shed: read(&self.failures[ReplyClass::Shed as usize]),
             connections: read(&self.connections),
             connection_failures: read(&self.connection_failures),
             corrections,
             nodes,
             shards,
-            unserved: self.unserved_since(Instant::now()),
+            unserved: self.recently_unserved(Instant::now()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The link against a fake Redis that misbehaves in every way, and against a real one.
+//! The client against a fake Redis that misbehaves in every way, and against a real one.
 
 pub(crate) mod fake;
 mod real;
@@ -18,31 +18,31 @@ use crate::key::Key;
 /// Answers every request with its own body.
 const ECHO: &str = "local r = {} for i = 2, #ARGV do r[i - 1] = ARGV[i] end return r";
 /// Long enough that a busy machine does not decide the outcome.
-const PATIENCE: Duration = Duration::from_millis(50);
+const DEADLINE: Duration = Duration::from_millis(50);
 
-fn linked(url: &str) -> Link {
-    let settings = Settings::parse(url).unwrap().deadline(PATIENCE).unwrap();
-    Link::new(&settings, ECHO, Handle::current())
+fn client_for(url: &str) -> Client {
+    let settings = Settings::parse(url).unwrap().deadline(DEADLINE).unwrap();
+    Client::new(&settings, ECHO, Handle::current())
 }
 
-fn asked(group: u16, body: &str) -> Asked {
-    Asked { keys: [Key::new(7, Some(group))].into_iter().collect(), body: body.as_bytes().to_vec() }
+fn request(group: u16, body: &str) -> EncodedRequest {
+    EncodedRequest { keys: [Key::new(7, Some(group))].into_iter().collect(), body: body.as_bytes().to_vec() }
 }
 
 fn soon() -> Instant {
-    Instant::now() + PATIENCE
+    Instant::now() + DEADLINE
 }
 
-async fn echo(link: &Link, body: &str) -> Result<Value, Failure> {
-    link.ask(asked(0, body), soon()).await
+async fn echo(client: &Client, body: &str) -> Result<Value, Failure> {
+    client.call(request(0, body), soon()).await
 }
 
 fn echoed(body: &str) -> Result<Value, Failure> {
     Ok(Value::BulkString(body.as_bytes().to_vec()))
 }
 
-fn failures(link: &Link, class: Class) -> u64 {
-    link.report(1, 0).failures[class as usize].1
+fn failures(client: &Client, class: ReplyClass) -> u64 {
+    client.report(1, 0).failures[class as usize].1
 }
 
 /// Waits until something is so, for as long as tests may take.

@@ -1,4 +1,4 @@
-//! Which node has which slot: the map of a cluster, learnt from its nodes and corrected by their redirections.
+//! Which node has which slot: the map of a cluster, refreshed from its nodes and corrected by their redirections.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,148 +10,148 @@ use redis::Value;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::find::Finder;
-use super::luck::luck;
-use super::maker::Maker;
-use super::shard::Shard;
-use super::wire::Wire;
 use crate::breaker::{BreakerState, fraction};
+use crate::connection::Connection;
+use crate::connection::primary::PrimaryLocator;
 use crate::key::{Key, SLOTS};
+use crate::random::random;
 use crate::settings::Host;
+use crate::shard::Shard;
+use crate::shard::factory::ShardFactory;
 
-/// The map is learnt anew this often without a reason.
+/// The map is refreshed anew this often without a reason.
 const REFRESH: Duration = Duration::from_secs(30);
 /// And this often while a shard is away: another node may have taken over.
 const REFRESH_AWAY: Duration = Duration::from_millis(500);
 /// But never more often than this, whatever the reason.
 const REFRESH_GAP: Duration = Duration::from_millis(250);
-const ANSWER: Duration = Duration::from_millis(250);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
 /// A node that is not in the map is kept for so long after somebody was last sent there, as to one that receives a slot.
-const NAMED: Duration = Duration::from_secs(10);
+const REDIRECT_TARGET_FOR: Duration = Duration::from_secs(10);
 /// Primaries that a cluster may have.
 const SHARDS_MAX: usize = 1_024;
 
 /// The owner of each slot, by its place among the shards.
-struct Map {
+struct SlotMap {
     owners: Vec<Option<Arc<Shard>>>,
 }
 
-pub(super) struct Cluster {
-    maker: Maker,
+pub(crate) struct Cluster {
+    factory: ShardFactory,
     seeds: Vec<Host>,
-    map: ArcSwap<Map>,
+    map: ArcSwap<SlotMap>,
     shards: Mutex<HashMap<Host, Arc<Shard>>>,
-    pub(super) stale: Arc<Notify>,
+    pub(crate) stale: Arc<Notify>,
     has_map: AtomicBool,
-    /// Whose turn it is to be asked for the map.
-    turn: AtomicUsize,
+    /// Whose next_source it is to be source for the map.
+    next_source: AtomicUsize,
 }
 
 impl Cluster {
-    pub(super) fn new(maker: Maker, seeds: Vec<Host>) -> Self {
-        let map = ArcSwap::from_pointee(Map { owners: vec![None; usize::from(SLOTS)] });
-        let stale = Arc::clone(&maker.stale);
+    pub(crate) fn new(factory: ShardFactory, seeds: Vec<Host>) -> Self {
+        let map = ArcSwap::from_pointee(SlotMap { owners: vec![None; usize::from(SLOTS)] });
+        let stale = Arc::clone(&factory.stale);
         let (shards, has_map) = (Mutex::default(), AtomicBool::new(false));
         // Nodes of a fleet that start together do not all ask the same one.
-        let turn = AtomicUsize::new(usize::try_from(luck() % 1_024).unwrap_or(0));
-        let cluster = Self { maker, seeds, map, shards, stale, has_map, turn };
-        cluster.seeds.iter().for_each(|seed| drop(cluster.known(seed)));
+        let next_source = AtomicUsize::new(usize::try_from(random() % 1_024).unwrap_or(0));
+        let cluster = Self { factory, seeds, map, shards, stale, has_map, next_source };
+        cluster.seeds.iter().for_each(|seed| drop(cluster.get_or_add(seed)));
         cluster
     }
 
-    pub(super) fn owner(&self, slot: u16) -> Option<Arc<Shard>> {
+    pub(crate) fn owner(&self, slot: u16) -> Option<Arc<Shard>> {
         self.map.load().owners.get(usize::from(slot)).cloned().flatten()
     }
 
-    /// Whether the map was ever learnt.
-    pub(super) fn has_map(&self) -> bool {
+    /// Whether the map was ever refreshed.
+    pub(crate) fn has_map(&self) -> bool {
         self.has_map.load(Ordering::Relaxed)
     }
 
     /// Any node, at best one that is there: it will say where else to go.
-    pub(super) fn any(&self) -> Option<Arc<Shard>> {
+    pub(crate) fn any(&self) -> Option<Arc<Shard>> {
         let shards = self.lock();
         shards.values().find(|shard| shard.is_connected()).or_else(|| shards.values().next()).cloned()
     }
 
     /// The node that another one names.
-    pub(super) fn at(&self, host: &Host) -> Arc<Shard> {
-        let shard = self.known(host);
-        shard.name(Instant::now());
+    pub(crate) fn node_at(&self, host: &Host) -> Arc<Shard> {
+        let shard = self.get_or_add(host);
+        shard.mark_redirect_target(Instant::now());
         shard
     }
 
     /// The node at this address, from now on one that we know.
-    fn known(&self, host: &Host) -> Arc<Shard> {
+    fn get_or_add(&self, host: &Host) -> Arc<Shard> {
         let mut shards = self.lock();
         if let Some(shard) = shards.get(host) {
             return Arc::clone(shard);
         }
-        let shard = self.maker.shard(host.clone());
-        let finder = Finder::Fixed { host: host.clone(), manners: self.maker.manners.clone() };
-        self.maker.keep(&shard, finder);
+        let shard = self.factory.shard(host.clone());
+        let locator = PrimaryLocator::Fixed { host: host.clone(), options: self.factory.options.clone() };
+        self.factory.supervise(&shard, locator);
         shards.insert(host.clone(), Arc::clone(&shard));
         shard
     }
 
-    pub(super) fn shards(&self) -> Vec<Arc<Shard>> {
+    pub(crate) fn shards(&self) -> Vec<Arc<Shard>> {
         let mut shards: Vec<_> = self.lock().values().cloned().collect();
         shards.sort_by(|one, other| one.host.cmp(&other.host));
         shards
     }
 
     /// Keeps the map true for ever.
-    pub(super) async fn keep_map(self: Arc<Self>) {
+    pub(crate) async fn maintain_map(self: Arc<Self>) {
         loop {
-            let learnt = self.refresh().await;
-            sleep(REFRESH_GAP + fraction(REFRESH_GAP / 2, luck())).await;
+            let refreshed = self.refresh().await;
+            sleep(REFRESH_GAP + fraction(REFRESH_GAP / 2, random())).await;
             let is_well = |shard: &Arc<Shard>| shard.breaker.state() == BreakerState::Closed;
             let shards = self.shards();
-            let patience = match learnt && shards.iter().all(is_well) {
-                true if shards.iter().any(|shard| shard.is_named()) => NAMED,
-                true => REFRESH - fraction(REFRESH / 3, luck()),
+            let pause = match refreshed && shards.iter().all(is_well) {
+                true if shards.iter().any(|shard| shard.is_redirect_target()) => REDIRECT_TARGET_FOR,
+                true => REFRESH - fraction(REFRESH / 3, random()),
                 false => REFRESH_AWAY - REFRESH_GAP,
             };
-            let _ = timeout(patience, self.stale.notified()).await;
+            let _ = timeout(pause, self.stale.notified()).await;
         }
     }
 
     /// Asks nodes, healthy ones first, until one answers. Each time another begins: one that is cut off from the rest does not know what
-    /// has become of the cluster, and must not be asked twice in a row.
+    /// has become of the cluster, and must not be source twice in a row.
     async fn refresh(&self) -> bool {
         let mut sources = self.shards();
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let start = turn % sources.len().max(1);
+        let next_source = self.next_source.fetch_add(1, Ordering::Relaxed);
+        let start = next_source % sources.len().max(1);
         sources.rotate_left(start);
         sources.sort_by_key(|shard| shard.breaker.state() != BreakerState::Closed);
         for shard in sources {
-            if let Some(wire) = shard.open_wire()
-                && let Some(ranges) = slots(&wire, &shard.host).await
+            if let Some(connection) = shard.open_connection()
+                && let Some(ranges) = query_slots(&connection, &shard.host).await
             {
-                self.learn(&ranges);
+                self.apply(&ranges);
                 return true;
             }
         }
         // Nobody we know is there. Those that we were told of at the start may be.
         for seed in &self.seeds {
-            if let Ok(wire) = Wire::connect(seed, &self.maker.manners).await
-                && let Some(ranges) = slots(&wire, seed).await
+            if let Ok(connection) = Connection::connect(seed, &self.factory.options).await
+                && let Some(ranges) = query_slots(&connection, seed).await
             {
-                self.learn(&ranges);
+                self.apply(&ranges);
                 return true;
             }
         }
         false
     }
 
-    fn learn(&self, ranges: &[Range]) {
+    fn apply(&self, ranges: &[SlotRange]) {
         let mut owners = vec![None; usize::from(SLOTS)];
         let mut primaries: HashMap<Host, Arc<Shard>> = HashMap::new();
         for range in ranges.iter().take(usize::from(SLOTS)) {
             if primaries.len() >= SHARDS_MAX && !primaries.contains_key(&range.host) {
                 continue;
             }
-            let shard = primaries.entry(range.host.clone()).or_insert_with(|| self.known(&range.host));
+            let shard = primaries.entry(range.host.clone()).or_insert_with(|| self.get_or_add(&range.host));
             if let Some(slots) = owners.get_mut(usize::from(range.first)..=usize::from(range.last)) {
                 slots.fill(Some(Arc::clone(shard)));
             }
@@ -161,14 +161,16 @@ impl Cluster {
         }
         for shard in primaries.values() {
             shard.group.store(group_of(&owners, shard), Ordering::Relaxed);
-            shard.unname(); // It is known by the map.
+            shard.clear_redirect_target(); // It is known by the map.
         }
-        self.map.store(Arc::new(Map { owners }));
+        self.map.store(Arc::new(SlotMap { owners }));
         self.has_map.store(true, Ordering::Relaxed);
         let now = Instant::now();
         self.lock().retain(|host, shard| {
-            let is_of_use =
-                || shard.was_named_within(NAMED, now) && shard.breaker.state() == BreakerState::Closed;
+            let is_of_use = || {
+                shard.was_redirect_target_within(REDIRECT_TARGET_FOR, now)
+                    && shard.breaker.state() == BreakerState::Closed
+            };
             let stays = primaries.contains_key(host) || is_of_use();
             if !stays {
                 shard.retire();
@@ -193,22 +195,23 @@ fn group_of(owners: &[Option<Arc<Shard>>], shard: &Arc<Shard>) -> u32 {
 
 /// Neighbouring slots of one node.
 #[derive(Debug, PartialEq, Eq)]
-struct Range {
+struct SlotRange {
     first: u16,
     last: u16,
     host: Host,
 }
 
-async fn slots(wire: &Wire, asked: &Host) -> Option<Vec<Range>> {
+async fn query_slots(connection: &Connection, source: &Host) -> Option<Vec<SlotRange>> {
     let mut command = redis::cmd("CLUSTER");
     command.arg("SLOTS");
-    let reply = timeout(ANSWER, wire.connection().send_packed_command(&command)).await.ok()?.ok()?;
-    wire.heard(Instant::now());
+    let reply =
+        timeout(ANSWER_TIMEOUT, connection.multiplexed().send_packed_command(&command)).await.ok()?.ok()?;
+    connection.mark_alive(Instant::now());
     match reply {
-        Value::Array(ranges) => Some(ranges.iter().filter_map(|range| parse(range, asked)).collect()),
+        Value::Array(ranges) => Some(ranges.iter().filter_map(|range| parse_range(range, source)).collect()),
         other => {
             if let Value::ServerError(error) = other {
-                tracing::warn!(store = %asked, %error, "a node does not tell which slots it has");
+                tracing::warn!(store = %source, %error, "a node does not tell which slots it has");
             }
             None
         }
@@ -216,7 +219,7 @@ async fn slots(wire: &Wire, asked: &Host) -> Option<Vec<Range>> {
 }
 
 /// `[first, last, [host, port, …], replicas…]`.
-fn parse(range: &Value, asked: &Host) -> Option<Range> {
+fn parse_range(range: &Value, source: &Host) -> Option<SlotRange> {
     let Value::Array(parts) = range else { return None };
     let [Value::Int(first), Value::Int(last), Value::Array(node), ..] = parts.as_slice() else { return None };
     let [name, Value::Int(port), ..] = node.as_slice() else { return None };
@@ -225,12 +228,12 @@ fn parse(range: &Value, asked: &Host) -> Option<Range> {
         Value::SimpleString(name) => name.clone(),
         _ => String::new(),
     };
-    // A node that does not know its own name is where we asked.
-    let name = if name.is_empty() || name == "?" { asked.name.clone() } else { name };
+    // A node that does not know its own name is where we source.
+    let name = if name.is_empty() || name == "?" { source.name.clone() } else { name };
     let slot = |number: i64| u16::try_from(number).ok().filter(|&slot| slot < SLOTS);
     let port = u16::try_from(*port).ok().filter(|&port| port > 0)?;
     let (first, last) = (slot(*first)?, slot(*last)?);
-    (first <= last).then_some(Range { first, last, host: Host { name, port } })
+    (first <= last).then_some(SlotRange { first, last, host: Host { name, port } })
 }
 
 #[cfg(test)]
@@ -244,11 +247,12 @@ mod tests {
     /// Names, addresses, missing names, and nonsense.
     #[test]
     fn ranges_are_read() {
-        let asked = Host { name: "seed".to_owned(), port: 1 };
-        let range =
-            |first, last, node| parse(&Value::Array(vec![Value::Int(first), Value::Int(last), node]), &asked);
+        let source = Host { name: "seed".to_owned(), port: 1 };
+        let range = |first, last, node| {
+            parse_range(&Value::Array(vec![Value::Int(first), Value::Int(last), node]), &source)
+        };
         let host =
-            |found: Option<Range>| found.map(|range| (range.first, range.last, range.host.to_string()));
+            |found: Option<SlotRange>| found.map(|range| (range.first, range.last, range.host.to_string()));
         let named = node(Value::BulkString(b"10.0.0.7".to_vec()), 6381);
         assert_eq!(host(range(0, 5_460, named)), Some((0, 5_460, "10.0.0.7:6381".to_owned())));
         assert_eq!(host(range(7, 7, node(Value::Nil, 5))), Some((7, 7, "seed:5".to_owned())));

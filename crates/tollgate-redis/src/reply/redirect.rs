@@ -3,7 +3,7 @@
 use crate::settings::Host;
 
 /// The node named in `3999 10.0.0.7:6381`. A node that does not know its own name leaves it out: then it is the sender's.
-pub(super) fn redirected(details: &str, sender: &Host) -> Option<Host> {
+pub(crate) fn redirect_target(details: &str, sender: &Host) -> Option<Host> {
     let target = details.split(' ').nth(1)?;
     let (name, port) = target.rsplit_once(':')?;
     let name = name.trim_start_matches('[').trim_end_matches(']');
@@ -20,7 +20,7 @@ mod tests {
     #[test]
     fn targets_are_read() {
         let sender = Host { name: "here".to_owned(), port: 1 };
-        let target = |details: &str| redirected(details, &sender).map(|host| host.to_string());
+        let target = |details: &str| redirect_target(details, &sender).map(|host| host.to_string());
         assert_eq!(target("3999 127.0.0.1:6381").as_deref(), Some("127.0.0.1:6381"));
         assert_eq!(target("3999 ::1:6381").as_deref(), Some("[::1]:6381"));
         assert_eq!(target("3999 cache.internal:6381").as_deref(), Some("cache.internal:6381"));

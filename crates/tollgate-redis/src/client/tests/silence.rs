@@ -15,14 +15,14 @@ const BUSY: Duration = Duration::from_millis(100);
 #[tokio::test]
 async fn a_silent_connection_is_known_although_requests_are_rare() {
     let fake = Fake::playing(echo_reply).await;
-    let link = linked(&fake.url());
-    until(|| link.report(1, 0).connections == 1).await;
-    assert_eq!(echo(&link, "x").await, echoed("x"));
+    let client = client_for(&fake.url());
+    until(|| client.report(1, 0).connections == 1).await;
+    assert_eq!(echo(&client, "x").await, echoed("x"));
     fake.deafen(true);
     let began = Instant::now();
     let long = began + Duration::from_secs(5);
-    let waiting = tokio::spawn(link.begin(asked(0, "lost"), None, long).unwrap().answer());
-    until(|| link.report(1, 0).shards[0].state != BreakerState::Closed).await;
+    let waiting = tokio::spawn(client.submit(request(0, "lost"), None, long).unwrap().answer());
+    until(|| client.report(1, 0).shards[0].state != BreakerState::Closed).await;
     assert!(waiting.await.unwrap().unwrap_err().may_have_run);
     assert!(began.elapsed() < KNOWN + BUSY, "{:?}", began.elapsed());
 }
@@ -36,19 +36,19 @@ async fn nobody_waits_while_a_breaking_connection_rests() {
         false => echo_reply(words),
     })
     .await;
-    let link = linked(&fake.url());
-    until(|| link.report(1, 0).connections == 1).await;
+    let client = client_for(&fake.url());
+    until(|| client.report(1, 0).connections == 1).await;
     let mut unreached = 0;
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(3) && unreached < 20 {
-        let _ = echo(&link, "break").await;
+        let _ = echo(&client, "break").await;
         // More succeed than fail, so the breaker stays closed.
         for _ in 0..3 {
             let asked = Instant::now();
-            let answer = echo(&link, "x").await;
-            if answer.is_err_and(|failure| failure.class == Class::NoConnection) {
+            let answer = echo(&client, "x").await;
+            if answer.is_err_and(|failure| failure.class == ReplyClass::NoConnection) {
                 unreached += 1;
-                assert!(asked.elapsed() < PATIENCE / 2, "it waited for {:?}", asked.elapsed());
+                assert!(asked.elapsed() < DEADLINE / 2, "it waited for {:?}", asked.elapsed());
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

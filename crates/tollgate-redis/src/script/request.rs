@@ -9,28 +9,28 @@ use tollgate::charge::{Answers, Charge, Succession};
 use tollgate::lease::LeaseRequest;
 use tollgate::{Quota, Timestamp};
 
-use super::encode::{self, Ancestor, Bounds, Numbers, Origin};
-use super::reply::Reply;
-use super::{Asked, Operation, Tag};
+use super::encode::{self, Ancestor, CalendarBounds, Origin, QuotaFields};
+use super::reply::ScriptReply;
+use super::{EncodedRequest, Operation, Tag};
 use crate::key::Key;
 
 /// Most charges of a request.
 pub(crate) const CHARGES_MAX: usize = u8::MAX as usize;
 /// Most times that a request is asked. Each time it knows more, unless others change its counters meanwhile.
-const ROUNDS_MAX: u32 = 8;
+const SENDS_MAX: u32 = 8;
 
 /// A request with what has been learned about it.
 #[derive(Debug)]
-pub(crate) struct Question<'c> {
+pub(crate) struct ScriptRequest<'c> {
     operation: Operation,
     charges: &'c [Charge<'c>],
     /// By the node's clock, until the script told its own.
     now: Timestamp,
-    bounds: Bounds,
+    bounds: CalendarBounds,
     origins: SmallVec<[Origin; 6]>,
     /// What each may lend, of a question that lends.
     wants: &'c [LeaseRequest],
-    rounds: u32,
+    sends: u32,
 }
 
 /// Answers of charges, with the units that each lent, what all nodes are asked for of it, and the time that it was.
@@ -38,7 +38,7 @@ pub(crate) struct Question<'c> {
 pub(crate) struct Lent {
     pub(crate) answers: Answers,
     pub(crate) units: SmallVec<[u64; 6]>,
-    pub(crate) crowds: SmallVec<[Option<u64>; 6]>,
+    pub(crate) fleet_demands: SmallVec<[Option<u64>; 6]>,
     pub(crate) now: Timestamp,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Lent {
     clippy::large_enum_variant,
     reason = "nearly every answer is the large one, and it lives for a moment"
 )]
-pub(crate) enum Heard {
+pub(crate) enum ScriptResponse {
     /// The answers of a charge.
     Answers(Answers),
     /// What was lent.
@@ -56,9 +56,9 @@ pub(crate) enum Heard {
     /// It is done.
     Done,
     /// Nothing was done; it is to be asked again.
-    Again,
-    /// Nothing was done: this tag of this charge's family must be looked up first, and told with [`Question::tell`].
-    LookUp(usize, Tag),
+    Resend,
+    /// Nothing was done: this tag of this charge's family must be looked up first, and told with [`ScriptRequest::provide_quota`].
+    LookUpTag(usize, Tag),
     /// Nothing was done, and asking again would not help.
     Problem(Problem),
 }
@@ -81,16 +81,16 @@ pub(crate) enum Problem {
     /// The answer is none.
     #[error("an answer that the script does not give")]
     Unreadable,
-    /// Asked again and again.
+    /// EncodedRequest again and again.
     #[error("the counter changes its quota faster than it can be asked")]
-    Endless,
+    TooManySends,
 }
 
-impl<'c> Question<'c> {
+impl<'c> ScriptRequest<'c> {
     /// A question at an instant of the node's clock.
     pub(crate) fn new(operation: Operation, charges: &'c [Charge<'c>], now: Timestamp) -> Self {
-        let origins = SmallVec::from_elem(Origin::Ask, charges.len());
-        Self { operation, charges, now, bounds: Bounds::One, origins, wants: &[], rounds: 0 }
+        let origins = SmallVec::from_elem(Origin::Unspecified, charges.len());
+        Self { operation, charges, now, bounds: CalendarBounds::One, origins, wants: &[], sends: 0 }
     }
 
     /// A question that charges, and takes what is wanted of each beside.
@@ -102,72 +102,74 @@ impl<'c> Question<'c> {
     ///
     /// # Errors
     /// When a quota has no tag yet, or there are too many charges.
-    pub(crate) fn asked(&self) -> Result<Asked, Problem> {
+    pub(crate) fn encode(&self) -> Result<EncodedRequest, Problem> {
         let count = u8::try_from(self.charges.len()).map_err(|_| Problem::TooMany)?;
         let mut body = Vec::with_capacity(2 + self.charges.len() * 60);
         encode::head(&mut body, self.operation, count);
         let mut keys: SmallVec<[Key; 6]> = SmallVec::with_capacity(self.charges.len());
-        for (place, (charge, origin)) in self.charges.iter().zip(&self.origins).enumerate() {
+        for (index, (charge, origin)) in self.charges.iter().zip(&self.origins).enumerate() {
             keys.push(Key::of(charge));
             let tag = tag_of(charge).ok_or(Problem::Untagged)?;
-            let numbers = Numbers::of(charge.quota(), self.now, self.bounds);
-            let wanted = self.wants.get(place).map_or(0, encode::wanted);
-            encode::charge(&mut body, charge, tag, &numbers, origin, wanted);
+            let fields = QuotaFields::of(charge.quota(), self.now, self.bounds);
+            let wanted = self.wants.get(index).map_or(0, encode::wanted_units);
+            encode::charge(&mut body, charge, tag, &fields, origin, wanted);
         }
         if self.operation == Operation::Refund {
             self.charges.iter().for_each(|charge| encode::charged(&mut body, charge.charged()));
         }
         if self.operation == Operation::Lend {
-            for place in 0..self.charges.len() {
-                encode::told(&mut body, &self.wants.get(place).copied().unwrap_or_default());
-                keys.push(keys[place].of_crowd());
+            for index in 0..self.charges.len() {
+                encode::want_details(&mut body, &self.wants.get(index).copied().unwrap_or_default());
+                keys.push(keys[index].demand_key());
             }
         }
-        Ok(Asked { keys, body })
+        Ok(EncodedRequest { keys, body })
     }
 
     /// Reads the answer.
-    pub(crate) fn hear(&mut self, value: &Value) -> Heard {
-        self.rounds += 1;
-        match Reply::read(value, self.charges) {
-            Reply::Answers(answers) => Heard::Answers(answers),
-            Reply::Lent(lent) => Heard::Lent(lent),
-            Reply::Done => Heard::Done,
-            _ if self.rounds >= ROUNDS_MAX => Heard::Problem(Problem::Endless),
-            Reply::Unknown(tags) => self.trace(&tags),
-            Reply::Bounds(now) => {
-                (self.now, self.bounds) = (now, Bounds::Two);
-                Heard::Again
+    pub(crate) fn interpret(&mut self, value: &Value) -> ScriptResponse {
+        self.sends += 1;
+        match ScriptReply::read(value, self.charges) {
+            ScriptReply::Answers(answers) => ScriptResponse::Answers(answers),
+            ScriptReply::Lent(lent) => ScriptResponse::Lent(lent),
+            ScriptReply::Done => ScriptResponse::Done,
+            _ if self.sends >= SENDS_MAX => ScriptResponse::Problem(Problem::TooManySends),
+            ScriptReply::Unquota(tags) => self.resolve_origins(&tags),
+            ScriptReply::Bounds(now) => {
+                (self.now, self.bounds) = (now, CalendarBounds::Two);
+                ScriptResponse::Resend
             }
-            Reply::Malformed(place) => Heard::Problem(
+            ScriptReply::Malformed(index) => ScriptResponse::Problem(
                 self.charges
-                    .get(place)
+                    .get(index)
                     .map_or(Problem::Unreadable, |charge| Problem::Malformed(Key::of(charge))),
             ),
-            Reply::Refused(what) => Heard::Problem(Problem::Refused(what)),
-            Reply::Unreadable => Heard::Problem(Problem::Unreadable),
+            ScriptReply::Refused(what) => ScriptResponse::Problem(Problem::Refused(what)),
+            ScriptReply::Unreadable => ScriptResponse::Problem(Problem::Unreadable),
         }
     }
 
     /// Finds out where states come from, as far as this node knows.
-    fn trace(&mut self, tags: &[(usize, Tag)]) -> Heard {
-        for &(place, tag) in tags {
-            let Some(charge) = self.charges.get(place) else { return Heard::Problem(Problem::Unreadable) };
+    fn resolve_origins(&mut self, tags: &[(usize, Tag)]) -> ScriptResponse {
+        for &(index, tag) in tags {
+            let Some(charge) = self.charges.get(index) else {
+                return ScriptResponse::Problem(Problem::Unreadable);
+            };
             match lineage(charge, tag, self.now) {
-                Some(origin) => self.origins[place] = origin,
-                None => return Heard::LookUp(place, tag),
+                Some(origin) => self.origins[index] = origin,
+                None => return ScriptResponse::LookUpTag(index, tag),
             }
         }
-        Heard::Again
+        ScriptResponse::Resend
     }
 
     /// Tells what the fleet knows of a tag that this node does not. Then the request is to be asked again.
-    pub(crate) fn tell(&mut self, place: usize, tag: Tag, known: Option<&Quota>) {
-        let (Some(charge), Some(origin)) = (self.charges.get(place), self.origins.get_mut(place)) else {
+    pub(crate) fn provide_quota(&mut self, index: usize, tag: Tag, quota: Option<&Quota>) {
+        let (Some(charge), Some(origin)) = (self.charges.get(index), self.origins.get_mut(index)) else {
             return;
         };
-        let step = known.filter(|known| known.algorithm() == charge.quota().algorithm());
-        *origin = step.map_or(Origin::Nobody, |from| {
+        let step = quota.filter(|quota| quota.algorithm() == charge.quota().algorithm());
+        *origin = step.map_or(Origin::Unquota, |from| {
             let step = Succession { from, to: charge.quota(), at: self.now };
             Origin::Lineage(tag, vec![Ancestor::of(&step, self.now)])
         });

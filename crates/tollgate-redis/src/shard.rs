@@ -1,0 +1,187 @@
+//! One primary: its connection, its breaker, and problem is under way to it. Keeping the connection is left to [`super::keep`].
+
+pub(crate) mod factory;
+pub(crate) mod queue;
+mod supervisor;
+
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout_at};
+
+use crate::breaker::{Breaker, BreakerState};
+use crate::connection::Connection;
+use crate::metrics::ShardReport;
+use crate::reply::{Failure, ReplyClass};
+use crate::settings::Host;
+use queue::Queue;
+
+/// Whether there is a connection to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ConnectionState {
+    /// There is one.
+    Connected,
+    /// One is being made.
+    Connecting,
+    /// None could be made, and the next try is a while away.
+    Unavailable,
+}
+
+pub(crate) struct Shard {
+    /// As the URL or the cluster names it. Behind sentinels the primary may be another from time to time.
+    pub(crate) host: Host,
+    pub(crate) breaker: Breaker,
+    pub(crate) queue: Queue,
+    pub(crate) connection: ArcSwapOption<Connection>,
+    pub(crate) state: watch::Sender<ConnectionState>,
+    /// Wakes the supervisor when somebody found the connection wanting.
+    pub(crate) suspect: Notify,
+    /// A group of keys that lies in one of its slots, for probes; above all groups if it has none.
+    pub(crate) group: AtomicU32,
+    in_flight: AtomicUsize,
+    in_flight_max: usize,
+    error: Mutex<Option<String>>,
+    supervisor: Mutex<Option<AbortHandle>>,
+    /// When somebody was last sent here by another node.
+    redirected_at: Mutex<Option<Instant>>,
+}
+
+/// A request's place among those under way.
+pub(crate) struct InFlightPermit(Arc<Shard>);
+
+impl Drop for InFlightPermit {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Shard {
+    pub(crate) fn new(host: Host, deadline: Duration, in_flight_max: usize, now: Instant) -> Self {
+        Self {
+            host,
+            breaker: Breaker::new(deadline, now),
+            queue: Queue::default(),
+            connection: ArcSwapOption::empty(),
+            state: watch::Sender::new(ConnectionState::Connecting),
+            suspect: Notify::new(),
+            group: AtomicU32::new(0),
+            in_flight: AtomicUsize::new(0),
+            in_flight_max,
+            error: Mutex::new(None),
+            supervisor: Mutex::new(None),
+            redirected_at: Mutex::new(None),
+        }
+    }
+
+    /// A place for one request, if the breaker and the bound allow.
+    pub(crate) fn acquire(self: &Arc<Self>) -> Result<InFlightPermit, Failure> {
+        if !self.breaker.admits() {
+            return Err(ReplyClass::Open.into());
+        }
+        // Relaxed: the bound may be passed by as many as count at the same instant.
+        if self.in_flight.fetch_add(1, Ordering::Relaxed) >= self.in_flight_max {
+            self.in_flight.fetch_sub(1, Ordering::Relaxed);
+            return Err(ReplyClass::Shed.into());
+        }
+        Ok(InFlightPermit(Arc::clone(self)))
+    }
+
+    /// The connection, waited for while it is being made.
+    pub(crate) async fn connection(&self, deadline: Instant) -> Option<Arc<Connection>> {
+        if let Some(connection) = self.open_connection() {
+            return Some(connection);
+        }
+        let mut state = self.state.subscribe();
+        let changed = state.wait_for(|state| *state != ConnectionState::Connecting);
+        let _ = timeout_at(deadline, changed).await.ok()?;
+        self.open_connection()
+    }
+
+    pub(crate) fn open_connection(&self) -> Option<Arc<Connection>> {
+        self.connection.load_full().filter(|connection| connection.is_open())
+    }
+
+    /// Lets the connection go, so that the supervisor makes a new one.
+    pub(crate) fn disconnect(&self) {
+        if let Some(connection) = self.connection.swap(None) {
+            self.state.send_replace(ConnectionState::Connecting);
+            connection.close();
+        }
+        self.suspect.notify_one();
+    }
+
+    /// Somebody was sent here.
+    pub(crate) fn mark_redirect_target(&self, now: Instant) {
+        *self.redirected_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+    }
+
+    /// It is known by the map, or has sent somebody away: that it was redirected_at says nothing any more.
+    pub(crate) fn clear_redirect_target(&self) {
+        *self.redirected_at.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    pub(crate) fn is_redirect_target(&self) -> bool {
+        self.redirected_at.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Whether somebody was sent here in this time.
+    pub(crate) fn was_redirect_target_within(&self, time: Duration, now: Instant) -> bool {
+        let redirected_at = *self.redirected_at.lock().unwrap_or_else(PoisonError::into_inner);
+        redirected_at.is_some_and(|redirected_at| now < redirected_at + time)
+    }
+
+    /// Whether only probes are sent.
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self.breaker.state(), BreakerState::Open | BreakerState::Probing)
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.open_connection().is_some()
+    }
+
+    /// Remembers why the store could not be reached. Whether that is news.
+    pub(crate) fn set_last_error(&self, error: Option<String>) -> bool {
+        let mut last = self.error.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_news = *last != error;
+        *last = error;
+        is_news
+    }
+
+    /// Remembers problem is wrong with the store, and says so if that is news.
+    pub(crate) fn report_problem(&self, problem: String) {
+        let reason = problem.clone();
+        if self.set_last_error(Some(problem)) {
+            tracing::warn!(store = %self.host, reason, "the store does not answer as it should");
+        }
+    }
+
+    pub(crate) fn set_supervisor(&self, supervisor: AbortHandle) {
+        *self.supervisor.lock().unwrap_or_else(PoisonError::into_inner) = Some(supervisor);
+    }
+
+    /// Stops keeping the connection: the node is no primary of this cluster any more.
+    pub(crate) fn retire(&self) {
+        if let Some(supervisor) = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            supervisor.abort();
+        }
+        self.state.send_replace(ConnectionState::Unavailable);
+        // Calls under way hold it until they are answered.
+        self.connection.store(None);
+    }
+
+    pub(crate) fn report(&self, now: Instant) -> ShardReport {
+        ShardReport {
+            address: self.host.to_string(),
+            state: self.breaker.state(),
+            opened: u64::from(self.breaker.opened()),
+            is_connected: self.is_connected(),
+            in_flight: self.in_flight.load(Ordering::Relaxed),
+            away_for: self.breaker.away_for(now).unwrap_or_default(),
+            last_error: self.error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+}

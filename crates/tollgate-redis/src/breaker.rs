@@ -1,7 +1,8 @@
-//! When to stop asking a shard, and how to start again: one breaker for each shard, so that one that fails costs nothing to the others.
+//! A circuit breaker for each shard: when to stop sending requests, and how to resume.
 //!
-//! It opens on failures in a row, on a second in which half of the calls failed or were slow, on missed heartbeats, and at once on what
-//! only an operator can cure. It closes through probes that write, and then in steps. InjectedTime is an argument, so tests need no clock.
+//! It opens on consecutive failures, on a second in which half of the calls failed or were slow, on missed heartbeats,
+//! and on one failure that only an operator can fix. It closes through probes that write, then in steps. Time is an
+//! argument, so tests need no clock.
 
 #[cfg(test)]
 mod tests;
@@ -12,51 +13,51 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Failures in a row that open it.
+/// Consecutive failures that open the breaker.
 const CONSECUTIVE: u32 = 5;
-/// Calls that a second must have had before their share of failures counts.
+/// Minimum number of calls in a second before their failure ratio counts.
 const RATIO_CALLS: u32 = 20;
 const RATIO_PERIOD: Duration = Duration::from_secs(1);
-/// How long it stays open the first time; each time after that twice as long, up to the most.
+/// How long the breaker stays open the first time. The time doubles each time, up to the maximum.
 const OPEN_FIRST: Duration = Duration::from_millis(100);
-/// A second after a store that can be reached has recovered, all requests go to it again; probes and steps take the most of it.
+/// Short, so that all requests reach a recovered store again within a second, probes and ramp included.
 const OPEN_MAX: Duration = Duration::from_millis(200);
-/// How long it stays open when only an operator can help: one try every ten seconds.
+/// How long the breaker stays open when only an operator can help: one attempt every ten seconds.
 const OPEN_FATAL: Duration = Duration::from_secs(10);
-/// Probes that must succeed one after the other.
+/// Consecutive probes that must succeed.
 const PROBES: u32 = 3;
-/// Shares of the requests let through while it recovers, in per cent, and how long each lasts.
+/// Percentages of requests admitted during recovery, and how long each step lasts.
 const RAMP: [u32; 3] = [1, 10, 50];
 const RAMP_STEP: Duration = Duration::from_millis(200);
-/// How often a step is repeated because the store answers slowly: a far store must not be kept out for ever.
+/// How often a step is repeated because the store answers slowly. The bound lets a distant store recover too.
 const RAMP_HOLDS: u32 = 2;
 const WHOLE: u32 = 100;
-/// Health that ends a spell of failures.
+/// Time without failures that ends an outage.
 const HEALTH: Duration = Duration::from_secs(30);
 
-/// How a shard is, for reports.
+/// The state of a shard's breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerState {
     /// All requests go to the store.
     Closed,
-    /// None do.
+    /// No request goes to the store.
     Open,
-    /// None do, and a probe is asking whether they may.
+    /// No request goes to the store; probes are being sent.
     Probing,
-    /// Some do, more every moment.
+    /// A growing share of requests goes to the store.
     Ramping,
 }
 
-/// How bad a failure is.
+/// What a failure does to the breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Severity {
-    /// It says nothing about the shard's health.
+    /// Says nothing about the shard's health.
     None,
-    /// Enough of them open the breaker.
+    /// Counts; enough of them open the breaker.
     Counts,
-    /// One opens it, since nothing can be sent.
+    /// Opens the breaker, because nothing can be sent.
     Trips,
-    /// One opens it, for long: passwords, rights, certificates.
+    /// Opens the breaker for a long time: a wrong password, permission or certificate.
     Fatal,
 }
 
@@ -79,20 +80,20 @@ enum CallResult {
 struct Inner {
     stage: Stage,
     consecutive: u32,
-    /// The first of the failures in a row.
+    /// When the first of the consecutive failures happened.
     suspected: Option<Instant>,
     period: Instant,
     calls: u32,
     failures: u32,
-    /// How often it opened in this spell.
+    /// How often the breaker opened in this outage.
     trips: u32,
-    /// When the spell began, and when the last failure in it was.
+    /// When the outage began, and when its last failure happened.
     spell: Option<(Instant, Instant)>,
 }
 
 pub(crate) struct Breaker {
     deadline: Duration,
-    /// The share of requests let through, in per cent. Relaxed: a request more or less at a turn does no harm.
+    /// The percentage of requests admitted. Relaxed: one request more or less at a transition is harmless.
     share: AtomicU32,
     turn: AtomicU32,
     opened: AtomicU32,
@@ -122,14 +123,14 @@ impl Breaker {
             WHOLE => true,
             0 => false,
             share => {
-                // Stepping by a number that has no divisor in common with a hundred spreads them evenly.
+                // 61 and 100 are coprime, so the admitted requests are spread evenly.
                 let turn = self.turn.fetch_add(1, Ordering::Relaxed);
                 turn.wrapping_mul(61) % WHOLE < share
             }
         }
     }
 
-    /// A call was answered, after so long.
+    /// Records an answered call and its latency.
     pub(crate) fn succeeded(&self, took: Duration, now: Instant, random: u64) {
         let mut inner = self.lock();
         let is_slow = took > self.deadline * 4 / 5;
@@ -150,7 +151,7 @@ impl Breaker {
         }
     }
 
-    /// A call failed.
+    /// Records a failed call.
     pub(crate) fn failed(&self, severity: Severity, now: Instant, random: u64) {
         if severity == Severity::None {
             return;
@@ -169,7 +170,7 @@ impl Breaker {
             Stage::Probing { .. } => self.open(&mut inner, now, random, severity),
             Stage::Ramping { bad, good, .. } => {
                 *bad += 1;
-                // More than one in a hundred, but one of a few is not yet many.
+                // More than one percent, and at least two.
                 if trips_now || (*bad * WHOLE > *good + *bad && *bad >= 2) {
                     self.open(&mut inner, now, random, severity);
                 }
@@ -198,7 +199,7 @@ impl Breaker {
         }
     }
 
-    /// A new connection was made while it is open: there is no reason to wait for a probe, unless an operator is awaited.
+    /// Probes now if the breaker is open: a new connection was made. Does not shorten the wait for an operator.
     pub(crate) fn connected(&self, now: Instant) {
         let mut inner = self.lock();
         if let Stage::Open { until } = &mut inner.stage
@@ -208,7 +209,7 @@ impl Breaker {
         }
     }
 
-    /// A probe wrote what it should.
+    /// Records a successful probe.
     pub(crate) fn probed(&self, now: Instant) {
         let mut inner = self.lock();
         if let Stage::Probing { successes } = &mut inner.stage {
@@ -219,7 +220,7 @@ impl Breaker {
         }
     }
 
-    /// InjectedTime has passed: a step of the recovery may be over.
+    /// Advances the recovery; call it periodically.
     pub(crate) fn tick(&self, now: Instant) {
         let mut inner = self.lock();
         match inner.stage {
@@ -246,7 +247,7 @@ impl Breaker {
         }
     }
 
-    /// How long the shard has been failing; none while it is well. Begins anew only after half a minute of health.
+    /// How long the shard has been failing; none while it is healthy. An outage ends after 30 seconds without failures.
     pub(crate) fn away_for(&self, now: Instant) -> Option<Duration> {
         let spell = self.lock().spell;
         spell.filter(|(_, last)| now < *last + HEALTH).map(|(since, _)| now.saturating_duration_since(since))
@@ -261,7 +262,7 @@ impl Breaker {
         }
     }
 
-    /// How often it opened since the start.
+    /// How often the breaker opened since the start.
     pub(crate) fn opened(&self) -> u32 {
         self.opened.load(Ordering::Relaxed)
     }
@@ -285,7 +286,7 @@ impl Breaker {
         self.share.store(RAMP[step], Ordering::Relaxed);
     }
 
-    /// Poisoned or not, its numbers are whole: nothing panics between two of its writes.
+    /// A poisoned lock is usable: nothing panics between two writes to the state.
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -305,7 +306,7 @@ impl Inner {
     }
 }
 
-/// A part of a duration chosen by `random`, evenly from nothing to all of it.
+/// A uniformly distributed part of a duration, from zero to the whole, chosen by a random number.
 pub(crate) fn fraction(whole: Duration, random: u64) -> Duration {
     let micros = u64::try_from(whole.as_micros()).unwrap_or(u64::MAX);
     Duration::from_micros(random % micros.saturating_add(1))

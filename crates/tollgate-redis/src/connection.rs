@@ -1,4 +1,4 @@
-//! One connection to one node: how it is made, and whether it still stands. Neither waits nor tries again by itself.
+//! One connection to one node: how it is made, and whether it is still open. It neither waits nor retries by itself.
 
 pub(crate) mod primary;
 mod tls;
@@ -20,17 +20,17 @@ use tokio::time::{Instant, timeout};
 use crate::reply::ReplyClass;
 use crate::settings::{Host, Login, TlsFiles};
 
-/// How long a connection may take to be made, name, TLS and login included.
+/// Maximum time to connect, with name resolution, TLS and login.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
-/// A peer that does not acknowledge what was sent for so long is gone.
+/// A peer that does not acknowledge data for this long is considered gone.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(1);
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(1);
 const KEEPALIVE_TIMES: u32 = 3;
-/// Messages that wait to be written; more than a shard ever has under way.
+/// Messages that may wait to be written; more than a shard ever has in flight.
 const WRITE_QUEUE: usize = 4_096;
 
-/// How to log in, and how to speak.
+/// How to log in, and whether to use TLS.
 #[derive(Clone)]
 pub(crate) struct ConnectOptions {
     pub(crate) login: Option<Login>,
@@ -39,7 +39,7 @@ pub(crate) struct ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// Why the password's file could not be read.
+    /// Why the password file could not be read.
     fn password_error(&self) -> Option<String> {
         self.login.as_ref().and_then(|login| login.password.read_error())
     }
@@ -52,7 +52,7 @@ pub(crate) struct ConnectFailure {
     pub(crate) reason: String,
 }
 
-/// A connection. When the last holder lets it go, it closes.
+/// An open connection. It closes when the last owner drops it.
 pub(crate) struct Connection {
     multiplexed: MultiplexedConnection,
     health: Arc<Health>,
@@ -62,13 +62,13 @@ pub(crate) struct Connection {
 struct Health {
     is_open: AtomicBool,
     closed: Notify,
-    /// When it last answered, in microseconds since it was made.
+    /// Time of the last reply, in microseconds since the connection was made.
     last_reply: AtomicU64,
     made: Instant,
 }
 
 impl Connection {
-    /// Connects, at once or not at all.
+    /// Connects within the timeout.
     pub(crate) async fn connect(host: &Host, options: &ConnectOptions) -> Result<Self, ConnectFailure> {
         match timeout(CONNECT_TIMEOUT, Self::connect_untimed(host, options)).await {
             Ok(result) => result,
@@ -115,7 +115,7 @@ impl Connection {
                 class @ ReplyClass::NotReady => class,
                 _ => ReplyClass::NoConnection,
             };
-            // A server's own words may be shown; they never repeat a password.
+            // The server's message may be logged: it never contains the password.
             let reason = match options.password_error().filter(|_| class == ReplyClass::Refused) {
                 None => error.to_string(),
                 Some(trouble) => format!("{error}; and the password file cannot be read: {trouble}"),
@@ -137,11 +137,11 @@ impl Connection {
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        // Relaxed: whoever learns it too late fails as if it had closed a moment later.
+        // Relaxed: a caller that reads a stale value fails as if the connection had closed a moment later.
         self.health.is_open.load(Ordering::Relaxed)
     }
 
-    /// Ends when the connection does.
+    /// Waits until the connection closes.
     pub(crate) async fn closed(&self) {
         let closed = self.health.closed.notified();
         if self.is_open() {
@@ -149,19 +149,19 @@ impl Connection {
         }
     }
 
-    /// Ends it now: whoever waits for an answer on it has none.
+    /// Closes the connection. Calls that wait for a reply on it fail.
     pub(crate) fn close(&self) {
         self.driver.abort();
         self.health.close();
     }
 
-    /// It has answered.
+    /// Records that the node replied.
     pub(crate) fn mark_alive(&self, now: Instant) {
         let micros = now.saturating_duration_since(self.health.made).as_micros();
         self.health.last_reply.store(u64::try_from(micros).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// For how long it has not answered.
+    /// How long the node has not replied.
     pub(crate) fn silent_for(&self, now: Instant) -> Duration {
         let last_reply = Duration::from_micros(self.health.last_reply.load(Ordering::Relaxed));
         now.saturating_duration_since(self.health.made + last_reply)
@@ -199,7 +199,7 @@ fn tcp_failure(error: &io::Error) -> ConnectFailure {
     ConnectFailure { class: ReplyClass::NoConnection, reason: error.to_string() }
 }
 
-/// A handshake that fails because the connection ended is no matter of certificates.
+/// A handshake that fails because the connection ended says nothing about certificates.
 fn tls_failure(error: &io::Error) -> ConnectFailure {
     let ended = [io::ErrorKind::ConnectionReset, io::ErrorKind::UnexpectedEof, io::ErrorKind::BrokenPipe];
     let class = if ended.contains(&error.kind()) { ReplyClass::NoConnection } else { ReplyClass::Refused };

@@ -1,4 +1,4 @@
-//! What the nodes of a fleet tell each other through the store: that they are there, and the secret that they hash keys with.
+//! What the nodes of a fleet share through the store: a count of nodes, and the secret that hashes keys.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,25 +16,26 @@ use crate::random::random;
 use crate::reply::{Failure, ReplyClass};
 use crate::settings::Nodes;
 
-/// How often a node signs itself, and for how long that counts.
+/// How often a node signs itself, and how long a signature counts.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(2);
 const HEARTBEAT_TTL_MILLIS: u32 = 10_000;
-/// How long these commands may take. Nobody waits for them.
+/// Timeout of these commands. No decision waits for them.
 const TIMEOUT: Duration = Duration::from_millis(250);
-/// Pauses between attempts to learn the secret.
+/// Pauses between attempts to read the secret.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How often a node looks whether the store still has it.
+/// How often a node checks that the store still has the secret.
 const SECRET_CHECK_EVERY: Duration = Duration::from_secs(2);
 
 const NODES_KEY: &str = "tg:{nodes}";
 const SECRET_KEY: &str = "tg:{secret}";
-/// Randomness of a new secret.
+/// Random bytes in a new secret.
 const SECRET_BYTES: usize = 32;
-/// The secret is kept for a year after it was last read: longer than any counter that was hashed with it.
+/// The secret expires a year after its last read, later than any counter hashed with it.
 const SECRET_MILLIS: u64 = 366 * 86_400_000;
 
-/// Signs a node and counts who else did lately, by the store's clock. A step back of that clock leaves nobody there for ever.
+/// Signs a node and counts recent signatures, by the store's clock. Signatures from the future are removed, so that a
+/// step back of that clock leaves no node behind.
 const SIGN_SCRIPT: &str = "local time = redis.call('TIME') \
     local now = time[1] * 1000 + math.floor(time[2] / 1000) \
     redis.call('ZADD', KEYS[1], now, ARGV[1]) \
@@ -43,17 +44,17 @@ const SIGN_SCRIPT: &str = "local time = redis.call('TIME') \
     redis.call('PEXPIRE', KEYS[1], ARGV[2]) \
     return redis.call('ZCARD', KEYS[1])";
 
-/// Who shares the store.
+/// The nodes that share the store.
 pub(crate) struct Fleet {
     nodes: Nodes,
     name: String,
-    /// How many signed themselves; 0 until that is known. The last count stands while the store is away.
+    /// The number of signatures; 0 until it is known. The last count stays while the store is unreachable.
     counted: AtomicU32,
 }
 
 impl Fleet {
     pub(crate) fn new(nodes: Nodes) -> Self {
-        // A name that no other node has; chance is enough, and nothing is secret about it.
+        // A random name is unique enough, and it is not secret.
         let name = format!("{:016x}{:016x}", random(), random());
         Self { nodes, name, counted: AtomicU32::new(0) }
     }
@@ -65,7 +66,7 @@ impl Fleet {
         }
     }
 
-    /// Signs this node as long as the process lives.
+    /// Signs this node for as long as the process lives.
     pub(crate) async fn run_heartbeat(self: Arc<Self>, client: Client) {
         loop {
             let signed =
@@ -82,13 +83,13 @@ impl Fleet {
         }
     }
 
-    /// Takes this node's name away, so that the others need not wait for it to be forgotten.
+    /// Removes this node's signature, so that the other nodes need not wait for it to expire.
     pub(crate) async fn leave(&self, client: &Client) {
         let mut command = redis::cmd("ZREM");
         command.arg(NODES_KEY).arg(&self.name);
         let left = client.command(Some(slot_of(b"nodes")), &command, Instant::now() + TIMEOUT).await;
         if left.is_err() {
-            tracing::debug!("the store was not there to be told that this node leaves");
+            tracing::debug!("this node's signature could not be removed; it will expire");
         }
     }
 
@@ -99,7 +100,7 @@ impl Fleet {
     }
 }
 
-/// Learns the bytes of the fleet's secret, or makes them if this node is the first. Waits for the store for as long as it takes.
+/// Reads the fleet's secret, or creates it if this node is the first. Retries until the store answers.
 pub(crate) async fn learn_secret(client: &Client) -> Vec<u8> {
     let mut pause = PAUSE_FIRST;
     let mut has_logged = false;
@@ -124,8 +125,8 @@ pub(crate) async fn learn_secret(client: &Client) -> Vec<u8> {
     }
 }
 
-/// Sees to it that the store keeps the secret. One that lost it (emptied, or replaced by a replica that had not heard of it) gets it
-/// back, since the next node to start would make another, and count for itself.
+/// Restores the secret if the store lost it, after a flush or a failover to a replica that did not have it yet.
+/// Otherwise the next node to start would create another secret and share no counters.
 pub(crate) async fn maintain_secret(client: Client, bytes: Vec<u8>) {
     let mut has_logged = false;
     loop {
@@ -141,7 +142,7 @@ pub(crate) async fn maintain_secret(client: Client, bytes: Vec<u8>) {
     }
 }
 
-/// The secret in the store: the one that is there, else this one.
+/// Offers a secret, and returns the one in the store.
 async fn read_or_create_secret(client: &Client, offered: Option<&[u8]>) -> Result<Vec<u8>, Failure> {
     let slot = Some(slot_of(b"secret"));
     if let Some(offered) = offered {
@@ -149,7 +150,7 @@ async fn read_or_create_secret(client: &Client, offered: Option<&[u8]>) -> Resul
         create.arg(SECRET_KEY).arg(offered).arg("NX").arg("PX").arg(SECRET_MILLIS);
         client.command(slot, &create, Instant::now() + TIMEOUT).await?;
     }
-    // Read also by the one that made it: with a failover in between, another may have been first after all.
+    // The creator reads it too: a failover in between may have kept another node's secret.
     let mut read = redis::cmd("GETEX");
     read.arg(SECRET_KEY).arg("PX").arg(SECRET_MILLIS);
     match client.command(slot, &read, Instant::now() + TIMEOUT).await? {
@@ -158,7 +159,7 @@ async fn read_or_create_secret(client: &Client, offered: Option<&[u8]>) -> Resul
     }
 }
 
-/// The secret that bytes stand for: every process that has them hashes alike.
+/// Derives a secret from bytes. Processes with the same bytes compute the same hashes.
 pub(crate) fn secret_of(bytes: &[u8]) -> Secret {
     let key = hmac::Key::new(hmac::HMAC_SHA256, bytes);
     Secret::of_words(|number| {

@@ -1,6 +1,6 @@
-//! The names of counters in Redis: `tg:{gggg}` and 21 characters, 30 bytes in all, which Redis keeps in 32. Nothing that a client
-//! sends shapes a name: it is made of a keyed hash, and of four letters that choose the slot. Beside a counter that lends there may be
-//! another key, of the same name but for one character.
+//! Names of counters in Redis: `tg:{gggg}` and 21 characters, 30 bytes in all, which Redis stores in 32. A name holds a
+//! keyed hash and four letters that choose the slot, and nothing that a client sends. A counter that lends may have a
+//! second key, which differs in one character.
 
 use tollgate::charge::Charge;
 
@@ -9,14 +9,15 @@ pub(crate) const KEY_BYTES: usize = 30;
 /// Slots of a Redis Cluster.
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// What keys begin with. A release that means something else by a state uses another, so that no two meanings meet in one key.
+/// The prefix of all keys. A release that changes the meaning of a state changes the prefix, so that two meanings never
+/// share a key.
 const PREFIX: &[u8; 4] = b"tg:{";
-/// Where the digits of the group end.
+/// Where the group's digits end.
 const GROUP_END: usize = 8;
-/// The digits of a group. Sixteen neighbours that start at a multiple of sixteen: a checksum spreads those over the slots evenly,
-/// while hexadecimal digits would leave every fifth slot without a key.
+/// The digits of a group: sixteen consecutive letters from a multiple of sixteen. CRC-16 spreads these evenly over the
+/// slots, while hexadecimal digits would leave every fifth slot empty.
 const DIGITS: &[u8; 16] = b"@ABCDEFGHIJKLMNO";
-/// What stands in a name in index of the hash's first character where it is not of a counter, but of what is asked of it.
+/// Replaces the first character of the hash in the key of a counter's fleet demand.
 const DEMAND_MARK: u8 = b'~';
 const BASE64_URL: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
@@ -30,7 +31,7 @@ impl Key {
         Self::new(charge.key(), charge.group())
     }
 
-    /// The key of a hash, in the slot of its group; without one, in a slot of its own.
+    /// The key of a hash, in the slot of its group or, without a group, of the hash itself.
     pub(crate) fn new(hash: u128, group: Option<u16>) -> Self {
         #[allow(
             clippy::cast_possible_truncation,
@@ -42,14 +43,15 @@ impl Key {
         for (index, digit) in bytes[PREFIX.len()..GROUP_END].iter_mut().enumerate() {
             *digit = DIGITS[usize::from(group >> (12 - 4 * index) & 0xf)];
         }
-        // 126 of the 128 bits; the other two would cost sixteen bytes of Redis's memory.
+        // 126 of the 128 bits; two more would cost sixteen bytes of Redis memory.
         for (index, digit) in bytes[GROUP_END + 1..].iter_mut().enumerate() {
             *digit = BASE64_URL[usize::try_from(hash >> (122 - 6 * index) & 0x3f).unwrap_or(0)];
         }
         Self(bytes)
     }
 
-    /// The key, in the same slot, of what all nodes are asked for of this counter. One letter of the hash less tells them apart as well.
+    /// The key of this counter's fleet demand, in the same slot. The hash without its first character still tells keys
+    /// apart.
     pub(crate) const fn demand_key(mut self) -> Self {
         self.0[GROUP_END + 1] = DEMAND_MARK;
         self
@@ -60,20 +62,20 @@ impl Key {
         &self.0
     }
 
-    /// A number that different keys hardly ever share: forty-eight bits of its hash.
+    /// Forty-eight bits of the hash, to find repeated keys.
     pub(crate) fn fingerprint(&self) -> u64 {
         let mut bytes = [0; 8];
         bytes.copy_from_slice(&self.0[GROUP_END + 1..GROUP_END + 9]);
         u64::from_le_bytes(bytes)
     }
 
-    /// The slot of a cluster that it lies in.
+    /// The key's cluster slot.
     pub(crate) fn slot(&self) -> u16 {
         slot_of(&self.0[PREFIX.len()..GROUP_END])
     }
 }
 
-/// The slot of what stands between a key's braces: CRC-16 as XMODEM has it.
+/// The slot of a key's hash tag: its CRC-16 (XMODEM).
 pub(crate) fn slot_of(tag: &[u8]) -> u16 {
     let mut sum = 0u16;
     for &byte in tag {
@@ -95,7 +97,7 @@ impl std::fmt::Debug for Key {
 mod tests {
     use super::*;
 
-    /// A key is its prefix, its group and its hash, and nothing else.
+    /// A key consists of its prefix, its group and its hash.
     #[test]
     fn keys_have_one_shape() {
         let key = Key::new(u128::MAX, Some(0x1f3a));
@@ -106,17 +108,17 @@ mod tests {
         assert!(demand.slot() == key.slot() && demand.fingerprint() != key.fingerprint());
     }
 
-    /// The slots that Redis's own documentation and `CLUSTER KEYSLOT` tell.
+    /// Slots match Redis's documentation and `CLUSTER KEYSLOT`.
     #[test]
-    fn slots_are_those_of_redis() {
+    fn slots_match_redis() {
         assert_eq!(slot_of(b"123456789"), 0x31c3);
         assert_eq!(slot_of(b"foo"), 12_182);
         assert_eq!(Key::new(7, Some(0x0666)).slot(), slot_of(b"@FFF"));
     }
 
-    /// Every slot has as many groups as every other.
+    /// Every slot has the same number of groups.
     #[test]
-    fn groups_spread_over_the_slots() {
+    fn groups_are_spread_evenly_over_the_slots() {
         let mut slots = vec![0u32; usize::from(SLOTS)];
         for group in 0..=u16::MAX {
             slots[usize::from(Key::new(0, Some(group)).slot())] += 1;

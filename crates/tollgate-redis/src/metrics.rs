@@ -1,4 +1,4 @@
-//! What the client has done, in plain numbers that a server can show. Counters only grow; gauges say how it is now.
+//! Counters and gauges of the client, as plain numbers.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,76 +10,76 @@ use tokio::time::Instant;
 use crate::breaker::BreakerState;
 use crate::reply::ReplyClass;
 
-/// Upper bounds of the latency histogram, in microseconds; what is above the last is counted apart.
+/// Upper bounds of the latency histogram, in microseconds. A last bucket counts what is above them.
 pub const LATENCY_BOUNDS: [u64; 14] =
     [50, 100, 200, 300, 500, 750, 1_000, 1_500, 2_000, 3_000, 5_000, 10_000, 25_000, 50_000];
 
-/// How long a slot that no node answered for is reported.
+/// How long an unserved slot is reported.
 const UNSERVED_FOR: Duration = Duration::from_secs(10);
-/// Most slots of which that is remembered.
+/// Maximum number of unserved slots remembered.
 const UNSERVED_MAX: usize = 64;
 const BUCKETS: usize = LATENCY_BOUNDS.len() + 1;
 
-/// How the store was, and is.
+/// The state and the counters of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Script calls that were sent.
+    /// Script calls sent.
     pub calls: u64,
-    /// Those of them that decided more than one request.
+    /// Calls that decided more than one request.
     pub batches: u64,
-    /// Requests that they decided.
+    /// Requests decided.
     pub decisions: u64,
-    /// Calls by how long they took, each bucket for itself; its bounds are [`LATENCY_BOUNDS`], the last has none.
+    /// Calls by latency, not cumulative. The bounds are [`LATENCY_BOUNDS`]; the last bucket has none.
     pub latency: [u64; BUCKETS],
-    /// The time that all of them took together.
+    /// The sum of all latencies.
     pub latency_sum: Duration,
-    /// Calls that were not answered, and requests that were not sent, by class. Redirections that were followed are counted too.
+    /// Unanswered calls and unsent requests by class, followed redirections included.
     pub failures: Vec<(ReplyClass, u64)>,
-    /// Requests that were not sent because too many were under way.
+    /// Requests that were shed because too many were in flight.
     pub shed: u64,
-    /// Connections that were made.
+    /// Connections made.
     pub connections: u64,
-    /// Connections that could not be made.
+    /// Failed attempts to connect.
     pub connection_failures: u64,
-    /// Refunds and other corrections that wait to be sent.
+    /// Refunds and other corrections waiting to be sent.
     pub corrections: u64,
     /// Nodes that share the store.
     pub nodes: u32,
-    /// Every primary that is known.
+    /// Every known primary.
     pub shards: Vec<ShardReport>,
-    /// Slots of a cluster that no node answered for of late, in their order: half migrated, or nobody's.
+    /// Slots that no node served recently, in order: half migrated, or without an owner.
     pub unserved: Vec<UnservedSlot>,
 }
 
-/// A slot of a cluster that no node answers for.
+/// A cluster slot that no node serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnservedSlot {
     /// Its number.
     pub slot: u16,
-    /// What was heard instead of an answer.
+    /// The class of the last failure.
     pub class: ReplyClass,
 }
 
-/// How one primary is.
+/// The state of one primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardReport {
     /// Its host and port.
     pub address: String,
-    /// Whether requests go to it.
+    /// The state of its breaker.
     pub state: BreakerState,
     /// How often its breaker opened.
     pub opened: u64,
-    /// Whether there is a connection to it.
+    /// Whether it is connected.
     pub is_connected: bool,
-    /// Requests that are under way, or wait to be.
+    /// Requests in flight or queued.
     pub in_flight: usize,
     /// How long it has been failing.
     pub away_for: Duration,
-    /// Why it could not be reached, the last time that it could not.
+    /// The last error.
     pub last_error: Option<String>,
 }
 
-/// All orderings are relaxed: each number is read for itself.
+/// All orderings are relaxed: each number is independent.
 #[derive(Default)]
 pub(crate) struct Metrics {
     calls: AtomicU64,
@@ -90,19 +90,20 @@ pub(crate) struct Metrics {
     failures: [AtomicU64; ReplyClass::ALL.len()],
     connections: AtomicU64,
     connection_failures: AtomicU64,
-    /// Slots that no node answered for, and when that was last so. Locked when that happens, and for a report.
+    /// Slots that no node served, with the time and class of the last failure. Locked on such a failure and for a
+    /// report.
     unserved: Mutex<BTreeMap<u16, (Instant, ReplyClass)>>,
 }
 
 impl Metrics {
-    /// A call with so many requests was sent.
+    /// Records a call with this many requests.
     pub(crate) fn record_call(&self, requests: usize) {
         self.calls.fetch_add(1, Ordering::Relaxed);
         self.batches.fetch_add(u64::from(requests > 1), Ordering::Relaxed);
         self.decisions.fetch_add(requests as u64, Ordering::Relaxed);
     }
 
-    /// Calls came back after so long.
+    /// Records the latency of a batch of calls.
     pub(crate) fn record_latency(&self, time: Duration, calls: usize) {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let bucket = LATENCY_BOUNDS.partition_point(|&bound| bound < micros);
@@ -114,7 +115,7 @@ impl Metrics {
         self.failures[class as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// No node answered for a slot: each sends to another, or says to try again.
+    /// Records that no node served a slot: they redirect to each other, or answer TRYAGAIN.
     pub(crate) fn record_unserved(&self, slot: u16, class: ReplyClass, now: Instant) {
         let mut unserved = self.unserved.lock().unwrap_or_else(PoisonError::into_inner);
         if unserved.len() < UNSERVED_MAX || unserved.contains_key(&slot) {

@@ -1,8 +1,8 @@
-//! Chance, for pauses that must not be the same in every node of a fleet. Nothing here is secret.
+//! Random numbers for jitter, so that the nodes of a fleet do not act in step. They protect no secret.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// A number that nobody foresees. The standard library starts each thread's hashers at a random number, and counts on from there.
+/// A random number. The standard library seeds each thread's hashers at random and increments the seed for each hasher.
 pub(crate) fn random() -> u64 {
     RandomState::new().hash_one(0_u8)
 }

@@ -1,12 +1,13 @@
-//! The fleet's agreement on tags: which three digits stand for which quota in the states of a family. Each family has a hash in the
-//! store, from tag to quota, in which the first to need a tag claims it. What was claimed is remembered here, since each policy has
-//! families of its own.
+//! The fleet's agreement on quota tags: which three digits stand for which quota in the states of a family. Each family
+//! has a hash in the store, from tag to quota, in which the first node to need a tag claims it. The node remembers
+//! claimed tags, because each policy has its own families.
 //!
-//! No decision claims: families queue up when a policy is put in force, or at the latest when a decision meets one that has no tags, and
-//! one task, beside all decisions, claims those of many families in one message, again and again while the store is away. A decision waits
-//! for it until its own deadline, and the claim goes on without it.
+//! Decisions do not claim. A family is queued when a policy becomes active, or when a decision meets a family without
+//! tags. One background task claims the tags of many families in one message, and retries while the store is
+//! unreachable. A decision waits for its tags until its own deadline; the claim continues without it.
 //!
-//! A quota that returns after another was in force gets another tag, so that a state tells whether it was last asked before or after.
+//! A quota that becomes active again after another one gets a new tag, so that a state shows which period it belongs
+//! to.
 
 mod claim;
 mod text;
@@ -32,38 +33,39 @@ use crate::reply::{Failure, ReplyClass};
 use crate::script::Tag;
 use claim::{FamilyClaim, TagClaims, claim_tags};
 
-/// What the slot of the hashes is made of.
+/// The hash tag that puts all of these hashes into one slot.
 const SLOT_TAG: &str = "quotas";
-/// Most families whose claims are remembered, and that queue up, and max quotas of other nodes. Beyond it they are asked for again.
+/// Maximum number of families remembered and queued, and of quotas of other nodes remembered. Beyond it they are read
+/// again.
 const REMEMBERED_MAX: usize = 131_072;
-/// Families that are claimed in one go, and quotas of theirs: the store must not be kept from decisions for long.
+/// Maximum number of families, and of their quotas, claimed in one batch: it must not block decisions for long.
 const BATCH_FAMILIES_MAX: usize = 64;
 const BATCH_QUOTAS_MAX: usize = 128;
-/// Pauses after a claim that failed, of which up to a half is left to chance.
+/// Pauses after a failed claim, half of them jitter.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// What this node knows of the fleet's tags.
+/// The quota tags that this node knows.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     state: Mutex<RegistryState>,
-    /// Told when a family lines up.
+    /// Notified when a family is queued.
     enqueued: Notify,
-    /// Told when some were claimed, or could not be.
+    /// Notified after each attempt to claim.
     attempted: Notify,
-    /// The quotas of other nodes.
+    /// Quotas that only other nodes have, by family and tag.
     other_quotas: Mutex<HashMap<(u64, Tag), Quota>>,
 }
 
-/// What was claimed, and what is to be.
+/// Claimed tags, and families waiting for theirs.
 #[derive(Debug, Default)]
 struct RegistryState {
     claimed: HashMap<u64, TagClaims>,
-    /// Families that are to be claimed, each once.
+    /// Families to claim, each once.
     queued: HashMap<u64, QueuedFamily>,
-    /// Their order. One that a decision waits for stands in it a second time, at the front.
+    /// The order of the queued families. An urgent family is listed a second time, at the front.
     queue: VecDeque<u64>,
-    /// Those that the task has taken.
+    /// Families that the task is claiming now.
     in_flight: HashMap<u64, Quotas>,
 }
 
@@ -84,7 +86,7 @@ enum Urgency {
 }
 
 impl RegistryState {
-    /// Gives a family its tags, if all of them are claimed.
+    /// Sets a family's tags if all of them are claimed.
     fn tag(&self, family: &Family) -> bool {
         let Some(claims) = self.claimed.get(&family.id()) else { return false };
         let is_known = |number, quota: &Quota| claims.get(&number).is_some_and(|claim| claim.quota == *quota);
@@ -93,14 +95,14 @@ impl RegistryState {
         }
         for (number, _) in family.quotas() {
             if let (Some(mark), Some(claim)) = (family.mark(number), claims.get(&number)) {
-                // Relaxed: the number says all.
+                // Relaxed: the tag is the whole message.
                 mark.store(u32::from(claim.tag.get()), Ordering::Relaxed);
             }
         }
         true
     }
 
-    /// Lines a family up, unless it is in queue or under way as it is.
+    /// Queues a family, unless it is queued or in flight with the same quotas.
     fn enqueue(&mut self, family: &Family, urgency: Urgency) {
         let id = family.id();
         let is_same =
@@ -127,7 +129,7 @@ impl RegistryState {
         }
     }
 
-    /// Takes the next families out of the queue, with what was claimed for them before.
+    /// Takes the next families from the queue, with their earlier claims.
     fn take_batch(&mut self) -> Vec<FamilyClaim> {
         let (mut claims, mut quotas) = (Vec::new(), 0);
         while claims.len() < BATCH_FAMILIES_MAX && quotas < BATCH_QUOTAS_MAX {
@@ -141,7 +143,8 @@ impl RegistryState {
         claims
     }
 
-    /// Remembers what became of them. What has not all of its tags lines up again, unless it is there already with other quotas.
+    /// Stores the results of a batch. A family without all of its tags is queued again, unless it is queued with other
+    /// quotas.
     fn finish(&mut self, attempted: Vec<FamilyClaim>) {
         for claims in attempted {
             self.in_flight.remove(&claims.id);
@@ -164,7 +167,7 @@ fn owned(family: &Family) -> Quotas {
 }
 
 impl Registry {
-    /// Lines families up that decisions will soon ask about.
+    /// Queues families that decisions will soon need.
     pub(crate) fn prepare<'f>(&self, families: impl Iterator<Item = &'f Family>) {
         let mut state = self.state();
         for family in families {
@@ -176,23 +179,23 @@ impl Registry {
         self.enqueued.notify_one();
     }
 
-    /// Forgets who lined up, as when their keys are no longer what they were.
+    /// Clears the queue, for example when the secret changed and with it the families.
     pub(crate) fn clear_queue(&self) {
         let mut state = self.state();
         state.queued.clear();
         state.queue.clear();
     }
 
-    /// Whether nobody is in queue.
+    /// Whether every queued family is claimed.
     pub(crate) fn is_prepared(&self) -> bool {
         let state = self.state();
         state.queued.is_empty() && state.in_flight.is_empty()
     }
 
-    /// Gives families their tags, as soon as they are claimed.
+    /// Sets the tags of families, waiting until they are claimed.
     ///
     /// # Errors
-    /// When the store is away, or they are not claimed in time. They will be all the same.
+    /// When the store is unreachable, or the tags are not claimed in time. The claim continues.
     pub(crate) async fn tag<'f>(
         &self,
         client: &Client,
@@ -201,7 +204,7 @@ impl Registry {
     ) -> Result<(), Failure> {
         loop {
             let mut attempted = pin!(self.attempted.notified());
-            attempted.as_mut().enable(); // Before the look, so that nothing is missed between.
+            attempted.as_mut().enable(); // Enabled before the check, so that no notification is missed in between.
             if self.is_tagged(families.clone()) {
                 return Ok(());
             }
@@ -213,7 +216,7 @@ impl Registry {
         }
     }
 
-    /// Gives tags to those that have been claimed; the others queue up. Whether all have tags.
+    /// Sets the tags of claimed families and queues the others. Returns whether all have tags.
     fn is_tagged<'f>(&self, families: impl Iterator<Item = &'f Family>) -> bool {
         let mut state = self.state();
         let mut all = true;
@@ -226,7 +229,7 @@ impl Registry {
         all
     }
 
-    /// TagClaims what lines up, as long as the process lives.
+    /// Claims the tags of queued families for as long as the process lives.
     pub(crate) async fn run(self: Arc<Self>, client: Client) {
         self.resume();
         let mut pause = PAUSE_FIRST;
@@ -242,7 +245,7 @@ impl Registry {
             match agreed {
                 Ok(()) => pause = PAUSE_FIRST,
                 Err(failure) => {
-                    tracing::debug!(class = failure.class.name(), "tags of quotas are not claimed yet");
+                    tracing::debug!(class = failure.class.name(), "quota tags are not claimed yet");
                     sleep(pause / 2 + jitter(pause / 2)).await;
                     pause = (pause * 2).min(PAUSE_MAX);
                 }
@@ -250,7 +253,7 @@ impl Registry {
         }
     }
 
-    /// Lines up again what a task that panicked had taken.
+    /// Queues the families again that a panicked task had taken.
     fn resume(&self) {
         let mut state = self.state();
         let lost = std::mem::take(&mut state.in_flight);
@@ -262,7 +265,7 @@ impl Registry {
         state.finish(claims);
     }
 
-    /// The quota of a tag that this node has not; none if nobody knows it.
+    /// Reads the quota of a tag that this node does not have. None if the fleet does not have it either.
     ///
     /// # Errors
     /// When the store does not answer in time.
@@ -293,28 +296,28 @@ impl Registry {
     }
 
     fn other_quotas(&self) -> MutexGuard<'_, HashMap<(u64, Tag), Quota>> {
-        // What a panic left behind is whole: each statement that changes it does so at once.
+        // A poisoned lock is usable: each statement leaves the map consistent.
         self.other_quotas.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Held for a few steps in maps, never while anybody waits.
+    /// Held for a few map operations, never across an await.
     fn state(&self) -> MutexGuard<'_, RegistryState> {
-        // A family that a panic left between two maps lines up again when it is next asked about.
+        // A poisoned lock is usable: a family lost between two maps is queued again by the next decision.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The slot of all the hashes.
+/// The slot of all hashes.
 fn slot() -> u16 {
     slot_of(SLOT_TAG.as_bytes())
 }
 
-/// The name of a family's hash.
+/// The key of a family's hash.
 fn hash_key(family: u64) -> String {
     format!("tg:{{{SLOT_TAG}}}:{family:016x}")
 }
 
-/// A time up to this one, so that the nodes of a fleet do not all come at once.
+/// A random duration up to this one, so that the nodes of a fleet do not act in step.
 fn jitter(max: Duration) -> Duration {
     Duration::from_micros(random() % u64::try_from(max.as_micros()).unwrap_or(u64::MAX).max(1))
 }

@@ -1,5 +1,5 @@
-//! What a reply that is not an answer means: whether the call may have been executed, whether it may be sent again, and what it says about
-//! the shard. All of it follows from the class alone.
+//! Classes of replies that are not answers. The class alone decides whether the call may have been executed, whether it
+//! may be resent, and what it says about the shard.
 
 pub(crate) mod redirect;
 
@@ -7,53 +7,53 @@ use redis::{ErrorKind, RedisError, ServerError};
 
 use crate::breaker::Severity;
 
-/// Why a call was not answered.
+/// Why a call has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReplyClass {
-    /// The slot lives elsewhere.
+    /// Another node owns the slot.
     Moved,
-    /// The slot is on its way elsewhere, and this key is already there.
+    /// The slot is migrating, and this key has already moved.
     Ask,
-    /// The slot is on its way, and the keys are on both sides.
+    /// The slot is migrating, and the keys are on both nodes.
     TryAgain,
-    /// The node does not know the script, even when sent with it.
+    /// The node lacks the script, even after it was sent with its source.
     NoScript,
     /// The node is a replica.
     ReadOnly,
-    /// The node is not ready to answer: it loads its data, its primary is away, or the cluster is.
+    /// The node is not ready: it is loading, its primary is unreachable, or the cluster is down.
     NotReady,
-    /// Somebody's script keeps the node from answering.
+    /// A slow script blocks the node.
     Busy,
     /// The store has no memory left.
     OutOfMemory,
     /// The store refuses writes: it cannot persist them, or lacks replicas.
     NotWritable,
-    /// User, password, rights or certificates are wrong.
+    /// The user, password, permissions or certificates are wrong.
     Refused,
-    /// A key holds what it should not.
+    /// A key holds a value of another type.
     WrongType,
-    /// Keys of several slots in one call: a fault of ours.
+    /// One call had keys of several slots, which is a bug in Tollgate.
     CrossSlot,
-    /// There is no connection, and none could be made.
+    /// There is no connection.
     NoConnection,
     /// No answer in time.
     Timeout,
     /// The connection ended before the answer came.
     Disconnected,
-    /// An answer that makes no sense.
+    /// The reply is not what the script returns.
     Malformed,
-    /// An error that has no class of its own.
+    /// An error without a class of its own.
     Other,
-    /// Too many requests are under way already.
+    /// Too many requests are in flight.
     Shed,
-    /// The deadline was too near to send anything.
+    /// The deadline was too near to send the request.
     Late,
-    /// The breaker keeps requests from the shard.
+    /// The breaker is open.
     Open,
 }
 
 impl ReplyClass {
-    /// Every class, in the order of their numbers.
+    /// Every class, in the order of its discriminant.
     pub const ALL: [ReplyClass; 20] = [
         ReplyClass::Moved,
         ReplyClass::Ask,
@@ -77,7 +77,7 @@ impl ReplyClass {
         ReplyClass::Open,
     ];
 
-    /// Its name, for a label.
+    /// The name used in metric labels.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -104,7 +104,7 @@ impl ReplyClass {
         }
     }
 
-    /// Whether the call may have been executed. Only what provably was not may be sent again.
+    /// Whether the call may have been executed. Only a call that provably was not executed may be resent.
     #[must_use]
     pub const fn may_have_run(self) -> bool {
         matches!(
@@ -113,7 +113,7 @@ impl ReplyClass {
         )
     }
 
-    /// What it says about the shard.
+    /// What the class says about the shard.
     pub(crate) const fn severity(self) -> Severity {
         match self {
             ReplyClass::Moved
@@ -158,7 +158,7 @@ impl ReplyClass {
             "NOAUTH" | "WRONGPASS" | "NOPERM" => ReplyClass::Refused,
             "WRONGTYPE" => ReplyClass::WrongType,
             "CROSSSLOT" => ReplyClass::CrossSlot,
-            // Before version 7 an error inside of a script is wrapped into another.
+            // Before version 7, Redis wraps an error raised inside a script.
             "ERR" => Self::of_wrapped(details),
             _ => ReplyClass::Other,
         }
@@ -179,7 +179,7 @@ impl ReplyClass {
         found.map_or(ReplyClass::Other, |code| Self::of_code(&code[1..], ""))
     }
 
-    /// The class of an error on the way to the server or back.
+    /// The class of a transport error.
     pub(crate) fn of_error(error: &RedisError) -> Self {
         match error.kind() {
             ErrorKind::AuthenticationFailed => ReplyClass::Refused,
@@ -193,7 +193,7 @@ impl ReplyClass {
     }
 }
 
-/// Why a request was not answered, and whether it may have been executed nevertheless.
+/// Why a request has no answer, and whether it may have been executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) class: ReplyClass,
@@ -210,7 +210,7 @@ impl From<ReplyClass> for Failure {
 mod tests {
     use super::*;
 
-    /// Every error that Redis sends has the class that says what to do about it.
+    /// Every Redis error code has the right class, severity and resend rule.
     #[test]
     fn codes_have_classes() {
         let classes = [
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(ReplyClass::of_code("ERR", old), ReplyClass::OutOfMemory);
     }
 
-    /// A class's place in the list is its number.
+    /// A class's position in the list is its discriminant.
     #[test]
     fn classes_are_listed_in_order() {
         for (number, class) in ReplyClass::ALL.iter().enumerate() {

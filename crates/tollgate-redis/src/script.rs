@@ -1,5 +1,5 @@
-//! The one script that decides in Redis: what is asked of it, and what it answers. A call decides one or several requests; see
-//! the head of the script for what each is. Sending it is left to the client.
+//! The Lua script that decides in Redis: how requests are encoded and replies are read. One call decides one or more
+//! requests; the head of the script documents the format. The client sends it.
 
 use smallvec::SmallVec;
 
@@ -39,9 +39,9 @@ pub(crate) type InjectedTime = Option<Timestamp>;
 /// One request to the script, ready to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EncodedRequest {
-    /// The keys that it reads and writes, in the order of its charges.
+    /// Keys that the request reads and writes, in the order of its charges.
     pub(crate) keys: SmallVec<[Key; 6]>,
-    /// The operation and its charges, as the script reads them.
+    /// The operation and its charges, encoded for the script.
     pub(crate) body: Vec<u8>,
 }
 
@@ -52,36 +52,36 @@ impl EncodedRequest {
     }
 }
 
-/// What a request wants.
+/// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Operation {
-    /// Charges all or none. A cost of 0 looks.
+    /// Charges all or none. A cost of 0 is a peek.
     Charge = 1,
-    /// Gives back units, or a permit.
+    /// Refunds units, or releases a permit.
     Refund = 2,
-    /// Forgets the counters.
+    /// Resets the counters.
     Reset = 3,
-    /// Takes up to so many units without asking, down to an empty bucket or a full window.
+    /// Charges up to the cost without a decision, down to an empty bucket or a full window.
     Debit = 4,
-    /// Charges all or none, and if all pass takes of each up to so many units more.
+    /// Charges all or none. If all are admitted, lends up to the wanted units of each.
     Lend = 5,
-    /// Lets permits live anew.
+    /// Renews permits.
     Renew = 6,
 }
 
-/// What stands in a state for the quota that it was counted under: three digits, unique among the quotas of its family.
+/// The three digits that name a state's quota, unique within its family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Tag(u16);
 
 impl Tag {
-    /// The least and the most. Above it a state would not fit 63 bits.
+    /// The range of tags. A larger tag would make a state exceed 63 bits.
     pub(crate) const RANGE: std::ops::RangeInclusive<u16> = 100..=921;
 
-    /// The least.
+    /// The smallest tag.
     pub(crate) const FIRST: Tag = Tag(100);
 
-    /// A tag, if it is one.
+    /// A tag, if the number is in range.
     pub(crate) fn new(number: u32) -> Option<Self> {
         let number = u16::try_from(number).ok()?;
         Self::RANGE.contains(&number).then_some(Self(number))
@@ -97,7 +97,7 @@ impl Tag {
         [100, 10, 1].map(|place| b'0' + u8::try_from(self.0 / place % 10).unwrap_or(0))
     }
 
-    /// The tag of three digits.
+    /// Parses three digits.
     pub(crate) fn parse(digits: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(digits).ok().filter(|text| text.len() == 3)?;
         Self::new(text.parse().ok()?)

@@ -1,4 +1,4 @@
-//! How to reach the store: parsed once, from a URL and a few options, into values that are valid. Secrets are never printed.
+//! How to reach the store: parsed once, from a URL and a few options, into valid values. Secrets are never printed.
 
 mod password;
 mod url;
@@ -14,39 +14,39 @@ pub(crate) use password::Password;
 use password::PasswordFile;
 pub use url::{Host, Topology};
 
-/// How long a decision waits for the store unless told otherwise.
+/// The default deadline of a decision.
 const DEADLINE_DEFAULT: Duration = Duration::from_millis(5);
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
 const DEADLINE_MAX: Duration = Duration::from_millis(50);
-/// Requests that one shard may have under way.
+/// The default number of requests in flight per shard.
 const IN_FLIGHT_DEFAULT: usize = 512;
 const IN_FLIGHT_MAX: usize = 65_536;
-/// Nodes that a fleet may say it has.
+/// Maximum size of a fleet.
 const NODES_MAX: u32 = 10_000;
-/// Bytes of randomness that a configured secret must have, and may have.
+/// Size of a configured secret.
 const SECRET_BYTES_MIN: usize = 16;
 const SECRET_BYTES_MAX: usize = 1_024;
 
-/// What is wrong with a setting. Says what would be accepted, and never repeats a password.
+/// An invalid setting. The message names what would be accepted and never contains a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// The URL's beginning is none of ours.
+    /// The URL has an unknown scheme.
     #[error(
         "a store's URL begins with redis://, rediss://, redis-cluster://, rediss-cluster://, redis-sentinel:// or \
          rediss-sentinel://; this one begins with `{0}`"
     )]
     Scheme(String),
-    /// No host, or one that cannot be.
+    /// The host is missing or malformed.
     #[error(
         "{0}: accepted are a name, an IPv4 address or an IPv6 address in brackets, each with an optional :port, as in redis://cache.internal:6379"
     )]
     Host(String),
-    /// More hosts than one where one is meant.
+    /// The URL names several hosts where one is expected.
     #[error(
         "{0} names one host; for several write redis-cluster://one,two,three or redis-sentinel://one,two,three/service"
     )]
     Hosts(&'static str),
-    /// What follows the hosts is not what this kind of URL has there.
+    /// The part after the hosts does not fit the scheme.
     #[error("after the hosts {0}")]
     Path(&'static str),
     /// A user name or password that is not percent-encoded UTF-8.
@@ -54,70 +54,70 @@ pub enum SettingsError {
         "the user name and password of a URL must be percent-encoded UTF-8: write %40 for @, %3A for :, %2F for /"
     )]
     Login,
-    /// Something after `?` or `#`.
+    /// The URL has a part after `?` or `#`.
     #[error(
         "a store's URL has no `?` or `#` part; certificates, deadline and the rest are settings of their own"
     )]
     Query,
-    /// TLS files for a URL that does not speak TLS.
+    /// TLS files for a URL without TLS.
     #[error("certificates are only used with rediss://, rediss-cluster:// and rediss-sentinel:// URLs")]
     TlsUnused,
     /// A client certificate without its key, or the other way round.
     #[error("a client certificate and its key go together: give both files or neither")]
     TlsHalf,
-    /// The file of a password cannot be read, or is none.
+    /// The password file cannot be read, or does not hold one line.
     #[error("{0}")]
     PasswordFile(String),
-    /// A sentinel's login for a store without sentinels.
+    /// A sentinel login for a store without sentinels.
     #[error("a login for sentinels is only used with redis-sentinel:// and rediss-sentinel:// URLs")]
     SentinelUnused,
     /// A deadline out of bounds.
     #[error("the store's deadline is {0:?}; accepted are 1 ms to 50 ms")]
     Deadline(Duration),
-    /// A bound on requests out of bounds.
+    /// An in-flight limit out of bounds.
     #[error("{0} requests in flight; accepted are 1 to 65536 a shard")]
     InFlight(usize),
     /// A number of nodes out of bounds.
     #[error("{0} nodes; accepted are 1 to 10000")]
     Nodes(u32),
     /// A secret that is too short or too long.
-    #[error("the fleet's secret has {0} bytes; accepted are 16 to 1024 bytes that nobody can guess")]
+    #[error("the fleet's secret has {0} bytes; accepted are 16 to 1024 random bytes")]
     Secret(usize),
-    /// Called where there is no runtime to keep connections in.
+    /// Called outside a tokio runtime.
     #[error(
-        "the store needs a tokio runtime with its timer and network enabled, and was made outside of one"
+        "the store needs a tokio runtime with its timer and network enabled, and was created outside of one"
     )]
     NoRuntime,
 }
 
-/// A user's name and password. Has no `Debug`: it must not be printed.
+/// A user name and a password. Has no `Debug`, because it must not be printed.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Login {
     pub(crate) user: Option<String>,
     pub(crate) password: Password,
 }
 
-/// The files that TLS needs. They are read at each new connection, so a renewed certificate needs no restart.
+/// The files that TLS needs. They are read for each connection, so renewed certificates need no restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Authorities that sign the store's certificates; without it those of the system.
+    /// CA certificates that sign the store's; the system's by default.
     pub ca: Option<PathBuf>,
-    /// The certificate that this node shows.
+    /// This node's client certificate.
     pub certificate: Option<PathBuf>,
-    /// Its key.
+    /// The key of the client certificate.
     pub key: Option<PathBuf>,
 }
 
 /// How many nodes share the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nodes {
-    /// As many as sign themselves in the store.
+    /// The nodes that sign themselves in the store.
     Counted,
-    /// As many as the operator says.
+    /// The number that the operator configured.
     Fixed(u32),
 }
 
-/// How to reach the store, and how patient to be.
+/// How to reach the store, and the limits of its use.
 #[derive(Clone)]
 pub struct Settings {
     pub(crate) topology: Topology,
@@ -133,10 +133,10 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// What a URL says, with the defaults for everything else.
+    /// Parses a URL. Everything else has its default.
     ///
     /// # Errors
-    /// The first thing wrong with it, and what would be accepted.
+    /// The first problem of the URL, with what would be accepted.
     pub fn parse(text: &str) -> Result<Self, SettingsError> {
         let parsed = url::parse(text)?;
         Ok(Self {
@@ -153,7 +153,7 @@ impl Settings {
         })
     }
 
-    /// Waits this long for the store, 1 to 50 ms.
+    /// Sets the deadline of a decision, 1 to 50 ms.
     ///
     /// # Errors
     /// Out of these bounds.
@@ -165,7 +165,7 @@ impl Settings {
         Ok(self)
     }
 
-    /// Has at most this many requests under way at each shard.
+    /// Sets the maximum number of requests in flight per shard.
     ///
     /// # Errors
     /// Out of 1 to 65,536.
@@ -191,7 +191,7 @@ impl Settings {
         Ok(self)
     }
 
-    /// Logs in as this user, instead of the URL's. Better than a URL: a file or a variable does not end up in a list of processes.
+    /// Logs in as this user instead of the URL's. Unlike a URL, a file or a variable does not appear in process lists.
     #[must_use]
     pub fn login(mut self, user: Option<&str>, password: &str) -> Self {
         let password = Password::Plain(password.to_owned());
@@ -199,11 +199,11 @@ impl Settings {
         self
     }
 
-    /// Logs in as this user with the password in a file, which is read now and for each new connection: a password is rotated
-    /// without a restart.
+    /// Logs in with the password in a file. The file is read now and for each new connection, so that a password is
+    /// rotated without a restart.
     ///
     /// # Errors
-    /// The file cannot be read, or is not one line.
+    /// The file cannot be read, or does not hold one line.
     pub fn login_from_file(mut self, user: Option<&str>, path: &Path) -> Result<Self, SettingsError> {
         let password = Password::File(Arc::new(PasswordFile::new(path)?));
         self.login = Some(Login { user: user.map(str::to_owned), password });
@@ -213,7 +213,7 @@ impl Settings {
     /// Logs in to the sentinels as this user.
     ///
     /// # Errors
-    /// The store is not watched by sentinels.
+    /// The store has no sentinels.
     pub fn sentinel_login(mut self, user: Option<&str>, password: &str) -> Result<Self, SettingsError> {
         if !matches!(self.topology, Topology::Sentinel { .. }) {
             return Err(SettingsError::SentinelUnused);
@@ -223,10 +223,10 @@ impl Settings {
         Ok(self)
     }
 
-    /// Certificates for TLS.
+    /// Sets the certificates for TLS.
     ///
     /// # Errors
-    /// The URL does not speak TLS, or half of a pair is missing.
+    /// The URL does not use TLS, or half of a pair is missing.
     pub fn tls(mut self, files: TlsFiles) -> Result<Self, SettingsError> {
         if self.tls.is_none() {
             return Err(SettingsError::TlsUnused);
@@ -238,7 +238,7 @@ impl Settings {
         Ok(self)
     }
 
-    /// The secret that the whole fleet hashes its keys with, instead of one kept in the store.
+    /// Sets the secret that hashes keys, the same on all nodes. By default the store holds one.
     ///
     /// # Errors
     /// Fewer than 16 bytes, or more than 1024.
@@ -250,7 +250,7 @@ impl Settings {
         Ok(self)
     }
 
-    /// Decides by the `now` of each call instead of the store's clock: for suites of tests whose time stands still.
+    /// Decides by the `now` of each call instead of the store's clock, for tests with a virtual clock.
     #[cfg(any(test, feature = "testing"))]
     #[must_use]
     pub fn injected_time(mut self) -> Self {
@@ -258,7 +258,7 @@ impl Settings {
         self
     }
 
-    /// Waits far longer than any decision may: for tests of what is decided, not when, on a machine that is busy with others.
+    /// Sets a deadline that is longer than allowed, for tests of what is decided on a busy machine.
     #[cfg(any(test, feature = "testing"))]
     #[must_use]
     pub fn long_deadline(mut self) -> Self {
@@ -266,44 +266,44 @@ impl Settings {
         self
     }
 
-    /// Where the store is, without anything secret: for logs and status pages.
+    /// Where the store is, without secrets: for logs and status pages.
     #[must_use]
     pub const fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// The user and the password, for whoever looks at the store by itself; not to be shown.
+    /// The user and the password, for a separate connection to the store. Do not print them.
     #[must_use]
     pub fn credentials(&self) -> (Option<&str>, Option<String>) {
         let login = self.login.as_ref();
         (login.and_then(|login| login.user.as_deref()), login.map(|login| login.password.last_read()))
     }
 
-    /// The number of the database.
+    /// The database number.
     #[must_use]
     pub const fn database(&self) -> i64 {
         self.database
     }
 
-    /// The files of TLS; none where it is not spoken.
+    /// The TLS files; none without TLS.
     #[must_use]
     pub const fn tls_files(&self) -> Option<&TlsFiles> {
         self.tls.as_ref()
     }
 
-    /// How long a decision waits for the store.
+    /// The deadline of a decision.
     #[must_use]
     pub const fn timeout(&self) -> Duration {
         self.deadline
     }
 
-    /// Whether what is sent cannot be read on the way.
+    /// Whether the connection is encrypted.
     #[must_use]
     pub const fn is_encrypted(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// Whether what is sent leaves the machine unencrypted, password and all.
+    /// Whether the connection leaves this machine unencrypted, with the password.
     #[must_use]
     pub fn is_exposed(&self) -> bool {
         self.tls.is_none() && !self.topology.hosts().iter().all(Host::is_loopback)

@@ -1,4 +1,4 @@
-//! One primary: its connection, its breaker, and problem is under way to it. Keeping the connection is left to [`super::keep`].
+//! One primary: its connection, its breaker and its queue. [`supervisor`] maintains the connection.
 
 pub(crate) mod factory;
 pub(crate) mod queue;
@@ -20,37 +20,37 @@ use crate::reply::{Failure, ReplyClass};
 use crate::settings::Host;
 use queue::Queue;
 
-/// Whether there is a connection to wait for.
+/// Whether requests should wait for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionState {
     /// There is one.
     Connected,
-    /// One is being made.
+    /// An attempt to connect is in progress.
     Connecting,
-    /// None could be made, and the next try is a while away.
+    /// The last attempt failed, and the next one is too far away to wait for.
     Unavailable,
 }
 
 pub(crate) struct Shard {
-    /// As the URL or the cluster names it. Behind sentinels the primary may be another from time to time.
+    /// The host in the URL or the slot map. Behind sentinels it is the service, and the primary may change.
     pub(crate) host: Host,
     pub(crate) breaker: Breaker,
     pub(crate) queue: Queue,
     pub(crate) connection: ArcSwapOption<Connection>,
     pub(crate) state: watch::Sender<ConnectionState>,
-    /// Wakes the supervisor when somebody found the connection wanting.
+    /// Wakes the supervisor to check a suspect connection.
     pub(crate) suspect: Notify,
-    /// A group of keys that lies in one of its slots, for probes; above all groups if it has none.
+    /// A key group in one of the shard's slots, for probes; above `u16::MAX` if the shard has no slot.
     pub(crate) group: AtomicU32,
     in_flight: AtomicUsize,
     in_flight_max: usize,
     error: Mutex<Option<String>>,
     supervisor: Mutex<Option<AbortHandle>>,
-    /// When somebody was last sent here by another node.
+    /// When another node last redirected a request here.
     redirected_at: Mutex<Option<Instant>>,
 }
 
-/// A request's place among those under way.
+/// Permits one request in flight.
 pub(crate) struct InFlightPermit(Arc<Shard>);
 
 impl Drop for InFlightPermit {
@@ -77,12 +77,12 @@ impl Shard {
         }
     }
 
-    /// A place for one request, if the breaker and the bound allow.
+    /// Acquires a permit for one request if the breaker and the in-flight limit allow it.
     pub(crate) fn acquire(self: &Arc<Self>) -> Result<InFlightPermit, Failure> {
         if !self.breaker.admits() {
             return Err(ReplyClass::Open.into());
         }
-        // Relaxed: the bound may be passed by as many as count at the same instant.
+        // Relaxed: concurrent requests may exceed the limit by their number.
         if self.in_flight.fetch_add(1, Ordering::Relaxed) >= self.in_flight_max {
             self.in_flight.fetch_sub(1, Ordering::Relaxed);
             return Err(ReplyClass::Shed.into());
@@ -90,7 +90,7 @@ impl Shard {
         Ok(InFlightPermit(Arc::clone(self)))
     }
 
-    /// The connection, waited for while it is being made.
+    /// The connection, waiting for an attempt in progress.
     pub(crate) async fn connection(&self, deadline: Instant) -> Option<Arc<Connection>> {
         if let Some(connection) = self.open_connection() {
             return Some(connection);
@@ -105,7 +105,7 @@ impl Shard {
         self.connection.load_full().filter(|connection| connection.is_open())
     }
 
-    /// Lets the connection go, so that the supervisor makes a new one.
+    /// Drops the connection. The supervisor makes a new one.
     pub(crate) fn disconnect(&self) {
         if let Some(connection) = self.connection.swap(None) {
             self.state.send_replace(ConnectionState::Connecting);
@@ -114,12 +114,12 @@ impl Shard {
         self.suspect.notify_one();
     }
 
-    /// Somebody was sent here.
+    /// Records a redirection to this node.
     pub(crate) fn mark_redirect_target(&self, now: Instant) {
         *self.redirected_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 
-    /// It is known by the map, or has sent somebody away: that it was redirected_at says nothing any more.
+    /// Forgets redirections to this node: the slot map now lists it, or it redirected a request itself.
     pub(crate) fn clear_redirect_target(&self) {
         *self.redirected_at.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -128,13 +128,13 @@ impl Shard {
         self.redirected_at.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Whether somebody was sent here in this time.
+    /// Whether a request was redirected here within this time.
     pub(crate) fn was_redirect_target_within(&self, time: Duration, now: Instant) -> bool {
         let redirected_at = *self.redirected_at.lock().unwrap_or_else(PoisonError::into_inner);
         redirected_at.is_some_and(|redirected_at| now < redirected_at + time)
     }
 
-    /// Whether only probes are sent.
+    /// Whether the breaker admits probes only.
     pub(crate) fn is_closed(&self) -> bool {
         matches!(self.breaker.state(), BreakerState::Open | BreakerState::Probing)
     }
@@ -143,7 +143,7 @@ impl Shard {
         self.open_connection().is_some()
     }
 
-    /// Remembers why the store could not be reached. Whether that is news.
+    /// Sets the last error. Returns whether it changed.
     pub(crate) fn set_last_error(&self, error: Option<String>) -> bool {
         let mut last = self.error.lock().unwrap_or_else(PoisonError::into_inner);
         let is_news = *last != error;
@@ -151,7 +151,7 @@ impl Shard {
         is_news
     }
 
-    /// Remembers problem is wrong with the store, and says so if that is news.
+    /// Sets the last error, and logs it if it is new.
     pub(crate) fn report_problem(&self, problem: String) {
         let reason = problem.clone();
         if self.set_last_error(Some(problem)) {
@@ -163,13 +163,13 @@ impl Shard {
         *self.supervisor.lock().unwrap_or_else(PoisonError::into_inner) = Some(supervisor);
     }
 
-    /// Stops keeping the connection: the node is no primary of this cluster any more.
+    /// Stops maintaining the connection: the node is no longer a primary of this cluster.
     pub(crate) fn retire(&self) {
         if let Some(supervisor) = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner).take() {
             supervisor.abort();
         }
         self.state.send_replace(ConnectionState::Unavailable);
-        // Calls under way hold it until they are answered.
+        // Calls in flight keep their reference until they are answered.
         self.connection.store(None);
     }
 

@@ -1,4 +1,4 @@
-//! Which node has which slot: the map of a cluster, refreshed from its nodes and corrected by their redirections.
+//! The slot map of a cluster: which node owns which slot, read from the nodes and corrected by their redirections.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,19 +19,19 @@ use crate::settings::Host;
 use crate::shard::Shard;
 use crate::shard::factory::ShardFactory;
 
-/// The map is refreshed anew this often without a reason.
+/// How often the map is refreshed without a reason.
 const REFRESH: Duration = Duration::from_secs(30);
-/// And this often while a shard is away: another node may have taken over.
+/// How often while a shard fails, because another node may have taken over.
 const REFRESH_AWAY: Duration = Duration::from_millis(500);
-/// But never more often than this, whatever the reason.
+/// The minimum time between two refreshes.
 const REFRESH_GAP: Duration = Duration::from_millis(250);
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
-/// A node that is not in the map is kept for so long after somebody was last sent there, as to one that receives a slot.
+/// How long a node outside the map is kept after the last redirection to it, for example while it imports a slot.
 const REDIRECT_TARGET_FOR: Duration = Duration::from_secs(10);
-/// Primaries that a cluster may have.
+/// Maximum number of primaries in a cluster.
 const SHARDS_MAX: usize = 1_024;
 
-/// The owner of each slot, by its place among the shards.
+/// The shard that owns each slot.
 struct SlotMap {
     owners: Vec<Option<Arc<Shard>>>,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Cluster {
     shards: Mutex<HashMap<Host, Arc<Shard>>>,
     pub(crate) stale: Arc<Notify>,
     has_map: AtomicBool,
-    /// Whose next_source it is to be source for the map.
+    /// Rotates the node that is queried first.
     next_source: AtomicUsize,
 }
 
@@ -52,7 +52,7 @@ impl Cluster {
         let map = ArcSwap::from_pointee(SlotMap { owners: vec![None; usize::from(SLOTS)] });
         let stale = Arc::clone(&factory.stale);
         let (shards, has_map) = (Mutex::default(), AtomicBool::new(false));
-        // Nodes of a fleet that start together do not all ask the same one.
+        // A random start, so that nodes of a fleet that start together do not all query the same one.
         let next_source = AtomicUsize::new(usize::try_from(random() % 1_024).unwrap_or(0));
         let cluster = Self { factory, seeds, map, shards, stale, has_map, next_source };
         cluster.seeds.iter().for_each(|seed| drop(cluster.get_or_add(seed)));
@@ -63,25 +63,25 @@ impl Cluster {
         self.map.load().owners.get(usize::from(slot)).cloned().flatten()
     }
 
-    /// Whether the map was ever refreshed.
+    /// Whether a map was ever read.
     pub(crate) fn has_map(&self) -> bool {
         self.has_map.load(Ordering::Relaxed)
     }
 
-    /// Any node, at best one that is there: it will say where else to go.
+    /// Any node, preferably a connected one. It redirects requests for other slots.
     pub(crate) fn any(&self) -> Option<Arc<Shard>> {
         let shards = self.lock();
         shards.values().find(|shard| shard.is_connected()).or_else(|| shards.values().next()).cloned()
     }
 
-    /// The node that another one names.
+    /// The node that a redirection names.
     pub(crate) fn node_at(&self, host: &Host) -> Arc<Shard> {
         let shard = self.get_or_add(host);
         shard.mark_redirect_target(Instant::now());
         shard
     }
 
-    /// The node at this address, from now on one that we know.
+    /// The shard at this address, added if it is new.
     fn get_or_add(&self, host: &Host) -> Arc<Shard> {
         let mut shards = self.lock();
         if let Some(shard) = shards.get(host) {
@@ -100,7 +100,7 @@ impl Cluster {
         shards
     }
 
-    /// Keeps the map true for ever.
+    /// Refreshes the map forever.
     pub(crate) async fn maintain_map(self: Arc<Self>) {
         loop {
             let refreshed = self.refresh().await;
@@ -116,8 +116,8 @@ impl Cluster {
         }
     }
 
-    /// Asks nodes, healthy ones first, until one answers. Each time another begins: one that is cut off from the rest does not know what
-    /// has become of the cluster, and must not be source twice in a row.
+    /// Queries nodes until one answers, healthy ones first. Each refresh starts with another node: a partitioned node
+    /// has a stale map and must not be queried twice in a row.
     async fn refresh(&self) -> bool {
         let mut sources = self.shards();
         let next_source = self.next_source.fetch_add(1, Ordering::Relaxed);
@@ -132,7 +132,7 @@ impl Cluster {
                 return true;
             }
         }
-        // Nobody we know is there. Those that we were told of at the start may be.
+        // No known node answers; try the seeds from the URL.
         for seed in &self.seeds {
             if let Ok(connection) = Connection::connect(seed, &self.factory.options).await
                 && let Some(ranges) = query_slots(&connection, seed).await
@@ -157,11 +157,11 @@ impl Cluster {
             }
         }
         if primaries.is_empty() {
-            return; // A node that knows of nobody is alone; whatever we know is better.
+            return; // A node without peers knows less than the current map.
         }
         for shard in primaries.values() {
             shard.group.store(group_of(&owners, shard), Ordering::Relaxed);
-            shard.clear_redirect_target(); // It is known by the map.
+            shard.clear_redirect_target(); // The map lists it now.
         }
         self.map.store(Arc::new(SlotMap { owners }));
         self.has_map.store(true, Ordering::Relaxed);
@@ -184,7 +184,7 @@ impl Cluster {
     }
 }
 
-/// A group of keys that lies in a slot of this shard; out of the range of groups if there is none.
+/// A key group in a slot of this shard; above `u16::MAX` if there is none.
 fn group_of(owners: &[Option<Arc<Shard>>], shard: &Arc<Shard>) -> u32 {
     let is_here = |group: &u16| {
         let slot = usize::from(Key::new(0, Some(*group)).slot());
@@ -193,7 +193,7 @@ fn group_of(owners: &[Option<Arc<Shard>>], shard: &Arc<Shard>) -> u32 {
     (0..=u16::MAX).find(is_here).map_or(u32::MAX, u32::from)
 }
 
-/// Neighbouring slots of one node.
+/// Consecutive slots of one node.
 #[derive(Debug, PartialEq, Eq)]
 struct SlotRange {
     first: u16,
@@ -211,7 +211,7 @@ async fn query_slots(connection: &Connection, source: &Host) -> Option<Vec<SlotR
         Value::Array(ranges) => Some(ranges.iter().filter_map(|range| parse_range(range, source)).collect()),
         other => {
             if let Value::ServerError(error) = other {
-                tracing::warn!(store = %source, %error, "a node does not tell which slots it has");
+                tracing::warn!(store = %source, %error, "a node refused CLUSTER SLOTS");
             }
             None
         }
@@ -228,7 +228,7 @@ fn parse_range(range: &Value, source: &Host) -> Option<SlotRange> {
         Value::SimpleString(name) => name.clone(),
         _ => String::new(),
     };
-    // A node that does not know its own name is where we source.
+    // A node that does not know its own name is the one that was queried.
     let name = if name.is_empty() || name == "?" { source.name.clone() } else { name };
     let slot = |number: i64| u16::try_from(number).ok().filter(|&slot| slot < SLOTS);
     let port = u16::try_from(*port).ok().filter(|&port| port > 0)?;
@@ -244,9 +244,9 @@ mod tests {
         Value::Array(vec![name, Value::Int(port), Value::BulkString(b"id".to_vec())])
     }
 
-    /// Names, addresses, missing names, and nonsense.
+    /// Ranges hold names, addresses or no name; malformed ranges are ignored.
     #[test]
-    fn ranges_are_read() {
+    fn slot_ranges_are_parsed() {
         let source = Host { name: "seed".to_owned(), port: 1 };
         let range = |first, last, node| {
             parse_range(&Value::Array(vec![Value::Int(first), Value::Int(last), node]), &source)

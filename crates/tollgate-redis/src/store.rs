@@ -1,4 +1,4 @@
-//! The store itself: charges become questions to the script, answered in one round trip or given up in time.
+//! [`RedisStore`]: turns charges into script requests, and answers within the deadline.
 
 mod cross_slot;
 mod corrections;
@@ -29,10 +29,10 @@ use crate::settings::{Nodes, Settings, SettingsError};
 use crate::task::supervise;
 use corrections::Corrections;
 
-/// How long refunds and resets may take: nobody's decision waits for them.
+/// Minimum timeout of refunds and resets. No decision waits for them.
 const CORRECTION: Duration = Duration::from_millis(50);
 
-/// What runs beside decisions, as long as the store lives.
+/// Background tasks, aborted with the store.
 #[derive(Default)]
 struct Tasks(Mutex<Vec<AbortHandle>>);
 
@@ -54,8 +54,9 @@ impl Drop for Tasks {
 
 /// Counters in Redis or Valkey, shared by a fleet.
 ///
-/// Until the fleet's secret is known every charge fails as if the store were away: keys hashed with another would be nobody's.
-/// A server calls [`RedisStore::join`] once; where the secret is configured, it gives the engine [`RedisStore::secret`] instead.
+/// Until the fleet's secret is known, every charge fails as unreachable, because keys hashed with another secret would
+/// be shared with no node. A server calls [`RedisStore::join`] once. If the secret is configured, the engine gets
+/// [`RedisStore::secret`] instead.
 pub struct RedisStore {
     client: Client,
     deadline: Duration,
@@ -71,10 +72,10 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// Starts to connect, and does not wait for it: a process starts, and is ready, without its store.
+    /// Starts to connect in the background, so that a process can start without its store.
     ///
     /// # Errors
-    /// There is no tokio runtime to keep connections in.
+    /// There is no tokio runtime.
     pub fn connect(settings: Settings) -> Result<Self, SettingsError> {
         let runtime = Handle::try_current().map_err(|_| SettingsError::NoRuntime)?;
         let client = Client::new(&settings, SOURCE, runtime.clone());
@@ -105,26 +106,27 @@ impl RedisStore {
         Ok(store)
     }
 
-    /// Claims the tags of quotas, in the background, from now on.
+    /// Starts the task that claims quota tags.
     fn start_claiming_tags(&self) {
         let (registry, client) = (Arc::clone(&self.registry), self.client.clone());
         let task = supervise(&self.runtime, "tags", move || Arc::clone(&registry).run(client.clone()));
         self.tasks.add(task);
     }
 
-    /// The secret that was configured. Without one the fleet's is in the store; see [`RedisStore::join`].
+    /// The configured secret. Without one, [`RedisStore::join`] reads the fleet's from the store.
     #[must_use]
     pub fn secret(&self) -> Option<Secret> {
         self.secret.as_deref().map(secret_of)
     }
 
-    /// Learns the fleet's secret from the store, for as long as that takes, hands it over, and counts from then on.
+    /// Reads the fleet's secret from the store, waiting as long as it takes, and passes it to `rekey`. From then on
+    /// charges go to the store.
     pub async fn join(&self, rekey: impl FnOnce(Secret)) {
         match self.secret() {
             Some(secret) => rekey(secret),
             None => {
                 let bytes = learn_secret(&self.client).await;
-                self.registry.clear_queue(); // They were hashed with a secret that nobody shares.
+                self.registry.clear_queue(); // The queued families were hashed with a local secret.
                 rekey(secret_of(&bytes));
                 self.start_claiming_tags();
                 let client = self.client.clone();
@@ -134,47 +136,47 @@ impl RedisStore {
                 self.tasks.add(task);
             }
         }
-        // Release: whoever sees it sees what the handing over wrote.
+        // Release: a thread that reads true also sees what `rekey` wrote.
         self.has_joined.store(true, Ordering::Release);
     }
 
-    /// Whether the fleet's secret is known, so that charges are counted in the store.
+    /// Whether the fleet's secret is known, so that charges go to the store.
     #[must_use]
     pub fn has_joined(&self) -> bool {
         self.has_joined.load(Ordering::Acquire)
     }
 
-    /// Whether the fleet has agreed on everything that the policies put in force until now will ask about.
+    /// Whether the fleet has agreed on the tags of all policies activated so far.
     #[must_use]
     pub fn is_prepared(&self) -> bool {
         self.has_joined() && self.registry.is_prepared()
     }
 
-    /// Makes every shard ready for the first decision, connected and with the script, so that a crowd that comes at once misses no
-    /// deadline. Whether all of them are, at the latest after `timeout`.
+    /// Prepares every shard for the first decision: connects it and loads the script, so that an initial burst misses
+    /// no deadline. Returns whether all shards are ready, after `timeout` at the latest.
     pub async fn warm(&self, timeout: Duration) -> bool {
         self.client.warm(Instant::now() + timeout).await
     }
 
-    /// Tells the other nodes that this one goes. For a process that ends in order.
+    /// Removes this node's signature. Call it when the process shuts down.
     pub async fn leave(&self) {
         self.tasks.end();
         self.fleet.leave(&self.client).await;
     }
 
-    /// What it has done, and how it is.
+    /// The state and the counters of the store.
     #[must_use]
     pub fn report(&self) -> Report {
         self.client.report(self.fleet.count(), self.corrections.waiting())
     }
 
-    /// How many nodes share the store, by their signatures or as configured; 0 while that is not known.
+    /// The number of nodes that share the store, counted or configured; 0 while it is unknown.
     #[must_use]
     pub fn node_count(&self) -> u32 {
         self.fleet.count()
     }
 
-    /// Asks one request until it is answered. All its keys share a slot, or there are no slots.
+    /// Runs an operation on charges whose keys share a slot.
     async fn run(
         &self,
         operation: Operation,
@@ -189,7 +191,7 @@ impl RedisStore {
         }
     }
 
-    /// Asks until there is an answer.
+    /// Sends a request until it is answered.
     async fn exchange(
         &self,
         request: &mut ScriptRequest<'_>,
@@ -222,13 +224,13 @@ impl RedisStore {
         }
     }
 
-    /// Waits for the tags of quotas that have none yet.
+    /// Waits for missing quota tags.
     async fn tag(&self, charges: &[Charge<'_>], deadline: Instant) -> Result<(), StoreFailure> {
         let untagged = charges.iter().filter(|charge| tag_of(charge).is_none()).map(Charge::family);
         self.registry.tag(&self.client, untagged, deadline).await.map_err(unreachable)
     }
 
-    /// The quota of a tag that only other nodes have.
+    /// Reads the quota of a tag that this node does not have.
     async fn look_up(
         &self,
         charge: &Charge<'_>,
@@ -249,7 +251,7 @@ impl RedisStore {
         Ok(!charges.is_empty())
     }
 
-    /// Does something to every counter, each slot for itself.
+    /// Runs an operation on every counter, one call per slot.
     async fn correct(
         &self,
         operation: Operation,
@@ -259,7 +261,7 @@ impl RedisStore {
         if !self.is_ready(charges)? {
             return Ok(());
         }
-        // A debt is paid before its key is encoded about, so somebody's decision waits for that.
+        // A deferred charge precedes a decision on the same key, which waits for it.
         let timeout =
             if operation == Operation::Debit { self.deadline } else { CORRECTION.max(self.deadline) };
         let deadline = Instant::now() + timeout;
@@ -308,7 +310,7 @@ impl Store for RedisStore {
         self.correct(Operation::Debit, charges, now).await
     }
 
-    /// A state in Redis ends when its own quota has no more use for it; nobody can tell those to stay that are not encoded for.
+    /// Does nothing: the state's own quota sets its expiry in Redis.
     fn hold(&self, _hold: &Hold) {}
 
     fn gather<R>(&self, ask: impl FnOnce() -> R) -> R {
@@ -343,12 +345,12 @@ fn share_a_slot(charges: &[Charge<'_>]) -> bool {
     slots.all(|slot| Some(slot) == first)
 }
 
-/// Whoever asks must know whether it may have been done.
+/// The caller must know whether the charge may have been executed.
 fn unanswered(failure: Failure) -> StoreFailure {
     if failure.may_have_run { StoreFailure::Unanswered } else { StoreFailure::Unreachable }
 }
 
-/// What had to be known first is not known, so nothing was encoded.
+/// A lookup before the charge failed, so nothing was charged.
 fn unreachable(_failure: Failure) -> StoreFailure {
     StoreFailure::Unreachable
 }

@@ -1,4 +1,4 @@
-//! Tasks that must not die: one that panics is started again, and said so.
+//! Background tasks that restart after a panic.
 
 use std::future::Future;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use tokio::runtime::Handle;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
 
-/// The pause before a task that panicked starts again.
+/// The pause before a panicked task restarts.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Runs a task until it returns, again and again if it panics.
+/// Runs a task until it returns. Restarts it if it panics.
 pub(crate) fn supervise<F, T>(runtime: &Handle, name: &'static str, make: F) -> AbortHandle
 where
     F: Fn() -> T + Send + 'static,
@@ -18,12 +18,12 @@ where
 {
     let watched = async move {
         loop {
-            // A set ends its tasks when it is dropped: ending the supervisor ends what it watches.
+            // Dropping the set aborts its task, so aborting the supervisor aborts what it supervises.
             let mut one = JoinSet::new();
             one.spawn(make());
             match one.join_next().await {
                 Some(Err(error)) if error.is_panic() => {
-                    tracing::error!(task = name, "a task of the store panicked and is started again");
+                    tracing::error!(task = name, "a background task of the store panicked and restarts");
                     sleep(PAUSE).await;
                 }
                 _ => return,
@@ -40,14 +40,14 @@ mod tests {
 
     use super::*;
 
-    /// A task that panics twice is there a third time.
+    /// A task that panics twice runs a third time.
     #[tokio::test]
-    async fn panics_do_not_end_a_task() {
+    async fn panicked_tasks_restart() {
         let starts = Arc::new(AtomicU32::new(0));
         let counted = Arc::clone(&starts);
         supervise(&Handle::current(), "test", move || {
             let start = counted.fetch_add(1, Ordering::Relaxed);
-            async move { assert!(start >= 2, "a panic that the test wants") }
+            async move { assert!(start >= 2, "an intended panic") }
         });
         while starts.load(Ordering::Relaxed) < 3 {
             sleep(PAUSE).await;

@@ -1,4 +1,4 @@
-//! The breaker's turns, each with its own clock.
+//! The breaker's transitions, each under a clock of its own.
 
 use super::*;
 
@@ -22,9 +22,9 @@ fn opened() -> (Breaker, Instant) {
     (breaker, start)
 }
 
-/// Five failures in a row open it; four and an answer do not.
+/// Five consecutive failures open the breaker; four and a success do not.
 #[test]
-fn failures_in_a_row_open_it() {
+fn consecutive_failures_open_the_breaker() {
     let (breaker, start) = closed();
     for _ in 0..4 {
         (0..4).for_each(|_| breaker.failed(Severity::Counts, start, LUCK));
@@ -37,9 +37,9 @@ fn failures_in_a_row_open_it() {
     assert_eq!(breaker.opened(), 1);
 }
 
-/// A second in which half of the calls were slow opens it, although each was answered.
+/// A second in which half of the calls were slow opens the breaker, even though all were answered.
 #[test]
-fn slow_answers_open_it() {
+fn slow_answers_open_the_breaker() {
     let (breaker, start) = closed();
     for _ in 0..10 {
         breaker.succeeded(QUICK, start, LUCK);
@@ -48,9 +48,9 @@ fn slow_answers_open_it() {
     assert_eq!(breaker.state(), BreakerState::Open);
 }
 
-/// The same share over more than a second, in fewer than twenty calls each, does not.
+/// The same ratio in seconds of fewer than twenty calls does not open it.
 #[test]
-fn few_calls_prove_nothing() {
+fn few_calls_do_not_open_the_breaker() {
     let (breaker, start) = closed();
     for second in 0..5 {
         (0..9).for_each(|_| breaker.succeeded(QUICK, after(start, second * 1_000), LUCK));
@@ -59,7 +59,7 @@ fn few_calls_prove_nothing() {
     assert_eq!(breaker.state(), BreakerState::Closed);
 }
 
-/// What says nothing about the shard changes nothing, however often it comes.
+/// Failures that say nothing about the shard never open the breaker.
 #[test]
 fn harmless_failures_are_not_counted() {
     let (breaker, start) = closed();
@@ -68,9 +68,10 @@ fn harmless_failures_are_not_counted() {
     assert_eq!(breaker.away_for(start), None);
 }
 
-/// One refused password opens it for ten seconds, also if it was already open for less, and a new connection does not shorten that.
+/// A refused password opens the breaker for ten seconds, even if it was open for less, and a new connection does not
+/// shorten that.
 #[test]
-fn what_needs_an_operator_opens_it_for_long() {
+fn fatal_failures_open_the_breaker_for_long() {
     let (breaker, start) = closed();
     breaker.failed(Severity::Fatal, start, LUCK);
     breaker.connected(start);
@@ -81,7 +82,7 @@ fn what_needs_an_operator_opens_it_for_long() {
     assert!(!breaker.wants_probe(after(start, 9_999)));
 }
 
-/// The pauses grow to their most, and chance shortens them.
+/// Pauses grow up to their maximum, with jitter.
 #[test]
 fn pauses_grow_and_are_jittered() {
     let (breaker, mut now) = closed();
@@ -100,9 +101,9 @@ fn pauses_grow_and_are_jittered() {
     assert_eq!(fraction(OPEN_MOST, 200_000), OPEN_MOST);
 }
 
-/// Three probes that wrote, then one request in a hundred, ten, fifty, all.
+/// The breaker closes after three probes and steps of 1, 10 and 50 percent.
 #[test]
-fn it_closes_through_probes_and_in_steps() {
+fn breaker_closes_through_probes_and_steps() {
     let (breaker, start) = opened();
     let mut now = after(start, 1_000);
     for _ in 0..3 {
@@ -123,9 +124,9 @@ fn it_closes_through_probes_and_in_steps() {
     assert!((0..1_000).all(|_| breaker.admits()));
 }
 
-/// Failures while it recovers open it again; slow answers only hold it back, and not for ever.
+/// Failures during recovery open the breaker again. Slow answers only delay it, and not forever.
 #[test]
-fn a_recovery_that_fails_starts_over() {
+fn failed_recovery_starts_over() {
     let recovering = || {
         let (breaker, start) = opened();
         let now = after(start, 1_000);
@@ -153,9 +154,9 @@ fn a_recovery_that_fails_starts_over() {
     assert_eq!(steps, 9);
 }
 
-/// A probe that fails opens it again.
+/// A failed probe opens the breaker again.
 #[test]
-fn a_failed_probe_opens_it_again() {
+fn failed_probe_opens_the_breaker() {
     let (breaker, start) = opened();
     let now = after(start, 1_000);
     assert!(breaker.wants_probe(now));
@@ -164,9 +165,10 @@ fn a_failed_probe_opens_it_again() {
     assert_eq!(breaker.state(), BreakerState::Open);
 }
 
-/// A spell is measured from the first of the failures that opened it, goes on through a short recovery, and ends after half a minute.
+/// An outage starts with the first of the failures that opened the breaker, spans short recoveries, and ends after half
+/// a minute.
 #[test]
-fn a_flapping_store_stays_in_one_spell() {
+fn flapping_store_is_one_outage() {
     let (breaker, start) = closed();
     (0..5).for_each(|millis| breaker.failed(Severity::Counts, after(start, millis), LUCK));
     let recover = |from: Instant| {

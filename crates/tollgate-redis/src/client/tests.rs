@@ -45,7 +45,7 @@ fn failures(client: &Client, class: ReplyClass) -> u64 {
     client.report(1, 0).failures[class as usize].1
 }
 
-/// Waits until something is so, for as long as tests may take.
+/// Polls a condition until it holds, for five seconds at most.
 pub(crate) async fn until(mut is_so: impl FnMut() -> bool) {
     for _ in 0..1_000 {
         if is_so() {
@@ -53,5 +53,5 @@ pub(crate) async fn until(mut is_so: impl FnMut() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("it never came to be so");
+    panic!("the condition never held");
 }

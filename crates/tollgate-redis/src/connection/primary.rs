@@ -1,4 +1,4 @@
-//! Finding a shard's primary: at a fixed address, or where sentinels say it is.
+//! Locates a shard's primary: at a fixed address, or where sentinels say it is.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use crate::random::random;
 use crate::reply::ReplyClass;
 use crate::settings::{Host, Password};
 
-/// How often sentinels are checked_at whether the primary is still the same.
+/// How often sentinels are queried for the current primary.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
-/// How long one may take to answer.
+/// How long a sentinel may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
 
 pub(crate) enum PrimaryLocator {
@@ -25,12 +25,12 @@ pub(crate) struct Sentinels {
     pub(crate) hosts: Vec<Host>,
     pub(crate) service: String,
     pub(crate) options: ConnectOptions,
-    /// How to speak to the sentinels themselves.
+    /// Login and TLS of the sentinels themselves.
     pub(crate) sentinel_options: ConnectOptions,
     pub(crate) cache: Mutex<SentinelCache>,
 }
 
-/// What was learnt from a sentinel.
+/// What a sentinel last answered.
 #[derive(Default)]
 pub(crate) struct SentinelCache {
     connection: Option<Connection>,
@@ -39,7 +39,7 @@ pub(crate) struct SentinelCache {
 }
 
 impl PrimaryLocator {
-    /// A new connection to the primary.
+    /// Connects to the primary.
     pub(crate) async fn connect(&self) -> Result<Connection, ConnectFailure> {
         match self {
             PrimaryLocator::Fixed { host, options } => Connection::connect(host, options).await,
@@ -56,7 +56,7 @@ impl PrimaryLocator {
         options.login.as_ref().map(|login| &login.password)
     }
 
-    /// Whether the primary is another by now.
+    /// Whether another node is the primary now.
     pub(crate) async fn has_moved(&self) -> bool {
         match self {
             PrimaryLocator::Fixed { .. } => false,
@@ -88,7 +88,7 @@ impl Sentinels {
         }
     }
 
-    /// Where the primary is, by the first sentinel that knows.
+    /// Queries sentinels until one names the primary.
     async fn query(&self, cache: &mut SentinelCache) -> Result<Host, ConnectFailure> {
         cache.checked_at = Some(Instant::now());
         if let Some(connection) = cache.connection.take_if(|connection| connection.is_open())
@@ -129,7 +129,7 @@ impl Sentinels {
     }
 }
 
-/// Sentinels may name a node before it knows that it is the primary.
+/// Sentinels may name a node before it has become the primary.
 async fn verify_primary(connection: &Connection) -> Result<(), ConnectFailure> {
     let failure = |class, reason: &str| Err(ConnectFailure { class, reason: reason.to_owned() });
     match timeout(ANSWER_TIMEOUT, connection.multiplexed().send_packed_command(&redis::cmd("ROLE"))).await {
@@ -137,7 +137,7 @@ async fn verify_primary(connection: &Connection) -> Result<(), ConnectFailure> {
             Some(Value::BulkString(name)) if name == b"master" => Ok(()),
             _ => failure(ReplyClass::ReadOnly, "the node that sentinels name is not yet the primary"),
         },
-        // Who may not ask will learn it from the first write.
+        // A user without permission for ROLE learns of a replica from the first write.
         Ok(Ok(_)) => Ok(()),
         Ok(Err(_)) | Err(_) => failure(ReplyClass::NoConnection, "no answer to ROLE"),
     }

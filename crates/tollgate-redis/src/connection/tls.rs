@@ -1,4 +1,5 @@
-//! TLS to the store: the peer's name is always checked, and certificates are read anew for each connection.
+//! TLS to the store. The peer's name is always verified. Certificates are read for each connection, so that they can be
+//! renewed without a restart.
 
 use std::io;
 use std::path::Path;
@@ -15,17 +16,17 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::settings::TlsFiles;
 
-/// Largest file of certificates or keys.
+/// Maximum size of a certificate or key file.
 const PEM_BYTES_MAX: u64 = 1 << 20;
 
-/// Speaks TLS on a connection, as a client of `name`.
+/// Runs the TLS handshake as a client of `name`.
 pub(super) async fn connect(
     stream: TcpStream,
     name: &str,
     files: &TlsFiles,
 ) -> io::Result<TlsStream<TcpStream>> {
     let files = files.clone();
-    // Reading files, and the system's ca above all, must not hold up decisions.
+    // Reading files, especially the system's CA certificates, must not block decisions.
     let config =
         tokio::task::spawn_blocking(move || client_config(&files)).await.map_err(io::Error::other)??;
     let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;

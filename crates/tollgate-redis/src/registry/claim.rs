@@ -1,5 +1,5 @@
-//! Claiming the tags of several families in a few messages: what the fleet knows of each is read, and what it does not know is claimed. Who
-//! meets another on the way reads again.
+//! Claims the tags of several families in a few messages: reads each family's hash, then claims what is missing. After
+//! a conflict with another node it reads again.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,33 +13,33 @@ use crate::client::Client;
 use crate::reply::{Failure, ReplyClass};
 use crate::script::Tag;
 
-/// How long one message may take. No decision waits for longer than its own deadline.
+/// Timeout of one message. A decision waits no longer than its own deadline.
 const TIMEOUT: Duration = Duration::from_millis(250);
-/// How long a family's hash is kept after its last claim: longer than any state.
+/// Expiry of a family's hash after its last claim: longer than any state lives.
 const EXPIRY_SECONDS: u64 = 4 * 366 * 86_400;
-/// How often families are read again because others were faster.
+/// How often families are read again because other nodes claimed first.
 const READS_MAX: usize = 16;
 
 /// The tags of a family's quotas, by number.
 pub(super) type TagClaims = HashMap<u32, TagClaim>;
 
-/// The tag of one of a family's quotas.
+/// The tag of one quota of a family.
 #[derive(Clone, Debug)]
 pub(super) struct TagClaim {
     pub(super) quota: Quota,
-    /// Which time in force of this quota it is, counted from 1.
+    /// How often this quota has become active, counted from 1.
     generation: u32,
     pub(super) tag: Tag,
 }
 
-/// A quota as the fleet knows it.
+/// An entry of a family's hash.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct TagEntry {
     pub(super) quota: String,
     pub(super) generation: u32,
 }
 
-/// A family that is being claimed.
+/// A family whose tags are being claimed.
 #[derive(Debug)]
 pub(super) struct FamilyClaim {
     pub(super) id: u64,
@@ -47,20 +47,20 @@ pub(super) struct FamilyClaim {
     pub(super) claimed: TagClaims,
 }
 
-/// What is to be done for one quota.
+/// How one quota gets its tag.
 struct ClaimStep {
     number: u32,
     claim: TagClaim,
-    /// None if the fleet has the tag already.
+    /// None if the fleet has already claimed the tag.
     command: Option<Cmd>,
-    /// Whether it takes a tag that another quota has.
+    /// Whether the command replaces the tag of another quota.
     is_overwriting: bool,
 }
 
-/// TagClaims every quota of every family.
+/// Claims the tags of all quotas of all families.
 ///
 /// # Errors
-/// When the store did not answer, or not for all of them. What was claimed until then is theirs.
+/// When the store did not answer for all of them. Tags claimed before the failure are kept.
 pub(super) async fn claim_tags(client: &Client, families: &mut [FamilyClaim]) -> Result<(), Failure> {
     for _ in 0..READS_MAX {
         let mut unclaimed: Vec<&mut FamilyClaim> =
@@ -101,7 +101,7 @@ async fn send(client: &Client, commands: &[Cmd]) -> Result<Vec<Value>, Failure> 
     client.commands(Some(slot()), commands, Instant::now() + TIMEOUT).await
 }
 
-/// What the fleet knows of a family.
+/// The entries of a family's hash.
 fn entries(reply: Value) -> Result<HashMap<Tag, TagEntry>, Failure> {
     if let Value::ServerError(error) = &reply {
         return Err(ReplyClass::of_reply(error).into());
@@ -113,7 +113,7 @@ fn entries(reply: Value) -> Result<HashMap<Tag, TagEntry>, Failure> {
 
 impl FamilyClaim {
     pub(super) fn new(id: u64, quotas: Quotas, mut claimed: TagClaims) -> Self {
-        // A number of another quota than before has been forgotten and given anew.
+        // The policy reused a number for another quota.
         for (number, quota) in &quotas {
             if claimed.get(number).is_some_and(|claim| claim.quota != *quota) {
                 claimed.remove(number);
@@ -138,7 +138,7 @@ impl FamilyClaim {
         expire
     }
 
-    /// How each quota that has none gets its tag.
+    /// Plans how each quota without a tag gets one.
     fn plan(&self, entries: &HashMap<Tag, TagEntry>) -> Vec<ClaimStep> {
         let mut claimed = self.claimed.clone();
         let mut taken: HashMap<TagEntry, Tag> =
@@ -159,7 +159,7 @@ impl FamilyClaim {
                 Some(&tag) => (tag, None, false),
                 None => {
                     let free = entry.tags().find(|tag| !tags.contains(tag));
-                    // All are taken: after so many changes the states of an old one are gone.
+                    // All tags are taken. After so many changes the states of the oldest quota have expired.
                     let name = if free.is_some() { "HSETNX" } else { "HSET" };
                     let tag = free.or_else(|| entry.tags().next()).unwrap_or(Tag::FIRST);
                     let mut set = cmd(name);
@@ -176,8 +176,8 @@ impl FamilyClaim {
         steps
     }
 
-    /// Takes down what was claimed. Somebody may have been faster, perhaps with the same: what comes after it is read again, too, since
-    /// turns are counted in order.
+    /// Records claimed tags. After the first conflict it records no more: the later ones are read again, because
+    /// generations are counted in order.
     fn accept(
         &mut self,
         plan: Vec<ClaimStep>,
@@ -197,7 +197,7 @@ impl FamilyClaim {
                 self.claimed.insert(number, claim);
             }
         }
-        replies.next(); // Of the expiry, which the next claim sets again.
+        replies.next(); // The reply to EXPIRE; the next claim sets the expiry again.
         failed
     }
 }
@@ -212,7 +212,7 @@ impl TagEntry {
         format!("{} {}", self.generation, self.quota)
     }
 
-    /// All tags, in the order in which a free one is looked for: the same on every node.
+    /// All tags in the order in which a free one is searched, the same on every node.
     fn tags(&self) -> impl Iterator<Item = Tag> {
         let span = u32::from(Tag::RANGE.end() - Tag::RANGE.start()) + 1;
         let sum = self

@@ -1,4 +1,4 @@
-//! Tags on a real Redis, through nodes of different minds.
+//! Quota tags in a real Redis, shared by nodes with different policies.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{RedisStore, Settings};
 
 const START: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
-/// Every quota that is read is the one that was written.
+/// Every quota survives being written and parsed.
 #[test]
 fn quotas_survive_as_text() {
     let calendar = |unit, zone| Align::Calendar(Calendar::new(unit, zone).unwrap());
@@ -74,7 +74,7 @@ fn policy_at(rate: Rate) -> Policy {
     Policy::new(vec![Limit::new("limit", quota).by(["key"]).cost(Cost::Asked)]).unwrap()
 }
 
-/// What is left after taking some, by a counter in the store.
+/// Charges a counter in the store and returns what remains.
 async fn take(node: &Engine<RedisStore>, cost: u64, now: Timestamp) -> (Verdict, u64) {
     let request = CheckRequest::new().with("key", "k").unwrap().cost(cost).unwrap();
     let decision = node.check(&request, now).await;
@@ -83,9 +83,9 @@ async fn take(node: &Engine<RedisStore>, cost: u64, now: Timestamp) -> (Verdict,
     (status.outcome.verdict, status.outcome.remaining)
 }
 
-/// Two nodes with different policies share a counter: what one took, the other sees, down to its own size.
+/// Two nodes with different policies share a counter: each sees what the other charged, up to its own capacity.
 #[tokio::test]
-async fn nodes_with_other_policies_share_counters() {
+async fn nodes_with_different_policies_share_counters() {
     let server = Server::start();
     let (small, large) = (node(&server, 10).await, node(&server, 20).await);
     assert_eq!(take(&small, 4, START).await, (Verdict::Allow, 6));
@@ -99,9 +99,9 @@ async fn nodes_with_other_policies_share_counters() {
     assert!(server.tell(&["TTL", names.trim()]).trim().parse::<i64>().unwrap() > 86_400 * 366);
 }
 
-/// Nodes of one mind agree on tags, and one that starts later finds them.
+/// Nodes with the same policy agree on one tag, and a node that starts later finds it.
 #[tokio::test]
-async fn nodes_of_one_mind_use_one_tag() {
+async fn nodes_with_the_same_policy_use_one_tag() {
     let server = Server::start();
     let nodes = [node(&server, 10).await, node(&server, 10).await, node(&server, 10).await];
     let (first, second, third) =
@@ -115,9 +115,9 @@ async fn nodes_of_one_mind_use_one_tag() {
     assert_eq!(server.tell(&["HLEN", names.trim()]).trim(), "1");
 }
 
-/// A quota that returns after another was in force has a tag of its own, also on the node that only follows.
+/// A quota that becomes active again gets a new tag, also on the node that only follows.
 #[tokio::test]
-async fn a_quota_that_returns_has_another_tag() {
+async fn reactivated_quota_gets_a_new_tag() {
     let server = Server::start();
     let (one, other) = (node(&server, 10).await, node(&server, 10).await);
     for (step, units) in [10, 20, 10].into_iter().enumerate() {
@@ -135,19 +135,19 @@ async fn a_quota_that_returns_has_another_tag() {
     fields.sort();
     let of = |turn: u32, units: u32| format!("{turn} gcra {units} 3600000000 -");
     assert_eq!(fields, [of(1, 10), of(1, 20), of(2, 10)]);
-    // Six units in two minutes; what came back meanwhile is less than one.
+    // Six units in two minutes; less than one was refilled.
     assert_eq!(take(&one, 0, START + Ticks::from_secs(120)).await.1, 4);
 }
 
-/// While a policy is rolled out, a node that has it already meets states that others still count under the old one. They are not
-/// taken for as old as its own change: a key that took one unit is not left with none.
+/// During a rollout a node with the new policy meets states counted under the old one. It does not date them before its
+/// own change: a key that was charged one unit is not left with none.
 #[tokio::test]
-async fn nodes_that_follow_later_are_understood() {
+async fn states_of_slower_nodes_are_converted() {
     let server = Server::start();
     let (first, late) = (node(&server, 3_600).await, node(&server, 3_600).await);
     take(&first, 1, START).await;
     first.swap(policy_at(Rate::per_day(10)), START).unwrap();
-    // Two hours on, the late node's bucket has long been full again.
+    // Two hours later the slower node's bucket is full again.
     let now = START + Ticks::from_secs(7_200);
     assert_eq!(take(&late, 1, now).await, (Verdict::Allow, 3_599));
     assert_eq!(take(&first, 0, now).await, (Verdict::Allow, 10));
@@ -155,9 +155,9 @@ async fn nodes_that_follow_later_are_understood() {
     assert_eq!(take(&late, 0, now).await, (Verdict::Allow, 7));
 }
 
-/// A state whose quota nobody knows any more is an empty bucket, not a full one.
+/// A state with an unknown quota counts as an empty bucket, not as a full one.
 #[tokio::test]
-async fn what_nobody_knows_is_no_gift() {
+async fn unknown_quota_counts_as_exhausted() {
     let server = Server::start();
     let node = node(&server, 10).await;
     take(&node, 1, START).await;
@@ -169,7 +169,7 @@ async fn what_nobody_knows_is_no_gift() {
     assert_eq!(take(&node, 1, START).await, (Verdict::Deny { retry_after: Ticks::from_secs(360) }, 0));
 }
 
-/// How often the server was asked for something.
+/// How often the server ran a command.
 fn calls(server: &Server, command: &str) -> u64 {
     let stats = server.tell(&["INFO", "commandstats"]);
     let line = stats.lines().find(|line| line.starts_with(&format!("cmdstat_{command}:calls=")));
@@ -181,10 +181,10 @@ async fn prepared(engine: &Engine<RedisStore>) {
     until(|| engine.store().is_prepared()).await;
 }
 
-/// Tags are claimed before anybody asks, those of tiers and overrides, of shadows and of a policy that is swapped in included: no
-/// decision asks for any.
+/// Tags are claimed before the first decision, also for tiers, overrides, shadow limits and a policy that is swapped
+/// in. No decision has to claim one.
 #[tokio::test]
-async fn tags_are_there_before_the_first_decision() {
+async fn tags_are_claimed_before_the_first_decision() {
     let server = Server::start();
     let of = |rate: &str| {
         let text = format!(
@@ -210,7 +210,7 @@ async fn tags_are_there_before_the_first_decision() {
     }
 }
 
-/// However many decisions meet an untagged quota, it is claimed once.
+/// A family is claimed once, however many decisions wait for it.
 #[tokio::test]
 async fn a_family_is_claimed_once() {
     let server = Server::start();
@@ -226,9 +226,9 @@ async fn a_family_is_claimed_once() {
     assert_eq!(take(&engine, 0, START).await.1, 900);
 }
 
-/// Ten thousand limits are claimed in messages of many, and a decision about the last of them does not wait for all the others.
+/// Ten thousand limits are claimed in few messages, and a decision about the last of them does not wait for all others.
 #[tokio::test]
-async fn many_limits_are_claimed_together() {
+async fn many_limits_are_claimed_in_batches() {
     const LIMITS: u64 = 10_000;
     let server = Server::start();
     let limit = |number: u64| {
@@ -246,16 +246,16 @@ async fn many_limits_are_claimed_together() {
     engine.swap(Policy::new((0..LIMITS).map(limit).collect()).unwrap(), START).unwrap();
     let request = CheckRequest::new().with("key-9999", "k").unwrap();
     assert_eq!(engine.check(&request, START).await.limits().next().unwrap().source, Source::Exact);
-    assert!(!engine.store().is_prepared(), "the test asks while others are in line");
+    assert!(!engine.store().is_prepared(), "the decision came while other families were queued");
     prepared(&engine).await;
     assert_eq!(calls(&server, "hsetnx"), LIMITS + 1);
     let messages = processed(&server) - before;
     assert!(messages < LIMITS / 8, "{messages} messages");
 }
 
-/// A claim that a decision could not wait for goes on without it, and one that finds no store is made when there is one.
+/// A claim continues after its decision's deadline, and is retried until the store is reachable.
 #[tokio::test]
-async fn claims_go_on_without_their_decisions() {
+async fn claims_continue_after_the_deadline() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let settings = Settings::parse(&format!("redis://127.0.0.1:{port}")).unwrap();
     let settings = settings.secret(b"sixteen bytes, or more").unwrap().injected_time();

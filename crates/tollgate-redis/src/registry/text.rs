@@ -1,4 +1,4 @@
-//! Quotas as text: what one node writes in the store so that the others can read it. It changes only with the prefix of keys.
+//! Quotas as text, as nodes store them for each other. The format changes only together with the prefix of keys.
 
 use std::str::SplitWhitespace;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use tollgate::algorithm::sliding_window::Estimate;
 use tollgate::quota::EXACT_MAX;
 use tollgate::{Quota, Rate, Ticks};
 
-/// What stands for no burst.
+/// Stands for a rate without a burst.
 const NONE: &str = "-";
 
-/// The units of a calendar, by name.
+/// Names of calendar units.
 const UNITS: [(&str, CalendarUnit); 6] = [
     ("minute", CalendarUnit::Minute),
     ("hour", CalendarUnit::Hour),
@@ -22,7 +22,7 @@ const UNITS: [(&str, CalendarUnit); 6] = [
     ("year", CalendarUnit::Year),
 ];
 
-/// A quota as text.
+/// Formats a quota.
 pub(super) fn write(quota: &Quota) -> String {
     let name = quota.algorithm();
     match quota {
@@ -67,7 +67,7 @@ fn align(align: &Align) -> String {
     }
 }
 
-/// The quota of a text; none if it is not one, as of a release that knows more.
+/// Parses a quota. None for unknown text, such as that of a newer release.
 pub(super) fn parse(text: &str) -> Option<Quota> {
     let mut words = text.split_whitespace();
     let words = &mut words;

@@ -1,8 +1,9 @@
-//! Where a redirection leads.
+//! The target of a redirection.
 
 use crate::settings::Host;
 
-/// The node named in `3999 10.0.0.7:6381`. A node that does not know its own name leaves it out: then it is the sender's.
+/// The node named in `3999 10.0.0.7:6381`. A node that does not know its own name leaves it out; the sender's name is
+/// used instead.
 pub(crate) fn redirect_target(details: &str, sender: &Host) -> Option<Host> {
     let target = details.split(' ').nth(1)?;
     let (name, port) = target.rsplit_once(':')?;
@@ -16,9 +17,9 @@ pub(crate) fn redirect_target(details: &str, sender: &Host) -> Option<Host> {
 mod tests {
     use super::*;
 
-    /// Addresses of both kinds, names, and none at all.
+    /// Targets may be IPv4 or IPv6 addresses, names, or lack a name.
     #[test]
-    fn targets_are_read() {
+    fn redirect_targets_are_parsed() {
         let sender = Host { name: "here".to_owned(), port: 1 };
         let target = |details: &str| redirect_target(details, &sender).map(|host| host.to_string());
         assert_eq!(target("3999 127.0.0.1:6381").as_deref(), Some("127.0.0.1:6381"));

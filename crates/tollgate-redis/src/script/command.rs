@@ -1,16 +1,16 @@
-//! A call of the script: the keys and bodies of several requests as arguments of one command.
+//! One call of the script: the keys and bodies of several requests as arguments of one command.
 
 use redis::Cmd;
 
 use super::{EncodedRequest, InjectedTime, Operation};
 use crate::key::KEY_BYTES;
 
-/// Bodies that a request is compared with: those of a fleet's traffic are mostly of few kinds.
+/// Bodies that a request is compared with. The traffic of a fleet has few distinct bodies.
 const COMPARED_MAX: usize = 8;
-/// How the time is arguments_of_many, that keys may repeat, and that units are lent.
+/// Room for the injected time and the flags for repeated keys and for lending.
 const FLAGS_BYTES: usize = 24;
 
-/// The command `EVALSHA` or `EVAL` for some requests. A body that was there before is arguments_of_many by its number.
+/// Builds `EVALSHA` or `EVAL` for some requests. A repeated body is replaced by the number of its first use.
 pub(crate) fn command<'a>(
     name: &str,
     script: &str,
@@ -59,7 +59,7 @@ pub(crate) fn command<'a>(
     command
 }
 
-/// Whether two are the same.
+/// Whether two fingerprints are equal.
 fn repeats(fingerprints: &mut [u64]) -> bool {
     fingerprints.sort_unstable();
     fingerprints.windows(2).any(|pair| pair[0] == pair[1])
@@ -87,9 +87,9 @@ mod tests {
         command.args_iter().skip(3 + request.len()).map(text).collect()
     }
 
-    /// What was said before is arguments_of_many by its number, whatever came in between; only so many kinds are remembered.
+    /// A repeated body is sent as a number, and only a few distinct bodies are remembered.
     #[test]
-    fn bodies_are_told_once() {
+    fn repeated_bodies_are_sent_once() {
         let requests = ["one", "two", "one", "two", "three"];
         let requests: Vec<EncodedRequest> =
             (0..).zip(requests).map(|(hash, body)| request(hash, body)).collect();
@@ -100,9 +100,9 @@ mod tests {
         assert_eq!(arguments_of_many.iter().filter(|word| word.len() == 1).count(), COMPARED_MAX);
     }
 
-    /// A key that is there twice is announced.
+    /// The flag for repeated keys is set if a key occurs twice.
     #[test]
-    fn repeated_keys_are_announced() {
+    fn repeated_keys_are_flagged() {
         let different: Vec<EncodedRequest> = (0..64).map(|hash| request(hash, "x")).collect();
         assert_eq!(arguments(&different)[0], "");
         for (first, second) in [(0, 63), (5, 6), (62, 63)] {

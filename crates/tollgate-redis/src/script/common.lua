@@ -1,19 +1,21 @@
 
--- Whether a number is whole and within its bounds; what is not a number is not.
+-- Whether a value is a whole number within bounds.
 local function whole(number, least, most)
   return number >= least and number <= most and number % 1 == 0
 end
 
--- What a kind of state can do, made when it is first needed: a call mostly needs one, and making costs more than deciding.
+-- The functions of each kind of state, created when first needed: most calls need one kind, and creating closures costs
+-- more than deciding.
 local kinds = {}
 
--- The product of two numbers over a third, rounded down, where the product may not be exact. The first is less than the third.
+-- The product of two numbers divided by a third, rounded down, when the product may not be exact. The first is less
+-- than the third.
 local function multiply_divide(first, second, divisor)
   if first * second <= EXACT then
     local product = first * second
     return (product - product % divisor) / divisor
   end
-  -- Long multiplication by bits: what is left stays below the divisor.
+  -- Long multiplication by bits; the remainder stays below the divisor.
   local bit = 4503599627370496
   local quotient, rest = 0, 0
   while bit >= 1 do

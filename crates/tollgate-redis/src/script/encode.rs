@@ -1,4 +1,4 @@
-//! Requests as the script reads them: fixed records of little-endian doubles, which hold every number of a quota exactly.
+//! Encodes requests for the script: fixed records of little-endian doubles, which hold every number of a quota exactly.
 
 use tollgate::Stance;
 use tollgate::Timestamp;
@@ -12,7 +12,7 @@ use tollgate::quota::{EXACT_MAX, Quota};
 
 use super::{Operation, Tag};
 
-/// The kinds of state that the script knows.
+/// Kinds of state, as numbered in the script.
 const RESERVOIR: u8 = 1;
 const EPOCH: u8 = 2;
 const FIRST_HIT: u8 = 3;
@@ -21,57 +21,57 @@ const SLIDING: u8 = 5;
 const LOG: u8 = 6;
 const PERMITS: u8 = 7;
 
-/// The most of what is told of a want. What is due is at most so many units.
+/// Maximum reported demand and maximum units due.
 const REPORT_MAX: u64 = u32::MAX as u64;
 const DUE_MAX: u64 = 1 << 40;
 
-/// Where a state comes from that was counted under another quota.
+/// The quota that a state was counted under, if it is not the charge's.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Origin {
-    /// The script is to ask.
+    /// Not given: the script replies with the state's tag.
     Unspecified,
-    /// It was counted under the first of these quotas, by this tag, then by the others, then by the charge's.
+    /// The state was counted under the first of these quotas, which has this tag, then the others, then the charge's.
     Lineage(Tag, Vec<Ancestor>),
-    /// Unknown knows the quota: the counter is taken to be exhausted.
+    /// The fleet does not know the quota. The counter counts as exhausted.
     Unknown,
 }
 
-/// A quota that a state was counted under.
+/// An earlier quota of a state.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Ancestor {
     pub(crate) compatibility: Compatibility,
     pub(crate) fields: QuotaFields,
-    /// When the next followed.
+    /// When the next quota became active.
     pub(crate) at: Timestamp,
-    /// When the window of the next one ends that began with that.
+    /// The end of the next quota's window that contains that instant.
     pub(crate) next_end: Timestamp,
 }
 
-/// How like a quota the one that follows it is.
+/// How an earlier quota relates to the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Compatibility {
-    /// Its states must be carried over.
+    /// Its states must be converted.
     Different = 0,
-    /// Its windows are the same, so that counts mean the same.
+    /// Its windows are the same, so counts keep their meaning.
     SameWindows = 1,
-    /// It is the same.
+    /// It is equal.
     Same = 2,
 }
 
-/// A quota as the script knows it.
+/// A quota as the script reads it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct QuotaFields {
     kind: u8,
     fields: [u64; 5],
 }
 
-/// How many bounds of a calendar's windows are told.
+/// Which bounds of a calendar's windows are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CalendarBounds {
-    /// Those of the window around now.
+    /// The bounds of the current window.
     One,
-    /// Also the end of the next, which is needed when a clock stepped back.
+    /// Also the end of the next window, needed after a clock stepped back.
     Two,
 }
 
@@ -137,16 +137,16 @@ impl Ancestor {
         };
         Self {
             compatibility: Compatibility::of(step.from, step.to),
-            // A refund may need both bounds, and a lineage is rare.
+            // A refund may need both bounds, and lineages are rare.
             fields: QuotaFields::of(step.from, step.at, CalendarBounds::Two),
-            // Now is what the script's clock says.
+            // The script's clock decides what is now.
             at: if step.at >= now { Timestamp::MAX } else { step.at },
             next_end,
         }
     }
 }
 
-/// The reservoir of a quota that is one, and the units that leave it without waiting.
+/// The reservoir of a bucket quota, and the units it admits without waiting.
 pub(super) fn bucket(quota: &Quota) -> Option<(&Reservoir, u64)> {
     match quota {
         Quota::TokenBucket(bucket) => Some((bucket.reservoir(), bucket.burst())),
@@ -161,7 +161,7 @@ fn reservoir(reservoir: &Reservoir, immediate: u64) -> [u64; 4] {
     [pace.gain().get(), pace.price().get(), reservoir.units(), immediate]
 }
 
-/// The beginning of a request.
+/// Starts a request.
 pub(crate) fn head(body: &mut Vec<u8>, operation: Operation, charges: u8) {
     body.extend([operation as u8, charges]);
 }
@@ -198,31 +198,31 @@ pub(crate) fn charge(
     }
 }
 
-/// The units that are wanted, in place of a charge's seconds.
+/// The units wanted, in place of a charge's seconds.
 pub(super) fn wanted_units(want: &LeaseRequest) -> u32 {
     u32::try_from(want.units).unwrap_or(u32::MAX)
 }
 
-/// What else is told of a want, behind all charges.
+/// The rest of a lease request, after all charges.
 pub(super) fn want_details(body: &mut Vec<u8>, want: &LeaseRequest) {
     number(body, want.guaranteed.min(DUE_MAX));
     number(body, want.share.min(SHARE_SCALE));
     number(body, want.demand.min(REPORT_MAX));
 }
 
-/// Of a refund, behind all charges: the instant by which one was counted, or, below zero, how long ago that was at most.
+/// After all charges of a refund: the instant of the charge, or, below zero, its maximum age.
 pub(super) fn charged(body: &mut Vec<u8>, charged: Charged) {
     match charged {
         Charged::At(at) => number(body, at.unix_micros().min(EXACT_MAX)),
         Charged::Within(age) => {
-            // One tick more, so that an age of nothing is below zero, too.
+            // One tick more, so that an age of zero is below zero, too.
             let age = -i64::try_from(age.as_micros().min(EXACT_MAX - 1) + 1).unwrap_or(i64::MAX);
             body.extend((age as f64).to_le_bytes());
         }
     }
 }
 
-/// One charge to a counter whose states are of its own quota.
+/// One charge to a counter whose states have its own quota.
 pub(super) fn plain(body: &mut Vec<u8>, tag: Tag, seconds: u32, cost: u64, fields: &QuotaFields) {
     record(body, [fields.kind, 0, 0], tag, seconds, cost, fields, None);
 }
@@ -240,7 +240,7 @@ fn record(
     body.extend(head);
     body.extend(tag.digits());
     body.extend(seconds.to_le_bytes());
-    // A cost beyond what fields can tell is above every capacity, and so is the first that they cannot.
+    // A larger cost exceeds every capacity, and so does this one.
     number(body, cost.min(EXACT_MAX + 1));
     let [a, b, c, d, e] = fields.fields;
     [a, b, c].into_iter().for_each(|each| number(body, each));

@@ -1,14 +1,14 @@
 
--- The usual call: each request charges buckets and windows whose states, if they have any, are of their own quotas and of a clock that
--- went on. It is what the rest of the script does, without making what this case does not need, above all no functions; and it tells
--- what it found, since whatever else there is to tell follows from that. If anything is unusual nothing has been written yet, and
--- the rest decides.
+-- The fast path: each request charges buckets and windows whose states have the request's quotas and a clock that did
+-- not step back. It decides as the rest of the script does, but creates no functions, and replies with the counters it
+-- found, from which the client computes the outcome. In any other case it has written nothing yet, and the rest of the
+-- script decides.
 do
   local answers, lives, firsts, others, uses, known, spans = {}, nil, nil, nil, nil, nil, nil
   local before, charges, count, first = nil, nil, 0, 0
-  -- One bucket by itself, which is the most usual: its numbers are kept at hand.
+  -- A single bucket, the most common request: its fields are kept in locals.
   local alone, tag, keep, charged, gain, credits, shape, price_alone
-  -- Whether the request at hand lends; then what is to be kept at least is what it may lend at most.
+  -- Whether the request lends. Then the seconds of a charge hold the maximum to lend.
   local lends, due, part, report = false, nil, nil, nil
   for index = 1, requests do
     local body = ARGV[index + 1]
@@ -104,7 +104,7 @@ do
         lent = due_of((lent - lent % price_alone) / price_alone, keep, due, part)
         left = left + lent * price_alone
       end
-      -- A clamp that a step of the clock made necessary is kept, so that it costs one interval, not the step.
+      -- A state clamped after a step of the clock is written, so that the step costs one interval.
       if left ~= missing or is_clamped then
         local rest = left % gain
         local ticks = (left - rest) / gain
@@ -123,13 +123,13 @@ do
           lives[at] = life
         end
       end
-      -- All that there is to tell follows from what it lacked.
+      -- The missing credits determine the outcome.
       if lends then
-        local crowd_at = places and places[first] or first
-        local crowd, demand = weigh(held[crowd_at], report, (credits - left - (credits - left) % price_alone) * 2 < credits)
-        if crowd then
+        local demand_at = places and places[first] or first
+        local reports, demand = weigh(held[demand_at], report, (credits - left - (credits - left) % price_alone) * 2 < credits)
+        if reports then
           lives = lives or {}
-          held[crowd_at], lives[crowd_at] = crowd, CROWD_SECONDS
+          held[demand_at], lives[demand_at] = reports, DEMAND_SECONDS
         end
         answers[index] = pack('<Bdddd', 7, now, missing, lent, demand)
       else
@@ -138,7 +138,7 @@ do
     else
       if first + (lends and count + count or count) > keys then break end
       firsts, others, uses = firsts or {}, others or {}, uses or {}
-      -- Several are looked at before any is charged. What each was found to be, and what it would come to.
+      -- With several counters all are read before any is charged. These hold what was found and the new states.
       local fits, clamps = true, nil
       for place = 1, count do
         local charge, at = charges[place], first + place
@@ -189,7 +189,7 @@ do
               if position <= oldest then
                 used = used + units
               elseif position == oldest + 1 and units > 0 then
-                -- Of the oldest, as much as the window still covers, rounded up.
+                -- The part of the oldest sub-window that the window still covers, rounded up.
                 if charge[9] == 0 and offset > 0 then
                   units = units * (length - offset)
                   if units > EXACT then fits = nil end
@@ -254,7 +254,7 @@ do
           end
           local changes = fits and is_allowed and cost + lent > 0
           if not changes then
-            -- A clamp that a step of the clock made necessary is kept, so that it costs one interval, not the step.
+            -- A state clamped after a step of the clock is written, so that the step costs one interval.
             left, changes = missing, clamps and clamps[place] and (is_allowed == fits or count == 1)
           end
           if changes then
@@ -305,12 +305,12 @@ do
           is_tight = (charge[6] - units) * 2 < charge[6]
         end
         if lends then
-          local crowd_at = first + count + place
-          if places then crowd_at = places[crowd_at] end
-          local crowd, demand = weigh(held[crowd_at], charge.report, is_tight)
-          if crowd then
+          local demand_at = first + count + place
+          if places then demand_at = places[demand_at] end
+          local reports, demand = weigh(held[demand_at], charge.report, is_tight)
+          if reports then
             lives = lives or {}
-            held[crowd_at], lives[crowd_at] = crowd, CROWD_SECONDS
+            held[demand_at], lives[demand_at] = reports, DEMAND_SECONDS
           end
           answer = answer .. pack('<dd', lent, demand)
         end
@@ -339,6 +339,6 @@ do
     end
     return answers
   end
-  -- Whatever was noted is forgotten.
+  -- The slow path starts over, so pending writes are dropped.
   if #answers > 0 then held = call('MGET', unpack(KEYS)) end
 end

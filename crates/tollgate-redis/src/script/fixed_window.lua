@@ -1,8 +1,8 @@
 
--- Fixed window: the tag, ten digits of the second at which the window ends and six of its count, which Redis keeps as one integer;
--- or, where that has no room, sixteen digits of the microsecond, and behind a point the count.
--- Its numbers: the limit, the period, and of a calendar the start and the end of the window around now and the end of the next, which
--- may be missing.
+-- Fixed window. The state is the tag, ten digits of the second at which the window ends, and six digits of the count,
+-- which Redis stores as one integer. If these do not fit: sixteen digits of the microsecond, a point, and the count.
+-- Fields: the limit, the period, and for a calendar the start and the end of the current window and the end of the next
+-- one, which may be missing.
 
 local function make_fixed_window(kind)
   local made = {}
@@ -25,15 +25,16 @@ local function make_fixed_window(kind)
     return tag .. format('%016d.%d', ends_at, count)
   end
 
-  -- When the window ends that a key never seen counts in; nothing if the calendar was told for another time.
+  -- The end of an unused key's window; nil if the calendar bounds are of another time.
   local function window_end(at, period, starts, ends)
     if kind == EPOCH then return at - at % period + period end
     if kind == FIRST_HIT then return at + period end
     if at >= starts and at < ends then return ends end
   end
 
-  -- The window that counts at an instant, with its count: the state's, drawn back if it lies further ahead than any step back of the
-  -- clock is believed, until it ends, then a new one. Last, the end of the state's window, drawn back. Nothing if bounds are missing.
+  -- The window at an instant, with its count: the state's window until it ends, clamped if it is further ahead than a
+  -- plausible step of the clock, then a new one. The third result is the clamped end of the state's window. Nil if
+  -- bounds are missing.
   local function current(ends_at, count, at, period, starts, ends, latest)
     if ends_at - at > period then
       local bound
@@ -85,7 +86,7 @@ local function make_fixed_window(kind)
     if not ends_at then return nil end
     ends_at, count = current(ends_at, count, at, period, starts, ends, latest)
     if not ends_at then return nil, BOUNDS end
-    -- Units that are of another window, or may be, are not this one's. Of a calendar only the window around now is known.
+    -- A refund that belongs to another window, or may, is dropped. Of a calendar only the current window is known.
     local began, earliest = ends_at - period, charged < 0 and at + 1 + charged or charged
     if kind == CALENDAR then
       if at < starts or at >= ends then return nil, BOUNDS end
@@ -109,7 +110,7 @@ local function make_fixed_window(kind)
     return write(tag, ends_at, count), ends_at
   end
 
-  -- Where windows stay the same so does the count, even above a lowered limit. Other windows start full of it.
+  -- Equal windows keep their count, even above a lowered limit. Other windows start with the whole count.
   function made.inherit(state, old, at, tag, limit, period)
     if old[1] == 1 then return tag .. sub(state, 4) end
     local ends_at, count = read(state)

@@ -1,5 +1,5 @@
-//! Answers that follow from what the script found: the counters before the charge, and the time. The script has decided by them, and
-//! so do the same functions here, which also tell what remains and when.
+//! Computes answers from what the script found: the time, and each counter before the charge. The script has decided by
+//! the same functions; these also say what remains and when it resets.
 
 use smallvec::SmallVec;
 use tollgate::algorithm::reservoir::Reservoir;
@@ -11,9 +11,9 @@ use super::encode::bucket;
 use super::reply::number;
 use super::request::Lent;
 
-/// A counter as it was.
+/// A counter before the charge.
 enum FoundCounter<'c> {
-    /// A bucket: the credits that it lacked, and the units that leave it without waiting.
+    /// A bucket: its missing credits, and the units it admits without waiting.
     Bucket(&'c Reservoir, u64, u64),
     Fixed(&'c fixed_window::FixedWindow, fixed_window::State),
     Sliding(&'c sliding_window::SlidingWindow, sliding_window::State),
@@ -27,17 +27,17 @@ enum Contents {
     CountersAndLoans,
 }
 
-/// The answers of several counters: all are charged, or none.
+/// The answers of several counters. Either all are charged or none.
 pub(super) fn answers(bytes: &[u8], charges: &[Charge<'_>]) -> Option<Answers> {
     Some(read(bytes, each(charges), Contents::Counters)?.answers)
 }
 
-/// The same, with what each counter lent beside.
+/// The answers, with the units that each counter lent.
 pub(super) fn lent(bytes: &[u8], charges: &[Charge<'_>]) -> Option<Lent> {
     read(bytes, each(charges), Contents::CountersAndLoans)
 }
 
-/// What one counter lent for nothing but that.
+/// What one counter lent, without a charge.
 pub(super) fn lent_by(bytes: &[u8], quota: &Quota) -> Option<Lent> {
     read(bytes, [(quota, 0, Stance::Enforced)].into_iter(), Contents::CountersAndLoans)
 }
@@ -46,7 +46,7 @@ fn each<'q>(charges: &'q [Charge<'_>]) -> impl Iterator<Item = (&'q Quota, u64, 
     charges.iter().map(|charge| (charge.quota(), charge.cost(), charge.stance()))
 }
 
-/// The time, and what was found of each counter; where units are lent, how many behind each, and what all nodes are asked for.
+/// Reads the time and each counter, and the loans if the reply holds them.
 fn read<'q>(
     bytes: &[u8],
     charges: impl Iterator<Item = (&'q Quota, u64, Stance)>,
@@ -71,7 +71,7 @@ fn read<'q>(
     let units = seen.iter().map(|(_, _, _, units)| *units).collect();
     let answers = seen.into_iter().map(|(found, outcome, cost, units)| {
         let outcome = match outcome.is_allowed() {
-            // What would have passed is answers as it is without the charge.
+            // Denied requests charge nothing, so an admitted counter is answered without the charge.
             true if !is_admitted => found.charged(0, now),
             true if units > 0 => Outcome { verdict: outcome.verdict, ..found.charged(cost + units, now) },
             _ => outcome,
@@ -101,7 +101,7 @@ impl<'c> FoundCounter<'c> {
         })
     }
 
-    /// What a charge comes to.
+    /// The outcome of a charge.
     fn charged(&self, cost: u64, now: Timestamp) -> Outcome {
         match self {
             Self::Bucket(reservoir, missing, immediate) => {
@@ -128,7 +128,7 @@ fn take<'b>(bytes: &mut &'b [u8], count: usize) -> Option<&'b [u8]> {
     Some(taken)
 }
 
-/// The newest sub-window and the counts, as MessagePack has them; without any, a key never seen.
+/// The newest sub-window and the counts, in MessagePack. Empty for an unused key.
 fn sub_windows(mut bytes: &[u8]) -> Option<sliding_window::State> {
     let mut numbers: SmallVec<[u64; 16]> = SmallVec::new();
     while !bytes.is_empty() {
@@ -140,7 +140,7 @@ fn sub_windows(mut bytes: &[u8]) -> Option<sliding_window::State> {
     })
 }
 
-/// A number that is not negative, as MessagePack has it.
+/// A non-negative number in MessagePack.
 fn packed(bytes: &mut &[u8]) -> Option<u64> {
     let width = match take(bytes, 1)?[0] {
         small @ 0..=0x7f => return Some(u64::from(small)),
@@ -157,9 +157,9 @@ fn packed(bytes: &mut &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Every width of number; and nothing else.
+    /// Numbers of every width are parsed; other types are rejected.
     #[test]
-    fn numbers_of_every_width_are_read() {
+    fn numbers_of_every_width_are_parsed() {
         let bytes =
             [0x07, 0xcc, 0x80, 0xcd, 0x01, 0x00, 0xce, 0x00, 0x01, 0x00, 0x00, 0xcf, 0, 0, 0, 1, 0, 0, 0, 0];
         let state = sub_windows(&bytes).unwrap();

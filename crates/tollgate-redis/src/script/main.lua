@@ -1,7 +1,7 @@
 
 local RECORD_BYTES, ANCESTOR_BYTES = 50, 58
 
--- The numbers of a quota, checked; nothing if they are out of range.
+-- The fields of a quota, validated; nil if they are out of range.
 local function is_sound(kind, a, b, c, d, e)
   if kind == RESERVOIR then
     return whole(a, 1, EXACT) and whole(b, 1, EXACT) and whole(c, 1, EXACT) and whole(d, 0, c) and c * b + a <= EXACT
@@ -19,7 +19,7 @@ local function is_sound(kind, a, b, c, d, e)
   return false
 end
 
--- What a kind of state can do.
+-- The functions of a kind of state.
 local function of_kind(kind)
   local made = kinds[kind]
   if type(made) == 'function' then
@@ -29,10 +29,10 @@ local function of_kind(kind)
   return made
 end
 
--- How states are carried over, made when it is first needed.
+-- Conversion of states, created when first needed.
 local lineage
 local function make_lineage()
-  -- Reads a quota that a state was counted under; nothing if it is out of range.
+  -- Reads an earlier quota of a state; nil if it is out of range.
   local function ancestor_at(body, at)
     local kind, a, b, c, d, e, old
     old = { unpack_at('<Bddddddd', body, at + 1) }
@@ -43,7 +43,7 @@ local function make_lineage()
     end
   end
 
-  -- Carries a state over through the quotas of its lineage: nothing and the state, or what is wrong.
+  -- Converts a state through the quotas of its lineage. Returns nil and the state, or the error.
   local function carry_over(body, from, count, state, heir)
     local ancestors = {}
     for index = 1, count do
@@ -71,7 +71,8 @@ end
 
 local changed, lasts_until, kept_for, changes = {}, {}, {}, 0
 
--- Notes what a key is to hold, until when that matters, and how many seconds it is kept at least. It is written at the end.
+-- Schedules a write: what a key holds, until when the state matters, and the minimum lifetime in seconds. Writes run at
+-- the end.
 local function keep(index, state, idle_at, seconds)
   local place = places and places[index] or index
   held[place] = state
@@ -82,10 +83,10 @@ local function keep(index, state, idle_at, seconds)
   lasts_until[place], kept_for[place] = idle_at or 0, seconds
 end
 
--- Reads the charge at a place of a request and decides it on a state. Tells where the next one begins, the verdict and its numbers, the
--- state to keep if it is admitted and until when that matters, the same if it is not, the seconds to keep it, and whether it is in
--- shadow. If it cannot be decided: nothing, the reason, and what belongs to it. Units, if they are told, are charged in place of the
--- cost. A refund needs the instant of the charge; one that is dropped tells so in place of the verdict.
+-- Reads a charge at an offset of a request and decides it on a state. Returns the offset of the next charge, the
+-- verdict and its numbers, the new state and until when it matters if admitted, the same if not, the minimum lifetime
+-- in seconds, and whether it is in shadow. If it cannot be decided: nil, the error, and its detail. Units, if given,
+-- replace the cost. A refund needs the instant of the charge; a dropped one says so in place of the verdict.
 local function step(body, at, state, operation, units, charged)
   if #body < at + RECORD_BYTES - 1 then return nil, REFUSED, 'a request that is too short' end
   local kind, shadow, origin, tag, seconds, cost, a, b, c, d = unpack_at('<BBBc3I4ddddd', body, at)
@@ -172,7 +173,7 @@ for request = 1, requests do
     return redis.error_reply('TOLLGATE a request whose keys are not those of its charges')
   end
   local at, items, problem, is_admitted, dropped = 3, {}, nil, true, 0
-  -- Behind the charges of a refund are their instants.
+  -- The instants of a refund follow its charges.
   local instants = operation == REFUND and #body - count * 8 + 1 or nil
   if instants and instants < 3 then problem = problem_of(0, REFUSED, 'a refund that does not say of which charges') end
   if operation == RESET then
@@ -194,7 +195,7 @@ for request = 1, requests do
         if item[2] == GONE then dropped = dropped + 1 end
         if (operation == CHARGE or operation == LEND) and item[12] == 0 and item[2] > WAIT then is_admitted = false end
       elseif item[2] == UNKNOWN and (not problem or byte(problem) == 1) then
-        -- The others may be unknown too: they are told at once.
+        -- Other tags may be unknown too; the reply lists all of them.
         problem = (problem or '\1') .. pack('<Bc3', index - 1, item[3])
         at = item[4]
       else
@@ -227,7 +228,7 @@ for request = 1, requests do
     else
       local is_allowed, lent, report = item[2] <= WAIT, 0, 0
       if operation == LEND then
-        -- What is there beyond the charge is lent, as far as it is wanted and due.
+        -- Lends what remains beyond the charge, as far as it is wanted and due.
         local due, part
         due, part, report = want_at(body, at + (index - 1) * WANT_BYTES)
         if is_allowed and is_admitted then lent = due_of(item[4], item[11], due, part) end
@@ -249,18 +250,18 @@ for request = 1, requests do
         keep(place, item[9], item[10], item[11])
       end
       if is_allowed and not is_admitted then
-        -- It is told as it is without the charge.
-        local look = { step(body, item[13], held[places and places[place] or place], CHARGE, 0) }
-        item[2], item[3], item[4], item[5], item[6] = ALLOW, 0, look[4], look[5], look[6]
-        if look[9] ~= nil then keep(place, look[9], look[10], item[11]) end
+        -- The answer is that of the counter without the charge.
+        local peeked = { step(body, item[13], held[places and places[place] or place], CHARGE, 0) }
+        item[2], item[3], item[4], item[5], item[6] = ALLOW, 0, peeked[4], peeked[5], peeked[6]
+        if peeked[9] ~= nil then keep(place, peeked[9], peeked[10], item[11]) end
       end
       answer = answer .. pack('<Bdddd', item[2], item[3], item[4], item[5], item[6])
       if operation == LEND then
         local kind, a, _, c = byte(body, item[13]), unpack_at('<ddd', body, item[13] + 18)
-        local crowd_at = place + count
-        local crowd, demand =
-          weigh(held[places and places[crowd_at] or crowd_at], report, item[4] * 2 < (kind == RESERVOIR and c or a))
-        if crowd then keep(crowd_at, crowd, 0, CROWD_SECONDS) end
+        local demand_at = place + count
+        local reports, demand =
+          weigh(held[places and places[demand_at] or demand_at], report, item[4] * 2 < (kind == RESERVOIR and c or a))
+        if reports then keep(demand_at, reports, 0, DEMAND_SECONDS) end
         answer = answer .. pack('<dd', lent, demand)
       end
     end

@@ -1,6 +1,7 @@
 
--- Permits in flight: the tag, a P, four bytes of the units that all hold, and eighteen bytes for each permit in the order in which
--- they expire: the microsecond in seven, its units in three, its name in eight. Its numbers: the limit, the life of a permit.
+-- Concurrency. The state is the tag, a P, four bytes of all units in flight, and eighteen bytes for each permit in the
+-- order of expiry: the microsecond in seven, its units in three, its name in eight. Fields: the limit, the lifetime of
+-- a permit.
 
 kinds[PERMITS] = function()
   local made = {}
@@ -10,7 +11,7 @@ kinds[PERMITS] = function()
     return unpack_at('<I7I3', state, HEAD + 1 + (index - 1) * ENTRY)
   end
 
-  -- The number of permits and the units that they hold; nothing if the state is malformed.
+  -- The number of permits and their units; nil if the state is malformed.
   local function read(state)
     if not state then return 0, 0 end
     if byte(state, 4) ~= 80 or (#state - HEAD) % ENTRY ~= 0 or #state <= HEAD then return nil end
@@ -22,7 +23,7 @@ kinds[PERMITS] = function()
     return tag .. 'P' .. pack('<I4', units) .. permits
   end
 
-  -- The place of a permit; nothing if it is not there.
+  -- The index of a permit; nil if there is none.
   local function find(state, permit)
     local at = HEAD + 1
     while true do
@@ -34,7 +35,7 @@ kinds[PERMITS] = function()
     end
   end
 
-  -- How many permits have expired, and the units that they hold.
+  -- The number of expired permits and their units.
   local function expired(state, length)
     local count, units = 0, 0
     while count < length do
@@ -45,7 +46,7 @@ kinds[PERMITS] = function()
     return count, units
   end
 
-  -- The first instant at which at most so many units are in flight.
+  -- The first instant at which at most this many units are in flight.
   local function falls_to(state, length, units, most)
     for index = 1, length do
       local expires_at, held = entry(state, index)
@@ -55,7 +56,7 @@ kinds[PERMITS] = function()
     return 0
   end
 
-  -- Draws back expiries that lie more than two lives ahead.
+  -- Clamps expiries that are more than two lifetimes ahead.
   local function clamp(state, length, life)
     local furthest = now + life + life
     if length == 0 or entry(state, length) <= furthest then return state end
@@ -76,7 +77,7 @@ kinds[PERMITS] = function()
     return sub(state, HEAD + 1, start - 1) .. sub(state, start + ENTRY), held
   end
 
-  -- The state with a permit that lives from now on.
+  -- The state with a new permit.
   local function insert(tag, permits, units, permit, held, life)
     local expires_at = now + life
     local record = pack('<I7I3', expires_at, held) .. permit
@@ -109,7 +110,7 @@ kinds[PERMITS] = function()
         local index, before, others = rest and find(rest, permit), 0, rest and sub(rest, HEAD + 1) or ''
         if index then others, before = without(rest, index) end
         if state and (gone > 0 or index) then
-          -- What an admission dropped, and a life that it began anew, stay so if it is taken back.
+          -- Expired permits stay dropped, and a renewed lifetime stays renewed, if the admission is undone.
           base = rest
           if index then base = insert(tag, others, units, permit, before, life) end
           base_idle_at = base and (entry(base, read(base)))
@@ -130,7 +131,7 @@ kinds[PERMITS] = function()
     return verdict, time, remaining, next_unit, reset, next_state, next_idle_at, base, base_idle_at
   end
 
-  -- Gives a permit back. Twice, or after it expired, changes nothing.
+  -- Releases a permit. A second release, or one after expiry, changes nothing.
   function made.refund(state, at, _, _, _, _, _, _, _, permit)
     local length, held = read(state)
     if not length then return nil end
@@ -142,7 +143,7 @@ kinds[PERMITS] = function()
     return state, state and (entry(state, (read(state))))
   end
 
-  -- Lets a permit live anew. One that has expired, or was given back, stays gone.
+  -- Renews a permit. An expired or released one stays gone.
   function made.renew(state, life, permit)
     local length, held = read(state)
     if not length then return nil end
@@ -154,8 +155,8 @@ kinds[PERMITS] = function()
     return state, (entry(state, (read(state))))
   end
 
-  -- Takes note of a permit that was given without the store, whatever the limit says: its holder has it. One that is known already
-  -- stays as it is, so that it may be told twice.
+  -- Records a permit that was granted without the store, whatever the limit: it is in use. A known permit stays as it
+  -- is, so a second report changes nothing.
   function made.debit(state, tag, units, limit, life, _, _, _, permit)
     local length, held = read(state)
     if not length then return nil end

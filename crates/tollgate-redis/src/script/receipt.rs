@@ -1,4 +1,4 @@
-//! What it takes to give units back that were lent, and to borrow more, when the request that borrowed them is long gone.
+//! Receipts of lent units: how to return them or borrow more after the request that borrowed them has ended.
 
 use redis::Value;
 use tollgate::algorithm::Charged;
@@ -13,7 +13,7 @@ use super::request::{Lent, tag_of};
 use super::{EncodedRequest, Operation, Tag, found};
 use crate::key::Key;
 
-/// A counter and its quota.
+/// Identifies the counter that lent, with its quota.
 #[derive(Clone, Debug)]
 pub struct Receipt {
     key: Key,
@@ -22,8 +22,8 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// Of units that a charge's counter lent. Not where windows follow a calendar: of those only the counter itself could tell one from
-    /// the next.
+    /// The receipt of a charge's counter. None for calendar windows, because only the counter itself can tell one
+    /// window from the next.
     pub(crate) fn of(charge: &Charge<'_>) -> Option<Self> {
         let is_calendar = matches!(charge.quota(), Quota::FixedWindow(window) if matches!(window.align(), Align::Calendar(_)));
         if is_calendar {
@@ -36,7 +36,7 @@ impl Receipt {
         &self.quota
     }
 
-    /// Asks for more units.
+    /// A request to borrow more units.
     pub(crate) fn lend_request(&self, want: &LeaseRequest, now: Timestamp) -> EncodedRequest {
         let fields = QuotaFields::of(&self.quota, now, CalendarBounds::One);
         let mut request = self.encode(Operation::Lend, encode::wanted_units(want), 0, &fields);
@@ -45,7 +45,7 @@ impl Receipt {
         request
     }
 
-    /// Gives back units that were drawn at an instant of the counter's clock.
+    /// A request to return units, with the instant of the loan by the counter's clock.
     pub(crate) fn refund_request(&self, units: u64, acquired_at: Timestamp, now: Timestamp) -> EncodedRequest {
         let fields = QuotaFields::of(&self.quota, now, CalendarBounds::One);
         let mut request = self.encode(Operation::Refund, 0, units, &fields);
@@ -60,7 +60,7 @@ impl Receipt {
         EncodedRequest { keys: [self.key].into_iter().collect(), body }
     }
 
-    /// Reads what was lent. Nothing where the counter is no longer counted under this quota.
+    /// Reads a loan. None if the counter has another quota now.
     pub(crate) fn read_lent(&self, value: &Value) -> Option<Lent> {
         let Value::BulkString(bytes) = value else { return None };
         match bytes.split_first()? {
@@ -70,7 +70,7 @@ impl Receipt {
         }
     }
 
-    /// Whether units went back.
+    /// Whether the units were returned.
     pub(crate) fn is_done(value: &Value) -> bool {
         matches!(value, Value::BulkString(bytes) if bytes.as_slice() == [0])
     }

@@ -1,4 +1,4 @@
-//! Answers as the script gives them.
+//! Parses the script's replies.
 
 use redis::Value;
 use smallvec::SmallVec;
@@ -10,36 +10,36 @@ use super::{Tag, found};
 
 /// Bytes of the answer to one charge.
 const ANSWER_BYTES: usize = 33;
-/// Bytes of what it lent.
+/// Bytes of one loan.
 const LENT_BYTES: usize = 16;
 
-/// What the script says to a request.
+/// The script's reply to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(
     clippy::large_enum_variant,
     reason = "nearly every reply is the large one, and it lives for a moment"
 )]
 pub(super) enum ScriptReply {
-    /// Charged, or refused.
+    /// The charges were admitted or denied.
     Answers(Answers),
-    /// Charged, or refused, and lent.
+    /// The charges were admitted or denied, and units were lent.
     Lent(Lent),
-    /// Done, where there is nothing to tell.
+    /// The operation succeeded without a result.
     Done,
-    /// States of these charges, by place, were counted under quotas of these tags.
+    /// The states of these charges, by index, have these tags, which are not their quota's.
     Unknown(Vec<(usize, Tag)>),
-    /// The bounds of calendar windows were not those around this instant.
+    /// The calendar windows sent do not contain this instant.
     Bounds(Timestamp),
-    /// The state of this charge is none.
+    /// The state of this charge, by index, is malformed.
     Malformed(usize),
-    /// The request is not what the script accepts.
+    /// The script rejected the request.
     Refused(String),
-    /// The answer is not what the script gives.
+    /// The reply is malformed.
     Unreadable,
 }
 
 impl ScriptReply {
-    /// Reads the answer to a request of these charges.
+    /// Parses the reply to a request with these charges.
     pub(super) fn read(value: &Value, charges: &[Charge<'_>]) -> Self {
         let read = match value {
             Value::BulkString(bytes) => Self::parse(bytes, charges),
@@ -51,7 +51,7 @@ impl ScriptReply {
     fn parse(bytes: &[u8], charges: &[Charge<'_>]) -> Option<Self> {
         let (&status, rest) = bytes.split_first()?;
         Some(match status {
-            // What was dropped need not be tried again.
+            // Status 8: a refund was dropped. It need not be retried.
             0 | 8 if rest.is_empty() => ScriptReply::Done,
             0 if rest.len() == 8 + ANSWER_BYTES * charges.len() => {
                 let (now, rest) = rest.split_at_checked(8)?;
@@ -78,13 +78,13 @@ impl ScriptReply {
     }
 }
 
-/// The time, and for each charge its answer, the units that it lent, and what all nodes are asked for.
+/// The time, and for each charge its answer, the units lent and the fleet's demand.
 fn lent(bytes: &[u8], charges: &[Charge<'_>]) -> Option<Lent> {
     let capacities = charges.iter().map(|charge| charge.quota().capacity());
     lent_of(bytes, capacities)
 }
 
-/// The same for limits of these capacities.
+/// Parses loans of counters with these capacities.
 pub(super) fn lent_of(bytes: &[u8], capacities: impl ExactSizeIterator<Item = u64>) -> Option<Lent> {
     let (now, rest) = bytes.split_at_checked(8)?;
     let now = Timestamp::from_unix_micros(number(now)?);
@@ -124,7 +124,7 @@ fn answer(bytes: &[u8], limit: u64, now: Timestamp) -> Option<Answer> {
     Some(Answer::new(outcome, Source::Exact).charged(now))
 }
 
-/// A whole number from a double, if it is one.
+/// A whole number from a double; none if it has a fraction or is out of range.
 pub(super) fn number(bytes: &[u8]) -> Option<u64> {
     let number = f64::from_le_bytes(bytes.try_into().ok()?);
     #[allow(

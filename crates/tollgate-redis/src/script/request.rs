@@ -1,5 +1,5 @@
-//! One request to the script, asked until it is answered: mostly once, and again where the script has to be told more, which it says
-//! without having charged anything.
+//! One request to the script, sent until it is answered: usually once. The script may reply that it needs more, without
+//! having charged anything; then the request is extended and sent again.
 
 use std::sync::atomic::Ordering;
 
@@ -14,26 +14,27 @@ use super::reply::ScriptReply;
 use super::{EncodedRequest, Operation, Tag};
 use crate::key::Key;
 
-/// Most charges of a request.
+/// Maximum number of charges in a request.
 pub(crate) const CHARGES_MAX: usize = u8::MAX as usize;
-/// Most times that a request is asked. Each time it knows more, unless others change its counters meanwhile.
+/// Maximum number of times a request is sent. Each time it holds more, unless other nodes change the counters
+/// meanwhile.
 const SENDS_MAX: u32 = 8;
 
-/// A request with what has been learned about it.
+/// A request and what it has learned from replies.
 #[derive(Debug)]
 pub(crate) struct ScriptRequest<'c> {
     operation: Operation,
     charges: &'c [Charge<'c>],
-    /// By the node's clock, until the script told its own.
+    /// The node's clock, until the script replies with its own.
     now: Timestamp,
     bounds: CalendarBounds,
     origins: SmallVec<[Origin; 6]>,
-    /// What each may lend, of a question that lends.
+    /// What to lend of each charge, for [`Operation::Lend`].
     wants: &'c [LeaseRequest],
     sends: u32,
 }
 
-/// Answers of charges, with the units that each lent, what all nodes are asked for of it, and the time that it was.
+/// The answers of charges, the units that each counter lent, the fleet's demand for each, and the store's time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lent {
     pub(crate) answers: Answers,
@@ -42,7 +43,7 @@ pub(crate) struct Lent {
     pub(crate) now: Timestamp,
 }
 
-/// What came back.
+/// What a reply means for its request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(
     clippy::large_enum_variant,
@@ -53,52 +54,53 @@ pub(crate) enum ScriptResponse {
     Answers(Answers),
     /// What was lent.
     Lent(Lent),
-    /// It is done.
+    /// The operation succeeded without a result.
     Done,
-    /// Nothing was done; it is to be asked again.
+    /// Nothing was charged. Send the request again.
     Resend,
-    /// Nothing was done: this tag of this charge's family must be looked up first, and told with [`ScriptRequest::provide_quota`].
+    /// Nothing was charged. Look up this tag of this charge's family, call [`ScriptRequest::provide_quota`], and send
+    /// again.
     LookUpTag(usize, Tag),
-    /// Nothing was done, and asking again would not help.
+    /// Nothing was charged, and resending would not help.
     Problem(Problem),
 }
 
-/// Why a request cannot be answered.
+/// Why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Problem {
     /// A quota has no tag yet.
     #[error("a quota has no tag yet")]
     Untagged,
-    /// More charges than a request can have.
+    /// The request has too many charges.
     #[error("a request of more than {CHARGES_MAX} charges")]
     TooMany,
-    /// A state that is none.
-    #[error("the counter {0:?} holds what is no state")]
+    /// A counter holds a malformed state.
+    #[error("the counter {0:?} holds a malformed state")]
     Malformed(Key),
-    /// The script did not accept the request.
-    #[error("the script refuses {0}")]
+    /// The script rejected the request.
+    #[error("the script rejected the request: {0}")]
     Refused(String),
-    /// The answer is none.
-    #[error("an answer that the script does not give")]
+    /// The reply is malformed.
+    #[error("the script's reply is malformed")]
     Unreadable,
-    /// EncodedRequest again and again.
-    #[error("the counter changes its quota faster than it can be asked")]
+    /// The request was sent too often.
+    #[error("the counter changed its quota too often during the request")]
     TooManySends,
 }
 
 impl<'c> ScriptRequest<'c> {
-    /// A question at an instant of the node's clock.
+    /// A request at an instant of the node's clock.
     pub(crate) fn new(operation: Operation, charges: &'c [Charge<'c>], now: Timestamp) -> Self {
         let origins = SmallVec::from_elem(Origin::Unspecified, charges.len());
         Self { operation, charges, now, bounds: CalendarBounds::One, origins, wants: &[], sends: 0 }
     }
 
-    /// A question that charges, and takes what is wanted of each beside.
+    /// A request that charges and borrows the wanted units.
     pub(crate) fn lending(charges: &'c [Charge<'c>], wants: &'c [LeaseRequest], now: Timestamp) -> Self {
         Self { wants, ..Self::new(Operation::Lend, charges, now) }
     }
 
-    /// The request as it is to be sent.
+    /// Encodes the request.
     ///
     /// # Errors
     /// When a quota has no tag yet, or there are too many charges.
@@ -126,7 +128,7 @@ impl<'c> ScriptRequest<'c> {
         Ok(EncodedRequest { keys, body })
     }
 
-    /// Reads the answer.
+    /// Interprets a reply.
     pub(crate) fn interpret(&mut self, value: &Value) -> ScriptResponse {
         self.sends += 1;
         match ScriptReply::read(value, self.charges) {
@@ -149,7 +151,7 @@ impl<'c> ScriptRequest<'c> {
         }
     }
 
-    /// Finds out where states come from, as far as this node knows.
+    /// Resolves the origins of states from the quotas that this node knows.
     fn resolve_origins(&mut self, tags: &[(usize, Tag)]) -> ScriptResponse {
         for &(index, tag) in tags {
             let Some(charge) = self.charges.get(index) else {
@@ -163,7 +165,8 @@ impl<'c> ScriptRequest<'c> {
         ScriptResponse::Resend
     }
 
-    /// Tells what the fleet knows of a tag that this node does not. Then the request is to be asked again.
+    /// Provides the quota of a tag that this node did not know; none if the fleet does not know it. Then send the
+    /// request again.
     pub(crate) fn provide_quota(&mut self, index: usize, tag: Tag, quota: Option<&Quota>) {
         let (Some(charge), Some(origin)) = (self.charges.get(index), self.origins.get_mut(index)) else {
             return;
@@ -178,11 +181,11 @@ impl<'c> ScriptRequest<'c> {
 
 /// The tag of a charge's quota, if it has one yet.
 pub(crate) fn tag_of(charge: &Charge<'_>) -> Option<Tag> {
-    // Relaxed: the number says all.
+    // Relaxed: the tag is the whole message.
     Tag::new(charge.family().mark(charge.number())?.load(Ordering::Relaxed))
 }
 
-/// Where the states of a tag come from, if the charge's family has its quota.
+/// The origin of states with a tag, if the charge's family has its quota.
 fn lineage(charge: &Charge<'_>, tag: Tag, now: Timestamp) -> Option<Origin> {
     let family = charge.family();
     let has_tag = |number: u32| {

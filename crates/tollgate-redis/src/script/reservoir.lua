@@ -1,10 +1,10 @@
 
--- Token bucket, GCRA and leaky bucket: the tag and sixteen digits of the microsecond at which the bucket is full again, which Redis
--- keeps as one integer; behind a point the credits missing beyond it, if there are any.
--- Their numbers: credits gained a microsecond, credits a unit, units when full, units that leave without waiting.
+-- Token bucket, GCRA and leaky bucket. The state is the tag and sixteen digits of the microsecond at which the bucket
+-- is full, which Redis stores as one integer; after a point, the missing credits beyond it, if any.
+-- Fields: credits gained per microsecond, credits per unit, units when full, units admitted without waiting.
 
 kinds[RESERVOIR] = function()
-  -- The credits that are missing at an instant; none that it can tell if the state is malformed.
+  -- The missing credits at an instant; nil if the state is malformed.
   local function missing_at(state, at, gain, credits)
     if not state then return 0 end
     local tick, fraction = tonumber(sub(state, 4, 19)), 0
@@ -62,7 +62,8 @@ kinds[RESERVOIR] = function()
     end
     local next_state
     if (verdict <= WAIT and cost > 0) or missing == credits then
-      -- Out of range only after the clock stepped back, or the quota shrank: kept, so that it costs one interval, not the step.
+      -- Out of range only after the clock stepped back or the quota shrank. The clamped state is written, so that the
+      -- step costs one interval.
       next_state = lacking(tag, left, gain, now)
       if next_state == state then next_state = nil end
     end
@@ -71,7 +72,7 @@ kinds[RESERVOIR] = function()
 
   local kind = { charge = charge_reservoir }
 
-  -- What has come back by itself since the charge is not given back again.
+  -- What was refilled since the charge is not refunded again.
   function kind.refund(state, at, charged, units, gain, price, full)
     local credits = full * price
     local missing = missing_at(state, at, gain, credits)
@@ -99,11 +100,12 @@ kinds[RESERVOIR] = function()
     return lacking(tag, missing, gain, now), idle
   end
 
-  -- The credits that a bucket lacks when it takes over at an instant: available units are kept, down to its size, a fraction of
-  -- a unit rounded against the caller.
+  -- The credits that a bucket lacks when its quota becomes active: available units are kept up to its capacity, and a
+  -- fraction of a unit is rounded down.
   function kind.inherit(state, old, at, tag, gain, price, units)
     local old_price, old_credits = old[3], old[4] * old[3]
-    -- Further ahead than a bucket can be: another node has counted under the old quota since, and is judged by what there is now.
+    -- Further ahead than the old quota allows: another node has since counted under it, so the state is read at the
+    -- current time.
     local tick = at < now and tonumber(sub(state, 4, 19))
     if tick and (tick - at) * old[2] > old_credits then at = now end
     local missing = missing_at(state, at, old[2], old_credits)

@@ -1,7 +1,7 @@
 
--- Sliding log: the tag, an L, three bytes of the units forgotten, and ten bytes for each instant with units, oldest first: the
--- microsecond in seven, and in three the total of all units up to and with it. Totals go around at 2^24, far above what a log holds.
--- Nothing is unpacked but what a search looks at. Its numbers: the limit, the period.
+-- Sliding log. The state is the tag, an L, three bytes of the units dropped, and ten bytes for each instant with units,
+-- oldest first: the microsecond in seven, and in three the running total of units. Totals wrap at 2^24, far above what
+-- a log holds. A search unpacks only what it compares. Fields: the limit, the period.
 
 kinds[LOG] = function()
   local made = {}
@@ -11,13 +11,13 @@ kinds[LOG] = function()
     return unpack_at('<I7I3', state, HEAD + 1 + (index - 1) * ENTRY)
   end
 
-  -- The number of entries and the units forgotten; nothing if the state is malformed.
+  -- The number of entries and the units dropped; nil if the state is malformed.
   local function read(state)
     if byte(state, 4) ~= 76 or (#state - HEAD) % ENTRY ~= 0 or #state <= HEAD then return nil end
     return (#state - HEAD) / ENTRY, (unpack_at('<I3', state, 5))
   end
 
-  -- How many entries no longer count at an instant.
+  -- How many entries have expired at an instant.
   local function expired(state, length, at, period)
     local low, high = 0, length
     while low < high do
@@ -28,14 +28,14 @@ kinds[LOG] = function()
     return low
   end
 
-  -- The units up to and with an entry.
+  -- The units up to and including an entry.
   local function total(state, index, forgotten)
     if index == 0 then return 0 end
     local _, units = entry(state, index)
     return (units - forgotten) % AROUND
   end
 
-  -- The first instant at which at most so many units count, given that more do now.
+  -- The first instant at which at most this many units count, given that more count now.
   local function falls_to(state, length, forgotten, most, period)
     local surplus = total(state, length, forgotten) - most
     local low, high = 0, length
@@ -48,7 +48,7 @@ kinds[LOG] = function()
     return (entry(state, low + 1)) + period
   end
 
-  -- Draws back units that lie more than a window ahead.
+  -- Clamps entries that are more than a window ahead.
   local function clamp(state, length, at, period)
     local furthest = at + period
     if (entry(state, length)) <= furthest then return state end
@@ -62,7 +62,7 @@ kinds[LOG] = function()
     return table.concat(parts)
   end
 
-  -- The same log without its first entries; nothing of it if those were all.
+  -- The log without its first entries; nil if none remain.
   local function forget(state, length, count)
     if count == 0 then return state, length end
     if count == length then return false, 0 end
@@ -70,7 +70,7 @@ kinds[LOG] = function()
     return sub(state, 1, 4) .. pack('<I3', units) .. sub(state, HEAD + 1 + count * ENTRY), length - count
   end
 
-  -- Adds units at an instant that is not before the last.
+  -- Appends units at an instant that is not before the last entry.
   local function add(state, tag, length, at, units)
     if not state then return tag .. 'L\0\0\0' .. pack('<I7I3', at, units) end
     local last, before = entry(state, length)
@@ -79,8 +79,8 @@ kinds[LOG] = function()
     return tag .. sub(state, 4) .. pack('<I7I3', at, sum)
   end
 
-  -- A log as it counts at an instant: the log, its length, the units forgotten, the instant to judge at, how many no longer count, the
-  -- units that do, and whether it is not what is kept.
+  -- The log at an instant: the log, its length, the units dropped, the instant to decide at, the number of expired
+  -- entries, the units that count, and whether it differs from the stored log.
   local function load(state, at, period, is_carried)
     if not state then return false, 0, 0, at, 0, 0, is_carried end
     local length, forgotten = read(state)
@@ -108,7 +108,7 @@ kinds[LOG] = function()
       if units + cost <= limit then
         local rest, left = forget(log, length, gone)
         if gone > 0 and state then
-          -- An admission forgets, even one that is taken back since another counter denies.
+          -- An admission drops expired entries, even if another counter denies and it is undone.
           base, base_idle_at = rest and tag .. sub(rest, 4), rest and (entry(rest, left)) + period
         end
         log = add(rest, tag, left, at, cost)
@@ -127,7 +127,7 @@ kinds[LOG] = function()
     return verdict, time, remaining, next_unit, reset, next_state, next_idle_at, base, base_idle_at
   end
 
-  -- How many entries come up to a total.
+  -- How many entries are up to a total.
   local function reaching(state, length, forgotten, most)
     local low, high = 0, length
     while low < high do
@@ -138,7 +138,7 @@ kinds[LOG] = function()
     return low
   end
 
-  -- The entries between two places with other totals: some at a time, since a log may be long.
+  -- The entries between two indexes with shifted totals, in chunks, because a log may be long.
   local CHUNK = 64
   local function shifted(state, from, to, by)
     local parts = {}
@@ -153,28 +153,29 @@ kinds[LOG] = function()
     return table.concat(parts)
   end
 
-  -- The log without the units between two totals. Totals are differences to the units forgotten, so that either those before or
-  -- those after are written anew, whichever are fewer.
+  -- The log without the units between two totals. Totals are relative to the units dropped, so either the entries
+  -- before or those after are rewritten, whichever are fewer.
   local function cut(state, length, forgotten, from, to)
     local before, after = reaching(state, length, forgotten, from), reaching(state, length, forgotten, to) + 1
     local up, down = 0, from - to
     if before < length - after then up, down = to - from, 0 end
     local head = up == 0 and sub(state, HEAD + 1, HEAD + before * ENTRY) or shifted(state, 1, before, up)
     local tail = down == 0 and sub(state, HEAD + 1 + (after - 1) * ENTRY) or shifted(state, after, length, down)
-    -- Of one entry a part may stay.
+    -- One entry may keep a part of its units.
     if total(state, before, forgotten) < from then
       head = head .. pack('<I7I3', (entry(state, before + 1)), (from + forgotten + up) % AROUND)
     end
     return sub(state, 1, 4) .. pack('<I3', (forgotten + up) % AROUND) .. head .. tail
   end
 
-  -- Gives back units of the instant of the charge, then older ones, and never a later one; if nobody knows it, the oldest that count.
+  -- Refunds units of the instant of the charge, then older ones, never later ones. If the instant is unknown, the
+  -- oldest that count.
   function made.refund(state, at, charged, units, limit, period)
     local log, length, forgotten, reached, gone, counted = load(state, at, period, true)
     if log == nil then return nil end
     local from, to = total(log, gone, forgotten), nil
     if charged >= 0 then
-      -- What expires with the instant has come up to it.
+      -- Units that expired with the instant need no refund.
       to = total(log, expired(log, length, charged + period, period), forgotten)
       if to - units > from then from = to - units end
     else
@@ -203,7 +204,7 @@ kinds[LOG] = function()
     return add(rest, tag, left, at, units < room and units or room), at + period
   end
 
-  -- The log itself: its instants are true under any period. What no longer counted under the old one is dropped.
+  -- The log itself: its instants are valid under any period. Entries that had expired under the old period are dropped.
   function made.inherit(state, old, at, tag)
     local log, length, _, _, gone = load(state, at, old[3], true)
     if log == nil then return nil end

@@ -1,11 +1,12 @@
 
--- Sliding window: the tag, a W, and in MessagePack the number of the newest sub-window and the units of it and of those before it,
--- newest first. Its numbers: the limit, the length of a sub-window, how many make the window, and whether the oldest counts whole.
+-- Sliding window. The state is the tag, a W, and in MessagePack the number of the newest sub-window and the counts of
+-- it and those before it, newest first. Fields: the limit, the length of a sub-window, the number of sub-windows, and
+-- whether the oldest counts in full.
 
 kinds[SLIDING] = function()
   local made = {}
 
-  -- The newest sub-window's number and the counts; nothing if the state is malformed.
+  -- The newest sub-window's number and the counts; nil if the state is malformed.
   local function read(state)
     if byte(state, 4) ~= 87 then return nil end
     local parts = { pcall(cmsgpack.unpack, sub(state, 5)) }
@@ -28,7 +29,7 @@ kinds[SLIDING] = function()
     return tag .. 'W' .. cmsgpack.pack(newest, unpack(counts, 1, length))
   end
 
-  -- From when on a state equals that of a key never seen.
+  -- When a state becomes equal to that of an unused key.
   local function idle_at(newest, counts, length, precision)
     for position = 1, #counts do
       if counts[position] > 0 then return (newest + precision + 2 - position) * length end
@@ -36,13 +37,13 @@ kinds[SLIDING] = function()
     return 0
   end
 
-  -- How many of the oldest sub-window's units count when the window has left it by so many ticks.
+  -- How many units of the oldest sub-window count after the window has left this many ticks of it.
   local function covered(units, length, offset, strict)
     if strict == 1 or units == 0 or offset == 0 then return units end
     local share = units * (length - offset)
-    if share >= 18446744073709551616 then return units end -- More than the quota can have counted.
+    if share >= 18446744073709551616 then return units end -- More than any quota can have counted.
     if share > EXACT then
-      -- The share that has left, rounded down, leaves the one that counts rounded up.
+      -- The share that has left is rounded down, so the share that counts is rounded up.
       return units - multiply_divide(offset, units, length)
     end
     local rest = share % length
@@ -50,7 +51,8 @@ kinds[SLIDING] = function()
     return rest > 0 and whole_share + 1 or whole_share
   end
 
-  -- Where an instant lies: in which sub-window, and how far into it. A clock behind the newest stands still at its start.
+  -- The sub-window of an instant, and the offset into it. A clock behind the newest sub-window stands still at its
+  -- start.
   local function place(newest, at, length)
     local offset = at % length
     local index = (at - offset) / length
@@ -66,7 +68,7 @@ kinds[SLIDING] = function()
     return recent + covered(counts[oldest + 1] or 0, length, offset, strict)
   end
 
-  -- The first instant at which at most so many units count, given that more count now.
+  -- The first instant at which at most this many units count, given that more count now.
   local function falls_to(newest, counts, index, most, length, precision, strict)
     local younger = 0
     for position = 1, #counts do younger = younger + counts[position] end
@@ -87,7 +89,7 @@ kinds[SLIDING] = function()
     return (newest + precision + 1) * length
   end
 
-  -- Adds units at a place, which becomes the newest sub-window.
+  -- Adds units to a sub-window, which becomes the newest.
   local function add(newest, counts, index, units, precision)
     local behind = index - newest
     local kept = precision + 1 - behind
@@ -100,7 +102,8 @@ kinds[SLIDING] = function()
     return next_counts
   end
 
-  -- A state as it counts now, and whether it is not what is kept: it was idle, or is drawn back since it lies more than a window ahead.
+  -- The state now, and whether it differs from the stored one: it was idle, or it was clamped because it was more than
+  -- a window ahead.
   local function load(state, at, length, precision, is_carried)
     if not state then return 0, {}, is_carried end
     local newest, counts = read(state)
@@ -143,7 +146,7 @@ kinds[SLIDING] = function()
     return verdict, time, remaining, next_unit, reset, next_state, next_idle_at, base, base_idle_at
   end
 
-  -- Gives back to the sub-window of the charge, then to those before it; if nobody knows it, to the oldest that count.
+  -- Refunds to the sub-window of the charge, then to those before it. If that is unknown, to the oldest that count.
   function made.refund(state, at, charged, units, limit, length, precision, strict)
     local newest, counts = load(state, at, length, precision, true)
     if not newest then return nil end
@@ -179,7 +182,7 @@ kinds[SLIDING] = function()
     return write(tag, index, counts), idle_at(index, counts, length, precision)
   end
 
-  -- Where sub-windows stay the same so do the counts. Others start with what still counts, all in the newest one.
+  -- Equal sub-windows keep their counts. Others start with what still counts, all in the newest one.
   function made.inherit(state, old, at, tag, limit, length, precision)
     if old[1] == 1 then return tag .. sub(state, 4) end
     local newest, counts = load(state, at, old[3], old[4], true)

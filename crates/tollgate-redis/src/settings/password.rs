@@ -1,5 +1,5 @@
-//! A password, given as it is or kept in a file. A file is read anew for each connection, so that a password is rotated without a
-//! restart: let the store accept both, replace the file, then take the old one away.
+//! A password, given directly or in a file. The file is read for each connection, so that a password is rotated without
+//! a restart: let the store accept both, replace the file, then remove the old password.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,21 +11,21 @@ use tokio::sync::oneshot;
 
 use super::SettingsError;
 
-/// Largest file of a password.
+/// Maximum size of a password file.
 const PASSWORD_BYTES_MAX: u64 = 1 << 20;
-/// How long reading the file may take before the password read last is used. Less than a connection may take.
+/// How long reading the file may take before the last password is used. Less than the connect timeout.
 const READ_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Where a password comes from. Has no `Debug`: it must not be printed.
+/// A password's source. Has no `Debug`, because it must not be printed.
 #[derive(Clone)]
 pub(crate) enum Password {
-    /// Given as it is.
+    /// Given directly.
     Plain(String),
-    /// What is in a file.
+    /// Read from a file.
     File(Arc<PasswordFile>),
 }
 
-/// A file, and what was read from it last.
+/// A password file, and what was last read from it.
 pub(crate) struct PasswordFile {
     path: PathBuf,
     last: Mutex<LastRead>,
@@ -33,14 +33,14 @@ pub(crate) struct PasswordFile {
 
 struct LastRead {
     password: String,
-    /// Why the file could not be read since.
+    /// Why the last attempt to read the file failed.
     read_error: Option<String>,
-    /// Set while a thread reads: one that a file system holds up is not followed by another.
+    /// Set while a thread reads. A blocked file system gets one thread at most.
     is_reading: bool,
 }
 
 impl Password {
-    /// The password as it was read last.
+    /// The password that was last read.
     pub(crate) fn last_read(&self) -> String {
         match self {
             Password::Plain(password) => password.clone(),
@@ -48,7 +48,7 @@ impl Password {
         }
     }
 
-    /// The password as it is now, or as it was read last where the file cannot be read.
+    /// Reads the password again. Returns the last one if the file cannot be read.
     pub(crate) async fn read(&self) -> String {
         if let Password::File(file) = self {
             Arc::clone(file).read_again().await;
@@ -56,7 +56,7 @@ impl Password {
         self.last_read()
     }
 
-    /// Why the file could not be read.
+    /// Why the file cannot be read.
     pub(crate) fn read_error(&self) -> Option<String> {
         match self {
             Password::Plain(_) => None,
@@ -77,7 +77,7 @@ impl PasswordFile {
     /// Reads a file for the first time.
     ///
     /// # Errors
-    /// When it cannot be read, or is no password.
+    /// When it cannot be read, or does not hold one line.
     pub(crate) fn new(path: &Path) -> Result<Self, SettingsError> {
         let password = read_line(path).map_err(SettingsError::PasswordFile)?;
         let last = Mutex::new(LastRead { password, read_error: None, is_reading: false });
@@ -88,7 +88,7 @@ impl PasswordFile {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the file on a thread of its own, and waits for it up to [`READ_TIMEOUT`].
+    /// Reads the file on its own thread, and waits up to [`READ_TIMEOUT`].
     async fn read_again(self: Arc<Self>) {
         if std::mem::replace(&mut self.last().is_reading, true) {
             return;
@@ -97,7 +97,7 @@ impl PasswordFile {
         let file = Arc::clone(&self);
         let started = std::thread::Builder::new().name("tollgate-password".to_owned()).spawn(move || {
             file.finish_read(read_file(&file.path));
-            let _ = sender.send(()); // Nobody waits any more.
+            let _ = sender.send(()); // The caller may have timed out.
         });
         if started.is_err() {
             self.finish_read(Err("the system gives no thread to read it".to_owned()));
@@ -110,7 +110,7 @@ impl PasswordFile {
                 READ_TIMEOUT.as_millis()
             );
             let mut last = self.last();
-            // It may have ended in this very moment.
+            // The read may have finished meanwhile.
             if last.is_reading {
                 record_read(&mut last, Err(read_error));
             }
@@ -128,7 +128,7 @@ fn record_read(last: &mut LastRead, read: Result<String, String>) {
     match read {
         Ok(password) => {
             if last.password != password {
-                tracing::info!("the store's password file has another password: new connections use it");
+                tracing::info!("the store's password file has a new password: new connections use it");
             }
             (last.password, last.read_error) = (password, None);
         }
@@ -136,7 +136,7 @@ fn record_read(last: &mut LastRead, read: Result<String, String>) {
             if last.read_error.as_ref() != Some(&read_error) {
                 tracing::warn!(
                     read_error,
-                    "the store's password file cannot be read: the password read before is used"
+                    "the store's password file cannot be read: the last password is used"
                 );
             }
             last.read_error = Some(read_error);
@@ -152,7 +152,7 @@ fn read_file(path: &Path) -> Result<String, String> {
     read_line(path)
 }
 
-/// What is in a file of one line; the line's end does not count.
+/// The content of a file of one line, without its line end.
 fn read_line(path: &Path) -> Result<String, String> {
     let name = path.display();
     let mut bytes = Vec::new();

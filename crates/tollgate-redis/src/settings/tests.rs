@@ -1,4 +1,4 @@
-//! URLs that are accepted, URLs that are not, and that nothing secret is ever shown.
+//! Accepted and rejected URLs. Nothing secret is ever printed.
 
 use super::*;
 
@@ -6,9 +6,9 @@ fn topology(text: &str) -> String {
     Settings::parse(text).unwrap().topology().to_string()
 }
 
-/// Every kind of store is written in one URL.
+/// Every topology has its URL.
 #[test]
-fn every_kind_of_store_has_its_url() {
+fn every_topology_has_its_url() {
     assert_eq!(topology("redis://cache"), "redis://cache:6379");
     assert_eq!(topology("redis://[::1]:7000/3"), "redis://[::1]:7000");
     assert_eq!(topology("rediss://cache.internal:6380/"), "redis://cache.internal:6380");
@@ -20,7 +20,7 @@ fn every_kind_of_store_has_its_url() {
     assert!(!Settings::parse("redis-cluster://a").unwrap().is_encrypted());
 }
 
-/// A user and a password are decoded, and a password may stand alone.
+/// A user and a password are percent-decoded, and the user may be missing.
 #[test]
 fn logins_are_percent_decoded() {
     let login = |text: &str| {
@@ -33,9 +33,9 @@ fn logins_are_percent_decoded() {
     assert_eq!(Settings::parse("redis://word@h").unwrap_err(), SettingsError::Login);
 }
 
-/// What cannot be is refused with what could.
+/// Rejected URLs list what would be accepted.
 #[test]
-fn wrong_urls_say_what_would_be_accepted() {
+fn rejected_urls_list_what_is_accepted() {
     let message = |text: &str| Settings::parse(text).unwrap_err().to_string();
     assert!(message("http://h").contains("begins with `http`"));
     assert!(message("cache:6379").contains("begins with redis://"));
@@ -50,7 +50,7 @@ fn wrong_urls_say_what_would_be_accepted() {
     assert!(message("redis://h?x=1").contains("`?`"));
 }
 
-/// Numbers and files are checked where they are given.
+/// Numbers and files are checked when they are set.
 #[test]
 fn options_have_bounds() {
     let settings = || Settings::parse("redis://h").unwrap();
@@ -66,9 +66,9 @@ fn options_have_bounds() {
     assert!(settings().sentinel_login(None, "x").is_err());
 }
 
-/// Neither a printed setting nor an error shows a password or the secret.
+/// Neither settings nor errors print a password or the secret.
 #[test]
-fn nothing_secret_is_shown() {
+fn secrets_are_never_printed() {
     let settings =
         Settings::parse("redis://user:hunter2@h").unwrap().secret(b"correct horse battery").unwrap();
     let shown = format!("{settings:?} {}", settings.topology());
@@ -87,9 +87,9 @@ fn nothing_secret_is_shown() {
     }
 }
 
-/// A plain URL to another machine is known as such.
+/// An unencrypted URL to another machine is exposed.
 #[test]
-fn exposure_is_known() {
+fn unencrypted_remote_urls_are_exposed() {
     assert!(Settings::parse("redis://10.0.0.1").unwrap().is_exposed());
     assert!(!Settings::parse("redis://127.0.0.1").unwrap().is_exposed());
     assert!(!Settings::parse("redis://localhost").unwrap().is_exposed());

@@ -1,4 +1,4 @@
-//! A store's URL, taken apart.
+//! Parses a store's URL.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,12 +7,12 @@ use super::{Login, Password, SettingsError};
 
 const PORT_DEFAULT: u16 = 6379;
 const SENTINEL_PORT_DEFAULT: u16 = 26379;
-/// Hosts that one URL may name.
+/// Maximum number of hosts in a URL.
 const HOSTS_MAX: usize = 64;
-/// The databases of one Redis are numbered by what its configuration says; none has more.
+/// Maximum database number. The server's configuration may allow fewer.
 const DATABASE_MAX: i64 = 65_535;
 
-/// A machine and a port.
+/// A host name and a port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Host {
     /// A name or an address, without brackets.
@@ -21,18 +21,18 @@ pub struct Host {
     pub port: u16,
 }
 
-/// Where the store is.
+/// Where the store is, and of which kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Topology {
-    /// One Redis.
+    /// A single Redis.
     Standalone(Host),
-    /// A Redis Cluster, found through any of these.
+    /// A Redis Cluster, discovered through any of these nodes.
     Cluster(Vec<Host>),
-    /// One Redis out of several, named by sentinels.
+    /// A primary that sentinels name.
     Sentinel {
-        /// Whom to ask.
+        /// The sentinels to query.
         sentinels: Vec<Host>,
-        /// For what.
+        /// The service that they watch.
         service: String,
     },
 }
@@ -45,7 +45,7 @@ pub(super) struct ParsedUrl {
 }
 
 impl Host {
-    /// Whether it is this machine itself.
+    /// Whether it is a loopback address.
     #[must_use]
     pub fn is_loopback(&self) -> bool {
         self.name == "localhost" || self.name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
@@ -55,7 +55,7 @@ impl Host {
 impl fmt::Display for Host {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.port == 0 {
-            formatter.write_str(&self.name) // A service that sentinels find.
+            formatter.write_str(&self.name) // A service behind sentinels.
         } else if self.name.contains(':') {
             write!(formatter, "[{}]:{}", self.name, self.port)
         } else {
@@ -65,7 +65,7 @@ impl fmt::Display for Host {
 }
 
 impl Topology {
-    /// The hosts that the URL names.
+    /// The hosts in the URL.
     #[must_use]
     pub fn hosts(&self) -> &[Host] {
         match self {
@@ -75,7 +75,7 @@ impl Topology {
         }
     }
 
-    /// What kind of store it is, in a word.
+    /// The kind of store, as in the URL's scheme.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -102,7 +102,7 @@ impl fmt::Display for Topology {
 pub(super) fn parse(text: &str) -> Result<ParsedUrl, SettingsError> {
     let scheme = |scheme: &str| SettingsError::Scheme(scheme.chars().take(20).collect());
     let Some((kind, rest)) = text.split_once("://") else {
-        // Without a scheme all of it may be a password.
+        // Without a scheme, the whole text may be a password.
         return Err(scheme(""));
     };
     let (kind, is_encrypted) = match kind {
@@ -171,7 +171,7 @@ fn parse_hosts(text: &str, port: u16) -> Result<Vec<Host>, SettingsError> {
 }
 
 fn parse_host(text: &str, default_port: u16) -> Result<Host, SettingsError> {
-    // What stands after a colon may be a password that lacks its @host: it is not repeated.
+    // The text after a colon may be a password without its @host, so it is not echoed.
     let shown = text.split(':').next().unwrap_or_default();
     let wrong = || SettingsError::Host(format!("`{shown}` with what follows it is not a host"));
     let (name, port) = if let Some(rest) = text.strip_prefix('[') {

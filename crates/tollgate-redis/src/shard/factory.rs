@@ -1,4 +1,4 @@
-//! What every shard of a store has in common, and how one is made.
+//! Creates shards and starts their supervisors.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub(crate) struct ShardFactory {
     pub(crate) runtime: Handle,
     pub(crate) options: ConnectOptions,
     pub(crate) metrics: Arc<Metrics>,
-    /// Told when the cluster may have changed.
+    /// Notified when the slot map may be stale.
     pub(crate) stale: Arc<Notify>,
     pub(crate) deadline: Duration,
     pub(crate) in_flight_max: usize,
@@ -31,7 +31,7 @@ impl ShardFactory {
         Arc::new(Shard::new(host, self.deadline, self.in_flight_max, Instant::now()))
     }
 
-    /// Keeps a shard connected from now on.
+    /// Maintains the connection of a shard from now on.
     pub(crate) fn supervise(&self, shard: &Arc<Shard>, locator: PrimaryLocator) {
         let supervisor = Arc::new(ConnectionSupervisor {
             shard: Arc::clone(shard),

@@ -1,4 +1,5 @@
-//! Requests on their way to a shard. The first goes at once; what comes while enough flushes are under way goes out together.
+//! Requests waiting to be sent to a shard. The first is flushed immediately; those that arrive while enough flushes are
+//! in flight leave together.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,13 +12,13 @@ use tokio::time::Instant;
 use crate::reply::Failure;
 use crate::script::{EncodedRequest, InjectedTime};
 
-/// Rounds that a shard has under way at a time: one is decided while the others travel.
+/// Maximum number of flushes in flight per shard: the store decides one while the others are on the network.
 const FLUSHES_MAX: usize = 4;
-/// Requests of one round, and keys of all its requests: a round must not keep the store from others for long.
+/// Maximum number of requests, and of their keys, in one flush: a flush must not block the store for long.
 const FLUSH_REQUESTS_MAX: usize = 64;
 const FLUSH_KEYS_MAX: usize = 256;
 
-/// A request that waits for its answer.
+/// A request waiting for its answer.
 pub(crate) struct QueuedRequest {
     pub(crate) request: EncodedRequest,
     pub(crate) time: InjectedTime,
@@ -26,7 +27,7 @@ pub(crate) struct QueuedRequest {
     reply: oneshot::Sender<Result<Value, Failure>>,
 }
 
-/// Who has a request: whoever claims it first, the one who sends it or the one who gives up on it.
+/// Decides between the sender and a caller that gives up. The first to claim the request has it.
 #[derive(Clone)]
 pub(crate) struct SendClaim(Arc<AtomicBool>);
 
@@ -35,9 +36,9 @@ impl SendClaim {
         Self(Arc::new(AtomicBool::new(false)))
     }
 
-    /// Whether it was free until now.
+    /// Claims the request. Returns whether it was unclaimed.
     pub(crate) fn take(&self) -> bool {
-        // Relaxed: the swap alone decides; what belongs to a request comes through a channel or a lock.
+        // Relaxed: the swap alone decides, and the request itself travels through a channel or a lock.
         !self.0.swap(true, Ordering::Relaxed)
     }
 }
@@ -53,18 +54,18 @@ impl QueuedRequest {
         (Self { request, time, deadline, claim: claim.clone(), reply }, claim, answer)
     }
 
-    /// Takes it for sending, unless its asker has given up.
+    /// Claims the request for sending, unless its caller gave up.
     pub(crate) fn claim(self) -> Option<Self> {
         self.claim.take().then_some(self)
     }
 
     pub(crate) fn answer(self, result: Result<Value, Failure>) {
-        // Its asker may be gone; then nobody wants to know.
+        // The caller may have gone away.
         let _ = self.reply.send(result);
     }
 }
 
-/// What waits, and how many flushes are under way.
+/// The queued requests, and the number of flushes in flight.
 #[derive(Default)]
 pub(crate) struct Queue {
     state: Mutex<QueueState>,
@@ -76,7 +77,7 @@ struct QueueState {
     flushes: usize,
 }
 
-/// The right to have a round under way; given back when it is dropped.
+/// Permits one flush in flight; released when dropped.
 pub(crate) struct FlushPermit<'a>(&'a Queue);
 
 impl Drop for FlushPermit<'_> {
@@ -86,8 +87,8 @@ impl Drop for FlushPermit<'_> {
 }
 
 impl Queue {
-    /// Lines up, one directly after the other. Whether the caller must start a round, since nobody who is under way will take them
-    /// along.
+    /// Enqueues the requests contiguously. Returns true if the caller must start a flush because none in flight will
+    /// pick them up.
     pub(crate) fn push(&self, waiting: impl IntoIterator<Item = QueuedRequest>) -> bool {
         let mut state = self.lock();
         state.waiting.extend(waiting);
@@ -96,12 +97,12 @@ impl Queue {
         starts
     }
 
-    /// The permit that [`Queue::push`] announced.
+    /// The permit that [`Queue::push`] reserved.
     pub(crate) fn flush_permit(&self) -> FlushPermit<'_> {
         FlushPermit(self)
     }
 
-    /// The requests of the next round. None: the permit is over.
+    /// The requests of the next flush. None releases the permit.
     pub(crate) fn next<'a>(
         &'a self,
         permit: FlushPermit<'a>,
@@ -119,7 +120,7 @@ impl Queue {
             requests.push(first);
         }
         if requests.is_empty() {
-            // Under the same lock, so that nobody lines up in between and is forgotten.
+            // Released under the same lock, so that no request is enqueued in between and forgotten.
             state.flushes -= 1;
             drop(state);
             std::mem::forget(permit);

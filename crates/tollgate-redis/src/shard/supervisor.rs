@@ -1,4 +1,4 @@
-//! Keeps one shard's connection: makes it, listens to its heart, makes it anew, and probes when the breaker asks.
+//! Maintains one shard's connection: connects, sends heartbeats, reconnects, and probes for the breaker.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,37 +17,37 @@ use crate::metrics::Metrics;
 use crate::random::random;
 use crate::reply::ReplyClass;
 
-/// Pauses between attempts to connect: they double, and chance shortens them.
+/// Pauses between attempts to connect. They double, with jitter.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_millis(750);
-/// The longest pause where somebody answers, but not as a primary that is ready.
+/// Maximum pause when a node answers but is not a ready primary.
 const PAUSE_UNREADY: Duration = Duration::from_millis(200);
-/// The pause after a refusal that only an operator can cure.
+/// The pause after a refusal that only an operator can fix.
 const PAUSE_REFUSED: Duration = Duration::from_secs(10);
-/// How often it is looked in the meantime whether the password's file has another password.
+/// How often the password file is checked for a new password during that pause.
 const PASSWORD_CHECK_EVERY: Duration = Duration::from_millis(500);
-/// A connection that lasted so long was a good one.
+/// A connection that lasted this long was stable.
 const STABLE_AFTER: Duration = Duration::from_secs(1);
-/// How often the connection is looked after.
+/// How often the connection is maintained.
 const TICK: Duration = Duration::from_millis(20);
-/// A connection that was silent for so long is asked whether it lives, whether requests are under way or not.
+/// A connection without replies for this long gets a heartbeat, with or without requests in flight.
 const HEARTBEAT_AFTER: Duration = Duration::from_millis(100);
-/// How long it may take to answer, at least.
+/// Minimum time allowed for the answer to a heartbeat.
 const HEARTBEAT_TIMEOUT_MIN: Duration = Duration::from_millis(75);
-/// Answers missed in a row that open the breaker. With the silence before and the looks between it is known within 300 ms; one alone may
-/// be missed because this process stood still.
+/// Consecutive missed heartbeats that open the breaker. A silent connection is detected within 300 ms. One heartbeat
+/// may be missed because this process was suspended.
 const HEARTBEAT_MISSES_MAX: u32 = 2;
-/// How long what a probe writes stays.
+/// How long the key of a probe lives.
 const PROBE_MILLIS: u32 = 5_000;
-/// It writes from a script, as decisions do: a ping would not notice a store that refuses that.
+/// The probe writes from a script, as decisions do. A PING would succeed on a store that refuses writes.
 const PROBE: &str = "return redis.call('SET', KEYS[1], '1', 'PX', ARGV[1])";
 
-/// What a keeper needs besides its shard.
+/// Maintains the connection of one shard.
 pub(crate) struct ConnectionSupervisor {
     pub(crate) shard: Arc<Shard>,
     pub(crate) locator: PrimaryLocator,
     pub(crate) metrics: Arc<Metrics>,
-    /// Told when the cluster may have changed.
+    /// Notified when the slot map may be stale.
     pub(crate) stale: Arc<Notify>,
     pub(crate) deadline: Duration,
 }
@@ -63,7 +63,7 @@ impl ConnectionSupervisor {
                     let made = Instant::now();
                     self.serve(Arc::new(connection), made).await;
                     self.stale.notify_one();
-                    // A connection that ends is made anew at once; one that ends again soon is not.
+                    // A stable connection that ends is replaced immediately; an unstable one is not.
                     if made.elapsed() >= STABLE_AFTER {
                         pause = Duration::ZERO;
                     }
@@ -83,7 +83,7 @@ impl ConnectionSupervisor {
             };
             let jittered = fraction(pause_before, random()).max(pause_before / 10);
             let rest = if pause_before == PAUSE_REFUSED { pause_before } else { jittered };
-            // Nobody pause_before for a connection that is not even tried for longer than they could.
+            // Requests do not wait for a connection that is attempted only after their deadline.
             if rest > self.deadline {
                 shard.state.send_replace(ConnectionState::Unavailable);
             }
@@ -96,7 +96,7 @@ impl ConnectionSupervisor {
         }
     }
 
-    /// Rests after a refusal, until an operator may have cured it: at once where the password's file has another password.
+    /// Pauses after a refusal. A new password in the password file ends the pause early.
     async fn rest_refused(&self) {
         let Some(password) = self.locator.password() else { return sleep(PAUSE_REFUSED).await };
         let (until, refused) = (Instant::now() + PAUSE_REFUSED, password.last_read());
@@ -109,14 +109,14 @@ impl ConnectionSupervisor {
         let shard = &self.shard;
         self.metrics.record_connect_failure();
         self.metrics.record_failure(failure.class);
-        // Whatever the reason, nothing can be sent.
+        // Nothing can be sent, whatever the reason.
         let severity = if failure.class == ReplyClass::Refused { Severity::Fatal } else { Severity::Trips };
         shard.breaker.failed(severity, Instant::now(), random());
         shard.state.send_replace(ConnectionState::Unavailable);
         shard.report_problem(failure.reason.clone());
     }
 
-    /// Offers a connection until it is no good any more.
+    /// Publishes a connection until it fails.
     async fn serve(&self, connection: Arc<Connection>, made: Instant) {
         let shard = &self.shard;
         self.metrics.record_connected();
@@ -156,7 +156,7 @@ impl ConnectionSupervisor {
         self.shard.connection.load().as_ref().is_some_and(|used| Arc::ptr_eq(used, connection))
     }
 
-    /// One look at the connection. How many heartbeats it has missed in a row.
+    /// Checks the connection once. Returns the number of consecutive missed heartbeats.
     async fn maintain(&self, connection: &Connection, misses: u32) -> u32 {
         let breaker = &self.shard.breaker;
         let now = Instant::now();
@@ -178,7 +178,7 @@ impl ConnectionSupervisor {
                     breaker.failed(severity, Instant::now(), random());
                     self.metrics.record_failure(class);
                     self.stale.notify_one();
-                    // One that was refused logs in anew, perhaps with another password.
+                    // A refused connection logs in again, perhaps with a new password.
                     let is_over =
                         class.may_have_run() || matches!(class, ReplyClass::ReadOnly | ReplyClass::Refused);
                     if is_over { HEARTBEAT_MISSES_MAX } else { 0 }
@@ -188,14 +188,14 @@ impl ConnectionSupervisor {
         if breaker.state() == BreakerState::Open || connection.silent_for(now) < HEARTBEAT_AFTER {
             return 0;
         }
-        // Where decisions may take longer, so may this.
+        // Heartbeats may take at least as long as decisions.
         match timeout(
             HEARTBEAT_TIMEOUT_MIN.max(self.deadline),
             connection.multiplexed().send_packed_command(&redis::cmd("PING")),
         )
         .await
         {
-            // Any reply is a sign of life: what it says about decisions, they will find out.
+            // Any reply is a sign of life. Errors concern decisions, which will see them.
             Ok(Ok(_)) => {
                 connection.mark_alive(Instant::now());
                 0
@@ -211,7 +211,7 @@ impl ConnectionSupervisor {
         }
     }
 
-    /// Writes what decisions would write, in a slot of this shard.
+    /// Runs a write like those of decisions, in a slot of this shard.
     async fn probe(&self, connection: &Connection) -> Result<(), ReplyClass> {
         let command = match u16::try_from(self.shard.group.load(Ordering::Relaxed)) {
             Ok(group) => probe(group),

@@ -1,5 +1,5 @@
-//! Units on their way back to counters, off every decision's path. Bounded in number and in time: a unit that comes back late may be given
-//! to a window that never missed it, so it stays taken instead.
+//! Refunds in the background, off the path of decisions, bounded in number and in time. A late refund may go to a
+//! window that never held the charge, so the units stay charged instead.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,23 +12,23 @@ use crate::client::{Client, PendingReply};
 use crate::reply::Failure;
 use crate::script::{EncodedRequest, InjectedTime};
 
-/// Corrections that may be on their way at a time.
+/// Maximum number of corrections in flight.
 const WAITING_MAX: u64 = 10_000;
-/// How long one is tried, and how long each try may take at least.
+/// How long a correction is retried, and the minimum timeout of each attempt.
 const AGE_MAX: Duration = Duration::from_secs(1);
 const TIMEOUT_MIN: Duration = Duration::from_millis(100);
-/// The pause before it is tried again.
+/// The pause before a retry.
 const PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) struct Corrections {
     client: Client,
     runtime: Handle,
-    /// How long each try may take.
+    /// Timeout of each attempt.
     timeout: Duration,
     waiting: Arc<AtomicU64>,
 }
 
-/// Counts one as long as it lives, whatever becomes of its task.
+/// Counts one correction until dropped, whatever happens to its task.
 struct WaitingGuard(Arc<AtomicU64>);
 
 impl Drop for WaitingGuard {
@@ -46,13 +46,13 @@ impl Corrections {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Sends it, and again as long as it provably was not executed: twice would be a gift.
+    /// Sends a correction, and retries while it provably was not executed: a second execution would refund twice.
     pub(super) fn send(&self, request: EncodedRequest, time: InjectedTime) {
         let first = self.client.submit(request.clone(), time, Instant::now() + self.timeout);
         self.follow(request, first, time);
     }
 
-    /// Does the same for one that is already lined up.
+    /// Retries a correction whose first attempt was already submitted.
     pub(super) fn follow(
         &self,
         request: EncodedRequest,
@@ -61,7 +61,7 @@ impl Corrections {
     ) {
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= WAITING_MAX {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
-            tracing::warn!("too many units are on their way back to the store; some stay taken");
+            tracing::warn!("too many refunds are in flight; some units stay charged");
             return;
         }
         let guard = WaitingGuard(Arc::clone(&self.waiting));
@@ -79,7 +79,7 @@ impl Corrections {
                     Ok(_) => return,
                     Err(failure) if failure.may_have_run || began.elapsed() >= AGE_MAX => {
                         let class = failure.class.name();
-                        tracing::warn!(class, "units could not be given back; they stay taken");
+                        tracing::warn!(class, "a refund failed; its units stay charged");
                         return;
                     }
                     Err(_) => sleep(PAUSE).await,

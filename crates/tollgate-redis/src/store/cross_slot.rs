@@ -1,5 +1,5 @@
-//! Requests whose counters lie in several slots of a cluster: one call to each, all at once. If one denies or fails, what the others
-//! took is given back; whatever goes wrong on the way, too much is charged, never too little.
+//! Requests whose counters are in several slots of a cluster: one concurrent call per slot. If one denies or fails, the
+//! others are refunded. Whatever fails, a request may be charged too much, never too little.
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -30,7 +30,7 @@ impl RedisStore {
         let each = groups.iter().map(|group| self.run(Operation::Charge, &group.charges, now, deadline));
         let results = together(each).await;
         let failures = || results.iter().filter_map(|result| result.as_ref().err().copied());
-        // That one may have been charged matters more than that another was not.
+        // Unanswered takes precedence: a charge may have been executed.
         let failure =
             failures().find(|&failure| failure == StoreFailure::Unanswered).or_else(|| failures().next());
         let mut answered: Vec<(&SlotGroup<'_>, Answers)> =
@@ -51,7 +51,7 @@ impl RedisStore {
         for ((group, answers), peeked) in answered.iter_mut().zip(peeked) {
             match peeked {
                 Some(peeked) => *answers = peeked,
-                // Without a peek, what was given back is added up again.
+                // The peek failed, so the refunded costs are added back.
                 None if group.is_admitted(answers) => group.add_costs_back(answers),
                 None => {}
             }
@@ -59,7 +59,7 @@ impl RedisStore {
         Ok(in_order(charges.len(), &answered))
     }
 
-    /// Gives back what a denied request took of the limits that would have let it pass, and peeks how they are without it.
+    /// Refunds what a denied request charged in other slots, and peeks at the counters afterwards.
     async fn refund_and_peek(
         &self,
         group: &SlotGroup<'_>,
@@ -91,7 +91,7 @@ impl RedisStore {
         }
     }
 
-    /// Gives units back, in the background. What cannot be sent any more in time stays charged.
+    /// Refunds in the background. Units that cannot be refunded in time stay charged.
     fn refund_in_background(&self, charged: &[Charge<'_>], now: Timestamp) {
         if charged.is_empty() {
             return;
@@ -115,13 +115,13 @@ impl RedisStore {
 }
 
 impl<'c> SlotGroup<'c> {
-    /// Whether its enforced charges were all admitted.
+    /// Whether all enforced charges were admitted.
     fn is_admitted(&self, answers: &Answers) -> bool {
         let mut each = self.charges.iter().zip(answers);
         each.all(|(charge, answer)| charge.stance() == Stance::Shadow || answer.outcome.is_allowed())
     }
 
-    /// The charges that took something, to be given back at the instant at which they did.
+    /// The charges that were executed, as refunds at the instant of the charge.
     fn charged(&self, answers: &Answers) -> SmallVec<[Charge<'c>; 6]> {
         if !self.is_admitted(answers) {
             return SmallVec::new();

@@ -1,4 +1,4 @@
-//! Units that are lent ahead of time, so that a node need not ask for each.
+//! Lends units ahead of time, so that a node need not ask the store for each request.
 
 use tokio::time::Instant;
 use tollgate::charge::{Answer, Charge};
@@ -76,7 +76,7 @@ impl Lender for RedisStore {
 }
 
 impl RedisStore {
-    /// Borrows of one counter until a deadline.
+    /// Borrows from one counter.
     async fn lend_by(
         &self,
         receipt: &Receipt,
@@ -97,7 +97,8 @@ impl RedisStore {
         Ok(Loan { answer: *answer, extra, window: Some(window), receipt, fleet_demand })
     }
 
-    /// Charges, and then borrows of each counter for itself: in several slots, or where nobody wants more.
+    /// Charges first, then borrows from each counter separately: for counters in several slots, or when no units are
+    /// wanted.
     async fn charge_then_lend(
         &self,
         charges: &[Charge<'_>],
@@ -110,9 +111,9 @@ impl RedisStore {
             charge.stance() == tollgate::Stance::Shadow || answer.outcome.is_allowed()
         });
         let mut loans: Loans<Receipt> = answers.into_iter().map(without_loan).collect();
-        // All at once, and within the time that the charge left.
+        // All concurrently, within the time that is left.
         let each = charges.iter().zip(wants).zip(&loans).map(|((charge, &want), loan)| {
-            // Who was denied only tells.
+            // A denied request borrows nothing; it only reports demand.
             let units = if is_admitted && loan.answer.outcome.is_allowed() { want.units } else { 0 };
             let want = LeaseRequest { units, ..want };
             let receipt = Receipt::of(charge).filter(|_| !want.is_empty());
@@ -133,7 +134,7 @@ impl RedisStore {
     }
 }
 
-/// The loan of a charge that nobody wanted more of.
+/// A charge without a loan.
 fn without_loan(answer: Answer) -> Loan<Receipt> {
     Loan { answer, extra: 0, window: None, receipt: None, fleet_demand: None }
 }

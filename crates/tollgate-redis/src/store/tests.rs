@@ -1,4 +1,4 @@
-//! The store with a real redis-server, through an engine.
+//! The store on a real redis-server, through an engine.
 
 use tollgate::policy::{Cost, Limit, LimitBuilder};
 use tollgate::{CheckRequest, Clock, Engine, Policy, Quota, Rate, Source};
@@ -32,7 +32,7 @@ fn asking(key: &str, cost: u64) -> CheckRequest<'_> {
     CheckRequest::new().with("key", key).unwrap().cost(cost).unwrap()
 }
 
-/// A request is charged, counted, denied when nothing is left, and given back; two nodes share the counter.
+/// Charges are counted in Redis and denied when nothing remains. Two nodes share the counter.
 #[tokio::test]
 async fn charges_are_counted_in_redis() {
     let server = Server::start();

@@ -1,4 +1,4 @@
-//! A Redis of the test's own: it says what the test wants it to say, also what a real one seldom says.
+//! A fake Redis that replies as a test wants, including replies that a real one rarely sends.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
-/// What the fake does about a command.
+/// What the fake does with a command.
 pub(crate) enum Does {
     /// Sends these bytes.
     Says(String),
@@ -20,11 +20,11 @@ pub(crate) enum Does {
 pub(crate) type Words = Vec<String>;
 type Part = dyn Fn(&Words) -> Does + Send + Sync;
 
-/// A fake, and everything that it was told.
+/// A fake and the commands it received.
 pub(crate) struct Fake {
     pub(crate) port: u16,
     heard: Arc<Mutex<Vec<Words>>>,
-    /// Whether it hears nothing, not even whether it lives.
+    /// Whether it ignores everything it receives, heartbeats included.
     is_deaf: Arc<AtomicBool>,
     task: AbortHandle,
 }
@@ -36,7 +36,7 @@ impl Drop for Fake {
 }
 
 impl Fake {
-    /// One that plays this part for script calls and cluster commands, and is an ordinary Redis otherwise.
+    /// Starts a fake. The test's function replies to script calls and cluster commands; the fake replies to the others.
     pub(crate) async fn playing(part: impl Fn(&Words) -> Does + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -54,7 +54,7 @@ impl Fake {
         Self { port, heard, is_deaf, task: task.abort_handle() }
     }
 
-    /// From now on it hears nothing on any connection, or does again on new ones.
+    /// Ignores everything from now on, on all connections; or replies again on new ones.
     pub(crate) fn deafen(&self, is_deaf: bool) {
         self.is_deaf.store(is_deaf, Ordering::Relaxed);
     }
@@ -63,7 +63,7 @@ impl Fake {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// The commands that began with this word.
+    /// The received commands with this name.
     pub(crate) fn heard(&self, first: &str) -> Vec<Words> {
         let heard = self.heard.lock().unwrap();
         heard.iter().filter(|words| words[0].eq_ignore_ascii_case(first)).cloned().collect()
@@ -102,7 +102,7 @@ async fn converse(
     }
 }
 
-/// A whole command at the start of the bytes, and how many of them it has.
+/// Parses one complete command. Returns it and its length in bytes.
 fn parse(bytes: &[u8]) -> Option<(Words, usize)> {
     let (count, mut at) = line(bytes, 0)?;
     let mut words = Vec::new();
@@ -115,7 +115,7 @@ fn parse(bytes: &[u8]) -> Option<(Words, usize)> {
     Some((words, at))
 }
 
-/// The number on a line after its sign, and where the next one starts.
+/// Parses the number on a line. Returns it and the start of the next line.
 fn line(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let rest = bytes.get(at..)?;
     let end = rest.windows(2).position(|pair| pair == b"\r\n")?;

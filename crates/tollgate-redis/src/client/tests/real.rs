@@ -11,7 +11,7 @@ async fn connected(url: &str) -> Client {
     client
 }
 
-/// An answer, and the script known from then on.
+/// Requests are answered, and the script stays loaded.
 #[tokio::test]
 async fn requests_are_answered() {
     let server = Server::start();
@@ -26,7 +26,7 @@ async fn requests_are_answered() {
     assert_eq!(report.latency.iter().sum::<u64>(), report.calls);
 }
 
-/// Requests that come together are decided together, and each has its own answer. One that comes alone goes alone, at once.
+/// Concurrent requests share calls, and each gets its own answer. A single request is sent immediately.
 #[tokio::test]
 async fn concurrent_requests_share_calls() {
     let server = Server::start();
@@ -50,9 +50,9 @@ async fn concurrent_requests_share_calls() {
     assert!(after.batches > before.batches);
 }
 
-/// A server that is killed and started again: failures in between, answers after, in about two seconds.
+/// A server that is killed and restarted: requests fail in between and succeed afterwards.
 #[tokio::test]
-async fn a_restart_is_survived() {
+async fn restart_of_the_server_is_survived() {
     let server = Server::start();
     let port = server.port;
     let client = connected(&server.url()).await;
@@ -68,9 +68,9 @@ async fn a_restart_is_survived() {
     assert_eq!(echo(&client, "y").await, echoed("y"));
 }
 
-/// A server that stops in its tracks: the kernel still accepts what is sent, so only the heart tells.
+/// A stopped server is detected by heartbeats alone: its kernel still accepts data.
 #[tokio::test]
-async fn a_stopped_server_is_noticed_without_requests() {
+async fn stopped_server_is_detected_without_requests() {
     let server = Server::start();
     let client = connected(&server.url()).await;
     let signal = |name: &str| {
@@ -89,9 +89,9 @@ async fn a_stopped_server_is_noticed_without_requests() {
     assert_eq!(echo(&client, "x").await, echoed("x"));
 }
 
-/// A server that is full: reads would work, so only a probe that writes keeps the breaker open.
+/// A full server still serves reads, so only a probe that writes keeps the breaker open.
 #[tokio::test]
-async fn a_full_server_is_probed_with_writes() {
+async fn full_server_is_probed_with_writes() {
     let server = Server::start();
     const WRITE: &str = "redis.call('SET', KEYS[1], '1', 'PX', 60000) return {'ok'}";
     let settings = Settings::parse(&server.url()).unwrap().deadline(DEADLINE).unwrap();
@@ -110,9 +110,9 @@ async fn a_full_server_is_probed_with_writes() {
     assert_ne!(server.tell(&["PTTL", "tg:{@@@@}probe"]), "-1");
 }
 
-/// Users of the access list: one with the right word and rights decides; a wrong word opens the breaker at once.
+/// An ACL user with the right password and permissions can decide. A wrong password opens the breaker.
 #[tokio::test]
-async fn users_log_in() {
+async fn acl_users_log_in() {
     let server = Server::start();
     let rules = "ACL SETUSER toll on >word resetkeys ~tg:* -@all +eval +evalsha +set +ping";
     server.tell(&rules.split(' ').collect::<Vec<_>>());
@@ -129,9 +129,9 @@ async fn users_log_in() {
     assert!(matches!(echo(&none, "x").await.unwrap_err().class, ReplyClass::Refused | ReplyClass::Open));
 }
 
-/// Plain commands go the same way.
+/// Plain commands are sent and answered.
 #[tokio::test]
-async fn commands_are_sent() {
+async fn plain_commands_are_sent() {
     let server = Server::start();
     let client = connected(&server.url()).await;
     let mut set = redis::cmd("SET");

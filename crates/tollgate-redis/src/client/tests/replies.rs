@@ -1,4 +1,4 @@
-//! Every class of reply, and what becomes of the request.
+//! Every class of reply, and what happens to the request.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use super::fake::{Does, Fake, Words};
 use super::*;
 
-/// What the echo script would say.
+/// The reply of the echo script.
 pub(super) fn echo_reply(words: &Words) -> Does {
     let keys: usize = words[2].parse().unwrap();
     let bodies = &words[4 + keys..];
@@ -18,7 +18,7 @@ fn error(text: &str) -> Does {
     Does::Says(format!("-{text}\r\n"))
 }
 
-/// A fake that answers script calls with this error, always.
+/// A fake that answers all script calls with this error.
 async fn failing(text: &'static str) -> (Fake, Client) {
     let fake = Fake::playing(move |words| match words[0].as_str() {
         "EVALSHA" | "EVAL" => error(text),
@@ -29,9 +29,9 @@ async fn failing(text: &'static str) -> (Fake, Client) {
     (fake, client)
 }
 
-/// Errors that prove that nothing was executed say so, are not sent again, and open the breaker or not as their class says.
+/// Errors that prove that nothing was executed say so, are not resent, and open the breaker if their class says so.
 #[tokio::test]
-async fn errors_are_told_by_class_and_not_repeated() {
+async fn errors_keep_their_class_and_are_not_resent() {
     let cases = [
         ("LOADING Redis is loading the dataset in memory", ReplyClass::NotReady, false, 5),
         ("MASTERDOWN Link with MASTER is down", ReplyClass::NotReady, false, 5),
@@ -61,9 +61,9 @@ async fn errors_are_told_by_class_and_not_repeated() {
     }
 }
 
-/// A node that does not know the script is taught it, in the same request, on the same connection.
+/// A node without the script gets its source in the same request, on the same connection.
 #[tokio::test]
-async fn an_unknown_script_is_taught() {
+async fn missing_script_is_loaded() {
     let fake = Fake::playing(|words| match words[0].as_str() {
         "EVALSHA" => error("NOSCRIPT No matching script."),
         _ => echo_reply(words),
@@ -76,10 +76,10 @@ async fn an_unknown_script_is_taught() {
     assert_eq!(failures(&client, ReplyClass::NoScript), 1);
 }
 
-/// A call that hangs is given up at the deadline, is not sent again, and may have been executed. Five of them open the breaker, and
-/// then nobody waits.
+/// A hanging call fails at the deadline, is not resent, and may have been executed. Five of them open the breaker, and
+/// then requests fail without waiting.
 #[tokio::test]
-async fn a_hanging_store_costs_the_deadline_and_then_nothing() {
+async fn hanging_store_costs_the_deadline_then_nothing() {
     let fake = Fake::playing(|_| Does::Hangs).await;
     let client = client_for(&fake.url());
     let began = Instant::now();
@@ -90,7 +90,7 @@ async fn a_hanging_store_costs_the_deadline_and_then_nothing() {
     while !matches!(echo(&client, &waits.to_string()).await, Err(Failure { class: ReplyClass::Open, .. })) {
         waits += 1;
     }
-    assert!(waits <= 6, "{waits}"); // Whoever asks may give up a moment before the call does.
+    assert!(waits <= 6, "{waits}"); // A caller may give up a moment before its call does.
     let mut bodies: Vec<_> =
         fake.heard("EVALSHA").iter().map(|words| words.last().unwrap().clone()).collect();
     let sent = bodies.len();
@@ -101,9 +101,10 @@ async fn a_hanging_store_costs_the_deadline_and_then_nothing() {
     assert!(began.elapsed() < Duration::from_millis(5));
 }
 
-/// A connection that ends after the call was written leaves open whether it was executed; the next request has a new one.
+/// If the connection closes after the write, the call may have been executed and is not resent. The next request gets a
+/// new connection.
 #[tokio::test]
-async fn a_connection_closed_after_the_write_is_not_tried_again() {
+async fn call_is_not_resent_after_a_disconnect() {
     let calls = AtomicU32::new(0);
     let fake = Fake::playing(move |words| match (words[0].as_str(), calls.fetch_add(1, Ordering::Relaxed)) {
         ("EVALSHA", 0) => Does::Closes,
@@ -121,9 +122,9 @@ async fn a_connection_closed_after_the_write_is_not_tried_again() {
     assert_eq!(bodies, ["x", "y"]);
 }
 
-/// An answer that makes no sense is nobody's answer, and the connection is not trusted any more.
+/// A malformed reply is not an answer, and the connection is closed.
 #[tokio::test]
-async fn nonsense_is_no_answer() {
+async fn malformed_reply_is_not_an_answer() {
     for nonsense in ["*3\r\n:1\r\n:2\r\n:3\r\n", "+OK\r\n", ":1\r\n"] {
         let fake = Fake::playing(|_| Does::Says(nonsense.to_owned())).await;
         let client = client_for(&fake.url());
@@ -137,9 +138,9 @@ async fn nonsense_is_no_answer() {
     assert!(echo(&client, "x").await.unwrap_err().may_have_run);
 }
 
-/// A replica is left: the request goes once more, on a new connection.
+/// A READONLY reply is resent once, on a new connection.
 #[tokio::test]
-async fn a_replica_is_left() {
+async fn readonly_reply_is_resent_on_a_new_connection() {
     let calls = AtomicU32::new(0);
     let fake = Fake::playing(move |words| match calls.fetch_add(1, Ordering::Relaxed) {
         0 => error("READONLY You can't write against a read only replica."),
@@ -156,9 +157,9 @@ async fn a_replica_is_left() {
     until(|| client.report(1, 0).connections == 2).await;
 }
 
-/// One key that holds something else fails alone, also when its request travelled with others.
+/// A key of the wrong type fails only its own request, even in a batch.
 #[tokio::test]
-async fn a_spoilt_key_fails_alone() {
+async fn wrong_type_fails_only_its_own_request() {
     let fake = Fake::playing(|words| match words.iter().any(|word| word == "spoilt") {
         true => error("WRONGTYPE Operation against a key holding the wrong kind of value"),
         false => echo_reply(words),
@@ -182,14 +183,14 @@ async fn a_spoilt_key_fails_alone() {
     }
 }
 
-/// The slots of a cluster of two: the first has all, and says so for as long as nothing else is known.
+/// A cluster of two nodes: the first owns all slots in the map.
 async fn two() -> (Arc<OnceLock<u16>>, impl Fn(u16) -> String) {
     let other = Arc::new(OnceLock::new());
     let slots = |port: u16| format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n");
     (other, slots)
 }
 
-/// What has moved is followed once, and the map is learnt anew.
+/// MOVED is followed once, and the slot map is refreshed.
 #[tokio::test]
 async fn moved_slots_are_followed() {
     let (other, slots) = two().await;
@@ -212,9 +213,9 @@ async fn moved_slots_are_followed() {
     assert!(first.heard("EVALSHA").len() <= 1);
 }
 
-/// A slot on its way is asked for with `ASKING`, each time, and the map stays as it is.
+/// ASK is followed with `ASKING` each time, and the slot map stays as it is.
 #[tokio::test]
-async fn migrating_slots_are_asked_for() {
+async fn ask_is_followed_with_asking() {
     let (other, slots) = two().await;
     let own = Arc::new(OnceLock::new());
     let (told, me) = (Arc::clone(&other), Arc::clone(&own));
@@ -235,13 +236,13 @@ async fn migrating_slots_are_asked_for() {
         assert_eq!(echo(&client, body).await, echoed(body));
     }
     assert_eq!(first.heard("EVALSHA").len(), 2);
-    assert_eq!(second.heard("ASKING").len(), 4); // Before the call, and before the lesson.
+    assert_eq!(second.heard("ASKING").len(), 4); // Before the call, and before the resend with the source.
     assert_eq!(failures(&client, ReplyClass::Ask), 2);
 }
 
-/// Two nodes that send each other's callers back and forth do not keep a request for ever, and nothing was executed.
+/// Nodes that redirect to each other do not hold a request forever, and nothing was executed.
 #[tokio::test]
-async fn redirections_in_a_circle_end() {
+async fn redirection_loops_end() {
     let (other, slots) = two().await;
     let own = Arc::new(OnceLock::new());
     let (told, me) = (Arc::clone(&other), Arc::clone(&own));
@@ -260,9 +261,9 @@ async fn redirections_in_a_circle_end() {
     assert_eq!(first.heard("EVALSHA").len() + second.heard("EVALSHA").len(), 3);
 }
 
-/// Keys on both sides of a move: one more try, a moment later.
+/// TRYAGAIN is resent once, after a pause.
 #[tokio::test]
-async fn keys_on_both_sides_are_tried_once_more() {
+async fn try_again_is_resent_once() {
     let calls = AtomicU32::new(0);
     let fake = Fake::playing(move |words| match calls.fetch_add(1, Ordering::Relaxed) {
         1 => echo_reply(words),
@@ -278,18 +279,18 @@ async fn keys_on_both_sides_are_tried_once_more() {
     assert_eq!(fake.heard("EVALSHA").len(), 4);
 }
 
-/// A Redis that belongs to a cluster but is not called one: the report says what to write instead.
+/// A cluster node behind a redis:// URL: the report names the right URL.
 #[tokio::test]
-async fn a_cluster_that_is_not_called_one_is_explained() {
+async fn cluster_behind_a_standalone_url_is_reported() {
     let (_fake, client) = failing("MOVED 1 127.0.0.1:7001").await;
     assert_eq!(echo(&client, "x").await.unwrap_err().class, ReplyClass::Moved);
     assert!(client.report(1, 0).shards[0].last_error.as_ref().unwrap().contains("redis-cluster://"));
 }
 
-/// Nobody listens: nothing was executed, nobody waits for the deadline once that is known, and the reason is told.
+/// A refused connection fails requests without waiting for the deadline; the report has the reason.
 #[tokio::test]
-async fn a_store_that_is_not_there_is_known_at_once() {
-    let port = Fake::playing(|_| Does::Hangs).await.port; // Gone when this line is over.
+async fn refused_connection_fails_immediately() {
+    let port = Fake::playing(|_| Does::Hangs).await.port; // The fake is dropped at the end of this line.
     let client = client_for(&format!("redis://127.0.0.1:{port}"));
     until(|| client.report(1, 0).connection_failures > 0).await;
     let began = Instant::now();
@@ -303,9 +304,9 @@ async fn a_store_that_is_not_there_is_known_at_once() {
     assert_eq!(report.shards[0].state, BreakerState::Open);
 }
 
-/// More requests than a shard may have are turned away at once; the breaker does not mind.
+/// Requests above the in-flight limit are shed, and do not count in the breaker.
 #[tokio::test]
-async fn too_many_requests_are_shed() {
+async fn requests_above_the_limit_are_shed() {
     let fake = Fake::playing(|_| Does::Hangs).await;
     let settings = Settings::parse(&fake.url()).unwrap().deadline(DEADLINE).unwrap().in_flight(8).unwrap();
     let client = Client::new(&settings, ECHO, Handle::current());
@@ -325,9 +326,9 @@ async fn too_many_requests_are_shed() {
     assert_eq!(client.report(1, 0).shards[0].in_flight, 0);
 }
 
-/// Who gives up while waiting in line knows that nothing was sent, and nothing is.
+/// A request whose caller gives up in the queue is never sent.
 #[tokio::test]
-async fn who_gives_up_in_line_was_never_sent() {
+async fn abandoned_requests_are_never_sent() {
     let fake = Fake::playing(|words| match words.last().unwrap().as_str() {
         "slow" => Does::Hangs,
         _ => echo_reply(words),
@@ -351,9 +352,9 @@ async fn who_gives_up_in_line_was_never_sent() {
     assert!(bodies.iter().all(|body| body == "slow"), "{bodies:?}");
 }
 
-/// A slot that nobody has is not asked for: a healthy node would seem to be failing.
+/// Requests for an unowned slot are not sent: their failures would count against a healthy node.
 #[tokio::test]
-async fn a_slot_that_nobody_has_is_nobodys_fault() {
+async fn unowned_slot_does_not_count_against_a_node() {
     let own = Arc::new(OnceLock::new());
     let me = Arc::clone(&own);
     let fake = Fake::playing(move |words| match words[0].as_str() {

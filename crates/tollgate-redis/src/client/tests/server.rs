@@ -1,4 +1,4 @@
-//! A real redis-server of the test's own, on a free port, gone with the test.
+//! A real redis-server on a free port, stopped with the test.
 
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -61,7 +61,7 @@ impl Server {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Runs a command through redis-cli and tells what it printed.
+    /// Runs a command through redis-cli and returns what it printed.
     pub(crate) fn tell(&self, words: &[&str]) -> String {
         let output = Command::new("redis-cli")
             .args(["-p", &self.port.to_string()])

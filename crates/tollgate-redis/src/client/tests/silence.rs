@@ -1,19 +1,18 @@
-//! A store that says nothing: how soon it is known, and that nobody waits for it then.
+//! A store that stops replying: how soon it is detected, and that requests do not wait for it afterwards.
 
 use super::fake::{Does, Fake};
 use super::replies::echo_reply;
 use super::*;
 
-/// How soon a connection that swallows everything is known.
+/// How soon a silent connection is detected.
 const KNOWN: Duration = Duration::from_millis(300);
 /// What a busy machine adds to that.
 const BUSY: Duration = Duration::from_millis(100);
 
-/// A connection that swallows everything is given up within 300 ms also where requests are rare: too few to open the breaker, and each of
-/// them would wait in vain. Whoever still waits is told. The story: three heartbeats were waited for one after the other, and it took
-/// nearly half a second.
+/// A silent connection is detected within 300 ms even if requests are too rare to open the breaker, and requests in
+/// flight fail. The story: three heartbeats were awaited one after the other, which took nearly half a second.
 #[tokio::test]
-async fn a_silent_connection_is_known_although_requests_are_rare() {
+async fn silent_connection_is_detected_with_few_requests() {
     let fake = Fake::playing(echo_reply).await;
     let client = client_for(&fake.url());
     until(|| client.report(1, 0).connections == 1).await;
@@ -27,10 +26,10 @@ async fn a_silent_connection_is_known_although_requests_are_rare() {
     assert!(began.elapsed() < KNOWN + BUSY, "{:?}", began.elapsed());
 }
 
-/// While a connection that keeps breaking is left alone for a while, nobody waits for it. The story: it was said to be in the making
-/// during the whole pause, so that every request waited until its deadline, and none of them opened the breaker.
+/// Requests do not wait during the pause after a connection that keeps breaking. The story: the shard stayed in the
+/// state `Connecting` for the whole pause, so every request waited until its deadline and none opened the breaker.
 #[tokio::test]
-async fn nobody_waits_while_a_breaking_connection_rests() {
+async fn requests_do_not_wait_during_a_reconnect_pause() {
     let fake = Fake::playing(|words| match words.last().is_some_and(|body| body == "break") {
         true => Does::Closes,
         false => echo_reply(words),

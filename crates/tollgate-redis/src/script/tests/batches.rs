@@ -1,4 +1,4 @@
-//! Several requests in one call: decided one after the other, each for itself.
+//! Several requests in one call are decided one after the other.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::script::{Operation, ScriptRequest, ScriptResponse};
 
 const START: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
-/// Asks the same request several times in one call, and memory as often.
+/// Sends the same request several times in one call, and charges memory as often.
 struct Batching {
     server: Arc<Server>,
     memory: MemoryStore,
@@ -49,9 +49,9 @@ impl Store for Batching {
     fn hold(&self, _: &Hold) {}
 }
 
-/// A batch that names one key again and again counts every time, and stops at the limit.
+/// A batch that repeats one key charges it every time, up to the limit.
 #[tokio::test]
-async fn a_key_named_often_is_counted_often() {
+async fn repeated_key_is_charged_every_time() {
     let server = Arc::new(Server::start().await);
     for times in [1, 2, 7, 64] {
         let quotas = [

@@ -1,4 +1,4 @@
-//! What a key costs in Redis's memory, beside the shapes that people use today.
+//! Redis memory per key, compared with common alternatives.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::server::Server;
 use crate::key::Key;
 use crate::script::Operation;
 
-/// Keys of each shape: a power of two, so that no table of Redis is half empty.
+/// Keys of each kind: a power of two, so that Redis's hash table is full.
 const KEYS: u64 = 1 << 14;
 const LIFE_MILLISECONDS: u64 = 3_600_000;
 
@@ -21,7 +21,7 @@ async fn used(server: &Server) -> u64 {
     line.trim().parse().unwrap()
 }
 
-/// Bytes for each key that these commands make.
+/// Bytes per key that these commands create.
 async fn cost(server: &Server, make: impl Fn(&mut Pipeline, &[u8])) -> u64 {
     server.command::<()>(&["FLUSHALL"]).await;
     let before = used(server).await;
@@ -35,7 +35,7 @@ async fn cost(server: &Server, make: impl Fn(&mut Pipeline, &[u8])) -> u64 {
     (used(server).await - before + KEYS / 2) / KEYS
 }
 
-/// The same for a state.
+/// Bytes per key with this state.
 async fn cost_of(server: &Server, state: &[u8]) -> u64 {
     cost(server, |pipeline, key| {
         pipeline.cmd("SET").arg(key).arg(state).arg("PX").arg(LIFE_MILLISECONDS);
@@ -43,10 +43,10 @@ async fn cost_of(server: &Server, state: &[u8]) -> u64 {
     .await
 }
 
-/// The table, and what is promised: a GCRA costs no more than a timestamp as a string, a token bucket at most two thirds of a hash of
-/// two fields. Redis itself takes 128 bytes for any number above 9,999 under such a key that expires: less cannot be.
+/// A GCRA key costs no more than a timestamp as a string, a token bucket at most two thirds of a hash with two fields.
+/// Redis needs 128 bytes for any number above 9,999 under such a key with an expiry, so that is the minimum.
 #[tokio::test]
-async fn a_key_costs_little() {
+async fn keys_are_small() {
     let server = Arc::new(Server::start().await);
     let timestamp = cost_of(&server, b"1700000000123456.5").await;
     let hash = cost(&server, |pipeline, key| {

@@ -1,4 +1,4 @@
-//! The suite that every store must pass, on the script, with memory beside it.
+//! The conformance suite of stores on the script, compared with memory.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::server::Server;
 use super::twin::Twin;
 
 #[tokio::test]
-async fn the_script_keeps_every_promise_of_a_store() {
+async fn script_passes_the_conformance_suite() {
     let server = Arc::new(Server::start().await);
     conformance::all(&|origin| Twin::new(&server, origin)).await;
 }

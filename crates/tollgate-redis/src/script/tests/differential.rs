@@ -1,4 +1,4 @@
-//! The same random requests to memory and to the script, at the same instants, steps back of the clock included.
+//! The same random requests to memory and to the script, at the same instants, with a clock that may step back.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,10 +15,10 @@ use super::twin::Twin;
 
 const START: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
-/// How long a reservation can be settled: longer than anything is counted.
+/// Lifetime of a reservation: longer than any counter.
 const LIFETIME: Ticks = Ticks::from_secs(400 * 86_400);
 
-/// Numbers that look random and are the same each time.
+/// A deterministic random number generator.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -34,7 +34,7 @@ impl Random {
     }
 }
 
-/// A reservoir of some rate.
+/// A random rate.
 fn reservoir(random: &mut Random) -> Quota {
     loop {
         let units = random.of(&[1, 2, 3, 7, 10, 100, 999, 33_333, 1_000_000, 9_999_991]);
@@ -107,15 +107,15 @@ fn any(random: &mut Random) -> Quota {
     random.of(&all)(random)
 }
 
-/// The time by which a quota's answers change most.
+/// The time scale on which a quota's answers change.
 fn pulse(quota: &Quota) -> u64 {
     quota.memory().as_micros() / quota.capacity().clamp(1, 1_000)
 }
 
-/// How a quota of a limit is changed: to another of the same algorithm.
+/// Produces another quota of the same algorithm.
 type Make = fn(&mut Random) -> Quota;
 
-/// A limit as it is now, and how it may change.
+/// A limit, and how it may change.
 struct Changing {
     make: Make,
     quotas: Vec<Quota>,
@@ -129,7 +129,7 @@ impl Changing {
         changing
     }
 
-    /// Other numbers, for one tier or for two.
+    /// Other quotas, for one tier or for two.
     fn change(&mut self, random: &mut Random) {
         let first = self.quotas.first().cloned().unwrap_or_else(|| (self.make)(random));
         let another = |random: &mut Random| {
@@ -168,7 +168,7 @@ async fn run(server: &Arc<Server>, seed: u64, steps: u64, make: Make) -> u64 {
     done
 }
 
-/// The next instant: mostly later, sometimes the same, sometimes before.
+/// The next instant: mostly later, sometimes equal or earlier.
 fn next_instant(now: Timestamp, pulse: u64, random: &mut Random) -> Timestamp {
     let now = match random.below(16) {
         0..6 => now,
@@ -178,18 +178,19 @@ fn next_instant(now: Timestamp, pulse: u64, random: &mut Random) -> Timestamp {
         14 => now - Ticks::from_micros(random.below(2 * pulse + 2)),
         _ => now - Ticks::from_micros(random.below(200 * pulse + 2)),
     };
-    // Within what memory tells apart.
+    // Within memory's range.
     now.clamp(START - Ticks::from_secs(300 * 86_400), START + Ticks::from_secs(4 * 366 * 86_400))
 }
 
-/// Some dozen requests of two keys.
+/// A few dozen requests for two keys.
 async fn session(server: &Arc<Server>, mut limits: Vec<Changing>, random: &mut Random) -> u64 {
     let engine = Engine::with_store(policy(&limits), Twin::new(server, START), Secret::random());
     let mut now = START + Ticks::from_micros(random.below(1 << 40));
     let (mut permits, mut reservations) = (Vec::new(), Vec::new());
     let swaps = random.below(3) == 0;
-    // A state from after a swap that is counted under the quota before is another node's for the script, and for memory one of a clock
-    // that stepped back. Policies are therefore swapped at the latest instant so far, and no clock is stepped back behind that.
+    // Policies are swapped at the latest instant so far, and the clock does not step back behind a swap. Otherwise a
+    // state counted under the old quota after the swap means another node's state to the script, and a clock that
+    // stepped back to memory.
     let (mut earliest, mut latest) = (Timestamp::default(), Timestamp::default());
     for _ in 0..60 {
         if engine.store().is_over.load(Ordering::Relaxed) {
@@ -253,7 +254,7 @@ fn random_of_mut(limits: &mut [Changing], random: &mut Random) {
     limits[index].change(random);
 }
 
-/// Random steps of each test, unless `TOLLGATE_STEPS` says more, as `./test --long` does.
+/// Random steps per test by default; `TOLLGATE_STEPS` raises them, as `./test --long` does.
 const STEPS: u64 = 10_000;
 
 fn said(name: &str) -> Option<u64> {

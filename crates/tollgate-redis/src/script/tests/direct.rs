@@ -1,4 +1,4 @@
-//! The script alone, through an engine: by Redis's own clock or a told one.
+//! The script alone, through an engine: by Redis's clock or an injected one.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,7 +16,7 @@ use super::twin::mark;
 use crate::key::Key;
 use crate::script::{Operation, ScriptRequest, ScriptResponse};
 
-/// ClockSource clock counts.
+/// Which clock decides.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ClockSource {
     Redis,
@@ -26,7 +26,7 @@ pub(crate) enum ClockSource {
 pub(crate) struct Direct {
     pub(crate) server: Arc<Server>,
     clock_source: ClockSource,
-    /// What a charge is made of; where it is a debit, a look follows.
+    /// The operation that a charge runs. After a debit follows a peek.
     operation: Operation,
     /// The key that was last charged.
     pub(crate) key: Mutex<Option<Key>>,
@@ -77,7 +77,7 @@ impl Store for Direct {
     fn hold(&self, _: &Hold) {}
 }
 
-/// One limit on the script.
+/// An engine with one limit on the script.
 pub(crate) fn engine(
     server: &Arc<Server>,
     quota: &Quota,
@@ -89,13 +89,13 @@ pub(crate) fn engine(
     Engine::with_store(Policy::new(vec![limit]).unwrap(), store, Secret::random())
 }
 
-/// Takes some units for a key.
+/// Charges a key.
 pub(crate) async fn take(engine: &Engine<Direct>, key: &str, cost: u64, now: Timestamp) -> Decision {
     let request = CheckRequest::new().with("key", key).unwrap().cost(cost).unwrap();
     engine.check(&request, now).await
 }
 
-/// One quota of each shape that a state can have, of 10 units.
+/// One quota of 10 units for each form of state.
 pub(crate) fn quotas() -> Vec<(&'static str, Quota)> {
     let month = Calendar::new(CalendarUnit::Month, "Europe/Rome").unwrap();
     let permits = std::time::Duration::from_secs(60);

@@ -1,13 +1,13 @@
-//! What nobody who means well sends: the script answers that it is wrong, and has written nothing.
+//! Malformed requests: the script rejects them and writes nothing.
 
 use redis::Value;
 
 use super::server::Server;
 
-/// A key in the right shape.
+/// A well-formed key.
 const KEY: &[u8] = b"tg:{@@@@}AAAAAAAAAAAAAAAAAAAAA";
 const NOW: &str = "1700000000000000";
-/// The kinds of the script, with numbers that it accepts.
+/// The kinds of state, with valid fields.
 const SOUND: [(u8, [f64; 4]); 7] = [
     (1, [1.0, 1_000.0, 10.0, 10.0]),
     (2, [10.0, 1_000_000.0, 0.0, 0.0]),
@@ -17,7 +17,7 @@ const SOUND: [(u8, [f64; 4]); 7] = [
     (6, [10.0, 1_000_000.0, 0.0, 0.0]),
     (7, [10.0, 1_000_000.0, 0.0, 0.0]),
 ];
-/// What no number of a quota is.
+/// Values that no field of a quota has.
 const WRONG: [f64; 9] = [
     f64::NAN,
     f64::INFINITY,
@@ -30,7 +30,7 @@ const WRONG: [f64; 9] = [
     f64::MIN_POSITIVE,
 ];
 
-/// A request of one charge.
+/// A request with one charge.
 fn body(operation: u8, kind: u8, origin: u8, cost: f64, numbers: [f64; 4]) -> Vec<u8> {
     let mut body = vec![operation, 1, kind, 0, origin];
     body.extend(b"100");
@@ -43,7 +43,7 @@ fn body(operation: u8, kind: u8, origin: u8, cost: f64, numbers: [f64; 4]) -> Ve
     body
 }
 
-/// The status byte of the answer to one request; an error of the whole call is 255.
+/// The status byte of the reply to one request; 255 for an error of the whole call.
 async fn status(server: &Server, body: &[u8]) -> u8 {
     match server.raw([KEY].into_iter(), NOW, &[body]).await {
         Ok(Value::Array(answers)) => match answers.as_slice() {
@@ -55,7 +55,7 @@ async fn status(server: &Server, body: &[u8]) -> u8 {
     }
 }
 
-/// The status byte of an answer; 0 for all that say that it was decided.
+/// The status byte of a reply; 0 for all that mean success.
 fn status_of(answer: &Value) -> u8 {
     match answer {
         Value::BulkString(bytes) if bytes[0] == 5 => 0,
@@ -69,9 +69,9 @@ async fn is_empty(server: &Server) -> bool {
     server.command::<u64>(&["DBSIZE"]).await == 0
 }
 
-/// What is sound passes, so that the refusals below are for what is wrong.
+/// Valid requests pass, so the rejections below have the right reason.
 #[tokio::test]
-async fn sound_requests_pass() {
+async fn valid_requests_pass() {
     let server = Server::start().await;
     for (kind, numbers) in SOUND {
         assert_eq!(status(&server, &body(1, kind, 0, 1.0, numbers)).await, 0, "kind {kind}");
@@ -80,16 +80,16 @@ async fn sound_requests_pass() {
     }
 }
 
-/// Numbers that are none, negative, fractions, or too large: refused, for every kind, every number and every operation.
+/// Not-a-number, negative, fractional and too large values are rejected for every kind, field and operation.
 #[tokio::test]
-async fn wrong_numbers_are_refused() {
+async fn invalid_numbers_are_rejected() {
     let server = Server::start().await;
     for (kind, sound) in SOUND {
         for operation in [1, 2, 4] {
             for wrong in WRONG {
                 let request = body(operation, kind, 0, wrong, sound);
                 assert_eq!(status(&server, &request).await, 4, "cost {wrong} of kind {kind}");
-                // A window's third and fourth number, and a permit's name, are not numbers of the quota.
+                // A window's third and fourth number and a permit's name are not fields of the quota.
                 let places = match kind {
                     1 | 4 | 5 => 4,
                     _ => 2,
@@ -106,9 +106,9 @@ async fn wrong_numbers_are_refused() {
     assert!(is_empty(&server).await);
 }
 
-/// Kinds, operations and lineages that do not exist, times that are none, and requests cut short anywhere.
+/// Unknown kinds, operations and lineages, invalid times and truncated requests are rejected.
 #[tokio::test]
-async fn wrong_shapes_are_refused() {
+async fn invalid_shapes_are_rejected() {
     let server = Server::start().await;
     let (_, sound) = SOUND[0];
     for kind in [0, 8, 255] {
@@ -137,9 +137,9 @@ async fn wrong_shapes_are_refused() {
     assert!(is_empty(&server).await);
 }
 
-/// A key that holds what is no state is told so, and stays as it is. Other requests of the call are not harmed.
+/// A malformed state is reported and left as it is. Other requests of the call are not affected.
 #[tokio::test]
-async fn what_is_no_state_is_left_alone() {
+async fn malformed_states_are_left_alone() {
     let server = Server::start().await;
     let key = std::str::from_utf8(KEY).unwrap();
     let other: &[u8] = b"tg:{@@@@}BBBBBBBBBBBBBBBBBBBBB";
@@ -166,10 +166,10 @@ async fn what_is_no_state_is_left_alone() {
     }
 }
 
-/// What is wanted to be lent is no time to be kept for: a request that is denied leaves keys that live as long as their states, also where
-/// a clock that stepped back made one of them change.
+/// Wanted units are not a key lifetime: a denied request leaves keys that live as long as their states, also after a
+/// clock stepped back.
 #[tokio::test]
-async fn a_denied_loan_keeps_no_key_longer() {
+async fn denied_loan_does_not_extend_a_key() {
     let server = Server::start().await;
     let other: &[u8] = b"tg:{@@@@}BBBBBBBBBBBBBBBBBBBBB";
     let (bucket, window) = ([1.0, 1_000_000.0, 10.0, 10.0], [10.0, 1_000_000.0, 3.0, 1.0]);
@@ -197,21 +197,21 @@ async fn a_denied_loan_keeps_no_key_longer() {
     let Value::Array(answers) = answer else { panic!("{answer:?}") };
     assert_eq!(status_of(&answers[0]), 6, "{answers:?}");
     let life: i64 = server.command(&["TTL", std::str::from_utf8(other).unwrap()]).await;
-    // The window, the spare time, and what an injected time adds.
+    // The window, the extra lifetime, and what an injected time adds.
     assert!((1..=3_600 + 10).contains(&life), "{life} s");
 }
 
-/// The key beside a counter.
+/// The demand key of a counter.
 fn crowd_of(key: &[u8]) -> Vec<u8> {
     let mut crowd = key.to_vec();
     crowd[9] = b'~';
     crowd
 }
 
-/// A want out of range, one that is missing, and a loan that was not announced are refused; nothing is written. What is no crowd is taken
-/// for none.
+/// A want that is out of range or missing, and a loan without its flag, are rejected without a write. A malformed
+/// demand counts as none.
 #[tokio::test]
-async fn wants_out_of_range_are_refused() {
+async fn wants_out_of_range_are_rejected() {
     let server = Server::start().await;
     let (crowd, time) = (crowd_of(KEY), format!("*{NOW}"));
     let lend = async |time: &str, wants: &[f64], kind: u8, sound: [f64; 4]| {

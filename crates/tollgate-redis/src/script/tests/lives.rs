@@ -1,4 +1,4 @@
-//! How long keys live: never for ever, and never shorter than their states matter. And what debits do.
+//! Key lifetimes: every key expires, and none before its state is obsolete. Also debits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,15 +10,15 @@ use super::direct::{ClockSource, engine, quotas, take};
 use super::server::Server;
 use crate::script::Operation;
 
-/// How much longer than its state a key may live: what the script adds.
+/// The extra lifetime that the script adds.
 const SPARE: Duration = Duration::from_secs(2);
 
 fn millis(ticks: Ticks) -> Duration {
     Duration::from_micros(ticks.as_micros())
 }
 
-/// By Redis's own clock a key lives at least until its counter is as if never used, and two seconds longer than its quota remembers
-/// at most.
+/// By Redis's clock, a key lives at least until its counter is reset, and at most two seconds longer than its quota
+/// remembers.
 #[tokio::test]
 async fn keys_live_as_long_as_their_states() {
     let server = Arc::new(Server::start().await);
@@ -42,14 +42,14 @@ async fn keys_live_as_long_as_their_states() {
     server.all_keys_expire().await;
 }
 
-/// A reset leaves no key, and giving back all that was taken one that is soon gone.
+/// A reset leaves no key, and a full refund leaves one that expires soon.
 #[tokio::test]
-async fn what_is_as_if_never_used_leaves_no_key() {
+async fn unused_counter_leaves_no_key() {
     let server = Arc::new(Server::start().await);
     for (name, quota) in quotas() {
         let engine = engine(&server, &quota, ClockSource::Redis, Operation::Charge);
         let request = tollgate::CheckRequest::new().with("key", "k").unwrap().cost(3).unwrap();
-        // A leaky bucket gives nothing back to who has its turn.
+        // A leaky bucket refunds nothing to a request that has left the queue.
         let gives_back = !matches!(quota, tollgate::Quota::LeakyBucket(_));
         for is_reset in [true, false].into_iter().filter(|is_reset| *is_reset || gives_back) {
             let now = Clock::precise().now();
@@ -61,16 +61,16 @@ async fn what_is_as_if_never_used_leaves_no_key() {
             }
             let key = format!("{:?}", engine.store().key.lock().unwrap().unwrap());
             let life: i64 = server.command(&["PTTL", &key]).await;
-            // The key of a full bucket stays for the spare time: a clock that steps back may ask for it.
+            // The key of a full bucket stays for the extra lifetime, in case the clock steps back.
             let most = if is_reset { 0 } else { SPARE.as_millis().try_into().unwrap() };
             assert!(life <= most && life != -1, "{name}: {life} ms");
         }
     }
 }
 
-/// A debit takes what is there, down to nothing, and never below: what was admitted elsewhere is made up for once.
+/// A debit charges what remains, down to nothing and never below.
 #[tokio::test]
-async fn debits_take_what_is_there() {
+async fn debit_charges_what_remains() {
     let server = Arc::new(Server::start().await);
     let now = Timestamp::from_unix_seconds(1_700_000_000);
     for (name, quota) in quotas() {

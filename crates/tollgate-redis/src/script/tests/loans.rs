@@ -1,11 +1,10 @@
-//! Loans by the usual way through the script and by the other: the same units, the same crowds, the same states.
+//! Loans on the script's fast path and slow path: the same units, the same demand, the same states.
 
 use redis::Value;
 
 use super::server::Server;
 
-/// A request that borrows of one counter or of two, by the usual way or, since nobody knows where states of other quotas come from, by the
-/// other.
+/// A request that borrows from one or two counters. An unknown origin forces the slow path.
 fn lend(is_usual: bool, counters: &[(u8, [f64; 4])], cost: f64, units: u32, want: [f64; 3]) -> Vec<u8> {
     let mut body = vec![5, u8::try_from(counters.len()).unwrap()];
     for (kind, numbers) in counters {
@@ -19,14 +18,14 @@ fn lend(is_usual: bool, counters: &[(u8, [f64; 4])], cost: f64, units: u32, want
     body
 }
 
-/// Which way it was, and the units and the crowd of the last counter: the last two numbers of an answer.
+/// The status byte, and the last two numbers of a reply: the units and the demand of the last counter.
 fn lent(answer: &Value) -> (u8, Vec<u8>) {
     let Value::BulkString(bytes) = answer else { panic!("{answer:?}") };
     (bytes[0], bytes[bytes.len() - 16..].to_vec())
 }
 
 #[tokio::test]
-async fn both_ways_lend_the_same() {
+async fn both_paths_lend_the_same() {
     let server = Server::start().await;
     let kinds = [
         (1, [1.0, 5_000.0, 200.0, 200.0]),
@@ -64,7 +63,7 @@ async fn both_ways_lend_the_same() {
             let states: Vec<Option<Vec<u8>>> =
                 states.arg(&keys).query_async(&mut server.connection.clone()).await.unwrap();
             let (way, lent) = lent(&answers[0]);
-            // The usual way leaves what is idle to the other.
+            // The fast path leaves idle counters to the slow path.
             assert!(way == 6 || is_usual && way == 7, "{answers:?}");
             usual += u32::from(way == 7);
             seen.push((lent, states));

@@ -1,4 +1,4 @@
-//! The same as the differential test, for histories that shrink to the shortest that shows a difference.
+//! The differential test for histories that proptest shrinks to the shortest failing one.
 
 use std::sync::{Arc, LazyLock};
 
@@ -13,12 +13,12 @@ use super::twin::Twin;
 
 const START: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
-/// How long a reservation can be settled: longer than anything is counted.
+/// Lifetime of a reservation: longer than any counter.
 const LIFETIME: Ticks = Ticks::from_secs(400 * 86_400);
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 
-/// What is asked at one instant.
+/// An operation at one instant.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Check(u64),
@@ -27,7 +27,7 @@ enum Act {
     Refund(u64, u64),
     Reset,
     Reserve(u64),
-    /// One of the open reservations, and what it is committed at; none to cancel it.
+    /// Settles one of the open reservations at an actual cost; cancels it without one.
     Settle(usize, Option<u64>),
 }
 
@@ -42,7 +42,7 @@ fn acts() -> impl Strategy<Value = Vec<(i64, Act)>> {
         6 => cost.clone().prop_map(Act::Reserve),
         6 => (0usize..8, prop::option::of(0u64..13)).prop_map(|(which, actual)| Act::Settle(which, actual)),
     ];
-    // From a tick to two months, forth and back.
+    // From a tick to two months, forward and back.
     let time = prop_oneof![4 => 0i64..4, 4 => 0i64..20_000_000, 1 => 0i64..6_000_000_000_000, 2 => -90_000_000i64..0];
     prop::collection::vec((time, act), 1..40)
 }
@@ -58,7 +58,7 @@ async fn play(server: &Arc<Server>, places: &[usize], acts: &[(i64, Act)]) {
     let mut now = START.unix_micros().cast_signed();
     let mut reservations = Vec::new();
     for &(step, act) in acts {
-        // The day before the start is as far back as memory tells.
+        // Memory goes back one day before the start.
         now = (now + step).max(START.unix_micros().cast_signed() - 86_400_000_000);
         let at = Timestamp::from_unix_micros(now.cast_unsigned());
         let request = |cost| CheckRequest::new().with("key", "k").unwrap().cost(cost).unwrap();
@@ -84,7 +84,7 @@ async fn play(server: &Arc<Server>, places: &[usize], acts: &[(i64, Act)]) {
     }
 }
 
-/// Whatever one to three limits of any algorithms are asked, at whatever instants, the script answers as memory does.
+/// For any history of one to three limits, the script answers as memory does.
 #[test]
 fn any_history_is_answered_as_in_memory() {
     let server = Arc::new(RUNTIME.block_on(Server::start()));

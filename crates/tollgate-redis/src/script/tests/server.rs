@@ -1,4 +1,4 @@
-//! A Redis of the test's own, on a free port, ended with its owner.
+//! A real redis-server on a free port, stopped with its owner.
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
@@ -8,7 +8,7 @@ use redis::Value;
 
 use crate::script::{EncodedRequest, SOURCE};
 
-/// How often a server is tried to be started: somebody else may take the port.
+/// How often to try to start a server: another process may take the port.
 const STARTS_MAX: u32 = 10;
 
 /// A running server with a connection.
@@ -61,7 +61,7 @@ impl Server {
         panic!("redis-server does not start");
     }
 
-    /// Asks several requests in one call.
+    /// Sends several requests in one call.
     pub(crate) async fn call(&self, asked: &[EncodedRequest], time: &str) -> redis::RedisResult<Value> {
         let time = time.parse().ok().map(tollgate::Timestamp::from_unix_micros);
         crate::script::command("EVAL", SOURCE, asked.iter(), time)
@@ -69,7 +69,7 @@ impl Server {
             .await
     }
 
-    /// Asks whatever is said.
+    /// Sends any keys and bodies.
     pub(crate) async fn raw<'k>(
         &self,
         keys: impl Iterator<Item = &'k [u8]>,
@@ -87,14 +87,14 @@ impl Server {
         invocation.invoke_async(&mut self.connection.clone()).await
     }
 
-    /// Any command.
+    /// Runs any command.
     pub(crate) async fn command<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
         command.query_async(&mut self.connection.clone()).await.unwrap()
     }
 
-    /// Asserts that no key is there for ever.
+    /// Asserts that every key expires.
     pub(crate) async fn all_keys_expire(&self) {
         let keys: Vec<String> = self.command(&["KEYS", "*"]).await;
         assert!(!keys.is_empty());
@@ -104,7 +104,7 @@ impl Server {
                 pipeline.cmd("PTTL").arg(key);
             });
             let lives: Vec<i64> = pipeline.query_async(&mut self.connection.clone()).await.unwrap();
-            assert!(!lives.contains(&-1), "a key without a life");
+            assert!(!lives.contains(&-1), "a key without an expiry");
         }
     }
 }

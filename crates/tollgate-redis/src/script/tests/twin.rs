@@ -1,4 +1,4 @@
-//! Two stores in one: memory and the script. Whatever is asked is asked of both, and both must say the same.
+//! Memory and the script as one store. Every operation runs on both, and both must answer the same.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,18 +12,18 @@ use tollgate::{MemoryStore, Quota, Timestamp};
 use super::server::Server;
 use crate::script::{Operation, ScriptRequest, ScriptResponse, Tag};
 
-/// Memory of a size in which no key is forgotten.
+/// Enough memory that no key is evicted.
 const BYTES: u64 = 64 << 20;
 
 pub(crate) struct Twin {
     memory: MemoryStore,
     pub(crate) server: Arc<Server>,
-    /// Every quota that a family ever had, with its number, in the order of their tags: what the registry would know.
+    /// Every quota that a family ever had, with its number, in the order of tags: the registry's content.
     quotas: Mutex<HashMap<u64, Vec<(u32, Quota)>>>,
-    /// What was asked, for whoever wonders how it came to a difference.
+    /// The operations so far, printed when the answers differ.
     history: Mutex<Vec<String>>,
-    /// Whether memory gave the number of a forgotten quota to another: it may take an idle state for one of that, and is no
-    /// model any more.
+    /// Set when memory reuses the number of a forgotten quota. From then on it may misread an idle state and is no
+    /// longer a reference.
     pub(crate) is_over: AtomicBool,
     /// Charges that both decided.
     pub(crate) steps: AtomicU64,
@@ -32,7 +32,8 @@ pub(crate) struct Twin {
 impl Twin {
     pub(crate) fn new(server: &Arc<Server>, origin: Timestamp) -> Self {
         let memory = MemoryStore::new(BYTES, origin);
-        // Memory drops what is idle when it needs room, and a clock that steps back would tell. Here it keeps all.
+        // Memory evicts idle states when it is full, which a clock that steps back would reveal. Here it holds all of
+        // them.
         memory.hold(&Hold {
             numbers: (0..1_024).collect(),
             since: Timestamp::default(),
@@ -48,7 +49,7 @@ impl Twin {
         }
     }
 
-    /// Asks the script until it answers.
+    /// Sends a request to the script until it is answered.
     pub(crate) async fn ask(
         &self,
         operation: Operation,
@@ -70,7 +71,7 @@ impl Twin {
                 ScriptResponse::LookUpTag(place, tag) => {
                     let quotas = self.quotas.lock().unwrap();
                     let known = &quotas[&charges[place].family().id()][usize::from(tag.get() - 100)];
-                    // Memory gives nothing back to a counter clock_source quota it has forgotten: it was idle.
+                    // Memory refunds nothing to a counter whose quota it has forgotten, because it was idle.
                     request.provide_quota(
                         place,
                         tag,
@@ -93,7 +94,7 @@ impl Twin {
         }
     }
 
-    /// Gives every quota of a charge's family a tag, as the registry would.
+    /// Sets a tag for every quota of a charge's family, as the registry would.
     fn tag(&self, charge: &Charge<'_>) {
         let family = charge.family();
         let mut quotas = self.quotas.lock().unwrap();
@@ -113,7 +114,7 @@ impl Twin {
     }
 }
 
-/// Gives a charge's quota some tag.
+/// Sets some tag for a charge's quota.
 pub(crate) fn mark(charge: &Charge<'_>) {
     let tag = u32::from(Tag::FIRST.get()) + charge.number();
     charge.family().mark(charge.number()).unwrap().store(tag, Ordering::Relaxed);
@@ -136,7 +137,7 @@ impl Store for Twin {
 
     async fn refund(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
         self.steps.fetch_add(charges.len() as u64, Ordering::Relaxed);
-        // One by one, since memory stops at the first that a newer policy has taken over.
+        // One by one, because memory stops at the first that a newer policy has replaced.
         for charge in charges {
             let one = std::slice::from_ref(charge);
             self.memory.refund(one, now).await?;

@@ -92,11 +92,11 @@ async fn nodes_with_different_policies_share_counters() {
     assert_eq!(take(&large, 1, START).await, (Verdict::Allow, 5));
     assert_eq!(take(&small, 1, START).await, (Verdict::Allow, 4));
     assert_eq!(take(&large, 0, START).await, (Verdict::Allow, 4));
-    let names = server.tell(&["KEYS", "tg:{quotas}:*"]);
-    let fields = server.tell(&["HVALS", names.trim()]);
+    let names = server.run(&["KEYS", "tg:{quotas}:*"]);
+    let fields = server.run(&["HVALS", names.trim()]);
     assert_eq!(fields.lines().count(), 2, "{fields}");
     assert!(fields.contains("1 gcra 10 3600000000 -"), "{fields}");
-    assert!(server.tell(&["TTL", names.trim()]).trim().parse::<i64>().unwrap() > 86_400 * 366);
+    assert!(server.run(&["TTL", names.trim()]).trim().parse::<i64>().unwrap() > 86_400 * 366);
 }
 
 /// Nodes with the same policy agree on one tag, and a node that starts later finds it.
@@ -111,8 +111,8 @@ async fn nodes_with_the_same_policy_use_one_tag() {
     assert_eq!(left, [7, 8, 9]);
     let late = node(&server, 10).await;
     assert_eq!(take(&late, 1, START).await, (Verdict::Allow, 6));
-    let names = server.tell(&["KEYS", "tg:{quotas}:*"]);
-    assert_eq!(server.tell(&["HLEN", names.trim()]).trim(), "1");
+    let names = server.run(&["KEYS", "tg:{quotas}:*"]);
+    assert_eq!(server.run(&["HLEN", names.trim()]).trim(), "1");
 }
 
 /// A quota that becomes active again gets a new tag, also on the node that only follows.
@@ -129,9 +129,9 @@ async fn reactivated_quota_gets_a_new_tag() {
             take(node, 1, now).await;
         }
     }
-    let names = server.tell(&["KEYS", "tg:{quotas}:*"]);
+    let names = server.run(&["KEYS", "tg:{quotas}:*"]);
     let mut fields: Vec<String> =
-        server.tell(&["HVALS", names.trim()]).lines().map(|line| line.trim_matches('"').to_owned()).collect();
+        server.run(&["HVALS", names.trim()]).lines().map(|line| line.trim_matches('"').to_owned()).collect();
     fields.sort();
     let of = |turn: u32, units: u32| format!("{turn} gcra {units} 3600000000 -");
     assert_eq!(fields, [of(1, 10), of(1, 20), of(2, 10)]);
@@ -161,17 +161,17 @@ async fn unknown_quota_counts_as_exhausted() {
     let server = Server::start();
     let node = node(&server, 10).await;
     take(&node, 1, START).await;
-    let key = server.tell(&["KEYS", "tg:*"]);
+    let key = server.run(&["KEYS", "tg:*"]);
     let key = key.lines().find(|key| key.len() == crate::key::KEY_BYTES).unwrap().to_owned();
-    let state = server.tell(&["GET", &key]);
+    let state = server.run(&["GET", &key]);
     let tag = if state.starts_with("555") { "556" } else { "555" };
-    server.tell(&["SET", &key, &format!("{tag}{}", &state.trim()[3..]), "PX", "60000"]);
+    server.run(&["SET", &key, &format!("{tag}{}", &state.trim()[3..]), "PX", "60000"]);
     assert_eq!(take(&node, 1, START).await, (Verdict::Deny { retry_after: Ticks::from_secs(360) }, 0));
 }
 
 /// How often the server ran a command.
 fn calls(server: &Server, command: &str) -> u64 {
-    let stats = server.tell(&["INFO", "commandstats"]);
+    let stats = server.run(&["INFO", "commandstats"]);
     let line = stats.lines().find(|line| line.starts_with(&format!("cmdstat_{command}:calls=")));
     let number = |line: &str| line.split(['=', ',']).nth(1).unwrap().parse().unwrap();
     line.map_or(0, number)
@@ -237,7 +237,7 @@ async fn many_limits_are_claimed_in_batches() {
     };
     let engine = node(&server, 1).await;
     let processed = |server: &Server| {
-        let stats = server.tell(&["INFO", "stats"]);
+        let stats = server.run(&["INFO", "stats"]);
         let line = stats.lines().find_map(|line| line.strip_prefix("total_reads_processed:"));
         line.unwrap().trim().parse::<u64>().unwrap()
     };

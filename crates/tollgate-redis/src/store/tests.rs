@@ -49,6 +49,6 @@ async fn charges_are_counted_in_redis() {
     assert_eq!(decision.limits().next().unwrap().outcome.remaining, 2);
     assert!(one.check(&asking("k", 2), clock.now()).await.is_allowed());
     assert!(one.check(&asking("other", 10), clock.now()).await.is_allowed());
-    let keys = server.tell(&["KEYS", "tg:*"]);
+    let keys = server.run(&["KEYS", "tg:*"]);
     assert_eq!(keys.lines().filter(|key| key.len() == 30).count(), 2, "{keys}");
 }

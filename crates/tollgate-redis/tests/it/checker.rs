@@ -1,9 +1,9 @@
-//! Judges a record: was any key admitted more than its quota and the recorded faults allow, was anything denied that no reading of the
-//! record explains?
+//! Checks a record: was a key admitted more than its quota and the recorded faults allow, and was a request denied that
+//! no reading of the record explains?
 //!
-//! A client does not know at which instant its question was decided, only that it was between sending and reply. So an admission counts
-//! for an interval only if it lies inside as a whole, and a denial is wrong only if no placing of the charges explains it: an alarm is
-//! never false. Everything is counted in units times ticks of the quota's period, in integers.
+//! A client knows only that its request was decided between sending and reply. So an admission counts for an interval
+//! only if it lies fully inside, and a denial is wrong only if no placement of the charges explains it: there are no
+//! false alarms. All counts are integers, in units times ticks of the quota's period.
 
 #[cfg(test)]
 mod tests;
@@ -11,10 +11,10 @@ mod tree;
 
 use std::collections::BinaryHeap;
 
-use crate::record::{Mode, Seen};
+use crate::record::{Mode, RecordedDecision};
 use tree::Tree;
 
-/// A quota that refills steadily: up to `burst` at once, and `limit` in each period.
+/// A quota that refills steadily: up to `burst` immediately, and `limit` in each period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bucket {
     pub(crate) burst: u64,
@@ -31,8 +31,8 @@ pub(crate) struct Log {
     pub(crate) window: u64,
 }
 
-/// Something that allows more than the quota does, once, at some instant of a span: a state that was lost, a clock that stepped, a node
-/// that went over to its own bucket. An interval that meets the span may have that many units more.
+/// Allows more than the quota, once, at some instant of a span: a lost state, a clock step, a node that used its own
+/// bucket. An interval that overlaps the span may admit this many units more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Allowance {
     pub(crate) from: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Allowance {
 /// The worst interval of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Excess {
-    /// Whole units admitted above what was allowed, rounded up; negative if the worst interval stayed below.
+    /// Whole units admitted above the allowed number, rounded up; negative if the worst interval stayed below it.
     pub(crate) units: i64,
     pub(crate) from: u64,
     pub(crate) to: u64,
@@ -59,24 +59,24 @@ impl Bucket {
         i128::from(micros) * i128::from(self.limit)
     }
 
-    /// The worst interval of one key's admissions: the most that was admitted inside an interval above burst and refill, and above the
-    /// allowances inside it. `None` if nothing was admitted.
+    /// The worst interval of one key's admissions: the maximum admitted above burst, refill and the allowances inside
+    /// it. `None` without admissions.
     pub(crate) fn excess<'a>(
         &self,
-        seen: impl IntoIterator<Item = &'a Seen>,
+        seen: impl IntoIterator<Item = &'a RecordedDecision>,
         allowances: &[Allowance],
     ) -> Option<Excess> {
-        let admitted: Vec<&Seen> = seen.into_iter().filter(|seen| seen.admitted).collect();
+        let admitted: Vec<&RecordedDecision> = seen.into_iter().filter(|seen| seen.admitted).collect();
         let mut starts: Vec<u64> = admitted.iter().map(|seen| seen.sent).collect();
         starts.sort_unstable();
         starts.dedup();
-        // Place a of the tree: what counts for intervals that start at starts[a], plus the refill that they do not get.
+        // Leaf a of the tree: what counts for intervals that start at starts[a], plus the refill that they do not get.
         let mut tree = Tree::new(starts.iter().map(|&start| self.refill(start)).collect());
         let mut ends: Vec<(u64, u64, i128)> =
             admitted.iter().map(|seen| (seen.replied, seen.sent, self.scaled(seen.cost))).collect();
         // From its first instant on it counts for every interval that begins before its last.
         ends.extend(allowances.iter().map(|each| (each.from, each.to, -self.scaled(each.units))));
-        // At one instant the allowances come first: the interval that ends there holds them.
+        // At one instant the allowances come first, because the interval that ends there contains them.
         ends.sort_unstable_by_key(|&(end, _, scaled)| (end, scaled));
         let mut worst: Option<(i128, u64, u64)> = None;
         for (end, start, scaled) in ends {
@@ -98,22 +98,27 @@ impl Bucket {
         })
     }
 
-    /// Denials of the store that nothing explains, although every charge that may have been made was made, as late as possible.
+    /// Denials of the store that remain unexplained even if every possible charge was executed, as late as possible.
     ///
-    /// A decision that the store did not answer may have been charged there all the same, at any time after it was sent, and once more
-    /// when its debt was replayed.
+    /// A decision without an answer may still have been charged, at any time after it was sent, and once more when its
+    /// deferred charge was reconciled.
     ///
-    /// Each of `taken` is so many units that may have vanished at an instant, or any time after: a clock that steps back takes some.
-    pub(crate) fn wrong_denials(&self, seen: &[Seen], taken: &[(u64, u64)]) -> Vec<Seen> {
+    /// Each of `taken` is a number of units that may have vanished at an instant or later, for example when a clock
+    /// stepped back.
+    pub(crate) fn wrong_denials(
+        &self,
+        seen: &[RecordedDecision],
+        taken: &[(u64, u64)],
+    ) -> Vec<RecordedDecision> {
         let mut charges = self.possible_charges(seen);
         charges.extend(taken.iter().map(|&(from, units)| (from, u64::MAX, self.scaled(units))));
         charges.sort_unstable();
         let mut ends: Vec<u64> = charges.iter().map(|&(_, end, _)| end).collect();
         ends.sort_unstable();
         ends.dedup();
-        // Place u of the tree: what may have been taken at ends[u] or later, plus the refill until then.
+        // Leaf u of the tree: what may have been charged at ends[u] or later, plus the refill until then.
         let mut tree = Tree::new(ends.iter().map(|&end| self.refill(end.min(i64::MAX as u64))).collect());
-        let mut denials: Vec<&Seen> =
+        let mut denials: Vec<&RecordedDecision> =
             seen.iter().filter(|seen| !seen.admitted && seen.mode == Mode::Exact).collect();
         denials.sort_unstable_by_key(|seen| seen.replied);
         let (mut next, mut wrong) = (0, Vec::new());
@@ -125,7 +130,7 @@ impl Bucket {
             }
             let before = ends.partition_point(|&end| end < denial.sent);
             let earlier = tree.max_of(before).map(|(most, _)| most - self.refill(denial.sent));
-            // What overlaps the denial itself may have come right before it.
+            // A charge that overlaps the denial may have come right before it.
             let overlapping =
                 tree.at(before).map(|most| most - self.refill(ends[before].min(i64::MAX as u64)));
             let taken = earlier.into_iter().chain(overlapping).max().unwrap_or_default().max(0);
@@ -136,9 +141,9 @@ impl Bucket {
         wrong
     }
 
-    /// The fewest units that must have vanished at those instants, so many at each, to explain every denial. At most the burst: a
-    /// bucket has no more.
-    pub(crate) fn vanished(&self, seen: &[Seen], instants: &[u64]) -> Option<u64> {
+    /// The minimum number of units that must have vanished at each of those instants to explain every denial. At most
+    /// the burst, because a bucket holds no more.
+    pub(crate) fn vanished(&self, seen: &[RecordedDecision], instants: &[u64]) -> Option<u64> {
         let explains = |units: u64| {
             let taken: Vec<(u64, u64)> = instants.iter().map(|&at| (at, units)).collect();
             self.wrong_denials(seen, &taken).is_empty()
@@ -154,13 +159,13 @@ impl Bucket {
         Some(low)
     }
 
-    /// Charges that may have been made: from when, until when, and how much.
-    fn possible_charges(&self, seen: &[Seen]) -> Vec<(u64, u64, i128)> {
+    /// Possible charges: from when, until when, and how much.
+    fn possible_charges(&self, seen: &[RecordedDecision]) -> Vec<(u64, u64, i128)> {
         seen.iter()
             .filter(|seen| seen.admitted || seen.mode != Mode::Exact)
             .map(|seen| match seen.mode {
                 Mode::Exact => (seen.sent, seen.replied, self.scaled(seen.cost)),
-                // Executed late by a server that woke up, and replayed as a debt if it was admitted.
+                // Executed late by a server that was stopped, and reconciled as a deferred charge if it was admitted.
                 _ => (seen.sent, u64::MAX, self.scaled(seen.cost) * if seen.admitted { 2 } else { 1 }),
             })
             .collect()
@@ -168,10 +173,10 @@ impl Bucket {
 }
 
 impl Log {
-    /// The most that was admitted inside an interval shorter than the window, above the limit and the allowances inside it.
+    /// The maximum admitted inside an interval shorter than the window, above the limit and the allowances inside it.
     pub(crate) fn excess<'a>(
         &self,
-        seen: impl IntoIterator<Item = &'a Seen>,
+        seen: impl IntoIterator<Item = &'a RecordedDecision>,
         allowances: &[Allowance],
     ) -> Option<Excess> {
         let admitted = seen.into_iter().filter(|seen| seen.admitted);

@@ -1,4 +1,4 @@
-//! A real cluster: three primaries, and a replica of each.
+//! A real cluster: three primaries and their replicas.
 
 use std::process::Command;
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use crate::scratch::{free_port, rest, until};
 use crate::server::{Plan, Program, Server};
 
-/// How long nodes wait for each other before they call one dead, in milliseconds.
+/// The cluster node timeout, in milliseconds.
 const NODE_TIMEOUT: u32 = 2_000;
-/// The same where nobody is to be called dead, however busy the machine is.
+/// The node timeout when no failover should happen, however busy the machine is.
 const CALM_TIMEOUT: u32 = 20_000;
 const NODES: usize = 6;
 /// Slots of a cluster.
@@ -30,7 +30,7 @@ impl Node {
     fn parse(line: &str) -> Option<Self> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let port = words.get(1)?.split(['@', ',']).next()?.rsplit(':').next()?.parse().ok()?;
-        // Slots on the move are written in brackets, and are still their owner's.
+        // Migrating slots are written in brackets and still belong to their owner.
         let ranges = words.get(8..).unwrap_or_default().iter().filter(|word| !word.starts_with('['));
         let slots = ranges.map(|range| {
             let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -65,12 +65,12 @@ impl Cluster {
         Self::with(&Plan::new(program), NODE_TIMEOUT)
     }
 
-    /// One in which no node takes over from another by itself.
+    /// A cluster without automatic failover.
     pub(crate) fn calm(program: Program) -> Self {
         Self::with(&Plan::new(program), CALM_TIMEOUT)
     }
 
-    /// One whose nodes are each started by a plan of their own.
+    /// A cluster whose nodes are each started by their own plan.
     pub(crate) fn made(mut plan: impl FnMut(usize) -> Plan) -> Self {
         Self::of((0..NODES).map(|node| clustered(plan(node), NODE_TIMEOUT).start()).collect())
     }
@@ -84,7 +84,7 @@ impl Cluster {
         Self::of((0..NODES).map(|_| node()).collect())
     }
 
-    /// Makes a cluster of six nodes, and returns once all of them call it whole.
+    /// Creates a cluster of six nodes. Returns once all of them report it complete.
     fn of(servers: Vec<Server>) -> Self {
         let cluster = Self { servers };
         let addresses: Vec<String> =
@@ -97,14 +97,14 @@ impl Cluster {
         cluster
     }
 
-    /// The address that a store is told.
+    /// The URL for a store.
     pub(crate) fn url(&self) -> String {
         let hosts: Vec<String> =
             self.servers.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
         format!("redis-cluster://{}", hosts.join(","))
     }
 
-    /// Waits until every node calls the cluster whole, and knows three primaries with slots, and three replicas in step.
+    /// Waits until every node reports the cluster complete, with three primaries and three replicas in sync.
     pub(crate) fn await_whole(&self) {
         until("the cluster is whole", || {
             let whole = self.servers.iter().all(|server| {
@@ -126,7 +126,7 @@ impl Cluster {
         });
     }
 
-    /// Whether all nodes say the same about who owns what, and who follows whom.
+    /// Whether all nodes agree on owners and replicas.
     fn agrees(&self) -> bool {
         let mut views = self.servers.iter().map(|server| {
             let mut nodes: Vec<_> =
@@ -138,12 +138,12 @@ impl Cluster {
         first.is_some() && views.all(|view| view == first)
     }
 
-    /// What a living node knows of all of them.
+    /// The nodes, as a running node knows them.
     pub(crate) fn nodes(&self) -> Vec<Node> {
         self.servers.iter().find_map(nodes_of).unwrap()
     }
 
-    /// Which of the servers has this port.
+    /// The index of the server with this port.
     pub(crate) fn index_of(&self, port: u16) -> usize {
         self.servers.iter().position(|server| server.port == port).unwrap()
     }
@@ -162,7 +162,7 @@ impl Cluster {
         self.index_of(replica.unwrap().port)
     }
 
-    /// Waits until the replica of a primary has all that the primary has now. What it has not is lost with the primary.
+    /// Waits until a primary's replica has all of its writes. Others would be lost with the primary.
     pub(crate) fn await_replicated(&self, primary: usize) {
         let offset = |server: &Server, field: &str| server.info(field)?.parse::<u64>().ok();
         let replica = &self.servers[self.replica_of(primary)];
@@ -186,7 +186,7 @@ impl Cluster {
         cli(&[&arguments[..], &["--cluster-slots", &slots, "--cluster-yes"]].concat());
     }
 
-    /// Moves one slot as an operator does by hand, and takes its time before anybody else is told: who asks is sent on, each time.
+    /// Moves one slot by hand, and waits before the other nodes are informed, so that every request is redirected.
     pub(crate) fn move_slot(&self, slot: u16, from: usize, to: usize, pause: Duration) {
         let nodes = self.nodes();
         let id = |index: usize| {
@@ -207,7 +207,7 @@ impl Cluster {
         source.tell(&["CLUSTER", "SETSLOT", &slot, "NODE", &new]);
     }
 
-    /// Keys of all primaries that would live for ever.
+    /// Keys of all primaries without an expiry.
     pub(crate) fn immortal(&self) -> Vec<String> {
         let primaries = self.servers.iter().filter(|server| server.info("role").as_deref() == Some("master"));
         let lives = primaries.flat_map(Server::lives);
@@ -215,10 +215,10 @@ impl Cluster {
     }
 }
 
-/// What every node of a cluster is told.
+/// The configuration of every node.
 fn clustered(plan: Plan, node_timeout: u32) -> Plan {
     let plan = plan.line("cluster-enabled yes").line(format!("cluster-node-timeout {node_timeout}"));
-    // A replica that has lost its primary for a moment may still take over.
+    // A replica that lost its primary for a moment may still take over.
     plan.line("cluster-replica-validity-factor 0").line("repl-ping-replica-period 1")
 }
 

@@ -1,14 +1,14 @@
-//! The one suite that every store passes, on every kind of server. The store is told the time.
+//! The conformance suite of stores, on every kind of server, with an injected time.
 
 use tollgate::{Timestamp, conformance};
 
 use crate::cluster::Cluster;
 use crate::scratch::among_others;
-use crate::sentinel::Watched;
+use crate::sentinel::SentinelSetup;
 use crate::server::{Plan, Program, Server};
-use crate::store::{Shared, new_runtime, settings, told, told_with};
+use crate::store::{Shared, new_runtime, settings, with_injected_time, with_injected_time_from};
 
-/// All functions of the suite on one store.
+/// Runs the whole suite on one store.
 fn conforms(store: impl FnOnce() -> Shared) {
     let runtime = new_runtime();
     let _inside = runtime.enter();
@@ -18,18 +18,14 @@ fn conforms(store: impl FnOnce() -> Shared) {
     let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| runtime.block_on(suite)));
     let report = store.0.report();
     let failed: Vec<_> = report.failures.iter().filter(|(_, count)| *count > 0).collect();
-    assert!(
-        passed.is_ok(),
-        "a promise was broken; calls that failed: {failed:?}, shards: {:?}",
-        report.shards
-    );
+    assert!(passed.is_ok(), "the suite failed; failed calls: {failed:?}, shards: {:?}", report.shards);
 }
 
 #[test]
 fn redis_conforms() {
     let _others = among_others();
     let server = Server::redis();
-    conforms(|| told(&server.url()));
+    conforms(|| with_injected_time(&server.url()));
     let immortal: Vec<_> = server.lives().into_iter().filter(|(_, life)| *life < 0).collect();
     assert!(!server.lives().is_empty() && immortal.is_empty(), "{immortal:?}");
 }
@@ -38,39 +34,39 @@ fn redis_conforms() {
 fn valkey_conforms() {
     let _others = among_others();
     let server = Plan::new(Program::Valkey).start();
-    conforms(|| told(&server.url()));
+    conforms(|| with_injected_time(&server.url()));
     assert_eq!(server.info("server_name").unwrap(), "valkey");
     assert!(!server.lives().is_empty());
 }
 
 #[test]
-fn a_cluster_conforms() {
+fn redis_cluster_conforms() {
     let _others = among_others();
     let cluster = Cluster::calm(Program::Redis);
-    conforms(|| told(&cluster.url()));
+    conforms(|| with_injected_time(&cluster.url()));
     let used = cluster.servers.iter().filter(|server| server.calls("evalsha").0 > 0).count();
     assert!(used >= 3, "only {used} nodes were asked");
     assert_eq!(cluster.immortal(), [""; 0]);
 }
 
 #[test]
-fn a_valkey_cluster_conforms() {
+fn valkey_cluster_conforms() {
     let _others = among_others();
     let cluster = Cluster::calm(Program::Valkey);
-    conforms(|| told(&cluster.url()));
+    conforms(|| with_injected_time(&cluster.url()));
     assert_eq!(cluster.immortal(), [""; 0]);
 }
 
 #[test]
-fn a_watched_primary_conforms() {
+fn primary_behind_sentinels_conforms() {
     let _others = among_others();
-    let watched = Watched::start();
-    conforms(|| told(&watched.url()));
+    let watched = SentinelSetup::start();
+    conforms(|| with_injected_time(&watched.url()));
     assert!(watched.servers[0].calls("evalsha").0 > 0);
 }
 
 #[test]
-fn inside_tls_it_conforms() {
+fn tls_conforms() {
     let _others = among_others();
     let server = Plan::new(Program::Redis).tls().start();
     let (port, [authority, certificate, key]) = server.tls();
@@ -80,16 +76,16 @@ fn inside_tls_it_conforms() {
         key: Some(key.into()),
     };
     let settings = settings(&format!("rediss://127.0.0.1:{port}")).tls(files).unwrap();
-    conforms(|| told_with(settings));
+    conforms(|| with_injected_time_from(settings));
 }
 
-/// A user who may do what the store needs, and nothing else.
+/// An ACL user with only the permissions that the store needs.
 #[test]
-fn a_user_with_few_rights_conforms() {
+fn acl_user_with_minimal_permissions_conforms() {
     let _others = among_others();
     let server = Plan::new(Program::Redis).line(crate::store::ACL_LINE).start();
     let url = format!("redis://tollgate:s%20cret@127.0.0.1:{}", server.port);
-    conforms(|| told(&url));
+    conforms(|| with_injected_time(&url));
     let refused: Vec<redis::Value> = server.ask(&["ACL", "LOG"]).unwrap();
     assert!(refused.is_empty(), "{refused:?}");
 }

@@ -1,4 +1,4 @@
-//! The example of docs/library.md, as it stands there.
+//! The example of docs/library.md.
 
 use std::process::Command;
 
@@ -7,9 +7,9 @@ use crate::server::Server;
 const EXAMPLE: &str = include_str!("../../examples/engine.rs");
 const GUIDE: &str = include_str!("../../../../docs/library.md");
 
-/// The guide shows the example from its first `use` to its end, word for word.
+/// The guide shows the example verbatim, from its first `use` to its end.
 #[test]
-fn the_guide_shows_the_example() {
+fn guide_shows_the_example() {
     let start = EXAMPLE.find("use std::").unwrap();
     assert!(
         GUIDE.contains(&format!("```rs\n{}```\n", &EXAMPLE[start..])),
@@ -17,9 +17,9 @@ fn the_guide_shows_the_example() {
     );
 }
 
-/// Two processes that run it one after the other count together: of six requests five pass, all by the store's counter.
+/// Two runs of the example share a counter: of six requests five are admitted, all by the store.
 #[test]
-fn two_processes_count_together() {
+fn two_processes_share_the_counter() {
     let server = Server::redis();
     let program = std::env::current_exe().unwrap().with_file_name("").join("../examples/engine");
     let run = || {

@@ -1,20 +1,21 @@
 //! Real faults on real servers, under load, with every promise measured.
 //!
-//! A short run is part of every `cargo test`. `TOLLGATE_FAULTS=all` runs all of them, as `./test --long` does, and other words, with `|`
-//! between them, those whose names hold one. A fault that was not seen to happen fails the run: a test that hurts nobody proves nothing.
+//! A short run is part of every `cargo test`. `TOLLGATE_FAULTS=all` runs all of them, as `./test --long` does; other
+//! words, separated by `|`, select faults by name. A fault that was not observed fails the run, because it proves
+//! nothing.
 
-mod bare;
+mod assessment;
 mod clustered;
 mod evict;
+mod failover;
 mod herd;
-mod judge;
 mod killed;
 mod leased;
 mod outage;
 mod partition;
 mod replies;
 mod report;
-mod watched;
+mod standalone;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,31 +30,31 @@ use crate::fleet::{EXACT, Fleet, Load, Running, policy};
 use crate::record::Mode;
 use crate::scratch::{alone, rest, until};
 use crate::store::{Node, Shared, new_runtime, ready, secret, settings};
-use judge::{Happened, Judged, judge};
+use assessment::{Assessment, FaultSpans, assess};
 use report::{Promise, Row, table};
 
-/// How long a decision waits for the store: as long as a setting allows, since a busy machine takes its time.
+/// The deadline of a decision: the maximum allowed, because the machine may be busy.
 pub(crate) const DEADLINE: Duration = Duration::from_millis(50);
 /// Nodes of the fleet.
 const NODES: usize = 3;
-/// How long a run goes on before the fault, and after it at least and at most.
+/// How long a run lasts before the fault, and at least and at most after it.
 const BEFORE: Duration = Duration::from_millis(1_000);
 const AFTER: Duration = Duration::from_millis(500);
 const AFTER_MAX: Duration = Duration::from_secs(15);
-/// How long the store is seen without a gap before all is called well.
+/// How long the store must answer everything before it counts as recovered.
 const CALM: Duration = Duration::from_millis(750);
-/// What a machine that stands still does to a store that nothing is wrong with: its breaker opens, and this much later all is well.
+/// How long a store needs to recover after the machine stalled and its breaker opened.
 const RELAPSE: Duration = Duration::from_secs(2);
-/// Decisions a second, in a build for debugging beside other work and in the release build.
+/// Decisions per second, in a debug build beside other work and in a release build.
 const GENTLE: u64 = 600;
 const FULL: u64 = 2_000;
 
-/// Where faults are tried, and what came of them.
+/// Runs faults and collects their results.
 struct Rig {
     runtime: Runtime,
     bystander: Bystander,
     rate: u64,
-    /// Words of which the name of a fault must hold one.
+    /// A fault runs if its name contains one of these words.
     wanted: Vec<String>,
     rows: Vec<Row>,
 }
@@ -61,17 +62,17 @@ struct Rig {
 impl Rig {
     fn new(rate: u64, wanted: Vec<String>) -> Self {
         let runtime = new_runtime();
-        // A decision goes the bystander's way several times: it waits in line, and may be sent twice.
+        // A decision takes several round trips of the bystander: it is queued, and may be sent twice.
         let bystander = Bystander::watch(&runtime, DEADLINE / 4);
         Self { runtime, bystander, rate, wanted, rows: Vec::new() }
     }
 
-    /// Nodes of one fleet, each by its own way to the store, in a hurry. Returns once the store answers all of them.
+    /// Nodes of one fleet, each with its own URL. Returns once the store answers all of them.
     fn fleet(&self, urls: [&str; NODES]) -> Fleet<Shared> {
         self.fleet_of(urls.map(|url| settings(url).deadline(DEADLINE).unwrap()))
     }
 
-    /// Nodes as they are by default: five milliseconds for the store, fifteen for a decision.
+    /// Nodes with the default deadlines: five milliseconds for the store, fifteen for a decision.
     fn default_fleet(&self, urls: [&str; NODES]) -> Fleet<Shared> {
         let mut fleet = self.fleet_of(urls.map(settings));
         fleet.late = Duration::from_millis(30);
@@ -86,9 +87,9 @@ impl Rig {
         fleet
     }
 
-    /// Returns once the nodes know of each other, and the store answers all of them.
+    /// Waits until the nodes know each other and the store answers all of them.
     fn await_peers<S: Node>(&self, fleet: &Fleet<S>) {
-        // Each one's share depends on it.
+        // The share of each node depends on it.
         until("the nodes have counted each other", || {
             let knows =
                 |engine: &Arc<Engine<S>>| engine.store().redis().node_count() as usize >= fleet.engines.len();
@@ -97,7 +98,7 @@ impl Rig {
         self.await_health(fleet, "before");
     }
 
-    /// Waits until a short load is answered by the store alone.
+    /// Waits until the store answers a short load completely.
     fn await_health<S: Node>(&self, fleet: &Fleet<S>, when: &str) {
         let mut turn = 0;
         until("the store answers every node", || {
@@ -111,13 +112,13 @@ impl Rig {
         });
     }
 
-    /// One fault: load, then the fault while the load goes on, then the load until the store answers again; then the judgement.
+    /// Runs one fault: load, the fault under load, then load until the store recovers. Then checks the record.
     fn run<S: Node>(
         &mut self,
         name: &'static str,
         promise: Promise,
         fleet: &Fleet<S>,
-        fault: impl FnOnce(&Running) -> Happened,
+        fault: impl FnOnce(&Running) -> FaultSpans,
     ) {
         if !self.wanted.iter().any(|word| name.contains(word)) {
             return;
@@ -128,29 +129,29 @@ impl Rig {
         let before = failures(fleet);
         let running = fleet.ask(&self.runtime, name, load);
         rest(BEFORE);
-        let mut happened = fault(&running);
+        let mut spans = fault(&running);
         let calm = await_calm(&running);
         let (recorder, skipped) = (running.recorder.clone(), running.skipped.clone());
         let seen = running.stop();
         let mut sober = seen.clone();
-        // How soon the store is back is the question where it was away, so there a relapse counts.
+        // If the store was away, the recovery time is measured, so a relapse counts.
         let slack = if promise.stays_exact { RELAPSE } else { DEADLINE };
         let excused = self.bystander.excuse(&recorder, &mut sober, slack);
-        happened.stood_still(&excused);
-        // What was asked after the last look is judged, but says nothing about how soon all was well.
+        spans.stood_still(&excused);
+        // Decisions after the last check are checked too, but do not affect the recovery time.
         sober.retain(|seen| seen.sent < calm);
-        let judged = Judged { excused: excused.len(), ..judge(&seen, &sober, &happened, &fleet.terms) };
+        let assessment = Assessment { excused: excused.len(), ..assess(&seen, &sober, &spans, &fleet.terms) };
         let row = Row {
             name,
             promise,
-            happened,
-            judged,
+            spans,
+            assessment,
             immortal: Vec::new(),
             late: fleet.late,
             terms: fleet.terms,
         };
         let skipped = skipped.load(std::sync::atomic::Ordering::Relaxed);
-        progress(&format!("{name}: {:?}, {skipped} skipped, {:?}", row.judged, row.happened));
+        progress(&format!("{name}: {:?}, {skipped} skipped, {:?}", row.assessment, row.spans));
         let failed: Vec<String> = failures(fleet)
             .into_iter()
             .map(|(class, count)| (count - before.get(&class).unwrap_or(&0), class))
@@ -161,14 +162,14 @@ impl Rig {
         self.rows.push(row);
     }
 
-    /// After the last fault, these keys were found that would live for ever.
+    /// Reports keys without an expiry that were found after the last fault.
     fn found(&mut self, immortal: Vec<String>) {
         if let Some(row) = self.rows.last_mut() {
             row.immortal.extend(immortal);
         }
     }
 
-    /// Prints the table, and fails if a promise was broken.
+    /// Prints the table. Fails if a promise was broken.
     fn finish(self) {
         let text = table(&self.rows);
         progress(&format!("\n{text}"));
@@ -177,7 +178,7 @@ impl Rig {
     }
 }
 
-/// What the links of all nodes say went wrong so far, by class.
+/// The failures of all nodes so far, by class.
 fn failures<S: Node>(fleet: &Fleet<S>) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for engine in &fleet.engines {
@@ -188,7 +189,7 @@ fn failures<S: Node>(fleet: &Fleet<S>) -> BTreeMap<String, u64> {
     sums
 }
 
-/// Goes on for a while, and until the store has answered everything for some time; but not for ever. When that was, by the record.
+/// Waits until the store has answered everything for some time, within bounds. Returns when that began.
 fn await_calm(running: &Running) -> u64 {
     rest(AFTER);
     let mut waited = AFTER;
@@ -204,14 +205,14 @@ fn await_calm(running: &Running) -> u64 {
     running.recorder.now()
 }
 
-#[allow(clippy::print_stdout, reason = "whoever waits for minutes wants to see where it is")]
+#[allow(clippy::print_stdout, reason = "a run of minutes shows its progress")]
 fn progress(text: &str) {
     println!("{text}");
 }
 
-/// The rig can fail: three nodes that share nothing admit three times the burst, and are caught.
+/// The rig can fail: three nodes without a shared store admit three times the burst, and the checker sees it.
 #[test]
-fn nodes_that_share_nothing_are_caught() {
+fn nodes_without_a_shared_store_are_caught() {
     let _quiet = alone();
     let runtime = new_runtime();
     let now = tollgate::Clock::precise().now();
@@ -220,18 +221,18 @@ fn nodes_that_share_nothing_are_caught() {
     let running = fleet.ask(&runtime, "apart", Load::of(GENTLE, &EXACT));
     rest(Duration::from_secs(3));
     let seen = running.stop();
-    let judged = judge(&seen, &seen, &Happened::default(), &EXACT);
-    assert!(judged.broken_exact > 5, "{judged:?}");
+    let assessment = assess(&seen, &seen, &FaultSpans::default(), &EXACT);
+    assert!(assessment.broken_exact > 5, "{assessment:?}");
     let shared = Arc::new(engine());
     let fleet = Fleet::of(vec![shared; 3]);
     let running = fleet.ask(&runtime, "together", Load::of(GENTLE, &EXACT));
     rest(Duration::from_millis(1_500));
     let seen = running.stop();
-    let judged = judge(&seen, &seen, &Happened::default(), &EXACT);
-    assert!(judged.broken_exact <= 0 && judged.unexplained == 0, "{judged:?}");
+    let assessment = assess(&seen, &seen, &FaultSpans::default(), &EXACT);
+    assert!(assessment.broken_exact <= 0 && assessment.unexplained == 0, "{assessment:?}");
 }
 
-/// What every commit must survive; and, when told so, everything.
+/// Runs the faults of every commit and, if requested, all of them.
 #[test]
 fn promises_are_kept_under_faults() {
     let _quiet = alone();
@@ -246,8 +247,8 @@ fn promises_are_kept_under_faults() {
         leased::long(&mut rig);
         clustered::long(&mut rig);
         partition::long(&mut rig);
-        watched::long(&mut rig);
-        bare::long(&mut rig);
+        failover::long(&mut rig);
+        standalone::long(&mut rig);
         replies::long(&mut rig);
         evict::long(&mut rig);
         herd::long(&mut rig);

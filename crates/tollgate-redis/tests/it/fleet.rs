@@ -1,7 +1,7 @@
-//! Several nodes under load, each with a store connection of its own, and a record of what their clients saw.
+//! Several nodes under load, each with its own store connection, and a record of what their clients saw.
 //!
-//! Two kinds of keys: hot ones, which are asked for more than their quota allows, so that an over-admission shows; and quiet ones, which
-//! are asked for less than any node's share, so that every denial of one is wrong.
+//! Hot keys are requested more often than their quota allows, so that over-admission shows. Quiet keys are requested
+//! less than any node's share, so that every denial is wrong.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,30 +15,30 @@ use tollgate::{CheckRequest, Clock, Decision, Engine, Quota, Rate, Source, Ticks
 
 use crate::checker::Bucket;
 use crate::faults::DEADLINE;
-use crate::record::{Mode, Recorder, Seen};
+use crate::record::{Mode, RecordedDecision, Recorder};
 use crate::scratch::rest;
 
-/// No decision takes longer than its deadline, twice.
+/// A decision takes at most twice its deadline.
 pub(crate) const LATE: Duration = DEADLINE.saturating_mul(2);
-/// Turns of the runtime that a decision gets beyond that before it is called late: they are the machine's fault, not its own.
-const TURNS: u32 = 32;
+/// Runtime polls that a decision gets beyond that before it counts as late: they are the machine's fault.
+const POLLS: u32 = 32;
 /// How often the load catches up with the clock.
-const BEAT: Duration = Duration::from_millis(2);
-/// How often debts are settled.
+const PACE: Duration = Duration::from_millis(2);
+/// How often deferred charges are reconciled.
 const SETTLE_EVERY: Duration = Duration::from_millis(100);
-/// Decisions under way at once, at most.
-const UNDER_WAY_MAX: u64 = 4_096;
+/// Maximum number of decisions in flight.
+const IN_FLIGHT_MAX: u64 = 4_096;
 
-/// What keys may have, and are asked for.
+/// Quotas and load of the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
-    /// Each hot key may have this: about two thirds of what it is asked for.
+    /// The quota of each hot key: about two thirds of its load.
     pub(crate) hot: Bucket,
-    /// Each quiet key may have this: many times what it is asked for.
+    /// The quota of each quiet key: many times its load.
     pub(crate) quiet: Bucket,
-    /// Units that a hot key is asked for in a second.
-    pub(crate) asked: u64,
-    /// Units of a hot key that one node may hold ahead of time.
+    /// Units requested of a hot key per second.
+    pub(crate) requested: u64,
+    /// Units of a hot key that one node may lease.
     pub(crate) ahead: u64,
 }
 
@@ -46,28 +46,32 @@ const QUIET: Bucket = Bucket { burst: 300, limit: 300, period: 1_000_000 };
 
 /// Every decision asks the store.
 pub(crate) const EXACT: Terms =
-    Terms { hot: Bucket { burst: 20, limit: 20, period: 1_000_000 }, quiet: QUIET, asked: 30, ahead: 0 };
+    Terms { hot: Bucket { burst: 20, limit: 20, period: 1_000_000 }, quiet: QUIET, requested: 30, ahead: 0 };
 /// Hot keys are leased: a tenth of the burst to each node.
-pub(crate) const LEASED: Terms =
-    Terms { hot: Bucket { burst: 180, limit: 180, period: 1_000_000 }, quiet: QUIET, asked: 270, ahead: 18 };
-/// The share of a limit that a node may hold, in millionths, and for how long.
+pub(crate) const LEASED: Terms = Terms {
+    hot: Bucket { burst: 180, limit: 180, period: 1_000_000 },
+    quiet: QUIET,
+    requested: 270,
+    ahead: 18,
+};
+/// The share of a limit that a node may lease, in millionths, and for how long.
 const SHARE: u32 = 100_000;
 pub(crate) const TTL: Ticks = Ticks::from_millis(250);
 
-/// How much is asked.
+/// The load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
-    /// Decisions a second, of all nodes together.
+    /// Decisions per second of all nodes together.
     pub(crate) rate: u64,
     pub(crate) hot: u32,
     pub(crate) quiet: u32,
 }
 
 impl Load {
-    /// One in ten questions is about a quiet key, each of which is asked for ten units a second.
+    /// One in ten requests is for a quiet key; each quiet key gets ten units per second.
     pub(crate) fn of(rate: u64, terms: &Terms) -> Self {
         let keys = |share: u64, each: u64| u32::try_from((rate * share / 10 / each).max(1)).unwrap();
-        Self { rate, hot: keys(9, terms.asked), quiet: keys(1, 10) }
+        Self { rate, hot: keys(9, terms.requested), quiet: keys(1, 10) }
     }
 }
 
@@ -84,7 +88,7 @@ pub(crate) fn policy(terms: &Terms) -> Policy {
     Policy::new(vec![hot, quiet]).unwrap()
 }
 
-/// Where the answer of a decision came from.
+/// The source of a decision.
 pub(crate) fn mode(decision: &Decision) -> Mode {
     let mut modes = decision.limits().map(|status| match status.source {
         Source::Exact | Source::Lease | Source::DenyCache => Mode::Exact,
@@ -92,7 +96,7 @@ pub(crate) fn mode(decision: &Decision) -> Mode {
         Source::Open => Mode::Open,
         Source::Closed | Source::Full | Source::Policy | Source::Penalty => Mode::Closed,
     });
-    modes.next().expect("each question of the rig is about one limit")
+    modes.next().expect("each request of the rig has one limit")
 }
 
 /// The nodes.
@@ -101,7 +105,7 @@ pub(crate) struct Fleet<S> {
     pub(crate) terms: Terms,
     /// Twice the deadline of its decisions.
     pub(crate) late: Duration,
-    /// How far the clock of each node is off, in microseconds.
+    /// The clock error of each node, in microseconds.
     pub(crate) skews: Vec<i64>,
     clock: Clock,
 }
@@ -121,18 +125,18 @@ impl<S: Store + 'static> Fleet<S> {
         self.skews.iter().map(|&skew| NodeClock { clock: self.clock.clone(), skew }).collect()
     }
 
-    /// Asks from now on, in the background, about keys that no other run has.
+    /// Starts a load in the background, on keys of its own.
     pub(crate) fn ask(&self, runtime: &Runtime, run: &str, load: Load) -> Running {
         let _inside = runtime.enter();
         let running = Running {
             recorder: Arc::new(Recorder::start()),
             stopped: Arc::new(AtomicBool::new(false)),
-            under_way: Arc::new(AtomicU64::new(0)),
+            in_flight: Arc::new(AtomicU64::new(0)),
             skipped: Arc::new(AtomicU64::new(0)),
         };
         let nodes = self.engines.len() as u64;
         for ((node, engine), clock) in (0..).zip(&self.engines).zip(self.clocks()) {
-            let asker = Asker {
+            let asker = LoadClient {
                 engine: Arc::clone(engine),
                 clock: clock.clone(),
                 running: running.clone(),
@@ -149,7 +153,7 @@ impl<S: Store + 'static> Fleet<S> {
     }
 }
 
-/// The clock of a node, which may be wrong.
+/// A node's clock, which may be wrong.
 #[derive(Clone)]
 pub(crate) struct NodeClock {
     clock: Clock,
@@ -162,40 +166,40 @@ impl NodeClock {
     }
 }
 
-/// A load that goes on.
+/// A running load.
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
     pub(crate) recorder: Arc<Recorder>,
     stopped: Arc<AtomicBool>,
-    under_way: Arc<AtomicU64>,
+    in_flight: Arc<AtomicU64>,
     pub(crate) skipped: Arc<AtomicU64>,
 }
 
 impl Running {
-    /// Stops asking, waits for the last answers, and tells all that was seen.
-    pub(crate) fn stop(self) -> Vec<Seen> {
+    /// Stops the load, waits for the last answers, and returns the record.
+    pub(crate) fn stop(self) -> Vec<RecordedDecision> {
         self.stopped.store(true, Ordering::Relaxed);
         for _ in 0..500 {
-            if self.under_way.load(Ordering::Acquire) == 0 {
+            if self.in_flight.load(Ordering::Acquire) == 0 {
                 return self.recorder.since(0);
             }
             rest(Duration::from_millis(20));
         }
-        panic!("{} decisions were never answered", self.under_way.load(Ordering::Acquire));
+        panic!("{} decisions were never answered", self.in_flight.load(Ordering::Acquire));
     }
 }
 
-/// Tells the store now and then what its node admitted without it, as a server does.
+/// Reconciles the node's deferred charges periodically, as a server does.
 async fn settle<S: Store + 'static>(engine: Arc<Engine<S>>, clock: NodeClock, running: Running) {
     while !running.stopped.load(Ordering::Relaxed) {
         tokio::time::sleep(SETTLE_EVERY).await;
-        // What cannot be told now is told the next time.
+        // A failed attempt is repeated the next time.
         let _ = engine.settle_debts(clock.now()).await;
     }
 }
 
 /// The clients of one node.
-struct Asker<S> {
+struct LoadClient<S> {
     engine: Arc<Engine<S>>,
     clock: NodeClock,
     running: Running,
@@ -206,29 +210,29 @@ struct Asker<S> {
     late: Duration,
 }
 
-impl<S: Store + 'static> Asker<S> {
-    /// Asks at its share of the rate, whatever the answers do.
+impl<S: Store + 'static> LoadClient<S> {
+    /// Sends requests at its share of the rate, whatever the answers.
     async fn run(self) {
-        let (start, mut asked) = (Instant::now(), 0);
-        let mut beat = tokio::time::interval(BEAT);
+        let (start, mut sent) = (Instant::now(), 0);
+        let mut beat = tokio::time::interval(PACE);
         while !self.running.stopped.load(Ordering::Relaxed) {
             beat.tick().await;
             let micros = u64::try_from(start.elapsed().as_micros()).unwrap();
             let due = micros * self.load.rate / self.nodes / 1_000_000;
-            while asked < due {
-                asked += 1;
-                if self.running.under_way.load(Ordering::Relaxed) >= UNDER_WAY_MAX {
+            while sent < due {
+                sent += 1;
+                if self.running.in_flight.load(Ordering::Relaxed) >= IN_FLIGHT_MAX {
                     self.running.skipped.fetch_add(1, Ordering::Relaxed);
                     continue;
                 }
-                self.running.under_way.fetch_add(1, Ordering::Relaxed);
-                tokio::spawn(self.question(asked));
+                self.running.in_flight.fetch_add(1, Ordering::Relaxed);
+                tokio::spawn(self.request(sent));
             }
         }
     }
 
-    /// One question. Nodes ask about the same keys, each in its own order.
-    fn question(&self, number: u64) -> impl Future<Output = ()> + Send + use<S> {
+    /// One request. Nodes use the same keys, each in its own order.
+    fn request(&self, number: u64) -> impl Future<Output = ()> + Send + use<S> {
         let (engine, clock) = (Arc::clone(&self.engine), self.clock.clone());
         let (running, node, late) = (self.running.clone(), self.node, self.late);
         let quiet = number.is_multiple_of(10);
@@ -241,7 +245,7 @@ impl<S: Store + 'static> Asker<S> {
             let request = CheckRequest::new().with(kind, &name).unwrap();
             let sent = running.recorder.now();
             let (decision, late) = watched(engine.check(&request, clock.now()), late).await;
-            running.recorder.add(Seen {
+            running.recorder.add(RecordedDecision {
                 key: if quiet { key | QUIET_BIT } else { key },
                 cost: 1,
                 sent,
@@ -251,7 +255,7 @@ impl<S: Store + 'static> Asker<S> {
                 node,
                 late,
             });
-            running.under_way.fetch_sub(1, Ordering::Release);
+            running.in_flight.fetch_sub(1, Ordering::Release);
         }
     }
 }
@@ -259,14 +263,14 @@ impl<S: Store + 'static> Asker<S> {
 /// Marks the quiet keys in a record.
 pub(crate) const QUIET_BIT: u32 = 1 << 31;
 
-/// Waits for a decision, and tells whether it was late. A machine that gives the runtime no time does not make it so: the decision is
-/// looked at first, and has some turns to finish what it was about to.
-async fn watched<T>(decision: impl Future<Output = T>, patience: Duration) -> (T, bool) {
-    let limit = Instant::now() + patience;
+/// Waits for a decision and returns whether it was late. The decision is polled first and gets some more polls, so that
+/// a stalled machine does not make it late.
+async fn watched<T>(decision: impl Future<Output = T>, timeout: Duration) -> (T, bool) {
+    let limit = Instant::now() + timeout;
     let mut decision = std::pin::pin!(decision);
     let late = async {
         tokio::time::sleep_until(limit).await;
-        for _ in 0..TURNS {
+        for _ in 0..POLLS {
             tokio::task::yield_now().await;
         }
     };

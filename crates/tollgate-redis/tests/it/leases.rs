@@ -1,4 +1,5 @@
-//! Nodes that draw ahead of time from counters in a real store: together they admit what the counter gives, and nearly all of it.
+//! Nodes that lease from counters in a real store: together they admit at most what the counter holds, and nearly all
+//! of it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,7 +27,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    /// So many nodes with the same limit, which tend their leases.
+    /// Nodes with the same limit, which maintain their leases.
     fn new(url: &str, count: usize, quota: &Quota) -> Self {
         let runtime = new_runtime();
         let clock = Clock::precise();
@@ -47,13 +48,13 @@ impl Fleet {
         fleet
     }
 
-    /// Whether it passes, and whether the store had a part in that.
+    /// Whether the request is admitted, and whether the store was asked.
     fn ask(&self, node: &Node, key: &str) -> (bool, bool) {
         self.runtime.block_on(ask(node, key, &self.clock))
     }
 
-    /// All nodes ask for a while, each with several requests under way; how many passed, and how many asked the store.
-    fn crowd(&self, key: &str, time: Duration) -> (u64, u64, u64) {
+    /// All nodes send concurrent requests for a while. Returns how many were admitted and how many asked the store.
+    fn send_load(&self, key: &str, time: Duration) -> (u64, u64, u64) {
         let end = tokio::time::Instant::now() + time;
         let (passed, asked) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let calls = || self.nodes.iter().map(|node| node.store().store().report().calls).sum::<u64>();
@@ -98,9 +99,9 @@ fn node(url: &str, quota: &Quota) -> Node {
     Engine::with_store(policy, LeasedStore::new(store, 10_000), secret())
 }
 
-/// Nothing comes back while the test runs: exactly so many pass, whoever asks, though most do not ask the store.
+/// Without a refill exactly the capacity is admitted, although most requests do not ask the store.
 #[test]
-fn a_fleet_admits_exactly_what_there_is() {
+fn fleet_admits_exactly_the_capacity() {
     let _quiet = among_others();
     let server = Server::redis();
     let quotas = [
@@ -114,9 +115,9 @@ fn a_fleet_admits_exactly_what_there_is() {
         let fleet = Fleet::new(&server.url(), 3, quota);
         let mut passed = 0;
         let mut seen = (0, 0);
-        // Until nobody passes any more, with pauses in which what is held goes back.
+        // Until no request is admitted any more, with pauses in which leases are returned.
         for _ in 0..40 {
-            let (more, asked, calls) = fleet.crowd("k", Duration::from_millis(400));
+            let (more, asked, calls) = fleet.send_load("k", Duration::from_millis(400));
             passed += more;
             seen = (seen.0 + asked, seen.1 + calls);
             until("what is held goes back", || (fleet.held() == 0).then_some(()));
@@ -129,18 +130,18 @@ fn a_fleet_admits_exactly_what_there_is() {
     }
 }
 
-/// A fleet that always asks for more than there is gets all of it, and no more; most of its requests are answered without the store.
+/// An overloaded fleet uses the whole quota and no more, mostly without asking the store.
 #[test]
-fn a_busy_fleet_gets_nearly_all() {
+fn busy_fleet_uses_nearly_the_whole_quota() {
     let _quiet = among_others();
     let cluster = Cluster::calm(Program::Redis);
     let quota = Quota::token_bucket(Rate::per_second(1_000).burst(500)).unwrap();
     let fleet = Fleet::new(&cluster.url(), 3, &quota);
-    fleet.crowd("k", Duration::from_millis(1_000));
+    fleet.send_load("k", Duration::from_millis(1_000));
     let began = tokio::time::Instant::now();
-    let (passed, asked, calls) = fleet.crowd("k", Duration::from_secs(3));
+    let (passed, asked, calls) = fleet.send_load("k", Duration::from_secs(3));
     let seconds = began.elapsed().as_secs_f64();
-    // Whatever was there at the beginning, and what came since.
+    // The initial burst, and what was refilled since.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few thousand")]
     let most = (seconds * 1_000.0).ceil() as u64 + 500;
     assert!(passed <= most, "{passed} of {most}");
@@ -148,9 +149,9 @@ fn a_busy_fleet_gets_nearly_all() {
     assert!(calls * 2 < asked, "{calls} calls for {asked} requests");
 }
 
-/// Units of a window that has ended are not given to the next one.
+/// Units of an ended window are not returned to the next one.
 #[test]
-fn no_window_gets_back_what_another_lent() {
+fn units_do_not_return_to_another_window() {
     let _quiet = among_others();
     let server = Server::redis();
     let quota = Quota::fixed_window(Rate::per_second(200), Align::Epoch).unwrap();
@@ -173,14 +174,14 @@ fn no_window_gets_back_what_another_lent() {
     assert!(windows.values().filter(|&&passed| passed >= 150).count() >= 2, "{windows:?}");
 }
 
-/// A node that is asked to go gives everything back at once.
+/// A node that shuts down returns its leases.
 #[test]
-fn a_node_that_goes_gives_back() {
+fn leaving_node_returns_its_leases() {
     let _quiet = among_others();
     let server = Server::redis();
     let quota = Quota::token_bucket(Rate::per_day(50).burst(4_000)).unwrap();
     let fleet = Fleet::new(&server.url(), 1, &quota);
-    let (passed, ..) = fleet.crowd("k", Duration::from_millis(500));
+    let (passed, ..) = fleet.send_load("k", Duration::from_millis(500));
     fleet.runtime.block_on(fleet.nodes[0].store().close(fleet.clock.now()));
     assert_eq!(fleet.held(), 0);
     let request = CheckRequest::new().with("key", "k").unwrap();
@@ -189,28 +190,28 @@ fn a_node_that_goes_gives_back() {
     assert!(fleet.nodes[0].store().report().returned > 0);
 }
 
-/// A node before the store and a node before counters in memory, told the same time and asked the same, answer the same, draw the same
-/// and give back the same, whatever the limits.
+/// A node on the store and a node on memory, with the same injected time and requests, give the same answers, acquire
+/// the same leases and return the same units.
 #[test]
-fn the_store_lends_as_memory_does() {
+fn store_lends_as_memory_does() {
     let _quiet = among_others();
     let server = Server::redis();
     lends_as_memory_does(&server.url(), 20_000, |report| report);
 }
 
-/// The same on a cluster, where the counters of a request lie in several slots.
+/// The same on a cluster, where the counters of a request are in several slots.
 #[test]
-fn a_cluster_lends_as_memory_does() {
+fn cluster_lends_as_memory_does() {
     let _quiet = among_others();
     let cluster = Cluster::calm(Program::Redis);
-    // A request that one slot denied took its charge back of the others, and a counter of which nothing is used any more is no key: units
-    // of a window before then go back to nobody, and the store says that they did.
-    let told = |report: LeaseReport| LeaseReport {
+    // A request that one slot denied was refunded in the others. An unused counter has no key, so units returned for an
+    // earlier window are dropped, and the store reports success.
+    let comparable = |report: LeaseReport| LeaseReport {
         returned: report.returned + report.stranded,
         stranded: 0,
         ..report
     };
-    lends_as_memory_does(&cluster.url(), 20_000, told);
+    lends_as_memory_does(&cluster.url(), 20_000, comparable);
 }
 
 fn lends_as_memory_does(url: &str, steps: u64, told_of: impl Fn(LeaseReport) -> LeaseReport) {
@@ -241,7 +242,7 @@ fn lends_as_memory_does(url: &str, steps: u64, told_of: impl Fn(LeaseReport) -> 
     };
     let mut now = start;
     for step in 0..steps {
-        // Now and then one key of each limit is asked for several times what there is.
+        // Now and then one key of each limit gets several times its capacity.
         let is_busy = step / 2_000 % 2 == 1;
         let gap = if is_busy { 800 } else { 4_000 };
         now = now + Ticks::from_micros(if random(400) == 0 { random(2_000_000) } else { random(gap) });
@@ -252,11 +253,11 @@ fn lends_as_memory_does(url: &str, steps: u64, told_of: impl Fn(LeaseReport) -> 
         let request = request.with("key", key.as_str()).unwrap().cost(cost).unwrap();
         let (one, other) =
             runtime.block_on(async { (real.check(&request, now).await, model.check(&request, now).await) });
-        let told = |decision: &tollgate::Decision| {
+        let summary = |decision: &tollgate::Decision| {
             let each = decision.limits().map(|status| (status.outcome, status.source));
             each.collect::<Vec<_>>()
         };
-        assert_eq!(told(&one), told(&other), "step {step}: {request:?} at {now:?}");
+        assert_eq!(summary(&one), summary(&other), "step {step}: {request:?} at {now:?}");
         if random(10) == 0 {
             runtime.block_on(async {
                 real.store().maintain(now).await;
@@ -267,7 +268,7 @@ fn lends_as_memory_does(url: &str, steps: u64, told_of: impl Fn(LeaseReport) -> 
             told_of(real.store().report()),
             told_of(model.store().report()),
             "step {step}: {request:?} at {now:?}, {:?}",
-            told(&one)
+            summary(&one)
         );
     }
     let report = real.store().report();
@@ -277,7 +278,7 @@ fn lends_as_memory_does(url: &str, steps: u64, told_of: impl Fn(LeaseReport) -> 
     );
 }
 
-/// Limits that requests of a kind meet alone, and such as meet all of them.
+/// Limits that some requests meet alone and others meet together.
 fn all(quotas: &[Quota]) -> Policy {
     let each = (0..).zip(quotas).map(|(number, quota): (u32, &Quota)| {
         let own = number.to_string();

@@ -1,4 +1,5 @@
-//! The store on real servers: Redis and Valkey, alone, in a cluster, behind Sentinel and inside TLS; in good and in bad times.
+//! The store on real servers: Redis and Valkey, standalone, in a cluster, behind Sentinel and with TLS, with and
+//! without faults.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,14 +17,14 @@ mod faults;
 mod fleet;
 mod kept;
 mod leases;
-mod live;
+mod policy_change;
 mod processes;
 mod proxy;
 mod record;
+mod rig;
 mod scratch;
 mod sentinel;
 mod server;
 mod slots;
-mod starters;
 mod store;
-mod ways;
+mod topologies;

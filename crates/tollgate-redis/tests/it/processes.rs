@@ -1,5 +1,5 @@
-//! Eight processes and one key: what they admit together is the bound, to the unit. Beside it, the limiter that everybody writes first,
-//! which reads and then writes, admits more: the test can tell.
+//! Eight processes and one key: together they admit exactly the bound. A naive limiter that reads and then writes
+//! admits more, which shows that the test can detect it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -22,15 +22,15 @@ use crate::server::Server;
 use crate::store::{Shared, connect, new_runtime, secret};
 
 const PROCESSES: u64 = 8;
-/// Questions of each process, and how many of them are under way at once.
+/// Requests of each process, and how many of them are concurrent.
 const ASKS: u64 = 1_250;
-const AT_ONCE: u64 = 16;
-/// Units that the key has; none comes back while the test runs.
+const CONCURRENCY: u64 = 16;
+/// Units of the key, without a refill during the test.
 const BOUND: u64 = 1_000;
-/// What tells a child its part.
+/// The environment variable with a child's task.
 const PART: &str = "TOLLGATE_TEST_PART";
 const WHERE: &str = "TOLLGATE_TEST_URL";
-/// The name of the test, by which a child finds it.
+/// The name of the test, which the child runs.
 const TEST: &str = "processes::eight_processes_admit_exactly_the_bound";
 
 /// Every algorithm, with a bound that lasts for days.
@@ -52,7 +52,7 @@ fn quota(algorithm: &str) -> Quota {
 const ALGORITHMS: [&str; 7] =
     ["token-bucket", "gcra", "fixed-window", "sliding-window", "sliding-log", "leaky-bucket", "concurrency"];
 
-/// A child that waits for the word to begin.
+/// A child that waits for the signal to begin.
 struct Worker {
     child: Child,
     says: BufReader<ChildStdout>,
@@ -71,7 +71,7 @@ impl Worker {
         worker
     }
 
-    /// What follows a word that it says.
+    /// The text after a marker in its output.
     fn hear(&mut self, word: &str) -> String {
         let mut line = String::new();
         loop {
@@ -96,7 +96,7 @@ impl Drop for Worker {
     }
 }
 
-/// Admitted by all processes together, and how many decisions the store did not make.
+/// Units admitted by all processes, and decisions that the store did not make.
 fn together(part: &str, url: &str) -> (u64, u64) {
     let mut workers: Vec<Worker> = (0..PROCESSES).map(|_| Worker::start(part, url)).collect();
     for worker in &mut workers {
@@ -112,7 +112,7 @@ fn together(part: &str, url: &str) -> (u64, u64) {
     sum
 }
 
-/// Exactly the bound, for every algorithm; and the naive limiter admits more, as often as it is tried.
+/// All algorithms admit exactly the bound, and the naive limiter admits more.
 #[test]
 fn eight_processes_admit_exactly_the_bound() {
     if let Ok(part) = std::env::var(PART) {
@@ -149,7 +149,7 @@ fn child(part: &str, url: &str) {
     say(&format!("admitted {admitted} {without}"));
 }
 
-/// Reads the counter, thinks, and writes it.
+/// Reads the counter, pauses, and writes it.
 fn naive(connection: &mut redis::Connection) -> bool {
     let used: Option<u64> = redis::cmd("GET").arg("naive").query(connection).unwrap();
     let used = used.unwrap_or_default();
@@ -164,7 +164,7 @@ async fn ask(engine: Arc<Engine<Shared>>, key: String) -> (u64, u64) {
     let (admitted, without) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let left = Arc::new(AtomicU64::new(ASKS));
     let clock = Clock::precise();
-    let tasks: Vec<_> = (0..AT_ONCE)
+    let tasks: Vec<_> = (0..CONCURRENCY)
         .map(|_| {
             let (engine, clock, key) = (Arc::clone(&engine), clock.clone(), key.clone());
             let (admitted, without, left) = (Arc::clone(&admitted), Arc::clone(&without), Arc::clone(&left));

@@ -1,4 +1,4 @@
-//! A bad network in a small box: a TCP proxy on the loopback that delays, swallows, cuts or refuses on command, and counts what it did.
+//! A TCP proxy on loopback that delays, drops, cuts or refuses on command, and counts what it did.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -16,28 +16,28 @@ use crate::scratch::free_port;
 
 /// Bytes that one read takes.
 const CHUNK_BYTES: usize = 16 << 10;
-/// Chunks that may be under way in one direction of one connection.
+/// Chunks in flight in one direction of one connection.
 const CHUNKS_MAX: usize = 1_024;
 
-/// How the network is.
+/// The state of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Weather {
+pub(crate) enum Network {
     Fair,
     /// Every byte arrives this much later, in either direction.
     Slow(Duration),
-    /// Connections stay, new ones too; nothing arrives any more and nobody is told.
+    /// Connections stay open, also new ones, but nothing arrives.
     HalfOpen,
-    /// The same, for those that call from this address.
+    /// The same, for clients from this address.
     HalfOpenFor(Ipv4Addr),
-    /// A connection ends, in both directions, once its answers had this many bytes more.
+    /// A connection closes after this many more bytes of replies.
     CutAfter(u64),
-    /// Nobody listens, and connections are gone.
+    /// Connections are refused, and existing ones closed.
     Refuse,
 }
 
-/// What the proxy did.
+/// Counts of what the proxy did.
 #[derive(Debug, Default)]
-pub(crate) struct Deeds {
+pub(crate) struct ProxyCounts {
     pub(crate) connections: AtomicU64,
     pub(crate) delayed: AtomicU64,
     pub(crate) swallowed_bytes: AtomicU64,
@@ -47,42 +47,42 @@ pub(crate) struct Deeds {
 #[derive(Debug)]
 pub(crate) struct Proxy {
     pub(crate) port: u16,
-    pub(crate) deeds: Arc<Deeds>,
-    weather: watch::Sender<Weather>,
-    /// Its tasks end with it.
+    pub(crate) counts: Arc<ProxyCounts>,
+    network: watch::Sender<Network>,
+    /// Its tasks are aborted with it.
     _runtime: Runtime,
 }
 
 #[derive(Clone)]
 struct Box {
     to: u16,
-    /// Where the caller of a connection is.
+    /// The client address of a connection.
     caller: IpAddr,
-    deeds: Arc<Deeds>,
-    weather: watch::Receiver<Weather>,
+    counts: Arc<ProxyCounts>,
+    network: watch::Receiver<Network>,
 }
 
 impl Proxy {
-    /// Stands before a port, in fair weather.
+    /// Starts a proxy to a port, without faults.
     pub(crate) fn before(to: u16) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let (weather, receiver) = watch::channel(Weather::Fair);
-        let (port, deeds) = (free_port(), Arc::new(Deeds::default()));
+        let (network, receiver) = watch::channel(Network::Fair);
+        let (port, counts) = (free_port(), Arc::new(ProxyCounts::default()));
         let caller = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-        let inside = Box { to, caller, deeds: Arc::clone(&deeds), weather: receiver };
+        let inside = Box { to, caller, counts: Arc::clone(&counts), network: receiver };
         let listener = runtime.block_on(listen(port));
         runtime.spawn(inside.accept(port, listener));
-        Self { port, deeds, weather, _runtime: runtime }
+        Self { port, counts, network, _runtime: runtime }
     }
 
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// From now on the network is like this.
-    pub(crate) fn set(&self, weather: Weather) {
-        self.weather.send_replace(weather);
+    /// Sets the state of the network.
+    pub(crate) fn set(&self, network: Network) {
+        self.network.send_replace(network);
     }
 }
 
@@ -91,11 +91,11 @@ async fn listen(port: u16) -> TcpListener {
 }
 
 impl Box {
-    /// Whether nothing of this connection arrives.
-    fn swallows(&self, weather: Weather) -> bool {
-        match weather {
-            Weather::HalfOpen => true,
-            Weather::HalfOpenFor(caller) => IpAddr::V4(caller) == self.caller,
+    /// Whether this connection's data is dropped.
+    fn swallows(&self, network: Network) -> bool {
+        match network {
+            Network::HalfOpen => true,
+            Network::HalfOpenFor(caller) => IpAddr::V4(caller) == self.caller,
             _ => false,
         }
     }
@@ -103,7 +103,7 @@ impl Box {
     async fn accept(mut self, port: u16, listener: TcpListener) {
         let mut listening = Some(listener);
         loop {
-            if *self.weather.borrow_and_update() == Weather::Refuse {
+            if *self.network.borrow_and_update() == Network::Refuse {
                 listening = None;
             } else if listening.is_none() {
                 listening = Some(listen(port).await);
@@ -115,16 +115,16 @@ impl Box {
                 }
             };
             tokio::select! {
-                changed = self.weather.changed() => if changed.is_err() { return },
+                changed = self.network.changed() => if changed.is_err() { return },
                 Ok((stream, caller)) = incoming => {
-                    self.deeds.connections.fetch_add(1, Ordering::Relaxed);
+                    self.counts.connections.fetch_add(1, Ordering::Relaxed);
                     tokio::spawn(Self { caller: caller.ip(), ..self.clone() }.carry(stream));
                 }
             }
         }
     }
 
-    /// One connection, until either side or the weather ends it.
+    /// Serves one connection until either side or the network ends it.
     async fn carry(self, client: TcpStream) {
         let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, self.to)).await else { return };
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
@@ -137,19 +137,19 @@ impl Box {
         }
     }
 
-    /// Returns when the weather ends a connection as it changes.
+    /// Returns when a change of the network closes the connection.
     async fn storm(&self) {
-        let mut weather = self.weather.clone();
+        let mut network = self.network.clone();
         let mut swallowing = false;
         loop {
-            match *weather.borrow_and_update() {
-                Weather::Refuse => return,
-                weather if self.swallows(weather) => swallowing = true,
-                // A stream with a hole in it cannot be mended.
+            match *network.borrow_and_update() {
+                Network::Refuse => return,
+                network if self.swallows(network) => swallowing = true,
+                // A stream with missing bytes cannot be resumed.
                 _ if swallowing => return,
                 _ => {}
             }
-            if weather.changed().await.is_err() {
+            if network.changed().await.is_err() {
                 return;
             }
         }
@@ -172,28 +172,28 @@ impl Box {
                 let Ok(length @ 1..) = from.read(&mut bytes).await else { return };
                 bytes.truncate(length);
                 let mut at = Instant::now();
-                let weather = *self.weather.borrow();
-                match weather {
-                    _ if self.swallows(weather) => {
-                        self.deeds.swallowed_bytes.fetch_add(length as u64, Ordering::Relaxed);
+                let network = *self.network.borrow();
+                match network {
+                    _ if self.swallows(network) => {
+                        self.counts.swallowed_bytes.fetch_add(length as u64, Ordering::Relaxed);
                         continue;
                     }
-                    Weather::Fair | Weather::Refuse | Weather::HalfOpen | Weather::HalfOpenFor(_) => {
+                    Network::Fair | Network::Refuse | Network::HalfOpen | Network::HalfOpenFor(_) => {
                         left = None
                     }
-                    Weather::Slow(by) => {
-                        self.deeds.delayed.fetch_add(1, Ordering::Relaxed);
+                    Network::Slow(by) => {
+                        self.counts.delayed.fetch_add(1, Ordering::Relaxed);
                         at += by;
                     }
-                    Weather::CutAfter(bytes_left) if answers => {
+                    Network::CutAfter(bytes_left) if answers => {
                         let rest = left.unwrap_or(bytes_left);
                         if length as u64 > rest {
-                            self.deeds.cut.fetch_add(1, Ordering::Relaxed);
+                            self.counts.cut.fetch_add(1, Ordering::Relaxed);
                             return;
                         }
                         left = Some(rest - length as u64);
                     }
-                    Weather::CutAfter(_) => {}
+                    Network::CutAfter(_) => {}
                 }
                 if chunks.send((at, bytes)).await.is_err() {
                     return;

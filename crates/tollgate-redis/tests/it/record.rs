@@ -1,19 +1,19 @@
-//! What clients saw, written down: each question with the interval of one monotonic clock in which it was decided, and the faults beside.
+//! What clients saw: each request with the interval of a monotonic clock in which it was decided, and the faults.
 
 use std::sync::{Mutex, PoisonError};
 
 use tokio::time::Instant;
 
-/// Who answered.
+/// What made the decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Mode {
     /// The counter in the store.
     Exact,
     /// The node's own bucket.
     Local,
-    /// Nobody, and the limit lets pass.
+    /// The fallback of a limit that allows without the store.
     Open,
-    /// Nobody, and the limit lets nobody pass.
+    /// The fallback of a limit that denies without the store.
     Closed,
 }
 
@@ -31,7 +31,7 @@ impl Mode {
 
 /// One decision, as its client saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct RecordedDecision {
     pub(crate) key: u32,
     pub(crate) cost: u64,
     /// Microseconds since the record began, rounded down.
@@ -41,11 +41,11 @@ pub(crate) struct Seen {
     pub(crate) admitted: bool,
     pub(crate) mode: Mode,
     pub(crate) node: u8,
-    /// Still without an answer long after its deadline, although the runtime gave it its turns.
+    /// Still unanswered long after its deadline, although the runtime polled it.
     pub(crate) late: bool,
 }
 
-impl Seen {
+impl RecordedDecision {
     /// How long the client waited.
     pub(crate) fn took(&self) -> u64 {
         self.replied - self.sent
@@ -56,7 +56,7 @@ impl Seen {
 #[derive(Debug)]
 pub(crate) struct Recorder {
     start: Instant,
-    seen: Mutex<Vec<Seen>>,
+    seen: Mutex<Vec<RecordedDecision>>,
 }
 
 impl Recorder {
@@ -69,22 +69,22 @@ impl Recorder {
         u64::try_from(self.start.elapsed().as_micros()).unwrap()
     }
 
-    /// When a microsecond of the record is.
+    /// The instant of a microsecond of the record.
     pub(crate) fn instant(&self, micros: u64) -> Instant {
         self.start + std::time::Duration::from_micros(micros)
     }
 
-    pub(crate) fn add(&self, seen: Seen) {
+    pub(crate) fn add(&self, seen: RecordedDecision) {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
     }
 
-    /// How many decisions were written down so far.
+    /// The number of decisions so far.
     pub(crate) fn len(&self) -> usize {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     /// The decisions so far, from `first` on.
-    pub(crate) fn since(&self, first: usize) -> Vec<Seen> {
+    pub(crate) fn since(&self, first: usize) -> Vec<RecordedDecision> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)[first..].to_vec()
     }
 }

@@ -1,4 +1,4 @@
-//! What every test here needs: a directory of its own, free ports, patience, and quiet for those that measure.
+//! Shared by all tests here: directories, free ports, waiting, and exclusive runs for tests that measure.
 
 use std::sync::{Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -6,22 +6,22 @@ pub(crate) use tollgate_testkit::{Scratch, free_port, rest, until};
 
 static QUIET: RwLock<()> = RwLock::new(());
 
-/// Tests that run now, and who waits for one of them to end. Clusters share the processors with the servers that they ask: of these
-/// tests no more run at once than there are processors, however many threads the tests have.
+/// Limits how many tests run concurrently. Clusters share the processors with their servers, so no more tests run than
+/// there are processors, however many test threads there are.
 static RUNNING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 
 /// Held by tests that may run beside others.
-pub(crate) struct AmongOthers(#[expect(dead_code, reason = "held, not read")] RwLockReadGuard<'static, ()>);
+pub(crate) struct SharedRun(#[expect(dead_code, reason = "held, not read")] RwLockReadGuard<'static, ()>);
 
-pub(crate) fn among_others() -> AmongOthers {
+pub(crate) fn among_others() -> SharedRun {
     let most = std::thread::available_parallelism().map_or(1, usize::from);
     let running = RUNNING.0.lock().unwrap_or_else(PoisonError::into_inner);
     let running = RUNNING.1.wait_while(running, |running| *running >= most);
     *running.unwrap_or_else(PoisonError::into_inner) += 1;
-    AmongOthers(QUIET.read().unwrap_or_else(PoisonError::into_inner))
+    SharedRun(QUIET.read().unwrap_or_else(PoisonError::into_inner))
 }
 
-impl Drop for AmongOthers {
+impl Drop for SharedRun {
     fn drop(&mut self) {
         *RUNNING.0.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         RUNNING.1.notify_one();

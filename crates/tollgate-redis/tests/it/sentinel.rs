@@ -3,26 +3,26 @@
 use crate::scratch::until;
 use crate::server::{Plan, Program, Server};
 
-/// What the sentinels call it.
+/// The service name.
 pub(crate) const SERVICE: &str = "counters";
 
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct SentinelSetup {
     pub(crate) servers: [Server; 2],
     pub(crate) sentinels: Vec<Server>,
 }
 
-impl Watched {
-    /// Starts all five, and returns once the sentinels know each other and the replica.
+impl SentinelSetup {
+    /// Starts all five. Returns once the sentinels know each other and the replica.
     pub(crate) fn start() -> Self {
         Self::with(&Plan::new(Program::Redis))
     }
 
-    /// The same, primary and replica by this plan.
+    /// The same, with this plan for primary and replica.
     pub(crate) fn with(plan: &Plan) -> Self {
         let primary = plan.clone().start();
         let replica = plan.clone().line(format!("replicaof 127.0.0.1 {}", primary.port)).start();
-        until("the replica is in step", || (replica.info("master_link_status")? == "up").then_some(()));
+        until("the replica is in sync", || (replica.info("master_link_status")? == "up").then_some(()));
         let sentinel = || {
             Plan::new(Program::Redis)
                 .sentinel()
@@ -42,7 +42,7 @@ impl Watched {
         Self { servers: [primary, replica], sentinels }
     }
 
-    /// The address that a store is told.
+    /// The URL for a store.
     pub(crate) fn url(&self) -> String {
         let hosts: Vec<String> =
             self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port)).collect();
@@ -51,8 +51,8 @@ impl Watched {
 
     /// The port of the primary, as the sentinels see it.
     pub(crate) fn primary(&self) -> u16 {
-        let asked = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE];
-        let (_, port): (String, u16) = self.sentinels[0].ask(&asked).unwrap();
+        let query = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE];
+        let (_, port): (String, u16) = self.sentinels[0].ask(&query).unwrap();
         port
     }
 }

@@ -1,5 +1,5 @@
-//! One real server, Redis or Valkey, on free ports of the loopback and in a directory of its own. It is ended by its own id when
-//! its owner is dropped, after a panic too; and by the kernel should the test program itself be killed.
+//! One real server, Redis or Valkey, on free loopback ports and in its own directory. It is killed by its process id
+//! when its owner is dropped, also after a panic, and by the kernel if the test program itself is killed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -10,12 +10,12 @@ use tollgate_testkit::pki::Authority;
 
 use crate::scratch::{Scratch, free_port, until};
 
-/// How long the rig itself waits for a server's answer. A server that is stopped gives none.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Somebody else may take a free port first.
+/// How long the rig waits for a server's answer. A stopped server gives none.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Another process may take a free port first.
 const STARTS_MAX: u32 = 5;
 
-/// Whose server it is.
+/// Redis or Valkey.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
     Redis,
@@ -54,20 +54,20 @@ impl Plan {
         Self { program, lines: Vec::new(), tls: false, wrong_clock: false, sentinel: false }
     }
 
-    /// One more line of configuration.
+    /// Adds a line of configuration.
     pub(crate) fn line(mut self, line: impl Into<String>) -> Self {
         self.lines.push(line.into());
         self
     }
 
-    /// Also listens inside TLS, with a certificate of its own authority, and wants one of its clients.
+    /// Also listens with TLS, with a certificate of a test CA, and requires client certificates.
     pub(crate) fn tls(mut self) -> Self {
         self.tls = true;
         self
     }
 
-    /// With a clock that [`Server::step_clock`] moves. Debian's Redis brings an allocator that cannot live with libfaketime, so this
-    /// is for Valkey.
+    /// With a clock that [`Server::step_clock`] moves. The allocator of Debian's Redis does not work with libfaketime,
+    /// so this is for Valkey.
     pub(crate) fn wrong_clock(mut self) -> Self {
         assert_eq!(self.program, Program::Valkey);
         self.wrong_clock = true;
@@ -79,7 +79,7 @@ impl Plan {
         self
     }
 
-    /// Starts it, and returns once it answers.
+    /// Starts the server. Returns once it answers.
     pub(crate) fn start(self) -> Server {
         for attempt in 1.. {
             let mut server = Server {
@@ -100,7 +100,7 @@ impl Plan {
     }
 }
 
-/// A running server, or one that was killed and may run again.
+/// A running server, or one that was killed and may be restarted.
 #[derive(Debug)]
 pub(crate) struct Server {
     plan: Plan,
@@ -111,7 +111,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// A Redis with nothing special.
+    /// A Redis with default settings.
     pub(crate) fn redis() -> Self {
         Plan::new(Program::Redis).start()
     }
@@ -125,7 +125,7 @@ impl Server {
         self.folder.path(name)
     }
 
-    /// The port inside TLS, and the files that a client needs: authority, certificate, key.
+    /// The TLS port, and the files that a client needs: CA, certificate, key.
     pub(crate) fn tls(&self) -> (u16, [String; 3]) {
         let (port, _) = self.tls.as_ref().unwrap();
         (*port, ["authority.pem", "client.pem", "client.key"].map(|name| self.folder.text(name)))
@@ -141,7 +141,7 @@ impl Server {
         ];
         if !self.plan.sentinel {
             lines.extend(["save \"\"".to_owned(), "appendonly no".to_owned()]);
-            // A replica that was away for a moment catches up; a test does not wait for the next look.
+            // A replica that was disconnected resynchronises without waiting for the next check.
             lines.push("repl-diskless-sync-delay 0".to_owned());
             lines.push("enable-debug-command yes".to_owned());
         }
@@ -163,11 +163,11 @@ impl Server {
         self.folder.write("conf", &(lines.join("\n") + "\n"));
     }
 
-    /// Starts the process; what its log says if it does not answer.
+    /// Starts the process. Returns its log if it does not answer.
     fn launch(&mut self) -> Result<(), String> {
         let program = self.plan.program.path();
-        // Should this program be killed, the kernel ends the server too. It does so when the thread that started it ends, so servers are
-        // started by a test's own thread.
+        // If this program is killed, the kernel kills the server. It does so when the starting thread ends, so a test's
+        // own thread starts servers.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL"]).arg(&program).arg(self.folder.path("conf"));
         if self.plan.sentinel {
@@ -191,7 +191,7 @@ impl Server {
         if answers { Ok(()) } else { Err(self.log()) }
     }
 
-    /// What it wrote.
+    /// Its log.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path("log")).unwrap_or_else(|_| {
             format!("{} wrote nothing; is it installed?", self.plan.program.path().display())
@@ -199,12 +199,12 @@ impl Server {
     }
 
     fn connection(&self) -> RedisResult<redis::Connection> {
-        let connection = redis::Client::open(self.url())?.get_connection_with_timeout(PATIENCE)?;
-        connection.set_read_timeout(Some(PATIENCE))?;
+        let connection = redis::Client::open(self.url())?.get_connection_with_timeout(TIMEOUT)?;
+        connection.set_read_timeout(Some(TIMEOUT))?;
         Ok(connection)
     }
 
-    /// One command, its answer, or what went wrong.
+    /// Runs a command; returns its answer or the error.
     pub(crate) fn ask<T: FromRedisValue>(&self, words: &[&str]) -> RedisResult<T> {
         let mut command = redis::Cmd::new();
         for word in words {
@@ -213,13 +213,13 @@ impl Server {
         command.query(&mut self.connection()?)
     }
 
-    /// One command that succeeds.
+    /// Runs a command that must succeed.
     pub(crate) fn tell(&self, words: &[&str]) {
         let answer: RedisResult<Value> = self.ask(words);
         answer.unwrap_or_else(|error| panic!("{words:?} of port {}: {error}", self.port));
     }
 
-    /// A field of INFO, if there is one.
+    /// A field of INFO, if it exists.
     pub(crate) fn info(&self, field: &str) -> Option<String> {
         let text: String = self.ask(&["INFO", "all"]).ok()?;
         let found = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
@@ -236,13 +236,13 @@ impl Server {
         (number("calls"), number("failed_calls"))
     }
 
-    /// How often it answered with an error of this kind, such as NOSCRIPT.
+    /// How often it answered with this error, such as NOSCRIPT.
     pub(crate) fn errors(&self, kind: &str) -> u64 {
         let found = self.info(&format!("errorstat_{kind}"));
         found.map_or(0, |text| text.trim_start_matches("count=").parse().unwrap())
     }
 
-    /// Every key that it keeps, and its time to live in milliseconds; −1 means for ever.
+    /// Every key and its time to live in milliseconds; −1 means no expiry.
     pub(crate) fn lives(&self) -> Vec<(String, i64)> {
         let mut connection = self.connection().unwrap();
         let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
@@ -251,12 +251,12 @@ impl Server {
             let life: i64 = redis::cmd("PTTL").arg(&key).query(&mut connection).unwrap();
             lives.push((key, life));
         }
-        // One that ended between the two questions is no longer kept.
+        // A key that expired between the two commands.
         lives.retain(|(_, life)| *life != -2);
         lives
     }
 
-    /// Moves its clock this far from the true time, and returns once it tells the wrong time.
+    /// Moves its clock by this much. Returns once the server reports the new time.
     pub(crate) fn step_clock(&self, seconds: i64) {
         let draft = self.folder.write("clock.draft", &format!("{seconds:+}s\n"));
         std::fs::rename(draft, self.folder.path("clock")).unwrap();
@@ -267,7 +267,7 @@ impl Server {
         });
     }
 
-    /// The time that it tells, in microseconds.
+    /// The server's time, in microseconds.
     pub(crate) fn time(&self) -> u64 {
         let (seconds, micros): (u64, u64) = self.ask(&["TIME"]).unwrap();
         seconds * 1_000_000 + micros
@@ -278,21 +278,21 @@ impl Server {
         assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
     }
 
-    /// Ends it without a word, and returns when it is gone.
+    /// Kills it, and returns when it is gone.
     pub(crate) fn kill(&mut self) {
         let mut child = self.child.take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
     }
 
-    /// Starts it again where it was.
+    /// Starts it again on the same port.
     pub(crate) fn restart(&mut self) {
         assert!(self.child.is_none());
         self.launch().unwrap_or_else(|log| panic!("the server does not start again: {log}"));
     }
 }
 
-/// The time of the wall, in microseconds.
+/// The wall-clock time, in microseconds.
 #[allow(clippy::disallowed_methods, reason = "what a server's clock is compared with")]
 fn true_time() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();

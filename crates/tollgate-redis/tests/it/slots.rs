@@ -1,4 +1,4 @@
-//! A request whose counters lie in different parts of a cluster: all or nothing, once refunds have settled.
+//! A request whose counters are in several slots of a cluster is all or nothing, once refunds have settled.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::scratch::{among_others, until};
 use crate::server::Program;
 use crate::store::{Shared, connect, new_runtime, secret};
 
-/// Pairs of keys, and denied requests about each.
+/// Pairs of keys, and denied requests for each.
 const PAIRS: usize = 20;
 const DENIED: usize = 25;
-/// What the generous limit has, and the tight one.
+/// The capacities of the wide limit and of the tight one.
 const WIDE: u64 = 1_000;
 const TIGHT: u64 = 3;
 
@@ -32,9 +32,9 @@ fn left(decision: &Decision, name: &str) -> u64 {
     decision.limits().find(|status| status.limit.name() == name).unwrap().outcome.remaining
 }
 
-/// Many requests at once, most denied by the tight limit: the wide one keeps exactly what was admitted.
+/// Many concurrent requests, most denied by the tight limit: the wide one keeps exactly what was admitted.
 #[test]
-fn a_denial_leaves_no_counter_changed() {
+fn denial_leaves_no_counter_changed() {
     let _others = among_others();
     let cluster = Cluster::calm(Program::Redis);
     let runtime = new_runtime();
@@ -70,7 +70,7 @@ fn a_denial_leaves_no_counter_changed() {
             settled.then_some(())
         });
     }
-    // With nobody else about, what the tight limit still has is admitted.
+    // Without concurrent requests, the rest of the tight limit is admitted.
     let all: u64 = admitted.iter().sum();
     assert!(all >= PAIRS as u64, "only {all} requests were admitted");
 }

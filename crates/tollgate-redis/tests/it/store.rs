@@ -11,14 +11,14 @@ use tollgate_redis::{BreakerState, RedisStore, Settings, ShardReport};
 
 use crate::scratch::until;
 
-/// What a fleet hashes its keys with.
+/// The secret that hashes the fleet's keys.
 const WORDS: &[u8] = b"sixteen bytes or more of nothing but test";
 
-/// A user that may do what the store does, and no more.
+/// An ACL user with only the permissions that the store needs.
 pub(crate) const ACL_LINE: &str = "user tollgate on \">s cret\" ~tg:* resetchannels -@all +ping +time +eval +evalsha +set +getex +mget \
     +del +expire +pexpire +hget +hgetall +hset +hsetnx +zadd +zcard +zrem +zremrangebyscore";
 
-/// A store that several engines share, as the suite allows.
+/// A store shared by several engines, as the suite allows.
 #[derive(Clone)]
 pub(crate) struct Shared(pub(crate) Arc<RedisStore>);
 
@@ -64,7 +64,7 @@ impl Store for Shared {
     }
 }
 
-/// What a node of the rig asks: a store, with leases before it or without.
+/// The store of a node of the rig, with or without leases.
 pub(crate) trait Node: Store + 'static {
     fn redis(&self) -> &RedisStore;
 
@@ -99,31 +99,31 @@ pub(crate) fn settings(url: &str) -> Settings {
     Settings::parse(url).unwrap().secret(WORDS).unwrap()
 }
 
-/// The secret of the fleet: its nodes must agree which key is which.
+/// The fleet's secret: its nodes must agree on keys.
 pub(crate) fn secret() -> Secret {
     Secret::of_words(|word| word.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// A store that waits, whatever else the machine does.
+/// A store with a long deadline, for a busy machine.
 pub(crate) fn connect(url: &str) -> Shared {
     ready(settings(url).long_deadline())
 }
 
-/// A store that is told the time.
-pub(crate) fn told(url: &str) -> Shared {
-    told_with(settings(url))
+/// A store with an injected time.
+pub(crate) fn with_injected_time(url: &str) -> Shared {
+    with_injected_time_from(settings(url))
 }
 
-pub(crate) fn told_with(settings: Settings) -> Shared {
+pub(crate) fn with_injected_time_from(settings: Settings) -> Shared {
     ready(settings.long_deadline().injected_time())
 }
 
-/// Connects inside of the current runtime, and returns once every shard can be asked.
+/// Connects on the current runtime. Returns once every shard answers.
 pub(crate) fn ready(settings: Settings) -> Shared {
     Shared(Arc::new(usable(settings)))
 }
 
-/// The same, alone.
+/// The same, without sharing.
 pub(crate) fn usable(settings: Settings) -> RedisStore {
     let _runtime = Handle::current();
     let store = RedisStore::connect(settings).unwrap();

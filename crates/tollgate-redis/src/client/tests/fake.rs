@@ -8,24 +8,24 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
 /// What the fake does with a command.
-pub(crate) enum Does {
+pub(crate) enum Action {
     /// Sends these bytes.
-    Says(String),
+    Reply(String),
     /// Never answers this command, nor any after it.
-    Hangs,
+    Hang,
     /// Closes the connection.
-    Closes,
+    Close,
 }
 
-pub(crate) type Words = Vec<String>;
-type Part = dyn Fn(&Words) -> Does + Send + Sync;
+pub(crate) type Command = Vec<String>;
+type Responder = dyn Fn(&Command) -> Action + Send + Sync;
 
 /// A fake and the commands it received.
 pub(crate) struct Fake {
     pub(crate) port: u16,
-    heard: Arc<Mutex<Vec<Words>>>,
+    received: Arc<Mutex<Vec<Command>>>,
     /// Whether it ignores everything it receives, heartbeats included.
-    is_deaf: Arc<AtomicBool>,
+    is_silent: Arc<AtomicBool>,
     task: AbortHandle,
 }
 
@@ -37,26 +37,26 @@ impl Drop for Fake {
 
 impl Fake {
     /// Starts a fake. The test's function replies to script calls and cluster commands; the fake replies to the others.
-    pub(crate) async fn playing(part: impl Fn(&Words) -> Does + Send + Sync + 'static) -> Self {
+    pub(crate) async fn replying(respond: impl Fn(&Command) -> Action + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let heard: Arc<Mutex<Vec<Words>>> = Arc::default();
-        let (part, log): (Arc<Part>, _) = (Arc::new(part), Arc::clone(&heard));
-        let is_deaf: Arc<AtomicBool> = Arc::default();
-        let deaf = Arc::clone(&is_deaf);
+        let received: Arc<Mutex<Vec<Command>>> = Arc::default();
+        let (respond, log): (Arc<Responder>, _) = (Arc::new(respond), Arc::clone(&received));
+        let is_silent: Arc<AtomicBool> = Arc::default();
+        let is_silent = Arc::clone(&is_silent);
         let task = tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                let deaf = Arc::clone(&deaf);
-                connections.spawn(converse(stream, Arc::clone(&part), Arc::clone(&log), deaf));
+                let is_silent = Arc::clone(&is_silent);
+                connections.spawn(serve(stream, Arc::clone(&respond), Arc::clone(&log), is_silent));
             }
         });
-        Self { port, heard, is_deaf, task: task.abort_handle() }
+        Self { port, received, is_silent, task: task.abort_handle() }
     }
 
     /// Ignores everything from now on, on all connections; or replies again on new ones.
-    pub(crate) fn deafen(&self, is_deaf: bool) {
-        self.is_deaf.store(is_deaf, Ordering::Relaxed);
+    pub(crate) fn set_silent(&self, is_silent: bool) {
+        self.is_silent.store(is_silent, Ordering::Relaxed);
     }
 
     pub(crate) fn url(&self) -> String {
@@ -64,17 +64,17 @@ impl Fake {
     }
 
     /// The received commands with this name.
-    pub(crate) fn heard(&self, first: &str) -> Vec<Words> {
-        let heard = self.heard.lock().unwrap();
-        heard.iter().filter(|words| words[0].eq_ignore_ascii_case(first)).cloned().collect()
+    pub(crate) fn received(&self, first: &str) -> Vec<Command> {
+        let received = self.received.lock().unwrap();
+        received.iter().filter(|words| words[0].eq_ignore_ascii_case(first)).cloned().collect()
     }
 }
 
-async fn converse(
+async fn serve(
     mut stream: TcpStream,
-    part: Arc<Part>,
-    log: Arc<Mutex<Vec<Words>>>,
-    is_deaf: Arc<AtomicBool>,
+    respond: Arc<Responder>,
+    log: Arc<Mutex<Vec<Command>>>,
+    is_silent: Arc<AtomicBool>,
 ) {
     stream.set_nodelay(true).unwrap();
     let mut buffer = Vec::new();
@@ -82,18 +82,18 @@ async fn converse(
         while let Some((words, used)) = parse(&buffer) {
             buffer.drain(..used);
             log.lock().unwrap().push(words.clone());
-            if is_deaf.load(Ordering::Relaxed) {
+            if is_silent.load(Ordering::Relaxed) {
                 std::future::pending::<()>().await;
             }
-            let does = match words[0].to_ascii_uppercase().as_str() {
-                "PING" => Does::Says("+PONG\r\n".to_owned()),
-                "CLIENT" | "ASKING" | "SELECT" => Does::Says("+OK\r\n".to_owned()),
-                _ => part(&words),
+            let action = match words[0].to_ascii_uppercase().as_str() {
+                "PING" => Action::Reply("+PONG\r\n".to_owned()),
+                "CLIENT" | "ASKING" | "SELECT" => Action::Reply("+OK\r\n".to_owned()),
+                _ => respond(&words),
             };
-            match does {
-                Does::Says(text) => stream.write_all(text.as_bytes()).await.unwrap_or_default(),
-                Does::Hangs => std::future::pending().await,
-                Does::Closes => return,
+            match action {
+                Action::Reply(text) => stream.write_all(text.as_bytes()).await.unwrap_or_default(),
+                Action::Hang => std::future::pending().await,
+                Action::Close => return,
             }
         }
         if !matches!(stream.read_buf(&mut buffer).await, Ok(read) if read > 0) {
@@ -103,7 +103,7 @@ async fn converse(
 }
 
 /// Parses one complete command. Returns it and its length in bytes.
-fn parse(bytes: &[u8]) -> Option<(Words, usize)> {
+fn parse(bytes: &[u8]) -> Option<(Command, usize)> {
     let (count, mut at) = line(bytes, 0)?;
     let mut words = Vec::new();
     for _ in 0..count {

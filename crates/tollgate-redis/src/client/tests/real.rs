@@ -21,7 +21,7 @@ async fn requests_are_answered() {
     }
     let report = client.report(1, 0);
     assert_eq!((report.decisions, failures(&client, ReplyClass::NoScript)), (4, 1)); // The first was sent twice.
-    server.tell(&["SCRIPT", "FLUSH"]);
+    server.run(&["SCRIPT", "FLUSH"]);
     assert_eq!(echo(&client, "four").await, echoed("four"));
     assert_eq!(report.latency.iter().sum::<u64>(), report.calls);
 }
@@ -74,7 +74,7 @@ async fn stopped_server_is_detected_without_requests() {
     let server = Server::start();
     let client = connected(&server.url()).await;
     let signal = |name: &str| {
-        let pid = server.tell(&["INFO", "server"]);
+        let pid = server.run(&["INFO", "server"]);
         let pid = pid.lines().find_map(|line| line.strip_prefix("process_id:")).unwrap().trim().to_owned();
         (name.to_owned(), pid)
     };
@@ -98,16 +98,16 @@ async fn full_server_is_probed_with_writes() {
     let client = Client::new(&settings, WRITE, Handle::current());
     until(|| client.report(1, 0).shards[0].is_connected).await;
     assert_eq!(echo(&client, "x").await, echoed("ok"));
-    server.tell(&["CONFIG", "SET", "maxmemory", "1"]);
+    server.run(&["CONFIG", "SET", "maxmemory", "1"]);
     for _ in 0..5 {
         assert_eq!(echo(&client, "x").await.unwrap_err().class, ReplyClass::OutOfMemory);
     }
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     assert_ne!(client.report(1, 0).shards[0].state, BreakerState::Closed);
-    server.tell(&["CONFIG", "SET", "maxmemory", "0"]);
+    server.run(&["CONFIG", "SET", "maxmemory", "0"]);
     until(|| client.report(1, 0).shards[0].state == BreakerState::Closed).await;
     assert_eq!(echo(&client, "x").await, echoed("ok"));
-    assert_ne!(server.tell(&["PTTL", "tg:{@@@@}probe"]), "-1");
+    assert_ne!(server.run(&["PTTL", "tg:{@@@@}probe"]), "-1");
 }
 
 /// An ACL user with the right password and permissions can decide. A wrong password opens the breaker.
@@ -115,8 +115,8 @@ async fn full_server_is_probed_with_writes() {
 async fn acl_users_log_in() {
     let server = Server::start();
     let rules = "ACL SETUSER toll on >word resetkeys ~tg:* -@all +eval +evalsha +set +ping";
-    server.tell(&rules.split(' ').collect::<Vec<_>>());
-    server.tell(&["CONFIG", "SET", "requirepass", "other"]);
+    server.run(&rules.split(' ').collect::<Vec<_>>());
+    server.run(&["CONFIG", "SET", "requirepass", "other"]);
     let client = connected(&server.url().replace("://", "://toll:word@")).await;
     assert_eq!(echo(&client, "x").await, echoed("x"));
     let wrong = client_for(&server.url().replace("://", "://toll:wrong@"));

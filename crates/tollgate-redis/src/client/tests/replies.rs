@@ -3,24 +3,24 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use super::fake::{Does, Fake, Words};
+use super::fake::{Action, Command, Fake};
 use super::*;
 
 /// The reply of the echo script.
-pub(super) fn echo_reply(words: &Words) -> Does {
+pub(super) fn echo_reply(words: &Command) -> Action {
     let keys: usize = words[2].parse().unwrap();
     let bodies = &words[4 + keys..];
     let bodies: String = bodies.iter().map(|body| format!("${}\r\n{body}\r\n", body.len())).collect();
-    Does::Says(format!("*{}\r\n{bodies}", words.len() - 4 - keys))
+    Action::Reply(format!("*{}\r\n{bodies}", words.len() - 4 - keys))
 }
 
-fn error(text: &str) -> Does {
-    Does::Says(format!("-{text}\r\n"))
+fn error(text: &str) -> Action {
+    Action::Reply(format!("-{text}\r\n"))
 }
 
 /// A fake that answers all script calls with this error.
 async fn failing(text: &'static str) -> (Fake, Client) {
-    let fake = Fake::playing(move |words| match words[0].as_str() {
+    let fake = Fake::replying(move |words| match words[0].as_str() {
         "EVALSHA" | "EVAL" => error(text),
         _ => error("ERR unknown command"),
     })
@@ -57,22 +57,22 @@ async fn errors_keep_their_class_and_are_not_resent() {
                 "{text}"
             );
         }
-        assert_eq!(fake.heard("EVALSHA").len(), 8.min(opens_after as usize), "{text}");
+        assert_eq!(fake.received("EVALSHA").len(), 8.min(opens_after as usize), "{text}");
     }
 }
 
 /// A node without the script gets its source in the same request, on the same connection.
 #[tokio::test]
 async fn missing_script_is_loaded() {
-    let fake = Fake::playing(|words| match words[0].as_str() {
+    let fake = Fake::replying(|words| match words[0].as_str() {
         "EVALSHA" => error("NOSCRIPT No matching script."),
         _ => echo_reply(words),
     })
     .await;
     let client = client_for(&fake.url());
     assert_eq!(echo(&client, "one").await, echoed("one"));
-    assert_eq!((fake.heard("EVALSHA").len(), fake.heard("EVAL").len()), (1, 1));
-    assert_eq!(fake.heard("EVAL")[0][1], ECHO);
+    assert_eq!((fake.received("EVALSHA").len(), fake.received("EVAL").len()), (1, 1));
+    assert_eq!(fake.received("EVAL")[0][1], ECHO);
     assert_eq!(failures(&client, ReplyClass::NoScript), 1);
 }
 
@@ -80,7 +80,7 @@ async fn missing_script_is_loaded() {
 /// then requests fail without waiting.
 #[tokio::test]
 async fn hanging_store_costs_the_deadline_then_nothing() {
-    let fake = Fake::playing(|_| Does::Hangs).await;
+    let fake = Fake::replying(|_| Action::Hang).await;
     let client = client_for(&fake.url());
     let began = Instant::now();
     let failure = echo(&client, "x").await.unwrap_err();
@@ -92,7 +92,7 @@ async fn hanging_store_costs_the_deadline_then_nothing() {
     }
     assert!(waits <= 6, "{waits}"); // A caller may give up a moment before its call does.
     let mut bodies: Vec<_> =
-        fake.heard("EVALSHA").iter().map(|words| words.last().unwrap().clone()).collect();
+        fake.received("EVALSHA").iter().map(|words| words.last().unwrap().clone()).collect();
     let sent = bodies.len();
     bodies.dedup();
     assert_eq!(bodies.len(), sent, "{bodies:?}");
@@ -106,11 +106,12 @@ async fn hanging_store_costs_the_deadline_then_nothing() {
 #[tokio::test]
 async fn call_is_not_resent_after_a_disconnect() {
     let calls = AtomicU32::new(0);
-    let fake = Fake::playing(move |words| match (words[0].as_str(), calls.fetch_add(1, Ordering::Relaxed)) {
-        ("EVALSHA", 0) => Does::Closes,
-        _ => echo_reply(words),
-    })
-    .await;
+    let fake =
+        Fake::replying(move |words| match (words[0].as_str(), calls.fetch_add(1, Ordering::Relaxed)) {
+            ("EVALSHA", 0) => Action::Close,
+            _ => echo_reply(words),
+        })
+        .await;
     let client = client_for(&fake.url());
     assert_eq!(
         echo(&client, "x").await.unwrap_err(),
@@ -118,7 +119,7 @@ async fn call_is_not_resent_after_a_disconnect() {
     );
     until(|| client.report(1, 0).connections == 2).await;
     assert_eq!(echo(&client, "y").await, echoed("y"));
-    let bodies: Vec<_> = fake.heard("EVALSHA").iter().map(|words| words.last().unwrap().clone()).collect();
+    let bodies: Vec<_> = fake.received("EVALSHA").iter().map(|words| words.last().unwrap().clone()).collect();
     assert_eq!(bodies, ["x", "y"]);
 }
 
@@ -126,14 +127,14 @@ async fn call_is_not_resent_after_a_disconnect() {
 #[tokio::test]
 async fn malformed_reply_is_not_an_answer() {
     for nonsense in ["*3\r\n:1\r\n:2\r\n:3\r\n", "+OK\r\n", ":1\r\n"] {
-        let fake = Fake::playing(|_| Does::Says(nonsense.to_owned())).await;
+        let fake = Fake::replying(|_| Action::Reply(nonsense.to_owned())).await;
         let client = client_for(&fake.url());
         assert_eq!(
             echo(&client, "x").await.unwrap_err(),
             Failure { class: ReplyClass::Malformed, may_have_run: true }
         );
     }
-    let fake = Fake::playing(|_| Does::Says("?what\r\n".to_owned())).await;
+    let fake = Fake::replying(|_| Action::Reply("?what\r\n".to_owned())).await;
     let client = client_for(&fake.url());
     assert!(echo(&client, "x").await.unwrap_err().may_have_run);
 }
@@ -142,7 +143,7 @@ async fn malformed_reply_is_not_an_answer() {
 #[tokio::test]
 async fn readonly_reply_is_resent_on_a_new_connection() {
     let calls = AtomicU32::new(0);
-    let fake = Fake::playing(move |words| match calls.fetch_add(1, Ordering::Relaxed) {
+    let fake = Fake::replying(move |words| match calls.fetch_add(1, Ordering::Relaxed) {
         0 => error("READONLY You can't write against a read only replica."),
         _ => echo_reply(words),
     })
@@ -160,7 +161,7 @@ async fn readonly_reply_is_resent_on_a_new_connection() {
 /// A key of the wrong type fails only its own request, even in a batch.
 #[tokio::test]
 async fn wrong_type_fails_only_its_own_request() {
-    let fake = Fake::playing(|words| match words.iter().any(|word| word == "spoilt") {
+    let fake = Fake::replying(|words| match words.iter().any(|word| word == "wrong-type") {
         true => error("WRONGTYPE Operation against a key holding the wrong kind of value"),
         false => echo_reply(words),
     })
@@ -170,14 +171,14 @@ async fn wrong_type_fails_only_its_own_request() {
     let asked: Vec<_> = (0..40)
         .map(|number| {
             let (client, body) =
-                (client.clone(), if number == 20 { "spoilt".to_owned() } else { number.to_string() });
+                (client.clone(), if number == 20 { "wrong-type".to_owned() } else { number.to_string() });
             tokio::spawn(async move { (echo(&client, &body).await, body) })
         })
         .collect();
     for one in asked {
         let (answer, body) = one.await.unwrap();
         match body.as_str() {
-            "spoilt" => assert_eq!(answer.unwrap_err().class, ReplyClass::WrongType),
+            "wrong-type" => assert_eq!(answer.unwrap_err().class, ReplyClass::WrongType),
             _ => assert_eq!(answer, echoed(&body)),
         }
     }
@@ -194,13 +195,13 @@ async fn two() -> (Arc<OnceLock<u16>>, impl Fn(u16) -> String) {
 #[tokio::test]
 async fn moved_slots_are_followed() {
     let (other, slots) = two().await;
-    let told = Arc::clone(&other);
-    let first = Fake::playing(move |words| match words[0].as_str() {
-        "CLUSTER" => Does::Says(slots(*told.get().unwrap())),
-        _ => error(&format!("MOVED 1 127.0.0.1:{}", told.get().unwrap())),
+    let target = Arc::clone(&other);
+    let first = Fake::replying(move |words| match words[0].as_str() {
+        "CLUSTER" => Action::Reply(slots(*target.get().unwrap())),
+        _ => error(&format!("MOVED 1 127.0.0.1:{}", target.get().unwrap())),
     })
     .await;
-    let second = Fake::playing(|words| match words[0].as_str() {
+    let second = Fake::replying(|words| match words[0].as_str() {
         "CLUSTER" => error("ERR not now"),
         _ => echo_reply(words),
     })
@@ -210,7 +211,7 @@ async fn moved_slots_are_followed() {
     assert_eq!(echo(&client, "x").await, echoed("x"));
     until(|| client.0.routing.owner(0).is_some_and(|shard| shard.host.port == second.port)).await;
     assert_eq!(echo(&client, "y").await, echoed("y"));
-    assert!(first.heard("EVALSHA").len() <= 1);
+    assert!(first.received("EVALSHA").len() <= 1);
 }
 
 /// ASK is followed with `ASKING` each time, and the slot map stays as it is.
@@ -218,14 +219,14 @@ async fn moved_slots_are_followed() {
 async fn ask_is_followed_with_asking() {
     let (other, slots) = two().await;
     let own = Arc::new(OnceLock::new());
-    let (told, me) = (Arc::clone(&other), Arc::clone(&own));
-    let first = Fake::playing(move |words| match words[0].as_str() {
-        "CLUSTER" => Does::Says(slots(*me.get().unwrap())),
-        _ => error(&format!("ASK 1 127.0.0.1:{}", told.get().unwrap())),
+    let (target, me) = (Arc::clone(&other), Arc::clone(&own));
+    let first = Fake::replying(move |words| match words[0].as_str() {
+        "CLUSTER" => Action::Reply(slots(*me.get().unwrap())),
+        _ => error(&format!("ASK 1 127.0.0.1:{}", target.get().unwrap())),
     })
     .await;
     own.set(first.port).unwrap();
-    let second = Fake::playing(|words| match words[0].as_str() {
+    let second = Fake::replying(|words| match words[0].as_str() {
         "EVALSHA" => error("NOSCRIPT No matching script."),
         _ => echo_reply(words),
     })
@@ -235,8 +236,8 @@ async fn ask_is_followed_with_asking() {
     for body in ["x", "y"] {
         assert_eq!(echo(&client, body).await, echoed(body));
     }
-    assert_eq!(first.heard("EVALSHA").len(), 2);
-    assert_eq!(second.heard("ASKING").len(), 4); // Before the call, and before the resend with the source.
+    assert_eq!(first.received("EVALSHA").len(), 2);
+    assert_eq!(second.received("ASKING").len(), 4); // Before the call, and before the resend with the source.
     assert_eq!(failures(&client, ReplyClass::Ask), 2);
 }
 
@@ -245,27 +246,27 @@ async fn ask_is_followed_with_asking() {
 async fn redirection_loops_end() {
     let (other, slots) = two().await;
     let own = Arc::new(OnceLock::new());
-    let (told, me) = (Arc::clone(&other), Arc::clone(&own));
-    let first = Fake::playing(move |words| match words[0].as_str() {
-        "CLUSTER" => Does::Says(slots(*me.get().unwrap())),
-        _ => error(&format!("MOVED 1 127.0.0.1:{}", told.get().unwrap())),
+    let (target, me) = (Arc::clone(&other), Arc::clone(&own));
+    let first = Fake::replying(move |words| match words[0].as_str() {
+        "CLUSTER" => Action::Reply(slots(*me.get().unwrap())),
+        _ => error(&format!("MOVED 1 127.0.0.1:{}", target.get().unwrap())),
     })
     .await;
     own.set(first.port).unwrap();
     let back = first.port;
-    let second = Fake::playing(move |_| error(&format!("MOVED 1 127.0.0.1:{back}"))).await;
+    let second = Fake::replying(move |_| error(&format!("MOVED 1 127.0.0.1:{back}"))).await;
     other.set(second.port).unwrap();
     let client = client_for(&first.url().replace("redis:", "redis-cluster:"));
     let failure = echo(&client, "x").await.unwrap_err();
     assert_eq!(failure, Failure { class: ReplyClass::Moved, may_have_run: false });
-    assert_eq!(first.heard("EVALSHA").len() + second.heard("EVALSHA").len(), 3);
+    assert_eq!(first.received("EVALSHA").len() + second.received("EVALSHA").len(), 3);
 }
 
 /// TRYAGAIN is resent once, after a pause.
 #[tokio::test]
 async fn try_again_is_resent_once() {
     let calls = AtomicU32::new(0);
-    let fake = Fake::playing(move |words| match calls.fetch_add(1, Ordering::Relaxed) {
+    let fake = Fake::replying(move |words| match calls.fetch_add(1, Ordering::Relaxed) {
         1 => echo_reply(words),
         _ => error("TRYAGAIN Multiple keys request during rehashing of slot"),
     })
@@ -276,7 +277,7 @@ async fn try_again_is_resent_once() {
         echo(&client, "y").await.unwrap_err(),
         Failure { class: ReplyClass::TryAgain, may_have_run: false }
     );
-    assert_eq!(fake.heard("EVALSHA").len(), 4);
+    assert_eq!(fake.received("EVALSHA").len(), 4);
 }
 
 /// A cluster node behind a redis:// URL: the report names the right URL.
@@ -290,7 +291,7 @@ async fn cluster_behind_a_standalone_url_is_reported() {
 /// A refused connection fails requests without waiting for the deadline; the report has the reason.
 #[tokio::test]
 async fn refused_connection_fails_immediately() {
-    let port = Fake::playing(|_| Does::Hangs).await.port; // The fake is dropped at the end of this line.
+    let port = Fake::replying(|_| Action::Hang).await.port; // The fake is dropped at the end of this line.
     let client = client_for(&format!("redis://127.0.0.1:{port}"));
     until(|| client.report(1, 0).connection_failures > 0).await;
     let began = Instant::now();
@@ -307,7 +308,7 @@ async fn refused_connection_fails_immediately() {
 /// Requests above the in-flight limit are shed, and do not count in the breaker.
 #[tokio::test]
 async fn requests_above_the_limit_are_shed() {
-    let fake = Fake::playing(|_| Does::Hangs).await;
+    let fake = Fake::replying(|_| Action::Hang).await;
     let settings = Settings::parse(&fake.url()).unwrap().deadline(DEADLINE).unwrap().in_flight(8).unwrap();
     let client = Client::new(&settings, ECHO, Handle::current());
     until(|| client.report(1, 0).connections == 1).await;
@@ -329,26 +330,26 @@ async fn requests_above_the_limit_are_shed() {
 /// A request whose caller gives up in the queue is never sent.
 #[tokio::test]
 async fn abandoned_requests_are_never_sent() {
-    let fake = Fake::playing(|words| match words.last().unwrap().as_str() {
-        "slow" => Does::Hangs,
+    let fake = Fake::replying(|words| match words.last().unwrap().as_str() {
+        "slow" => Action::Hang,
         _ => echo_reply(words),
     })
     .await;
     let client = client_for(&fake.url());
     until(|| client.report(1, 0).connections == 1).await;
     let mut slow = Vec::new();
-    for rounds in 1..=4 {
+    for flushes in 1..=4 {
         slow.push(tokio::spawn(client.submit(request(0, "slow"), None, soon()).unwrap().answer()));
-        until(|| client.report(1, 0).calls == rounds).await;
+        until(|| client.report(1, 0).calls == flushes).await;
     }
-    let impatient = client.call(request(0, "impatient"), Instant::now() + Duration::from_millis(5)).await;
-    assert_eq!(impatient.unwrap_err(), Failure { class: ReplyClass::Late, may_have_run: false });
+    let hurried = client.call(request(0, "hurried"), Instant::now() + Duration::from_millis(5)).await;
+    assert_eq!(hurried.unwrap_err(), Failure { class: ReplyClass::Late, may_have_run: false });
     drop(client.submit(request(0, "dropped"), None, soon()).unwrap());
     for one in slow {
         assert_eq!(one.await.unwrap().unwrap_err().class, ReplyClass::Timeout);
     }
-    until(|| client.report(1, 0).connections >= 2 || fake.heard("PING").len() > 1).await;
-    let bodies: Vec<_> = fake.heard("EVALSHA").iter().map(|words| words.last().unwrap().clone()).collect();
+    until(|| client.report(1, 0).connections >= 2 || fake.received("PING").len() > 1).await;
+    let bodies: Vec<_> = fake.received("EVALSHA").iter().map(|words| words.last().unwrap().clone()).collect();
     assert!(bodies.iter().all(|body| body == "slow"), "{bodies:?}");
 }
 
@@ -357,10 +358,10 @@ async fn abandoned_requests_are_never_sent() {
 async fn unowned_slot_does_not_count_against_a_node() {
     let own = Arc::new(OnceLock::new());
     let me = Arc::clone(&own);
-    let fake = Fake::playing(move |words| match words[0].as_str() {
+    let fake = Fake::replying(move |words| match words[0].as_str() {
         "CLUSTER" => {
             let port = me.get().unwrap();
-            Does::Says(format!("*1\r\n*3\r\n:0\r\n:99\r\n*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n"))
+            Action::Reply(format!("*1\r\n*3\r\n:0\r\n:99\r\n*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n"))
         }
         _ => echo_reply(words),
     })

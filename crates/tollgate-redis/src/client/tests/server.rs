@@ -62,7 +62,7 @@ impl Server {
     }
 
     /// Runs a command through redis-cli and returns what it printed.
-    pub(crate) fn tell(&self, words: &[&str]) -> String {
+    pub(crate) fn run(&self, words: &[&str]) -> String {
         let output = Command::new("redis-cli")
             .args(["-p", &self.port.to_string()])
             .args(words)

@@ -1,6 +1,6 @@
 //! A store that stops replying: how soon it is detected, and that requests do not wait for it afterwards.
 
-use super::fake::{Does, Fake};
+use super::fake::{Action, Fake};
 use super::replies::echo_reply;
 use super::*;
 
@@ -13,11 +13,11 @@ const BUSY: Duration = Duration::from_millis(100);
 /// flight fail. The story: three heartbeats were awaited one after the other, which took nearly half a second.
 #[tokio::test]
 async fn silent_connection_is_detected_with_few_requests() {
-    let fake = Fake::playing(echo_reply).await;
+    let fake = Fake::replying(echo_reply).await;
     let client = client_for(&fake.url());
     until(|| client.report(1, 0).connections == 1).await;
     assert_eq!(echo(&client, "x").await, echoed("x"));
-    fake.deafen(true);
+    fake.set_silent(true);
     let began = Instant::now();
     let long = began + Duration::from_secs(5);
     let waiting = tokio::spawn(client.submit(request(0, "lost"), None, long).unwrap().answer());
@@ -30,8 +30,8 @@ async fn silent_connection_is_detected_with_few_requests() {
 /// state `Connecting` for the whole pause, so every request waited until its deadline and none opened the breaker.
 #[tokio::test]
 async fn requests_do_not_wait_during_a_reconnect_pause() {
-    let fake = Fake::playing(|words| match words.last().is_some_and(|body| body == "break") {
-        true => Does::Closes,
+    let fake = Fake::replying(|words| match words.last().is_some_and(|body| body == "break") {
+        true => Action::Close,
         false => echo_reply(words),
     })
     .await;

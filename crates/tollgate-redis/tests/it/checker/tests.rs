@@ -1,25 +1,25 @@
-//! The judge is tried: it sees one unit too many, it explains every denial of an honest store, and it accuses nobody who kept the quota.
+//! The checker sees one unit too many, explains every denial of a correct store, and raises no false alarm.
 
 use proptest::prelude::*;
 
 use super::{Allowance, Bucket, Log};
-use crate::record::{Mode, Seen};
+use crate::record::{Mode, RecordedDecision};
 
 const BUCKET: Bucket = Bucket { burst: 5, limit: 2, period: 1_000 };
 
-fn seen(sent: u64, replied: u64, cost: u64, admitted: bool) -> Seen {
-    Seen { key: 0, cost, sent, replied, admitted, mode: Mode::Exact, node: 0, late: false }
+fn seen(sent: u64, replied: u64, cost: u64, admitted: bool) -> RecordedDecision {
+    RecordedDecision { key: 0, cost, sent, replied, admitted, mode: Mode::Exact, node: 0, late: false }
 }
 
-/// An honest store: decides each question at one instant, exactly.
-struct Honest {
+/// A correct store: decides each request at one instant, exactly.
+struct CorrectStore {
     bucket: Bucket,
     /// Units times period.
     left: u64,
     at: u64,
 }
 
-impl Honest {
+impl CorrectStore {
     fn new(bucket: Bucket) -> Self {
         Self { bucket, left: bucket.burst * bucket.period, at: 0 }
     }
@@ -34,13 +34,14 @@ impl Honest {
     }
 }
 
-/// Questions in the order in which they are decided: when, how long before and after it they were sent and answered, what they cost.
+/// Requests in the order of their decisions: when, how long before and after it they were sent and answered, their
+/// cost.
 fn questions() -> impl Strategy<Value = Vec<(u64, u64, u64, u64)>> {
     prop::collection::vec((0..400_u64, 0..600_u64, 0..600_u64, 1..=3_u64), 1..80)
 }
 
-fn history(questions: &[(u64, u64, u64, u64)]) -> Vec<Seen> {
-    let (mut store, mut at) = (Honest::new(BUCKET), 1_000);
+fn history(questions: &[(u64, u64, u64, u64)]) -> Vec<RecordedDecision> {
+    let (mut store, mut at) = (CorrectStore::new(BUCKET), 1_000);
     let decide = |&(pause, before, after, cost): &(u64, u64, u64, u64)| {
         at += pause;
         seen(at - before, at + after, cost, store.take(cost, at))
@@ -49,7 +50,7 @@ fn history(questions: &[(u64, u64, u64, u64)]) -> Vec<Seen> {
 }
 
 proptest! {
-    /// Whatever an honest store did, and however long the way to it was, it is not accused.
+    /// A correct store raises no alarm, whatever the latency.
     #[test]
     fn no_false_alarm(questions in questions()) {
         let history = history(&questions);
@@ -59,9 +60,9 @@ proptest! {
         prop_assert_eq!(BUCKET.wrong_denials(&history, &[]), []);
     }
 
-    /// The quick way finds what trying all intervals finds.
+    /// The fast algorithm finds what trying all intervals finds.
     #[test]
-    fn the_worst_interval_is_the_worst(questions in questions(), extra in prop::collection::vec(any::<bool>(), 80), loss in 0..20_000_u64) {
+    fn worst_interval_matches_brute_force(questions in questions(), extra in prop::collection::vec(any::<bool>(), 80), loss in 0..20_000_u64) {
         let mut history = history(&questions);
         for (seen, extra) in history.iter_mut().zip(extra) {
             seen.admitted |= extra;
@@ -82,9 +83,9 @@ proptest! {
         prop_assert_eq!(found, worst);
     }
 
-    /// The same for a window that slides.
+    /// The same for a sliding window.
     #[test]
-    fn the_worst_window_is_the_worst(questions in questions()) {
+    fn worst_window_matches_brute_force(questions in questions()) {
         let log = Log { limit: 4, window: 900 };
         let history = history(&questions);
         let admitted = || history.iter().filter(|seen| seen.admitted);
@@ -96,19 +97,20 @@ proptest! {
     }
 }
 
-/// A store that is asked all the time and once lets one too many pass is caught, by exactly one.
+/// A busy store that once admits one unit too many is caught, with an excess of exactly one.
 #[test]
-fn one_unit_too_many_is_seen() {
-    let mut store = Honest::new(BUCKET);
-    let mut history: Vec<Seen> = (0..10_000).map(|at| seen(at, at, 1, store.take(1, at))).collect();
-    // The burst and what refilled; the quota is used up to the last unit.
+fn one_excess_unit_is_detected() {
+    let mut store = CorrectStore::new(BUCKET);
+    let mut history: Vec<RecordedDecision> =
+        (0..10_000).map(|at| seen(at, at, 1, store.take(1, at))).collect();
+    // The burst and the refill; the quota is used up to the last unit.
     assert_eq!(history.iter().filter(|seen| seen.admitted).count(), 5 + 19);
     assert_eq!(BUCKET.excess(&history, &[]).unwrap().units, 0);
     let denied = history.iter_mut().rfind(|seen| !seen.admitted && seen.sent < 7_010).unwrap();
     denied.admitted = true;
     let found = BUCKET.excess(&history, &[]).unwrap();
     assert_eq!(found.units, 1, "{found:?}");
-    // A fault that was recorded inside that interval explains it, and one outside does not.
+    // A recorded fault inside that interval explains it; one outside does not.
     assert_eq!(BUCKET.excess(&history, &[Allowance { from: 5_000, to: 5_001, units: 1 }]).unwrap().units, 0);
     assert_eq!(
         BUCKET.excess(&history, &[Allowance { from: 20_000, to: 20_001, units: 1 }]).unwrap().units,
@@ -116,24 +118,24 @@ fn one_unit_too_many_is_seen() {
     );
 }
 
-/// Two nodes that read, then write, admit twice what one does: the race of naive limiters is seen too.
+/// The race of a naive limiter is detected: two nodes that read, then write, admit twice the quota.
 #[test]
-fn a_race_is_seen() {
-    let history: Vec<Seen> = (0..10).map(|number| seen(number, number + 1, 1, true)).collect();
+fn race_is_detected() {
+    let history: Vec<RecordedDecision> = (0..10).map(|number| seen(number, number + 1, 1, true)).collect();
     assert_eq!(BUCKET.excess(&history, &[]).unwrap().units, 5);
     assert_eq!(Log { limit: 9, window: 1_000 }.excess(&history, &[]).unwrap().units, 1);
 }
 
-/// A denial with units left is seen; one that a charge of unknown fate explains is not.
+/// A denial with units left is detected, unless a charge with an unknown result explains it.
 #[test]
-fn a_wrong_denial_is_seen() {
-    let mut history: Vec<Seen> = (0..4).map(|at| seen(at, at, 1, true)).collect();
+fn wrong_denial_is_detected() {
+    let mut history: Vec<RecordedDecision> = (0..4).map(|at| seen(at, at, 1, true)).collect();
     history.push(seen(10, 12, 1, false));
     assert_eq!(BUCKET.wrong_denials(&history, &[]), [history[4]]);
-    let unknown = Seen { mode: Mode::Local, ..seen(5, 8, 1, false) };
+    let unknown = RecordedDecision { mode: Mode::Local, ..seen(5, 8, 1, false) };
     history.insert(4, unknown);
     assert_eq!(BUCKET.wrong_denials(&history, &[]), []);
-    // Units that vanished explain it as well, and it is told how many.
+    // Vanished units explain it as well, and the checker says how many.
     history.remove(4);
     assert_eq!(BUCKET.wrong_denials(&history, &[(11, 1)]), []);
     assert_eq!(BUCKET.wrong_denials(&history, &[(13, 5)]).len(), 1);

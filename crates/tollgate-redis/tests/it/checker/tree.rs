@@ -1,6 +1,6 @@
-//! Numbers in a row, of which the first few are raised together and the greatest is asked for: each in logarithmic time.
+//! An array with prefix addition and prefix maximum, each in logarithmic time.
 
-/// A segment tree. A node's number is the greatest of its part without what its ancestors add.
+/// A segment tree. A node holds the maximum of its part without what its ancestors add.
 #[derive(Debug)]
 pub(super) struct Tree {
     length: usize,
@@ -54,7 +54,7 @@ impl Tree {
         self.added[node] += number;
     }
 
-    /// The greatest of the first `count`, and its place.
+    /// The maximum of the first `count` numbers, and its index.
     pub(super) fn max_of(&self, count: usize) -> Option<(i128, usize)> {
         if count == 0 {
             return None;
@@ -77,7 +77,7 @@ impl Tree {
         Some(self.found(most.max((self.greatest[node] + above, node))))
     }
 
-    /// The place of the greatest below a node.
+    /// The index of the maximum below a node.
     fn found(&self, (most, mut node): (i128, usize)) -> (i128, usize) {
         while node < self.width() {
             let (left, right) = (2 * node, 2 * node + 1);
@@ -86,7 +86,7 @@ impl Tree {
         (most, node - self.width())
     }
 
-    /// One of them.
+    /// A single number.
     pub(super) fn at(&self, place: usize) -> Option<i128> {
         if place >= self.length {
             return None;

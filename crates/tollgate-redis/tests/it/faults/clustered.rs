@@ -1,4 +1,4 @@
-//! Faults of a cluster of six: nodes killed, stopped and replaced, slots on the move, scripts forgotten.
+//! Faults of a cluster of six nodes: killed, stopped and replaced nodes, migrating slots, flushed scripts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,29 +6,29 @@ use std::time::Duration;
 use tollgate::Engine;
 
 use super::Rig;
-use super::judge::Happened;
+use super::assessment::FaultSpans;
 use super::outage::Outage;
-use super::report::{AWAY, HASTY, Measure, Promise, UNNOTICED};
+use super::report::{AWAY, DEFAULT_DEADLINE_AWAY, Measure, Promise, UNNOTICED};
 use crate::cluster::{Cluster, SLOTS};
 use crate::fleet::{Fleet, Running};
 use crate::scratch::{rest, until};
 use crate::server::{Program, Server};
 use crate::store::{Node, Shared};
 
-/// How often scripts are forgotten.
+/// How often scripts are flushed.
 const FLUSH_EVERY: Duration = Duration::from_millis(100);
 /// Slots that are moved by hand.
 const SLOWLY: usize = 10;
-/// How long a primary stands still after another has its place.
-const STAYS: Duration = Duration::from_secs(2);
-/// How long the whole store is away in the whole run.
+/// How long a primary stays stopped after its replica took over.
+const STAYS_FOR: Duration = Duration::from_secs(2);
+/// How long the whole store is away in the long run.
 const OUTAGE: Duration = Duration::from_secs(60);
 
-/// Within a second after the promotion the nodes know it, and then the store is back as after any outage.
+/// Nodes know the new primary within a second after the promotion; then the store recovers as after any outage.
 pub(super) const FAILOVER: Promise = Promise { number: "F4", back: Some([2_000, 2_000, 5_000]), ..AWAY };
 const MAP: u64 = 1_000;
 
-/// Faults that every commit is tried with.
+/// The faults of every commit.
 pub(super) fn short(rig: &mut Rig) {
     let mut cluster = Cluster::start(Program::Redis);
     let fleet = rig.fleet([&cluster.url(); 3]);
@@ -43,7 +43,7 @@ pub(super) fn short(rig: &mut Rig) {
     rig.found(cluster.immortal());
 }
 
-/// The rest.
+/// The other faults.
 pub(super) fn long(rig: &mut Rig) {
     let mut cluster = Cluster::start(Program::Redis);
     let url = cluster.url();
@@ -67,7 +67,7 @@ pub(super) fn long(rig: &mut Rig) {
     cluster.await_whole();
     drop(fleet);
     let hasty = rig.default_fleet([&url; 3]);
-    let stop = HASTY.numbered("F3");
+    let stop = DEFAULT_DEADLINE_AWAY.numbered("F3");
     rig.run("STOP for 1 s, CONT, by default", stop, &hasty, |running| pause(&cluster, running));
     rig.found(cluster.immortal());
     drop(hasty);
@@ -76,7 +76,7 @@ pub(super) fn long(rig: &mut Rig) {
     rig.found(cluster.immortal());
 }
 
-/// Measures from the promotion until all nodes know the new primary and are connected to it.
+/// Measures from the promotion until all nodes are connected to the new primary.
 pub(super) fn await_map<S: Node>(fleet: &Fleet<S>, port: u16, running: &Running, promoted: u64) -> Measure {
     let address = format!("127.0.0.1:{port}");
     until("the nodes know the new primary", || {
@@ -89,8 +89,8 @@ pub(super) fn await_map<S: Node>(fleet: &Fleet<S>, port: u16, running: &Running,
     Measure::millis("slot map after the promotion", (running.recorder.now() - promoted) / 1_000, MAP)
 }
 
-/// Every server forgets its scripts, again and again.
-pub(super) fn flush(servers: &[Server], running: &Running, times: u32) -> Happened {
+/// Every server's scripts are flushed repeatedly.
+pub(super) fn flush(servers: &[Server], running: &Running, times: u32) -> FaultSpans {
     let unknown = || servers.iter().map(|server| server.errors("NOSCRIPT")).sum::<u64>();
     let before = unknown();
     for _ in 0..times {
@@ -100,11 +100,11 @@ pub(super) fn flush(servers: &[Server], running: &Running, times: u32) -> Happen
         rest(FLUSH_EVERY);
     }
     let evidence = vec![("NOSCRIPT".to_owned(), unknown() - before)];
-    Happened { evidence, healthy: running.recorder.now(), ..Happened::default() }
+    FaultSpans { evidence, healthy: running.recorder.now(), ..FaultSpans::default() }
 }
 
-/// A primary stands still, and goes on before the others miss it.
-fn pause(cluster: &Cluster, running: &Running) -> Happened {
+/// A primary is stopped, and continues before a failover.
+fn pause(cluster: &Cluster, running: &Running) -> FaultSpans {
     let primary = &cluster.servers[cluster.primary_of(0)];
     let outage = Outage::begin(running);
     primary.signal("-STOP");
@@ -113,8 +113,8 @@ fn pause(cluster: &Cluster, running: &Running) -> Happened {
     outage.over(&[("signal", 2)])
 }
 
-/// A primary stands still until its replica has taken over, and for a while longer.
-fn long_pause(cluster: &Cluster, fleet: &Fleet<Shared>, running: &Running) -> Happened {
+/// A primary is stopped until its replica has taken over, and for a while longer.
+fn long_pause(cluster: &Cluster, fleet: &Fleet<Shared>, running: &Running) -> FaultSpans {
     let primary = cluster.primary_of(0);
     let replica = &cluster.servers[cluster.replica_of(primary)];
     let outage = Outage::begin(running);
@@ -123,16 +123,17 @@ fn long_pause(cluster: &Cluster, fleet: &Fleet<Shared>, running: &Running) -> Ha
     let (promoted, took) = (running.recorder.now(), outage.lasted());
     let map = await_map(fleet, replica.port, running, promoted);
     let lost = vec![(outage.began, running.recorder.now())];
-    rest(STAYS);
+    rest(STAYS_FOR);
     cluster.servers[primary].signal("-CONT");
-    // Nobody must believe the old one when it wakes.
+    // The nodes must not trust the old primary when it continues.
     rest(Duration::from_secs(1));
-    let happened = outage.over(&[("promotion", 1), ("millisecond until it", took)]);
-    Happened { losses: lost, healthy: promoted, measures: vec![map], ..happened }
+    let spans = outage.over(&[("promotion", 1), ("millisecond until it", took)]);
+    FaultSpans { losses: lost, healthy: promoted, measures: vec![map], ..spans }
 }
 
-/// A replica takes over from a living primary. With its consent nothing is lost; else what was not yet replicated is.
-fn failover(cluster: &Cluster, fleet: &Fleet<Shared>, running: &Running, how: &str) -> Happened {
+/// A replica takes over from a running primary. If the primary cooperates, nothing is lost; otherwise the writes not
+/// yet replicated are.
+fn failover(cluster: &Cluster, fleet: &Fleet<Shared>, running: &Running, how: &str) -> FaultSpans {
     let primary = cluster.primary_of(0);
     let replica = cluster.replica_of(primary);
     let began = running.recorder.now();
@@ -153,11 +154,18 @@ fn failover(cluster: &Cluster, fleet: &Fleet<Shared>, running: &Running, how: &s
     let evidence = vec![("promotion".to_owned(), u64::from(cluster.primary_of(0) == replica))];
     let losses = if how.is_empty() { vec![] } else { vec![(began, running.recorder.now())] };
     let measures = vec![map];
-    Happened { evidence, losses, outages: vec![began], healthy: promoted, measures, ..Happened::default() }
+    FaultSpans {
+        evidence,
+        losses,
+        outages: vec![began],
+        healthy: promoted,
+        measures,
+        ..FaultSpans::default()
+    }
 }
 
-/// A primary dies in the middle of the load, its replica takes over, and it comes back as a replica.
-pub(super) fn kill<S: Node>(cluster: &mut Cluster, fleet: &Fleet<S>, running: &Running) -> Happened {
+/// A primary dies under load, its replica takes over, and it comes back as a replica.
+pub(super) fn kill<S: Node>(cluster: &mut Cluster, fleet: &Fleet<S>, running: &Running) -> FaultSpans {
     let primary = cluster.primary_of(0);
     let replica = cluster.replica_of(primary);
     let outage = Outage::begin(running);
@@ -172,46 +180,46 @@ pub(super) fn kill<S: Node>(cluster: &mut Cluster, fleet: &Fleet<S>, running: &R
     });
     let (took, lost) = ((promoted - began) / 1_000, running.recorder.now());
     cluster.servers[primary].restart();
-    // Back as a replica, which nobody must take for what it was.
+    // It is back as a replica, and must not be taken for the primary.
     cluster.await_whole();
-    let happened = outage.over(&[("promotion", 1), ("millisecond until it", took)]);
-    Happened { losses: vec![(began, lost)], healthy: promoted, measures: vec![map], ..happened }
+    let spans = outage.over(&[("promotion", 1), ("millisecond until it", took)]);
+    FaultSpans { losses: vec![(began, lost)], healthy: promoted, measures: vec![map], ..spans }
 }
 
 /// A thousand slots move from one primary to the next, and back.
-fn reshard(cluster: &Cluster, running: &Running) -> Happened {
-    let told = |kind: &str| cluster.servers.iter().map(|server| server.errors(kind)).sum::<u64>();
-    let before = (told("MOVED"), told("ASK"));
+fn reshard(cluster: &Cluster, running: &Running) -> FaultSpans {
+    let redirections = |kind: &str| cluster.servers.iter().map(|server| server.errors(kind)).sum::<u64>();
+    let before = (redirections("MOVED"), redirections("ASK"));
     let (one, other) = (cluster.primary_of(0), cluster.primary_of(SLOTS - 1));
     let slots = |index: usize| {
         let port = cluster.servers[index].port;
         let node = cluster.nodes().into_iter().find(|node| node.port == port).unwrap();
         node.slots.iter().map(|&(first, last)| u32::from(last - first) + 1).sum::<u32>()
     };
-    // All of them: whatever key there is has moved.
+    // All slots, so every key has moved.
     let many = slots(one) - 1;
     cluster.reshard(many, one, other);
     let left = slots(one);
     cluster.reshard(many, other, one);
-    // Some by hand, slowly: the keys of a slot are elsewhere already, and nobody was told.
+    // Some slowly, by hand: the keys have moved, but the other nodes are not informed yet.
     let server = &cluster.servers[one];
     for (key, _) in server.lives().into_iter().filter(|(key, _)| key.starts_with("tg:{")).take(SLOWLY) {
         let slot: u16 = server.ask(&["CLUSTER", "KEYSLOT", &key]).unwrap();
-        // Two keys may share a slot, which then has moved already.
+        // Two keys may share a slot, which has then moved already.
         if cluster.primary_of(slot) == one {
             cluster.move_slot(slot, one, other, Duration::from_millis(200));
         }
     }
     let evidence = vec![
         ("slot moved away".to_owned(), u64::from(many + 1 - left)),
-        ("MOVED".to_owned(), told("MOVED") - before.0),
-        ("ASK".to_owned(), told("ASK") - before.1),
+        ("MOVED".to_owned(), redirections("MOVED") - before.0),
+        ("ASK".to_owned(), redirections("ASK") - before.1),
     ];
-    Happened { evidence, healthy: running.recorder.now(), ..Happened::default() }
+    FaultSpans { evidence, healthy: running.recorder.now(), ..FaultSpans::default() }
 }
 
-/// A primary has no room, and takes nothing more.
-fn memory(cluster: &Cluster, running: &Running) -> Happened {
+/// A primary is out of memory and refuses writes.
+fn memory(cluster: &Cluster, running: &Running) -> FaultSpans {
     let server = &cluster.servers[cluster.primary_of(0)];
     let outage = Outage::begin(running);
     server.tell(&["CONFIG", "SET", "maxmemory", "1mb"]);
@@ -221,19 +229,19 @@ fn memory(cluster: &Cluster, running: &Running) -> Happened {
     outage.over(&[("OOM", refused)])
 }
 
-/// A primary holds all its clients up for a second.
-fn client_pause(cluster: &Cluster, running: &Running) -> Happened {
+/// A primary pauses all clients for a second.
+fn client_pause(cluster: &Cluster, running: &Running) -> FaultSpans {
     let server = &cluster.servers[cluster.primary_of(0)];
     let outage = Outage::begin(running);
     server.tell(&["CLIENT", "PAUSE", "1000", "ALL"]);
-    // Whoever is held up is not answered before it is over; so is this.
+    // A paused client is answered afterwards; so is this command.
     server.tell(&["PING"]);
     let lasted = outage.lasted();
     outage.over(&[("millisecond that a PING took", lasted)])
 }
 
-/// All six are killed, and come back empty after a minute.
-fn outage(cluster: &mut Cluster, running: &Running) -> Happened {
+/// All six nodes are killed, and come back empty after a minute.
+fn outage(cluster: &mut Cluster, running: &Running) -> FaultSpans {
     let outage = Outage::begin(running);
     for server in &mut cluster.servers {
         server.kill();
@@ -244,5 +252,5 @@ fn outage(cluster: &mut Cluster, running: &Running) -> Happened {
         server.restart();
     }
     cluster.await_whole();
-    Happened { measures: vec![fast], ..outage.over_empty(&[("node killed", 6)]) }
+    FaultSpans { measures: vec![fast], ..outage.over_empty(&[("node killed", 6)]) }
 }

@@ -1,4 +1,4 @@
-//! A store that makes room by forgetting: what each way of choosing costs. Nothing is promised about any but `noeviction`.
+//! A store that evicts keys: what each policy costs. Only `noeviction` has promises.
 
 use std::time::Duration;
 
@@ -6,23 +6,23 @@ use redis::Value;
 use tokio::time::Instant;
 
 use super::Rig;
-use super::bare::immortal;
-use super::judge::Happened;
-use super::report::{HASTY, Promise};
+use super::assessment::FaultSpans;
+use super::report::{DEFAULT_DEADLINE_AWAY, Promise};
+use super::standalone::immortal;
 use crate::fleet::Running;
 use crate::scratch::rest;
 use crate::server::Server;
 
-/// How long somebody fills the store.
+/// How long other clients fill the store.
 const FLOOD: Duration = Duration::from_secs(2);
 const FLOOD_EVERY: Duration = Duration::from_millis(5);
-/// Room that counters and the flood share beside what the server needs for itself.
+/// Memory that counters and the flood share, beside what the server needs.
 const ROOM: u64 = 1 << 20;
-/// Somebody else's keys, which live for long.
+/// Long-lived keys of other clients.
 const FILL: &str = "for i = 1, 50 do \
     redis.call('SET', 'foreign:' .. ARGV[1] .. ':' .. i, string.rep('x', 1000), 'PX', 3600000) end";
 
-const FORGETS: Promise = Promise { forgets: true, ..HASTY.numbered("F8") };
+const FORGETS: Promise = Promise { forgets: true, ..DEFAULT_DEADLINE_AWAY.numbered("F8") };
 
 pub(super) fn long(rig: &mut Rig) {
     let server = Server::redis();
@@ -41,8 +41,8 @@ pub(super) fn long(rig: &mut Rig) {
     }
 }
 
-/// Somebody fills the store, and it makes room.
-fn flood(server: &Server, running: &Running, policy: &str) -> Happened {
+/// Other clients fill the store, and it evicts keys.
+fn flood(server: &Server, running: &Running, policy: &str) -> FaultSpans {
     let number = |field: &str| server.info(field).and_then(|text| text.parse::<u64>().ok()).unwrap();
     let before = number("evicted_keys");
     server.tell(&["CONFIG", "SET", "maxmemory-policy", policy]);
@@ -66,5 +66,5 @@ fn flood(server: &Server, running: &Running, policy: &str) -> Happened {
         .query::<Value>(&mut connection)
         .unwrap();
     let evidence = vec![("key evicted".to_owned(), evicted)];
-    Happened { evidence, losses: vec![(began, healthy)], healthy, ..Happened::default() }
+    FaultSpans { evidence, losses: vec![(began, healthy)], healthy, ..FaultSpans::default() }
 }

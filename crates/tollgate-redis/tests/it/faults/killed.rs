@@ -1,5 +1,5 @@
-//! Leases in servers that die. Each is a process of its own on a real cluster; what all of them admitted, the killed ones too, is judged
-//! together, and where units do not come back every single one is accounted for.
+//! Leases in processes that are killed. Each node is a process on a real cluster. What all of them admitted, also the
+//! killed ones, is checked together; without a refill every single unit is accounted for.
 
 mod child;
 mod ledger;
@@ -12,23 +12,23 @@ use tollgate::{CheckRequest, Clock, Engine, Source};
 use super::progress;
 use crate::checker::{Bucket, Log};
 use crate::cluster::Cluster;
-use crate::record::{Mode, Seen};
+use crate::record::{Mode, RecordedDecision};
 use crate::scratch::{Scratch, alone, rest, until};
 use crate::server::{Program, Server};
 use crate::store::{Shared, connect, new_runtime, secret};
-use child::{Farewell, Part, Process, is_child, wall};
+use child::{Part, Process, ShutdownReport, is_child, wall};
 use ledger::Line;
 use quotas::{Algorithm, KINDS, Kind, ONCE, SECONDLY, TTL, policy};
 
-/// Questions a second of each process: some servers get far more than others.
+/// Requests per second of each process: some get far more than others.
 const RATES: [u32; NODES] = [1_600, 1_000, 600, 400, 250, 150];
 const NODES: usize = 6;
-const AT_ONCE: u32 = 16;
-/// How long a process stands still, well beyond the life of a lease.
+const CONCURRENCY: u32 = 16;
+/// How long a process is stopped, well beyond the lifetime of a lease.
 const STALL: Duration = Duration::from_millis(700);
 const PERIOD: u64 = 1_000_000;
 
-/// One fault of processes, its promise and its measure.
+/// One fault of processes, its promise and its measurement.
 #[derive(Debug, Default)]
 struct Row {
     number: &'static str,
@@ -36,12 +36,12 @@ struct Row {
     /// Each must be above zero.
     evidence: Vec<(&'static str, u64)>,
     decisions: String,
-    /// What was measured, and the most that it may be.
+    /// What was measured, and its maximum.
     measures: Vec<(&'static str, i64, i64)>,
 }
 
 impl Row {
-    /// Prints its line, and fails if a promise was broken.
+    /// Prints its line. Fails if a promise was broken.
     fn judge(&self) {
         let evidence: Vec<String> =
             self.evidence.iter().map(|(what, count)| format!("{count} × {what}")).collect();
@@ -63,7 +63,7 @@ impl Row {
     }
 }
 
-/// How many decisions came from where.
+/// Decisions by source.
 fn sources(lines: &[Line]) -> String {
     let count = |source: Source| lines.iter().filter(|line| line.source == source).count();
     let known = [Source::Exact, Source::Lease, Source::DenyCache];
@@ -73,8 +73,8 @@ fn sources(lines: &[Line]) -> String {
     format!("{}: {}, {others} without the store", lines.len(), each.join(", "))
 }
 
-/// Two of six are killed without a word and replaced, one stands still for longer than its leases last, one is asked to end; and the
-/// quota holds, to the unit where it can be counted to the unit.
+/// Of six processes two are killed and replaced, one is stopped for longer than its leases live, one shuts down. The
+/// quota holds, to the unit where units can be counted.
 #[test]
 fn six_processes_keep_the_quota_while_some_die() {
     if is_child() {
@@ -91,7 +91,7 @@ fn six_processes_keep_the_quota_while_some_die() {
             url: cluster.url(),
             ledger: folder.path(&format!("ledger-{started}")),
             node: u8::try_from(node).unwrap(),
-            at_once: AT_ONCE,
+            at_once: CONCURRENCY,
             rate: RATES[node],
             kinds: 0..KINDS.len(),
         })
@@ -111,13 +111,13 @@ fn six_processes_keep_the_quota_while_some_die() {
         }
     }
     let kills = gone.len() as u64;
-    // One is asked to end while the others go on, then all.
+    // One shuts down while the others continue, then all do.
     let mut farewells = vec![fleet[1].end()];
     rest(Duration::from_secs(1));
     farewells.extend([0, 2, 3, 4, 5].map(|node| fleet[node].end()));
     gone.extend(fleet);
     let lines: Vec<Line> = gone.iter().flat_map(Process::lines).collect();
-    let sum = |each: fn(&Farewell) -> u64| farewells.iter().map(each).sum::<u64>();
+    let sum = |each: fn(&ShutdownReport) -> u64| farewells.iter().map(each).sum::<u64>();
     let mut row = Row {
         number: "F11, F24",
         name: "of six servers some are killed -9, stopped, asked to end",
@@ -134,10 +134,10 @@ fn six_processes_keep_the_quota_while_some_die() {
     let without = lines.iter().filter(|line| line.seen.mode != Mode::Exact).count();
     row.measures.push(("decisions without the store", i64::try_from(without).unwrap(), 0));
     row.measures.push(("units held by those who ended in order", amount(sum(|each| each.held)), 0));
-    // Each unit that was drawn was spent once, given back once, or lost: nothing else, and nothing twice.
+    // Each leased unit was spent once, returned once, or lost.
     let astray: u64 =
         farewells.iter().map(|each| each.drawn.abs_diff(each.paid + each.returned + each.stranded)).sum();
-    row.measures.push(("units drawn that nobody accounts for", amount(astray), 0));
+    row.measures.push(("leased units that are unaccounted for", amount(astray), 0));
     bounds(&lines, &mut row);
     once(&lines, &cluster.url(), kills, &mut row);
     row.judge();
@@ -150,12 +150,12 @@ fn amount(units: u64) -> i64 {
     i64::try_from(units).unwrap()
 }
 
-fn of_kind(lines: &[Line], kind: usize) -> Vec<Seen> {
+fn of_kind(lines: &[Line], kind: usize) -> Vec<RecordedDecision> {
     lines.iter().map(|line| line.seen).filter(|seen| seen.key as usize == kind).collect()
 }
 
-/// Units that come back: what was admitted in any interval is what the quota gives in it, and what was held when it began. A window
-/// that begins anew gives what it has: nothing that was held before counts in it.
+/// With a refill: any interval admits what the quota allows and what was leased when it began. A new window starts with
+/// its own units; leases from before do not count in it.
 fn bounds(lines: &[Line], row: &mut Row) {
     for (place, kind) in KINDS.iter().enumerate().filter(|(_, kind)| kind.comes_back) {
         let seen = of_kind(lines, place);
@@ -174,10 +174,10 @@ fn bounds(lines: &[Line], row: &mut Row) {
     }
 }
 
-/// The most that was admitted in a window that begins with a second.
-fn worst_window(seen: &[Seen]) -> i64 {
+/// The maximum admitted in a window that begins with a second.
+fn worst_window(seen: &[RecordedDecision]) -> i64 {
     let mut windows = std::collections::BTreeMap::new();
-    let inside = |seen: &&Seen| seen.admitted && seen.sent / PERIOD == seen.replied / PERIOD;
+    let inside = |seen: &&RecordedDecision| seen.admitted && seen.sent / PERIOD == seen.replied / PERIOD;
     for one in seen.iter().filter(inside) {
         *windows.entry(one.sent / PERIOD).or_insert(0) += 1;
     }
@@ -193,8 +193,8 @@ fn above(kind: &Kind) -> &'static str {
     }
 }
 
-/// Units that there are once: those admitted and those left are no more than there were, and those that are neither are what the killed
-/// could hold, or were just asking for. What comes back is all there again a little later.
+/// Without a refill: admitted and remaining units are no more than the capacity, and the difference is at most what the
+/// killed processes held or were acquiring. With a refill, all of it is there again a little later.
 fn once(lines: &[Line], url: &str, kills: u64, row: &mut Row) {
     let runtime = new_runtime();
     let _inside = runtime.enter();
@@ -211,7 +211,7 @@ fn once(lines: &[Line], url: &str, kills: u64, row: &mut Row) {
         assert!(admitted > ONCE / 4, "{}: only {admitted} were admitted", kind.name);
         let missing = amount(ONCE) - amount(admitted) - amount(left(kind));
         (over, stranded) = (over.max(-missing), stranded.max(missing));
-        most = amount(kills * (kind.most() + u64::from(AT_ONCE)));
+        most = amount(kills * (kind.most() + u64::from(CONCURRENCY)));
     }
     row.measures.push(("units above what there was", over, 0));
     row.measures.push(("units stranded, worst key", stranded, most));
@@ -220,18 +220,18 @@ fn once(lines: &[Line], url: &str, kills: u64, row: &mut Row) {
     }
 }
 
-/// A process that stands still for longer than its lease lasts spends none of it when it wakes: what it held goes back.
+/// A process that was stopped for longer than its lease lives spends none of it afterwards: the units are returned.
 #[test]
-fn a_process_that_stood_still_spends_nothing_of_old() {
+fn stopped_process_spends_no_expired_lease() {
     if is_child() {
         return;
     }
     let _quiet = alone();
     let server = Server::redis();
     let folder = Scratch::in_memory();
-    // One question at a time about one key, of which nothing comes back, so that it is known which draw a unit is of.
+    // One request at a time for one key without a refill, so that each unit belongs to a known lease.
     let mut process = Process::start(Part {
-        test: "faults::killed::a_process_that_stood_still_spends_nothing_of_old",
+        test: "faults::killed::stopped_process_spends_no_expired_lease",
         url: server.url(),
         ledger: folder.path("ledger"),
         node: 0,
@@ -250,7 +250,7 @@ fn a_process_that_stood_still_spends_nothing_of_old() {
         stalls.push((stopped, woke));
     }
     rest(Duration::from_millis(300));
-    let farewell = process.end();
+    let shutdown_report = process.end();
     let lines = process.lines();
     let (mut spent, mut held) = (0, 0);
     for (stopped, woke) in stalls {
@@ -265,7 +265,10 @@ fn a_process_that_stood_still_spends_nothing_of_old() {
     let row = Row {
         number: "S16",
         name: "a server stopped past its leases, three times",
-        evidence: vec![("unit held when it was stopped", held), ("unit given back", farewell.returned)],
+        evidence: vec![
+            ("unit held when it was stopped", held),
+            ("unit given back", shutdown_report.returned),
+        ],
         decisions: sources(&lines),
         measures: vec![("units spent after their lease had ended, before it was renewed", amount(spent), 0)],
     };

@@ -1,5 +1,5 @@
-//! The same faults while nodes hold units ahead of time. What they hold when the fault comes was taken from the counter before, so it
-//! may be spent, and is allowed for; nothing else is.
+//! The same faults while nodes hold leases. Leased units were charged before the fault, so they may be spent and are
+//! allowed for; nothing else is.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,28 +8,28 @@ use tollgate::Engine;
 use tollgate::lease::{LeaseReport, LeasedStore};
 use tollgate_redis::RedisStore;
 
-use super::bare::{SKEWS, STEPS, immortal, storm};
+use super::assessment::FaultSpans;
 use super::clustered::{FAILOVER, flush, kill};
-use super::judge::Happened;
 use super::outage::Outage;
 use super::report::{AWAY, Measure, UNNOTICED, Unit};
+use super::standalone::{SKEWS, STEPS, immortal, with_network_fault};
 use super::{DEADLINE, NODES, Rig};
 use crate::cluster::Cluster;
 use crate::fleet::{Fleet, LEASED, Load, Running, policy};
-use crate::proxy::{Proxy, Weather};
+use crate::proxy::{Network, Proxy};
 use crate::scratch::rest;
 use crate::server::{Plan, Program, Server};
 use crate::store::{Node, secret, settings, usable};
 
-/// How often leases are tended, as a server does.
-const TEND_EVERY: Duration = Duration::from_millis(5);
+/// How often leases are maintained, as a server does.
+const MAINTAIN_EVERY: Duration = Duration::from_millis(5);
 const KEYS_MAX: usize = 10_000;
-/// How long a fault lasts, and the store is away.
-const STORM: Duration = Duration::from_secs(2);
+/// How long a fault lasts, and how long the store is away.
+const FAULT_FOR: Duration = Duration::from_secs(2);
 
 type Held = Fleet<LeasedStore<RedisStore>>;
 
-/// What every commit is tried with.
+/// The faults of every commit.
 pub(super) fn short(rig: &mut Rig) {
     let server = Server::redis();
     let proxy = Proxy::before(server.port);
@@ -41,12 +41,12 @@ pub(super) fn short(rig: &mut Rig) {
     rig.found(immortal(&server));
     let (cut, keys) = (AWAY.numbered("F12"), hot_keys(rig));
     rig.run("leases, half-open TCP, one node of three", cut, &fleet, |running| {
-        partition(keys, &fleet, || storm(&proxy, Weather::HalfOpen, &fleet, running))
+        partition(keys, &fleet, || with_network_fault(&proxy, Network::HalfOpen, &fleet, running))
     });
     rig.found(immortal(&server));
 }
 
-/// The rest.
+/// The other faults.
 pub(super) fn long(rig: &mut Rig) {
     one_server(rig);
     let mut cluster = Cluster::start(Program::Redis);
@@ -63,7 +63,7 @@ fn one_server(rig: &mut Rig) {
     let fleet = fleet(rig, [&proxy.url(), &server.url(), &server.url()], &[0; NODES]);
     let keys = hot_keys(rig);
     rig.run("leases, connections refused, one node of three", AWAY.numbered("F12"), &fleet, |running| {
-        partition(keys, &fleet, || storm(&proxy, Weather::Refuse, &fleet, running))
+        partition(keys, &fleet, || with_network_fault(&proxy, Network::Refuse, &fleet, running))
     });
     rig.found(immortal(&server));
     for (name, offsets) in [("leases, clock −5 s, +5 s", [-5, 0]), ("leases, clock +1 h, −1 h", [3_600, 0])]
@@ -75,7 +75,7 @@ fn one_server(rig: &mut Rig) {
         held(&fleet, || {
             let outage = Outage::begin(running);
             server.kill();
-            rest(STORM);
+            rest(FAULT_FOR);
             server.restart();
             outage.over_empty(&[("server killed", 1)])
         })
@@ -85,16 +85,16 @@ fn one_server(rig: &mut Rig) {
     let fleet = self::fleet(rig, [&server.url(); NODES], &SKEWS);
     rig.run("leases, clocks of nodes 5 s behind and ahead", UNNOTICED.numbered("F9"), &fleet, |running| {
         held(&fleet, || {
-            rest(STORM);
+            rest(FAULT_FOR);
             let wrong = SKEWS.iter().filter(|skew| **skew != 0).count() as u64;
             let evidence = vec![("node with a wrong clock".to_owned(), wrong)];
-            Happened { evidence, healthy: running.recorder.now(), ..Happened::default() }
+            FaultSpans { evidence, healthy: running.recorder.now(), ..FaultSpans::default() }
         })
     });
     rig.found(immortal(&server));
 }
 
-/// Nodes that hold units of hot keys, and tend them as long as they live. Their clocks may be off.
+/// Nodes that lease units of hot keys and maintain their leases. Their clocks may be wrong.
 fn fleet(rig: &Rig, urls: [&str; NODES], skews: &[i64; NODES]) -> Held {
     let _inside = rig.runtime.enter();
     let engine = |url: &str| {
@@ -109,7 +109,7 @@ fn fleet(rig: &Rig, urls: [&str; NODES], skews: &[i64; NODES]) -> Held {
             while let Some(engine) = engine.upgrade() {
                 engine.store().maintain(clock.now()).await;
                 drop(engine);
-                tokio::time::sleep(TEND_EVERY).await;
+                tokio::time::sleep(MAINTAIN_EVERY).await;
             }
         });
     }
@@ -122,41 +122,41 @@ fn hot_keys(rig: &Rig) -> u64 {
     u64::from(Load::of(rig.rate, &LEASED).hot)
 }
 
-/// What all nodes hold, and have done with it.
+/// What all nodes hold, and what they did with it.
 fn sum(fleet: &Held, each: fn(&LeaseReport) -> u64) -> u64 {
     fleet.engines.iter().map(|engine| each(&engine.store().leases())).sum()
 }
 
-/// A fault that meets nodes while they hold units, which go on deciding by themselves.
-fn held(fleet: &Held, fault: impl FnOnce() -> Happened) -> Happened {
+/// A fault while nodes hold units, with which they continue to decide.
+fn held(fleet: &Held, fault: impl FnOnce() -> FaultSpans) -> FaultSpans {
     let (units, paid) = (sum(fleet, |report| report.held), sum(fleet, |report| report.lease_hits));
-    let mut happened = fault();
+    let mut spans = fault();
     let paid = sum(fleet, |report| report.lease_hits) - paid;
-    happened.evidence.push(("unit held when it began".to_owned(), units));
-    happened.evidence.push(("request paid of what was held".to_owned(), paid));
-    happened
+    spans.evidence.push(("unit held when it began".to_owned(), units));
+    spans.evidence.push(("request paid of what was held".to_owned(), paid));
+    spans
 }
 
-/// The same where one node cannot give back what it holds: of each key at most what it may hold is lost.
-fn partition(keys: u64, fleet: &Held, fault: impl FnOnce() -> Happened) -> Happened {
+/// The same when one node cannot return its units: of each key at most its lease is lost.
+fn partition(keys: u64, fleet: &Held, fault: impl FnOnce() -> FaultSpans) -> FaultSpans {
     let stranded = || fleet.engines[0].store().leases().stranded;
     let before = stranded();
-    let mut happened = held(fleet, fault);
+    let mut spans = held(fleet, fault);
     let (what, value, most) = ("units stranded", stranded() - before, LEASED.ahead * keys);
-    happened.measures.push(Measure { what, unit: Unit::Times, value, most });
-    happened
+    spans.measures.push(Measure { what, unit: Unit::Times, value, most });
+    spans
 }
 
 /// The store's clock steps away and back.
-fn step(server: &Server, offsets: [i64; 2], running: &Running) -> Happened {
+fn step(server: &Server, offsets: [i64; 2], running: &Running) -> FaultSpans {
     let (mut losses, mut steps) = (Vec::new(), Vec::new());
     for seconds in offsets {
         let began = running.recorder.now();
         server.step_clock(seconds);
         losses.push((began, running.recorder.now()));
         steps.push(began);
-        rest(STORM);
+        rest(FAULT_FOR);
     }
     let evidence = vec![("step".to_owned(), losses.len() as u64)];
-    Happened { evidence, losses, steps, healthy: running.recorder.now(), ..Happened::default() }
+    FaultSpans { evidence, losses, steps, healthy: running.recorder.now(), ..FaultSpans::default() }
 }

@@ -1,14 +1,14 @@
-//! A fault that takes the store away for a while, and what nearly all of them measure.
+//! A fault that takes the store away for a while, and its usual measurements.
 
-use super::judge::Happened;
+use super::assessment::FaultSpans;
 use super::report::{Measure, Unit};
 use crate::fleet::Running;
-use crate::record::{Mode, Seen};
+use crate::record::{Mode, RecordedDecision};
 
-/// Microseconds that a decision takes when the store is known to be away.
+/// Microseconds for a decision when the store is known to be away.
 const FAST: u64 = 100;
 
-/// From its first moment on.
+/// Starts an outage.
 pub(super) struct Outage<'a> {
     running: &'a Running,
     pub(super) began: u64,
@@ -31,30 +31,30 @@ impl<'a> Outage<'a> {
         seen.iter().filter(|seen| seen.mode != Mode::Exact).count() as u64
     }
 
-    /// Ninety-nine of a hundred decisions without the store took at most this long, once a while had passed.
+    /// The 99th percentile of decisions without the store, once a while has passed.
     pub(super) fn fast_path(&self, after_micros: u64) -> Measure {
         let seen = self.running.recorder.since(self.first);
         let from = self.began + after_micros;
         let away = seen.iter().filter(|seen| seen.mode != Mode::Exact && seen.sent >= from);
-        let mut took: Vec<u64> = away.map(Seen::took).collect();
+        let mut took: Vec<u64> = away.map(RecordedDecision::took).collect();
         took.sort_unstable();
         let value = took.get(took.len() * 99 / 100).copied().unwrap_or(u64::MAX);
         Measure { what: "p99 in process meanwhile", unit: Unit::Micros, value, most: FAST }
     }
 
     /// The store is healthy from now on, and has lost nothing.
-    pub(super) fn over(self, evidence: &[(&str, u64)]) -> Happened {
+    pub(super) fn over(self, evidence: &[(&str, u64)]) -> FaultSpans {
         let healthy = self.running.recorder.now();
-        let mut happened = Happened { outages: vec![self.began], healthy, ..Happened::default() };
-        happened.evidence = evidence.iter().map(|&(what, count)| (what.to_owned(), count)).collect();
-        happened.evidence.push(("decision without the store".to_owned(), self.without()));
-        happened
+        let mut spans = FaultSpans { outages: vec![self.began], healthy, ..FaultSpans::default() };
+        spans.evidence = evidence.iter().map(|&(what, count)| (what.to_owned(), count)).collect();
+        spans.evidence.push(("decision without the store".to_owned(), self.without()));
+        spans
     }
 
-    /// The same, but what it knew is gone.
-    pub(super) fn over_empty(self, evidence: &[(&str, u64)]) -> Happened {
+    /// The store is healthy from now on, but has lost its keys.
+    pub(super) fn over_empty(self, evidence: &[(&str, u64)]) -> FaultSpans {
         let began = self.began;
-        let happened = self.over(evidence);
-        Happened { losses: vec![(began, happened.healthy)], ..happened }
+        let spans = self.over(evidence);
+        FaultSpans { losses: vec![(began, spans.healthy)], ..spans }
     }
 }

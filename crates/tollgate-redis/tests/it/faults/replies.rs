@@ -1,34 +1,34 @@
-//! A server that answers, but with an error: it may not write, is not ready, is busy with somebody's script, or knows us no more.
+//! A server that answers with errors: it is read-only, not ready, busy with a script, or refuses the login.
 
 use std::time::Duration;
 
 use redis::{RedisResult, Value};
 
-use super::bare::immortal;
 use super::outage::Outage;
 use super::report::{AWAY, Promise};
+use super::standalone::immortal;
 use super::{DEADLINE, Rig};
 use crate::fleet::Running;
 use crate::scratch::{rest, until};
 use crate::server::{Plan, Program, Server};
 use crate::store::settings;
 
-use super::judge::Happened;
+use super::assessment::FaultSpans;
 
-/// How long a server answers so.
+/// How long the server answers with errors.
 const SPELL: Duration = Duration::from_secs(2);
-/// Keys that a server loads before it is ready, and how long each takes it, in microseconds.
+/// Keys that a server loads before it is ready, and how long each takes, in microseconds.
 const LOADED: u32 = 4_000;
 const LOAD_DELAY: u32 = 500;
-/// Milliseconds that a script may run before the server says that it is busy.
+/// Milliseconds that a script may run before the server is busy.
 const BUSY_AFTER: &str = "300";
 const ENDLESS: &str = "while true do end";
 const ENDLESS_WRITER: &str = "redis.call('SET', 'foreign', '1', 'PX', 60000) while true do end";
 
-/// A second after a server has changed its mind it is asked again.
+/// A server that recovered is used again within a second.
 const REPLY: Promise = Promise { number: "F21", back: Some([1_000, 1_000, 5_000]), ..AWAY };
 const BUSY: Promise = Promise { number: "F7", back: Some([2_000, 2_000, 5_000]), ..AWAY };
-/// What only an operator can cure is tried every ten seconds.
+/// An error that only an operator can fix is retried every ten seconds.
 const RIGHTS: Promise = Promise { number: "F22", back: Some([10_000, 10_000, 10_000]), ..AWAY };
 
 pub(super) fn long(rig: &mut Rig) {
@@ -46,19 +46,19 @@ pub(super) fn long(rig: &mut Rig) {
     rights(rig);
 }
 
-/// A primary becomes a replica, and is a primary again.
-fn read_only(server: &Server, other: &Server, running: &Running) -> Happened {
+/// A primary becomes a replica, and a primary again.
+fn read_only(server: &Server, other: &Server, running: &Running) -> FaultSpans {
     let outage = Outage::begin(running);
     server.tell(&["REPLICAOF", "127.0.0.1", &other.port.to_string()]);
     rest(SPELL);
     let refused = server.errors("READONLY");
     server.tell(&["REPLICAOF", "NO", "ONE"]);
-    // It took over the other's state, which is none.
+    // It replicated the other server, which is empty.
     outage.over_empty(&[("READONLY", refused)])
 }
 
-/// A server that wants replicas, and has none.
-fn no_replicas(server: &Server, running: &Running) -> Happened {
+/// A server that requires replicas and has none.
+fn no_replicas(server: &Server, running: &Running) -> FaultSpans {
     let outage = Outage::begin(running);
     server.tell(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
     rest(SPELL);
@@ -67,8 +67,8 @@ fn no_replicas(server: &Server, running: &Running) -> Happened {
     outage.over(&[("NOREPLICAS", refused)])
 }
 
-/// A server that cannot write to its disk: something lies where its file should be.
-fn not_persisted(server: &Server, running: &Running) -> Happened {
+/// A server that cannot write to its disk: a directory is in place of its file.
+fn not_persisted(server: &Server, running: &Running) -> FaultSpans {
     let save = |status: &str| {
         server.tell(&["BGSAVE"]);
         until("the server has tried to save", || {
@@ -89,13 +89,13 @@ fn not_persisted(server: &Server, running: &Running) -> Happened {
     outage.over(&[("MISCONF", refused)])
 }
 
-/// Somebody runs a script that never ends. Returns once the server says that it is busy.
+/// Runs a script that never ends. Returns once the server is busy.
 fn occupy(server: &Server, script: &'static str) {
     server.tell(&["CONFIG", "SET", "busy-reply-threshold", BUSY_AFTER]);
     let url = server.url();
     std::thread::spawn(move || {
         let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
-        // It ends with an error, when the script is killed or the server is.
+        // It ends with an error when the script or the server is killed.
         let _ = redis::cmd("EVAL").arg(script).arg(0).query::<Value>(&mut connection);
     });
     until("the server is busy", || {
@@ -104,8 +104,8 @@ fn occupy(server: &Server, script: &'static str) {
     });
 }
 
-/// A script that only reads can be stopped.
-fn busy(server: &Server, running: &Running) -> Happened {
+/// A script that only reads can be killed.
+fn busy(server: &Server, running: &Running) -> FaultSpans {
     let outage = Outage::begin(running);
     occupy(server, ENDLESS);
     rest(SPELL);
@@ -114,8 +114,8 @@ fn busy(server: &Server, running: &Running) -> Happened {
     outage.over(&[("BUSY", refused)])
 }
 
-/// One that has written cannot; only the end of the server helps.
-fn busy_for_ever(server: &mut Server, running: &Running) -> Happened {
+/// A script that has written cannot be killed; only a restart helps.
+fn busy_for_ever(server: &mut Server, running: &Running) -> FaultSpans {
     let outage = Outage::begin(running);
     occupy(server, ENDLESS_WRITER);
     rest(SPELL);
@@ -126,8 +126,8 @@ fn busy_for_ever(server: &mut Server, running: &Running) -> Happened {
     outage.over_empty(&[("UNKILLABLE", u64::from(unkillable.is_some()))])
 }
 
-/// A server dies, and takes its time to load what it had written down.
-fn loading(server: &mut Server, running: &Running) -> Happened {
+/// A server dies, and takes a while to load its data.
+fn loading(server: &mut Server, running: &Running) -> FaultSpans {
     server.tell(&["DEBUG", "POPULATE", &LOADED.to_string()]);
     server.tell(&["CONFIG", "SET", "key-load-delay", &LOAD_DELAY.to_string()]);
     server.tell(&["CONFIG", "SET", "loading-process-events-interval-bytes", "1024"]);
@@ -141,7 +141,7 @@ fn loading(server: &mut Server, running: &Running) -> Happened {
     outage.over_empty(&[("LOADING", refused)])
 }
 
-/// The user loses its rights, then its password, while connections are open.
+/// The user loses its permissions, then its password, while connections are open.
 fn rights(rig: &mut Rig) {
     let server = Server::redis();
     let allowed = ["ACL", "SETUSER", "toll", "on", ">word", "~tg:*", "+@all"];
@@ -159,7 +159,7 @@ fn rights(rig: &mut Rig) {
             let refused = server.errors(code);
             let fast = outage.fast_path(500_000);
             server.tell(&[&["ACL", "SETUSER", "toll"], cure].concat());
-            Happened { measures: vec![fast], ..outage.over(&[(code, refused)]) }
+            FaultSpans { measures: vec![fast], ..outage.over(&[(code, refused)]) }
         });
         rig.found(immortal(&server));
     };

@@ -1,13 +1,13 @@
-//! Every promise beside what was measured.
+//! Every promise with its measurement.
 
 use std::fmt;
 use std::time::Duration;
 
-use super::judge::{Happened, Judged};
+use super::assessment::{Assessment, FaultSpans};
 use crate::fleet::Terms;
 
-/// A build for debugging, on a machine that does other things too, may take so many times as long. The promised times themselves are
-/// judged in the release build, as `./test --long` makes it.
+/// A debug build on a busy machine may take this many times as long. The release build checks the promised times, as
+/// `./test --long` runs it.
 const SLOWNESS: u64 = if cfg!(debug_assertions) { 3 } else { 1 };
 
 /// What is promised under a fault.
@@ -15,13 +15,13 @@ const SLOWNESS: u64 = if cfg!(debug_assertions) { 3 } else { 1 };
 pub(crate) struct Promise {
     /// Its number in the table of promises.
     pub(crate) number: &'static str,
-    /// Whether every decision comes from the store all the time.
+    /// Whether the store makes every decision all the time.
     pub(crate) stays_exact: bool,
-    /// Milliseconds after health until the first, nearly all, and all decisions are the store's.
+    /// Milliseconds after recovery until the store makes the first, nearly all, and all decisions.
     pub(crate) back: Option<[u64; 3]>,
     /// Whether a clock steps, which may cost each key up to its burst.
     pub(crate) steps: bool,
-    /// Whether the store forgets without a word, so that nothing is promised about what it admits.
+    /// Whether the store drops keys silently, so that its admissions have no promise.
     pub(crate) forgets: bool,
 }
 
@@ -31,7 +31,7 @@ impl Promise {
     }
 }
 
-/// Store down, and whatever looks like it.
+/// The store is down, or seems to be.
 pub(crate) const AWAY: Promise = Promise {
     number: "F1",
     stays_exact: false,
@@ -39,12 +39,13 @@ pub(crate) const AWAY: Promise = Promise {
     steps: false,
     forgets: false,
 };
-/// The same with the default deadline, which a busy machine makes pass without any fault: only when and what is decided is promised.
-pub(crate) const HASTY: Promise = Promise { back: None, ..AWAY };
+/// The same with the default deadline, which a busy machine misses without any fault: only when and what is decided is
+/// promised.
+pub(crate) const DEFAULT_DEADLINE_AWAY: Promise = Promise { back: None, ..AWAY };
 /// Nothing that a client could notice.
 pub(crate) const UNNOTICED: Promise = Promise { stays_exact: true, back: None, ..AWAY };
 
-/// A promise of its own kind: what was measured, and the most that it may be.
+/// A specific promise: what was measured, and its maximum.
 #[derive(Clone, Debug)]
 pub(crate) struct Measure {
     pub(crate) what: &'static str,
@@ -81,13 +82,13 @@ impl fmt::Display for Measure {
     }
 }
 
-/// One fault, its promise and its measure.
+/// One fault, its promise and its measurement.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) promise: Promise,
-    pub(crate) happened: Happened,
-    pub(crate) judged: Judged,
+    pub(crate) spans: FaultSpans,
+    pub(crate) assessment: Assessment,
     pub(crate) immortal: Vec<String>,
     /// Twice the deadline.
     pub(crate) late: Duration,
@@ -95,32 +96,44 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// The promises that were not kept.
+    /// The broken promises.
     pub(crate) fn broken(&self) -> Vec<String> {
-        let (judged, mut broken) = (&self.judged, Vec::new());
+        let (assessment, mut broken) = (&self.assessment, Vec::new());
         let mut check = |kept: bool, what: String| {
             if !kept {
                 broken.push(format!("{} {}: {what}", self.promise.number, self.name));
             }
         };
-        for (what, count) in &self.happened.evidence {
+        for (what, count) in &self.spans.evidence {
             check(*count > 0, format!("it did not happen: {what} is 0"));
         }
-        check(!self.happened.evidence.is_empty(), "nothing shows that it happened".to_owned());
+        check(!self.spans.evidence.is_empty(), "nothing shows that it spans".to_owned());
         if !self.promise.forgets {
-            check(judged.broken_exact <= 0, format!("the store admitted {} too many", judged.broken_exact));
-            check(judged.broken_counted <= 0, format!("{} too many were admitted", judged.broken_counted));
+            check(
+                assessment.broken_exact <= 0,
+                format!("the store admitted {} too many", assessment.broken_exact),
+            );
+            check(
+                assessment.broken_counted <= 0,
+                format!("{} too many were admitted", assessment.broken_counted),
+            );
         }
-        check(judged.unexplained == 0, format!("{} denials that nothing explains", judged.unexplained));
-        let quiet = judged.quiet_denied == 0 || self.promise.steps;
-        check(quiet, format!("{} quiet requests denied", judged.quiet_denied));
-        check(judged.late == 0, format!("{} decisions after {:?}", judged.late, self.late));
+        check(
+            assessment.unexplained == 0,
+            format!("{} denials that nothing explains", assessment.unexplained),
+        );
+        let quiet = assessment.quiet_denied == 0 || self.promise.steps;
+        check(quiet, format!("{} quiet requests denied", assessment.quiet_denied));
+        check(assessment.late == 0, format!("{} decisions after {:?}", assessment.late, self.late));
         check(self.immortal.is_empty(), format!("keys without an end: {:?}", self.immortal));
-        for measure in &self.happened.measures {
+        for measure in &self.spans.measures {
             check(measure.is_kept(), measure.to_string());
         }
         if self.promise.stays_exact {
-            check(judged.without == 0, format!("{} decisions did not come from the store", judged.without));
+            check(
+                assessment.without == 0,
+                format!("{} decisions did not come from the store", assessment.without),
+            );
         }
         for (what, measured, most) in self.back() {
             let kept = measured.is_some_and(|after| after <= most * SLOWNESS);
@@ -129,9 +142,9 @@ impl Row {
         broken
     }
 
-    /// How soon the store answered again, and was to.
+    /// How soon the store recovered, and the promise.
     fn back(&self) -> impl Iterator<Item = (&'static str, Option<u64>, u64)> {
-        let measured = [self.judged.first, self.judged.nearly, self.judged.all];
+        let measured = [self.assessment.first, self.assessment.nearly, self.assessment.all];
         let promised = self.promise.back.into_iter().flatten();
         let each = ["first", "95 %", "all"].into_iter().zip(measured).zip(promised);
         each.map(|((what, measured), most)| (what, measured, most))
@@ -139,35 +152,35 @@ impl Row {
 
     /// Its line of the table.
     fn line(&self) -> String {
-        let (judged, happened, promise) = (&self.judged, &self.happened, &self.promise);
+        let (assessment, spans, promise) = (&self.assessment, &self.spans, &self.promise);
         let evidence: Vec<String> =
-            happened.evidence.iter().map(|(what, count)| format!("{count} × {what}")).collect();
+            spans.evidence.iter().map(|(what, count)| format!("{count} × {what}")).collect();
         let modes: Vec<String> =
-            judged.modes.iter().map(|(mode, count)| format!("{count} {}", mode.name())).collect();
-        let excused = match judged.excused {
+            assessment.modes.iter().map(|(mode, count)| format!("{count} {}", mode.name())).collect();
+        let excused = match assessment.excused {
             0 => String::new(),
             some => format!("; of them {some} while the machine stood still"),
         };
-        let [hot, quiet] = judged.vanished;
+        let [hot, quiet] = assessment.vanished;
         let [most_hot, most_quiet] = [self.terms.hot.burst, self.terms.quiet.burst];
         let wrong = match (promise.steps, self.terms.ahead) {
             (true, 0) => format!(
                 "{hot} units vanished (≤ {most_hot}), {quiet} of a quiet key (≤ {most_quiet}), {} other (0)",
-                judged.unexplained
+                assessment.unexplained
             ),
-            // Denials of keys that are leased are not judged.
+            // Denials of leased keys are not checked.
             (true, _) => format!(
                 "{quiet} units of a quiet key vanished (≤ {most_quiet}), {} other (0)",
-                judged.unexplained
+                assessment.unexplained
             ),
-            (false, _) => format!("{} (0)", judged.unexplained + judged.quiet_denied),
+            (false, _) => format!("{} (0)", assessment.unexplained + assessment.quiet_denied),
         };
         let slow = format!(
             "{} after {} ms (0); slowest {:.1} ms, p99.99 {:.1} ms",
-            judged.late,
+            assessment.late,
             self.late.as_millis(),
-            millis(judged.slowest),
-            millis(judged.p9999)
+            millis(assessment.slowest),
+            millis(assessment.p9999)
         );
         let mut back: Vec<String> = self
             .back()
@@ -177,15 +190,15 @@ impl Row {
             })
             .collect();
         if promise.stays_exact {
-            back.push(format!("{} missed it (0)", judged.without));
+            back.push(format!("{} missed it (0)", assessment.without));
         }
-        back.extend(happened.measures.iter().map(Measure::to_string));
+        back.extend(spans.measures.iter().map(Measure::to_string));
         let cells = [
             promise.number.to_owned(),
             self.name.to_owned(),
             evidence.join(", "),
-            format!("{}: {}{excused}", judged.decisions, modes.join(", ")),
-            format!("{} ({})", judged.over.max(0), self.allowed()),
+            format!("{}: {}{excused}", assessment.decisions, modes.join(", ")),
+            format!("{} ({})", assessment.over.max(0), self.allowed()),
             wrong,
             slow,
             back.join("; "),
@@ -195,9 +208,9 @@ impl Row {
     }
 
     fn allowed(&self) -> String {
-        let (lost, away) = (self.happened.losses.len() as u64, self.happened.outages.len() as u64);
-        let share = if self.happened.alone.is_some() { " and its share" } else { "" };
-        let (burst, nodes) = (self.terms.hot.burst, self.judged.nodes);
+        let (lost, away) = (self.spans.losses.len() as u64, self.spans.outages.len() as u64);
+        let share = if self.spans.alone.is_some() { " and its share" } else { "" };
+        let (burst, nodes) = (self.terms.hot.burst, self.assessment.nodes);
         let units = lost * burst + away * burst.max(nodes) + self.terms.ahead * nodes;
         match (self.promise.forgets, units) {
             (true, _) => "no bound".to_owned(),
@@ -207,12 +220,12 @@ impl Row {
     }
 }
 
-/// The table: a line for each fault, what was promised in brackets.
+/// The table: a line for each fault, with the promise in brackets.
 pub(crate) fn table(rows: &[Row]) -> String {
     let heads = [
         "#",
         "fault",
-        "it happened",
+        "it spans",
         "decisions",
         "units above the quota, worst key",
         "wrong denials",

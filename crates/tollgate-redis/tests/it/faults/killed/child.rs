@@ -1,5 +1,5 @@
-//! One server of a fleet, in a process of its own: it asks, writes down what was decided, and when it is told to end gives back what it
-//! holds.
+//! One node of a fleet in its own process: it sends requests, records decisions, and returns its leases when it shuts
+//! down.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -17,28 +17,28 @@ use tollgate_redis::RedisStore;
 use super::ledger::{Ledger, Line};
 use super::quotas::{KINDS, policy};
 use crate::fleet::mode;
-use crate::record::Seen;
+use crate::record::RecordedDecision;
 use crate::scratch::until;
 use crate::store::{new_runtime, secret, settings};
 
-/// What tells a child its part.
+/// The environment variable with a child's task.
 pub(super) const PART: &str = "TOLLGATE_TEST_LEASED";
-/// How often leases are tended, as a server does.
-const TEND_EVERY: Duration = Duration::from_millis(5);
+/// How often leases are maintained, as a server does.
+const MAINTAIN_EVERY: Duration = Duration::from_millis(5);
 const KEYS_MAX: usize = 10_000;
 
-/// What a process is to do.
+/// What a process does.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
-    /// The name of the test, by which the child finds it.
+    /// The name of the test, which the child runs.
     pub(super) test: &'static str,
     pub(super) url: String,
     pub(super) ledger: PathBuf,
     pub(super) node: u8,
-    /// Questions under way at once, at most, and how many there are in a second.
+    /// Maximum number of concurrent requests, and requests per second.
     pub(super) at_once: u32,
     pub(super) rate: u32,
-    /// The kinds of keys that it asks about, as a range of [`KINDS`].
+    /// The kinds of keys that it requests, as a range of [`KINDS`].
     pub(super) kinds: std::ops::Range<usize>,
 }
 
@@ -72,9 +72,9 @@ pub(super) struct Process {
     pub(super) part: Part,
 }
 
-/// What a process that ended in order says about its leases.
+/// What a process that shut down reports about its leases.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Farewell {
+pub(super) struct ShutdownReport {
     pub(super) held: u64,
     pub(super) paid: u64,
     pub(super) drawn: u64,
@@ -83,7 +83,7 @@ pub(super) struct Farewell {
 }
 
 impl Process {
-    /// Starts it; it asks from now on.
+    /// Starts the process, which sends requests from now on.
     pub(super) fn start(part: Part) -> Self {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL"]).arg(std::env::current_exe().unwrap());
@@ -96,7 +96,7 @@ impl Process {
         process
     }
 
-    /// What follows a word that it says.
+    /// The text after a marker in its output.
     fn hear(&mut self, word: &str) -> String {
         let mut line = String::new();
         loop {
@@ -114,20 +114,20 @@ impl Process {
         assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
     }
 
-    /// Ends it without a word, and returns when it is gone.
+    /// Kills it, and returns when it is gone.
     pub(super) fn kill(&mut self) {
         self.child.kill().unwrap();
         assert!(!self.child.wait().unwrap().success());
     }
 
-    /// Asks it to end, and hears what it says.
-    pub(super) fn end(&mut self) -> Farewell {
+    /// Asks it to shut down, and reads its report.
+    pub(super) fn end(&mut self) -> ShutdownReport {
         self.signal("-TERM");
-        let said = self.hear("farewell");
+        let said = self.hear("shutdown_report");
         let numbers: Vec<u64> = said.split(' ').map(|word| word.parse().unwrap()).collect();
         assert!(self.child.wait().unwrap().success());
         let [held, paid, drawn, returned, stranded] = numbers[..] else { panic!("{said}") };
-        Farewell { held, paid, drawn, returned, stranded }
+        ShutdownReport { held, paid, drawn, returned, stranded }
     }
 
     pub(super) fn lines(&self) -> Vec<Line> {
@@ -142,14 +142,14 @@ impl Drop for Process {
     }
 }
 
-/// The time of the wall, in microseconds: the clock of the stores on the same machine.
+/// The wall-clock time, in microseconds: the clock of the stores on the same machine.
 #[allow(clippy::disallowed_methods, reason = "what several processes and their stores share")]
 pub(super) fn wall() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     u64::try_from(since.as_micros()).unwrap()
 }
 
-/// If this process is a child: does its part, and tells so.
+/// Runs the task of a child if this process is one. Returns whether it is.
 pub(super) fn is_child() -> bool {
     let Ok(words) = std::env::var(PART) else { return false };
     let runtime = new_runtime();
@@ -169,7 +169,7 @@ fn say(text: &str) {
     std::io::stdout().flush().unwrap();
 }
 
-/// The server itself.
+/// The node itself.
 struct Node {
     engine: Arc<Engine<LeasedStore<RedisStore>>>,
     clock: Clock,
@@ -188,7 +188,7 @@ impl Node {
         }
     }
 
-    /// Asks until it is told to end.
+    /// Sends requests until it is asked to stop.
     async fn run(&self, part: &Part) {
         let mut terminated = signal(SignalKind::terminate()).unwrap();
         let askers: Vec<_> =
@@ -196,9 +196,9 @@ impl Node {
         let (engine, clock) = (Arc::clone(&self.engine), self.clock.clone());
         let stopped = Arc::clone(&self.stopped);
         let tending = tokio::spawn(async move {
-            // Not cut off in the middle: what it is about to give back would be lost.
+            // Not aborted: what it is about to return would be lost.
             while !stopped.load(Ordering::Relaxed) {
-                tokio::time::sleep(TEND_EVERY).await;
+                tokio::time::sleep(MAINTAIN_EVERY).await;
                 engine.store().maintain(clock.now()).await;
             }
         });
@@ -211,7 +211,7 @@ impl Node {
         self.engine.store().close(self.clock.now()).await;
         let report = self.engine.store().report();
         let said = [report.held, report.lease_hits, report.acquired, report.returned, report.stranded];
-        say(&format!("farewell {}", said.map(|number| number.to_string()).join(" ")));
+        say(&format!("shutdown_report {}", said.map(|number| number.to_string()).join(" ")));
     }
 
     /// One of its clients, which waits for each answer.
@@ -231,7 +231,7 @@ impl Node {
                 let request = request.with("key", "one").unwrap();
                 let sent = wall();
                 let decision = engine.check(&request, clock.now()).await;
-                let seen = Seen {
+                let seen = RecordedDecision {
                     key: u32::try_from(kind).unwrap(),
                     cost: 1,
                     sent,

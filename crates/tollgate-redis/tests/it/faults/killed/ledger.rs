@@ -1,5 +1,5 @@
-//! What a process that may be killed at any moment decided. Each line is in the kernel's hands before its caller is answered, so that no
-//! admission escapes; one that was made and not written was told to nobody.
+//! The decisions of a process that may be killed at any moment. Each line is written to the kernel before its caller is
+//! answered, so no admission is missed; an admission without a line was not answered.
 
 use std::fs::File;
 use std::io::Write;
@@ -8,17 +8,17 @@ use std::path::Path;
 use tollgate::Source;
 use tollgate::lease::LeaseReport;
 
-use crate::record::{Mode, Seen};
+use crate::record::{Mode, RecordedDecision};
 
-/// Bytes of a line. A page holds a whole number of them, so that none is ever written in part.
+/// Bytes of a line. A page holds a whole number of them, so that none is written in part.
 const LINE_BYTES: usize = 64;
 
-/// One decision, and how the leases of its process stood then.
+/// One decision, and the state of its process's leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Line {
-    pub(super) seen: Seen,
+    pub(super) seen: RecordedDecision,
     pub(super) source: Source,
-    /// Units that the process drew ahead until then, and held then.
+    /// Units that the process had leased in total, and held.
     pub(super) drawn: u64,
     pub(super) held: u64,
 }
@@ -35,7 +35,7 @@ const SOURCES: [Source; 8] = [
 ];
 
 impl Line {
-    pub(super) fn new(seen: Seen, source: Source, report: &LeaseReport) -> Self {
+    pub(super) fn new(seen: RecordedDecision, source: Source, report: &LeaseReport) -> Self {
         Self { seen, source, drawn: report.acquired, held: report.held }
     }
 
@@ -69,7 +69,7 @@ impl Line {
             Source::Open => Mode::Open,
             Source::Closed | Source::Full | Source::Policy | Source::Penalty => Mode::Closed,
         };
-        let seen = Seen {
+        let seen = RecordedDecision {
             key: u32::try_from(key).unwrap(),
             cost: 1,
             sent: next(),

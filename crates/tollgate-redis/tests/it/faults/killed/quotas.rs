@@ -1,16 +1,16 @@
-//! What a fleet of processes counts: every algorithm that can be leased, with a quota that comes back each second and is asked for more
-//! than it has, and with one that does not come back while a test runs, whose every unit is accounted for.
+//! The limits of a fleet of processes: every algorithm that can be leased, with a quota that refills each second and is
+//! overloaded, and with one without a refill during the test, whose every unit is accounted for.
 
 use tollgate::algorithm::fixed_window::Align;
 use tollgate::algorithm::sliding_window::Estimate;
 use tollgate::policy::{Consistency, Limit, Policy};
 use tollgate::{Quota, Rate, Ticks};
 
-/// Units of a second.
+/// Units per second.
 pub(super) const SECONDLY: u64 = 200;
-/// Units that there are once.
+/// Units without a refill.
 pub(super) const ONCE: u64 = 2_500;
-/// The share of a limit that one process may hold, in millionths, and for how long.
+/// The share of a limit that one process may lease, in millionths, and for how long.
 const SHARE: u32 = 50_000;
 pub(super) const TTL: Ticks = Ticks::from_millis(250);
 
@@ -28,7 +28,7 @@ pub(super) enum Algorithm {
 pub(super) struct Kind {
     pub(super) name: &'static str,
     pub(super) algorithm: Algorithm,
-    /// Whether its units come back while a test runs.
+    /// Whether its units are refilled during a test.
     pub(super) comes_back: bool,
 }
 
@@ -60,7 +60,7 @@ impl Kind {
         }
     }
 
-    /// The units that one process may hold, however few others it believes that there are.
+    /// The units that one process may hold, however small it believes the fleet to be.
     pub(super) fn most(&self) -> u64 {
         policy().limits()[0].lease().unwrap().most(&self.quota(), 1)
     }

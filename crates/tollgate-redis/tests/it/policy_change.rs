@@ -1,4 +1,4 @@
-//! New numbers reach counters that are in the store already, while nodes with the old policy and nodes with the new run side by side.
+//! A changed quota applies to existing counters while nodes with the old and the new policy run side by side.
 
 use tollgate::algorithm::fixed_window::{Align, FixedWindow};
 use tollgate::policy::{Limit, Policy};
@@ -35,7 +35,7 @@ impl Two {
         Self { runtime, nodes, clock: Clock::precise(), quota }
     }
 
-    /// Asks a node; whether it admits.
+    /// Sends a request to a node; returns whether it is admitted.
     fn ask(&self, node: usize, cost: u64) -> bool {
         let request = CheckRequest::new().with("key", "k").unwrap().cost(cost).unwrap();
         let decision = self.runtime.block_on(self.nodes[node].check(&request, self.clock.now()));
@@ -43,7 +43,7 @@ impl Two {
         decision.is_allowed()
     }
 
-    /// What a node says is left.
+    /// The remaining units that a node reports.
     fn left(&self, node: usize) -> u64 {
         let request = CheckRequest::new().with("key", "k").unwrap();
         let look = self.runtime.block_on(self.nodes[node].peek(&request, self.clock.now()));
@@ -61,9 +61,9 @@ fn policy(quota: fn(u64) -> Quota, units: u64) -> Policy {
     Policy::new(vec![limit]).unwrap()
 }
 
-/// A window keeps what was used, whoever counted it and under which numbers.
+/// A window keeps its usage, whichever node and policy counted it.
 #[test]
-fn a_window_keeps_what_was_used_under_two_policies() {
+fn window_keeps_its_usage_under_two_policies() {
     let _others = among_others();
     let server = Server::redis();
     let two = Two::new(&server, window, 10);
@@ -73,7 +73,7 @@ fn a_window_keeps_what_was_used_under_two_policies() {
     assert!(two.ask(1, 1) && two.ask(0, 1) && two.ask(1, 1));
     assert_eq!((two.left(0), two.left(1)), (11, 1));
     assert!(two.ask(0, 5));
-    // Fourteen are used: more than the old policy knows of, and it gives nothing.
+    // Fourteen are used: more than the old limit, so the old policy admits nothing.
     assert!(!two.ask(1, 1));
     assert_eq!((two.left(0), two.left(1)), (6, 0));
     two.swap(1, 20);
@@ -84,9 +84,10 @@ fn a_window_keeps_what_was_used_under_two_policies() {
     assert!(!two.ask(1, 1) && !two.ask(0, 1));
 }
 
-/// A bucket keeps what is available: raised it is no gift, lowered it is clamped, and to and fro nothing is won.
+/// A bucket keeps its available units: a raised quota adds none, a lowered one clamps them, and switching back and
+/// forth gains nothing.
 #[test]
-fn a_bucket_gifts_nothing_under_two_policies() {
+fn bucket_gains_nothing_under_two_policies() {
     let _others = among_others();
     let server = Server::redis();
     let two = Two::new(&server, bucket, 10);
@@ -96,7 +97,7 @@ fn a_bucket_gifts_nothing_under_two_policies() {
     two.swap(1, 2);
     assert!(!two.ask(1, 3));
     assert_eq!(two.left(1), 2);
-    // The node with the low number has clamped it for both.
+    // The node with the lower quota has clamped it for both.
     assert!(two.ask(1, 1));
     assert_eq!((two.left(0), two.left(1)), (1, 1));
     for _ in 0..10 {

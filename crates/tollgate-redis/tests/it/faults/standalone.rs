@@ -1,4 +1,5 @@
-//! Faults of the way to one server, and of clocks: a network that swallows, slows or cuts, a store or nodes with the wrong time.
+//! Faults of the network to one server, and of clocks: a network that drops, slows or cuts, a store or nodes with the
+//! wrong time.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -7,33 +8,33 @@ use std::time::Duration;
 use tollgate_redis::BreakerState;
 
 use super::Rig;
-use super::judge::Happened;
+use super::assessment::FaultSpans;
 use super::outage::Outage;
-use super::report::{AWAY, HASTY, Measure, Promise, UNNOTICED, Unit};
+use super::report::{AWAY, DEFAULT_DEADLINE_AWAY, Measure, Promise, UNNOTICED, Unit};
 use crate::fleet::{Fleet, QUIET_BIT, Running};
-use crate::proxy::{Proxy, Weather};
+use crate::proxy::{Network, Proxy};
 use crate::record::Mode;
 use crate::scratch::{rest, until};
 use crate::server::{Plan, Program, Server};
 use crate::store::Node;
 
-/// How long the network is bad.
-const STORM: Duration = Duration::from_secs(2);
-/// Milliseconds after which a connection that swallows everything is known.
+/// How long the network fault lasts.
+const FAULT_FOR: Duration = Duration::from_secs(2);
+/// Milliseconds within which a silent connection is detected.
 const FOUND: u64 = 300;
-/// Requests that may wait for a connection that swallows everything, by the default deadline, in microseconds.
+/// How long requests may wait for a silent connection with the default deadline, in microseconds.
 const WAITING: u64 = 32;
 const DEFAULT_DEADLINE: u64 = 5_000;
-/// How far the clocks of nodes are off, in microseconds.
+/// Clock errors of nodes, in microseconds.
 pub(super) const SKEWS: [i64; 3] = [-5_000_000, 0, 5_000_000];
 
-/// Milliseconds after a step in which every key is admitted again.
+/// Milliseconds after a clock step within which every key is admitted again.
 const ADMITTED: u64 = 200;
 
-/// A clock that steps back costs at most what it stepped over, and never more than the burst.
+/// A clock that steps back costs at most the step, and never more than the burst.
 pub(super) const STEPS: Promise = Promise { steps: true, ..UNNOTICED.numbered("F10") };
 
-/// Keys that would live for ever.
+/// Keys without an expiry.
 pub(super) fn immortal(server: &Server) -> Vec<String> {
     server.lives().into_iter().filter(|(_, life)| *life < 0).map(|(key, _)| key).collect()
 }
@@ -51,85 +52,85 @@ fn network(rig: &mut Rig) {
     let (bad, good) = (proxy.url(), server.url());
     let urls = [bad.as_str(), &good, &good];
     let fleet = rig.fleet(urls);
-    let far = Weather::Slow(Duration::from_millis(10));
+    let far = Network::Slow(Duration::from_millis(10));
     rig.run("20 ms slower, one node of three", UNNOTICED.numbered("F2"), &fleet, |running| {
-        let happened = storm(&proxy, far, &fleet, running);
-        // That is slower than usual by far, and no reason to do without the store.
-        let evidence = happened.evidence[..1].to_vec();
-        Happened { evidence, outages: Vec::new(), alone: None, ..happened }
+        let spans = with_network_fault(&proxy, far, &fleet, running);
+        // Much slower than usual, but no reason to do without the store.
+        let evidence = spans.evidence[..1].to_vec();
+        FaultSpans { evidence, outages: Vec::new(), alone: None, ..spans }
     });
-    let slow = Weather::Slow(Duration::from_millis(50));
-    for (name, number, weather) in [
+    let slow = Network::Slow(Duration::from_millis(50));
+    for (name, number, network) in [
         ("100 ms slower, one node of three", "F2", slow),
-        ("half-open TCP, one node of three", "F3", Weather::HalfOpen),
-        ("connections cut, one node of three", "F12", Weather::CutAfter(2_000)),
-        ("connections refused, one node of three", "F12", Weather::Refuse),
+        ("half-open TCP, one node of three", "F3", Network::HalfOpen),
+        ("connections cut, one node of three", "F12", Network::CutAfter(2_000)),
+        ("connections refused, one node of three", "F12", Network::Refuse),
     ] {
         let promise = AWAY.numbered(number);
-        rig.run(name, promise, &fleet, |running| storm(&proxy, weather, &fleet, running));
+        rig.run(name, promise, &fleet, |running| with_network_fault(&proxy, network, &fleet, running));
         rig.found(immortal(&server));
     }
     drop(fleet);
     let hasty = rig.default_fleet(urls);
-    rig.run("half-open TCP, by default", HASTY.numbered("F3"), &hasty, |running| {
+    rig.run("half-open TCP, by default", DEFAULT_DEADLINE_AWAY.numbered("F3"), &hasty, |running| {
         let first = running.recorder.len();
-        let mut happened = storm(&proxy, Weather::HalfOpen, &hasty, running);
+        let mut spans = with_network_fault(&proxy, Network::HalfOpen, &hasty, running);
         let seen = running.recorder.since(first);
-        let waited = |seen: &&crate::record::Seen| {
+        let waited = |seen: &&crate::record::RecordedDecision| {
             seen.node == 0 && seen.mode != Mode::Exact && seen.took() >= DEFAULT_DEADLINE
         };
         let value = seen.iter().filter(waited).count() as u64;
         let what = "requests that waited";
-        happened.measures.push(Measure { what, unit: Unit::Times, value, most: WAITING });
-        happened
+        spans.measures.push(Measure { what, unit: Unit::Times, value, most: WAITING });
+        spans
     });
     rig.found(immortal(&server));
 }
 
-/// Bad weather for a while, for the first node.
-pub(super) fn storm<S: Node>(
+/// A network fault for the first node.
+pub(super) fn with_network_fault<S: Node>(
     proxy: &Proxy,
-    weather: Weather,
+    network: Network,
     fleet: &Fleet<S>,
     running: &Running,
-) -> Happened {
+) -> FaultSpans {
     let done = || {
-        let deeds = [&proxy.deeds.swallowed_bytes, &proxy.deeds.delayed, &proxy.deeds.cut];
-        deeds.iter().map(|deed| deed.load(Ordering::Relaxed)).sum::<u64>()
+        let counts = [&proxy.counts.swallowed_bytes, &proxy.counts.delayed, &proxy.counts.cut];
+        counts.iter().map(|deed| deed.load(Ordering::Relaxed)).sum::<u64>()
     };
     let (outage, before) = (Outage::begin(running), done());
-    proxy.set(weather);
+    proxy.set(network);
     let mut measures = Vec::new();
-    if weather == Weather::HalfOpen {
+    if network == Network::HalfOpen {
         let shard = || fleet.engines[0].store().redis().report().shards.remove(0);
         until("the node knows", || (shard().state != BreakerState::Closed).then_some(()));
         measures.push(Measure::millis("known after", outage.lasted(), FOUND));
     }
-    rest(STORM);
+    rest(FAULT_FOR);
     let refused =
-        weather == Weather::Refuse && std::net::TcpStream::connect(("127.0.0.1", proxy.port)).is_err();
-    let deeds = done() - before + u64::from(refused);
+        network == Network::Refuse && std::net::TcpStream::connect(("127.0.0.1", proxy.port)).is_err();
+    let counts = done() - before + u64::from(refused);
     let began = outage.began;
-    proxy.set(Weather::Fair);
-    let happened = outage.over(&[("byte swallowed, chunk delayed, connection cut or refused", deeds)]);
-    Happened { alone: Some((began, happened.healthy)), measures, ..happened }
+    proxy.set(Network::Fair);
+    let spans = outage.over(&[("byte swallowed, chunk delayed, connection cut or refused", counts)]);
+    FaultSpans { alone: Some((began, spans.healthy)), measures, ..spans }
 }
 
-/// The clocks of nodes are wrong, each in its own way.
+/// Nodes have wrong clocks, each by another amount.
 fn skew(rig: &mut Rig) {
     let server = Server::redis();
     let mut fleet = rig.fleet([&server.url(); 3]);
     fleet.skews = SKEWS.to_vec();
     rig.run("clocks of nodes 5 s behind and ahead", UNNOTICED.numbered("F9"), &fleet, |running| {
-        rest(STORM);
+        rest(FAULT_FOR);
         let wrong = fleet.skews.iter().filter(|skew| **skew != 0).count() as u64;
         let evidence = vec![("node with a wrong clock".to_owned(), wrong)];
-        Happened { evidence, healthy: running.recorder.now(), ..Happened::default() }
+        FaultSpans { evidence, healthy: running.recorder.now(), ..FaultSpans::default() }
     });
     rig.found(immortal(&server));
 }
 
-/// The store's clock steps, an hour and a few seconds, back and forth.
+/// The store's clock steps by an hour and by a few seconds, back and forth.
 fn clocks(rig: &mut Rig) {
     let server = Plan::new(Program::Valkey).wrong_clock().start();
     let fleet = rig.fleet([&server.url(), &server.url(), &server.url()]);
@@ -151,13 +152,14 @@ fn clocks(rig: &mut Rig) {
             let evidence = vec![("step".to_owned(), losses.len() as u64)];
             let measures = vec![first_admission(running, &losses)];
             let healthy = running.recorder.now();
-            Happened { evidence, losses, steps, healthy, measures, ..Happened::default() }
+            FaultSpans { evidence, losses, steps, healthy, measures, ..FaultSpans::default() }
         });
         rig.found(immortal(&server));
     }
 }
 
-/// How long a hot key was denied after a step, at most: a unit comes back after 50 ms, and each node asks for the key every 100.
+/// The longest time that a hot key was denied after a step: a unit is refilled every 50 ms, and each node requests the
+/// key every 100 ms.
 fn first_admission(running: &Running, steps: &[(u64, u64)]) -> Measure {
     let seen = running.recorder.since(0);
     let mut longest = 0;

@@ -1,4 +1,4 @@
-//! The ways to a store: a cluster whose slots move and whose primaries change, sentinels, TLS. One store each, through an engine.
+//! Topologies of a store through an engine: a cluster whose slots move and whose primaries change, sentinels, TLS.
 
 #![allow(
     clippy::await_holding_lock,
@@ -15,16 +15,16 @@ use tollgate_redis::{BreakerState, Nodes, RedisStore, ReplyClass, Settings, TlsF
 
 use crate::cluster::Cluster;
 use crate::scratch::among_others;
-use crate::sentinel::Watched;
+use crate::sentinel::SentinelSetup;
 use crate::server::{Plan, Program, Server};
 
-/// Patient enough for a machine that runs all tests at once.
-const PATIENCE: Duration = Duration::from_millis(50);
-/// Units that no test uses up.
+/// Long enough for a machine that runs all tests at once.
+const TIMEOUT: Duration = Duration::from_millis(50);
+/// More units than any test uses.
 const MANY: u64 = 1_000_000;
 
 fn settings(url: &str) -> Settings {
-    let settings = Settings::parse(url).unwrap().deadline(PATIENCE).unwrap();
+    let settings = Settings::parse(url).unwrap().deadline(TIMEOUT).unwrap();
     settings.secret(b"the secret of these tests").unwrap()
 }
 
@@ -66,7 +66,7 @@ fn asking<'a>(user: &'a str, tenant: &'a str, cost: u64) -> CheckRequest<'a> {
     CheckRequest::new().with("user", user).unwrap().with("tenant", tenant).unwrap().cost(cost).unwrap()
 }
 
-/// Whether it was allowed, and whether by the store.
+/// Whether the request was allowed, and whether the store decided.
 async fn check(
     engine: &Engine<RedisStore>,
     clock: &Clock,
@@ -78,9 +78,9 @@ async fn check(
     (decision.is_allowed(), decision.limits().all(|limit| limit.source == Source::Exact))
 }
 
-/// Counters in different slots are charged together, and what is denied by one is given back to the other.
+/// Counters in different slots are charged together, and refunded if one of them denies.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slots_apart_are_charged_together() {
+async fn slots_are_charged_together() {
     let _others = among_others();
     let cluster = Cluster::calm(Program::Redis);
     let engine = engine(
@@ -110,9 +110,9 @@ async fn slots_apart_are_charged_together() {
     assert!(immortal.is_empty(), "{immortal:?}");
 }
 
-/// A request of which one part cannot be asked: what the other part took is given back, and nothing is counted twice.
+/// If one slot is unreachable, the charges in the others are refunded, and nothing is counted twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_part_that_is_away_costs_the_others_nothing() {
+async fn unreachable_slot_costs_the_others_nothing() {
     let _others = among_others();
     let mut cluster = Cluster::start(Program::Redis);
     let deny = |name: &str| bucket(name, name, 100).on_store_failure(OnStoreFailure::Deny);
@@ -149,7 +149,7 @@ async fn a_part_that_is_away_costs_the_others_nothing() {
     is_mapped(&engine).await;
     eventually("all refunds are settled", || engine.store().report().corrections == 0).await;
     for ((user, tenant), admitted) in names.iter().zip(admitted) {
-        // The cluster may still change its mind about who has what; a look takes nothing, and counts when the store has answered it.
+        // The cluster may still change owners. A peek charges nothing, and counts once the store has answered it.
         let mut decision = engine.check(&asking(user, tenant, 0), clock.now()).await;
         for _ in 0..200 {
             if decision.limits().all(|limit| limit.source == Source::Exact) {
@@ -163,9 +163,9 @@ async fn a_part_that_is_away_costs_the_others_nothing() {
     }
 }
 
-/// Everything in a slot of its own: a request costs one round trip, many at once are pipelined.
+/// Keys in many slots are counted exactly: each request takes one round trip, and concurrent ones are pipelined.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_all_over_a_cluster_are_counted_exactly() {
+async fn keys_across_a_cluster_are_counted_exactly() {
     let _others = among_others();
     let cluster = Cluster::calm(Program::Redis);
     let engine = Arc::new(engine(settings(&cluster.url()).long_deadline(), vec![bucket("user", "user", 5)]));
@@ -194,7 +194,7 @@ async fn keys_all_over_a_cluster_are_counted_exactly() {
     assert_eq!(allowed, 8 * 40 * 5);
 }
 
-/// Waits until a decision is the store's: a busy machine may let some deadlines pass.
+/// Waits for a decision of the store: a busy machine may miss some deadlines.
 async fn is_asked(engine: &Engine<RedisStore>) {
     let clock = Clock::precise();
     for _ in 0..100 {
@@ -203,10 +203,10 @@ async fn is_asked(engine: &Engine<RedisStore>) {
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    panic!("the store is not asked");
+    panic!("the store never decided");
 }
 
-/// A load that goes on while the cluster changes: how many were decided by the store, and how many not.
+/// A load while the cluster changes: how many decisions the store made, and how many not.
 struct Load {
     stop: Arc<AtomicBool>,
     exact: Arc<AtomicU64>,
@@ -226,14 +226,14 @@ impl Load {
                 turn += 1;
                 let (_, is_exact) = check(&engine, &clock, &format!("{}", turn % 500), "t", 1).await;
                 if is_exact { &good } else { &bad }.fetch_add(1, Ordering::Relaxed);
-                // Decisions without the store wait for nothing, and would keep the runtime to themselves.
+                // Decisions without the store never wait and would monopolise the runtime.
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         });
         Self { stop, exact, other, task }
     }
 
-    /// Whether the store decided more than nineteen of twenty, of many.
+    /// Whether the store made more than 95 percent of many decisions.
     fn is_mostly_exact(&self) -> bool {
         let (exact, other) = (self.exact.load(Ordering::Relaxed), self.other.load(Ordering::Relaxed));
         exact > 500 && exact > other * 20
@@ -246,7 +246,7 @@ impl Load {
     }
 }
 
-/// What all counters have lost, as the store tells.
+/// What all counters have been charged, as the store reports.
 async fn spent(engine: &Engine<RedisStore>) -> u64 {
     let clock = Clock::precise();
     let mut spent = 0;
@@ -259,12 +259,12 @@ async fn spent(engine: &Engine<RedisStore>) -> u64 {
     spent
 }
 
-/// Slots that move under load cost nothing: every decision is the store's, and every unit is counted once.
+/// Slots that move under load cost nothing: the store makes every decision, and every unit is counted once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slots_move_under_load() {
+async fn slots_migrate_under_load() {
     let _others = among_others();
     let cluster = Cluster::calm(Program::Redis);
-    // A day's units of which none comes back while the test runs.
+    // A daily quota without a refill during the test.
     let engine = Arc::new(engine(settings(&cluster.url()).long_deadline(), vec![slow_bucket()]));
     is_mapped(&engine).await;
     let load = Load::start(&engine);
@@ -286,9 +286,9 @@ fn slow_bucket() -> LimitBuilder {
     Limit::new("user", Quota::FixedWindow(window)).by(["user"]).cost(Cost::Asked)
 }
 
-/// A primary that hands over in order, and one that is killed: the others go on, and its keys are back soon.
+/// After a planned failover and after a killed primary, other keys are not affected and its own recover soon.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn primaries_change() {
+async fn primaries_fail_over() {
     let _others = among_others();
     let mut cluster = Cluster::start(Program::Redis);
     let engine = Arc::new(engine(settings(&cluster.url()), vec![slow_bucket()]));
@@ -327,7 +327,7 @@ async fn primaries_change() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinels_are_followed() {
     let _others = among_others();
-    let mut watched = Watched::start();
+    let mut watched = SentinelSetup::start();
     let engine = engine(settings(&watched.url()), vec![bucket("user", "user", MANY)]);
     let clock = Clock::precise();
     is_well(&engine).await;
@@ -342,9 +342,9 @@ async fn sentinels_are_followed() {
     is_asked(&engine).await;
 }
 
-/// TLS with a certificate of ours is let in; without one, or with an authority that did not sign, nothing is sent.
+/// A client certificate of the CA is accepted. Without it, or with an unknown CA, nothing is sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tls_is_spoken() {
+async fn tls_verifies_both_sides() {
     let _others = among_others();
     let server = Plan::new(Program::Redis).tls().start();
     let (port, [authority, certificate, key]) = server.tls();
@@ -370,9 +370,9 @@ async fn tls_is_spoken() {
     }
 }
 
-/// Nodes that share a store know how many they are, and find the same secret; one that leaves is forgotten at once.
+/// Nodes that share a store count each other and share a secret. A node that leaves is no longer counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fleet_finds_itself() {
+async fn nodes_of_a_fleet_find_each_other() {
     let _others = among_others();
     let server = Server::redis();
     let plain = || Settings::parse(&server.url()).unwrap().long_deadline();
@@ -382,7 +382,10 @@ async fn a_fleet_finds_itself() {
     let mut engines = Vec::new();
     for store in stores {
         let engine = Engine::with_store(policy(), store, tollgate::Secret::random());
-        assert!(!check(&engine, &clock, "u", "t", 1).await.1, "nobody counts before the secret is known");
+        assert!(
+            !check(&engine, &clock, "u", "t", 1).await.1,
+            "the store decides nothing before the secret is known"
+        );
         engine.store().join(|secret| engine.rekey(secret)).await;
         engines.push(engine);
     }

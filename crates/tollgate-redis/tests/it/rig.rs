@@ -1,21 +1,21 @@
-//! The rig itself is tried first: servers start, answer, and are gone when the test is over, however it ends.
+//! Tests of the rig itself: servers start, answer, and are gone when the test ends, however it ends.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::cluster::{Cluster, SLOTS};
-use crate::proxy::{Proxy, Weather};
+use crate::proxy::{Network, Proxy};
 use crate::scratch::{among_others, until};
-use crate::sentinel::Watched;
+use crate::sentinel::SentinelSetup;
 use crate::server::{Plan, Program, Server};
 
 fn is_reachable(port: u16) -> bool {
     std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
 }
 
-/// A server is stopped by its own id when its owner goes, also because of a panic.
+/// A server is killed when its owner is dropped, also by a panic.
 #[test]
-fn a_server_does_not_outlive_its_test() {
+fn server_does_not_outlive_its_test() {
     let _others = among_others();
     let server = Server::redis();
     let port = server.port;
@@ -28,9 +28,9 @@ fn a_server_does_not_outlive_its_test() {
     assert!(!is_reachable(port));
 }
 
-/// A killed server is gone with all it knew, and comes back where it was.
+/// A killed server has lost its keys and comes back on the same port.
 #[test]
-fn a_killed_server_comes_back_empty() {
+fn killed_server_comes_back_empty() {
     let _others = among_others();
     let mut server = Server::redis();
     server.tell(&["SET", "key", "value"]);
@@ -42,9 +42,9 @@ fn a_killed_server_comes_back_empty() {
     assert_eq!(server.calls("set"), (0, 0));
 }
 
-/// Six nodes with all slots; a planned failover changes who is primary; slots move.
+/// Six nodes own all slots; a planned failover changes the primary; slots move.
 #[test]
-fn a_cluster_is_whole() {
+fn cluster_is_complete() {
     let _others = among_others();
     let cluster = Cluster::calm(Program::Redis);
     let primary = cluster.primary_of(0);
@@ -59,19 +59,19 @@ fn a_cluster_is_whole() {
     });
 }
 
-/// The sentinels replace a primary that is gone.
+/// Sentinels replace a dead primary.
 #[test]
 fn sentinels_replace_a_dead_primary() {
     let _others = among_others();
-    let mut watched = Watched::start();
+    let mut watched = SentinelSetup::start();
     assert_eq!(watched.primary(), watched.servers[0].port);
     watched.servers[0].kill();
     until("the replica is promoted", || (watched.primary() == watched.servers[1].port).then_some(()));
 }
 
-/// Inside TLS only those get in who show a certificate.
+/// TLS requires a client certificate.
 #[test]
-fn tls_wants_a_certificate() {
+fn tls_requires_a_certificate() {
     let _others = among_others();
     let server = Plan::new(Program::Redis).tls().start();
     let (port, [authority, certificate, key]) = server.tls();
@@ -83,9 +83,9 @@ fn tls_wants_a_certificate() {
     assert!(!String::from_utf8_lossy(&output.stdout).contains("PONG"));
 }
 
-/// Valkey is a real one, and its clock does what it is told.
+/// Valkey runs, and its clock can be moved.
 #[test]
-fn a_clock_steps() {
+fn valkey_clock_steps() {
     let _others = among_others();
     let server = Plan::new(Program::Valkey).wrong_clock().start();
     assert_eq!(server.info("server_name").unwrap(), "valkey");
@@ -97,9 +97,9 @@ fn a_clock_steps() {
     }
 }
 
-/// Each weather of the proxy is felt, and counted.
+/// Each state of the proxy has its effect and is counted.
 #[test]
-fn the_proxy_does_what_it_is_told() {
+fn proxy_states_have_their_effect() {
     let _others = among_others();
     let server = Server::redis();
     let proxy = Proxy::before(server.port);
@@ -113,18 +113,18 @@ fn the_proxy_does_what_it_is_told() {
 
     let mut connection = connect().unwrap();
     ping(&mut connection).unwrap();
-    proxy.set(Weather::Slow(Duration::from_millis(20)));
+    proxy.set(Network::Slow(Duration::from_millis(20)));
     ping(&mut connection).unwrap();
-    assert!(proxy.deeds.delayed.load(Ordering::Relaxed) >= 2);
-    proxy.set(Weather::HalfOpen);
+    assert!(proxy.counts.delayed.load(Ordering::Relaxed) >= 2);
+    proxy.set(Network::HalfOpen);
     assert!(ping(&mut connection).unwrap_err().is_timeout());
-    assert!(proxy.deeds.swallowed_bytes.load(Ordering::Relaxed) > 0);
-    proxy.set(Weather::CutAfter(3));
+    assert!(proxy.counts.swallowed_bytes.load(Ordering::Relaxed) > 0);
+    proxy.set(Network::CutAfter(3));
     let cut = until("a connection is cut", || connect().and_then(|mut fresh| ping(&mut fresh)).err());
     assert!(!cut.is_timeout(), "{cut}");
-    assert!(proxy.deeds.cut.load(Ordering::Relaxed) > 0);
-    proxy.set(Weather::Refuse);
+    assert!(proxy.counts.cut.load(Ordering::Relaxed) > 0);
+    proxy.set(Network::Refuse);
     until("connections are refused", || connect().err().filter(|error| error.is_connection_refusal()));
-    proxy.set(Weather::Fair);
-    until("the weather is fair again", || connect().and_then(|mut fresh| ping(&mut fresh)).ok());
+    proxy.set(Network::Fair);
+    until("the network is fair again", || connect().and_then(|mut fresh| ping(&mut fresh)).ok());
 }

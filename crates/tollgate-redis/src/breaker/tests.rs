@@ -4,7 +4,7 @@ use super::*;
 
 const DEADLINE: Duration = Duration::from_millis(5);
 const QUICK: Duration = Duration::from_micros(300);
-const LUCK: u64 = u64::MAX / 3;
+const RANDOM: u64 = u64::MAX / 3;
 
 fn after(start: Instant, millis: u64) -> Instant {
     start + Duration::from_millis(millis)
@@ -17,7 +17,7 @@ fn closed() -> (Breaker, Instant) {
 
 fn opened() -> (Breaker, Instant) {
     let (breaker, start) = closed();
-    (0..5).for_each(|_| breaker.failed(Severity::Counts, start, LUCK));
+    (0..5).for_each(|_| breaker.failed(Severity::Counts, start, RANDOM));
     assert_eq!(breaker.state(), BreakerState::Open);
     (breaker, start)
 }
@@ -27,12 +27,12 @@ fn opened() -> (Breaker, Instant) {
 fn consecutive_failures_open_the_breaker() {
     let (breaker, start) = closed();
     for _ in 0..4 {
-        (0..4).for_each(|_| breaker.failed(Severity::Counts, start, LUCK));
-        breaker.succeeded(QUICK, start, LUCK);
-        (0..8).for_each(|_| breaker.succeeded(QUICK, start, LUCK));
+        (0..4).for_each(|_| breaker.failed(Severity::Counts, start, RANDOM));
+        breaker.succeeded(QUICK, start, RANDOM);
+        (0..8).for_each(|_| breaker.succeeded(QUICK, start, RANDOM));
     }
     assert!(breaker.admits());
-    (0..5).for_each(|_| breaker.failed(Severity::Counts, start, LUCK));
+    (0..5).for_each(|_| breaker.failed(Severity::Counts, start, RANDOM));
     assert!(!breaker.admits());
     assert_eq!(breaker.opened(), 1);
 }
@@ -42,8 +42,8 @@ fn consecutive_failures_open_the_breaker() {
 fn slow_answers_open_the_breaker() {
     let (breaker, start) = closed();
     for _ in 0..10 {
-        breaker.succeeded(QUICK, start, LUCK);
-        breaker.succeeded(Duration::from_micros(4_100), start, LUCK);
+        breaker.succeeded(QUICK, start, RANDOM);
+        breaker.succeeded(Duration::from_micros(4_100), start, RANDOM);
     }
     assert_eq!(breaker.state(), BreakerState::Open);
 }
@@ -53,8 +53,8 @@ fn slow_answers_open_the_breaker() {
 fn few_calls_do_not_open_the_breaker() {
     let (breaker, start) = closed();
     for second in 0..5 {
-        (0..9).for_each(|_| breaker.succeeded(QUICK, after(start, second * 1_000), LUCK));
-        (0..9).for_each(|_| breaker.succeeded(DEADLINE, after(start, second * 1_000), LUCK));
+        (0..9).for_each(|_| breaker.succeeded(QUICK, after(start, second * 1_000), RANDOM));
+        (0..9).for_each(|_| breaker.succeeded(DEADLINE, after(start, second * 1_000), RANDOM));
     }
     assert_eq!(breaker.state(), BreakerState::Closed);
 }
@@ -63,7 +63,7 @@ fn few_calls_do_not_open_the_breaker() {
 #[test]
 fn harmless_failures_are_not_counted() {
     let (breaker, start) = closed();
-    (0..1_000).for_each(|_| breaker.failed(Severity::None, start, LUCK));
+    (0..1_000).for_each(|_| breaker.failed(Severity::None, start, RANDOM));
     assert!(breaker.admits());
     assert_eq!(breaker.away_for(start), None);
 }
@@ -73,12 +73,12 @@ fn harmless_failures_are_not_counted() {
 #[test]
 fn fatal_failures_open_the_breaker_for_long() {
     let (breaker, start) = closed();
-    breaker.failed(Severity::Fatal, start, LUCK);
+    breaker.failed(Severity::Fatal, start, RANDOM);
     breaker.connected(start);
     assert!(!breaker.wants_probe(after(start, 9_999)));
     assert!(breaker.wants_probe(after(start, 10_000)));
     let (breaker, start) = opened();
-    breaker.failed(Severity::Fatal, start, LUCK);
+    breaker.failed(Severity::Fatal, start, RANDOM);
     assert!(!breaker.wants_probe(after(start, 9_999)));
 }
 
@@ -115,7 +115,7 @@ fn breaker_closes_through_probes_and_steps() {
         assert_eq!(breaker.state(), BreakerState::Ramping);
         let admitted = (0..1_000).filter(|_| breaker.admits()).count();
         assert_eq!(admitted, share * 10);
-        breaker.succeeded(QUICK, now, LUCK);
+        breaker.succeeded(QUICK, now, RANDOM);
         breaker.tick(after(now, 0));
         now = after(now, 250);
         breaker.tick(now);
@@ -137,16 +137,16 @@ fn failed_recovery_starts_over() {
         (breaker, now)
     };
     let (breaker, now) = recovering();
-    breaker.failed(Severity::Counts, now, LUCK);
+    breaker.failed(Severity::Counts, now, RANDOM);
     assert_eq!(breaker.state(), BreakerState::Ramping);
-    breaker.failed(Severity::Counts, now, LUCK);
+    breaker.failed(Severity::Counts, now, RANDOM);
     assert_eq!(breaker.state(), BreakerState::Open);
 
     let (breaker, start) = recovering();
     let mut steps = 0;
     let mut now = start;
     while breaker.state() != BreakerState::Closed {
-        breaker.succeeded(Duration::from_millis(3), now, LUCK);
+        breaker.succeeded(Duration::from_millis(3), now, RANDOM);
         now = after(now, 250);
         breaker.tick(now);
         steps += 1;
@@ -161,7 +161,7 @@ fn failed_probe_opens_the_breaker() {
     let now = after(start, 1_000);
     assert!(breaker.wants_probe(now));
     breaker.probed(now);
-    breaker.failed(Severity::Counts, now, LUCK);
+    breaker.failed(Severity::Counts, now, RANDOM);
     assert_eq!(breaker.state(), BreakerState::Open);
 }
 
@@ -170,7 +170,7 @@ fn failed_probe_opens_the_breaker() {
 #[test]
 fn flapping_store_is_one_outage() {
     let (breaker, start) = closed();
-    (0..5).for_each(|millis| breaker.failed(Severity::Counts, after(start, millis), LUCK));
+    (0..5).for_each(|millis| breaker.failed(Severity::Counts, after(start, millis), RANDOM));
     let recover = |from: Instant| {
         let mut now = after(from, 1_000);
         (0..3).for_each(|_| {
@@ -186,12 +186,12 @@ fn flapping_store_is_one_outage() {
     let well = recover(start);
     assert_eq!(breaker.away_for(well), Some(well - start));
     let again = after(well, 20_000);
-    breaker.failed(Severity::Trips, again, LUCK);
+    breaker.failed(Severity::Trips, again, RANDOM);
     assert_eq!(breaker.away_for(again), Some(again - start));
     let well = recover(again);
     assert_eq!(breaker.away_for(after(well, 31_000)), None);
     breaker.tick(after(well, 31_000));
-    let anew = after(well, 40_000);
-    breaker.failed(Severity::Trips, anew, LUCK);
-    assert_eq!(breaker.away_for(after(anew, 7)), Some(Duration::from_millis(7)));
+    let later = after(well, 40_000);
+    breaker.failed(Severity::Trips, later, RANDOM);
+    assert_eq!(breaker.away_for(after(later, 7)), Some(Duration::from_millis(7)));
 }

@@ -1,4 +1,4 @@
-//! The script on a real Redis, beside the Rust functions that it is the twin of.
+//! The script on a real Redis, compared with its Rust counterparts.
 
 mod batches;
 mod bytes;

@@ -58,7 +58,7 @@ impl ConnectionSupervisor {
         let mut pause = Duration::ZERO;
         loop {
             shard.state.send_replace(ConnectionState::Connecting);
-            let pause_before = match self.locator.connect().await {
+            let base_pause = match self.locator.connect().await {
                 Ok(connection) => {
                     let made = Instant::now();
                     self.serve(Arc::new(connection), made).await;
@@ -81,23 +81,23 @@ impl ConnectionSupervisor {
                     }
                 }
             };
-            let jittered = fraction(pause_before, random()).max(pause_before / 10);
-            let rest = if pause_before == PAUSE_REFUSED { pause_before } else { jittered };
+            let jittered = fraction(base_pause, random()).max(base_pause / 10);
+            let actual_pause = if base_pause == PAUSE_REFUSED { base_pause } else { jittered };
             // Requests do not wait for a connection that is attempted only after their deadline.
-            if rest > self.deadline {
+            if actual_pause > self.deadline {
                 shard.state.send_replace(ConnectionState::Unavailable);
             }
-            if pause_before == PAUSE_REFUSED {
-                self.rest_refused().await
+            if base_pause == PAUSE_REFUSED {
+                self.pause_refused().await
             } else {
-                sleep(rest).await
+                sleep(actual_pause).await
             }
             pause = (pause * 2).clamp(PAUSE_FIRST, PAUSE_MAX);
         }
     }
 
     /// Pauses after a refusal. A new password in the password file ends the pause early.
-    async fn rest_refused(&self) {
+    async fn pause_refused(&self) {
         let Some(password) = self.locator.password() else { return sleep(PAUSE_REFUSED).await };
         let (until, refused) = (Instant::now() + PAUSE_REFUSED, password.last_read());
         while Instant::now() < until && password.read().await == refused {

@@ -12,7 +12,7 @@ fn the_incident_is_told_as_it_happens() {
     let table = accuracy::incident_table().unwrap();
     assert!(
         PAGE.contains(&table),
-        "docs/accuracy.md is out of date; the page tells how to make it anew. It should have:\n{table}"
+        "docs/accuracy.md is out of date; the page says how to regenerate it. It should have:\n{table}"
     );
 }
 

@@ -42,7 +42,7 @@ struct Row {
 
 impl Row {
     /// Prints its line. Fails if a promise was broken.
-    fn judge(&self) {
+    fn check(&self) {
         let evidence: Vec<String> =
             self.evidence.iter().map(|(what, count)| format!("{count} × {what}")).collect();
         let measures: Vec<String> =
@@ -140,7 +140,7 @@ fn six_processes_keep_the_quota_while_some_die() {
     row.measures.push(("leased units that are unaccounted for", amount(astray), 0));
     bounds(&lines, &mut row);
     once(&lines, &cluster.url(), kills, &mut row);
-    row.judge();
+    row.check();
     let admitted = lines.iter().filter(|line| line.seen.admitted);
     let paid = admitted.clone().filter(|line| line.source == Source::Lease).count();
     assert!(paid * 2 > admitted.count(), "only {paid} admissions were paid of what was held: {row:?}");
@@ -272,5 +272,5 @@ fn stopped_process_spends_no_expired_lease() {
         decisions: sources(&lines),
         measures: vec![("units spent after their lease had ended, before it was renewed", amount(spent), 0)],
     };
-    row.judge();
+    row.check();
 }

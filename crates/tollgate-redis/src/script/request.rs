@@ -136,7 +136,7 @@ impl<'c> ScriptRequest<'c> {
             ScriptReply::Lent(lent) => ScriptResponse::Lent(lent),
             ScriptReply::Done => ScriptResponse::Done,
             _ if self.sends >= SENDS_MAX => ScriptResponse::Problem(Problem::TooManySends),
-            ScriptReply::Unquota(tags) => self.resolve_origins(&tags),
+            ScriptReply::Unknown(tags) => self.resolve_origins(&tags),
             ScriptReply::Bounds(now) => {
                 (self.now, self.bounds) = (now, CalendarBounds::Two);
                 ScriptResponse::Resend
@@ -172,7 +172,7 @@ impl<'c> ScriptRequest<'c> {
             return;
         };
         let step = quota.filter(|quota| quota.algorithm() == charge.quota().algorithm());
-        *origin = step.map_or(Origin::Unquota, |from| {
+        *origin = step.map_or(Origin::Unknown, |from| {
             let step = Succession { from, to: charge.quota(), at: self.now };
             Origin::Lineage(tag, vec![Ancestor::of(&step, self.now)])
         });

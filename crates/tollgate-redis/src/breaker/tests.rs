@@ -97,8 +97,8 @@ fn pauses_grow_and_are_jittered() {
         now = after(now, waited);
     }
     assert!(longest.iter().all(|&waited| waited <= 200), "{longest:?}");
-    assert_eq!(fraction(OPEN_MOST, 0), Duration::ZERO);
-    assert_eq!(fraction(OPEN_MOST, 200_000), OPEN_MOST);
+    assert_eq!(fraction(OPEN_MAX, 0), Duration::ZERO);
+    assert_eq!(fraction(OPEN_MAX, 200_000), OPEN_MAX);
 }
 
 /// The breaker closes after three probes and steps of 1, 10 and 50 percent.

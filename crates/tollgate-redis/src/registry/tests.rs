@@ -8,7 +8,7 @@ use tollgate::algorithm::sliding_window::Estimate;
 use tollgate::policy::{Cost, Limit};
 use tollgate::{CheckRequest, Engine, Policy, Quota, Rate, Source, Ticks, Timestamp, Verdict};
 
-use super::claim::Entry;
+use super::claim::TagEntry;
 use super::text;
 use crate::client::tests::server::Server;
 use crate::client::tests::until;
@@ -40,8 +40,8 @@ fn quotas_survive_as_text() {
     for quota in quotas {
         let text = text::write(&quota);
         assert_eq!(text::parse(&text), Some(quota), "{text}");
-        let entry = Entry { turn: 2, quota: text };
-        assert_eq!(Entry::parse(entry.text().as_bytes()), Some(entry));
+        let entry = TagEntry { generation: 2, quota: text };
+        assert_eq!(TagEntry::parse(entry.text().as_bytes()), Some(entry));
     }
     for wrong in [
         "",
@@ -133,7 +133,7 @@ async fn reactivated_quota_gets_a_new_tag() {
     let mut fields: Vec<String> =
         server.run(&["HVALS", names.trim()]).lines().map(|line| line.trim_matches('"').to_owned()).collect();
     fields.sort();
-    let of = |turn: u32, units: u32| format!("{turn} gcra {units} 3600000000 -");
+    let of = |generation: u32, units: u32| format!("{generation} gcra {units} 3600000000 -");
     assert_eq!(fields, [of(1, 10), of(1, 20), of(2, 10)]);
     // Six units in two minutes; less than one was refilled.
     assert_eq!(take(&one, 0, START + Ticks::from_secs(120)).await.1, 4);
@@ -197,13 +197,13 @@ async fn tags_are_claimed_before_the_first_decision() {
     };
     let engine = node(&server, 10).await;
     prepared(&engine).await;
-    for (rate, turn) in [("20/h", 1), ("30/h", 2)] {
-        engine.swap(of(rate), START + Ticks::from_secs(turn)).unwrap();
+    for (rate, second) in [("20/h", 1), ("30/h", 2)] {
+        engine.swap(of(rate), START + Ticks::from_secs(second)).unwrap();
         prepared(&engine).await;
         let before = ["hgetall", "hsetnx"].map(|command| calls(&server, command));
         for (key, plan) in [("k", "free"), ("k", "pro"), ("l", "pro"), ("m", "free")] {
             let request = CheckRequest::new().with("key", key).unwrap().with("plan", plan).unwrap();
-            let decision = engine.check(&request, START + Ticks::from_secs(turn)).await;
+            let decision = engine.check(&request, START + Ticks::from_secs(second)).await;
             assert!(decision.limits().all(|status| status.source == Source::Exact), "{decision:?}");
         }
         assert_eq!(["hgetall", "hsetnx"].map(|command| calls(&server, command)), before);

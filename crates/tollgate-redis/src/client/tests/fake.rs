@@ -43,11 +43,11 @@ impl Fake {
         let received: Arc<Mutex<Vec<Command>>> = Arc::default();
         let (respond, log): (Arc<Responder>, _) = (Arc::new(respond), Arc::clone(&received));
         let is_silent: Arc<AtomicBool> = Arc::default();
-        let is_silent = Arc::clone(&is_silent);
+        let shared = Arc::clone(&is_silent);
         let task = tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                let is_silent = Arc::clone(&is_silent);
+                let is_silent = Arc::clone(&shared);
                 connections.spawn(serve(stream, Arc::clone(&respond), Arc::clone(&log), is_silent));
             }
         });

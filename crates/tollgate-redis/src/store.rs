@@ -289,7 +289,7 @@ impl Store for RedisStore {
     }
 
     async fn refund(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
-        if self.is_told_time {
+        if self.uses_injected_time {
             return self.correct(Operation::Refund, charges, now).await;
         }
         // The server counts an age back from when it gets the refund.

@@ -152,7 +152,7 @@ fn bar(count: u64, widest: u64) -> String {
 }
 
 /// The same limit with a hundred servers and a million requests a second, by what was seen here; and what would not hold first.
-fn paper(scene: &FleetScenario, leased: &FleetOutcome) -> Vec<String> {
+fn paper(scene: &Scene, leased: &Outcome) -> Vec<String> {
     let (nodes, offered) = PAPER;
     let capacity = scene.quota.capacity();
     let share = capacity / (2 * nodes);

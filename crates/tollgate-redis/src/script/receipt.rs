@@ -46,7 +46,12 @@ impl Receipt {
     }
 
     /// A request to return units, with the instant of the loan by the counter's clock.
-    pub(crate) fn refund_request(&self, units: u64, acquired_at: Timestamp, now: Timestamp) -> EncodedRequest {
+    pub(crate) fn refund_request(
+        &self,
+        units: u64,
+        acquired_at: Timestamp,
+        now: Timestamp,
+    ) -> EncodedRequest {
         let fields = QuotaFields::of(&self.quota, now, CalendarBounds::One);
         let mut request = self.encode(Operation::Refund, 0, units, &fields);
         encode::charged(&mut request.body, Charged::At(acquired_at));

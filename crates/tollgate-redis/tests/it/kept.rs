@@ -52,7 +52,7 @@ impl<'r> Trace<'r> {
     fn new(runtime: &'r Runtime, url: &str, name: &str, quota: &Quota, seed: u64) -> Self {
         let _inside = runtime.enter();
         let node = |_| {
-            let settings = settings(url).patient().told_time().nodes(Nodes::Fixed(3)).unwrap();
+            let settings = settings(url).long_deadline().injected_time().nodes(Nodes::Fixed(3)).unwrap();
             let limit = Limit::new(name, quota.clone()).by(["key"]).cost(Cost::Asked);
             let limit = limit.consistency(Consistency::Leased).lease(50_000, Ticks::from_millis(250));
             let store = LeasedStore::new(RedisStore::connect(settings).unwrap(), 1_000);

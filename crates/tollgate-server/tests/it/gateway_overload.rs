@@ -204,7 +204,8 @@ fn wrong_sections_stop_the_start() {
         assert!(!output.status.success() && expected.iter().all(|text| told.contains(text)), "{told}");
     };
     let wrong = config("overload: {worker: {shed_above: 120%}, concurrency: {min: 0}}");
-    let both = ["overload.worker.shed_above: 120% is out of range", "overload.concurrency.min: 0 places"];
+    let both =
+        ["overload.worker.shed_above: 120% is out of range", "overload.concurrency.min: 0 admits no request"];
     fails(&wrong, &["--upstream", "http://127.0.0.1:1"], &both);
     fails(&config("overload: {worker: }"), &[], &["add routes: to it, or --upstream"]);
     let fleet = config("overload: {fleet: {capacity: 1/s, reserve: 99%}}");

@@ -67,7 +67,7 @@ fn descriptors_are_charged_all_or_none() {
                 "path=/x | api_key=a",
                 "OVER: OK per-path 5/HOUR left 4 in 12 | OVER per-key 3/HOUR left 0 in 20",
             ),
-            ("path=/x +0", "OK: OK per-path 5/HOUR left 3 in 13"),
+            ("path=/x +0", "OK: OK per-path 5/HOUR left 4 in 12"),
         ],
     );
 }
@@ -165,7 +165,7 @@ fn a_limit_of_the_request_tightens() {
             ("api_key=a path=/y @9/YEAR +0", "OK: OK per-key 3/HOUR left 0 in 20"),
             // Given back is given back to both.
             ("path=/x @3/YEAR -2", "OK: OK  3/YEAR left 2 in _"),
-            ("path=/x +0", "OK: OK per-path 5/HOUR left 4 in 12"),
+            ("path=/x +0", "OK: OK per-path 5/HOUR left 3 in 1"),
             // One that no limit of the policy is about is held to what it brought.
             ("other=1 @1/YEAR", "OK: OK  1/YEAR left 0 in _"),
             ("other=1 @1/YEAR", "OVER: OVER  1/YEAR left 0 in _"),

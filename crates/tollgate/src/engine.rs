@@ -415,7 +415,7 @@ impl<S: Store> Engine<S> {
         self.blocks.uses(attribute) || self.live.load().policy.uses(attribute)
     }
 
-    /// A number that changes whenever [`Engine::uses`] may answer otherwise than before, and [`Engine::sole`] too.
+    /// A number that changes whenever [`Engine::uses`] may answer otherwise than before.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)

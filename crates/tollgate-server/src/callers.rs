@@ -30,7 +30,7 @@ pub(crate) struct CallersStatus {
 
 impl CallersStatus {
     fn new(known: usize, seen: &Seen, now: Timestamp) -> Self {
-        Self { known, version: version(seen), loaded_at: now, error: None, late: None }
+        Self { known, version: seen.version(), loaded_at: now, error: None, late: None }
     }
 
     /// What an operator should know.
@@ -117,7 +117,7 @@ impl CallersFile {
         match load(&self.path, &self.mapped) {
             Ok(callers) => {
                 let known = callers.len();
-                let is_same = before.error.is_none() && before.version == version(&seen);
+                let is_same = before.error.is_none() && before.version == seen.version();
                 self.live.replace(callers);
                 self.status.store(Arc::new(CallersStatus::new(known, &seen, now)));
                 if is_same {
@@ -133,13 +133,6 @@ impl CallersFile {
                 Err(format!("the callers file was not reloaded, and those before stay known: {error}"))
             }
         }
-    }
-}
-
-const fn version(seen: &Seen) -> Option<Version> {
-    match seen {
-        Seen::Version(version) => Some(*version),
-        Seen::Unreadable(_) => None,
     }
 }
 

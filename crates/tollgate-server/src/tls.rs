@@ -100,7 +100,7 @@ impl Tls {
         let (mut eye, mut watch) = (Eye::new(files.paths()), Watch::default());
         let seen = eye.look();
         let configs = files.load()?;
-        let status = TlsStatus { version: version(&seen), loaded_at: now, error: None, stuck: None };
+        let status = TlsStatus { version: seen.version(), loaded_at: now, error: None, stuck: None };
         watch.acted(seen);
         Ok(Some(Arc::new(Self {
             files,
@@ -168,10 +168,10 @@ impl Tls {
         match loaded {
             Ok(configs) => {
                 self.configs.store(Arc::new(configs));
-                let status = TlsStatus { version: version(&seen), loaded_at: now, error: None, stuck: None };
+                let status = TlsStatus { version: seen.version(), loaded_at: now, error: None, stuck: None };
                 self.status.store(Arc::new(status));
                 tracing::info!("the certificates were reloaded");
-                let is_same = before.error.is_none() && before.version == version(&seen);
+                let is_same = before.error.is_none() && before.version == seen.version();
                 Ok(if is_same {
                     FileReload::Nothing
                 } else {
@@ -185,13 +185,6 @@ impl Tls {
                 Err(format!("the certificates were not reloaded, and those before stay in use: {error}"))
             }
         }
-    }
-}
-
-const fn version(seen: &Seen) -> Option<Version> {
-    match seen {
-        Seen::Version(version) => Some(*version),
-        Seen::Unreadable(_) => None,
     }
 }
 

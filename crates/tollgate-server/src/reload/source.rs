@@ -202,6 +202,16 @@ pub(crate) enum Seen {
     Unreadable(String),
 }
 
+impl Seen {
+    /// The version of the contents, if they could be read.
+    pub(crate) const fn version(&self) -> Option<Version> {
+        match self {
+            Seen::Version(version) => Some(*version),
+            Seen::Unreadable(_) => None,
+        }
+    }
+}
+
 /// Looks at paths again and again. As long as the metadata stays as it was, contents are not read.
 #[derive(Debug)]
 pub(crate) struct Eye {

@@ -356,7 +356,7 @@ impl<S: Store> Engine<S> {
                     // A request pays for its turn before it comes: the next may leave no earlier, whatever this one cost.
                     Settled::default()
                 } else {
-                    self.step_back(held, cost, now).await?
+                    self.step_back(held, now).await?
                 }
             } else {
                 self.adjust(held, cost, now).await?
@@ -374,11 +374,11 @@ impl<S: Store> Engine<S> {
         Ok(settled)
     }
 
-    /// Brings what a leaky bucket was charged down to `cost`, if nobody has lined up behind.
-    async fn step_back(&self, held: &Held, cost: u64, now: Timestamp) -> Result<Settled, StoreFailure> {
+    /// Gives a leaky bucket back all that it was charged, if no later request is queued behind.
+    async fn step_back(&self, held: &Held, now: Timestamp) -> Result<Settled, StoreFailure> {
         let live = self.live.load_full();
         let mut settled = Settled::default();
-        let charge = held.charge(&live, PermitId(0), held.cost - cost);
+        let charge = held.charge(&live, PermitId(0), held.cost);
         if let (Some(empty_at), Some(charge)) = (held.empty_at, charge) {
             match self.store.step_back(&charge, empty_at, now).await {
                 Ok(true) => settled.refunded = charge.cost,

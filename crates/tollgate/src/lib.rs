@@ -4,15 +4,16 @@
 
 pub mod time;
 mod clock;
+pub mod rate;
 mod credential;
 pub mod host;
 pub mod path;
 mod request;
 pub mod address;
 pub mod policy;
-pub mod quota;
-pub mod algorithm;
 mod outcome;
+pub mod algorithm;
+pub mod quota;
 mod key;
 pub mod charge;
 pub mod store;
@@ -51,7 +52,8 @@ pub use memory::MemoryStore;
 pub use outcome::{Outcome, Verdict};
 pub use path::loose_path;
 pub use policy::Policy;
-pub use quota::{Quota, QuotaError, Rate};
+pub use quota::Quota;
+pub use rate::{QuotaError, Rate};
 pub use request::{
     ATTRIBUTES_MAX, Attribute, COST_MAX, CheckRequest, NAME_BYTES_MAX, RequestError, SPELLINGS_MAX, Spelling,
     VALUE_BYTES_MAX, VIEWS_MAX, Value,

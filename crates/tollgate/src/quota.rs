@@ -1,5 +1,6 @@
 //! A limit's algorithm and numbers. A [`Quota`] that exists is exact: its arithmetic cannot overflow, drift, or need
-//! more than 53 bits. Reading rates from text is left to [`crate::policy`], the arithmetic to [`crate::algorithm`].
+//! more than 53 bits. Its numbers are checked by [`crate::rate`] and by the algorithms, whose arithmetic is in
+//! [`crate::algorithm`].
 
 use std::time::Duration;
 
@@ -12,176 +13,8 @@ use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::{Estimate, SlidingWindow};
 use crate::algorithm::token_bucket::TokenBucket;
 use crate::outcome::Outcome;
-use crate::time::{REACH_MAX, Ticks, Timestamp};
-
-/// Largest integer that a quota's arithmetic may reach: what Lua's doubles hold exactly, so that Redis agrees with memory.
-pub const EXACT_MAX: u64 = (1 << 53) - 1;
-/// Longest period of a rate: a leap year.
-pub const PERIOD_MAX: Ticks = Ticks::from_secs(366 * 86_400);
-const _: () = assert!(2 * PERIOD_MAX.as_micros() < REACH_MAX.as_micros()); // A window may end two periods ahead.
-/// Fastest rate, in units a second.
-pub const UNITS_PER_SECOND_MAX: u64 = 10_000_000;
-
-/// So many units in a period, and how many of them at once.
-///
-/// ```
-/// use tollgate::Rate;
-/// let rate = Rate::per_second(10).burst(20);
-/// assert_eq!(rate.units(), 10);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Rate {
-    units: u64,
-    period: Ticks,
-    burst: Option<u64>,
-}
-
-impl Rate {
-    /// `units` every `period`.
-    #[must_use]
-    pub fn per(units: u64, period: Duration) -> Self {
-        Self::per_ticks(units, Ticks::ceil_from(period))
-    }
-
-    /// `units` every `period`, in ticks.
-    #[must_use]
-    pub const fn per_ticks(units: u64, period: Ticks) -> Self {
-        Self { units, period, burst: None }
-    }
-
-    /// `units` each second.
-    #[must_use]
-    pub const fn per_second(units: u64) -> Self {
-        Self::per_ticks(units, Ticks::from_secs(1))
-    }
-
-    /// `units` each minute.
-    #[must_use]
-    pub const fn per_minute(units: u64) -> Self {
-        Self::per_ticks(units, Ticks::from_secs(60))
-    }
-
-    /// `units` each hour.
-    #[must_use]
-    pub const fn per_hour(units: u64) -> Self {
-        Self::per_ticks(units, Ticks::from_secs(3_600))
-    }
-
-    /// `units` each day of 24 hours.
-    #[must_use]
-    pub const fn per_day(units: u64) -> Self {
-        Self::per_ticks(units, Ticks::from_secs(86_400))
-    }
-
-    /// `units` each month of 30 days. Calendar months are a property of a fixed window.
-    #[must_use]
-    pub const fn per_month(units: u64) -> Self {
-        Self::per_ticks(units, Ticks::from_secs(30 * 86_400))
-    }
-
-    /// Lets so many units pass at once. Unless said, as many as the rate has in one period.
-    #[must_use]
-    pub const fn burst(mut self, units: u64) -> Self {
-        self.burst = Some(units);
-        self
-    }
-
-    /// Units in a period.
-    #[must_use]
-    pub const fn units(self) -> u64 {
-        self.units
-    }
-
-    /// The period.
-    #[must_use]
-    pub const fn period(self) -> Ticks {
-        self.period
-    }
-
-    /// Units at once, if said.
-    #[must_use]
-    pub const fn burst_units(self) -> Option<u64> {
-        self.burst
-    }
-
-    /// Checks the bounds that hold for every algorithm.
-    ///
-    /// # Errors
-    /// See [`QuotaError`].
-    pub fn checked(self) -> Result<Self, QuotaError> {
-        if self.units == 0 {
-            return Err(QuotaError::NoUnits);
-        }
-        if self.burst == Some(0) {
-            return Err(QuotaError::NoBurst);
-        }
-        if self.period.is_zero() || self.period > PERIOD_MAX {
-            return Err(QuotaError::Period { ticks: self.period.as_micros() });
-        }
-        let per_second = u128::from(self.units) * u128::from(crate::time::TICKS_PER_SECOND);
-        if per_second > u128::from(UNITS_PER_SECOND_MAX) * u128::from(self.period.as_micros()) {
-            return Err(QuotaError::TooFast);
-        }
-        Ok(self)
-    }
-}
-
-/// Why numbers cannot be a quota. Each message says what would be accepted.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum QuotaError {
-    /// Zero units.
-    #[error("a rate of 0 admits nobody; accepted is at least 1 (to switch a limit off use `mode: off`)")]
-    NoUnits,
-    /// Zero burst.
-    #[error("a burst of 0 admits nobody; accepted is at least 1")]
-    NoBurst,
-    /// A period that is zero or too long.
-    #[error("a period of {ticks} microseconds; accepted are 1 microsecond to 366 days")]
-    Period {
-        /// What it was.
-        ticks: u64,
-    },
-    /// Faster than [`UNITS_PER_SECOND_MAX`].
-    #[error("faster than 10,000,000 a second; accepted are rates up to that")]
-    TooFast,
-    /// Numbers whose arithmetic would not be exact.
-    #[error("{what}; {cure}")]
-    Inexact {
-        /// Which arithmetic does not fit.
-        what: String,
-        /// What would be accepted.
-        cure: String,
-    },
-    /// A number outside its range.
-    #[error("{field}: {value} is out of range; accepted are {accepted}")]
-    Range {
-        /// Which number.
-        field: &'static str,
-        /// What it was.
-        value: u64,
-        /// What would be accepted.
-        accepted: String,
-    },
-    /// A time zone that the database does not have.
-    #[error(
-        "timezone: `{zone}` is unknown; accepted is a name of the IANA database, such as Europe/Rome or UTC"
-    )]
-    Zone {
-        /// What it was.
-        zone: String,
-    },
-}
-
-impl QuotaError {
-    /// The same, with something else that would be accepted.
-    pub(crate) fn or(mut self, alternative: &str) -> Self {
-        if let QuotaError::Inexact { cure: told, .. } | QuotaError::Range { accepted: told, .. } = &mut self {
-            told.push_str(", or ");
-            told.push_str(alternative);
-        }
-        self
-    }
-}
+use crate::rate::{QuotaError, Rate};
+use crate::time::{Ticks, Timestamp};
 
 /// An algorithm with its numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -396,6 +229,7 @@ impl Quota {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rate::{EXACT_MAX, PERIOD_MAX};
 
     /// Rates that are round, awkward, slow and fast.
     fn rates() -> impl Iterator<Item = Rate> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollgate::algorithm::calendar::{Calendar, CalendarUnit};
 use tollgate::algorithm::fixed_window::{Align, FixedWindow};
 use tollgate::algorithm::sliding_window::Estimate;
-use tollgate::quota::EXACT_MAX;
+use tollgate::rate::EXACT_MAX;
 use tollgate::{Quota, Rate, Ticks};
 
 /// Stands for a rate without a burst.

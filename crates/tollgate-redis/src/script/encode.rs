@@ -8,7 +8,8 @@ use tollgate::algorithm::reservoir::Reservoir;
 use tollgate::algorithm::sliding_window::Estimate;
 use tollgate::charge::{Charge, Succession};
 use tollgate::lease::{LeaseRequest, SHARE_SCALE};
-use tollgate::quota::{EXACT_MAX, Quota};
+use tollgate::quota::Quota;
+use tollgate::rate::EXACT_MAX;
 
 use super::{Operation, Tag};
 

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use tollgate::algorithm::fixed_window::Align;
-use tollgate::quota::EXACT_MAX;
+use tollgate::rate::EXACT_MAX;
 use tollgate::store::Store;
 use tollgate::{Counted, Engine, QuotaError, Source, Tally, Ticks, Timestamp};
 

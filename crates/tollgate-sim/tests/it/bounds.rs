@@ -6,7 +6,7 @@ use tollgate::algorithm::Charged;
 use tollgate::algorithm::calendar::{Calendar, CalendarUnit};
 use tollgate::algorithm::fixed_window::Align;
 use tollgate::algorithm::sliding_window::Estimate;
-use tollgate::quota::PERIOD_MAX;
+use tollgate::rate::PERIOD_MAX;
 use tollgate::{Quota, Rate, Ticks, Timestamp, Verdict};
 use tollgate_sim::bound;
 use tollgate_sim::limiter::Limiter;

@@ -7,7 +7,7 @@ use jiff::civil::{Date, Time};
 use jiff::tz::TimeZone;
 use jiff::{Span, ToSpan};
 
-use crate::quota::QuotaError;
+use crate::rate::QuotaError;
 use crate::time::{TICKS_PER_SECOND, Ticks, Timestamp};
 
 /// Bits of the memo that hold a window's length in seconds: a leap year needs 25.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use smallvec::SmallVec;
 
 use crate::outcome::{Outcome, Verdict};
-use crate::quota::{EXACT_MAX, QuotaError};
+use crate::rate::{EXACT_MAX, QuotaError};
 use crate::time::{Ticks, Timestamp};
 
 /// Most permits of a limit.

@@ -4,7 +4,7 @@
 use crate::algorithm::Charged;
 use crate::algorithm::calendar::Calendar;
 use crate::outcome::{Outcome, Verdict};
-use crate::quota::{EXACT_MAX, QuotaError, Rate};
+use crate::rate::{EXACT_MAX, QuotaError, Rate};
 use crate::time::{Ticks, Timestamp};
 
 /// The numbers of a fixed window.

@@ -5,7 +5,7 @@ use crate::algorithm::Charged;
 use crate::algorithm::reservoir::{GAIN_MAX, Reservoir};
 use crate::algorithm::token_bucket::TokenBucket;
 use crate::outcome::{Outcome, Verdict};
-use crate::quota::{QuotaError, Rate};
+use crate::rate::{QuotaError, Rate};
 use crate::time::{Ticks, Timestamp};
 
 /// The numbers of a GCRA.

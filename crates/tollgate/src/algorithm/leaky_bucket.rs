@@ -7,7 +7,7 @@
 use crate::algorithm::gcra::{self, Gcra};
 use crate::algorithm::reservoir::{GAIN_MAX, Room};
 use crate::outcome::{Outcome, Verdict};
-use crate::quota::{QuotaError, Rate};
+use crate::rate::{QuotaError, Rate};
 use crate::time::{Ticks, Timestamp};
 
 pub use crate::algorithm::gcra::State;

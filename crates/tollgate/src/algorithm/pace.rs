@@ -1,7 +1,7 @@
 //! An exact rational rate: so many credits each tick, so many credits a unit. The numbers under token bucket, GCRA and
 //! leaky bucket.
 
-use crate::quota::{EXACT_MAX, QuotaError, Rate};
+use crate::rate::{EXACT_MAX, QuotaError, Rate};
 
 /// Credits accrue by `gain` each tick; one unit costs `price` credits. `gain / price` is the rate in units a tick, exact
 /// wherever the numbers fit and otherwise less than one millionth below the rate asked for, never above it.

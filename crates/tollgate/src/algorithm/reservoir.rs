@@ -3,7 +3,7 @@
 
 use crate::algorithm::pace::Pace;
 use crate::outcome::{Outcome, Verdict};
-use crate::quota::{EXACT_MAX, QuotaError, Rate};
+use crate::rate::{EXACT_MAX, QuotaError, Rate};
 use crate::time::{REACH_MAX, Ticks};
 
 /// Longest time from empty to full: two years. Beyond it a counter would outlive the process that keeps it.

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use crate::algorithm::Charged;
 use crate::algorithm::sliding_window::{PRECISION_MAX, suits};
 use crate::outcome::{Outcome, Verdict};
-use crate::quota::{EXACT_MAX, QuotaError, Rate};
+use crate::rate::{EXACT_MAX, QuotaError, Rate};
 use crate::time::{Ticks, Timestamp};
 
 /// Largest limit of a log: each unit may need an entry of its own.

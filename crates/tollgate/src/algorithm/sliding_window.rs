@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::Charged;
 use crate::outcome::{Outcome, Verdict};
-use crate::quota::{EXACT_MAX, QuotaError, Rate};
+use crate::rate::{EXACT_MAX, QuotaError, Rate};
 use crate::time::{Ticks, Timestamp};
 
 /// Most sub-windows of a window.

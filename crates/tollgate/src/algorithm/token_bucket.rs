@@ -4,7 +4,7 @@
 use crate::algorithm::Charged;
 use crate::algorithm::reservoir::{GAIN_MAX, Reservoir, Room};
 use crate::outcome::Outcome;
-use crate::quota::{QuotaError, Rate};
+use crate::rate::{QuotaError, Rate};
 use crate::time::{Ticks, Timestamp};
 
 /// The numbers of a token bucket.

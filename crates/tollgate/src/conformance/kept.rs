@@ -7,7 +7,8 @@ use crate::algorithm::sliding_window::Estimate;
 use crate::engine::{CommitError, Permit, Reservation};
 use crate::outcome::Verdict;
 use crate::policy::{Cost, Limit};
-use crate::quota::{Quota, QuotaError, Rate};
+use crate::quota::Quota;
+use crate::rate::{QuotaError, Rate};
 use crate::store::Store;
 use crate::time::{Ticks, Timestamp};
 

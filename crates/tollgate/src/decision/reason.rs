@@ -121,7 +121,7 @@ mod tests {
     use super::*;
     use crate::headers::fixture::{Case, bucket, decision, permits, secs};
     use crate::policy::Policy;
-    use crate::quota::Rate;
+    use crate::rate::Rate;
 
     fn case() -> Case {
         Case::new("per-key", bucket(Rate::per_second(100).burst(200)))

@@ -11,7 +11,8 @@ use crate::charge::{Charge, Family};
 use crate::decision::{Source, Stance};
 use crate::key::{Fingerprint, KeyFamily};
 use crate::memory::NUMBER_OF_TALLIES;
-use crate::quota::{Quota, QuotaError};
+use crate::quota::Quota;
+use crate::rate::QuotaError;
 use crate::store::{Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
@@ -182,7 +183,7 @@ fn entry<'t>(live: &Live, tally: &'t Tally, parts: &[&[u8]], units: u64) -> Char
 mod tests {
     use super::*;
     use crate::policy::Policy;
-    use crate::quota::EXACT_MAX;
+    use crate::rate::EXACT_MAX;
 
     const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_040);
 

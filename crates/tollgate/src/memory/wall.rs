@@ -152,7 +152,7 @@ pub(crate) const fn without_setting([first, second]: [u64; 2]) -> [u64; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quota::Rate;
+    use crate::rate::Rate;
     use crate::time::Ticks;
 
     /// 12:00 on some day.

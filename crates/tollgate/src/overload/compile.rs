@@ -5,7 +5,7 @@ use crate::policy::compile::lease::percentage;
 use crate::policy::compile::when;
 use crate::policy::source::{Fields, Node, Place, Reading, Report, Tree, quoted, read};
 use crate::policy::{Findings, Mode, Problem, Vocabulary, check, rate};
-use crate::quota::{QuotaError, Rate};
+use crate::rate::{QuotaError, Rate};
 use crate::time::{TICKS_PER_SECOND, Ticks};
 
 use super::document::{FleetScope, FleetSettings, QUEUE_MAX, QueueSettings};

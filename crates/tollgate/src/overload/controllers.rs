@@ -3,7 +3,7 @@
 //! [`WaitQueue`] in a lock beside the wakers of its waiters.
 
 use crate::policy::Mode;
-use crate::quota::QuotaError;
+use crate::rate::QuotaError;
 use crate::time::{Ticks, Timestamp};
 
 use super::compile::Plan;

@@ -1,7 +1,7 @@
 //! The settings of the fleet shedder and of the queue.
 
 use crate::policy::Mode;
-use crate::quota::Rate;
+use crate::rate::Rate;
 use crate::time::Ticks;
 
 /// Maximum size of a queue.

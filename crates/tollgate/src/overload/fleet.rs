@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::decision::Decision;
 use crate::policy::{Consistency, Findings, Limit, Mode, Policy};
-use crate::quota::{Quota, QuotaError, Rate};
+use crate::quota::Quota;
+use crate::rate::{QuotaError, Rate};
 use crate::request::CheckRequest;
 use crate::time::{TICKS_PER_SECOND, Ticks, Timestamp};
 

@@ -3,7 +3,8 @@
 
 use crate::algorithm::fixed_window::{Align, FixedWindow};
 use crate::algorithm::sliding_log::SlidingLog;
-use crate::quota::{Quota, QuotaError, Rate};
+use crate::quota::Quota;
+use crate::rate::{QuotaError, Rate};
 use crate::time::Ticks;
 
 /// Most denials that may be waited for.

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::algorithm::calendar::CalendarUnit;
 use crate::policy::finding::{Problem, quoted};
-use crate::quota::Rate;
+use crate::rate::Rate;
 use crate::time::Ticks;
 
 /// What a rate may look like, for messages.

@@ -15,7 +15,8 @@ use crate::policy::limit::{
 };
 use crate::policy::on_store_failure::Stages;
 use crate::policy::text::TextMap;
-use crate::quota::{Quota, Rate};
+use crate::quota::Quota;
+use crate::rate::Rate;
 use crate::time::Ticks;
 
 /// Overrides that a sentence spells out; the others are counted.

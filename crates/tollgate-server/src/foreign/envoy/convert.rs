@@ -1,7 +1,7 @@
 //! Rules of a tree as limits of our own: the way through the tree becomes a condition, since here every limit that fits applies.
 
 use tollgate::policy::Expression;
-use tollgate::quota::UNITS_PER_SECOND_MAX;
+use tollgate::rate::UNITS_PER_SECOND_MAX;
 
 use super::tree::{Allowance, Config, Level, Node};
 use crate::foreign::convert::{Converted, Native, REFUSED, cel_text, is_name};

@@ -4,7 +4,7 @@
 
 use std::cmp::Reverse;
 
-use tollgate::quota::EXACT_MAX;
+use tollgate::rate::EXACT_MAX;
 use tollgate::store::Store;
 use tollgate::{Counted, Source, Ticks, Timestamp};
 

@@ -1,7 +1,7 @@
 //! Limits of Limitador's as limits of our own: `descriptors[0]['name']` becomes the attribute `name`.
 
 use tollgate::policy::Expression;
-use tollgate::quota::UNITS_PER_SECOND_MAX;
+use tollgate::rate::UNITS_PER_SECOND_MAX;
 
 use super::{Config, Limit};
 use crate::foreign::convert::{Converted, Native, REFUSED, is_name};

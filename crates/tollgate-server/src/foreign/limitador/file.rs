@@ -4,7 +4,7 @@ use tollgate::policy::Problem;
 use tollgate::policy::source::{
     Cel, Fields, Node, Place, Reading, Report, SecondDocument, Tree, quoted, read,
 };
-use tollgate::quota::PERIOD_MAX;
+use tollgate::rate::PERIOD_MAX;
 
 use super::{Config, Limit};
 use crate::foreign::Source;

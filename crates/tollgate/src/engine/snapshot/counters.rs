@@ -9,7 +9,7 @@ use crate::algorithm::sliding_log;
 use crate::algorithm::sliding_window::{self, PRECISION_MAX};
 use crate::key::{Fingerprint, NEVER_ZERO};
 use crate::memory::{Entry, Full, Large, LargeEntry, MemoryStore, PartitionId, Piece, Slot, without_setting};
-use crate::quota::EXACT_MAX;
+use crate::rate::EXACT_MAX;
 use crate::time::Timestamp;
 
 /// How many counters there were.

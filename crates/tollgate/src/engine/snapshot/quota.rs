@@ -9,7 +9,8 @@ use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::{Estimate, SlidingWindow};
 use crate::algorithm::token_bucket::TokenBucket;
-use crate::quota::{Quota, QuotaError, Rate};
+use crate::quota::Quota;
+use crate::rate::{QuotaError, Rate};
 use crate::time::Ticks;
 
 const UNITS: [CalendarUnit; 6] = [

@@ -10,7 +10,8 @@ use crate::algorithm::fixed_window::{Align, FixedWindow};
 use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::algorithm::reservoir::{GAIN_MAX, Room};
 use crate::policy::{Limit, Quotas};
-use crate::quota::{PERIOD_MAX, Quota, Rate};
+use crate::quota::Quota;
+use crate::rate::{PERIOD_MAX, Rate};
 use crate::time::Ticks;
 
 /// Most nodes that a limit is shared by; more share it as if they were so many.

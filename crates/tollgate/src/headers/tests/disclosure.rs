@@ -3,7 +3,7 @@
 use super::fixture::{Case, NOW, answer, authenticated, bucket, contract, decision, lines, millis, secs};
 use crate::headers::{Answer, Audience, Caller, Dialect, Disclosure, Exposure, HeaderPolicy};
 use crate::outcome::Verdict;
-use crate::quota::Rate;
+use crate::rate::Rate;
 
 const DISCLOSURES: [&str; 4] = ["always", "near-exhaustion", "denied-only", "never"];
 const EXPOSURES: [&str; 3] = ["none", "retry-after", "full"];

@@ -12,7 +12,8 @@ use crate::outcome::{Outcome, Verdict};
 use crate::policy::{
     By, Condition, Consistency, Cost, Limit, Mode, OnStoreFailure, Policy, QuotaIndex, Quotas,
 };
-use crate::quota::{Quota, Rate};
+use crate::quota::Quota;
+use crate::rate::Rate;
 use crate::time::{Ticks, Timestamp};
 
 /// The wall time of the golden vectors.

@@ -2,7 +2,7 @@
 
 use super::fixture::{Case, answer, bucket, contract, fixed, header, lines, millis, secs, speaking};
 use crate::headers::{Dialect, Dialects, access_control_expose_headers};
-use crate::quota::Rate;
+use crate::rate::Rate;
 
 fn assert_speaks(dialect: Dialect, case: Case, expected: &[&str]) {
     let answer = answer(&[case], &[dialect]);

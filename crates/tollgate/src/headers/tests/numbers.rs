@@ -8,7 +8,8 @@ use crate::algorithm::token_bucket::{self, TokenBucket};
 use crate::decision::Source;
 use crate::headers::{Answer, Dialect, HeaderList, HeaderPolicy, Pacing, Unit};
 use crate::outcome::Verdict;
-use crate::quota::{PERIOD_MAX, Quota, Rate};
+use crate::quota::Quota;
+use crate::rate::{PERIOD_MAX, Rate};
 
 fn rate_limit(case: Case) -> String {
     header(case, Dialect::Ietf11, "RateLimit").unwrap()

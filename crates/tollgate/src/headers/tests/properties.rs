@@ -9,7 +9,8 @@ use crate::decision::{Source, Stance};
 use crate::headers::{Answer, Dialect, FIELD_BYTES_MAX, HEADERS_MAX, HeaderPolicy};
 use crate::outcome::Verdict;
 use crate::policy::MATCHED_MAX;
-use crate::quota::{Quota, Rate};
+use crate::quota::Quota;
+use crate::rate::Rate;
 use crate::time::{Ticks, Timestamp};
 
 /// Sets of dialects that together cover all of them.

@@ -7,7 +7,7 @@ use super::fixture::{
 use crate::decision::{Fault, Source};
 use crate::headers::{Accepts, Answer, Audience, DenialStatus, Dialect, HeaderPolicy, Unit};
 use crate::outcome::Verdict;
-use crate::quota::Rate;
+use crate::rate::Rate;
 
 fn denied() -> Case {
     contract("p").left(0, secs(12), secs(12)).denied(secs(12))

@@ -7,7 +7,7 @@ use crate::algorithm::reservoir::{FRACTION_BITS, GAIN_MAX, Reservoir, WordStep};
 use crate::key::Fingerprint;
 use crate::memory::budget::Budget;
 use crate::memory::region::LINE_BYTES;
-use crate::quota::Rate;
+use crate::rate::Rate;
 use crate::sync::Ordering;
 
 type Pairs = Table<2, 2>;

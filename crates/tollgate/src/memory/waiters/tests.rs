@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::schedule::{BucketPace, Schedule};
 use crate::algorithm::leaky_bucket::LeakyBucket;
-use crate::quota::Rate;
+use crate::rate::Rate;
 use crate::time::Timestamp;
 
 const START: u64 = 1_700_000_000_000_000;

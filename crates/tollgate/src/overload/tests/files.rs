@@ -3,7 +3,7 @@
 use crate::CheckRequest;
 use crate::overload::{FleetScope, LimitSettings, Plan, Priority, QueueSettings, WorkerSettings};
 use crate::policy::Mode;
-use crate::quota::Rate;
+use crate::rate::Rate;
 use crate::time::Ticks;
 
 const PAGE: &str = include_str!("../../../../../docs/overload.md");

@@ -5,7 +5,7 @@ use crate::policy::fields::Fields;
 use crate::policy::finding::{Problem, Report};
 use crate::policy::penalty::{AFTER, PENALTY_AFTER_MAX, Penalty, WITHIN};
 use crate::policy::rate;
-use crate::quota::QuotaError;
+use crate::rate::QuotaError;
 use crate::time::Ticks;
 
 const EXAMPLE: &str = "a time such as 10m, or a table such as {after: 5, in: 1m, for: 10m}";

@@ -16,7 +16,8 @@ use crate::policy::finding::{Problem, Report, nearest, quoted};
 use crate::policy::limit::{ANY, Fallback, QuotaIndex, Quotas, TIER_BY_MAX, tier_name};
 use crate::policy::rate::{self, RATES, Unit, WrittenRate};
 use crate::policy::text::TextMap;
-use crate::quota::{EXACT_MAX, Quota, QuotaError};
+use crate::quota::Quota;
+use crate::rate::{EXACT_MAX, QuotaError};
 use crate::time::Ticks;
 
 /// Sub-windows of a sliding window that does not say.

@@ -3,7 +3,8 @@
 use super::super::{Cost, Expression, Limit, Mode, Policy};
 use super::policy;
 use crate::decision::Fault;
-use crate::quota::{Quota, Rate};
+use crate::quota::Quota;
+use crate::rate::Rate;
 use crate::request::{COST_MAX, CheckRequest, Spelling, Value};
 
 fn request<'a>(attributes: &[(&'a str, Value<'a>)]) -> CheckRequest<'a> {

@@ -6,9 +6,8 @@ use smallvec::SmallVec;
 
 use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
-use crate::decision::{Source, Stance};
 use crate::key::{Fingerprint, Prefix, Secret};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Source};
 use crate::policy::Lease;
 use crate::quota::Quota;
 use crate::time::{Ticks, Timestamp};
@@ -170,6 +169,15 @@ impl Family {
 /// Whether a quota's state needs a second word for fractions of a tick.
 pub(crate) fn is_wide(quota: &Quota) -> bool {
     matches!(quota, Quota::TokenBucket(bucket) if bucket.reservoir().word().is_none())
+}
+
+/// Whether a limit took part in the verdict of this decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stance {
+    /// It decided.
+    Enforced,
+    /// It was only counted.
+    Shadow,
 }
 
 /// One counter to charge.

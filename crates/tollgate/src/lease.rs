@@ -24,9 +24,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::charge::{Answer, Answers, Charge};
-use crate::decision::{Source, Stance};
-use crate::outcome::Outcome;
+use crate::charge::{Answer, Answers, Charge, Stance};
+use crate::outcome::{Outcome, Source};
 use crate::quota::Quota;
 use crate::store::{Store, StoreFailure};
 use crate::time::Timestamp;

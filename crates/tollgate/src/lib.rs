@@ -38,7 +38,7 @@ pub mod together;
 pub use algorithm::Charged;
 pub use clock::{Clock, ManualClock, Sleep};
 pub use credential::{CREDENTIAL, CredentialAttributes, CredentialDigest};
-pub use decision::{Decision, Fault, LimitStatus, Reason, Source, Stance};
+pub use decision::{Decision, LimitStatus, Reason};
 pub use engine::{
     BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, Block, BlockError, CommitError, Counted, DEBTS_MAX, Engine, Explained,
     Explanation, Forgotten, LIMITS_EXPLAINED_MAX, Permit, RULINGS_MAX, Replayed, Reservation, RestoreError,
@@ -49,13 +49,14 @@ pub use gate::{Acquiring, Gate, GateBuilder, GateKey, InFlight, KeyHasher, Keyed
 pub use headers::{Answer, Audience, HeaderPolicy};
 pub use key::{KeyFamily, Secret};
 pub use memory::MemoryStore;
-pub use outcome::{Outcome, Verdict};
+pub use outcome::{Outcome, Source, Verdict};
 pub use path::loose_path;
-pub use policy::Policy;
+pub use policy::{Fault, Policy};
 pub use quota::Quota;
 pub use rate::{QuotaError, Rate};
 pub use request::{
     ATTRIBUTES_MAX, Attribute, COST_MAX, CheckRequest, NAME_BYTES_MAX, RequestError, SPELLINGS_MAX, Spelling,
     VALUE_BYTES_MAX, VIEWS_MAX, Value,
 };
+pub use store::Stance;
 pub use time::{Ticks, Timestamp, WallOffset};

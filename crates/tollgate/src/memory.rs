@@ -9,12 +9,11 @@ use std::sync::Arc;
 
 use crate::algorithm::reservoir::Word;
 use crate::charge::{Answer, Answers, Charge};
-use crate::decision::Source;
 use crate::key::Fingerprint;
 use crate::memory::budget::Budget;
 use crate::memory::large::{LargeMap, SourcedOutcome};
 use crate::memory::table::{Table, Unit};
-use crate::outcome::{Outcome, Verdict};
+use crate::outcome::{Outcome, Source, Verdict};
 use crate::quota::Quota;
 use crate::store::{Hold, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp, WallOffset};

@@ -1,4 +1,4 @@
-//! What one limit answers to one charge. Combining several answers is left to [`crate::decision`].
+//! What one limit answers to one charge, and where the answer came from. Combining several answers is left to [`crate::decision`].
 
 use crate::time::Ticks;
 
@@ -69,5 +69,61 @@ impl Outcome {
     #[must_use]
     pub const fn is_touched(&self) -> bool {
         !self.reset_after.is_zero()
+    }
+}
+
+/// Where an answer came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// The counter itself.
+    Exact,
+    /// The counter that new keys of a limit share while the memory store is full.
+    Overflow,
+    /// Units drawn from the store ahead of time.
+    Lease,
+    /// A denial remembered until its retry time.
+    DenyCache,
+    /// This process's own bucket, because the store did not answer.
+    Local,
+    /// Nobody: the store did not answer and the limit lets pass.
+    Open,
+    /// Nobody: the store did not answer and the limit lets nobody pass.
+    Closed,
+    /// Nobody: the store had no room, neither for the counter nor for a shared one.
+    Full,
+    /// The policy itself, which says `unlimited` or `deny` for the request, so that no counter was asked.
+    Policy,
+    /// The limit's `block_for`: it has denied the key too often, and refuses it for a while.
+    Penalty,
+}
+
+impl Source {
+    /// Its name in answers and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Source::Exact => "exact",
+            Source::Overflow => "overflow",
+            Source::Lease => "lease",
+            Source::DenyCache => "deny-cache",
+            Source::Local => "local",
+            Source::Open => "open",
+            Source::Closed => "closed",
+            Source::Full => "full",
+            Source::Policy => "policy",
+            Source::Penalty => "penalty",
+        }
+    }
+
+    /// Whether the answer has numbers to show, if only those of a quota that nobody counted by.
+    #[must_use]
+    pub const fn has_numbers(self) -> bool {
+        !matches!(self, Source::Policy | Source::Penalty)
+    }
+
+    /// Whether a counter stands behind the answer. If none does, its numbers mean nothing.
+    #[must_use]
+    pub const fn is_counted(self) -> bool {
+        !matches!(self, Source::Open | Source::Closed | Source::Full | Source::Policy | Source::Penalty)
     }
 }

@@ -15,7 +15,7 @@ pub(crate) mod exact;
 pub mod expression;
 pub mod condition;
 pub(crate) mod by;
-mod lease;
+mod fault;
 pub mod limit;
 mod on_store_failure;
 mod penalty;
@@ -42,8 +42,8 @@ pub use difference::{Change, Difference, FieldChange};
 pub use document::{DEPTH_MAX, FILE_BYTES_MAX, ITEMS_MAX, NODES_MAX, TEXT_BYTES_MAX};
 pub use expression::Expression;
 pub use failures::{Ended, Failures};
+pub use fault::Fault;
 pub use finding::{FINDINGS_MAX, Finding, Findings, Problem, Severity};
-pub use lease::Lease;
 pub use limit::{
     BY_MAX, CONDITIONS_MAX, Consistency, Cost, Grant, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode,
     QUOTAS_MAX, QuotaIndex, Quotas, TIER_BY_MAX,

@@ -5,8 +5,8 @@ use std::future::Future;
 use smallvec::SmallVec;
 
 use crate::charge::{Answers, Charge, Family};
-use crate::decision::Source;
 use crate::memory::MemoryStore;
+use crate::outcome::Source;
 use crate::time::{Ticks, Timestamp, WallOffset};
 
 /// Why a store did not answer. It is never the caller's fault, and never becomes an error for the caller to interpret.

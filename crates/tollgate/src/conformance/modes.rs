@@ -1,7 +1,7 @@
 //! Limits that only watch, that watch a share of the keys, and that are off.
 
 use super::fixture::{ALGORITHMS, BUCKET, Rig, START, answers, asking};
-use crate::decision::Stance;
+use crate::charge::Stance;
 use crate::headers::{Answer, Audience, Caller, HeaderPolicy};
 use crate::outcome::Verdict;
 use crate::policy::Mode;

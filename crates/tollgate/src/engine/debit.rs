@@ -96,7 +96,7 @@ mod tests {
     use pollster::block_on;
 
     use super::*;
-    use crate::decision::Stance;
+    use crate::charge::Stance;
     use crate::policy::Policy;
     use crate::time::Ticks;
 

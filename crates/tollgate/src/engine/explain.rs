@@ -12,10 +12,13 @@ use super::live::counts_tiers_apart;
 use super::ruling::{InForce, Ruled, Ruling};
 use super::{ATTEMPTS, Charges, Engine, Question};
 use crate::algorithm::concurrency::PermitId;
-use crate::decision::{Fault, LimitStatus, Source, Stance, Status};
-use crate::outcome::Outcome;
+use crate::charge::Stance;
+use crate::decision::{LimitStatus, Status};
+use crate::outcome::{Outcome, Source};
 use crate::policy::compared::Replaced;
-use crate::policy::{Choice, Limit, MATCHED_MAX, Match, Matches, Mode, Penalty, Policy, QuotaIndex, Unmet};
+use crate::policy::{
+    Choice, Fault, Limit, MATCHED_MAX, Match, Matches, Mode, Penalty, Policy, QuotaIndex, Unmet,
+};
 use crate::request::CheckRequest;
 use crate::store::{Foreseen, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};

@@ -7,8 +7,8 @@ use std::task::{Context, Poll};
 
 use super::Engine;
 use super::hold::{Held, Reservation};
+use crate::charge::Stance;
 use crate::clock::Clock;
-use crate::decision::Stance;
 use crate::memory::{DepartureRequest, DepartureSlot, LeaveOutcome};
 use crate::quota::Quota;
 use crate::store::Store;

@@ -7,7 +7,7 @@ use super::live::Live;
 use super::{ATTEMPTS, Charges, Engine};
 use crate::algorithm::concurrency::PermitId;
 use crate::charge::Charge;
-use crate::decision::Source;
+use crate::outcome::Source;
 use crate::policy::Match;
 use crate::store::{Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};

@@ -9,8 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 
-use crate::decision::Fault;
-use crate::policy::{Limit, Matches, Mode, Policy};
+use crate::policy::{Fault, Limit, Matches, Mode, Policy};
 use crate::request::CheckRequest;
 use crate::time::Timestamp;
 

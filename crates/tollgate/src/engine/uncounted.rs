@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::Question;
 use super::live::Live;
 use super::ruling::InForce;
-use crate::decision::{Decision, Source, Status};
-use crate::outcome::{Outcome, Verdict};
+use crate::decision::{Decision, Status};
+use crate::outcome::{Outcome, Source, Verdict};
 use crate::policy::{Match, Matches, QuotaIndex};
 use crate::request::CheckRequest;
 

@@ -37,8 +37,7 @@ impl<S: Store> Engine<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decision::Fault;
-    use crate::policy::Policy;
+    use crate::policy::{Fault, Policy};
     use crate::request::VIEWS_MAX;
     use crate::time::Ticks;
     use pollster::block_on;

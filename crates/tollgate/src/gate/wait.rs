@@ -9,10 +9,9 @@ use super::queue::{RetryDue, TICKET_NEXT, WAITERS_MAX, WaiterPoll};
 use super::{GateShared, KeyedGate, forecast};
 use crate::algorithm::concurrency::PermitId;
 use crate::clock::Sleep;
-use crate::decision::Source;
 use crate::key::Fingerprint;
 use crate::memory::{DepartureRequest, DepartureSlot};
-use crate::outcome::{Outcome, Verdict};
+use crate::outcome::{Outcome, Source, Verdict};
 use crate::quota::Quota;
 use crate::time::{Ticks, Timestamp};
 

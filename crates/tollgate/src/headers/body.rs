@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 
 use crate::algorithm::leaky_bucket::LeakyBucket;
-use crate::decision::{Fault, Source};
 use crate::engine::Block;
+use crate::outcome::Source;
 use crate::overload;
+use crate::policy::Fault;
 use crate::quota::Quota;
 
 use super::dialect::{Dialect, Dialects};

@@ -1,6 +1,7 @@
 //! When a denied caller is told to come back. Everybody who is told the same second comes back in that second, so a little is
 //! added: never less than the wait, the same for one key during one window, different between keys.
 
+use crate::key::mix;
 use crate::time::{TICKS_PER_SECOND, Ticks, Timestamp};
 
 use super::reading::Reading;
@@ -92,12 +93,4 @@ fn spread(key_hash: u64, window: u64, width: u64) -> u64 {
     let mixed = mix(key_hash ^ mix(window));
     let scaled = (u128::from(mixed) * (u128::from(width) + 1)) >> 64;
     u64::try_from(scaled).unwrap_or(width)
-}
-
-/// The finaliser of splitmix64: every bit of the input changes every bit of the output.
-pub(crate) const fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }

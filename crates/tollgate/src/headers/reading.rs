@@ -4,8 +4,9 @@
 use std::borrow::Cow;
 use std::cmp::Reverse;
 
-use crate::decision::{Decision, LimitStatus, Source, Stance};
-use crate::outcome::{Outcome, Verdict};
+use crate::charge::Stance;
+use crate::decision::{Decision, LimitStatus};
+use crate::outcome::{Outcome, Source, Verdict};
 use crate::policy::Cost;
 use crate::quota::Quota;
 use crate::time::{TICKS_PER_SECOND, Ticks};

@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 
 use super::{LeasedStore, Lender};
 use crate::charge::{Answers, Charge, Family};
-use crate::decision::Source;
 use crate::memory::MemoryStore;
+use crate::outcome::Source;
 use crate::policy::Lease;
 use crate::store::{Foreseen, Hold, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp, WallOffset};

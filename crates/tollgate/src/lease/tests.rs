@@ -13,10 +13,10 @@ use pollster::block_on;
 
 use super::{LeaseRequest, LeasedStore, Lender, Loan, Loans, MemoryLender};
 use crate::charge::{Answers, Charge};
-use crate::decision::Source;
 use crate::engine::Engine;
 use crate::key::Secret;
 use crate::memory::MemoryStore;
+use crate::outcome::Source;
 use crate::policy::{Consistency, Limit, Policy};
 use crate::quota::Quota;
 use crate::rate::Rate;

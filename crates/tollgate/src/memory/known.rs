@@ -3,10 +3,9 @@
 //! partition.
 
 use super::{MemoryStore, StateKind, decide};
-use crate::charge::{Answer, Answers, Charge};
-use crate::decision::{Source, Stance};
+use crate::charge::{Answer, Answers, Charge, Stance};
 use crate::memory::table::{Entry, Place, Table};
-use crate::outcome::{Outcome, Verdict};
+use crate::outcome::{Outcome, Source, Verdict};
 use crate::time::Timestamp;
 
 /// Maximum number of counters on the fast path.

@@ -8,13 +8,12 @@ use std::sync::Arc;
 
 use crate::algorithm::{Charged, concurrency, sliding_log, sliding_window};
 use crate::charge::Charge;
-use crate::decision::Source;
 use crate::key::Fingerprint;
 use crate::memory::budget::Budget;
 use crate::memory::holds::Holds;
 use crate::memory::table::Full;
 use crate::memory::{ChargeMode, FULL_OUTCOME};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Source};
 use crate::quota::Quota;
 use crate::store::StoreFailure;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};

@@ -4,12 +4,11 @@
 use smallvec::SmallVec;
 
 use super::{ChargeMode, FULL_OUTCOME, MemoryStore, PartitionId, StateKind, decide};
-use crate::charge::{Answer, Answers, Charge};
-use crate::decision::{Source, Stance};
+use crate::charge::{Answer, Answers, Charge, Stance};
 use crate::key::Fingerprint;
 use crate::memory::large::{LargeChange, LargeMap, Shard};
 use crate::memory::table::{Entry, Full};
-use crate::outcome::{Outcome, Verdict};
+use crate::outcome::{Outcome, Source, Verdict};
 use crate::quota::Quota;
 use crate::store::StoreFailure;
 use crate::sync::MutexGuard;

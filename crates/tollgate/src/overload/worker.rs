@@ -6,7 +6,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::headers::jitter::mix;
+use crate::key::mix;
 use crate::policy::Mode;
 use crate::time::{TICKS_PER_SECOND, Ticks, Timestamp};
 

@@ -5,14 +5,13 @@ use std::slice;
 
 use smallvec::SmallVec;
 
-use crate::decision::Fault;
-use crate::policy::Policy;
 use crate::policy::compared::Replaced;
 use crate::policy::condition::Condition;
 use crate::policy::finding::quoted;
 use crate::policy::index::{Check, Known, Plan};
 use crate::policy::limit::{BY_MAX, Cost, Limit, MATCHED_MAX, Mode, QuotaIndex, TIER_BY_MAX};
 use crate::policy::text::{Digits, as_text};
+use crate::policy::{Fault, Policy};
 use crate::request::{COST_MAX, CheckRequest, VIEWS_MAX, Value};
 
 /// One limit that a request meets.

@@ -6,12 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 
 use super::share::{self, NODES_MAX, Share};
-use crate::charge::{Answer, Charge, Family};
-use crate::decision::{Source, Stance};
+use crate::charge::{Answer, Charge, Family, Stance};
 use crate::engine::hold::Held;
 use crate::engine::live::{Counters, Live};
 use crate::memory::{ChargeMode, MemoryStore};
-use crate::outcome::{Outcome, Verdict};
+use crate::outcome::{Outcome, Source, Verdict};
 use crate::policy::{Match, Policy, QuotaIndex};
 use crate::quota::Quota;
 use crate::store::{Store, StoreFailure};

@@ -6,11 +6,12 @@ use crate::algorithm::concurrency::Concurrency;
 use crate::algorithm::fixed_window::{Align, FixedWindow};
 use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::algorithm::sliding_log::SlidingLog;
-use crate::decision::{Decision, Fault, Source, Stance, Status};
+use crate::charge::Stance;
+use crate::decision::{Decision, Status};
 use crate::headers::{Accepts, Answer, Audience, Caller, Dialect, Dialects, HeaderPolicy};
-use crate::outcome::{Outcome, Verdict};
+use crate::outcome::{Outcome, Source, Verdict};
 use crate::policy::{
-    By, Condition, Consistency, Cost, Limit, Mode, OnStoreFailure, Policy, QuotaIndex, Quotas,
+    By, Condition, Consistency, Cost, Fault, Limit, Mode, OnStoreFailure, Policy, QuotaIndex, Quotas,
 };
 use crate::quota::Quota;
 use crate::rate::Rate;

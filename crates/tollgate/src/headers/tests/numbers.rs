@@ -5,9 +5,8 @@ use super::fixture::{
     secs, speaking,
 };
 use crate::algorithm::token_bucket::{self, TokenBucket};
-use crate::decision::Source;
 use crate::headers::{Answer, Dialect, HeaderList, HeaderPolicy, Pacing, Unit};
-use crate::outcome::Verdict;
+use crate::outcome::{Source, Verdict};
 use crate::quota::Quota;
 use crate::rate::{PERIOD_MAX, Rate};
 

@@ -5,9 +5,9 @@ use proptest::prelude::*;
 use sfv::{BareItem, FieldType, Item, List, ListEntry, Parser};
 
 use super::fixture::{Case, authenticated, bucket, decision, fixed, leaky, log, permits, speaking};
-use crate::decision::{Source, Stance};
+use crate::charge::Stance;
 use crate::headers::{Answer, Dialect, FIELD_BYTES_MAX, HEADERS_MAX, HeaderPolicy};
-use crate::outcome::Verdict;
+use crate::outcome::{Source, Verdict};
 use crate::policy::MATCHED_MAX;
 use crate::quota::Quota;
 use crate::rate::Rate;

@@ -4,9 +4,9 @@ use super::fixture::{
     Case, NOW, answer, authenticated, bucket, contract, decision, faulty, fixed, leaky, lines, permits, secs,
     speaking,
 };
-use crate::decision::{Fault, Source};
 use crate::headers::{Accepts, Answer, Audience, DenialStatus, Dialect, HeaderPolicy, Unit};
-use crate::outcome::Verdict;
+use crate::outcome::{Source, Verdict};
+use crate::policy::Fault;
 use crate::rate::Rate;
 
 fn denied() -> Case {

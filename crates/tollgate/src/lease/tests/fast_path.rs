@@ -7,11 +7,11 @@ use pollster::block_on;
 
 use super::{START, per_second};
 use crate::charge::{Answers, Charge};
-use crate::decision::Source;
 use crate::engine::Engine;
 use crate::key::Secret;
 use crate::lease::{LeasedStore, MemoryLender};
 use crate::memory::MemoryStore;
+use crate::outcome::Source;
 use crate::policy::{Consistency, Limit, Policy};
 use crate::quota::Quota;
 use crate::rate::Rate;

@@ -170,7 +170,7 @@ fn returned_units_count_at_their_acquisition() {
             number: 0,
             quota: &quota,
             cost,
-            stance: crate::decision::Stance::Enforced,
+            stance: crate::charge::Stance::Enforced,
             permit: PermitId(0),
             group: None,
             lease: Some(crate::policy::Lease::default()),

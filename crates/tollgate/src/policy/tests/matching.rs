@@ -2,7 +2,7 @@
 
 use super::super::{Cost, Expression, Limit, Mode, Policy};
 use super::policy;
-use crate::decision::Fault;
+use crate::policy::Fault;
 use crate::quota::Quota;
 use crate::rate::Rate;
 use crate::request::{COST_MAX, CheckRequest, Spelling, Value};

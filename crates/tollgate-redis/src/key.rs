@@ -2,7 +2,7 @@
 //! keyed hash and four letters that choose the slot, and nothing that a client sends. A counter that lends may have a
 //! second key, which differs in one character.
 
-use tollgate::charge::Charge;
+use tollgate::store::Charge;
 
 /// Bytes of a key.
 pub(crate) const KEY_BYTES: usize = 30;

@@ -24,7 +24,7 @@ use redis::{Value, cmd};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 use tollgate::Quota;
-use tollgate::charge::Family;
+use tollgate::store::Family;
 
 use crate::client::Client;
 use crate::key::slot_of;

@@ -14,8 +14,7 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
-use tollgate::charge::{Answers, Charge, Family};
-use tollgate::store::{Hold, Store, StoreFailure};
+use tollgate::store::{Answers, Charge, Family, Hold, Store, StoreFailure};
 use tollgate::{Quota, Secret, Ticks, Timestamp};
 
 use crate::client::Client;

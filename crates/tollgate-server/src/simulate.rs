@@ -1,13 +1,13 @@
 //! `tollgate simulate fleet`: what servers that share a store admit together, before they do.
 
-use tollgate::policy::{Lease, Limit};
+use tollgate::policy::Limit;
+use tollgate::store::Lease;
 use tollgate::{Quota, Rate, Ticks};
 use tollgate_sim::fleet::{Outcome, Scene, Way, run as simulate};
 
 use crate::cli::{FleetArguments, SimulateCommand};
 use crate::console::Console;
-use crate::policy_file;
-use crate::{FAILURE, SUCCESS, USAGE};
+use crate::{FAILURE, SUCCESS, USAGE, policy_file};
 
 /// Requests that are simulated at most: about a minute's work.
 const REQUESTS_MAX: u64 = 20_000_000;

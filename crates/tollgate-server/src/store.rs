@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use tollgate::charge::{Answers, Charge, Family};
 use tollgate::lease::LeasedStore;
-use tollgate::store::{Foreseen, Hold, Store, StoreFailure};
+use tollgate::store::{Answers, Charge, Family, Foreseen, Hold, Store, StoreFailure};
 use tollgate::{MemoryStore, Ticks, Timestamp, WallOffset};
 use tollgate_redis::RedisStore;
 

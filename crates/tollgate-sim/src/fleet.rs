@@ -9,10 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use tollgate::charge::{Answers, Charge};
 use tollgate::lease::{LeaseRequest, LeasedStore, Lender, Loan, Loans, MemoryLender};
 use tollgate::policy::{Consistency, Cost, Findings, Limit, Policy};
-use tollgate::store::{Hold, Store, StoreFailure};
+use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{CheckRequest, Engine, MemoryStore, Quota, Secret, Source, Ticks, Timestamp};
 
 use crate::random::Random;

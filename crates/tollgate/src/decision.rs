@@ -70,7 +70,7 @@ pub struct LimitStatus<'a> {
     pub key_hash: u64,
     /// Its answer.
     pub outcome: Outcome,
-    /// When it was charged, by the clock of its counter; see [`crate::charge::Answer::charged_at`].
+    /// When it was charged, by the clock of its counter; see [`crate::store::Answer::charged_at`].
     pub charged_at: Timestamp,
 }
 

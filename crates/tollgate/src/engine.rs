@@ -11,14 +11,13 @@ use smallvec::SmallVec;
 
 use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
-use crate::charge::{Answer, Answers, Charge, Family, Stance};
 use crate::decision::{Decision, Status};
 use crate::key::{Fingerprint, Secret};
 use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore, Usage};
 use crate::outcome::Source;
 use crate::policy::{Fault, Match, Matches, Mode, Policy};
 use crate::request::CheckRequest;
-use crate::store::{Store, StoreFailure};
+use crate::store::{Answer, Answers, Charge, Family, Stance, Store, StoreFailure};
 use crate::time::{Timestamp, WallOffset};
 
 mod live;

@@ -7,13 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
 use crate::algorithm::reservoir::Word;
-use crate::charge::{Charge, Family, Record, Stance};
 use crate::clock::Clock;
 use crate::key::{Fingerprint, Secret};
 use crate::memory::{CAPACITY_BYTES_DEFAULT, DepartureSlot, MemoryStore, state_bytes};
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::quota::Quota;
-use crate::store::Store;
+use crate::store::{Charge, Family, Record, Stance, Store};
 use crate::time::{Ticks, Timestamp};
 
 mod forecast;

@@ -24,10 +24,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::charge::{Answer, Answers, Charge, Stance};
 use crate::outcome::{Outcome, Source};
 use crate::quota::Quota;
-use crate::store::{Store, StoreFailure};
+use crate::store::{Answer, Answers, Charge, Stance, Store, StoreFailure};
 use crate::time::Timestamp;
 
 use cell::{Cell, Renewal, SpendToken};
@@ -157,7 +156,7 @@ impl<S: Lender> LeasedStore<S> {
         self.map.report()
     }
 
-    /// The leases of each limit, by the [number](crate::charge::Family::id) of its family. It visits all keys, so call
+    /// The leases of each limit, by the [number](crate::store::Family::id) of its family. It visits all keys, so call
     /// it rarely.
     pub fn holdings(&self) -> HashMap<u64, Holding> {
         self.map.holdings()

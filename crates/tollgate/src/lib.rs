@@ -15,7 +15,6 @@ mod outcome;
 pub mod algorithm;
 pub mod quota;
 mod key;
-pub mod charge;
 pub mod store;
 pub mod memory;
 mod sync;

@@ -8,14 +8,13 @@
 use std::sync::Arc;
 
 use crate::algorithm::reservoir::Word;
-use crate::charge::{Answer, Answers, Charge};
 use crate::key::Fingerprint;
 use crate::memory::budget::Budget;
 use crate::memory::large::{LargeMap, SourcedOutcome};
 use crate::memory::table::{Table, Unit};
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::quota::Quota;
-use crate::store::{Hold, Store, StoreFailure};
+use crate::store::{Answer, Answers, Charge, Hold, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp, WallOffset};
 
 mod decide;

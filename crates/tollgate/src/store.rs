@@ -1,13 +1,21 @@
-//! The seam between decisions and counters: what every store does, and how it may fail.
+//! The seam between decisions and counters: what every store is asked, what it does, and how it may fail. It knows
+//! no implementation.
 
 use std::future::Future;
 
 use smallvec::SmallVec;
 
-use crate::charge::{Answers, Charge, Family};
 use crate::memory::MemoryStore;
 use crate::outcome::Source;
 use crate::time::{Ticks, Timestamp, WallOffset};
+
+mod charge;
+mod lease;
+
+pub use charge::{Answer, Answers, Charge, Family, Stance, Succession};
+pub(crate) use charge::{Record, Reign, is_wide};
+pub use lease::Lease;
+pub(crate) use lease::{SHARE_MAX, TTL_MAX, TTL_MIN};
 
 /// Why a store did not answer. It is never the caller's fault, and never becomes an error for the caller to interpret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,15 +1,14 @@
 //! Encodes requests for the script: fixed records of little-endian doubles, which hold every number of a quota exactly.
 
-use tollgate::Stance;
-use tollgate::Timestamp;
 use tollgate::algorithm::Charged;
 use tollgate::algorithm::fixed_window::{Align, FixedWindow};
 use tollgate::algorithm::reservoir::Reservoir;
 use tollgate::algorithm::sliding_window::Estimate;
-use tollgate::charge::{Charge, Succession};
 use tollgate::lease::{LeaseRequest, SHARE_SCALE};
 use tollgate::quota::Quota;
 use tollgate::rate::EXACT_MAX;
+use tollgate::store::{Charge, Succession};
+use tollgate::{Stance, Timestamp};
 
 use super::{Operation, Tag};
 

@@ -4,7 +4,7 @@
 use smallvec::SmallVec;
 use tollgate::algorithm::reservoir::Reservoir;
 use tollgate::algorithm::{fixed_window, sliding_window};
-use tollgate::charge::{Answer, Answers, Charge};
+use tollgate::store::{Answer, Answers, Charge};
 use tollgate::{Outcome, Quota, Source, Stance, Ticks, Timestamp, Verdict};
 
 use super::encode::bucket;

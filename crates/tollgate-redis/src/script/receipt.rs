@@ -3,8 +3,8 @@
 use redis::Value;
 use tollgate::algorithm::Charged;
 use tollgate::algorithm::fixed_window::Align;
-use tollgate::charge::Charge;
 use tollgate::lease::LeaseRequest;
+use tollgate::store::Charge;
 use tollgate::{Quota, Timestamp};
 
 use super::encode::{self, CalendarBounds, QuotaFields};

@@ -2,7 +2,7 @@
 
 use redis::Value;
 use smallvec::SmallVec;
-use tollgate::charge::{Answer, Answers, Charge};
+use tollgate::store::{Answer, Answers, Charge};
 use tollgate::{Outcome, Source, Ticks, Timestamp, Verdict};
 
 use super::request::Lent;

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use redis::Value;
 use smallvec::SmallVec;
-use tollgate::charge::{Answers, Charge, Succession};
 use tollgate::lease::LeaseRequest;
+use tollgate::store::{Answers, Charge, Succession};
 use tollgate::{Quota, Timestamp};
 
 use super::encode::{self, Ancestor, CalendarBounds, Origin, QuotaFields};

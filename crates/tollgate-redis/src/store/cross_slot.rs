@@ -3,8 +3,7 @@
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
-use tollgate::charge::{Answer, Answers, Charge};
-use tollgate::store::StoreFailure;
+use tollgate::store::{Answer, Answers, Charge, StoreFailure};
 use tollgate::together::together;
 use tollgate::{Stance, Timestamp};
 

@@ -1,9 +1,8 @@
 //! Lends units ahead of time, so that a node need not ask the store for each request.
 
 use tokio::time::Instant;
-use tollgate::charge::{Answer, Charge};
 use tollgate::lease::{LeaseRequest, Lender, Loan, Loans, window_of};
-use tollgate::store::{Store, StoreFailure};
+use tollgate::store::{Answer, Charge, Store, StoreFailure};
 use tollgate::together::together;
 use tollgate::{Quota, Timestamp};
 

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use tokio::runtime::{Handle, Runtime};
-use tollgate::charge::{Answers, Charge};
 use tollgate::lease::{LeaseReport, LeasedStore};
-use tollgate::store::{Hold, Store, StoreFailure};
+use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{Secret, Ticks, Timestamp};
 use tollgate_redis::{BreakerState, RedisStore, Settings, ShardReport};
 

@@ -172,8 +172,7 @@ const fn counted(total: u64) -> Counted {
 
 #[cfg(test)]
 mod tests {
-    use tollgate::charge::{Answers, Charge};
-    use tollgate::store::{Hold, StoreFailure};
+    use tollgate::store::{Answers, Charge, Hold, StoreFailure};
     use tollgate::{Policy, Secret};
 
     use super::*;

@@ -1,11 +1,10 @@
 //! Limits that only watch, that watch a share of the keys, and that are off.
 
 use super::fixture::{ALGORITHMS, BUCKET, Rig, START, answers, asking};
-use crate::charge::Stance;
 use crate::headers::{Answer, Audience, Caller, HeaderPolicy};
 use crate::outcome::Verdict;
 use crate::policy::Mode;
-use crate::store::Store;
+use crate::store::{Stance, Store};
 use crate::time::Timestamp;
 
 /// Runs all of this module.

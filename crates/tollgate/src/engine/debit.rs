@@ -96,8 +96,8 @@ mod tests {
     use pollster::block_on;
 
     use super::*;
-    use crate::charge::Stance;
     use crate::policy::Policy;
+    use crate::store::Stance;
     use crate::time::Ticks;
 
     const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);

@@ -12,7 +12,6 @@ use super::live::counts_tiers_apart;
 use super::ruling::{InForce, Ruled, Ruling};
 use super::{ATTEMPTS, Charges, Engine, Question};
 use crate::algorithm::concurrency::PermitId;
-use crate::charge::Stance;
 use crate::decision::{LimitStatus, Status};
 use crate::outcome::{Outcome, Source};
 use crate::policy::compared::Replaced;
@@ -20,7 +19,7 @@ use crate::policy::{
     Choice, Fault, Limit, MATCHED_MAX, Match, Matches, Mode, Penalty, Policy, QuotaIndex, Unmet,
 };
 use crate::request::CheckRequest;
-use crate::store::{Foreseen, Store, StoreFailure};
+use crate::store::{Foreseen, Stance, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 /// Most limits that one explanation lists; the others do not apply, and are counted.

@@ -12,14 +12,13 @@ use super::permit::Permit;
 use super::{ATTEMPTS, Charges, Engine, Made};
 use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
-use crate::charge::{Charge, Stance};
 use crate::decision::{Decision, LimitStatus};
 use crate::key::Fingerprint;
 use crate::outcome::{Source, Verdict};
 use crate::policy::{Cost, Limit, Match, QuotaIndex};
 use crate::quota::Quota;
 use crate::request::CheckRequest;
-use crate::store::{Store, StoreFailure};
+use crate::store::{Charge, Stance, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 /// One counter that was charged.

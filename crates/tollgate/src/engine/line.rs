@@ -7,11 +7,10 @@ use std::task::{Context, Poll};
 
 use super::Engine;
 use super::hold::{Held, Reservation};
-use crate::charge::Stance;
 use crate::clock::Clock;
 use crate::memory::{DepartureRequest, DepartureSlot, LeaveOutcome};
 use crate::quota::Quota;
-use crate::store::Store;
+use crate::store::{Stance, Store};
 use crate::time::Timestamp;
 
 /// Something to await until one's turn in a line has come. Dropping it changes nothing: who goes away cancels its reservation.

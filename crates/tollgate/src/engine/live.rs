@@ -4,13 +4,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::address::Text;
-use crate::charge::{Family, Record, Reign, is_wide};
 use crate::key::{Fingerprint, Prefix, Secret};
 use crate::memory::QUOTA_NUMBERS_MAX;
 use crate::policy::{By, Limit, Match, Mode, Policy, QuotaIndex};
 use crate::quota::Quota;
 use crate::request::{CheckRequest, Value};
-use crate::store::Hold;
+use crate::store::{Family, Hold, Record, Reign, is_wide};
 use crate::time::{Ticks, Timestamp};
 
 use super::penalty::Companions;

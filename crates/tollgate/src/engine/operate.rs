@@ -95,7 +95,7 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// The limits of the policy in force that may be [leased](crate::lease), and the [numbers](crate::charge::Family::id) of their
+    /// The limits of the policy in force that may be [leased](crate::lease), and the [numbers](crate::store::Family::id) of their
     /// counters: of those that decide, and of those that only shadow.
     #[must_use]
     pub fn leased_families(&self) -> Vec<(String, [u64; 2])> {

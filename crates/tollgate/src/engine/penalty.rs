@@ -14,7 +14,6 @@ use super::{Charges, Engine, Question};
 use crate::address::Text;
 use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
-use crate::charge::{Answer, Answers, Charge, Family, Stance};
 use crate::decision::Decision;
 use crate::key::Secret;
 use crate::memory::NUMBER_OF_TALLIES;
@@ -22,7 +21,7 @@ use crate::outcome::Source;
 use crate::policy::{By, Limit, Match, Penalty};
 use crate::quota::Quota;
 use crate::request::CheckRequest;
-use crate::store::Store;
+use crate::store::{Answer, Answers, Charge, Family, Stance, Store};
 use crate::time::{Ticks, Timestamp};
 
 /// The companion counters of a limit.

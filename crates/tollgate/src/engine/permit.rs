@@ -6,10 +6,9 @@ use super::hold::Held;
 use super::live::Live;
 use super::{ATTEMPTS, Charges, Engine};
 use crate::algorithm::concurrency::PermitId;
-use crate::charge::Charge;
 use crate::outcome::Source;
 use crate::policy::Match;
-use crate::store::{Store, StoreFailure};
+use crate::store::{Charge, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 /// Places in flight. Released once; releasing again changes nothing.

@@ -8,13 +8,12 @@ use super::live::Live;
 use super::ruling::InForce;
 use super::{ATTEMPTS, Charges, Engine};
 use crate::algorithm::concurrency::PermitId;
-use crate::charge::{Charge, Stance};
 use crate::key::Fingerprint;
 use crate::outcome::Source;
 use crate::policy::compared::Replaced;
 use crate::policy::{Limit, MATCHED_MAX, Match, Mode, Policy};
 use crate::request::CheckRequest;
-use crate::store::{Store, StoreFailure};
+use crate::store::{Charge, Stance, Store, StoreFailure};
 use crate::time::Timestamp;
 
 /// What a reset found. A counter that has counted nothing, or nothing that still matters, is as if it had never been.

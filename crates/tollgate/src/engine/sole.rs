@@ -4,10 +4,9 @@ use std::slice;
 use std::sync::Arc;
 
 use crate::algorithm::concurrency::PermitId;
-use crate::charge::Answers;
 use crate::decision::Decision;
 use crate::request::CheckRequest;
-use crate::store::Store;
+use crate::store::{Answers, Store};
 use crate::time::Timestamp;
 
 use super::live::Live;

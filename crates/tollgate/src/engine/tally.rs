@@ -7,13 +7,12 @@ use std::sync::Arc;
 use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
 use crate::algorithm::fixed_window::{Align, FixedWindow};
-use crate::charge::{Charge, Family, Stance};
 use crate::key::{Fingerprint, KeyFamily};
 use crate::memory::NUMBER_OF_TALLIES;
 use crate::outcome::Source;
 use crate::quota::Quota;
 use crate::rate::QuotaError;
-use crate::store::{Store, StoreFailure};
+use crate::store::{Charge, Family, Stance, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 use super::Engine;

@@ -9,11 +9,10 @@ use smallvec::SmallVec;
 use super::hold::Held;
 use super::live::Live;
 use super::{Charges, Engine, Question};
-use crate::charge::{Answer, Answers, Charge, Stance};
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::policy::{Match, Stages};
 use crate::quota::Quota;
-use crate::store::{Store, StoreFailure};
+use crate::store::{Answer, Answers, Charge, Stance, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 mod count;

@@ -2,10 +2,10 @@
 
 use super::KeyedGate;
 use crate::algorithm::concurrency::PermitId;
-use crate::charge::Charge;
 use crate::key::Fingerprint;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
+use crate::store::Charge;
 
 /// A permit to be in flight. Dropping it returns the permit and wakes the first waiter. For a quota other
 /// than a concurrency limit it is a spent unit, and dropping it returns nothing.

@@ -4,11 +4,11 @@
 use std::borrow::Cow;
 use std::cmp::Reverse;
 
-use crate::charge::Stance;
 use crate::decision::{Decision, LimitStatus};
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::policy::Cost;
 use crate::quota::Quota;
+use crate::store::Stance;
 use crate::time::{TICKS_PER_SECOND, Ticks};
 
 use super::policy::{HeaderPolicy, Pacing, Unit};

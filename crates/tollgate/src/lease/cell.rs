@@ -11,10 +11,9 @@ use super::demand::share::{FairShare, Need, Received};
 use super::demand::{LeaseRequest, LocalDemand};
 use super::deny_cache::DenyCache;
 use super::renewal::RenewalGuard;
-use crate::charge::Charge;
 use crate::outcome::{Outcome, Verdict};
-use crate::policy::Lease;
 use crate::quota::Quota;
+use crate::store::{Charge, Lease};
 use crate::time::{Ticks, Timestamp};
 
 /// The longest time that a denial is remembered. A refund or reset by another node is noticed within it.

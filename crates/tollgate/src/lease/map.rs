@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::cell::{Cell, Drained, Unspent};
 use super::hot_keys::{HOT_THRESHOLD, HotKeySketch};
 use super::thread_cache::{ThreadCache, ThreadCaches};
-use crate::charge::Charge;
+use crate::store::Charge;
 use crate::time::Timestamp;
 
 const SHARDS: usize = 64;

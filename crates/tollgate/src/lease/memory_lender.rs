@@ -7,12 +7,11 @@ use super::demand::{FleetDemand, Scarcity};
 use super::{LeaseRequest, Lender, Loan, Loans, window_of};
 use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
-use crate::charge::{Answers, Charge, Family, Stance};
 use crate::key::{Fingerprint, Secret};
 use crate::memory::MemoryStore;
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::Quota;
-use crate::store::{Hold, Store, StoreFailure};
+use crate::store::{Answers, Charge, Family, Hold, Stance, Store, StoreFailure};
 use crate::time::Timestamp;
 
 /// Counters in memory that several nodes lease from. Clones share them. A fleet in production shares Redis

@@ -6,11 +6,9 @@ use std::slice;
 use smallvec::SmallVec;
 
 use super::{LeasedStore, Lender};
-use crate::charge::{Answers, Charge, Family};
 use crate::memory::MemoryStore;
 use crate::outcome::Source;
-use crate::policy::Lease;
-use crate::store::{Foreseen, Hold, Store, StoreFailure};
+use crate::store::{Answers, Charge, Family, Foreseen, Hold, Lease, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp, WallOffset};
 
 impl<S: Lender> Store for LeasedStore<S> {

@@ -12,7 +12,6 @@ use std::task::{Context, Waker};
 use pollster::block_on;
 
 use super::{LeaseRequest, LeasedStore, Lender, Loan, Loans, MemoryLender};
-use crate::charge::{Answers, Charge};
 use crate::engine::Engine;
 use crate::key::Secret;
 use crate::memory::MemoryStore;
@@ -21,7 +20,7 @@ use crate::policy::{Consistency, Limit, Policy};
 use crate::quota::Quota;
 use crate::rate::Rate;
 use crate::request::CheckRequest;
-use crate::store::{Hold, Store, StoreFailure};
+use crate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 const START: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);

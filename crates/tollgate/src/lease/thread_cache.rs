@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::cell::Cell;
-use crate::charge::Charge;
+use crate::store::Charge;
 
 /// The number of thread caches. Further threads share them.
 const THREAD_CACHES: usize = 64;

@@ -3,12 +3,11 @@
 
 use crate::algorithm::reservoir::FRACTION_BITS;
 use crate::algorithm::{Charged, fixed_window, gcra, leaky_bucket, token_bucket};
-use crate::charge::Charge;
 use crate::memory::table::Entry;
 use crate::memory::wall::Walls;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
-use crate::store::StoreFailure;
+use crate::store::{Charge, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 /// The result of one decision: the entry to write, if it changes, and the outcome.

@@ -3,9 +3,9 @@
 //! partition.
 
 use super::{MemoryStore, StateKind, decide};
-use crate::charge::{Answer, Answers, Charge, Stance};
 use crate::memory::table::{Entry, Place, Table};
 use crate::outcome::{Outcome, Source, Verdict};
+use crate::store::{Answer, Answers, Charge, Stance};
 use crate::time::Timestamp;
 
 /// Maximum number of counters on the fast path.

@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::algorithm::{Charged, concurrency, sliding_log, sliding_window};
-use crate::charge::Charge;
 use crate::key::Fingerprint;
 use crate::memory::budget::Budget;
 use crate::memory::holds::Holds;
@@ -15,7 +14,7 @@ use crate::memory::table::Full;
 use crate::memory::{ChargeMode, FULL_OUTCOME};
 use crate::outcome::{Outcome, Source};
 use crate::quota::Quota;
-use crate::store::StoreFailure;
+use crate::store::{Charge, StoreFailure};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::time::Timestamp;
 

@@ -4,13 +4,12 @@
 use smallvec::SmallVec;
 
 use super::{ChargeMode, FULL_OUTCOME, MemoryStore, PartitionId, StateKind, decide};
-use crate::charge::{Answer, Answers, Charge, Stance};
 use crate::key::Fingerprint;
 use crate::memory::large::{LargeChange, LargeMap, Shard};
 use crate::memory::table::{Entry, Full};
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::quota::Quota;
-use crate::store::StoreFailure;
+use crate::store::{Answer, Answers, Charge, Stance, StoreFailure};
 use crate::sync::MutexGuard;
 use crate::time::Timestamp;
 

@@ -4,7 +4,6 @@ use crate::policy::by::By;
 use crate::policy::condition::Condition;
 use crate::policy::expression::Expression;
 use crate::policy::failures::Failures;
-use crate::policy::lease::{Lease, SHARE_MAX, TTL_MAX, TTL_MIN};
 use crate::policy::limit::{
     Consistency, Cost, Fallback, Grant, Limit, Mode, QuotaIndex, Quotas, stricter, tier_name,
 };
@@ -12,6 +11,7 @@ use crate::policy::on_store_failure::OnStoreFailure;
 use crate::policy::penalty::Penalty;
 use crate::policy::vocabulary::Vocabulary;
 use crate::quota::Quota;
+use crate::store::{Lease, SHARE_MAX, TTL_MAX, TTL_MIN};
 use crate::time::Ticks;
 
 /// A limit in the making.

@@ -5,19 +5,18 @@ use std::collections::{BTreeMap, HashMap};
 use crate::memory::state_bytes;
 use crate::policy::by::By;
 use crate::policy::condition::{Choices, Condition, Sense};
-use crate::policy::exact;
 use crate::policy::expression::Expression;
 use crate::policy::finding::{Place, Problem, Report, quoted};
 use crate::policy::glob::Glob;
-use crate::policy::lease::Lease;
 use crate::policy::limit::{
     ANY, BY_MAX, CONDITIONS_MAX, Consistency, Cost, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode,
     QUOTAS_MAX, TIER_SEPARATOR,
 };
-use crate::policy::pattern;
 use crate::policy::vocabulary::Vocabulary;
+use crate::policy::{exact, pattern};
 use crate::quota::Quota;
 use crate::request::{COST_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::store::Lease;
 use crate::time::Ticks;
 
 /// Windows shorter than this are below what networks and schedulers keep apart, so they limit nothing that can be seen.

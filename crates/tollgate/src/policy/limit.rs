@@ -12,13 +12,13 @@ use crate::policy::by::By;
 use crate::policy::condition::Condition;
 use crate::policy::expression::Expression;
 use crate::policy::failures::Failures;
-use crate::policy::lease::Lease;
 use crate::policy::on_store_failure::OnStoreFailure;
 use crate::policy::penalty::Penalty;
 use crate::policy::text::{Digits, TextMap, as_text};
 use crate::policy::vocabulary::Kind;
 use crate::quota::Quota;
 use crate::request::{CheckRequest, Spelling};
+use crate::store::Lease;
 use crate::time::Ticks;
 
 /// Most attributes a limit counts by.

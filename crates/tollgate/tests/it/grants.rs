@@ -1,10 +1,9 @@
 //! `unlimited` and `deny` as values of a limit: what they mean in a policy, in decisions and in answers.
 
 use pollster::block_on;
-use tollgate::charge::{Answers, Charge};
 use tollgate::headers::Caller;
 use tollgate::policy::{Grant, Limit};
-use tollgate::store::{Hold, Store, StoreFailure};
+use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{
     Answer, Audience, CheckRequest, Decision, Engine, HeaderPolicy, Policy, Quota, Rate, Reason, Ruled,
     Ruling, Scope, Secret, Source, Stance, Ticks, Timestamp, Verdict,

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
-use tollgate::charge::{Answers, Charge};
-use tollgate::store::{Hold, Store, StoreFailure};
+use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{CheckRequest, Engine, MemoryStore, Policy, Secret, Timestamp};
 
 use crate::fixture::{NOW, now_or_never};

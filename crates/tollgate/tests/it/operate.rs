@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
-use tollgate::charge::{Answers, Charge};
 use tollgate::headers::{Caller, Exposure};
 use tollgate::policy::{Change, Choice, EXAMPLE, Mode, Unmet};
-use tollgate::store::{Hold, Store, StoreFailure};
+use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{
     Answer, Audience, BLOCKS_MAX, Block, BlockError, CheckRequest, Engine, HeaderPolicy, MemoryStore, Policy,
     RULINGS_MAX, Reason, Ruled, Ruling, RulingError, Scope, Secret, Spelling, Stance, Ticks, Timestamp,

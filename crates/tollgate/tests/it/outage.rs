@@ -4,9 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use tollgate::charge::{Answers, Charge};
 use tollgate::policy::LimitBuilder;
-use tollgate::store::{Hold, Store, StoreFailure};
+use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{Decision, Engine, MemoryStore, Policy, Secret, Ticks, Timestamp};
 
 use crate::fixture::{NOW, asking, now_or_never, policy};

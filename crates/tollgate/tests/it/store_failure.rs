@@ -5,9 +5,8 @@ mod tallies;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use tollgate::charge::{Answers, Charge};
 use tollgate::policy::{Cost, LimitBuilder, Mode, OnStoreFailure};
-use tollgate::store::{Hold, Store, StoreFailure};
+use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{
     Answer, Audience, CommitError, Decision, Engine, HeaderPolicy, MemoryStore, Policy, Reason, Secret,
     Settled, Ticks, Timestamp, Verdict,

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use redis::Value;
-use tollgate::charge::{Answers, Charge};
 use tollgate::policy::{Cost, Limit};
-use tollgate::store::{Hold, Store, StoreFailure};
+use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{CheckRequest, Engine, MemoryStore, Policy, Quota, Rate, Secret, Ticks, Timestamp};
 
 use super::server::Server;

@@ -6,9 +6,8 @@ use redis::Value;
 use tollgate::algorithm::calendar::{Calendar, CalendarUnit};
 use tollgate::algorithm::fixed_window::Align;
 use tollgate::algorithm::sliding_window::Estimate;
-use tollgate::charge::{Answers, Charge};
 use tollgate::policy::{Cost, Limit};
-use tollgate::store::{Hold, Store, StoreFailure};
+use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{CheckRequest, Decision, Engine, Policy, Quota, Rate, Secret, Timestamp};
 
 use super::server::Server;

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tollgate::charge::{Answers, Charge};
-use tollgate::store::StoreFailure;
+use tollgate::store::{Answers, Charge, StoreFailure};
 use tollgate::{Engine, ManualClock, MemoryStore, Policy, Secret, Timestamp};
 
 use crate::service::holds::Holds;

@@ -2,8 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tollgate::charge::{Answers, Charge};
-use tollgate::store::{Hold, Store, StoreFailure};
+use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{Clock, Engine, MemoryStore, Policy, Ruled, Ruling, Scope, Secret, Ticks, Timestamp};
 
 use super::super::{Answer, Code, CurrentLimit, Descriptor, Override, Question, Status, Unit, answer};

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{Counters, Gone, Grouping, Live, by_name};
-use crate::charge::Record;
 use crate::key::Secret;
 use crate::policy::{Limit, Policy};
+use crate::store::Record;
 use crate::time::Timestamp;
 
 /// Every quota that the counters of one limit may be counted under, by number.

@@ -6,11 +6,11 @@ use std::io::{self, Write};
 use super::fields::{Fields, Unread};
 use super::frame::{Block, Frames};
 use super::{GENERATION_MAX, quota};
-use crate::charge::{Record, Reign};
 use crate::engine::live::{Live, Records, Remembered};
 use crate::memory::NUMBERS_MAX;
 use crate::policy::limit::{Fallback, Quotas};
 use crate::policy::{BY_MAX, By, LIMITS_MAX, Limit, QUOTAS_MAX, QuotaIndex, TIER_BY_MAX};
+use crate::store::{Record, Reign};
 
 /// Stands between the attributes that name a tier together.
 const SEPARATOR: &str = "\u{1f}";

@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use super::Spot;
 use super::counter::Counter;
-use crate::charge::{Answer, Charge};
 use crate::engine::Engine;
 use crate::engine::live::Live;
 use crate::engine::tally::Windows;
-use crate::store::{Store, StoreFailure};
+use crate::store::{Answer, Charge, Store, StoreFailure};
 use crate::time::Timestamp;
 
 impl<S: Store> Engine<S> {

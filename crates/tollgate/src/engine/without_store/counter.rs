@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::local::Spot;
 use crate::algorithm::concurrency::PermitId;
-use crate::charge::Charge;
 use crate::engine::hold::Held;
 use crate::engine::live::Live;
 use crate::engine::tally::Windows;
 use crate::key::Fingerprint;
+use crate::store::Charge;
 
 /// What a debt was counted by.
 #[derive(Clone, Debug)]

@@ -13,10 +13,10 @@ use super::local::Local;
 use super::permits::{Name, Owed, UnreportedPermits};
 use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
-use crate::charge::Charge;
 use crate::engine::live::Live;
 use crate::key::Fingerprint;
 use crate::quota::Quota;
+use crate::store::Charge;
 use crate::time::Timestamp;
 
 /// Most counters with debts. What another owes is dropped, and counted.

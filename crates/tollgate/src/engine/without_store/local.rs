@@ -6,14 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 
 use super::share::{self, NODES_MAX, Share};
-use crate::charge::{Answer, Charge, Family, Stance};
 use crate::engine::hold::Held;
 use crate::engine::live::{Counters, Live};
 use crate::memory::{ChargeMode, MemoryStore};
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::policy::{Match, Policy, QuotaIndex};
 use crate::quota::Quota;
-use crate::store::{Store, StoreFailure};
+use crate::store::{Answer, Charge, Family, Stance, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp, WallOffset};
 
 /// Bytes of the counters that stand in.

@@ -11,9 +11,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::counter::Counter;
 use crate::algorithm::concurrency::PermitId;
-use crate::charge::Charge;
 use crate::engine::live::Live;
 use crate::key::Fingerprint;
+use crate::store::Charge;
 use crate::time::{Ticks, Timestamp};
 
 /// Most places that are remembered. Without room for another none is given.

@@ -3,10 +3,9 @@
 
 use super::Standby;
 use super::debts::Due;
-use crate::charge::Charge;
 use crate::engine::live::Live;
 use crate::engine::{Charges, Engine};
-use crate::store::{Store, StoreFailure};
+use crate::store::{Charge, Store, StoreFailure};
 use crate::time::Timestamp;
 use crate::together::together;
 

@@ -2,14 +2,13 @@
 
 use super::{Side, Spot, Standby};
 use crate::algorithm::concurrency::PermitId;
-use crate::charge::Charge;
 use crate::engine::Engine;
 use crate::engine::hold::{Held, Settled};
 use crate::engine::live::Live;
 use crate::engine::permit::Permit;
 use crate::outcome::Source;
 use crate::policy::Match;
-use crate::store::Store;
+use crate::store::{Charge, Store};
 use crate::time::Timestamp;
 
 impl<S: Store> Engine<S> {

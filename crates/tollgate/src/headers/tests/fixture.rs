@@ -6,7 +6,6 @@ use crate::algorithm::concurrency::Concurrency;
 use crate::algorithm::fixed_window::{Align, FixedWindow};
 use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::algorithm::sliding_log::SlidingLog;
-use crate::charge::Stance;
 use crate::decision::{Decision, Status};
 use crate::headers::{Accepts, Answer, Audience, Caller, Dialect, Dialects, HeaderPolicy};
 use crate::outcome::{Outcome, Source, Verdict};
@@ -15,6 +14,7 @@ use crate::policy::{
 };
 use crate::quota::Quota;
 use crate::rate::Rate;
+use crate::store::Stance;
 use crate::time::{Ticks, Timestamp};
 
 /// The wall time of the golden vectors.
@@ -112,7 +112,7 @@ impl Case {
             enforce_percent: 100,
             on_store_failure: OnStoreFailure::Local,
             consistency: Consistency::Exact,
-            lease: crate::policy::Lease::default(),
+            lease: crate::store::Lease::default(),
             block_for: None,
             failures: None,
         }

@@ -5,12 +5,12 @@ use proptest::prelude::*;
 use sfv::{BareItem, FieldType, Item, List, ListEntry, Parser};
 
 use super::fixture::{Case, authenticated, bucket, decision, fixed, leaky, log, permits, speaking};
-use crate::charge::Stance;
 use crate::headers::{Answer, Dialect, FIELD_BYTES_MAX, HEADERS_MAX, HeaderPolicy};
 use crate::outcome::{Source, Verdict};
 use crate::policy::MATCHED_MAX;
 use crate::quota::Quota;
 use crate::rate::Rate;
+use crate::store::Stance;
 use crate::time::{Ticks, Timestamp};
 
 /// Sets of dialects that together cover all of them.

@@ -9,7 +9,6 @@ use std::task::{Context, Waker};
 use pollster::block_on;
 
 use super::{START, per_second};
-use crate::charge::{Answers, Charge};
 use crate::engine::Engine;
 use crate::key::Secret;
 use crate::lease::{LeaseRequest, LeasedStore, Lender, Loan, Loans, MemoryLender};
@@ -18,7 +17,7 @@ use crate::policy::{Consistency, Cost, Limit, Policy};
 use crate::quota::Quota;
 use crate::rate::Rate;
 use crate::request::CheckRequest;
-use crate::store::{Hold, Store, StoreFailure};
+use crate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 type R = <MemoryLender as Lender>::Receipt;

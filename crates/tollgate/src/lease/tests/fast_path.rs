@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use pollster::block_on;
 
 use super::{START, per_second};
-use crate::charge::{Answers, Charge};
 use crate::engine::Engine;
 use crate::key::Secret;
 use crate::lease::{LeasedStore, MemoryLender};
@@ -16,7 +15,7 @@ use crate::policy::{Consistency, Limit, Policy};
 use crate::quota::Quota;
 use crate::rate::Rate;
 use crate::request::CheckRequest;
-use crate::store::{Hold, Store, StoreFailure};
+use crate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 /// Leases over a store that may be unreachable. Counts the units that answers report as spent.

@@ -4,11 +4,11 @@ use super::*;
 use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
 use crate::algorithm::sliding_window::Estimate;
-use crate::charge::Family;
 use crate::engine::Reservation;
 use crate::key::Fingerprint;
 use crate::lease::SHARE_SCALE;
 use crate::policy::Cost;
+use crate::store::Family;
 
 const PERIOD: Ticks = Ticks::from_secs(2);
 const UNITS: u64 = 60;
@@ -170,10 +170,10 @@ fn returned_units_count_at_their_acquisition() {
             number: 0,
             quota: &quota,
             cost,
-            stance: crate::charge::Stance::Enforced,
+            stance: crate::store::Stance::Enforced,
             permit: PermitId(0),
             group: None,
-            lease: Some(crate::policy::Lease::default()),
+            lease: Some(crate::store::Lease::default()),
             charged: Charged::UNKNOWN,
         };
         let at = |seconds| START + Ticks::from_secs(seconds);

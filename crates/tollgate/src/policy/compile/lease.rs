@@ -2,9 +2,9 @@
 
 use crate::policy::fields::Fields;
 use crate::policy::finding::{Problem, Report, quoted};
-use crate::policy::lease::{Lease, SHARE_MAX, TTL_MAX, TTL_MIN};
 use crate::policy::limit::Consistency;
 use crate::policy::rate;
+use crate::store::{Lease, SHARE_MAX, TTL_MAX, TTL_MIN};
 use crate::time::Ticks;
 
 const EXAMPLE: &str = "a table such as {max_share: 5%, ttl: 250ms}";

@@ -8,8 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 
-use tollgate::charge::{Answers, Charge};
-use tollgate::store::{Hold, Store, StoreFailure};
+use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{Engine, MemoryStore, Secret, Timestamp};
 
 use super::{Dice, Fleet, source};

@@ -4,11 +4,11 @@ use std::sync::atomic::AtomicU32;
 
 use smallvec::SmallVec;
 
+use super::lease::Lease;
 use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
 use crate::key::{Fingerprint, Prefix, Secret};
 use crate::outcome::{Outcome, Source};
-use crate::policy::Lease;
 use crate::quota::Quota;
 use crate::time::{Ticks, Timestamp};
 

@@ -5,13 +5,19 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::engine::{Block, Permit};
-use crate::outcome::{Outcome, Verdict};
-use crate::policy::{Limit, Policy, QuotaIndex};
+use crate::outcome::{Outcome, Source, Verdict};
+use crate::policy::{Fault, Limit, Policy, QuotaIndex};
 use crate::quota::Quota;
+use crate::store::Stance;
 use crate::time::{Ticks, Timestamp};
 
+mod block;
+mod held;
 mod reason;
+
+pub use block::Block;
+pub(crate) use held::Held;
+pub use held::Permit;
 
 /// Why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -41,12 +41,11 @@ mod ruling;
 mod block;
 mod explain;
 
-pub use block::{BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, Block, BlockError};
+pub use block::{BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, BlockError};
 pub use explain::{Explained, Explanation, LIMITS_EXPLAINED_MAX, State};
 pub use hold::{CommitError, Reservation, Settled};
 pub use line::Turn;
 pub use live::{SwapError, SwapReport};
-pub use permit::Permit;
 pub use reset::Forgotten;
 pub use ruling::{RULINGS_MAX, Ruled, Ruling, RulingError, Scope};
 #[cfg(feature = "fuzzing")]
@@ -391,7 +390,7 @@ impl<S: Store> Engine<S> {
                 _ => answer.source,
             };
             let sources = answers.iter().map(took);
-            decision.give(Permit::new(live, matches, charges, sources, *id).map(Box::new));
+            decision.give(permit::taken(live, matches, charges, sources, *id).map(Box::new));
         }
     }
 

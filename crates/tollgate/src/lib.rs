@@ -37,10 +37,10 @@ pub mod together;
 pub use algorithm::Charged;
 pub use clock::{Clock, ManualClock, Sleep};
 pub use credential::{CREDENTIAL, CredentialAttributes, CredentialDigest};
-pub use decision::{Decision, LimitStatus, Reason};
+pub use decision::{Block, Decision, LimitStatus, Permit, Reason};
 pub use engine::{
-    BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, Block, BlockError, CommitError, Counted, DEBTS_MAX, Engine, Explained,
-    Explanation, Forgotten, LIMITS_EXPLAINED_MAX, Permit, RULINGS_MAX, Replayed, Reservation, RestoreError,
+    BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, BlockError, CommitError, Counted, DEBTS_MAX, Engine, Explained,
+    Explanation, Forgotten, LIMITS_EXPLAINED_MAX, RULINGS_MAX, Replayed, Reservation, RestoreError,
     RestoreReport, Ruled, Ruling, RulingError, SNAPSHOT_PART_BYTES_MAX, SNAPSHOT_VERSION, Scope, Settled,
     Snapshot, SnapshotError, SnapshotReport, StandIn, State, SwapError, SwapReport, Tally, Turn,
 };

@@ -4,7 +4,8 @@
 use super::fixture::{Rig, asking};
 use crate::algorithm::fixed_window::Align;
 use crate::algorithm::sliding_window::Estimate;
-use crate::engine::{CommitError, Permit, Reservation};
+use crate::decision::Permit;
+use crate::engine::{CommitError, Reservation};
 use crate::outcome::Verdict;
 use crate::policy::{Cost, Limit};
 use crate::quota::Quota;

@@ -1,8 +1,8 @@
 //! What was taken and may come back: reservations, permits, refunds, resets.
 
 use super::fixture::{ALGORITHMS, Algorithm, BUCKET, HOUR, LINE, PERMITS, Rig, START, asking, on_plan};
-use crate::decision::Decision;
-use crate::engine::{CommitError, Forgotten, Permit, Settled};
+use crate::decision::{Decision, Permit};
+use crate::engine::{CommitError, Forgotten, Settled};
 use crate::outcome::Verdict;
 use crate::policy::{Cost, Mode};
 use crate::request::CheckRequest;

@@ -4,9 +4,9 @@
 use std::borrow::Cow;
 use std::cmp::Reverse;
 
-use super::{Decision, Fault, LimitStatus, Reason, Source};
-use crate::engine::Block;
-use crate::outcome::Verdict;
+use super::{Block, Decision, LimitStatus, Reason};
+use crate::outcome::{Source, Verdict};
+use crate::policy::Fault;
 use crate::quota::Quota;
 use crate::time::Ticks;
 

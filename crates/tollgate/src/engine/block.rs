@@ -2,7 +2,6 @@
 //! when there are none. A block ends by itself, at the instant that its denials told.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,6 +9,7 @@ use arc_swap::ArcSwap;
 use smallvec::{SmallVec, smallvec};
 
 use crate::address::{Network, Prefixes};
+use crate::decision::Block;
 use crate::policy::compared::{self, ComparedValue};
 use crate::policy::pattern::NO_ADDRESS;
 use crate::policy::text::{Digits, as_text};
@@ -21,40 +21,6 @@ use crate::time::Timestamp;
 pub const BLOCKS_MAX: usize = 1_000;
 /// Most attributes of one block.
 pub const BLOCK_ATTRIBUTES_MAX: usize = 8;
-
-/// Requests with all of these attributes are denied until then.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Block {
-    /// Names and values as text, by name; numbers in decimal, and addresses as the networks that they count by.
-    attributes: Vec<(String, String)>,
-    /// The network of each attribute that is an address, beside it.
-    networks: Vec<Option<Network>>,
-    until: Timestamp,
-}
-
-impl Block {
-    /// How answers and metrics call the cause of such a denial, where they else have the name of a limit.
-    pub const NAME: &'static str = "operator-block";
-
-    /// Names and values, as text.
-    #[must_use]
-    pub fn attributes(&self) -> &[(String, String)] {
-        &self.attributes
-    }
-
-    /// The first instant at which it no longer holds.
-    #[must_use]
-    pub const fn until(&self) -> Timestamp {
-        self.until
-    }
-}
-
-impl fmt::Display for Block {
-    /// Why a request is denied, without what else the operator said about it.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "blocked by an operator until {}", self.until.rfc3339())
-    }
-}
 
 /// Why a block was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

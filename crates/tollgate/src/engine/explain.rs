@@ -7,12 +7,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::block::Block;
 use super::live::counts_tiers_apart;
 use super::ruling::{InForce, Ruled, Ruling};
 use super::{ATTEMPTS, Charges, Engine, Question};
 use crate::algorithm::concurrency::PermitId;
-use crate::decision::{LimitStatus, Status};
+use crate::decision::{Block, LimitStatus, Status};
 use crate::outcome::{Outcome, Source};
 use crate::policy::compared::Replaced;
 use crate::policy::{

@@ -2,56 +2,19 @@
 //! settling it leaves the counters as they are. Places in flight are left to [`super::permit`].
 
 use std::slice;
-use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::line::{Lined, Parted};
 use super::live::Live;
-use super::permit::Permit;
 use super::{ATTEMPTS, Charges, Engine, Made};
-use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
-use crate::decision::{Decision, LimitStatus};
-use crate::key::Fingerprint;
+use crate::decision::{Decision, Held, LimitStatus, Permit};
 use crate::outcome::{Source, Verdict};
-use crate::policy::{Cost, Limit, Match, QuotaIndex};
-use crate::quota::Quota;
+use crate::policy::{Cost, Limit, Match};
 use crate::request::CheckRequest;
-use crate::store::{Charge, Stance, Store, StoreFailure};
+use crate::store::{Charge, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
-
-/// One counter that was charged.
-#[derive(Clone, Debug)]
-pub(super) struct Held {
-    limit: Arc<str>,
-    /// Whose counter it is, by number: a limit that counts anew since has others.
-    family: u64,
-    pub(super) key: Fingerprint,
-    group: Option<u16>,
-    /// The quota of the key's own tier, and its place among the limit's quotas.
-    pub(super) quota: (Quota, QuotaIndex),
-    /// The number of that quota when it was charged.
-    pub(super) number: u32,
-    pub(super) stance: Stance,
-    /// Whose counter it was: the store's, or this process's while the store was away.
-    source: Source,
-    /// What it was charged at first, and what it has been brought to since.
-    estimate: u64,
-    cost: u64,
-    settles: bool,
-    /// Units of it that were given back too late to make room.
-    dropped: u64,
-    /// When it was decided, by this node's clock, and by which instant its counter counts it, by the counter's.
-    decided_at: Timestamp,
-    charged_at: Option<Timestamp>,
-    /// When the fixed window ends that it was charged in.
-    window_ends_at: Option<Timestamp>,
-    /// When the leaky bucket that it was charged to is empty again, unless somebody lines up behind.
-    pub(super) empty_at: Option<Timestamp>,
-    /// When its turn comes, as it was told, if it has to wait.
-    pub(super) turn_at: Option<Timestamp>,
-}
 
 /// Units set aside for a request whose cost is not yet known.
 #[derive(Debug)]
@@ -91,138 +54,6 @@ pub enum CommitError {
     /// settled again.
     #[error(transparent)]
     Store(#[from] StoreFailure),
-}
-
-impl Held {
-    pub(super) fn new(live: &Live, matched: &Match, charge: &Charge<'_>, source: Source) -> Self {
-        let limit = &live.policy.limits()[matched.limit as usize];
-        Self {
-            limit: limit.name().into(),
-            family: charge.family.id(),
-            key: charge.key,
-            group: charge.group,
-            quota: (charge.quota.clone(), matched.quota),
-            number: charge.number,
-            stance: charge.stance,
-            source,
-            estimate: charge.cost,
-            cost: charge.cost,
-            settles: !matches!(charge.quota, Quota::Concurrency(_))
-                && !matches!(limit.cost(), Cost::Units(_)),
-            dropped: 0,
-            decided_at: Timestamp::default(),
-            charged_at: None,
-            window_ends_at: None,
-            empty_at: None,
-            turn_at: None,
-        }
-    }
-
-    /// What was taken by a decision at `now`, as one of its limits told.
-    fn by_status(
-        live: &Live,
-        matched: &Match,
-        charge: &Charge<'_>,
-        status: &LimitStatus<'_>,
-        now: Timestamp,
-    ) -> Self {
-        // A window from the first hit may have begun long before this charge, so only its own counter knows when it ends.
-        let ends_at = now + status.outcome.reset_after;
-        let window_ends_at = matches!(charge.quota, Quota::FixedWindow(_)).then_some(ends_at);
-        let is_line = matches!(charge.quota, Quota::LeakyBucket(_)) && status.source == Source::Exact;
-        let empty_at = is_line.then_some(ends_at);
-        let turn_at = match status.outcome.verdict {
-            Verdict::Wait(wait) => Some(now + wait),
-            _ => None,
-        };
-        let charged_at = Some(match status.source {
-            // Units of a lease were drawn at some instant, and nobody knows which: the oldest is told.
-            Source::Lease => status.charged_at,
-            _ => charge.quota.counted_at(&status.outcome, status.charged_at),
-        });
-        let held = Self::new(live, matched, charge, status.source);
-        Self { decided_at: now, charged_at, window_ends_at, empty_at, turn_at, ..held }
-    }
-
-    const fn is_line(&self) -> bool {
-        matches!(self.quota.0, Quota::LeakyBucket(_))
-    }
-
-    /// How many of these units, of those that it was charged, still count, as far as this node can tell. The counter gives back
-    /// no more than that, whatever is told here.
-    pub(super) fn still_counted(&self, units: u64, now: Timestamp) -> u64 {
-        match self.window_ends_at {
-            Some(ends_at) if ends_at <= now => 0,
-            Some(_) => units,
-            None => self.quota.0.still_counted(units, self.decided_at, now),
-        }
-    }
-
-    /// Notes that it was brought to `cost`, as far as its counter did that. A turn in a line that was not given back is kept.
-    fn settle(&mut self, cost: u64, change: Settled) {
-        if cost < self.cost && !self.is_line() {
-            self.dropped += (self.cost - cost).saturating_sub(change.refunded);
-            self.cost = cost;
-        } else {
-            self.cost = self.cost - change.refunded + change.charged;
-        }
-    }
-
-    /// When it was decided, by this node's clock.
-    pub(super) const fn decided_at(&self) -> Timestamp {
-        self.decided_at
-    }
-
-    /// The charge in the policy that is now in force; none when the limit is gone, or counts anew.
-    pub(super) fn charge<'l>(&self, live: &'l Live, permit: PermitId, cost: u64) -> Option<Charge<'l>> {
-        let (limit, counters) = live.counters_of(&self.limit)?;
-        let family = match self.stance {
-            Stance::Enforced => &counters.enforced,
-            Stance::Shadow => &counters.shadow,
-        };
-        if family.id() != self.family {
-            return None;
-        }
-        let at = self.quota_in(limit);
-        let (number, quota) = (*counters.numbers.get(at)?, limit.quotas().get(at)?);
-        Some(Charge {
-            key: self.key,
-            family,
-            number,
-            quota,
-            cost,
-            stance: self.stance,
-            permit,
-            group: self.group,
-            // What settles later is settled with the counter itself.
-            lease: None,
-            charged: self.charged_at.map_or(Charged::UNKNOWN, Charged::At),
-        })
-    }
-
-    /// Whose counter it was.
-    pub(super) const fn source(&self) -> Source {
-        self.source
-    }
-
-    /// What it was charged.
-    pub(super) const fn cost(&self) -> u64 {
-        self.cost
-    }
-
-    /// Which limit and which of its quotas that is in the policy that is now in force.
-    pub(super) fn place(&self, live: &Live) -> Option<(usize, QuotaIndex)> {
-        let position = live.position(&self.limit)?;
-        let at = self.quota_in(&live.policy.limits()[position]);
-        Some((position, QuotaIndex(u32::try_from(at).ok()?)))
-    }
-
-    /// Where the key's quota is among a limit's: the same quota, else the one in its place since it was changed.
-    fn quota_in(&self, limit: &Limit) -> usize {
-        let (quota, QuotaIndex(index)) = &self.quota;
-        let same = limit.quotas().iter().position(|other| other == quota);
-        same.unwrap_or_else(|| (*index as usize).min(limit.quotas().len().saturating_sub(1)))
-    }
 }
 
 impl Reservation {
@@ -348,7 +179,7 @@ impl<S: Store> Engine<S> {
                 Some(_) => held.estimate,
                 None => 0,
             };
-            let change = if held.is_line() && cost < held.cost {
+            let change = if held.is_leaky() && cost < held.cost {
                 if parted == (Parted::Free { at }) {
                     Settled { refunded: held.cost, ..Settled::default() }
                 } else if actual.is_some() || has_left {
@@ -360,7 +191,7 @@ impl<S: Store> Engine<S> {
             } else {
                 self.adjust(held, cost, now).await?
             };
-            held.settle(cost, change); // From here another attempt would go on.
+            held.settle(cost, change.refunded, change.charged); // From here another attempt would go on.
             let refunded = held.estimate.saturating_sub(held.cost).saturating_sub(held.dropped);
             settled.refunded = settled.refunded.max(refunded);
             settled.charged = settled.charged.max(held.cost.saturating_sub(held.estimate));
@@ -377,7 +208,7 @@ impl<S: Store> Engine<S> {
     async fn step_back(&self, held: &Held, now: Timestamp) -> Result<Settled, StoreFailure> {
         let live = self.live.load_full();
         let mut settled = Settled::default();
-        let charge = held.charge(&live, PermitId(0), held.cost);
+        let charge = live.charge_of(held, PermitId(0), held.cost);
         if let (Some(empty_at), Some(charge)) = (held.empty_at, charge) {
             match self.store.step_back(&charge, empty_at, now).await {
                 Ok(true) => settled.refunded = charge.cost,
@@ -438,7 +269,7 @@ fn reserved(
         .zip(charges)
         .filter(|(matched, _)| !live.takes_permit(matched))
         .filter_map(|(matched, charge)| Some((matched, charge, of(charge).filter(is_held)?)))
-        .map(|(matched, charge, status)| Held::by_status(live, matched, charge, &status, now))
+        .map(|(matched, charge, status)| Held::by_status(&live.policy, matched, charge, &status, now))
         .collect();
     // Where some limits compute their own cost, the actual cost is theirs; the others count requests, not units.
     let computed = |limit: &Limit| matches!(limit.cost(), Cost::Attribute(_) | Cost::Computed(_));
@@ -475,7 +306,7 @@ async fn adjust_once(
         if settled.refunded == 0 {
             return Ok(settled); // Time has given it back already.
         }
-        let refund: Charges<'_> = held.charge(live, PermitId(0), units).into_iter().collect();
+        let refund: Charges<'_> = live.charge_of(held, PermitId(0), units).into_iter().collect();
         match store.refund(&refund, now).await {
             // It may have been given back, so it is not given back again.
             Ok(()) | Err(StoreFailure::Unanswered) => {}
@@ -497,7 +328,7 @@ async fn debit(
     units: u64,
     now: Timestamp,
 ) -> Result<u64, StoreFailure> {
-    let Some(charge) = held.charge(live, PermitId(0), 0) else { return Ok(0) };
+    let Some(charge) = live.charge_of(held, PermitId(0), 0) else { return Ok(0) };
     // Between the look and the charge another request may be faster; then there is less to take, or nothing.
     for _ in 0..ATTEMPTS {
         let answers = store.charge(&[charge], now).await?;

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::Engine;
-use super::hold::{Held, Reservation};
+use super::hold::Reservation;
 use crate::clock::Clock;
+use crate::decision::Held;
 use crate::memory::{DepartureRequest, DepartureSlot, LeaveOutcome};
 use crate::quota::Quota;
 use crate::store::{Stance, Store};
@@ -63,7 +64,7 @@ impl<S: Store> Engine<S> {
             key: held.key,
             number: held.number,
             quota,
-            cost: held.cost(),
+            cost: held.cost,
             empty_at: held.empty_at?,
         };
         let spot = Arc::new(memory.queue_departure(&wanted, clock.now(), clock)?);

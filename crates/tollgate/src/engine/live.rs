@@ -14,6 +14,7 @@ use crate::time::{Ticks, Timestamp};
 
 use super::penalty::Companions;
 
+mod held;
 mod lineage;
 mod report;
 

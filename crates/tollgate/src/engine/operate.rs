@@ -5,8 +5,9 @@
 use std::sync::Arc;
 
 use super::Engine;
-use super::block::{Block, BlockError};
+use super::block::BlockError;
 use super::ruling::{Ruled, Ruling, RulingError, Rulings, Scope};
+use crate::decision::Block;
 use crate::memory::MemoryStore;
 use crate::policy::{Limit, Mode, Policy};
 use crate::request::CheckRequest;

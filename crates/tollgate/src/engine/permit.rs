@@ -1,51 +1,27 @@
 //! Places in flight: held by name, renewed while their holder lives, and given back where they were taken.
 
-use smallvec::SmallVec;
-
-use super::hold::Held;
 use super::live::Live;
 use super::{ATTEMPTS, Charges, Engine};
 use crate::algorithm::concurrency::PermitId;
+use crate::decision::{Held, Permit};
 use crate::outcome::Source;
 use crate::policy::Match;
 use crate::store::{Charge, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
-/// Places in flight. Released once; releasing again changes nothing.
-#[derive(Clone, Debug)]
-pub struct Permit {
+/// The permit that the charges took under this number; none if they only looked.
+pub(super) fn taken(
+    live: &Live,
+    matches: &[Match],
+    charges: &[Charge<'_>],
+    sources: impl Iterator<Item = Source>,
     id: PermitId,
-    held: SmallVec<[Held; 1]>,
-}
-
-impl Permit {
-    /// What the charges took under this number; none if they only looked.
-    pub(super) fn new(
-        live: &Live,
-        matches: &[Match],
-        charges: &[Charge<'_>],
-        sources: impl Iterator<Item = Source>,
-        id: PermitId,
-    ) -> Option<Self> {
-        let taken = |matched: &Match, charge: &Charge<'_>| charge.cost > 0 && live.takes_permit(matched);
-        let held = matches.iter().zip(charges).zip(sources);
-        let held = held.filter(|((matched, charge), _)| taken(matched, charge));
-        let held = held.map(|((matched, charge), source)| Held::new(live, matched, charge, source));
-        let held: SmallVec<_> = held.collect();
-        (!held.is_empty()).then_some(Self { id, held })
-    }
-
-    /// How long it lives unless it is renewed: the shortest life of its places.
-    #[must_use]
-    pub fn ttl(&self) -> Ticks {
-        self.held.iter().map(|held| held.quota.0.memory()).min().unwrap_or_default()
-    }
-
-    /// A number that names it within the engine.
-    #[must_use]
-    pub const fn id(&self) -> PermitId {
-        self.id
-    }
+) -> Option<Permit> {
+    let takes = |matched: &Match, charge: &Charge<'_>| charge.cost > 0 && live.takes_permit(matched);
+    let held = matches.iter().zip(charges).zip(sources);
+    let held = held.filter(|((matched, charge), _)| takes(matched, charge));
+    let held = held.map(|((matched, charge), source)| Held::new(&live.policy, matched, charge, source));
+    Permit::new(id, held.collect())
 }
 
 impl<S: Store> Engine<S> {
@@ -58,10 +34,10 @@ impl<S: Store> Engine<S> {
         let now = now.decidable();
         let live = self.live.load_full();
         let charges: Charges<'_> = permit
-            .held
+            .held()
             .iter()
             .filter(|held| !self.renew_here(&live, permit, held, now))
-            .filter_map(|held| held.charge(&live, permit.id, held.cost()))
+            .filter_map(|held| live.charge_of(held, permit.id(), held.cost))
             .collect();
         if charges.is_empty() {
             return Ok(());
@@ -73,7 +49,7 @@ impl<S: Store> Engine<S> {
     #[must_use]
     pub fn renewed_for(&self, permit: &Permit) -> Ticks {
         let live = self.live.load();
-        let lives = permit.held.iter().filter_map(|held| held.charge(&live, permit.id, held.cost()));
+        let lives = permit.held().iter().filter_map(|held| live.charge_of(held, permit.id(), held.cost));
         lives.map(|charge| charge.quota.memory()).min().unwrap_or_else(|| permit.ttl())
     }
 
@@ -87,10 +63,10 @@ impl<S: Store> Engine<S> {
         loop {
             let live = self.live.load_full();
             let charges: Charges<'_> = permit
-                .held
+                .held()
                 .iter()
                 .filter(|held| !(is_first && self.release_here(&live, permit, held, now)))
-                .filter_map(|held| held.charge(&live, permit.id, held.cost()))
+                .filter_map(|held| live.charge_of(held, permit.id(), held.cost))
                 .collect();
             is_first = false;
             if charges.is_empty() {

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
-use super::hold::Held;
 use super::live::Live;
 use super::{Charges, Engine, Question};
+use crate::decision::Held;
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::policy::{Match, Stages};
 use crate::quota::Quota;
@@ -515,14 +515,14 @@ fn one(
             if takes && charge.cost > 0 {
                 standby.keep_warm(&spot, now);
                 if !matches!(charge.quota, Quota::Concurrency(_)) {
-                    let held = || Held::new(live, matched, charge, Source::Open).into();
+                    let held = || Held::new(&live.policy, matched, charge, Source::Open).into();
                     standby.debts.add_open(local, live, charge, held, now);
                 }
             }
             uncounted(charge, Verdict::Allow, Source::Open)
         }
         Stage::Open | Stage::Local => {
-            let held = || Held::new(live, matched, charge, Source::Local).into();
+            let held = || Held::new(&live.policy, matched, charge, Source::Local).into();
             let is_place = matches!(charge.quota, Quota::Concurrency(_));
             if takes && charge.cost > 0 && is_place && is_reported {
                 // Before it is given: an answer of the store that comes meanwhile finds it here, or it finds that one in the share.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::algorithm::leaky_bucket::LeakyBucket;
-use crate::engine::Block;
+use crate::decision::Block;
 use crate::outcome::Source;
 use crate::overload;
 use crate::policy::Fault;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::local::Spot;
 use crate::algorithm::concurrency::PermitId;
-use crate::engine::hold::Held;
+use crate::decision::Held;
 use crate::engine::live::Live;
 use crate::engine::tally::Windows;
 use crate::key::Fingerprint;
@@ -27,7 +27,7 @@ impl Counter {
     /// The charge that it has now; none when its limit is gone.
     pub(super) fn charge<'c>(&'c self, live: &'c Live, permit: PermitId, cost: u64) -> Option<Charge<'c>> {
         match self {
-            Counter::Limit(held) => held.charge(live, permit, cost),
+            Counter::Limit(held) => live.charge_of(held, permit, cost),
             Counter::Tally(windows, key) => Some(windows.charge(*key, cost)),
         }
     }

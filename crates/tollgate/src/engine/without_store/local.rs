@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 
 use super::share::{self, NODES_MAX, Share};
-use crate::engine::hold::Held;
+use crate::decision::Held;
 use crate::engine::live::{Counters, Live};
 use crate::memory::{ChargeMode, MemoryStore};
 use crate::outcome::{Outcome, Source, Verdict};
@@ -71,7 +71,7 @@ impl<'s> Spot<'s> {
 
     /// Of something that was taken under an earlier policy; none if its limit is gone.
     pub(super) fn held(live: &'s Live, held: &Held, charge: &'s Charge<'s>) -> Option<Self> {
-        let (limit, quota) = held.place(live)?;
+        let (limit, quota) = live.place_of(held)?;
         Some(Self { place: Place::Limit { live, limit, quota }, charge })
     }
 

@@ -2,10 +2,10 @@
 
 use super::{Side, Spot, Standby};
 use crate::algorithm::concurrency::PermitId;
+use crate::decision::{Held, Permit};
 use crate::engine::Engine;
-use crate::engine::hold::{Held, Settled};
+use crate::engine::hold::Settled;
 use crate::engine::live::Live;
-use crate::engine::permit::Permit;
 use crate::outcome::Source;
 use crate::policy::Match;
 use crate::store::{Charge, Store};
@@ -18,18 +18,18 @@ impl<S: Store> Engine<S> {
         let mut settled = Settled::default();
         let Some(standby) = self.standby.get() else { return settled };
         let Standby { local, debts, .. } = &**standby;
-        if cost < held.cost() {
-            let units = held.cost() - cost;
+        if cost < held.cost {
+            let units = held.cost - cost;
             // The share is a bucket, whatever the limit is: it counts what was charged by the instant of the decision.
-            let charge = held.charge(&live, PermitId(0), units);
-            let charge = charge.map(|charge| charge.of_instant(held.decided_at()));
+            let charge = live.charge_of(held, PermitId(0), units);
+            let charge = charge.map(|charge| charge.of_instant(held.decided_at));
             if let Some(spot) = charge.as_ref().and_then(|charge| Spot::held(&live, held, charge)) {
                 settled.refunded = held.still_counted(units, now);
-                standby.take_back(&spot, held.decided_at(), now);
+                standby.take_back(&spot, held.decided_at, now);
             }
-        } else if let Some(look) = held.charge(&live, PermitId(0), 0).filter(|_| cost > held.cost()) {
+        } else if let Some(look) = live.charge_of(held, PermitId(0), 0).filter(|_| cost > held.cost) {
             let Some(spot) = Spot::held(&live, held, &look) else { return settled };
-            let extra = cost - held.cost();
+            let extra = cost - held.cost;
             let left = local.ask(&spot, false, now);
             settled.charged = left.map_or(0, |left| left.outcome.remaining).min(extra);
             settled.unpaid = extra - settled.charged;
@@ -49,8 +49,8 @@ impl<S: Store> Engine<S> {
         let Some(standby) = self.standby.get() else { return };
         let live = self.live.load_full();
         let charge = |units| {
-            let charge = held.charge(&live, PermitId(0), units).filter(|_| units > 0);
-            charge.map(|charge| charge.of_instant(held.decided_at()))
+            let charge = live.charge_of(held, PermitId(0), units).filter(|_| units > 0);
+            charge.map(|charge| charge.of_instant(held.decided_at))
         };
         if let Some(charge) = charge(settled.refunded)
             && let Some(spot) = Spot::held(&live, held, &charge)
@@ -73,10 +73,10 @@ impl<S: Store> Engine<S> {
         now: Timestamp,
     ) -> bool {
         let Some(standby) = self.standby.get() else { return false };
-        let Some(charge) = held.charge(live, permit.id(), held.cost()) else { return false };
+        let Some(charge) = live.charge_of(held, permit.id(), held.cost) else { return false };
         let Some(spot) = Spot::held(live, held, &charge) else { return false };
         standby.local.refund(Side::Counters, &spot, now);
-        match held.source() {
+        match held.source {
             Source::Local => standby.debts.permits.take_back(&charge),
             Source::Open => true,
             // The store may know of it, or not: it is told that it is over, and no more that it is there.
@@ -96,13 +96,13 @@ impl<S: Store> Engine<S> {
         now: Timestamp,
     ) -> bool {
         if let Some(standby) = self.standby.get()
-            && let Some(charge) = held.charge(live, permit.id(), held.cost())
+            && let Some(charge) = live.charge_of(held, permit.id(), held.cost)
             && let Some(spot) = Spot::held(live, held, &charge)
         {
             standby.local.renew(&spot, now);
             standby.debts.permits.renew(&charge, now);
         }
-        held.source() == Source::Open
+        held.source == Source::Open
     }
 
     /// Gives back here what was given back in the store.
@@ -121,7 +121,7 @@ impl<S: Store> Engine<S> {
     /// Takes down what is still to be given back of a refund that has begun.
     pub(in crate::engine) fn owe(&self, live: &Live, matched: &Match, charge: &Charge<'_>, now: Timestamp) {
         let standby = self.standby(live, now);
-        let held = Held::new(live, matched, charge, Source::Exact);
+        let held = Held::new(&live.policy, matched, charge, Source::Exact);
         standby.give(&Spot::matched(live, matched, charge), now);
         standby.debts.add_refund(&standby.local, live, charge, held.into(), now);
     }

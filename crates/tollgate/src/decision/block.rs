@@ -1,0 +1,41 @@
+//! An operator's block: the reason of a denial that no limit gave. Keeping and finding blocks is left to
+//! [`crate::engine`].
+
+use std::fmt;
+
+use crate::address::Network;
+use crate::time::Timestamp;
+
+/// Requests with all of these attributes are denied until then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Names and values as text, by name; numbers in decimal, and addresses as the networks that they count by.
+    pub(crate) attributes: Vec<(String, String)>,
+    /// The network of each attribute that is an address, beside it.
+    pub(crate) networks: Vec<Option<Network>>,
+    pub(crate) until: Timestamp,
+}
+
+impl Block {
+    /// How answers and metrics call the cause of such a denial, where they else have the name of a limit.
+    pub const NAME: &'static str = "operator-block";
+
+    /// Names and values, as text.
+    #[must_use]
+    pub fn attributes(&self) -> &[(String, String)] {
+        &self.attributes
+    }
+
+    /// The first instant at which it no longer holds.
+    #[must_use]
+    pub const fn until(&self) -> Timestamp {
+        self.until
+    }
+}
+
+impl fmt::Display for Block {
+    /// Why a request is denied, without what else the operator said about it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "blocked by an operator until {}", self.until.rfc3339())
+    }
+}

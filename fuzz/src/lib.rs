@@ -310,7 +310,7 @@ pub fn snapshot_seed(changed: bool) -> Vec<u8> {
         }
     }
     let mut bytes = Vec::new();
-    assert!(engine.snapshot_with(NOW, ["what is counted beside"], &mut bytes).is_ok());
+    assert!(engine.snapshot_with(|store| Some(store), NOW, ["what is counted beside"], &mut bytes).is_ok());
     bytes
 }
 

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use tollgate::departure::{DepartureRequest, DepartureSlot, LeaveOutcome};
 use tollgate::lease::LeasedStore;
 use tollgate::store::{Answers, Charge, Family, Foreseen, Hold, Store, StoreFailure};
-use tollgate::{MemoryStore, Ticks, Timestamp, WallOffset};
+use tollgate::{Clock, MemoryStore, Ticks, Timestamp, WallOffset};
 use tollgate_redis::RedisStore;
 
 pub(crate) mod check;
@@ -51,6 +52,14 @@ impl Fleet {
 }
 
 impl Stores {
+    /// The memory store, if it is one: only such counters can be counted, and written to a snapshot.
+    pub(crate) const fn memory(&self) -> Option<&MemoryStore> {
+        match self {
+            Stores::Memory(store) => Some(store),
+            Stores::Redis(_) => None,
+        }
+    }
+
     /// The store that servers share, if it is one.
     pub(crate) const fn fleet(&self) -> Option<&Arc<Fleet>> {
         match self {
@@ -89,11 +98,22 @@ impl Store for Stores {
         }
     }
 
-    #[inline]
-    fn memory(&self) -> Option<&MemoryStore> {
+    fn join_queue(
+        &self,
+        request: &DepartureRequest<'_>,
+        now: Timestamp,
+        clock: &Clock,
+    ) -> Option<DepartureSlot> {
         match self {
-            Stores::Memory(store) => Some(store),
-            Stores::Redis(_) => None,
+            Stores::Memory(store) => store.join_queue(request, now, clock),
+            Stores::Redis(fleet) => fleet.store.join_queue(request, now, clock),
+        }
+    }
+
+    fn leave_queue(&self, slot: &DepartureSlot, now: Timestamp) -> LeaveOutcome {
+        match self {
+            Stores::Memory(store) => store.leave_queue(slot, now),
+            Stores::Redis(fleet) => fleet.store.leave_queue(slot, now),
         }
     }
 

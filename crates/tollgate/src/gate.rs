@@ -8,8 +8,9 @@ use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
 use crate::algorithm::reservoir::Word;
 use crate::clock::Clock;
+use crate::departure::DepartureSlot;
 use crate::key::{Fingerprint, Secret};
-use crate::memory::{CAPACITY_BYTES_DEFAULT, DepartureSlot, MemoryStore, state_bytes};
+use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore, state_bytes};
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::quota::Quota;
 use crate::store::{Charge, Family, Record, Stance, Store};
@@ -423,7 +424,7 @@ impl KeyedGate {
 
     /// Leaves a departure queue, in which later waiters move up.
     fn leave_queue(&self, key: Fingerprint, slot: &DepartureSlot) {
-        self.shared.store.leave_queue(slot, self.shared.clock.now());
+        self.shared.store.leave_departures(slot, self.shared.clock.now());
         self.shared.queues.wake_first(key);
     }
 

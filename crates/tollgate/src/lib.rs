@@ -15,6 +15,7 @@ mod outcome;
 pub mod algorithm;
 pub mod quota;
 mod key;
+pub mod departure;
 pub mod store;
 pub mod memory;
 mod sync;

@@ -8,6 +8,8 @@
 use std::sync::Arc;
 
 use crate::algorithm::reservoir::Word;
+use crate::clock::Clock;
+use crate::departure::{DepartureQueues, DepartureRequest, DepartureSlot, LeaveOutcome};
 use crate::key::Fingerprint;
 use crate::memory::budget::Budget;
 use crate::memory::large::{LargeMap, SourcedOutcome};
@@ -34,7 +36,6 @@ pub(crate) use export::Piece;
 pub(crate) use holds::ActiveHold;
 pub(crate) use large::{Large, LargeEntry, state_bytes};
 pub(crate) use table::{Entry, Full, Slot};
-pub(crate) use waiters::{DepartureRequest, DepartureSlot, LeaveOutcome};
 pub(crate) use wall::without_setting;
 
 /// The number of quota numbers.
@@ -66,7 +67,7 @@ pub struct MemoryStore {
     overflow: Partition,
     origin: Origin,
     walls: wall::Walls,
-    departures: waiters::DepartureQueues,
+    departures: DepartureQueues,
 }
 
 /// The usage of a store, for people and metrics. Counting visits the whole store.
@@ -193,7 +194,7 @@ impl MemoryStore {
             overflow: Partition::new(overflow),
             origin: Origin::of(origin),
             walls: wall::Walls::default(),
-            departures: waiters::DepartureQueues::default(),
+            departures: DepartureQueues::default(),
         }
     }
 
@@ -418,11 +419,6 @@ impl Store for MemoryStore {
         true
     }
 
-    #[inline]
-    fn memory(&self) -> Option<&MemoryStore> {
-        Some(self)
-    }
-
     async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
         self.charge_now(charges, now)
     }
@@ -448,6 +444,19 @@ impl Store for MemoryStore {
         now: Timestamp,
     ) -> Result<bool, StoreFailure> {
         Ok(self.step_back_now(charge, empty_at, now))
+    }
+
+    fn join_queue(
+        &self,
+        request: &DepartureRequest<'_>,
+        now: Timestamp,
+        clock: &Clock,
+    ) -> Option<DepartureSlot> {
+        self.queue_departure(request, now, clock)
+    }
+
+    fn leave_queue(&self, slot: &DepartureSlot, now: Timestamp) -> LeaveOutcome {
+        self.leave_departures(slot, now)
     }
 
     async fn renew(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {

@@ -5,7 +5,8 @@ use std::future::Future;
 
 use smallvec::SmallVec;
 
-use crate::memory::MemoryStore;
+use crate::clock::Clock;
+use crate::departure::{DepartureRequest, DepartureSlot, LeaveOutcome};
 use crate::outcome::Source;
 use crate::time::{Ticks, Timestamp, WallOffset};
 
@@ -86,12 +87,6 @@ pub trait Store: Send + Sync {
         false
     }
 
-    /// The memory store that it is, if it is one: only such counters can be written to a snapshot, and counted.
-    #[inline]
-    fn memory(&self) -> Option<&MemoryStore> {
-        None
-    }
-
     /// The same as [`Store::charge`] without waiting. The answers are written where they are needed, which is empty: they are large, and
     /// each hand that they go through would copy them. `None`: nothing was charged, and [`Store::charge`] must be waited for.
     #[inline]
@@ -128,7 +123,7 @@ pub trait Store: Send + Sync {
 
     /// Gives back `cost` units of a leaky bucket to a request that goes away, if nobody has lined up behind it: the charge that took them left
     /// the bucket empty at `empty_at`, and it is the last as long as that is so. Those behind keep their turns, so that a place in the middle
-    /// passes unused, unless they stand in a line of this process; see [`Engine::line_up`](crate::Engine::line_up). Tells
+    /// passes unused, unless they wait in a queue of this process; see [`Store::join_queue`]. Tells
     /// whether anything was given back; a store that cannot tell who is last gives nothing.
     fn step_back(
         &self,
@@ -138,6 +133,25 @@ pub trait Store: Send + Sync {
     ) -> impl Future<Output = Result<bool, StoreFailure>> + Send {
         let _ = (charge, empty_at, now);
         std::future::ready(Ok(false))
+    }
+
+    /// Lets a charged request wait in a queue of this process: when a waiter before it leaves, it departs earlier. `None` where it keeps
+    /// its departure time, as in every store that other processes share. Only the memory store has queues; a store around one passes
+    /// this on.
+    fn join_queue(
+        &self,
+        request: &DepartureRequest<'_>,
+        now: Timestamp,
+        clock: &Clock,
+    ) -> Option<DepartureSlot> {
+        let _ = (request, now, clock);
+        None
+    }
+
+    /// Takes a request out of the queue that [`Store::join_queue`] put it in. Those behind it move up, and the bucket gets its units back.
+    fn leave_queue(&self, slot: &DepartureSlot, now: Timestamp) -> LeaveOutcome {
+        let _ = slot;
+        LeaveOutcome::Used(now)
     }
 
     /// Lets the permits named in the charges live anew, for holders that are still there. One that has expired stays gone. A store that cannot

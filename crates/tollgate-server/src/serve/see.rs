@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tollgate::store::Store;
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Clock, Ruled, Ruling, Timestamp};
 

@@ -13,6 +13,7 @@ use super::{Capacity, Counters};
 use crate::disk::{self, DiskError, FILE_MODE};
 use crate::service::cells::Table;
 use crate::service::throttle::nanoseconds;
+use crate::store::Stores;
 
 const NAME: &str = "counters.snapshot";
 const LOCK_NAME: &str = "counters.lock";
@@ -157,7 +158,7 @@ impl Directory {
         let pieces = counters.throttled.pieces(nanoseconds(now));
         let pieces = pieces.inspect(|piece| throttled += Table::entries_in(piece));
         let report = disk::replace(&self.path, NAME, |file| {
-            counters.engine.snapshot_with(now, pieces, file).map_err(|error| match error {
+            counters.engine.snapshot_with(Stores::memory, now, pieces, file).map_err(|error| match error {
                 SnapshotError::Io(error) => DiskError::at("writing")(error).into(),
                 SnapshotError::PolicyChanged => WriteError::PolicyChanged,
                 SnapshotError::NotInMemory => WriteError::NotInMemory,
@@ -177,7 +178,6 @@ mod tests {
 
     use super::*;
     use crate::disk::ASIDE_MAX;
-    use crate::store::Stores;
 
     const TEMPORARY_NAME: &str = "counters.snapshot.tmp";
 

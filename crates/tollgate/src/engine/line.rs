@@ -9,7 +9,7 @@ use super::Engine;
 use super::hold::Reservation;
 use crate::clock::Clock;
 use crate::decision::Held;
-use crate::memory::{DepartureRequest, DepartureSlot, LeaveOutcome};
+use crate::departure::{DepartureRequest, DepartureSlot, LeaveOutcome};
 use crate::quota::Quota;
 use crate::store::{Stance, Store};
 use crate::time::Timestamp;
@@ -52,7 +52,6 @@ impl<S: Store> Engine<S> {
     /// None where it keeps the instant that it was told: on a store that others share; where it waits in several lines at once, since a place that
     /// moves up in one while the request stays for the other would be used by two; and above 333,333 units a second.
     pub fn line_up(&self, reservation: &mut Reservation, clock: &Clock) -> Option<Turn> {
-        let memory = self.store.memory()?;
         let waits = |held: &Held| held.turn_at.is_some() && held.stance == Stance::Enforced;
         let mut waiting = reservation.held.iter().enumerate().filter(|(_, held)| waits(held));
         let (at, held) = waiting.next()?;
@@ -67,18 +66,16 @@ impl<S: Store> Engine<S> {
             cost: held.cost,
             empty_at: held.empty_at?,
         };
-        let spot = Arc::new(memory.queue_departure(&wanted, clock.now(), clock)?);
+        let spot = Arc::new(self.store.join_queue(&wanted, clock.now(), clock)?);
         reservation.lined = Some(Lined { at, spot: Arc::clone(&spot) });
         Some(Turn(spot))
     }
 
     /// Takes a reservation out of its line: it leaves if it is cancelled, and keeps its turn if it is committed.
     pub(super) fn part(&self, reservation: &mut Reservation, actual: Option<u64>, now: Timestamp) -> Parted {
-        let (Some(Lined { at, spot }), Some(memory)) = (&reservation.lined, self.store.memory()) else {
-            return Parted::No;
-        };
+        let Some(Lined { at, spot }) = &reservation.lined else { return Parted::No };
         let empty_at = match actual {
-            None => match memory.leave_queue(spot, now) {
+            None => match self.store.leave_queue(spot, now) {
                 LeaveOutcome::Freed => {
                     let at = *at;
                     reservation.lined = None;

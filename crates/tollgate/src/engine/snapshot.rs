@@ -118,29 +118,20 @@ pub enum RestoreError {
 }
 
 impl<S: Store> Engine<S> {
-    /// Writes every counter that matters, while decisions go on. Give it a buffered writer. What it writes lets its reader aim at
-    /// buckets of this process, so it is as private as a key.
+    /// As [`Engine::snapshot`], with what the program counts by itself beside the engine, in parts of at most
+    /// [`SNAPSHOT_PART_BYTES_MAX`]. They are asked for one by one, and come back from [`Snapshot::read_with`] as they are and in this
+    /// order. Hashes of an [`Engine::key_family`] mean the same there. `memory` finds the counters in the engine's store.
     ///
     /// # Errors
-    /// When it cannot be written, or another policy was put in force meanwhile; what was written is then of no use. And when the
-    /// counters are not in memory.
-    pub fn snapshot(&self, now: Timestamp, to: &mut impl Write) -> Result<SnapshotReport, SnapshotError> {
-        self.snapshot_with(now, std::iter::empty::<[u8; 0]>(), to)
-    }
-
-    /// The same, with what the program counts by itself beside the engine, in parts of at most [`SNAPSHOT_PART_BYTES_MAX`]. They
-    /// are asked for one by one, and come back from [`Snapshot::read_with`] as they are and in this order. Hashes of an
-    /// [`Engine::key_family`] mean the same there.
-    ///
-    /// # Errors
-    /// As [`Engine::snapshot`]; and when a part is too large.
+    /// As [`Engine::snapshot`]; when a part is too large; and when `memory` finds no counters.
     pub fn snapshot_with<P: AsRef<[u8]>>(
         &self,
+        memory: impl FnOnce(&S) -> Option<&MemoryStore>,
         now: Timestamp,
         parts: impl IntoIterator<Item = P>,
         to: &mut impl Write,
     ) -> Result<SnapshotReport, SnapshotError> {
-        let store = self.store.memory().ok_or(SnapshotError::NotInMemory)?;
+        let store = memory(&self.store).ok_or(SnapshotError::NotInMemory)?;
         let (now, live) = (now.decidable(), self.live.load_full());
         let mut frames = Frames::new(to)?;
         frames.write(Block::Head, |fields| head(fields, &self.live.load().secret, store.origin(), now))?;
@@ -166,6 +157,15 @@ impl<S: Store> Engine<S> {
 }
 
 impl Engine<MemoryStore> {
+    /// Writes every counter that matters, while decisions go on. Give it a buffered writer. What it writes lets its reader aim at
+    /// buckets of this process, so it is as private as a key.
+    ///
+    /// # Errors
+    /// When it cannot be written, or another policy was put in force meanwhile; what was written is then of no use.
+    pub fn snapshot(&self, now: Timestamp, to: &mut impl Write) -> Result<SnapshotReport, SnapshotError> {
+        self.snapshot_with(|store| Some(store), now, std::iter::empty::<[u8; 0]>(), to)
+    }
+
     /// An engine with the counters of a snapshot, by this policy from `now` on. It follows the policy under which the snapshot was
     /// taken as after [`Engine::swap`].
     ///

@@ -6,7 +6,8 @@ use std::slice;
 use smallvec::SmallVec;
 
 use super::{LeasedStore, Lender};
-use crate::memory::MemoryStore;
+use crate::clock::Clock;
+use crate::departure::{DepartureRequest, DepartureSlot, LeaveOutcome};
 use crate::outcome::Source;
 use crate::store::{Answers, Charge, Family, Foreseen, Hold, Lease, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp, WallOffset};
@@ -64,8 +65,17 @@ impl<S: Lender> Store for LeasedStore<S> {
         self.store.is_grouped()
     }
 
-    fn memory(&self) -> Option<&MemoryStore> {
-        self.store.memory()
+    fn join_queue(
+        &self,
+        request: &DepartureRequest<'_>,
+        now: Timestamp,
+        clock: &Clock,
+    ) -> Option<DepartureSlot> {
+        self.store.join_queue(request, now, clock)
+    }
+
+    fn leave_queue(&self, slot: &DepartureSlot, now: Timestamp) -> LeaveOutcome {
+        self.store.leave_queue(slot, now)
     }
 
     fn gather<R>(&self, ask: impl FnOnce() -> R) -> R {

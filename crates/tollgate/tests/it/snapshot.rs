@@ -464,7 +464,7 @@ fn what_is_counted_beside_comes_back() {
     assert!(engine.check_now(&asking("k", 4), NOW).is_allowed());
     let parts: [&[u8]; 3] = [b"one", b"", &[7; 100_000]];
     let mut bytes = Vec::new();
-    engine.snapshot_with(NOW, parts, &mut bytes).expect("memory takes everything");
+    engine.snapshot_with(|store| Some(store), NOW, parts, &mut bytes).expect("memory takes everything");
 
     let mut found = Vec::new();
     let keep = |taken_at: Timestamp, part: &[u8]| {
@@ -484,5 +484,5 @@ fn what_is_counted_beside_comes_back() {
     let refused = Snapshot::read_with(CAPACITY, NOW, wrong, &mut &*bytes).expect_err("a part is wrong");
     assert!(refused.to_string().ends_with("it is empty"), "{refused}");
     let large = vec![0; SNAPSHOT_PART_BYTES_MAX as usize + 1];
-    assert!(engine.snapshot_with(NOW, [large], &mut std::io::sink()).is_err());
+    assert!(engine.snapshot_with(|store| Some(store), NOW, [large], &mut std::io::sink()).is_err());
 }

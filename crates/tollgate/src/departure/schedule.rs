@@ -28,7 +28,7 @@ const TICKS_MIN: u64 = 3;
 
 /// The numbers of a leaky bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct BucketPace {
+pub(crate) struct BucketPace {
     /// Credits per tick, credits per unit, and credits that depart without waiting.
     gain: u128,
     unit_credits: u128,
@@ -37,7 +37,7 @@ pub(super) struct BucketPace {
 
 impl BucketPace {
     /// The pace of a bucket whose slots are distinguishable: up to 333,333 units per second.
-    pub(super) fn of(quota: &LeakyBucket) -> Option<Self> {
+    pub(crate) fn of(quota: &LeakyBucket) -> Option<Self> {
         let pace = quota.shape().reservoir().pace();
         let (gain, unit_credits) = (pace.gain().get(), pace.price().get());
         let pace = Self {
@@ -49,12 +49,12 @@ impl BucketPace {
     }
 
     /// An instant in credits.
-    pub(super) fn credits(&self, at: Timestamp) -> u128 {
+    pub(crate) fn credits(&self, at: Timestamp) -> u128 {
         u128::from(at.unix_micros()) * self.gain
     }
 
     /// Credits as whole ticks and a fraction.
-    pub(super) fn parts(&self, credits: u128) -> (Timestamp, u16) {
+    pub(crate) fn parts(&self, credits: u128) -> (Timestamp, u16) {
         let ticks = u64::try_from(credits / self.gain).unwrap_or(u64::MAX);
         (Timestamp::from_unix_micros(ticks), u16::try_from(credits % self.gain).unwrap_or(0))
     }
@@ -74,7 +74,7 @@ impl BucketPace {
     }
 
     /// Whether two ends of slots are equal, as far as they are known.
-    pub(super) fn is_same(&self, one: u128, other: u128) -> bool {
+    pub(crate) fn is_same(&self, one: u128, other: u128) -> bool {
         one.abs_diff(other) <= self.gain
     }
 }
@@ -112,9 +112,9 @@ struct ScheduledSlot {
 
 /// Credits to give back to the bucket: if it becomes empty at `top`, it does so `by` earlier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct FreedCredits {
-    pub(super) top: u128,
-    pub(super) by: u128,
+pub(crate) struct FreedCredits {
+    pub(crate) top: u128,
+    pub(crate) by: u128,
 }
 
 impl Schedule {

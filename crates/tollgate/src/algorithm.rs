@@ -11,6 +11,7 @@
 
 use crate::time::{Ticks, Timestamp};
 
+#[cfg(feature = "calendar")]
 pub mod calendar;
 pub mod concurrency;
 pub mod fixed_window;

@@ -9,8 +9,6 @@
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
-use crate::request::Value;
-
 /// Pairs of words hashed with secrets of their own; longer messages are folded once for each block of this many.
 const BLOCK_PAIRS: usize = 32;
 /// A bit that every tag has, since a table marks a free slot by zero. It is above those that say where the key lives.
@@ -213,20 +211,6 @@ impl Prefix {
     #[inline]
     pub(crate) fn part(&mut self, secret: &Secret, bytes: &[u8]) {
         for_each_pair(bytes, |first, second| self.pair(secret, first, second));
-    }
-
-    /// Adds the value of an attribute; a number counts as its decimal text.
-    #[inline]
-    pub(crate) fn value(&mut self, secret: &Secret, value: Value<'_>) {
-        match value {
-            Value::Text(text) => self.part(secret, text.as_bytes()),
-            Value::Number(number) => self.number(secret, number),
-        }
-    }
-
-    #[cold]
-    fn number(&mut self, secret: &Secret, number: i64) {
-        self.part(secret, number.to_string().as_bytes());
     }
 
     /// A key of this family that no parts can give: the first word of a part ends in its length or in [`LONG_PART`], which

@@ -1,4 +1,4 @@
-//! What one limit answers to one charge, and where the answer came from. Combining several answers is left to [`crate::decision`].
+//! What one limit answers to one charge, and where the answer came from. Combining several answers is left to `decision`.
 
 use crate::time::Ticks;
 

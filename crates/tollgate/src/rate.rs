@@ -1,5 +1,5 @@
 //! Rates, the bounds of their numbers, and why numbers cannot be a quota. Reading rates from text is left to
-//! [`crate::policy`].
+//! `policy`.
 
 use std::time::Duration;
 

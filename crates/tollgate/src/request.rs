@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use crate::key::{Prefix, Secret};
 use crate::path::without_format;
 
 /// Most attributes a request may carry.
@@ -29,6 +30,22 @@ pub enum Value<'a> {
     Text(&'a str),
     /// A whole number, such as a count of tokens.
     Number(i64),
+}
+
+impl Value<'_> {
+    /// Adds it to a key; a number counts as its decimal text.
+    #[inline]
+    pub(crate) fn add_to(self, key: &mut Prefix, secret: &Secret) {
+        match self {
+            Value::Text(text) => key.part(secret, text.as_bytes()),
+            Value::Number(number) => add_number(key, secret, number),
+        }
+    }
+}
+
+#[cold]
+fn add_number(key: &mut Prefix, secret: &Secret, number: i64) {
+    key.part(secret, number.to_string().as_bytes());
 }
 
 impl<'a> From<&'a str> for Value<'a> {

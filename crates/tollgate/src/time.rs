@@ -3,7 +3,6 @@
 //! One tick is one microsecond everywhere. It is the finest time Redis can tell, so memory and Redis agree bit for bit,
 //! and an instant stays below 2^53, the largest integer that Lua holds exactly.
 
-use std::fmt;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
@@ -113,7 +112,8 @@ impl Timestamp {
     }
 
     /// The instant as RFC 3339 has it, to the second, rounded up in the same way.
-    pub(crate) fn rfc3339(self) -> impl fmt::Display {
+    #[cfg(feature = "policy")]
+    pub(crate) fn rfc3339(self) -> impl std::fmt::Display {
         let seconds = i64::try_from(self.ceil_unix_seconds()).unwrap_or(i64::MAX);
         jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::MAX)
     }

@@ -2,6 +2,7 @@
 //! one at the end of a window, another at the start of the next.
 
 use crate::algorithm::Charged;
+#[cfg(feature = "calendar")]
 use crate::algorithm::calendar::Calendar;
 use crate::outcome::{Outcome, Verdict};
 use crate::rate::{EXACT_MAX, QuotaError, Rate};
@@ -22,8 +23,20 @@ pub enum Align {
     Epoch,
     /// At a key's first admitted request, and after a window's end at the next.
     FirstHit,
-    /// With the calendar's minutes, hours, days, weeks, months or years.
+    /// With the calendar's minutes, hours, days, weeks, months or years. Needs the feature `calendar`.
+    #[cfg(feature = "calendar")]
     Calendar(Calendar),
+}
+
+impl Align {
+    /// Whether windows follow the calendar, so that their length varies.
+    pub(crate) const fn is_calendar(&self) -> bool {
+        match self {
+            Align::Epoch | Align::FirstHit => false,
+            #[cfg(feature = "calendar")]
+            Align::Calendar(_) => true,
+        }
+    }
 }
 
 /// The window that a key counts in, and the units it has admitted there.
@@ -79,6 +92,7 @@ impl FixedWindow {
                 now - Ticks::from_micros(now.unix_micros() % self.period.as_micros()) + self.period
             }
             Align::FirstHit => now + self.period,
+            #[cfg(feature = "calendar")]
             Align::Calendar(calendar) => calendar.window(now).1,
         }
     }
@@ -89,15 +103,21 @@ impl FixedWindow {
     pub fn latest_end(&self, now: Timestamp) -> Timestamp {
         match &self.align {
             Align::Epoch | Align::FirstHit => self.window_end(now) + self.period,
+            #[cfg(feature = "calendar")]
             Align::Calendar(calendar) => calendar.window(calendar.window(now).1).1,
         }
     }
 
     /// Whether an instant lies in the window that ends at `ends_at` and counts at `now`. Of a calendar only the window around
     /// `now` is known: another, which a clock that stepped back has left in force, has no instants.
+    #[cfg_attr(
+        not(feature = "calendar"),
+        expect(unused_variables, reason = "only a calendar depends on `now`")
+    )]
     fn is_within(&self, at: Timestamp, ends_at: Timestamp, now: Timestamp) -> bool {
         let starts_at = match &self.align {
             Align::Epoch | Align::FirstHit => ends_at - self.period,
+            #[cfg(feature = "calendar")]
             Align::Calendar(calendar) => match calendar.window(now) {
                 (start, end) if end == ends_at => start,
                 _ => return false,
@@ -108,7 +128,7 @@ impl FixedWindow {
 
     /// Whether its windows are the other's, so that a count means the same in both.
     pub(crate) fn is_counted_like(&self, other: &FixedWindow) -> bool {
-        self.align == other.align && (self.period == other.period || matches!(self.align, Align::Calendar(_)))
+        self.align == other.align && (self.period == other.period || self.align.is_calendar())
     }
 
     #[inline]
@@ -215,7 +235,7 @@ pub fn inherit(quota: &FixedWindow, previous: &FixedWindow, state: State, at: Ti
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "calendar"))]
 mod tests {
     use super::*;
     use crate::algorithm::calendar::CalendarUnit;

@@ -299,7 +299,7 @@ impl Grouping {
         let (position, by) = counted.find(|(_, by)| by.name() == attribute)?;
         let value = request.attributes()[usize::from(*position)].value;
         let mut key = *prefix;
-        key.value(secret, by.counted(value, &mut Text::EMPTY.clone()));
+        by.counted(value, &mut Text::EMPTY.clone()).add_to(&mut key, secret);
         #[allow(
             clippy::cast_possible_truncation,
             reason = "sixteen bits of a hash are a hash of sixteen bits"
@@ -524,7 +524,7 @@ impl Counters {
         }
         let mut key = *family.prefix();
         for (&position, by) in matched.by.iter().zip(&self.by) {
-            key.value(secret, by.counted(value(position), &mut Text::EMPTY.clone()));
+            by.counted(value(position), &mut Text::EMPTY.clone()).add_to(&mut key, secret);
         }
         if let Some(tier) = self.tiers.get(matched.quota.0 as usize) {
             key.part(secret, tier.as_bytes());

@@ -92,7 +92,7 @@ impl Live {
         let mut key = *family.prefix();
         for (&position, by) in matched.by.iter().zip(&counters.by) {
             let value = request.attributes()[usize::from(position)].value;
-            key.value(&self.secret, by.counted(value, &mut Text::EMPTY.clone()));
+            by.counted(value, &mut Text::EMPTY.clone()).add_to(&mut key, &self.secret);
         }
         Some(Charge {
             key: key.finish(&self.secret),

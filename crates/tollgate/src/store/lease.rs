@@ -1,6 +1,5 @@
 //! How much of a limit one node may hold ahead of time, and for how long.
 
-use crate::algorithm::fixed_window::Align;
 use crate::quota::Quota;
 use crate::time::Ticks;
 
@@ -72,7 +71,7 @@ impl Lease {
         match quota {
             Quota::TokenBucket(_) | Quota::Gcra(_) | Quota::SlidingWindow(_) => true,
             // Of windows that follow a calendar only the counter itself can tell one from the next: nothing could go back.
-            Quota::FixedWindow(window) => !matches!(window.align(), Align::Calendar(_)),
+            Quota::FixedWindow(window) => !window.align().is_calendar(),
             Quota::LeakyBucket(_) | Quota::SlidingLog(_) | Quota::Concurrency(_) => false,
         }
     }

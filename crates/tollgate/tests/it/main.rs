@@ -13,6 +13,7 @@ mod ideal;
 mod bounds;
 mod concurrency;
 mod conformance;
+mod examples;
 mod explain;
 mod faults;
 mod flood;

@@ -1,0 +1,19 @@
+//! One limit for each user, as a program has it that needs no policy: it builds with `default-features = false`.
+
+use std::time::Duration;
+
+use tollgate::{Gate, ManualClock, Quota, Rate, Ticks, Verdict};
+
+fn main() -> Result<(), tollgate::QuotaError> {
+    let time = ManualClock::new();
+    let gate = Gate::builder(Quota::gcra(Rate::per_minute(2))?).clock(time.clock()).keyed();
+
+    assert!(gate.check("user-42").is_allowed());
+    assert!(gate.check("user-42").is_allowed());
+    assert_eq!(gate.check("user-42"), Verdict::Deny { retry_after: Ticks::from_secs(30) });
+    assert!(gate.check("user-43").is_allowed());
+
+    time.advance(Duration::from_secs(30));
+    assert!(gate.check("user-42").is_allowed());
+    Ok(())
+}

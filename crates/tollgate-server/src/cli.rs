@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use tollgate::{COST_MAX, Ticks, Timestamp};
+use tollgate::request::COST_MAX;
+use tollgate::{Ticks, Timestamp};
 
 mod admin;
 mod callers;

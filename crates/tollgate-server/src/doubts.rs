@@ -3,8 +3,9 @@
 
 use std::collections::BTreeSet;
 
+use tollgate::Policy;
+use tollgate::credential::CREDENTIAL;
 use tollgate::policy::{By, Condition, Limit, Mode, OnStoreFailure};
-use tollgate::{CREDENTIAL, Policy};
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::attributes::source::{SetBy, Source};
 

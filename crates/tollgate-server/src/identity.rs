@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tollgate::{
-    CREDENTIAL, CheckRequest, CredentialAttributes, CredentialDigest, RequestError, VALUE_BYTES_MAX, Value,
-};
+use tollgate::credential::{CREDENTIAL, CredentialAttributes};
+use tollgate::request::VALUE_BYTES_MAX;
+use tollgate::{CheckRequest, CredentialDigest, RequestError, Value};
 use tollgate_tower::attributes::address::Counted;
 use tollgate_tower::attributes::callers::{Caller, LiveCallers};
 use tollgate_tower::attributes::source::{Secrecy, Source};

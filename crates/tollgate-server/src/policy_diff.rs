@@ -9,7 +9,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tollgate::policy::{Difference, FILE_BYTES_MAX};
-use tollgate::{COST_MAX, Secret, Timestamp};
+use tollgate::request::COST_MAX;
+use tollgate::{Secret, Timestamp};
 
 use crate::admin::beside::{Pair, Tallied, Tally, offline};
 use crate::admin::{changes, fields};

@@ -4,8 +4,9 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use tollgate::Policy;
+use tollgate::credential::CredentialAttributes;
 use tollgate::policy::{EXAMPLE, FILE_BYTES_MAX, Findings};
-use tollgate::{CredentialAttributes, Policy};
 
 use crate::foreign::{self, Foreign, Format, Source};
 

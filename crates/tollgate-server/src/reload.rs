@@ -13,8 +13,9 @@ use arc_swap::ArcSwap;
 use tokio::signal::unix::Signal;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
+use tollgate::credential::CredentialAttributes;
 use tollgate::store::Store;
-use tollgate::{CredentialAttributes, SwapReport, Timestamp};
+use tollgate::{SwapReport, Timestamp};
 
 use crate::callers::CallersFile;
 use crate::policy_file::{self, Loaded};

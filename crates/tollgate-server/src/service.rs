@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
+use tollgate::engine::SwapError;
 use tollgate::store::Store;
 use tollgate::{
     CheckRequest, Clock, Decision, Engine, HeaderPolicy, Permit, Quota, QuotaError, Reservation, Secret,
-    SwapError, SwapReport, Ticks, Timestamp,
+    SwapReport, Ticks, Timestamp,
 };
 
 use crate::admin::Admin;

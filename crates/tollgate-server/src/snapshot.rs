@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tollgate::{Clock, Engine, RestoreReport, Snapshot, SnapshotReport, Ticks, Timestamp};
+use tollgate::engine::{RestoreReport, SnapshotReport};
+use tollgate::{Clock, Engine, Snapshot, Ticks, Timestamp};
 
 use crate::cli::SnapshotInterval;
 use crate::seldom::Seldom;

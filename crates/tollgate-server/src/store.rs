@@ -5,7 +5,8 @@ use std::sync::Arc;
 use tollgate::departure::{DepartureRequest, DepartureSlot, LeaveOutcome};
 use tollgate::lease::LeasedStore;
 use tollgate::store::{Answers, Charge, Family, Foreseen, Hold, Store, StoreFailure};
-use tollgate::{Clock, MemoryStore, Ticks, Timestamp, WallOffset};
+use tollgate::time::WallOffset;
+use tollgate::{Clock, MemoryStore, Ticks, Timestamp};
 use tollgate_redis::RedisStore;
 
 pub(crate) mod check;

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use http::header::{HOST, HeaderName};
 use http::request::Parts;
 use http::{Extensions, HeaderMap, Method, Uri};
-use tollgate::{CredentialDigest, loose_path};
+use tollgate::CredentialDigest;
+use tollgate::path::loose_path;
 
 pub mod address;
 pub mod callers;

@@ -3,8 +3,9 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use tollgate::clock::Sleep;
 use tollgate::store::Store;
-use tollgate::{CheckRequest, Clock, Decision, Engine, Reservation, Sleep, Ticks, Timestamp};
+use tollgate::{CheckRequest, Clock, Decision, Engine, Reservation, Ticks, Timestamp};
 
 /// Whoever decides about requests, and knows what time it is.
 pub trait Decide: Send + Sync + 'static {

@@ -8,8 +8,9 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
 use http::{Extensions, HeaderMap};
+use tollgate::engine::Turn;
 use tollgate::policy::Ended;
-use tollgate::{Permit, Reservation, Turn};
+use tollgate::{Permit, Reservation};
 
 use crate::decide::Decide;
 use crate::grpc;

@@ -211,7 +211,7 @@ impl<D: Decide> Shared<D> {
     }
 
     fn cost(&self, parts: &Parts) -> u64 {
-        self.settings.cost.as_ref().map_or(1, |cost| cost(parts)).min(tollgate::COST_MAX)
+        self.settings.cost.as_ref().map_or(1, |cost| cost(parts)).min(tollgate::request::COST_MAX)
     }
 
     fn attributes<'r>(&'r self, parts: &'r Parts) -> Result<Attributes<'r>, Unreadable> {

@@ -271,7 +271,8 @@ impl ManualClock {
     /// Sets the wall clock, as NTP or an operator does: this clock, by which decisions are made, goes on as before.
     ///
     /// ```
-    /// use tollgate::{ManualClock, WallOffset};
+    /// use tollgate::ManualClock;
+    /// use tollgate::time::WallOffset;
     /// let time = ManualClock::new();
     /// time.set_wall(WallOffset::from_micros(3_600_000_000));
     /// assert_eq!(time.clock().on_wall(time.now()).unix_micros(), time.now().unix_micros() + 3_600_000_000);

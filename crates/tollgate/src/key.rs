@@ -48,7 +48,8 @@ pub(crate) struct Prefix {
 /// The keys of one family that a program counts by itself, outside of any policy. Has no `Debug`, as its secret.
 ///
 /// ```
-/// use tollgate::{KeyFamily, Secret};
+/// use tollgate::Secret;
+/// use tollgate::key::KeyFamily;
 /// let users = KeyFamily::new("users", Secret::random());
 /// assert_eq!(users.hash(b"alice"), users.hash(b"alice"));
 /// assert_ne!(users.hash(b"alice"), users.hash(b"bob"));

@@ -25,32 +25,32 @@
 #![cfg_attr(not(feature = "policy"), allow(dead_code, unused_imports, reason = "only the engine uses it"))]
 
 pub mod time;
-mod clock;
+pub mod clock;
 pub mod rate;
-mod outcome;
+pub mod outcome;
 pub mod algorithm;
 pub mod quota;
-mod key;
+pub mod key;
 pub mod departure;
 pub mod store;
 mod sync;
 pub mod memory;
-mod gate;
+pub mod gate;
 
 #[cfg(feature = "policy")]
-mod credential;
+pub mod credential;
 #[cfg(feature = "policy")]
 pub mod host;
 #[cfg(feature = "policy")]
 pub mod path;
 #[cfg(feature = "policy")]
-mod request;
+pub mod request;
 #[cfg(feature = "policy")]
 pub mod address;
 #[cfg(feature = "policy")]
 pub mod policy;
 #[cfg(feature = "policy")]
-mod decision;
+pub mod decision;
 #[cfg(feature = "policy")]
 pub mod overload;
 #[cfg(feature = "policy")]
@@ -58,7 +58,7 @@ pub mod headers;
 #[cfg(feature = "policy")]
 pub mod lease;
 #[cfg(feature = "policy")]
-mod engine;
+pub mod engine;
 #[cfg(feature = "policy")]
 #[doc(hidden)]
 pub mod together;
@@ -70,32 +70,22 @@ pub mod fuzzing;
 #[cfg(all(doctest, feature = "policy"))]
 mod documents;
 
-pub use algorithm::Charged;
-pub use clock::{Clock, ManualClock, Sleep};
-pub use gate::{Acquiring, Gate, GateBuilder, GateKey, InFlight, KeyHasher, KeyedGate, NotReady, Ready};
-pub use key::{KeyFamily, Secret};
+pub use clock::{Clock, ManualClock};
+pub use gate::{Gate, KeyedGate, NotReady};
+pub use key::Secret;
 pub use memory::MemoryStore;
 pub use outcome::{Outcome, Source, Verdict};
 pub use quota::Quota;
 pub use rate::{QuotaError, Rate};
 pub use store::Stance;
-pub use time::{Ticks, Timestamp, WallOffset};
+pub use time::{Ticks, Timestamp};
 
 #[cfg(feature = "policy")]
 pub use {
-    credential::{CREDENTIAL, CredentialAttributes, CredentialDigest},
+    credential::CredentialDigest,
     decision::{Block, Decision, LimitStatus, Permit, Reason},
-    engine::{
-        BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, BlockError, CommitError, Counted, DEBTS_MAX, Engine, Explained,
-        Explanation, Forgotten, LIMITS_EXPLAINED_MAX, RULINGS_MAX, Replayed, Reservation, RestoreError,
-        RestoreReport, Ruled, Ruling, RulingError, SNAPSHOT_PART_BYTES_MAX, SNAPSHOT_VERSION, Scope, Settled,
-        Snapshot, SnapshotError, SnapshotReport, StandIn, State, SwapError, SwapReport, Tally, Turn,
-    },
+    engine::{Engine, Reservation, Ruled, Ruling, Scope, Snapshot, SwapReport},
     headers::{Answer, Audience, HeaderPolicy},
-    path::loose_path,
-    policy::{Fault, Policy},
-    request::{
-        ATTRIBUTES_MAX, Attribute, COST_MAX, CheckRequest, NAME_BYTES_MAX, RequestError, SPELLINGS_MAX,
-        Spelling, VALUE_BYTES_MAX, VIEWS_MAX, Value,
-    },
+    policy::Policy,
+    request::{CheckRequest, RequestError, Value},
 };

@@ -15,8 +15,8 @@ const IGNORED: [&str; 3] = [".", " ", "%20"];
 /// empty segments, no slash at the end. Doing it again changes nothing. What does not begin with a slash is no path, and stays as it is.
 ///
 /// ```
-/// assert_eq!(tollgate::loose_path("/Login;v=1/"), "/login");
-/// assert_eq!(tollgate::loose_path("/login"), "/login");
+/// assert_eq!(tollgate::path::loose_path("/Login;v=1/"), "/login");
+/// assert_eq!(tollgate::path::loose_path("/login"), "/login");
 /// ```
 #[must_use]
 pub fn loose_path(path: &str) -> Cow<'_, str> {

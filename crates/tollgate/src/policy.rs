@@ -132,7 +132,7 @@ impl Policy {
         Self::compile_for(source_name, bytes, &CredentialAttributes::default())
     }
 
-    /// The same where more attributes than [`CREDENTIAL`](crate::CREDENTIAL) hold credentials.
+    /// The same where more attributes than [`CREDENTIAL`](crate::credential::CREDENTIAL) hold credentials.
     ///
     /// # Errors
     /// As [`Policy::compile`].

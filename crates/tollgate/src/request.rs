@@ -80,7 +80,7 @@ pub struct Attribute<'a> {
 pub enum Spelling<'a> {
     /// Compared as it is, such as a host with its port.
     AsIs(&'a str),
-    /// A path in its loose form ([`crate::loose_path`]), compared with the loose form of what a condition names: it is that one, or that
+    /// A path in its loose form ([`crate::path::loose_path`]), compared with the loose form of what a condition names: it is that one, or that
     /// one with a format suffix (`/login.json` for `/login`).
     LoosePath(&'a str),
 }

@@ -9,9 +9,10 @@ use hyper::Request;
 use hyper::body::Incoming;
 use serde::Serialize;
 use serde_json::{Value, json};
+use tollgate::engine::{BlockError, Forgotten, RulingError};
 use tollgate::policy::{Limit, Policy};
 use tollgate::store::{Store, StoreFailure};
-use tollgate::{BlockError, CheckRequest, Forgotten, Ruled, Ruling, RulingError, Scope, Timestamp};
+use tollgate::{CheckRequest, Ruled, Ruling, Scope, Timestamp};
 use tollgate_tower::attributes::Spelled;
 
 use super::Admin;

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
+use tollgate::engine::{Explained, Explanation, State};
 use tollgate::policy::{Change, Difference, FieldChange, Limit, Mode, Policy};
-use tollgate::{Block, CheckRequest, Explained, Explanation, Ruled, Ruling, Stance, State, Ticks, Timestamp};
+use tollgate::{Block, CheckRequest, Ruled, Ruling, Stance, Ticks, Timestamp};
 
 use crate::foreign::Foreign;
 use crate::service::cells::Asker;

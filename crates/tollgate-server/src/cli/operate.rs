@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use tollgate::{COST_MAX, Ticks};
+use tollgate::Ticks;
+use tollgate::request::COST_MAX;
 
 use super::value::{self, GivenAttribute};
 use crate::admin::GivenToken;

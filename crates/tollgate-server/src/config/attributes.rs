@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use http::HeaderName;
 use serde::Deserialize;
-use tollgate::CREDENTIAL;
+use tollgate::credential::CREDENTIAL;
 use tollgate_tower::attributes::jwt::Verifier;
 use tollgate_tower::attributes::source::{SetBy, Source};
 use tollgate_tower::attributes::template::{TEMPLATES_MAX, Template};

@@ -4,9 +4,10 @@
 use std::collections::HashMap;
 
 use tollgate::algorithm::fixed_window::Align;
+use tollgate::engine::{Counted, Tally};
 use tollgate::rate::EXACT_MAX;
 use tollgate::store::Store;
-use tollgate::{Counted, Engine, QuotaError, Source, Tally, Ticks, Timestamp};
+use tollgate::{Engine, QuotaError, Source, Ticks, Timestamp};
 
 use crate::rls::Unit;
 use crate::together::together;

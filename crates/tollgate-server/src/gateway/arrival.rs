@@ -6,7 +6,7 @@ use http::header::{HOST, HeaderValue};
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery};
 use http::{Method, Uri, Version};
-use tollgate::VALUE_BYTES_MAX;
+use tollgate::request::VALUE_BYTES_MAX;
 use tollgate_tower::attributes::address::Trusted;
 use tollgate_tower::attributes::{Needs, Reader};
 use tollgate_tower::spelling::{self, MethodOverride, Unless};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use tollgate::loose_path;
+use tollgate::path::loose_path;
 use tollgate_tower::attributes::path::usual;
 use tollgate_tower::graphql::{Graphql, GraphqlLayer, Persisted, points};
 use tollgate_tower::{RateLimit, RateLimitLayer};

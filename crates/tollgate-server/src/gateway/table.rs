@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tollgate::{Timestamp, loose_path};
+use tollgate::Timestamp;
+use tollgate::path::loose_path;
 
 use super::arrival::Arrival;
 use super::health::Budget;

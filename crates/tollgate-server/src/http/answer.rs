@@ -6,8 +6,9 @@ use std::sync::Arc;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::header::HeaderName;
+use tollgate::engine::Settled;
 use tollgate::store::Store;
-use tollgate::{CheckRequest, Decision, Settled, Timestamp};
+use tollgate::{CheckRequest, Decision, Timestamp};
 
 use super::access;
 use super::authz::Verified;

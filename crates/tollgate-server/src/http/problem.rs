@@ -1,6 +1,7 @@
 //! Why a request got no decision. A denial is not among these: it is an answer.
 
-use tollgate::{CommitError, RequestError};
+use tollgate::RequestError;
+use tollgate::engine::CommitError;
 
 use crate::admin::Refusal;
 use crate::gateway::Turned;

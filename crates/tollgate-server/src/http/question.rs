@@ -5,8 +5,10 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use tollgate::credential::CredentialAttributes;
 use tollgate::policy::Ended;
-use tollgate::{ATTRIBUTES_MAX, COST_MAX, CheckRequest, CredentialAttributes, RequestError, Ticks, Value};
+use tollgate::request::{ATTRIBUTES_MAX, COST_MAX};
+use tollgate::{CheckRequest, RequestError, Ticks, Value};
 
 use super::problem::Problem;
 use crate::identity::{Identity, Known, Word};

@@ -1,13 +1,12 @@
 //! The form of the file: a line that names the form and the SHA-256 of the rest, then JSON. Pure: bytes in, bytes out.
 
 use serde::{Deserialize, Serialize};
+use tollgate::credential::CREDENTIAL;
 use tollgate::overload::Controller;
 use tollgate::policy::Mode;
 use tollgate::store::Store;
-use tollgate::{
-    Block, CREDENTIAL, CheckRequest, CredentialDigest, Engine, RequestError, Ruled, Ruling, Timestamp,
-    WallOffset,
-};
+use tollgate::time::WallOffset;
+use tollgate::{Block, CheckRequest, CredentialDigest, Engine, RequestError, Ruled, Ruling, Timestamp};
 
 use crate::reload::source::Version;
 use tollgate_tower::shed::Shedder;

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
+use tollgate::Timestamp;
+use tollgate::credential::CredentialAttributes;
 use tollgate::store::Store;
-use tollgate::{CredentialAttributes, Timestamp};
 
 use super::guard::{self, Summary};
 use super::last_good::LastGood;

@@ -23,7 +23,7 @@ enum Unclear {
     Odd,
     #[error("{0:?} is not UTF-8; accepted are names and values in UTF-8")]
     NotText(String),
-    #[error("COST {0:?} is not a whole number; accepted are 0 (only look) to {max}", max = tollgate::COST_MAX)]
+    #[error("COST {0:?} is not a whole number; accepted are 0 (only look) to {max}", max = tollgate::request::COST_MAX)]
     Cost(String),
 }
 

@@ -8,7 +8,7 @@ mod inline;
 /// Most bytes of one command, its framing included. No more than this is ever kept of one that is not complete.
 pub(crate) const FRAME_BYTES_MAX: usize = 64 << 10;
 /// Most arguments of one command, its name included: enough for the most attributes a request may have, and a cost.
-pub(crate) const ARGUMENTS_MAX: usize = 2 * tollgate::ATTRIBUTES_MAX + 4;
+pub(crate) const ARGUMENTS_MAX: usize = 2 * tollgate::request::ATTRIBUTES_MAX + 4;
 /// Longest argument, in bytes.
 pub(crate) const ARGUMENT_BYTES_MAX: usize = 8 << 10;
 /// Longest line that a person may type.

@@ -4,8 +4,9 @@
 use arc_swap::ArcSwapOption;
 use smallvec::SmallVec;
 use tollgate::headers::{Caller, Dialect, Dialects};
+use tollgate::request::COST_MAX;
 use tollgate::store::Store;
-use tollgate::{Audience, COST_MAX, CheckRequest, Decision, HeaderPolicy, RequestError, Ticks, Timestamp};
+use tollgate::{Audience, CheckRequest, Decision, HeaderPolicy, RequestError, Ticks, Timestamp};
 
 use super::{Answer, Code, Descriptor, Question};
 use crate::foreign::counters::Tallies;

@@ -2,7 +2,7 @@
 //! hashes, and the table never grows beyond its bytes. An entry is given up only when its instant is past, which is the same
 //! as no entry. When all of them matter, new keys share a few counters of their limit, and known keys stay exact.
 
-use tollgate::KeyFamily;
+use tollgate::key::KeyFamily;
 
 use super::cell::{Charged, Limit};
 use shard::Full;

@@ -7,7 +7,8 @@ use std::io::{self, BufReader};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use tollgate::{RestoreError, RestoreReport, Snapshot, SnapshotError, SnapshotReport, Timestamp};
+use tollgate::engine::{RestoreError, RestoreReport, SnapshotError, SnapshotReport};
+use tollgate::{Snapshot, Timestamp};
 
 use super::{Capacity, Counters};
 use crate::disk::{self, DiskError, FILE_MODE};

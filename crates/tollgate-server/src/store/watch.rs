@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tollgate::algorithm::fixed_window::Align;
+use tollgate::engine::StandIn;
 use tollgate::lease::LeaseReport;
-use tollgate::{Engine, Source, StandIn, Ticks, Timestamp};
+use tollgate::{Engine, Source, Ticks, Timestamp};
 use tollgate_redis::{BreakerState, LATENCY_BOUNDS, ReplyClass, Report, ShardReport, UnservedSlot};
 
 use super::Stores;

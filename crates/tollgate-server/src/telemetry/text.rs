@@ -4,7 +4,9 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-use tollgate::{Attribute, CREDENTIAL, CheckRequest, CredentialDigest, Value};
+use tollgate::credential::CREDENTIAL;
+use tollgate::request::Attribute;
+use tollgate::{CheckRequest, CredentialDigest, Value};
 
 /// Most characters that are shown of one value; those that are escaped count as one.
 pub(crate) const VALUE_CHARS_MAX: usize = 64;

@@ -10,7 +10,8 @@ use tollgate::algorithm::leaky_bucket::LeakyBucket;
 use tollgate::algorithm::reservoir::Reservoir;
 use tollgate::algorithm::sliding_log::SlidingLog;
 use tollgate::algorithm::sliding_window::{Estimate, SlidingWindow};
-use tollgate::{COST_MAX, Outcome, Quota, Rate, Ticks, Timestamp};
+use tollgate::request::COST_MAX;
+use tollgate::{Outcome, Quota, Rate, Ticks, Timestamp};
 use tollgate_sim::oracle::{
     Bucket, CivilUnit, Log, Oldest, Oracle, Permits, SubWindows, WindowCount, Windows,
 };

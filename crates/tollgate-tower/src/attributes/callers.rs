@@ -6,10 +6,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use tollgate::CredentialDigest;
+use tollgate::credential::CREDENTIAL;
 use tollgate::policy::Findings;
 use tollgate::policy::source::{Entry, Fields, Node, Place, Reading, Report, Tree, quoted, read};
 use tollgate::policy::{FILE_BYTES_MAX, ITEMS_MAX, Problem};
-use tollgate::{CREDENTIAL, CredentialDigest, NAME_BYTES_MAX};
+use tollgate::request::NAME_BYTES_MAX;
 
 use super::BUILT_IN;
 

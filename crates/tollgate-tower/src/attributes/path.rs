@@ -1,6 +1,6 @@
 //! How paths are read and compared. Their one spelling is the engine's own, so that policies name paths as requests have them.
 
-use tollgate::loose_path;
+use tollgate::path::loose_path;
 pub use tollgate::path::{EscapedSlashes, PathProblem, normalise_path as normalise};
 
 pub use crate::spelling::parameter::escaped;
@@ -8,7 +8,7 @@ pub use crate::spelling::parameter::escaped;
 /// How a path is compared with what limits and templates name. What is counted by and sent on is the same with both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathMatch {
-    /// By its loose form as well, since many servers take `/Login`, `/login/` and `/login;x` for `/login`: see [`tollgate::loose_path`].
+    /// By its loose form as well, since many servers take `/Login`, `/login/` and `/login;x` for `/login`: see [`tollgate::path::loose_path`].
     /// A limit then holds for more rather than for less.
     #[default]
     Loose,

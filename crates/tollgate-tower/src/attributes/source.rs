@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use http::header::{HeaderName, HeaderValue, InvalidHeaderName};
 use http::{Extensions, HeaderMap};
-use tollgate::{CredentialDigest, loose_path};
+use tollgate::CredentialDigest;
+use tollgate::path::loose_path;
 
 use super::cookie::cookie;
 use super::credential::bearer;

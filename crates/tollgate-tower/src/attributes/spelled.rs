@@ -4,7 +4,9 @@
 
 use std::net::IpAddr;
 
-use tollgate::{CheckRequest, RequestError, Spelling, Value, loose_path};
+use tollgate::path::loose_path;
+use tollgate::request::Spelling;
+use tollgate::{CheckRequest, RequestError, Value};
 
 use super::address::Counted;
 use super::host::Host;

@@ -1,6 +1,6 @@
 //! Path templates: `/users/{id}` stands for every user's path, so that a limit counts the route and not each address.
 
-use tollgate::loose_path;
+use tollgate::path::loose_path;
 
 use super::path::{EscapedSlashes, normalise};
 

@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tollgate::{CheckRequest, RequestError, SPELLINGS_MAX, Spelling};
+use tollgate::request::{SPELLINGS_MAX, Spelling};
+use tollgate::{CheckRequest, RequestError};
 
 use super::address::Counted;
 use super::callers::Caller;

@@ -1,7 +1,7 @@
 //! The wall clock is set while a layer is in use.
 
-use tollgate::WallOffset;
 use tollgate::headers::{Exposure, HeaderPolicy};
+use tollgate::time::WallOffset;
 use tower::{Layer, service_fn};
 
 use crate::limited::{World, ask, from, hello};

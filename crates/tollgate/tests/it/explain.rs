@@ -2,10 +2,10 @@
 //! that it says apply are those that a decision charges, and its verdict is the decision's.
 
 use proptest::prelude::*;
+use tollgate::engine::{Explanation, LIMITS_EXPLAINED_MAX};
 use tollgate::policy::{Policy, Unmet};
 use tollgate::{
-    CheckRequest, Engine, Explanation, LIMITS_EXPLAINED_MAX, MemoryStore, Reason, Ruled, Ruling, Scope,
-    Secret, Source, Stance, Ticks, Timestamp,
+    CheckRequest, Engine, MemoryStore, Reason, Ruled, Ruling, Scope, Secret, Source, Stance, Ticks, Timestamp,
 };
 
 use crate::fixture::{ALGORITHMS, asking, limit, policy};

@@ -1,8 +1,9 @@
 //! `count: failures`: a limit that counts only failed responses.
 
 use pollster::block_on;
+use tollgate::engine::CommitError;
 use tollgate::policy::{Ended, Failures};
-use tollgate::{CheckRequest, CommitError, Engine, Policy, Reservation, Ticks, Timestamp};
+use tollgate::{CheckRequest, Engine, Policy, Reservation, Ticks, Timestamp};
 
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 const LIFETIME: Ticks = Ticks::from_secs(60);

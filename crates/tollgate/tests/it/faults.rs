@@ -1,7 +1,7 @@
 //! Requests that are themselves at fault: refused without asking a counter, and never admitted later.
 
-use tollgate::policy::{Cost, Expression, Limit, MATCHED_MAX};
-use tollgate::{CheckRequest, Decision, Engine, Fault, Policy, Ticks, Value, Verdict};
+use tollgate::policy::{Cost, Expression, Fault, Limit, MATCHED_MAX};
+use tollgate::{CheckRequest, Decision, Engine, Policy, Ticks, Value, Verdict};
 
 use crate::fixture::{NOW, bucket, now_or_never, per_hour, policy};
 

@@ -9,7 +9,8 @@ use std::{future::Future, pin::Pin};
 
 use proptest::prelude::*;
 use tollgate::algorithm::leaky_bucket::LeakyBucket;
-use tollgate::{Clock, Gate, ManualClock, NotReady, Outcome, Quota, Rate, Ready, Verdict};
+use tollgate::gate::Ready;
+use tollgate::{Clock, Gate, ManualClock, NotReady, Outcome, Quota, Rate, Verdict};
 
 use crate::executor::{Task, block_on, settle};
 use crate::ideal::IdealQueue;

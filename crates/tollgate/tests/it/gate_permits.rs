@@ -6,7 +6,8 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use tollgate::{Gate, InFlight, KeyedGate, ManualClock, NotReady, Quota, Rate, Ticks, Verdict};
+use tollgate::gate::InFlight;
+use tollgate::{Gate, KeyedGate, ManualClock, NotReady, Quota, Rate, Ticks, Verdict};
 
 use crate::executor::{Task, block_on, settle};
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tollgate::algorithm::leaky_bucket::LeakyBucket;
-use tollgate::{Clock, Gate, KeyedGate, ManualClock, NotReady, Outcome, Quota, Rate, Ready, Ticks, Verdict};
+use tollgate::gate::Ready;
+use tollgate::{Clock, Gate, KeyedGate, ManualClock, NotReady, Outcome, Quota, Rate, Ticks, Verdict};
 
 use crate::executor::{Task, block_on, settle};
 use crate::fixture::{ALGORITHMS, HOUR};

@@ -193,7 +193,10 @@ limits:
     assert_eq!((decision.reason(), reservation.is_none()), (Some(Reason::Forbidden), true));
     let before = block_on(engine.debit(&of(&[("k", "evil"), ("tokens", "1")]), |_, cost| cost, T0));
     assert_eq!(before.reason(), Some(Reason::Forbidden));
-    assert_eq!(block_on(engine.reset(&of(&[("k", "vip")]), &[], T0)), Ok(tollgate::Forgotten::default()));
+    assert_eq!(
+        block_on(engine.reset(&of(&[("k", "vip")]), &[], T0)),
+        Ok(tollgate::engine::Forgotten::default())
+    );
 }
 
 /// `explain` names the value that was chosen, and says that no waiting helps.

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
+use tollgate::engine::{BLOCKS_MAX, BlockError, RULINGS_MAX, RulingError};
 use tollgate::headers::{Caller, Exposure};
 use tollgate::policy::{Change, Choice, EXAMPLE, Mode, Unmet};
+use tollgate::request::Spelling;
 use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{
-    Answer, Audience, BLOCKS_MAX, Block, BlockError, CheckRequest, Engine, HeaderPolicy, MemoryStore, Policy,
-    RULINGS_MAX, Reason, Ruled, Ruling, RulingError, Scope, Secret, Spelling, Stance, Ticks, Timestamp,
+    Answer, Audience, Block, CheckRequest, Engine, HeaderPolicy, MemoryStore, Policy, Reason, Ruled, Ruling,
+    Scope, Secret, Stance, Ticks, Timestamp,
 };
 
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
@@ -234,7 +236,7 @@ fn a_block_holds_for_other_spellings() {
     let engine = engine(HOUR);
     let block = engine.block(&of(&[("path", "/login"), ("host", "a.test:8443")]), T0 + secs(3), T0).unwrap();
     let ask = |path: &str, port: &str| {
-        let loose = tollgate::loose_path(path);
+        let loose = tollgate::path::loose_path(path);
         let mut request = CheckRequest::new();
         request.push_spelled("path", path, Spelling::LoosePath(&loose)).unwrap();
         request.push_spelled("host", "a.test", Spelling::AsIs(port)).unwrap();
@@ -331,7 +333,7 @@ fn no_more_blocks_than_may_be() {
     assert_eq!(add(BLOCKS_MAX, T0 + secs(2)), Ok(()));
 }
 
-fn explained(engine: &Engine, request: &CheckRequest<'_>) -> Vec<tollgate::Explained> {
+fn explained(engine: &Engine, request: &CheckRequest<'_>) -> Vec<tollgate::engine::Explained> {
     pollster::block_on(engine.explain(request, T0)).limits
 }
 

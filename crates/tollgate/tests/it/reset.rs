@@ -1,9 +1,11 @@
 //! A reset is about every counter that the named attributes may have been counted by, and says which there were.
 
 use pollster::block_on;
+use tollgate::engine::Forgotten;
+use tollgate::request::Spelling;
 use tollgate::store::StoreFailure;
-use tollgate::{CheckRequest, Engine, Forgotten, MemoryStore, Policy, Ruled, Ruling, Scope, Secret, Source};
-use tollgate::{Spelling, Ticks, Timestamp};
+use tollgate::{CheckRequest, Engine, MemoryStore, Policy, Ruled, Ruling, Scope, Secret, Source};
+use tollgate::{Ticks, Timestamp};
 
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 

@@ -5,10 +5,11 @@ use std::thread;
 
 use tollgate::algorithm::calendar::{Calendar, CalendarUnit};
 use tollgate::algorithm::fixed_window::Align;
+use tollgate::engine::{RestoreError, RestoreReport, SNAPSHOT_PART_BYTES_MAX, SnapshotError};
 use tollgate::policy::{Limit, LimitBuilder, Mode};
 use tollgate::{
-    Decision, Engine, MemoryStore, Outcome, Permit, Policy, Quota, Rate, RestoreError, RestoreReport,
-    SNAPSHOT_PART_BYTES_MAX, Secret, Snapshot, SnapshotError, Source, SwapReport, Ticks, Timestamp,
+    Decision, Engine, MemoryStore, Outcome, Permit, Policy, Quota, Rate, Secret, Snapshot, Source,
+    SwapReport, Ticks, Timestamp,
 };
 
 use crate::fixture::{ALGORITHMS, HOUR, NOW, asking, bucket, limit, now_or_never, permits, policy};

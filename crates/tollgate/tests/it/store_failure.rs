@@ -5,11 +5,12 @@ mod tallies;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use tollgate::engine::{CommitError, Settled};
 use tollgate::policy::{Cost, LimitBuilder, Mode, OnStoreFailure};
 use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{
-    Answer, Audience, CommitError, Decision, Engine, HeaderPolicy, MemoryStore, Policy, Reason, Secret,
-    Settled, Ticks, Timestamp, Verdict,
+    Answer, Audience, Decision, Engine, HeaderPolicy, MemoryStore, Policy, Reason, Secret, Ticks, Timestamp,
+    Verdict,
 };
 
 use crate::fixture::{NOW, asking, bucket, now_or_never, permits, policy};

@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use tollgate::algorithm::gcra::{self, Gcra};
+use tollgate::engine::SwapError;
 use tollgate::policy::LimitBuilder;
-use tollgate::{Engine, MemoryStore, Quota, Rate, Secret, Source, SwapError, Ticks};
+use tollgate::{Engine, MemoryStore, Quota, Rate, Secret, Source, Ticks};
 
 use crate::fixture::{ALGORITHMS, NOW, asking, bucket, limit, now_or_never, permits, policy};
 

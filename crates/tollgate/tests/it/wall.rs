@@ -5,7 +5,8 @@ use std::time::Duration;
 use tollgate::algorithm::calendar::{Calendar, CalendarUnit};
 use tollgate::algorithm::fixed_window::Align;
 use tollgate::algorithm::sliding_window::Estimate;
-use tollgate::{CheckRequest, Engine, Gate, ManualClock, Policy, Quota, Rate, Ticks, Timestamp, WallOffset};
+use tollgate::time::WallOffset;
+use tollgate::{CheckRequest, Engine, Gate, ManualClock, Policy, Quota, Rate, Ticks, Timestamp};
 
 /// 12:05 UTC on 2023-11-14.
 const START: Timestamp = Timestamp::from_unix_seconds(1_699_963_500);

@@ -1,8 +1,9 @@
 //! Decides about a question by the original's rules: every descriptor is charged, whatever the others say; what was charged stays
 //! charged when it is refused; a look at exactly the limit passes.
 
+use tollgate::engine::Counted;
 use tollgate::store::Store;
-use tollgate::{Counted, Source, Ticks, Timestamp};
+use tollgate::{Source, Ticks, Timestamp};
 
 use super::tree::{Allowance, Config, Domain, Met};
 use crate::foreign::counters::Counters;

@@ -4,9 +4,10 @@
 
 use std::cmp::Reverse;
 
+use tollgate::engine::Counted;
 use tollgate::rate::EXACT_MAX;
 use tollgate::store::Store;
-use tollgate::{Counted, Source, Ticks, Timestamp};
+use tollgate::{Source, Ticks, Timestamp};
 
 use super::matching::{Met, parts};
 use super::{Config, Ledger, Limit};

@@ -155,7 +155,9 @@ async fn a_reservation_that_waits_expires_after_its_turn() {
     assert_eq!((&next["wait_ms"], &next["expires_after_ms"]), (&119_000.into(), &120_000.into()));
     time.advance(Duration::from_micros(60_000_000 - 1));
     let settled = service.commit(ids[1], 1).await;
-    assert!(matches!(settled, Ok(Answered::Settled(settled)) if settled == tollgate::Settled::default()));
+    assert!(
+        matches!(settled, Ok(Answered::Settled(settled)) if settled == tollgate::engine::Settled::default())
+    );
     let next = next["reservation"].as_str().and_then(Id::parse).unwrap();
     time.advance(Duration::from_micros(60_000_001));
     assert_eq!(service.commit(next, 1).await.unwrap_err().kind, Kind::ReservationExpired);

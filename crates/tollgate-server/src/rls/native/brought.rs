@@ -4,8 +4,9 @@
 
 use std::sync::Arc;
 
+use tollgate::engine::Counted;
 use tollgate::store::Store;
-use tollgate::{Counted, Ruling, Source, Ticks, Timestamp};
+use tollgate::{Ruling, Source, Ticks, Timestamp};
 
 use super::super::{Code, CurrentLimit, Descriptor, Override, Question, Status, Unit};
 use super::NEGATIVE_HITS_WITHIN;

@@ -84,7 +84,7 @@ fn loose_paths_are_never_exempt() {
         "limits: [{name: on, rate: 1/s, when: {path: /Health}}, {name: off, rate: 1/s, when: {path: {not: /health}}}]",
     );
     let spelled = |path: &'static str| {
-        let loose = crate::loose_path(path).into_owned();
+        let loose = crate::path::loose_path(path).into_owned();
         let mut request = CheckRequest::new();
         request.push_spelled("path", path, Spelling::LoosePath(&loose)).unwrap();
         names(&policy, &request).into_iter().map(str::to_owned).collect::<Vec<_>>()

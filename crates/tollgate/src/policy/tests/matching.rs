@@ -48,7 +48,7 @@ fn conditions_must_all_hold() {
 
 /// The names of the limits that a path meets, told with its loose form, at a host that came with a port.
 fn spelled<'p>(policy: &'p Policy, path: &str) -> Vec<&'p str> {
-    let loose = crate::loose_path(path);
+    let loose = crate::path::loose_path(path);
     let mut request = CheckRequest::new();
     request.push_spelled("host", "a.test", Spelling::AsIs("a.test:8443")).unwrap();
     request.push_spelled("path", path, Spelling::LoosePath(&loose)).unwrap();

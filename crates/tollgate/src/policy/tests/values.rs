@@ -207,7 +207,7 @@ fn tiers_are_found_in_every_spelling() {
     for (path, expected) in
         [("/Login", 1), ("/LOGIN/", 1), ("/login.json", 1), ("/ADMIN", 3), ("/admin;x", 3), ("/other", 9)]
     {
-        let loose = crate::loose_path(path);
+        let loose = crate::path::loose_path(path);
         let mut request = CheckRequest::new().with("plan", "pro").unwrap();
         request.push_spelled("path", path, Spelling::LoosePath(&loose)).unwrap();
         assert_eq!(capacity(&by_path, &request), expected, "{path}");

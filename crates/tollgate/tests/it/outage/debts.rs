@@ -3,9 +3,10 @@
 use std::sync::atomic::Ordering;
 
 use tollgate::algorithm::sliding_log::SlidingLog;
+use tollgate::engine::{DEBTS_MAX, Replayed};
 use tollgate::policy::{OnStoreFailure, Stages};
 use tollgate::store::StoreFailure;
-use tollgate::{DEBTS_MAX, Quota, Rate, Replayed, Ticks};
+use tollgate::{Quota, Rate, Ticks};
 
 use super::{Fleet, after};
 use crate::fixture::{ALGORITHMS, HOUR, NOW, asking, bucket, limit, now_or_never, permits, policy};

@@ -1,7 +1,8 @@
 //! What is only counted goes by the same way as limits do: it is counted here while the store is away, and told to it afterwards.
 
 use tollgate::algorithm::fixed_window::Align;
-use tollgate::{Counted, Source, Tally, Ticks};
+use tollgate::engine::{Counted, Tally};
+use tollgate::{Source, Ticks};
 
 use super::*;
 

@@ -53,8 +53,8 @@ impl Default for Unsent {
     }
 }
 
-/// The body of a request, before an upstream has begun to read it. It can be lent to one after the other as long as none has. Most
-/// requests have none, and need nothing for it.
+/// The body of a request, before an upstream has begun to read it. It can be lent to one after the other as long as none has, and after
+/// that if it is small enough to be kept. Most requests have none, and need nothing for it.
 #[derive(Clone)]
 pub(super) struct Upload(Option<Arc<Shared>>);
 
@@ -118,13 +118,15 @@ impl Upload {
         Lent { shared: self.0.clone(), taken: None, _held: None }
     }
 
-    /// Whether no upstream has read any of it, so that it can be sent to another.
-    pub(super) fn is_whole(&self) -> bool {
-        self.0.as_ref().is_none_or(|shared| shared.source().is_some())
+    /// The body for the only attempt: nothing of it is kept for another.
+    pub(super) fn lend_once(&self) -> Lent {
+        let taken = self.0.as_ref().and_then(|shared| shared.source().take());
+        Lent { taken, ..self.lend() }
     }
 
-    pub(super) const fn is_empty(&self) -> bool {
-        self.0.is_none()
+    /// Whether it can be sent to another upstream: none has read any of it, or all of it is still here.
+    pub(super) fn is_whole(&self) -> bool {
+        self.0.as_ref().is_none_or(|shared| shared.source().is_some())
     }
 
     pub(super) fn size_hint(&self) -> SizeHint {
@@ -184,6 +186,13 @@ impl Upload {
 impl Shared {
     fn source(&self) -> MutexGuard<'_, Option<Source>> {
         self.source.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The body for an attempt that begins to read it: a copy where all of it is there, else the body itself.
+    fn take(&self, context: &mut Context<'_>) -> Option<Source> {
+        let mut source = self.source();
+        let copy = source.as_mut()?.copy(context);
+        copy.or_else(|| source.take())
     }
 
     /// Reads until there is something to send.
@@ -246,7 +255,7 @@ impl Body for Lent {
         let this = self.get_mut();
         let Some(shared) = &this.shared else { return Poll::Ready(None) };
         if this.taken.is_none() {
-            this.taken = shared.source().take();
+            this.taken = shared.take(context);
         }
         let Some(source) = &mut this.taken else { return Poll::Ready(None) };
         let polled = loop {

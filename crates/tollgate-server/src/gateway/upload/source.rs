@@ -39,23 +39,65 @@ pub(super) struct Source {
     is_cramped: bool,
     body: Carried,
     is_over: bool,
+    /// What was found out about it while it was read ahead of an attempt, which has yet to hear of it.
+    fault: Option<Fault>,
     allowance: Allowance,
     /// Since when the client is awaited.
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
 }
 
 impl Source {
-    pub(super) fn new(body: Carried, pace: Pace) -> Self {
+    pub(super) fn new(mut body: Carried, pace: Pace) -> Self {
+        let held = if let Carried::Held(held) = &mut body { held.take() } else { None };
         Self {
-            ahead: VecDeque::new(),
-            ahead_bytes: 0,
+            ahead_bytes: held.as_ref().map_or(0, Bytes::len),
+            ahead: held.into_iter().map(Frame::data).collect(),
             stay: None,
             is_cramped: false,
             body,
             is_over: false,
+            fault: None,
             allowance: Allowance::new(pace),
             waiting: None,
         }
+    }
+
+    /// The same body for one attempt, if all of it is there: another attempt can be made then. What the client has sent meanwhile is
+    /// read, since a small body is often there as a whole though its length was not announced.
+    pub(super) fn copy(&mut self, context: &mut Context<'_>) -> Option<Self> {
+        while !self.is_complete()
+            && u64::try_from(self.ahead_bytes).is_ok_and(|bytes| bytes < SMALL_BYTES_MAX)
+        {
+            match self.poll_client(context, Asked::Answered) {
+                Poll::Ready(Some(Ok(frame))) => self.hold(frame),
+                Poll::Ready(Some(Err(fault))) => {
+                    self.fault = Some(fault);
+                    return None;
+                }
+                Poll::Ready(None) => {}
+                Poll::Pending => return None,
+            }
+        }
+        if !self.is_complete() {
+            return None;
+        }
+        self.stay = None; // Its rest is no longer awaited.
+        Some(Self {
+            ahead: self.ahead.iter().filter_map(copy).collect(),
+            ahead_bytes: self.ahead_bytes,
+            stay: None,
+            is_cramped: false,
+            body: Carried::Held(None),
+            is_over: true,
+            fault: None,
+            allowance: self.allowance,
+            waiting: None,
+        })
+    }
+
+    /// Whether all of it was read ahead.
+    fn is_complete(&self) -> bool {
+        self.is_over || self.body.is_end_stream()
     }
 
     /// Whether there is something to send of a body of this length.
@@ -101,6 +143,9 @@ impl Source {
         if self.is_over {
             return Poll::Ready(None);
         }
+        if let Some(fault) = self.fault.take() {
+            return Poll::Ready(Some(Err(fault)));
+        }
         let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
             let left = self.allowance.left();
             let (_, timer) = self.waiting.get_or_insert_with(|| (Instant::now(), Box::pin(sleep(left))));
@@ -126,7 +171,7 @@ impl Source {
     }
 
     pub(super) fn is_end_stream(&self) -> bool {
-        self.ahead.is_empty() && (self.is_over || self.body.is_end_stream())
+        self.ahead.is_empty() && self.is_complete()
     }
 
     pub(super) fn size_hint(&self) -> SizeHint {
@@ -135,4 +180,9 @@ impl Source {
         let exact = rest.and_then(|rest| rest.checked_add(u64::try_from(ahead).ok()?));
         exact.map_or_else(SizeHint::default, SizeHint::with_exact)
     }
+}
+
+fn copy(frame: &Frame<Bytes>) -> Option<Frame<Bytes>> {
+    let data = frame.data_ref().cloned().map(Frame::data);
+    data.or_else(|| frame.trailers_ref().cloned().map(Frame::trailers))
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use tollgate::headers::{Caller, HeaderList};
 use tollgate::{
-    Answer, Audience, Block, Decision, HeaderPolicy, LimitStatus, Reason, Stance, Ticks, Timestamp, Verdict,
+    Answer, Audience, Decision, HeaderPolicy, LimitStatus, Reason, Stance, Ticks, Timestamp, Verdict,
 };
 
 /// What a decision gave to its caller, to be given back later.
@@ -82,18 +82,12 @@ pub(crate) struct Why<'d> {
 impl<'d> Why<'d> {
     /// Nothing for a request that limits let pass.
     pub(crate) fn of(decision: &'d Decision) -> Self {
-        let word = match decision.reason() {
-            None if decision.meets_no_limit() => {
-                return Self { reason: Some(Cow::Borrowed(NO_LIMIT)), detail: None };
-            }
-            None => return Self::default(),
-            Some(Reason::Unavailable) => "limiter-unavailable",
-            Some(Reason::Blocked) => Block::NAME,
-            Some(Reason::Forbidden) => "denied-by-policy",
-            Some(Reason::Penalty) => "penalty",
-            Some(_) => return Self { reason: decision.explanation(), detail: None },
-        };
-        Self { reason: Some(Cow::Borrowed(word)), detail: decision.explanation() }
+        match decision.reason().map(Reason::word) {
+            None if decision.meets_no_limit() => Self { reason: Some(Cow::Borrowed(NO_LIMIT)), detail: None },
+            None => Self::default(),
+            Some(Some(word)) => Self { reason: Some(Cow::Borrowed(word)), detail: decision.explanation() },
+            Some(None) => Self { reason: decision.explanation(), detail: None },
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use crate::seldom::Seldom;
 use crowd::Seated;
 pub(crate) use crowd::{Bound, Seat};
 pub(crate) use door::Door;
+use keepalive::show_pace;
 pub(crate) use keepalive::{ask_when_silent, end_when_deaf};
 use room::Place;
 pub(crate) use room::{House, Links, Room, descriptors};
@@ -59,6 +60,9 @@ pub(crate) async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener,
     })?;
     if let Err(error) = end_when_deaf(SockRef::from(&listener)) {
         tracing::warn!(%error, "the system does not ask silent peers on {address}: one that is gone without a word is noticed late");
+    }
+    if let Err(error) = show_pace(SockRef::from(&listener)) {
+        tracing::warn!(%error, "the system does not show how fast peers on {address} read: slow ones may lose their connection");
     }
     Ok(listener)
 }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use http::header::{HOST, HeaderValue};
+use http::header::{COOKIE, HOST, HeaderValue};
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery};
 use http::{Method, Uri, Version};
@@ -12,6 +12,7 @@ use tollgate_tower::attributes::{Needs, Reader};
 use tollgate_tower::spelling::{self, MethodOverride, Unless};
 
 use super::fields::{FieldRules, HeaderNames};
+use super::framing::{FIELDS_MAX, Flaw};
 use super::refusal::Turned;
 use super::websocket;
 use crate::http::{Kind, Problem};
@@ -169,7 +170,17 @@ fn acceptable(request: &Parts, method_override: MethodOverride) -> Result<(), Pr
         let detail = format!("the header fields have {bytes} bytes; accepted: {FIELDS_BYTES_MAX}");
         return Err(Problem::new(Kind::Gateway(Turned::FieldsTooLarge), detail));
     }
+    if field_count(request) > FIELDS_MAX {
+        return Err(Problem::new(Kind::Gateway(Turned::FieldsTooLarge), Flaw::TooLarge.told()));
+    }
     Ok(())
+}
+
+/// How many fields a request has in HTTP/1: HTTP/2 names its host beside the fields, and may split its cookies into several.
+fn field_count(request: &Parts) -> usize {
+    let host = usize::from(request.uri.authority().is_some() && !request.headers.contains_key(HOST));
+    let cookies = request.headers.get_all(COOKIE).iter().count();
+    request.headers.len() + host - cookies.saturating_sub(1)
 }
 
 /// Puts the one spelling into the request: whoever reads it from here on reads what is sent on.
@@ -264,6 +275,17 @@ mod tests {
         assert_eq!(with("GET", &format!("/{}", "a".repeat(8 << 10))), Err(414));
         let large = Request::get("/").header("host", "a.test").header("x", "a".repeat(17 << 10));
         assert_eq!(arrived(large), Err(431));
+        // HTTP/2 once took any number of fields. Its host counts as one, and all of its cookies as one.
+        let many = |names: usize, cookies: usize| {
+            let request = Request::get("http://a.test/").version(Version::HTTP_2);
+            let named =
+                (0..names).fold(request, |request, number| request.header(format!("x-{number}"), "y"));
+            arrived(
+                (0..cookies).fold(named, |request, number| request.header("cookie", format!("c{number}=1"))),
+            )
+        };
+        assert!(many(99, 0).is_ok() && many(98, 200).is_ok());
+        assert_eq!((many(100, 0), many(99, 1)), (Err(431), Err(431)));
         let expects = Request::get("/").header("host", "a.test").header("expect", "miracles");
         assert_eq!(arrived(expects), Err(417));
         let via = |via: &[u8]| arrived(Request::get("/").header("host", "a.test").header("via", via));

@@ -7,7 +7,7 @@ mod head;
 mod reader;
 
 pub(super) use body::{Decoder, Next, part};
-pub(super) use head::{Flaw, Head, end};
+pub(super) use head::{FIELDS_MAX, Flaw, Head, end};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) use reader::Reader;
 

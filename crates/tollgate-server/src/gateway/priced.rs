@@ -120,7 +120,7 @@ impl Priced {
         // What has come of a body is in memory until the upstream answers.
         let stay = self.room.enter(client);
         let upload = Upload::new(body, None, self.pace);
-        let body = Roomed { body: upload.lend(), stay: Arc::clone(&stay) };
+        let body = Roomed { body: upload.lend_once(), stay: Arc::clone(&stay) };
         let request = Request::from_parts(parts, Carried::Awaited(Box::new(body)));
         let answered = self.service.clone().call(request).await;
         let refused = |problem: &Problem| {

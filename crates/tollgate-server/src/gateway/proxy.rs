@@ -202,7 +202,9 @@ impl Proxy {
     fn note(&self, route: &Route, upstream: &Upstream, failure: &Failure, now: Timestamp) {
         upstream.numbers.failed(failure);
         // One that is late has taken the request and said nothing; any answer in between shows that it is only slow at times.
-        let is_its_fault = matches!(failure, Failure::Connect(..) | Failure::Lost(..) | Failure::Late);
+        // A request is left only when the upstream has ended a connection of its own under it, too.
+        let is_its_fault =
+            matches!(failure, Failure::Connect(..) | Failure::Left | Failure::Lost(..) | Failure::Late);
         let rests = is_its_fault && upstream.health.failed(now);
         if rests {
             tracing::warn!(

@@ -8,6 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -64,8 +67,23 @@ impl Shared {
     }
 
     /// Hands out no more of a connection whose upstream wants no further requests on it. What is under way there goes on.
-    pub(super) fn leave(&self, h2: &H2) {
-        self.lock().retain(|kept| !Arc::ptr_eq(&kept.streams, &h2.streams));
+    pub(super) fn leave(&self, stream: &Stream) {
+        self.lock().retain(|kept| !Arc::ptr_eq(&kept.streams, stream));
+    }
+
+    /// Sends a request, and keeps no sender while its answer is awaited. hyper gives back a request that was queued as the connection
+    /// ended, but one whose sender was just then in the middle of queueing it only when the last sender is gone: a request that held
+    /// its own would wait for itself.
+    pub(super) fn send(
+        &self,
+        mut h2: H2,
+        request: Request<Lent>,
+    ) -> impl Future<Output = Result<Response<Incoming>, TrySendError<Request<Lent>>>> + use<> {
+        let sending = h2.sender.try_send_request(request);
+        if h2.sender.is_closed() {
+            self.leave(&h2.streams);
+        }
+        sending
     }
 
     /// Closes those that ended, and all but one of those that nobody uses.
@@ -139,7 +157,7 @@ impl H2 {
     }
 }
 
-/// What an upstream refuses that says that it has done nothing about a request.
+/// What an upstream refuses that has done nothing about a request, and says so or never got it.
 pub(super) enum Refusal {
     /// This one.
     One,
@@ -148,11 +166,17 @@ pub(super) enum Refusal {
 }
 
 /// What is refused, if that is what happened.
-pub(super) fn refusal(error: &hyper::Error) -> Option<Refusal> {
+pub(super) fn refusal(unsent: &TrySendError<Request<Lent>>) -> Option<Refusal> {
+    let error = unsent.error();
+    // hyper has the request still, or dropped it as it waited for its turn on a connection that ended.
+    if unsent.message().is_some() || error.is_user() {
+        return Some(Refusal::Connection);
+    }
     let error = error.source()?.downcast_ref::<h2::Error>()?;
     match error.reason()? {
+        // Whatever the reason is: h2 reports it of requests behind the last one that the upstream has looked at.
+        _ if error.is_go_away() && error.is_remote() => Some(Refusal::Connection),
         h2::Reason::REFUSED_STREAM => Some(Refusal::One),
-        h2::Reason::NO_ERROR if error.is_go_away() && error.is_remote() => Some(Refusal::Connection),
         _ => None,
     }
 }
@@ -189,7 +213,7 @@ mod tests {
         drop(second);
         let third = shared.one().unwrap();
         assert_eq!(third.most.load(Ordering::Relaxed), 2);
-        shared.leave(&third);
+        shared.leave(&third.stream());
         drop(third);
         assert!(shared.one().is_none(), "nobody gets one that was left");
     }

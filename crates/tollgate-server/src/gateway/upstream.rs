@@ -52,9 +52,9 @@ pub(super) enum Failure {
     Share(Scarce),
     /// The upstream says that it has not looked at the request.
     Refused,
-    /// A connection that had rested had ended: nothing was sent.
+    /// A connection of HTTP/1 that had rested had ended: nothing was sent.
     Unsent,
-    /// The upstream wants no more on a connection of HTTP/2, and says that it has not looked at the request.
+    /// The upstream wants no more on a connection of HTTP/2, or has ended it, and has not looked at the request.
     Left,
     /// A connection that had rested ended as the request was sent, and the request may be repeated: the upstream had closed it before,
     /// as a rule.
@@ -312,7 +312,7 @@ impl Upstream {
     ) -> Result<Response<Answered>, Failure> {
         match sender {
             Sender::Http1(wire) => self.over_wire(wire, outgoing, has_rested).await,
-            Sender::H2(h2) => Box::pin(self.over_h2(h2, outgoing, has_rested)).await,
+            Sender::H2(h2) => Box::pin(self.over_h2(h2, outgoing)).await,
             Sender::Upgrade(mut sender) => {
                 Box::pin(async move {
                     let request = outgoing.request(Version::HTTP_11, self.dialer.scheme(), self.authority());
@@ -328,25 +328,18 @@ impl Upstream {
         }
     }
 
-    async fn over_h2(
-        &self,
-        mut h2: H2,
-        outgoing: &Outgoing,
-        has_rested: bool,
-    ) -> Result<Response<Answered>, Failure> {
+    async fn over_h2(&self, h2: H2, outgoing: &Outgoing) -> Result<Response<Answered>, Failure> {
         let request = outgoing.request(Version::HTTP_2, self.dialer.scheme(), self.authority());
-        let sent = self.in_time(h2.sender.try_send_request(request), outgoing).await?;
+        let stream = h2.stream();
+        let sent = self.in_time(self.shared.send(h2, request), outgoing).await?;
         let answered = sent.map(|response| response.map(Answered::Incoming));
-        answered.map_err(|mut unsent| match unsent.take_message() {
-            Some(_) if has_rested => Failure::Unsent,
-            _ => match shared::refusal(unsent.error()) {
-                Some(Refusal::One) => Failure::Refused,
-                Some(Refusal::Connection) => {
-                    self.shared.leave(&h2);
-                    Failure::Left
-                }
-                None => lost(unsent.error()),
-            },
+        answered.map_err(|unsent| match shared::refusal(&unsent) {
+            Some(Refusal::One) => Failure::Refused,
+            Some(Refusal::Connection) => {
+                self.shared.leave(&stream);
+                Failure::Left
+            }
+            None => lost(unsent.error()),
         })
     }
 
@@ -418,7 +411,7 @@ impl Upstream {
 impl Outgoing {
     /// Whether an upstream that may have seen it can be asked again.
     fn is_repeatable(&self) -> bool {
-        self.parts.method.is_idempotent() && self.upload.is_empty()
+        self.parts.method.is_idempotent() && self.upload.is_whole()
     }
 
     /// The request as hyper wants it: HTTP/1 names its host in a field, HTTP/2 in the target. A check of health names none;

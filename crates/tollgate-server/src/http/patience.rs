@@ -20,8 +20,9 @@ pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a client may refuse to read.
 pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How fast a client has to read what waits for it: 500 bytes a second, on average over that time.
-const READ_PACE: Pace = Pace { bytes: 15_000, over: WRITE_TIMEOUT, first: WRITE_TIMEOUT };
+/// How fast a client has to read what waits for it: 500 bytes a second, on average over a minute. A client's system says that there is
+/// room again only when a good part of its buffer is read, so one that reads steadily is seen to take nothing for half a minute.
+const READ_PACE: Pace = Pace { bytes: 30_000, over: Duration::from_secs(60), first: WRITE_TIMEOUT };
 
 /// What a connection is doing, shared by the stream and whoever answers requests.
 #[derive(Debug, Default)]

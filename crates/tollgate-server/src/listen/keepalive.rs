@@ -15,6 +15,11 @@ const QUESTIONS: u32 = 3;
 #[cfg(target_os = "linux")]
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(60);
 
+/// Most bytes that the system takes ahead of what it can send. Beyond them a write waits, and so shows how fast the peer reads. A system
+/// that takes megabytes shows nothing for minutes of a peer that reads slowly.
+#[cfg(target_os = "linux")]
+const UNSENT_BYTES_MAX: u32 = 64 << 10;
+
 /// Has the system ask a silent peer. A listener hands this on to the connections that it accepts.
 ///
 /// # Errors
@@ -32,6 +37,18 @@ pub(crate) fn end_when_deaf(socket: SockRef<'_>) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))?;
     ask_when_silent(socket)
+}
+
+/// Has writes wait for a peer that reads slowly, so that its pace can be judged. A listener hands this on, too.
+///
+/// # Errors
+/// When the system cannot; a slow reader may be taken for one that does not read.
+pub(super) fn show_pace(socket: SockRef<'_>) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_notsent_lowat(UNSENT_BYTES_MAX)?;
+    #[cfg(not(target_os = "linux"))]
+    let _ = socket;
+    Ok(())
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -53,6 +70,7 @@ mod tests {
         let asked = socket.tcp_keepalive_interval().unwrap() * socket.tcp_keepalive_retries().unwrap();
         assert_eq!((silent + asked).as_secs(), 60);
         assert_eq!(socket.tcp_user_timeout().unwrap().unwrap().as_secs(), 60);
+        assert_eq!(socket.tcp_notsent_lowat().unwrap(), UNSENT_BYTES_MAX);
         assert!(!SockRef::from(&client).keepalive().unwrap(), "by default nobody asks");
     }
 }

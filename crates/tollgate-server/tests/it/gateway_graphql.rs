@@ -161,6 +161,9 @@ fn caps_come_first() {
         head.replace("Transfer-Encoding: chunked\r\n\r\n", "")
     );
     assert_eq!(gateway.exchange(&asks).status, 413);
+    // Any other body is asked for before the limits are, since it says what it costs.
+    let asks = asks.replace("4096", "16");
+    assert_eq!(gateway.exchange(&asks).status, 100);
 }
 
 /// Servers that forgive much take many spellings for one path. None gets around the caps, neither where a route of everything else leads

@@ -214,6 +214,31 @@ fn a_refused_upload_is_not_read() {
     assert_eq!(gateway.exchange(head).status, 429);
 }
 
+/// A refusal has the same `cause` and `reason` at the gateway and at `/v1/check`. The story: a penalty and a policy's `deny` had no
+/// `reason` at the gateway.
+#[test]
+fn refusals_have_the_words_of_every_protocol() {
+    let upstream = Upstream::start();
+    let policy = "limits:
+  - {name: quota, when: {path: /quota}, by: [ip], rate: 1/h}
+  - {name: penalty, when: {path: /penalty}, by: [ip], rate: 1/h, block_for: {after: 1, in: 1h, for: 1h}}
+  - {name: closed, when: {path: /closed}, by: [ip], tier_by: method, tiers: {GET: deny}}
+";
+    let address = format!("http://{}", upstream.address);
+    let gateway = Gateway::with(&["--upstream", &address], policy);
+    for (name, requests, reason) in [
+        ("quota", 2, "1 request an hour, burst 1"),
+        ("penalty", 3, "penalty"),
+        ("closed", 1, "denied-by-policy"),
+    ] {
+        let refused = (0..requests).map(|_| gateway.get(&format!("/{name}"), "")).last().unwrap().json();
+        assert_eq!((&refused["cause"], &refused["reason"]), (&name.into(), &reason.into()), "{refused}");
+        let asked = format!(r#"{{"attributes": {{"ip": "127.0.0.1", "method": "GET", "path": "/{name}"}}}}"#);
+        let checked = gateway.server.send("POST", "/v1/check", &asked).json();
+        assert_eq!((&checked["cause"], &checked["reason"]), (&refused["cause"], &refused["reason"]));
+    }
+}
+
 /// What an operator says, and a policy that is reloaded, hold for the gateway at once.
 #[test]
 fn operators_are_heard() {

@@ -14,13 +14,18 @@ fn gateway(folder: &Folder, routes: &str) -> Gateway {
 }
 
 /// The statuses of so many requests each by so many clients at once.
-fn asked(gateway: &Gateway, clients: usize, each: usize, target: &str) -> Vec<u16> {
+fn asked(gateway: &Gateway, clients: usize, each: usize, request: &str) -> Vec<u16> {
     std::thread::scope(|scope| {
-        let ask = || (0..each).map(|_| gateway.get(target, "").status).collect::<Vec<_>>();
+        let ask = || (0..each).map(|_| gateway.exchange(request).status).collect::<Vec<_>>();
         let clients: Vec<_> = (0..clients).map(|_| scope.spawn(ask)).collect();
         clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
     })
 }
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello";
+const CHUNKS: &str =
+    "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
 
 /// A server that keeps its connections, answers `/` when all of `crowd` are there, and hangs up on `/die`, which it counts.
 fn mortal(crowd: usize) -> (u16, Arc<AtomicUsize>) {
@@ -55,7 +60,7 @@ fn a_request_is_not_sent_on_all_that_rest() {
     let (crowd, folder) = (20, Folder::new("gateway-links"));
     let (port, count) = mortal(crowd);
     let gateway = gateway(&folder, &format!("- {{upstreams: ['http://127.0.0.1:{port}']}}\n"));
-    assert_eq!(asked(&gateway, crowd, 1, "/"), vec![200; crowd]);
+    assert_eq!(asked(&gateway, crowd, 1, GET), vec![200; crowd]);
     gateway.get("/die", "").problem(502);
     assert_eq!(count.load(Ordering::SeqCst), 2, "it rested, and then it was new");
     assert_eq!(gateway.metric("tollgate_gateway_retries_total", &format!("http://127.0.0.1:{port}")), 1);
@@ -70,22 +75,36 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// A server of HTTP/2 that leaves so many connections with the first request on each, unseen, and answers on the others. Counts
-/// connections, and how many of them it has answered on.
-fn leaving(left: usize) -> (u16, Arc<AtomicUsize>) {
+/// When a server of HTTP/2 leaves a connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Leaving {
+    /// With its settings, and it ends the connection.
+    AtOnce,
+    /// With the first request on it, unseen.
+    Asked,
+    /// With the first part of a request's body on it: it has not looked at the request.
+    Sent,
+    Never,
+}
+
+/// A server of HTTP/2 that leaves so many connections, and answers on the others. Counts connections.
+fn leaving(left: usize, when: Leaving) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (port, count) = (listener.local_addr().unwrap().port(), Arc::new(AtomicUsize::new(0)));
     let counted = Arc::clone(&count);
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let number = counted.fetch_add(1, Ordering::SeqCst);
-            std::thread::spawn(move || leave_or_answer(stream, number < left));
+            std::thread::spawn(move || {
+                leave_or_answer(stream, if number < left { when } else { Leaving::Never })
+            });
         }
     });
     (port, count)
 }
 
-fn leave_or_answer(mut stream: TcpStream, leaves: bool) -> Option<()> {
+fn leave_or_answer(mut stream: TcpStream, leaves: Leaving) -> Option<()> {
+    const DATA: u8 = 0;
     const SETTINGS: u8 = 4;
     const GOAWAY: u8 = 7;
     const HEADERS: u8 = 1;
@@ -93,6 +112,11 @@ fn leave_or_answer(mut stream: TcpStream, leaves: bool) -> Option<()> {
     const END: u8 = 5;
     let mut preface = [0; 24];
     stream.read_exact(&mut preface).ok()?;
+    // The last stream that it has seen is none, and nothing is wrong.
+    let goodbye = frame(GOAWAY, 0, 0, &[0; 8]);
+    if leaves == Leaving::AtOnce {
+        return stream.write_all(&[frame(SETTINGS, 0, 0, &[]), goodbye].concat()).ok();
+    }
     stream.write_all(&frame(SETTINGS, 0, 0, &[])).ok()?;
     loop {
         let mut head = [0; 9];
@@ -102,8 +126,9 @@ fn leave_or_answer(mut stream: TcpStream, leaves: bool) -> Option<()> {
         stream.read_exact(&mut payload).ok()?;
         match head[3] {
             SETTINGS if head[4] == 0 => stream.write_all(&frame(SETTINGS, 1, 0, &[])).ok()?,
-            // The last stream that it has seen is none, and nothing is wrong.
-            HEADERS if leaves => stream.write_all(&frame(GOAWAY, 0, 0, &[0; 8])).ok()?,
+            HEADERS if leaves == Leaving::Asked => stream.write_all(&goodbye).ok()?,
+            DATA if leaves == Leaving::Sent => stream.write_all(&goodbye).ok()?,
+            HEADERS if leaves == Leaving::Sent => {}
             // `:status: 200`, by its number in the table, and no body.
             HEADERS => {
                 let asked = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
@@ -118,7 +143,7 @@ fn leave_or_answer(mut stream: TcpStream, leaves: bool) -> Option<()> {
 /// connection, behind others, was left a third time, and given up. It gets a connection of its own, which nobody else fills.
 #[test]
 fn a_request_that_was_left_twice_gets_a_connection_of_its_own() {
-    let (folder, (port, connections)) = (Folder::new("gateway-left"), leaving(2));
+    let (folder, (port, connections)) = (Folder::new("gateway-left"), leaving(2, Leaving::Asked));
     let gateway = gateway(&folder, &format!("- {{upstreams: ['h2c://127.0.0.1:{port}'], retries: 0}}\n"));
     let post = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
     assert_eq!(gateway.exchange(post).status, 200);
@@ -129,17 +154,58 @@ fn a_request_that_was_left_twice_gets_a_connection_of_its_own() {
     assert_eq!(connections.load(Ordering::SeqCst), 4);
 }
 
-/// nginx ends a connection of HTTP/2 after so many requests, while others are on their way to it. None of them is lost, whatever its
-/// method.
+/// The story: a request was lost that met the end of a connection which another request had just made, because only connections that had
+/// rested were expected to end; and one whose body the gateway had begun to send, though all of it was at hand.
+#[test]
+fn a_request_that_was_not_looked_at_is_sent_again() {
+    for (when, request) in [
+        (Leaving::AtOnce, GET),
+        (Leaving::AtOnce, POST),
+        (Leaving::Asked, POST),
+        (Leaving::Sent, POST),
+        (Leaving::Sent, CHUNKS),
+    ] {
+        let (folder, (port, connections)) = (Folder::new("gateway-unseen"), leaving(2, when));
+        let gateway = gateway(&folder, &format!("- {{upstreams: ['h2c://127.0.0.1:{port}'], retries: 0}}\n"));
+        assert_eq!(gateway.exchange(request).status, 200, "{request}");
+        assert_eq!(connections.load(Ordering::SeqCst), 3);
+    }
+}
+
+/// An upstream that leaves every connection is away, and is left alone for a while; a request has three connections of it, and no more.
+#[test]
+fn an_upstream_that_leaves_all_connections_is_left_alone() {
+    let (folder, (port, connections)) = (Folder::new("gateway-gone"), leaving(usize::MAX, Leaving::AtOnce));
+    let well = Upstream::start();
+    let both = format!("['h2c://127.0.0.1:{port}', 'h2c://{}']", well.address);
+    let gateway = gateway(&folder, &format!("- {{upstreams: {both}, retries: 0}}\n"));
+    let lost = asked(&gateway, 1, 100, POST).into_iter().filter(|status| *status == 502).count();
+    // Five in a row, and one after each rest, which are longer and longer.
+    assert!((5..=12).contains(&lost), "{lost}");
+    assert_eq!(connections.load(Ordering::SeqCst), 3 * lost);
+}
+
+/// nginx ends a connection after so many requests, while others are on their way to it. None of them is lost, whatever its method, and
+/// whether it has a body.
 #[test]
 fn an_upstream_that_leaves_loses_nothing() {
-    let (folder, port) = (Folder::new("gateway-leaves"), free_port());
-    let server = format!(
-        "server {{ listen 127.0.0.1:{port} http2; keepalive_requests 20; location / {{ return 200 'hello'; }} }}"
+    let (folder, [h2, http1]) = (Folder::new("gateway-leaves"), [free_port(), free_port()]);
+    let server = |listen: String| {
+        format!(
+            "server {{ listen 127.0.0.1:{listen}; keepalive_requests 20; location / {{ return 200 'hello'; }} }}"
+        )
+    };
+    let servers = server(format!("{h2} http2")) + &server(http1.to_string());
+    let _nginx = Proxy::nginx(&folder, h2, &servers);
+    let routes = format!(
+        "- {{path: /1, upstreams: ['http://127.0.0.1:{http1}'], retries: 0}}\n- {{upstreams: ['h2c://127.0.0.1:{h2}'], retries: 0}}\n"
     );
-    let _nginx = Proxy::nginx(&folder, port, &server);
-    let gateway = gateway(&folder, &format!("- {{upstreams: ['h2c://127.0.0.1:{port}'], retries: 0}}\n"));
-    assert_eq!(asked(&gateway, 16, 60, "/"), vec![200; 16 * 60]);
+    let gateway = gateway(&folder, &routes);
+    for request in [GET, POST, CHUNKS] {
+        assert_eq!(asked(&gateway, 16, 60, request), vec![200; 16 * 60], "{request}");
+        let request = request.replacen(" / ", " /1 ", 1);
+        assert_eq!(asked(&gateway, 16, 60, &request), vec![200; 16 * 60], "{request}");
+    }
 }
 
 /// An upstream that takes few requests at once on a connection gets further connections, not a crowd that waits on one.

@@ -37,6 +37,25 @@ fn drip(
     })
 }
 
+/// Reads 5,000 bytes a second for more than a minute and then all that is left; tells how many bytes came.
+#[allow(clippy::disallowed_methods, reason = "the test measures a real wait")]
+fn steady(mut stream: TcpStream) -> std::thread::JoinHandle<usize> {
+    let start = Instant::now();
+    std::thread::spawn(move || {
+        let (mut part, mut read) = ([0; 500], 0);
+        while start.elapsed() < Duration::from_secs(70) {
+            match stream.read(&mut part) {
+                Ok(length @ 1..) => read += length,
+                Ok(0) | Err(_) => return read,
+            }
+            tollgate_testkit::rest(Duration::from_millis(100));
+        }
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+        read + rest.len()
+    })
+}
+
 /// Slowloris, a body that drips, to an upstream or to be priced, one that never comes, a preface that drips, and answers that nobody reads, over HTTP/1 and HTTP/2: all
 /// end, and a hundred honest requests are answered meanwhile.
 #[test]
@@ -77,6 +96,8 @@ fn slow_clients_end() {
     assert_eq!(status(asked("/large", 17)), 200);
     assert_eq!(status(asked("/graphql", 17)), 200);
     drop(held);
+    // The story: one that reads ten times as fast as it must was cut, since what waited for it in the system's buffer hid its pace.
+    let steady = steady(begun(b"GET /big/8 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"));
     // Readers that do not read.
     let unread = begun(b"GET /big/100 HTTP/1.1\r\nHost: a\r\n\r\n");
     let mut h2 = begun(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
@@ -99,6 +120,7 @@ fn slow_clients_end() {
         let after = seconds(ended);
         assert!(after.is_some_and(|after| after <= most), "{name}: {after:?}");
     }
+    assert!(steady.join().unwrap() > 8 << 20, "all of it, and its head");
     // What they would have been sent is cut off.
     until(|| gateway.metric("tollgate_connections_open", "gateway") == 0);
     let left = |mut stream: TcpStream| {

@@ -13,6 +13,20 @@ use crate::time::Ticks;
 /// When to look again for a free permit. Its expiry is only the worst case: permits come back as soon as requests end.
 const PERMIT_RETRY: Ticks = Ticks::from_secs(1);
 
+impl Reason {
+    /// The word for it that programs act on. A quota that is used up, a cost and a fault have none: a sentence says what they are about.
+    #[must_use]
+    pub const fn word(self) -> Option<&'static str> {
+        match self {
+            Reason::Unavailable => Some("limiter-unavailable"),
+            Reason::Blocked => Some(Block::NAME),
+            Reason::Forbidden => Some("denied-by-policy"),
+            Reason::Penalty => Some("penalty"),
+            Reason::Quota | Reason::Cost | Reason::Fault => None,
+        }
+    }
+}
+
 impl LimitStatus<'_> {
     /// How long a caller that this limit denied should stay away. It is exact, except that a denied concurrency limit is worth
     /// another look after a second, however long its permits live.
@@ -25,6 +39,25 @@ impl LimitStatus<'_> {
             }
             _ => Some(retry_after),
         }
+    }
+
+    /// What the limit admits, as the reason of its denial.
+    pub(crate) fn admits(&self) -> String {
+        let mut text = self.quota.map(|quota| self.limit.amount(quota)).unwrap_or_default();
+        if self.outcome.verdict == Verdict::Never {
+            text.push_str(&format!(
+                "; the request costs more than the {} that can pass at once",
+                self.outcome.limit
+            ));
+        }
+        match self.source {
+            Source::Overflow => {
+                text.push_str("; memory is full, so this key shares a counter with other new keys")
+            }
+            Source::Local => text.push_str("; counted by this node alone, because the store does not answer"),
+            _ => {}
+        }
+        text
     }
 
     /// Of several limits that refuse a request the one with the highest rank is the cause: one that says `deny`, else one that can
@@ -82,28 +115,9 @@ impl Decision {
             Reason::Penalty => {
                 Cow::Borrowed("the limit denied the key too often, and refuses it for a while")
             }
-            _ => Cow::Owned(used_up(&status)),
+            _ => Cow::Owned(status.admits()),
         })
     }
-}
-
-/// What a limit admits, as the reason of its denial.
-fn used_up(status: &LimitStatus<'_>) -> String {
-    let mut text = status.quota.map(|quota| status.limit.amount(quota)).unwrap_or_default();
-    if status.outcome.verdict == Verdict::Never {
-        text.push_str(&format!(
-            "; the request costs more than the {} that can pass at once",
-            status.outcome.limit
-        ));
-    }
-    match status.source {
-        Source::Overflow => {
-            text.push_str("; memory is full, so this key shares a counter with other new keys")
-        }
-        Source::Local => text.push_str("; counted by this node alone, because the store does not answer"),
-        _ => {}
-    }
-    text
 }
 
 /// Why nobody could count.

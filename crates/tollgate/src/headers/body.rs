@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::algorithm::leaky_bucket::LeakyBucket;
-use crate::decision::Block;
+use crate::decision::{Block, Decision, Reason};
 use crate::outcome::Source;
 use crate::overload;
 use crate::policy::Fault;
@@ -22,7 +22,7 @@ const DETAIL_CHARS_MAX: usize = 1_024;
 /// What everybody is told who may not see quotas, of quotas that are used up. It is what would be written.
 const STRANGER_DENIED: &str = r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"retryable":true}"#;
 /// Room for a usual problem.
-const PROBLEM_BYTES: usize = 448;
+const PROBLEM_BYTES: usize = 512;
 
 /// The body of a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,9 +128,27 @@ impl Refusal<'_> {
             }
             Refusal::TooCostly { limit, .. } => *limit,
             Refusal::Forbidden { limit } => Some(limit),
-            Refusal::Fault(_) => None,
+            // The limit is not named: it may be one in shadow.
+            Refusal::Fault(_) => Some(Decision::REQUEST),
             Refusal::Blocked(_) => Some(Block::NAME),
         }
+    }
+
+    /// Why the request was refused, as far as callers may know it: in the words of every other protocol.
+    fn reason(&self, sheet: &Sheet<'_>) -> Option<Cow<'static, str>> {
+        let word = match self {
+            // The type says as much to everybody.
+            Refusal::Unavailable => return Reason::Unavailable.word().map(Cow::Borrowed),
+            Refusal::Forbidden { .. } => return Reason::Forbidden.word().map(Cow::Borrowed),
+            _ if !self.is_told(sheet) => return None,
+            Refusal::Blocked(_) => Reason::Blocked.word(),
+            Refusal::Penalty => Reason::Penalty.word(),
+            Refusal::Fault(_) => return Some(Cow::Owned(self.detail(sheet))),
+            Refusal::Quota | Refusal::TooCostly { .. } => None,
+        };
+        let is_cause = |reading: &&Reading<'_>| self.cause(sheet) == Some(&*reading.name);
+        let admits = || sheet.violated().find(is_cause).map(|reading| Cow::Owned(reading.status.admits()));
+        word.map(Cow::Borrowed).or_else(admits)
     }
 
     fn detail(&self, sheet: &Sheet<'_>) -> String {
@@ -163,7 +181,7 @@ impl Refusal<'_> {
                 push(&mut detail, format_args!("{limit}: at most {capacity} at once"));
             }
             Refusal::TooCostly { limit: None, .. } => {}
-            // The limit is not named: it may be one in shadow.
+            // Again without the limit's name.
             Refusal::Fault(Fault::Cost { reason, .. }) => detail.push_str(reason),
             Refusal::Fault(fault @ (Fault::TooManyLimits | Fault::TooManyViews)) => {
                 push(&mut detail, format_args!("{fault}"));
@@ -216,13 +234,9 @@ fn written(refusal: &Refusal<'_>, status: u16, sheet: &Sheet<'_>) -> String {
     if refusal.is_told(sheet) {
         push_disclosed(&mut out, refusal, sheet);
     }
-    match refusal {
-        Refusal::Unavailable => out.push_str(",\"reason\":\"limiter-unavailable\""),
-        Refusal::Blocked(_) if refusal.is_told(sheet) => {
-            out.push_str(",\"reason\":");
-            push_json(&mut out, Block::NAME);
-        }
-        _ => {}
+    if let Some(reason) = refusal.reason(sheet) {
+        out.push_str(",\"reason\":");
+        push_json(&mut out, &reason);
     }
     let is_retryable =
         matches!(refusal, Refusal::Quota | Refusal::Unavailable | Refusal::Blocked(_) | Refusal::Penalty);

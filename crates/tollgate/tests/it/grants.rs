@@ -90,7 +90,8 @@ fn deny_is_a_403_that_charges_nothing() {
         let body = answer.body.expect("a refusal says why").text;
         let expected = format!(
             "{{\"type\":\"urn:tollgate:problem:denied-by-policy\",\"title\":\"Request is denied by policy\",\
-             \"status\":403,\"detail\":\"{cause}: deny\",\"cause\":\"{cause}\",\"violated-policies\":[\"{cause}\"],\"retryable\":false}}"
+             \"status\":403,\"detail\":\"{cause}: deny\",\"cause\":\"{cause}\",\"violated-policies\":[\"{cause}\"],\
+             \"reason\":\"denied-by-policy\",\"retryable\":false}}"
         );
         assert_eq!(body, expected);
         // A stranger is told neither the limit nor its name.

@@ -11,8 +11,8 @@ use super::body::Decoder;
 
 /// Largest head.
 pub(super) const HEAD_BYTES_MAX: usize = 64 << 10;
-/// Most fields of a head.
-const FIELDS_MAX: usize = 100;
+/// Most fields of a head. HTTP/2 has the same bound.
+pub(in crate::gateway) const FIELDS_MAX: usize = 100;
 /// Room for fields that are added on the way.
 const FIELDS_ADDED: usize = 8;
 

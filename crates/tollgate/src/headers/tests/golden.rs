@@ -151,7 +151,7 @@ fn a_full_429() {
             r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
             r#""title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"#,
             r#""detail":"daily: 5000 per 86400 s","cause":"daily","violated-policies":["daily"],"#,
-            r#""retry-after-ms":12000,"retryable":true}"#
+            r#""retry-after-ms":12000,"reason":"5,000 requests in each window of one day","retryable":true}"#
         )
     );
 }

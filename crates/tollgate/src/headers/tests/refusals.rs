@@ -4,7 +4,7 @@ use super::fixture::{
     Case, NOW, answer, authenticated, bucket, contract, decision, faulty, fixed, leaky, lines, permits, secs,
     speaking,
 };
-use crate::headers::{Accepts, Answer, Audience, DenialStatus, Dialect, HeaderPolicy, Unit};
+use crate::headers::{Accepts, Answer, Audience, DenialStatus, Dialect, Exposure, HeaderPolicy, Unit};
 use crate::outcome::{Source, Verdict};
 use crate::policy::Fault;
 use crate::rate::Rate;
@@ -35,7 +35,8 @@ fn a_cost_above_the_capacity_is_a_bad_request() {
             r#"{"type":"urn:tollgate:problem:cost-exceeds-capacity","#,
             r#""title":"Request costs more than can ever be admitted at once","status":400,"#,
             r#""detail":"small: at most 10 at once","cause":"small","violated-policies":["large","small","p"],"#,
-            r#""max-cost":10,"retryable":false}"#
+            r#""max-cost":10,"reason":"10 requests a second, burst 10; the request costs more than the 10 that can pass at once","#,
+            r#""retryable":false}"#
         )
     );
 }
@@ -77,6 +78,34 @@ fn what_nobody_could_count_is_unavailable() {
     }
 }
 
+/// The story: a penalty, a block and a policy's `deny` had words on other protocols, and none in a problem. Every refusal names its
+/// cause and says why; a stranger sees neither, but for the words that the type says already.
+#[test]
+fn every_refusal_has_a_cause_and_a_reason() {
+    let case = || Case::new("p", bucket(Rate::per_second(10)));
+    let told = |case: Case, audience: Audience| {
+        let answer = Answer::of(&decision(&[case]), &HeaderPolicy::default(), audience, NOW);
+        let body: serde_json::Value = serde_json::from_str(&answer.body.unwrap().text).unwrap();
+        let text = |name: &str| body[name].as_str().map(str::to_owned);
+        (text("cause"), text("reason"))
+    };
+    let quota = "10 requests a second, burst 10";
+    for (case, reason, is_public) in [
+        (case().denied(secs(1)), quota, false),
+        (case().denied(secs(1)).sourced(Source::Penalty), "penalty", false),
+        (case().denied(secs(1)).sourced(Source::Closed), "limiter-unavailable", true),
+        (case().says(Verdict::Forbidden), "denied-by-policy", true),
+    ] {
+        let known = (Some("p".to_owned()), Some(reason.to_owned()));
+        assert_eq!(told(case.clone(), authenticated()), known, "{reason}");
+        let policy = HeaderPolicy { anonymous: Exposure::RetryAfter, ..HeaderPolicy::default() };
+        let answer = Answer::of(&decision(&[case]), &policy, Audience::default(), NOW);
+        let body = answer.body.unwrap().text;
+        assert!(!body.contains("cause"), "{body}");
+        assert_eq!(body.contains(&format!(r#""reason":"{reason}""#)), is_public, "{body}");
+    }
+}
+
 /// A caller whose quota is used up is told so, whatever else could not be counted. It is still kept away for as long as both
 /// ask for.
 #[test]
@@ -110,7 +139,8 @@ fn a_fault_is_a_bad_request_of_its_own_type() {
         answer.body.unwrap().text,
         concat!(
             r#"{"type":"urn:tollgate:problem:cost-not-computable","title":"Request does not tell what it costs","#,
-            r#""status":400,"detail":"tokens: \"many\" is no number","retryable":false}"#
+            r#""status":400,"detail":"tokens: \"many\" is no number","cause":"request","#,
+            r#""reason":"tokens: \"many\" is no number","retryable":false}"#
         )
     );
     let answer = Answer::of(&faulty(Fault::TooManyLimits), &HeaderPolicy::default(), authenticated(), NOW);
@@ -122,7 +152,7 @@ fn a_fault_is_a_bad_request_of_its_own_type() {
 fn explanations_are_bounded() {
     let fault = Fault::Cost { limit: "p".to_owned(), reason: "é".repeat(100_000) };
     let answer = Answer::of(&faulty(fault), &HeaderPolicy::default(), authenticated(), NOW);
-    assert!(answer.body.unwrap().text.len() < 4_096);
+    assert!(answer.body.unwrap().text.len() < 4_608, "the explanation is its detail and its reason");
 }
 
 #[test]

@@ -575,7 +575,7 @@ async fn the_cost_is_settled_at_what_the_service_states() {
     let response = service.clone().oneshot(from("203.0.113.7", "/trailer")).await.unwrap();
     assert_eq!(before - left(), 100);
     drop(response);
-    assert_eq!(before - left(), 100, "a caller who goes away pays the estimate");
+    assert_eq!(before - left(), 100, "a disconnected caller is charged the estimate");
 }
 
 /// An error of the service reaches the caller, and the permit is released.

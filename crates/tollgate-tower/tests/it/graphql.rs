@@ -67,15 +67,15 @@ async fn every_spelling_of_the_path_has_its_cost() {
         let request = Request::post(path).header("content-type", "application/json");
         asked(layer, request.body(Body::from(json)).unwrap()).await.1
     };
-    let (costed, free) = (format!("10 {}", json.len()), format!("0 {}", json.len()));
+    let (with_cost, free) = (format!("10 {}", json.len()), format!("0 {}", json.len()));
     let layer = || GraphqlLayer::new(CostModel::default());
     for path in
         ["/graphql/", "/GraphQL", "//graphql", "/x/../graphql", "/%67raphql", "/graphql;v=1", "/graphql.json"]
     {
-        assert_eq!(ask(layer(), path).await, costed, "{path}");
+        assert_eq!(ask(layer(), path).await, with_cost, "{path}");
     }
     assert_eq!(ask(layer(), "/graphqlx").await, free);
-    for (path, expected) in [("/API/query/", &costed), ("/api/query", &costed), ("/graphql", &free)] {
+    for (path, expected) in [("/API/query/", &with_cost), ("/api/query", &with_cost), ("/graphql", &free)] {
         assert_eq!(&ask(layer().at("/api/query"), path).await, expected, "{path}");
     }
 }

@@ -9,10 +9,10 @@ use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full};
 use tollgate::{Engine, ManualClock, Policy};
 use tollgate_tower::peer::Peer;
-use tollgate_tower::{Own, RateLimitLayer};
+use tollgate_tower::{EngineDecider, RateLimitLayer};
 use tower::{Service, ServiceExt};
 
-pub(crate) type Layer = RateLimitLayer<Own<tollgate::MemoryStore>>;
+pub(crate) type Layer = RateLimitLayer<EngineDecider<tollgate::MemoryStore>>;
 
 /// An engine, its clock, and a layer around it.
 pub(crate) struct World {

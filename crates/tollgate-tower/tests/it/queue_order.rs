@@ -31,7 +31,7 @@ enum Event {
     Arrives { fails: bool, timeout: Option<u16> },
     /// A waiter leaves.
     Leaves(usize),
-    /// Who is last in queue goes away.
+    /// The last waiter leaves.
     Last,
     /// All waiters but the last leave, and the last stays until it is served.
     AllButLast,

@@ -44,7 +44,7 @@ async fn a_request_waits_for_its_slot() {
     world.time.advance(Duration::from_micros(99_999));
     assert!(waiting.as_mut().poll(&mut context).is_pending(), "a tick early");
     world.time.advance(Duration::from_micros(1));
-    let Poll::Ready(Ok(response)) = waiting.as_mut().poll(&mut context) else { panic!("its turn has come") };
+    let Poll::Ready(Ok(response)) = waiting.as_mut().poll(&mut context) else { panic!("its slot has come") };
     assert_eq!(response.headers()["tollgate-waited-ms"], "100");
     assert_eq!(response.headers()["tollgate-queue-depth"], "2", "one in service, and itself");
 }
@@ -83,11 +83,11 @@ async fn ten_thousand_wait_in_order() {
     }
     for _ in 0..WAITERS / 10 {
         world.time.advance(Duration::from_millis(10));
-        let turns = std::mem::take(&mut *woken.lock().unwrap());
-        assert!(turns.len() <= 10, "ten waiters have a slot, and no other is woken: {}", turns.len());
-        for number in turns {
+        let slots = std::mem::take(&mut *woken.lock().unwrap());
+        assert!(slots.len() <= 10, "ten waiters have a slot, and no other is woken: {}", slots.len());
+        for number in slots {
             if let Some(mut call) = calls[number].take() {
-                assert_eq!(poll(&mut call), Some(200), "who is woken passes");
+                assert_eq!(poll(&mut call), Some(200), "a woken waiter passes");
             }
         }
     }
@@ -121,11 +121,11 @@ async fn half_of_ten_thousand_waiters_leave() {
     let mut through = Vec::new();
     for _ in 0..WAITERS / 2 {
         world.time.advance(Duration::from_millis(1));
-        let turns = std::mem::take(&mut *woken.lock().unwrap());
-        assert_eq!(turns.len(), 1, "each turn wakes one");
-        let mut call = calls[turns[0]].take().unwrap();
+        let slots = std::mem::take(&mut *woken.lock().unwrap());
+        assert_eq!(slots.len(), 1, "each slot wakes one waiter");
+        let mut call = calls[slots[0]].take().unwrap();
         assert_eq!(poll(&mut call), Some(200));
-        through.extend(turns);
+        through.extend(slots);
     }
     assert_eq!(through, (1..WAITERS).step_by(2).collect::<Vec<_>>());
 }
@@ -169,7 +169,7 @@ async fn a_request_that_cannot_wait_is_refused_immediately() {
     };
     assert_eq!(poll(&mut call(None)), Some(200));
     // A refused gRPC call is HTTP 200 with a gRPC status.
-    assert_eq!(poll(&mut call(Some("500m"))), Some(200), "its deadline is before its turn");
+    assert_eq!(poll(&mut call(Some("500m"))), Some(200), "its deadline is before its slot");
     let mut waiting = [call(None), call(None)];
     assert!(waiting.iter_mut().all(|call| poll(call).is_none()));
     for _ in 0..5 {

@@ -183,7 +183,7 @@ async fn unserved_requests_use_no_capacity() {
     drop(first);
     assert_eq!(poll(&mut waiting).unwrap().status(), 200);
     let served = (0..12).filter(|_| poll(&mut busy.call("/")).unwrap().status() == 200).count();
-    assert_eq!(served, 7, "of nine, one was used by the first and one by who waited");
+    assert_eq!(served, 7, "of nine, the first request used one and the waiter one");
 }
 
 /// The kill switch takes effect immediately and expires by itself.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 use tollgate::Timestamp;
 use tollgate_tower::attributes::Reader;
-use tollgate_tower::attributes::callers::{CALLERS_BYTES_MAX, Callers, LiveCallers};
+use tollgate_tower::attributes::callers::{ActiveCallers, CALLERS_BYTES_MAX, Callers};
 
 use crate::reload::source::{Eye, Seen, Version, Watch};
 use crate::reload::{Failure, FileReload, Wish};
@@ -44,7 +44,7 @@ pub(crate) struct CallersFile {
     path: PathBuf,
     /// Attributes that the config reads from requests: a caller cannot have them, too.
     mapped: Vec<String>,
-    live: LiveCallers,
+    live: ActiveCallers,
     status: ArcSwap<CallersStatus>,
     watch: Mutex<(Eye, Watch)>,
 }
@@ -64,14 +64,14 @@ impl CallersFile {
         Ok(Arc::new(Self {
             path: path.to_owned(),
             mapped,
-            live: LiveCallers::new(callers),
+            live: ActiveCallers::new(callers),
             status: ArcSwap::from_pointee(status),
             watch: Mutex::new((eye, watch)),
         }))
     }
 
     /// Who is known, now and after every reload.
-    pub(crate) fn live(&self) -> LiveCallers {
+    pub(crate) fn live(&self) -> ActiveCallers {
         self.live.clone()
     }
 

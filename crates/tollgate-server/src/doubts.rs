@@ -150,7 +150,7 @@ fn may_lack(source: &Source) -> bool {
         | Source::Fixed(_)
         | Source::Path(_) => false,
         // What a proxy says, or a token that was verified, is not the client's to leave out; but a request without it is nobody's.
-        Source::Header { set_by: SetBy::Proxy, .. } | Source::Jwt { .. } | Source::Known(_) => false,
+        Source::Header { set_by: SetBy::Proxy, .. } | Source::Jwt { .. } | Source::Extension(_) => false,
         Source::Hashed(inner) | Source::Attribute { source: inner, .. } => may_lack(inner),
         Source::FirstOf(sources) => sources.iter().all(may_lack),
         _ => true,
@@ -160,7 +160,7 @@ fn may_lack(source: &Source) -> bool {
 #[cfg(test)]
 mod tests {
     use tollgate_tower::attributes::Mapped;
-    use tollgate_tower::attributes::callers::{Callers, LiveCallers};
+    use tollgate_tower::attributes::callers::{ActiveCallers, Callers};
 
     use super::*;
 
@@ -172,7 +172,7 @@ mod tests {
     }
 
     fn reading(source: Source, callers: Option<&str>) -> Strangers {
-        let callers = callers.map(|text| LiveCallers::new(Callers::read("c", text.as_bytes()).unwrap()));
+        let callers = callers.map(|text| ActiveCallers::new(Callers::read("c", text.as_bytes()).unwrap()));
         let mapped = vec![Mapped { name: "caller".to_owned(), source }];
         Strangers::of(&Reader { mapped, callers, ..Reader::default() })
     }

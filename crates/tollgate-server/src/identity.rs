@@ -9,7 +9,7 @@ use tollgate::credential::{CREDENTIAL, CredentialAttributes};
 use tollgate::request::VALUE_BYTES_MAX;
 use tollgate::{CheckRequest, CredentialDigest, RequestError, Value};
 use tollgate_tower::attributes::address::Counted;
-use tollgate_tower::attributes::callers::{Caller, LiveCallers};
+use tollgate_tower::attributes::callers::{ActiveCallers, Caller};
 use tollgate_tower::attributes::source::{Secrecy, Source};
 use tollgate_tower::attributes::{BUILT_IN, Mapped, Reader};
 
@@ -31,7 +31,7 @@ pub(crate) struct Identity {
     credentials: CredentialAttributes,
     /// Attributes whose values are digests or plain, by where they were found, and never a plain text.
     mixed: Vec<String>,
-    callers: Option<LiveCallers>,
+    callers: Option<ActiveCallers>,
     choices: Vec<Arc<Choice>>,
     ipv6_prefix: u8,
 }
@@ -332,7 +332,7 @@ mod tests {
         assert_eq!(told("session", "10.0.0.1"), format!("session={}", CredentialDigest::of("10.0.0.1")));
     }
 
-    fn choosing(alternatives: Vec<Source>, callers: Option<LiveCallers>) -> Identity {
+    fn choosing(alternatives: Vec<Source>, callers: Option<ActiveCallers>) -> Identity {
         let source = Source::FirstOf(alternatives);
         let mapped = vec![Mapped { name: "caller".to_owned(), source }];
         Identity::of(&Reader { mapped, callers, ..Reader::default() })
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(chosen(&[("caller", "k1"), ("ip", "192.0.2.1")]), [digest.as_str()], "told itself");
         assert!(chosen(&[("path", "/")]).is_empty());
         let callers = Callers::read("c", b"callers: [{key: k1, tenant: acme}]").unwrap();
-        let callers = Some(LiveCallers::new(callers));
+        let callers = Some(ActiveCallers::new(callers));
         let known = choosing(vec![Source::OfCaller("tenant".to_owned()), Source::Client], callers);
         assert!(
             told(&known, &[("api_key", "k1"), ("ip", "::1")], Word::Trusted)
@@ -386,7 +386,7 @@ mod tests {
     #[test]
     fn callers_have_attributes_and_strangers_none() {
         let callers = Callers::read("c", b"callers: [{key: k1, tenant: acme, plan: pro}]").unwrap();
-        let reader = Reader { callers: Some(LiveCallers::new(callers)), ..Reader::default() };
+        let reader = Reader { callers: Some(ActiveCallers::new(callers)), ..Reader::default() };
         let identity = Identity::of(&reader);
         let known =
             told(&identity, &[("api_key", "k1"), ("plan", "enterprise"), ("ip", "::1")], Word::Trusted);

@@ -3,7 +3,7 @@
 use tollgate::policy::Limit;
 use tollgate::store::Lease;
 use tollgate::{Quota, Rate, Ticks};
-use tollgate_sim::fleet::{Outcome, Scene, Way, run as simulate};
+use tollgate_sim::fleet::{CountingMode, FleetOutcome, FleetScenario, run as simulate};
 
 use crate::cli::{FleetArguments, SimulateCommand};
 use crate::console::Console;
@@ -35,7 +35,7 @@ pub(crate) fn run(command: &SimulateCommand, console: &mut Console) -> u8 {
         ));
         return USAGE;
     }
-    let scene = Scene {
+    let scenario = FleetScenario {
         quota,
         nodes: arguments.nodes,
         keys: arguments.keys,
@@ -48,9 +48,13 @@ pub(crate) fn run(command: &SimulateCommand, console: &mut Console) -> u8 {
         seed: arguments.seed,
     };
     let mut seen = Vec::new();
-    for (way, told) in [(Way::Exact, "exact"), (Way::Leased, "leased"), (Way::Alone, "each for itself")] {
+    for (mode, told) in [
+        (CountingMode::Exact, "exact"),
+        (CountingMode::Leased, "leased"),
+        (CountingMode::Separate, "each for itself"),
+    ] {
         console.problem(format_args!("simulating {requests} requests, {told}"));
-        match simulate(&scene, way) {
+        match simulate(&scenario, mode) {
             Ok(outcome) => seen.push((told, outcome)),
             Err(findings) => {
                 console.problem(findings);
@@ -58,7 +62,7 @@ pub(crate) fn run(command: &SimulateCommand, console: &mut Console) -> u8 {
             }
         }
     }
-    show(&name, &scene, &seen, console);
+    show(&name, &scenario, &seen, console);
     SUCCESS
 }
 
@@ -99,13 +103,13 @@ fn bound(quota: &Quota, time: Ticks) -> u64 {
     quota.capacity().saturating_add(come)
 }
 
-fn show(name: &str, scene: &Scene, seen: &[(&str, Outcome)], console: &mut Console) {
-    let most = bound(&scene.quota, scene.time);
+fn show(name: &str, scenario: &FleetScenario, seen: &[(&str, FleetOutcome)], console: &mut Console) {
+    let most = bound(&scenario.quota, scenario.time);
     console.line(format_args!(
         "{name}: {} servers, {} requests a second, {} s; a key may get {most}",
-        scene.nodes,
-        scene.offered,
-        scene.time.as_micros() / 1_000_000
+        scenario.nodes,
+        scenario.offered,
+        scenario.time.as_micros() / 1_000_000
     ));
     console.line("");
     console.line(format_args!(
@@ -113,7 +117,7 @@ fn show(name: &str, scene: &Scene, seen: &[(&str, Outcome)], console: &mut Conso
         "", "asked", "admitted", "of one key", "above bound", "stranded", "apart", "store calls/s"
     ));
     for (told, one) in seen {
-        let calls = if *told == "each for itself" { 0 } else { a_second(one.calls, scene.time) };
+        let calls = if *told == "each for itself" { 0 } else { a_second(one.calls, scenario.time) };
         console.line(format_args!(
             "{told:<16} {:>10} {:>10} {:>12} {:>12} {:>10} {:>10} {calls:>14}",
             one.asked,
@@ -121,7 +125,7 @@ fn show(name: &str, scene: &Scene, seen: &[(&str, Outcome)], console: &mut Conso
             one.most,
             one.most.saturating_sub(most),
             one.stranded,
-            one.apart
+            one.local
         ));
     }
     console.line("");
@@ -139,7 +143,7 @@ fn show(name: &str, scene: &Scene, seen: &[(&str, Outcome)], console: &mut Conso
         console.line(format_args!("       {} {admitted}", bar(*admitted, widest)));
     }
     console.line("");
-    paper(scene, leased).into_iter().for_each(|line| console.line(line));
+    paper(scenario, leased).into_iter().for_each(|line| console.line(line));
 }
 
 fn a_second(count: u64, time: Ticks) -> u64 {
@@ -152,15 +156,15 @@ fn bar(count: u64, widest: u64) -> String {
 }
 
 /// The same limit with a hundred servers and a million requests a second, by what was seen here; and what would not hold first.
-fn paper(scene: &Scene, leased: &Outcome) -> Vec<String> {
+fn paper(scenario: &FleetScenario, leased: &FleetOutcome) -> Vec<String> {
     let (nodes, offered) = PAPER;
-    let capacity = scene.quota.capacity();
+    let capacity = scenario.quota.capacity();
     let share = capacity / (2 * nodes);
     // A server renews a key once in the life of a lease, or whenever its part is spent.
-    let spent = bound(&scene.quota, Ticks::from_secs(1)).saturating_sub(capacity) / share.max(1);
-    let renewed = nodes * 1_000_000 / scene.lease.1.as_micros().max(1);
+    let spent = bound(&scenario.quota, Ticks::from_secs(1)).saturating_sub(capacity) / share.max(1);
+    let renewed = nodes * 1_000_000 / scenario.lease.1.as_micros().max(1);
     // And where more is asked for than there is, some forty times a second for what is due to it.
-    let given = bound(&scene.quota, Ticks::from_secs(1)).saturating_sub(capacity);
+    let given = bound(&scenario.quota, Ticks::from_secs(1)).saturating_sub(capacity);
     let scarce = if offered > given { nodes * 40 } else { 0 };
     let calls = if share < 2 { offered } else { spent.max(renewed).max(scarce).min(offered) };
     let breaks = match (share < 2, calls > STORE_REQUESTS) {
@@ -179,7 +183,7 @@ fn paper(scene: &Scene, leased: &Outcome) -> Vec<String> {
     vec![
         format!(
             "on paper, with {nodes} servers and {offered} requests a second: about {calls} draws a second for a key that is asked about by all (here {})",
-            a_second(leased.calls, scene.time)
+            a_second(leased.calls, scenario.time)
         ),
         format!("what would not hold first is {breaks}"),
     ]

@@ -1,4 +1,4 @@
-//! A thousand million requests of a greedy caller at awkward rates, each at the exact tick that the rate says:
+//! Checks a thousand million requests of a greedy caller at awkward rates, each at the exact tick of the rate:
 //! `cargo run --release -p tollgate-sim --example drift [requests]`.
 
 use std::error::Error;
@@ -10,7 +10,7 @@ use tollgate::{Quota, Rate, Timestamp};
 use tollgate_sim::drift::{self, Pace};
 use tollgate_sim::limiter::Limiter;
 
-/// Early enough that a thousand million requests at the slowest rate end before the last instant there is.
+/// Early enough that a thousand million requests at the slowest rate end before the last representable instant.
 const START: Timestamp = Timestamp::from_unix_seconds(1);
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         {
             let pace = Pace {
                 gain: reservoir.pace().gain().get(),
-                price: reservoir.pace().price().get(),
+                period: reservoir.pace().price().get(),
                 burst: reservoir.units(),
             };
             let name = quota.algorithm();

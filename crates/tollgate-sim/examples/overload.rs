@@ -3,18 +3,18 @@
 use std::error::Error;
 use std::io::Write;
 
-use tollgate_sim::overload::contrast::Way;
+use tollgate_sim::overload::limiters::LimiterKind;
 use tollgate_sim::overload::table;
 
-/// What the page's numbers follow from.
+/// The seed of every number on the page.
 const SEED: u64 = 1;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let text = include_str!("overload.md")
         .replace("{scenarios}", table::table(SEED).trim_end())
         .replace("{priorities}", table::priorities(SEED).trim_end())
-        .replace("{picture}", table::picture(SEED, Way::Ours).trim_end())
-        .replace("{contrast}", table::picture(SEED, Way::Open).trim_end());
+        .replace("{chart}", table::chart(SEED, LimiterKind::Tollgate).trim_end())
+        .replace("{unlimited_chart}", table::chart(SEED, LimiterKind::Unlimited).trim_end());
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(())
 }

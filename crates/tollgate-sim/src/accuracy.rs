@@ -1,5 +1,5 @@
-//! The accuracy report: how each algorithm's decisions differ from the exact log on seeded traffic, and what a caller gets
-//! in the worst window. Writes markdown; all numbers are counted, none is estimated.
+//! The accuracy report in Markdown: how the decisions of each algorithm differ from the exact log on seeded traffic, and
+//! what a caller gets in the worst window. Every number is counted, none is estimated.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -14,32 +14,32 @@ use crate::workload::{Hit, Shape, trace};
 
 /// The window of every limit in the report.
 const PERIOD: Ticks = Ticks::from_secs(60);
-/// A whole minute and a whole day since the epoch.
+/// A midnight, so that windows of a minute and of a day begin here.
 const START: Timestamp = Timestamp::from_unix_seconds(19_700 * 86_400);
 /// Every workload lasts a day.
 const LENGTH: Ticks = Ticks::from_secs(86_400);
 /// Limits a minute that the report compares.
 const LIMITS: [u64; 3] = [10, 100, 1_000];
-/// One seed for each trace, so that the report is the same wherever it is made.
+/// The seed of every trace, so that the report is the same on every machine.
 const SEED: u64 = 2_024;
 
-/// What became of a trace under one quota.
+/// The decisions on a trace under one quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Whether each request was admitted.
     pub admitted: Vec<bool>,
-    /// How many were.
+    /// Units admitted.
     pub total: u64,
-    /// The most in any window.
+    /// The most units admitted in any window.
     pub worst: u64,
-    /// How many decisions an exact count of what this very run had admitted would have made otherwise.
+    /// Decisions that differ from those of an exact count of this run's own admissions.
     pub wrong: u64,
 }
 
-/// The exact reference.
+/// The exact reference: a sliding log.
 ///
 /// # Errors
-/// When the limit is too large for a log.
+/// The limit is too large for a log.
 pub fn reference(limit: u64) -> Result<Quota, QuotaError> {
     SlidingLog::new(Rate::per_ticks(limit, PERIOD)).map(Quota::SlidingLog)
 }
@@ -47,7 +47,7 @@ pub fn reference(limit: u64) -> Result<Quota, QuotaError> {
 /// The algorithms of the report with their names.
 ///
 /// # Errors
-/// When a limit cannot be counted by one of them.
+/// One of the algorithms does not support the limit.
 pub fn algorithms(limit: u64) -> Result<Vec<(&'static str, Quota)>, QuotaError> {
     let rate = Rate::per_ticks(limit, PERIOD);
     let fixed = |align| FixedWindow::new(rate, align).map(Quota::FixedWindow);
@@ -89,7 +89,7 @@ pub fn run(quota: &Quota, limit: u64, hits: &[Hit]) -> Run {
     result
 }
 
-/// The workloads of the report, for a limit, with what they are.
+/// The workloads of the report for a limit, with their titles.
 fn workloads(limit: u64) -> [(&'static str, Shape); 6] {
     [
         ("Poisson, half the limit", Shape::Poisson { rate: limit / 2 }),
@@ -107,10 +107,10 @@ fn workloads(limit: u64) -> [(&'static str, Shape); 6] {
     ]
 }
 
-/// The tables: one for each workload, a row for each limit and algorithm.
+/// The tables: one for each workload, with a row for each limit and algorithm.
 ///
 /// # Errors
-/// When a limit cannot be counted.
+/// An algorithm does not support a limit of the report.
 pub fn tables() -> Result<String, QuotaError> {
     let mut text = String::new();
     for (workload, (title, _)) in workloads(LIMITS[0]).into_iter().enumerate() {
@@ -128,7 +128,7 @@ pub fn tables() -> Result<String, QuotaError> {
     Ok(text)
 }
 
-/// For one limit and trace, a row for each algorithm.
+/// Writes a row for each algorithm, for one limit and trace.
 fn rows(text: &mut String, limit: u64, hits: &[Hit]) -> Result<(), QuotaError> {
     let exact = run(&reference(limit)?, limit, hits);
     let decisions = hits.len() as u64;
@@ -148,7 +148,7 @@ fn rows(text: &mut String, limit: u64, hits: &[Hit]) -> Result<(), QuotaError> {
     Ok(())
 }
 
-/// The incident's limit, a minute.
+/// The incident's limit a minute.
 pub const INCIDENT_LIMIT: u64 = 5_000;
 /// Requests on each side of the incident's boundary.
 pub const INCIDENT_BURST: u64 = 4_000;
@@ -165,7 +165,7 @@ pub fn incident_trace() -> Vec<Hit> {
 /// The incident's table.
 ///
 /// # Errors
-/// When its limit cannot be counted.
+/// An algorithm does not support the limit.
 pub fn incident_table() -> Result<String, QuotaError> {
     let hits = incident_trace();
     let mut text =
@@ -178,11 +178,11 @@ pub fn incident_table() -> Result<String, QuotaError> {
     Ok(text)
 }
 
-/// A ratio in decimals, rounded to the nearest.
-fn decimal(numerator: u64, denominator: u64, places: u32) -> String {
-    let scale = 10u64.pow(places);
+/// Formats a ratio with a number of digits after the point, rounded to the nearest.
+fn decimal(numerator: u64, denominator: u64, digits: u32) -> String {
+    let scale = 10u64.pow(digits);
     let denominator = denominator.max(1);
     let scaled = (numerator * scale + denominator / 2) / denominator;
-    let width = places as usize;
+    let width = digits as usize;
     format!("{}.{:0width$}", scaled / scale, scaled % scale)
 }

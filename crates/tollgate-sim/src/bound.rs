@@ -1,11 +1,11 @@
-//! What a caller got in the worst interval of a trace, whatever the algorithm says of itself.
+//! What a caller got in the worst interval of a trace, measured without the algorithm.
 
 use tollgate::{Ticks, Timestamp};
 
-/// Units that were admitted, with their instants in order of time.
+/// Admitted units with their instants, in order of time.
 pub type Admitted = [(Timestamp, u64)];
 
-/// The most units in any `period`, open at its start: `(t - period, t]`.
+/// The most units in any interval `(t - period, t]`.
 #[must_use]
 pub fn worst_in_window(admitted: &Admitted, period: Ticks) -> u64 {
     let (mut from, mut inside, mut worst) = (0, 0, 0);
@@ -22,8 +22,9 @@ pub fn worst_in_window(admitted: &Admitted, period: Ticks) -> u64 {
     worst
 }
 
-/// The most by which any interval exceeds `units / period × t`, in units × ticks: what a bucket must have held, times the
-/// period. Every interval is examined: the worst that ends with a request starts where the balance before it was lowest.
+/// The most by which any interval of length `t` exceeds `units / period × t`, in units × ticks. That is the burst that a
+/// bucket must have held, times the period. It covers every interval: of those that end with a given request, the worst
+/// starts where the balance was lowest before.
 #[must_use]
 pub fn worst_excess(admitted: &Admitted, units: u64, period: Ticks) -> i128 {
     let (units, period) = (i128::from(units), i128::from(period.as_micros()));
@@ -37,7 +38,7 @@ pub fn worst_excess(admitted: &Admitted, units: u64, period: Ticks) -> i128 {
     worst
 }
 
-/// The most units in flight at once, each for `ttl` from its instant on.
+/// The most units in flight at the same time, each for `ttl` from its instant on.
 #[must_use]
 pub fn worst_in_flight(admitted: &Admitted, ttl: Ticks) -> u64 {
     worst_in_window(admitted, ttl)
@@ -52,7 +53,6 @@ mod tests {
         seconds.iter().map(at).collect()
     }
 
-    /// The measures find what is plain to see.
     #[test]
     fn worst_intervals_are_found() {
         let trace = hits(&[(0, 3), (50, 4), (60, 2), (61, 1), (200, 5)]);

@@ -1,7 +1,9 @@
-//! A fleet in virtual time: nodes that share one counter of each key, asked unevenly, and lost. What they admit together, how often they
-//! ask the store, and what is stranded: exact, leased, and as if each counted for itself.
+//! A fleet in virtual time: nodes that share one counter per key, get uneven load, and are killed or cut off.
+//!
+//! It measures what the nodes admit together, how often they call the store and how many units are stranded, in three
+//! modes: exact, leased, and with a separate counter on each node.
 
-mod flow;
+mod demand;
 
 use std::future::Future;
 use std::pin::pin;
@@ -16,80 +18,80 @@ use tollgate::{CheckRequest, Engine, MemoryStore, Quota, Secret, Source, Ticks, 
 
 use crate::random::Random;
 
-pub use flow::{Flow, Flowed, flow};
+pub use demand::{Demand, DemandOutcome, run_demand};
 
 /// Bytes of each counter's memory, enough for every key of a simulation.
 const BYTES: u64 = 16 << 20;
-/// When it begins.
+/// The start of every simulation.
 const START: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
-/// How often a node tends its leases.
-const TEND_EVERY: Ticks = Ticks::from_millis(5);
+/// How often a node maintains its leases.
+const MAINTAIN_EVERY: Ticks = Ticks::from_millis(5);
 
-/// What is simulated.
+/// A fleet, its load and its failures.
 #[derive(Clone, Debug)]
-pub struct Scene {
+pub struct FleetScenario {
     /// The limit of each key.
     pub quota: Quota,
-    /// Nodes of the fleet.
+    /// Number of nodes.
     pub nodes: u32,
-    /// Keys, of which the first is asked about as often as all others together.
+    /// Number of keys. Half of the requests name the first key.
     pub keys: u32,
-    /// Requests a second, of the whole fleet.
+    /// Requests a second to the whole fleet.
     pub offered: u64,
-    /// How long it goes on.
+    /// Length of the simulation.
     pub time: Ticks,
     /// The share of a limit that a node may hold, in millionths, and for how long.
     pub lease: (u32, Ticks),
-    /// The share of the load, in per cent, that goes to one node; which one it is changes halfway.
+    /// The share of the load, in per cent, that goes to one node. Halfway through, another node takes it over.
     pub skew: u32,
-    /// Nodes that are killed and start anew, at even intervals.
+    /// Number of nodes that are killed and restarted, at even intervals.
     pub losses: u32,
-    /// Whether nodes are cut off from the store for a while, one after the other.
+    /// Whether nodes lose the store for a while, one after the other.
     pub cuts: bool,
-    /// What chance follows.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
-/// How a fleet counts.
+/// Where a fleet counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// Each request asks the store.
+pub enum CountingMode {
+    /// In the store, with one call for each request.
     Exact,
-    /// Units are drawn ahead of time.
+    /// In the store, with leases that nodes acquire ahead of their requests.
     Leased,
-    /// Each node counts for itself, with the whole limit.
-    Alone,
+    /// On each node separately, with the whole limit.
+    Separate,
 }
 
-/// What came of it.
+/// What a fleet admitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct FleetOutcome {
     /// Requests.
     pub asked: u64,
-    /// Requests that passed, by the counters of the store.
+    /// Requests admitted by the counters of the store.
     pub admitted: u64,
-    /// Requests that passed while the store was out of reach, by a node's own share.
-    pub apart: u64,
-    /// The most that any key was admitted by the store's counters.
+    /// Requests admitted by a node's own share while the store was unreachable.
+    pub local: u64,
+    /// Requests of the busiest key admitted by the counters of the store.
     pub most: u64,
     /// Calls to the store.
     pub calls: u64,
-    /// Units that killed nodes held, and such as could not go back.
+    /// Units held by killed nodes, and units that a node could not return.
     pub stranded: u64,
-    /// Requests that passed, of each node.
+    /// Requests that each node admitted.
     pub by_node: Vec<u64>,
-    /// The requests of each node.
+    /// Requests sent to each node.
     pub asked_by_node: Vec<u64>,
 }
 
-/// The way of one node to the store.
-struct Link {
+/// The store as one node reaches it: calls are counted, and fail while the node is cut off.
+struct NodeStore {
     store: MemoryLender,
     is_cut: Arc<AtomicBool>,
     calls: Arc<AtomicU64>,
 }
 
-impl Link {
+impl NodeStore {
     fn call(&self) -> Result<&MemoryLender, StoreFailure> {
         if self.is_cut.load(Ordering::Relaxed) {
             return Err(StoreFailure::Unreachable);
@@ -99,7 +101,7 @@ impl Link {
     }
 }
 
-impl Store for Link {
+impl Store for NodeStore {
     async fn charge(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
         self.call()?.charge(charges, now).await
     }
@@ -125,7 +127,7 @@ impl Store for Link {
     }
 }
 
-impl Lender for Link {
+impl Lender for NodeStore {
     type Receipt = <MemoryLender as Lender>::Receipt;
 
     async fn lend(
@@ -161,10 +163,10 @@ impl Lender for Link {
     }
 }
 
-type Node = Engine<LeasedStore<Link>>;
+type Node = Engine<LeasedStore<NodeStore>>;
 
-/// Polls what never waits.
-fn at_once<F: Future>(future: F) -> Option<F::Output> {
+/// Polls a future once. Futures of a store in memory never wait.
+fn poll_ready<F: Future>(future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => Some(output),
@@ -173,84 +175,88 @@ fn at_once<F: Future>(future: F) -> Option<F::Output> {
 }
 
 struct Fleet<'s> {
-    scene: &'s Scene,
-    way: Way,
+    scenario: &'s FleetScenario,
+    mode: CountingMode,
     store: MemoryLender,
     calls: Arc<AtomicU64>,
     nodes: Vec<(Node, Arc<AtomicBool>)>,
 }
 
 impl<'s> Fleet<'s> {
-    fn new(scene: &'s Scene, way: Way) -> Result<Self, Findings> {
-        let store = MemoryLender::new(MemoryStore::new(BYTES, START), scene.nodes);
-        let mut fleet = Self { scene, way, store, calls: Arc::default(), nodes: Vec::new() };
-        fleet.nodes = (0..scene.nodes).map(|_| fleet.node()).collect::<Result<_, _>>()?;
+    fn new(scenario: &'s FleetScenario, mode: CountingMode) -> Result<Self, Findings> {
+        let store = MemoryLender::new(MemoryStore::new(BYTES, START), scenario.nodes);
+        let mut fleet = Self { scenario, mode, store, calls: Arc::default(), nodes: Vec::new() };
+        fleet.nodes = (0..scenario.nodes).map(|_| fleet.node()).collect::<Result<_, _>>()?;
         Ok(fleet)
     }
 
     fn node(&self) -> Result<(Node, Arc<AtomicBool>), Findings> {
-        let consistency = if self.way == Way::Leased { Consistency::Leased } else { Consistency::Exact };
-        let (share, ttl) = self.scene.lease;
-        let limit = Limit::new("limit", self.scene.quota.clone()).by(["key"]).consistency(consistency);
+        let consistency =
+            if self.mode == CountingMode::Leased { Consistency::Leased } else { Consistency::Exact };
+        let (share, ttl) = self.scenario.lease;
+        let limit = Limit::new("limit", self.scenario.quota.clone()).by(["key"]).consistency(consistency);
         let policy = Policy::new(vec![limit.cost(Cost::Asked).lease(share, ttl)])?;
-        let store = match self.way {
-            Way::Alone => MemoryLender::new(MemoryStore::new(BYTES, START), self.scene.nodes),
+        let store = match self.mode {
+            CountingMode::Separate => MemoryLender::new(MemoryStore::new(BYTES, START), self.scenario.nodes),
             _ => self.store.clone(),
         };
         let is_cut = Arc::new(AtomicBool::new(false));
-        let link = Link { store, is_cut: Arc::clone(&is_cut), calls: Arc::clone(&self.calls) };
-        let keys = usize::try_from(self.scene.keys).unwrap_or(usize::MAX);
-        let engine =
-            Engine::with_store(policy, LeasedStore::new(link, keys), Secret::repeatable(self.scene.seed));
+        let node_store = NodeStore { store, is_cut: Arc::clone(&is_cut), calls: Arc::clone(&self.calls) };
+        let keys = usize::try_from(self.scenario.keys).unwrap_or(usize::MAX);
+        let engine = Engine::with_store(
+            policy,
+            LeasedStore::new(node_store, keys),
+            Secret::repeatable(self.scenario.seed),
+        );
         Ok((engine, is_cut))
     }
 }
 
-/// Runs a scene.
+/// Runs a scenario in one mode.
 ///
 /// # Errors
 /// The limit cannot be leased.
-pub fn run(scene: &Scene, way: Way) -> Result<Outcome, Findings> {
-    let mut random = Random::new(scene.seed);
-    let mut fleet = Fleet::new(scene, way)?;
+pub fn run(scenario: &FleetScenario, mode: CountingMode) -> Result<FleetOutcome, Findings> {
+    let mut random = Random::new(scenario.seed);
+    let mut fleet = Fleet::new(scenario, mode)?;
     let count = fleet.nodes.len().max(1);
     let mut outcome =
-        Outcome { by_node: vec![0; count], asked_by_node: vec![0; count], ..Outcome::default() };
-    let names: Vec<String> = (0..scene.keys.max(1)).map(|key| format!("key {key}")).collect();
+        FleetOutcome { by_node: vec![0; count], asked_by_node: vec![0; count], ..FleetOutcome::default() };
+    let names: Vec<String> = (0..scenario.keys.max(1)).map(|key| format!("key {key}")).collect();
     let mut admitted = vec![0u64; names.len()];
-    let gap = (1_000_000 / scene.offered.max(1)).max(1);
-    let (end, halfway) = (START + scene.time, START + Ticks::from_micros(scene.time.as_micros() / 2));
-    let (mut now, mut tended, mut lost) = (START, START, 0u32);
+    let gap = (1_000_000 / scenario.offered.max(1)).max(1);
+    let (end, halfway) = (START + scenario.time, START + Ticks::from_micros(scenario.time.as_micros() / 2));
+    let (mut now, mut maintained, mut lost) = (START, START, 0u32);
     loop {
         now = now + Ticks::from_micros(random.exponential(gap).max(1));
         if now >= end {
             break;
         }
-        // Nodes are lost at even intervals, and what they held with them.
-        let due = u128::from(now.since(START).as_micros()) * u128::from(scene.losses + 1)
-            / u128::from(scene.time.as_micros().max(1));
+        // A killed node loses the units that it holds.
+        let due = u128::from(now.since(START).as_micros()) * u128::from(scenario.losses + 1)
+            / u128::from(scenario.time.as_micros().max(1));
         if due > u128::from(lost) {
-            let place = usize::try_from(random.below(count as u64)).unwrap_or(0);
-            outcome.stranded += fleet.nodes[place].0.store().report().held;
-            fleet.nodes[place] = fleet.node()?;
+            let node = usize::try_from(random.below(count as u64)).unwrap_or(0);
+            outcome.stranded += fleet.nodes[node].0.store().report().held;
+            fleet.nodes[node] = fleet.node()?;
             lost += 1;
         }
-        if scene.cuts {
-            // Each second another one is out of reach for a part of it.
+        if scenario.cuts {
+            // In the last 400 ms of each second, one node is cut off, each second another one.
             let second = now.since(START).as_micros() / 1_000_000;
             let is_late = now.since(START).as_micros() % 1_000_000 > 600_000;
-            for (place, (_, is_cut)) in fleet.nodes.iter().enumerate() {
-                is_cut.store(is_late && second % count as u64 == place as u64, Ordering::Relaxed);
+            for (node, (_, is_cut)) in fleet.nodes.iter().enumerate() {
+                is_cut.store(is_late && second % count as u64 == node as u64, Ordering::Relaxed);
             }
         }
-        if now.since(tended) >= TEND_EVERY {
+        if now.since(maintained) >= MAINTAIN_EVERY {
             for (node, _) in &fleet.nodes {
-                let _ = at_once(node.store().maintain(now));
+                let _ = poll_ready(node.store().maintain(now));
             }
-            tended = now;
+            maintained = now;
         }
         let favourite = usize::from(now >= halfway) % count;
-        let place = if random.below(100) < u64::from(scene.skew) {
+        let node = if random.below(100) < u64::from(scenario.skew) {
             favourite
         } else {
             usize::try_from(random.below(count as u64)).unwrap_or(0)
@@ -259,19 +265,19 @@ pub fn run(scene: &Scene, way: Way) -> Result<Outcome, Findings> {
         let key = usize::try_from(key).unwrap_or(0);
         let Ok(request) = CheckRequest::new().with("key", names[key].as_str()) else { continue };
         outcome.asked += 1;
-        outcome.asked_by_node[place] += 1;
-        let Some(decision) = at_once(fleet.nodes[place].0.check(&request, now)) else { continue };
+        outcome.asked_by_node[node] += 1;
+        let Some(decision) = poll_ready(fleet.nodes[node].0.check(&request, now)) else { continue };
         if !decision.is_allowed() {
             continue;
         }
-        outcome.by_node[place] += 1;
+        outcome.by_node[node] += 1;
         let is_counted =
             decision.limits().all(|status| matches!(status.source, Source::Exact | Source::Lease));
         if is_counted {
             outcome.admitted += 1;
             admitted[key] += 1;
         } else {
-            outcome.apart += 1;
+            outcome.local += 1;
         }
     }
     outcome.most = admitted.into_iter().max().unwrap_or(0);

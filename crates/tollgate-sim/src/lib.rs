@@ -1,6 +1,8 @@
-//! Tollgate's laboratory: one key in virtual time, seeded workloads to charge it with, and two judges of what it admits.
-//! The [`oracle`] says what each algorithm's definition demands, to the tick; [`bound`] measures what a caller got in the
-//! worst interval. It knows neither sockets nor the real clock, and shares no arithmetic with what it judges.
+//! Simulations of Tollgate in virtual time: seeded workloads, and two independent checks of what a limiter admits.
+//!
+//! The [`oracle`] computes what the definition of each algorithm demands, to the tick. [`bound`] measures what a caller
+//! got in the worst interval. The crate uses neither sockets nor the real clock, and the checks share no arithmetic with
+//! the algorithms.
 
 pub mod random;
 pub mod workload;

@@ -1,4 +1,4 @@
-//! One key of one limit in virtual time: an algorithm with its state, charged step by step.
+//! One key of one limit in virtual time: an algorithm and its state.
 
 use tollgate::algorithm::Charged;
 use tollgate::algorithm::concurrency::{self, Concurrency, PermitId};
@@ -10,7 +10,7 @@ use tollgate::algorithm::sliding_window::{self, SlidingWindow};
 use tollgate::algorithm::token_bucket::{self, TokenBucket};
 use tollgate::{Outcome, Quota, Timestamp};
 
-/// A key's algorithm and state. Equal limiters answer alike for ever.
+/// The algorithm and the state of a key. Equal limiters give equal answers from then on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Limiter {
     /// A token bucket.
@@ -25,12 +25,12 @@ pub enum Limiter {
     SlidingLog(SlidingLog, sliding_log::State),
     /// A leaky bucket.
     LeakyBucket(LeakyBucket, leaky_bucket::State),
-    /// Permits, named 0, 1, 2 and so on in the order of the charges.
+    /// Permits, numbered from 0 in the order of the charges.
     Concurrency(Concurrency, concurrency::State, PermitId),
 }
 
 impl Limiter {
-    /// A key never seen.
+    /// A new key.
     #[must_use]
     pub fn new(quota: Quota) -> Self {
         match quota {
@@ -46,19 +46,19 @@ impl Limiter {
         }
     }
 
-    /// Charges the key; for permits, under the next name.
+    /// Charges the key. A permit gets the next number.
     pub fn charge(&mut self, now: Timestamp, cost: u64) -> Outcome {
         match self {
-            Limiter::TokenBucket(quota, state) => keep(state, |s| token_bucket::charge(quota, s, now, cost)),
-            Limiter::Gcra(quota, state) => keep(state, |s| gcra::charge(quota.reservoir(), s, now, cost)),
-            Limiter::FixedWindow(quota, state) => keep(state, |s| fixed_window::charge(quota, s, now, cost)),
+            Limiter::TokenBucket(quota, state) => apply(state, |s| token_bucket::charge(quota, s, now, cost)),
+            Limiter::Gcra(quota, state) => apply(state, |s| gcra::charge(quota.reservoir(), s, now, cost)),
+            Limiter::FixedWindow(quota, state) => apply(state, |s| fixed_window::charge(quota, s, now, cost)),
             Limiter::SlidingWindow(quota, state) => {
-                keep(state, |s| sliding_window::charge(quota, s, now, cost))
+                apply(state, |s| sliding_window::charge(quota, s, now, cost))
             }
-            Limiter::SlidingLog(quota, state) => keep(state, |s| sliding_log::charge(quota, s, now, cost)),
-            Limiter::LeakyBucket(quota, state) => keep(state, |s| leaky_bucket::charge(quota, s, now, cost)),
+            Limiter::SlidingLog(quota, state) => apply(state, |s| sliding_log::charge(quota, s, now, cost)),
+            Limiter::LeakyBucket(quota, state) => apply(state, |s| leaky_bucket::charge(quota, s, now, cost)),
             Limiter::Concurrency(quota, state, next) => {
-                let outcome = keep(state, |s| concurrency::charge(quota, s, now, cost, *next));
+                let outcome = apply(state, |s| concurrency::charge(quota, s, now, cost, *next));
                 if outcome.is_allowed() && cost > 0 {
                     next.0 += 1;
                 }
@@ -67,8 +67,8 @@ impl Limiter {
         }
     }
 
-    /// Gives back units of one charge that was admitted, counted from the first: permits go by that name, all else by when it
-    /// was charged.
+    /// Refunds units of one admitted charge. `admission` is its number, counted from 0, which identifies a permit; the other
+    /// algorithms use the instant in `charged`.
     pub fn refund(&mut self, now: Timestamp, units: u64, charged: Charged, admission: usize) {
         match self {
             Limiter::TokenBucket(quota, state) => {
@@ -96,7 +96,7 @@ impl Limiter {
         }
     }
 
-    /// From when on the key is as if never seen.
+    /// The instant from which on the key equals a new one.
     #[must_use]
     pub fn idle_at(&self) -> Timestamp {
         match self {
@@ -110,8 +110,8 @@ impl Limiter {
     }
 }
 
-/// Moves a state through a charge.
-fn keep<S: Default>(state: &mut S, charge: impl FnOnce(S) -> (S, Outcome)) -> Outcome {
+/// Applies a charge to a state in place.
+fn apply<S: Default>(state: &mut S, charge: impl FnOnce(S) -> (S, Outcome)) -> Outcome {
     let (next, outcome) = charge(std::mem::take(state));
     *state = next;
     outcome

@@ -1,6 +1,7 @@
-//! The exact oracle: what each algorithm's definition demands. It remembers every admitted unit, counts with 128-bit
-//! integers, and finds instants by asking the definition again and again, where the algorithms compute them at once.
-//! Slow on purpose: it shares no arithmetic with what it judges.
+//! The exact oracle: the outcome that the definition of each algorithm demands.
+//!
+//! It remembers every admitted unit and counts with 128-bit integers. It finds instants by a search with the definition,
+//! where the algorithms compute them directly. It is slow because it shares no arithmetic with the algorithms.
 
 pub mod bucket;
 pub mod concurrency;
@@ -17,40 +18,40 @@ pub use fixed_window::{CivilUnit, WindowCount, Windows};
 pub use sliding_log::Log;
 pub use sliding_window::{Oldest, SubWindows};
 
-/// An instant or a number of units, signed and wide enough that nothing here overflows.
+/// An instant or a number of units. It is signed, and wide enough that no computation of the oracle overflows.
 pub type Wide = i128;
 
-/// A definition. Instants are ticks since the Unix epoch.
+/// The definition of an algorithm. Instants are ticks since the Unix epoch.
 pub trait Oracle {
-    /// The most that can be admitted at once.
+    /// The most units that can be admitted at one instant.
     fn limit(&self) -> Wide;
 
-    /// How many units could be admitted at an instant, given what has been. Never more than the limit; the definition may
-    /// go below zero. It never falls while time passes.
+    /// How many units can be admitted at an instant after the admissions so far. It is at most the limit, may be negative,
+    /// and never falls while time passes.
     fn free(&self, at: Wide) -> Wide;
 
-    /// Whether at an instant nothing that was admitted matters any more.
+    /// Whether no admission affects decisions from this instant on.
     fn is_fresh(&self, at: Wide) -> bool;
 
-    /// Draws back what lies further ahead of the clock than the definition believes.
-    fn forgive(&mut self, now: Wide);
+    /// Moves admissions back that lie further ahead of the clock than the definition accepts.
+    fn clamp_future(&mut self, now: Wide);
 
-    /// Remembers an admission.
+    /// Records an admission.
     fn admit(&mut self, now: Wide, units: Wide);
 
-    /// Takes back units of one admission, counted from the first: from then on everything is counted as if they had never been
-    /// admitted. That is the whole rule of refunds, whatever an algorithm remembers.
-    fn take_back(&mut self, admission: usize, units: Wide);
+    /// Refunds units of one admission, which is numbered from 0. From then on the definition counts as if they had never
+    /// been admitted. This is the whole rule of refunds, even where an algorithm remembers less.
+    fn refund(&mut self, admission: usize, units: Wide);
 
-    /// How long an admitted request must wait. Only shaping knows of it.
+    /// How long an admitted request must wait. Only the leaky bucket makes requests wait.
     fn wait(&self, _now: Wide) -> Wide {
         0
     }
 
-    /// Answers a charge as the definition demands, and remembers what it admits.
+    /// Computes the outcome of a charge, and records what it admits.
     fn charge(&mut self, now: Timestamp, cost: u64) -> Outcome {
         let (at, cost) = (Wide::from(now.unix_micros()), Wide::from(cost));
-        self.forgive(at);
+        self.clamp_future(at);
         let verdict = if cost > self.limit() {
             Verdict::Never
         } else if cost == 0 {
@@ -78,7 +79,7 @@ pub trait Oracle {
     }
 }
 
-/// The first instant from `from` on at which something holds that, once true, stays true.
+/// The first instant from `from` on at which a condition holds. A condition that holds must not cease to hold.
 fn first_instant(from: Wide, holds: impl Fn(Wide) -> bool) -> Wide {
     if holds(from) {
         return from;

@@ -1,13 +1,14 @@
-//! A server in virtual time that can be overloaded: so many workers, a queue inside that nobody sees, service times of several kinds, callers
-//! that give up, retry or go away. In front of it stands a limit: Tollgate's, or one of the published ones that it is held against. What
-//! they let through, and how long that took, is told for each second.
+//! An overloaded server in virtual time, behind a concurrency limiter.
+//!
+//! The server has a number of workers and a hidden queue. Its callers give up, retry or cancel. The limiter is
+//! Tollgate's, or a published one for comparison. The outcome lists throughput and latency second by second.
 
-pub mod contrast;
-pub mod table;
-pub mod scene;
+pub mod scenario;
 mod server;
-mod play;
-mod crowd;
+pub mod limiters;
+mod simulation;
+mod priorities;
+pub mod table;
 
-pub use crowd::{Crowd, CrowdOutcome, CrowdSecond, crowd};
-pub use play::{Outcome, Second, play, play_with};
+pub use priorities::{PriorityOutcome, PrioritySecond, Queueing, simulate_priorities};
+pub use simulation::{OverloadOutcome, OverloadSecond, simulate, simulate_with};

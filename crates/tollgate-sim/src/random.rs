@@ -1,17 +1,17 @@
-//! A seeded generator of random integers: SplitMix64, whole in a few lines, so that a seed means the same trace for ever.
+//! A seeded generator of random integers: SplitMix64. It is part of this crate so that a seed always gives the same trace.
 
 /// A stream of random numbers that its seed determines.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The stream of a seed.
+    /// Starts the stream of a seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Any 64 bits.
+    /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -19,13 +19,13 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`; zero when there is none.
+    /// A number below `bound`, or 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         high_product(self.bits(), bound)
     }
 
-    /// An exponentially distributed number with this mean: the gaps of a Poisson process. Von Neumann's method, which only
-    /// compares uniform numbers: a falling run that starts at `x` has odd length with probability e^-x.
+    /// An exponentially distributed number with this mean: a gap of a Poisson process. It uses von Neumann's method, which
+    /// only compares uniform numbers: a falling run that starts at `x` has odd length with probability e^-x.
     pub fn exponential(&mut self, mean: u64) -> u64 {
         let mut whole = 0u64;
         loop {
@@ -56,9 +56,9 @@ fn high_product(fraction: u64, whole: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Exponential gaps have their mean, and are shorter than it as often as e^-1 says.
+    /// 1 - e^-1 of the gaps, 63.2 %, are shorter than the mean.
     #[test]
-    fn exponential_gaps_have_their_mean_and_their_shape() {
+    fn exponential_gaps_have_the_right_mean_and_shape() {
         let mut random = Random::new(1);
         let gaps: Vec<u64> = (0..100_000).map(|_| random.exponential(1_000)).collect();
         let mean = gaps.iter().sum::<u64>() / 100_000;

@@ -1,4 +1,4 @@
-//! Seeded workloads: traces of requests as traffic brings them. The same seed is the same trace, on every machine.
+//! Seeded workloads: traces of requests. A seed gives the same trace on every machine.
 
 use tollgate::{Ticks, Timestamp};
 
@@ -7,23 +7,23 @@ use crate::random::Random;
 /// One request of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hit {
-    /// When it comes.
+    /// Its instant.
     pub at: Timestamp,
-    /// What it costs.
+    /// Its cost.
     pub cost: u64,
 }
 
-/// How requests come. Rates are requests in a `period`, the period of the limit that they will meet.
+/// The shape of the traffic. Rates are requests in a `period`, which is the period of the limit under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// Independent of each other, at a steady rate.
+    /// Independent requests at a steady rate.
     Poisson {
         /// Requests a period.
         rate: u64,
     },
     /// Poisson for the first quarter of each period and a half, then silence.
     OnOff {
-        /// Requests a period while it is on.
+        /// Requests a period during the first quarter.
         rate: u64,
     },
     /// Poisson at a rate that rises from a tenth of its peak to the peak over half a day, and falls back.
@@ -36,7 +36,7 @@ pub enum Shape {
         /// Requests in each burst.
         burst: u64,
     },
-    /// What looks for mistakes: bursts at one instant, one tick before, on and after a boundary, gaps of just a period.
+    /// Awkward instants: bursts at one instant, requests one tick before, on and after a boundary, gaps of exactly a period.
     Adversarial {
         /// Largest cost.
         cost: u64,
@@ -75,7 +75,7 @@ fn gap(random: &mut Random, period: u64, rate: u64) -> Ticks {
     Ticks::from_micros(random.exponential(period / rate.max(1)))
 }
 
-/// The instant itself while it is on, otherwise the next start.
+/// The instant itself if it is in an active phase, otherwise the start of the next one.
 fn on_off(at: Timestamp, period: u64) -> Timestamp {
     let cycle = period + period / 2;
     let into = at.unix_micros() % cycle;
@@ -93,7 +93,7 @@ fn diurnal(random: &mut Random, now: Timestamp, period: u64, peak: u64, hits: &m
     at
 }
 
-/// The two bursts around the next boundary but one; ends with the window after it.
+/// Adds the two bursts around the next boundary. Returns the end of the window after it.
 fn straddle(random: &mut Random, now: Timestamp, period: u64, burst: u64, hits: &mut Vec<Hit>) -> Timestamp {
     let boundary = (now.unix_micros() / period + 1) * period;
     let sixth = (period / 6).max(1);
@@ -105,7 +105,7 @@ fn straddle(random: &mut Random, now: Timestamp, period: u64, burst: u64, hits: 
     Timestamp::from_unix_micros(boundary + period)
 }
 
-/// Some requests at an instant that algorithms find awkward.
+/// Adds requests at one awkward instant. Returns the instant to continue from.
 fn attack(random: &mut Random, now: Timestamp, period: u64, cost: u64, hits: &mut Vec<Hit>) -> Timestamp {
     let boundary = (now.unix_micros() / period + 1) * period;
     let at = match random.below(8) {
@@ -137,9 +137,8 @@ mod tests {
     const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_040);
     const MINUTE: Ticks = Ticks::from_secs(60);
 
-    /// Every shape keeps its rate, its order and its bounds, and is the same for the same seed.
     #[test]
-    fn traces_are_ordered_bounded_and_repeatable() {
+    fn traces_are_ordered_within_bounds_and_repeatable() {
         let hour = Ticks::from_secs(3_600);
         for (shape, least, most) in [
             (Shape::Poisson { rate: 100 }, 5_700, 6_300),

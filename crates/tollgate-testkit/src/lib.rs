@@ -1,7 +1,7 @@
-//! What the tests of several crates need: directories that go with their owner, free ports, patience, and certificates. Only tests
-//! depend on it, and like them it panics where something is not as it should be.
+//! What the tests of several crates share: temporary directories, free ports, waiting for other processes, and
+//! certificates. Only tests depend on it. Like them it panics when something fails.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "it is part of tests, which end by a panic")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "it is part of tests, which fail by panicking")]
 
 pub mod pki;
 mod scratch;

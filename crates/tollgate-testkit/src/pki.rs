@@ -1,20 +1,20 @@
-//! Certificates made for a test.
+//! A CA for tests, and the certificates that it signs.
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
 };
 
-/// An authority that signs certificates.
-pub struct Authority {
+/// A CA.
+pub struct TestCa {
     issuer: Issuer<'static, KeyPair>,
-    /// Its own certificate, in PEM.
+    /// Its certificate, in PEM.
     pub pem: String,
 }
 
-impl std::fmt::Debug for Authority {
+impl std::fmt::Debug for TestCa {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("Authority")
+        formatter.write_str("TestCa")
     }
 }
 
@@ -27,8 +27,8 @@ pub struct Pair {
     pub key: String,
 }
 
-impl Authority {
-    /// One that nobody trusts yet.
+impl TestCa {
+    /// Creates a CA with a new key.
     pub fn new(name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
@@ -39,12 +39,12 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), pem }
     }
 
-    /// A certificate of this machine.
+    /// Signs a certificate for a server on the loopback address.
     pub fn server(&self) -> Pair {
         self.sign(&["127.0.0.1", "localhost"], ExtendedKeyUsagePurpose::ServerAuth)
     }
 
-    /// A certificate of a client.
+    /// Signs a certificate for a client.
     pub fn client(&self) -> Pair {
         self.sign(&["client.test"], ExtendedKeyUsagePurpose::ClientAuth)
     }

@@ -1,20 +1,20 @@
-//! A directory for one test, gone when the test is over.
+//! Temporary directories.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Makes a directory that nobody else has, with a name in it for whoever finds it. Whoever asks removes it.
+/// Creates a unique directory whose path contains `name`. The caller removes it.
 pub fn folder(name: &str) -> PathBuf {
     unique(&std::env::temp_dir(), name)
 }
 
-/// The id of a process is another's later on, which may have left something behind, and two tests may choose one name: a directory that
-/// is there already is never taken.
-fn unique(place: &Path, name: &str) -> PathBuf {
+/// Creates a directory that did not exist. An existing one is never reused: process ids repeat, so an earlier process may
+/// have left its directory, and two tests may choose the same name.
+fn unique(parent: &Path, name: &str) -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = place.join(format!("tollgate-{name}-{}-{number}", std::process::id()));
+        let path = parent.join(format!("tollgate-{name}-{}-{number}", std::process::id()));
         match std::fs::create_dir(&path) {
             Ok(()) => return path,
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
@@ -23,50 +23,50 @@ fn unique(place: &Path, name: &str) -> PathBuf {
     }
 }
 
-/// A directory of its own.
+/// A directory that is removed when this is dropped.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Where temporary files are kept.
-    #[expect(clippy::new_without_default, reason = "making a directory is nothing that happens by default")]
+    /// Creates one below the system's directory for temporary files.
+    #[expect(clippy::new_without_default, reason = "a default value should not create a directory")]
     pub fn new() -> Self {
         Self::below(&std::env::temp_dir())
     }
 
-    /// In memory where that is possible: a cluster writes its map to the disk at each change, and waits for it.
+    /// Creates one in memory if the system supports it: a Redis Cluster syncs its node table to disk at each change.
     pub fn in_memory() -> Self {
         let memory = Path::new("/dev/shm");
         if memory.is_dir() { Self::below(memory) } else { Self::new() }
     }
 
-    fn below(place: &Path) -> Self {
-        Self(unique(place, "test"))
+    fn below(parent: &Path) -> Self {
+        Self(unique(parent, "test"))
     }
 
-    /// The directory itself.
+    /// The path of the directory.
     pub fn folder(&self) -> &Path {
         &self.0
     }
 
-    /// The path of a file here.
+    /// The path of a file in the directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// The path of a file here, as an argument.
+    /// The path of a file in the directory, as text for an argument.
     pub fn text(&self, name: &str) -> String {
         self.0.join(name).to_str().unwrap().to_owned()
     }
 
-    /// Writes a file here, and tells its path.
+    /// Writes a file and returns its path.
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.0.join(name);
         std::fs::write(&path, text).unwrap();
         path
     }
 
-    /// Writes a file under its name at once, as a careful editor does.
+    /// Replaces a file atomically, as a careful editor does.
     pub fn replace(&self, name: &str, text: &str) {
         let draft = self.0.join(format!(".{name}.draft"));
         std::fs::write(&draft, text).unwrap();
@@ -84,9 +84,10 @@ impl Drop for Scratch {
 mod tests {
     use super::*;
 
-    /// The story: a test named its directory by the process alone, and so did another of the same name; what one wrote the other read.
+    /// The story: two tests with the same name named their directories after the process id, and one read what the other
+    /// had written.
     #[test]
-    fn no_directory_is_given_twice() {
+    fn every_directory_is_unique() {
         let (one, two) = (folder("same"), folder("same"));
         std::fs::write(one.join("file"), "mine").unwrap();
         assert!(one != two && !two.join("file").exists());

@@ -1,17 +1,18 @@
-//! Other processes: where they may listen, and patience with them.
+//! Ports for other processes, and waiting for them.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// How long to wait between two looks, and how many there are before a test gives up: a minute, since a busy machine takes its time.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-const LOOKS_MAX: u32 = 3_000;
-/// Ports below those that the system gives to outgoing connections, so that a server that restarts finds its own still free. The bus of
-/// a Redis Cluster listens 10,000 above, which is a port too.
+/// The pause between two polls.
+const POLL_EVERY: Duration = Duration::from_millis(20);
+/// Polls before a test fails: a minute, because a busy machine is slow.
+const POLLS_MAX: u32 = 3_000;
+/// Ports below the ephemeral range, so that a server that restarts finds its port still free. The bus of a Redis Cluster
+/// listens 10,000 ports above.
 const PORTS: std::ops::Range<u32> = 10_000..30_000;
 
-/// A port on the loopback that nobody listens on. Test programs that run beside each other start at different places.
+/// A free port on the loopback address. Test programs that run at the same time start from different ports.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let span = PORTS.end - PORTS.start;
@@ -25,19 +26,19 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// A moment's rest.
+/// Sleeps in real time, for other processes.
 pub fn rest(time: Duration) {
     #[allow(clippy::disallowed_methods, reason = "other processes have clocks of their own")]
     std::thread::sleep(time);
 }
 
-/// Looks until something is so. `what` is told when it never is.
-pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    for _ in 0..LOOKS_MAX {
-        if let Some(found) = look() {
+/// Polls until the closure returns a value. Panics with `what` after a minute.
+pub fn until<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..POLLS_MAX {
+        if let Some(found) = poll() {
             return found;
         }
-        rest(LOOK_EVERY);
+        rest(POLL_EVERY);
     }
     panic!("it never happened: {what}");
 }

@@ -1,4 +1,4 @@
-//! An axum service with limits, in one line more than without. Try it:
+//! An axum service with limits:
 //!
 //! ```sh
 //! cargo run -p tollgate-tower --example axum
@@ -21,13 +21,13 @@ limits:
 ";
 
 #[tokio::main]
-#[allow(clippy::print_stdout, reason = "an example talks to whoever tries it")]
+#[allow(clippy::print_stdout, reason = "an example prints to its user")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (policy, _) =
         Policy::compile("policy", POLICY.as_bytes()).map_err(|findings| format!("{findings:?}"))?;
     policy.sentences().iter().for_each(|sentence| println!("{sentence}"));
     let limits = RateLimitLayer::new(Engine::new(policy, Clock::precise().now()))
-        // Who calls: by its key, else by its address.
+        // The caller is identified by its key, or else by its address.
         .attribute("caller", header_of_client("x-key")?.hashed().or(Source::Client))
         .headers(HeaderPolicy { anonymous: Exposure::Full, ..HeaderPolicy::default() })
         .skip(|request| request.uri.path() == "/healthz");

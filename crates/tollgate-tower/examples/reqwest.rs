@@ -1,5 +1,5 @@
-//! A reqwest client that keeps to the limit of an API it calls: what is too fast waits for its turn, and never leaves the process
-//! early. Give it a URL and how often to ask:
+//! A reqwest client that keeps to the limit of an API: requests that are too fast wait in a queue inside of the process.
+//! Its arguments are a URL and the number of requests:
 //!
 //! ```sh
 //! cargo run -p tollgate-tower --example reqwest -- http://127.0.0.1:3000/ 5
@@ -10,14 +10,14 @@ use tollgate::{Clock, Engine, Policy};
 use tollgate_tower::RateLimitLayer;
 use tower::{Layer, ServiceExt, service_fn};
 
-/// Ten a second, one after the other, and up to fifty that wait.
+/// Ten requests a second, evenly spaced, and up to fifty that wait.
 const POLICY: &[u8] =
     b"limits: [{name: outbound, by: [host], algorithm: leaky-bucket, rate: 10/s, queue: 50}]";
 
 #[tokio::main]
-#[allow(clippy::print_stdout, reason = "an example talks to whoever tries it")]
+#[allow(clippy::print_stdout, reason = "an example prints to its user")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let url = std::env::args().nth(1).ok_or("name a URL to ask")?;
+    let url = std::env::args().nth(1).ok_or("the first argument must be a URL")?;
     let times: usize = std::env::args().nth(2).map_or(Ok(5), |times| times.parse())?;
     let (policy, _) = Policy::compile("policy", POLICY).map_err(|findings| format!("{findings:?}"))?;
     let client = reqwest::Client::new();

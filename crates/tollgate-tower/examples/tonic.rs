@@ -1,4 +1,4 @@
-//! A tonic service with limits: its health service, which may be asked three times a minute by each address. A refused call gets
+//! A tonic service with limits: its health service accepts three calls a minute from each address. A refused call gets
 //! `RESOURCE_EXHAUSTED` with a `RetryInfo`.
 //!
 //! ```sh
@@ -11,7 +11,7 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
 #[tokio::main]
-#[allow(clippy::print_stdout, reason = "an example talks to whoever tries it")]
+#[allow(clippy::print_stdout, reason = "an example prints to its user")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let policy = b"limits: [{name: per-address, by: [ip], rate: 3/min}]";
     let (policy, _) = Policy::compile("policy", policy).map_err(|findings| format!("{findings:?}"))?;

@@ -1,5 +1,5 @@
-//! From an HTTP request to attributes: who sent it, what it asks for, and what is mapped beside that. It knows `http` types and no
-//! server; what the peer may be trusted with is decided here and nowhere else.
+//! Reads the attributes of an HTTP request: who sent it, what it asks for, and what the config maps. It uses `http` types
+//! and no server. Only this module decides what a peer is trusted with.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -26,56 +26,56 @@ mod spelled;
 pub mod template;
 mod text;
 mod token;
-pub(crate) mod told;
+pub(crate) mod values;
 
 pub use needs::Needs;
 pub use spelled::Spelled;
-pub use told::Attributes;
+pub use values::Attributes;
 
 use address::{Counted, IPV6_PREFIX_DEFAULT, Trusted};
-use callers::{Caller, LiveCallers};
+use callers::{ActiveCallers, Caller};
 use credential::Credentials;
 use host::Host;
 use path::{EscapedSlashes, PathMatch, normalise};
 use source::{Source, single};
 use text::{Short, Text};
-use told::Other;
+use values::OtherSpelling;
 
 use crate::spelling::parameter::is_named;
 use crate::spelling::{self, METHOD_PARAMETER, MethodOverride, Treatment, treatment};
 
-/// Attributes that every request has, as far as they are known. The config maps others beside them.
+/// Built-in attributes. The config maps others in addition.
 pub const BUILT_IN: [&str; 5] = ["ip", "method", "host", "path", "api_key"];
-const IP_PLACE: usize = 0;
-/// Who sent a request.
-pub(crate) const CLIENT: &str = BUILT_IN[IP_PLACE];
-const METHOD_PLACE: usize = 1;
-const HOST_PLACE: usize = 2;
-const PATH_PLACE: usize = 3;
-const API_KEY_PLACE: usize = 4;
-/// The attribute that a caller with an identity has.
-pub const IDENTITY: &str = BUILT_IN[API_KEY_PLACE];
-/// Most attributes that a config may map: with those above, fewer than a question may have.
+const IP_INDEX: usize = 0;
+/// The attribute of the client's address.
+pub(crate) const CLIENT: &str = BUILT_IN[IP_INDEX];
+const METHOD_INDEX: usize = 1;
+const HOST_INDEX: usize = 2;
+const PATH_INDEX: usize = 3;
+const API_KEY_INDEX: usize = 4;
+/// The attribute of a caller with an identity.
+pub const IDENTITY: &str = BUILT_IN[API_KEY_INDEX];
+/// Most attributes that a config may map. With the built-in ones, they are fewer than a check request may have.
 pub const MAPPED_MAX: usize = 32;
 
-/// The `ip` of all whose peer has no address, as over a socket of this machine: they count as one.
+/// The `ip` of all requests without a peer address, such as those over a Unix socket. They count as one client.
 pub const NO_ADDRESS: &str = "none";
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Why the attributes of a request cannot be told; the text says what would be accepted.
+/// Why the attributes of a request cannot be read. The text says what would be accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unreadable(pub(crate) String);
 
-/// Which headers a proxy describes the request with that it asks about. The proxy's configuration says, never the request: a
-/// proxy that sets one family passes on whatever a client puts into the other.
+/// The headers with which a proxy describes the request that it asks about. The configuration selects the family, never the
+/// request: a proxy that sets one family passes on what a client puts into the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Family {
     /// `X-Forwarded-Method`, `-Host` and `-Uri`, as Traefik and Caddy send them.
     #[default]
     Forwarded,
-    /// `X-Original-Method`, `-Host` and `-URI`, which nginx is told to send.
+    /// `X-Original-Method`, `-Host` and `-URI`, as nginx is configured to send them.
     Original,
 }
 
@@ -99,30 +99,30 @@ impl Family {
 /// One attribute that the config maps.
 #[derive(Clone, Debug)]
 pub struct Mapped {
-    /// What policies call it.
+    /// Its name in policies.
     pub name: String,
-    /// Where it is found.
+    /// Where it is read from.
     pub source: Source,
 }
 
-/// How attributes are read: settings of the process.
+/// How attributes are read.
 #[derive(Clone, Debug)]
 pub struct Reader {
-    /// The proxies whose word is taken.
+    /// The trusted proxies.
     pub trusted: Trusted,
-    /// How many leading bits of an IPv6 address the policy sees; by default all of them, of which limits count 64.
+    /// Number of leading bits of an IPv6 address that the policy sees. By default it sees all of them, and limits count 64.
     pub ipv6_prefix: u8,
-    /// What is done with an escaped slash in a path.
+    /// How an escaped slash in a path is read.
     pub slashes: EscapedSlashes,
-    /// How paths are compared with what limits and templates name.
+    /// How paths are compared with those of limits and templates.
     pub paths: PathMatch,
-    /// What is done with a request that asks for another method than its own.
+    /// What happens to a request that overrides its own method.
     pub method_override: MethodOverride,
-    /// Where the service behind looks for the credential of a request, which is the attribute `api_key`, as its digest.
+    /// Where the service looks for the credential of a request. Its digest is the attribute `api_key`.
     pub credentials: Credentials,
-    /// The credentials that are known; without, every credential is an identity.
-    pub callers: Option<LiveCallers>,
-    /// What is read beside [`BUILT_IN`].
+    /// The registered credentials. Without them every credential is an identity.
+    pub callers: Option<ActiveCallers>,
+    /// The attributes in addition to [`BUILT_IN`].
     pub mapped: Vec<Mapped>,
 }
 
@@ -141,10 +141,10 @@ impl Default for Reader {
     }
 }
 
-/// The request that attributes are told about, as far as it is known.
+/// The request that attributes are read from.
 #[derive(Debug)]
 pub(super) struct Subject<'s> {
-    /// The connection's other end; none where it has no address, as a socket of this machine.
+    /// The peer address; `None` for a Unix socket.
     peer: Option<IpAddr>,
     client: Option<Counted>,
     method: Option<&'s str>,
@@ -154,16 +154,16 @@ pub(super) struct Subject<'s> {
     query: &'s str,
     headers: &'s HeaderMap,
     credentials: &'s Credentials,
-    callers: Option<&'s LiveCallers>,
-    /// Who sent it, once that was asked for.
+    callers: Option<&'s ActiveCallers>,
+    /// The caller, after the first lookup.
     identified: OnceCell<Identified>,
-    /// What other layers know; none where somebody else's request is told about.
+    /// The extensions of other layers; `None` for a request that a proxy describes.
     extensions: Option<&'s Extensions>,
-    /// Whether a trusted proxy stands for the headers.
+    /// Whether the headers come from a trusted proxy.
     is_vouched: bool,
 }
 
-/// Who sent a request, by its credential. Without either it is nobody who is known.
+/// The caller of a request, by its credential. Both are `None` for an anonymous one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Identified {
     pub(super) digest: Option<CredentialDigest>,
@@ -171,11 +171,11 @@ pub(super) struct Identified {
 }
 
 impl Reader {
-    /// The attributes of the request that a proxy holds and asks about. From a peer that is not trusted nothing about another
-    /// request is believed, so the attributes are those of its own.
+    /// The attributes of a request that a proxy holds and asks about. An untrusted peer cannot describe another request, so
+    /// the attributes are those of its own request.
     ///
     /// # Errors
-    /// When something is told twice, or not in a way that every server reads alike.
+    /// A value is given twice, or servers may read it differently.
     pub fn of_held<'s>(
         &'s self,
         peer: IpAddr,
@@ -194,7 +194,8 @@ impl Reader {
         self.all(self.held(peer, rest, (method?, host?, target?))?)
     }
 
-    /// The request line of a request that another program holds. One that asks for another method is refused: nobody here could drop that.
+    /// The subject of a request that another program holds. A method override is refused, because this process cannot
+    /// remove it from the request.
     fn held<'s>(
         &'s self,
         peer: Option<IpAddr>,
@@ -211,7 +212,7 @@ impl Reader {
         Ok(subject)
     }
 
-    /// Refuses a field that the service behind a proxy may read as one that attributes are read from: only the proxy could drop it.
+    /// Refuses a field that the service may read as one that attributes are read from. Only the proxy could remove it.
     fn undisguised(&self, headers: &HeaderMap) -> Result<(), Unreadable> {
         let odd = headers.keys().filter(|name| !spelling::is_plain(name.as_str()));
         for name in odd {
@@ -232,17 +233,17 @@ impl Reader {
         Ok(attributes)
     }
 
-    /// Whether whoever is at the connection's other end is trusted to tell who sent a request.
+    /// Whether a peer is trusted to name the client of a request.
     #[must_use]
     pub fn trusts(&self, peer: Option<IpAddr>) -> bool {
         peer.is_some_and(|peer| self.trusted.contains(peer))
     }
 
-    /// The attributes of a request that has arrived here. A trusted proxy's word is taken about who sent it; its line and its
-    /// host are its own. All whose peer has no address count as one client.
+    /// The attributes of a request that has arrived here. A trusted proxy names the client; the request line and the host
+    /// are those of the request. All requests without a peer address count as one client.
     ///
     /// # Errors
-    /// When something is told twice, or not in a way that every server reads alike.
+    /// A value is given twice, or servers may read it differently.
     pub fn of_request<'s>(
         &'s self,
         peer: Option<IpAddr>,
@@ -251,10 +252,10 @@ impl Reader {
         self.of_request_for(peer, parts, Needs::ALL)
     }
 
-    /// The same, as far as it is needed.
+    /// The needed attributes of a request that has arrived here.
     ///
     /// # Errors
-    /// As [`Reader::of_request`], of what is needed.
+    /// As for [`Reader::of_request`], but only for needed attributes.
     pub fn of_request_for<'s>(
         &'s self,
         peer: Option<IpAddr>,
@@ -262,36 +263,36 @@ impl Reader {
         needs: Needs,
     ) -> Result<Attributes<'s>, Unreadable> {
         let mut attributes = Attributes::default();
-        self.tell_request(peer, parts, needs, &mut attributes)?;
+        self.read_request(peer, parts, needs, &mut attributes)?;
         Ok(attributes)
     }
 
-    /// The same, written where it is needed: attributes are large, and each hand they go through would copy them.
+    /// Reads the needed attributes in place, because each move of the large struct would copy it.
     #[inline]
-    pub(crate) fn tell_request<'s>(
+    pub(crate) fn read_request<'s>(
         &'s self,
         peer: Option<IpAddr>,
         parts: &'s Parts,
         needs: Needs,
         attributes: &mut Attributes<'s>,
     ) -> Result<(), Unreadable> {
-        if needs.is_only(IP_PLACE) {
+        if needs.is_only(IP_INDEX) {
             attributes.ip(peer.map(|peer| self.client(peer, &parts.headers)).as_ref());
             return Ok(());
         }
-        self.tell_whole(peer, parts, needs, attributes)
+        self.read_all(peer, parts, needs, attributes)
     }
 
-    /// Whether the sender of a request has an identity: a credential that becomes [`IDENTITY`].
+    /// Whether a request has an identity: a credential that becomes [`IDENTITY`].
     #[must_use]
     pub fn identifies(&self, parts: &Parts) -> bool {
         let mut attributes = Attributes::default();
         let needs = Needs::of(self, |name| name == IDENTITY);
-        let read = self.tell_request(crate::peer::of(&parts.extensions), parts, needs, &mut attributes);
+        let read = self.read_request(crate::peer::of(&parts.extensions), parts, needs, &mut attributes);
         read.is_ok() && attributes.get(IDENTITY).is_some()
     }
 
-    fn tell_whole<'s>(
+    fn read_all<'s>(
         &'s self,
         peer: Option<IpAddr>,
         parts: &'s Parts,
@@ -301,12 +302,12 @@ impl Reader {
         let Parts { method, uri, headers, extensions, .. } = parts;
         let target = uri.path_and_query().map_or("/", |target| target.as_str());
         let host =
-            if needs.built_in(HOST_PLACE) || needs.any_mapped() { own_host(uri, headers)? } else { None };
+            if needs.built_in(HOST_INDEX) || needs.any_mapped() { own_host(uri, headers)? } else { None };
         let line = (Some(method.as_str()), host, Some(target));
         self.read(self.subject(peer, (headers, Some(extensions)), line, needs)?, needs, attributes)
     }
 
-    /// Who sent a request that came from this peer.
+    /// The client of a request from this peer.
     #[inline]
     fn client(&self, peer: IpAddr, headers: &HeaderMap) -> Counted {
         let address = if self.trusted.contains(peer) {
@@ -318,7 +319,7 @@ impl Reader {
         Counted { address, ipv6_prefix: self.ipv6_prefix }
     }
 
-    /// The request line that is believed, in its one spelling.
+    /// The subject, with the request line in its normalised spelling.
     fn subject<'s>(
         &'s self,
         peer: Option<IpAddr>,
@@ -326,14 +327,14 @@ impl Reader {
         (method, host, target): (Option<&'s str>, Option<&'s str>, Option<&'s str>),
         needs: Needs,
     ) -> Result<Subject<'s>, Unreadable> {
-        // What is mapped may be made of anything.
-        let wants = |place| needs.built_in(place) || needs.any_mapped();
-        let client = peer.filter(|_| wants(IP_PLACE)).map(|peer| self.client(peer, headers));
+        // A mapped attribute may use any part.
+        let wants = |index| needs.built_in(index) || needs.any_mapped();
+        let client = peer.filter(|_| wants(IP_INDEX)).map(|peer| self.client(peer, headers));
         let (path, query) = target.map_or((None, ""), split);
-        let path = path.filter(|_| wants(PATH_PLACE));
+        let path = path.filter(|_| wants(PATH_INDEX));
         let normal = |path| normalise(path, self.slashes);
         let path = path.map(normal).transpose().map_err(|problem| Unreadable(format!("path: {problem}")))?;
-        let method = method.filter(|method| wants(METHOD_PLACE) && !method.is_empty());
+        let method = method.filter(|method| wants(METHOD_INDEX) && !method.is_empty());
         if method.is_some_and(|method| !spelling::is_method(method)) {
             return Err(Unreadable(spelling::METHOD_ACCEPTED.to_owned()));
         }
@@ -360,12 +361,12 @@ impl Reader {
         needs: Needs,
         attributes: &mut Attributes<'s>,
     ) -> Result<(), Unreadable> {
-        if needs.built_in(IP_PLACE) {
+        if needs.built_in(IP_INDEX) {
             attributes.ip(subject.client.as_ref());
         }
         if needs.any_mapped() {
-            let wanted = self.mapped.iter().enumerate().filter(|(place, _)| needs.mapped(*place));
-            // What the callers file says of anybody is nobody's own word.
+            let wanted = self.mapped.iter().enumerate().filter(|(index, _)| needs.mapped(*index));
+            // A request cannot set an attribute that the callers file gives.
             let is_given = |name: &str| self.callers.as_ref().is_some_and(|callers| callers.gives(name));
             for (_, mapped) in wanted.filter(|(_, mapped)| !is_given(&mapped.name)) {
                 if let Some(value) = mapped.source.read(&subject)? {
@@ -373,25 +374,25 @@ impl Reader {
                 }
             }
         }
-        if needs.built_in(API_KEY_PLACE)
-            && !self.mapped.iter().any(|mapped| mapped.name == BUILT_IN[API_KEY_PLACE])
+        if needs.built_in(API_KEY_INDEX)
+            && !self.mapped.iter().any(|mapped| mapped.name == BUILT_IN[API_KEY_INDEX])
         {
             let Identified { digest, caller } = subject.identified()?;
             if let Some(digest) = digest {
-                attributes.push(BUILT_IN[API_KEY_PLACE], Text::Short(Short::digest(digest)));
+                attributes.push(BUILT_IN[API_KEY_INDEX], Text::Short(Short::digest(digest)));
             }
             attributes.caller.clone_from(caller);
         }
-        subject.tell_line(needs, attributes);
+        subject.write_line(needs, attributes);
         Ok(())
     }
 }
 
 impl<'s> Subject<'s> {
-    /// Who sent it. With a callers file, only whom it knows is anybody.
+    /// The caller. With a callers file, only a registered credential is an identity.
     fn identified(&self) -> Result<&Identified, Unreadable> {
-        if let Some(known) = self.identified.get() {
-            return Ok(known);
+        if let Some(identified) = self.identified.get() {
+            return Ok(identified);
         }
         let credential = self.credentials.read(self.headers, self.query)?;
         let digest = credential.map(|credential| CredentialDigest::of(&credential));
@@ -406,33 +407,33 @@ impl<'s> Subject<'s> {
     }
 
     /// Adds the method, the host and the path.
-    fn tell_line(self, needs: Needs, attributes: &mut Attributes<'s>) {
-        if let Some(method) = self.method.filter(|_| needs.built_in(METHOD_PLACE)) {
-            attributes.push(BUILT_IN[METHOD_PLACE], Text::Borrowed(method));
+    fn write_line(self, needs: Needs, attributes: &mut Attributes<'s>) {
+        if let Some(method) = self.method.filter(|_| needs.built_in(METHOD_INDEX)) {
+            attributes.push(BUILT_IN[METHOD_INDEX], Text::Borrowed(method));
         }
-        match self.host.filter(|_| needs.built_in(HOST_PLACE)) {
+        match self.host.filter(|_| needs.built_in(HOST_INDEX)) {
             Some(host) if host.has_port() => {
-                let with_port = Other::WithPort(host.as_text());
-                attributes.push_spelled(BUILT_IN[HOST_PLACE], host.into_name().into(), with_port);
+                let with_port = OtherSpelling::WithPort(host.as_text());
+                attributes.push_spelled(BUILT_IN[HOST_INDEX], host.into_name().into(), with_port);
             }
-            Some(host) => attributes.push(BUILT_IN[HOST_PLACE], host.into_name().into()),
+            Some(host) => attributes.push(BUILT_IN[HOST_INDEX], host.into_name().into()),
             None => {}
         }
-        let Some(path) = self.path.filter(|_| needs.built_in(PATH_PLACE)) else { return };
+        let Some(path) = self.path.filter(|_| needs.built_in(PATH_INDEX)) else { return };
         match self.paths {
-            PathMatch::Exact => attributes.push(BUILT_IN[PATH_PLACE], path.into()),
+            PathMatch::Exact => attributes.push(BUILT_IN[PATH_INDEX], path.into()),
             PathMatch::Loose => {
                 let other = match loose_path(&path) {
-                    Cow::Borrowed(_) => Other::LooseItself,
-                    Cow::Owned(loose) => Other::Loose(loose),
+                    Cow::Borrowed(_) => OtherSpelling::LooseItself,
+                    Cow::Owned(loose) => OtherSpelling::Loose(loose),
                 };
-                attributes.push_spelled(BUILT_IN[PATH_PLACE], path.into(), other);
+                attributes.push_spelled(BUILT_IN[PATH_INDEX], path.into(), other);
             }
         }
     }
 }
 
-/// What asks for another method than the one of the request, if anything does.
+/// The header or parameter that overrides the method of the request, if there is one.
 fn overriding<'s>(subject: &Subject<'s>) -> Option<&'s str> {
     let is_override = |name: &&str| treatment(&spelling::plain(name)) == Some(Treatment::MethodOverride);
     let field = subject.headers.keys().map(HeaderName::as_str).find(is_override);
@@ -441,8 +442,8 @@ fn overriding<'s>(subject: &Subject<'s>) -> Option<&'s str> {
     field.or_else(parameter)
 }
 
-/// The host that a request names, in its target or its header. Two that differ are refused: one of them would be counted, and
-/// the other one served.
+/// The host of a request, from its target or its header. Two different ones are refused: limits would count one of them, and
+/// the service might serve the other.
 fn own_host<'s>(uri: &'s Uri, headers: &'s HeaderMap) -> Result<Option<&'s str>, Unreadable> {
     let header = single(headers, &HOST)?.filter(|host| !host.is_empty());
     let Some(authority) = uri.authority().map(http::uri::Authority::as_str) else { return Ok(header) };
@@ -458,13 +459,13 @@ fn host_of(text: &str) -> Result<Host<'_>, Unreadable> {
     Host::parse(text).map_err(|problem| Unreadable(format!("host: {problem}")))
 }
 
-/// The path and the query of a target. `*`, which OPTIONS may ask about, has no path.
+/// The path and the query of a target. The target `*` of OPTIONS has no path.
 fn split(target: &str) -> (Option<&str>, &str) {
     if target == "*" || target.is_empty() {
         return (None, "");
     }
     let target = target.split('#').next().unwrap_or_default();
-    // A target may name its server; what is behind it counts.
+    // An absolute target begins with its server.
     let target = match target.split_once("://") {
         Some((scheme, rest))
             if scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https") =>
@@ -477,13 +478,13 @@ fn split(target: &str) -> (Option<&str>, &str) {
     (Some(if path.is_empty() { "/" } else { path }), query)
 }
 
-/// What the fuzz targets see of this module.
+/// What the fuzz targets use of this module.
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing {
     use super::path::{EscapedSlashes, normalise};
     use super::{Family, HeaderMap, HeaderName, Method, Reader, Uri};
 
-    /// The one spelling of a path, with one of three ways to read escaped slashes.
+    /// The normalised spelling of a path, with one of three settings for escaped slashes.
     #[must_use]
     pub fn path(text: &str, slashes: u8) -> Option<String> {
         let slashes = match slashes {
@@ -494,7 +495,7 @@ pub mod fuzzing {
         normalise(text, slashes).ok().map(std::borrow::Cow::into_owned)
     }
 
-    /// The attributes of a request that a peer asks about, with these values of the headers that proxies set.
+    /// The attributes of a request that a peer describes, with these values of the headers that proxies set.
     #[must_use]
     pub fn held(peer: &str, values: &[&[u8]]) -> Option<Vec<(String, String)>> {
         const NAMES: [&str; 7] = [
@@ -511,8 +512,8 @@ pub mod fuzzing {
             headers.insert(HeaderName::from_static(name), http::HeaderValue::from_bytes(value).ok()?);
         }
         let (reader, uri) = (Reader::default(), Uri::from_static("/v1/authz"));
-        let told = (&Method::GET, &uri, &headers);
-        let attributes = reader.of_held(peer.parse().ok()?, told, Family::Forwarded).ok()?;
+        let request = (&Method::GET, &uri, &headers);
+        let attributes = reader.of_held(peer.parse().ok()?, request, Family::Forwarded).ok()?;
         Some(attributes.pairs().collect())
     }
 }

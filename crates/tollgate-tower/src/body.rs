@@ -1,4 +1,4 @@
-//! A response's body, or the few bytes that a refused caller is sent. It holds what its request took until it is over.
+//! The body of a response, or the few bytes of a refusal. It owns the hold of its request until its end.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -22,7 +22,7 @@ pin_project! {
     enum Kind<B> {
         /// The response of the service.
         Served { #[pin] body: B, hold: Option<Box<dyn Finish>> },
-        /// What a refused caller is sent.
+        /// The text of a refusal.
         Refused { text: Option<Bytes> },
     }
 }
@@ -60,7 +60,7 @@ where
                             hold.ended(trailers);
                         }
                     }
-                    // Over, one way or the other: what it held is free before anybody else asks.
+                    // Released at the end of the body, before the next request of this connection.
                     Some(Err(_)) | None => drop(hold.take()),
                 }
                 Poll::Ready(frame)
@@ -84,7 +84,7 @@ where
 }
 
 impl<B> From<B> for Body<B> {
-    /// A body that no limit has looked at.
+    /// A body without a hold.
     fn from(body: B) -> Self {
         Self::served(body, None)
     }

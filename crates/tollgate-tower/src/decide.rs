@@ -1,4 +1,4 @@
-//! Who decides: an engine with a clock, or a program that counts what its engine decides.
+//! The decider of a layer: an engine with a clock, or a program that wraps its engine, for example to count decisions.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -7,49 +7,49 @@ use tollgate::clock::Sleep;
 use tollgate::store::Store;
 use tollgate::{CheckRequest, Clock, Decision, Engine, Reservation, Ticks, Timestamp};
 
-/// Whoever decides about requests, and knows what time it is.
+/// Decides about requests, and provides the time.
 pub trait Decide: Send + Sync + 'static {
-    /// Where counters live.
+    /// The store of the counters.
     type Store: Store + Send + Sync + 'static;
 
-    /// The engine that gives back what its decisions took.
+    /// The engine, for refunds, renewals and reports.
     fn engine(&self) -> &Engine<Self::Store>;
 
-    /// The time by which requests are decided.
+    /// The time of a decision.
     fn now(&self) -> Timestamp;
 
-    /// The clock that tells it.
+    /// The clock of `now`.
     fn clock(&self) -> &Clock;
 
-    /// What the wall clock shows at an instant, for absolute times in headers: by the setting that the engine's windows end by.
+    /// The wall-clock time of an instant, for absolute times in headers. It uses the offset that the engine's windows use.
     #[inline]
     fn on_wall(&self, at: Timestamp) -> Timestamp {
         at.on_wall(self.engine().wall())
     }
 
-    /// Something to await until an instant.
+    /// Sleeps until an instant.
     fn sleep_until(&self, at: Timestamp) -> Sleep {
         self.clock().sleep_until(at)
     }
 
-    /// A number that changes whenever decisions come to depend on other attributes than before; none where all are wanted.
+    /// A number that changes whenever decisions depend on other attributes than before. `None` requests all attributes.
     fn changes(&self) -> Option<u64> {
         None
     }
 
-    /// Decides, if nobody need be waited for.
-    fn check_at_once(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Decision>;
+    /// Decides if that is possible without waiting for the store.
+    fn try_check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Decision>;
 
-    /// The same, written where it is needed: a decision is large.
+    /// Calls [`Decide::try_check`] and writes the decision in place, because a decision is large.
     #[inline]
-    fn decide_at_once(&self, request: &CheckRequest<'_>, now: Timestamp, decided: &mut Option<Decision>) {
-        *decided = self.check_at_once(request, now);
+    fn try_check_into(&self, request: &CheckRequest<'_>, now: Timestamp, decided: &mut Option<Decision>) {
+        *decided = self.try_check(request, now);
     }
 
     /// Decides.
     fn check(&self, request: &CheckRequest<'_>, now: Timestamp) -> impl Future<Output = Decision> + Send;
 
-    /// Decides, and sets aside what the request may cost until that is known.
+    /// Decides, and reserves the estimated cost of the request until the cost is known.
     fn reserve(
         &self,
         request: &CheckRequest<'_>,
@@ -57,23 +57,23 @@ pub trait Decide: Send + Sync + 'static {
         now: Timestamp,
     ) -> impl Future<Output = (Decision, Option<Reservation>)> + Send;
 
-    /// A request begins to wait for its turn.
+    /// Called when a request begins to wait in the queue of a limit.
     fn began_waiting(&self, wait: Ticks) {
         let _ = wait;
     }
 
-    /// A request waits no longer: its turn has come, or it has gone away.
+    /// Called when a request waits no longer, because it is served or its caller is gone.
     fn ended_waiting(&self) {}
 }
 
-/// An engine of one's own.
-pub struct Own<S> {
+/// An engine and its clock.
+pub struct EngineDecider<S> {
     engine: Arc<Engine<S>>,
     clock: Clock,
 }
 
-impl<S> Own<S> {
-    /// Decides by this engine, at the times of this clock.
+impl<S> EngineDecider<S> {
+    /// Decides by an engine, with the time of a clock.
     pub const fn new(engine: Arc<Engine<S>>, clock: Clock) -> Self {
         Self { engine, clock }
     }
@@ -83,7 +83,7 @@ impl<S> Own<S> {
     }
 }
 
-impl<S: Store + Send + Sync + 'static> Decide for Own<S> {
+impl<S: Store + Send + Sync + 'static> Decide for EngineDecider<S> {
     type Store = S;
 
     #[inline]
@@ -94,7 +94,7 @@ impl<S: Store + Send + Sync + 'static> Decide for Own<S> {
     #[inline]
     fn now(&self) -> Timestamp {
         let now = self.clock.now();
-        // Whoever has an engine of its own has no task that would tell it.
+        // No background task updates the wall-clock offset of this engine, so each decision does.
         self.engine.follow_wall(self.clock.wall_offset(now), now);
         now
     }
@@ -108,12 +108,12 @@ impl<S: Store + Send + Sync + 'static> Decide for Own<S> {
         Some(self.engine.changes())
     }
 
-    fn check_at_once(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Decision> {
+    fn try_check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Decision> {
         self.engine.check_at_once(std::slice::from_ref(request), now)
     }
 
     #[inline]
-    fn decide_at_once(&self, request: &CheckRequest<'_>, now: Timestamp, decided: &mut Option<Decision>) {
+    fn try_check_into(&self, request: &CheckRequest<'_>, now: Timestamp, decided: &mut Option<Decision>) {
         self.engine.decide_at_once(std::slice::from_ref(request), now, decided);
     }
 

@@ -1,4 +1,4 @@
-//! The future of a limited response. The usual ones, which pass or are refused at once, take no memory of their own.
+//! The future of a limited response. Only requests on the slow path allocate one.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,60 +13,62 @@ use crate::body::Body;
 use crate::decide::Decide;
 use crate::service::Admitted;
 
-/// How a request ended that somebody had to be waited for.
-pub(crate) enum Late<T, D: Decide> {
+/// How a request on the slow path ended.
+pub(crate) enum AsyncOutcome<T, D: Decide> {
     Served(T, Box<Admitted<D>>),
     Refused(Response<Bytes>),
 }
 
-type Later<T, D> = Pin<Box<dyn Future<Output = Late<T, D>> + Send>>;
+type AwaitedOutcome<T, D> = Pin<Box<dyn Future<Output = AsyncOutcome<T, D>> + Send>>;
 
 pin_project! {
     /// The response of a limited service.
     pub struct ResponseFuture<F: Future, D: Decide> {
         #[pin]
-        way: Way<F, D>,
+        path: ResponsePath<F, D>,
     }
 }
 
 pin_project! {
-    #[project = WayProjection]
-    enum Way<F: Future, D: Decide> {
+    #[project = ResponsePathProjection]
+    enum ResponsePath<F: Future, D: Decide> {
         Passing { #[pin] served: F },
         Admitted { #[pin] served: F, admitted: Box<Admitted<D>> },
         Refused { response: Option<Response<Bytes>> },
-        Late { later: Later<F::Output, D> },
+        Awaiting { awaited: AwaitedOutcome<F::Output, D> },
     }
 }
 
 impl<F: Future, D: Decide> ResponseFuture<F, D> {
-    /// Its response is not touched.
+    /// A request whose response is not touched.
     pub(crate) fn passing(served: F) -> Self {
-        Self { way: Way::Passing { served } }
+        Self { path: ResponsePath::Passing { served } }
     }
 
     pub(crate) fn admitted(served: F, admitted: Option<Box<Admitted<D>>>) -> Self {
         match admitted {
-            Some(admitted) => Self { way: Way::Admitted { served, admitted } },
+            Some(admitted) => Self { path: ResponsePath::Admitted { served, admitted } },
             None => Self::passing(served),
         }
     }
 
     pub(crate) fn refused(response: Response<Bytes>) -> Self {
-        Self { way: Way::Refused { response: Some(response) } }
+        Self { path: ResponsePath::Refused { response: Some(response) } }
     }
 
-    pub(crate) fn late(later: impl Future<Output = Late<F::Output, D>> + Send + 'static) -> Self {
-        Self { way: Way::Late { later: Box::pin(later) } }
+    pub(crate) fn awaiting(
+        awaited: impl Future<Output = AsyncOutcome<F::Output, D>> + Send + 'static,
+    ) -> Self {
+        Self { path: ResponsePath::Awaiting { awaited: Box::pin(awaited) } }
     }
 }
 
-/// Whether a cache may keep a response, which then says nothing about quotas.
+/// Whether a response comes from a cache or may be cached. It shows no quota.
 pub(crate) fn is_cached<B>(response: &Response<B>) -> bool {
     response.status().is_redirection() || response.headers().contains_key(AGE)
 }
 
-/// A response that nothing more is done with.
+/// Passes a response on unchanged.
 #[inline]
 fn untouched<R, E>(served: Poll<Result<Response<R>, E>>) -> Poll<Result<Response<Body<R>>, E>> {
     match served {
@@ -85,9 +87,9 @@ where
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // The usual one by itself: a response takes many copies where its way is one of many.
-        if let Way::Passing { .. } = self.way
-            && let WayProjection::Passing { served } = self.as_mut().project().way.project()
+        // The usual path first and alone: a match over all paths copies the response several times.
+        if let ResponsePath::Passing { .. } = self.path
+            && let ResponsePathProjection::Passing { served } = self.as_mut().project().path.project()
         {
             return untouched(served.poll(context));
         }
@@ -104,21 +106,25 @@ impl<F: Future, D: Decide> ResponseFuture<F, D> {
     where
         F: Future<Output = Result<Response<R>, E>>,
     {
-        match self.project().way.project() {
-            WayProjection::Passing { served } => untouched(served.poll(context)),
-            WayProjection::Admitted { served, admitted } => {
+        match self.project().path.project() {
+            ResponsePathProjection::Passing { served } => untouched(served.poll(context)),
+            ResponsePathProjection::Admitted { served, admitted } => {
                 let served = ready!(served.poll(context));
                 Poll::Ready(served.map(|response| admitted.finish(response)))
             }
-            WayProjection::Refused { response } => match response.take() {
+            ResponsePathProjection::Refused { response } => match response.take() {
                 Some(response) => Poll::Ready(Ok(response.map(Body::refused))),
-                // A future that is polled again after its end stays pending.
+                // A future that is polled after its end stays pending.
                 None => Poll::Pending,
             },
-            WayProjection::Late { later } => Poll::Ready(match ready!(later.as_mut().poll(context)) {
-                Late::Served(served, mut admitted) => served.map(|response| admitted.finish(response)),
-                Late::Refused(response) => Ok(response.map(Body::refused)),
-            }),
+            ResponsePathProjection::Awaiting { awaited } => {
+                Poll::Ready(match ready!(awaited.as_mut().poll(context)) {
+                    AsyncOutcome::Served(served, mut admitted) => {
+                        served.map(|response| admitted.finish(response))
+                    }
+                    AsyncOutcome::Refused(response) => Ok(response.map(Body::refused)),
+                })
+            }
         }
     }
 }

@@ -1,50 +1,50 @@
-//! What a GraphQL request costs, told from its text before anybody runs it. A [`GraphqlLayer`] stands outside of a
-//! [`crate::RateLimitLayer`]: it reads the request's body, which is bounded, refuses what is beyond hard caps, and leaves the price in
-//! the request's extensions, where [`points`] finds it.
+//! The cost of a GraphQL request, computed from its text before it runs. A [`GraphqlLayer`] stands outside of a
+//! [`crate::RateLimitLayer`]. It reads the body of the request up to a bound, refuses operations beyond hard caps, and puts
+//! the cost into the extensions of the request, where [`points`] finds it.
 //!
 //! ```
 //! use tollgate::{Clock, Engine, Policy};
 //! use tollgate_tower::RateLimitLayer;
-//! use tollgate_tower::graphql::{GraphqlLayer, Pricing, points};
+//! use tollgate_tower::graphql::{GraphqlLayer, CostModel, points};
 //! let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: points, by: [api_key], rate: 5000/h}]")?;
-//! let pricing = GraphqlLayer::new(Pricing::default());
-//! // Settled at what the service says that it cost, where it says so.
+//! let model = GraphqlLayer::new(CostModel::default());
+//! // Settled at the cost that the service states in a header, if it does.
 //! let limits = RateLimitLayer::new(Engine::new(policy, Clock::precise().now())).cost(points).cost_from("x-graphql-cost")?;
-//! # let _ = (pricing, limits);
+//! # let _ = (model, limits);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod layer;
-mod once;
+mod unique_json;
 mod persisted;
 mod size;
-mod price;
-mod question;
+mod cost;
+mod request;
+mod layer;
 
 use http::request::Parts;
 
+pub use cost::{Caps, CostModel, OperationCost};
 pub use layer::{BODY_BYTES_MAX, Graphql, GraphqlFuture, GraphqlLayer};
 pub use persisted::Persisted;
-pub use price::{Caps, Price, Pricing};
 
-/// Why a request has no price, or one that is not accepted; the text says what would be.
+/// Why a request has no cost, or one that is too high. The text says what would be accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Unpriced {
+pub struct GraphqlProblem {
     /// A name for programs.
     pub code: &'static str,
     /// What is wrong, and what would be accepted.
     pub message: String,
 }
 
-impl Unpriced {
+impl GraphqlProblem {
     fn new(code: &'static str, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }
 }
 
-/// The points of a request that a [`GraphqlLayer`] has priced; 1 for any other.
+/// The cost of a request in points, as a [`GraphqlLayer`] computed it; 1 for any other request.
 #[must_use]
 pub fn points(request: &Parts) -> u64 {
-    request.extensions.get::<Price>().map_or(1, |price| price.points)
+    request.extensions.get::<OperationCost>().map_or(1, |cost| cost.points)
 }

@@ -1,4 +1,4 @@
-//! What a refused gRPC call is sent: a status in headers alone, with details that say when to come back.
+//! The refusal of a gRPC call: a status in headers alone, with details that say when to retry.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD_NO_PAD as BASE64;
@@ -9,10 +9,10 @@ use tollgate::{Reason, Ticks};
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
-/// When a client that retries by itself may do so; negative: not at all.
+/// When a client may retry automatically; a negative value forbids it.
 const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
-/// What gRPC calls a refusal.
+/// The gRPC status code of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
     InvalidArgument = 3,
@@ -33,7 +33,7 @@ impl Code {
     }
 }
 
-/// The HTTP status that stands for the status of a call, as the protocol maps them.
+/// The HTTP status for the status of a call, as the gRPC documentation maps them.
 pub(crate) const fn http_status(code: u16) -> u16 {
     match code {
         0 => 200,
@@ -106,13 +106,27 @@ fn any(name: &str, message: &impl Message) -> Any {
     Any { type_url: format!("type.googleapis.com/google.rpc.{name}"), value: message.encode_to_vec() }
 }
 
+/// The protocol of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Http,
+    Grpc,
+}
+
+impl Protocol {
+    /// The protocol of the request with these headers.
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
+        if is_call(headers) { Protocol::Grpc } else { Protocol::Http }
+    }
+}
+
 /// Whether a request is a gRPC call.
 pub(crate) fn is_call(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 
-/// Whether a response is the answer to a gRPC call, which tells in a status of its own how it ended. Over gRPC-Web that is in the body, where
-/// nobody reads it.
+/// Whether a response is the answer to a gRPC call, which has a status of its own. gRPC-Web has it in the body, which is
+/// not read.
 pub(crate) fn is_answer(head: &http::response::Parts) -> bool {
     let kind = head.headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     let rest = kind.strip_prefix(b"application/grpc");
@@ -120,19 +134,19 @@ pub(crate) fn is_answer(head: &http::response::Parts) -> bool {
         && rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
 }
 
-/// The status of a call, if it is told. One that cannot be read is `UNKNOWN`.
+/// The status of a call, if it is present. An invalid one is `UNKNOWN`.
 pub(crate) fn status(headers: &HeaderMap) -> Option<u16> {
     let status = headers.get(STATUS)?;
     Some(status.to_str().ok().and_then(|status| status.trim().parse().ok()).unwrap_or(2))
 }
 
-/// Whether a status says that the service failed: those that stand for a 5xx.
+/// Whether a status means that the service failed, as a 5xx does.
 pub(crate) const fn is_server_error(code: u16) -> bool {
-    // UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE and DATA_LOSS; and what nobody has defined.
+    // UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS, and undefined codes.
     matches!(code, 2 | 4 | 12..=15 | 17..)
 }
 
-/// How long the caller waits, if it says so: eight digits at most, and a unit.
+/// The timeout of the caller: at most eight digits, and a unit.
 pub(crate) fn timeout(headers: &HeaderMap) -> Option<Ticks> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -149,7 +163,7 @@ pub(crate) fn timeout(headers: &HeaderMap) -> Option<Ticks> {
     Some(Ticks::from_micros(micros))
 }
 
-/// The headers of a refused call. `title` is what may be said aloud; the cause is named only to those who may see it.
+/// Writes the headers of a refused call. Every caller may see the `title`; pass a `cause` only if the caller may see it.
 pub(crate) fn write(
     headers: &mut HeaderMap,
     code: Code,
@@ -188,7 +202,7 @@ fn delay(wait: Ticks) -> Delay {
     Delay { seconds, nanos }
 }
 
-/// A message as gRPC writes it into a header.
+/// Percent-encodes a message for a header.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -209,9 +223,8 @@ fn escaped(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// What a header may not hold is escaped.
     #[test]
-    fn messages() {
+    fn messages_are_percent_encoded() {
         assert_eq!(escaped("50 % é\n"), "50 %25 %C3%A9%0A");
     }
 }

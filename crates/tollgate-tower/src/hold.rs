@@ -1,5 +1,5 @@
-//! What an admitted request holds until it is over, whichever way it ends: by its body's last byte, by a caller who goes away, or by
-//! a panic. Each of them drops the hold, and dropping gives back.
+//! What an admitted request holds until its end: the last byte of its body, a caller that disconnects, or a panic. Each
+//! of them drops the hold, and dropping releases it.
 
 use std::any::Any;
 use std::future::Future;
@@ -14,18 +14,18 @@ use tollgate::{Permit, Reservation};
 
 use crate::decide::Decide;
 use crate::grpc;
-use crate::keep::{Keeper, Place};
+use crate::permits::{PermitGuard, PermitRenewer};
 use crate::settle::{self, Settle, Settling, Unserved};
 
-/// In the extensions of a request that has a permit of a limit on concurrency. The permit is free when the response is over or given up;
-/// a service that still works for the request then can hold it for longer.
+/// In the extensions of a request that has a permit of a concurrency limit. The permit is released at the end of the
+/// response. A service that works for the request beyond that can hold the permit for longer.
 #[derive(Clone, Debug, Default)]
 pub struct InFlight(Vec<Weak<dyn Any + Send + Sync>>);
 
-/// Holds the permits of a request until it is dropped, and each of its clones.
+/// Holds the permits of a request until this and all of its clones are dropped.
 #[derive(Clone, Debug)]
 pub struct HeldPermits(
-    #[allow(dead_code, reason = "it is only to be dropped")] Vec<Arc<dyn Any + Send + Sync>>,
+    #[allow(dead_code, reason = "the permits are released on drop")] Vec<Arc<dyn Any + Send + Sync>>,
 );
 
 impl InFlight {
@@ -36,24 +36,24 @@ impl InFlight {
     }
 }
 
-/// What is held.
+/// The permit and the reservations of a request.
 pub(crate) struct Hold<D: Decide> {
     decide: Arc<D>,
     settling: Settling,
-    place: Option<Arc<Place<D>>>,
+    permit: Option<Arc<PermitGuard<D>>>,
     reservation: Option<Reservation>,
-    /// What limits took that count only failures, until it is known how the request ended.
+    /// The charge of limits that count only failures, until the outcome of the request is known.
     awaiting: Option<Reservation>,
-    /// Its turn in a line that moves up.
+    /// Its slot in a queue that moves up.
     turn: Option<Turn>,
-    /// Whether its turn is still to come.
+    /// Whether it still waits in the queue.
     is_waiting: bool,
 }
 
 impl<D: Decide> Hold<D> {
-    /// Holds what a decision gave; none if that is nothing.
+    /// Holds what a decision gave. Returns `None` if it gave nothing.
     pub(crate) fn new(
-        keeper: &Arc<Keeper<D>>,
+        renewer: &Arc<PermitRenewer<D>>,
         settling: &Settling,
         permit: Option<Permit>,
         mut reservation: Option<Reservation>,
@@ -62,9 +62,9 @@ impl<D: Decide> Hold<D> {
         if permit.is_none() && reservation.is_none() {
             return None;
         }
-        let mut hold = Self::empty(&keeper.decide, settling);
-        hold.place = permit.map(|permit| Arc::new(Keeper::keep(keeper, permit)));
-        hold.set_aside(reservation);
+        let mut hold = Self::empty(&renewer.decide, settling);
+        hold.permit = permit.map(|permit| Arc::new(PermitRenewer::hold(renewer, permit)));
+        hold.hold_reservation(reservation);
         Some(hold)
     }
 
@@ -73,7 +73,7 @@ impl<D: Decide> Hold<D> {
         Self {
             decide: Arc::clone(decide),
             settling: settling.clone(),
-            place: None,
+            permit: None,
             reservation: None,
             awaiting: None,
             turn: None,
@@ -81,18 +81,18 @@ impl<D: Decide> Hold<D> {
         }
     }
 
-    /// Tells the service that the request has a permit, if it has one. Layers around this one may have added theirs.
-    pub(crate) fn tell(&self, extensions: &mut Extensions) {
-        if let Some(place) = &self.place {
-            let place: Arc<dyn Any + Send + Sync> = Arc::<Place<D>>::clone(place);
+    /// Adds the permit to the extensions for the service. Layers around this one may have added theirs.
+    pub(crate) fn announce(&self, extensions: &mut Extensions) {
+        if let Some(permit) = &self.permit {
+            let permit: Arc<dyn Any + Send + Sync> = Arc::<PermitGuard<D>>::clone(permit);
             let mut in_flight = extensions.remove::<InFlight>().unwrap_or_default();
-            in_flight.0.push(Arc::downgrade(&place));
+            in_flight.0.push(Arc::downgrade(&permit));
             extensions.insert(in_flight);
         }
     }
 
-    /// Keeps what is to be settled, and apart from it what awaits the end of the request.
-    fn set_aside(&mut self, mut reservation: Option<Reservation>) {
+    /// Holds a reservation to settle. Splits off the part that awaits the end of the request.
+    fn hold_reservation(&mut self, mut reservation: Option<Reservation>) {
         let engine = self.decide.engine();
         if let Some(awaiting) = reservation.as_mut().and_then(|all| engine.split_awaiting(all)) {
             self.awaiting = Some(awaiting);
@@ -100,45 +100,45 @@ impl<D: Decide> Hold<D> {
         self.reservation = reservation;
     }
 
-    /// Holds what limits took that count only failures.
+    /// Holds the charge of limits that count only failures.
     pub(crate) fn await_its_end(&mut self, awaiting: Reservation) {
         self.awaiting = Some(awaiting);
     }
 
-    /// Reports how the request ended, if the head of its response tells. One that was not served, and is given back all that it was
-    /// charged, did not fail.
+    /// Reports how the request ended, if the head of its response says so. An unserved request that is refunded did not
+    /// fail.
     pub(crate) fn report_by_head(&mut self, head: &http::response::Parts, unserved: Option<&Unserved>) {
         let Some(awaiting) = self.awaiting.take() else { return };
         if unserved.is_some() && self.settling.refunds_unserved {
-            // Where nothing else is settled, it is given back with all the rest.
+            // If the response settles nothing, the refund of the whole charge includes this one.
             if self.settling.is_any() {
-                give_back(&self.decide, awaiting);
+                refund(&self.decide, awaiting);
             }
             return;
         }
         match settle::ended(head) {
             Some(ended) => report(&self.decide, awaiting, ended),
-            None => self.awaiting = Some(awaiting), // A call says at its end how it ended.
+            None => self.awaiting = Some(awaiting), // A gRPC call has its status in the trailers.
         }
     }
 
-    /// The request waits for its turn. If it goes away before that, it steps back from the line, and gets back what else it was charged.
-    pub(crate) fn wait(&mut self, set_aside: impl FnOnce() -> Option<Reservation>) {
+    /// Begins to wait in the queue. A request that is dropped while it waits leaves the queue and is refunded.
+    pub(crate) fn wait(&mut self, reserve: impl FnOnce() -> Option<Reservation>) {
         self.is_waiting = true;
         if self.reservation.is_none() {
-            self.set_aside(set_aside());
+            self.hold_reservation(reserve());
         }
         if let Some(reservation) = &mut self.reservation {
             self.turn = self.decide.engine().line_up(reservation, self.decide.clock());
         }
     }
 
-    /// What to await until its turn has come; none where it comes at the instant that it was told.
+    /// The queue slot to await. Returns `None` if the wait of the decision is fixed.
     pub(crate) const fn take_turn(&mut self) -> Option<Turn> {
         self.turn.take()
     }
 
-    /// Its turn has come. What it was charged for stays charged, unless its response is to say so.
+    /// Ends the wait. The charge stays, unless the response settles it.
     pub(crate) fn go(&mut self) {
         self.is_waiting = false;
         if !self.settling.is_any() {
@@ -146,7 +146,7 @@ impl<D: Decide> Hold<D> {
         }
     }
 
-    /// Settles by the head of the response, if that says what the request cost.
+    /// Settles by the head of the response, if that states the cost of the request.
     pub(crate) async fn settle_by_head(&mut self, head: &http::response::Parts) {
         if let Some(settle) = self.settling.by_head(head)
             && let Some(reservation) = self.reservation.take()
@@ -155,9 +155,9 @@ impl<D: Decide> Hold<D> {
         }
     }
 
-    /// Whether anything is left to give back or to settle.
+    /// Whether nothing is left to release or to settle.
     pub(crate) const fn is_over(&self) -> bool {
-        self.place.is_none() && self.reservation.is_none() && self.awaiting.is_none()
+        self.permit.is_none() && self.reservation.is_none() && self.awaiting.is_none()
     }
 }
 
@@ -187,46 +187,46 @@ impl<D: Decide> Drop for Hold<D> {
     fn drop(&mut self) {
         if self.is_waiting {
             let taken = [self.reservation.take(), self.awaiting.take()];
-            taken.into_iter().flatten().for_each(|reservation| give_back(&self.decide, reservation));
+            taken.into_iter().flatten().for_each(|reservation| refund(&self.decide, reservation));
         }
-        // A reservation that nobody settled stays charged at its estimate; a place in flight is free again with this.
+        // A reservation that was not settled stays charged at its estimate. The permit guard releases the permit.
     }
 }
 
-/// A question that is on its way to the store. If whoever asked goes away meanwhile, the answer is waited for beside, so that what it takes,
-/// and nobody wants any more, is given back.
-pub(crate) struct Asking<T: Send + 'static> {
-    question: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
-    is_asked: bool,
+/// A check that waits for the store. If its request is dropped meanwhile, a task awaits the answer, so that the permit and
+/// the reservation of the answer are released.
+pub(crate) struct PendingCheck<T: Send + 'static> {
+    check: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
+    is_started: bool,
 }
 
-impl<T: Send + 'static> Asking<T> {
-    pub(crate) fn new(question: impl Future<Output = T> + Send + 'static) -> Self {
-        Self { question: Some(Box::pin(question)), is_asked: false }
+impl<T: Send + 'static> PendingCheck<T> {
+    pub(crate) fn new(check: impl Future<Output = T> + Send + 'static) -> Self {
+        Self { check: Some(Box::pin(check)), is_started: false }
     }
 }
 
-impl<T: Send + 'static> Future for Asking<T> {
+impl<T: Send + 'static> Future for PendingCheck<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        self.is_asked = true;
-        // Polled again after its end, it says nothing more. One that panics is gone, and not asked further.
-        let Some(mut question) = self.question.take() else { return Poll::Pending };
-        let answer = question.as_mut().poll(context);
+        self.is_started = true;
+        // A future that is polled after its end stays pending. One that panics is dropped and not polled again.
+        let Some(mut check) = self.check.take() else { return Poll::Pending };
+        let answer = check.as_mut().poll(context);
         if answer.is_pending() {
-            self.question = Some(question);
+            self.check = Some(check);
         }
         answer
     }
 }
 
-impl<T: Send + 'static> Drop for Asking<T> {
+impl<T: Send + 'static> Drop for PendingCheck<T> {
     fn drop(&mut self) {
-        if self.is_asked
-            && let Some(question) = self.question.take()
+        if self.is_started
+            && let Some(check) = self.check.take()
         {
-            run(async move { drop(question.await) });
+            run(async move { drop(check.await) });
         }
     }
 }
@@ -234,7 +234,7 @@ impl<T: Send + 'static> Drop for Asking<T> {
 async fn apply<D: Decide>(decide: &Arc<D>, mut reservation: Reservation, settle: Settle) {
     let now = decide.now();
     let engine = decide.engine();
-    // What cannot be settled stays charged at its estimate: nobody gets more than a limit gives.
+    // If settling fails, the charge stays at its estimate, so that no caller gets more than the limit.
     let _ = match settle {
         Settle::Keep => return,
         Settle::Refund => engine.cancel(&mut reservation, now).await,
@@ -246,25 +246,26 @@ async fn apply<D: Decide>(decide: &Arc<D>, mut reservation: Reservation, settle:
 fn report<D: Decide>(decide: &Arc<D>, mut awaiting: Reservation, ended: Ended) {
     let decide = Arc::clone(decide);
     run(async move {
-        // What cannot be reported stays charged.
+        // If the report fails, the charge stays.
         let _ = decide.engine().report(&mut awaiting, ended, decide.now()).await;
     });
 }
 
-/// Gives back all that was set aside.
-pub(crate) fn give_back<D: Decide>(decide: &Arc<D>, reservation: Reservation) {
+/// Refunds a whole reservation.
+pub(crate) fn refund<D: Decide>(decide: &Arc<D>, reservation: Reservation) {
     let decide = Arc::clone(decide);
     run(async move { apply(&decide, reservation, Settle::Refund).await });
 }
 
-/// Does something that need not be waited for: at once if it can be, as on memory, otherwise beside.
+/// Runs a future to which no caller waits: inline if it is ready immediately, as with counters in memory, otherwise in a
+/// task.
 pub(crate) fn run(work: impl Future<Output = ()> + Send + 'static) {
     let mut work = Box::pin(work);
     let is_over = {
         let mut first = pin!(work.as_mut());
         matches!(first.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(()))
     };
-    // Without a runtime nobody can go on with it, and what was held returns when it expires.
+    // Without a runtime the future is dropped, and what it would have released expires.
     if !is_over && let Ok(runtime) = tokio::runtime::Handle::try_current() {
         runtime.spawn(work);
     }

@@ -1,4 +1,4 @@
-//! The layer: what is decided about, by whom, and what callers get to see. One made it; all services share it.
+//! The layer and its settings: how requests are read, decided and answered. All services of a layer share them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,36 +14,36 @@ use tollgate::{Clock, Decision, Engine, Ticks};
 use tower_layer::Layer;
 
 use crate::attributes::address::{Network, Trusted};
-use crate::attributes::callers::LiveCallers;
+use crate::attributes::callers::ActiveCallers;
 use crate::attributes::credential::Credentials;
 use crate::attributes::needs::BITS;
 use crate::attributes::path::PathMatch;
 use crate::attributes::source::Source;
 use crate::attributes::{Mapped, Needs, Reader};
-use crate::decide::{Decide, Own};
-use crate::keep::Keeper;
+use crate::decide::{Decide, EngineDecider};
+use crate::permits::PermitRenewer;
 use crate::service::RateLimit;
 use crate::settle::{Ending, Settle, Settling};
 
-/// How long a request may take whose cost is settled when it is over.
+/// How long a request may take if its cost is settled at its end.
 const SETTLED_WITHIN: Ticks = Ticks::from_secs(600);
 
-type Test = dyn Fn(&Parts) -> bool + Send + Sync;
-type Cost = dyn Fn(&Parts) -> u64 + Send + Sync;
-type Refuse = dyn Fn(&Refused<'_>) -> Option<Response<Bytes>> + Send + Sync;
+type RequestTest = dyn Fn(&Parts) -> bool + Send + Sync;
+type RequestCost = dyn Fn(&Parts) -> u64 + Send + Sync;
+type RefusalWriter = dyn Fn(&Refused<'_>) -> Option<Response<Bytes>> + Send + Sync;
 
-/// A request that is refused.
+/// A refused request.
 #[derive(Clone, Copy, Debug)]
 pub struct Refused<'a> {
     /// The request, without its body.
     pub request: &'a Parts,
-    /// Why: which limit, and when to come back.
+    /// The decision: which limit refuses it, and when to retry.
     pub decision: &'a Decision,
-    /// The status that is sent unless the response says otherwise.
+    /// The status that is sent if the response does not set another one.
     pub status: StatusCode,
 }
 
-/// Limits what passes through. Copies share everything, so that one limit is one limit however often a server clones it.
+/// Limits the requests to a service. Clones share all state, so a server may clone the layer for each connection.
 ///
 /// ```
 /// use tollgate::{Clock, Engine, Policy};
@@ -59,32 +59,32 @@ pub struct Refused<'a> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct RateLimitLayer<D> {
-    pub(crate) shared: Arc<Shared<D>>,
+    pub(crate) shared: Arc<RateLimitState<D>>,
 }
 
 /// What all services of a layer share.
-pub(crate) struct Shared<D> {
+pub(crate) struct RateLimitState<D> {
     pub(crate) decide: Arc<D>,
-    pub(crate) keeper: Arc<Keeper<D>>,
-    pub(crate) settings: Settings,
-    /// Which attributes are needed, in the lower bits, and since which change of whoever decides.
+    pub(crate) renewer: Arc<PermitRenewer<D>>,
+    pub(crate) settings: RateLimitSettings,
+    /// Which attributes are needed, in the lower bits, and since which change of the decider, in the others.
     needed: AtomicU64,
 }
 
-impl<D: Decide> Shared<D> {
-    fn new(decide: Arc<D>, settings: Settings) -> Self {
-        let keeper = Arc::new(Keeper::new(Arc::clone(&decide)));
-        Self { decide, keeper, settings, needed: AtomicU64::new(u64::MAX) }
+impl<D: Decide> RateLimitState<D> {
+    fn new(decide: Arc<D>, settings: RateLimitSettings) -> Self {
+        let renewer = Arc::new(PermitRenewer::new(Arc::clone(&decide)));
+        Self { decide, renewer, settings, needed: AtomicU64::new(u64::MAX) }
     }
 
-    /// Which attributes decisions depend on.
+    /// The attributes that decisions depend on.
     #[inline]
     pub(crate) fn needs(&self) -> Needs {
         let Some(changes) = self.decide.changes() else { return Needs::ALL };
-        // Relaxed: the number says all there is to know. One that is late is as if the request had come a moment earlier.
-        let known = self.needed.load(Ordering::Relaxed);
-        if known >> BITS == changes & (u64::MAX >> BITS) {
-            return Needs::from_bits(known);
+        // Relaxed is enough: one number holds both parts, and an old number only repeats the lookup.
+        let cached = self.needed.load(Ordering::Relaxed);
+        if cached >> BITS == changes & (u64::MAX >> BITS) {
+            return Needs::from_bits(cached);
         }
         let needs = Needs::of(&self.settings.reader, |name| self.decide.engine().uses(name));
         self.needed.store(changes << BITS | needs.bits(), Ordering::Relaxed);
@@ -94,22 +94,22 @@ impl<D: Decide> Shared<D> {
 
 /// How requests are read and answered.
 #[derive(Clone)]
-pub(crate) struct Settings {
+pub(crate) struct RateLimitSettings {
     pub(crate) reader: Reader,
-    pub(crate) skipped: Vec<Arc<Test>>,
-    pub(crate) cost: Option<Arc<Cost>>,
+    pub(crate) skipped: Vec<Arc<RequestTest>>,
+    pub(crate) cost: Option<Arc<RequestCost>>,
     pub(crate) settling: Settling,
     pub(crate) settled_within: Ticks,
     pub(crate) wait_max: Option<Ticks>,
     pub(crate) headers: HeaderPolicy,
-    pub(crate) authenticated: Option<Arc<Test>>,
-    pub(crate) refuse: Option<Arc<Refuse>>,
+    pub(crate) authenticated: Option<Arc<RequestTest>>,
+    pub(crate) refuse: Option<Arc<RefusalWriter>>,
 }
 
-impl Default for Settings {
+impl Default for RateLimitSettings {
     fn default() -> Self {
         Self {
-            // Nobody's word is taken until somebody is named.
+            // By default no proxy is trusted.
             reader: Reader { trusted: Trusted::new(Vec::new()), ..Reader::default() },
             skipped: Vec::new(),
             cost: None,
@@ -123,8 +123,8 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
-    /// Whether the sender of a request has an identity, as far as anything depends on it.
+impl RateLimitSettings {
+    /// Whether the caller is authenticated. If anonymous callers see everything, the test is not run.
     pub(crate) fn caller(&self, parts: &Parts) -> Caller {
         match &self.authenticated {
             _ if self.headers.anonymous == Exposure::Full => Caller::Anonymous,
@@ -134,56 +134,56 @@ impl Settings {
     }
 }
 
-impl<S: Store + Send + Sync + 'static> RateLimitLayer<Own<S>> {
-    /// Limits by this engine.
+impl<S: Store + Send + Sync + 'static> RateLimitLayer<EngineDecider<S>> {
+    /// Limits requests by an engine.
     pub fn new(engine: impl Into<Arc<Engine<S>>>) -> Self {
-        Self::deciding(Own::new(engine.into(), Clock::precise()))
+        Self::deciding(EngineDecider::new(engine.into(), Clock::precise()))
     }
 
-    /// The same at the times of another clock; of one that tests move, for example.
+    /// Uses another clock, such as one that a test moves.
     #[must_use]
     pub fn clock(self, clock: Clock) -> Self {
         let engine = Arc::clone(self.shared.decide.shared_engine());
         let settings = self.shared.settings.clone();
-        Self { shared: Arc::new(Shared::new(Arc::new(Own::new(engine, clock)), settings)) }
+        Self { shared: Arc::new(RateLimitState::new(Arc::new(EngineDecider::new(engine, clock)), settings)) }
     }
 }
 
 impl<D: Decide> RateLimitLayer<D> {
-    /// Limits by whoever decides.
+    /// Limits requests by a decider.
     pub fn deciding(decide: impl Into<Arc<D>>) -> Self {
-        Self { shared: Arc::new(Shared::new(decide.into(), Settings::default())) }
+        Self { shared: Arc::new(RateLimitState::new(decide.into(), RateLimitSettings::default())) }
     }
 
-    fn with(self, change: impl FnOnce(&mut Settings)) -> Self {
+    fn with(self, change: impl FnOnce(&mut RateLimitSettings)) -> Self {
         let mut settings = self.shared.settings.clone();
         change(&mut settings);
-        Self { shared: Arc::new(Shared::new(Arc::clone(&self.shared.decide), settings)) }
+        Self { shared: Arc::new(RateLimitState::new(Arc::clone(&self.shared.decide), settings)) }
     }
 
-    /// Reads requests this way.
+    /// Sets how requests are read.
     #[must_use]
     pub fn reader(self, reader: Reader) -> Self {
         self.with(|settings| settings.reader = reader)
     }
 
-    /// Takes the word of these proxies about who sent a request: `X-Forwarded-For` is walked from the right, and the first address
-    /// that is not theirs is the client. Without any, the client is the peer.
+    /// Trusts these proxies to name the client: in `X-Forwarded-For`, the first address from the right that is not one of
+    /// theirs. Without trusted proxies the client is the peer.
     ///
     /// # Errors
-    /// When one is neither an address nor a network.
+    /// One of them is neither an address nor a network.
     pub fn behind<'n>(self, proxies: impl IntoIterator<Item = &'n str>) -> Result<Self, String> {
         let networks = proxies.into_iter().map(str::parse::<Network>).collect::<Result<_, _>>()?;
         Ok(self.with(|settings| settings.reader.trusted = Trusted::new(networks)))
     }
 
-    /// How paths are compared with what limits and templates name; [`PathMatch::Loose`] unless said.
+    /// Sets how paths are compared with those of limits and templates; by default [`PathMatch::Loose`].
     #[must_use]
     pub fn match_paths(self, paths: PathMatch) -> Self {
         self.with(|settings| settings.reader.paths = paths)
     }
 
-    /// Tells the policy an attribute beside the built-in ones, or instead of one of them.
+    /// Adds an attribute to the built-in ones, or replaces one of them.
     #[must_use]
     pub fn attribute(self, name: &str, source: Source) -> Self {
         self.with(|settings| {
@@ -192,39 +192,40 @@ impl<D: Decide> RateLimitLayer<D> {
         })
     }
 
-    /// Where clients of the service put their credential, which is the attribute `api_key`; `X-API-Key` and the bearer token unless said. A
-    /// request with two that differ is refused.
+    /// Sets where clients send their credential, which is the attribute `api_key`; by default `X-API-Key` and the bearer
+    /// token. A request with two different credentials is refused.
     #[must_use]
     pub fn credentials(self, credentials: Credentials) -> Self {
         self.with(|settings| settings.reader.credentials = credentials)
     }
 
-    /// Which credentials are known, and what is known of their callers. An unknown one is no identity: without an `api_key` the request
-    /// counts by its address. [`LiveCallers::replace`] puts others in their place while requests are served.
+    /// Sets the registered credentials and the attributes of their callers. A request with an unknown credential has no
+    /// `api_key` and counts by its address. [`ActiveCallers::replace`] replaces them while requests are served.
     #[must_use]
-    pub fn callers(self, callers: LiveCallers) -> Self {
+    pub fn callers(self, callers: ActiveCallers) -> Self {
         self.with(|settings| settings.reader.callers = Some(callers))
     }
 
-    /// Lets requests pass unasked, such as those for a health check.
+    /// Lets requests pass without a decision, such as health checks.
     #[must_use]
     pub fn skip(self, test: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.skipped.push(Arc::new(test)))
     }
 
-    /// What a request costs, where that is not 1.
+    /// Sets the cost of a request; by default 1.
     #[must_use]
     pub fn cost(self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.cost = Some(Arc::new(cost)))
     }
 
-    /// Settles what a request cost by its response.
+    /// Settles the cost of a request by its response.
     #[must_use]
     pub fn settle(self, by: impl Fn(&response::Parts) -> Settle + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.settling.by_response(by))
     }
 
-    /// Counts only requests that fail, as a limit of wrong passwords does. A gRPC call fails by its own status, which mostly comes at its end.
+    /// Counts only requests that fail, as a limit on wrong passwords does. A gRPC call fails by its own status, usually in
+    /// its trailers.
     #[must_use]
     pub fn count_failures(self) -> Self {
         self.with(|settings| {
@@ -235,7 +236,7 @@ impl<D: Decide> RateLimitLayer<D> {
         })
     }
 
-    /// Gives back what a request cost that the service failed to serve: 5xx, or a status of a gRPC call that stands for one.
+    /// Refunds requests that the service failed to serve: a 5xx, or the gRPC status that stands for one.
     #[must_use]
     pub fn refund_server_errors(self) -> Self {
         self.with(|settings| {
@@ -246,43 +247,45 @@ impl<D: Decide> RateLimitLayer<D> {
         })
     }
 
-    /// Gives back what a request was charged that a service behind did nothing for, as [`crate::Unserved`] in its response says: to the
-    /// counters that were charged, and as far as they still count it.
+    /// Refunds requests that an inner service did not serve, as [`crate::Unserved`] in the response says. The refund goes to
+    /// the charged counters, as far as they still count the charge.
     #[must_use]
     pub fn refund_unserved(self) -> Self {
         self.with(|settings| settings.settling.refunds_unserved = true)
     }
 
-    /// Settles at the cost that a header of the response tells, or a trailer of that name. One that tells none costs its estimate.
+    /// Settles at the cost in a header or trailer of the response. Without it the request costs its estimate.
     ///
     /// # Errors
-    /// When no header can have that name.
+    /// The name is not a valid header name.
     pub fn cost_from(self, name: &str) -> Result<Self, InvalidHeaderName> {
         let name: HeaderName = name.parse()?;
-        Ok(self.with(|settings| settings.settling.told_by(name)))
+        Ok(self.with(|settings| settings.settling.cost_header(name)))
     }
 
-    /// How long a request may wait for its turn where a limit shapes; unless said, as long as the limit's `queue` is. One that would wait
-    /// longer is refused at once, and so is a gRPC call whose own deadline (`grpc-timeout`) is earlier.
+    /// Sets how long a request may wait in the queue of a shaping limit; by default as long as the `queue` of the limit is.
+    /// A request that would wait longer is refused immediately, and so is a gRPC call with an earlier deadline
+    /// (`grpc-timeout`).
     #[must_use]
     pub fn wait_at_most(self, wait: Duration) -> Self {
         self.with(|settings| settings.wait_max = Some(Ticks::ceil_from(wait)))
     }
 
-    /// How answers are written. By default every caller sees the limits that it owns, those with `by`; with
-    /// [`Exposure::RetryAfter`] for anonymous callers these are told only when to come back.
+    /// Sets the headers of answers. By default every caller sees its own limits, those with `by`. With
+    /// [`Exposure::RetryAfter`] for anonymous callers, these see only when to retry.
     #[must_use]
     pub fn headers(self, headers: HeaderPolicy) -> Self {
         self.with(|settings| settings.headers = headers)
     }
 
-    /// Whose requests are authenticated, by what an outer layer found out; they see their quotas.
+    /// Sets the test for authenticated requests, whose callers see their quotas. It usually checks what an outer layer found.
     #[must_use]
     pub fn authenticated(self, test: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.authenticated = Some(Arc::new(test)))
     }
 
-    /// Writes refusals another way, or leaves one as it is. The headers that say when to come back are added to whatever it writes.
+    /// Writes the response to refused requests; `None` keeps the default one. The layer adds the headers that say when to
+    /// retry.
     #[must_use]
     pub fn refuse_with(
         self,

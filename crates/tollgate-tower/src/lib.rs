@@ -1,8 +1,9 @@
 //! Tollgate in the request path of a Rust service: a tower layer for axum, hyper and tonic.
 //!
-//! The modules stand in the order of a request: what servers read differently (`spelling`), who sent it and what it asks for (`attributes`, `peer`), who decides (`decide`), the
-//! layer and its service, overload (`shed`), what a refused caller is sent (`refusal`, `grpc`), and what is done when the response is over (`hold`,
-//! `body`). It knows `http` types and tower's traits, and neither Redis nor the program `tollgate`.
+//! The modules follow the path of a request: what servers read differently (`spelling`), who sent the request and what it
+//! asks for (`attributes`, `peer`), the decision (`decide`), the layer and its service, overload (`shed`), the response to
+//! a refused caller (`refusal`, `grpc`), and the end of the response (`settle`, `hold`, `permits`, `body`). The crate uses
+//! `http` types and tower's traits, and neither Redis nor the program `tollgate`.
 //!
 //! ```
 //! use tollgate::{Clock, Engine, Policy};
@@ -25,7 +26,7 @@ mod refusal;
 mod grpc;
 mod settle;
 mod hold;
-mod keep;
+mod permits;
 mod body;
 pub mod shed;
 #[cfg(feature = "graphql")]
@@ -37,7 +38,7 @@ pub mod graphql;
 struct Guide;
 
 pub use body::Body;
-pub use decide::{Decide, Own};
+pub use decide::{Decide, EngineDecider};
 pub use future::ResponseFuture;
 pub use hold::{HeldPermits, InFlight};
 pub use layer::{RateLimitLayer, Refused};

@@ -1,10 +1,10 @@
-//! The address of a connection's other end, as servers put it into a request's extensions.
+//! The peer address of a connection, as servers put it into the extensions of a request.
 
 use std::net::{IpAddr, SocketAddr};
 
 use http::Extensions;
 
-/// The address of the connection's other end, for a server that puts it into the extensions itself.
+/// The peer address of a connection, for servers that put it into the extensions themselves.
 ///
 /// ```
 /// use std::net::IpAddr;
@@ -16,31 +16,33 @@ use http::Extensions;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(pub IpAddr);
 
-/// The peer, from wherever a server has put it: [`Peer`], a bare address, or with the features `axum` and `tonic` what these
-/// put there. Those who have none count as one client.
+/// The peer address of a request: from [`Peer`], from a bare `SocketAddr`, or with the features `axum` and `tonic` from
+/// their types. All requests without one count as one client.
 #[must_use]
 #[inline]
 pub fn of(extensions: &Extensions) -> Option<IpAddr> {
-    // One that is alone is overruled by no other.
+    // The usual case under axum: a single extension, so no other type takes precedence.
     #[cfg(feature = "axum")]
     if extensions.len() == 1
-        && let Some(info) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>()
+        && let Some(connection) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>()
     {
-        return Some(info.0.ip());
+        return Some(connection.0.ip());
     }
     all_of(extensions)
 }
 
 fn all_of(extensions: &Extensions) -> Option<IpAddr> {
-    let told = extensions.get::<Peer>().map(|peer| peer.0);
-    let told = told.or_else(|| extensions.get::<SocketAddr>().map(SocketAddr::ip));
+    let peer = extensions.get::<Peer>().map(|peer| peer.0);
+    let peer = peer.or_else(|| extensions.get::<SocketAddr>().map(SocketAddr::ip));
     #[cfg(feature = "axum")]
-    let told =
-        told.or_else(|| extensions.get::<axum::extract::ConnectInfo<SocketAddr>>().map(|info| info.0.ip()));
-    #[cfg(feature = "tonic")]
-    let told = told.or_else(|| {
-        let info = extensions.get::<tonic::transport::server::TcpConnectInfo>()?;
-        info.remote_addr().map(|address| address.ip())
+    let peer = peer.or_else(|| {
+        let connection = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>()?;
+        Some(connection.0.ip())
     });
-    told
+    #[cfg(feature = "tonic")]
+    let peer = peer.or_else(|| {
+        let connection = extensions.get::<tonic::transport::server::TcpConnectInfo>()?;
+        connection.remote_addr().map(|address| address.ip())
+    });
+    peer
 }

@@ -1,4 +1,4 @@
-//! What a refused caller is sent: the one place where a decision becomes a response.
+//! The response to a refused request. Only this module turns a decision into a response.
 
 use std::borrow::Cow;
 
@@ -13,20 +13,20 @@ use smallvec::SmallVec;
 use tollgate::headers::{Accepts, Caller, Exposure, HeaderList, HeaderPolicy};
 use tollgate::{Answer, Audience, Decision, Reason, Ticks, Timestamp};
 
-use crate::grpc::{self, Code};
+use crate::grpc::{self, Code, Protocol};
 
-/// What the answer depends on beside the decision: who reads it, and in which form.
+/// What an answer depends on besides the decision: its audience and its protocol.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reading {
+pub(crate) struct AnswerContext {
     pub(crate) audience: Audience,
-    pub(crate) is_call: bool,
+    pub(crate) protocol: Protocol,
 }
 
-impl Reading {
-    /// Who reads the answer to a request.
+impl AnswerContext {
+    /// The context of the answer to a request.
     pub(crate) fn of(parts: &Parts, caller: Caller, cost: u64) -> Self {
         let audience = Audience { caller, accepts: accepts(&parts.headers), cost: Some(cost) };
-        Self { audience, is_call: grpc::is_call(&parts.headers) }
+        Self { audience, protocol: Protocol::of(&parts.headers) }
     }
 
     fn is_shown(&self, policy: &HeaderPolicy) -> bool {
@@ -34,10 +34,10 @@ impl Reading {
     }
 }
 
-/// What the sender of a request can read.
+/// The body format that the caller accepts.
 pub(crate) fn accepts(headers: &HeaderMap) -> Accepts {
     let Some(accept) = headers.get(ACCEPT) else { return Accepts::Json };
-    // What most callers send needs no reading.
+    // The values of most callers need no parsing.
     if accept.as_bytes() == b"application/json" || accept.as_bytes() == b"*/*" {
         return Accepts::Json;
     }
@@ -48,32 +48,32 @@ pub(crate) fn accepts(headers: &HeaderMap) -> Accepts {
 pub(crate) fn response(
     decision: &Decision,
     policy: &HeaderPolicy,
-    reading: &Reading,
+    context: &AnswerContext,
     now: Timestamp,
 ) -> Response<Bytes> {
-    let mut answer = Answer::of(decision, policy, reading.audience, now);
+    let mut answer = Answer::of(decision, policy, context.audience, now);
     let mut response = Response::new(Bytes::new());
     add(response.headers_mut(), &mut answer.headers);
-    if reading.is_call {
+    if context.protocol == Protocol::Grpc {
         let reason = decision.reason().unwrap_or(Reason::Unavailable);
         let title = title(reason);
-        // The name of a limit without `by`, which is the platform's, is not for callers.
+        // A limit without `by` belongs to the platform, so callers do not see its name.
         let is_callers = decision.cause().is_none_or(|status| !status.limit.by().is_empty());
-        let cause = decision.cause_name().filter(|_| is_callers && reading.is_shown(policy));
+        let cause = decision.cause_name().filter(|_| is_callers && context.is_shown(policy));
         grpc::write(response.headers_mut(), Code::of(reason), title, decision.retry_after(), cause);
         return response;
     }
-    said(&mut response, answer);
+    write_answer(&mut response, answer);
     response
 }
 
-/// Whether the request is a CORS preflight. A browser sends it by itself, and its response says nothing about quotas.
+/// Whether the request is a CORS preflight. A browser sends it on its own, so its response shows no quota.
 pub(crate) fn is_preflight(method: &Method, headers: &HeaderMap) -> bool {
     *method == Method::OPTIONS && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }
 
-/// Says what an answer says instead of the response that the caller did not get.
-fn said(response: &mut Response<Bytes>, answer: Answer) {
+/// Writes the status and the body of an answer.
+fn write_answer(response: &mut Response<Bytes>, answer: Answer) {
     *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
     if let Some(body) = answer.body {
         response.headers_mut().insert(CONTENT_TYPE, content_type(body.content_type));
@@ -84,24 +84,24 @@ fn said(response: &mut Response<Bytes>, answer: Answer) {
     }
 }
 
-/// The response to whom there is no capacity for.
-pub(crate) fn unavailable(mut answer: Answer, is_call: bool) -> Response<Bytes> {
+/// The response to a request that is shed for lack of capacity.
+pub(crate) fn unavailable(mut answer: Answer, protocol: Protocol) -> Response<Bytes> {
     let mut response = Response::new(Bytes::new());
     let retry =
         answer.headers.get("Retry-After").and_then(|seconds| seconds.parse().ok()).map(Ticks::from_secs);
     add(response.headers_mut(), &mut answer.headers);
-    if is_call {
+    if protocol == Protocol::Grpc {
         grpc::write(response.headers_mut(), Code::Unavailable, "no capacity now", retry, None);
         return response;
     }
-    said(&mut response, answer);
+    write_answer(&mut response, answer);
     response
 }
 
-/// The response to a request that cannot be read in one way only.
-pub(crate) fn unreadable(problem: &str, is_call: bool) -> Response<Bytes> {
+/// The response to an ambiguous request.
+pub(crate) fn unreadable(problem: &str, protocol: Protocol) -> Response<Bytes> {
     let mut response = Response::new(Bytes::new());
-    if is_call {
+    if protocol == Protocol::Grpc {
         grpc::write(response.headers_mut(), Code::InvalidArgument, problem, None, None);
         return response;
     }
@@ -116,13 +116,13 @@ pub(crate) fn unreadable(problem: &str, is_call: bool) -> Response<Bytes> {
     response
 }
 
-/// Text as JSON quotes it.
+/// Appends text as a JSON string.
 fn quoted(out: &mut String, text: &str) {
     out.push('"');
     for letter in text.chars() {
         match letter {
             '"' | '\\' => out.extend(['\\', letter]),
-            // The messages are ours and may quote what was sent; what cannot be read aloud is left out.
+            // A message may quote the request, so control characters become spaces.
             letter if letter.is_control() => out.push(' '),
             letter => out.push(letter),
         }
@@ -138,18 +138,18 @@ const fn title(reason: Reason) -> &'static str {
         Reason::Penalty => "blocked for a while after too many denials",
         Reason::Cost => "the request costs more than a limit ever admits",
         Reason::Fault => "the cost of the request cannot be computed",
-        Reason::Unavailable => "nobody can count now",
+        Reason::Unavailable => "limits cannot be counted now",
     }
 }
 
-/// The headers that belong together: what comes before the word that tells them apart, of names such as `X-RateLimit-Limit`.
+/// The prefix that related headers share: `X-RateLimit-` of `X-RateLimit-Limit`.
 fn family(name: &str) -> Option<&str> {
     let word = b"ratelimit-";
     let at = name.as_bytes().windows(word.len()).position(|part| part.eq_ignore_ascii_case(word))?;
     name.get(..at + word.len())
 }
 
-/// The families of which a service sends headers itself.
+/// The families of the headers that a service sets itself.
 struct Families(SmallVec<[String; 2]>);
 
 impl Families {
@@ -158,27 +158,27 @@ impl Families {
         Self(names.filter_map(|name| family(name.as_str())).map(str::to_owned).collect())
     }
 
-    /// Whether a header of ours belongs to one of them.
+    /// Whether a header belongs to one of them.
     fn has(&self, name: &str) -> bool {
         !self.0.is_empty()
             && family(name).is_some_and(|ours| self.0.iter().any(|own| own.eq_ignore_ascii_case(ours)))
     }
 }
 
-/// Adds headers to a response. Lists grow: what the service says of its own limits stays. Of the others the service's own stay, and one that
-/// belongs to them comes along with none of ours: numbers of two limits side by side would say what neither does.
+/// Adds headers to a response. List headers are appended to those of the service. Other headers of the service stay, and
+/// keep out the rest of their family: mixed numbers of two limits would be wrong for both.
 pub(crate) fn add(headers: &mut HeaderMap, list: &mut HeaderList) {
     headers.reserve(list.len() + OTHERS);
-    let told = Families::of(headers);
+    let own = Families::of(headers);
     let (text, entries) = list.take_text();
-    // One piece of memory for all values.
+    // One allocation for all values.
     let text = Bytes::from(text);
     for (name, range) in entries {
         let is_list = matches!(name, "RateLimit" | "RateLimit-Policy");
-        if !is_list && told.has(name) {
+        if !is_list && own.has(name) {
             continue;
         }
-        // Names are constants of the core and values printable, so both are always sendable.
+        // Names are constants and values are printable, so both are always valid.
         let (Some(name), Ok(value)) = (header_name(name), HeaderValue::from_maybe_shared(text.slice(range)))
         else {
             continue;
@@ -191,7 +191,7 @@ pub(crate) fn add(headers: &mut HeaderMap, list: &mut HeaderList) {
     }
 }
 
-/// Headers that a refusal has beside those of the list: the type of its body.
+/// Headers of a refusal besides those of the list: the content type.
 const OTHERS: usize = 1;
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -203,7 +203,7 @@ const X_RESOURCE: HeaderName = HeaderName::from_static("x-ratelimit-resource");
 
 pub(crate) const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-/// The type of a body. The usual one is known without reading it.
+/// The content type of a body. The usual one needs no parsing.
 fn content_type(name: &'static str) -> HeaderValue {
     match name {
         "application/problem+json" => PROBLEM,
@@ -211,7 +211,7 @@ fn content_type(name: &'static str) -> HeaderValue {
     }
 }
 
-/// A header's name. The usual ones are known without reading them.
+/// The name of a header. The usual ones need no parsing.
 fn header_name(name: &'static str) -> Option<HeaderName> {
     Some(match name {
         "RateLimit" => RATE_LIMIT,
@@ -231,9 +231,9 @@ fn header_name(name: &'static str) -> Option<HeaderName> {
 mod tests {
     use super::*;
 
-    /// What was sent cannot break the answer's form.
+    /// Text from a request cannot break the JSON of the answer.
     #[test]
-    fn quotes() {
+    fn quotes_and_control_characters_are_escaped() {
         let mut text = String::new();
         quoted(&mut text, "a\"b\\c\nd");
         assert_eq!(text, r#""a\"b\\c d""#);

@@ -1,4 +1,4 @@
-//! The service: one request from its head to its response.
+//! The service: the path of one request from its head to its response.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,30 +14,31 @@ use tower_service::Service;
 use crate::attributes::{Attributes, Unreadable};
 use crate::body::Body;
 use crate::decide::Decide;
-use crate::future::{Late, ResponseFuture, is_cached};
-use crate::hold::{Asking, Finish, Hold};
-use crate::layer::{Refused, Shared};
-use crate::refusal::{self, Reading, is_preflight};
+use crate::future::{AsyncOutcome, ResponseFuture, is_cached};
+use crate::grpc::{self, Protocol};
+use crate::hold::{Finish, Hold, PendingCheck};
+use crate::layer::{RateLimitState, Refused};
+use crate::refusal::{self, AnswerContext, is_preflight};
 use crate::settle::Unserved;
-use crate::{grpc, hold, peer};
+use crate::{hold, peer};
 
-/// How long a request waited for its turn, in milliseconds.
+/// How long a request waited in the queue, in milliseconds.
 const WAITED: HeaderName = HeaderName::from_static("tollgate-waited-ms");
-/// How many units stood in the line when it came, with its own.
+/// Units in the queue when the request arrived, its own included.
 const DEPTH: HeaderName = HeaderName::from_static("tollgate-queue-depth");
 
-/// In the extensions of a request that reaches a service after a wait: how long it waited for its turn.
+/// In the extensions of a request that reaches a service after a wait in a queue: the length of the wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waited(pub Ticks);
 
 /// A service behind limits.
 pub struct RateLimit<I, D> {
     inner: I,
-    shared: Arc<Shared<D>>,
+    shared: Arc<RateLimitState<D>>,
 }
 
 impl<I, D: Decide> RateLimit<I, D> {
-    pub(crate) fn new(inner: I, shared: Arc<Shared<D>>) -> Self {
+    pub(crate) fn new(inner: I, shared: Arc<RateLimitState<D>>) -> Self {
         Self { inner, shared }
     }
 }
@@ -48,39 +49,38 @@ impl<I: Clone, D> Clone for RateLimit<I, D> {
     }
 }
 
-/// A request that passes, and what is to be done with its response.
+/// What is left to do with the response of an admitted request.
 pub(crate) struct Admitted<D: Decide> {
-    /// What its caller gets to see, or gets back; none if that is nothing.
-    told: Option<Told<D>>,
-    /// The decision that is told of.
+    follow_up: Option<FollowUp<D>>,
+    /// The decision, if there is a follow-up.
     decision: Option<Decision>,
     waited: Option<(Ticks, u64)>,
     hold: Option<Box<Hold<D>>>,
 }
 
-/// What is to be done with the decision that let a request pass.
-struct Told<D> {
-    shared: Arc<Shared<D>>,
-    /// Who gets to see it; none if nobody does.
+/// How the response uses the decision: for headers, or for a refund if the request was not served.
+struct FollowUp<D> {
+    shared: Arc<RateLimitState<D>>,
+    /// The audience of the headers; `None` writes none.
     audience: Option<Audience>,
     at: Timestamp,
 }
 
-/// A decision, and all that it took. Whoever drops it, on whatever way, gives that back.
-struct Taken<D: Decide> {
+/// A decision with its permit and reservations. Dropping it releases them.
+struct Decided<D: Decide> {
     decision: Decision,
     at: Timestamp,
     hold: Option<Box<Hold<D>>>,
 }
 
-/// What is known of a request without waiting for anybody.
-enum Looked<D: Decide> {
-    /// It passes; none if its response is not touched.
+/// The result of the fast path, which does not await.
+enum FastPath<D: Decide> {
+    /// The request is admitted; `None` if its response is not touched.
     Admitted(Option<Box<Admitted<D>>>),
     Refused(Response<Bytes>),
-    /// It passes, after its turn has come.
-    Waits(Box<Taken<D>>),
-    /// Only the store knows, or the request is to be settled when it is over.
+    /// The request is admitted after a wait.
+    Waits(Box<Decided<D>>),
+    /// The slow path must decide: it asks the store, or reserves a cost to settle later.
     Unknown,
 }
 
@@ -107,67 +107,67 @@ where
         if self.shared.skips(&parts) {
             return ResponseFuture::passing(self.inner.call(Request::from_parts(parts, body)));
         }
-        let looked = Shared::look(&self.shared, &parts);
-        let decided = match looked {
-            Looked::Admitted(admitted) => {
+        let fast_path = RateLimitState::try_decide(&self.shared, &parts);
+        let decided = match fast_path {
+            FastPath::Admitted(admitted) => {
                 if let Some(hold) = admitted.as_ref().and_then(|admitted| admitted.hold.as_ref()) {
-                    hold.tell(&mut parts.extensions);
+                    hold.announce(&mut parts.extensions);
                 }
                 let served = self.inner.call(Request::from_parts(parts, body));
                 return ResponseFuture::admitted(served, admitted);
             }
-            Looked::Refused(response) => return ResponseFuture::refused(response),
-            Looked::Waits(taken) => Some(taken),
-            Looked::Unknown => None,
+            FastPath::Refused(response) => return ResponseFuture::refused(response),
+            FastPath::Waits(decided) => Some(decided),
+            FastPath::Unknown => None,
         };
-        // The one that was told to be ready serves; its copy gets ready for the next.
+        // The service that was polled ready serves this request. Its clone serves the next.
         let next = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, next);
-        ResponseFuture::late(later(Arc::clone(&self.shared), inner, (parts, body), decided))
+        ResponseFuture::awaiting(slow_path(Arc::clone(&self.shared), inner, (parts, body), decided))
     }
 }
 
-/// How many units stand in the line that a request is told to wait in, with its own; of several, in the longest.
+/// Units in the longest queue that a request waits in, its own included.
 fn depth(decision: &Decision) -> u64 {
     let waits = decision.limits().filter(|status| matches!(status.outcome.verdict, Verdict::Wait(_)));
     waits.map(|status| status.outcome.limit.saturating_sub(status.outcome.remaining)).max().unwrap_or(0)
 }
 
-/// A request that somebody has to be waited for.
-async fn later<I, D, B, R>(
-    shared: Arc<Shared<D>>,
+/// The slow path of a request: awaits the decision, or the wait of a decision, and then the service.
+async fn slow_path<I, D, B, R>(
+    shared: Arc<RateLimitState<D>>,
     mut inner: I,
     (parts, body): (Parts, B),
-    decided: Option<Box<Taken<D>>>,
-) -> Late<Result<Response<R>, I::Error>, D>
+    decided: Option<Box<Decided<D>>>,
+) -> AsyncOutcome<Result<Response<R>, I::Error>, D>
 where
     I: Service<Request<B>, Response = Response<R>>,
     D: Decide,
 {
-    let (taken, mut parts) = match decided {
-        Some(taken) => (*taken, parts),
-        None => match Asking::new(Shared::ask(Arc::clone(&shared), parts)).await {
-            Ok((taken, parts)) => (taken, parts),
-            Err(refused) => return Late::Refused(*refused),
+    let (decided, mut parts) = match decided {
+        Some(decided) => (*decided, parts),
+        None => match PendingCheck::new(RateLimitState::check_and_hold(Arc::clone(&shared), parts)).await {
+            Ok((decided, parts)) => (decided, parts),
+            Err(refused) => return AsyncOutcome::Refused(*refused),
         },
     };
-    let Taken { mut decision, at, mut hold } = taken;
-    if let (Verdict::Wait(wait), Some(patience)) = (decision.verdict(), shared.patience(&parts))
-        && wait > patience
+    let Decided { mut decision, at, mut hold } = decided;
+    if let (Verdict::Wait(wait), Some(wait_max)) = (decision.verdict(), shared.wait_max(&parts))
+        && wait > wait_max
     {
-        decision = decision.impatient(patience);
+        decision = decision.impatient(wait_max);
     }
     if !decision.is_allowed() {
-        // Before anybody is told: nothing of what was taken for it stays taken.
+        // Release before answering, so that the caller can retry immediately.
         drop(hold);
-        return Late::Refused(shared.refuse(&parts, &decision, &shared.reading(&parts), at));
+        return AsyncOutcome::Refused(shared.refuse(&parts, &decision, &shared.answer_context(&parts), at));
     }
     let (verdict, depth) = (decision.verdict(), depth(&decision));
     let mut admitted = Admitted::new(&shared, &parts, &mut Some(decision), at).unwrap_or_default();
     admitted.hold = hold.take();
     if let Verdict::Wait(wait) = verdict {
         shared.decide.began_waiting(wait);
-        let _waiting = Waiting(&*shared.decide);
+        let _guard = WaitGuard(&*shared.decide);
         match admitted.hold.as_mut().and_then(|hold| hold.take_turn()) {
             Some(turn) => turn.await,
             None => shared.decide.sleep_until(at + wait).await,
@@ -175,13 +175,13 @@ where
         if let Some(hold) = &mut admitted.hold {
             hold.go();
         }
-        // Less than it was told, if others have left the line.
+        // The wait is shorter than announced if others have left the queue.
         let waited = wait.min(shared.decide.now().since(at));
         admitted.waited = Some((waited, depth));
         parts.extensions.insert(Waited(waited));
     }
     if let Some(hold) = &admitted.hold {
-        hold.tell(&mut parts.extensions);
+        hold.announce(&mut parts.extensions);
     }
     let served = inner.call(Request::from_parts(parts, body)).await;
     match served {
@@ -190,22 +190,22 @@ where
             if let Some(hold) = &mut admitted.hold {
                 hold.settle_by_head(&head).await;
             }
-            Late::Served(Ok(Response::from_parts(head, body)), admitted)
+            AsyncOutcome::Served(Ok(Response::from_parts(head, body)), admitted)
         }
-        Err(error) => Late::Served(Err(error), admitted),
+        Err(error) => AsyncOutcome::Served(Err(error), admitted),
     }
 }
 
-/// Somebody who waits.
-struct Waiting<'d, D: Decide>(&'d D);
+/// Reports the end of a wait when it is dropped.
+struct WaitGuard<'d, D: Decide>(&'d D);
 
-impl<D: Decide> Drop for Waiting<'_, D> {
+impl<D: Decide> Drop for WaitGuard<'_, D> {
     fn drop(&mut self) {
         self.0.ended_waiting();
     }
 }
 
-impl<D: Decide> Shared<D> {
+impl<D: Decide> RateLimitState<D> {
     fn skips(&self, parts: &Parts) -> bool {
         self.settings.skipped.iter().any(|skips| skips(parts))
     }
@@ -220,28 +220,33 @@ impl<D: Decide> Shared<D> {
         Ok(attributes)
     }
 
-    /// The same, written where it is needed.
+    /// Reads the attributes in place.
     #[inline]
     fn read<'r>(&'r self, parts: &'r Parts, attributes: &mut Attributes<'r>) -> Result<(), Unreadable> {
-        self.settings.reader.tell_request(peer::of(&parts.extensions), parts, self.needs(), attributes)
+        self.settings.reader.read_request(peer::of(&parts.extensions), parts, self.needs(), attributes)
     }
 
-    /// What can be said without waiting.
-    fn look(shared: &Arc<Self>, parts: &Parts) -> Looked<D> {
+    /// The fast path.
+    fn try_decide(shared: &Arc<Self>, parts: &Parts) -> FastPath<D> {
         if shared.settings.settling.is_any() {
-            return Looked::Unknown;
+            return FastPath::Unknown;
         }
         let at = shared.decide.now();
         let mut decided = None;
-        match shared.question(parts, |request| shared.decide.decide_at_once(request, at, &mut decided)) {
+        match shared.with_request(parts, |request| shared.decide.try_check_into(request, at, &mut decided)) {
             Ok(()) => Self::judge(shared, parts, &mut decided, at),
-            Err(refused) => Looked::Refused(*refused),
+            Err(refused) => FastPath::Refused(*refused),
         }
     }
 
-    /// What follows from a decision, if there is one.
-    fn judge(shared: &Arc<Self>, parts: &Parts, decided: &mut Option<Decision>, at: Timestamp) -> Looked<D> {
-        let Some(decision) = decided else { return Looked::Unknown };
+    /// Turns a decision into the result of the fast path.
+    fn judge(
+        shared: &Arc<Self>,
+        parts: &Parts,
+        decided: &mut Option<Decision>,
+        at: Timestamp,
+    ) -> FastPath<D> {
+        let Some(decision) = decided else { return FastPath::Unknown };
         match decision.verdict() {
             Verdict::Allow => {
                 let awaiting = shared.awaiting(parts, decision, at);
@@ -251,58 +256,61 @@ impl<D: Decide> Shared<D> {
                     let hold = &mut admitted.get_or_insert_default().hold;
                     hold.get_or_insert_with(empty).await_its_end(awaiting);
                 }
-                Looked::Admitted(admitted)
+                FastPath::Admitted(admitted)
             }
             Verdict::Wait(_) => match decided.take() {
-                Some(decision) => Looked::Waits(Box::new(Taken::new(shared, parts, decision, None, at))),
-                None => Looked::Unknown,
+                Some(decision) => FastPath::Waits(Box::new(Decided::new(shared, parts, decision, None, at))),
+                None => FastPath::Unknown,
             },
             Verdict::Deny { .. } | Verdict::Never | Verdict::Forbidden => {
-                Looked::Refused(shared.refuse(parts, decision, &shared.reading(parts), at))
+                FastPath::Refused(shared.refuse(parts, decision, &shared.answer_context(parts), at))
             }
         }
     }
 
-    /// Asks something about a request that can be read.
-    fn question<T>(
+    /// Builds the check request and calls a closure with it. Returns a refusal if the request cannot be read.
+    fn with_request<T>(
         &self,
         parts: &Parts,
         ask: impl FnOnce(&CheckRequest<'_>) -> T,
     ) -> Result<T, Box<Response<Bytes>>> {
-        let refused = |problem: &str| Box::new(refusal::unreadable(problem, grpc::is_call(&parts.headers)));
+        let refused = |problem: &str| Box::new(refusal::unreadable(problem, Protocol::of(&parts.headers)));
         let mut attributes = Attributes::default();
         self.read(parts, &mut attributes).map_err(|problem| refused(&problem.0))?;
         let mut request = CheckRequest::new();
-        let told = attributes.tell(&mut request).and_then(|()| request.set_cost(self.cost(parts)));
-        told.map_err(|problem| refused(&problem.to_string()))?;
+        let built = attributes.write_to(&mut request).and_then(|()| request.set_cost(self.cost(parts)));
+        built.map_err(|problem| refused(&problem.to_string()))?;
         Ok(ask(&request))
     }
 
-    /// Decides, and takes care of what that takes.
-    async fn ask(shared: Arc<Self>, parts: Parts) -> Result<(Taken<D>, Parts), Box<Response<Bytes>>> {
+    /// Decides, and holds the permit and the reservations of the decision.
+    async fn check_and_hold(
+        shared: Arc<Self>,
+        parts: Parts,
+    ) -> Result<(Decided<D>, Parts), Box<Response<Bytes>>> {
         let at = shared.decide.now();
-        let (decision, reservation) = shared.decided(&parts, at).await?;
-        let taken = Taken::new(&shared, &parts, decision, reservation, at);
-        Ok((taken, parts))
+        let (decision, reservation) = shared.check(&parts, at).await?;
+        let decided = Decided::new(&shared, &parts, decision, reservation, at);
+        Ok((decided, parts))
     }
 
-    /// Decides, and sets aside what is to be settled.
-    async fn decided(
+    /// Decides, and reserves the cost if the response settles it.
+    async fn check(
         &self,
         parts: &Parts,
         at: Timestamp,
     ) -> Result<(Decision, Option<Reservation>), Box<Response<Bytes>>> {
-        let refused = |problem: &str| Box::new(refusal::unreadable(problem, grpc::is_call(&parts.headers)));
+        let refused = |problem: &str| Box::new(refusal::unreadable(problem, Protocol::of(&parts.headers)));
         let attributes = self.attributes(parts).map_err(|problem| refused(&problem.0))?;
         let request = attributes.request().and_then(|request| request.cost(self.cost(parts)));
         let request = request.map_err(|problem| refused(&problem.to_string()))?;
-        // Who cannot wait for long must not take a place in line to find out.
-        if let Some(patience) = self.patience(parts)
+        // A request that cannot wait must not take a queue slot to find out.
+        if let Some(wait_max) = self.wait_max(parts)
             && self.decide.engine().shapes()
         {
             let foreseen = self.decide.engine().foresee(&request, at).await;
-            if matches!(foreseen.verdict(), Verdict::Wait(wait) if wait > patience) {
-                return Ok((foreseen.impatient(patience), None));
+            if matches!(foreseen.verdict(), Verdict::Wait(wait) if wait > wait_max) {
+                return Ok((foreseen.impatient(wait_max), None));
             }
         }
         if self.settings.settling.is_any() {
@@ -311,8 +319,8 @@ impl<D: Decide> Shared<D> {
         Ok((self.decide.check(&request, at).await, None))
     }
 
-    fn reading(&self, parts: &Parts) -> Reading {
-        Reading::of(parts, self.settings.caller(parts), self.cost(parts))
+    fn answer_context(&self, parts: &Parts) -> AnswerContext {
+        AnswerContext::of(parts, self.settings.caller(parts), self.cost(parts))
     }
 
     /// The response to a refused request.
@@ -320,37 +328,40 @@ impl<D: Decide> Shared<D> {
         &self,
         parts: &Parts,
         decision: &Decision,
-        reading: &Reading,
+        context: &AnswerContext,
         at: Timestamp,
     ) -> Response<Bytes> {
-        let usual = refusal::response(decision, &self.settings.headers, reading, self.decide.on_wall(at));
-        let Some(refuse) = self.settings.refuse.as_ref().filter(|_| !reading.is_call) else { return usual };
+        let usual = refusal::response(decision, &self.settings.headers, context, self.decide.on_wall(at));
+        let Some(refuse) = self.settings.refuse.as_ref().filter(|_| context.protocol == Protocol::Http)
+        else {
+            return usual;
+        };
         let refused = Refused { request: parts, decision, status: usual.status() };
         let Some(mut response) = refuse(&refused) else { return usual };
         if response.status() == StatusCode::OK {
             *response.status_mut() = usual.status();
         }
         let at = self.decide.on_wall(at);
-        let mut headers = Answer::headers_of(decision, &self.settings.headers, reading.audience, at);
+        let mut headers = Answer::headers_of(decision, &self.settings.headers, context.audience, at);
         refusal::add(response.headers_mut(), &mut headers);
         response
     }
 
-    /// How long a request waits at most; none if it waits as long as the line is.
-    fn patience(&self, parts: &Parts) -> Option<Ticks> {
-        // Only a gRPC call has a deadline of its own; whatever else has such a header means nothing by it.
+    /// How long a request waits at most; `None` is unbounded.
+    fn wait_max(&self, parts: &Parts) -> Option<Ticks> {
+        // Only gRPC calls have a deadline. In other requests the header has no meaning.
         let own = grpc::timeout(&parts.headers).filter(|_| grpc::is_call(&parts.headers));
         [own, self.settings.wait_max].into_iter().flatten().min()
     }
 
-    /// What a decision took that lets a request wait, so that it can step back from the line.
+    /// The reservation of a decision that makes a request wait, so that leaving the queue refunds it.
     fn set_aside(&self, parts: &Parts, decision: &Decision, at: Timestamp) -> Option<Reservation> {
         let attributes = self.attributes(parts).ok()?;
         let request = attributes.request().and_then(|request| request.cost(self.cost(parts))).ok()?;
         Some(self.decide.engine().set_aside(&request, decision, self.settings.settled_within, at))
     }
 
-    /// What a decision took of limits that count only failures.
+    /// The charge of a decision to limits that count only failures.
     fn awaiting(&self, parts: &Parts, decision: &Decision, at: Timestamp) -> Option<Reservation> {
         if !decision.awaits_its_end() {
             return None;
@@ -360,21 +371,21 @@ impl<D: Decide> Shared<D> {
         self.decide.engine().awaiting(&request, decision, self.settings.settled_within, at)
     }
 
-    /// Gives back what a decision took of a request that was not served.
-    fn give_back(&self, parts: &Parts, decision: &Decision, at: Timestamp) {
-        // What is settled by its response was given back with the head of it.
+    /// Refunds the charge of a request that was not served.
+    fn refund(&self, parts: &Parts, decision: &Decision, at: Timestamp) {
+        // A charge that the response settles was refunded with its head.
         if self.settings.settling.refunds_unserved
             && !self.settings.settling.is_any()
             && let Some(reservation) = self.set_aside(parts, decision, at)
         {
-            hold::give_back(&self.decide, reservation);
+            hold::refund(&self.decide, reservation);
         }
     }
 }
 
-impl<D: Decide> Taken<D> {
+impl<D: Decide> Decided<D> {
     fn new(
-        shared: &Shared<D>,
+        shared: &RateLimitState<D>,
         parts: &Parts,
         mut decision: Decision,
         reservation: Option<Reservation>,
@@ -386,7 +397,7 @@ impl<D: Decide> Taken<D> {
             _ => None,
         };
         let mut hold =
-            Hold::new(&shared.keeper, &shared.settings.settling, permit, reservation).map(Box::new);
+            Hold::new(&shared.renewer, &shared.settings.settling, permit, reservation).map(Box::new);
         if let Verdict::Wait(_) = verdict {
             let empty = || Box::new(Hold::empty(&shared.decide, &shared.settings.settling));
             let hold = hold.get_or_insert_with(empty);
@@ -401,22 +412,22 @@ impl<D: Decide> Taken<D> {
 }
 
 impl<D: Decide> Admitted<D> {
-    /// What is to be done with the response; none if that is nothing.
+    /// What is left to do with the response; `None` if that is nothing.
     fn new(
-        shared: &Arc<Shared<D>>,
+        shared: &Arc<RateLimitState<D>>,
         parts: &Parts,
         decided: &mut Option<Decision>,
         at: Timestamp,
     ) -> Option<Box<Self>> {
         let permit = decided.as_mut().and_then(Decision::take_permit);
         let hold = permit.and_then(|permit| {
-            Hold::new(&shared.keeper, &shared.settings.settling, Some(permit), None).map(Box::new)
+            Hold::new(&shared.renewer, &shared.settings.settling, Some(permit), None).map(Box::new)
         });
         let caller = shared.settings.caller(parts);
-        // What a browser asks by itself says nothing about quotas.
-        let is_told =
+        // A browser sends preflights on its own, so their responses show no quota.
+        let shows_quota =
             shared.settings.headers.tells_allowed(caller) && !is_preflight(&parts.method, &parts.headers);
-        let is_kept = is_told || shared.settings.settling.refunds_unserved;
+        let is_kept = shows_quota || shared.settings.settling.refunds_unserved;
         if !is_kept && hold.is_none() {
             return None;
         }
@@ -424,30 +435,30 @@ impl<D: Decide> Admitted<D> {
         admitted.hold = hold;
         if is_kept {
             let audience = || Audience { caller, cost: Some(shared.cost(parts)), ..Audience::default() };
-            let audience = is_told.then(audience);
-            admitted.told = Some(Told { shared: Arc::clone(shared), audience, at });
+            let audience = shows_quota.then(audience);
+            admitted.follow_up = Some(FollowUp { shared: Arc::clone(shared), audience, at });
             admitted.decision = decided.take();
         }
         Some(admitted)
     }
 
-    /// The response with what its caller gets to see, and with what it holds until it is over.
+    /// Adds the headers to the response, and the hold to its body.
     pub(crate) fn finish<R>(&mut self, response: Response<R>) -> Response<Body<R>> {
-        // Neither does what a cache may keep.
+        // A cached response would show an old quota.
         let is_cached = is_cached(&response);
         let (mut head, body) = response.into_parts();
         let unserved = head.extensions.remove::<Unserved>();
         if let Some(hold) = &mut self.hold {
             hold.report_by_head(&head, unserved.as_ref());
         }
-        if let (Some(Told { shared, audience, at }), Some(decision)) = (&self.told, &self.decision) {
+        if let (Some(FollowUp { shared, audience, at }), Some(decision)) = (&self.follow_up, &self.decision) {
             if let Some(audience) = audience.filter(|_| !is_cached) {
                 let wall = shared.decide.on_wall(*at);
                 let mut list = Answer::headers_of(decision, &shared.settings.headers, audience, wall);
                 refusal::add(&mut head.headers, &mut list);
             }
             if let Some(Unserved(parts)) = unserved {
-                shared.give_back(&parts, decision, *at);
+                shared.refund(&parts, decision, *at);
             }
         }
         if let Some((waited, depth)) = self.waited {
@@ -462,6 +473,6 @@ impl<D: Decide> Admitted<D> {
 
 impl<D: Decide> Default for Admitted<D> {
     fn default() -> Self {
-        Self { told: None, decision: None, waited: None, hold: None }
+        Self { follow_up: None, decision: None, waited: None, hold: None }
     }
 }

@@ -1,4 +1,4 @@
-//! What a request cost, once its response is known.
+//! Settling the cost of a request by its response.
 
 use std::sync::Arc;
 
@@ -8,32 +8,32 @@ use tollgate::policy::Ended;
 
 use crate::grpc;
 
-/// What becomes of what a request was charged.
+/// What happens to the charge of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settle {
     /// It stays charged.
     Keep,
-    /// All of it is given back.
+    /// It is refunded.
     Refund,
-    /// This is what it cost: the rest is given back, or what is missing charged.
+    /// It becomes this cost: the difference is refunded or charged.
     Cost(u64),
 }
 
-/// In the extensions of a response: the service did nothing for this request, such as for want of capacity, and says so in time for
-/// [`crate::RateLimitLayer::refund_unserved`] to give back what it was charged. [`crate::shed::ShedLayer`] puts it into its refusals.
+/// In the extensions of a response: the service did not serve the request, for example for lack of capacity, so
+/// [`crate::RateLimitLayer::refund_unserved`] refunds it. [`crate::shed::ShedLayer`] adds it to its refusals.
 #[derive(Clone, Debug)]
 pub struct Unserved(pub(crate) Arc<request::Parts>);
 
 impl Unserved {
-    /// Of the request with this head, as it came from the layer that charged it.
+    /// Marks the request with this head, as the charging layer passed it on.
     #[must_use]
     pub fn new(head: request::Parts) -> Self {
         Self(Arc::new(head))
     }
 }
 
-/// In the extensions of a response: the service saw the request, and the response is not its own, as that of a proxy whose upstream gave
-/// no answer. Limits that count only failures count it, whatever its status is.
+/// In the extensions of a response: the service received the request, but the response is not its own, as when the
+/// upstream of a proxy does not answer. Limits that count only failures count it with any status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unanswered;
 
@@ -46,7 +46,7 @@ pub(crate) enum Ending {
 }
 
 impl Ending {
-    /// As the head of a response tells; none where a gRPC call tells it in its trailers.
+    /// By the head of a response. Returns `None` for a gRPC call whose status is in its trailers.
     fn of_head(head: &response::Parts) -> Option<Self> {
         if grpc::is_answer(head) {
             return Self::of_call(&head.headers);
@@ -58,7 +58,7 @@ impl Ending {
         })
     }
 
-    /// As the status of a gRPC call tells, in the head of a response that has no body or in its trailers.
+    /// By the status of a gRPC call, in the trailers or in the head of a response without a body.
     fn of_call(headers: &HeaderMap) -> Option<Self> {
         Some(match grpc::status(headers)? {
             0 => Ending::Success,
@@ -68,7 +68,7 @@ impl Ending {
     }
 }
 
-/// What the head of a response says about how its request ended; none where a gRPC call tells it in its trailers.
+/// How a request ended by the head of its response. Returns `None` for a gRPC call whose status is in its trailers.
 pub(crate) fn ended(head: &response::Parts) -> Option<Ended> {
     if head.extensions.get::<Unanswered>().is_some() {
         return Some(Ended::Failed);
@@ -81,7 +81,7 @@ pub(crate) fn ended(head: &response::Parts) -> Option<Ended> {
 
 type ByResponse = dyn Fn(&response::Parts) -> Settle + Send + Sync;
 
-/// Who says what becomes of a charge.
+/// The function that decides what happens to a charge.
 #[derive(Clone)]
 enum Judge {
     Response(Arc<ByResponse>),
@@ -92,9 +92,9 @@ enum Judge {
 #[derive(Clone, Default)]
 pub(crate) struct Settling {
     judge: Option<Judge>,
-    /// The header or trailer that tells what a request cost.
-    told_by: Option<HeaderName>,
-    /// Whether what is [`Unserved`] is given back.
+    /// The header or trailer with the cost of a request.
+    cost_header: Option<HeaderName>,
+    /// Whether [`Unserved`] requests are refunded.
     pub(crate) refunds_unserved: bool,
 }
 
@@ -107,47 +107,47 @@ impl Settling {
         self.judge = Some(Judge::Ending(by));
     }
 
-    pub(crate) fn told_by(&mut self, name: HeaderName) {
-        self.told_by = Some(name);
+    pub(crate) fn cost_header(&mut self, name: HeaderName) {
+        self.cost_header = Some(name);
     }
 
-    /// Whether a response says anything about what its request cost.
+    /// Whether responses settle the cost.
     pub(crate) const fn is_any(&self) -> bool {
-        self.judge.is_some() || self.told_by.is_some()
+        self.judge.is_some() || self.cost_header.is_some()
     }
 
-    /// What the head of a response says; none if that is left to its trailers.
+    /// Settles by the head of a response. Returns `None` if the trailers decide.
     pub(crate) fn by_head(&self, head: &response::Parts) -> Option<Settle> {
         if self.refunds_unserved && head.extensions.get::<Unserved>().is_some() {
             return Some(Settle::Refund);
         }
-        let told = self.told(&head.headers);
+        let stated = self.stated_cost(&head.headers);
         let judged = match &self.judge {
             None => None,
             Some(Judge::Response(by)) => Some(by(head)),
-            // A call says at its end how it ended.
+            // A gRPC call has its status in the trailers.
             Some(Judge::Ending(by)) => match Ending::of_head(head) {
                 Some(ending) => Some(by(ending)),
-                None => return told,
+                None => return stated,
             },
         };
-        match told.or(judged) {
-            None | Some(Settle::Keep) if told.is_none() && self.told_by.is_some() => None,
+        match stated.or(judged) {
+            None | Some(Settle::Keep) if stated.is_none() && self.cost_header.is_some() => None,
             settle => settle.or(Some(Settle::Keep)),
         }
     }
 
-    /// What the trailers of a response say.
+    /// Settles by the trailers of a response.
     pub(crate) fn by_trailers(&self, trailers: &HeaderMap) -> Option<Settle> {
-        self.told(trailers).or_else(|| match &self.judge {
+        self.stated_cost(trailers).or_else(|| match &self.judge {
             Some(Judge::Ending(by)) => Ending::of_call(trailers).map(by),
             _ => None,
         })
     }
 
-    /// What a header or trailer says.
-    fn told(&self, headers: &HeaderMap) -> Option<Settle> {
-        let cost = headers.get(self.told_by.as_ref()?)?.to_str().ok()?.trim().parse();
+    /// The cost in the header or trailer.
+    fn stated_cost(&self, headers: &HeaderMap) -> Option<Settle> {
+        let cost = headers.get(self.cost_header.as_ref()?)?.to_str().ok()?.trim().parse();
         cost.ok().map(Settle::Cost)
     }
 }

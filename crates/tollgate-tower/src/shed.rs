@@ -1,5 +1,5 @@
-//! Overload in the request path: the controllers of [`tollgate::overload`] around a service. A request passes, waits in line for a place,
-//! or is refused with a 503; how long those that pass take is what the controllers learn from.
+//! Overload control in the request path: the controllers of [`tollgate::overload`] around a service. A request passes,
+//! waits in a queue for a permit, or is refused with a 503. The controllers learn from the latency of those that pass.
 
 mod future;
 mod gate;

@@ -92,7 +92,7 @@ use crate::credential::CredentialAttributes;
 use crate::request::CheckRequest;
 use compared::ComparedAs;
 use finding::{Place, Report};
-use index::Index;
+use index::LimitIndex;
 use vocabulary::Kind;
 
 /// Most limits in a policy.
@@ -110,7 +110,7 @@ pub struct Policy {
     limits: Vec<Limit>,
     /// Attributes of which a limit names values and whose values have a form of their own for that.
     compared: Vec<(String, ComparedAs)>,
-    index: Index,
+    index: LimitIndex,
 }
 
 impl Policy {
@@ -175,7 +175,7 @@ impl Policy {
             let problem = Problem::new(format!("{} limits", limits.len()), format!("at most {LIMITS_MAX}"));
             report.error(Place::default(), "limits", problem);
         }
-        let policy = match Index::new(&limits) {
+        let policy = match LimitIndex::new(&limits) {
             Ok(index) => {
                 let compared = compared::names(&limits, report.credentials(), &vocabulary);
                 Some(Policy { domain: None, shard_by: None, vocabulary, limits, compared, index })
@@ -260,7 +260,7 @@ impl Policy {
             shard_by: None,
             vocabulary: Vocabulary::default(),
             compared: Vec::new(),
-            index: Index::default(),
+            index: LimitIndex::default(),
         }
     }
 }

@@ -121,10 +121,10 @@ impl Rate {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuotaError {
     /// Zero units.
-    #[error("a rate of 0 admits nobody; accepted is at least 1 (to switch a limit off use `mode: off`)")]
+    #[error("a rate of 0 admits no request; accepted is at least 1 (to switch a limit off use `mode: off`)")]
     NoUnits,
     /// Zero burst.
-    #[error("a burst of 0 admits nobody; accepted is at least 1")]
+    #[error("a burst of 0 admits no request; accepted is at least 1")]
     NoBurst,
     /// A period that is zero or too long.
     #[error("a period of {ticks} microseconds; accepted are 1 microsecond to 366 days")]

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use redis::{FromRedisValue, RedisResult, Value};
-use tollgate_testkit::pki::Authority;
+use tollgate_testkit::pki::TestCa;
 
 use crate::scratch::{Scratch, free_port, until};
 
@@ -85,7 +85,7 @@ impl Plan {
             let mut server = Server {
                 plan: self.clone(),
                 port: free_port(),
-                tls: self.tls.then(|| (free_port(), Authority::new("store"))),
+                tls: self.tls.then(|| (free_port(), TestCa::new("store"))),
                 folder: Scratch::in_memory(),
                 child: None,
             };
@@ -105,7 +105,7 @@ impl Plan {
 pub(crate) struct Server {
     plan: Plan,
     pub(crate) port: u16,
-    tls: Option<(u16, Authority)>,
+    tls: Option<(u16, TestCa)>,
     folder: Scratch,
     child: Option<Child>,
 }

@@ -1,7 +1,7 @@
 //! The `credentials` section of the config: where the service behind looks for the credential of a request.
 
 use serde::Deserialize;
-use tollgate_tower::attributes::credential::{Credentials, PLACES_MAX, Place};
+use tollgate_tower::attributes::credential::{CredentialLocation, Credentials, LOCATIONS_MAX};
 
 use super::attributes::plain;
 
@@ -25,11 +25,11 @@ pub(super) struct Named {
 /// What the section means; `X-API-Key` and the bearer token where there is none.
 pub(super) fn compile(places: Option<Vec<PlaceDocument>>, problems: &mut Vec<String>) -> Credentials {
     let Some(places) = places else { return Credentials::default() };
-    if places.len() > PLACES_MAX {
-        problems.push(format!("credentials: more than {PLACES_MAX}; name those that the service reads"));
+    if places.len() > LOCATIONS_MAX {
+        problems.push(format!("credentials: more than {LOCATIONS_MAX}; name those that the service reads"));
     }
-    let mut read: Vec<Place> = Vec::new();
-    for (index, place) in places.into_iter().enumerate().take(PLACES_MAX) {
+    let mut read: Vec<CredentialLocation> = Vec::new();
+    for (index, place) in places.into_iter().enumerate().take(LOCATIONS_MAX) {
         match one(place) {
             Ok(place) if read.contains(&place) => {
                 problems.push(format!("credentials[{index}]: is named twice"))
@@ -41,12 +41,12 @@ pub(super) fn compile(places: Option<Vec<PlaceDocument>>, problems: &mut Vec<Str
     Credentials::new(read)
 }
 
-fn one(place: PlaceDocument) -> Result<Place, String> {
+fn one(place: PlaceDocument) -> Result<CredentialLocation, String> {
     let named = match place {
         PlaceDocument::Scheme(scheme) => {
             return match scheme.as_str() {
-                "bearer" => Ok(Place::Bearer),
-                "basic" => Ok(Place::Basic),
+                "bearer" => Ok(CredentialLocation::Bearer),
+                "basic" => Ok(CredentialLocation::Basic),
                 _ => Err(format!("{scheme:?} is not known; {ACCEPTED}")),
             };
         }
@@ -58,10 +58,10 @@ fn one(place: PlaceDocument) -> Result<Place, String> {
         }
         (Some(header), None, None) => header
             .parse()
-            .map(Place::Header)
+            .map(CredentialLocation::Header)
             .map_err(|_| format!("header: {header:?} is no name of a header, such as X-API-Key")),
-        (None, Some(name), None) => plain(name, "cookie").map(Place::Cookie),
-        (None, None, Some(name)) => plain(name, "query").map(Place::Query),
+        (None, Some(name), None) => plain(name, "cookie").map(CredentialLocation::Cookie),
+        (None, None, Some(name)) => plain(name, "query").map(CredentialLocation::Query),
         _ => Err(ACCEPTED.to_owned()),
     }
 }

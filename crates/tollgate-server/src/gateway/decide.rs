@@ -35,7 +35,7 @@ impl Decide for Deciding {
         self.0.clock()
     }
 
-    fn check_at_once(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Decision> {
+    fn try_check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Decision> {
         let watch = self.0.meter.sampled_watch();
         let decision = self.0.check_at_once(request, now, Wire::Gateway)?;
         if let Some(watch) = watch {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use http::HeaderName;
 use serde::{Deserialize, Deserializer};
-use tollgate_tower::graphql::{BODY_BYTES_MAX, Caps, Pricing};
+use tollgate_tower::graphql::{BODY_BYTES_MAX, Caps, CostModel};
 
 use super::plan::{OneOrMore, Paths};
 
@@ -81,7 +81,7 @@ pub(super) struct GraphqlPlan {
     /// These and all below them, in whatever spelling; without a slash at their end.
     pub(super) paths: Vec<String>,
     pub(super) body_bytes_max: usize,
-    pub(super) pricing: Pricing,
+    pub(super) cost_model: CostModel,
     pub(super) persisted: Option<PersistedPlan>,
     /// The field of an answer that tells what the request has cost.
     pub(super) cost_from: Option<HeaderName>,
@@ -89,7 +89,7 @@ pub(super) struct GraphqlPlan {
 
 /// Compiles the section of a route for these paths.
 pub(super) fn compile(document: GraphqlDocument, route: &Paths, problems: &mut Vec<String>) -> GraphqlPlan {
-    let usual = Pricing::default();
+    let usual = CostModel::default();
     let mut number = |field: &str, given: Option<u64>, usual: u64, accepted: &RangeInclusive<u64>| {
         let number = given.unwrap_or(usual);
         if !accepted.contains(&number) {
@@ -116,7 +116,7 @@ pub(super) fn compile(document: GraphqlDocument, route: &Paths, problems: &mut V
     GraphqlPlan {
         paths: paths(document.path, route, problems),
         body_bytes_max: usize::try_from(body_bytes).unwrap_or(BODY_BYTES_MAX),
-        pricing: Pricing {
+        cost_model: CostModel {
             field,
             mutation,
             subscription,
@@ -241,7 +241,7 @@ mod tests {
         let expected = GraphqlPlan {
             paths: vec!["/api/graphql".to_owned(), "/api/v2".to_owned()],
             body_bytes_max: 2_048,
-            pricing: Pricing {
+            cost_model: CostModel {
                 field: 2,
                 mutation: 3,
                 subscription: 4,
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(plan, Some(expected));
         let (plan, problems) = compiled("{path: /api}");
         assert_eq!(problems, Vec::<String>::new());
-        assert_eq!(plan.unwrap().pricing, Pricing::default());
+        assert_eq!(plan.unwrap().cost_model, CostModel::default());
     }
 
     /// A section that is there prices, even if it says nothing: what looks limited is.

@@ -80,7 +80,7 @@ impl Priced {
             Some(name) => limits.cost_from(name.as_str()).map_err(|error| format!("cost_from: {error}"))?,
         };
         let persisted = plan.persisted.as_ref().map_or_else(|| Ok(Persisted::default()), known);
-        let layer = GraphqlLayer::new(plan.pricing.clone())
+        let layer = GraphqlLayer::new(plan.cost_model.clone())
             .when(|_| true)
             .persisted(persisted?)
             .body_at_most(plan.body_bytes_max);

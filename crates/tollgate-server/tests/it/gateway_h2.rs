@@ -18,7 +18,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tonic::Code;
 
 use crate::gateway_upstream::{Gateway, OPEN, Upstream};
-use crate::pki::{Authority, Pair};
+use crate::pki::{Pair, TestCa};
 use crate::program::Server;
 use crate::proxy::{Folder, free_port};
 use crate::rls::{Client, question, shown};
@@ -124,7 +124,7 @@ fn acceptor(pair: &Pair, protocols: &[&str]) -> TlsAcceptor {
     TlsAcceptor::from(Arc::new(config))
 }
 
-fn connector(authority: &Authority, protocols: &[&str]) -> TlsConnector {
+fn connector(authority: &TestCa, protocols: &[&str]) -> TlsConnector {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(authority.pem.as_bytes()).unwrap()).unwrap();
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
@@ -137,7 +137,7 @@ fn connector(authority: &Authority, protocols: &[&str]) -> TlsConnector {
 /// TLS on both sides: either speaks what was agreed on, an upgrade finds HTTP/1.1, and who is not known is not asked.
 #[test]
 fn tls_on_both_sides() {
-    let (authority, folder) = (Authority::new("test"), Folder::new("gateway-tls"));
+    let (authority, folder) = (TestCa::new("test"), Folder::new("gateway-tls"));
     let pair = authority.server();
     let ca = folder.write("ca.pem", &authority.pem);
     let (certificate, key) =
@@ -176,7 +176,7 @@ fn tls_on_both_sides() {
             assert!(all.starts_with(b"HTTP/1.1 101"));
         });
     }
-    let strange = Authority::new("strange").server();
+    let strange = TestCa::new("strange").server();
     let upstream = Upstream::start_with(Some(acceptor(&strange, &["h2"])));
     let route = format!("routes: [{{upstreams: ['https://{}'], ca: {}}}]", upstream.address, ca.display());
     let config = folder.write("config.yaml", &route).display().to_string();

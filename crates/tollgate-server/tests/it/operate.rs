@@ -4,14 +4,14 @@
 use tollgate_testkit::Scratch;
 
 use crate::guide::{GUIDE_ADDRESS, Last, blocks, shell, succeeded};
-use crate::pki::Authority;
+use crate::pki::TestCa;
 use crate::program::{Server, tollgate};
 
 const GUIDE: &str = include_str!("../../../../docs/operate.md");
 
 /// The files that the guide takes for granted.
 fn prepare(scratch: &Scratch, policy: &str) {
-    let authority = Authority::new("ours");
+    let authority = TestCa::new("ours");
     let (server, client) = (authority.server(), authority.client());
     for (name, text) in [
         ("policy.yaml", policy),

@@ -7,19 +7,19 @@ use std::time::Duration;
 use tollgate_testkit::{Scratch, rest};
 
 use crate::admin::{POLICY, TOKEN};
-use crate::pki::{Authority, Client, Pair};
+use crate::pki::{Client, Pair, TestCa};
 use crate::program::{Server, stderr, stdout, tollgate};
 
 /// The certificates of a test, on disk.
 struct Files {
     scratch: Scratch,
-    authority: Authority,
+    authority: TestCa,
     client: Pair,
 }
 
 impl Files {
     fn new() -> Self {
-        let (ours, other) = (Authority::new("ours"), Authority::new("other"));
+        let (ours, other) = (TestCa::new("ours"), TestCa::new("other"));
         let (server, client, stranger) = (ours.server(), ours.client(), other.client());
         let scratch = Scratch::new();
         for (name, text) in [

@@ -14,7 +14,7 @@ use tokio_rustls::rustls::{
 
 use crate::program::Server;
 
-pub(crate) use tollgate_testkit::pki::{Authority, Pair};
+pub(crate) use tollgate_testkit::pki::{Pair, TestCa};
 
 /// How a client connects.
 pub(crate) struct Client<'a> {
@@ -29,12 +29,12 @@ const BOTH: &[&SupportedProtocolVersion] =
 
 impl<'a> Client<'a> {
     /// One that trusts an authority, and shows nothing.
-    pub(crate) fn trusting(authority: &'a Authority) -> Self {
+    pub(crate) fn trusting(authority: &'a TestCa) -> Self {
         Self { trusts: &authority.pem, pair: None, protocols: &[], versions: BOTH }
     }
 
     /// The same, and shows a certificate.
-    pub(crate) fn showing(authority: &'a Authority, pair: &'a Pair) -> Self {
+    pub(crate) fn showing(authority: &'a TestCa, pair: &'a Pair) -> Self {
         Self { pair: Some(pair), ..Self::trusting(authority) }
     }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tollgate_testkit::{Scratch, free_port, rest, until};
 
 use crate::admin_verbs::operate;
-use crate::pki::Authority;
+use crate::pki::TestCa;
 use crate::program::{Server, run, stderr, stdout, tollgate};
 use crate::redis::{Cluster, Redis};
 use crate::rls;
@@ -388,7 +388,7 @@ fn servers_on_a_cluster() {
 #[test]
 fn servers_on_a_store_with_tls() {
     let _turn = turn();
-    let (authority, folder) = (Authority::new("store"), Scratch::new());
+    let (authority, folder) = (TestCa::new("store"), Scratch::new());
     folder.replace("ca.pem", &authority.pem);
     for (name, pair) in [("server", authority.server()), ("client", authority.client())] {
         folder.replace(&format!("{name}.pem"), &pair.certificate);

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use tollgate_testkit::{Scratch, free_port, until};
 
-use crate::pki::Authority;
+use crate::pki::TestCa;
 use crate::program::{run, stderr, stdout, tollgate};
 use crate::redis::{Cluster, Redis};
 
@@ -212,7 +212,7 @@ fn servers_that_cannot_serve() {
 /// TLS: without the authority nobody is believed; with it, and a certificate of ours where one is asked for, it is fit.
 #[test]
 fn tls_is_checked() {
-    let (authority, folder) = (Authority::new("store"), Scratch::new());
+    let (authority, folder) = (TestCa::new("store"), Scratch::new());
     let (server, client) = (authority.server(), authority.client());
     folder.replace("ca.pem", &authority.pem);
     for (name, pair) in [("server", &server), ("client", &client)] {

@@ -7,7 +7,7 @@ use tokio_rustls::rustls::SupportedProtocolVersion;
 use tokio_rustls::rustls::version::TLS12;
 use tollgate_testkit::{Scratch, until};
 
-use crate::pki::{Authority, Client, Pair};
+use crate::pki::{Client, Pair, TestCa};
 use crate::program::{SLOW_POLICY, Server, run, stderr};
 
 const ONLY_12: &[&SupportedProtocolVersion] = &[&TLS12];
@@ -33,7 +33,7 @@ fn serve(scratch: &Scratch, more: &[&str]) -> Server {
 /// Whoever trusts the authority is answered, in HTTP/1.1, which is agreed on; whoever trusts another refuses the server.
 #[test]
 fn a_server_proves_who_it_is() {
-    let (authority, other) = (Authority::new("ours"), Authority::new("other"));
+    let (authority, other) = (TestCa::new("ours"), TestCa::new("other"));
     let scratch = Scratch::new();
     write(&scratch, &authority.server());
     let server = serve(&scratch, &[]);
@@ -58,7 +58,7 @@ fn a_server_proves_who_it_is() {
 /// With an authority for clients, only whom it signed is answered; that is proof enough to listen everywhere.
 #[test]
 fn a_client_proves_who_it_is() {
-    let (authority, other) = (Authority::new("ours"), Authority::new("other"));
+    let (authority, other) = (TestCa::new("ours"), TestCa::new("other"));
     let scratch = Scratch::new();
     write(&scratch, &authority.server());
     scratch.replace("clients.pem", &authority.pem);
@@ -79,7 +79,7 @@ fn a_client_proves_who_it_is() {
 /// what `/readyz` says.
 #[test]
 fn a_certificate_is_renewed() {
-    let authority = Authority::new("ours");
+    let authority = TestCa::new("ours");
     let scratch = Scratch::new();
     write(&scratch, &authority.server());
     let mut server = serve(&scratch, &[]);
@@ -116,7 +116,7 @@ fn a_certificate_is_renewed() {
 /// An authority that is taken away lets nobody in any more, not even whoever was in before.
 #[test]
 fn an_authority_is_taken_away() {
-    let (authority, other) = (Authority::new("ours"), Authority::new("other"));
+    let (authority, other) = (TestCa::new("ours"), TestCa::new("other"));
     let scratch = Scratch::new();
     write(&scratch, &authority.server());
     scratch.replace("clients.pem", &authority.pem);
@@ -131,7 +131,7 @@ fn an_authority_is_taken_away() {
 /// Whoever does not speak TLS, or takes for ever, is given up; others are answered meanwhile.
 #[test]
 fn strangers_and_sleepers_are_given_up() {
-    let authority = Authority::new("ours");
+    let authority = TestCa::new("ours");
     let scratch = Scratch::new();
     write(&scratch, &authority.server());
     let server = serve(&scratch, &[]);
@@ -159,7 +159,7 @@ fn strangers_and_sleepers_are_given_up() {
 /// TLS 1.2 is spoken only with those whom the operator still has.
 #[test]
 fn the_oldest_version_is_chosen() {
-    let authority = Authority::new("ours");
+    let authority = TestCa::new("ours");
     let scratch = Scratch::new();
     write(&scratch, &authority.server());
     let old = Client { versions: ONLY_12, ..Client::trusting(&authority) };
@@ -172,7 +172,7 @@ fn the_oldest_version_is_chosen() {
 /// Told to stop, a server over TLS ends well, whatever handshakes hang.
 #[test]
 fn the_end_does_not_wait_for_handshakes() {
-    let authority = Authority::new("ours");
+    let authority = TestCa::new("ours");
     let scratch = Scratch::new();
     write(&scratch, &authority.server());
     let mut server = serve(&scratch, &[]);
@@ -187,7 +187,7 @@ fn the_end_does_not_wait_for_handshakes() {
 /// Certificates that are none, or do not fit, are refused at the start, with the file and what would be accepted.
 #[test]
 fn refused_starts() {
-    let authority = Authority::new("ours");
+    let authority = TestCa::new("ours");
     let scratch = Scratch::new();
     write(&scratch, &authority.server());
     scratch.replace("other-key.pem", &authority.server().key);

@@ -1,5 +1,5 @@
-//! The definition of token bucket and GCRA: in every interval, at most `burst + rate × t` units are admitted and kept. And that
-//! of the leaky bucket, which admits by the larger bucket and lets go by the smaller.
+//! The definition of token bucket and GCRA: every interval of length `t` admits and keeps at most `burst + rate × t` units.
+//! The leaky bucket admits by a larger bucket and releases by a smaller one.
 
 use super::trace::Trace;
 use super::{Oracle, Wide};
@@ -9,35 +9,36 @@ use super::{Oracle, Wide};
 pub struct Bucket {
     units: Wide,
     period: Wide,
-    /// What it holds, the queue included.
+    /// Units of the full bucket, the queue included.
     capacity: Wide,
-    /// What leaves without waiting.
-    at_once: Wide,
+    /// Units that leave without waiting.
+    immediate: Wide,
     kept: Trace,
 }
 
 impl Bucket {
-    /// A token bucket or GCRA: `units` in `period` ticks, `burst` at once.
+    /// A token bucket or GCRA: `units` in `period` ticks, with a burst.
     #[must_use]
     pub fn new(units: u64, period: u64, burst: u64) -> Self {
         Self::shaping(units, period, burst, 0)
     }
 
-    /// A leaky bucket: `burst` leave at once, `queue` may wait.
+    /// A leaky bucket: `burst` units leave without waiting, `queue` units may wait.
     #[must_use]
     pub fn shaping(units: u64, period: u64, burst: u64, queue: u64) -> Self {
         Self {
             units: units.into(),
             period: period.into(),
             capacity: Wide::from(burst) + Wide::from(queue),
-            at_once: burst.into(),
+            immediate: burst.into(),
             kept: Trace::default(),
         }
     }
 
-    /// The most by which any interval up to `at` exceeds what the rate alone gives, in units × period: zero for an empty one.
-    /// Every interval that begins with an admission is examined; one that begins between two has no more in a longer time.
-    fn debt(&self, at: Wide) -> Wide {
+    /// The most by which any interval up to `at` exceeds what the rate alone gives, in units × period, and at least 0.
+    /// It examines every interval that begins with an admission. One that begins between two admissions holds the same
+    /// units as the next shorter one.
+    fn excess(&self, at: Wide) -> Wide {
         let (mut sum, mut worst) = (0, 0);
         for admission in self.kept.iter().rev() {
             sum += admission.units * self.period;
@@ -53,16 +54,16 @@ impl Oracle for Bucket {
     }
 
     fn free(&self, at: Wide) -> Wide {
-        (self.capacity * self.period - self.debt(at)).div_euclid(self.period)
+        (self.capacity * self.period - self.excess(at)).div_euclid(self.period)
     }
 
     fn is_fresh(&self, at: Wide) -> bool {
-        self.debt(at) == 0
+        self.excess(at) == 0
     }
 
-    /// A clock that stepped back makes intervals look shorter; no more than a whole bucket is held against the caller.
-    fn forgive(&mut self, now: Wide) {
-        if self.debt(now) > self.capacity * self.period {
+    /// A clock that steps back makes intervals look shorter. At most one full bucket counts against the caller.
+    fn clamp_future(&mut self, now: Wide) {
+        if self.excess(now) > self.capacity * self.period {
             self.kept.replace(now, self.capacity);
         }
     }
@@ -71,12 +72,12 @@ impl Oracle for Bucket {
         self.kept.admit(now, units);
     }
 
-    fn take_back(&mut self, admission: usize, units: Wide) {
-        self.kept.take_back(admission, units);
+    fn refund(&mut self, admission: usize, units: Wide) {
+        self.kept.refund(admission, units);
     }
 
     fn wait(&self, now: Wide) -> Wide {
-        let allowed = self.at_once * self.period;
-        super::first_instant(now, |later| self.debt(later) <= allowed) - now
+        let allowed = self.immediate * self.period;
+        super::first_instant(now, |later| self.excess(later) <= allowed) - now
     }
 }

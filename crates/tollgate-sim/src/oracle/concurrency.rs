@@ -1,5 +1,5 @@
-//! The definition of concurrency: at most so many units in flight at each instant, each from its charge until it is given back
-//! or expires.
+//! The definition of concurrency: at each instant at most `limit` units are in flight. A unit is in flight from its charge
+//! until it is returned or expires.
 
 use super::trace::{Admission, Trace};
 use super::{Oracle, Wide};
@@ -9,7 +9,7 @@ use super::{Oracle, Wide};
 pub struct Permits {
     limit: Wide,
     ttl: Wide,
-    /// By the instants at which they expire.
+    /// Permits by the instants at which they expire.
     held: Trace,
 }
 
@@ -39,20 +39,20 @@ impl Oracle for Permits {
         self.used(at) == 0
     }
 
-    /// No permit lives longer from now on than two lives.
-    fn forgive(&mut self, now: Wide) {
+    /// No permit expires later than two lifetimes from now.
+    fn clamp_future(&mut self, now: Wide) {
         for permit in self.held.iter_mut() {
             permit.at = (now + 2 * self.ttl).min(permit.at);
         }
     }
 
-    /// Permits that have expired at an admission do not come back.
+    /// A permit that has expired at an admission stays expired, even if the clock steps back.
     fn admit(&mut self, now: Wide, units: Wide) {
         self.held.retain(|permit| now < permit.at);
         self.held.admit(now + self.ttl, units);
     }
 
-    fn take_back(&mut self, admission: usize, units: Wide) {
-        self.held.take_back(admission, units);
+    fn refund(&mut self, admission: usize, units: Wide) {
+        self.held.refund(admission, units);
     }
 }

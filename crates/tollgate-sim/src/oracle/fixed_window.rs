@@ -1,4 +1,4 @@
-//! The definition of the fixed window: at most the limit in each window, and where windows lie.
+//! The definition of the fixed window: where windows lie, and at most the limit in each of them.
 
 use super::trace::Trace;
 use super::{Oracle, Wide};
@@ -8,11 +8,11 @@ const DAY: Wide = 86_400 * 1_000_000;
 /// Where windows lie.
 #[derive(Clone, Copy, Debug)]
 pub enum Windows {
-    /// At multiples of so many ticks.
+    /// At multiples of this number of ticks.
     Multiples(Wide),
-    /// From a hit on for so many ticks.
+    /// From a hit on, for this number of ticks.
     FromHit(Wide),
-    /// With the civil calendar, at a fixed offset from UTC in ticks.
+    /// By the civil calendar, at a fixed offset from UTC in ticks.
     Civil(CivilUnit, Wide),
 }
 
@@ -30,7 +30,7 @@ pub enum CivilUnit {
 }
 
 impl Windows {
-    /// The window around an instant, for a key that has none.
+    /// The window around an instant, for a key without a window.
     fn around(self, at: Wide) -> (Wide, Wide) {
         match self {
             Windows::Multiples(period) => {
@@ -46,14 +46,14 @@ impl Windows {
         }
     }
 
-    /// The latest window that is believed: while a clock is set back, the one that had begun stays.
+    /// The end of the latest accepted window. A window that had begun stays while the clock is set back.
     fn latest_end(self, now: Wide) -> Wide {
         self.around(self.around(now).1).1
     }
 }
 
 impl CivilUnit {
-    /// The unit's first day around a day, and that of the next; days are counted from 1970-01-01, a Thursday.
+    /// The first day of the unit around a day, and of the next unit. Days are counted from 1970-01-01, a Thursday.
     fn days_around(self, day: Wide) -> (Wide, Wide) {
         match self {
             CivilUnit::Day => (day, day + 1),
@@ -67,7 +67,7 @@ impl CivilUnit {
     }
 }
 
-/// Counts whole months or years, so many a year, from 1970-01-01 on until one holds the day.
+/// Walks over months (12 a year) or years (1 a year) from 1970-01-01 on, until one contains the day.
 fn walk(day: Wide, in_a_year: Wide) -> (Wide, Wide) {
     let months = 12 / in_a_year;
     let (mut first, mut month) = (0, 0);
@@ -92,12 +92,12 @@ fn days_of_month(year: Wide, month: Wide) -> Wide {
     }
 }
 
-/// A counter for each window. Only the newest can still be charged.
+/// A counter for each window. Only the newest accepts charges.
 #[derive(Clone, Debug)]
 pub struct WindowCount {
     limit: Wide,
     windows: Windows,
-    /// By the ends of their windows.
+    /// Admissions by the ends of their windows.
     kept: Trace,
 }
 
@@ -108,7 +108,7 @@ impl WindowCount {
         Self { limit: limit.into(), windows, kept: Trace::default() }
     }
 
-    /// The end of the window that counts at an instant, if anything was kept in it: one in which nothing was kept never began.
+    /// The end of the window at an instant. A window whose units were all refunded never began.
     fn window(&self, at: Wide) -> Option<Wide> {
         let mut ends = self.kept.iter().filter(|admission| admission.units > 0).map(|admission| admission.at);
         ends.next_back().filter(|&end| at < end)
@@ -134,21 +134,21 @@ impl Oracle for WindowCount {
         self.used(at) == 0
     }
 
-    fn forgive(&mut self, now: Wide) {
+    fn clamp_future(&mut self, now: Wide) {
         let latest = self.windows.latest_end(now);
         for admission in self.kept.iter_mut() {
             admission.at = latest.min(admission.at);
         }
     }
 
-    /// What is of another window is of it for ever.
+    /// Admissions of other windows never count again, even if the clock steps back.
     fn admit(&mut self, now: Wide, units: Wide) {
         let end = self.window(now).unwrap_or_else(|| self.windows.around(now).1);
         self.kept.retain(|admission| admission.at == end);
         self.kept.admit(end, units);
     }
 
-    fn take_back(&mut self, admission: usize, units: Wide) {
-        self.kept.take_back(admission, units);
+    fn refund(&mut self, admission: usize, units: Wide) {
+        self.kept.refund(admission, units);
     }
 }

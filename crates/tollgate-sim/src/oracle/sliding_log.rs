@@ -1,4 +1,4 @@
-//! The definition of the sliding log: at most the limit is admitted and kept in `(now - period, now]`.
+//! The definition of the sliding log: every interval `(now - period, now]` admits and keeps at most the limit.
 
 use super::trace::Trace;
 use super::{Oracle, Wide};
@@ -19,7 +19,7 @@ impl Log {
     }
 
     fn used(&self, at: Wide) -> Wide {
-        // Behind the newest admission time stands still.
+        // The log's clock never goes back before its newest admission.
         let at = at.max(self.kept.latest());
         let inside = self.kept.iter().filter(|admission| at - self.period < admission.at);
         inside.map(|admission| admission.units).sum()
@@ -39,21 +39,21 @@ impl Oracle for Log {
         self.used(at) == 0
     }
 
-    /// More than a window ahead of the clock is not believed.
-    fn forgive(&mut self, now: Wide) {
+    /// No admission lies more than a period ahead of the clock.
+    fn clamp_future(&mut self, now: Wide) {
         for admission in self.kept.iter_mut() {
             admission.at = (now + self.period).min(admission.at);
         }
     }
 
-    /// What is out of the window at an admission is out of it for ever.
+    /// Admissions outside of the window never count again, even if the clock steps back.
     fn admit(&mut self, now: Wide, units: Wide) {
         let now = now.max(self.kept.latest());
         self.kept.retain(|admission| now - self.period < admission.at);
         self.kept.admit(now, units);
     }
 
-    fn take_back(&mut self, admission: usize, units: Wide) {
-        self.kept.take_back(admission, units);
+    fn refund(&mut self, admission: usize, units: Wide) {
+        self.kept.refund(admission, units);
     }
 }

@@ -1,10 +1,10 @@
-//! The definition of the sliding window: units by the sub-window they came in; the sub-windows of the window that ends now
-//! count whole, the one it leaves by its share or whole.
+//! The definition of the sliding window: units count by their sub-window. Sub-windows inside of the window count whole;
+//! the oldest, which the window is leaving, counts whole or by the share that is still inside.
 
 use super::trace::Trace;
 use super::{Oracle, Wide};
 
-/// How the sub-window counts that the window is leaving.
+/// How the oldest sub-window counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Oldest {
     /// By the share that is still inside, rounded up.
@@ -20,7 +20,7 @@ pub struct SubWindows {
     length: Wide,
     precision: Wide,
     oldest: Oldest,
-    /// By the numbers of their sub-windows.
+    /// Admissions by the numbers of their sub-windows.
     kept: Trace,
 }
 
@@ -38,7 +38,7 @@ impl SubWindows {
     }
 
     fn used(&self, at: Wide) -> Wide {
-        // Behind the start of the newest sub-window that has admitted anything, time stands still.
+        // The clock never goes back before the start of the newest sub-window with an admission.
         let at = at.max(self.kept.latest() * self.length);
         let (index, into) = (at / self.length, at % self.length);
         let units_in = |is_in: &dyn Fn(Wide) -> bool| {
@@ -68,8 +68,8 @@ impl Oracle for SubWindows {
         self.used(at) == 0
     }
 
-    /// More than a window ahead of the clock is not believed: the whole history moves back.
-    fn forgive(&mut self, now: Wide) {
+    /// No admission lies more than a window ahead of the clock: otherwise the whole history moves back.
+    fn clamp_future(&mut self, now: Wide) {
         let ahead = self.kept.latest() - (now / self.length + self.precision);
         if ahead > 0 {
             self.kept.iter_mut().for_each(|admission| admission.at -= ahead);
@@ -80,7 +80,7 @@ impl Oracle for SubWindows {
         self.kept.admit((now / self.length).max(self.kept.latest()), units);
     }
 
-    fn take_back(&mut self, admission: usize, units: Wide) {
-        self.kept.take_back(admission, units);
+    fn refund(&mut self, admission: usize, units: Wide) {
+        self.kept.refund(admission, units);
     }
 }

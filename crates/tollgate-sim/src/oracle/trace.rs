@@ -1,18 +1,18 @@
-//! What was admitted and kept: the trace that every definition counts in.
+//! The trace of admissions that every definition counts.
 
 use super::Wide;
 
-/// One admission. It is named by how many came before it.
+/// One admission. Its id is the number of admissions before it.
 #[derive(Clone, Copy, Debug)]
 pub struct Admission {
-    name: usize,
-    /// When it counts: its instant, or where its definition puts it.
+    id: usize,
+    /// When it counts: its instant, or what its definition uses instead.
     pub at: Wide,
-    /// The units that were kept.
+    /// The units that were not refunded.
     pub units: Wide,
 }
 
-/// Admissions in their order, without those that can never count again.
+/// Admissions in order, without those that can never count again.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
     admissions: Vec<Admission>,
@@ -22,26 +22,25 @@ pub struct Trace {
 impl Trace {
     /// Adds an admission.
     pub fn admit(&mut self, at: Wide, units: Wide) {
-        self.admissions.push(Admission { name: self.next, at, units });
+        self.admissions.push(Admission { id: self.next, at, units });
         self.next += 1;
     }
 
-    /// Takes back units of one admission: they were never admitted. More than it kept are all of it, and what can no longer count
-    /// has nothing to take back.
-    pub fn take_back(&mut self, name: usize, units: Wide) {
-        if let Some(admission) = self.admissions.iter_mut().find(|admission| admission.name == name) {
+    /// Refunds units of one admission, at most all of them. An admission that no longer counts has nothing to refund.
+    pub fn refund(&mut self, id: usize, units: Wide) {
+        if let Some(admission) = self.admissions.iter_mut().find(|admission| admission.id == id) {
             admission.units = (admission.units - units).max(0);
         }
     }
 
-    /// Forgets those that can never count again.
+    /// Removes admissions that can never count again.
     pub fn retain(&mut self, counts: impl Fn(&Admission) -> bool) {
         self.admissions.retain(counts);
     }
 
-    /// Puts one in the place of all.
+    /// Replaces all admissions by one.
     pub fn replace(&mut self, at: Wide, units: Wide) {
-        self.admissions = vec![Admission { name: usize::MAX, at, units }];
+        self.admissions = vec![Admission { id: usize::MAX, at, units }];
     }
 
     /// The admissions, the oldest first.
@@ -49,12 +48,12 @@ impl Trace {
         self.admissions.iter()
     }
 
-    /// The same, to be moved in time.
+    /// The admissions, the oldest first, to move them in time.
     pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Admission> {
         self.admissions.iter_mut()
     }
 
-    /// Where the latest counts; at the epoch if there is none.
+    /// When the latest admission counts; the epoch if there is none.
     #[must_use]
     pub fn latest(&self) -> Wide {
         self.admissions.last().map_or(0, |admission| admission.at)

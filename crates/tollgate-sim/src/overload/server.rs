@@ -1,17 +1,17 @@
-//! The server: so many workers, and a queue inside, first come, first served.
+//! The server: a number of workers and a FIFO queue.
 
 use std::collections::VecDeque;
 
 use tollgate::Ticks;
 
-/// A request inside.
+/// A request inside the server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job {
     pub(super) id: usize,
     pub(super) time: Ticks,
 }
 
-/// The server.
+/// The idle workers and the queue.
 #[derive(Debug)]
 pub(super) struct Server {
     idle: usize,
@@ -23,7 +23,7 @@ impl Server {
         Self { idle: workers, waiting: VecDeque::new() }
     }
 
-    /// Takes a request; one that a worker begins at once comes back.
+    /// Accepts a request. Returns it if a worker begins with it now, and queues it otherwise.
     pub(super) fn take(&mut self, job: Job) -> Option<Job> {
         if self.idle == 0 {
             self.waiting.push_back(job);
@@ -33,7 +33,7 @@ impl Server {
         Some(job)
     }
 
-    /// A worker is done; it may begin another request, of those that still wait.
+    /// Frees a worker. Returns the request that it begins with next, skipping those whose caller is gone.
     pub(super) fn done(&mut self, is_gone: impl Fn(usize) -> bool) -> Option<Job> {
         while let Some(job) = self.waiting.pop_front() {
             if !is_gone(job.id) {

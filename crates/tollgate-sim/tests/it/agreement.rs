@@ -1,4 +1,4 @@
-//! Every algorithm against its definition, step by step: the verdict, the advice, and every number told.
+//! Every algorithm against its definition, step by step: the verdict and every number of the outcome.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
@@ -12,11 +12,11 @@ use crate::seeds::hold;
 
 type Case = (Subject, Timestamp, Vec<Step>);
 
-/// Walks a trace with the algorithm and its oracle, and compares every answer.
+/// Charges the algorithm and its oracle with a trace, and compares every outcome.
 ///
-/// A late refund may give back less than the definition would: a bucket does not remember when it was full, and where only an age is
-/// known older units are given back, which count for less long. From then on, until the key is as if never seen, the algorithm may
-/// deny what the definition admits, and never the other way round.
+/// A late refund may return less than the definition does. A bucket does not remember when it was full, and a refund
+/// that knows only an age returns older units, which expire earlier. From then on, until the key is fresh, the algorithm
+/// may deny what the definition admits, but never admit what the definition denies.
 fn agrees((subject, start, steps): Case) -> TestCaseResult {
     let mut limiter = Limiter::new(subject.quota.clone());
     let mut oracle = subject.oracle();
@@ -31,9 +31,9 @@ fn agrees((subject, start, steps): Case) -> TestCaseResult {
         if let Step::Refund(_, _, back, knows) = step {
             let Some(refund) = charges.take_back(back, units, knows, now) else { continue };
             limiter.refund(now, refund.units, refund.charged, refund.admission);
-            oracle.take_back(refund.admission, refund.units.into());
+            oracle.refund(refund.admission, refund.units.into());
             is_exact &= refund.units == 0 || subject.returns_exactly(&refund, now);
-            // Where less was given back, windows from the first hit begin elsewhere: `bounds` counts what is kept in those.
+            // After an inexact refund, windows from the first hit begin at other instants; `bounds` covers that case.
             if !is_exact && subject.begins_with_a_hit() {
                 return Ok(());
             }
@@ -55,7 +55,7 @@ fn agrees((subject, start, steps): Case) -> TestCaseResult {
             retry_is_exact(&limiter, retry_at, units)?;
         }
         if !stepped_back && (units == 0 || !outcome.is_allowed()) {
-            prop_assert_eq!(&limiter, &before, "a denial or a look changed the state");
+            prop_assert_eq!(&limiter, &before, "a denial or a charge of 0 changed the state");
         }
         if !outcome.reset_after.is_zero() {
             prop_assert_eq!(limiter.idle_at(), now + outcome.reset_after);
@@ -64,7 +64,7 @@ fn agrees((subject, start, steps): Case) -> TestCaseResult {
     Ok(())
 }
 
-/// Charges an algorithm that may be stricter than the definition: what it admits the definition admits, and it promises no more.
+/// Charges an algorithm that may be stricter than the definition: it neither admits nor promises more.
 fn charge_within(
     limiter: &mut Limiter,
     oracle: &mut dyn Oracle,
@@ -72,7 +72,7 @@ fn charge_within(
     units: u64,
 ) -> Result<Outcome, TestCaseError> {
     let (at, cost) = (now.unix_micros().into(), Wide::from(units));
-    oracle.forgive(at);
+    oracle.clamp_future(at);
     let outcome = limiter.charge(now, units);
     if outcome.is_allowed() && units > 0 {
         prop_assert!(cost <= oracle.free(at), "{} at {:?} were admitted: {:?}", units, now, limiter);
@@ -90,7 +90,7 @@ fn retry_is_exact(limiter: &Limiter, retry_at: Timestamp, units: u64) -> TestCas
     Ok(())
 }
 
-/// A charge undone at once leaves what was there before.
+/// A charge that is refunded at the same instant leaves the state as it was.
 fn refunds_undo((subject, start, steps): Case) -> TestCaseResult {
     let mut limiter = Limiter::new(subject.quota.clone());
     let (mut now, mut retry_at, mut charges) = (start, start, 0);

@@ -1,4 +1,4 @@
-//! What a caller gets in the worst interval is what the design promises, whatever the oracle says.
+//! What a caller gets in the worst interval is within the promised bound, measured without the oracle.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
@@ -31,7 +31,7 @@ fn any_subject() -> impl Strategy<Value = Subject> {
     ]
 }
 
-/// Charges a trace, and tells what left when: at its instant, or after the wait it was told.
+/// Charges a trace. Returns when units left: at their instant, or after the wait of their verdict.
 fn departures(subject: &Subject, start: Timestamp, steps: &[Step]) -> Vec<(Timestamp, u64)> {
     let mut limiter = Limiter::new(subject.quota.clone());
     let (mut now, mut retry_at, mut latest) = (start, start, start);
@@ -43,7 +43,7 @@ fn departures(subject: &Subject, start: Timestamp, steps: &[Step]) -> Vec<(Times
         latest = latest.max(now);
         let units = subject.units(amount);
         match limiter.charge(now, units).verdict {
-            Verdict::Allow if units == 0 => {} // A look takes no time and nothing else.
+            Verdict::Allow if units == 0 => {}
             Verdict::Allow => left.push((now, units)),
             Verdict::Wait(wait) => left.push((now + wait, units)),
             Verdict::Deny { retry_after } => retry_at = now + retry_after,
@@ -53,7 +53,7 @@ fn departures(subject: &Subject, start: Timestamp, steps: &[Step]) -> Vec<(Times
     left
 }
 
-/// The bound of the design for each algorithm, over every interval of what left.
+/// Checks the promised bound of each algorithm over every interval.
 fn within_bound(subject: &Subject, left: &[(Timestamp, u64)]) -> TestCaseResult {
     let limit = subject.quota.capacity();
     let worst = bound::worst_in_window(left, subject.period);
@@ -72,8 +72,8 @@ fn within_bound(subject: &Subject, left: &[(Timestamp, u64)]) -> TestCaseResult 
     Ok(())
 }
 
-/// Departures are spaced. A request dearer than the burst leaves when its last unit may, so it counts as the burst, and
-/// waits are whole ticks, so two departures may be closer than the rate says by less than one.
+/// Departures are spaced. A request that costs more than the burst leaves with its last unit, so it counts as the burst.
+/// Waits are whole ticks, so two departures may be closer than the rate allows by less than one tick.
 fn within_spacing(subject: &Subject, left: &[(Timestamp, u64)], burst: u64) -> TestCaseResult {
     let left: Vec<_> = left.iter().map(|&(at, units)| (at, units.min(burst))).collect();
     within_rate(subject, &left, burst, 1)
@@ -99,8 +99,8 @@ fn no_interval_exceeds_its_bound() {
     });
 }
 
-/// Plays a trace of charges and late refunds of single ones. Tells what was admitted and kept, and when: what was given back
-/// was never used, whether the limiter could still make room for it or not.
+/// Runs a trace of charges and late refunds. Returns the units that were admitted and not refunded, with their instants.
+/// A refunded unit was never used, even if the limiter could no longer return it.
 fn kept(subject: &Subject, start: Timestamp, steps: &[Step]) -> Vec<(Timestamp, u64)> {
     let mut limiter = Limiter::new(subject.quota.clone());
     let (mut now, mut retry_at) = (start, start);
@@ -122,8 +122,9 @@ fn kept(subject: &Subject, start: Timestamp, steps: &[Step]) -> Vec<(Timestamp, 
     charges.kept()
 }
 
-/// What is given back, however late, makes no room that the definition does not have: counted in every interval, what was
-/// admitted and kept stays within the bound. A line gives turns back only where nobody stands behind, and permits have names.
+/// A late refund returns no more than the definition allows: in every interval, the units admitted and not refunded stay
+/// within the bound. The leaky bucket is left out because it returns only the last slots of its queue, and permits
+/// because they are refunded by id.
 #[test]
 fn no_interval_keeps_more_than_its_bound() {
     let subjects = prop_oneof![
@@ -150,12 +151,11 @@ fn no_interval_keeps_more_than_its_bound() {
     });
 }
 
-/// A clock that trembles admits no more than one that stands: measured in the time that admissions have reached, windows
-/// keep their bound when the clock steps back by less than one of them.
+/// Windows keep their bound when the clock steps back by less than a window, measured in the latest time seen.
 #[test]
-fn a_trembling_clock_admits_nothing_more() {
+fn a_jittering_clock_admits_no_more() {
     let windows = prop_oneof![cases::fixed_windows(), cases::sliding_windows(), cases::sliding_logs(),];
-    hold(SAVED, (windows, cases::start(), cases::trembling()), |(subject, start, steps): Case| {
+    hold(SAVED, (windows, cases::start(), cases::jittering()), |(subject, start, steps): Case| {
         let mut reached = Timestamp::default();
         let left: Vec<_> = departures(&subject, start, &steps)
             .into_iter()
@@ -168,7 +168,7 @@ fn a_trembling_clock_admits_nothing_more() {
     });
 }
 
-/// The longest that anybody can be denied, wherever the clock steps.
+/// The longest time for which a key can be denied after any step of the clock.
 fn longest(subject: &Subject) -> Ticks {
     match &subject.quota {
         Quota::TokenBucket(bucket) => Ticks::from_micros(bucket.reservoir().fill_ticks()),
@@ -184,9 +184,10 @@ fn longest(subject: &Subject) -> Ticks {
     }
 }
 
-/// However far the clock steps back, a wrong denial is short: a bucket's fill, two windows, or two lives of a permit.
+/// After a step back of any size, a wrong denial lasts at most the fill time of a bucket, two windows, or two lifetimes of
+/// a permit.
 #[test]
-fn steps_back_deny_for_a_bounded_time() {
+fn clock_steps_back_deny_for_a_bounded_time() {
     let traces = (any_subject(), cases::start(), cases::wild(), 1u64..20_000);
     hold(SAVED, traces, |(subject, start, steps, days)| {
         let mut limiter = Limiter::new(subject.quota.clone());
@@ -206,10 +207,10 @@ fn steps_back_deny_for_a_bounded_time() {
     });
 }
 
-/// The story: at the last instant that has a name no state could lie ahead of it, so every charge was forgotten at once. Time
-/// stands still before that: what a quota has is admitted once, a refund gives back what was taken, and no more.
+/// The story: no state could lie ahead of the last representable instant, so every charge at it was forgotten. Now time
+/// stops before that instant: the capacity is admitted once, and only a refund makes units available again.
 #[test]
-fn at_the_end_of_time_nothing_comes_back_by_itself() {
+fn at_the_end_of_time_units_return_only_by_refund() {
     let rate = Rate::per_hour(3);
     let quotas = [
         Quota::token_bucket(rate),

@@ -1,4 +1,4 @@
-//! Token bucket and GCRA are one algorithm in two memories.
+//! Token bucket and GCRA are one algorithm with two representations of its state.
 
 use proptest::prelude::*;
 use tollgate::algorithm::gcra::{self, Gcra};
@@ -11,7 +11,7 @@ use crate::seeds::hold;
 
 const SAVED: &str = "proptest-regressions/buckets.txt";
 
-/// The same numbers as a token bucket, where a GCRA's fraction of a tick needs no coarser pace.
+/// Token buckets and GCRAs with the same numbers, where the GCRA needs no coarser pace.
 fn twins() -> impl Strategy<Value = (Subject, Gcra, TokenBucket)> {
     cases::gcras().prop_filter_map("a coarser pace", |subject| {
         let Quota::Gcra(gcra) = subject.quota else {
@@ -22,9 +22,9 @@ fn twins() -> impl Strategy<Value = (Subject, Gcra, TokenBucket)> {
     })
 }
 
-/// Decision by decision: verdict, advice and every number, over any trace.
+/// All outcomes of any trace are equal.
 #[test]
-fn token_bucket_and_gcra_answer_alike() {
+fn token_bucket_and_gcra_have_equal_outcomes() {
     hold(SAVED, (twins(), cases::start(), cases::settling()), |((subject, gcra, bucket), start, steps)| {
         let mut gcra = Limiter::new(Quota::Gcra(gcra));
         let mut bucket = Limiter::new(Quota::TokenBucket(bucket));
@@ -50,7 +50,7 @@ fn token_bucket_and_gcra_answer_alike() {
     });
 }
 
-/// A bucket that was charged, then changed live to other numbers.
+/// A bucket that is charged, and then gets another rate by a reload.
 #[derive(Clone, Debug)]
 struct Change {
     before: Rate,
@@ -76,9 +76,9 @@ fn changes() -> impl Strategy<Value = Change> {
     )
 }
 
-/// A live change gifts nobody: what was available stays, down to the new burst; only a full bucket stays full.
+/// A reload gives no units away: the available units stay, up to the new burst, and only a full bucket stays full.
 #[test]
-fn live_changes_keep_what_was_available() {
+fn reloads_keep_the_available_units() {
     hold(SAVED, changes(), |change| {
         let quotas = (TokenBucket::new(change.before), TokenBucket::new(change.after));
         let (Ok(before), Ok(after)) = quotas else {

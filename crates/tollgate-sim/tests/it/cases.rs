@@ -1,5 +1,5 @@
-//! Random cases: a quota with its oracle, and a trace that goes where mistakes are: equal instants, boundaries, the very
-//! tick of the last retry advice, huge gaps, steps back, and costs from nothing to the absurd.
+//! Random cases: a quota with its oracle, and a trace with awkward steps: equal instants, boundaries, the exact tick of the
+//! last retry advice, huge gaps, steps back, and costs from 0 to the maximum.
 
 use proptest::prelude::*;
 use tollgate::algorithm::Charged;
@@ -16,11 +16,11 @@ use tollgate_sim::oracle::{
     Bucket, CivilUnit, Log, Oldest, Oracle, Permits, SubWindows, WindowCount, Windows,
 };
 
-/// Gaps stop here, so that no trace runs into the last instant there is.
+/// Moves stop here, so that no trace reaches the last representable instant.
 const LATEST: Timestamp = Timestamp::from_unix_seconds(3_000_000_000);
 const DAY: u64 = 86_400;
 
-/// Where a step goes in time, in terms of the quota's period.
+/// How a step moves in time, relative to the period of the quota.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Move {
     Stay,
@@ -35,7 +35,7 @@ pub(crate) enum Move {
     BackDays(u64),
 }
 
-/// What a step charges or refunds, in terms of the quota's capacity.
+/// What a step charges or refunds, relative to the capacity of the quota.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Amount {
     Zero,
@@ -46,18 +46,18 @@ pub(crate) enum Amount {
     Huge,
 }
 
-/// How much of when its charge was made a refund knows.
+/// What a refund knows about the time of its charge.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Knows {
     Instant,
-    /// That it was so many ticks ago at most, or less by so much.
+    /// Its age, too high by this number of ticks.
     Age(u64),
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
     Charge(Move, Amount),
-    /// Of one of the charges that were admitted, counted back from the last.
+    /// Refunds one of the admitted charges, counted back from the last.
     Refund(Move, Amount, usize, Knows),
 }
 
@@ -69,11 +69,11 @@ impl Step {
     }
 }
 
-/// The charges of a trace that were admitted, and what was kept of them.
+/// The admitted charges of a trace, and the units of them that were not refunded.
 #[derive(Default)]
 pub(crate) struct Charges(Vec<Admitted>);
 
-/// One of them.
+/// An admitted charge.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Admitted {
     pub(crate) at: Timestamp,
@@ -81,7 +81,7 @@ pub(crate) struct Admitted {
     counted_at: Timestamp,
 }
 
-/// What a refund gives back.
+/// The units of a refund.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refund {
     pub(crate) admission: usize,
@@ -90,7 +90,7 @@ pub(crate) struct Refund {
 }
 
 impl Charges {
-    /// Notes what a charge came to.
+    /// Records the outcome of a charge.
     pub(crate) fn note(&mut self, subject: &Subject, outcome: &Outcome, units: u64, now: Timestamp) {
         if outcome.is_allowed() && units > 0 {
             let counted_at = subject.quota.counted_at(outcome, now);
@@ -98,7 +98,7 @@ impl Charges {
         }
     }
 
-    /// Takes back some units of a charge, at most those that were kept of it; none if there is no charge.
+    /// Refunds units of a charge, at most those left of it. Returns `None` if there is no charge.
     pub(crate) fn take_back(
         &mut self,
         back: usize,
@@ -117,20 +117,20 @@ impl Charges {
         Some(Refund { admission, units, charged })
     }
 
-    /// What was admitted and kept, in order.
+    /// The units that were admitted and not refunded, in order.
     pub(crate) fn kept(&self) -> Vec<(Timestamp, u64)> {
         self.0.iter().map(|one| (one.at, one.kept)).collect()
     }
 }
 
-/// A quota and what it must answer to.
+/// A quota and the definition that it must match.
 #[derive(Clone, Debug)]
 pub(crate) struct Subject {
     pub(crate) quota: Quota,
     definition: Definition,
-    /// What moves are measured in.
+    /// The unit of moves.
     pub(crate) period: Ticks,
-    /// Where boundaries lie.
+    /// The distance of boundaries.
     grid: Ticks,
 }
 
@@ -162,7 +162,7 @@ impl Subject {
         }
     }
 
-    /// Whether a refund gives back what the definition does, and no less.
+    /// Whether a refund returns exactly what the definition does.
     pub(crate) fn returns_exactly(&self, refund: &Refund, now: Timestamp) -> bool {
         match (&self.quota, refund.charged) {
             (Quota::Concurrency(_), _) => true,
@@ -190,7 +190,7 @@ impl Subject {
         }
     }
 
-    /// Where a move goes from `now`, when the last denial said to come back at `retry_at`.
+    /// The instant after a move from `now`. `retry_at` is the retry instant of the last denial.
     pub(crate) fn go(&self, step: Move, now: Timestamp, retry_at: Timestamp) -> Timestamp {
         let period = self.period.as_micros();
         let part =
@@ -230,7 +230,7 @@ fn forward() -> impl Strategy<Value = Move> {
     ]
 }
 
-fn any_way() -> impl Strategy<Value = Move> {
+fn either_direction() -> impl Strategy<Value = Move> {
     prop_oneof![
         12 => forward(),
         1 => (1u64..4).prop_map(Move::BackTicks),
@@ -250,14 +250,14 @@ fn amount() -> impl Strategy<Value = Amount> {
     ]
 }
 
-/// Charges only, time never stepping back: what bounds are promised for.
+/// Charges only, while time never steps back. The bounds hold for these traces.
 pub(crate) fn steady() -> impl Strategy<Value = Vec<Step>> {
     let step = (forward(), amount()).prop_map(|(time, amount)| Step::Charge(time, amount));
     prop::collection::vec(step, 1..80)
 }
 
-/// Charges only, time stepping back by less than a period now and then.
-pub(crate) fn trembling() -> impl Strategy<Value = Vec<Step>> {
+/// Charges only, while time sometimes steps back by less than a period.
+pub(crate) fn jittering() -> impl Strategy<Value = Vec<Step>> {
     let time = prop_oneof![
         4 => forward(),
         1 => (1u64..4).prop_map(Move::BackTicks),
@@ -267,7 +267,7 @@ pub(crate) fn trembling() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
-/// Charges, and refunds of the last of them or of earlier ones, time never stepping back.
+/// Charges and refunds of earlier charges, while time never steps back.
 pub(crate) fn settling() -> impl Strategy<Value = Vec<Step>> {
     let which = prop_oneof![2 => Just(0usize), 4 => 0usize..20];
     let knows = prop_oneof![
@@ -283,13 +283,13 @@ pub(crate) fn settling() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
-/// Charges only, time going anywhere.
+/// Charges only, while time moves in both directions.
 pub(crate) fn wild() -> impl Strategy<Value = Vec<Step>> {
-    let step = (any_way(), amount()).prop_map(|(time, amount)| Step::Charge(time, amount));
+    let step = (either_direction(), amount()).prop_map(|(time, amount)| Step::Charge(time, amount));
     prop::collection::vec(step, 1..60)
 }
 
-/// When a trace starts: at the epoch itself, early, or any day of this century.
+/// The start of a trace: the epoch, shortly after it, or a day of this century.
 pub(crate) fn start() -> impl Strategy<Value = Timestamp> {
     prop_oneof![
         1 => Just(Timestamp::default()),
@@ -322,7 +322,7 @@ pub(crate) fn rate() -> impl Strategy<Value = Rate> {
     })
 }
 
-/// Rates with a burst of their own, often a small one.
+/// Rates with and without an explicit burst, which is often small.
 fn bursting() -> impl Strategy<Value = Rate> {
     let burst = prop_oneof![
         3 => Just(None),
@@ -335,7 +335,7 @@ fn bursting() -> impl Strategy<Value = Rate> {
     })
 }
 
-/// The definition of a bucket: the user's own rate wherever the reservoir claims to count it exactly.
+/// The definition of a bucket, with the user's own rate if the reservoir claims to count it exactly.
 fn definition(rate: Rate, reservoir: &Reservoir, queue: u64) -> Definition {
     let (gain, price) = (reservoir.pace().gain().get(), reservoir.pace().price().get());
     let (units, period) = (rate.units(), rate.period().as_micros());
@@ -387,7 +387,7 @@ pub(crate) fn fixed_windows() -> impl Strategy<Value = Subject> {
     })
 }
 
-/// Calendar windows in zones whose offset has never changed since the epoch, so that plain civil arithmetic tells them.
+/// Calendar windows in zones with a constant offset since the epoch, so that civil arithmetic gives their bounds.
 pub(crate) fn calendars() -> impl Strategy<Value = Subject> {
     let unit = prop::sample::select(vec![
         (CalendarUnit::Day, CivilUnit::Day, DAY),

@@ -1,4 +1,4 @@
-//! Live changes of windows: the count is kept, raising acts at once, lowering leaves nothing, and nobody is gifted.
+//! Reloads of windows: the count is kept, a raised limit takes effect immediately, and a lowered one leaves at least 0.
 
 use proptest::prelude::*;
 use tollgate::algorithm::fixed_window::{self, Align, FixedWindow};
@@ -11,7 +11,7 @@ use crate::seeds::hold;
 
 const SAVED: &str = "proptest-regressions/changes.txt";
 
-/// A key charged at some instants under one quota, then asked under another.
+/// A key that is charged under one quota, and then gets another one.
 #[derive(Clone, Debug)]
 struct Change {
     before: Rate,
@@ -31,7 +31,7 @@ fn changes() -> impl Strategy<Value = Change> {
     )
 }
 
-/// What is left under the new limit is the new limit less what was used under the old one, and nothing below zero.
+/// Whether the remaining units are the new limit less the used units, and at least 0.
 fn kept(limit: u64, used: u64, remaining: u64) -> bool {
     remaining == limit.saturating_sub(used)
 }
@@ -77,7 +77,7 @@ fn sliding_windows_keep_their_count() {
     });
 }
 
-/// A log keeps its instants, so a shorter period counts fewer of them and a longer one those that the old one still held.
+/// A log keeps its instants. A shorter period counts fewer of them, and a longer one those that the old one still held.
 #[test]
 fn sliding_logs_keep_their_instants() {
     hold(SAVED, changes(), |change| {

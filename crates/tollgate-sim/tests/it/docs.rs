@@ -1,14 +1,13 @@
-//! The documentation's numbers are the code's.
+//! The numbers in the documentation are those of the code.
 
 use tollgate_sim::accuracy::{self, INCIDENT_LIMIT};
-use tollgate_sim::overload::contrast::Way;
+use tollgate_sim::overload::limiters::LimiterKind;
 use tollgate_sim::overload::table;
 
 const PAGE: &str = include_str!("../../../../docs/accuracy.md");
 
-/// The incident's table stands in the page as the code gives it today.
 #[test]
-fn the_incident_is_told_as_it_happens() {
+fn the_accuracy_page_has_the_current_incident_table() {
     let table = accuracy::incident_table().unwrap();
     assert!(
         PAGE.contains(&table),
@@ -16,10 +15,10 @@ fn the_incident_is_told_as_it_happens() {
     );
 }
 
-/// What the incident must show: the log stops at the limit, the clock's windows let all pass, the interpolating window is off
-/// by less than one more limit, a bucket admits its burst and what 20 s earn.
+/// The log stops at the limit, windows aligned to the clock admit everything, the interpolating window admits less than
+/// twice the limit, and a bucket admits its burst and what it earns in 20 s.
 #[test]
-fn the_incident_shows_what_each_algorithm_promises() {
+fn each_algorithm_keeps_its_promise_in_the_incident() {
     let hits = accuracy::incident_trace();
     let lasted = hits.last().unwrap().at.since(hits.first().unwrap().at).as_micros();
     let earned = INCIDENT_LIMIT * lasted / 60_000_000;
@@ -37,11 +36,10 @@ fn the_incident_shows_what_each_algorithm_promises() {
     }
 }
 
-/// The guide to overload shows what the simulation gives today.
 #[test]
-fn the_overload_is_told_as_it_happens() {
+fn the_overload_page_has_the_current_tables() {
     const GUIDE: &str = include_str!("../../../../docs/overload.md");
-    for part in [table::priorities(1), table::picture(1, Way::Ours)] {
+    for part in [table::priorities(1), table::chart(1, LimiterKind::Tollgate)] {
         assert!(GUIDE.contains(part.trim_end()), "docs/overload.md is out of date; it should have:\n{part}");
     }
 }

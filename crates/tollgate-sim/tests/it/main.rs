@@ -1,4 +1,4 @@
-//! The proofs: random traces against the exact oracle, every interval against its bound, and the report against the code.
+//! Random traces against the exact oracle, every interval against its bound, and the documentation against the code.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! No drift at any rate: the millionth request is answered at the tick that the rational rate says, and so are rates from
-//! one a month to ten million a second. `examples/drift.rs` does the same a thousand million times.
+//! Buckets do not drift: the millionth request is admitted at the exact tick of the rational rate, for rates from one a
+//! month to ten million a second. `examples/drift.rs` checks a thousand million requests.
 
 use tollgate::algorithm::gcra::Gcra;
 use tollgate::algorithm::leaky_bucket::LeakyBucket;
@@ -16,13 +16,13 @@ const STEPS: u64 = 1_700_000;
 fn pace(reservoir: &Reservoir) -> Pace {
     Pace {
         gain: reservoir.pace().gain().get(),
-        price: reservoir.pace().price().get(),
+        period: reservoir.pace().price().get(),
         burst: reservoir.units(),
     }
 }
 
-/// Both buckets at a rate. A token bucket counts every rate; a GCRA, whose state is one word, may refuse an awkward
-/// one, but only with a reason.
+/// Both buckets at a rate. A token bucket supports every rate. A GCRA, whose state is one word, may reject an awkward one
+/// with an error that names the alternative.
 fn both(rate: Rate) -> Vec<(Quota, Pace)> {
     let bucket = TokenBucket::new(rate).unwrap();
     let mut quotas = vec![(Quota::TokenBucket(bucket), pace(bucket.reservoir()))];
@@ -61,15 +61,15 @@ fn three_million_and_one_a_second() {
     }
 }
 
-/// The pace that a bucket counts at is never above the rate asked for, and at most a millionth below.
+/// The pace of a bucket is never above the rate of its quota, and at most a millionth below.
 fn assert_within_a_millionth(rate: Rate, pace: Pace) {
     let counted = u128::from(pace.gain) * u128::from(rate.period().as_micros());
-    let asked = u128::from(rate.units()) * u128::from(pace.price);
+    let asked = u128::from(rate.units()) * u128::from(pace.period);
     assert!(counted <= asked, "{rate:?} counts at {pace:?}");
     assert!(counted * 1_000_000 >= asked * 999_999, "{rate:?} counts at {pace:?}");
 }
 
-/// From one a month to ten million a second, with the burst of a period and with the least that has room for a tick.
+/// From one a month to ten million a second, with the burst of a period and with the least that can hold a tick's gain.
 #[test]
 fn extreme_rates_neither_drift_nor_lag() {
     let periods = [1, 60, 3_600, 86_400, 30 * 86_400].map(Ticks::from_secs);
@@ -91,8 +91,8 @@ fn extreme_rates_neither_drift_nor_lag() {
     }
 }
 
-/// A burst of one has no room for what a tick gains beyond the unit: at 3 a second it admits every 333,334 ticks, not every
-/// 333,333 and a third. Anything else would admit two units in less than one interval.
+/// A burst of one cannot hold what a tick gains beyond the unit: at 3 a second it admits every 333,334 ticks, not every
+/// 333,333 and a third. Otherwise it would admit two units in less than one interval.
 #[test]
 fn a_burst_of_one_is_spaced_by_whole_ticks() {
     for (quota, _) in both(Rate::per_second(3).burst(1)) {

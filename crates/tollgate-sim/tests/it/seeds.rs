@@ -1,19 +1,19 @@
-//! How properties run: on a fixed list of seeds, so that a failure is everybody's; then on fresh ones, whose failures are
-//! saved in `proptest-regressions` and tried first ever after.
+//! How properties run: first with a fixed list of seeds, so that every machine sees the same failures, then with fresh
+//! ones. Fresh seeds that fail are saved in `proptest-regressions`, and later runs replay them first.
 
 use proptest::strategy::Strategy;
 use proptest::test_runner::{
     Config, FileFailurePersistence, RngAlgorithm, TestCaseResult, TestRng, TestRunner,
 };
 
-/// Seeds that everybody tries. One that ever failed stays here.
+/// The fixed seeds. Add seeds that failed.
 const SEEDS: [u8; 4] = [1, 2, 3, 5];
 /// Traces of each fixed seed.
 const CASES_OF_A_SEED: u32 = 32;
-/// Traces of fresh seeds; `PROPTEST_CASES` asks for more.
+/// Traces of fresh seeds; `PROPTEST_CASES` sets another number.
 const FRESH_CASES: u32 = 64;
 
-/// Holds a property against random cases. `saved` is the file, below the crate, that keeps the seeds of failures.
+/// Checks a property with random cases. `saved` is the file, below the crate, with the seeds of earlier failures.
 pub(crate) fn hold<S: Strategy>(
     saved: &'static str,
     cases: S,

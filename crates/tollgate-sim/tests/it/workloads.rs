@@ -40,7 +40,6 @@ fn subjects() -> Vec<(Quota, Box<dyn Oracle>)> {
     ]
 }
 
-/// Traffic as it comes is answered as the definition demands.
 #[test]
 fn workloads_agree_with_the_oracle() {
     for shape in SHAPES {
@@ -58,7 +57,7 @@ fn workloads_agree_with_the_oracle() {
     }
 }
 
-/// A day of traffic never exceeds the limit of a log or of a strict sliding window, in any window.
+/// In a day of traffic, no window of a log or of a strict sliding window exceeds the limit.
 #[test]
 fn a_day_of_traffic_stays_within_exact_limits() {
     let rate = Rate::per_ticks(LIMIT, MINUTE);

@@ -1,5 +1,5 @@
-//! Who the client is, as an address: the peer, unless the peer is a proxy that is trusted to tell. Addresses are compared by
-//! their bits, never by how they are written.
+//! The address of the client: the peer, or what a trusted proxy reports. Addresses are compared by their bits, never by
+//! their text.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,21 +9,21 @@ pub(super) use tollgate::address::canonical;
 
 /// Most networks of trusted proxies.
 pub const TRUSTED_MAX: usize = 1_000;
-/// Most hops of `X-Forwarded-For` that are looked at, from the right.
+/// Most hops of `X-Forwarded-For` that are read, from the right.
 const HOPS_MAX: usize = 32;
-/// How many leading bits of an IPv6 address may tell clients apart.
+/// Accepted numbers of leading bits of an IPv6 address that identify a client.
 pub const IPV6_PREFIX: std::ops::RangeInclusive<u8> = 48..=128;
 pub use tollgate::address::IPV6_PREFIX_DEFAULT;
 
 /// A range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// As an IPv6 address; IPv4 is mapped, so that one comparison serves both.
+    /// An IPv6 address. IPv4 is mapped, so that one comparison serves both.
     bits: u128,
     prefix: u32,
 }
 
-/// The bits of an address. An IPv4 address, in whatever form it came, has one.
+/// The bits of an address. Both forms of an IPv4 address have the same bits.
 fn bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
@@ -67,12 +67,12 @@ impl FromStr for Network {
     }
 }
 
-/// The proxies whose word is taken.
+/// The trusted proxies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trusted(Vec<Network>);
 
 impl Default for Trusted {
-    /// This machine.
+    /// The loopback addresses.
     fn default() -> Self {
         let loopback = [
             Network::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8),
@@ -83,29 +83,29 @@ impl Default for Trusted {
 }
 
 impl Trusted {
-    /// Those of some networks, and nobody else.
+    /// Trusts the proxies in these networks.
     #[must_use]
     pub fn new(networks: Vec<Network>) -> Self {
         Self(networks)
     }
 
-    /// Whether there are none.
+    /// Whether no proxy is trusted.
     #[must_use]
     #[inline]
-    pub const fn is_nobody(&self) -> bool {
+    pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether an address is one of theirs.
+    /// Whether an address belongs to a trusted proxy.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.iter().any(|network| network.contains(address))
     }
 
-    /// The client behind a peer: the peer itself unless it is trusted, else the first hop from the right that is not.
+    /// The client behind a peer: an untrusted peer itself, else the first hop from the right that is not trusted.
     ///
-    /// `forwarded` are the values of `X-Forwarded-For` in the order of the request. What is not an address ends the walk: nobody
-    /// trusted can have written what is left of it.
+    /// `forwarded` are the values of `X-Forwarded-For` in the order of the request. A hop that is not an address ends the
+    /// walk, because no trusted proxy wrote the hops to its left.
     pub fn client<'h>(&self, peer: IpAddr, forwarded: impl DoubleEndedIterator<Item = &'h [u8]>) -> IpAddr {
         let mut client = peer;
         let hops = forwarded.rev().flat_map(|line| line.rsplit(|&byte| byte == b','));
@@ -121,7 +121,8 @@ impl Trusted {
         client
     }
 
-    /// The way of a request as far as it is believed: the client first, then each trusted proxy, the peer last. `forwarded` as above.
+    /// The trusted part of the path of a request: the client first, then each trusted proxy, the peer last. `forwarded` is
+    /// as for [`Trusted::client`].
     pub fn chain<'h>(
         &self,
         peer: IpAddr,
@@ -160,23 +161,23 @@ fn hop_address(hop: &[u8]) -> Option<IpAddr> {
     address.parse().ok().map(IpAddr::V4)
 }
 
-/// An IPv6 address behind which a zone is named. That is a name of the one who wrote it, and says nothing to others.
+/// An IPv6 address with a zone. The zone has a meaning only on the host that wrote it.
 fn zoned(text: &str) -> Option<Ipv6Addr> {
     let (address, zone) = text.split_once('%')?;
     address.parse().ok().filter(|_| !zone.is_empty())
 }
 
-/// An address as limits count it: an IPv4 address whole, an IPv6 address by its network.
+/// An address as limits count it: a whole IPv4 address, or the network of an IPv6 address.
 #[derive(Clone, Copy, Debug)]
 pub struct Counted {
-    /// The client.
+    /// The address of the client.
     pub address: IpAddr,
-    /// How many leading bits of an IPv6 address count.
+    /// Number of leading bits of an IPv6 address that count.
     pub ipv6_prefix: u8,
 }
 
 impl Counted {
-    /// The address that stands for all that count as this one.
+    /// The first address of the network that counts as one client.
     #[must_use]
     pub fn network(&self) -> IpAddr {
         match canonical(self.address) {
@@ -189,8 +190,8 @@ impl Counted {
 }
 
 impl Counted {
-    /// The client as the attribute `ip` has it. By default that is the whole address, since limits count it by its /64 and conditions
-    /// look at all of it. Another prefix hides the rest of the address from both, and the text says how many bits count.
+    /// Writes the client for the attribute `ip`. By default that is the whole address: limits count it by its /64, and
+    /// conditions see all of it. Another prefix hides the rest of the address from both, and is part of the text.
     pub(super) fn write_ip(&self, into: &mut impl fmt::Write) -> fmt::Result {
         match canonical(self.address) {
             IpAddr::V6(address) if self.ipv6_prefix == IPV6_PREFIX_DEFAULT => write!(into, "{address}"),
@@ -226,18 +227,17 @@ mod tests {
         client.to_string()
     }
 
-    /// Chains of proxies, honest and forged.
     #[test]
-    fn chains() {
+    fn the_client_is_found_in_honest_and_forged_chains() {
         let ours = "10.0.0.0/8 ::1 2001:db8::/32";
         let cases: &[(&str, &[&str], &str)] = &[
             ("203.0.113.7", &[], "203.0.113.7"),
-            // Nobody asked this peer.
+            // This peer is not trusted.
             ("203.0.113.7", &["198.51.100.1"], "203.0.113.7"),
             ("203.0.113.7", &["10.0.0.1"], "203.0.113.7"),
             ("10.0.0.1", &[], "10.0.0.1"),
             ("10.0.0.1", &["203.0.113.7"], "203.0.113.7"),
-            // What the client wrote itself stands to the left.
+            // The client's own entries are on the left.
             ("10.0.0.1", &["1.2.3.4, 203.0.113.7"], "203.0.113.7"),
             ("10.0.0.1", &["10.0.0.9, 203.0.113.7"], "203.0.113.7"),
             ("10.0.0.1", &["203.0.113.7, 10.0.0.2"], "203.0.113.7"),
@@ -245,9 +245,9 @@ mod tests {
             // Several lines are one list.
             ("10.0.0.1", &["1.2.3.4", "203.0.113.7"], "203.0.113.7"),
             ("10.0.0.1", &["203.0.113.7", "10.0.0.2"], "203.0.113.7"),
-            // All trusted: the farthest one.
+            // All are trusted: the leftmost one.
             ("10.0.0.1", &["10.0.0.3, 10.0.0.2"], "10.0.0.3"),
-            // What is no address ends the walk at the last one that was.
+            // A hop that is not an address ends the walk.
             ("10.0.0.1", &["203.0.113.7, unknown"], "10.0.0.1"),
             ("10.0.0.1", &["203.0.113.7, unknown, 10.0.0.2"], "10.0.0.2"),
             ("10.0.0.1", &[""], "10.0.0.1"),
@@ -277,16 +277,15 @@ mod tests {
         assert_eq!(client("", "127.0.0.1", &["203.0.113.7"]), "127.0.0.1");
     }
 
-    /// The walk has an end, however long the list.
     #[test]
-    fn a_long_chain_is_cut() {
+    fn a_long_chain_is_read_up_to_its_bound() {
         let line = format!("203.0.113.7{}", ", 10.0.0.2".repeat(1_000));
         assert_eq!(client("10.0.0.0/8", "10.0.0.1", &[&line]), "10.0.0.2");
     }
 
-    /// Networks are read strictly, and refusals say what would be accepted.
+    /// Errors say what would be accepted.
     #[test]
-    fn networks() {
+    fn networks_are_parsed_strictly() {
         for right in
             ["10.0.0.0/8", "10.0.0.1", "0.0.0.0/0", "::/0", "::1", "2001:db8::/32", "::ffff:10.0.0.0/104"]
         {
@@ -313,9 +312,9 @@ mod tests {
         Counted { address: address.parse().unwrap(), ipv6_prefix }.to_string()
     }
 
-    /// IPv6 counts by network, IPv4 by address, whatever it is written as.
+    /// Both forms of an IPv4 address count as one.
     #[test]
-    fn what_is_counted() {
+    fn ipv6_counts_by_network_and_ipv4_by_address() {
         assert_eq!(counted("203.0.113.7", 64), "203.0.113.7");
         assert_eq!(counted("::ffff:203.0.113.7", 64), "203.0.113.7");
         assert_eq!(counted("::ffff:cb00:7107", 64), "203.0.113.7");
@@ -328,15 +327,15 @@ mod tests {
     }
 
     proptest! {
-        /// Nothing that an untrusted peer sends changes who it is.
+        /// Headers of an untrusted peer never change its address.
         #[test]
-        fn strangers_are_themselves(peer: u32, lines in proptest::collection::vec("[ -~]{0,40}", 0..4)) {
+        fn an_untrusted_peer_is_the_client(peer: u32, lines in proptest::collection::vec("[ -~]{0,40}", 0..4)) {
             let peer = IpAddr::V4(Ipv4Addr::from_bits(peer | 0x8000_0000));
             let found = Trusted::default().client(peer, lines.iter().map(String::as_bytes));
             prop_assert_eq!(found, peer);
         }
 
-        /// All addresses of one network count as one, and of two networks as two.
+        /// All addresses of one network count as one client, and those of two networks as two.
         #[test]
         fn one_network_is_one_client(network: u64, first: u64, second: u64) {
             let address = |network: u64, host: u64| {

@@ -1,5 +1,5 @@
-//! The callers file: which credentials are known, and which attributes their callers have. A credential that it does not know is no
-//! identity: anybody can invent one.
+//! The callers file: the registered credentials and the attributes of their callers. An unregistered credential is not an
+//! identity, because any client can invent one.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -19,7 +19,7 @@ use super::BUILT_IN;
 pub const CALLERS_MAX: usize = ITEMS_MAX;
 /// Largest callers file, in bytes.
 pub const CALLERS_BYTES_MAX: usize = FILE_BYTES_MAX;
-/// Most attributes of one caller: with those that a config maps, fewer than a request may have.
+/// Most attributes of one caller. With those that a config maps, they are fewer than a request may have.
 pub const CALLER_ATTRIBUTES_MAX: usize = 16;
 /// Longest value of an attribute, in bytes.
 pub const CALLER_VALUE_BYTES_MAX: usize = 256;
@@ -31,7 +31,7 @@ const PLAIN: &str = "key";
 const LIST: &str = "`callers:` with a list of callers, which may be empty, as in `callers: []`";
 const ENTRY: &str = "a caller such as {sha256: 9f86d081884c7d65…, tenant: acme, plan: pro}, or with key: and the credential itself";
 
-/// What a file says about a caller: its attributes, by name.
+/// A caller of the file: its attributes, by name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Caller(Box<[(String, String)]>);
 
@@ -51,31 +51,34 @@ impl Caller {
 /// The callers of a file.
 #[derive(Default)]
 pub struct Callers {
-    /// Callers with the same attributes share them.
-    known: HashMap<CredentialDigest, Arc<Caller>>,
+    /// Callers by the digest of their credential. Callers with the same attributes share them.
+    registered: HashMap<CredentialDigest, Arc<Caller>>,
     /// Every attribute that some caller has.
     names: BTreeSet<String>,
 }
 
 impl fmt::Debug for Callers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Callers").field("known", &self.known.len()).field("names", &self.names).finish()
+        f.debug_struct("Callers")
+            .field("registered", &self.registered.len())
+            .field("names", &self.names)
+            .finish()
     }
 }
 
-/// One entry of a file, for whoever edits it.
+/// One entry of a file, for editors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallerEntry {
-    /// Whose it is.
+    /// The digest of its credential.
     pub digest: CredentialDigest,
-    /// What is known of it.
+    /// Its attributes.
     pub caller: Caller,
     /// The line in which it begins, from 1.
     pub line: u32,
 }
 
 impl Callers {
-    /// Reads a file; `name` is how findings call it. No finding shows a credential.
+    /// Reads a file. Findings call it `name` and never show a credential.
     ///
     /// ```
     /// use tollgate::CredentialDigest;
@@ -87,25 +90,25 @@ impl Callers {
     /// ```
     ///
     /// # Errors
-    /// Every problem at once, each with its line and what would be accepted.
+    /// The file has problems. The findings list all of them, each with its line and what would be accepted.
     pub fn read(name: &str, bytes: &[u8]) -> Result<Self, Findings> {
         let mut callers = Self::default();
         let mut shared: HashMap<Caller, Arc<Caller>> = HashMap::new();
         for entry in entries(name, bytes)? {
             callers.names.extend(entry.caller.attributes().map(|(name, _)| name.to_owned()));
             let caller = shared.entry(entry.caller.clone()).or_insert_with(|| Arc::new(entry.caller));
-            callers.known.insert(entry.digest, Arc::clone(caller));
+            callers.registered.insert(entry.digest, Arc::clone(caller));
         }
         Ok(callers)
     }
 
-    /// Whose credential it is, if anybody's.
+    /// The caller with this credential.
     #[must_use]
     pub fn find(&self, digest: &CredentialDigest) -> Option<&Arc<Caller>> {
-        self.known.get(digest)
+        self.registered.get(digest)
     }
 
-    /// Whether some caller has an attribute of this name: then no request sets it by itself.
+    /// Whether some caller has an attribute with this name. Then no request can set it.
     #[must_use]
     pub fn gives(&self, name: &str) -> bool {
         self.names.contains(name)
@@ -116,28 +119,28 @@ impl Callers {
         self.names.iter().map(String::as_str)
     }
 
-    /// How many there are.
+    /// The number of callers.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.known.len()
+        self.registered.len()
     }
 
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.known.is_empty()
+        self.registered.is_empty()
     }
 }
 
-/// The entries of a file, in its order.
+/// The entries of a file, in order.
 ///
 /// # Errors
-/// As [`Callers::read`].
+/// As for [`Callers::read`].
 pub fn entries(name: &str, bytes: &[u8]) -> Result<Vec<CallerEntry>, Findings> {
     let mut report = Report::new(name);
     let is_blank = |line: &[u8]| line.trim_ascii().is_empty() || line.trim_ascii().starts_with(b"#");
     if bytes.split(|byte| *byte == b'\n').all(is_blank) {
-        // More likely a file that was cut short than one that means nobody.
+        // It is more likely truncated than meant to have no callers.
         report.error(Place::default(), "", Problem::new("the file is empty", LIST));
         return Err(report.into_findings());
     }
@@ -236,7 +239,7 @@ fn attribute(field: &Entry, text: &str, report: &mut Report) -> Option<(String, 
     }
 }
 
-/// What is wrong with an attribute of a caller.
+/// The problem with an attribute of a caller, if there is one.
 #[must_use]
 pub fn attribute_problem(name: &str, value: &str) -> Option<Problem> {
     if BUILT_IN.contains(&name) || matches!(name, CREDENTIAL | DIGEST | PLAIN) {
@@ -253,41 +256,41 @@ pub fn attribute_problem(name: &str, value: &str) -> Option<Problem> {
     None
 }
 
-/// The callers that are known now, for readers that outlive a reload. Clones share them.
+/// The active callers, for readers that outlive a reload. Clones share them.
 #[derive(Clone, Default)]
-pub struct LiveCallers(Arc<ArcSwap<Callers>>);
+pub struct ActiveCallers(Arc<ArcSwap<Callers>>);
 
-impl fmt::Debug for LiveCallers {
+impl fmt::Debug for ActiveCallers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.load().fmt(f)
     }
 }
 
-impl LiveCallers {
-    /// These, until they are replaced.
+impl ActiveCallers {
+    /// Starts with these callers.
     #[must_use]
     pub fn new(callers: Callers) -> Self {
         Self(Arc::new(ArcSwap::from_pointee(callers)))
     }
 
-    /// Replaces them for all clones.
+    /// Replaces the callers for all clones.
     pub fn replace(&self, callers: Callers) {
         self.0.store(Arc::new(callers));
     }
 
-    /// Those that are known now.
+    /// The current callers.
     #[must_use]
     pub fn now(&self) -> Arc<Callers> {
         self.0.load_full()
     }
 
-    /// Whose credential it is, if anybody's.
+    /// The caller with this credential.
     #[must_use]
     pub fn find(&self, digest: &CredentialDigest) -> Option<Arc<Caller>> {
         self.0.load().find(digest).map(Arc::clone)
     }
 
-    /// Whether some caller has an attribute of this name.
+    /// Whether some caller has an attribute with this name.
     #[must_use]
     pub fn gives(&self, name: &str) -> bool {
         self.0.load().gives(name)
@@ -298,7 +301,7 @@ impl LiveCallers {
 mod tests {
     use super::*;
 
-    /// Credentials are known by their text, and by what `sha256sum` prints of it.
+    /// The digest of a file is that of `sha256sum`.
     #[test]
     fn callers_are_found_by_text_and_by_digest() {
         let whole = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"; // abc
@@ -325,9 +328,9 @@ mod tests {
         }
     }
 
-    /// Every problem is told with its line, and none shows a credential.
+    /// Every problem has its line, and none shows a credential.
     #[test]
-    fn problems_are_told_without_credentials() {
+    fn problems_are_reported_without_credentials() {
         let text = "callers:
   - {key: s3cret, tenant: acme}
   - {sha256: s3cret, tenant: acme}
@@ -352,16 +355,16 @@ mod tests {
             (10, "is empty"),
             (11, "a value of 0 bytes"),
         ] {
-            let place = format!("callers.yaml:{line}:");
+            let position = format!("callers.yaml:{line}:");
             assert!(
-                findings.lines().any(|found| found.starts_with(&place) && found.contains(what)),
+                findings.lines().any(|found| found.starts_with(&position) && found.contains(what)),
                 "{line}: {findings}"
             );
         }
         assert!(!findings.contains("s3cret"), "{findings}");
     }
 
-    /// A hundred thousand callers fit, and callers of one plan share what is known of them.
+    /// A hundred thousand callers fit, and callers with equal attributes share them.
     #[test]
     fn a_hundred_thousand_callers_fit() {
         let mut text = String::from("callers:\n");
@@ -371,7 +374,7 @@ mod tests {
         assert!(text.len() < CALLERS_BYTES_MAX);
         let callers = Callers::read("callers.yaml", text.as_bytes()).unwrap();
         assert_eq!(callers.len(), CALLERS_MAX);
-        let shared: std::collections::HashSet<_> = callers.known.values().map(Arc::as_ptr).collect();
+        let shared: std::collections::HashSet<_> = callers.registered.values().map(Arc::as_ptr).collect();
         assert_eq!(shared.len(), 3);
     }
 }

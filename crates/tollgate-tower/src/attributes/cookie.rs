@@ -1,5 +1,5 @@
-//! Cookies, as strictly as a limit needs them. Parsers part them at semicolons, and some at commas and white space, too; some take escapes,
-//! quotes and signs of a name for others. A cookie that every parser finds has one value, and whatever only some would find is refused.
+//! Strict parsing of cookies. Parsers separate cookies at semicolons, and some at commas and white space as well. Some
+//! decode escapes, quotes or other characters of a name. A cookie that only some parsers would find is refused.
 
 use std::borrow::Cow;
 
@@ -10,11 +10,11 @@ use super::Unreadable;
 use super::source::text;
 use crate::spelling::parameter::{escaped, is_read_as};
 
-/// The cookie of a name, without quotes and percent-escapes, which some servers take away and others do not.
+/// The value of a cookie, without quotes and percent-escapes, which only some servers remove.
 ///
 /// # Errors
-/// When it is there several times with values that differ, of which servers take the first or the last; when its value has characters that
-/// RFC 6265 does not allow, at which parsers end it or not; and when some parser finds it where others find none.
+/// The cookie has several different values; its value has characters that RFC 6265 does not allow; or only some parsers
+/// find it.
 pub(super) fn cookie<'h>(headers: &'h HeaderMap, wanted: &str) -> Result<Option<Cow<'h, str>>, Unreadable> {
     let wrong = |what: &str| Err(Unreadable(format!("cookie {wanted}: {what}")));
     let mut found: Option<Cow<'h, str>> = None;
@@ -46,13 +46,13 @@ pub(super) fn cookie<'h>(headers: &'h HeaderMap, wanted: &str) -> Result<Option<
 
 /// Whether some parser reads a pair of another name as this cookie, or finds it inside of the pair.
 fn is_hidden_in(pair: &str, wanted: &str) -> bool {
-    // Some take a pair without a name for what follows.
+    // Some parsers skip an empty name.
     let pair = pair.trim_start_matches(|c: char| c == '=' || c.is_whitespace());
     let Some((name, _)) = pair.split_once('=') else { return false };
     if is_read_as(&loose(name), wanted) {
         return true;
     }
-    // Python, and old Java, Perl and Ruby part cookies here, too.
+    // Python, and old versions of Java, Perl and Ruby separate cookies here as well.
     let is_separator =
         |c: char| c.is_whitespace() || c.is_control() || !c.is_ascii() || matches!(c, ',' | '"');
     pair.match_indices('=').any(|(at, _)| {
@@ -62,7 +62,7 @@ fn is_hidden_in(pair: &str, wanted: &str) -> bool {
     })
 }
 
-/// The one spelling of a cookie's value; none where servers would read it differently.
+/// The normalised value of a cookie. Returns `None` if servers may read it differently.
 fn one_value(value: &str) -> Option<Cow<'_, str>> {
     let bare = match value.strip_prefix('"') {
         Some(rest) => rest.strip_suffix('"')?,
@@ -74,12 +74,12 @@ fn one_value(value: &str) -> Option<Cow<'_, str>> {
     if !bare.contains('%') {
         return Some(Cow::Borrowed(bare));
     }
-    // Some read `+` as a space, and some servers send a space as `%20`.
+    // Some parsers read `+` as a space, and some servers send a space as `%20`.
     let decoded = String::from_utf8(unescaped(bare)).ok()?.replace(' ', "+");
     (!decoded.contains(|c: char| c.is_control() || c == '"' || c == '\\')).then_some(Cow::Owned(decoded))
 }
 
-/// A name as PHP reads it before it looks at its signs.
+/// A name as PHP decodes it before it replaces characters.
 fn loose(name: &str) -> Cow<'_, str> {
     if !name.contains(['%', '+']) {
         return Cow::Borrowed(name);
@@ -87,7 +87,7 @@ fn loose(name: &str) -> Cow<'_, str> {
     Cow::Owned(String::from_utf8_lossy(&unescaped(&name.replace('+', " "))).into_owned())
 }
 
-/// Text without its percent-escapes. What only looks like one stays, as it does in browsers and servers.
+/// Decodes percent-escapes. An invalid escape stays, as in browsers and servers.
 fn unescaped(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -117,7 +117,7 @@ mod tests {
         cookie(&headers, name).map(|found| found.map(Cow::into_owned)).map_err(|error| error.to_string())
     }
 
-    /// Quotes, escapes and repetitions of a cookie are one value; what servers read differently is refused.
+    /// Quotes, escapes and repetitions of a cookie give one value. A value that servers read differently is refused.
     #[test]
     fn cookies_have_one_spelling() {
         let read = |lines: &[&str]| read("sid", lines);
@@ -148,8 +148,8 @@ mod tests {
         }
     }
 
-    /// The story: Python's `http.cookies` begins a new cookie at white space, and others do at a comma. `x=1 sid=abc` was counted as no caller
-    /// and served as `abc`, and so was `sid=abc x=1` as a caller of its own. Where any parser could find the cookie, all do, or none is asked.
+    /// The story: Python's `http.cookies` begins a new cookie at white space, and other parsers at a comma. `x=1 sid=abc`
+    /// counted as anonymous and `sid=abc x=1` as a new caller, and the service served both as `abc`. Now they are refused.
     #[test]
     fn cookies_between_cookies_are_refused() {
         for refused in [
@@ -180,7 +180,7 @@ mod tests {
             let message = read("sid", &[refused]).expect_err(refused);
             assert!(message.starts_with("cookie sid: ") && !message.contains("abc"), "{message}");
         }
-        // Values of other cookies do not matter, however they are written.
+        // The values of other cookies do not matter.
         for other in [
             "x=1 2, 3",
             "p={\"sid\": 1, \"a\": 2}",
@@ -196,8 +196,8 @@ mod tests {
         }
     }
 
-    /// The story: PHP reads `.`, a space and an open bracket in a name as `_`, and ASP.NET ignores case. `my.sid=abc` was no credential, and
-    /// was served as `my_sid`.
+    /// The story: PHP reads `.`, a space and an open bracket in a name as `_`, and ASP.NET ignores case. `my.sid=abc`
+    /// counted as anonymous, and the service served it as `my_sid`.
     #[test]
     fn names_that_servers_read_as_the_cookie_are_refused() {
         let names = "my.sid my+sid my[sid my%5Bsid my%2esid my%20sid my_sid[] my_sid[0] my_sid%5B%5D MY_SID my_sid%00 my_sid%00x%zz %20my_sid +my_sid [my_sid] my%5fsid";

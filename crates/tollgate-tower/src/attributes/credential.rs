@@ -1,5 +1,5 @@
-//! The credential of a request: where services look for it, and that there is one. Whatever servers spell or choose differently becomes
-//! one identity, or the request is refused: else one spelling would be counted and another served.
+//! The credential of a request. Its spellings become one identity, or the request is refused: otherwise limits would count
+//! one credential, and the service might serve another.
 
 use std::borrow::Cow;
 
@@ -14,17 +14,18 @@ use super::token::one_spelling;
 use super::{Unreadable, query};
 use crate::spelling::plain;
 
-/// Most places that a config may name.
-pub const PLACES_MAX: usize = 8;
+/// Most locations of credentials in a config.
+pub const LOCATIONS_MAX: usize = 8;
 
-/// A place where clients put their credential.
+/// Where clients send their credential.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// A header of its own.
+pub enum CredentialLocation {
+    /// A header.
     Header(HeaderName),
     /// `Authorization: Bearer …`.
     Bearer,
-    /// `Authorization: Basic …`: the name and the password with a colon between them, or the name alone where the password is empty.
+    /// `Authorization: Basic …`: the name and the password with a colon between them, or the name alone if the password is
+    /// empty.
     Basic,
     /// A cookie.
     Cookie(String),
@@ -32,24 +33,24 @@ pub enum Place {
     Query(String),
 }
 
-impl Place {
-    /// How messages call it.
+impl CredentialLocation {
+    /// Its name in messages.
     fn name(&self) -> String {
         match self {
-            Place::Header(name) => name.to_string(),
-            Place::Bearer | Place::Basic => AUTHORIZATION.to_string(),
-            Place::Cookie(name) => format!("cookie {name}"),
-            Place::Query(name) => format!("query parameter {name}"),
+            CredentialLocation::Header(name) => name.to_string(),
+            CredentialLocation::Bearer | CredentialLocation::Basic => AUTHORIZATION.to_string(),
+            CredentialLocation::Cookie(name) => format!("cookie {name}"),
+            CredentialLocation::Query(name) => format!("query parameter {name}"),
         }
     }
 
     fn read<'s>(&self, headers: &'s HeaderMap, target: &'s str) -> Result<Option<Cow<'s, str>>, Unreadable> {
         let found = match self {
-            Place::Header(name) => single(headers, name)?.map(Cow::Borrowed),
-            Place::Bearer => authorization(headers, "bearer")?.map(Cow::Borrowed),
-            Place::Basic => basic(headers)?.map(Cow::Owned),
-            Place::Cookie(name) => cookie(headers, name)?,
-            Place::Query(name) => query::attribute(target, name)?,
+            CredentialLocation::Header(name) => single(headers, name)?.map(Cow::Borrowed),
+            CredentialLocation::Bearer => authorization(headers, "bearer")?.map(Cow::Borrowed),
+            CredentialLocation::Basic => basic(headers)?.map(Cow::Owned),
+            CredentialLocation::Cookie(name) => cookie(headers, name)?,
+            CredentialLocation::Query(name) => query::attribute(target, name)?,
         };
         let found = found.filter(|credential| !credential.is_empty());
         if let Some(credential) = &found {
@@ -59,61 +60,64 @@ impl Place {
     }
 }
 
-/// The places where the service behind looks for the credential of a request.
+/// The locations where the service looks for the credential of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Credentials(Vec<Place>);
+pub struct Credentials(Vec<CredentialLocation>);
 
 impl Default for Credentials {
     /// `X-API-Key` and the bearer token.
     fn default() -> Self {
-        Self(vec![Place::Header(HeaderName::from_static("x-api-key")), Place::Bearer])
+        Self(vec![
+            CredentialLocation::Header(HeaderName::from_static("x-api-key")),
+            CredentialLocation::Bearer,
+        ])
     }
 }
 
 impl Credentials {
-    /// These places, in any order; none for a service without credentials.
+    /// Uses these locations, in any order; an empty list is for a service without credentials.
     #[must_use]
-    pub const fn new(places: Vec<Place>) -> Self {
-        Self(places)
+    pub const fn new(locations: Vec<CredentialLocation>) -> Self {
+        Self(locations)
     }
 
-    /// Whether it reads a header that servers may read a field as, and that is not the field itself.
+    /// Whether it reads a header as which servers may read another field.
     pub(super) fn reads(&self, meant: &str, field: &HeaderName) -> bool {
         self.0.iter().any(
-            |place| matches!(place, Place::Header(name) if name != field && plain(name.as_str()) == meant),
+            |location| matches!(location, CredentialLocation::Header(name) if name != field && plain(name.as_str()) == meant),
         )
     }
 
     /// The credential of a request, if it has one.
     ///
     /// # Errors
-    /// When it has two that differ: nobody here knows which of them the service reads.
+    /// It has two different ones. Which of them the service reads is not known.
     pub(super) fn read<'s>(
         &self,
         headers: &'s HeaderMap,
         target: &'s str,
     ) -> Result<Option<Cow<'s, str>>, Unreadable> {
-        let mut found: Option<(&Place, Cow<'s, str>)> = None;
-        for place in &self.0 {
-            let Some(credential) = place.read(headers, target)? else { continue };
+        let mut found: Option<(&CredentialLocation, Cow<'s, str>)> = None;
+        for location in &self.0 {
+            let Some(credential) = location.read(headers, target)? else { continue };
             match &found {
-                Some((first, known)) if *known != credential => return Err(two(first, place)),
+                Some((first, known)) if *known != credential => return Err(two(first, location)),
                 Some(_) => {}
-                None => found = Some((place, credential)),
+                None => found = Some((location, credential)),
             }
         }
         Ok(found.map(|(_, credential)| credential))
     }
 }
 
-fn two(first: &Place, second: &Place) -> Unreadable {
+fn two(first: &CredentialLocation, second: &CredentialLocation) -> Unreadable {
     let (first, second) = (first.name(), second.name());
     Unreadable(format!(
         "credentials: {first} and {second} hold different ones; send one, or name in `credentials` of the config the one that the service reads"
     ))
 }
 
-/// What follows a scheme in `Authorization`, whatever white space is between them.
+/// The token after a scheme in `Authorization`, with any white space between them.
 fn authorization<'h>(headers: &'h HeaderMap, scheme: &str) -> Result<Option<&'h str>, Unreadable> {
     const WHITE: [char; 2] = [' ', '\t'];
     let Some(value) = single(headers, &AUTHORIZATION)? else { return Ok(None) };
@@ -122,7 +126,7 @@ fn authorization<'h>(headers: &'h HeaderMap, scheme: &str) -> Result<Option<&'h 
         return Ok(None);
     }
     let token = rest.trim_matches(WHITE);
-    // A quoted token, two of them, or what follows a comma is read differently by different servers.
+    // Servers differ in how they read a quoted token, two tokens, or a comma.
     let is_plain = token.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b',' | b'\\'));
     if !is_plain {
         let what = "accepted is one token after the scheme, without quotes, commas, spaces and characters beyond ASCII";
@@ -140,7 +144,7 @@ pub(super) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Unreadable> {
     Ok(token)
 }
 
-/// The name and the password of `Basic`, in one spelling.
+/// The name and the password of `Basic`, in their normalised spelling.
 fn basic(headers: &HeaderMap) -> Result<Option<String>, Unreadable> {
     let Some(token) = authorization(headers, "basic")? else { return Ok(None) };
     let decoded = STANDARD.decode(token).or_else(|_| STANDARD_NO_PAD.decode(token)).ok();
@@ -166,9 +170,13 @@ mod tests {
         lines.iter().map(line).collect()
     }
 
-    fn read(places: &[Place], lines: &[(&'static str, &str)], query: &str) -> Result<Option<String>, String> {
+    fn read(
+        locations: &[CredentialLocation],
+        lines: &[(&'static str, &str)],
+        query: &str,
+    ) -> Result<Option<String>, String> {
         let credentials =
-            if places.is_empty() { Credentials::default() } else { Credentials::new(places.to_vec()) };
+            if locations.is_empty() { Credentials::default() } else { Credentials::new(locations.to_vec()) };
         let headers = headers(lines);
         credentials
             .read(&headers, query)
@@ -176,7 +184,7 @@ mod tests {
             .map_err(|error| error.to_string())
     }
 
-    /// The key or the token, whichever there is; the same twice is one, and two that differ are none.
+    /// A request has a key or a token. Two equal ones count as one, and two different ones are refused.
     #[test]
     fn a_request_has_one_credential() {
         let some = |text: &str| Ok(Some(text.to_owned()));
@@ -189,15 +197,15 @@ mod tests {
         let two = read(&[], &[("x-api-key", "s3cret"), ("authorization", "Bearer t0ken")], "").unwrap_err();
         assert!(two.contains("x-api-key and authorization") && two.contains("`credentials`"), "{two}");
         assert!(!two.contains("s3cret") && !two.contains("t0ken"), "{two}");
-        // The config says which one the service reads; then the other one is nobody's.
-        let only = [Place::Bearer];
+        // The config says which one the service reads. The other one is ignored.
+        let only = [CredentialLocation::Bearer];
         assert_eq!(read(&only, &[("x-api-key", "random"), ("authorization", "Bearer t1")], ""), some("t1"));
     }
 
-    /// Every spelling of a bearer token that servers accept is the token, and every other one is refused.
+    /// Every spelling that all servers accept gives the token, and every other one is refused.
     #[test]
     fn bearer_tokens_have_one_spelling() {
-        let read = |value: &str| read(&[Place::Bearer], &[("authorization", value)], "");
+        let read = |value: &str| read(&[CredentialLocation::Bearer], &[("authorization", value)], "");
         for spelled in ["Bearer tok", "bEaReR\ttok", "Bearer \t tok", " bearer tok ", "BEARER\t\ttok\t"] {
             assert_eq!(read(spelled), Ok(Some("tok".to_owned())), "{spelled:?}");
         }
@@ -216,20 +224,21 @@ mod tests {
         }
     }
 
-    /// The story: the spelling of a JWT was looked at behind `Bearer` only, so in a header, a cookie or a parameter of its own one token
-    /// was as many identities as there are characters that verifiers skip.
+    /// The story: only the spelling of a JWT after `Bearer` was checked. In another header, a cookie or a parameter, each
+    /// character that verifiers skip made a new identity of the same token.
     #[test]
-    fn jwts_have_one_spelling_wherever_they_are() {
+    fn jwts_have_one_spelling_in_every_location() {
         let token = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.AAECAw";
-        let header = Place::Header(HeaderName::from_static("x-access-token"));
-        let (cookie, parameter) = (Place::Cookie("jwt".to_owned()), Place::Query("key".to_owned()));
+        let header = CredentialLocation::Header(HeaderName::from_static("x-access-token"));
+        let (cookie, parameter) =
+            (CredentialLocation::Cookie("jwt".to_owned()), CredentialLocation::Query("key".to_owned()));
         let everywhere = |token: &str| {
             let basic = format!("Basic {}", STANDARD.encode(format!("{token}:")));
             [
                 read(from_ref(&header), &[("x-access-token", token)], ""),
                 read(&[], &[("x-api-key", token)], ""),
-                read(&[Place::Bearer], &[("authorization", &format!("Bearer {token}"))], ""),
-                read(&[Place::Basic], &[("authorization", &basic)], ""),
+                read(&[CredentialLocation::Bearer], &[("authorization", &format!("Bearer {token}"))], ""),
+                read(&[CredentialLocation::Basic], &[("authorization", &basic)], ""),
                 read(from_ref(&cookie), &[("cookie", &format!("a=1; jwt={token}"))], ""),
                 read(from_ref(&parameter), &[], &format!("key={token}")),
             ]
@@ -247,24 +256,26 @@ mod tests {
                 assert!(message.contains("one spelling") && !message.contains("eyJ"), "{message}");
             }
         }
-        // A token that is no JWT is taken as it is, but for white space around it.
+        // A token that is not a JWT is used as it is, but may not have white space around it.
         assert_eq!(
-            read(&[Place::Bearer], &[("authorization", "Bearer a.b.c=")], ""),
+            read(&[CredentialLocation::Bearer], &[("authorization", "Bearer a.b.c=")], ""),
             Ok(Some("a.b.c=".to_owned()))
         );
         assert!(read(&[parameter], &[], "key=%20k1").is_err());
     }
 
-    /// Basic is one identity with and without padding, and a key without a password is the key.
+    /// Padding does not change the identity, and a key without a password is the key.
     #[test]
-    fn basic_credentials() {
-        let read = |value: &str| read(&[Place::Bearer, Place::Basic], &[("authorization", value)], "");
+    fn basic_credentials_have_one_spelling() {
+        let read = |value: &str| {
+            read(&[CredentialLocation::Bearer, CredentialLocation::Basic], &[("authorization", value)], "")
+        };
         assert_eq!(read("Basic dXNlcjpwYXNz"), Ok(Some("user:pass".to_owned())));
         assert_eq!(read("basic\tc2tfMTo="), Ok(Some("sk_1".to_owned())));
         assert_eq!(read("basic c2tfMTo"), Ok(Some("sk_1".to_owned())));
         assert!(read("Basic !!!").is_err());
         assert_eq!(
-            super::tests::read(&[Place::Query("key".to_owned())], &[], "a=1&key=%6b1"),
+            super::tests::read(&[CredentialLocation::Query("key".to_owned())], &[], "a=1&key=%6b1"),
             Ok(Some("k1".to_owned()))
         );
     }

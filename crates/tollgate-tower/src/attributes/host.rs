@@ -1,3 +1,3 @@
-//! The host that a request names. Its one spelling is the engine's own, so that policies name hosts as requests have them.
+//! The host of a request. The engine normalises it, so that policies and requests spell hosts in the same way.
 
 pub use tollgate::host::Host;

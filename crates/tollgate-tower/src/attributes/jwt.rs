@@ -1,5 +1,5 @@
-//! Claims of JSON Web Tokens that somebody we trust has signed. A token that cannot be verified says nothing: it is as if none had
-//! been sent, and whoever sends it counts as who it is without it.
+//! Claims of JSON Web Tokens with a trusted signature. A token that cannot be verified has no claims, and its request counts
+//! as one without a token.
 
 use std::fmt;
 
@@ -10,14 +10,14 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tollgate::{Clock, Ticks};
 
-/// Longest token that is looked at.
+/// Longest token, in bytes.
 pub const TOKEN_BYTES_MAX: usize = 8 << 10;
 /// Most keys of a set.
 pub const KEYS_MAX: usize = 64;
-/// By how much the clocks of whoever signs and of this machine may differ.
+/// Most by which the clocks of the issuer and of this machine may differ.
 const LEEWAY: Ticks = Ticks::from_secs(30);
 
-/// Whose tokens are believed.
+/// Verifies tokens.
 #[derive(Clone)]
 pub struct Verifier {
     keys: Vec<Key>,
@@ -32,7 +32,7 @@ impl fmt::Debug for Verifier {
     }
 }
 
-/// One key, for one algorithm: what a token says about its own algorithm is compared, and never obeyed.
+/// One key, for one algorithm. The algorithm in the header of a token is compared with it, and never chosen by the token.
 #[derive(Clone)]
 struct Key {
     id: Option<String>,
@@ -47,14 +47,14 @@ enum Material {
     Point(Vec<u8>),
 }
 
-/// A set of keys as it is written (RFC 7517).
+/// A JWK set (RFC 7517).
 #[derive(Deserialize)]
-struct Set {
-    keys: Vec<Written>,
+struct KeySet {
+    keys: Vec<WrittenKey>,
 }
 
 #[derive(Deserialize)]
-struct Written {
+struct WrittenKey {
     kty: String,
     #[serde(default)]
     kid: Option<String>,
@@ -86,18 +86,18 @@ struct Header {
 }
 
 impl Verifier {
-    /// Believes tokens that are signed with a key of a set, in JSON.
+    /// Accepts tokens that are signed with a key of a JWK set, in JSON.
     ///
     /// # Errors
-    /// When it is no set of keys; the message says what would be accepted.
+    /// It is not a set of keys. The message says what would be accepted.
     pub fn new(jwks: &[u8]) -> Result<Self, String> {
-        let set: Set = serde_json::from_slice(jwks).map_err(|error| format!("no set of keys: {error}"))?;
+        let set: KeySet = serde_json::from_slice(jwks).map_err(|error| format!("no set of keys: {error}"))?;
         if set.keys.len() > KEYS_MAX {
             return Err(format!("more than {KEYS_MAX} keys"));
         }
         let mut keys = Vec::new();
         for (index, written) in set.keys.iter().enumerate() {
-            // Keys that encrypt are none of ours.
+            // Keys for encryption are skipped.
             if written.purpose.as_deref().is_none_or(|purpose| purpose == "sig") {
                 keys.push(written.read().map_err(|problem| format!("keys[{index}]: {problem}"))?);
             }
@@ -110,31 +110,31 @@ impl Verifier {
         Ok(Self { keys, issuer: None, audience: None, clock: Clock::precise() })
     }
 
-    /// Only tokens of this issuer.
+    /// Accepts only tokens of this issuer.
     #[must_use]
     pub fn issuer(self, issuer: &str) -> Self {
         Self { issuer: Some(issuer.to_owned()), ..self }
     }
 
-    /// Only tokens for this audience.
+    /// Accepts only tokens for this audience.
     #[must_use]
     pub fn audience(self, audience: &str) -> Self {
         Self { audience: Some(audience.to_owned()), ..self }
     }
 
-    /// The same by another clock.
+    /// Uses another clock.
     #[must_use]
     pub fn clock(self, clock: Clock) -> Self {
         Self { clock, ..self }
     }
 
-    /// The value of a claim: text, a number or a truth, of a token that is to be believed now.
+    /// The value of a claim of a valid token: a text, a number or a Boolean.
     #[must_use]
     pub fn claim(&self, token: &str, name: &str) -> Option<String> {
         match self.claims(token)?.remove(name)? {
             Value::String(text) => Some(text),
             Value::Number(number) => Some(number.to_string()),
-            Value::Bool(truth) => Some(truth.to_string()),
+            Value::Bool(value) => Some(value.to_string()),
             Value::Null | Value::Array(_) | Value::Object(_) => None,
         }
     }
@@ -147,8 +147,8 @@ impl Verifier {
         let (header, payload) = signed.split_once('.')?;
         let header: Header = serde_json::from_slice(&BASE64.decode(header).ok()?).ok()?;
         let signature = BASE64.decode(signature).ok()?;
-        // Extensions that must be understood are not.
-        let mut keys = self.keys.iter().filter(|key| header.crit.is_none() && key.is_meant(&header));
+        // No critical extension is supported.
+        let mut keys = self.keys.iter().filter(|key| header.crit.is_none() && key.may_have_signed(&header));
         keys.find(|key| key.has_signed(signed.as_bytes(), &signature))?;
         let claims: Map<String, Value> = serde_json::from_slice(&BASE64.decode(payload).ok()?).ok()?;
         self.is_valid(&claims).then_some(claims)
@@ -156,16 +156,13 @@ impl Verifier {
 
     fn is_valid(&self, claims: &Map<String, Value>) -> bool {
         let now = self.clock.on_wall(self.clock.now());
-        // Seconds may have a fraction; a whole second more or less is within the leeway.
+        // Seconds may have a fraction. Rounding to a second is within the leeway.
         let at = |name: &str| claims.get(name).map(|value| value.as_f64().filter(|at| at.is_finite()));
         let seconds = |time: tollgate::Timestamp| time.unix_micros() / 1_000_000;
-        #[allow(
-            clippy::cast_precision_loss,
-            reason = "seconds since 1970 are exact for as long as there are clocks"
-        )]
+        #[allow(clippy::cast_precision_loss, reason = "seconds since 1970 are exact in a float")]
         let (latest, earliest) = (seconds(now + LEEWAY) as f64, seconds(now - LEEWAY) as f64);
         let is_begun = at("nbf").is_none_or(|at| at.is_some_and(|at| at <= latest));
-        // One that never ends is not believed: nobody could take it back.
+        // A token without an expiry is refused, because it could not be revoked.
         let is_over = at("exp").flatten().is_none_or(|at| at <= earliest);
         let is_text = |name: &str, wanted: &str| claims.get(name).and_then(Value::as_str) == Some(wanted);
         let is_issued = self.issuer.as_ref().is_none_or(|issuer| is_text("iss", issuer));
@@ -177,7 +174,7 @@ impl Verifier {
     }
 }
 
-impl Written {
+impl WrittenKey {
     fn read(&self) -> Result<Key, String> {
         let field = |name: &str, value: &Option<String>| {
             let value = value.as_ref().ok_or_else(|| format!("{name}: missing"))?;
@@ -229,8 +226,8 @@ impl Written {
 }
 
 impl Key {
-    /// Whether a token may have been signed with it.
-    fn is_meant(&self, header: &Header) -> bool {
+    /// Whether the header of a token names this key.
+    fn may_have_signed(&self, header: &Header) -> bool {
         self.algorithm == header.alg && (header.kid.is_none() || self.id.is_none() || self.id == header.kid)
     }
 
@@ -293,9 +290,9 @@ mod tests {
 
     const HS256: &str = r#"{"alg":"HS256","kid":"one"}"#;
 
-    /// A token of ours is believed while it lasts, and no other.
+    /// Only tokens with a known key are accepted, between their start and their expiry.
     #[test]
-    fn tokens_that_are_believed() {
+    fn only_valid_tokens_are_accepted() {
         let verifier = verifier(&secret_set());
         let claim = |header: &str, claims: &str| verifier.claim(&by_secret(header, claims), "org");
         let lasting = format!(r#"{{"org":"acme","exp":{}}}"#, NOW + 60);
@@ -303,7 +300,7 @@ mod tests {
         assert_eq!(claim(r#"{"alg":"HS256"}"#, &lasting).as_deref(), Some("acme"));
         let number = format!(r#"{{"org":42,"exp":{}.5}}"#, NOW + 60);
         assert_eq!(claim(HS256, &number).as_deref(), Some("42"));
-        // Another key, another algorithm, or an extension that nobody here knows.
+        // Another key, another algorithm, or an unknown critical extension.
         for header in [
             r#"{"alg":"HS256","kid":"two"}"#,
             r#"{"alg":"none"}"#,
@@ -314,7 +311,7 @@ mod tests {
         ] {
             assert_eq!(claim(header, &lasting), None, "{header}");
         }
-        // Over, not begun, or without an end.
+        // Expired, not yet valid, or without an expiry.
         for claims in [
             format!(r#"{{"org":"acme","exp":{}}}"#, NOW - 31),
             format!(r#"{{"org":"acme","exp":{},"nbf":{}}}"#, NOW + 60, NOW + 31),
@@ -339,24 +336,23 @@ mod tests {
         }
     }
 
-    /// Issuer and audience, where they are asked for.
     #[test]
-    fn issuers_and_audiences() {
+    fn issuer_and_audience_are_checked_if_configured() {
         let verifier = verifier(&secret_set()).issuer("us").audience("api");
-        let is_believed = |rest: &str| {
+        let is_accepted = |rest: &str| {
             let claims = format!(r#"{{"org":"acme","exp":{},{rest}}}"#, NOW + 60);
             verifier.claim(&by_secret(HS256, &claims), "org").is_some()
         };
-        assert!(is_believed(r#""iss":"us","aud":"api""#));
-        assert!(is_believed(r#""iss":"us","aud":["web","api"]"#));
-        assert!(!is_believed(r#""iss":"them","aud":"api""#));
-        assert!(!is_believed(r#""iss":"us","aud":"web""#));
-        assert!(!is_believed(r#""iss":"us""#));
+        assert!(is_accepted(r#""iss":"us","aud":"api""#));
+        assert!(is_accepted(r#""iss":"us","aud":["web","api"]"#));
+        assert!(!is_accepted(r#""iss":"them","aud":"api""#));
+        assert!(!is_accepted(r#""iss":"us","aud":"web""#));
+        assert!(!is_accepted(r#""iss":"us""#));
     }
 
-    /// Keys of every kind that rings. The story of confused algorithms: a public key used as a secret signs nothing.
+    /// Algorithm confusion fails: a token that is signed with the public key as an HMAC secret is refused.
     #[test]
-    fn public_keys() {
+    fn public_keys_verify_their_own_algorithm_only() {
         let random = SystemRandom::new();
         let claims = format!(r#"{{"org":"acme","exp":{}}}"#, NOW + 60);
         let pkcs8 = Ed25519KeyPair::generate_pkcs8(&random).unwrap();
@@ -383,10 +379,10 @@ mod tests {
         assert_eq!(ed.claim(&signed, "org"), None);
     }
 
-    /// Sets that cannot be read say what would be.
+    /// Errors say what would be accepted.
     #[test]
-    fn wrong_sets() {
-        for (set, told) in [
+    fn invalid_key_sets_are_refused() {
+        for (set, expected) in [
             ("", "no set of keys"),
             (r#"{"keys":[]}"#, "no key that signs"),
             (r#"{"keys":[{"kty":"oct","k":"c2hvcnQ"}]}"#, "keys[0]: k: shorter than 32 bytes"),
@@ -395,7 +391,7 @@ mod tests {
             (r#"{"keys":[{"kty":"RSA","alg":"RSA-OAEP","n":"AQAB","e":"AQAB"}]}"#, "alg:"),
         ] {
             let error = Verifier::new(set.as_bytes()).unwrap_err();
-            assert!(error.contains(told), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

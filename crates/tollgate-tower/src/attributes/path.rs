@@ -1,24 +1,24 @@
-//! How paths are read and compared. Their one spelling is the engine's own, so that policies name paths as requests have them.
+//! How paths are read and compared. The engine normalises them, so that policies and requests spell paths in the same way.
 
 use tollgate::path::loose_path;
 pub use tollgate::path::{EscapedSlashes, PathProblem, normalise_path as normalise};
 
 pub use crate::spelling::parameter::escaped;
 
-/// How a path is compared with what limits and templates name. What is counted by and sent on is the same with both.
+/// How a path is compared with those of limits and templates. It does not change the path that is counted or sent on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathMatch {
-    /// By its loose form as well, since many servers take `/Login`, `/login/` and `/login;x` for `/login`: see [`tollgate::path::loose_path`].
-    /// A limit then holds for more rather than for less.
+    /// By its loose form as well, because many servers take `/Login`, `/login/` and `/login;x` for `/login`: see
+    /// [`tollgate::path::loose_path`]. In doubt a limit applies.
     #[default]
     Loose,
-    /// Byte by byte, for services that tell all of these apart.
+    /// Byte by byte, for services that distinguish all of these.
     Exact,
 }
 
-/// What a path usually is, if it is another one or below it, both in their loose form ([`loose_path`]) and the other without a slash at
-/// its end. Some servers take an escaped slash for one, and others what follows a dot for a format: nobody gets around a rule about a
-/// path by that.
+/// The path that a server usually takes `path` for, if that is `above` or a path below it. Both are in their loose form
+/// ([`loose_path`]), and `above` has no slash at its end. Some servers decode an escaped slash, and others cut a format
+/// suffix off, so both spellings count as `above`.
 #[must_use]
 pub fn usual<'u>(above: &'u str, path: &'u str) -> Option<&'u str> {
     match path.strip_prefix(above)?.bytes().next() {
@@ -28,7 +28,7 @@ pub fn usual<'u>(above: &'u str, path: &'u str) -> Option<&'u str> {
     }
 }
 
-/// Whether a server may take a path, as a client spells it, for another one or for one below it.
+/// Whether a server may take a path, as a client spells it, for `above` or for a path below it.
 #[must_use]
 pub fn may_be_at(above: &str, path: &str) -> bool {
     let normal = normalise(path, EscapedSlashes::Decode);
@@ -40,9 +40,9 @@ pub fn may_be_at(above: &str, path: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// No spelling that a server may take for the path gets around what holds for it.
+    /// Every spelling that a server may take for the path is recognised.
     #[test]
-    fn paths_and_what_is_below() {
+    fn spellings_of_a_path_and_of_paths_below_are_recognised() {
         let spellings = [
             "/graphql",
             "/graphql/",

@@ -1,15 +1,15 @@
-//! Parameters of a query. What frameworks read under one name, in one spelling or another, is one value or none at all.
+//! Parameters of a query. A spelling that only some frameworks read as a parameter is refused.
 
 use std::borrow::Cow;
 
 use super::Unreadable;
 use crate::spelling::parameter::{form_text, is_read_as, pieces};
 
-/// A parameter that limits look at. It is there once, in the one spelling that all frameworks read alike.
+/// A parameter that limits use. It must be given at most once, in the spelling that all frameworks read.
 ///
 /// # Errors
-/// When it is there twice, or in a spelling that some frameworks read as it and some do not: behind a semicolon, with brackets, in other
-/// letters, or with an escape that is none.
+/// It is given twice, or in a spelling that only some frameworks read as this parameter: after a semicolon, with brackets,
+/// in another case, or with an invalid escape.
 pub(super) fn attribute<'q>(query: &'q str, wanted: &str) -> Result<Option<Cow<'q, str>>, Unreadable> {
     let refused = |what: &str| {
         let accepted =
@@ -37,13 +37,13 @@ pub(super) fn attribute<'q>(query: &'q str, wanted: &str) -> Result<Option<Cow<'
     Ok(found)
 }
 
-/// A parameter of a query that may be there once, where the spelling of all others was looked at before.
+/// A parameter that may be given once. The caller has already refused ambiguous spellings.
 #[cfg(feature = "graphql")]
 pub(crate) fn parameter<'q>(query: &'q str, wanted: &str) -> Result<Option<Cow<'q, str>>, Unreadable> {
     let mut found = None;
     for pair in query.split('&') {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        // A name that cannot be read is not the one that is looked for.
+        // An invalid name is not the wanted one.
         if form_text(name).is_none_or(|name| name != wanted) {
             continue;
         }
@@ -61,9 +61,9 @@ pub(crate) fn parameter<'q>(query: &'q str, wanted: &str) -> Result<Option<Cow<'
 mod tests {
     use super::*;
 
-    /// Parameters are decoded as forms write them; doubles and bytes that are no text are refused.
+    /// Parameters are decoded as in forms. Duplicates and bytes that are not text are refused.
     #[test]
-    fn one_value() {
+    fn a_parameter_has_one_value() {
         let read = |text| attribute(text, "a b").map(|found| found.map(Cow::into_owned));
         assert_eq!(read("x=1&a+b=%C3%A9+%2B&y"), Ok(Some("é +".to_owned())));
         assert_eq!(read("a%20b"), Ok(Some(String::new())));
@@ -73,7 +73,7 @@ mod tests {
         }
     }
 
-    /// Line by line what some framework reads as `v`, or as `user_id`, and what none does.
+    /// Spellings that some framework reads as `v` or as `user_id`, and spellings that none does.
     #[test]
     fn other_spellings_are_refused() {
         let refused = "v[]=1 v[0]=1 v[x]=1 v%5B%5D=1 ;v=1 a;v=1 v=1;v=2 v=1;x a=1;v=1 a=1&;v=1 +v=1 v%20=1 V=1 v%00=1 v%00x=1 v[=1 v]=1 \

@@ -1,4 +1,4 @@
-//! Where one attribute of a request comes from. Sources are values, so that a config file and a program compose the same ones.
+//! The source of an attribute. Sources are values, so that config files and programs compose them in the same way.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,36 +17,36 @@ use super::path::PathMatch;
 use super::query;
 use super::template::Template;
 use super::token::one_spelling;
-use super::{BUILT_IN, CLIENT, HOST_PLACE, IDENTITY, METHOD_PLACE, Subject, Unreadable};
+use super::{BUILT_IN, CLIENT, HOST_INDEX, IDENTITY, METHOD_INDEX, Subject, Unreadable};
 use crate::spelling::plain;
 
 /// Who may set a header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SetBy {
-    /// A trusted proxy, which must set or remove it: from anybody else it is not read.
+    /// A trusted proxy, which must set or remove it. From another peer it is not read.
     #[default]
     Proxy,
-    /// Whoever sends the request.
+    /// Any client.
     Client,
 }
 
-/// How the values of a source are kept.
+/// How the values of a source are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Secrecy {
     /// As they are.
     Plain,
     /// As digests of credentials.
     Digest,
-    /// As digests or as they are, by where they were found.
+    /// As digests or as they are, depending on where they were found.
     Mixed,
 }
 
-/// Where a value is found.
+/// Where a value is read from.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// A header.
     Header {
-        /// Which one.
+        /// Its name.
         name: HeaderName,
         /// Who may set it.
         set_by: SetBy,
@@ -55,82 +55,84 @@ pub enum Source {
     Query(String),
     /// A cookie.
     Cookie(String),
-    /// The first template that the path matches, as it is written.
+    /// The text of the first template that the path matches.
     Path(Vec<Template>),
-    /// The address of the connection's other end, whoever it speaks for.
+    /// The peer address, also of a proxy.
     Peer,
-    /// The address of the client, as the built-in `ip` has it.
+    /// The address of the client, as in the built-in `ip`.
     Client,
     /// The method.
     Method,
-    /// The host, in its one spelling.
+    /// The host, in its normalised spelling.
     Host,
-    /// The credential of the request, as its digest, where [`Reader::credentials`](super::Reader::credentials) says. With a callers file, only
-    /// a known one.
+    /// The digest of the credential of the request, from [`Reader::credentials`](super::Reader::credentials). With a callers
+    /// file, only a registered one.
     Credential,
-    /// An attribute that the callers file gives to whoever sent the request.
+    /// An attribute that the callers file gives to the caller.
     OfCaller(String),
-    /// The bearer token, as its digest.
+    /// The digest of the bearer token.
     Bearer,
-    /// A claim of the bearer token, if that is a token that is believed.
+    /// A claim of the bearer token, if that is a valid JWT.
     Jwt {
-        /// Whose tokens are believed.
+        /// Verifies the token.
         verifier: Arc<Verifier>,
-        /// Which claim.
+        /// The name of the claim.
         claim: String,
     },
-    /// What the service itself knows of a request, such as the tenant that it has authenticated.
-    Known(Known),
+    /// A value that the service puts into the extensions, such as the authenticated tenant.
+    Extension(FromExtensions),
     /// The same value for every request.
     Fixed(String),
-    /// The digest of a value, for what nobody should see.
+    /// The digest of a secret value.
     Hashed(Box<Source>),
-    /// What another attribute is read from, by that attribute's name.
+    /// The source of another attribute, with its name.
     Attribute {
-        /// What policies call it.
+        /// Its name in policies.
         name: String,
-        /// Where it is found.
+        /// Where it is read from.
         source: Box<Source>,
     },
-    /// The first that has a value.
+    /// The first source with a value.
     FirstOf(Vec<Source>),
 }
 
-/// A function of a request's extensions and headers.
+/// A function of the extensions and headers of a request.
 #[derive(Clone)]
-pub struct Known(Arc<KnownBy>);
+pub struct FromExtensions(Arc<ExtensionFn>);
 
-type KnownBy = dyn Fn(&Extensions, &HeaderMap) -> Option<String> + Send + Sync;
+type ExtensionFn = dyn Fn(&Extensions, &HeaderMap) -> Option<String> + Send + Sync;
 
-impl fmt::Debug for Known {
+impl fmt::Debug for FromExtensions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Known")
+        f.write_str("FromExtensions")
     }
 }
 
-/// A header that a trusted proxy sets. From anybody else it is not read.
+/// A header that a trusted proxy sets. From another peer it is not read.
 ///
 /// # Errors
-/// When no header can have that name.
+/// The name is not a valid header name.
 pub fn header(name: &str) -> Result<Source, InvalidHeaderName> {
     Ok(Source::Header { name: name.parse()?, set_by: SetBy::Proxy })
 }
 
-/// A header that whoever sends the request sets, and may forge.
+/// A header that any client sets, and may forge.
 ///
 /// # Errors
-/// When no header can have that name.
+/// The name is not a valid header name.
 pub fn header_of_client(name: &str) -> Result<Source, InvalidHeaderName> {
     Ok(Source::Header { name: name.parse()?, set_by: SetBy::Client })
 }
 
-/// What the service itself knows of a request, from what an outer layer put into its extensions.
-pub fn known(by: impl Fn(&Extensions, &HeaderMap) -> Option<String> + Send + Sync + 'static) -> Source {
-    Source::Known(Known(Arc::new(by)))
+/// A value that an outer layer puts into the extensions, such as the authenticated tenant.
+pub fn from_extensions(
+    by: impl Fn(&Extensions, &HeaderMap) -> Option<String> + Send + Sync + 'static,
+) -> Source {
+    Source::Extension(FromExtensions(Arc::new(by)))
 }
 
 impl Source {
-    /// Another one where this one has no value.
+    /// Uses another source if this one has no value.
     #[must_use]
     pub fn or(self, other: Source) -> Self {
         match self {
@@ -142,7 +144,7 @@ impl Source {
         }
     }
 
-    /// The digest of the value; what is a digest stays as it is.
+    /// The digest of the value. A source of digests stays as it is.
     #[must_use]
     pub fn hashed(self) -> Self {
         match self {
@@ -151,7 +153,7 @@ impl Source {
         }
     }
 
-    /// The attributes that it is the first of, by their names, where every one of them has one.
+    /// The names of the alternative attributes, if every alternative is one.
     #[must_use]
     pub fn alternatives(&self) -> Option<Vec<&str>> {
         match self {
@@ -161,19 +163,19 @@ impl Source {
         }
     }
 
-    /// The attribute that policies know its value by.
+    /// The attribute with the same value.
     fn attribute(&self) -> Option<&str> {
         match self {
             Source::Client => Some(CLIENT),
             Source::Credential => Some(IDENTITY),
-            Source::Method => Some(BUILT_IN[METHOD_PLACE]),
-            Source::Host => Some(BUILT_IN[HOST_PLACE]),
+            Source::Method => Some(BUILT_IN[METHOD_INDEX]),
+            Source::Host => Some(BUILT_IN[HOST_INDEX]),
             Source::OfCaller(name) | Source::Attribute { name, .. } => Some(name),
             _ => None,
         }
     }
 
-    /// How its values are kept.
+    /// How its values are stored.
     #[must_use]
     pub fn secrecy(&self) -> Secrecy {
         match self {
@@ -188,7 +190,7 @@ impl Source {
         }
     }
 
-    /// Whether it reads a header that servers may read a field as, and that is not the field itself.
+    /// Whether it reads a header as which servers may read another field.
     pub(super) fn reads(&self, meant: &str, field: &HeaderName) -> bool {
         match self {
             Source::Header { name, .. } => name != field && plain(name.as_str()) == meant,
@@ -198,8 +200,8 @@ impl Source {
         }
     }
 
-    /// Where clients put its value, in the words of messages.
-    fn place(&self) -> String {
+    /// The location of the value for error messages.
+    fn location(&self) -> String {
         match self {
             Source::Header { name, .. } => name.to_string(),
             Source::Query(name) => format!("query parameter {name}"),
@@ -208,10 +210,10 @@ impl Source {
         }
     }
 
-    /// The value, if the request has one. An empty value is none.
+    /// The value, if the request has one. An empty value counts as none.
     ///
     /// # Errors
-    /// When the request has several, or what it has is not text.
+    /// The request has several values, or one that is not text.
     pub(super) fn read<'s>(&'s self, subject: &Subject<'s>) -> Result<Option<Cow<'s, str>>, Unreadable> {
         let found = match self {
             Source::Header { set_by: SetBy::Proxy, .. } if !subject.is_vouched => None,
@@ -235,14 +237,14 @@ impl Source {
             Source::Jwt { verifier, claim } => {
                 bearer(subject.headers)?.and_then(|token| verifier.claim(token, claim)).map(Cow::Owned)
             }
-            Source::Known(Known(by)) => {
+            Source::Extension(FromExtensions(by)) => {
                 subject.extensions.and_then(|extensions| by(extensions, subject.headers)).map(Cow::Owned)
             }
             Source::Fixed(value) => Some(Cow::Borrowed(value.as_str())),
             Source::Hashed(source) => {
                 let secret = source.read(subject)?.filter(|value| !value.is_empty());
                 if let Some(secret) = &secret {
-                    one_spelling(|| source.place(), secret)?;
+                    one_spelling(|| source.location(), secret)?;
                 }
                 secret.map(|secret| digest(&secret))
             }
@@ -256,7 +258,7 @@ impl Source {
     }
 }
 
-/// The first template that a path matches: as it is, else in its loose form.
+/// The first template that a path matches, as it is or else in its loose form.
 fn template<'t>(templates: &'t [Template], path: &str, paths: PathMatch) -> Option<&'t Template> {
     let exact = templates.iter().find(|template| template.matches(path));
     exact.or_else(|| {
@@ -268,7 +270,7 @@ fn template<'t>(templates: &'t [Template], path: &str, paths: PathMatch) -> Opti
     })
 }
 
-/// The value of a header that may be there once. A second one is refused: proxies and servers disagree about which counts.
+/// The value of a header. A second one is refused, because servers disagree about which one counts.
 pub(super) fn single<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, Unreadable> {
     let mut values = headers.get_all(name).iter();
     let first = values.next();
@@ -283,12 +285,12 @@ pub(super) fn text<'h>(name: &str, value: &'h HeaderValue) -> Result<&'h str, Un
     text.map(bare).map_err(|_| Unreadable(format!("{name}: not text in UTF-8")))
 }
 
-/// A value without what HTTP calls white space around it. Other spaces are part of it, as they are for every proxy.
+/// A value without surrounding white space, as HTTP defines it. Other spaces are part of the value, as for every proxy.
 fn bare(text: &str) -> &str {
     text.trim_matches([' ', '\t'])
 }
 
-/// What stands for a secret.
+/// The digest of a secret.
 fn digest(secret: &str) -> Cow<'static, str> {
     Cow::Owned(CredentialDigest::of(secret).to_string())
 }

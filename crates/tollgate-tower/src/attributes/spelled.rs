@@ -1,6 +1,5 @@
-//! Attributes that a person or a program gives, as a reader of HTTP would: the address as it counts, the one spelling of a host
-//! and of a path, and beside it the other spellings that conditions hold for. So whoever explains a decision of a gateway asks what the
-//! gateway asked.
+//! Given attributes in the spelling of an HTTP reader: the address as limits count it, the normalised host and path, and
+//! the other spellings that conditions match. So an operator who explains a decision of a gateway checks the same request.
 
 use std::net::IpAddr;
 
@@ -11,37 +10,37 @@ use tollgate::{CheckRequest, RequestError, Value};
 use super::address::Counted;
 use super::host::Host;
 use super::path::{PathMatch, normalise};
-use super::{BUILT_IN, HOST_PLACE, IP_PLACE, PATH_PLACE, Reader};
+use super::{BUILT_IN, HOST_INDEX, IP_INDEX, PATH_INDEX, Reader};
 
-/// How a reader of HTTP spells the attributes of a request; none of those that it would tell as they are.
+/// The attributes that an HTTP reader would spell differently.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spelled {
     ip: Option<String>,
-    /// Its name, and with its port if that does not go without saying.
+    /// The name, and the name with its port if that is not the default port.
     host: Option<(String, Option<String>)>,
-    /// Its one spelling, and its loose form where limits are matched by that, too.
+    /// The normalised path, and its loose form if limits match it as well.
     path: Option<(String, Option<String>)>,
 }
 
 impl Spelled {
-    /// How this reader would spell what is given. What it would refuse is left as it is.
+    /// Spells the given attributes as a reader would. A value that the reader would refuse stays as it is.
     #[must_use]
     pub fn by(reader: &Reader, given: &CheckRequest<'_>) -> Self {
-        let text = |place: usize| {
-            let attribute = given.attributes().iter().find(|attribute| attribute.name == BUILT_IN[place])?;
+        let text = |index: usize| {
+            let attribute = given.attributes().iter().find(|attribute| attribute.name == BUILT_IN[index])?;
             if let Value::Text(text) = attribute.value { Some(text) } else { None }
         };
-        let ip = text(IP_PLACE).and_then(|ip| {
+        let ip = text(IP_INDEX).and_then(|ip| {
             let client = Counted { address: ip.parse::<IpAddr>().ok()?, ipv6_prefix: reader.ipv6_prefix };
             let mut counted = String::new();
             client.write_ip(&mut counted).ok()?;
             (counted != ip).then_some(counted)
         });
-        let host = text(HOST_PLACE).and_then(|host| {
+        let host = text(HOST_INDEX).and_then(|host| {
             let host = Host::parse(host).ok()?;
             Some((host.name().to_owned(), host.has_port().then(|| host.as_str().to_owned())))
         });
-        let path = text(PATH_PLACE).and_then(|path| {
+        let path = text(PATH_INDEX).and_then(|path| {
             let path = normalise(path, reader.slashes).ok()?;
             let loose = (reader.paths == PathMatch::Loose).then(|| loose_path(&path).into_owned());
             Some((path.into_owned(), loose))
@@ -49,10 +48,10 @@ impl Spelled {
         Self { ip, host, path }
     }
 
-    /// The request as it would be read; none where that is the one that is given.
+    /// The request as the reader would read it. Returns `None` if that is the given one.
     ///
     /// # Errors
-    /// When a bound is passed.
+    /// A value exceeds a bound.
     pub fn request<'r, 'a: 'r>(
         &'r self,
         given: &CheckRequest<'a>,
@@ -62,14 +61,14 @@ impl Spelled {
         }
         let mut request = CheckRequest::new();
         for attribute in given.attributes() {
-            let is = |place: usize| attribute.name == BUILT_IN[place];
+            let is = |index: usize| attribute.name == BUILT_IN[index];
             match (&self.ip, &self.host, &self.path) {
-                (Some(ip), _, _) if is(IP_PLACE) => request.push(attribute.name, ip)?,
-                (_, Some((host, with_port)), _) if is(HOST_PLACE) => {
+                (Some(ip), _, _) if is(IP_INDEX) => request.push(attribute.name, ip)?,
+                (_, Some((host, with_port)), _) if is(HOST_INDEX) => {
                     let with_port = with_port.as_deref().map(Spelling::AsIs);
                     push(&mut request, attribute.name, host, with_port)?;
                 }
-                (_, _, Some((path, loose))) if is(PATH_PLACE) => {
+                (_, _, Some((path, loose))) if is(PATH_INDEX) => {
                     push(&mut request, attribute.name, path, loose.as_deref().map(Spelling::LoosePath))?;
                 }
                 _ => request.push(attribute.name, attribute.value)?,
@@ -78,10 +77,10 @@ impl Spelled {
         request.cost(given.units()).map(Some)
     }
 
-    /// The request in both readings: as it would be read, and as it is given.
+    /// Both requests: as the reader would read it, and as it is given.
     ///
     /// # Errors
-    /// When a bound is passed.
+    /// A value exceeds a bound.
     pub fn readings<'r, 'a: 'r>(
         &'r self,
         given: &CheckRequest<'a>,

@@ -1,4 +1,4 @@
-//! Path templates: `/users/{id}` stands for every user's path, so that a limit counts the route and not each address.
+//! Path templates: `/users/{id}` matches the path of every user, so that a limit counts the route and not each path.
 
 use tollgate::path::loose_path;
 
@@ -7,12 +7,12 @@ use super::path::{EscapedSlashes, normalise};
 /// Most templates of one attribute.
 pub const TEMPLATES_MAX: usize = 1_000;
 
-/// One template. A `{name}` stands for one segment that is not empty.
+/// One template. A `{name}` matches one non-empty segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     text: String,
     segments: Vec<Segment>,
-    /// The same of its loose form.
+    /// The segments of its loose form.
     loose: Vec<Segment>,
 }
 
@@ -26,7 +26,7 @@ impl Template {
     /// Reads a template.
     ///
     /// # Errors
-    /// When no path could match it; the message says what would be accepted.
+    /// No path could match it. The message says what would be accepted.
     pub fn parse(text: &str) -> Result<Self, String> {
         let accepted = "accepted: /users/{id} or /health, in the one spelling that paths are normalised to";
         let mut segments = Vec::new();
@@ -63,7 +63,7 @@ impl Template {
         &self.text
     }
 
-    /// Whether a normalised path is one of those it stands for.
+    /// Whether a normalised path matches.
     pub fn matches(&self, path: &str) -> bool {
         let mut parts = path.strip_prefix('/').unwrap_or(path).split('/');
         self.segments.iter().all(|segment| parts.next().is_some_and(|part| segment.matches(part)))
@@ -72,21 +72,21 @@ impl Template {
 }
 
 impl Template {
-    /// Whether a path in its loose form is that of one that it stands for, with or without a format suffix.
+    /// Whether a path in its loose form matches, with or without a format suffix.
     pub fn matches_loosely(&self, path: &str) -> bool {
         let mut parts = path.split('/').filter(|part| !part.is_empty()).peekable();
         let mut matches = |segment: &Segment| {
             let Some(part) = parts.next() else { return false };
             segment.matches(part) || parts.peek().is_none() && segment.matches_format(part)
         };
-        // A format may stand alone behind the last slash.
+        // A format may follow the last slash.
         let is_format = |part: &str| part.starts_with('.');
         self.loose.iter().all(&mut matches) && parts.next().is_none_or(is_format) && parts.next().is_none()
     }
 }
 
 impl Segment {
-    /// The segment in the loose form of a path; none if it has no place there.
+    /// The segment in the loose form of a path. Returns `None` if the loose form drops it.
     fn loose(&self) -> Option<Self> {
         match self {
             Segment::Any => Some(Segment::Any),
@@ -106,7 +106,7 @@ impl Segment {
         }
     }
 
-    /// Whether a part is this segment with a format suffix, which the last segment of a path may have.
+    /// Whether a part is this segment with a format suffix. Only the last segment of a path may have one.
     fn matches_format(&self, part: &str) -> bool {
         match self {
             Segment::Exactly(text) => {
@@ -116,7 +116,7 @@ impl Segment {
         }
     }
 
-    /// A segment that it stands for.
+    /// A segment that it matches.
     fn sample(&self) -> &str {
         match self {
             Segment::Exactly(text) => text,
@@ -133,7 +133,7 @@ fn is_name(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// A name stands for one segment, no more and no less.
+    /// A name matches exactly one segment.
     #[test]
     fn templates_match_whole_paths() {
         let matches = |template: &str, path: &str| Template::parse(template).unwrap().matches(path);
@@ -145,7 +145,6 @@ mod tests {
         }
     }
 
-    /// A loose path is one of those that its template stands for in any spelling.
     #[test]
     fn templates_match_loose_paths() {
         let matches = |template: &str, path: &str| {
@@ -166,7 +165,6 @@ mod tests {
         }
     }
 
-    /// A template that could never match is refused when the config is read.
     #[test]
     fn templates_that_match_nothing_are_refused() {
         for wrong in ["users", "/a//b", "/a/../b", "/%61", "/{}", "/{a b}", "/x{id}", "/a\\b/%zz"] {
@@ -177,7 +175,7 @@ mod tests {
         }
     }
 
-    /// `/v1/*` was accepted, its star a letter: only a request for `/v1/*` itself had the attribute.
+    /// The story: `/v1/*` was accepted with a literal star, so only a request for `/v1/*` itself had the attribute.
     #[test]
     fn stars_are_refused() {
         for text in ["/v1/*", "*", "/a*/b"] {

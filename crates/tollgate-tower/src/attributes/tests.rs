@@ -1,4 +1,4 @@
-//! Whose word is taken about what.
+//! Which peer is trusted with which attributes.
 
 use std::collections::BTreeMap;
 
@@ -39,26 +39,26 @@ const FORWARDED: [(&str, &str); 5] = [
     ("x-api-key", "abc"),
 ];
 
-/// A trusted proxy's word is taken, in one spelling; the key is hashed.
+/// The attributes are normalised, and the key is hashed.
 #[test]
-fn a_trusted_proxy_tells_about_its_request() {
+fn a_trusted_proxy_describes_its_request() {
     let read = read(&Reader::default(), PROXY, &FORWARDED, Family::Forwarded);
-    let told = [
+    let pairs = [
         ("ip", "203.0.113.7"),
         ("method", "POST"),
         ("host", "api.example.com"),
         ("path", "/a/b"),
         ("api_key", "sha256:ba7816bf8f01cfea414140de5dae2223"),
     ];
-    assert_eq!(read, Ok(expected(&told)));
+    assert_eq!(read, Ok(expected(&pairs)));
 }
 
-/// A stranger is asked about as what it is, whatever it says.
+/// The headers of an untrusted peer describe no other request.
 #[test]
-fn a_stranger_tells_about_itself() {
+fn an_untrusted_peer_has_the_attributes_of_its_own_request() {
     let mut lines = FORWARDED.to_vec();
     lines.push(("host", "tollgate.example"));
-    let told = [
+    let pairs = [
         ("ip", STRANGER),
         ("method", "PUT"),
         ("host", "tollgate.example"),
@@ -66,11 +66,11 @@ fn a_stranger_tells_about_itself() {
         ("api_key", "sha256:ba7816bf8f01cfea414140de5dae2223"),
     ];
     for family in [Family::Forwarded, Family::Original] {
-        assert_eq!(read(&Reader::default(), STRANGER, &lines, family), Ok(expected(&told)));
+        assert_eq!(read(&Reader::default(), STRANGER, &lines, family), Ok(expected(&pairs)));
     }
 }
 
-/// The story: a client sends the headers that its proxy does not set. They are not the family that the proxy speaks.
+/// The story: a client sends the headers that its proxy does not set. They are of the other family, so they are not read.
 #[test]
 fn only_one_family_is_read() {
     let mut lines = FORWARDED.to_vec();
@@ -85,15 +85,15 @@ fn only_one_family_is_read() {
     assert_eq!((original["path"].as_str(), original["host"].as_str()), ("/forged", "forged"));
 }
 
-/// What the proxy does not tell is not known, rather than taken from the question.
+/// An attribute that the proxy leaves out is absent. It is not taken from the request of the proxy.
 #[test]
-fn what_is_not_told_is_not_known() {
+fn attributes_that_a_proxy_leaves_out_are_absent() {
     assert_eq!(read(&Reader::default(), PROXY, &[], Family::Original), Ok(expected(&[("ip", PROXY)])));
 }
 
-/// Two values of what tells clients apart, or a path that servers read differently, are refused.
+/// Two values of one attribute, or a path that servers read differently, are refused.
 #[test]
-fn what_is_ambiguous_is_refused() {
+fn ambiguous_attributes_are_refused() {
     let cases: [&[(&str, &str)]; 7] = [
         &[("x-forwarded-uri", "/a"), ("x-forwarded-uri", "/b")],
         &[("x-api-key", "a"), ("x-api-key", "b")],
@@ -108,9 +108,8 @@ fn what_is_ambiguous_is_refused() {
     }
 }
 
-/// Targets in all their forms.
 #[test]
-fn targets() {
+fn targets_are_split_into_path_and_query() {
     let cases = [
         ("/a?b=c", (Some("/a"), "b=c")),
         ("/a#b?c", (Some("/a"), "")),
@@ -130,9 +129,9 @@ fn mapped(name: &str, source: Source) -> Mapped {
     Mapped { name: name.to_owned(), source }
 }
 
-/// What the config maps is read from where it says, and a header of the proxy only from the proxy.
+/// A header with `set_by: proxy` is read only from a trusted proxy.
 #[test]
-fn mappings() {
+fn mapped_attributes_are_read_from_their_source() {
     let header = |set_by| Source::Header { name: HeaderName::from_static("x-tenant"), set_by };
     let routes = ["/health", "/users/{id}"].map(|text| Template::parse(text).unwrap());
     let reader = Reader {
@@ -147,7 +146,7 @@ fn mappings() {
         ..Reader::default()
     };
     let lines = [("x-tenant", "acme"), ("x-forwarded-uri", "/users/7?v=2"), ("cookie", "s=abc")];
-    let told = [
+    let pairs = [
         ("ip", "10.1.1.1"),
         ("path", "/users/7"),
         ("tenant", "acme"),
@@ -156,16 +155,16 @@ fn mappings() {
         ("route", "/users/{id}"),
         ("session", "sha256:ba7816bf8f01cfea414140de5dae2223"),
     ];
-    assert_eq!(read(&reader, "10.1.1.1", &lines, Family::Forwarded), Ok(expected(&told)));
+    assert_eq!(read(&reader, "10.1.1.1", &lines, Family::Forwarded), Ok(expected(&pairs)));
     let stranger = read(&reader, STRANGER, &lines, Family::Forwarded).unwrap();
     assert_eq!(stranger.get("tenant"), None);
     assert_eq!((stranger["claimed"].as_str(), stranger["version"].as_str()), ("acme", "9"));
     assert_eq!(stranger.get("route"), None);
 }
 
-/// A request that arrives here is what its own line says, also from a proxy that is trusted to say who sent it.
+/// A trusted proxy names the client of a request that arrives here, but not its method, host or path.
 #[test]
-fn a_request_tells_about_itself() {
+fn a_request_has_the_attributes_of_its_own_request_line() {
     let read = |peer: &str, uri: &'static str, lines: &[(&'static str, &'static str)]| {
         let lines = lines
             .iter()

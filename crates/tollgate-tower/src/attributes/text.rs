@@ -1,4 +1,4 @@
-//! A value of an attribute: borrowed from the request where it stands there, and in place where it is as short as an address.
+//! The value of an attribute: borrowed from the request, owned, or inline if it is as short as an address.
 
 use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr};
@@ -7,12 +7,12 @@ use tollgate::CredentialDigest;
 
 use super::address::{Counted, canonical};
 
-/// Room for every address, with its prefix, in blocks.
-const ROOM: usize = 3 * BLOCK;
-/// So many bytes, from an address that they divide, are looked at together when text is read.
+/// Enough bytes for every address with its prefix, in whole blocks.
+const SHORT_BYTES: usize = 3 * BLOCK;
+/// The check for UTF-8 reads aligned blocks of this size.
 const BLOCK: usize = 16;
 
-/// Every octet in decimal, with a dot behind it: four bytes of text, the first lowest, and above them how many of them count.
+/// Every octet in decimal with a dot: four bytes of text in the low bits, the first lowest, and its length above.
 const OCTETS: [u64; 256] = {
     let mut all = [0; 256];
     let mut octet = 0u8;
@@ -32,7 +32,7 @@ const OCTETS: [u64; 256] = {
     all
 };
 
-/// A value.
+/// The value of an attribute.
 #[derive(Clone, Debug)]
 pub(super) enum Text<'s> {
     Borrowed(&'s str),
@@ -40,15 +40,15 @@ pub(super) enum Text<'s> {
     Short(Short),
 }
 
-/// A few bytes in place. They are ASCII, and zero behind the last.
+/// A short inline text. The bytes are ASCII, and zero after the last.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(16))]
 pub(super) struct Short {
-    bytes: [u8; ROOM],
+    bytes: [u8; SHORT_BYTES],
     length: u8,
 }
 
-/// An IPv4 address in decimal. The bytes are zero behind the last.
+/// An IPv4 address in decimal. The bytes are zero after the last.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dotted {
     bytes: [u8; 2 * BLOCK],
@@ -57,20 +57,17 @@ pub(super) struct Dotted {
 
 impl Dotted {
     #[inline]
-    #[allow(
-        clippy::cast_possible_truncation,
-        reason = "what is cut is the text below a length, or the length"
-    )]
+    #[allow(clippy::cast_possible_truncation, reason = "an entry holds 32 bits of text and a small length")]
     pub(super) fn new(address: Ipv4Addr) -> Self {
         let (mut bytes, mut length) = ([0; 2 * BLOCK], 0);
         for octet in address.octets() {
             let entry = OCTETS[usize::from(octet)];
-            // Three octets take 12 bytes at most, so nothing is cut off but the question whether there is room.
+            // Three octets take at most 12 bytes. The remainder only spares the bounds check.
             let start = length as usize % BLOCK;
             bytes[start..start + 4].copy_from_slice(&(entry as u32).to_le_bytes());
             length += entry >> 32;
         }
-        // No dot follows the last.
+        // No dot follows the last octet.
         let length = (length as usize).wrapping_sub(1) % BLOCK;
         bytes[length] = 0;
         Self { bytes, length: length as u8 }
@@ -78,10 +75,10 @@ impl Dotted {
 }
 
 impl Short {
-    /// A client as the attribute `ip` has it.
+    /// A client, as in the attribute `ip`.
     #[inline]
     pub(super) fn client(client: &Counted) -> Self {
-        let mut short = Self { bytes: [0; ROOM], length: 0 };
+        let mut short = Self { bytes: [0; SHORT_BYTES], length: 0 };
         match canonical(client.address) {
             IpAddr::V4(address) => {
                 let text = Dotted::new(address);
@@ -89,31 +86,31 @@ impl Short {
                 short.length = text.length;
             }
             IpAddr::V6(_) => {
-                // The longest address with its prefix takes 43 bytes, so it is never cut.
+                // The longest address with its prefix takes 43 bytes, so it always fits.
                 let _ = client.write_ip(&mut short);
             }
         }
         short
     }
 
-    /// A credential as limits count it: 39 bytes, so it is never cut.
+    /// The digest of a credential. It has 39 bytes, so it always fits.
     pub(super) fn digest(digest: &CredentialDigest) -> Self {
-        let mut short = Self { bytes: [0; ROOM], length: 0 };
+        let mut short = Self { bytes: [0; SHORT_BYTES], length: 0 };
         let _ = short.write_str(digest.as_str());
         short
     }
 
     #[inline]
     fn push(&mut self, byte: u8) {
-        if let Some(place) = self.bytes.get_mut(usize::from(self.length)) {
-            *place = byte;
+        if let Some(slot) = self.bytes.get_mut(usize::from(self.length)) {
+            *slot = byte;
             self.length += 1;
         }
     }
 
     pub(super) fn as_str(&self) -> &str {
         let length = usize::from(self.length);
-        let blocks = &self.bytes[..length.next_multiple_of(BLOCK).min(ROOM)];
+        let blocks = &self.bytes[..length.next_multiple_of(BLOCK).min(SHORT_BYTES)];
         std::str::from_utf8(blocks).ok().and_then(|text| text.get(..length)).unwrap_or_default()
     }
 }
@@ -148,9 +145,8 @@ impl<'s> From<std::borrow::Cow<'s, str>> for Text<'s> {
 mod tests {
     use super::*;
 
-    /// An address in place is the one that would be written elsewhere.
     #[test]
-    fn addresses_in_place() {
+    fn inline_addresses_have_the_text_of_formatted_ones() {
         for address in [
             "0.0.0.0",
             "9.10.99.100",

@@ -1,5 +1,6 @@
-//! Signed tokens as credentials: JWTs, and the sessions that frameworks sign in the same form. Many verifiers decode base64 loosely, or
-//! ignore segments that they do not know, so one token has many spellings that they accept. Only the one in which it was issued passes.
+//! Signed tokens as credentials: JWTs, and sessions that frameworks sign in the same form. Many verifiers decode base64
+//! loosely or ignore unknown segments, so they accept many spellings of one token. Only the issued spelling is accepted
+//! here.
 
 use std::collections::BTreeMap;
 
@@ -10,37 +11,38 @@ use serde::de::IgnoredAny;
 
 use super::Unreadable;
 
-/// Segments of a signed JWT, and of one that is encrypted.
+/// Segments of a signed JWT.
 const SIGNED: usize = 3;
+/// Segments of an encrypted JWT.
 const ENCRYPTED: usize = 5;
 
-/// Base64url as loose verifiers read it.
+/// Base64url as loose verifiers decode it.
 const LOOSE: GeneralPurpose = GeneralPurpose::new(&URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
 
 /// Refuses a credential that a verifier may take for another one: a respelled token, or one with white space around it.
 ///
 /// # Errors
-/// When it is one of these; the message says where it was found, and nothing of the credential.
-pub(super) fn one_spelling(place: impl FnOnce() -> String, credential: &str) -> Result<(), Unreadable> {
-    // JavaScript trims the mark of byte order, too.
+/// The credential is refused. The message says where it was found, and does not show it.
+pub(super) fn one_spelling(location: impl FnOnce() -> String, credential: &str) -> Result<(), Unreadable> {
+    // JavaScript trims the byte order mark as well.
     let is_white = |c: char| c.is_whitespace() || c == '\u{feff}';
     if credential.trim_matches(is_white) != credential || credential.contains(char::is_control) {
         let what = "accepted is a credential without control characters and white space around it";
-        return Err(Unreadable(format!("{}: {what}", place())));
+        return Err(Unreadable(format!("{}: {what}", location())));
     }
-    // Some services want a scheme or a user's name before it.
+    // Some services expect a scheme or a user name before the token.
     let behind = credential.split_once([' ', '\t', ':']).map_or("", |(_, rest)| rest.trim_start());
     if is_respelled(credential) || is_respelled(behind) {
         let what = "the token is not in the one spelling that base64url has; send it as it was issued";
-        return Err(Unreadable(format!("{}: {what}", place())));
+        return Err(Unreadable(format!("{}: {what}", location())));
     }
     Ok(())
 }
 
-/// Whether this is a token with padding, characters that are none of base64url, bits in its last characters that no byte has, or more
-/// segments than it was issued with.
+/// Whether this is a token with padding, with characters outside of base64url, with unused bits set in the last character
+/// of a segment, or with additional segments.
 fn is_respelled(token: &str) -> bool {
-    // Base64 of an object in JSON, or of what zlib compressed, begins so; loose decoders skip what they do not know.
+    // Base64 of a JSON object or of zlib data begins like this. Loose decoders skip unknown characters.
     let mut known = token.chars().filter(|c| is_base64(*c) || *c == '.');
     let is_compressed = match known.next() {
         Some('.') if known.next() == Some('e') => true,
@@ -58,19 +60,19 @@ fn is_respelled(token: &str) -> bool {
     }
     let Some(header) = token.split('.').next().and_then(object) else { return false };
     if !header.contains_key("alg") {
-        // The session of a framework: all but its last segment is signed as it is written.
+        // The session of a framework: its signature covers the text of all other segments.
         return !is_signed_strictly;
     }
     let is_encrypted = segments == ENCRYPTED && header.contains_key("enc");
     !(is_encrypted && token.split('.').all(is_strict))
 }
 
-/// Whether some decoder of base64 reads a character as one of its own.
+/// Whether some base64 decoder accepts a character.
 const fn is_base64(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '+' | '/')
 }
 
-/// What is in a segment that is an object in JSON, however it is spelled.
+/// The JSON object in a segment, decoded loosely.
 fn object(segment: &str) -> Option<BTreeMap<String, IgnoredAny>> {
     let in_url = |c| match c {
         '+' => '-',
@@ -98,8 +100,8 @@ mod tests {
         URL_SAFE_NO_PAD.encode(text)
     }
 
-    /// The story: PyJWT drops characters that are none of base64url, other verifiers ignore padding, spare bits and a fourth segment. Each
-    /// such spelling of one token was a fresh quota.
+    /// The story: PyJWT drops characters outside of base64url, and other verifiers ignore padding, unused bits and a fourth
+    /// segment. Each such spelling of one token got a new quota.
     #[test]
     fn respelled_tokens_are_refused() {
         let (header, payload) = (base64("{\"alg\":\"HS256\"}"), base64("{\"sub\":\"1\"}"));
@@ -145,7 +147,7 @@ mod tests {
         }
     }
 
-    /// Five segments are those of a token that is encrypted, and says so.
+    /// A token with five segments is accepted only if its header says that it is encrypted.
     #[test]
     fn encrypted_tokens_have_five_segments() {
         let header = base64("{\"alg\":\"dir\",\"enc\":\"A256GCM\"}");
@@ -161,7 +163,7 @@ mod tests {
         }
     }
 
-    /// Flask and Starlette sign sessions in the same form, and decode their signature as loosely. What they sign may have padding.
+    /// Flask and Starlette sign sessions in the same form, and decode the signature loosely. The signed part may have padding.
     #[test]
     fn signed_sessions_have_one_signature() {
         let session = base64("{\"user\": 7}");
@@ -177,9 +179,9 @@ mod tests {
         }
     }
 
-    /// What is no token of these is a credential as it is, whatever characters it has.
+    /// A credential that is not a signed token is used as it is, with any characters.
     #[test]
-    fn other_credentials_are_as_they_are() {
+    fn other_credentials_are_used_as_they_are() {
         for credential in [
             "k1",
             "a.b.c=",

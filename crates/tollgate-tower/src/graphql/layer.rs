@@ -1,4 +1,4 @@
-//! The layer that prices GraphQL requests. It holds a body until it is whole, and no body that is larger than it may be.
+//! The layer that computes the cost of GraphQL requests. It buffers the whole body, up to a bound.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,41 +13,41 @@ use http_body::Body as HttpBody;
 use tower_layer::Layer;
 use tower_service::Service;
 
+use super::cost::CostModel;
 use super::persisted::Persisted;
-use super::price::Pricing;
-use super::{Unpriced, question};
+use super::{GraphqlProblem, request};
 use crate::attributes::path::may_be_at;
 use crate::body::Body;
 use crate::refusal::is_preflight;
 
-/// Largest body that is read unless said otherwise.
+/// By default the largest body, in bytes.
 pub const BODY_BYTES_MAX: usize = 64 << 10;
 
 /// The path of GraphQL by default.
 const PATH: &str = "/graphql";
 
-type Test = dyn Fn(&Parts) -> bool + Send + Sync;
+type GraphqlTest = dyn Fn(&Parts) -> bool + Send + Sync;
 
-/// Prices the GraphQL requests that pass.
+/// Computes the cost of GraphQL requests.
 #[derive(Clone)]
 pub struct GraphqlLayer {
-    settings: Arc<Settings>,
+    settings: Arc<GraphqlSettings>,
 }
 
 #[derive(Clone)]
-struct Settings {
-    pricing: Pricing,
+struct GraphqlSettings {
+    model: CostModel,
     persisted: Persisted,
     body_bytes_max: usize,
-    is_graphql: Arc<Test>,
+    is_graphql: Arc<GraphqlTest>,
 }
 
 impl GraphqlLayer {
-    /// Prices requests for `/graphql` and what is below it, in every spelling that a server may take for it.
+    /// Computes the cost of requests for `/graphql` and below, in every spelling that a server may take for it.
     #[must_use]
-    pub fn new(pricing: Pricing) -> Self {
-        let settings = Settings {
-            pricing,
+    pub fn new(model: CostModel) -> Self {
+        let settings = GraphqlSettings {
+            model,
             persisted: Persisted::default(),
             body_bytes_max: BODY_BYTES_MAX,
             is_graphql: Arc::new(|parts: &Parts| may_be_at(PATH, parts.uri.path())),
@@ -55,7 +55,7 @@ impl GraphqlLayer {
         Self { settings: Arc::new(settings) }
     }
 
-    /// Prices requests for this path and what is below it instead, in every spelling that a server may take for it, as a gateway does:
+    /// Uses this path and the paths below instead, in every spelling that a server may take for it, as the gateway does:
     /// `/GraphQL`, `//graphql`, `/graphql/`, `/graphql;x`, `/graphql.json`.
     #[must_use]
     pub fn at(self, path: impl Into<String>) -> Self {
@@ -63,25 +63,25 @@ impl GraphqlLayer {
         self.when(move |parts| may_be_at(&path, parts.uri.path()))
     }
 
-    fn with(self, change: impl FnOnce(&mut Settings)) -> Self {
+    fn with(self, change: impl FnOnce(&mut GraphqlSettings)) -> Self {
         let mut settings = Arc::unwrap_or_clone(self.settings);
         change(&mut settings);
         Self { settings: Arc::new(settings) }
     }
 
-    /// Which requests are GraphQL, where no path tells. The test sees the path as the client spelled it.
+    /// Selects GraphQL requests by a test instead of a path. The test sees the path as the client spelled it.
     #[must_use]
     pub fn when(self, test: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.is_graphql = Arc::new(test))
     }
 
-    /// Operations that are known by their hash.
+    /// Sets the operations that clients may send by their hash.
     #[must_use]
     pub fn persisted(self, persisted: Persisted) -> Self {
         self.with(|settings| settings.persisted = persisted)
     }
 
-    /// How large a body may be.
+    /// Sets the largest body, in bytes.
     #[must_use]
     pub fn body_at_most(self, bytes: usize) -> Self {
         self.with(|settings| settings.body_bytes_max = bytes)
@@ -96,14 +96,14 @@ impl<I> Layer<I> for GraphqlLayer {
     }
 }
 
-/// A service whose GraphQL requests are priced.
+/// A service behind a [`GraphqlLayer`].
 #[derive(Clone)]
 pub struct Graphql<I> {
     inner: I,
-    settings: Arc<Settings>,
+    settings: Arc<GraphqlSettings>,
 }
 
-/// The response of a service whose GraphQL requests are priced.
+/// The response of a service behind a [`GraphqlLayer`].
 pub type GraphqlFuture<R, E> = Pin<Box<dyn Future<Output = Result<Response<Body<R>>, E>> + Send>>;
 
 impl<I, B, R> Service<Request<B>> for Graphql<I>
@@ -128,11 +128,11 @@ where
         Box::pin(async move {
             let (mut parts, body) = request.into_parts();
             let is_preflight =
-                || is_preflight(&parts.method, &parts.headers) && !question::is_other_protocol(&parts);
+                || is_preflight(&parts.method, &parts.headers) && !request::is_other_protocol(&parts);
             let body = if (settings.is_graphql)(&parts) && !is_preflight() {
-                match settings.priced(&mut parts, body).await {
+                match settings.compute_cost(&mut parts, body).await {
                     Ok(bytes) => B::from(bytes),
-                    Err(Refused(response)) => return Ok(response.map(Body::refused)),
+                    Err(GraphqlRefusal(response)) => return Ok(response.map(Body::refused)),
                 }
             } else {
                 body
@@ -143,59 +143,65 @@ where
     }
 }
 
-/// A request that goes no further.
-struct Refused(Response<Bytes>);
+/// The response to a refused request.
+struct GraphqlRefusal(Response<Bytes>);
 
-impl Settings {
-    /// Reads a body and leaves the price of what it asks for in the extensions.
-    async fn priced<B: HttpBody>(&self, parts: &mut Parts, body: B) -> Result<Bytes, Refused> {
+impl GraphqlSettings {
+    /// Reads a body, and puts the cost of its operations into the extensions.
+    async fn compute_cost<B: HttpBody>(&self, parts: &mut Parts, body: B) -> Result<Bytes, GraphqlRefusal> {
         let too_large = || {
             let message = format!("body: more than {} bytes", self.body_bytes_max);
-            Refused(refusal(StatusCode::PAYLOAD_TOO_LARGE, &Unpriced::new("PAYLOAD_TOO_LARGE", message)))
+            GraphqlRefusal(refusal(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                &GraphqlProblem::new("PAYLOAD_TOO_LARGE", message),
+            ))
         };
-        if question::is_other_protocol(parts) {
+        if request::is_other_protocol(parts) {
             let message =
-                "upgrade: what is asked inside of another protocol has no price; accepted: requests of HTTP";
-            return Err(Refused(refusal(StatusCode::BAD_REQUEST, &Unpriced::new("BAD_REQUEST", message))));
+                "upgrade: operations inside of another protocol have no cost; accepted: requests of HTTP";
+            return Err(GraphqlRefusal(refusal(
+                StatusCode::BAD_REQUEST,
+                &GraphqlProblem::new("BAD_REQUEST", message),
+            )));
         }
-        let told =
+        let length =
             parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-        if told.is_some_and(|told| told > self.body_bytes_max) {
+        if length.is_some_and(|length| length > self.body_bytes_max) {
             return Err(too_large());
         }
         let bytes = match collected(body, self.body_bytes_max).await {
             Ok(Some(bytes)) => bytes,
             Ok(None) => return Err(too_large()),
             Err(()) => {
-                let broken = Unpriced::new("BAD_REQUEST", "body: ended before its end");
-                return Err(Refused(refusal(StatusCode::BAD_REQUEST, &broken)));
+                let broken = GraphqlProblem::new("BAD_REQUEST", "body: ended before its end");
+                return Err(GraphqlRefusal(refusal(StatusCode::BAD_REQUEST, &broken)));
             }
         };
-        let price = question::price(parts, &bytes, &self.pricing, &self.persisted);
-        let price = price.map_err(|problem| Refused(refusal(StatusCode::BAD_REQUEST, &problem)))?;
-        parts.extensions.insert(price);
+        let cost = request::cost(parts, &bytes, &self.model, &self.persisted);
+        let cost = cost.map_err(|problem| GraphqlRefusal(refusal(StatusCode::BAD_REQUEST, &problem)))?;
+        parts.extensions.insert(cost);
         Ok(bytes)
     }
 }
 
-/// All of a body, if it is not larger than it may be.
+/// Collects a body. Returns `Ok(None)` if it is larger than `most` bytes.
 async fn collected<B: HttpBody>(body: B, most: usize) -> Result<Option<Bytes>, ()> {
     let mut body = std::pin::pin!(body);
     let mut whole = BytesMut::new();
     loop {
         let frame = std::future::poll_fn(|context| body.as_mut().poll_frame(context)).await;
         let Some(frame) = frame else { return Ok(Some(whole.freeze())) };
-        if let Ok(data) = frame.map_err(|_| ())?.into_data() {
-            if data.remaining() > most.saturating_sub(whole.len()) {
+        if let Ok(chunk) = frame.map_err(|_| ())?.into_data() {
+            if chunk.remaining() > most.saturating_sub(whole.len()) {
                 return Ok(None);
             }
-            whole.put(data);
+            whole.put(chunk);
         }
     }
 }
 
 /// A refusal as GraphQL clients read it.
-fn refusal(status: StatusCode, problem: &Unpriced) -> Response<Bytes> {
+fn refusal(status: StatusCode, problem: &GraphqlProblem) -> Response<Bytes> {
     let body = serde_json::json!({
         "errors": [{"message": problem.message, "extensions": {"code": problem.code}}]
     });

@@ -1,22 +1,22 @@
-//! Operations that are known by their hash: the allow-list of a service that serves only its own clients.
+//! Persisted operations, which clients send by their hash. They can be the allow-list of a service.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::Unpriced;
+use super::GraphqlProblem;
 
-/// The forms in which tools write lists of operations.
+/// The file formats of tools.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Written {
+enum OperationFile {
     Texts(Vec<String>),
     /// Apollo's manifest.
     Manifest {
         operations: Vec<Operation>,
     },
-    /// Relay's.
+    /// Relay's map of hashes to texts.
     ByHash(BTreeMap<String, String>),
 }
 
@@ -26,7 +26,7 @@ struct Operation {
     body: String,
 }
 
-/// Known operations, by the SHA-256 of their text.
+/// Persisted operations, by the SHA-256 of their text.
 #[derive(Clone, Debug, Default)]
 pub struct Persisted {
     texts: Arc<HashMap<String, String>>,
@@ -34,26 +34,26 @@ pub struct Persisted {
 }
 
 impl Persisted {
-    /// These operations, beside any other that is sent as text.
+    /// Accepts these operations by their hash, and every other one as text.
     pub fn new<'t>(texts: impl IntoIterator<Item = &'t str>) -> Self {
         let texts = texts.into_iter().map(|text| (hash(text), text.to_owned()));
         Self { texts: Arc::new(texts.collect()), is_closed: false }
     }
 
-    /// The operations of a file: a JSON list of texts, an object of texts by their SHA-256, or a manifest as Apollo's tools write it.
+    /// Reads the operations of a file: a JSON list of texts, an object of texts by their SHA-256, or an Apollo manifest.
     ///
     /// # Errors
-    /// When it is none of these, or an operation is named by anything but the SHA-256 of its text.
+    /// The file has another format, or the id of an operation is not the SHA-256 of its text.
     pub fn read(json: &[u8]) -> Result<Self, String> {
         let written = serde_json::from_slice(json).map_err(|_| {
             "accepted: a JSON list of texts, an object of texts by their SHA-256, or {\"operations\": [{\"id\", \"body\"}]}"
         })?;
         let named: Vec<(String, String)> = match written {
-            Written::Texts(texts) => return Ok(Self::new(texts.iter().map(String::as_str))),
-            Written::Manifest { operations } => {
+            OperationFile::Texts(texts) => return Ok(Self::new(texts.iter().map(String::as_str))),
+            OperationFile::Manifest { operations } => {
                 operations.into_iter().map(|operation| (operation.id, operation.body)).collect()
             }
-            Written::ByHash(texts) => texts.into_iter().collect(),
+            OperationFile::ByHash(texts) => texts.into_iter().collect(),
         };
         if let Some((name, text)) = named.iter().find(|(name, text)| name.to_ascii_lowercase() != hash(text))
         {
@@ -62,38 +62,39 @@ impl Persisted {
         Ok(Self::new(named.iter().map(|(_, text)| text.as_str())))
     }
 
-    /// How many operations are known.
+    /// The number of operations.
     #[must_use]
     pub fn len(&self) -> usize {
         self.texts.len()
     }
 
-    /// Whether none is.
+    /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.texts.is_empty()
     }
 
-    /// These, and no other.
+    /// Accepts no other operations.
     #[must_use]
     pub fn only(self) -> Self {
         Self { is_closed: true, ..self }
     }
 
-    /// The text of a request: the one that it sends, or the one that its hash names.
+    /// The text of an operation: the one in the request, or the one with the hash in the request.
     pub(super) fn text<'r>(
         &'r self,
         text: Option<&'r str>,
         named: Option<&str>,
-    ) -> Result<&'r str, Unpriced> {
+    ) -> Result<&'r str, GraphqlProblem> {
         let named = named.map(str::to_ascii_lowercase);
         let known = |hash: &str| self.texts.get(hash).map(String::as_str);
         match (text, named) {
-            (None, None) => {
-                Err(Unpriced::new("BAD_REQUEST", "query: missing; send a text or the hash of a known one"))
-            }
+            (None, None) => Err(GraphqlProblem::new(
+                "BAD_REQUEST",
+                "query: missing; send a text or the hash of a known one",
+            )),
             (None, Some(named)) => known(&named).ok_or_else(|| {
-                Unpriced::new(
+                GraphqlProblem::new(
                     "PERSISTED_QUERY_NOT_FOUND",
                     "no operation of that hash is known; send its text",
                 )
@@ -101,11 +102,14 @@ impl Persisted {
             (Some(text), named) => {
                 let own = (named.is_some() || self.is_closed).then(|| hash(text));
                 if named.is_some() && named != own {
-                    return Err(Unpriced::new("BAD_REQUEST", "sha256Hash: is not the hash of the query"));
+                    return Err(GraphqlProblem::new(
+                        "BAD_REQUEST",
+                        "sha256Hash: is not the hash of the query",
+                    ));
                 }
                 match own {
                     Some(own) if self.is_closed => known(&own).ok_or_else(|| {
-                        Unpriced::new(
+                        GraphqlProblem::new(
                             "PERSISTED_QUERY_ONLY",
                             "only operations that are known in advance are accepted",
                         )
@@ -126,9 +130,9 @@ fn hash(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Whatever is sent, what runs is what was priced.
+    /// The operation that runs is the one whose cost was computed.
     #[test]
-    fn known_operations() {
+    fn operations_are_found_by_their_hash() {
         let open = Persisted::new(["{ a }"]);
         let named = hash("{ a }");
         assert_eq!(open.text(None, Some(&named)), Ok("{ a }"));
@@ -142,9 +146,9 @@ mod tests {
         assert_eq!(closed.text(Some("{ b }"), None).unwrap_err().code, "PERSISTED_QUERY_ONLY");
     }
 
-    /// What tools write is read, and what no client could ask for is told.
+    /// The files of Apollo's and Relay's tools are accepted. An id that no client could send is an error.
     #[test]
-    fn files() {
+    fn files_of_tools_are_read() {
         let named = hash("{ a }");
         let manifest = format!(
             r#"{{"format":"apollo-persisted-query-manifest","version":1,"operations":[{{"id":"{named}","body":"{{ a }}"}}]}}"#

@@ -1,5 +1,5 @@
-//! How many entries a field asks for: the sizes among its arguments, at any depth of input objects and lists, written out or in
-//! variables. What a server could read as a size in another way than this is refused.
+//! The number of entries that a field requests: the sizes among its arguments, at any depth of input objects and lists, as
+//! literals or in variables. A value that a server could read as another size is refused.
 
 use std::collections::HashMap;
 
@@ -7,30 +7,30 @@ use apollo_parser::SyntaxKind;
 use apollo_parser::cst::{self, CstNode, Value};
 use serde_json::{Map, Value as Json};
 
-/// Where a value stands that has the name of a size.
+/// The position of a value with the name of a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Place {
-    /// It is an argument of the field: only a number will do.
+enum SizePosition {
+    /// An argument of the field: only a number is accepted.
     Argument,
-    /// It is inside of an argument, where the name may also be that of a person.
+    /// Inside of an argument, where the name may mean something else, such as the `first` name of a person.
     Inside,
 }
 
-/// The name of a size whose value is no number of entries.
+/// The name of a size whose value is not a number of entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NoNumber(pub(super) String);
 
-/// The largest size that was found, if there is one.
+/// The largest size found, if any.
 type Found = Result<Option<u64>, NoNumber>;
 
-/// The name of a size that a value has, and where it stands; none for any other value.
-type Named<'n> = Option<(&'n str, Place)>;
+/// The name and the position of a size; `None` for any other value.
+type Named<'n> = Option<(&'n str, SizePosition)>;
 
-/// What a variable has where the request gives nothing.
+/// The default value of a variable.
 #[derive(Clone)]
-enum Default {
+enum VariableDefault {
     One(Value),
-    /// Which of several a server takes is its own affair.
+    /// Several different ones. Servers differ in which one they take.
     Several,
 }
 
@@ -38,9 +38,9 @@ enum Default {
 pub(super) struct Sizes<'p> {
     names: &'p [String],
     variables: &'p Map<String, Json>,
-    defaults: HashMap<String, Default>,
-    /// What was found in variables, so that each is looked through once however many fields have it.
-    known: HashMap<(String, Option<Place>), Found>,
+    defaults: HashMap<String, VariableDefault>,
+    /// The sizes in variables, so that each variable is searched once, however many fields use it.
+    cache: HashMap<(String, Option<SizePosition>), Found>,
 }
 
 impl<'p> Sizes<'p> {
@@ -49,7 +49,7 @@ impl<'p> Sizes<'p> {
         variables: &'p Map<String, Json>,
         operation: &cst::OperationDefinition,
     ) -> Self {
-        Self { names, variables, defaults: defaults(operation), known: HashMap::new() }
+        Self { names, variables, defaults: defaults(operation), cache: HashMap::new() }
     }
 
     /// The largest size among the arguments of a field.
@@ -57,14 +57,14 @@ impl<'p> Sizes<'p> {
         let mut largest = None;
         for argument in field.arguments().into_iter().flat_map(|all| all.arguments()) {
             let (Some(name), Some(value)) = (argument.name(), argument.value()) else { continue };
-            let found = self.member(name.text().as_str(), &value, Place::Argument)?;
+            let found = self.member(name.text().as_str(), &value, SizePosition::Argument)?;
             largest = largest.max(found);
         }
         Ok(largest)
     }
 
-    fn member(&mut self, name: &str, value: &Value, place: Place) -> Found {
-        let named = self.is_size(name).then_some((name, place));
+    fn member(&mut self, name: &str, value: &Value, position: SizePosition) -> Found {
+        let named = self.is_size(name).then_some((name, position));
         self.literal(value, named)
     }
 
@@ -72,7 +72,7 @@ impl<'p> Sizes<'p> {
         self.names.iter().any(|size| size == name)
     }
 
-    /// The largest size in a value that is written out. The entries of a list may each be answered, so theirs are added.
+    /// The largest size in a literal. A server may answer every entry of a list, so the sizes of a list are added.
     fn literal(&mut self, value: &Value, named: Named<'_>) -> Found {
         match value {
             Value::Variable(variable) => {
@@ -87,7 +87,7 @@ impl<'p> Sizes<'p> {
                 let mut largest = None;
                 for field in object.object_fields() {
                     let (Some(name), Some(value)) = (field.name(), field.value()) else { continue };
-                    largest = largest.max(self.member(name.text().as_str(), &value, Place::Inside)?);
+                    largest = largest.max(self.member(name.text().as_str(), &value, SizePosition::Inside)?);
                 }
                 Ok(largest)
             }
@@ -102,26 +102,26 @@ impl<'p> Sizes<'p> {
         }
     }
 
-    /// The same of a variable.
+    /// The largest size in a variable.
     fn variable(&mut self, name: String, named: Named<'_>) -> Found {
-        let key = (name, named.map(|(_, place)| place));
+        let key = (name, named.map(|(_, position)| position));
         let wrong = || NoNumber(named.map_or_else(|| key.0.clone(), |(size, _)| size.to_owned()));
-        if let Some(known) = self.known.get(&key) {
-            return known.clone().map_err(|_| wrong());
+        if let Some(cached) = self.cache.get(&key) {
+            return cached.clone().map_err(|_| wrong());
         }
-        // A default that names its own variable has no value.
-        self.known.insert(key.clone(), Err(wrong()));
+        // A default that refers to its own variable has no value.
+        self.cache.insert(key.clone(), Err(wrong()));
         let found = match (self.variables.get(&key.0), self.defaults.get(&key.0).cloned()) {
             (Some(given), _) => self.given(given, named),
             (None, None) => Ok(None),
-            (None, Some(Default::Several)) => Err(wrong()),
-            (None, Some(Default::One(value))) => self.literal(&value, named),
+            (None, Some(VariableDefault::Several)) => Err(wrong()),
+            (None, Some(VariableDefault::One(value))) => self.literal(&value, named),
         };
-        self.known.insert(key, found.clone());
+        self.cache.insert(key, found.clone());
         found
     }
 
-    /// The same of what the request gives for a variable.
+    /// The largest size in the value of a variable.
     fn given(&self, value: &Json, named: Named<'_>) -> Found {
         match value {
             Json::Null => Ok(None),
@@ -130,7 +130,7 @@ impl<'p> Sizes<'p> {
             Json::Object(object) if !is_argument(named) => {
                 let mut largest = None;
                 for (name, value) in object {
-                    let named = self.is_size(name).then_some((name.as_str(), Place::Inside));
+                    let named = self.is_size(name).then_some((name.as_str(), SizePosition::Inside));
                     largest = largest.max(self.given(value, named)?);
                 }
                 Ok(largest)
@@ -148,7 +148,7 @@ impl<'p> Sizes<'p> {
 }
 
 const fn is_argument(named: Named<'_>) -> bool {
-    matches!(named, Some((_, Place::Argument)))
+    matches!(named, Some((_, SizePosition::Argument)))
 }
 
 fn added(sum: Option<u64>, next: Option<u64>) -> Option<u64> {
@@ -158,14 +158,14 @@ fn added(sum: Option<u64>, next: Option<u64>) -> Option<u64> {
     }
 }
 
-/// A number: a size if it has the name of one, and a number of entries.
+/// A number: a size if it has the name of one. A size must be a number of entries.
 fn number(named: Named<'_>, read: impl FnOnce() -> Option<u64>) -> Found {
     let Some((name, _)) = named else { return Ok(None) };
     read().map(Some).ok_or_else(|| NoNumber(name.to_owned()))
 }
 
-/// A text is no size, but one that some language reads as a number may be one to a server: with digits of any script, behind invisible
-/// spaces, of another base, with a unit behind it, or without an end.
+/// A text. A server may read it as a size if some language parses it as a number: with digits of any script, after
+/// invisible spaces, with another base, with a unit, or as infinity.
 fn text_of(named: Named<'_>, text: &str) -> Found {
     let word = text.trim_matches(|c: char| !c.is_alphabetic());
     let is_endless = ["inf", "infinity"].iter().any(|name| word.eq_ignore_ascii_case(name));
@@ -176,16 +176,16 @@ fn text_of(named: Named<'_>, text: &str) -> Found {
     }
 }
 
-/// What is neither a number nor anything with values inside.
+/// A value that is neither a number nor a container.
 fn other(named: Named<'_>) -> Found {
     match named {
-        Some((name, Place::Argument)) => Err(NoNumber(name.to_owned())),
-        Some((_, Place::Inside)) | None => Ok(None),
+        Some((name, SizePosition::Argument)) => Err(NoNumber(name.to_owned())),
+        Some((_, SizePosition::Inside)) | None => Ok(None),
     }
 }
 
-/// What variables have where the request gives nothing.
-fn defaults(operation: &cst::OperationDefinition) -> HashMap<String, Default> {
+/// The default values of the variables of an operation.
+fn defaults(operation: &cst::OperationDefinition) -> HashMap<String, VariableDefault> {
     let definitions = operation.variable_definitions().into_iter().flat_map(|all| all.variable_definitions());
     let mut defaults = HashMap::new();
     for definition in definitions {
@@ -197,16 +197,18 @@ fn defaults(operation: &cst::OperationDefinition) -> HashMap<String, Default> {
         };
         let text = |value: &Value| value.syntax().text().to_string();
         let default = match defaults.remove(&name) {
-            None => Default::One(default),
-            Some(Default::One(known)) if text(&known).trim() == text(&default).trim() => Default::One(known),
-            Some(_) => Default::Several,
+            None => VariableDefault::One(default),
+            Some(VariableDefault::One(known)) if text(&known).trim() == text(&default).trim() => {
+                VariableDefault::One(known)
+            }
+            Some(_) => VariableDefault::Several,
         };
         defaults.insert(name, default);
     }
     defaults
 }
 
-/// A number that is written out.
+/// The value of an integer literal.
 fn whole(value: &cst::IntValue) -> Option<u64> {
     let token = value.syntax().first_token()?;
     (token.kind() == SyntaxKind::INT).then(|| token.text().parse().ok())?

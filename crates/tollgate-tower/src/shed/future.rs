@@ -1,4 +1,4 @@
-//! The future of a response that may be shed. One that passes at once takes no memory of its own.
+//! The future of a response that may be shed. Only requests that wait allocate one.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,42 +14,42 @@ use super::gate::Admission;
 use crate::body::Body;
 use crate::hold::Finish;
 
-/// How a request ended that had to wait.
-pub(super) enum Late<T> {
+/// How a request that waited ended.
+pub(super) enum QueuedOutcome<T> {
     Served(T, Admission),
     Refused(Response<Bytes>),
 }
 
-type Later<T> = Pin<Box<dyn Future<Output = Late<T>> + Send>>;
+type QueuedFuture<T> = Pin<Box<dyn Future<Output = QueuedOutcome<T>> + Send>>;
 
 pin_project! {
     /// The response of a service that sheds.
     pub struct ShedFuture<F: Future> {
         #[pin]
-        way: Way<F>,
+        path: ShedPath<F>,
     }
 }
 
 pin_project! {
-    #[project = WayProjection]
-    enum Way<F: Future> {
+    #[project = ShedPathProjection]
+    enum ShedPath<F: Future> {
         Passing { #[pin] served: F, admission: Option<Admission> },
         Refused { response: Option<Response<Bytes>> },
-        Late { later: Later<F::Output> },
+        Queued { queued: QueuedFuture<F::Output> },
     }
 }
 
 impl<F: Future> ShedFuture<F> {
     pub(super) fn passing(served: F, admission: Admission) -> Self {
-        Self { way: Way::Passing { served, admission: Some(admission) } }
+        Self { path: ShedPath::Passing { served, admission: Some(admission) } }
     }
 
     pub(super) fn refused(response: Response<Bytes>) -> Self {
-        Self { way: Way::Refused { response: Some(response) } }
+        Self { path: ShedPath::Refused { response: Some(response) } }
     }
 
-    pub(super) fn late(later: impl Future<Output = Late<F::Output>> + Send + 'static) -> Self {
-        Self { way: Way::Late { later: Box::pin(later) } }
+    pub(super) fn queued(queued: impl Future<Output = QueuedOutcome<F::Output>> + Send + 'static) -> Self {
+        Self { path: ShedPath::Queued { queued: Box::pin(queued) } }
     }
 }
 
@@ -60,27 +60,27 @@ where
     type Output = Result<Response<Body<R>>, E>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let (served, admission) = match self.project().way.project() {
-            WayProjection::Passing { served, admission } => {
+        let (served, admission) = match self.project().path.project() {
+            ShedPathProjection::Passing { served, admission } => {
                 let served = ready!(served.poll(context));
-                // Polled again after its end a future says nothing more.
+                // A future that is polled after its end stays pending.
                 let Some(admission) = admission.take() else { return Poll::Pending };
                 (served, admission)
             }
-            WayProjection::Refused { response } => {
+            ShedPathProjection::Refused { response } => {
                 let Some(response) = response.take() else { return Poll::Pending };
                 return Poll::Ready(Ok(response.map(Body::refused)));
             }
-            WayProjection::Late { later } => match ready!(later.as_mut().poll(context)) {
-                Late::Served(served, admission) => (served, admission),
-                Late::Refused(response) => return Poll::Ready(Ok(response.map(Body::refused))),
+            ShedPathProjection::Queued { queued } => match ready!(queued.as_mut().poll(context)) {
+                QueuedOutcome::Served(served, admission) => (served, admission),
+                QueuedOutcome::Refused(response) => return Poll::Ready(Ok(response.map(Body::refused))),
             },
         };
         Poll::Ready(finish(served, admission))
     }
 }
 
-/// A response keeps its place until its body has ended, and tells the controllers how it went.
+/// Moves the permit into the body, which releases it at its end and reports how the request ended.
 fn finish<R, E>(served: Result<Response<R>, E>, mut admission: Admission) -> Result<Response<Body<R>>, E> {
     let mut response = match served {
         Ok(response) => response,
@@ -89,16 +89,16 @@ fn finish<R, E>(served: Result<Response<R>, E>, mut admission: Admission) -> Res
             return Err(error);
         }
     };
-    let told = response.extensions_mut().remove::<Ending>();
+    let stated = response.extensions_mut().remove::<Ending>();
     if is_stream(&response) {
-        // How long it lasts says nothing about capacity.
-        admission.will_end(told.unwrap_or(Ending::Success));
+        // The length of a stream says nothing about capacity, so its permit is released now.
+        admission.will_end(stated.unwrap_or(Ending::Success));
         drop(admission);
         return Ok(response.map(|body| Body::served(body, None)));
     }
     let status = response.status();
     let is_lost = matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT);
-    admission.will_end(told.unwrap_or(if is_lost { Ending::Dropped } else { Ending::Success }));
+    admission.will_end(stated.unwrap_or(if is_lost { Ending::Dropped } else { Ending::Success }));
     let hold: Box<dyn Finish> = Box::new(admission);
     Ok(response.map(|body| Body::served(body, Some(hold))))
 }
@@ -109,6 +109,6 @@ fn is_stream<R>(response: &Response<R>) -> bool {
 }
 
 impl Finish for Admission {
-    /// Trailers say nothing about capacity; the place is free when the body is dropped.
+    /// Trailers say nothing about capacity. Dropping the body releases the permit.
     fn ended(&mut self, _: &HeaderMap) {}
 }

@@ -1,4 +1,5 @@
-//! The controllers at work: who gets a place, who waits for one, and what becomes of a place that is free again.
+//! The controllers of a service and its wait queue: which request gets a permit, which one waits, and which waiter gets a
+//! released permit.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,71 +14,71 @@ use tollgate::overload::{
 use tollgate::store::Store;
 use tollgate::{CheckRequest, Clock, Decision, Engine, QuotaError, Ticks, Timestamp};
 
-/// Asks the fleet's counters, where they need not be waited for.
-type LookFleet = dyn Fn(&CheckRequest<'static>, Timestamp) -> Option<Decision> + Send + Sync;
-/// Asks the fleet's counters.
-type AskFleet =
+/// Charges the fleet's counters if that needs no await.
+type TryCheckFleet = dyn Fn(&CheckRequest<'static>, Timestamp) -> Option<Decision> + Send + Sync;
+/// Charges the fleet's counters.
+type CheckFleet =
     dyn Fn(CheckRequest<'static>, Timestamp) -> Pin<Box<dyn Future<Output = Decision> + Send>> + Send + Sync;
 
-/// Gives back to the fleet's counters.
-type RefundFleet = dyn Fn(Charged, Timestamp) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
+/// Refunds the fleet's counters.
+type RefundFleet = dyn Fn(FleetCharge, Timestamp) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
 
-/// Longest that a request waits between its charge and its refund; what is given back later stays charged.
+/// Longest time between the charge of a request and its refund. Later the charge stays.
 const REFUND_WITHIN: Ticks = Ticks::from_secs(3_600);
 
-/// What the fleet's counters were charged, and when: it goes back to that instant.
-struct Charged {
-    question: CheckRequest<'static>,
+/// A charge to the fleet's counters, with its instant for the refund.
+struct FleetCharge {
+    request: CheckRequest<'static>,
     decision: Decision,
     at: Timestamp,
 }
 
-/// Where the fleet's capacity is counted.
+/// The counters of the fleet's capacity.
 struct Fleet {
-    look: Box<LookFleet>,
-    ask: Box<AskFleet>,
+    try_check: Box<TryCheckFleet>,
+    check: Box<CheckFleet>,
     refund: Box<RefundFleet>,
 }
 
-/// What a waiting request hears.
-type Heard = Result<Pass, Cause>;
+/// What a waiter receives.
+type WaitResult = Result<Pass, Cause>;
 
-/// The controllers of a service, and the line before it. Copies of a layer share one.
+/// The controllers of a service and its wait queue. Clones of a layer share one.
 pub struct Shedder {
     controllers: Controllers,
-    line: Option<Mutex<WaitQueue<oneshot::Sender<Heard>>>>,
-    /// How many wait: written under the line's lock, and read without it. Who reads an old number waits for nothing, or overtakes one who
-    /// came in that very moment.
+    queue: Option<Mutex<WaitQueue<oneshot::Sender<WaitResult>>>>,
+    /// Number of waiters. It is written under the queue's lock and read without it: after an old number a request waits
+    /// needlessly, or overtakes one that arrived at the same moment.
     waiting: AtomicUsize,
     fleet: Option<Fleet>,
-    /// Requests that were told so, by controller and priority.
+    /// Refused requests by controller and priority.
     refused: [[AtomicU64; Priority::ALL.len()]; Controller::ALL.len()],
-    /// Requests that got a place after a wait, and how long they waited in all, in ticks, by priority.
+    /// Requests that got a permit after a wait, and the sum of their waits in ticks, by priority.
     waited: [[AtomicU64; 2]; Priority::ALL.len()],
     clock: Clock,
 }
 
-/// What becomes of a request at once.
-pub(super) enum Way {
+/// The state of a request after the fast path.
+pub(super) enum Entry {
     /// It passes.
     Pass(Admission),
-    /// It waits for a place, and has what the fleet's counters were charged for it. Boxed: it is much larger.
-    Wait(Option<Box<Charge>>),
-    /// The fleet's counters must be asked first.
-    Ask,
+    /// It waits for a permit and holds its charge to the fleet's counters. Boxed, because it is much larger.
+    Wait(Option<Box<ChargeGuard>>),
+    /// The fleet's counters must be awaited first.
+    CheckFleet,
 }
 
 impl Shedder {
-    /// The controllers of a plan. A fleet shedder counts in memory until [`Shedder::counting`] says where else.
+    /// The controllers of a plan. By default a fleet shedder counts in memory; [`Shedder::counting`] sets another engine.
     ///
     /// # Errors
-    /// When the fleet's capacity is no exact quota. That of a compiled plan is.
+    /// The fleet's capacity is not an exact quota. That of a compiled plan is.
     pub fn new(plan: Plan, clock: Clock) -> Result<Self, QuotaError> {
         let controllers = Controllers::new(plan)?;
-        let line = controllers.new_queue().map(Mutex::new);
+        let queue = controllers.new_queue().map(Mutex::new);
         let policy = controllers.fleet.as_ref().and_then(|fleet| fleet.policy().ok());
         let (waiting, refused, waited) = (AtomicUsize::new(0), Default::default(), Default::default());
-        let shedder = Self { controllers, line, waiting, fleet: None, refused, waited, clock };
+        let shedder = Self { controllers, queue, waiting, fleet: None, refused, waited, clock };
         let now = shedder.clock.now();
         Ok(match policy {
             Some(policy) => shedder.counting(Arc::new(Engine::new(policy, now))),
@@ -88,70 +89,70 @@ impl Shedder {
     /// Counts the fleet's capacity in an engine of [`tollgate::overload::FleetShedder::policy`], such as one on the fleet's store.
     #[must_use]
     pub fn counting<S: Store + Send + Sync + 'static>(mut self, engine: Arc<Engine<S>>) -> Self {
-        let (near, counting) = (Arc::clone(&engine), Arc::clone(&engine));
-        let look = Box::new(move |request: &CheckRequest<'static>, now| {
-            near.check_at_once(std::slice::from_ref(request), now)
+        let (fast, refunding) = (Arc::clone(&engine), Arc::clone(&engine));
+        let try_check = Box::new(move |request: &CheckRequest<'static>, now| {
+            fast.check_at_once(std::slice::from_ref(request), now)
         });
-        let ask = Box::new(move |request: CheckRequest<'static>, now| {
+        let check = Box::new(move |request: CheckRequest<'static>, now| {
             let engine = Arc::clone(&engine);
-            let asked: Pin<Box<dyn Future<Output = Decision> + Send>> =
+            let checked: Pin<Box<dyn Future<Output = Decision> + Send>> =
                 Box::pin(async move { engine.check(&request, now).await });
-            asked
+            checked
         });
-        let refund = Box::new(move |charged: Charged, now| {
-            let engine = Arc::clone(&counting);
-            let given: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
-                let Charged { question, decision, at } = charged;
-                let mut reservation = engine.set_aside(&question, &decision, REFUND_WITHIN, at);
-                // A store that does not answer keeps what it has: nobody gets more than the capacity.
+        let refund = Box::new(move |charge: FleetCharge, now| {
+            let engine = Arc::clone(&refunding);
+            let refunded: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
+                let FleetCharge { request, decision, at } = charge;
+                let mut reservation = engine.set_aside(&request, &decision, REFUND_WITHIN, at);
+                // If the store does not answer, the charge stays, so that the fleet never exceeds its capacity.
                 let _ = engine.cancel(&mut reservation, now).await;
             });
-            given
+            refunded
         });
-        self.fleet = Some(Fleet { look, ask, refund });
+        self.fleet = Some(Fleet { try_check, check, refund });
         self
     }
 
-    /// The controllers, for whoever switches or reads them.
+    /// The controllers, to switch or to read them.
     pub const fn controllers(&self) -> &Controllers {
         &self.controllers
     }
 
-    /// The state of every controller that is there, the line included.
+    /// The state of every controller of the plan, the queue included.
     pub fn reports(&self) -> Vec<ControllerReport> {
         let now = self.clock.now();
         let mut reports = self.controllers.reports(now);
-        reports.extend(self.line(|line| line.report(now)));
+        reports.extend(self.with_queue(|queue| queue.report(now)));
         reports
     }
 
-    /// How many requests of a priority were refused by a controller.
+    /// Number of requests of a priority that a controller refused.
     pub fn refused(&self, controller: Controller, priority: Priority) -> u64 {
         self.refused[controller as usize][priority as usize].load(Relaxed)
     }
 
-    /// How many requests of a priority got a place after a wait in line, and how long they waited in all.
+    /// Number of requests of a priority that got a permit after a wait in the queue, and the sum of their waits.
     pub fn waited(&self, priority: Priority) -> (u64, Ticks) {
         let [count, ticks] = &self.waited[priority as usize];
         (count.load(Relaxed), Ticks::from_micros(ticks.load(Relaxed)))
     }
 
-    /// Notes that somebody is told a refusal.
-    pub(super) fn note(&self, refusal: &Refusal) {
+    /// Counts a refusal.
+    pub(super) fn count_refusal(&self, refusal: &Refusal) {
         self.refused[refusal.controller() as usize][refusal.priority as usize].fetch_add(1, Relaxed);
     }
 
-    /// Turns all of them off until an instant; it ends by itself.
+    /// Turns all controllers off until an instant, at which they turn on again.
     pub fn kill(&self, until: Timestamp) {
         self.controllers.kill(until);
-        self.line(|line| line.switch().kill(until));
+        self.with_queue(|queue| queue.switch().kill(until));
     }
 
-    /// Tells a controller's switch something; none if the plan does not have it.
-    pub fn switch<T>(&self, controller: Controller, tell: impl FnOnce(&Switch) -> T) -> Option<T> {
+    /// Calls a closure with the switch of a controller. Returns `None` if the plan does not have the controller.
+    pub fn switch<T>(&self, controller: Controller, act: impl FnOnce(&Switch) -> T) -> Option<T> {
         match controller {
-            Controller::Queue => self.line(|line| tell(line.switch())),
-            other => self.controllers.switch(other).map(tell),
+            Controller::Queue => self.with_queue(|queue| act(queue.switch())),
+            other => self.controllers.switch(other).map(act),
         }
     }
 
@@ -159,137 +160,137 @@ impl Shedder {
         self.clock.now()
     }
 
-    /// Does something with the line, if there is one.
-    fn line<R>(&self, act: impl FnOnce(&mut WaitQueue<oneshot::Sender<Heard>>) -> R) -> Option<R> {
-        let mut line = self.line.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
-        let done = act(&mut line);
-        self.waiting.store(line.len(), Relaxed);
+    /// Calls a closure with the locked queue, if there is one.
+    fn with_queue<R>(&self, act: impl FnOnce(&mut WaitQueue<oneshot::Sender<WaitResult>>) -> R) -> Option<R> {
+        let mut queue = self.queue.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = act(&mut queue);
+        self.waiting.store(queue.len(), Relaxed);
         Some(done)
     }
 
-    /// What becomes of a request, as far as nobody need be waited for.
-    pub(super) fn enter_at_once(self: &Arc<Self>, priority: Priority, identity: u64) -> Result<Way, Refusal> {
+    /// Decides about a request, as far as that needs no await.
+    pub(super) fn try_enter(self: &Arc<Self>, priority: Priority, identity: u64) -> Result<Entry, Refusal> {
         let now = self.now();
-        let mut charged = None;
+        let mut charge = None;
         if let (Some(shedder), Some(fleet)) = (&self.controllers.fleet, &self.fleet)
-            && let Some(question) = shedder.check_request(priority, now)
+            && let Some(request) = shedder.check_request(priority, now)
         {
-            let Some(decision) = (fleet.look)(&question, now) else { return Ok(Way::Ask) };
+            let Some(decision) = (fleet.try_check)(&request, now) else { return Ok(Entry::CheckFleet) };
             shedder.judge(&decision, priority, now)?;
-            charged = decision.is_allowed().then(|| Charged { question, decision, at: now });
+            charge = decision.is_allowed().then(|| FleetCharge { request, decision, at: now });
         }
-        self.look(charged, priority, identity, now)
+        self.enter_local(charge, priority, identity, now)
     }
 
-    /// Lets a request in when the fleet's counters were asked, and when there is a place, as far as that is still to be done.
+    /// Admits a request after it has been charged to the fleet's counters and has got a permit.
     pub(super) async fn enter(
         self: &Arc<Self>,
-        way: Way,
+        entry: Entry,
         priority: Priority,
         identity: u64,
-        patience: Ticks,
+        wait_max: Ticks,
     ) -> Result<Admission, Refusal> {
-        let mut way = way;
-        if let Way::Ask = &way {
-            let charged = self.ask(priority).await?;
-            way = self.look(charged, priority, identity, self.now())?;
+        let mut entry = entry;
+        if let Entry::CheckFleet = &entry {
+            let charge = self.charge_fleet(priority).await?;
+            entry = self.enter_local(charge, priority, identity, self.now())?;
         }
-        let charge = match way {
-            Way::Pass(admission) => return Ok(admission),
-            Way::Wait(charge) => charge,
-            Way::Ask => None, // It was asked above.
+        let charge = match entry {
+            Entry::Pass(admission) => return Ok(admission),
+            Entry::Wait(charge) => charge,
+            Entry::CheckFleet => None, // It was charged above.
         };
-        // Dropped, with a refusal or because the caller goes away, the charge goes back.
-        let admission = self.wait(priority, self.now() + patience).await?;
+        // A refusal or a disconnected caller drops the guard, which refunds the charge.
+        let admission = self.wait(priority, self.now() + wait_max).await?;
         if let Some(charge) = charge {
             charge.keep();
         }
         Ok(admission)
     }
 
-    /// Asks the fleet's counters; tells what they were charged, if they were.
-    async fn ask(&self, priority: Priority) -> Result<Option<Charged>, Refusal> {
+    /// Charges the fleet's counters. Returns the charge, if there is one.
+    async fn charge_fleet(&self, priority: Priority) -> Result<Option<FleetCharge>, Refusal> {
         let (Some(shedder), Some(fleet)) = (&self.controllers.fleet, &self.fleet) else { return Ok(None) };
         let now = self.now();
-        let Some(question) = shedder.check_request(priority, now) else { return Ok(None) };
-        let decision = (fleet.ask)(question.clone(), now).await;
+        let Some(request) = shedder.check_request(priority, now) else { return Ok(None) };
+        let decision = (fleet.check)(request.clone(), now).await;
         shedder.judge(&decision, priority, self.now())?;
-        Ok(decision.is_allowed().then(|| Charged { question, decision, at: now }))
+        Ok(decision.is_allowed().then(|| FleetCharge { request, decision, at: now }))
     }
 
-    /// What this process says of a request that the fleet's counters were charged for. Whom it refuses gets that back: the capacity was not
-    /// used.
-    fn look(
+    /// Asks the controllers of this process about a request after its charge to the fleet's counters. A refused request is
+    /// refunded, because it did not use the capacity.
+    fn enter_local(
         self: &Arc<Self>,
-        charged: Option<Charged>,
+        charge: Option<FleetCharge>,
         priority: Priority,
         identity: u64,
         now: Timestamp,
-    ) -> Result<Way, Refusal> {
-        let waits = |charged: Option<Charged>| {
-            let charge = |charged| Charge { shedder: Arc::clone(self), charged: Some(charged) };
-            Way::Wait(charged.map(|charged| Box::new(charge(charged))))
+    ) -> Result<Entry, Refusal> {
+        let waits = |charge: Option<FleetCharge>| {
+            let guard = |charge| ChargeGuard { shedder: Arc::clone(self), charge: Some(charge) };
+            Entry::Wait(charge.map(|charge| Box::new(guard(charge))))
         };
         match self.controllers.enter(priority, identity, now) {
             Ok(EntryDecision::Pass(pass)) if self.waiting.load(Relaxed) == 0 => {
-                Ok(Way::Pass(Admission::new(self, pass)))
+                Ok(Entry::Pass(Admission::new(self, pass)))
             }
-            // Others wait, though there is a place: whose it is, is for the line to say.
+            // A permit is free although others wait: the queue decides which request gets it.
             Ok(EntryDecision::Pass(pass)) => {
                 self.leave(pass, Ending::Ignored);
-                Ok(waits(charged))
+                Ok(waits(charge))
             }
-            Ok(EntryDecision::Wait) => Ok(waits(charged)),
+            Ok(EntryDecision::Wait) => Ok(waits(charge)),
             Err(refusal) => {
-                self.give_back(charged);
+                self.refund(charge);
                 Err(refusal)
             }
         }
     }
 
-    /// Gives back to the fleet's counters what they were charged for a request that is not served.
-    fn give_back(&self, charged: Option<Charged>) {
-        if let (Some(fleet), Some(charged)) = (&self.fleet, charged) {
-            crate::hold::run((fleet.refund)(charged, self.now()));
+    /// Refunds the charge of a request that is not served.
+    fn refund(&self, charge: Option<FleetCharge>) {
+        if let (Some(fleet), Some(charge)) = (&self.fleet, charge) {
+            crate::hold::run((fleet.refund)(charge, self.now()));
         }
     }
 
     async fn wait(self: &Arc<Self>, priority: Priority, deadline: Timestamp) -> Result<Admission, Refusal> {
         let (sender, receiver) = oneshot::channel();
         let now = self.now();
-        let pushed = self.line(|line| line.push(sender, priority, deadline, now));
-        let place = match pushed {
-            Some(PushOutcome::Queued(place)) => place,
-            Some(PushOutcome::Replaced(place, other)) => {
-                let _ = other.send(Err(Cause::QueueFull)); // Who has gone away need not hear it.
-                place
+        let pushed = self.with_queue(|queue| queue.push(sender, priority, deadline, now));
+        let waiter = match pushed {
+            Some(PushOutcome::Queued(waiter)) => waiter,
+            Some(PushOutcome::Replaced(waiter, other)) => {
+                let _ = other.send(Err(Cause::QueueFull)); // It fails if the other waiter is gone.
+                waiter
             }
             Some(PushOutcome::Full(_)) | None => {
-                // Those who are in it may have missed a place that was free between the look and the line.
-                self.serve_line();
+                // A permit may have been released between the first check and the push.
+                self.serve_queue();
                 return Err(Cause::QueueFull.refusal(priority));
             }
         };
-        let mut waiting = Waiting { shedder: self, place, receiver };
-        // A place may have become free between the look and the line.
-        self.serve_line();
+        let mut waiting = QueuedWaiter { shedder: self, waiter, receiver };
+        // A permit may have been released between the first check and the push.
+        self.serve_queue();
         loop {
-            let stays = self.line(|line| line.check_waiter(place, self.now())).flatten();
+            let stays = self.with_queue(|queue| queue.check_waiter(waiter, self.now())).flatten();
             let until = match stays {
                 Some(WaitStatus::Until(until)) => until,
                 Some(WaitStatus::Expired(_, cause)) => return Err(cause.refusal(priority)),
-                // Who is not in line any more has been told why, and hears it now.
+                // A waiter that left the queue has already been sent its result.
                 None => self.now() + Ticks::from_secs(1),
             };
             let mut timer = std::pin::pin!(self.clock.sleep_until(until));
-            let heard = std::future::poll_fn(|context| {
-                if let std::task::Poll::Ready(heard) = Pin::new(&mut waiting.receiver).poll(context) {
-                    return std::task::Poll::Ready(Some(heard));
+            let result = std::future::poll_fn(|context| {
+                if let std::task::Poll::Ready(result) = Pin::new(&mut waiting.receiver).poll(context) {
+                    return std::task::Poll::Ready(Some(result));
                 }
                 timer.as_mut().poll(context).map(|()| None)
             })
             .await;
-            match heard {
+            match result {
                 Some(Ok(Ok(pass))) => {
                     let [count, ticks] = &self.waited[priority as usize];
                     count.fetch_add(1, Relaxed);
@@ -297,25 +298,25 @@ impl Shedder {
                     return Ok(Admission::new(self, pass));
                 }
                 Some(Ok(Err(cause))) => return Err(cause.refusal(priority)),
-                // Nobody drops a sender unheard; if it happened, the request would go as if the line were full.
+                // Every sender sends before it is dropped. If one did not, the request is refused as if the queue were full.
                 Some(Err(_)) => return Err(Cause::QueueFull.refusal(priority)),
                 None => {}
             }
         }
     }
 
-    /// Gives places that are free to those who wait.
-    fn serve_line(&self) {
-        if self.line.is_none() {
+    /// Gives free permits to waiters.
+    fn serve_queue(&self) {
+        if self.queue.is_none() {
             return;
         }
         let now = self.now();
         while let Some(pass) = self.controllers.try_pass(now) {
-            let next = self.line(|line| {
+            let next = self.with_queue(|queue| {
                 if let Some(limit) = &self.controllers.concurrency {
-                    line.adapt(limit.limit(), AdaptiveLimit::median_latency(limit));
+                    queue.adapt(limit.limit(), AdaptiveLimit::median_latency(limit));
                 }
-                line.next(now)
+                queue.next(now)
             });
             let next = next.flatten();
             let unused = match next {
@@ -333,9 +334,9 @@ impl Shedder {
                 }
                 None => {
                     self.controllers.leave(pass, now, Ending::Ignored);
-                    // Who came while this place was taken has found none. It came under the lock before it looked for one, so either it is
-                    // seen here, or it sees the place.
-                    if self.line(|line| line.is_empty()).unwrap_or(true) {
+                    // A request that arrived while this permit was taken found none free. It was pushed under the lock
+                    // before it looked for a permit, so either it is seen here, or it sees the permit.
+                    if self.with_queue(|queue| queue.is_empty()).unwrap_or(true) {
                         return;
                     }
                     continue;
@@ -345,44 +346,44 @@ impl Shedder {
         }
     }
 
-    /// Gives back a place, and gives it to the next.
+    /// Releases a permit and gives it to the next waiter.
     fn leave(&self, pass: Pass, ending: Ending) {
         self.controllers.leave(pass, self.now(), ending);
-        self.serve_line();
+        self.serve_queue();
     }
 }
 
-/// What the fleet's counters were charged for a request that waits. Dropped, it goes back to them.
-pub(super) struct Charge {
+/// The charge of a waiting request to the fleet's counters. Dropping it refunds the charge.
+pub(super) struct ChargeGuard {
     shedder: Arc<Shedder>,
-    charged: Option<Charged>,
+    charge: Option<FleetCharge>,
 }
 
-impl Charge {
-    /// The request is served.
+impl ChargeGuard {
+    /// Keeps the charge, because the request is served.
     fn keep(mut self) {
-        self.charged = None;
+        self.charge = None;
     }
 }
 
-impl Drop for Charge {
+impl Drop for ChargeGuard {
     fn drop(&mut self) {
-        self.shedder.give_back(self.charged.take());
+        self.shedder.refund(self.charge.take());
     }
 }
 
-/// A request in line. Dropped, it leaves the line, and gives back a place that it was given in that very moment.
-struct Waiting<'s> {
+/// A request in the queue. Dropping it leaves the queue, and releases a permit that it has just been sent.
+struct QueuedWaiter<'s> {
     shedder: &'s Arc<Shedder>,
-    place: WaiterId,
-    receiver: oneshot::Receiver<Heard>,
+    waiter: WaiterId,
+    receiver: oneshot::Receiver<WaitResult>,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for QueuedWaiter<'_> {
     fn drop(&mut self) {
         let now = self.shedder.now();
-        // Taken out first, so that nobody can give it a place after the look.
-        drop(self.shedder.line(|line| line.cancel(self.place, now)));
+        // Canceled first, so that no permit can be sent after the receiver is checked.
+        drop(self.shedder.with_queue(|queue| queue.cancel(self.waiter, now)));
         self.receiver.close();
         if let Ok(Ok(pass)) = self.receiver.try_recv() {
             self.shedder.leave(pass, Ending::Ignored);
@@ -390,7 +391,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// A place that a request has. Dropped without a word it was of no use to anybody: a caller who goes away is neither a success nor a loss.
+/// The permit of a request. By default its end is ignored: a disconnected caller is neither a success nor a loss.
 pub(super) struct Admission {
     shedder: Arc<Shedder>,
     pass: Option<Pass>,
@@ -402,7 +403,7 @@ impl Admission {
         Self { shedder: Arc::clone(shedder), pass: Some(pass), ending: Ending::Ignored }
     }
 
-    /// How it is going to end.
+    /// Sets how the request ends.
     pub(super) fn will_end(&mut self, ending: Ending) {
         self.ending = ending;
     }

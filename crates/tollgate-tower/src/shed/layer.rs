@@ -1,4 +1,4 @@
-//! The layer and the service.
+//! The layer and the service that shed load.
 
 use std::collections::hash_map::RandomState;
 use std::future::Future;
@@ -18,26 +18,26 @@ use tollgate::{Answer, Ticks};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::future::{Late, ShedFuture};
-use super::gate::{Shedder, Way};
+use super::future::{QueuedOutcome, ShedFuture};
+use super::gate::{Entry, Shedder};
 use crate::attributes::address::Trusted;
 use crate::attributes::{CLIENT, Reader};
 use crate::body::Body;
-use crate::refusal::{self, Reading};
+use crate::refusal::{self, AnswerContext};
 use crate::settle::Unserved;
 use crate::{grpc, peer};
 use tollgate::address::Prefixes;
 
-/// Longest time that a request waits in line unless said otherwise.
-const PATIENCE: Ticks = Ticks::from_secs(10);
+/// By default the longest time that a request waits in the queue.
+const WAIT_MAX: Ticks = Ticks::from_secs(10);
 
-/// Something that is done for a request that is refused.
-type Consequence = dyn Fn(&Parts) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
+/// What is done for each refused request.
+type RefusalHook = dyn Fn(&Parts) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
 
-/// Sheds what a service has no capacity for. Copies share the controllers.
+/// Sheds requests that a service has no capacity for. Clones share the controllers.
 ///
-/// The controllers learn from every response but those that say otherwise: a service that answers for itself, or knows better how a request
-/// ended, puts a [`tollgate::overload::Ending`] into the extensions of its response.
+/// The controllers learn from every response. A service that answers without its backend, or that knows better how a
+/// request ended, puts a [`tollgate::overload::Ending`] into the extensions of its response.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -53,78 +53,80 @@ type Consequence = dyn Fn(&Parts) -> Pin<Box<dyn Future<Output = ()> + Send>> + 
 /// ```
 #[derive(Clone)]
 pub struct ShedLayer {
-    shared: Arc<Shared>,
+    shared: Arc<ShedState>,
 }
 
 #[derive(Clone)]
-struct Shared {
+struct ShedState {
     shedder: Arc<Shedder>,
     reader: Reader,
     headers: HeaderPolicy,
-    patience: Ticks,
-    /// The attribute by which callers are told apart; their address where there is none.
-    known_by: Option<String>,
+    wait_max: Ticks,
+    /// The attribute that identifies callers; by default their address does.
+    identified_by: Option<String>,
     identities: RandomState,
-    consequence: Option<Arc<Consequence>>,
+    hook: Option<Arc<RefusalHook>>,
 }
 
 impl ShedLayer {
-    /// Sheds by these controllers.
+    /// Sheds requests by a shedder.
     #[must_use]
     pub fn new(shedder: Arc<Shedder>) -> Self {
-        let shared = Shared {
+        let shared = ShedState {
             shedder,
             reader: Reader { trusted: Trusted::new(Vec::new()), ..Reader::default() },
             headers: HeaderPolicy::default(),
-            patience: PATIENCE,
-            known_by: None,
+            wait_max: WAIT_MAX,
+            identified_by: None,
             identities: RandomState::new(),
-            consequence: None,
+            hook: None,
         };
         Self { shared: Arc::new(shared) }
     }
 
-    fn with(self, change: impl FnOnce(&mut Shared)) -> Self {
+    fn with(self, change: impl FnOnce(&mut ShedState)) -> Self {
         let mut shared = Arc::unwrap_or_clone(self.shared);
         change(&mut shared);
         Self { shared: Arc::new(shared) }
     }
 
-    /// Reads this way what priorities depend on.
+    /// Sets how the attributes that priorities depend on are read.
     #[must_use]
     pub fn reader(self, reader: Reader) -> Self {
         self.with(|shared| shared.reader = reader)
     }
 
-    /// Tells callers apart by an attribute instead of their address, where a request has it. While some of a class are shed, it says who: it must
-    /// be one that callers cannot choose, such as a tenant that was verified. Whoever may send any key would try until one passes.
+    /// Identifies callers by an attribute instead of their address, if a request has it. The identity decides which callers
+    /// are shed while a part of a priority is. So use an attribute that callers cannot choose, such as a verified tenant: a
+    /// caller that may send any key would try until one passes.
     #[must_use]
-    pub fn known_by(self, attribute: &str) -> Self {
-        self.with(|shared| shared.known_by = Some(attribute.to_owned()))
+    pub fn identified_by(self, attribute: &str) -> Self {
+        self.with(|shared| shared.identified_by = Some(attribute.to_owned()))
     }
 
-    /// How refusals are written.
+    /// Sets the headers of refusals.
     #[must_use]
     pub fn headers(self, headers: HeaderPolicy) -> Self {
         self.with(|shared| shared.headers = headers)
     }
 
-    /// How long a request may wait in line; a call's own `grpc-timeout` counts where it is shorter.
+    /// Sets how long a request may wait in the queue; a shorter `grpc-timeout` of a call takes precedence.
     #[must_use]
-    pub fn wait_at_most(self, patience: Duration) -> Self {
-        self.with(|shared| shared.patience = Ticks::ceil_from(patience))
+    pub fn wait_at_most(self, wait_max: Duration) -> Self {
+        self.with(|shared| shared.wait_max = Ticks::ceil_from(wait_max))
     }
 }
 
 impl ShedLayer {
-    /// Does this for each request that is refused, such as to count it. It is begun before the answer is given, and waited for only as far as
-    /// it does not wait itself. What a layer of limits before this one has charged it gives back, if told [`crate::RateLimitLayer::refund_unserved`].
+    /// Runs a future for each refused request, for example to count it. It is polled once before the answer; if it is not
+    /// ready, a task continues it. A rate-limit layer outside of this one refunds the request with
+    /// [`crate::RateLimitLayer::refund_unserved`].
     #[must_use]
-    pub fn when_refused<F>(self, consequence: impl Fn(&Parts) -> F + Send + Sync + 'static) -> Self
+    pub fn when_refused<F>(self, hook: impl Fn(&Parts) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        self.with(|shared| shared.consequence = Some(Arc::new(move |parts| Box::pin(consequence(parts)))))
+        self.with(|shared| shared.hook = Some(Arc::new(move |parts| Box::pin(hook(parts)))))
     }
 }
 
@@ -140,7 +142,7 @@ impl<I> Layer<I> for ShedLayer {
 #[derive(Clone)]
 pub struct Shed<I> {
     inner: I,
-    shared: Arc<Shared>,
+    shared: Arc<ShedState>,
 }
 
 impl<I, B, R> Service<Request<B>> for Shed<I>
@@ -163,60 +165,62 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (parts, body) = request.into_parts();
         let (priority, identity) = self.shared.classify(&parts);
-        let way = match self.shared.shedder.enter_at_once(priority, identity) {
-            Ok(Way::Pass(admission)) => {
+        let entry = match self.shared.shedder.try_enter(priority, identity) {
+            Ok(Entry::Pass(admission)) => {
                 return ShedFuture::passing(self.inner.call(Request::from_parts(parts, body)), admission);
             }
-            Ok(way) => way,
+            Ok(entry) => entry,
             Err(refusal) => return ShedFuture::refused(self.shared.refuse(parts, &refusal, identity)),
         };
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
         let shared = Arc::clone(&self.shared);
-        ShedFuture::late(async move {
-            // Only a gRPC call has a deadline of its own; whatever else has such a header means nothing by it.
+        ShedFuture::queued(async move {
+            // Only gRPC calls have a deadline. In other requests the header has no meaning.
             let own = grpc::timeout(&parts.headers).filter(|_| grpc::is_call(&parts.headers));
-            let patience = own.map_or(shared.patience, |own| own.min(shared.patience));
-            match shared.shedder.enter(way, priority, identity, patience).await {
-                Ok(admission) => Late::Served(inner.call(Request::from_parts(parts, body)).await, admission),
-                Err(refusal) => Late::Refused(shared.refuse(parts, &refusal, identity)),
+            let wait_max = own.map_or(shared.wait_max, |own| own.min(shared.wait_max));
+            match shared.shedder.enter(entry, priority, identity, wait_max).await {
+                Ok(admission) => {
+                    QueuedOutcome::Served(inner.call(Request::from_parts(parts, body)).await, admission)
+                }
+                Err(refusal) => QueuedOutcome::Refused(shared.refuse(parts, &refusal, identity)),
             }
         })
     }
 }
 
-impl Shared {
-    /// How much a request matters, and a number for who sent it.
+impl ShedState {
+    /// The priority of a request, and the hash of its caller.
     fn classify(&self, parts: &Parts) -> (Priority, u64) {
         let rules = &self.shedder.controllers().rules;
         let peer = peer::of(&parts.extensions);
         let attributes = self.reader.of_request(peer, parts).ok();
         let request = attributes.as_ref().and_then(|attributes| attributes.request().ok());
-        // What cannot be read in one way only is refused by limits. Here it matters least, so that no spelling leaves its class.
+        // Limits refuse an ambiguous request. Here it gets the lowest priority, so that no spelling gains a higher one.
         let (Some(attributes), Some(request)) = (&attributes, request) else {
             return (Priority::Test, self.identities.hash_one(peer));
         };
-        let name = self.known_by.as_deref().and_then(|known_by| attributes.get(known_by));
-        // An address is known by its network, as limits count it: a client has as many IPv6 addresses as it likes.
-        let known = name.map(str::to_owned).or_else(|| {
+        let value = self.identified_by.as_deref().and_then(|name| attributes.get(name));
+        // An address counts by its network, as in limits: a client can use any number of IPv6 addresses.
+        let caller = value.map(str::to_owned).or_else(|| {
             let client = attributes.get(CLIENT)?;
             let network = Prefixes::default().network(client);
             Some(network.map_or_else(|| client.to_owned(), |network| network.to_string()))
         });
-        (rules.classify(&request), self.identities.hash_one(known.unwrap_or_default()))
+        (rules.classify(&request), self.identities.hash_one(caller.unwrap_or_default()))
     }
 
-    /// The response to whom there is no capacity for: a 503, and over gRPC `UNAVAILABLE`.
+    /// The response to a shed request: a 503, and over gRPC `UNAVAILABLE`.
     fn refuse(&self, parts: Parts, refusal: &Refusal, identity: u64) -> Response<Bytes> {
-        self.shedder.note(refusal);
-        if let Some(consequence) = &self.consequence {
-            crate::hold::run(consequence(&parts));
+        self.shedder.count_refusal(refusal);
+        if let Some(hook) = &self.hook {
+            crate::hold::run(hook(&parts));
         }
-        let reading = Reading::of(&parts, tollgate::headers::Caller::Anonymous, 1);
+        let context = AnswerContext::of(&parts, tollgate::headers::Caller::Anonymous, 1);
         let answer =
-            Answer::of_refusal(refusal, &self.headers, reading.audience, identity, self.shedder.now());
-        let mut response = refusal::unavailable(answer, reading.is_call);
-        // A layer of limits before this one may have charged it.
+            Answer::of_refusal(refusal, &self.headers, context.audience, identity, self.shedder.now());
+        let mut response = refusal::unavailable(answer, context.protocol);
+        // A rate-limit layer outside of this one may have charged it.
         response.extensions_mut().insert(Unserved::new(parts));
         response
     }

@@ -1,4 +1,4 @@
-//! However a request ends, what it held is given back, and what it cost is settled.
+//! At every end of a request, its permit is released and its cost is settled.
 
 use std::convert::Infallible;
 use std::future::{pending, poll_fn};
@@ -21,10 +21,10 @@ use crate::limited::{World, ask, from, hello};
 
 const IN_FLIGHT: &str = "  - {name: in-flight, concurrency: 3, permit_ttl: 60s}";
 
-/// A body of two frames and trailers that tell what it cost.
-struct Told(u8, Option<&'static str>);
+/// A body of two frames, with the cost of the request in its trailers.
+struct TwoFrames(u8, Option<&'static str>);
 
-impl Body for Told {
+impl Body for TwoFrames {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -45,32 +45,33 @@ impl Body for Told {
     }
 }
 
-/// A place is taken until the last byte of the body was read, and not a moment longer.
+/// A permit is held until the last byte of the body, and no longer.
 #[tokio::test]
-async fn a_place_is_free_when_the_body_has_ended() {
+async fn a_permit_is_released_at_the_end_of_the_body() {
     let world = World::new(IN_FLIGHT);
-    let upstream =
-        service_fn(|_: Request<Full<Bytes>>| async { Ok::<_, Infallible>(Response::new(Told(0, None))) });
+    let upstream = service_fn(|_: Request<Full<Bytes>>| async {
+        Ok::<_, Infallible>(Response::new(TwoFrames(0, None)))
+    });
     let service = world.layer().layer(upstream);
     let mut response = service.clone().oneshot(from("203.0.113.7", "/")).await.unwrap();
     assert_eq!(world.remaining(&[]), 2);
     response.body_mut().frame().await.unwrap().unwrap();
     assert_eq!(world.remaining(&[]), 2, "the body is not over");
     while response.body_mut().frame().await.is_some() {}
-    assert_eq!(world.remaining(&[]), 3, "the end of the body gives the place back, before anybody drops it");
+    assert_eq!(world.remaining(&[]), 3, "the end of the body releases the permit before the drop");
     drop(response);
     assert_eq!(world.remaining(&[]), 3);
 }
 
-/// A caller who goes away, before the response or in the middle of its body, leaves no place taken.
+/// The permit is released before the response and in the middle of its body.
 #[tokio::test]
-async fn whoever_goes_away_leaves_nothing() {
+async fn a_disconnected_caller_releases_its_permit() {
     let world = World::new(IN_FLIGHT);
     let upstream = service_fn(|request: Request<Full<Bytes>>| async move {
         if request.uri().path() == "/never" {
             pending::<()>().await;
         }
-        Ok::<_, Infallible>(Response::new(Told(0, None)))
+        Ok::<_, Infallible>(Response::new(TwoFrames(0, None)))
     });
     let service = world.layer().layer(upstream);
     {
@@ -89,9 +90,8 @@ async fn whoever_goes_away_leaves_nothing() {
     assert_eq!(world.remaining(&[]), 3, "dropped in the middle of the body");
 }
 
-/// A handler that panics leaves no place taken.
 #[tokio::test]
-async fn a_panic_leaves_nothing() {
+async fn a_panic_releases_the_permit() {
     async fn broken(_: Request<Full<Bytes>>) -> Result<Response<Full<Bytes>>, Infallible> {
         panic!("the handler is broken, as this test wants it");
     }
@@ -105,15 +105,14 @@ async fn a_panic_leaves_nothing() {
     assert_eq!(world.remaining(&[]), 3);
 }
 
-/// Every request dropped at every step leaves nothing in flight.
 #[tokio::test]
-async fn drops_at_every_step_leave_nothing() {
+async fn drops_at_every_step_release_the_permit() {
     let world = World::new("  - {name: in-flight, concurrency: 50, permit_ttl: 60s}");
     let upstream = service_fn(|_: Request<Full<Bytes>>| async {
         for _ in 0..3 {
             tokio::task::yield_now().await;
         }
-        Ok::<_, Infallible>(Response::new(Told(0, None)))
+        Ok::<_, Infallible>(Response::new(TwoFrames(0, None)))
     });
     for settles in [false, true] {
         let layer = if settles { world.layer().refund_server_errors() } else { world.layer() };
@@ -138,7 +137,7 @@ async fn drops_at_every_step_leave_nothing() {
     }
 }
 
-/// A store that needs two turns of its caller for everything: before it does what it is asked for, and after.
+/// A store whose futures yield twice: before they act, and after.
 struct Slow(MemoryStore);
 
 impl Store for Slow {
@@ -165,10 +164,10 @@ impl Store for Slow {
     }
 }
 
-/// What is polled, and how often before it is dropped: `None` if it never is.
+/// The number of polls before a future is dropped; `None` polls it to its end.
 type Steps = Option<u32>;
 
-/// Polls a future so many times, then drops it. Time passes between its turns.
+/// Polls a future a number of times, then drops it. Time passes between the polls.
 async fn drop_after(steps: Steps, time: &ManualClock, call: impl Future<Output = ()>) {
     let mut call = Box::pin(call);
     let mut context = Context::from_waker(Waker::noop());
@@ -180,23 +179,24 @@ async fn drop_after(steps: Steps, time: &ManualClock, call: impl Future<Output =
         tokio::task::yield_now().await;
     }
     drop(call);
-    // What a slow store is still asked is answered beside.
+    // Tasks await the pending calls of a slow store.
     for _ in 0..20 {
         tokio::task::yield_now().await;
     }
 }
 
-/// Whoever shapes, counts and settles at the same time: wherever a request is dropped, and wherever it is refused, nobody is left in
-/// flight. It was otherwise: a place that came with a wait that was refused stayed taken until it expired.
+/// The story: if a decision gave a permit and a wait that was too long, the request was refused and its permit stayed held
+/// until it expired. With a concurrency limit, a queue and a settled cost, every drop and every refusal releases the
+/// permit.
 #[tokio::test]
-async fn drops_and_refusals_leave_nothing_beside_a_line() {
+async fn drops_and_refusals_in_a_queue_release_the_permit() {
     const LIMITS: &str = "limits:
   - {name: in-flight, by: [ip], concurrency: 5, permit_ttl: 600s}
   - {name: shaped, by: [ip], algorithm: leaky-bucket, rate: 2/s, queue: 4}
   - {name: quota, by: [ip], rate: 1000/s}";
-    for (is_slow, settles, patience) in [false, true].into_iter().flat_map(|is_slow| {
+    for (is_slow, settles, wait_max) in [false, true].into_iter().flat_map(|is_slow| {
         [false, true].into_iter().flat_map(move |settles| {
-            [0, 600, 60_000].into_iter().map(move |patience| (is_slow, settles, patience))
+            [0, 600, 60_000].into_iter().map(move |wait_max| (is_slow, settles, wait_max))
         })
     }) {
         let time = ManualClock::new();
@@ -204,10 +204,10 @@ async fn drops_and_refusals_leave_nothing_beside_a_line() {
         let memory = MemoryStore::new(1 << 20, time.now());
         if is_slow {
             let engine = Arc::new(Engine::with_store(policy, Slow(memory), Secret::random()));
-            leave_nothing(&engine, &time, settles, patience).await;
+            leave_nothing(&engine, &time, settles, wait_max).await;
         } else {
             let engine = Arc::new(Engine::with_store(policy, memory, Secret::random()));
-            leave_nothing(&engine, &time, settles, patience).await;
+            leave_nothing(&engine, &time, settles, wait_max).await;
         }
     }
 }
@@ -216,7 +216,7 @@ async fn leave_nothing<S: Store + Send + Sync + 'static>(
     engine: &Arc<Engine<S>>,
     time: &ManualClock,
     settles: bool,
-    patience: u64,
+    wait_max: u64,
 ) {
     let upstream = service_fn(|request: Request<Full<Bytes>>| async move {
         for _ in 0..3 {
@@ -224,21 +224,21 @@ async fn leave_nothing<S: Store + Send + Sync + 'static>(
         }
         assert!(request.uri().path() != "/panics", "the handler is broken, as this test wants it");
         let status = if request.uri().path() == "/broken" { 500 } else { 200 };
-        Ok::<_, Infallible>(Response::builder().status(status).body(Told(0, Some("3"))).unwrap())
+        Ok::<_, Infallible>(Response::builder().status(status).body(TwoFrames(0, Some("3"))).unwrap())
     });
     let layer = RateLimitLayer::new(Arc::clone(engine)).clock(time.clock());
-    let layer = layer.wait_at_most(Duration::from_millis(patience));
+    let layer = layer.wait_at_most(Duration::from_millis(wait_max));
     let layer = if settles { layer.refund_server_errors().cost_from("x-cost").unwrap() } else { layer };
     let service = layer.layer(upstream);
     let mut refused = 0;
     for (round, path) in (0..4).flat_map(|round| ["/", "/broken", "/panics"].map(|path| (round, path))) {
         for steps in std::iter::once(None).chain((1..16).map(Some)) {
-            // Some who fill the line, so that this one waits, or is refused.
-            let mut line = Vec::new();
+            // Other requests fill the queue, so that this one waits or is refused.
+            let mut queue = Vec::new();
             for _ in 0..round {
                 let mut call = Box::pin(service.clone().oneshot(from("203.0.113.7", "/")));
                 let _ = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-                line.push(call);
+                queue.push(call);
             }
             let mut called = service.clone();
             let answered = called.call(from("203.0.113.7", path));
@@ -258,7 +258,7 @@ async fn leave_nothing<S: Store + Send + Sync + 'static>(
             });
             drop_after(steps, time, caught).await;
             refused += u32::from(*status.lock().unwrap() == 429);
-            drop(line);
+            drop(queue);
             for _ in 0..20 {
                 tokio::task::yield_now().await;
             }
@@ -266,15 +266,15 @@ async fn leave_nothing<S: Store + Send + Sync + 'static>(
             let left = engine.check(&look, time.now()).await.limits().next().unwrap().outcome.remaining;
             assert_eq!(
                 left, 5,
-                "settles: {settles}, patience: {patience}, {round} in line, {path}, {steps:?}"
+                "settles: {settles}, wait_max: {wait_max}, {round} in the queue, {path}, {steps:?}"
             );
         }
         time.advance(Duration::from_secs(10));
     }
-    assert!(refused > 0 || patience == 60_000, "some were refused, since they could not wait");
+    assert!(refused > 0 || wait_max == 60_000, "some requests were refused because they could not wait");
 }
 
-/// A body that ends when it is told to, as a tunnel does.
+/// A body that ends when the test says so, like that of a tunnel.
 struct Open(tokio::sync::oneshot::Receiver<()>);
 
 impl Body for Open {
@@ -289,17 +289,17 @@ impl Body for Open {
     }
 }
 
-/// Lets whoever is woken do what it has to.
+/// Lets all woken tasks run.
 async fn settle_down() {
     for _ in 0..50 {
         tokio::task::yield_now().await;
     }
 }
 
-/// A place is held for as long as its body lasts, not for `permit_ttl`. It was otherwise: one more tunnel each 61 seconds stood under a limit
-/// of one. Whoever crashes renews nothing, and loses its place after `permit_ttl`.
+/// The story: a permit expired after `permit_ttl` although its body lasted longer, so a limit of one admitted another tunnel
+/// every 61 seconds. Now it is renewed. The permit of a process that crashes expires after `permit_ttl`.
 #[tokio::test]
-async fn a_place_lasts_as_long_as_its_body() {
+async fn a_permit_lasts_as_long_as_its_body() {
     let world = World::new("  - {name: in-flight, concurrency: 2, permit_ttl: 60s}");
     let (end, ended) = tokio::sync::oneshot::channel();
     let bodies = Arc::new(Mutex::new(vec![Open(ended)]));
@@ -327,9 +327,9 @@ async fn a_place_lasts_as_long_as_its_body() {
     assert_eq!(world.remaining(&[]), 2);
 }
 
-/// A limit whose places live shorter than those of another is renewed as often as it needs.
+/// Permits of several limits are renewed as often as the shortest `permit_ttl` needs.
 #[tokio::test]
-async fn the_shortest_life_sets_the_pace() {
+async fn the_shortest_permit_ttl_sets_the_renewal_interval() {
     let world = World::new(
         "  - {name: quick, when: {path: /quick}, concurrency: 1, permit_ttl: 6s}
   - {name: slow, when: {path: /slow}, concurrency: 1, permit_ttl: 600s}",
@@ -350,9 +350,9 @@ async fn the_shortest_life_sets_the_pace() {
     assert_eq!(world.remaining(&[("path", "/slow")]), 1);
 }
 
-/// A policy that lets places live for less reaches those that are held: they are renewed by it before it cuts them off.
+/// After a reload with a shorter `permit_ttl`, held permits are renewed before they expire by it.
 #[tokio::test]
-async fn a_shorter_life_reaches_places_that_are_held() {
+async fn a_shorter_permit_ttl_applies_to_held_permits() {
     let world = World::new("  - {name: in-flight, concurrency: 1, permit_ttl: 600s}");
     let held = service_fn(|_: Request<Full<Bytes>>| async { Ok::<_, Infallible>(Response::new(Held)) });
     let service = world.layer().layer(held);
@@ -385,9 +385,9 @@ impl Body for Held {
     }
 }
 
-/// The same in real time, over a real connection: a response that streams for several lives of its permit.
+/// In real time and over a real connection, a response streams for several lifetimes of its permit.
 #[tokio::test]
-async fn a_place_lasts_over_a_connection() {
+async fn a_permit_lasts_over_a_connection() {
     let (policy, _) =
         Policy::compile("policy.yaml", b"limits: [{name: in-flight, concurrency: 1, permit_ttl: 600ms}]")
             .unwrap();
@@ -413,7 +413,7 @@ async fn a_place_lasts_over_a_connection() {
         assert_eq!(ask().await.status(), 429, "the only place is taken");
     }
     drop(streaming);
-    // The server sees that its client is gone.
+    // The server notices that its client is gone.
     let mut free = 429;
     for _ in 0..50 {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -426,7 +426,7 @@ async fn a_place_lasts_over_a_connection() {
     server.abort();
 }
 
-/// A limit of failures counts failures: whoever succeeds gets back what it took.
+/// With `count_failures` a request that succeeds is refunded.
 #[tokio::test]
 async fn only_failures_count() {
     let world = World::new("  - {name: login, by: [ip], rate: 3/h}");
@@ -442,8 +442,8 @@ async fn only_failures_count() {
     assert_eq!(statuses, [200, 200, 200, 200, 401, 401, 200, 401, 429]);
 }
 
-/// The same where a limit of the policy counts only failures, beside one that counts all, and whatever the layer settles by itself. A
-/// response that never comes is a failure.
+/// A limit of the policy counts only failures, next to one that counts all requests, and with every setting of the layer. A
+/// missing response is a failure.
 #[tokio::test]
 async fn only_failures_count_by_policy() {
     async fn upstream(request: Request<Full<Bytes>>) -> Result<Response<Full<Bytes>>, &'static str> {
@@ -471,7 +471,7 @@ async fn only_failures_count_by_policy() {
     }
 }
 
-/// A call that ends with a status, in its trailers or, if it has no body, in its head.
+/// A gRPC response with a status in its trailers or, without a body, in its head.
 struct Call(Option<&'static str>);
 
 impl Body for Call {
@@ -490,11 +490,11 @@ impl Body for Call {
     }
 }
 
-/// A gRPC call is HTTP 200 whatever becomes of it, and fails by its own status. It was taken for a success: whoever tried passwords over gRPC
-/// tried as many as it liked.
+/// The story: a gRPC call has the HTTP status 200 even if it fails, so it counted as a success, and a limit on wrong
+/// passwords had no effect over gRPC. Now the status of the call counts.
 #[tokio::test]
 async fn calls_fail_by_their_own_status() {
-    // The path tells where the status is, and what it is; the last whether each kind of settlement keeps what the call was charged.
+    // The path says where the status is and which one. The flags say whether each kind of settlement keeps the charge.
     for (kind, at, status, fails, is_server_error) in [
         ("application/grpc", "head", "16", true, false),
         ("application/grpc", "head", "0", false, false),
@@ -535,9 +535,8 @@ async fn calls_fail_by_their_own_status() {
     }
 }
 
-/// Who was not served does not pay.
 #[tokio::test]
-async fn server_errors_are_free() {
+async fn server_errors_are_refunded() {
     let world = World::new("  - {name: per-ip, by: [ip], rate: 3/h}");
     let upstream = service_fn(|request: Request<Full<Bytes>>| async move {
         let status = if request.uri().path() == "/broken" { 500 } else { 404 };
@@ -550,16 +549,16 @@ async fn server_errors_are_free() {
     }
 }
 
-/// What the service says that a request cost is what it costs: in a header, or in a trailer when all is done.
+/// The service states the cost in a header, or in a trailer.
 #[tokio::test]
-async fn the_service_tells_the_cost() {
+async fn the_cost_is_settled_at_what_the_service_states() {
     let world = World::new("  - {name: tokens, by: [ip], rate: 1000/h}");
     let upstream = service_fn(|request: Request<Full<Bytes>>| async move {
         let response = match request.uri().path() {
-            "/header" => Response::builder().header("x-cost", "30").body(Told(0, None)),
-            "/trailer" => Response::builder().body(Told(0, Some("7"))),
-            "/nonsense" => Response::builder().body(Told(0, Some("-7"))),
-            _ => Response::builder().body(Told(0, None)),
+            "/header" => Response::builder().header("x-cost", "30").body(TwoFrames(0, None)),
+            "/trailer" => Response::builder().body(TwoFrames(0, Some("7"))),
+            "/nonsense" => Response::builder().body(TwoFrames(0, Some("-7"))),
+            _ => Response::builder().body(TwoFrames(0, None)),
         };
         Ok::<_, Infallible>(response.unwrap())
     });
@@ -570,17 +569,17 @@ async fn the_service_tells_the_cost() {
         assert_eq!(ask(&service, from("203.0.113.7", path)).await.status, 200);
         assert_eq!(before - left(), cost, "{path}");
     }
-    // Until the trailers have come, the estimate is charged.
+    // The estimate stays charged until the trailers arrive.
     let before = left();
     let response = service.clone().oneshot(from("203.0.113.7", "/trailer")).await.unwrap();
     assert_eq!(before - left(), 100);
     drop(response);
-    assert_eq!(before - left(), 100, "a caller who goes away pays the estimate");
+    assert_eq!(before - left(), 100, "a disconnected caller is charged the estimate");
 }
 
-/// A service that is ready is asked; one that fails passes its failure on, and holds nothing.
+/// An error of the service reaches the caller, and the permit is released.
 #[tokio::test]
-async fn failures_of_the_service_pass() {
+async fn errors_of_the_service_are_passed_on() {
     let world = World::new(IN_FLIGHT);
     let upstream = service_fn(|_: Request<Full<Bytes>>| async {
         Err::<Response<Full<Bytes>>, std::io::Error>(std::io::Error::other("broken"))

@@ -1,4 +1,4 @@
-//! The examples, as programs: what a reader is told to try works.
+//! The examples, run as programs.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use tonic::transport::Channel;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-/// A program that is ended with the test.
+/// A program that is killed at the end of the test.
 struct Running(Child);
 
 impl Drop for Running {
@@ -20,13 +20,13 @@ impl Drop for Running {
     }
 }
 
-/// Where cargo puts an example, beside this test.
+/// The path of an example, next to that of this test.
 fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.parent().unwrap().parent().unwrap().join("examples").join(name)
 }
 
-/// Starts an example on a free port; where it listens.
+/// Starts an example on a free port. Returns its address.
 fn started(name: &str) -> (Running, SocketAddr) {
     let mut child = Command::new(example(name)).arg("127.0.0.1:0").stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -35,9 +35,9 @@ fn started(name: &str) -> (Running, SocketAddr) {
     (running, address.unwrap().parse().unwrap())
 }
 
-/// axum: five a minute for each key, two searches, and health checks as many as anybody likes.
+/// Five requests a minute for each key, two searches, and any number of health checks.
 #[tokio::test]
-async fn axum_example() {
+async fn the_axum_example_limits_each_key() {
     let (_running, address) = started("axum");
     let client = reqwest::Client::new();
     let ask = async |path: &str, key: &str| {
@@ -56,9 +56,9 @@ async fn axum_example() {
     assert!(refused.headers()["ratelimit"].to_str().unwrap().contains("\"per-caller\";r=0"));
 }
 
-/// tonic: the fourth call of a minute is refused as gRPC refuses, and says when to come back.
+/// The fourth call of a minute gets a gRPC status that says when to retry.
 #[tokio::test]
-async fn tonic_example() {
+async fn the_tonic_example_refuses_the_fourth_call() {
     let (_running, address) = started("tonic");
     let channel = Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
     let mut client = HealthClient::new(channel);
@@ -76,9 +76,9 @@ async fn tonic_example() {
     assert!((1..=20_000).contains(&pushback), "{pushback}");
 }
 
-/// reqwest: the first goes at once, and the others wait for their turn.
+/// The first request is sent immediately, and the others wait in the queue.
 #[tokio::test]
-async fn reqwest_example() {
+async fn the_reqwest_example_waits_between_requests() {
     let (_running, address) = started("axum");
     let output =
         Command::new(example("reqwest")).args([&format!("http://{address}/healthz"), "4"]).output().unwrap();

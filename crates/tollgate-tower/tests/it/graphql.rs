@@ -1,4 +1,4 @@
-//! GraphQL requests through both layers: priced, capped, limited by points, and settled at what the service says.
+//! GraphQL requests through both layers: hard caps, limits in points, and settled costs.
 
 use std::convert::Infallible;
 
@@ -6,17 +6,17 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
-use tollgate_tower::graphql::{GraphqlLayer, Persisted, Price, Pricing, points};
+use tollgate_tower::graphql::{CostModel, GraphqlLayer, OperationCost, Persisted, points};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::limited::World;
 
-/// Tells what it got: the price and the body. A cost that the text names is told in a header.
+/// Answers with the cost and the body of the request. A cost in the text is repeated in a header.
 async fn upstream(request: Request<Body>) -> Result<Response<Full<Bytes>>, Infallible> {
-    let price = request.extensions().get::<Price>().copied();
+    let cost = request.extensions().get::<OperationCost>().copied();
     let body = request.into_body().collect().await.unwrap().to_bytes();
     let mut response =
-        Response::new(Full::from(format!("{} {}", price.map_or(0, |price| price.points), body.len())));
+        Response::new(Full::from(format!("{} {}", cost.map_or(0, |cost| cost.points), body.len())));
     if body.windows(5).any(|part| part == b"cheap") {
         response.headers_mut().insert("x-graphql-cost", "2".parse().unwrap());
     }
@@ -36,10 +36,10 @@ fn post(body: &str) -> Request<Body> {
         .unwrap()
 }
 
-/// Every way to send an operation has the same price, and the body arrives as it was sent.
+/// Every form of an operation has the same cost, and the body arrives unchanged.
 #[tokio::test]
-async fn every_form_is_priced() {
-    let layer = || GraphqlLayer::new(Pricing::default());
+async fn every_form_of_an_operation_has_its_cost() {
+    let layer = || GraphqlLayer::new(CostModel::default());
     let json = r#"{"query":"query($n: Int) { posts(first: $n) { id } }","variables":{"n":9}}"#;
     assert_eq!(asked(layer(), post(json)).await, (200, format!("10 {}", json.len())));
     let batch = format!("[{json},{json}]");
@@ -58,32 +58,32 @@ async fn every_form_is_priced() {
     assert_eq!(asked(layer(), other).await, (200, "0 8".to_owned()));
 }
 
-/// The story: the layer compared the path byte by byte, so `/GraphQL` or `/graphql/` passed without a price, and an axum fallback or a
-/// proxy behind served it all the same. The rule is the gateway's.
+/// The story: the layer compared the path byte by byte, so `/GraphQL` or `/graphql/` passed without a cost, and an axum
+/// fallback or a proxy served it. Now the layer compares paths as the gateway does.
 #[tokio::test]
-async fn no_spelling_of_the_path_gets_around_the_price() {
+async fn every_spelling_of_the_path_has_its_cost() {
     let json = r#"{"query":"{ posts(first: 9) { id } }"}"#;
     let ask = async |layer: GraphqlLayer, path: &str| {
         let request = Request::post(path).header("content-type", "application/json");
         asked(layer, request.body(Body::from(json)).unwrap()).await.1
     };
-    let (priced, free) = (format!("10 {}", json.len()), format!("0 {}", json.len()));
-    let layer = || GraphqlLayer::new(Pricing::default());
+    let (with_cost, free) = (format!("10 {}", json.len()), format!("0 {}", json.len()));
+    let layer = || GraphqlLayer::new(CostModel::default());
     for path in
         ["/graphql/", "/GraphQL", "//graphql", "/x/../graphql", "/%67raphql", "/graphql;v=1", "/graphql.json"]
     {
-        assert_eq!(ask(layer(), path).await, priced, "{path}");
+        assert_eq!(ask(layer(), path).await, with_cost, "{path}");
     }
     assert_eq!(ask(layer(), "/graphqlx").await, free);
-    for (path, expected) in [("/API/query/", &priced), ("/api/query", &priced), ("/graphql", &free)] {
+    for (path, expected) in [("/API/query/", &with_cost), ("/api/query", &with_cost), ("/graphql", &free)] {
         assert_eq!(&ask(layer().at("/api/query"), path).await, expected, "{path}");
     }
 }
 
-/// What is beyond a cap, unreadable or unknown goes no further, and says what would be accepted.
+/// An operation beyond a cap, an unreadable or an unknown one is refused. The error says what would be accepted.
 #[tokio::test]
-async fn hard_caps_come_first() {
-    let layer = || GraphqlLayer::new(Pricing::default()).body_at_most(200);
+async fn invalid_operations_are_refused() {
+    let layer = || GraphqlLayer::new(CostModel::default()).body_at_most(200);
     let refused = async |request| {
         let (status, body) = asked(layer(), request).await;
         let body: serde_json::Value = serde_json::from_str(&body).unwrap();
@@ -105,11 +105,11 @@ async fn hard_caps_come_first() {
     assert_eq!(refused(form).await, (400, "BAD_REQUEST".to_owned()));
 }
 
-/// What servers read in two places or in two ways is refused, so that nobody is shown a cheap operation while a dear one runs. What a
-/// browser asks by itself passes.
+/// A request that servers may read differently is refused, because an expensive operation could run at the cost of a cheap
+/// one. A preflight passes.
 #[tokio::test]
-async fn one_reading() {
-    let layer = || GraphqlLayer::new(Pricing::default());
+async fn ambiguous_requests_are_refused() {
+    let layer = || GraphqlLayer::new(CostModel::default());
     let json = r#"{"query":"{ a }"}"#;
     let with = |target: &str, fields: &[(&str, &str)], body: &str| {
         let mut request = Request::post(target);
@@ -132,7 +132,7 @@ async fn one_reading() {
         with("/graphql", &[("content-type", "application/json; charset=utf-7")], json),
         with("/graphql", &[kind, ("content-encoding", "gzip")], json),
         with("/graphql", &[kind], r#"{"query":"{ a }","query":"{ b }"}"#),
-        // Servers in Go read names in any case, and those of trusted documents know operations by an id.
+        // Go servers ignore the case of names, and servers with trusted documents find operations by an id.
         with("/graphql", &[kind], r#"{"query":"{ a }","Query":"{ b { c } }"}"#),
         with("/graphql", &[kind], r#"{"query":"{ a }","documentId":"x"}"#),
         with("/graphql", &[kind], r#"[{"query":"{ a }","id":"x"}]"#),
@@ -160,10 +160,10 @@ async fn one_reading() {
     assert_eq!(asked(layer(), preflight.body(Body::empty()).unwrap()).await, (200, "0 0".to_owned()));
 }
 
-/// A WebSocket would pass every price but the first, whatever it asks for at its beginning. HTTP/2 is offered by some clients with every
-/// request, and means nothing else.
+/// The layer would see only the first message of a WebSocket. Some clients offer HTTP/2 with every request, which is
+/// accepted.
 #[tokio::test]
-async fn no_other_protocol() {
+async fn other_protocols_are_refused() {
     let with = |method: &str, upgrade: &str| {
         Request::builder()
             .method(method)
@@ -174,7 +174,7 @@ async fn no_other_protocol() {
             .body(Body::empty())
             .unwrap()
     };
-    let layer = || GraphqlLayer::new(Pricing::default());
+    let layer = || GraphqlLayer::new(CostModel::default());
     for (method, upgrade) in
         [("GET", "websocket"), ("GET", "h2c, WebSocket"), ("OPTIONS", "echo"), ("CONNECT", "h2c")]
     {
@@ -184,10 +184,10 @@ async fn no_other_protocol() {
     assert_eq!(asked(layer(), with("GET", "h2c")).await.0, 200);
 }
 
-/// An allow-list lets known operations pass, by text or by hash, and no others.
+/// An allow-list accepts its operations by text or by hash, and no others.
 #[tokio::test]
-async fn only_known_operations() {
-    let layer = || GraphqlLayer::new(Pricing::default()).persisted(Persisted::new(["{ a { b } }"]).only());
+async fn an_allow_list_accepts_only_its_operations() {
+    let layer = || GraphqlLayer::new(CostModel::default()).persisted(Persisted::new(["{ a { b } }"]).only());
     assert_eq!(asked(layer(), post(r#"{"query":"{ a { b } }"}"#)).await.0, 200);
     let (status, body) = asked(layer(), post(r#"{"query":"{ a { b c } }"}"#)).await;
     assert!(status == 400 && body.contains("PERSISTED_QUERY_ONLY"), "{status} {body}");
@@ -201,12 +201,12 @@ async fn only_known_operations() {
     assert!(status == 400 && body.contains("PERSISTED_QUERY_NOT_FOUND"), "{status} {body}");
 }
 
-/// A limit of points: a dear operation takes many, and what the service says that it cost is what it costs.
+/// An expensive operation takes many points, and the cost that the service states is settled.
 #[tokio::test]
 async fn points_are_limited_and_settled() {
     let world = World::new("  - {name: points, rate: 100/h}");
     let limits = world.layer().cost(points).cost_from("x-graphql-cost").unwrap();
-    let service = GraphqlLayer::new(Pricing::default()).layer(limits.layer(service_fn(upstream)));
+    let service = GraphqlLayer::new(CostModel::default()).layer(limits.layer(service_fn(upstream)));
     let ask = async |query: &str| {
         let request = post(&format!(r#"{{"query":"{query}"}}"#));
         service.clone().oneshot(request).await.unwrap().status().as_u16()

@@ -1,9 +1,9 @@
-//! Who calls, as the layer reads it: credentials and known callers.
+//! The identity of a caller: credentials and registered callers.
 
 use http::Request;
 use http_body_util::Full;
-use tollgate_tower::attributes::callers::{Callers, LiveCallers};
-use tollgate_tower::attributes::credential::{Credentials, Place};
+use tollgate_tower::attributes::callers::{ActiveCallers, Callers};
+use tollgate_tower::attributes::credential::{CredentialLocation, Credentials};
 use tower::{Layer, service_fn};
 
 use crate::limited::{World, ask, from, hello};
@@ -18,9 +18,9 @@ fn with(address: &str, name: &'static str, value: &str) -> Request<Full<bytes::B
     request
 }
 
-/// What a policy names plainly holds for whoever sends it, and two different credentials are refused.
+/// A policy names a credential in plain text. Two different credentials in a request are refused.
 #[tokio::test]
-async fn credentials_are_named_as_they_are() {
+async fn policies_name_credentials_in_plain_text() {
     let world = World::new("  - {name: per-key, by: [api_key], rate: 2/h, overrides: {vip: 4/h}}");
     let service = world.layer().layer(service_fn(hello));
     let mut passed = [0; 2];
@@ -37,16 +37,17 @@ async fn credentials_are_named_as_they_are() {
     assert!(!refused.body.contains("random") && !refused.body.contains("vip"), "{}", refused.body);
 }
 
-/// A known credential brings its caller's attributes, an unknown one is nobody's, and the callers change while requests are served.
+/// A registered credential has the attributes of its caller, and an unregistered one is anonymous. The callers can be
+/// replaced while requests are served.
 #[tokio::test]
-async fn callers_are_known_and_strangers_are_not() {
+async fn only_registered_credentials_are_identities() {
     let callers = |text: &str| Callers::read("callers.yaml", text.as_bytes()).unwrap();
-    let live = LiveCallers::new(callers("callers: [{key: k1, tenant: acme, plan: free}]"));
+    let live = ActiveCallers::new(callers("callers: [{key: k1, tenant: acme, plan: free}]"));
     let world = World::new(LIMITS);
     let layer = world
         .layer()
         .callers(live.clone())
-        .credentials(Credentials::new(vec![Place::Cookie("sid".to_owned())]));
+        .credentials(Credentials::new(vec![CredentialLocation::Cookie("sid".to_owned())]));
     let service = layer.layer(service_fn(hello));
     let cookie = |address: &str, value: &str| with(address, "cookie", &format!("sid={value}"));
     assert_eq!(ask(&service, cookie("203.0.113.1", "k1")).await.status, 200);

@@ -1,4 +1,4 @@
-//! A service behind a layer, on a clock that stands still.
+//! A service behind a layer, with a manual clock.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -9,10 +9,10 @@ use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full};
 use tollgate::{Engine, ManualClock, Policy};
 use tollgate_tower::peer::Peer;
-use tollgate_tower::{Own, RateLimitLayer};
+use tollgate_tower::{EngineDecider, RateLimitLayer};
 use tower::{Service, ServiceExt};
 
-pub(crate) type Layer = RateLimitLayer<Own<tollgate::MemoryStore>>;
+pub(crate) type Layer = RateLimitLayer<EngineDecider<tollgate::MemoryStore>>;
 
 /// An engine, its clock, and a layer around it.
 pub(crate) struct World {
@@ -21,7 +21,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// One with these limits.
+    /// A layer with these limits.
     pub(crate) fn new(limits: &str) -> Self {
         let time = ManualClock::new();
         let file = format!("limits:\n{limits}\n");
@@ -34,7 +34,7 @@ impl World {
         RateLimitLayer::new(Arc::clone(&self.engine)).clock(self.time.clock())
     }
 
-    /// What the counters of these attributes have left, of the first limit that matches.
+    /// The remaining units of the first limit that matches these attributes.
     pub(crate) fn remaining(&self, attributes: &[(&str, &str)]) -> u64 {
         let mut request = tollgate::CheckRequest::new().looking();
         for (name, value) in attributes {
@@ -45,7 +45,7 @@ impl World {
     }
 }
 
-/// What a caller got.
+/// The answer to a caller.
 #[derive(Debug)]
 pub(crate) struct Got {
     pub(crate) status: u16,
@@ -66,7 +66,7 @@ pub(crate) fn from(peer: &str, path: &str) -> Request<Full<Bytes>> {
     request
 }
 
-/// Asks a service, and reads all that it answers.
+/// Sends a request to a service, and reads the whole answer.
 pub(crate) async fn ask<S, B>(service: &S, request: Request<Full<Bytes>>) -> Got
 where
     S: Service<Request<Full<Bytes>>, Response = Response<B>, Error = Infallible> + Clone,

@@ -1,11 +1,6 @@
-//! The layer around services: what passes, what is refused and how, and what is given back whichever way a request ends.
+//! The layers around services: which requests pass, how others are refused, and what happens at the end of a request.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test that meets the unexpected fails, and says where"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod ends;
 mod examples;
@@ -14,9 +9,10 @@ mod identity;
 #[path = "../../../tollgate/tests/it/ideal.rs"]
 mod ideal;
 mod limited;
-mod line;
-mod moving;
+
 mod passing;
+mod queue_ideal;
+mod queue_order;
 mod shaping;
 mod shed;
 mod spellings;

@@ -1,11 +1,11 @@
-//! Who passes, who is refused, and what each of them is told.
+//! Which requests pass, which are refused, and the headers of both.
 
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use tollgate::headers::{Exposure, HeaderPolicy};
-use tollgate_tower::attributes::source::{Source, header, header_of_client, known};
+use tollgate_tower::attributes::source::{Source, from_extensions, header, header_of_client};
 use tower::{Layer, service_fn};
 
 use crate::limited::{World, ask, from, hello};
@@ -16,9 +16,9 @@ fn open() -> HeaderPolicy {
     HeaderPolicy { anonymous: Exposure::Full, ..HeaderPolicy::default() }
 }
 
-/// A limit is one limit, however often the service is cloned; a refusal says why and when, and passes at that very instant.
+/// A refusal says why and when to retry, and a retry at that instant passes.
 #[tokio::test]
-async fn copies_share_one_limit() {
+async fn clones_share_one_limit() {
     let world = World::new(PER_IP);
     let service = world.layer().layer(service_fn(hello));
     let (first, second) = (service.clone(), service);
@@ -37,7 +37,7 @@ async fn copies_share_one_limit() {
     assert_eq!(ask(&first, from("203.0.113.7", "/")).await.status, 200);
 }
 
-/// A method in small letters once passed a limit on `POST`: where a limit looks at the method, it is refused.
+/// The story: a method in lower case passed a limit on `POST`. Now it is refused if a limit uses the method.
 #[tokio::test]
 async fn methods_have_one_spelling() {
     let world = World::new("  - {name: writes, when: {method: POST, path: /login}, by: [ip], rate: 1/h}");
@@ -59,9 +59,9 @@ async fn methods_have_one_spelling() {
     assert_eq!(status("PURGE", "/login").await.status, 200);
 }
 
-/// With `anonymous: retry-after` whom nobody authenticated is told when to come back, and no numbers.
+/// With `anonymous: retry-after`, an anonymous caller sees when to retry, and no numbers.
 #[tokio::test]
-async fn strangers_see_no_quotas() {
+async fn anonymous_callers_see_no_quotas() {
     let world = World::new(PER_IP);
     let hidden = HeaderPolicy { anonymous: Exposure::RetryAfter, ..HeaderPolicy::default() };
     let layer =
@@ -77,9 +77,9 @@ async fn strangers_see_no_quotas() {
     assert!(!refused.body.contains("per-ip"), "{}", refused.body);
 }
 
-/// A server that does not tell the peer's address, or has none, counts its callers together; nobody is refused for it.
+/// Without a peer address, all callers count as one client, and none is refused for it.
 #[tokio::test]
-async fn no_address_is_no_failure() {
+async fn requests_without_an_address_count_as_one_client() {
     let world = World::new(PER_IP);
     let service = world.layer().layer(service_fn(hello));
     let request = || Request::get("/").body(Full::default()).unwrap();
@@ -88,9 +88,9 @@ async fn no_address_is_no_failure() {
     assert_eq!(statuses.map(|got| got.status), [200, 200, 429]);
 }
 
-/// What a client says of itself changes nothing; what a trusted proxy says of it does.
+/// A client's own headers change nothing. Those of a trusted proxy name the client.
 #[tokio::test]
-async fn forwarded_addresses() {
+async fn only_trusted_proxies_name_the_client() {
     let forwarded = |peer: &str, by: &str| {
         let mut request = from(peer, "/");
         request.headers_mut().insert("x-forwarded-for", by.parse().unwrap());
@@ -111,13 +111,14 @@ async fn forwarded_addresses() {
     assert!(world.layer().behind(["10.0.0.1/8"]).is_err_and(|error| error.contains("accepted")));
 }
 
-/// Attributes compose: the tenant that the service knows, else a header of the proxy, else the address.
+/// The tenant comes from the extensions, else from a header of the proxy, else it is the address.
 #[tokio::test]
-async fn attributes_fall_back() {
+async fn sources_fall_back_to_the_next() {
     #[derive(Clone)]
     struct Tenant(&'static str);
     let world = World::new("  - {name: per-tenant, by: [tenant], rate: 1/h}");
-    let tenant = known(|extensions, _| extensions.get::<Tenant>().map(|tenant| tenant.0.to_owned()));
+    let tenant =
+        from_extensions(|extensions, _| extensions.get::<Tenant>().map(|tenant| tenant.0.to_owned()));
     let tenant = tenant.or(header("x-tenant").unwrap()).or(Source::Client);
     let layer = world.layer().behind(["10.0.0.1"]).unwrap().attribute("tenant", tenant);
     let service = layer.layer(service_fn(hello));
@@ -125,20 +126,24 @@ async fn attributes_fall_back() {
     known.extensions_mut().insert(Tenant("acme"));
     assert_eq!(ask(&service, known).await.status, 200);
     assert_eq!(world.remaining(&[("tenant", "acme")]), 0);
-    let told = |peer: &str| {
+    let with_tenant = |peer: &str| {
         let mut request = from(peer, "/");
         request.headers_mut().insert("x-tenant", "globex".parse().unwrap());
         request
     };
-    assert_eq!(ask(&service, told("10.0.0.1")).await.status, 200);
+    assert_eq!(ask(&service, with_tenant("10.0.0.1")).await.status, 200);
     assert_eq!(world.remaining(&[("tenant", "globex")]), 0);
-    assert_eq!(ask(&service, told("203.0.113.7")).await.status, 200, "a stranger's header is not read");
+    assert_eq!(
+        ask(&service, with_tenant("203.0.113.7")).await.status,
+        200,
+        "the header of an untrusted peer is not read"
+    );
     assert_eq!(world.remaining(&[("tenant", "203.0.113.7")]), 0);
 }
 
-/// What is skipped is not counted; what costs more is counted for more.
+/// A skipped request does not count, and a request with a higher cost counts for more.
 #[tokio::test]
-async fn skipped_and_dear() {
+async fn skipped_requests_are_free_and_costs_count() {
     let world = World::new("  - {name: per-key, by: [api_key], rate: 10/h}");
     let layer = world
         .layer()
@@ -155,9 +160,9 @@ async fn skipped_and_dear() {
     assert_eq!(statuses, [200, 200, 200, 429, 200, 200, 200, 429]);
 }
 
-/// A path that servers read differently, or two keys, are refused before anybody counts them.
+/// An ambiguous path, or two keys, are refused before any limit is charged.
 #[tokio::test]
-async fn what_is_ambiguous_is_refused() {
+async fn ambiguous_requests_are_refused() {
     let world = World::new(
         "  - {name: per-ip, by: [ip], rate: 2/s}\n  - {name: orders, when: {path: /orders}, by: [api_key], rate: 1/s}",
     );
@@ -174,9 +179,9 @@ async fn what_is_ambiguous_is_refused() {
     assert_eq!(world.remaining(&[("ip", "203.0.113.7")]), 2);
 }
 
-/// What no limit asks for is not read, and so cannot be wrong, until a limit or a block asks for it.
+/// An attribute that no limit uses is not read, so it cannot fail, until a limit or a block uses it.
 #[tokio::test]
-async fn only_what_is_asked_for_is_read() {
+async fn only_needed_attributes_are_read() {
     let world = World::new(PER_IP);
     let service = world.layer().layer(service_fn(hello));
     assert_eq!(ask(&service, from("203.0.113.7", "/a%2fb")).await.status, 200);
@@ -192,9 +197,9 @@ async fn only_what_is_asked_for_is_read() {
     assert_eq!(ask(&service, from("203.0.113.10", "/")).await.status, 429);
 }
 
-/// A refusal in one's own words keeps the headers that say when to come back.
+/// A custom refusal keeps the headers that say when to retry.
 #[tokio::test]
-async fn refusals_in_other_words() {
+async fn custom_refusals_keep_the_retry_headers() {
     let world = World::new("  - {name: per-ip, by: [ip], rate: 1/min}");
     let layer = world.layer().headers(open()).refuse_with(|refused| {
         let text = format!("slow down: {}", refused.decision.cause_name().unwrap());
@@ -211,9 +216,9 @@ async fn refusals_in_other_words() {
     assert_eq!(usual.header("content-type"), Some("application/problem+json"));
 }
 
-/// What the service says of its own limits stays, and a redirect says nothing of quotas.
+/// The headers of the service stay, and a redirect shows no quota.
 #[tokio::test]
-async fn headers_of_others() {
+async fn headers_of_the_service_stay() {
     let world = World::new("  - {name: per-ip, by: [ip], rate: 9/min}");
     let upstream = service_fn(|request: Request<Full<bytes::Bytes>>| async move {
         let response =
@@ -236,9 +241,9 @@ async fn headers_of_others() {
     assert_eq!(redirect.header("ratelimit-policy"), None);
 }
 
-/// A refused gRPC call gets a status, when to retry, and no body.
+/// A refused gRPC call gets a status and a retry delay, and no body.
 #[tokio::test]
-async fn calls_are_refused_as_grpc_does() {
+async fn calls_are_refused_with_a_grpc_status() {
     let world = World::new("  - {name: per-ip, by: [ip], rate: 1/min}");
     let service = world.layer().headers(open()).layer(service_fn(hello));
     let call = || {

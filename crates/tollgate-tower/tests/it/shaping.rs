@@ -1,4 +1,4 @@
-//! A limit that shapes makes requests wait in a line.
+//! A shaping limit makes requests wait in a queue.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -16,7 +16,7 @@ use crate::limited::{World, ask, from, hello};
 
 type Call = Pin<Box<dyn Future<Output = u16> + Send>>;
 
-/// Notes that it was woken.
+/// Records that it was woken.
 struct Woken(usize, Arc<Mutex<Vec<usize>>>);
 
 impl Wake for Woken {
@@ -32,9 +32,9 @@ fn poll(call: &mut Call) -> Option<u16> {
     }
 }
 
-/// A request waits for its turn, to the tick, and is told how long.
+/// A request waits to the exact tick, and its response states the wait.
 #[tokio::test]
-async fn a_request_waits_for_its_turn() {
+async fn a_request_waits_for_its_slot() {
     let world = World::new("  - {name: shaped, algorithm: leaky-bucket, rate: 10/s, queue: 5}");
     let service = world.layer().layer(service_fn(hello));
     assert_eq!(service.clone().oneshot(from("203.0.113.7", "/")).await.unwrap().status(), 200);
@@ -44,12 +44,13 @@ async fn a_request_waits_for_its_turn() {
     world.time.advance(Duration::from_micros(99_999));
     assert!(waiting.as_mut().poll(&mut context).is_pending(), "a tick early");
     world.time.advance(Duration::from_micros(1));
-    let Poll::Ready(Ok(response)) = waiting.as_mut().poll(&mut context) else { panic!("its turn has come") };
+    let Poll::Ready(Ok(response)) = waiting.as_mut().poll(&mut context) else { panic!("its slot has come") };
     assert_eq!(response.headers()["tollgate-waited-ms"], "100");
     assert_eq!(response.headers()["tollgate-queue-depth"], "2", "one in service, and itself");
 }
 
-/// Ten thousand wait in the order in which they came. Those who went away are gone; each turn wakes one.
+/// Ten thousand requests leave in the order of their arrival. Those that disconnect leave the queue, and each slot wakes one
+/// waiter.
 #[tokio::test]
 async fn ten_thousand_wait_in_order() {
     const WAITERS: usize = 10_000;
@@ -75,18 +76,18 @@ async fn ten_thousand_wait_in_order() {
         let _ = call.as_mut().poll(&mut Context::from_waker(&waker));
         calls.push(Some(call));
     }
-    // Every tenth goes away while it waits.
+    // Every tenth request disconnects while it waits.
     let is_gone = |number: usize| number % 10 == 7;
     for number in (0..WAITERS).filter(|number| is_gone(*number)) {
         calls[number] = None;
     }
     for _ in 0..WAITERS / 10 {
         world.time.advance(Duration::from_millis(10));
-        let turns = std::mem::take(&mut *woken.lock().unwrap());
-        assert!(turns.len() <= 10, "ten have their turn, and nobody else is woken: {}", turns.len());
-        for number in turns {
+        let slots = std::mem::take(&mut *woken.lock().unwrap());
+        assert!(slots.len() <= 10, "ten waiters have a slot, and no other is woken: {}", slots.len());
+        for number in slots {
             if let Some(mut call) = calls[number].take() {
-                assert_eq!(poll(&mut call), Some(200), "who is woken passes");
+                assert_eq!(poll(&mut call), Some(200), "a woken waiter passes");
             }
         }
     }
@@ -94,9 +95,9 @@ async fn ten_thousand_wait_in_order() {
     assert_eq!(*served.lock().unwrap(), expected);
 }
 
-/// Half of ten thousand go away: nobody is woken for that, and the rest are through in half of the time, one for each turn.
+/// Half of ten thousand waiters leave. That wakes no waiter, and the rest is served in half of the time, one for each slot.
 #[tokio::test]
-async fn half_of_ten_thousand_go_away() {
+async fn half_of_ten_thousand_waiters_leave() {
     const WAITERS: usize = 10_000;
     let world = World::new("  - {name: shaped, algorithm: leaky-bucket, rate: 1000/s, queue: 10000}");
     let service = world.layer().layer(service_fn(hello));
@@ -116,22 +117,22 @@ async fn half_of_ten_thousand_go_away() {
     for number in (0..WAITERS).step_by(2) {
         calls[number] = None;
     }
-    assert!(woken.lock().unwrap().is_empty(), "nobody is woken by those who go");
+    assert!(woken.lock().unwrap().is_empty(), "leaving wakes no waiter");
     let mut through = Vec::new();
     for _ in 0..WAITERS / 2 {
         world.time.advance(Duration::from_millis(1));
-        let turns = std::mem::take(&mut *woken.lock().unwrap());
-        assert_eq!(turns.len(), 1, "each turn wakes one");
-        let mut call = calls[turns[0]].take().unwrap();
+        let slots = std::mem::take(&mut *woken.lock().unwrap());
+        assert_eq!(slots.len(), 1, "each slot wakes one waiter");
+        let mut call = calls[slots[0]].take().unwrap();
         assert_eq!(poll(&mut call), Some(200));
-        through.extend(turns);
+        through.extend(slots);
     }
     assert_eq!(through, (1..WAITERS).step_by(2).collect::<Vec<_>>());
 }
 
-/// Whoever goes away while it waits gives its place to those who come after.
+/// A waiter that disconnects leaves its slot to later requests.
 #[tokio::test]
-async fn who_goes_away_leaves_its_place() {
+async fn a_waiter_that_disconnects_frees_its_slot() {
     let world = World::new("  - {name: shaped, algorithm: leaky-bucket, rate: 1/s, queue: 2}");
     let service = world.layer().layer(service_fn(hello));
     let call = || -> Call {
@@ -141,7 +142,7 @@ async fn who_goes_away_leaves_its_place() {
     assert_eq!(poll(&mut call()), Some(200));
     let (mut first, mut second) = (call(), call());
     assert_eq!((poll(&mut first), poll(&mut second)), (None, None));
-    assert_eq!(poll(&mut call()), Some(429), "the line is full");
+    assert_eq!(poll(&mut call()), Some(429), "the queue is full");
     drop(second);
     let mut third = call();
     assert_eq!(poll(&mut third), None, "there is a place again");
@@ -151,9 +152,10 @@ async fn who_goes_away_leaves_its_place() {
     assert_eq!(poll(&mut third), Some(200));
 }
 
-/// Who would wait longer than it can is refused at once, pays nothing, and is told when the wait is short enough.
+/// A request that would wait too long is refused immediately and is not charged. The refusal says when the wait is short
+/// enough.
 #[tokio::test]
-async fn who_cannot_wait_is_told_so() {
+async fn a_request_that_cannot_wait_is_refused_immediately() {
     let world = World::new("  - {name: shaped, algorithm: leaky-bucket, rate: 1/s, queue: 100}");
     let service = world.layer().wait_at_most(Duration::from_secs(2)).layer(service_fn(hello));
     let call = |timeout: Option<&str>| -> Call {
@@ -166,8 +168,8 @@ async fn who_cannot_wait_is_told_so() {
         Box::pin(async move { service.oneshot(request).await.unwrap().status().as_u16() })
     };
     assert_eq!(poll(&mut call(None)), Some(200));
-    // A refused call is HTTP 200 with a status of its own.
-    assert_eq!(poll(&mut call(Some("500m"))), Some(200), "its deadline is before its turn");
+    // A refused gRPC call is HTTP 200 with a gRPC status.
+    assert_eq!(poll(&mut call(Some("500m"))), Some(200), "its deadline is before its slot");
     let mut waiting = [call(None), call(None)];
     assert!(waiting.iter_mut().all(|call| poll(call).is_none()));
     for _ in 0..5 {
@@ -175,12 +177,12 @@ async fn who_cannot_wait_is_told_so() {
     }
     world.time.advance(Duration::from_secs(1));
     assert_eq!(poll(&mut waiting[0]), Some(200));
-    assert_eq!(poll(&mut call(None)), None, "refusals took no place in line");
+    assert_eq!(poll(&mut call(None)), None, "refusals take no queue slot");
 }
 
-/// The deadline of a gRPC call is that of a call: on any other request the header says nothing.
+/// `grpc-timeout` is the deadline of a gRPC call. In other requests it has no meaning.
 #[tokio::test]
-async fn only_calls_have_a_deadline() {
+async fn only_grpc_calls_have_a_deadline() {
     let world = World::new("  - {name: shaped, algorithm: leaky-bucket, rate: 1/s, queue: 100}");
     let service = world.layer().layer(service_fn(hello));
     let call = |kind: &str| -> Call {
@@ -195,10 +197,10 @@ async fn only_calls_have_a_deadline() {
     assert_eq!(poll(&mut call("application/grpc")), Some(200), "it is refused, as calls are");
 }
 
-/// Whom a full line refuses is told its rate and its length, and not the sum of both as if it were a rate. As many wait as the policy says,
-/// however long that takes.
+/// A refusal of a full queue states the rate and the capacity of the queue, and not their sum as a rate. The queue holds as
+/// many requests as the policy says, however long their wait.
 #[tokio::test]
-async fn a_full_line_says_what_it_is() {
+async fn a_full_queue_states_its_rate_and_capacity() {
     let world = World::new("  - {name: shaped, by: [ip], algorithm: leaky-bucket, rate: 1/min, queue: 100}");
     let service = world.layer().layer(service_fn(hello));
     assert_eq!(ask(&service, from("203.0.113.7", "/")).await.status, 200);
@@ -206,15 +208,15 @@ async fn a_full_line_says_what_it_is() {
         let service = service.clone();
         Box::pin(async move { service.oneshot(from("203.0.113.7", "/")).await.unwrap().status().as_u16() })
     };
-    let mut line: Vec<Call> = (0..100).map(|_| call()).collect();
+    let mut queue: Vec<Call> = (0..100).map(|_| call()).collect();
     assert!(
-        line.iter_mut().all(|call| poll(call).is_none()),
+        queue.iter_mut().all(|call| poll(call).is_none()),
         "a hundred wait, the last for a hundred minutes"
     );
     let refused = ask(&service, from("203.0.113.7", "/")).await;
     assert_eq!(refused.status, 429);
-    let told = "shaped: 1 per 60 s, evenly spaced, at most 100 waiting";
-    assert!(refused.body.contains(told), "{}", refused.body);
+    let detail = "shaped: 1 per 60 s, evenly spaced, at most 100 waiting";
+    assert!(refused.body.contains(detail), "{}", refused.body);
     world.time.advance(Duration::from_secs(6_000));
-    assert!(line.iter_mut().all(|call| poll(call) == Some(200)));
+    assert!(queue.iter_mut().all(|call| poll(call) == Some(200)));
 }

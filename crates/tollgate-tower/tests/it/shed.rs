@@ -1,4 +1,4 @@
-//! Overload around a service: places, the line for them, and what those are told for whom there are none.
+//! Overload control around a service: permits, their queue, and the answers to shed requests.
 
 use std::convert::Infallible;
 use std::future::{Future, pending};
@@ -39,7 +39,7 @@ impl Busy {
         reports.iter().find(|report| report.controller == which).unwrap().in_flight.unwrap()
     }
 
-    /// A request that is served until it is told to end by dropping, unless its path says that it is quick.
+    /// A request that is served until it is dropped if its path is `/slow`, and immediately otherwise.
     fn call(&self, path: &str) -> Call {
         let upstream = service_fn(|request: Request<Full<Bytes>>| async move {
             if request.uri().path() == "/slow" {
@@ -60,7 +60,7 @@ fn poll(call: &mut Call) -> Option<Answered> {
     }
 }
 
-/// Whom there is no place for gets a 503 that says so and when to come back, and never a 429.
+/// A shed request gets a 503 that says why and when to retry, and never a 429.
 #[tokio::test]
 async fn no_capacity_is_a_503() {
     let busy = Busy::new("concurrency: {min: 1, initial: 1, max: 1}");
@@ -82,9 +82,9 @@ async fn no_capacity_is_a_503() {
     assert_eq!(busy.in_flight(Controller::Concurrency), 0);
 }
 
-/// A place is held until the body has ended, and free however a request ends.
+/// A permit is held until the end of the body, and released at every end of a request.
 #[tokio::test]
-async fn places_come_back() {
+async fn permits_are_released_at_every_end() {
     let busy = Busy::new("concurrency: {min: 1, initial: 5, max: 5}");
     let response = poll(&mut busy.call("/")).unwrap();
     assert_eq!(busy.in_flight(Controller::Concurrency), 1, "the body is not over");
@@ -97,9 +97,10 @@ async fn places_come_back() {
     assert_eq!(busy.in_flight(Controller::Concurrency), 0);
 }
 
-/// Who finds no place waits for one, in the order of the line; who goes away leaves it, also in the moment in which it gets a place.
+/// A request without a permit waits, and waiters are served in order. A waiter that disconnects leaves the queue, even at the
+/// moment at which it gets a permit.
 #[tokio::test]
-async fn the_line_is_served() {
+async fn waiters_are_served_in_order() {
     let busy = Busy::new("concurrency: {min: 1, initial: 1, max: 1}, queue: {size: 10}");
     let mut first = busy.call("/slow");
     assert!(poll(&mut first).is_none());
@@ -107,9 +108,9 @@ async fn the_line_is_served() {
     assert!(waiting.iter_mut().all(|call| poll(call).is_none()));
     assert_eq!(busy.in_flight(Controller::Queue), 3);
     drop(waiting.remove(1));
-    assert_eq!(busy.in_flight(Controller::Queue), 2, "who goes away is in no line");
+    assert_eq!(busy.in_flight(Controller::Queue), 2, "a disconnected waiter is not in the queue");
     drop(first);
-    // The place is its own now, though it has not looked yet; and it goes away.
+    // It has the permit, but has not been polled yet, and disconnects.
     assert_eq!((busy.in_flight(Controller::Queue), busy.in_flight(Controller::Concurrency)), (1, 1));
     drop(waiting.remove(0));
     assert_eq!((busy.in_flight(Controller::Queue), busy.in_flight(Controller::Concurrency)), (0, 1));
@@ -119,9 +120,9 @@ async fn the_line_is_served() {
     assert_eq!(busy.in_flight(Controller::Concurrency), 0);
 }
 
-/// Who has waited for too long is told so, though no place gets free; and a full line takes nobody in.
+/// A request that waited too long is refused although no permit is released, and a full queue accepts no request.
 #[tokio::test]
-async fn nobody_waits_for_long() {
+async fn long_waits_are_refused() {
     let busy = Busy::new(
         "concurrency: {min: 1, initial: 1, max: 1}, queue: {size: 2, target: 5ms, interval: 100ms}",
     );
@@ -137,9 +138,9 @@ async fn nobody_waits_for_long() {
     assert_eq!((busy.in_flight(Controller::Queue), busy.in_flight(Controller::Concurrency)), (0, 1));
 }
 
-/// The fleet's reserve is for critical traffic, by what the rules say.
+/// Only requests that the rules call critical may use the reserve of the fleet.
 #[tokio::test]
-async fn a_reserve_for_what_matters() {
+async fn the_reserve_is_for_critical_requests() {
     let plan = "priorities: [{when: {path: /pay}, priority: critical}], fleet: {capacity: 10/s, reserve: 40%, scope: node}";
     let busy = Busy::new(plan);
     let service = ShedLayer::new(Arc::clone(&busy.shedder)).layer(service_fn(hello));
@@ -150,10 +151,10 @@ async fn a_reserve_for_what_matters() {
     assert_eq!(statuses, [200, 200, 200, 200, 200, 200, 503, 200, 200, 200, 200, 503]);
 }
 
-/// Capacity of the fleet is for what is served: whom another controller refuses, who is refused in line and who goes away from it give
-/// back what was charged for them, and nobody else does.
+/// Requests that another controller refuses, that are refused in the queue, or that leave it are refunded to the fleet's
+/// counters. Served ones are not.
 #[tokio::test]
-async fn what_is_not_served_uses_no_capacity() {
+async fn unserved_requests_use_no_capacity() {
     let fleet = "fleet: {capacity: 10/h, reserve: 10%, scope: node}";
     let busy = Busy::new(&format!("{fleet}, concurrency: {{min: 1, initial: 1, max: 1}}"));
     let mut first = busy.call("/slow");
@@ -167,8 +168,8 @@ async fn what_is_not_served_uses_no_capacity() {
     let served = (0..12).filter(|_| poll(&mut busy.call("/")).unwrap().status() == 200).count();
     assert_eq!(served, 8, "nine are not reserved, and the first used one of them");
 
-    let line = "concurrency: {min: 1, initial: 1, max: 1}, queue: {size: 2}";
-    let busy = Busy::new(&format!("{fleet}, {line}"));
+    let queue = "concurrency: {min: 1, initial: 1, max: 1}, queue: {size: 2}";
+    let busy = Busy::new(&format!("{fleet}, {queue}"));
     let mut first = busy.call("/slow");
     assert!(poll(&mut first).is_none());
     for _ in 0..20 {
@@ -182,12 +183,12 @@ async fn what_is_not_served_uses_no_capacity() {
     drop(first);
     assert_eq!(poll(&mut waiting).unwrap().status(), 200);
     let served = (0..12).filter(|_| poll(&mut busy.call("/")).unwrap().status() == 200).count();
-    assert_eq!(served, 7, "of nine, one was used by the first and one by who waited");
+    assert_eq!(served, 7, "of nine, the first request used one and the waiter one");
 }
 
-/// The kill switch lets everybody pass, at once, and ends by itself.
+/// The kill switch takes effect immediately and expires by itself.
 #[tokio::test]
-async fn the_kill_switch() {
+async fn the_kill_switch_lets_every_request_pass() {
     let busy = Busy::new("concurrency: {min: 1, initial: 1, max: 1}");
     let mut first = busy.call("/slow");
     assert!(poll(&mut first).is_none());
@@ -197,18 +198,18 @@ async fn the_kill_switch() {
     assert_eq!(poll(&mut busy.call("/")).unwrap().status(), 503);
 }
 
-/// What a service says of its own answers counts: one that tells nothing teaches nothing, one that is a loss takes places away, whatever the
-/// status. And who is refused has its consequence before it is answered.
+/// The `Ending` in a response takes precedence over its status: an ignored one teaches nothing, and a loss lowers the limit.
+/// The hook for a refused request runs before the answer.
 #[tokio::test]
-async fn services_tell_how_it_ended() {
+async fn the_ending_of_a_response_counts() {
     for (ending, is_less) in [(Ending::Ignored, false), (Ending::Success, false), (Ending::Dropped, true)] {
         let busy = Busy::new("concurrency: {min: 1, initial: 20, max: 20}");
-        let told = service_fn(move |_: Request<Full<Bytes>>| async move {
+        let upstream = service_fn(move |_: Request<Full<Bytes>>| async move {
             let mut response = Response::new(Full::<Bytes>::from("done"));
             response.extensions_mut().insert(ending);
             Ok::<_, Infallible>(response)
         });
-        let service = ShedLayer::new(Arc::clone(&busy.shedder)).layer(told);
+        let service = ShedLayer::new(Arc::clone(&busy.shedder)).layer(upstream);
         for _ in 0..400 {
             assert_eq!(ask(&service, from("203.0.113.8", "/")).await.status, 200);
             busy.time.advance(Duration::from_millis(10));
@@ -219,30 +220,30 @@ async fn services_tell_how_it_ended() {
     let busy = Busy::new("concurrency: {min: 1, initial: 1, max: 1}");
     let mut first = busy.call("/slow");
     assert!(poll(&mut first).is_none());
-    let heard = Arc::new(AtomicU32::new(0));
-    let hears = Arc::clone(&heard);
+    let ran = Arc::new(AtomicU32::new(0));
+    let hook_ran = Arc::clone(&ran);
     let layer = ShedLayer::new(Arc::clone(&busy.shedder)).when_refused(move |parts| {
-        let (hears, path) = (Arc::clone(&hears), parts.uri.path().to_owned());
+        let (hook_ran, path) = (Arc::clone(&hook_ran), parts.uri.path().to_owned());
         async move {
             assert_eq!(path, "/refused");
-            hears.fetch_add(1, Ordering::SeqCst);
+            hook_ran.fetch_add(1, Ordering::SeqCst);
         }
     });
     let service = layer.layer(service_fn(hello));
     assert_eq!(ask(&service, from("203.0.113.8", "/refused")).await.status, 503);
-    assert_eq!(heard.load(Ordering::SeqCst), 1);
+    assert_eq!(ran.load(Ordering::SeqCst), 1);
     drop(first);
     assert_eq!(ask(&service, from("203.0.113.8", "/")).await.status, 200);
-    assert_eq!(heard.load(Ordering::SeqCst), 1);
+    assert_eq!(ran.load(Ordering::SeqCst), 1);
 }
 
 const CLASSES: &str =
     "priorities: [{when: {path: /pay}, priority: critical}, {when: {path: /try}, priority: test}]";
 
-/// Who matters most has the next place, whoever came first; of a full line the least is put out for it, and told so; and a place whose new
-/// owner goes away before it looked is the next one's.
+/// The waiter with the highest priority gets the next permit. A full queue evicts a waiter of lower priority. A permit whose
+/// waiter disconnects goes to the next one.
 #[tokio::test]
-async fn the_line_knows_what_matters() {
+async fn the_queue_serves_by_priority() {
     let plan = format!("{CLASSES}, concurrency: {{min: 1, initial: 1, max: 1}}, queue: {{size: 3}}");
     let busy = Busy::new(&plan);
     let mut first = busy.call("/slow");
@@ -252,18 +253,18 @@ async fn the_line_knows_what_matters() {
     let mut pays = busy.call("/pay");
     assert!(poll(&mut pays).is_none());
     let [mut tries, mut reads, paid] = waiting;
-    let refused = poll(&mut tries).expect("it is put out at once");
+    let refused = poll(&mut tries).expect("it is evicted immediately");
     assert_eq!(refused.status(), 503);
     assert_eq!(busy.shedder.refused(Controller::Queue, Priority::Test), 1);
-    assert_eq!(poll(&mut busy.call("/try")).expect("there is nobody less important").status(), 503);
+    assert_eq!(poll(&mut busy.call("/try")).expect("no waiter has a lower priority").status(), 503);
     drop(first);
     assert!(poll(&mut reads).is_none() && poll(&mut pays).is_none());
-    // The place is the first payer's, which goes away without a look; so it is the second one's.
+    // The first critical waiter gets the permit and disconnects before it is polled, so the second one gets it.
     drop(paid);
     assert!(poll(&mut reads).is_none());
     let response = poll(&mut pays).expect("critical requests are first");
     assert_eq!(response.status(), 200);
-    // A place that gets free while somebody waits is not for who comes by and matters less.
+    // A permit that is released while others wait does not go to a new request of lower priority.
     assert!(poll(&mut busy.call("/try")).is_none());
     drop(response);
     assert_eq!(poll(&mut reads).unwrap().status(), 200);
@@ -271,9 +272,10 @@ async fn the_line_knows_what_matters() {
     assert_eq!((busy.in_flight(Controller::Queue), busy.in_flight(Controller::Concurrency)), (0, 0));
 }
 
-/// Requests of all priorities come, are looked at, are answered and go away in any order: none keeps a place, or a place in line.
+/// Requests of all priorities arrive, are polled, answered and dropped in random order. All permits and queue slots are
+/// released.
 #[tokio::test]
-async fn whoever_goes_away_leaves_nothing() {
+async fn random_drops_release_every_permit() {
     let plan = format!("{CLASSES}, concurrency: {{min: 3, initial: 3, max: 3}}, queue: {{size: 5}}");
     let busy = Busy::new(&plan);
     let (mut calls, mut answers) = (Vec::new(), Vec::new());
@@ -309,14 +311,14 @@ async fn whoever_goes_away_leaves_nothing() {
 }
 
 impl Busy {
-    /// A request that is on its way, and not yet looked at by whoever waits for it.
+    /// A request that has been sent to the service, and whose future has not been polled.
     fn begun(&self, request: Request<Full<Bytes>>) -> Call {
         let mut service = ShedLayer::new(Arc::clone(&self.shedder)).layer(service_fn(hello));
         let served = service.call(request);
         Box::pin(async move { served.await.unwrap() })
     }
 
-    /// Takes a place without a request.
+    /// Takes a permit without a request.
     fn take(&self) -> Pass {
         match self.shedder.controllers().enter(Priority::Critical, 0, self.time.now()) {
             Ok(EntryDecision::Pass(pass)) => pass,
@@ -324,7 +326,7 @@ impl Busy {
         }
     }
 
-    /// Gives it back behind the line's back, as one does who has taken it to look whether anybody wants it.
+    /// Releases it without serving the queue, as a request does that only checked for a permit.
     fn put_back(&self, pass: Pass) {
         self.shedder.controllers().leave(pass, self.time.now(), Ending::Ignored);
     }
@@ -337,14 +339,14 @@ fn call_within(timeout: &'static str, path: &str) -> Request<Full<Bytes>> {
     request
 }
 
-/// Who has a deadline of its own hears at that instant that there is no place, whatever the line's interval is and whoever stands before it;
-/// who is no call has none, whatever its headers say.
+/// A gRPC call is refused at its deadline, for any interval of the queue and any number of waiters before it. Another request
+/// has no deadline, even with the header.
 #[tokio::test]
-async fn deadlines_are_told_in_time() {
+async fn calls_are_refused_at_their_deadline() {
     let busy = Busy::new("concurrency: {min: 1, initial: 1, max: 1}, queue: {size: 9, interval: 1s}");
-    let _place = busy.take();
-    let mut patient = busy.begun(from("203.0.113.7", "/"));
-    assert!(poll(&mut patient).is_none());
+    let _permit = busy.take();
+    let mut unbounded = busy.begun(from("203.0.113.7", "/"));
+    assert!(poll(&mut unbounded).is_none());
     let mut late = busy.begun(call_within("50m", "/"));
     assert!(poll(&mut late).is_none());
     let mut later = busy.begun(call_within("80m", "/"));
@@ -356,28 +358,28 @@ async fn deadlines_are_told_in_time() {
     busy.time.advance(Duration::from_micros(49_999));
     assert!(poll(&mut late).is_none());
     busy.time.advance(Duration::from_micros(1));
-    let told = poll(&mut late).expect("its deadline is now");
-    assert_eq!(told.headers()["grpc-status"], "14");
+    let refused = poll(&mut late).expect("its deadline is now");
+    assert_eq!(refused.headers()["grpc-status"], "14");
     assert_eq!(busy.in_flight(Controller::Queue), 3);
-    assert!(poll(&mut later).is_none() && poll(&mut no_call).is_none() && poll(&mut patient).is_none());
+    assert!(poll(&mut later).is_none() && poll(&mut no_call).is_none() && poll(&mut unbounded).is_none());
     busy.time.advance(Duration::from_millis(30));
     assert!(poll(&mut later).is_some());
-    assert!(poll(&mut no_call).is_none() && poll(&mut patient).is_none());
+    assert!(poll(&mut no_call).is_none() && poll(&mut unbounded).is_none());
     busy.time.advance(Duration::from_millis(920));
-    assert!(poll(&mut no_call).is_some() && poll(&mut patient).is_some());
+    assert!(poll(&mut no_call).is_some() && poll(&mut unbounded).is_some());
     assert_eq!(busy.in_flight(Controller::Queue), 0);
 }
 
-/// In a row that stands, who has waited for twice the target hears so then, though no place gets free and nobody comes.
+/// In a standing queue, a waiter is refused after twice the target, although no permit is released and no request arrives.
 #[tokio::test]
-async fn a_row_that_stands_is_told_in_time() {
+async fn a_standing_queue_refuses_after_twice_the_target() {
     let busy = Busy::new(
         "concurrency: {min: 1, initial: 1, max: 1}, queue: {size: 50, target: 5ms, interval: 100ms}",
     );
-    let _place = busy.take();
+    let _permit = busy.take();
     let mut calls: Vec<Call> = Vec::new();
     let read = || busy.begun(from("203.0.113.7", "/"));
-    // Somebody has waited for longer than the target, at any time of more than an interval.
+    // During more than an interval, a request has always waited for longer than the target.
     for _ in 0..25 {
         let mut call = read();
         assert!(poll(&mut call).is_none());
@@ -385,7 +387,7 @@ async fn a_row_that_stands_is_told_in_time() {
         busy.time.advance(Duration::from_millis(10));
         calls.retain_mut(|call| poll(call).is_none());
     }
-    assert_eq!(calls.len(), 0, "the row stands, and nobody waits for ten milliseconds");
+    assert_eq!(calls.len(), 0, "the queue is standing, and no request waits for ten milliseconds");
     let mut last = read();
     assert!(poll(&mut last).is_none());
     busy.time.advance(Duration::from_micros(9_999));
@@ -394,30 +396,30 @@ async fn a_row_that_stands_is_told_in_time() {
     assert!(poll(&mut last).is_some());
 }
 
-/// A place is free and somebody waits, in the moment in which another one has looked for it. Whoever that was, a place that it leaves is the
-/// line's, also when it goes away at once, or finds the line full.
+/// A permit is free while a request waits, at the moment at which another one checks for it. The waiter gets the permit, also
+/// if the other one disconnects or finds the queue full.
 #[tokio::test]
-async fn no_place_is_free_while_somebody_waits() {
+async fn no_permit_is_free_while_a_request_waits() {
     let busy = Busy::new("concurrency: {min: 1, initial: 1, max: 1}, queue: {size: 1}");
-    let place = busy.take();
+    let permit = busy.take();
     let mut waits = busy.begun(from("203.0.113.7", "/"));
     assert!(poll(&mut waits).is_none());
-    busy.put_back(place);
-    // It takes the place, sees that others wait, leaves it to them and goes away before it stands in line.
+    busy.put_back(permit);
+    // This request takes the permit, sees a waiter, releases the permit and is dropped before it is queued.
     drop(busy.begun(from("203.0.113.7", "/")));
-    assert_eq!(poll(&mut waits).expect("there is a place for it").status(), 200);
+    assert_eq!(poll(&mut waits).expect("it gets the permit").status(), 200);
     drop(waits);
 
-    let place = busy.take();
+    let permit = busy.take();
     let mut waits = busy.begun(from("203.0.113.7", "/"));
     assert!(poll(&mut waits).is_none());
-    let mut comes = busy.begun(from("203.0.113.7", "/"));
-    busy.put_back(place);
-    assert_eq!(poll(&mut comes).expect("the line is full").status(), 503);
-    assert_eq!(poll(&mut waits).expect("there is a place for it").status(), 200);
+    let mut arriving = busy.begun(from("203.0.113.7", "/"));
+    busy.put_back(permit);
+    assert_eq!(poll(&mut arriving).expect("the queue is full").status(), 503);
+    assert_eq!(poll(&mut waits).expect("it gets the permit").status(), 200);
 }
 
-/// A worker that gets busier until this is so.
+/// Makes the worker busier until a condition holds.
 fn busier(busy: &Busy, mut is_enough: impl FnMut() -> bool) {
     let worker = busy.shedder.controllers().worker.as_ref().unwrap();
     let load = Load { in_flight: 40, limit: 10, queue_delay: Ticks::from_millis(200) };
@@ -430,12 +432,12 @@ fn busier(busy: &Busy, mut is_enough: impl FnMut() -> bool) {
             busy.time.advance(Duration::from_millis(10));
         }
     }
-    panic!("the worker is never as busy as that");
+    panic!("the worker never gets as busy");
 }
 
-/// Who is shed stays shed whatever key it sends, unless somebody has said that keys are not the caller's to choose.
+/// A shed caller stays shed with any key it sends, unless keys identify callers by configuration.
 #[tokio::test]
-async fn callers_do_not_choose_who_they_are() {
+async fn callers_do_not_choose_their_identity() {
     let busy = Busy::new("worker: {}");
     let plain = ShedLayer::new(Arc::clone(&busy.shedder));
     let refused = |layer: &ShedLayer, ask: &dyn Fn(u8) -> (String, u8)| {
@@ -446,7 +448,7 @@ async fn callers_do_not_choose_who_they_are() {
             let mut served = Box::pin(layer.clone().layer(service_fn(hello)).oneshot(request));
             match served.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(answered) => answered.unwrap().status() == 503,
-                Poll::Pending => panic!("nobody waits"),
+                Poll::Pending => panic!("no request waits"),
             }
         };
         (0..64).filter(is_refused).count()
@@ -456,16 +458,13 @@ async fn callers_do_not_choose_who_they_are() {
     let one = |number: u8| (format!("key-{number}"), 7);
     let same = refused(&plain, &one);
     assert!(same == 0 || same == 64, "{same} of 64 requests of one address are refused");
-    let known = plain.clone().known_by("api_key");
-    assert!(
-        (1..64).contains(&refused(&known, &one)),
-        "whoever vouches for keys may tell callers apart by them"
-    );
+    let known = plain.clone().identified_by("api_key");
+    assert!((1..64).contains(&refused(&known, &one)), "keys may identify callers");
 }
 
-/// What cannot be read in one way only matters least: a spelling that no rule reads takes nobody out of its class.
+/// An ambiguous request has the lowest priority, so that no spelling gains a higher one.
 #[tokio::test]
-async fn what_is_unreadable_matters_least() {
+async fn ambiguous_requests_have_the_lowest_priority() {
     let busy = Busy::new(&format!("{CLASSES}, worker: {{}}"));
     busier(&busy, || busy.shedder.reports()[0].level.unwrap() >= 500);
     let twice = || {
@@ -478,7 +477,7 @@ async fn what_is_unreadable_matters_least() {
     let [plain, escaped] = ["/try", "/try%2fb"].map(|path| move || from("203.0.113.7", path));
     let requests: [&dyn Fn() -> Request<Full<Bytes>>; 3] = [&plain, &escaped, &twice];
     for request in requests {
-        // Each layer has its own way to choose who is shed.
+        // Each layer hashes callers with its own seed.
         for _ in 0..64 {
             assert!(poll(&mut busy.begun(request())).is_some());
         }

@@ -280,7 +280,7 @@ a-b.c_d.example a-b.c_d.example A-B.C_D.EXAMPLE
     assert!(seen > 110, "{seen}");
 }
 
-/// Chains of `X-Forwarded-For` behind proxies of 10.0.0.0/8 and fd00::/8: the peer, the lines as they were sent, and who the client is.
+/// Chains of `X-Forwarded-For` behind proxies of 10.0.0.0/8 and fd00::/8: the peer, the lines of the header, and the client.
 #[test]
 fn chains() {
     let trusted =

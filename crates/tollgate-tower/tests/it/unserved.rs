@@ -1,4 +1,4 @@
-//! What becomes of a charge when there is no capacity for the request: it goes back to the counter that it was taken from, or nowhere.
+//! The refund of a request that is shed: it goes to the charged counter, or nowhere.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ use crate::limited::{Layer, World, from, hello};
 
 type Call = Pin<Box<dyn Future<Output = u16> + Send>>;
 
-/// Limits before one place with a line.
+/// Limits in front of a shedder with one permit and a queue.
 struct Short {
     world: World,
     shedder: Arc<Shedder>,
@@ -35,7 +35,7 @@ impl Short {
         Self { world, shedder, layer }
     }
 
-    /// Takes the only place.
+    /// Takes the only permit.
     fn busy(&self) -> Pass {
         match self.shedder.controllers().enter(Priority::Critical, 0, self.world.time.now()) {
             Ok(EntryDecision::Pass(pass)) => pass,
@@ -57,7 +57,7 @@ impl Short {
         })
     }
 
-    /// Spends so much of the quota, past the place.
+    /// Charges units of the quota directly, without a permit.
     fn spend(&self, units: usize) {
         let mut request = CheckRequest::new();
         request.push("ip", "203.0.113.7").unwrap();
@@ -66,12 +66,12 @@ impl Short {
         }
     }
 
-    /// How many of so many requests pass now.
+    /// How many of a number of requests pass now.
     fn pass(&self, asked: usize) -> usize {
         (0..asked).filter(|_| poll(&mut self.call()) == Some(200)).count()
     }
 
-    /// Goes on to some milliseconds before the next ten seconds are full.
+    /// Advances the clock to some milliseconds before the end of the ten-second window.
     fn go_before_edge(&self, millis: u64) {
         let period = 10_000_000;
         let now = self.world.time.now().unix_micros();
@@ -94,10 +94,10 @@ fn poll(call: &mut Call) -> Option<u16> {
 
 const WINDOW: &str = "- {name: window, by: [ip], rate: 6 per 10s, algorithm: fixed-window}";
 
-/// The bug: four requests were charged to one window and refused in the next, which got them back though it had not had them. Ten passed
-/// where six may.
+/// The story: four requests were charged to one window and shed in the next, which was refunded although it had not been
+/// charged. Ten requests passed with a limit of six.
 #[tokio::test]
-async fn nothing_is_given_back_to_another_window() {
+async fn another_window_is_not_refunded() {
     let short = Short::new(WINDOW, Layer::refund_unserved);
     short.go_before_edge(240);
     let place = short.busy();
@@ -111,9 +111,9 @@ async fn nothing_is_given_back_to_another_window() {
     assert_eq!(short.pass(20), 0);
 }
 
-/// In the window that was charged it is given back, whether or not the response settles anything, and only once.
+/// The charged window is refunded exactly once, with and without a response that settles the cost.
 #[tokio::test]
-async fn the_window_that_was_charged_gets_it_back() {
+async fn the_charged_window_is_refunded_once() {
     let ways: [fn(Layer) -> Layer; 4] = [
         Layer::refund_unserved,
         |layer| layer.refund_unserved().count_failures(),
@@ -124,7 +124,7 @@ async fn the_window_that_was_charged_gets_it_back() {
         let short = Short::new(WINDOW, way);
         short.go_before_edge(9_000);
         let left = || short.world.remaining(&[("ip", "203.0.113.7")]);
-        // One that stays charged, whatever becomes of the others.
+        // This request stays charged.
         short.spend(1);
         let _place = short.busy();
         let mut waiting: Vec<Call> = (0..4).map(|_| short.call()).collect();
@@ -136,9 +136,9 @@ async fn the_window_that_was_charged_gets_it_back() {
     }
 }
 
-/// A limit that came while a request waited has not charged it, and gives nothing back.
+/// A limit that is added while a request waits has not charged it, so it is not refunded.
 #[tokio::test]
-async fn a_new_limit_gives_nothing_back() {
+async fn a_new_limit_is_not_refunded() {
     let short = Short::new(WINDOW, Layer::refund_unserved);
     short.go_before_edge(9_000);
     let place = short.busy();

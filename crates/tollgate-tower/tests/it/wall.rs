@@ -1,4 +1,4 @@
-//! The wall clock is set while a layer is in use.
+//! A step of the wall clock while a layer is in use.
 
 use tollgate::headers::{Exposure, HeaderPolicy};
 use tollgate::time::WallOffset;
@@ -8,9 +8,9 @@ use crate::limited::{World, ask, from, hello};
 
 const HOUR: i64 = 3_600_000_000;
 
-/// Reset times tell the new time, the hour ends by it, and what was used still counts: by each of the ways in which a layer answers.
+/// After a step of the wall clock, reset times and the hour follow it, and used units still count, on every path of a layer.
 #[tokio::test]
-async fn headers_and_hours_follow_the_wall() {
+async fn headers_and_windows_follow_the_wall_clock() {
     let limits = [
         "  - {name: hourly, by: [ip], algorithm: fixed-window, rate: 3/h}",
         "  - {name: hourly, by: [ip], algorithm: fixed-window, rate: 3/h}\n  - {name: more, by: [ip], algorithm: fixed-window, rate: 30/h}",

@@ -28,7 +28,7 @@ impl<S: Store> Engine<S> {
         if rulings.is_any() || !self.store.answers_at_once() {
             return false;
         }
-        let Some(matched) = live.policy.sole_match(request) else { return false };
+        let Some(matched) = live.policy.single_match(request) else { return false };
         if live.takes_permit(&matched) {
             return false;
         }

@@ -1,11 +1,11 @@
-//! Limits made in Rust instead of in a file. [`Policy::new`](super::Policy::new) checks them as it checks a file's.
+//! Limits built in Rust instead of a file. [`Policy::new`](super::Policy::new) checks them like those of a file.
 
 use crate::policy::by::By;
 use crate::policy::condition::Condition;
 use crate::policy::expression::Expression;
 use crate::policy::failures::Failures;
 use crate::policy::limit::{
-    Consistency, Cost, Fallback, Grant, Limit, Mode, QuotaIndex, Quotas, stricter, tier_name,
+    Consistency, Cost, DefaultQuota, Grant, Limit, Mode, QuotaIndex, Quotas, stricter, tier_name,
 };
 use crate::policy::on_store_failure::OnStoreFailure;
 use crate::policy::penalty::Penalty;
@@ -14,7 +14,7 @@ use crate::quota::Quota;
 use crate::store::{Lease, SHARE_MAX, TTL_MAX, TTL_MIN};
 use crate::time::Ticks;
 
-/// A limit in the making.
+/// Builds a limit.
 ///
 /// ```
 /// use tollgate::policy::{Limit, Policy};
@@ -34,7 +34,7 @@ pub struct LimitBuilder {
 }
 
 impl Limit {
-    /// A limit that counts everybody together, until told otherwise.
+    /// A limit that counts all requests together, unless [`by`](Self::by) is called.
     #[must_use]
     #[allow(
         clippy::new_ret_no_self,
@@ -66,7 +66,8 @@ impl Limit {
 }
 
 impl LimitBuilder {
-    /// Counts each combination of these attributes' values apart. Addresses may have a prefix, as in a file: `ip/64`, `ip/24,64`.
+    /// Counts each combination of values of these attributes separately. Addresses may have a prefix, as in a file: `ip/64`,
+    /// `ip/24,64`.
     #[must_use]
     pub fn by<'n>(mut self, attributes: impl IntoIterator<Item = &'n str>) -> Self {
         let read = |written| By::read(written, &Vocabulary::default()).unwrap_or_else(|_| By::named(written));
@@ -101,7 +102,7 @@ impl LimitBuilder {
         self
     }
 
-    /// Gives requests whose `attribute` is one of the tiers' names that tier's quota. The first quota stays for the others.
+    /// Gives a request the quota of the tier that its `attribute` names. Other requests keep the first quota.
     #[must_use]
     pub fn tiers<'n, G: Into<Grant>>(
         mut self,
@@ -116,7 +117,7 @@ impl LimitBuilder {
         self
     }
 
-    /// The same by two attributes together; `*` as a value stands for any that has no tier of its own, or none.
+    /// Selects the tier by two attributes. The value `*` matches every value without a tier of its own, and a missing one.
     #[must_use]
     pub fn tiers_by_two<'n, G: Into<Grant>>(
         mut self,
@@ -161,7 +162,7 @@ impl LimitBuilder {
         self
     }
 
-    /// What it answers when its store cannot.
+    /// The fallback while its store is unreachable.
     #[must_use]
     pub fn on_store_failure(mut self, answer: OnStoreFailure) -> Self {
         self.limit.on_store_failure = answer;
@@ -192,7 +193,7 @@ impl LimitBuilder {
         self
     }
 
-    /// Refuses a key for a while that it denied too often.
+    /// Blocks a key for a while after too many denials.
     #[must_use]
     pub fn block_for(mut self, penalty: Penalty) -> Self {
         self.limit.block_for = Some(penalty);
@@ -205,7 +206,7 @@ impl LimitBuilder {
     }
 }
 
-/// The index of a value. A quota is kept once however often it is named.
+/// The index of a value. Equal quotas are stored once.
 pub(crate) fn intern(all: &mut Vec<Quota>, grant: Grant) -> QuotaIndex {
     let quota = match grant {
         Grant::Deny => return QuotaIndex::DENY,
@@ -219,10 +220,10 @@ pub(crate) fn intern(all: &mut Vec<Quota>, grant: Grant) -> QuotaIndex {
     QuotaIndex(u32::try_from(position).unwrap_or(QuotaIndex::DENY.0))
 }
 
-/// The fallback of a limit that names tiers and no rate for the rest.
-pub(crate) fn strictest(quotas: &Quotas) -> Option<Fallback> {
+/// The default quota of a limit with tiers and without a rate.
+pub(crate) fn strictest(quotas: &Quotas) -> Option<DefaultQuota> {
     let tiers = quotas.tiers.values().copied();
     tiers
         .reduce(|best, next| if stricter(quotas.grant(next), quotas.grant(best)) { next } else { best })
-        .map(Fallback::Strictest)
+        .map(DefaultQuota::Strictest)
 }

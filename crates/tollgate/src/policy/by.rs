@@ -19,10 +19,10 @@ impl By {
     /// Reads `tenant`, `ip`, `ip/64` or `ip/24,64`.
     ///
     /// # Errors
-    /// When no key could be made of it. Says what would be accepted.
+    /// It does not name an attribute. The message says what would be accepted.
     pub(crate) fn read(written: &str, vocabulary: &Vocabulary) -> Result<Self, Problem> {
         let prefixed = written.rsplit_once('/').filter(|(name, bits)| {
-            // Names of other programs may have slashes: `example.com/user` is one, `tenant/64` is none.
+            // Names of other programs may have slashes: `example.com/user` is a name, `tenant/64` is not.
             let is_number = bits.is_empty() || bits.starts_with(|first: char| first.is_ascii_digit());
             !vocabulary.declares(written) && (is_number || vocabulary.kind(name) == Kind::Address)
         });
@@ -47,7 +47,7 @@ impl By {
         Ok(Self { name: name.to_owned(), prefixes: Some(prefixes) })
     }
 
-    /// An attribute whose values count by this name alone.
+    /// An attribute whose values count as they are.
     pub(crate) fn named(name: &str) -> Self {
         let prefixes = (Kind::of(name) == Kind::Address).then_some(Prefixes::Default);
         Self { name: name.to_owned(), prefixes }
@@ -65,12 +65,12 @@ impl By {
         self.prefixes
     }
 
-    /// Whether its values count as they are, or by the rule for every address, so that the name says all.
+    /// Whether its values count as they are, or by the default prefix for addresses.
     pub(crate) fn is_plain(&self) -> bool {
         self.prefixes.is_none_or(|prefixes| prefixes == Prefixes::Default)
     }
 
-    /// The value that stands for a request's value in the key.
+    /// The value in the key for the value in a request.
     #[inline]
     pub(crate) fn counted<'v>(&self, value: Value<'v>, room: &'v mut Text) -> Value<'v> {
         match (self.prefixes, value) {
@@ -79,7 +79,7 @@ impl By {
         }
     }
 
-    /// The text that stands for a request's value in the key, for screens and reports.
+    /// The text of the value in the key, for reports.
     #[must_use]
     pub fn key_text(&self, value: Value<'_>) -> String {
         match self.counted(value, &mut Text::EMPTY.clone()) {
@@ -88,7 +88,7 @@ impl By {
         }
     }
 
-    /// What tells its keys from those of another `by`, as a policy would write it.
+    /// What distinguishes its keys from those of another `by`, as a policy writes it.
     pub(crate) fn identity(&self) -> String {
         let implied = Self::named(&self.name);
         match self.prefixes {
@@ -120,7 +120,7 @@ impl fmt::Display for By {
     }
 }
 
-/// The bits behind the slash: those of IPv6, or those of both families.
+/// The bits after the slash: those of IPv6, or those of both families.
 fn bits_of(bits: &str) -> Result<Prefixes, &'static str> {
     let number = |text: &str| {
         let text = text.trim();

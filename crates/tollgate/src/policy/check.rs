@@ -1,4 +1,4 @@
-//! What must hold between the parts of a limit, and between limits, however they were made.
+//! Checks between the parts of a limit and between limits, from a file or from Rust.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -19,17 +19,17 @@ use crate::request::{COST_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::store::Lease;
 use crate::time::Ticks;
 
-/// Windows shorter than this are below what networks and schedulers keep apart, so they limit nothing that can be seen.
+/// Windows shorter than this are below the jitter of networks and schedulers, so they have no visible effect.
 const WINDOW_MIN: Ticks = Ticks::from_millis(1);
 
-/// A state that is larger than this makes a store of the usual size narrow.
+/// A state larger than this leaves a store of the usual size with few keys.
 const STATE_BYTES_LARGE: u64 = 128 << 10;
 
-/// Where a field of the limit at hand stands.
-pub(crate) type Places<'p> = &'p dyn Fn(&str) -> Place;
+/// Looks up the position of a field of the current limit.
+pub(crate) type FieldPositions<'p> = &'p dyn Fn(&str) -> Place;
 
-/// Reports what is wrong with one limit.
-pub(crate) fn alone(limit: &Limit, vocabulary: &Vocabulary, places: Places<'_>, report: &mut Report) {
+/// Reports the problems of one limit.
+pub(crate) fn alone(limit: &Limit, vocabulary: &Vocabulary, places: FieldPositions<'_>, report: &mut Report) {
     by(limit, vocabulary, places, report);
     when(limit, vocabulary, places, report);
     quotas(limit, vocabulary, places, report);
@@ -39,10 +39,10 @@ pub(crate) fn alone(limit: &Limit, vocabulary: &Vocabulary, places: Places<'_>, 
     failures(limit, places, report);
 }
 
-/// Reports what is wrong between limits. Each place is that of a limit's name, with its position in the file.
+/// Reports problems between limits. Each limit comes with its index and the position of its name.
 pub(crate) fn together(limits: &[Limit], places: &[(usize, Place)], report: &mut Report) {
     let mut names: HashMap<&str, (usize, Place)> = HashMap::new();
-    // A `when` that could not be read looks like none, so a file with errors is not counted.
+    // A `when` that could not be read looks like none, so a file with errors is not checked.
     let sound = report.errors() == 0;
     // Limits without a condition, by what they count by: all of them apply to a request that has it.
     let mut unconditional = Unconditional::default();
@@ -73,10 +73,10 @@ pub(crate) fn together(limits: &[Limit], places: &[(usize, Place)], report: &mut
     report.leave_limit();
 }
 
-/// Most attributes of a `by` whose parts are looked at, so that a large policy compiles fast.
+/// Most attributes of a `by` whose subsets are checked, so that a large policy compiles fast.
 const PARTS_OF_MAX: usize = 5;
 
-/// Limits that apply to every request that has what they count by, by the names of that, each set with its last limit.
+/// Limits that apply to every request with the attributes of their `by`, by those attributes, each set with its last limit.
 #[derive(Default)]
 struct Unconditional<'l>(BTreeMap<Vec<&'l str>, (usize, (usize, Place))>);
 
@@ -91,10 +91,10 @@ impl<'l> Unconditional<'l> {
         }
     }
 
-    /// The attributes of a request that would meet more limits than it may, with the limit that is one too many.
+    /// The attributes of a request that would match too many limits, with the first limit beyond the bound.
     fn too_many(&self) -> Option<(&[&'l str], (usize, Place))> {
         self.0.keys().find_map(|by| {
-            // A request that has all of these has each part of them.
+            // A request with all of these attributes has each subset of them.
             let parts = (0..1_usize << by.len().min(PARTS_OF_MAX)).map(|part| {
                 let names = by.iter().enumerate().filter(|(at, _)| part >> at & 1 == 1);
                 names.map(|(_, name)| *name).collect::<Vec<_>>()
@@ -134,7 +134,7 @@ fn is_unconditional(limit: &Limit) -> bool {
     limit.mode == Mode::Enforce && limit.when.iter().all(always)
 }
 
-/// Names go into headers and metrics, so they keep to what a header may quote.
+/// Names go into headers and metrics, so they may have only characters that a header can quote.
 pub(crate) fn name(name: &str, at: Place, report: &mut Report) {
     let printable = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\';
     if name.is_empty() || name.len() > LIMIT_NAME_BYTES_MAX || !name.bytes().all(printable) {
@@ -144,7 +144,7 @@ pub(crate) fn name(name: &str, at: Place, report: &mut Report) {
     }
 }
 
-fn by(limit: &Limit, vocabulary: &Vocabulary, places: Places<'_>, report: &mut Report) {
+fn by(limit: &Limit, vocabulary: &Vocabulary, places: FieldPositions<'_>, report: &mut Report) {
     if limit.by.len() > BY_MAX {
         let message = format!("{} attributes", limit.by.len());
         report.error(places("by"), "by", Problem::new(message, format!("at most {BY_MAX}")));
@@ -164,7 +164,7 @@ fn by(limit: &Limit, vocabulary: &Vocabulary, places: Places<'_>, report: &mut R
     }
 }
 
-fn when(limit: &Limit, vocabulary: &Vocabulary, places: Places<'_>, report: &mut Report) {
+fn when(limit: &Limit, vocabulary: &Vocabulary, places: FieldPositions<'_>, report: &mut Report) {
     let at = places("when");
     if limit.when.len() > CONDITIONS_MAX {
         let message = format!("{} conditions", limit.when.len());
@@ -188,11 +188,11 @@ fn when(limit: &Limit, vocabulary: &Vocabulary, places: Places<'_>, report: &mut
     }
 }
 
-/// Reports what is wrong with one condition.
+/// Reports the problems of one condition.
 pub(crate) fn condition(
     condition: &Condition,
     vocabulary: &Vocabulary,
-    places: Places<'_>,
+    places: FieldPositions<'_>,
     report: &mut Report,
 ) {
     match condition {
@@ -236,8 +236,8 @@ fn absent(limit: &Limit) -> Option<&str> {
     found.map(By::name)
 }
 
-/// Warns of attributes that a condition only says what they must not be: a request without them is not limited, and seldom is
-/// that what was meant.
+/// Warns about attributes that a condition only excludes values of: a request without them is not limited, which is rarely
+/// intended.
 fn absences(limit: &Limit, expression: &Expression, at: Place, report: &mut Report) {
     let requires = |condition: &Condition, name: &str| {
         let is_itself = matches!(condition, Condition::Holds(other) if std::ptr::eq(other, expression));
@@ -260,7 +260,7 @@ fn absences(limit: &Limit, expression: &Expression, at: Place, report: &mut Repo
     }
 }
 
-/// What is wrong with the number and the size of the choices of a condition.
+/// The problem with the number or the size of the choices of a condition, if there is one.
 fn number_of(choices: &Choices) -> Option<Problem> {
     let count = choices.written().len();
     if count == 0 {
@@ -311,7 +311,7 @@ fn contradiction(when: &[Condition]) -> Option<String> {
         .map(|(name, _)| name.clone())
 }
 
-fn quotas(limit: &Limit, vocabulary: &Vocabulary, places: Places<'_>, report: &mut Report) {
+fn quotas(limit: &Limit, vocabulary: &Vocabulary, places: FieldPositions<'_>, report: &mut Report) {
     let quotas = &limit.quotas;
     for (i, name) in quotas.tier_by.iter().enumerate() {
         attribute(name, vocabulary, places("tier_by"), "tier_by", report);
@@ -370,9 +370,9 @@ fn quotas(limit: &Limit, vocabulary: &Vocabulary, places: Places<'_>, report: &m
     }
 }
 
-/// Reports names of tiers and overrides that no request has: patterns, and other spellings than those of requests. Addresses among
-/// overrides are networks, and looked at where they are read; of credentials only digests are left.
-fn names(limit: &Limit, vocabulary: &Vocabulary, places: Places<'_>, report: &mut Report) {
+/// Reports names of tiers and overrides that no request has: patterns, and spellings that requests do not have. Addresses
+/// among overrides are networks, which are checked when they are read. Credentials are already digests.
+fn names(limit: &Limit, vocabulary: &Vocabulary, places: FieldPositions<'_>, report: &mut Report) {
     let quotas = &limit.quotas;
     let is_known = |name: &str| !report.credentials().contains(name);
     let mut problems: Vec<(String, Problem)> = Vec::new();
@@ -401,7 +401,7 @@ fn names(limit: &Limit, vocabulary: &Vocabulary, places: Places<'_>, report: &mu
     }
 }
 
-/// The shortest window that an algorithm tells apart; buckets have none.
+/// The shortest window of an algorithm; buckets have none.
 fn window(quota: &Quota) -> Option<Ticks> {
     match quota {
         Quota::FixedWindow(window) => Some(window.period()),
@@ -413,7 +413,7 @@ fn window(quota: &Quota) -> Option<Ticks> {
     }
 }
 
-fn cost(limit: &Limit, vocabulary: &Vocabulary, places: Places<'_>, report: &mut Report) {
+fn cost(limit: &Limit, vocabulary: &Vocabulary, places: FieldPositions<'_>, report: &mut Report) {
     let at = places("cost");
     match limit.cost {
         Cost::Units(0) => {
@@ -450,17 +450,17 @@ fn cost(limit: &Limit, vocabulary: &Vocabulary, places: Places<'_>, report: &mut
     }
 }
 
-/// A lease spends units away from their counter; some counters cannot lend them.
+/// Reports a lease on an algorithm whose counters cannot lease units.
 fn leases(limit: &Limit, at: Place, report: &mut Report) {
     if limit.consistency != Consistency::Leased {
         return;
     }
     let reason = match limit.quotas.all.first() {
-        Some(Quota::Concurrency(_)) => "a permit must come back to the counter that it was taken from",
+        Some(Quota::Concurrency(_)) => "a permit must be returned to the counter that gave it",
         Some(Quota::SlidingLog(_)) => "a log is exact only if it sees the time of every request",
         Some(Quota::LeakyBucket(_)) => "requests can be spaced only by the one queue that they all wait in",
         Some(quota @ Quota::FixedWindow(_)) if !Lease::suits(quota) => {
-            "of windows that follow a calendar only their counter can tell one from the next, so nothing could go back"
+            "only the counter knows the bounds of calendar windows, so unused units could not be returned"
         }
         _ => return,
     };
@@ -469,19 +469,19 @@ fn leases(limit: &Limit, at: Place, report: &mut Report) {
     report.error(at, "consistency", Problem::new(message, "exact, auto"));
 }
 
-/// What is given back after a response must be possible to give back.
-fn failures(limit: &Limit, places: Places<'_>, report: &mut Report) {
+/// Reports `count: failures` on an algorithm without refunds.
+fn failures(limit: &Limit, places: FieldPositions<'_>, report: &mut Report) {
     let reason = match limit.quotas.all.first() {
         _ if limit.failures.is_none() => return,
-        Some(Quota::LeakyBucket(_)) => "a turn that was used stays used",
-        Some(Quota::Concurrency(_)) => "a permit comes back with every response",
+        Some(Quota::LeakyBucket(_)) => "a used queue slot cannot be refunded",
+        Some(Quota::Concurrency(_)) => "every response returns the permit",
         _ => return,
     };
     let message = format!("{} cannot count failures: {reason}", limit.quotas.all[0].algorithm());
     report.error(places("count"), "count", Problem::new(message, "count: all, or another algorithm"));
 }
 
-fn roll_out(limit: &Limit, places: Places<'_>, report: &mut Report) {
+fn roll_out(limit: &Limit, places: FieldPositions<'_>, report: &mut Report) {
     let at = places("enforce_percent");
     if limit.enforce_percent < 100 && limit.by.is_empty() {
         let message = "a share of keys, and a limit without `by` has only one key";

@@ -1,5 +1,5 @@
-//! A request as a policy compares it: credentials by their digests, and addresses, paths and hosts in the one spelling in which policies
-//! name them, whatever way in the request came. What it counts by stays as it came.
+//! A request as a policy compares it, from every protocol: credentials by their digests, and addresses, paths and hosts in
+//! the normalised spelling of policies. The values that limits count by stay unchanged.
 
 use std::collections::BTreeMap;
 
@@ -30,14 +30,14 @@ pub(crate) enum ComparedAs {
     Host,
 }
 
-/// A value in its form, where that is not how it came.
+/// A value in its form, if that differs from the value in the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ComparedValue {
     /// A digest.
     Digest(CredentialDigest),
     /// A text.
     Text(String),
-    /// A host, of which a port is another spelling.
+    /// A host, and the host with its port as another spelling.
     Host(Host<'static>),
 }
 
@@ -60,7 +60,7 @@ impl ComparedValue {
     }
 }
 
-/// What stands in the place of a request's values, each with the position of its attribute.
+/// The replaced values of a request, each with the position of its attribute.
 pub(crate) type Replaced = SmallVec<[(usize, ComparedValue); 1]>;
 
 impl ComparedAs {
@@ -73,7 +73,7 @@ impl ComparedAs {
         }
     }
 
-    /// A value in this form; none where it is that already, or has none.
+    /// A value in this form. Returns `None` if it already has it, or cannot have it.
     fn formed(self, value: Value<'_>) -> Option<ComparedValue> {
         match (self, value) {
             (ComparedAs::Digest, value) => {
@@ -90,7 +90,7 @@ impl ComparedAs {
     }
 }
 
-/// The one spelling of a value by the name of its attribute; none where it is that already, or has none.
+/// The normalised spelling of a value, by the name of its attribute. Returns `None` if it already has it, or has none.
 pub(crate) fn by_name(name: &str, text: &str) -> Option<ComparedValue> {
     ComparedAs::of(Kind::of(name))?.formed(Value::Text(text))
 }
@@ -103,7 +103,7 @@ fn address(text: &str) -> Option<String> {
     Network::given(text).map(|network| network.to_string()).filter(|one| one != text)
 }
 
-/// Some callers send the query along, which stays as it is.
+/// Some callers send the path with its query, which stays unchanged.
 fn path(text: &str) -> Option<String> {
     let end = text.find('?').unwrap_or(text.len());
     let (path, query) = text.split_at(end);
@@ -121,8 +121,8 @@ fn host(text: &str) -> Option<Host<'static>> {
 }
 
 impl Limit {
-    /// Settles how its cost reads attributes, and which spellings its tiers and overrides have; tells what is wrong with the texts of its
-    /// cost. Its conditions are settled where they are read.
+    /// Resolves how its cost reads attributes, and the spellings of its tiers and overrides. Returns the problems with the
+    /// texts of its cost. Its conditions are resolved when they are read.
     pub(crate) fn settle(&mut self, vocabulary: &Vocabulary) -> Vec<(Severity, Problem)> {
         let by = self.by.first().map(|by| vocabulary.kind(by.name()));
         let tiers = self.quotas.tier_by.iter().map(|name| vocabulary.kind(name)).collect::<Vec<_>>();
@@ -133,7 +133,7 @@ impl Limit {
         }
     }
 
-    /// The attributes that it names values of. A table compares addresses by their bits, so it needs no spelling of them.
+    /// The attributes whose values it names. Tables compare addresses by their bits, so these need no spelling.
     fn named(&self) -> impl Iterator<Item = (&str, ByBits)> {
         let in_conditions = self.when.iter().flat_map(|condition| {
             let by_bits = if matches!(condition, Condition::OneOf { .. }) { ByBits::Yes } else { ByBits::No };
@@ -158,7 +158,7 @@ enum ByBits {
     No,
 }
 
-/// The attributes that these limits name values of and whose values have a form of their own.
+/// The attributes whose values these limits name, if the values have a form of their own.
 pub(crate) fn names(
     limits: &[Limit],
     credentials: &CredentialAttributes,
@@ -179,7 +179,7 @@ pub(crate) fn names(
 }
 
 impl Policy {
-    /// A request as the policy compares it; none where it is that already. `replaced` is where the other values live.
+    /// A request as the policy compares it. Returns `None` if it is unchanged. `replaced` holds the other values.
     #[inline]
     pub(crate) fn compared<'r, 'a: 'r>(
         &self,

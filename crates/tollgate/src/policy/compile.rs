@@ -1,5 +1,5 @@
-//! From a file to a policy: pure, and every problem is reported at once. This level reads the file's own fields; a limit's
-//! are left to [`limit`], what holds between fields and between limits to [`super::check`].
+//! From a file to a policy: a pure function that reports every problem. This module reads the fields of the file itself.
+//! [`limit`] reads those of a limit, and [`super::check`] checks between fields and between limits.
 
 mod attributes;
 mod defaults;
@@ -17,7 +17,7 @@ use crate::policy::document::{self, Node, Reading, Tree};
 use crate::policy::expression::with_room;
 use crate::policy::fields::Fields;
 use crate::policy::finding::{Findings, Place, Problem, Report};
-use crate::policy::index::Index;
+use crate::policy::index::LimitIndex;
 use crate::policy::limit::Limit;
 use crate::policy::{LIMITS_MAX, Policy, Vocabulary};
 use defaults::Defaults;
@@ -27,7 +27,7 @@ const DOMAIN_BYTES_MAX: usize = 128;
 /// The fields of a file.
 pub(crate) const FIELDS: [&str; 5] = ["domain", "shard_by", "attributes", "defaults", "limits"];
 
-/// Compiles the bytes of a file, on a stack that no expression in it can exhaust.
+/// Compiles the bytes of a file, on a stack that no expression can exhaust.
 pub(crate) fn compile(
     source_name: &str,
     bytes: &[u8],
@@ -42,7 +42,7 @@ fn compile_here(mut report: Report, bytes: &[u8]) -> Result<(Policy, Findings), 
     finish(policy, report)
 }
 
-/// The policy with its warnings, or everything that is wrong.
+/// The policy with its warnings, or all problems.
 pub(crate) fn finish(policy: Option<Policy>, report: Report) -> Result<(Policy, Findings), Findings> {
     match policy {
         Some(policy) if report.errors() == 0 => Ok((policy, report.into_findings())),
@@ -68,7 +68,7 @@ fn read(root: &Node, report: &mut Report) -> Option<Policy> {
         sharded(attribute, &limits, fields.place("shard_by"), report);
     }
     check::together(&limits, &places, report);
-    let index = match Index::new(&limits) {
+    let index = match LimitIndex::new(&limits) {
         Ok(index) => index,
         Err(problem) => {
             report.error(fields.place("limits"), "limits", problem);
@@ -112,13 +112,13 @@ fn limit_nodes<'n>(fields: Fields<'n>, report: &mut Report) -> Option<&'n [Node]
     Some(nodes)
 }
 
-/// What the file says about all of its limits.
+/// Fields of the file that apply to all limits.
 struct Shared<'s> {
     vocabulary: &'s Vocabulary,
     defaults: &'s Defaults,
 }
 
-/// Every limit that can be read, and where its name stands.
+/// Every readable limit, with the position of its name.
 fn limits(nodes: &[Node], shared: &Shared<'_>, report: &mut Report) -> (Vec<Limit>, Vec<(usize, Place)>) {
     let (mut limits, mut places) = (Vec::new(), Vec::new());
     for (index, node) in nodes.iter().enumerate() {

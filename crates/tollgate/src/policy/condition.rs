@@ -30,8 +30,8 @@ pub enum Condition {
 pub enum Sense {
     /// It must. A request without the attribute does not satisfy the condition.
     Is,
-    /// It must not. A request without the attribute satisfies the condition: that is the stricter reading, so that nobody
-    /// escapes a limit by leaving an attribute out.
+    /// It must not. A request without the attribute satisfies the condition, so that a client cannot escape a limit by
+    /// leaving an attribute out.
     IsNot,
 }
 
@@ -53,7 +53,7 @@ impl PartialEq for Choices {
 }
 
 impl Choices {
-    /// Choices for an attribute of this kind. What is wrong with one of them is found by [`super::pattern`].
+    /// Choices for an attribute of this kind. [`super::pattern`] finds problems with them.
     pub(crate) fn new<'c>(kind: Kind, written: impl IntoIterator<Item = &'c str>) -> Self {
         let mut choices = Self::default();
         for choice in written {
@@ -67,7 +67,7 @@ impl Choices {
         choices
     }
 
-    /// Puts other texts in the place of those that are compared as text.
+    /// Replaces the choices that are compared as text.
     pub(crate) fn replace_values(&mut self, with: impl Fn(&str) -> String) {
         for value in self.written.iter_mut().filter(|written| self.values.contains(written)) {
             *value = with(value);
@@ -175,8 +175,8 @@ impl Condition {
         }
     }
 
-    /// Settles how an expression reads its attributes; tells what is wrong with the texts that it compares them with. Those of tables are
-    /// looked at where all of a limit is.
+    /// Resolves how an expression reads its attributes. Returns the problems with the texts that it compares them with. The
+    /// texts of tables are checked with the whole limit.
     pub(crate) fn settle(&mut self, vocabulary: &Vocabulary) -> Vec<(Severity, Problem)> {
         match self {
             Condition::OneOf { .. } => Vec::new(),

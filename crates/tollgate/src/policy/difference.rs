@@ -1,4 +1,4 @@
-//! What another policy would change: fields of the file as a whole, and limits by their names, with the sentences of both.
+//! What another policy would change: fields of the whole file, and limits by their names, with the sentences of both.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,7 +9,7 @@ use crate::policy::text::TextMap;
 use crate::policy::{Policy, QuotaIndex};
 use crate::quota::Quota;
 
-/// What becomes of one limit.
+/// The change of one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It is new.
@@ -72,7 +72,7 @@ impl Difference {
 impl Policy {
     /// The fields of the whole file that `next` would change.
     pub(crate) fn changed_fields(&self, next: &Policy) -> Vec<FieldChange> {
-        // Each part by its name, so that a new one cannot be forgotten here. Limits are compared one by one, and what they name by those.
+        // Every field is listed, so that a new one causes a compile error here. Limits are compared one by one.
         let Policy { domain, shard_by, vocabulary, limits: _, compared: _, index: _ } = self;
         let fields = [
             ("domain", domain == &next.domain, self.domain_sentence(), next.domain_sentence()),

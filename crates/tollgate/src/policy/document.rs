@@ -1,8 +1,8 @@
-//! A policy file as a tree of texts, lists and tables, each with its line and column. It knows YAML and its dangers; what
-//! the fields mean is left to [`super::compile`].
+//! A policy file as a tree of texts, lists and tables, each with its line and column. This module handles YAML and its
+//! dangers; [`super::compile`] handles the meaning of the fields.
 //!
-//! The tree is built from the event parser under serde-saphyr, not through serde: so every duplicate key is found at once,
-//! and every value keeps its place.
+//! The tree is built from the event parser of serde-saphyr, not through serde, so that every duplicate key is found and
+//! every value keeps its position.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -13,7 +13,7 @@ use crate::policy::finding::{Place, Problem, Report, quoted};
 
 /// Largest policy file, in bytes.
 pub const FILE_BYTES_MAX: usize = 16 << 20;
-/// Most values in a file, counting each alias as often as it is used, and long texts as several.
+/// Most values in a file. An alias counts at each use, and a long text counts as several values.
 pub const NODES_MAX: usize = 4_000_000;
 /// Most items in one list or table.
 pub const ITEMS_MAX: usize = 100_000;
@@ -24,7 +24,7 @@ pub const TEXT_BYTES_MAX: usize = 65_536;
 /// The field of a limit whose names may be credentials.
 const OVERRIDES: &str = "overrides";
 
-/// One value and where it stands.
+/// One value and its position.
 #[derive(Clone, Debug)]
 pub struct Node {
     /// Where it begins.
@@ -51,14 +51,14 @@ pub enum Tree {
 pub struct Entry {
     /// Its name.
     pub key: String,
-    /// Where the name stands.
+    /// The position of the name.
     pub at: Place,
     /// Its value.
     pub node: Node,
 }
 
 impl Node {
-    /// How the value is called in messages.
+    /// The kind of the value, for messages.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self.tree {
@@ -76,16 +76,16 @@ impl Node {
     }
 }
 
-/// How a file is read: what differs between our own files and those of others.
+/// How a file is read. Files of other programs need other settings than Tollgate's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// Deepest nesting of lists and tables.
     pub depth_max: usize,
-    /// What a second document is.
+    /// How a second document is handled.
     pub second_document: SecondDocument,
 }
 
-/// What is made of a second document in a file.
+/// How a second document in a file is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecondDocument {
     /// It is an error.
@@ -107,7 +107,7 @@ pub fn read(bytes: &[u8], reading: Reading, report: &mut Report) -> Option<Node>
         flow_nesting_limit: reading.depth_max + 1,
         block_nesting_limit: reading.depth_max + 1,
     };
-    let mut reader = Reader {
+    let mut reader = TreeReader {
         events: Parser::new_from_str_with_options(text, options),
         reading,
         anchors: HashMap::new(),
@@ -146,18 +146,18 @@ fn utf8<'b>(bytes: &'b [u8], report: &mut Report) -> Option<&'b str> {
     }
 }
 
-/// What a file is at first sight.
+/// The top level of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outline {
-    /// A table with these fields, in order; those behind a decisive one are left out.
+    /// A table with these fields, in order, up to a decisive one.
     Table(Vec<String>),
     /// A list.
     List,
-    /// Something else, or nothing that can be read.
+    /// Something else, or unreadable.
     Other,
 }
 
-/// Looks at a file no further than to the first of its own fields that is decisive.
+/// Reads the top level of a file, up to the first decisive field.
 #[must_use]
 pub fn outline(bytes: &[u8], decisive: &[&str]) -> Outline {
     let text = match std::str::from_utf8(bytes) {
@@ -206,14 +206,14 @@ fn stop<T>(at: Place, message: impl Into<String>, accepted: impl Into<String>) -
     Err(Stop { at, problem: Problem::new(message, accepted) })
 }
 
-/// A value that `&name` marked: what it costs to repeat, and how deep it goes.
+/// An anchored value (`&name`): the number of its values, and its depth.
 struct Anchored {
     node: Node,
     nodes: usize,
     depth: usize,
 }
 
-struct Reader<'t, 'r> {
+struct TreeReader<'t, 'r> {
     events: Parser<'t, StrInput<'t>>,
     reading: Reading,
     anchors: HashMap<usize, Anchored>,
@@ -222,7 +222,7 @@ struct Reader<'t, 'r> {
     report: &'r mut Report,
 }
 
-impl<'t> Reader<'t, '_> {
+impl<'t> TreeReader<'t, '_> {
     /// The one document of the file.
     fn file(&mut self) -> Step<Option<Node>> {
         let mut root = None;
@@ -264,7 +264,7 @@ impl<'t> Reader<'t, '_> {
         }
     }
 
-    /// One value and how deep it goes.
+    /// One value and its depth.
     fn node(&mut self, event: Event<'t>, at: Place, depth: usize) -> Step<(Node, usize)> {
         self.is_shallow(depth, at)?;
         let before = self.nodes;
@@ -406,7 +406,7 @@ fn untagged(tag: Option<&Tag>, at: Place) -> Step<()> {
         Some(tag) => {
             let tag = quoted(&tag.original());
             let value = tag.trim_start_matches('!');
-            // `method: !GET` is a tag for YAML, and a negation for whoever writes it.
+            // `method: !GET` is a tag in YAML, but its author means a negation.
             let is_word = !tag.starts_with("!!") && !value.is_empty();
             let accepted = match is_word {
                 true => format!("values without tags; {{ not: {value} }} in a condition"),

@@ -1,5 +1,5 @@
-//! Values in places that take single values only: names of tiers and overrides, texts that CEL compares, and what operators block.
-//! A pattern there, or a value in a spelling that no request has, would match nothing; it is refused with the right spelling.
+//! Values in fields that accept single values only: names of tiers and overrides, texts that CEL compares, and operators'
+//! blocks. A pattern, or a spelling that no request has, would match nothing there. It is refused with the right spelling.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use crate::policy::vocabulary::Kind;
 /// The shortest prefix of IPv6 that one client may have: that of a whole site.
 const IPV6_CLIENT_MIN: u8 = 48;
 
-/// Whether a value names many others where an attribute of this kind has one.
+/// Whether a value stands for many values of an attribute of this kind.
 pub(crate) fn is_pattern(kind: Kind, written: &str) -> bool {
     match kind {
         Kind::Path => written.contains('*') || written.split('/').any(is_parameter),
@@ -31,7 +31,7 @@ fn is_wide(written: &str) -> bool {
     written.contains('*') || written.parse::<Network>().is_ok_and(|network| !is_client(&network))
 }
 
-/// What is wrong with a single value of an attribute, if anything is.
+/// The problem with a single value of an attribute, if there is one.
 pub(crate) fn problem(kind: Kind, name: &str, written: &str) -> Option<Problem> {
     if written.is_empty() {
         return None;
@@ -59,7 +59,7 @@ pub(crate) fn problem(kind: Kind, name: &str, written: &str) -> Option<Problem> 
     }
 }
 
-/// The same for the name of a tier or an override, which may also be how another product writes a pattern.
+/// The problem with the name of a tier or an override, if there is one. It may also be a pattern of another product.
 pub(crate) fn name_problem(kind: Kind, name: &str, written: &str) -> Option<Problem> {
     let looks_like_one = || {
         pattern::negated(name, written)
@@ -73,7 +73,7 @@ pub(crate) fn name_problem(kind: Kind, name: &str, written: &str) -> Option<Prob
     problem(kind, name, written).or_else(|| looks_like_one().map(elsewhere))
 }
 
-/// Where a pattern would be understood.
+/// Where a pattern is accepted.
 fn instead(name: &str, written: &str) -> String {
     format!(
         "a single value; for many, a limit of its own with `when: {{ {}: {} }}`",
@@ -82,7 +82,7 @@ fn instead(name: &str, written: &str) -> String {
     )
 }
 
-/// An address is compared as it counts: IPv4 whole, IPv6 by its network.
+/// An address is compared as it counts: a whole IPv4 address, or the network of an IPv6 address.
 fn client(name: &str, written: &str) -> Option<Problem> {
     if let Some(problem) = pattern::address(name, written) {
         return Some(problem);
@@ -102,7 +102,7 @@ fn client(name: &str, written: &str) -> Option<Problem> {
     refused(written, &why, accepted)
 }
 
-/// What is wrong with a text that CEL compares an attribute with.
+/// The problem with a text that CEL compares an attribute with, if there is one.
 pub(crate) fn literal(kind: Kind, name: &str, text: &str) -> Option<(Severity, Problem)> {
     let error = |problem: Problem| Some((Severity::Error, problem));
     if text.is_empty() {
@@ -149,7 +149,7 @@ fn in_cel(problem: Problem, name: &str) -> Problem {
     Problem { accepted: accepted.unwrap_or(&problem.accepted).to_owned(), message: problem.message }
 }
 
-/// A star in CEL is a star.
+/// A star in CEL has no special meaning.
 fn as_it_stands(name: &str, text: &str) -> Option<(Severity, Problem)> {
     let accepted =
         format!("a table such as `when: {{ {}: {} }}` if it is a pattern", quoted(name), quoted(text));
@@ -168,7 +168,7 @@ pub(crate) enum Sought {
     Expression,
 }
 
-/// What is wrong with a text that CEL looks for in an attribute.
+/// The problem with a text that CEL searches in an attribute, if there is one.
 pub(crate) fn part(kind: Kind, name: &str, part: Sought, text: &str) -> Option<(Severity, Problem)> {
     let error = |problem: Problem| Some((Severity::Error, problem));
     if kind == Kind::Text {
@@ -208,7 +208,7 @@ pub(crate) fn part(kind: Kind, name: &str, part: Sought, text: &str) -> Option<(
 mod tests {
     use super::*;
 
-    /// Each of these compiled as the name of a tier or an override, and nothing ever had it.
+    /// The story: each of these was accepted as the name of a tier or an override, and matched no request.
     #[test]
     fn names_that_no_request_has_are_refused() {
         for (name, written, accepted) in [

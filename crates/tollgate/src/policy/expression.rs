@@ -1,4 +1,4 @@
-//! CEL expressions over attributes. An expression that exists parses and calls only functions that exist.
+//! CEL expressions over attributes. A compiled expression parses and calls only existing functions.
 
 mod pattern;
 mod presence;
@@ -31,7 +31,7 @@ use crate::request::{COST_MAX, CheckRequest, SPELLING_TEXTS_MAX, SPELLINGS_MAX, 
 /// Longest expression, in bytes.
 pub const EXPRESSION_BYTES_MAX: usize = 4096;
 
-/// Deepest expression: operators and calls inside each other. It is evaluated on the stack of whoever asks.
+/// Deepest nesting of operators and calls. An expression is evaluated on the stack of the caller.
 pub const EXPRESSION_DEPTH_MAX: usize = 48;
 /// Enough for the deepest expression of [`EXPRESSION_BYTES_MAX`]; untouched pages cost nothing.
 const PARSER_STACK_BYTES: usize = 64 << 20;
@@ -71,7 +71,7 @@ impl Expression {
     /// Compiles an expression.
     ///
     /// # Errors
-    /// When it does not parse, calls a function that does not exist or with a pattern that is none, or is too long.
+    /// It does not parse, calls an unknown function, has an invalid pattern, or is too long.
     pub fn new(source: &str) -> Result<Self, Problem> {
         if source.len() > EXPRESSION_BYTES_MAX {
             let message = format!("an expression of {} bytes", source.len());
@@ -85,7 +85,7 @@ impl Expression {
         Ok(Self { source: source.trim().to_owned(), attributes, needed, patterns, tree })
     }
 
-    /// Settles how it reads its attributes; tells what is wrong with the texts that it compares them with.
+    /// Resolves how it reads its attributes. Returns the problems with the texts that it compares them with.
     pub(crate) fn settle(&mut self, vocabulary: &Vocabulary) -> Vec<(Severity, Problem)> {
         reading::settle(&mut self.tree, vocabulary)
     }
@@ -93,7 +93,7 @@ impl Expression {
     /// Replaces the credentials that it names by their digests, also in its text.
     ///
     /// # Errors
-    /// When it asks more of a credential than whether it is there, or which one it is.
+    /// It uses a credential for more than its presence or its identity.
     pub(crate) fn seal(&mut self, credentials: &CredentialAttributes) -> Result<(), Problem> {
         if !self.attributes.iter().any(|name| credentials.contains(name)) {
             return Ok(());
@@ -103,7 +103,7 @@ impl Expression {
             let before = std::mem::take(&mut self.source);
             self.source = before.replace(&format!("'{text}'"), &format!("'{digest}'"));
             self.source = self.source.replace(&format!("\"{text}\""), &format!("\"{digest}\""));
-            // A literal with escapes is not found as it is written.
+            // The text of a literal with escapes differs from its value.
             if text != digest.as_str() && !self.source.contains(digest.as_str()) {
                 self.source = format!("an expression about {digest}");
             }
@@ -121,8 +121,8 @@ impl Expression {
         self.needed.iter().map(String::as_str)
     }
 
-    /// Whether it holds for a request, in any spelling of its values. An absent attribute makes it false. Any other error counts as
-    /// true, the stricter reading: nothing a client sends may open a limit.
+    /// Whether it holds for a request, in any spelling of its values. An absent attribute makes it false. Any other error
+    /// makes it true, so that a client cannot escape a limit.
     #[must_use]
     pub fn holds(&self, request: &CheckRequest<'_>) -> bool {
         let mut others = Others::new();
@@ -134,7 +134,7 @@ impl Expression {
             }
         }
         others.dedup();
-        // Every choice among the forms that matter; there are seldom any.
+        // Every combination of other spellings; there are rarely any.
         let choices = 0_u16..1 << others.len();
         choices.filter(|choice| is_choice(&others, *choice)).any(|choice| {
             let chosen = others.iter().enumerate().filter(|(number, _)| choice >> number & 1 == 1);
@@ -143,7 +143,7 @@ impl Expression {
     }
 
     fn holds_spelled(&self, request: &CheckRequest<'_>, chosen: &[(u8, &str)]) -> bool {
-        match self.evaluate(request, Reading::Spelled(chosen)) {
+        match self.evaluate(request, TextReading::Spelled(chosen)) {
             Ok(cel::Value::Bool(held)) => held,
             Ok(_) => true,
             Err(Failure::Absent(_)) => false,
@@ -151,12 +151,12 @@ impl Expression {
         }
     }
 
-    /// The cost that it computes. Texts that are decimal numbers read as numbers, because some wires carry only text.
+    /// The cost that it computes. Decimal texts are read as numbers, because some protocols carry only text.
     ///
     /// # Errors
-    /// When there is no whole number from 0 to [`COST_MAX`]; says why.
+    /// The result is not a whole number from 0 to [`COST_MAX`]. The message says why.
     pub fn cost(&self, request: &CheckRequest<'_>) -> Result<u64, String> {
-        let value = match self.evaluate(request, Reading::Numbers) {
+        let value = match self.evaluate(request, TextReading::Numbers) {
             Ok(cel::Value::Int(number)) => u64::try_from(number).ok(),
             Ok(cel::Value::UInt(number)) => Some(number),
             Ok(other) => return Err(format!("{} is not a whole number", quoted(&format!("{other:?}")))),
@@ -174,13 +174,13 @@ impl Expression {
         if !self.attributes.is_empty() {
             return None;
         }
-        match self.evaluate(&CheckRequest::new(), Reading::Spelled(&[])) {
+        match self.evaluate(&CheckRequest::new(), TextReading::Spelled(&[])) {
             Ok(cel::Value::Bool(held)) => Some(held),
             _ => None,
         }
     }
 
-    /// The attributes that it only says what they must not be, without asking whether they are there.
+    /// The attributes whose values it only excludes, without a check for their presence.
     pub(crate) fn unguarded(&self) -> impl Iterator<Item = String> {
         survey::unguarded(&self.tree).into_iter()
     }
@@ -202,11 +202,11 @@ impl Expression {
         survey::dotted(&self.tree)
     }
 
-    fn evaluate(&self, request: &CheckRequest<'_>, reading: Reading<'_>) -> Result<cel::Value, Failure> {
-        let attributes = Attributes { request, reading };
+    fn evaluate(&self, request: &CheckRequest<'_>, reading: TextReading<'_>) -> Result<cel::Value, Failure> {
+        let attributes = RequestVariables { request, reading };
         let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
         context.set_variable_resolver(&attributes);
-        // The interpreter has code paths that panic; a request must not reach the caller as one.
+        // The interpreter may panic. The panic must not reach the caller.
         let execute = || catch_unwind(AssertUnwindSafe(|| cel::Value::resolve(&self.tree, &context)));
         match self.patterns.during(execute) {
             Ok(Ok(value)) => Ok(value),
@@ -233,7 +233,7 @@ type Others<'t> = SmallVec<[(u8, &'t str); FORMS_MAX]>;
 const FORMS_MAX: usize = SPELLING_TEXTS_MAX * SPELLINGS_MAX;
 const _: () = assert!(FORMS_MAX < 16, "one bit for each text");
 
-/// Whether no two of the chosen texts are one attribute's.
+/// Whether no two of the chosen texts belong to the same attribute.
 fn is_choice(others: &[(u8, &str)], choice: u16) -> bool {
     let chosen = |number: usize| choice >> number & 1 == 1;
     let is_alone = |(number, (position, _)): (usize, &(u8, &str))| {
@@ -249,20 +249,20 @@ fn is_choice(others: &[(u8, &str)], choice: u16) -> bool {
 
 /// How texts are read.
 #[derive(Clone, Copy)]
-enum Reading<'r> {
-    /// These stand for the values at their positions.
+enum TextReading<'r> {
+    /// These replace the values at their positions.
     Spelled(&'r [(u8, &'r str)]),
-    /// Decimal numbers read as numbers.
+    /// Decimal texts are read as numbers.
     Numbers,
 }
 
-/// The attributes of a request, as CEL asks for them.
-struct Attributes<'r, 'a> {
+/// The attributes of a request as CEL variables.
+struct RequestVariables<'r, 'a> {
     request: &'r CheckRequest<'a>,
-    reading: Reading<'r>,
+    reading: TextReading<'r>,
 }
 
-impl VariableResolver for Attributes<'_, '_> {
+impl VariableResolver for RequestVariables<'_, '_> {
     fn resolve<'b>(&'b self, variable: &str) -> Option<CowVal<'b, 'b>> {
         let attributes = self.request.attributes();
         let find = |name: &str| attributes.iter().position(|known| known.name == name);
@@ -273,13 +273,13 @@ impl VariableResolver for Attributes<'_, '_> {
             reading::of_variable(variable).map_or((variable, None), |(name, read)| (name, Some(read)));
         let position = find(name)?;
         let value = match (attributes[position].value, self.reading) {
-            (Value::Text(text), Reading::Spelled(chosen)) => {
+            (Value::Text(text), TextReading::Spelled(chosen)) => {
                 let chosen = chosen.iter().find(|(of, _)| usize::from(*of) == position);
                 Value::Text(chosen.map_or(text, |(_, other)| other))
             }
             (value, _) => value,
         };
-        let read = read.or(matches!(self.reading, Reading::Numbers).then_some(ReadAs::Number));
+        let read = read.or(matches!(self.reading, TextReading::Numbers).then_some(ReadAs::Number));
         Some(read_value(value, read))
     }
 }
@@ -304,13 +304,12 @@ fn read_value<'b>(value: Value<'b>, read: Option<ReadAs>) -> CowVal<'b, 'b> {
     }
 }
 
-/// Parses on a stack of its own: the parser takes up to 100 kB of it for each bracket, and running out of stack would end
-/// the process.
+/// Parses on a stack of its own: the parser takes up to 100 kB for each bracket, and a stack overflow would end the process.
 fn parse(source: &str) -> Result<Program, Problem> {
     roomy(|| parse_here(&ENVIRONMENT, &presence::spell(source), ACCEPTED), ACCEPTED)
 }
 
-/// Does something where the parser cannot exhaust the stack.
+/// Runs a closure where the parser cannot exhaust the stack.
 fn roomy(work: impl FnOnce() -> Result<Program, Problem> + Send, accepted: &str) -> Result<Program, Problem> {
     if ROOMY.get() {
         return work();
@@ -323,8 +322,9 @@ thread_local! {
     static ROOMY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Does something on a thread with a stack that the parser cannot exhaust. A policy is compiled on one as a whole, since a
-/// thread for each of ten thousand expressions would take seconds. `None`: there was no thread to be had, or it panicked.
+/// Runs a closure on a thread with a stack that the parser cannot exhaust. A whole policy is compiled on one such thread,
+/// because a thread for each of ten thousand expressions would take seconds. Returns `None` if no thread could be started,
+/// or it panicked.
 #[doc(hidden)]
 pub fn with_room<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     std::thread::scope(|scope| {

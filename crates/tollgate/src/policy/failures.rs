@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-/// How a request ended, as whoever saw its response reports.
+/// How a request ended, as the caller that saw its response reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// With this HTTP status.
     Status(u16),
-    /// Well, where there is no status.
+    /// Successfully, without a status.
     Succeeded,
-    /// Not well, where there is no status.
+    /// With a failure, without a status.
     Failed,
 }
 
@@ -30,10 +30,10 @@ impl Default for Failures {
 }
 
 impl Failures {
-    /// Reads statuses such as `401` and classes such as `5xx`; the first that is neither is given back.
+    /// Reads statuses such as `401` and classes such as `5xx`.
     ///
     /// # Errors
-    /// When one of them is no status.
+    /// One of them is neither. The error is the first such text.
     pub fn read<'t>(texts: impl IntoIterator<Item = &'t str>) -> Result<Self, &'t str> {
         let mut failures = Self { statuses: Vec::new(), classes: Vec::new() };
         for text in texts {

@@ -1,5 +1,4 @@
-//! Reading the fields of a table: each accessor reports what is wrong with a field, where it stands, and what would be
-//! accepted.
+//! Reads the fields of a table. Each accessor reports a problem with its position and what would be accepted.
 
 use crate::policy::document::{Entry, Node, Tree};
 use crate::policy::finding::{Place, Problem, Report, nearest, quoted};
@@ -15,7 +14,7 @@ pub struct Fields<'n> {
 }
 
 impl<'n> Fields<'n> {
-    /// The fields of `node`, which is reported as `field` when it is no table.
+    /// The fields of `node`. If it is not a table, that is reported for `field`.
     pub fn of(node: &'n Node, field: &str, accepted: &str, report: &mut Report) -> Option<Self> {
         match &node.tree {
             Tree::Table(entries) => Some(Self { at: node.at, entries, within: "" }),
@@ -55,8 +54,8 @@ impl<'n> Fields<'n> {
         self.entry(name).is_some()
     }
 
-    /// Where the value of a field such as `rate`, `when.path` or `by[2]` stands; where the table begins, when the field is
-    /// not there.
+    /// The position of the value of a field such as `rate`, `when.path` or `by[2]`; that of the table if the field is
+    /// missing.
     #[must_use]
     pub fn place(&self, path: &str) -> Place {
         let end = path.find(['.', '[']).unwrap_or(path.len());
@@ -75,7 +74,7 @@ impl<'n> Fields<'n> {
         part.map_or(entry.node.at, |node| node.at)
     }
 
-    /// Where a field's name stands.
+    /// The position of the name of a field.
     #[must_use]
     pub fn key_place(&self, name: &str) -> Place {
         self.entry(name).map_or(self.at, |entry| entry.at)
@@ -101,12 +100,12 @@ impl<'n> Fields<'n> {
     pub fn choice<T: Copy>(&self, name: &str, choices: &[(&str, T)], report: &mut Report) -> Option<T> {
         let words: Vec<&str> = choices.iter().map(|&(word, _)| word).collect();
         let accepted = words.join(", ");
-        let said = self.text(name, &accepted, report)?;
-        let found = choices.iter().find(|&&(word, _)| word == said);
+        let given = self.text(name, &accepted, report)?;
+        let found = choices.iter().find(|&&(word, _)| word == given);
         if found.is_none() {
-            let message = match nearest(said, words.iter().copied()) {
-                Some(meant) => format!("{} is unknown; did you mean {meant}?", quoted(said)),
-                None => format!("{} is unknown", quoted(said)),
+            let message = match nearest(given, words.iter().copied()) {
+                Some(meant) => format!("{} is unknown; did you mean {meant}?", quoted(given)),
+                None => format!("{} is unknown", quoted(given)),
             };
             report.error(self.place(name), &self.path(name), Problem::new(message, accepted));
         }

@@ -1,24 +1,24 @@
-//! What the compiler has to say about a policy: every problem with its place, its field and what would be accepted.
+//! The findings of the compiler: every problem with its position, its field and what would be accepted.
 
 use std::fmt;
 
 use crate::credential::CredentialAttributes;
 
-/// Most findings that are kept; the rest are only counted, so that a hopeless file stays readable.
+/// Most findings of a report. The rest are only counted, so that the report stays readable.
 pub const FINDINGS_MAX: usize = 1000;
 /// Longest piece of the user's text that a message repeats, in characters.
 const QUOTED_MAX: usize = 60;
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Severity {
     /// The policy cannot be used.
     Error,
-    /// The policy can be used, and probably does not mean what it says.
+    /// The policy can be used, but probably does not mean what its author intended.
     Warning,
 }
 
-/// A line and a column, both from 1; line 0 is no place at all, as in a policy that was never text.
+/// A line and a column, both from 1. Line 0 is no position, as in a policy built in Rust.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Place {
     /// The line.
@@ -30,7 +30,7 @@ pub struct Place {
 /// One problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
     /// The file, as the caller named it.
     pub file: String,
@@ -100,7 +100,7 @@ impl Findings {
         self.found.len() + self.left_off
     }
 
-    /// Whether there is nothing to say.
+    /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()
@@ -132,7 +132,7 @@ impl fmt::Display for Findings {
 
 impl std::error::Error for Findings {}
 
-/// What is wrong with one value, before anybody says where it stood.
+/// A problem with one value, without its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}; accepted: {accepted}")]
 pub struct Problem {
@@ -157,7 +157,7 @@ pub struct Report {
     limit: Option<String>,
     findings: Findings,
     errors: usize,
-    /// The attributes of which no value may be shown.
+    /// The attributes whose values must not be shown.
     credentials: CredentialAttributes,
     /// Findings before this one are about other files, and in their order.
     sorted: usize,
@@ -178,7 +178,7 @@ impl Report {
         }
     }
 
-    /// The same where these attributes hold credentials.
+    /// Marks attributes that hold credentials.
     #[must_use]
     pub fn knowing(self, credentials: &CredentialAttributes) -> Self {
         Self { credentials: credentials.clone(), ..self }
@@ -190,13 +190,13 @@ impl Report {
         &self.credentials
     }
 
-    /// From here on findings are about the limit at `index`, until told otherwise.
+    /// Makes the following findings about the limit at `index`.
     pub fn enter_limit(&mut self, index: usize, name: Option<&str>) {
         self.path = format!("limits[{index}]");
         self.limit = name.map(quoted);
     }
 
-    /// From here on findings are about another file, as a whole.
+    /// Makes the following findings about another file as a whole.
     pub fn enter_file(&mut self, file: &str) {
         self.leave_limit();
         self.findings.found[self.sorted..].sort_by_key(|finding| (finding.line, finding.column));
@@ -204,25 +204,25 @@ impl Report {
         self.file = file.to_owned();
     }
 
-    /// From here on findings are about this part of the file, and the limit of this name if it has one.
+    /// Makes the following findings about this part of the file, and the limit with this name, if any.
     pub fn enter(&mut self, path: String, name: Option<&str>) {
         self.path = path;
         self.limit = name.map(quoted);
     }
 
-    /// From here on findings are about the file as a whole.
+    /// Makes the following findings about the file as a whole.
     pub fn leave_limit(&mut self) {
         self.path.clear();
         self.limit = None;
     }
 
-    /// The file cannot be used because of this.
+    /// Reports an error: the file cannot be used.
     pub fn error(&mut self, at: Place, field: &str, problem: Problem) {
         self.errors += 1;
         self.push(Severity::Error, at, field, problem);
     }
 
-    /// Reports a problem as bad as it is.
+    /// Reports a problem with a severity.
     pub(crate) fn say(&mut self, at: Place, field: &str, (severity, problem): (Severity, Problem)) {
         match severity {
             Severity::Error => self.error(at, field, problem),
@@ -230,7 +230,7 @@ impl Report {
         }
     }
 
-    /// The file can be used, and probably does not mean what it says.
+    /// Reports a warning: the file can be used, but probably does not mean what its author intended.
     pub fn warning(&mut self, at: Place, field: &str, problem: Problem) {
         self.push(Severity::Warning, at, field, problem);
     }
@@ -263,7 +263,7 @@ impl Report {
                 && known.field == field
                 && known.message == problem.message
         };
-        // What is wrong with a number that all tiers inherit is wrong once.
+        // A problem with a number that all tiers inherit is reported once.
         if self.findings.found.iter().rev().take(8).any(same) {
             return;
         }
@@ -324,7 +324,7 @@ fn edits(one: &str, other: &str) -> usize {
 mod tests {
     use super::*;
 
-    /// A finding reads as compilers' messages do, with the limit's name where its index is.
+    /// A finding reads like the message of a compiler, with the name of the limit after its index.
     #[test]
     fn a_finding_is_displayed_with_place_field_and_name() {
         let mut report = Report::new("policy.yaml");
@@ -339,7 +339,7 @@ mod tests {
         );
     }
 
-    /// A slip of the finger is recognised, another word is not.
+    /// A typing error is recognised, another word is not.
     #[test]
     fn the_nearest_candidate_is_suggested_only_when_near() {
         assert_eq!(nearest("rats", ["rate", "burst"]), Some("rate"));
@@ -347,7 +347,7 @@ mod tests {
         assert_eq!(nearest("colour", ["rate", "burst"]), None);
     }
 
-    /// What the user typed cannot fill the screen or move the cursor.
+    /// The user's text cannot fill the screen or move the cursor.
     #[test]
     fn quoted_text_is_short_and_harmless() {
         assert_eq!(quoted("a\u{1b}[2J"), "a\u{fffd}[2J");

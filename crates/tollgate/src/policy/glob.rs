@@ -23,8 +23,8 @@ impl Glob {
         is_pattern.then(|| Self { pattern: pattern.into() })
     }
 
-    /// Whether the whole of `text` fits. Each piece between stars is taken at its first place, which finds a fit if there is
-    /// one.
+    /// Whether the whole of `text` matches. Each piece between stars is taken at its first occurrence, which finds a match if
+    /// there is one.
     #[must_use]
     pub fn matches(&self, text: &str) -> bool {
         fits(&self.pattern, text)

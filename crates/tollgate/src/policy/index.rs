@@ -1,6 +1,5 @@
-//! Which limits a request may meet, found without looking at the others. Each limit stands under exactly one predicate: a
-//! value that an attribute must have, else an attribute that must be there, else none. Whether it does apply is left to
-//! [`super::matching`].
+//! The index of limits that may match a request. Each limit is indexed by exactly one predicate: a value that an attribute
+//! must have, else an attribute that must be present, else none. [`super::matching`] decides whether it does match.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -15,24 +14,24 @@ use crate::policy::limit::{BY_MAX, Cost, Limit, Mode, QuotaIndex, TIER_BY_MAX};
 use crate::policy::text::{Digits, TextMap, as_text};
 use crate::request::{CheckRequest, Spelling};
 
-/// The number of an attribute's name.
+/// The id of the name of an attribute.
 pub(crate) type NameId = u16;
 
-/// Names whose positions are kept in a table; those of others are searched. Few policies have more.
+/// Number of names whose positions are in a table. Others are searched in a list; few policies have more.
 const TABLED: usize = 64;
-/// The position of an attribute that is not there.
+/// The position of an absent attribute.
 const ABSENT: u8 = u8::MAX;
 /// The attribute whose values may have a loose form.
 const PATH: &str = "path";
 
 /// The attributes of a request that the policy mentions, with their positions in the request.
-pub(crate) struct Known {
+pub(crate) struct MentionedAttributes {
     list: SmallVec<[(NameId, u8); 16]>,
     table: [u8; TABLED],
 }
 
-impl Known {
-    /// Where in the request the attribute of this name is.
+impl MentionedAttributes {
+    /// The position in the request of the attribute with this name.
     #[inline]
     pub(crate) fn position(&self, name: NameId) -> Option<u8> {
         match self.table.get(usize::from(name)) {
@@ -45,31 +44,31 @@ impl Known {
     }
 }
 
-/// The limits that a request may meet, in the policy's order.
+/// The limits that may match a request, in the order of the policy.
 pub(crate) type Candidates = SmallVec<[u32; 32]>;
 
-/// Limits by the one predicate that each stands under.
+/// Limits by their predicates.
 #[derive(Debug, Default)]
-pub(crate) struct Index {
+pub(crate) struct LimitIndex {
     names: TextMap<NameId>,
     mentions: Vec<Mentions>,
     always: Vec<u32>,
-    plans: Vec<Plan>,
-    sole: Option<Sole>,
+    plans: Vec<LimitPlan>,
+    single: Option<SingleLimit>,
 }
 
-/// The only limit of a policy, where nothing has to be found out to match it but one attribute: the commonest policy of a program that
-/// limits by itself.
+/// The only limit of a policy, if it depends on one attribute alone. It is the commonest policy of a program with its own
+/// engine.
 #[derive(Debug)]
-pub(crate) struct Sole {
+pub(crate) struct SingleLimit {
     pub(crate) by: By,
     pub(crate) quota: QuotaIndex,
-    /// What it charges, where that is not what the request asks for.
+    /// Its fixed cost, if it has one.
     pub(crate) units: Option<u64>,
 }
 
-impl Sole {
-    fn of(limits: &[Limit], plans: &[Plan]) -> Option<Self> {
+impl SingleLimit {
+    fn of(limits: &[Limit], plans: &[LimitPlan]) -> Option<Self> {
         let ([limit], [plan]) = (limits, plans) else { return None };
         let ([by], []) = (limit.by.as_slice(), limit.when.as_slice()) else { return None };
         if !by.is_plain() || limit.block_for.is_some() || limit.failures.is_some() {
@@ -85,16 +84,16 @@ impl Sole {
     }
 }
 
-/// The limits that stand under one attribute.
+/// The limits that are indexed by one attribute.
 #[derive(Debug, Default)]
 struct Mentions {
     present: Vec<u32>,
     equal: TextMap<Vec<u32>>,
-    /// The same for values of paths that are not in their loose form, by that form.
+    /// Limits by the loose form of their paths, for paths that are not in their loose form.
     loose: TextMap<Vec<u32>>,
     /// The longest value in `equal`, so that longer ones need not be hashed.
     longest: usize,
-    /// Most dots in the last segment of a path among them. A path whose suffix begins behind more dots is none of these.
+    /// Most dots in the last segment of a path among them. It bounds the format suffixes that are tried.
     dots: usize,
 }
 
@@ -106,7 +105,7 @@ impl Mentions {
         self.equal.get(text).map_or(&[], Vec::as_slice)
     }
 
-    /// The limits that ask for a value with this other spelling.
+    /// Adds the limits that require a value with this other spelling.
     fn spelled(&self, spelling: Spelling<'_>, value: &str, found: &mut Candidates) {
         if spelling.text() != value {
             found.extend_from_slice(self.equal(spelling.text()));
@@ -146,11 +145,11 @@ fn insert(limits: &mut TextMap<Vec<u32>>, value: &str, limit: u32) {
     }
 }
 
-/// What a limit asks for, by numbers instead of names.
+/// What a limit requires, by ids instead of names.
 #[derive(Debug, Default)]
-pub(crate) struct Plan {
+pub(crate) struct LimitPlan {
     pub(crate) by: SmallVec<[NameId; BY_MAX]>,
-    /// One for each condition that its place in the index does not prove.
+    /// One for each condition that its index entry does not prove.
     pub(crate) checks: Vec<Check>,
     pub(crate) tier_by: SmallVec<[NameId; TIER_BY_MAX]>,
     pub(crate) cost: Option<NameId>,
@@ -158,45 +157,45 @@ pub(crate) struct Plan {
     pub(crate) quota: Option<QuotaIndex>,
 }
 
-/// One condition of a limit and the attributes that must be there for it to hold.
+/// One condition of a limit, and the attributes that must be present for it to hold.
 #[derive(Debug)]
 pub(crate) struct Check {
     pub(crate) condition: usize,
     pub(crate) needed: SmallVec<[NameId; 2]>,
 }
 
-impl Index {
+impl LimitIndex {
     /// Indexes the limits.
     ///
     /// # Errors
-    /// When there are more names than numbers for them.
+    /// There are too many names for their ids.
     pub(crate) fn new(limits: &[Limit]) -> Result<Self, Problem> {
         let mut index = Self::default();
-        let crowds = Crowds::of(limits);
+        let frequencies = Frequencies::of(limits);
         for (number, limit) in limits.iter().enumerate() {
             let number = u32::try_from(number).unwrap_or(u32::MAX);
             let mut plan = index.plan(limit)?;
             if limit.mode != Mode::Off {
-                index.place(number, limit, &crowds, &mut plan)?;
+                index.insert(number, limit, &frequencies, &mut plan)?;
             }
             index.plans.push(plan);
         }
-        index.sole = Sole::of(limits, &index.plans);
+        index.single = SingleLimit::of(limits, &index.plans);
         Ok(index)
     }
 
-    pub(crate) fn plan_of(&self, limit: u32) -> Option<&Plan> {
+    pub(crate) fn plan_of(&self, limit: u32) -> Option<&LimitPlan> {
         self.plans.get(limit as usize)
     }
 
-    pub(crate) const fn sole(&self) -> Option<&Sole> {
-        self.sole.as_ref()
+    pub(crate) const fn single(&self) -> Option<&SingleLimit> {
+        self.single.as_ref()
     }
 
     /// The attributes of a request that the policy mentions.
     #[inline]
-    pub(crate) fn known(&self, request: &CheckRequest<'_>) -> Known {
-        let mut known = Known { list: SmallVec::new(), table: [ABSENT; TABLED] };
+    pub(crate) fn known(&self, request: &CheckRequest<'_>) -> MentionedAttributes {
+        let mut known = MentionedAttributes { list: SmallVec::new(), table: [ABSENT; TABLED] };
         for (position, attribute) in (0u8..).zip(request.attributes()) {
             if let Some(&name) = self.names.get(attribute.name) {
                 known.list.push((name, position));
@@ -208,9 +207,9 @@ impl Index {
         known
     }
 
-    /// The limits that a request may meet.
+    /// The limits that may match a request.
     #[inline]
-    pub(crate) fn candidates(&self, request: &CheckRequest<'_>, known: &Known) -> Candidates {
+    pub(crate) fn candidates(&self, request: &CheckRequest<'_>, known: &MentionedAttributes) -> Candidates {
         let mut found = Candidates::new();
         for &limit in &self.always {
             found.push(limit);
@@ -248,8 +247,8 @@ impl Index {
         Ok(id)
     }
 
-    fn plan(&mut self, limit: &Limit) -> Result<Plan, Problem> {
-        let mut plan = Plan::default();
+    fn plan(&mut self, limit: &Limit) -> Result<LimitPlan, Problem> {
+        let mut plan = LimitPlan::default();
         for by in &limit.by {
             plan.by.push(self.name(by.name())?);
         }
@@ -275,15 +274,15 @@ impl Index {
         Ok(plan)
     }
 
-    /// Puts a limit under the predicate that the fewest limits share.
-    fn place(
+    /// Indexes a limit by the predicate that the fewest limits share.
+    fn insert(
         &mut self,
         number: u32,
         limit: &Limit,
-        crowds: &Crowds<'_>,
-        plan: &mut Plan,
+        frequencies: &Frequencies<'_>,
+        plan: &mut LimitPlan,
     ) -> Result<(), Problem> {
-        if let Some(condition) = crowds.rarest_value(limit)
+        if let Some(condition) = frequencies.rarest_value(limit)
             && let Condition::OneOf { name, choices, .. } = &limit.when[condition]
         {
             let id = self.name(name)?;
@@ -292,7 +291,7 @@ impl Index {
             plan.checks.retain(|check| check.condition != condition);
             return Ok(());
         }
-        match crowds.rarest_name(limit) {
+        match frequencies.rarest_name(limit) {
             Some(name) => {
                 let id = self.name(name)?;
                 self.mentions[usize::from(id)].present.push(number);
@@ -303,13 +302,13 @@ impl Index {
     }
 }
 
-/// How many limits ask for each value and each attribute.
-struct Crowds<'l> {
+/// How many limits require each value and each attribute.
+struct Frequencies<'l> {
     values: HashMap<(&'l str, &'l str), usize>,
     names: HashMap<&'l str, usize>,
 }
 
-impl<'l> Crowds<'l> {
+impl<'l> Frequencies<'l> {
     fn of(limits: &'l [Limit]) -> Self {
         let (mut values_of, mut names) = (HashMap::new(), HashMap::new());
         for limit in limits {
@@ -327,13 +326,13 @@ impl<'l> Crowds<'l> {
 
     /// The condition on values whose commonest value is rarest.
     fn rarest_value(&self, limit: &Limit) -> Option<usize> {
-        let crowd = |name: &str, value: &String| self.values.get(&(name, value.as_str())).copied();
+        let frequency = |name: &str, value: &String| self.values.get(&(name, value.as_str())).copied();
         let conditions = limit.when.iter().enumerate();
         conditions
             .filter_map(|(i, condition)| {
                 let (name, values) = values(condition)?;
-                let crowd = values.iter().filter_map(|value| crowd(name, value)).max()?;
-                Some((crowd, i))
+                let frequency = values.iter().filter_map(|value| frequency(name, value)).max()?;
+                Some((frequency, i))
             })
             .min()
             .map(|(_, condition)| condition)
@@ -345,7 +344,7 @@ impl<'l> Crowds<'l> {
     }
 }
 
-/// The values of a condition that asks for one of them, and has no patterns.
+/// The values of a condition that requires one of them, and has no patterns.
 fn values(condition: &Condition) -> Option<(&str, &[String])> {
     match condition {
         Condition::OneOf { name, choices, sense: Sense::Is } if choices.are_plain() => {

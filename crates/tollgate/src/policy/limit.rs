@@ -1,4 +1,4 @@
-//! One compiled limit. It is what a line of the policy means, not how it was written.
+//! One compiled limit: the meaning of an entry of the policy, not its text.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -23,8 +23,8 @@ use crate::time::Ticks;
 
 /// Most attributes a limit counts by.
 pub const BY_MAX: usize = 8;
-/// Most different quotas of one limit. A counter remembers in ten bits which of them it was counted under, those of replaced
-/// policies included.
+/// Most distinct quotas of one limit. A counter stores the index of its quota in ten bits, quotas of replaced policies
+/// included.
 pub const QUOTAS_MAX: usize = 512;
 /// Most limits one request may match.
 pub const MATCHED_MAX: usize = 32;
@@ -32,24 +32,24 @@ pub const MATCHED_MAX: usize = 32;
 pub const CONDITIONS_MAX: usize = 64;
 /// Most attributes that name a tier together.
 pub const TIER_BY_MAX: usize = 2;
-/// The name of a tier for any value that has none of its own, and for none, where two attributes name a tier.
+/// With two attributes, the name of the tier for any value without a tier of its own, and for a missing one.
 pub(crate) const ANY: &str = "*";
 /// Stands between the two values of a tier's name.
 pub(crate) const TIER_SEPARATOR: char = '\u{1f}';
-/// Room for the name of a tier of two values; longer ones take memory.
+/// Inline bytes for the name of a tier of two values; longer ones are allocated.
 const TIER_NAME_BYTES: usize = 128;
 /// Longest name of a limit, in bytes.
 pub const LIMIT_NAME_BYTES_MAX: usize = 128;
 
-/// Whether a limit decides.
+/// The mode of a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// It does.
+    /// It decides.
     #[default]
     Enforce,
     /// It counts and reports, never denies, and never touches an enforced counter.
     Shadow,
-    /// It is not asked.
+    /// It is skipped.
     Off,
 }
 
@@ -59,22 +59,22 @@ pub enum Consistency {
     /// A round trip for each decision.
     #[default]
     Exact,
-    /// Batches of units are drawn and spent locally.
+    /// Nodes lease batches of units and spend them locally.
     Leased,
     /// Exact for quiet keys, leased for hot ones.
     Auto,
 }
 
-/// How a limit counts a request.
+/// The cost of a request.
 #[derive(Debug)]
 pub enum Cost {
-    /// As the caller says: 1 unless it says more.
+    /// The cost in the request; by default 1.
     Asked,
-    /// Always this many units.
+    /// A fixed number of units.
     Units(u64),
-    /// As many as an attribute says.
+    /// The value of an attribute.
     Attribute(String),
-    /// As many as a CEL expression says.
+    /// The value of a CEL expression.
     Computed(Expression),
 }
 
@@ -88,7 +88,7 @@ impl QuotaIndex {
     /// The value `deny`: no request passes, and nothing is counted.
     pub const DENY: Self = Self(u32::MAX - 1);
 
-    /// Whether a counter stands behind it.
+    /// Whether it has a counter.
     #[must_use]
     #[inline]
     pub const fn is_counted(self) -> bool {
@@ -115,20 +115,20 @@ impl From<Quota> for Grant {
 
 /// Which quota applies when neither an override nor a known tier does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fallback {
+pub(crate) enum DefaultQuota {
     /// The one that the limit names.
-    Said(QuotaIndex),
-    /// The strictest tier, because the limit names none: nothing a client sends may open a limit.
+    Given(QuotaIndex),
+    /// The strictest tier, because the limit names none. So a client cannot escape a limit by an unknown tier.
     Strictest(QuotaIndex),
 }
 
-/// The quotas of a limit: one for everybody, by tier, and for single keys. Equal quotas are kept once.
+/// The quotas of a limit: the default one, those of tiers, and those of single keys. Equal quotas are stored once.
 #[derive(Clone, Debug)]
 pub struct Quotas {
     /// Every distinct quota; empty where every value is `unlimited` or `deny`.
     pub(crate) all: Vec<Quota>,
     /// The one that applies when no tier or override does.
-    pub(crate) fallback: Fallback,
+    pub(crate) default: DefaultQuota,
     /// The attributes that name the tier, at most [`TIER_BY_MAX`].
     pub(crate) tier_by: Vec<String>,
     /// By the value of that attribute; by both values where there are two, see [`tier_name`].
@@ -161,18 +161,18 @@ pub(crate) enum Role {
 type Texts<'t> = SmallVec<[&'t str; 4]>;
 
 impl Quotas {
-    /// One value for everybody.
+    /// One value for all keys.
     pub(crate) fn one(grant: Grant) -> Self {
         let mut quotas = Self::none();
-        quotas.fallback = Fallback::Said(intern(&mut quotas.all, grant));
+        quotas.default = DefaultQuota::Given(intern(&mut quotas.all, grant));
         quotas
     }
 
-    /// No quota at all: of a limit that is reported, and never becomes part of a policy.
+    /// No quotas, for a limit with errors, which never becomes part of a policy.
     pub(crate) fn none() -> Self {
         Self {
             all: Vec::new(),
-            fallback: Fallback::Said(QuotaIndex(0)),
+            default: DefaultQuota::Given(QuotaIndex(0)),
             tier_by: Vec::new(),
             tiers: TextMap::default(),
             overrides: TextMap::default(),
@@ -181,7 +181,7 @@ impl Quotas {
         }
     }
 
-    /// Settles how their names are found, by the kind of the first attribute of `by` and of those that name the tier.
+    /// Resolves how their names are looked up, by the kinds of the first attribute of `by` and of those that name the tier.
     pub(crate) fn settle(&mut self, by: Option<Kind>, tier_by: &[Kind]) {
         for (is_client, kind) in self.tiers_by_client.iter_mut().zip(tier_by) {
             *is_client = *kind == Kind::Address;
@@ -196,7 +196,7 @@ impl Quotas {
         self.loose = names.collect();
     }
 
-    /// The texts by which a value is looked up. A path has those of the policy that have its loose form, too.
+    /// The texts by which a value is looked up. A path also has those of the policy with its loose form.
     fn texts<'t, 's: 't>(
         &'t self,
         value: &'t str,
@@ -233,14 +233,14 @@ impl Quotas {
     }
 
     pub(crate) const fn default_index(&self) -> QuotaIndex {
-        match self.fallback {
-            Fallback::Said(index) | Fallback::Strictest(index) => index,
+        match self.default {
+            DefaultQuota::Given(index) | DefaultQuota::Strictest(index) => index,
         }
     }
 
     /// The only value that any request gets, if there is only one.
     pub(crate) fn only(&self) -> Option<QuotaIndex> {
-        let Fallback::Said(only) = self.fallback else { return None };
+        let DefaultQuota::Given(only) = self.default else { return None };
         let mut others = self.tiers.values().chain(self.overrides.values());
         others.all(|&other| other == only).then_some(only)
     }
@@ -260,12 +260,13 @@ pub(crate) fn tier_name(first: &str, second: &str) -> String {
     format!("{first}{TIER_SEPARATOR}{second}")
 }
 
-/// The name of a tier as people read it.
+/// The name of a tier for messages.
 pub(crate) fn shown_tier(name: &str) -> String {
     name.replace(TIER_SEPARATOR, "/")
 }
 
-/// Whether `one` admits less than `other`: nothing, then less over time, then as much over time and less at once, then everything.
+/// Whether `one` is stricter than `other`. `deny` is the strictest, then a lower rate, then a smaller burst at the same
+/// rate, and `unlimited` the least strict.
 pub(crate) fn stricter(one: Grant<&Quota>, other: Grant<&Quota>) -> bool {
     let (one, other) = match (one, other) {
         (Grant::Deny, other) => return other != Grant::Deny,
@@ -299,7 +300,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// A limit that is only there for its counters.
+    /// A limit that is used only for its counters.
     pub(crate) const fn for_counters(name: String, by: Vec<By>, quotas: Quotas) -> Self {
         Self {
             name,
@@ -329,7 +330,7 @@ impl Limit {
         &self.when
     }
 
-    /// How it counts a request.
+    /// How the cost of a request is computed.
     #[must_use]
     pub const fn cost(&self) -> &Cost {
         &self.cost
@@ -403,7 +404,7 @@ impl Limit {
         self.enforce_percent
     }
 
-    /// What it answers when its store cannot.
+    /// Its fallback while the store is unreachable.
     #[must_use]
     pub const fn on_store_failure(&self) -> OnStoreFailure {
         self.on_store_failure
@@ -415,7 +416,7 @@ impl Limit {
         self.consistency
     }
 
-    /// The bounds of its leases; none where its counters are asked about each request.
+    /// The bounds of its leases; `None` if each request charges the counters.
     #[must_use]
     pub fn lease(&self) -> Option<Lease> {
         if self.consistency == Consistency::Exact {
@@ -430,7 +431,7 @@ impl Limit {
         self.failures.as_ref()
     }
 
-    /// When it refuses a key for a while that it denied too often; none if it does not.
+    /// When it blocks a key after too many denials; `None` if it never does.
     #[must_use]
     pub const fn block_for(&self) -> Option<&Penalty> {
         self.block_for.as_ref()
@@ -455,7 +456,7 @@ impl Limit {
         &self.quotas.all
     }
 
-    /// Every value with what it is for: `rate` for keys that have no other, then each tier and each override by its name, sorted.
+    /// Every value with its name: `rate` for the default, then each tier and each override, sorted.
     #[must_use]
     pub fn named_grants(&self) -> Vec<(String, Grant<&Quota>)> {
         let by_name = |role: &'static str, quotas: &'_ TextMap<QuotaIndex>| {
@@ -470,7 +471,7 @@ impl Limit {
         named.into_iter().map(|(name, index)| (name, self.grant(index))).collect()
     }
 
-    /// Which quota of this limit, the second, is followed by which of another, the first, for any key.
+    /// The pairs of quotas that a key may change between: that of the other limit first, and that of this limit second.
     pub(crate) fn successors(&self, next: &Limit) -> Vec<(QuotaIndex, QuotaIndex)> {
         let (old, new) = (&self.quotas, &next.quotas);
         let mut pairs = vec![(new.default_index(), old.default_index())];
@@ -480,7 +481,7 @@ impl Limit {
             pairs
                 .extend(mine.iter().filter_map(|(name, &index)| others.get(name).map(|&next| (next, index))));
         }
-        // A key whose tier or override is new, or gone, may have had any quota, or may get any.
+        // A key with a new or a removed tier or override may change between any quotas.
         for (mine, others) in roles {
             let gone = mine.iter().filter(|(name, _)| !others.contains_key(*name)).map(|(_, &index)| index);
             let added = others.iter().filter(|(name, _)| !mine.contains_key(*name)).map(|(_, &index)| index);

@@ -1,5 +1,4 @@
-//! Which limits a request meets, with which quota and at what cost. The hot path: nothing is allocated for limits without
-//! CEL.
+//! The limits that match a request, with their quota and cost. This is the hot path: limits without CEL allocate nothing.
 
 use std::slice;
 
@@ -8,101 +7,101 @@ use smallvec::SmallVec;
 use crate::policy::compared::Replaced;
 use crate::policy::condition::Condition;
 use crate::policy::finding::quoted;
-use crate::policy::index::{Check, Known, Plan};
+use crate::policy::index::{Check, LimitPlan, MentionedAttributes};
 use crate::policy::limit::{BY_MAX, Cost, Limit, MATCHED_MAX, Mode, QuotaIndex, TIER_BY_MAX};
 use crate::policy::text::{Digits, as_text};
 use crate::policy::{Fault, Policy};
 use crate::request::{COST_MAX, CheckRequest, VIEWS_MAX, Value};
 
-/// One limit that a request meets.
+/// One limit that matches a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Match {
     /// Its position in the policy.
     pub limit: u32,
     /// Which of its quotas applies.
     pub quota: QuotaIndex,
-    /// Units to charge; 0 only looks.
+    /// Units to charge; 0 only reads the counter.
     pub cost: u64,
-    /// Which of the request's views it applies to; 0 for a request of one.
+    /// The position of the descriptor that it applies to; 0 for a request with one.
     pub view: u8,
-    /// Positions in the request's attributes of the values that it counts by, in the order of `by`.
+    /// Positions of the attributes that it counts by, in the order of `by`.
     pub by: SmallVec<[u8; BY_MAX]>,
 }
 
-/// The limits that a request meets, in the policy's order.
+/// The limits that match a request, in the order of the policy.
 pub type Matches = SmallVec<[Match; 6]>;
 
 impl Policy {
-    /// The limits that a request meets. It looks only at limits that mention the request's attributes.
+    /// The limits that match a request. It checks only limits that mention attributes of the request.
     ///
     /// # Errors
-    /// When a cost cannot be computed from the request, or it meets more than [`MATCHED_MAX`] limits.
+    /// A cost cannot be computed from the request, or more than [`MATCHED_MAX`] limits match it.
     #[inline]
     pub fn matches(&self, request: &CheckRequest<'_>) -> Result<Matches, Fault> {
         self.matches_any(slice::from_ref(request))
     }
 
-    /// The limits that a request of several views meets: each at most once, for the first view that it applies to. No limit
-    /// sees attributes of two views together.
+    /// The limits that match a request with several descriptors: each at most once, for the first descriptor that it applies
+    /// to. No limit sees attributes of two descriptors together.
     ///
     /// # Errors
-    /// As [`Policy::matches`], and when there are more than [`VIEWS_MAX`] views.
+    /// As for [`Policy::matches`], or there are more than [`VIEWS_MAX`] descriptors.
     #[inline]
-    pub fn matches_any(&self, views: &[CheckRequest<'_>]) -> Result<Matches, Fault> {
-        self.matches_as(views, |limit| limit.mode)
+    pub fn matches_any(&self, descriptors: &[CheckRequest<'_>]) -> Result<Matches, Fault> {
+        self.matches_as(descriptors, |limit| limit.mode)
     }
 
-    /// The same, where limits have other modes than the policy's. One that is off in the policy stays off.
+    /// Matches descriptors with other modes of limits than those of the policy. A limit that is off in the policy stays off.
     #[inline]
     pub(crate) fn matches_as(
         &self,
-        views: &[CheckRequest<'_>],
+        descriptors: &[CheckRequest<'_>],
         mode_of: impl Fn(&Limit) -> Mode,
     ) -> Result<Matches, Fault> {
         let mut matches = Matches::new();
-        self.match_into(views, mode_of, &mut matches)?;
+        self.match_into(descriptors, mode_of, &mut matches)?;
         Ok(matches)
     }
 
-    /// The same, written where it is needed: matches are large, and each hand they go through would copy them.
+    /// Writes the matches in place, because each move of them would copy much memory.
     #[inline]
     pub(crate) fn match_into(
         &self,
-        views: &[CheckRequest<'_>],
+        descriptors: &[CheckRequest<'_>],
         mode_of: impl Fn(&Limit) -> Mode,
         matches: &mut Matches,
     ) -> Result<(), Fault> {
-        if views.len() > VIEWS_MAX {
+        if descriptors.len() > VIEWS_MAX {
             return Err(Fault::TooManyViews);
         }
         let mut found = Found { matches, shadow: SmallVec::new() };
-        for (view, request) in (0..).zip(views) {
+        for (view, request) in (0..).zip(descriptors) {
             self.find(view, request, &mode_of, &mut found)?;
         }
-        if views.len() > 1 {
+        if descriptors.len() > 1 {
             found.matches.sort_unstable_by_key(|matched| matched.limit);
         }
         found.put_in_order();
         Ok(())
     }
 
-    /// What a request meets by a policy of one plain limit, in the modes of the policy: the same match with fewer steps. None: only the
-    /// whole way can tell.
+    /// The fast path for a policy of one plain limit, in the modes of the policy: the same match with fewer steps. Returns
+    /// `None` if only the slow path can decide.
     #[inline]
-    pub(crate) fn sole_match(&self, request: &CheckRequest<'_>) -> Option<Match> {
-        let sole = self.index.sole()?;
-        let position = request.attributes().iter().position(|given| given.name == sole.by.name())?;
+    pub(crate) fn single_match(&self, request: &CheckRequest<'_>) -> Option<Match> {
+        let single = self.index.single()?;
+        let position = request.attributes().iter().position(|given| given.name == single.by.name())?;
         let mut by = [0; BY_MAX];
         by[0] = u8::try_from(position).ok()?;
-        let cost = match (request.units(), sole.units) {
+        let cost = match (request.units(), single.units) {
             (0, _) => 0,
             (_, Some(units)) => units,
-            (asked, None) => asked,
+            (requested, None) => requested,
         };
-        Some(Match { limit: 0, quota: sole.quota, cost, view: 0, by: SmallVec::from_buf_and_len(by, 1) })
+        Some(Match { limit: 0, quota: single.quota, cost, view: 0, by: SmallVec::from_buf_and_len(by, 1) })
     }
 
-    /// Adds the limits that one view meets, and no view before it did.
+    /// Adds the limits that match one descriptor, and none before it.
     #[inline]
     fn find(
         &self,
@@ -126,8 +125,8 @@ impl Policy {
         found: &mut Found<'_>,
     ) -> Result<(), Fault> {
         let known = self.index.known(request);
-        let asked = Asked { request, known };
-        for number in self.index.candidates(request, &asked.known) {
+        let request_match = MatchRequest { request, known };
+        for number in self.index.candidates(request, &request_match.known) {
             let (Some(limit), Some(plan)) = (self.limits.get(number as usize), self.index.plan_of(number))
             else {
                 continue;
@@ -135,7 +134,7 @@ impl Policy {
             if view > 0 && found.has(number) {
                 continue;
             }
-            let Some(by) = asked.meets(limit, plan) else {
+            let Some(by) = request_match.meets(limit, plan) else {
                 continue;
             };
             let mode = mode_of(limit);
@@ -143,12 +142,12 @@ impl Policy {
                 continue;
             }
             let in_shadow = mode == Mode::Shadow;
-            let quota = asked.quota(limit, plan, &by);
-            let cost = match asked.cost(limit, plan) {
+            let quota = request_match.quota(limit, plan, &by);
+            let cost = match request_match.cost(limit, plan) {
                 Ok(cost) => cost,
-                // Nothing is charged, so nothing has to be computed.
+                // Nothing is charged, so the cost does not matter.
                 Err(_) if !quota.is_counted() => 0,
-                // A limit in shadow never refuses, so one that cannot count a request does not.
+                // A limit in shadow never refuses, so a failed cost skips it.
                 Err(_) if in_shadow => continue,
                 Err(fault) => return Err(fault),
             };
@@ -166,7 +165,7 @@ impl Policy {
     }
 }
 
-/// What was found so far: limits that decide, and those in shadow.
+/// The matches so far: enforced limits, and those in shadow.
 struct Found<'m> {
     matches: &'m mut Matches,
     shadow: SmallVec<[Match; 2]>,
@@ -181,21 +180,21 @@ impl Found<'_> {
     fn put_in_order(self) {
         let Self { matches, shadow } = self;
         if !shadow.is_empty() {
-            // Those in shadow get what room is left.
-            let room = MATCHED_MAX - matches.len();
-            matches.extend(shadow.into_iter().take(room));
+            // Enforced limits take precedence within the bound.
+            let left = MATCHED_MAX - matches.len();
+            matches.extend(shadow.into_iter().take(left));
             matches.sort_unstable_by_key(|matched| matched.limit);
         }
     }
 }
 
-/// A request, and which of its attributes the policy knows.
-struct Asked<'r, 'a> {
+/// A request, and the attributes of it that the policy mentions.
+struct MatchRequest<'r, 'a> {
     request: &'r CheckRequest<'a>,
-    known: Known,
+    known: MentionedAttributes,
 }
 
-impl<'a> Asked<'_, 'a> {
+impl<'a> MatchRequest<'_, 'a> {
     #[inline]
     fn value(&self, position: u8) -> Value<'a> {
         self.request.attributes()[usize::from(position)].value
@@ -203,7 +202,7 @@ impl<'a> Asked<'_, 'a> {
 
     /// The values that the limit counts by, if it applies.
     #[inline]
-    fn meets(&self, limit: &Limit, plan: &Plan) -> Option<SmallVec<[u8; BY_MAX]>> {
+    fn meets(&self, limit: &Limit, plan: &LimitPlan) -> Option<SmallVec<[u8; BY_MAX]>> {
         let mut by = [0; BY_MAX];
         for (slot, &name) in by.iter_mut().zip(&plan.by) {
             *slot = self.known.position(name)?;
@@ -227,22 +226,22 @@ impl<'a> Asked<'_, 'a> {
     }
 
     #[inline]
-    fn quota(&self, limit: &Limit, plan: &Plan, by: &[u8]) -> QuotaIndex {
+    fn quota(&self, limit: &Limit, plan: &LimitPlan, by: &[u8]) -> QuotaIndex {
         if let Some(only) = plan.quota {
             return only;
         }
         let first = by.first().map(|&position| usize::from(position));
         let mut tier = [None; TIER_BY_MAX];
-        for (place, &name) in tier.iter_mut().zip(&plan.tier_by) {
-            *place = self.known.position(name).map(usize::from);
+        for (slot, &name) in tier.iter_mut().zip(&plan.tier_by) {
+            *slot = self.known.position(name).map(usize::from);
         }
         let chosen = limit.choose(self.request, first, tier);
         chosen.map_or_else(|| limit.default_quota(), |chosen| chosen.quota)
     }
 
-    /// What the limit charges. A request that only looks looks at every limit, whatever the limit's cost.
+    /// The cost of the limit. A request with a cost of 0 only reads the counters, whatever the cost of the limit.
     #[inline]
-    fn cost(&self, limit: &Limit, plan: &Plan) -> Result<u64, Fault> {
+    fn cost(&self, limit: &Limit, plan: &LimitPlan) -> Result<u64, Fault> {
         if self.request.units() == 0 {
             return Ok(0);
         }
@@ -265,10 +264,10 @@ impl<'a> Asked<'_, 'a> {
 }
 
 impl Limit {
-    /// What it charges a request that meets it.
+    /// The cost of a request that it matches.
     ///
     /// # Errors
-    /// When the cost cannot be computed; says why.
+    /// The cost cannot be computed. The message says why.
     pub(crate) fn cost_of(&self, request: &CheckRequest<'_>) -> Result<u64, String> {
         if request.units() == 0 {
             return Ok(0);
@@ -290,7 +289,7 @@ fn fault(limit: &Limit, reason: String) -> Fault {
     Fault::Cost { limit: limit.name.clone(), reason }
 }
 
-/// The cost that an attribute tells, as a number or in decimal digits.
+/// The cost in an attribute, as a number or in decimal digits.
 fn attribute_cost(name: &str, value: Value<'_>) -> Result<u64, String> {
     let cost = match value {
         Value::Number(number) => u64::try_from(number).ok(),

@@ -1,22 +1,22 @@
-//! What a limit answers while its store does not, in stages: open for a moment, then by this node's share, then closed. Which stage
-//! is reached is left to the engine, which knows how long the store has been away.
+//! The fallback of a limit while its store is unreachable, in stages: open for a moment, then by this node's share, then
+//! closed. The engine knows how long the outage lasts and selects the stage.
 
 use crate::time::Ticks;
 
-/// How long a limit stays open that does not say.
+/// Default time for which a limit stays open.
 const OPEN_FOR: Ticks = Ticks::from_secs(1);
-/// Up to how many times this node's share a limit is open that does not say.
+/// Default multiple of this node's share up to which a limit is open.
 const OPEN_UP_TO: u32 = 4;
-/// Most time that limits may be open in [`OPEN_WINDOW`], whatever they say and however often the store comes and goes.
+/// Most time that limits may be open in [`OPEN_WINDOW`], for all policies and any number of outages.
 pub const OPEN_BUDGET: Ticks = Ticks::from_secs(5);
-/// The time that the budget is for.
+/// The window of the budget.
 pub const OPEN_WINDOW: Ticks = Ticks::from_secs(600);
-/// Most times this node's share that an open limit may be bounded by; beyond that it can be unlimited.
+/// Highest multiple of this node's share that can bound an open limit. A higher one should be without a bound.
 pub const OPEN_UP_TO_MAX: u32 = 1_000;
-/// Longest that a limit may wait before it closes.
+/// Longest time before a limit closes.
 pub const DENY_AFTER_MAX: Ticks = Ticks::from_secs(86_400);
 
-/// What a limit answers when its store cannot.
+/// The fallback of a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnStoreFailure {
     /// Let pass for a second, up to four times this node's share; then decide by the share.
@@ -26,18 +26,18 @@ pub enum OnStoreFailure {
     Local,
     /// Refuse.
     Deny,
-    /// In stages of its own.
+    /// Custom stages.
     Staged(Stages),
 }
 
 /// The stages of an outage, each counted from its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stages {
-    /// How long everybody passes, at most [`OPEN_BUDGET`]; no time at all for a limit that is never open.
+    /// How long every request passes, at most [`OPEN_BUDGET`]; zero for a limit that is never open.
     pub open_for: Ticks,
     /// Up to how many times this node's share of a period, for each key; `None` is without a bound.
     pub open_up_to: Option<u32>,
-    /// From when on nobody passes; `None` is never.
+    /// When the limit closes, so that no request passes; `None` is never.
     pub deny_after: Option<Ticks>,
 }
 
@@ -45,19 +45,19 @@ impl Stages {
     /// This node's share from the first moment to the last.
     pub const LOCAL: Stages =
         Stages { open_for: Ticks::ZERO, open_up_to: Some(OPEN_UP_TO), deny_after: None };
-    /// Open as long and as far as a limit is that says `allow`.
+    /// The stages of `allow`.
     pub const ALLOW: Stages = Stages { open_for: OPEN_FOR, ..Stages::LOCAL };
-    /// Closed at once.
+    /// Closed from the start.
     pub const DENY: Stages = Stages { deny_after: Some(Ticks::ZERO), ..Stages::LOCAL };
 
-    /// Whether this node's share is ever asked.
+    /// Whether this node's share is ever used.
     pub(crate) fn counts_locally(&self) -> bool {
         self.deny_after.is_none_or(|after| !after.is_zero())
     }
 }
 
 impl OnStoreFailure {
-    /// What it means.
+    /// Its stages.
     #[must_use]
     pub const fn stages(self) -> Stages {
         match self {

@@ -1,5 +1,5 @@
-//! Values of `when` that look like a pattern of a kind that the attribute does not take. Each is refused with the right
-//! spelling: read as plain text it would match nothing, and the limit would never apply.
+//! Values of `when` that look like a pattern that the attribute does not support. Each is refused with the right spelling:
+//! as plain text it would match nothing, and the limit would never apply.
 
 use crate::address::Network;
 use crate::host::Host;
@@ -7,7 +7,7 @@ use crate::path::{EscapedSlashes, is_parameter, normalise_path, normalise_patter
 use crate::policy::finding::{Problem, quoted};
 use crate::policy::vocabulary::Kind;
 
-/// What is wrong with one choice of a condition, if anything is.
+/// The problem with one choice of a condition, if there is one.
 pub(crate) fn problem(kind: Kind, name: &str, written: &str) -> Option<Problem> {
     if written.is_empty() || written.bytes().all(|byte| byte == b'*') {
         return None;
@@ -24,7 +24,7 @@ pub(crate) fn problem(kind: Kind, name: &str, written: &str) -> Option<Problem> 
     }
 }
 
-/// The right spelling of a text that really is meant as it stands.
+/// The right spelling of a text that is meant literally.
 pub(super) fn literally(name: &str, written: &str) -> String {
     let quoted = written.replace('\\', "\\\\").replace('\'', "\\'");
     format!("\"{name} == '{quoted}'\" as the whole `when` if the text is meant as it stands")
@@ -34,7 +34,7 @@ pub(super) fn refused(written: &str, why: &str, accepted: impl Into<String>) -> 
     Some(Problem::new(format!("{} {why}", quoted(written)), accepted))
 }
 
-/// Spellings of other languages that no attribute takes.
+/// Spellings of other languages that no attribute supports.
 fn of_any_kind(name: &str, written: &str) -> Option<Problem> {
     if written.trim() != written {
         return refused(written, "has white space around it", format!("{name}: {}", quoted(written.trim())));
@@ -127,7 +127,7 @@ fn keyword(name: &str, written: &str) -> Option<Problem> {
     refused(written, "names a way of matching, which a value does not", accepted)
 }
 
-/// The right spelling of `word: value`, where the word is how another product names a way of matching.
+/// The right spelling of `word: value`, where the word is a matcher of another product.
 pub(crate) fn of_keyword(name: &str, word: &str, value: &str) -> Option<String> {
     let value = quoted(value);
     Some(match word.to_ascii_lowercase().as_str() {
@@ -200,7 +200,7 @@ fn in_quotes(name: &str, written: &str) -> Option<Problem> {
     refused(written, "has quotes inside of its quotes", format!("{name}: {}", quoted(inside)))
 }
 
-/// The text that stands for callers without an address, such as those of a socket of this machine.
+/// The text for callers without an address, such as those of a Unix socket.
 pub(crate) const NO_ADDRESS: &str = "none";
 
 pub(super) fn address(name: &str, written: &str) -> Option<Problem> {
@@ -252,7 +252,7 @@ pub(super) fn host(written: &str) -> Option<Problem> {
             format!("host: {lower}"),
         );
     }
-    // A star stands for a part of a name, which every host could have in its place.
+    // A star matches a part of a name, so it is checked as a plain name.
     let spelled = written.replace('*', STARRED);
     let one = Host::parse(&spelled).ok()?.as_str().replace(STARRED, "*");
     if one == written {
@@ -261,7 +261,7 @@ pub(super) fn host(written: &str) -> Option<Problem> {
     refused(written, "is not the spelling in which hosts are compared", format!("host: {}", quoted(&one)))
 }
 
-/// Stands for a star where a host is read.
+/// Replaces a star while a host is parsed.
 const STARRED: &str = "xx--star--xx";
 
 pub(super) fn path(written: &str) -> Option<Problem> {
@@ -317,7 +317,7 @@ fn spelled(written: &str) -> Option<Problem> {
     }
 }
 
-/// What is wrong with the parameters of a path: only a whole segment `{name}` is one.
+/// The problem with the parameters of a path, if there is one: only a whole segment `{name}` is a parameter.
 fn template(name: &str, written: &str) -> Option<Problem> {
     for segment in written.split('/') {
         let inside = segment.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
@@ -365,7 +365,7 @@ fn parameter(name: &str, written: &str, segment: &str, inside: &str) -> Option<P
     refused(written, why, format!("{name}: {}", quoted(&written.replace(segment, &meant))))
 }
 
-/// A segment with stars in the place of braces.
+/// A segment with stars instead of braces.
 fn segment_star(segment: &str) -> String {
     let mut starred = String::new();
     let mut rest = segment;
@@ -377,7 +377,7 @@ fn segment_star(segment: &str) -> String {
     starred + rest
 }
 
-/// Attributes of other names: nothing is known of their values but what they look like.
+/// Attributes with other names. The kind of their values is unknown, so only their look counts.
 fn text(name: &str, written: &str) -> Option<Problem> {
     if written.contains('/') && written.parse::<Network>().is_ok() {
         let accepted = format!(
@@ -412,7 +412,7 @@ fn is_path_like(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Everything that another product would take for a pattern is refused, with the spelling that is right here.
+    /// Every pattern of another product is refused with the right spelling.
     #[test]
     fn patterns_of_other_products_are_refused() {
         for (name, written, accepted) in [
@@ -512,7 +512,7 @@ mod tests {
         }
     }
 
-    /// What a request can really have is accepted.
+    /// Values that a request can have are accepted.
     #[test]
     fn plain_values_are_accepted() {
         for (name, written) in [

@@ -1,5 +1,5 @@
-//! `block_for`: how often a key may be denied before it is refused for a while. The two companion counters that this takes are
-//! charged by the engine through the store of the limit's own counters.
+//! `block_for`: how often a key may be denied before it is blocked for a while. The engine charges the two counters that
+//! this needs in the store of the limit.
 
 use crate::algorithm::fixed_window::{Align, FixedWindow};
 use crate::algorithm::sliding_log::SlidingLog;
@@ -7,34 +7,34 @@ use crate::quota::Quota;
 use crate::rate::{QuotaError, Rate};
 use crate::time::Ticks;
 
-/// Most denials that may be waited for.
+/// Highest number of denials before a block.
 pub const PENALTY_AFTER_MAX: u64 = 1_000;
-/// Longest time that a key may be refused for, and in which denials may be counted.
+/// Longest block, and longest time within which denials count.
 pub const PENALTY_MAX: Ticks = Ticks::from_secs(30 * 86_400);
-/// Shortest time that a key may be refused for, and in which denials may be counted.
+/// Shortest block, and shortest time within which denials count.
 pub const PENALTY_MIN: Ticks = Ticks::from_secs(1);
-/// Denials that are waited for by default.
+/// Default number of denials before a block.
 pub(crate) const AFTER: u64 = 5;
-/// The time in which they are counted by default.
+/// Default time within which denials count.
 pub(crate) const WITHIN: Ticks = Ticks::from_secs(60);
 
-/// A key that was denied so often in a time is refused for a while, whatever its counter says.
+/// Blocks a key after a number of denials within a time, whatever its counter says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Penalty {
     after: u64,
     within: Ticks,
     lasts: Ticks,
-    /// Denials of the last while: as many as it takes, and no more.
+    /// The counter of recent denials. Its capacity is the number before a block.
     strikes: Quota,
-    /// One unit, which is taken for as long as the key is refused.
+    /// The counter of the block: one unit, which is taken while the key is blocked.
     block: Quota,
 }
 
 impl Penalty {
-    /// Refuses a key for `lasts` after this many denials `within` a time, which is no longer than that.
+    /// Blocks a key for `lasts` after this many denials `within` a time, which must not be longer than `lasts`.
     ///
     /// # Errors
-    /// When a number is out of range.
+    /// A number is out of range.
     pub fn new(after: u64, within: Ticks, lasts: Ticks) -> Result<Self, QuotaError> {
         let range = |field: &'static str, value: u64, accepted: String| {
             Err(QuotaError::Range { field, value, accepted })
@@ -46,7 +46,7 @@ impl Penalty {
         if !(PENALTY_MIN..=PENALTY_MAX).contains(&lasts) {
             return range("for", seconds(lasts), "1s to 30 days".to_owned());
         }
-        // Denials from before a block must be forgotten when it ends, or the next one would begin it again.
+        // Denials before a block must expire before it ends, or the next denial would start another one.
         if !(PENALTY_MIN..=lasts).contains(&within) {
             return range("in", seconds(within), "1s up to the time of the block".to_owned());
         }

@@ -1,5 +1,5 @@
-//! What a limit may have counted for some attributes of a request, where the others are not named: an operator who names an address
-//! means what was counted for it, on whatever path and in whatever tier.
+//! The counters that may exist for some attributes of a request, while the others are unknown. An operator who names an
+//! address means all of its counters, for any path and any tier.
 
 use smallvec::SmallVec;
 
@@ -23,7 +23,7 @@ impl Policy {
 }
 
 impl Limit {
-    /// Where the values stand that it counts by, if it may count a request that has these attributes and perhaps others.
+    /// The positions of the attributes that it counts by, if it may count a request with these attributes and perhaps others.
     #[must_use]
     pub(crate) fn may_count(&self, request: &CheckRequest<'_>) -> Option<SmallVec<[u8; BY_MAX]>> {
         let mut by = SmallVec::new();
@@ -33,7 +33,7 @@ impl Limit {
         self.when.iter().all(|condition| condition.may_hold(request)).then_some(by)
     }
 
-    /// Why it counts no request that has these attributes, whatever else it has; nothing if it may count one.
+    /// Why it counts no request with these attributes; an empty list if it may count one.
     #[must_use]
     pub fn never_counts(&self, request: &CheckRequest<'_>) -> Vec<Unmet> {
         let is_by = |attribute: &str| self.by.iter().any(|by| by.name() == attribute);
@@ -45,7 +45,7 @@ impl Limit {
         self.unmet(request).into_iter().filter(is_final).collect()
     }
 
-    /// The quotas that a request may get that has these attributes and perhaps others, without those that count nothing.
+    /// The quotas of requests with these attributes and perhaps others, without those that count nothing.
     pub(crate) fn possible_quotas(&self, request: &CheckRequest<'_>) -> SmallVec<[QuotaIndex; 4]> {
         let chosen = self.chosen(request);
         let quota = |chosen: Option<Chosen<'_>>| chosen.map_or_else(|| self.default_quota(), |one| one.quota);
@@ -58,7 +58,7 @@ impl Limit {
             _ if is_overridden => {}
             [] => {}
             [name] if self.tier_by().len() > 1 => {
-                // The tier of a value that is named, with every value of the other one that the policy knows.
+                // The tier of a given value, with every value of the other attribute in the policy.
                 let part = self.tier_by().iter().position(|known| known == *name).unwrap_or_default();
                 for value in self.tiers().filter_map(|(tier, _)| tier.split(TIER_SEPARATOR).nth(part)) {
                     let with = request.replaced(std::iter::empty()).with(name, value);

@@ -20,12 +20,12 @@ const PERIODS: &str = "a period such as 10ms, s, 5min, h, day, week, month or ye
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Period {
     pub(crate) count: u64,
-    pub(crate) unit: Unit,
+    pub(crate) unit: TimeUnit,
 }
 
 /// A unit of time. A month is 30 days and a year 365, except in a calendar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Unit {
+pub(crate) enum TimeUnit {
     Microsecond,
     Millisecond,
     Second,
@@ -45,32 +45,32 @@ pub(crate) struct WrittenRate {
     pub(crate) burst: Option<u64>,
 }
 
-impl Unit {
+impl TimeUnit {
     const fn ticks(self) -> u64 {
         match self {
-            Unit::Microsecond => 1,
-            Unit::Millisecond => 1_000,
-            Unit::Second => 1_000_000,
-            Unit::Minute => 60 * 1_000_000,
-            Unit::Hour => 3_600 * 1_000_000,
-            Unit::Day => 86_400 * 1_000_000,
-            Unit::Week => 7 * 86_400 * 1_000_000,
-            Unit::Month => 30 * 86_400 * 1_000_000,
-            Unit::Year => 365 * 86_400 * 1_000_000,
+            TimeUnit::Microsecond => 1,
+            TimeUnit::Millisecond => 1_000,
+            TimeUnit::Second => 1_000_000,
+            TimeUnit::Minute => 60 * 1_000_000,
+            TimeUnit::Hour => 3_600 * 1_000_000,
+            TimeUnit::Day => 86_400 * 1_000_000,
+            TimeUnit::Week => 7 * 86_400 * 1_000_000,
+            TimeUnit::Month => 30 * 86_400 * 1_000_000,
+            TimeUnit::Year => 365 * 86_400 * 1_000_000,
         }
     }
 
     fn read(text: &str) -> Option<Self> {
         Some(match text.to_ascii_lowercase().as_str() {
-            "us" | "µs" | "microsecond" | "microseconds" => Unit::Microsecond,
-            "ms" | "millisecond" | "milliseconds" => Unit::Millisecond,
-            "s" | "sec" | "secs" | "second" | "seconds" => Unit::Second,
-            "m" | "min" | "mins" | "minute" | "minutes" => Unit::Minute,
-            "h" | "hr" | "hrs" | "hour" | "hours" => Unit::Hour,
-            "d" | "day" | "days" => Unit::Day,
-            "w" | "week" | "weeks" => Unit::Week,
-            "mo" | "month" | "months" => Unit::Month,
-            "y" | "yr" | "year" | "years" => Unit::Year,
+            "us" | "µs" | "microsecond" | "microseconds" => TimeUnit::Microsecond,
+            "ms" | "millisecond" | "milliseconds" => TimeUnit::Millisecond,
+            "s" | "sec" | "secs" | "second" | "seconds" => TimeUnit::Second,
+            "m" | "min" | "mins" | "minute" | "minutes" => TimeUnit::Minute,
+            "h" | "hr" | "hrs" | "hour" | "hours" => TimeUnit::Hour,
+            "d" | "day" | "days" => TimeUnit::Day,
+            "w" | "week" | "weeks" => TimeUnit::Week,
+            "mo" | "month" | "months" => TimeUnit::Month,
+            "y" | "yr" | "year" | "years" => TimeUnit::Year,
             _ => return None,
         })
     }
@@ -88,13 +88,13 @@ impl Period {
             return None;
         }
         match self.unit {
-            Unit::Minute => Some(CalendarUnit::Minute),
-            Unit::Hour => Some(CalendarUnit::Hour),
-            Unit::Day => Some(CalendarUnit::Day),
-            Unit::Week => Some(CalendarUnit::Week),
-            Unit::Month => Some(CalendarUnit::Month),
-            Unit::Year => Some(CalendarUnit::Year),
-            Unit::Microsecond | Unit::Millisecond | Unit::Second => None,
+            TimeUnit::Minute => Some(CalendarUnit::Minute),
+            TimeUnit::Hour => Some(CalendarUnit::Hour),
+            TimeUnit::Day => Some(CalendarUnit::Day),
+            TimeUnit::Week => Some(CalendarUnit::Week),
+            TimeUnit::Month => Some(CalendarUnit::Month),
+            TimeUnit::Year => Some(CalendarUnit::Year),
+            TimeUnit::Microsecond | TimeUnit::Millisecond | TimeUnit::Second => None,
         }
     }
 }
@@ -191,7 +191,7 @@ pub(crate) fn period(text: &str) -> Result<Period, Problem> {
         let message = format!("{} is not a period of a positive whole number of units", quoted(text));
         return Err(problem(message));
     }
-    let Some(unit) = Unit::read(unit) else {
+    let Some(unit) = TimeUnit::read(unit) else {
         return Err(problem(format!("{} is not a unit of time", quoted(unit))));
     };
     let count = if number.is_empty() { 1 } else { count(number)? };

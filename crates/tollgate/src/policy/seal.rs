@@ -1,6 +1,6 @@
-//! Credentials in a policy. Whatever a policy says about an attribute that holds a credential is kept as digests, so that plain text and
-//! digests mean the same, and no sentence, finding or copy of the policy shows a credential. How a request is compared with them is left
-//! to [`super::compared`].
+//! Credentials in a policy. Values of attributes that hold credentials are stored as digests, so that plain text and digests
+//! mean the same, and no sentence, finding or copy of the policy shows a credential. [`super::compared`] compares requests
+//! with them.
 
 use crate::credential::{CredentialAttributes, CredentialDigest};
 use crate::policy::condition::Condition;
@@ -8,7 +8,7 @@ use crate::policy::finding::Problem;
 use crate::policy::limit::{ANY, Cost, Limit, TIER_SEPARATOR};
 use crate::policy::text::TextMap;
 
-/// What is wrong with a part of a limit, by its field.
+/// A problem with a part of a limit, by its field.
 pub(crate) type Faults = Vec<(String, Problem)>;
 
 impl Limit {
@@ -57,7 +57,7 @@ fn seal_tier(name: &str, secret: &[bool]) -> String {
     parts.join(&TIER_SEPARATOR.to_string())
 }
 
-/// Replaces the names of a table by their digests. Two that are the same credential are a mistake.
+/// Replaces the names of a table by their digests. Two names of the same credential are an error.
 fn seal_table<V: Clone>(table: &mut TextMap<V>, seal: impl Fn(&str) -> String) -> Option<Problem> {
     let before = table.len();
     *table = table.drain().map(|(name, value)| (seal(&name).into(), value)).collect();
@@ -70,7 +70,7 @@ impl Condition {
     /// Replaces the credentials that it names by their digests.
     ///
     /// # Errors
-    /// When it looks into the text of a credential, of which only the digest is known.
+    /// It uses a part of the text of a credential, but only the digest is known.
     pub(crate) fn seal(&mut self, credentials: &CredentialAttributes) -> Result<(), Problem> {
         match self {
             Condition::OneOf { name, choices, .. } if credentials.contains(name) => {
@@ -86,7 +86,7 @@ impl Condition {
     }
 }
 
-/// A condition asks for a part of a credential.
+/// The problem of a condition on a part of a credential.
 pub(crate) fn text_unknown(name: &str) -> Problem {
     let message =
         format!("{name} is a credential, of which only the hash is known, so no pattern can match it");
@@ -122,7 +122,7 @@ mod tests {
             .collect()
     }
 
-    /// What a policy names plainly is met by the plain value and by its digest alike, in every kind of condition.
+    /// A plain credential in a policy matches the plain value and its digest, in every kind of condition.
     #[test]
     fn plain_values_and_digests_meet_the_same_limits() {
         let (policy, warnings) = Policy::compile("p", POLICY).unwrap();
@@ -147,7 +147,7 @@ mod tests {
         }
     }
 
-    /// Digests in a policy mean what the plain text does.
+    /// Digests in a policy mean the same as the plain text.
     #[test]
     fn digests_may_be_written() {
         let text = format!(
@@ -161,7 +161,7 @@ mod tests {
         assert!(findings.contains("named twice"), "{findings}");
     }
 
-    /// Nothing that a policy says about itself has the text of a credential, also where it is wrong.
+    /// No sentence and no finding of a policy contains the text of a credential.
     #[test]
     fn no_sentence_shows_a_credential() {
         let policy = String::from_utf8_lossy(POLICY)
@@ -182,7 +182,7 @@ mod tests {
         }
     }
 
-    /// Of a credential only the hash is known, so a condition on a part of it is refused, with what to do instead.
+    /// Only the digest of a credential is known, so a condition on a part of it is refused with an alternative.
     #[test]
     fn patterns_of_credentials_are_refused() {
         for when in [

@@ -1,4 +1,4 @@
-//! What a limit means, in a sentence that the person who wrote it can check.
+//! The meaning of a limit in a sentence that its author can check.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use crate::policy::by::By;
 use crate::policy::condition::{Choices, Condition, Sense};
 use crate::policy::glob::Glob;
 use crate::policy::limit::{
-    ANY, Consistency, Cost, Fallback, Grant, Limit, Mode, QuotaIndex, TIER_SEPARATOR, stricter,
+    ANY, Consistency, Cost, DefaultQuota, Grant, Limit, Mode, QuotaIndex, TIER_SEPARATOR, stricter,
 };
 use crate::policy::on_store_failure::Stages;
 use crate::policy::text::TextMap;
@@ -75,12 +75,12 @@ impl Limit {
         }
     }
 
-    /// What everybody may do, by tier if there are tiers.
+    /// What a key may do, by tier if there are tiers.
     fn amounts(&self) -> String {
         let verb = self.verb();
-        let (Fallback::Said(fallback) | Fallback::Strictest(fallback)) = self.quotas.fallback;
+        let (DefaultQuota::Given(default) | DefaultQuota::Strictest(default)) = self.quotas.default;
         if self.quotas.tier_by.is_empty() {
-            return format!("{verb} {}", self.phrase(fallback));
+            return format!("{verb} {}", self.phrase(default));
         }
         let attribute = listed(&self.quotas.tier_by, "and");
         let tiers = sorted(&self.quotas.tiers, |a, b| stricter(self.grant(a), self.grant(b)));
@@ -89,11 +89,11 @@ impl Limit {
             .map(|&(tier, index)| format!("{} ({})", self.phrase(index), self.tier(tier)))
             .collect();
         let mut text = format!("{verb}, by its {attribute}, {}", listed(&each, "or"));
-        match self.quotas.fallback {
-            Fallback::Said(index) => {
+        match self.quotas.default {
+            DefaultQuota::Given(index) => {
                 let _ = write!(text, "; with any other {attribute}, {}", self.phrase(index));
             }
-            Fallback::Strictest(index) => {
+            DefaultQuota::Strictest(index) => {
                 let known = tiers.iter().find(|&&(_, other)| other == index);
                 let tier = known.map_or_else(String::new, |&(tier, _)| self.tier(tier));
                 let _ = write!(text, "; with any other {attribute}, or none, it counts as {tier}");
@@ -192,15 +192,15 @@ impl Limit {
                 Some(times) => format!("up to {} times this node's share", number(u64::from(times))),
                 None => "without a bound".to_owned(),
             };
-            stage(format!("everybody passes for {}, {bound}", duration(open_for)));
+            stage(format!("every request passes for {}, {bound}", duration(open_for)));
         }
         match deny_after {
             None if !is_open => {}
             None => stage("by this node's share".to_owned()),
-            Some(after) if after.is_zero() || after == open_for => stage("nobody passes".to_owned()),
+            Some(after) if after.is_zero() || after == open_for => stage("no request passes".to_owned()),
             Some(after) => {
                 stage("by this node's share".to_owned());
-                stage(format!("after {} nobody passes", duration(after)));
+                stage(format!("after {} no request passes", duration(after)));
             }
         }
         clause
@@ -298,7 +298,7 @@ fn ways(name: &str, choices: &Choices) -> Vec<String> {
     ways
 }
 
-/// The opposite of one way.
+/// The negation of one choice.
 fn negated(way: &str) -> String {
     match way.strip_prefix("is ") {
         Some(rest) => format!("is not {rest}"),
@@ -363,7 +363,7 @@ fn windowed(window: &FixedWindow, noun: &str) -> String {
 
 fn spaced(bucket: &LeakyBucket, noun: &str) -> String {
     let amount = counted(bucket.rate().units(), noun);
-    let at_once = match bucket.capacity() - bucket.queue() {
+    let burst = match bucket.capacity() - bucket.queue() {
         1 => "evenly spaced".to_owned(),
         burst => format!("evenly spaced after {} at once", number(burst)),
     };
@@ -371,7 +371,7 @@ fn spaced(bucket: &LeakyBucket, noun: &str) -> String {
         0 => "with none waiting".to_owned(),
         queue => format!("with up to {} waiting their turn", number(queue)),
     };
-    format!("{amount} {}, {at_once}, {queue}", each(bucket.rate().period()))
+    format!("{amount} {}, {burst}, {queue}", each(bucket.rate().period()))
 }
 
 /// The pairs of a map in an order that does not change: by `before`, then by name.

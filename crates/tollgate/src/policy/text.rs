@@ -5,8 +5,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::request::Value;
 
-/// A map whose keys the policy wrote and whose questions the client asks. The client cannot add a key, so it cannot make
-/// keys collide, and a plain fast hash is enough.
+/// A map with keys of the policy and lookups by clients. A client cannot add a key, so it cannot cause collisions, and a fast
+/// hash without a seed is enough.
 pub(crate) type TextMap<V> = HashMap<Box<str>, V, BuildHasherDefault<TextHasher>>;
 
 /// A multiply-and-rotate hash over eight bytes at a time.
@@ -46,7 +46,7 @@ impl Hasher for TextHasher {
 
     #[inline]
     fn write_u8(&mut self, _: u8) {
-        // `str` ends its hash with a byte that tells it from a longer neighbour; a key here is one text, and `write` has
+        // `str` ends its hash with a byte that separates it from a following value. A key here is one text, and `write` has
         // mixed its length in.
     }
 
@@ -90,7 +90,7 @@ fn decimal(number: i64, room: &mut Digits) -> &str {
 mod tests {
     use super::*;
 
-    /// The decimal text is the one that everybody else prints.
+    /// The decimal text equals that of `to_string`.
     #[test]
     fn numbers_are_written_in_decimal() {
         for number in [0, 1, -1, 42, 1_000_000, i64::MAX, i64::MIN] {
@@ -98,7 +98,7 @@ mod tests {
         }
     }
 
-    /// Texts that differ in length or in any byte hash apart, padding included.
+    /// Texts that differ in length or in any byte have different hashes.
     #[test]
     fn near_texts_hash_apart() {
         let hash = |text: &str| {

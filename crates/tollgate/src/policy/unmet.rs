@@ -1,5 +1,5 @@
-//! Why a limit does not apply to a request, and which of its quotas it would apply: what [`super::matching`] decides, in a form that
-//! can be told. Slow and complete where that is fast; a test holds the two together.
+//! Why a limit does not match a request, and which of its quotas applies: the decisions of [`super::matching`] with their
+//! reasons. It is slower and complete; a test compares the two.
 
 use crate::policy::condition::{Condition, Sense};
 use crate::policy::expression::Expression;
@@ -9,7 +9,7 @@ use crate::policy::limit::{
 use crate::policy::text::{Digits, as_text};
 use crate::request::CheckRequest;
 
-/// Values that are listed as accepted; a condition may have more.
+/// Most values that a reason lists; a condition may have more.
 const ACCEPTED_SHOWN: usize = 8;
 
 /// One reason why a limit does not apply.
@@ -110,7 +110,7 @@ impl Limit {
         unmet
     }
 
-    /// Whether it has anything to do with a request: it mentions one of its attributes, or asks for none.
+    /// Whether it is relevant for a request: it mentions one of its attributes, or requires none.
     #[must_use]
     pub fn mentions(&self, request: &CheckRequest<'_>) -> bool {
         let asks_for_none = self.by.is_empty() && self.when.is_empty();
@@ -171,14 +171,14 @@ impl Limit {
         tiers
     }
 
-    /// The quota for whoever has no tier and no override.
+    /// The quota of a key without a tier and without an override.
     #[must_use]
     pub const fn default_quota(&self) -> QuotaIndex {
         self.quotas.default_index()
     }
 }
 
-/// Whether an attribute is missing; if so, it is said once.
+/// Whether an attribute is missing. Adds the reason once.
 fn missing(name: &str, request: &CheckRequest<'_>, unmet: &mut Vec<Unmet>) -> bool {
     if request.attributes().iter().any(|given| given.name == name) {
         return false;

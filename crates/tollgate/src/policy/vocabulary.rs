@@ -46,7 +46,7 @@ impl Ord for Kind {
 }
 
 impl Vocabulary {
-    /// The one of a policy that declares these names.
+    /// The vocabulary of a policy that declares these names.
     pub(crate) fn declared(names: BTreeMap<String, Option<Kind>>) -> Self {
         Self { declared: Some(names) }
     }
@@ -56,12 +56,12 @@ impl Vocabulary {
         self.declared.is_some()
     }
 
-    /// Whether a request may have an attribute of this name without anybody wondering.
+    /// Whether a request may have an attribute with this name.
     pub(crate) fn knows(&self, name: &str) -> bool {
         self.declared.as_ref().is_none_or(|declared| declared.contains_key(name))
     }
 
-    /// Whether the policy declares this very name, whatever it looks like.
+    /// Whether the policy declares this exact name.
     pub(crate) fn declares(&self, name: &str) -> bool {
         self.declared.as_ref().is_some_and(|declared| declared.contains_key(name))
     }
@@ -82,7 +82,7 @@ impl Vocabulary {
         declared.unwrap_or_else(|| Kind::of(name))
     }
 
-    /// What is wrong with a name that a policy mentions: it is not declared, or it is the spelling of another product.
+    /// The problem with a name in a policy, if there is one: it is not declared, or it is the spelling of another product.
     pub(crate) fn problem(&self, name: &str) -> Option<Problem> {
         match &self.declared {
             Some(declared) if declared.contains_key(name) => None,
@@ -114,14 +114,14 @@ impl Kind {
     }
 }
 
-/// Where attributes come from in a config, by how other products call the place.
+/// Sources of attributes in a config, by their names in other products.
 const SOURCES: [(&[&str], &str, &str); 4] = [
     (&["header", "headers", "http", "req", "request"], "header", "X-Tenant"),
     (&["cookie", "cookies"], "cookie", "sid"),
     (&["query", "querystring", "param", "params", "arg", "args"], "query", "v"),
     (&["jwt", "claim", "claims"], "jwt", "sub"),
 ];
-/// Names of whole tables of other products, which nobody gives to one value.
+/// Names of whole tables in other products, which are not names of single values.
 const TABLES: [&str; 5] = ["headers", "cookies", "claims", "request", "params"];
 
 /// Names of other products for attributes that every request has here.
@@ -144,7 +144,7 @@ const BUILT_IN: [(&str, &str); 16] = [
     ("http.host", "host"),
 ];
 
-/// What is wrong with a name that says where to look, as other products have them. No request has an attribute of that name,
+/// The problem with a name that is a source in another product, if it is one. No request has an attribute with that name,
 /// so a limit on it would never apply.
 fn elsewhere(name: &str) -> Option<Problem> {
     let bare = name.trim_start_matches(['$', '%', '{', '.']).trim_end_matches(['%', '}']);
@@ -175,7 +175,7 @@ fn elsewhere(name: &str) -> Option<Problem> {
     None
 }
 
-/// Says how the config maps an attribute.
+/// Shows how the config maps an attribute.
 fn mapped(message: String, name: &str, source: &str) -> Problem {
     let accepted = format!(
         "{name}, which the config maps with `attributes: {{ {name}: {{ {source} }} }}` (docs/proxies.md); \

@@ -1,4 +1,4 @@
-//! How much of a limit one node may hold ahead of time, and for how long.
+//! How much of a limit one node may lease, and for how long.
 
 use crate::quota::Quota;
 use crate::time::Ticks;
@@ -11,7 +11,7 @@ pub(crate) const SHARE_MAX: u32 = 500_000;
 pub(crate) const TTL_MIN: Ticks = Ticks::from_millis(10);
 pub(crate) const TTL_MAX: Ticks = Ticks::from_secs(60);
 
-/// Lives of a lease that a unit of it may last. It is spent before those that were drawn later, so that few last for two.
+/// Lease lifetimes that a unit may last. Older units are spent first, so few last for two.
 const LIVES_MAX: u64 = 4;
 
 /// The bounds of a limit's leases.
@@ -31,8 +31,8 @@ impl Default for Lease {
 }
 
 impl Lease {
-    /// The units of a quota that one node may hold: its share, and at least one. Among many nodes less, so that all together
-    /// hold half of the limit at most.
+    /// The units of a quota that one node may hold: its share, and at least one. With many nodes it is less, so that all
+    /// together hold at most half of the limit.
     #[must_use]
     pub fn most(self, quota: &Quota, nodes: u32) -> u64 {
         let capacity = u128::from(quota.capacity());
@@ -70,7 +70,7 @@ impl Lease {
     pub const fn suits(quota: &Quota) -> bool {
         match quota {
             Quota::TokenBucket(_) | Quota::Gcra(_) | Quota::SlidingWindow(_) => true,
-            // Of windows that follow a calendar only the counter itself can tell one from the next: nothing could go back.
+            // Only the counter itself knows the bounds of calendar windows, so unused units could not be returned.
             Quota::FixedWindow(window) => !window.align().is_calendar(),
             Quota::LeakyBucket(_) | Quota::SlidingLog(_) | Quota::Concurrency(_) => false,
         }

@@ -116,6 +116,9 @@ fn sentences_and_findings() {
     assert!(findings("rate: 1/s, count: failures, failures: 401").contains("failures: is a text"));
     assert!(findings("rate: 1/s, count: failure").contains("did you mean failures?"));
     let leaky = findings("rate: 1/s, algorithm: leaky-bucket, count: failures");
-    assert!(leaky.contains("leaky-bucket cannot count failures: a turn that was used stays used"), "{leaky}");
+    assert!(
+        leaky.contains("leaky-bucket cannot count failures: a used queue slot cannot be refunded"),
+        "{leaky}"
+    );
     assert!(findings("concurrency: 5, count: failures").contains("concurrency cannot count failures"));
 }

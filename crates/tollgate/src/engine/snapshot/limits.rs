@@ -8,7 +8,7 @@ use super::frame::{Block, Frames};
 use super::{GENERATION_MAX, quota};
 use crate::engine::live::{Live, Records, Remembered};
 use crate::memory::NUMBERS_MAX;
-use crate::policy::limit::{Fallback, Quotas};
+use crate::policy::limit::{DefaultQuota, Quotas};
 use crate::policy::{BY_MAX, By, LIMITS_MAX, Limit, QUOTAS_MAX, QuotaIndex, TIER_BY_MAX};
 use crate::store::{Record, Reign};
 
@@ -31,14 +31,14 @@ pub(super) fn write<W: Write>(frames: &mut Frames<'_, W>, live: &Live) -> io::Re
 
 fn write_limit(fields: &mut Fields, limit: &Limit, numbers: &[u32], records: &[Option<Record>]) {
     let quotas = &limit.quotas;
-    let (Fallback::Said(fallback) | Fallback::Strictest(fallback)) = quotas.fallback;
+    let (DefaultQuota::Given(default) | DefaultQuota::Strictest(default)) = quotas.default;
     fields.text(limit.name());
     fields.list(limit.by(), |fields, by| fields.text(&by.identity()));
     let tier_by = limit.tier_by().join(SEPARATOR);
     fields.option(Some(&*tier_by).filter(|tier_by| !tier_by.is_empty()), Fields::text);
     write_records(fields, records);
     fields.list(numbers, |fields, &number| fields.u32(number));
-    fields.u32(fallback.0);
+    fields.u32(default.0);
     for names in [&quotas.tiers, &quotas.overrides] {
         fields.list(names, |fields, (name, index)| {
             fields.text(name);
@@ -67,8 +67,8 @@ pub(super) fn read_limit(fields: &mut Unread<'_>, into: &mut Remembered) -> Resu
         index if (index as usize) < all.len() || !QuotaIndex(index).is_counted() => Ok(QuotaIndex(index)),
         index => Err(format!("there is no quota {index}")),
     };
-    let fallback = Fallback::Said(index(fields)?);
-    let mut quotas = Quotas { fallback, tier_by, ..Quotas::none() };
+    let default = DefaultQuota::Given(index(fields)?);
+    let mut quotas = Quotas { default, tier_by, ..Quotas::none() };
     for names in [&mut quotas.tiers, &mut quotas.overrides] {
         for _ in 0..fields.length()? {
             let (name, index) = (fields.text()?, index(fields)?);

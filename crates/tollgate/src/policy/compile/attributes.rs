@@ -11,7 +11,7 @@ use crate::policy::vocabulary::{DECLARED_MAX, Kind, Vocabulary};
 const ACCEPTED: &str =
     "a list of names, such as [api_key, tenant, ip], in which {client: address} tells the kind of a value";
 
-/// The names that the file declares; every name is known if it declares none.
+/// The names that the file declares. If it declares none, every name is accepted.
 pub(super) fn read(fields: Fields<'_>, report: &mut Report) -> Vocabulary {
     let Some(node) = fields.get("attributes") else { return Vocabulary::default() };
     let Tree::List(items) = &node.tree else {

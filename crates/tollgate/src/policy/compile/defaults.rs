@@ -1,5 +1,5 @@
-//! `defaults`: fields that every limit has unless it sets its own. A default that a limit's algorithm has no use for is not
-//! applied to that limit.
+//! `defaults`: the default values of fields of limits. A default that the algorithm of a limit does not use is not applied
+//! to it.
 
 use std::borrow::Cow;
 
@@ -25,13 +25,13 @@ const FIELDS: [&str; 10] = [
     "lease",
 ];
 
-/// What limits have that set nothing else. Its values are valid.
+/// The defaults. Their values are valid.
 #[derive(Debug, Default)]
 pub(super) struct Defaults {
     entries: Vec<Entry>,
 }
 
-/// Reads the block. What is wrong with a default is reported once, here, and not again for each limit.
+/// Reads the block. A problem with a default is reported here, once, and not for each limit.
 pub(super) fn read(fields: Fields<'_>, report: &mut Report) -> Defaults {
     let Some(node) = fields.get("defaults") else { return Defaults::default() };
     let accepted = format!("a table with some of {}", FIELDS.join(", "));
@@ -59,7 +59,7 @@ pub(super) fn read(fields: Fields<'_>, report: &mut Report) -> Defaults {
     Defaults { entries }
 }
 
-/// Reports what is wrong with the value of one default.
+/// Reports the problem with one default.
 fn check(fields: &Fields<'_>, field: &str, report: &mut Report) {
     match field {
         "mode" => {
@@ -86,7 +86,7 @@ fn check(fields: &Fields<'_>, field: &str, report: &mut Report) {
 }
 
 impl Defaults {
-    /// A limit with the defaults that it does not set itself and has use for.
+    /// Applies the defaults that a limit uses and does not set itself.
     pub(super) fn applied<'n>(&self, limit: &'n Node) -> Cow<'n, Node> {
         let Tree::Table(own) = &limit.tree else { return Cow::Borrowed(limit) };
         if self.entries.is_empty() {

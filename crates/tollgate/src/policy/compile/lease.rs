@@ -9,7 +9,7 @@ use crate::time::Ticks;
 
 const EXAMPLE: &str = "a table such as {max_share: 5%, ttl: 250ms}";
 
-/// Reads what a limit says, or what it means by saying nothing.
+/// Reads the bounds of the leases of a limit, or their defaults.
 pub(super) fn read(fields: Fields<'_>, consistency: Consistency, report: &mut Report) -> Lease {
     let default = Lease { is_auto: consistency == Consistency::Auto, ..Lease::default() };
     let Some(node) = fields.get("lease") else { return default };
@@ -28,7 +28,7 @@ pub(super) fn read(fields: Fields<'_>, consistency: Consistency, report: &mut Re
     }
 }
 
-/// A percentage, in millionths; at most two digits follow its point.
+/// A percentage, in millionths, with at most two decimals.
 fn share(fields: Fields<'_>, report: &mut Report) -> Option<u32> {
     let accepted = "a percentage such as 5% or 0.5%, from 0.01% to 50%";
     let written = fields.text("max_share", accepted, report)?;

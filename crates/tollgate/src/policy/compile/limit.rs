@@ -1,4 +1,4 @@
-//! One limit of a file. Its quotas are left to [`super::quota`], its conditions to [`super::when`].
+//! One limit of a file. [`super::quota`] reads its quotas, and [`super::when`] its conditions.
 
 use crate::address::Network;
 use crate::policy::check;
@@ -48,13 +48,13 @@ pub(crate) const FIELDS: [&str; 26] = [
 pub(super) const MODES: [(&str, Mode); 3] =
     [("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
 
-/// What counts, and whether that is only failures.
+/// Which requests count: all, or only failures.
 const COUNTS: [(&str, bool); 2] = [("all", false), ("failures", true)];
 
 pub(super) const CONSISTENCIES: [(&str, Consistency); 3] =
     [("exact", Consistency::Exact), ("leased", Consistency::Leased), ("auto", Consistency::Auto)];
 
-/// The name under which a limit's findings are reported, before anything else is known of it.
+/// The name of a limit for its findings, read before everything else.
 pub(super) fn name_of(node: &Node) -> Option<&str> {
     let Tree::Table(entries) = &node.tree else {
         return None;
@@ -66,7 +66,7 @@ pub(super) fn name_of(node: &Node) -> Option<&str> {
     }
 }
 
-/// Reads a limit; also tells where its name stands.
+/// Reads a limit. Returns it with the position of its name.
 pub(super) fn read(node: &Node, vocabulary: &Vocabulary, report: &mut Report) -> Option<(Limit, Place)> {
     let fields = Fields::of(node, "", "a table such as {name: all, rate: 100/s}", report)?;
     fields.only(&FIELDS, report);
@@ -91,7 +91,7 @@ pub(super) fn read(node: &Node, vocabulary: &Vocabulary, report: &mut Report) ->
         lease: lease::read(fields, consistency, report),
         block_for: penalty::read(fields, report),
         failures: failures(fields, report),
-        // Without quotas the limit is refused, and what else is wrong with it is reported all the same.
+        // Without quotas the limit is refused, but its other problems are still reported.
         quotas: quotas.unwrap_or_else(Quotas::none),
         cost,
     };
@@ -169,7 +169,7 @@ fn attribute(
     read.map_err(|problem| report.error(at, field, problem)).ok()
 }
 
-/// Overrides by the keys that they are for. A key of addresses is a network, so an override names that network.
+/// Overrides by their keys. Addresses count by network, so an override for an address names its network.
 fn keyed(
     overrides: TextMap<QuotaIndex>,
     by: Option<&By>,
@@ -214,7 +214,7 @@ fn keyed(
 fn cost(fields: Fields<'_>, quotas: Option<&Quotas>, report: &mut Report) -> Cost {
     let accepted = "a number, the name of an attribute, or CEL such as prompt_tokens + max_tokens";
     let Some(text) = fields.text("cost", accepted, report) else {
-        // One request in flight is one permit, whatever else it costs.
+        // A request in flight takes one permit, whatever its cost.
         let in_flight =
             quotas.is_some_and(|quotas| matches!(quotas.all.first(), Some(Quota::Concurrency(_))));
         return if in_flight { Cost::Units(1) } else { Cost::Asked };
@@ -267,7 +267,7 @@ fn failures(fields: Fields<'_>, report: &mut Report) -> Option<Failures> {
     }
 }
 
-/// Texts that YAML takes for numbers and CEL for names.
+/// Texts that YAML reads as numbers and CEL as names.
 fn is_number_like(text: &str) -> bool {
     let bare = text.trim().trim_start_matches(['+', '-', '.']).to_ascii_lowercase();
     matches!(bare.as_str(), "nan" | "inf" | "infinity")

@@ -14,16 +14,16 @@ const EXAMPLE: &str =
     "allow, local, deny, or a table such as {first: allow, for: 1s, then: local, deny_after: 60s}";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Word {
+enum FailureWord {
     Allow,
     Local,
     Deny,
 }
 
-const FIRSTS: [(&str, Word); 2] = [("allow", Word::Allow), ("local", Word::Local)];
-const THENS: [(&str, Word); 2] = [("local", Word::Local), ("deny", Word::Deny)];
+const FIRSTS: [(&str, FailureWord); 2] = [("allow", FailureWord::Allow), ("local", FailureWord::Local)];
+const THENS: [(&str, FailureWord); 2] = [("local", FailureWord::Local), ("deny", FailureWord::Deny)];
 
-/// Reads what a limit says, if it says anything.
+/// Reads the field of a limit, if it has it.
 pub(super) fn read(fields: Fields<'_>, report: &mut Report) -> Option<OnStoreFailure> {
     let node = fields.get("on_store_failure")?;
     match &node.tree {
@@ -45,17 +45,17 @@ fn staged(node: &Node, report: &mut Report) -> Option<Stages> {
         report.error(fields.place("first"), &fields.path("first"), problem);
     }
     let first = fields.choice("first", &FIRSTS, report);
-    let then = fields.choice("then", &THENS, report).unwrap_or(Word::Local);
+    let then = fields.choice("then", &THENS, report).unwrap_or(FailureWord::Local);
     let open_for = time(fields, "for", OPEN_BUDGET, "as long as limits may be open in 10 minutes", report);
     let deny_after = time(fields, "deny_after", DENY_AFTER_MAX, "a day", report);
     let up_to = up_to(fields, report);
     let first = first?;
-    if first == Word::Local {
+    if first == FailureWord::Local {
         return local(fields, deny_after, report);
     }
     let mut stages = Stages { deny_after, open_up_to: up_to?, ..Stages::ALLOW };
     stages.open_for = open_for.unwrap_or(stages.open_for);
-    if then == Word::Deny {
+    if then == FailureWord::Deny {
         unused(fields, "deny_after", "nothing comes after `then: deny`", report);
         stages.deny_after = Some(stages.open_for);
     } else if deny_after.is_some_and(|after| after <= stages.open_for) {
@@ -94,7 +94,8 @@ fn time(fields: Fields<'_>, field: &str, most: Ticks, because: &str, report: &mu
     None
 }
 
-/// How far a limit is open: times this node's share, or without a bound. The outer option is none where that is not said rightly.
+/// How far a limit is open: a multiple of this node's share, or without a bound. The outer option is `None` for an invalid
+/// value.
 fn up_to(fields: Fields<'_>, report: &mut Report) -> Option<Option<u32>> {
     let accepted = format!("how many times this node's share, 1 to {OPEN_UP_TO_MAX}, or unlimited");
     if !fields.has("up_to") {

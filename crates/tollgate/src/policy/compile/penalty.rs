@@ -1,4 +1,4 @@
-//! `block_for`: a time, or a table of denials, the time that they are counted in, and the time that they cost.
+//! `block_for`: a time, or a table with a number of denials, the time within which they count, and the time of the block.
 
 use crate::policy::document::Tree;
 use crate::policy::fields::Fields;
@@ -10,7 +10,7 @@ use crate::time::Ticks;
 
 const EXAMPLE: &str = "a time such as 10m, or a table such as {after: 5, in: 1m, for: 10m}";
 
-/// Reads what a limit says, if it says anything.
+/// Reads the field of a limit, if it has it.
 pub(super) fn read(fields: Fields<'_>, report: &mut Report) -> Option<Penalty> {
     let node = fields.get("block_for")?;
     if !fields.has("by") {

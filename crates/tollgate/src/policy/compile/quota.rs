@@ -1,4 +1,4 @@
-//! The quotas of a limit: its algorithm, and the numbers for everybody, for each tier and for single keys.
+//! The quotas of a limit: its algorithm, the default numbers, and those of each tier and of single keys.
 
 use std::collections::HashMap;
 
@@ -13,20 +13,20 @@ use crate::policy::builder::strictest;
 use crate::policy::document::{Entry, Node, Tree};
 use crate::policy::fields::{self, Fields};
 use crate::policy::finding::{Problem, Report, nearest, quoted};
-use crate::policy::limit::{ANY, Fallback, QuotaIndex, Quotas, TIER_BY_MAX, tier_name};
-use crate::policy::rate::{self, RATES, Unit, WrittenRate};
+use crate::policy::limit::{ANY, DefaultQuota, QuotaIndex, Quotas, TIER_BY_MAX, tier_name};
+use crate::policy::rate::{self, RATES, TimeUnit, WrittenRate};
 use crate::policy::text::TextMap;
 use crate::quota::Quota;
 use crate::rate::{EXACT_MAX, QuotaError};
 use crate::time::Ticks;
 
-/// Sub-windows of a sliding window that does not say.
+/// Default number of sub-windows of a sliding window.
 const PRECISION: u64 = 10;
-/// How long a permit lives in a limit that does not say.
+/// Default lifetime of a permit.
 const PERMIT_TTL: Ticks = Ticks::from_secs(60);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Algorithm {
+enum AlgorithmName {
     TokenBucket,
     Gcra,
     FixedWindow,
@@ -36,9 +36,9 @@ enum Algorithm {
     Concurrency,
 }
 
-use Algorithm as A;
+use AlgorithmName as A;
 
-const ALGORITHMS: [(&str, Algorithm); 7] = [
+const ALGORITHMS: [(&str, AlgorithmName); 7] = [
     ("token-bucket", A::TokenBucket),
     ("gcra", A::Gcra),
     ("fixed-window", A::FixedWindow),
@@ -48,11 +48,11 @@ const ALGORITHMS: [(&str, Algorithm); 7] = [
     ("concurrency", A::Concurrency),
 ];
 
-/// The fields that say how much everybody gets; tiers and overrides say it for some.
+/// The fields with the default amount. Tiers and overrides have other amounts.
 const AMOUNTS: [&str; 2] = ["rate", "concurrency"];
 
-/// Which algorithms a field is for.
-const NUMBERS: [(&str, &[Algorithm]); 10] = [
+/// The algorithms that have a field.
+const NUMBERS: [(&str, &[AlgorithmName]); 10] = [
     ("rate", &[A::TokenBucket, A::Gcra, A::FixedWindow, A::SlidingWindow, A::SlidingLog, A::LeakyBucket]),
     ("burst", &[A::TokenBucket, A::Gcra, A::LeakyBucket]),
     ("queue", &[A::LeakyBucket]),
@@ -101,7 +101,7 @@ const COUNTING: [&str; 16] = [
     "failures",
 ];
 
-/// How much a limit admits, as written: what tells its quotas apart.
+/// How much a limit admits, as written. It identifies a quota of the limit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Amount {
     Rate(WrittenRate),
@@ -109,8 +109,8 @@ enum Amount {
 }
 
 /// Everything of a quota but its amount: tiers and overrides inherit it.
-struct Shape<'n> {
-    algorithm: Algorithm,
+struct QuotaShape<'n> {
+    algorithm: AlgorithmName,
     burst: Option<u64>,
     queue: u64,
     begin: Begin,
@@ -128,7 +128,7 @@ pub(super) fn has_field(algorithm: &str, field: &str) -> bool {
     known.zip(numbers).is_some_and(|((_, algorithm), (_, algorithms))| algorithms.contains(algorithm))
 }
 
-/// Whether units of an algorithm may be spent away from their counter.
+/// Whether units of an algorithm can be leased.
 pub(super) fn may_be_leased(algorithm: &str, align: Option<&str>) -> bool {
     match algorithm {
         "concurrency" | "sliding-log" | "leaky-bucket" => false,
@@ -137,7 +137,7 @@ pub(super) fn may_be_leased(algorithm: &str, align: Option<&str>) -> bool {
     }
 }
 
-/// Reports what is wrong with a default for one of the fields that shape a quota.
+/// Reports the problem with a default for one of the fields that shape a quota.
 pub(super) fn check_default(fields: &Fields<'_>, field: &str, report: &mut Report) {
     match field {
         "algorithm" => {
@@ -167,10 +167,10 @@ pub(super) fn check_default(fields: &Fields<'_>, field: &str, report: &mut Repor
 /// Reads the quotas of a limit.
 pub(super) fn read(fields: Fields<'_>, report: &mut Report) -> Option<Quotas> {
     let errors = report.errors();
-    let shape = Shape::read(fields, report);
-    let mut reader = Reader { shape, fields, all: Vec::new(), known: HashMap::new() };
-    let said = if reader.shape.algorithm == A::Concurrency { "concurrency" } else { "rate" };
-    let base = fields.get(said).map(|node| reader.quota(node, said, report));
+    let shape = QuotaShape::read(fields, report);
+    let mut reader = AmountReader { shape, fields, all: Vec::new(), known: HashMap::new() };
+    let given = if reader.shape.algorithm == A::Concurrency { "concurrency" } else { "rate" };
+    let base = fields.get(given).map(|node| reader.quota(node, given, report));
     let tier_by = tier_by(fields, report);
     let tiers = match &*tier_by {
         [_, second] => reader.nested(second, report),
@@ -179,23 +179,23 @@ pub(super) fn read(fields: Fields<'_>, report: &mut Report) -> Option<Quotas> {
     let overrides = reader.table("overrides", report);
     paired(fields, report);
     let mut quotas = Quotas { all: reader.all, tier_by, tiers, overrides, ..Quotas::none() };
-    let fallback = match base {
-        Some(base) => base.map(Fallback::Said),
+    let default = match base {
+        Some(base) => base.map(DefaultQuota::Given),
         None => strictest(&quotas),
     };
     if base.is_none() && !fields.has("tiers") {
-        let accepted = if said == "rate" { RATES } else { "a number of permits, such as 20" };
+        let accepted = if given == "rate" { RATES } else { "a number of permits, such as 20" };
         let problem = Problem::new("missing: it says nothing about how much passes", accepted);
-        report.error(fields.place(said), said, problem);
+        report.error(fields.place(given), given, problem);
     }
     (report.errors() == errors).then_some(())?;
-    quotas.fallback = fallback?;
-    uncounted(&quotas, said, fields, report);
+    quotas.default = default?;
+    uncounted(&quotas, given, fields, report);
     Some(quotas)
 }
 
-/// Warns about a limit that counts nothing: which of its fields do nothing then, and whether it does anything at all.
-fn uncounted(quotas: &Quotas, said: &str, fields: Fields<'_>, report: &mut Report) {
+/// Warns about a limit that counts nothing: about its fields without effect, and if the limit has no effect at all.
+fn uncounted(quotas: &Quotas, given: &str, fields: Fields<'_>, report: &mut Report) {
     if !quotas.all.is_empty() {
         return;
     }
@@ -208,7 +208,7 @@ fn uncounted(quotas: &Quotas, said: &str, fields: Fields<'_>, report: &mut Repor
             "every request passes and none is counted, so the limit does nothing",
             "a rate, or tiers or overrides with one",
         );
-        report.warning(fields.place(said), said, problem);
+        report.warning(fields.place(given), given, problem);
     }
 }
 
@@ -229,24 +229,24 @@ fn tier_by(fields: Fields<'_>, report: &mut Report) -> Vec<String> {
 
 /// `tier_by` and `tiers` need each other.
 fn paired(fields: Fields<'_>, report: &mut Report) {
-    for (said, missing) in [("tier_by", "tiers"), ("tiers", "tier_by")] {
-        if fields.has(said) && !fields.has(missing) {
+    for (given, missing) in [("tier_by", "tiers"), ("tiers", "tier_by")] {
+        if fields.has(given) && !fields.has(missing) {
             let problem = Problem::new(
-                format!("{said} without {missing}"),
+                format!("{given} without {missing}"),
                 "both, such as tier_by: plan with tiers: {free: 10/s, pro: 100/s}",
             );
-            report.error(fields.key_place(said), said, problem);
+            report.error(fields.key_place(given), given, problem);
         }
     }
 }
 
-impl<'n> Shape<'n> {
+impl<'n> QuotaShape<'n> {
     fn read(fields: Fields<'n>, report: &mut Report) -> Self {
         let default = if fields.has("concurrency") { A::Concurrency } else { A::TokenBucket };
-        let said = fields.choice("algorithm", &ALGORITHMS, report);
-        let algorithm = said.unwrap_or(default);
-        // An algorithm that is unknown says nothing about which numbers fit it.
-        if said.is_some() || !fields.has("algorithm") {
+        let given = fields.choice("algorithm", &ALGORITHMS, report);
+        let algorithm = given.unwrap_or(default);
+        // It is not known which numbers fit an unknown algorithm.
+        if given.is_some() || !fields.has("algorithm") {
             fitting(algorithm, fields, report);
         }
         let begin = fields.choice("align", &BEGINNINGS, report).unwrap_or(Begin::Epoch);
@@ -333,8 +333,8 @@ fn permit_ttl(fields: Fields<'_>, report: &mut Report) -> Option<Ticks> {
 }
 
 /// Reports numbers that the algorithm does not have.
-fn fitting(algorithm: Algorithm, fields: Fields<'_>, report: &mut Report) {
-    let word = |wanted: Algorithm| {
+fn fitting(algorithm: AlgorithmName, fields: Fields<'_>, report: &mut Report) {
+    let word = |wanted: AlgorithmName| {
         let found = ALGORITHMS.iter().find(|&&(_, algorithm)| algorithm == wanted);
         found.map_or("", |&(word, _)| word)
     };
@@ -351,15 +351,15 @@ fn fitting(algorithm: Algorithm, fields: Fields<'_>, report: &mut Report) {
     }
 }
 
-/// Reads amounts and keeps each distinct quota once.
-struct Reader<'n> {
-    shape: Shape<'n>,
+/// Reads amounts, and stores each distinct quota once.
+struct AmountReader<'n> {
+    shape: QuotaShape<'n>,
     fields: Fields<'n>,
     all: Vec<Quota>,
     known: HashMap<Amount, QuotaIndex>,
 }
 
-impl Reader<'_> {
+impl AmountReader<'_> {
     /// The quotas of `tiers` or `overrides`.
     fn table(&mut self, field: &str, report: &mut Report) -> TextMap<QuotaIndex> {
         let accepted = "a table such as {free: 10/s, pro: 100/s burst 200, enterprise: unlimited}";
@@ -413,7 +413,7 @@ impl Reader<'_> {
         quotas
     }
 
-    /// Whether an entry of `tiers` by one attribute is what only tiers by two have; it is reported then.
+    /// Whether an entry of `tiers` by one attribute is a table, which only tiers by two attributes have. Reports it.
     fn is_nested(entry: &Entry, path: &str, report: &mut Report) -> bool {
         let problem = if matches!(entry.node.tree, Tree::Table(_)) {
             Problem::new("is a table, and tier_by names one attribute", "a rate, or tier_by: [plan, region]")
@@ -490,7 +490,7 @@ impl Reader<'_> {
             return None;
         }
         if written.burst.is_some() && shape.burst.is_some() && field == "rate" {
-            let problem = Problem::new("the burst is said twice", "`burst:` or a burst in the rate");
+            let problem = Problem::new("the burst is given twice", "`burst:` or a burst in the rate");
             report.error(node.at, field, problem);
             return None;
         }
@@ -514,12 +514,12 @@ impl Reader<'_> {
                 report.error(node.at, field, problem);
                 return None;
             }
-            if self.shape.billing_day.is_some() && written.period.unit != Unit::Month {
+            if self.shape.billing_day.is_some() && written.period.unit != TimeUnit::Month {
                 let problem = Problem::new("only months begin on a billing day", "a rate per month");
                 report.error(node.at, field, problem);
                 return None;
             }
-        } else if matches!(written.period.unit, Unit::Month | Unit::Year) {
+        } else if matches!(written.period.unit, TimeUnit::Month | TimeUnit::Year) {
             let problem = Problem::new(
                 "without `align: calendar` a month is 30 days and a year 365",
                 "align: calendar, or a number of days",
@@ -529,7 +529,7 @@ impl Reader<'_> {
         Some(())
     }
 
-    /// Reports what a constructor refused: at the field that it speaks of if the limit has it, else at the amount.
+    /// Reports the error of a constructor, at the field that it names if the limit has it, else at the amount.
     fn refused(&self, error: &QuotaError, node: &Node, field: &str, report: &mut Report) {
         let named = match error {
             QuotaError::NoBurst => "burst",
@@ -538,7 +538,7 @@ impl Reader<'_> {
             _ => "",
         };
         let is_amount = AMOUNTS.contains(&named);
-        // A burst that the amount itself says is not that of the limit.
+        // A burst in the amount itself is not the field of the limit.
         let elsewhere = !is_amount && self.fields.has(named) && !(named == "burst" && says_burst(node));
         let at = if elsewhere { self.fields.place(named) } else { node.at };
         let problem = match error {
@@ -557,7 +557,7 @@ impl Reader<'_> {
     }
 }
 
-/// Adds the words to what would have been accepted in the place of a rate.
+/// Adds `unlimited` and `deny` to what would be accepted instead of a rate.
 fn or_a_word(text: &str, mut problem: Problem) -> Problem {
     if let Some(word) = nearest(text.trim(), WORDS.map(|(word, _)| word)) {
         problem.message = format!("{} is unknown; did you mean {word}?", quoted(text));
@@ -568,7 +568,7 @@ fn or_a_word(text: &str, mut problem: Problem) -> Problem {
     problem
 }
 
-/// Whether a rate says its own burst.
+/// Whether a rate has its own burst.
 fn says_burst(node: &Node) -> bool {
     matches!(&node.tree, Tree::Text(text) if rate::rate(text).is_ok_and(|written| written.burst.is_some()))
 }

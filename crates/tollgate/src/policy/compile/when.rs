@@ -11,7 +11,7 @@ use crate::policy::vocabulary::Vocabulary;
 const ACCEPTED: &str = "a table such as {method: POST, path: /v1/*}, or a CEL expression";
 const VALUES: &str = "a text, a list of texts, or { not: … } of these; * stands for anything";
 
-/// The conditions of a limit; none when it has no `when`. Credentials in them are digests.
+/// The conditions of a limit; an empty list without `when`. Credentials in them are digests.
 pub(crate) fn read(fields: Fields<'_>, vocabulary: &Vocabulary, report: &mut Report) -> Vec<Condition> {
     let mut conditions = read_plain(fields, vocabulary, report);
     for doubt in conditions.iter_mut().flat_map(|condition| condition.settle(vocabulary)) {
@@ -60,7 +60,7 @@ fn condition(name: &str, node: &Node, vocabulary: &Vocabulary, report: &mut Repo
     Some(Condition::read(name, choices, sense, vocabulary))
 }
 
-/// What `{ not: … }` holds. Other tables are how other products name a way of matching.
+/// The value of `{ not: … }`. Other tables are matchers of other products.
 fn negated<'n>(name: &str, field: &str, node: &'n Node, report: &mut Report) -> Option<&'n Node> {
     let table = Fields::of(node, field, VALUES, report)?;
     let mut entries = table.iter();

@@ -1,5 +1,5 @@
-//! `path.matches('^/v[0-9]+/')`: regular expressions in CEL. A pattern is a text of the policy and is compiled with it, never one
-//! of a request, and never again for each; time and memory to match are bounded, whatever the text.
+//! `path.matches('^/v[0-9]+/')`: regular expressions in CEL. A pattern is a literal of the policy, never a value of a request.
+//! It is compiled once, with the policy. Time and memory to match a text are bounded.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -12,22 +12,22 @@ use regex::{Regex, RegexBuilder};
 use super::survey::children;
 use crate::policy::finding::{Problem, quoted};
 
-/// What the function is called.
+/// The name of the function.
 pub(super) const NAME: &str = "matches";
 /// Most patterns of one expression.
 pub(super) const PATTERNS_MAX: usize = 8;
 /// Most bytes that a compiled pattern may take.
 const PROGRAM_BYTES_MAX: usize = 128 << 10;
-/// Most bytes that matching one may take beside.
+/// Most additional bytes while matching.
 const MATCHING_BYTES_MAX: usize = 256 << 10;
 const ACCEPTED: &str = "a regular expression in quotes, such as path.matches('^/v[0-9]+/')";
 
-/// The patterns of an expression, each with what it is compiled to.
+/// The patterns of an expression, with their compiled form.
 #[derive(Clone, Debug)]
 pub(super) struct Patterns(Arc<[(String, Regex)]>);
 
 thread_local! {
-    /// Those of the expression that this thread evaluates: the function is told a pattern's text, and finds it here.
+    /// The patterns of the expression that this thread evaluates. The function gets the text of a pattern and finds it here.
     static CURRENT: RefCell<Option<Patterns>> = const { RefCell::new(None) };
 }
 
@@ -35,7 +35,7 @@ impl Patterns {
     /// Compiles every pattern of an expression.
     ///
     /// # Errors
-    /// When one is no literal text, no regular expression or too large, or there are too many.
+    /// A pattern is not a literal, not a regular expression or too large, or there are too many.
     pub(super) fn of(expression: &IdedExpr) -> Result<Self, Problem> {
         let mut texts = Vec::new();
         collect(expression, &mut texts)?;
@@ -52,7 +52,7 @@ impl Patterns {
             .map(Self)
     }
 
-    /// Evaluates an expression with these patterns. What `work` does must not panic.
+    /// Evaluates an expression with these patterns. `work` must not panic.
     pub(super) fn during<T>(&self, work: impl FnOnce() -> T) -> T {
         if self.0.is_empty() {
             return work();
@@ -111,7 +111,7 @@ fn compile(text: &str) -> Result<Regex, Problem> {
             regex::Error::CompiledTooBig(_) => {
                 format!("is too large: compiled it would take more than {PROGRAM_BYTES_MAX} bytes")
             }
-            // The last line says what is wrong; those before draw where.
+            // The last line names the problem; those before show its position.
             _ => format!("is none: {}", error.to_string().lines().last().unwrap_or_default()),
         };
         Problem::new(format!("the pattern {} {why}", quoted(text)), ACCEPTED)
@@ -129,7 +129,7 @@ mod tests {
         Expression::new(source).unwrap().holds(&request)
     }
 
-    /// A pattern is found anywhere in the text, unless it says where; several in one expression are told apart.
+    /// A pattern without anchors matches anywhere in the text. An expression may have several patterns.
     #[test]
     fn patterns_match() {
         for (source, path, held) in [
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(of("descriptors[0]['none'].matches('^/v1/')"), Evaluated::Absent);
     }
 
-    /// What cannot be compiled, within its bound, is told when the policy is read; a request never brings a pattern.
+    /// A pattern that cannot be compiled within its bound is an error of the policy. A request never provides a pattern.
     #[test]
     fn wrong_patterns_are_refused() {
         let many = (0..9).map(|n| format!("path.matches('{n}')")).collect::<Vec<_>>().join(" || ");
@@ -173,7 +173,7 @@ mod tests {
         }
     }
 
-    /// The longest value is matched in no time, also by patterns that other engines take for ever for.
+    /// The longest value is matched quickly, also by patterns that take exponential time in other engines.
     #[test]
     fn matching_takes_bounded_time() {
         let expression = Expression::new("path.matches('^(a+)+$') || path.matches('(a|a?)+b')").unwrap();

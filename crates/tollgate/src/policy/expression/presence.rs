@@ -1,34 +1,33 @@
-//! `has(plan)`: whether a request has an attribute. CEL's own `has` asks for a field of a map, and its parser refuses
-//! everything else; so it is spelled otherwise before the parser sees it, and becomes a variable that only the evaluation of a
-//! request can tell.
+//! `has(plan)`: whether a request has an attribute. CEL's own `has` accepts only fields of maps. So the name is respelled
+//! before the parser sees it, and a macro turns the call into a variable that is resolved for each request.
 
 use cel::common::ast::{Expr, IdedExpr};
 use cel::parser::Macro;
 
 use super::survey::dotted;
 
-/// What `has` is called where the parser sees it: as long as that, so that places in its messages are true.
+/// The name of `has` for the parser. It has the same length, so that positions in messages stay correct.
 pub(super) const SPELLED: &str = "hAs";
-/// Begins the variable that tells whether an attribute is there. No name that can be written begins so.
+/// The prefix of variables for the presence of an attribute. No name in an expression can begin with it.
 const PREFIX: &str = "@has:";
 
-/// What becomes of `has(plan)`.
+/// The macro for `has(plan)`.
 pub(super) fn expansion() -> Macro {
-    Macro::global(SPELLED, 1, |helper, _, arguments| {
+    Macro::global(SPELLED, 1, |expander, _, arguments| {
         let argument = arguments.pop().unwrap_or_default();
         match dotted(&argument) {
-            Some(name) => Ok(Some(helper.next_expr(Expr::Ident(format!("{PREFIX}{name}"))))),
-            None => Err(helper.new_error(argument.id, "has() asks for an attribute, such as has(plan)")),
+            Some(name) => Ok(Some(expander.next_expr(Expr::Ident(format!("{PREFIX}{name}"))))),
+            None => Err(expander.new_error(argument.id, "has() asks for an attribute, such as has(plan)")),
         }
     })
 }
 
-/// The attribute that a variable tells the presence of.
+/// The attribute whose presence a variable stands for.
 pub(super) fn of_variable(variable: &str) -> Option<&str> {
     variable.strip_prefix(PREFIX)
 }
 
-/// The attribute that an expression asks for, when it is `has` and nothing else.
+/// The attribute of an expression that is a single `has`.
 pub(super) fn asked(expression: &IdedExpr) -> Option<&str> {
     match &expression.expr {
         Expr::Ident(name) => of_variable(name),
@@ -36,7 +35,7 @@ pub(super) fn asked(expression: &IdedExpr) -> Option<&str> {
     }
 }
 
-/// The source with every call of `has` spelled otherwise; texts and comments stay as they are.
+/// The source with every call of `has` respelled. Literals and comments stay unchanged.
 pub(super) fn spell(source: &str) -> String {
     let bytes = source.as_bytes();
     let mut spelled = source.to_owned();
@@ -73,14 +72,14 @@ const fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Whether a backslash hides the next character.
+/// Whether a backslash escapes the next character.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Escapes {
     Counted,
     None,
 }
 
-/// How long the text is that starts here, with its quotes: one of each or three.
+/// The length of the literal that starts here, with its single or triple quotes.
 fn text_length(rest: &[u8], escapes: Escapes) -> usize {
     let quote = &rest[..1];
     let tripled = quote.repeat(3);
@@ -96,7 +95,7 @@ fn text_length(rest: &[u8], escapes: Escapes) -> usize {
 mod tests {
     use super::*;
 
-    /// Only calls are spelled otherwise, and nothing moves.
+    /// Only calls are respelled, and no position changes.
     #[test]
     fn only_calls_are_spelled_otherwise() {
         for (source, wanted) in [

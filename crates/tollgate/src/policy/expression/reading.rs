@@ -1,6 +1,6 @@
-//! How an expression reads an attribute beside a literal: as text beside a text, as a number beside a number, and an address as the
-//! client that it counts as. Some wires carry only text, and some clients have several spellings; what a condition means must not
-//! depend on either. Literals that no attribute of their kind can have are reported.
+//! How an expression reads an attribute that it compares with a literal: as text, as a number, or as the client that an
+//! address counts as. The meaning of a condition must not depend on the protocol, which may carry only text, or on the
+//! spelling of an address. Literals that no attribute of their kind can have are reported.
 
 use cel::common::ast::{CallExpr, Expr, IdedExpr, LiteralValue, operators};
 
@@ -20,7 +20,7 @@ pub(super) enum ReadAs {
     Client,
 }
 
-/// What begins the variables that are read so. No name that can be written begins so.
+/// The prefixes of variables that are read in each way. No name in an expression can begin with them.
 const VARIABLES: [(&str, ReadAs); 3] =
     [("@text:", ReadAs::Text), ("@number:", ReadAs::Number), ("@client:", ReadAs::Client)];
 const COMPARISONS: [&str; 6] = [
@@ -34,12 +34,12 @@ const COMPARISONS: [&str; 6] = [
 const ARITHMETIC: [&str; 5] =
     [operators::ADD, operators::SUBSTRACT, operators::MULTIPLY, operators::DIVIDE, operators::MODULO];
 
-/// The attribute that a variable stands for, where it says how that is read.
+/// The attribute of a variable with such a prefix, and how it is read.
 pub(super) fn of_variable(variable: &str) -> Option<(&str, ReadAs)> {
     VARIABLES.iter().find_map(|(prefix, read)| Some((variable.strip_prefix(prefix)?, *read)))
 }
 
-/// Settles how an expression reads its attributes, and reports literals that none of them can have.
+/// Resolves how an expression reads its attributes, and reports literals that none of them can have.
 pub(super) fn settle(expression: &mut IdedExpr, vocabulary: &Vocabulary) -> Vec<(Severity, Problem)> {
     let mut settling = Settling { vocabulary, bound: Vec::new(), found: Vec::new() };
     settling.walk(expression);
@@ -48,7 +48,7 @@ pub(super) fn settle(expression: &mut IdedExpr, vocabulary: &Vocabulary) -> Vec<
 
 struct Settling<'v> {
     vocabulary: &'v Vocabulary,
-    /// Names that macros around the place at hand give a meaning.
+    /// Names that enclosing macros bind.
     bound: Vec<String>,
     found: Vec<(Severity, Problem)>,
 }
@@ -107,7 +107,7 @@ impl Settling<'_> {
         }
     }
 
-    /// Reads what arithmetic is done with as numbers.
+    /// Reads the operands of arithmetic as numbers.
     fn as_number(&mut self, operand: &mut IdedExpr) {
         if let Some(name) = self.attribute(operand) {
             read_as(operand, &name, ReadAs::Number);
@@ -119,7 +119,7 @@ impl Settling<'_> {
         }
     }
 
-    /// A text that is looked for in an attribute.
+    /// A text that is searched in an attribute.
     fn part(&mut self, function: &str, target: &IdedExpr, text: &IdedExpr) {
         let part = match function {
             "startsWith" => Sought::Start,
@@ -132,7 +132,7 @@ impl Settling<'_> {
         }
     }
 
-    /// The attribute that an expression is.
+    /// The attribute, if the expression is one.
     fn attribute(&self, expression: &IdedExpr) -> Option<String> {
         let name = survey::dotted(expression)?;
         let root = name.split('.').next().unwrap_or_default();

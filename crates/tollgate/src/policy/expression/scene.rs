@@ -1,5 +1,5 @@
-//! CEL over the descriptors of a request, as Limitador has it: `descriptors` is a list of tables of text, `limit` a table with the
-//! limit's own `name` and `id`. Bounded and caught as our own expressions are.
+//! CEL over the descriptors of a request, as in Limitador: `descriptors` is a list of tables of text, and `limit` is a table
+//! with the `name` and `id` of the limit. The bounds and the handling of panics are those of Tollgate's own expressions.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -35,20 +35,20 @@ impl fmt::Debug for Cel {
     }
 }
 
-/// What an expression comes to.
+/// The result of an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Evaluated {
     /// Yes or no.
     Truth(bool),
     /// A number, a text or nothing, as text.
     Text(String),
-    /// It names what the request does not have.
+    /// It refers to a value that the request does not have.
     Absent,
-    /// It has no value, or one that cannot be used here; why.
+    /// It has no value, or one that cannot be used; the reason.
     Failed(String),
 }
 
-/// What expressions see of one request.
+/// The variables of one request.
 pub struct Scene<'v> {
     context: Context<'v, 'v>,
 }
@@ -69,7 +69,7 @@ impl Scene<'_> {
         Self { context }
     }
 
-    /// From here on `limit` is one of this name and id.
+    /// Sets the name and the id of `limit`.
     pub fn enter(&mut self, name: Option<&str>, id: Option<&str>) {
         let text =
             |text: Option<&str>| text.map_or(Value::Null, |text| Value::String(Arc::new(text.to_owned())));
@@ -83,7 +83,7 @@ impl Cel {
     /// Compiles an expression.
     ///
     /// # Errors
-    /// When it does not parse, calls a function that does not exist, or is too long or too deep.
+    /// It does not parse, calls an unknown function, or is too long or too deep.
     pub fn new(source: &str) -> Result<Self, Problem> {
         if source.len() > EXPRESSION_BYTES_MAX {
             let message = format!("an expression of {} bytes", source.len());
@@ -98,7 +98,7 @@ impl Cel {
         Ok(Self { source: source.to_owned(), program, patterns, unknown })
     }
 
-    /// A name in it that no request can have, if there is one: where it is looked at, the expression has no value.
+    /// A name in it that no request can have, if there is one. An evaluation that reaches it has no value.
     #[must_use]
     pub fn unknown(&self) -> Option<&str> {
         self.unknown.as_deref()
@@ -110,7 +110,7 @@ impl Cel {
         &self.source
     }
 
-    /// What it comes to. Never panics, whatever the request says.
+    /// Evaluates it. Never panics, for any request.
     #[must_use]
     pub fn evaluate(&self, scene: &Scene<'_>) -> Evaluated {
         let execute = || catch_unwind(AssertUnwindSafe(|| self.program.execute(&scene.context)));
@@ -145,7 +145,7 @@ mod tests {
         Cel::new(source).unwrap().evaluate(&scene)
     }
 
-    /// What is missing is told from what is wrong.
+    /// A missing value and an error are different results.
     #[test]
     fn values_absences_and_failures() {
         assert_eq!(value("descriptors[0]['m'] == 'GET'"), Evaluated::Truth(true));
@@ -159,7 +159,7 @@ mod tests {
         assert!(matches!(value("int(descriptors[0].m) > 1"), Evaluated::Failed(_)));
     }
 
-    /// What cannot be read is refused when the file is read, and a name that means nothing is told.
+    /// An invalid expression is refused when the file is read, and an unknown name is reported.
     #[test]
     fn what_cannot_work_is_refused() {
         let deep = format!("{}1{}", "[".repeat(60), "]".repeat(60));

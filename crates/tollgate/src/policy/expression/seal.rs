@@ -1,4 +1,5 @@
-//! Credentials in an expression: a literal that is compared with a credential becomes its digest. Nothing else may be asked of one.
+//! Credentials in an expression: a literal that is compared with a credential becomes its digest. No other use of a
+//! credential is accepted.
 
 use cel::common::ast::{CallExpr, Expr, IdedExpr, LiteralValue, operators};
 use cel::common::types::CelString;
@@ -11,7 +12,7 @@ use crate::policy::seal::text_unknown;
 /// Replaces literals by digests, and returns the texts that were replaced.
 ///
 /// # Errors
-/// When the expression asks more of a credential than whether it is there, or which one it is.
+/// The expression uses a credential for more than its presence or its identity.
 pub(super) fn seal(
     expression: &mut IdedExpr,
     credentials: &CredentialAttributes,
@@ -46,7 +47,7 @@ impl Sealing<'_> {
         survey::children_mut(expression).into_iter().try_for_each(|part| self.walk(part))
     }
 
-    /// Seals a comparison with a credential; tells whether the call is one.
+    /// Seals a comparison with a credential. Returns whether the call is one.
     fn compares(&mut self, call: &mut CallExpr) -> Result<bool, Problem> {
         let is_equality = matches!(call.func_name.as_str(), operators::EQUALS | operators::NOT_EQUALS);
         let is_in = call.func_name == operators::IN;

@@ -1,4 +1,4 @@
-//! What an expression mentions and what it cannot do without, read from its tree.
+//! The attributes that an expression mentions and requires, collected from its tree.
 
 use std::collections::BTreeSet;
 
@@ -51,7 +51,7 @@ const OPERATORS: [&str; 19] = [
 /// Every attribute that an expression mentions.
 ///
 /// # Errors
-/// When it calls what does not exist.
+/// It calls an unknown function.
 pub(super) fn attributes(expression: &IdedExpr) -> Result<BTreeSet<String>, Problem> {
     let mut survey = Survey::default();
     survey.walk(expression);
@@ -61,12 +61,12 @@ pub(super) fn attributes(expression: &IdedExpr) -> Result<BTreeSet<String>, Prob
     }
 }
 
-/// How many operators and calls stand inside each other at most.
+/// The deepest nesting of operators and calls.
 pub(super) fn depth(expression: &IdedExpr) -> usize {
     1 + children(expression).into_iter().map(depth).max().unwrap_or(0)
 }
 
-/// The names without which an expression cannot be true; those that it binds itself may be among them.
+/// The names that must be present for an expression to be true. Names that it binds itself may be among them.
 pub(super) fn needed(expression: &IdedExpr) -> BTreeSet<String> {
     needs(expression).truth
 }
@@ -111,7 +111,7 @@ impl Survey {
         self.bound.truncate(depth);
     }
 
-    /// Whether a macro around it gives the name its meaning.
+    /// Whether an enclosing macro binds the name.
     fn is_bound(&self, name: &str) -> bool {
         let root = name.split('.').next().unwrap_or_default();
         self.bound.iter().any(|bound| bound == root)
@@ -133,8 +133,8 @@ impl Survey {
     }
 }
 
-/// `a` or `a.b.c`: attributes have no fields, so a dotted name is the name of an attribute. Names that cannot be written are
-/// those of macros, or say how an attribute is read.
+/// `a` or `a.b.c`: attributes have no fields, so a dotted name is the name of an attribute. Generated names are those of
+/// macros, or have a prefix for how an attribute is read.
 pub(super) fn dotted(expression: &IdedExpr) -> Option<String> {
     match &expression.expr {
         Expr::Ident(name) if name.starts_with('@') => {
@@ -162,7 +162,7 @@ pub(super) fn children(expression: &IdedExpr) -> Vec<&IdedExpr> {
     }
 }
 
-/// The same parts, to be changed.
+/// The parts of an expression, mutable.
 pub(super) fn children_mut(expression: &mut IdedExpr) -> Vec<&mut IdedExpr> {
     match &mut expression.expr {
         Expr::Call(call) => {
@@ -199,8 +199,8 @@ fn entries(entry: &EntryExpr) -> Vec<&IdedExpr> {
     }
 }
 
-/// The attributes that must be there for an expression to be true, and to be false. They differ because `&&` and `||` need
-/// not look at both sides.
+/// The attributes that must be present for an expression to be true, and to be false. They differ because `&&` and `||` may
+/// evaluate one side only.
 struct Needs {
     truth: BTreeSet<String>,
     falsity: BTreeSet<String>,
@@ -239,7 +239,7 @@ fn needs(expression: &IdedExpr) -> Needs {
             }
         }
         _ => {
-            // Anything else looks at all of its parts, except a comprehension, whose body may never run.
+            // Any other expression evaluates all of its parts, except a comprehension, whose body may never run.
             let parts = match &expression.expr {
                 Expr::Comprehension(inner) => vec![&inner.iter_range],
                 _ => children(expression),
@@ -250,22 +250,22 @@ fn needs(expression: &IdedExpr) -> Needs {
     }
 }
 
-/// The attributes that must be there for an expression to have a value.
+/// The attributes that must be present for an expression to have a value.
 fn any(expression: &IdedExpr) -> BTreeSet<String> {
     let needs = needs(expression);
     &needs.truth & &needs.falsity
 }
 
-/// The attributes that an expression only says what they must not be, so that a request without them falls out of it unnoticed:
-/// nothing else in it requires them, and nothing asks whether they are there.
+/// The attributes whose values an expression only excludes, without requiring them and without a check for their presence.
+/// A request without them silently does not match.
 pub(super) fn unguarded(expression: &IdedExpr) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    negated(expression, Sense::Plain, &mut found);
+    negated(expression, Polarity::Plain, &mut found);
     found.retain(|name| !asks_for(expression, name));
-    &found - &required(expression, Sense::Plain)
+    &found - &required(expression, Polarity::Plain)
 }
 
-/// Whether nothing joins an expression with another.
+/// Whether an expression has no `&&`, `||` or condition.
 pub(super) fn is_comparison(expression: &IdedExpr) -> bool {
     match part(expression) {
         Part::Not(inner) => is_comparison(inner),
@@ -274,46 +274,46 @@ pub(super) fn is_comparison(expression: &IdedExpr) -> bool {
     }
 }
 
-/// Whether an odd number of negations stands around an expression.
+/// Whether an odd number of negations encloses an expression.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Sense {
+enum Polarity {
     Plain,
     Negated,
 }
 
-impl Sense {
+impl Polarity {
     const fn turned(self) -> Self {
         match self {
-            Sense::Plain => Sense::Negated,
-            Sense::Negated => Sense::Plain,
+            Polarity::Plain => Polarity::Negated,
+            Polarity::Negated => Polarity::Plain,
         }
     }
 }
 
-/// Parts of an expression, as far as negations matter.
+/// Parts of an expression that matter for negations.
 enum Part<'e> {
     And(&'e IdedExpr, &'e IdedExpr),
     Or(&'e IdedExpr, &'e IdedExpr),
     Not(&'e IdedExpr),
     Choice(&'e IdedExpr, &'e IdedExpr, &'e IdedExpr),
-    /// A comparison, with the sense in which it says what something is.
-    Says(Sense),
+    /// A comparison, with the polarity in which it states a value.
+    Says(Polarity),
 }
 
 fn part(expression: &IdedExpr) -> Part<'_> {
-    let Expr::Call(call) = &expression.expr else { return Part::Says(Sense::Plain) };
+    let Expr::Call(call) = &expression.expr else { return Part::Says(Polarity::Plain) };
     match (call.func_name.as_str(), call.args.as_slice()) {
         (operators::LOGICAL_AND, [left, right]) => Part::And(left, right),
         (operators::LOGICAL_OR, [left, right]) => Part::Or(left, right),
         (operators::LOGICAL_NOT, [inner]) => Part::Not(inner),
         (operators::CONDITIONAL, [condition, yes, no]) => Part::Choice(condition, yes, no),
-        (operators::NOT_EQUALS, _) => Part::Says(Sense::Negated),
-        _ => Part::Says(Sense::Plain),
+        (operators::NOT_EQUALS, _) => Part::Says(Polarity::Negated),
+        _ => Part::Says(Polarity::Plain),
     }
 }
 
-/// Collects the attributes of comparisons that say what they are not.
-fn negated(expression: &IdedExpr, sense: Sense, found: &mut BTreeSet<String>) {
+/// Collects the attributes of comparisons that exclude a value.
+fn negated(expression: &IdedExpr, sense: Polarity, found: &mut BTreeSet<String>) {
     match part(expression) {
         Part::And(left, right) | Part::Or(left, right) => {
             negated(left, sense, found);
@@ -321,34 +321,34 @@ fn negated(expression: &IdedExpr, sense: Sense, found: &mut BTreeSet<String>) {
         }
         Part::Not(inner) => negated(inner, sense.turned(), found),
         Part::Choice(condition, yes, no) => {
-            negated(condition, Sense::Plain, found);
+            negated(condition, Polarity::Plain, found);
             negated(yes, sense, found);
             negated(no, sense, found);
         }
-        Part::Says(said) if said != sense => found.extend(attributes(expression).unwrap_or_default()),
+        Part::Says(stated) if stated != sense => found.extend(attributes(expression).unwrap_or_default()),
         Part::Says(_) => {}
     }
 }
 
-/// The attributes that an expression requires by saying what they are.
-fn required(expression: &IdedExpr, sense: Sense) -> BTreeSet<String> {
+/// The attributes that an expression requires by stating their value.
+fn required(expression: &IdedExpr, sense: Polarity) -> BTreeSet<String> {
     match (part(expression), sense) {
-        (Part::And(left, right), Sense::Plain) | (Part::Or(left, right), Sense::Negated) => {
+        (Part::And(left, right), Polarity::Plain) | (Part::Or(left, right), Polarity::Negated) => {
             &required(left, sense) | &required(right, sense)
         }
-        (Part::Or(left, right), Sense::Plain) | (Part::And(left, right), Sense::Negated) => {
+        (Part::Or(left, right), Polarity::Plain) | (Part::And(left, right), Polarity::Negated) => {
             &required(left, sense) & &required(right, sense)
         }
         (Part::Not(inner), _) => required(inner, sense.turned()),
         (Part::Choice(condition, yes, no), _) => {
-            &required(condition, Sense::Plain) | &(&required(yes, sense) & &required(no, sense))
+            &required(condition, Polarity::Plain) | &(&required(yes, sense) & &required(no, sense))
         }
-        (Part::Says(said), _) if said == sense => needs(expression).truth,
+        (Part::Says(stated), _) if stated == sense => needs(expression).truth,
         (Part::Says(_), _) => BTreeSet::new(),
     }
 }
 
-/// Whether an expression asks somewhere if an attribute is there.
+/// Whether an expression checks the presence of an attribute.
 fn asks_for(expression: &IdedExpr, name: &str) -> bool {
     presence::asked(expression) == Some(name)
         || children(expression).into_iter().any(|child| asks_for(child, name))

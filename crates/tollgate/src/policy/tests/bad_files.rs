@@ -1,9 +1,9 @@
-//! Bad files: what is said, and where.
+//! Bad files: the text and the position of each finding.
 
 use super::super::Severity;
 use super::{findings, policy, warnings};
 
-/// A file, and for each finding the place and a part of what is said.
+/// A file, and for each finding its position and a part of its text.
 struct Case {
     file: &'static str,
     found: &'static [&'static str],
@@ -35,7 +35,7 @@ const ERRORS: &[Case] = &[
         found: &["1:9: warning: limits: no limits", "2:1: limits: said twice"],
     },
     Case { file: "limits: []\ndomain:\n", found: &["warning", "domain: has no value"] },
-    Case { file: "limits: *nobody\n", found: &["not YAML"] },
+    Case { file: "limits: *undefined\n", found: &["not YAML"] },
     Case { file: "a: &a [*a]\nlimits: []\n", found: &["1:8: a[0]: this alias is part of the value"] },
     Case { file: "limits: !!seq []\n", found: &["limits: the tag !!seq; accepted: values without tags"] },
     Case {
@@ -122,7 +122,7 @@ const ERRORS: &[Case] = &[
     one!("    rate: .inf/s\n", "rate: .inf is not a number that counts"),
     one!("    rate: -1/s\n", "rate: -1 is negative"),
     one!("    rate: 1.5/s\n", "rate: 1.5 is not a whole number"),
-    one!("    rate: 0/s\n", "rate: a rate of 0 admits nobody"),
+    one!("    rate: 0/s\n", "rate: a rate of 0 admits no request"),
     one!("    rate: 11M/s\n", "rate: faster than 10,000,000 a second"),
     one!("    rate: 1/2years\n", "accepted are 1 microsecond to 366 days"),
     one!("    rate: 1/ns\n", "finer than the clock"),
@@ -130,10 +130,10 @@ const ERRORS: &[Case] = &[
     one!("    rate: [1/s]\n", "3:11: limits[0] \"a\".rate: is a list"),
     one!("    by: [x]\n", "2:5: limits[0] \"a\".rate: missing: it says nothing about how much passes"),
     // Numbers beside the rate.
-    one!("    rate: 1/s\n    burst: 0\n", "4:12: limits[0] \"a\".burst: a burst of 0 admits nobody"),
+    one!("    rate: 1/s\n    burst: 0\n", "4:12: limits[0] \"a\".burst: a burst of 0 admits no request"),
     one!(
         "    rate: 1/s\n    burst: 3\n    tier_by: p\n    tiers: {x: 1/s burst 0}\n",
-        "6:16: limits[0] \"a\".tiers.x: a burst of 0 admits nobody"
+        "6:16: limits[0] \"a\".tiers.x: a burst of 0 admits no request"
     ),
     one!(
         "    rate: 1/s\n    burst: 90\n    tier_by: p\n    tiers: {x: 1/month, y: 9/month}\n",
@@ -300,7 +300,7 @@ const ERRORS: &[Case] = &[
     one!("    rate: 5/s\n    consistency: auto\n    lease: {share: 5%}\n", "lease.share: unknown field"),
 ];
 
-/// Each bad file is refused with the place, the field and the reason.
+/// Each bad file is refused with the position, the field and the reason.
 #[test]
 fn bad_files_are_explained() {
     for case in ERRORS {
@@ -386,7 +386,7 @@ fn doubtful_files_are_warned_about() {
     assert!(said.contains("1:11: warning: shard_by: no limit counts by tenant"), "{said}");
 }
 
-/// What is usual stays silent.
+/// Usual files have no findings.
 #[test]
 fn good_files_have_no_findings() {
     for fields in [
@@ -420,7 +420,7 @@ fn good_files_have_no_findings() {
     }
 }
 
-/// An anchor and its alias mean what they stand for.
+/// An alias means the value of its anchor.
 #[test]
 fn aliases_are_the_values_they_stand_for() {
     let policy =

@@ -1,4 +1,4 @@
-//! Files that are too large, too deep, or too many, and bytes that are no text.
+//! Files that are too large or too deep, and bytes that are not text.
 
 use super::super::{Expression, FILE_BYTES_MAX, Policy};
 use super::{findings, policy};
@@ -32,9 +32,9 @@ fn bytes_are_checked_before_they_are_read() {
     assert!(Policy::compile("p", "\u{feff}limits: [{name: a, rate: 1/s}]".as_bytes()).is_ok());
 }
 
-/// More than the bounds is refused by name: limits, fields, attributes.
+/// Too many limits, fields or attributes are refused, and the error names them.
 #[test]
-fn crowds_are_refused() {
+fn counts_beyond_the_bounds_are_refused() {
     let limits = format!("limits: [{}]", "{},".repeat(1_000_000));
     let said = findings(&limits).to_string();
     assert!(said.contains("limits: more than 100000 items"), "{said}");
@@ -61,7 +61,7 @@ fn too_many_unconditional_limits_are_refused() {
     policy(&format!("limits:\n{}", limits[..32].concat()));
 }
 
-/// 40 limits by one attribute passed the check, and each request that had it was refused: it met more limits than it may.
+/// The story: 40 limits by one attribute passed the check, and each request with it was refused, because it matched too many.
 #[test]
 fn too_many_limits_of_one_request_are_refused() {
     let limits = |count: usize, by: &str| -> String {
@@ -80,7 +80,7 @@ fn too_many_limits_of_one_request_are_refused() {
     policy(&format!("limits:\n{}", limits(40, "k").replace("rate: 1/s", "rate: 1/s, mode: shadow")));
 }
 
-/// No expression that fits the bound on its length can exhaust the stack, neither when it is read nor when it is asked.
+/// No expression that fits the bound on its length can exhaust the stack, neither when it is compiled nor when it is evaluated.
 #[test]
 fn deep_expressions_do_not_exhaust_the_stack() {
     for (open, middle, close) in [
@@ -112,7 +112,7 @@ fn deep_expressions_do_not_exhaust_the_stack() {
     }
 }
 
-/// What people write is far from the bounds: a long chain of alternatives, and a few levels of everything.
+/// Usual expressions are far from the bounds: a long chain of alternatives, and a few levels of everything.
 #[test]
 fn usual_expressions_are_within_the_bounds() {
     let chain: Vec<String> = (0..60).map(|i| format!("path == '/p{i}'")).collect();
@@ -147,7 +147,7 @@ fn policies_are_shared_between_threads() {
     shared::<Policy>();
 }
 
-/// A limit with more different quotas than its counters can tell apart is refused; equal ones count once.
+/// A limit with too many distinct quotas is refused; equal ones count once.
 #[test]
 fn too_many_different_quotas_are_an_error() {
     let file = |distinct: usize| {

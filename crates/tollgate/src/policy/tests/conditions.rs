@@ -48,7 +48,7 @@ fn addresses_match_by_network() {
     assert!(applies("{client_ip: 10.0.0.0/8}", &[("client_ip", "10.0.0.1")]));
 }
 
-/// A request without the attribute satisfies `not`: nobody escapes a limit by leaving an attribute out.
+/// A request without the attribute satisfies `not`, so that a client cannot escape a limit by leaving an attribute out.
 #[test]
 fn a_missing_attribute_satisfies_not() {
     assert!(applies("{plan: {not: internal}}", &[]));
@@ -93,7 +93,7 @@ fn loose_paths_are_never_exempt() {
     assert_eq!(spelled("/HEALTH/"), ["on", "off"]);
 }
 
-/// HEAD is a GET without its body: whoever may not GET could otherwise ask by HEAD.
+/// HEAD counts as GET, so that a client cannot escape a limit on GET by HEAD.
 #[test]
 fn head_counts_as_get() {
     assert!(applies("{method: GET}", &[("method", "HEAD")]));
@@ -138,9 +138,9 @@ fn refused(fields: &str) -> String {
     }
 }
 
-/// Each of these compiled, read back as if right, and never applied.
+/// The story: each of these compiled, had a correct sentence, and never applied.
 #[test]
-fn what_never_applies_is_refused() {
+fn conditions_that_never_apply_are_refused() {
     for (fields, said) in [
         (
             "by: [header.x-tenant]",
@@ -186,7 +186,7 @@ fn what_never_applies_is_refused() {
     );
 }
 
-/// An override for an address is found however a request writes the address.
+/// An override for an address applies to every spelling of the address.
 #[test]
 fn overrides_are_by_the_key_of_an_address() {
     let policy =
@@ -199,7 +199,7 @@ fn overrides_are_by_the_key_of_an_address() {
     assert_eq!((capacity("2001:db8::1"), capacity("2001:db8::/64"), capacity("2001:db9::1")), (7, 7, 1));
 }
 
-/// With `attributes` an unknown name is an error anywhere in the policy, with what was probably meant.
+/// With `attributes`, an unknown name is an error anywhere in the policy. The error suggests a similar name.
 #[test]
 fn declared_names_are_the_only_ones() {
     let limit = |fields: &str| {
@@ -244,7 +244,7 @@ fn declared_names_are_the_only_ones() {
     assert_eq!(policy("limits: []").undeclared(&sent).count(), 0);
 }
 
-/// A limit has the defaults that it does not set itself and has use for.
+/// A limit has the defaults that it uses and does not set itself.
 #[test]
 fn defaults_are_for_limits_that_set_nothing_else() {
     let file = "

@@ -122,7 +122,7 @@ fn blocks_have_a_language() {
     }
 }
 
-/// Whoever reads the first page finds all others.
+/// The first page links all others.
 #[test]
 fn every_page_is_linked() {
     let pages = pages();

@@ -20,7 +20,7 @@ fn ten_thousand() -> Policy {
     super::policy(&text)
 }
 
-/// Ten thousand limits compile, and the time is printed for whoever wants to know.
+/// Ten thousand limits compile, and the test prints the time.
 #[test]
 #[allow(
     clippy::disallowed_methods,

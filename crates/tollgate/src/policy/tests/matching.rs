@@ -1,4 +1,4 @@
-//! Which limits a request meets, with which quota and at what cost.
+//! Which limits match a request, with which quota and at what cost.
 
 use super::super::{Cost, Expression, Limit, Mode, Policy};
 use super::policy;
@@ -18,7 +18,7 @@ fn text(value: &str) -> Value<'_> {
     Value::Text(value)
 }
 
-/// The names of the limits met.
+/// The names of the matching limits.
 fn names<'p>(policy: &'p Policy, request: &CheckRequest<'_>) -> Vec<&'p str> {
     let matches = policy.matches(request).unwrap();
     matches.iter().map(|found| policy.limits()[found.limit as usize].name()).collect()
@@ -30,7 +30,7 @@ fn applies(when: &str, attributes: &[(&str, Value<'_>)]) -> bool {
     !names(&policy, &request(attributes)).is_empty()
 }
 
-/// A limit applies when all that it counts by is there and every condition holds.
+/// A limit applies if all attributes of its `by` are present and every condition holds.
 #[test]
 fn conditions_must_all_hold() {
     let (get, post) = (("method", text("GET")), ("method", text("POST")));
@@ -46,7 +46,7 @@ fn conditions_must_all_hold() {
     assert!(applies("{method: '*'}", &[("method", text(""))]));
 }
 
-/// The names of the limits that a path meets, told with its loose form, at a host that came with a port.
+/// The names of the limits that match a path with its loose form, at a host with a port.
 fn spelled<'p>(policy: &'p Policy, path: &str) -> Vec<&'p str> {
     let loose = crate::path::loose_path(path);
     let mut request = CheckRequest::new();
@@ -125,9 +125,9 @@ fn numbers_compare_by_their_text() {
     assert_eq!(policy.limits()[0].quota(found[0].quota).unwrap().capacity(), 9);
 }
 
-/// In CEL an absent attribute makes the limit not apply; any other trouble makes it apply.
+/// In CEL an absent attribute makes the limit not apply; any other error makes it apply.
 #[test]
-fn cel_reads_trouble_strictly() {
+fn cel_errors_make_a_limit_apply() {
     let path = ("path", text("/v1/chat"));
     let post = ("method", text("POST"));
     assert!(applies("\"path.startsWith('/v1')\"", &[path]));
@@ -171,7 +171,7 @@ fn cel_asks_whether_an_attribute_is_there() {
     assert!(bare.matches(&CheckRequest::new()).is_err(), "a truth is no cost");
 }
 
-/// A limit that is off is not met; a shadow is.
+/// A limit that is off does not match; one in shadow does.
 #[test]
 fn a_limit_that_is_off_is_not_met() {
     let policy = policy(
@@ -180,9 +180,9 @@ fn a_limit_that_is_off_is_not_met() {
     assert_eq!(names(&policy, &CheckRequest::new()), ["shadow", "on"]);
 }
 
-/// An override beats the tier, the tier beats the rate, and whoever names an unknown tier gets the strictest.
+/// An override takes precedence over the tier, and the tier over the rate. An unknown tier gets the strictest.
 #[test]
-fn the_quota_follows_override_then_tier_then_fallback() {
+fn the_quota_follows_override_then_tier_then_default() {
     let strict = "limits: [{name: a, by: [t], tier_by: plan, tiers: {pro: 50/s, free: 100/min burst 90, max: 99/s}, \
                   overrides: {acme: 7/s}}]";
     let said = strict.replace("tier_by", "rate: 3/s, tier_by");
@@ -203,7 +203,7 @@ fn the_quota_follows_override_then_tier_then_fallback() {
     assert_eq!(capacity(&said, "other", None), 3);
 }
 
-/// Tiers inherit the limit's burst unless they say their own.
+/// Tiers without a burst of their own inherit that of the limit.
 #[test]
 fn tiers_inherit_the_numbers_of_their_limit() {
     let policy =
@@ -225,7 +225,7 @@ fn cost(file: &str, asked: &CheckRequest<'_>) -> Result<u64, String> {
     }
 }
 
-/// A cost is what the limit says it is, and a request that only looks costs nothing anywhere.
+/// The limit sets the cost, and a request with a cost of 0 costs nothing at any limit.
 #[test]
 fn costs_are_computed() {
     let tokens = |value| request(&[("tokens", value)]).cost(3).unwrap();
@@ -264,7 +264,7 @@ fn costs_that_cannot_be_computed_are_faults() {
     }
 }
 
-/// One request in flight is one permit, whatever it costs elsewhere.
+/// A request in flight takes one permit, whatever its cost.
 #[test]
 fn a_request_takes_one_permit() {
     let policy = policy(
@@ -285,7 +285,7 @@ fn too_many_matches_are_a_fault() {
     assert_eq!(policy.matches(&request(&[("y", text("1"))])).map(|matches| matches.len()), Ok(0));
 }
 
-/// Limits made in Rust are checked and matched as a file's are.
+/// Limits built in Rust are checked and matched like those of a file.
 #[test]
 fn limits_made_in_rust_behave_like_those_of_files() {
     let bucket = |units| Quota::token_bucket(Rate::per_second(units)).unwrap();
@@ -321,7 +321,7 @@ fn limits_made_in_rust_behave_like_those_of_files() {
     }
 }
 
-/// What five plain limits need fits the stack: nothing is allocated for them.
+/// Matching five plain limits allocates nothing.
 #[test]
 fn plain_limits_are_matched_without_allocation() {
     let policy = policy(

@@ -72,22 +72,22 @@ fn limits_read_as_sentences() {
         (
             "by: [k], rate: 1/s, enforce_percent: 5, on_store_failure: allow",
             "each k may make 1 request a second on average and 1 at once; \
-             while the store fails everybody passes for 1 s, up to 4 times this node's share, then by this node's share; enforced for 5% of keys, only counted for the others",
+             while the store fails every request passes for 1 s, up to 4 times this node's share, then by this node's share; enforced for 5% of keys, only counted for the others",
         ),
         (
             "rate: 1/s, on_store_failure: {first: local, deny_after: 60s}",
             "everybody together may make 1 request a second on average and 1 at once; \
-             while the store fails by this node's share, then after 1 min nobody passes",
+             while the store fails by this node's share, then after 1 min no request passes",
         ),
         (
             "rate: 1/s, on_store_failure: {first: allow, for: 200ms, up_to: unlimited, then: deny}",
             "everybody together may make 1 request a second on average and 1 at once; \
-             while the store fails everybody passes for 200 ms, without a bound, then nobody passes",
+             while the store fails every request passes for 200 ms, without a bound, then no request passes",
         ),
         (
             "rate: 1/s, on_store_failure: {first: allow, for: 2s, up_to: 1, deny_after: 1m}",
             "everybody together may make 1 request a second on average and 1 at once; while the store fails \
-             everybody passes for 2 s, up to this node's share, then by this node's share, then after 1 min nobody passes",
+             every request passes for 2 s, up to this node's share, then by this node's share, then after 1 min no request passes",
         ),
         (
             "rate: 1/s, mode: off",

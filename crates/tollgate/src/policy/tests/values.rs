@@ -107,7 +107,7 @@ fn hosts_methods_and_addresses_have_the_spelling_of_requests() {
 /// `n == 7` did not match the text "7", which is all that RLS and RESP can carry, and nothing said so; `n > 5` matched the text "3". A number
 /// in a text compares as a number beside a number, and a number as its text beside a text.
 #[test]
-fn numbers_compare_on_every_wire() {
+fn numbers_compare_on_every_protocol() {
     for (when, value, expected) in [
         ("n == 7", "7", true),
         ("n == 7", "8", false),

@@ -1,5 +1,5 @@
-//! The promise of a line, whatever happens in it: who came first leaves first, and no window has more departures than the rate gives. It was
-//! broken by those who went away: their units went back to the end of the line, where others stood.
+//! The promise of a queue: the first to arrive is the first to leave, and departures keep to the rate. The story: the units
+//! of requests that left went back to the end of the queue, where others waited.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -24,28 +24,28 @@ fn is_over(call: &mut Call) -> bool {
     matches!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(_))
 }
 
-/// What happens in a line.
+/// An event of a queue.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// A request comes; its response fails or not, and it can wait for so long.
-    Comes { fails: bool, patience: Option<u16> },
-    /// One of those who wait goes away.
-    Goes(usize),
-    /// Who is last in line goes away.
+    /// A request arrives. Its response fails or not, and it may have a timeout in milliseconds.
+    Arrives { fails: bool, timeout: Option<u16> },
+    /// A waiter leaves.
+    Leaves(usize),
+    /// The last waiter leaves.
     Last,
-    /// Everybody else does, and the last stays for good.
+    /// All waiters but the last leave, and the last stays until it is served.
     AllButLast,
-    /// Somebody gives back what a request took.
+    /// A caller refunds a request.
     Refunds,
     /// Time passes, in milliseconds.
     Passes(u16),
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    let patience = prop_oneof![3 => Just(None), 1 => (0_u16..3_000).prop_map(Some)];
+    let timeout = prop_oneof![3 => Just(None), 1 => (0_u16..3_000).prop_map(Some)];
     prop_oneof![
-        6 => (any::<bool>(), patience).prop_map(|(fails, patience)| Event::Comes { fails, patience }),
-        3 => (0_usize..64).prop_map(Event::Goes),
+        6 => (any::<bool>(), timeout).prop_map(|(fails, timeout)| Event::Arrives { fails, timeout }),
+        3 => (0_usize..64).prop_map(Event::Leaves),
         2 => Just(Event::Last),
         1 => Just(Event::AllButLast),
         1 => Just(Event::Refunds),
@@ -53,7 +53,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Lets the events happen, and tells who left when.
+/// Runs the events. Returns the departures.
 fn departures(limit: &str, settles: bool, events: &[Event]) -> Vec<(usize, Timestamp)> {
     let world = World::new(limit);
     let left = Arc::new(Mutex::new(Vec::new()));
@@ -69,10 +69,10 @@ fn departures(limit: &str, settles: bool, events: &[Event]) -> Vec<(usize, Times
     let layer = if settles { world.layer().refund_server_errors() } else { world.layer() };
     let service = layer.layer(upstream);
     let mut waiting: VecDeque<Call> = VecDeque::new();
-    // They came before all who wait now.
+    // These arrived before all in `waiting`.
     let mut staying: Vec<Call> = Vec::new();
     let pass = |staying: &mut Vec<Call>, waiting: &mut VecDeque<Call>, millis: u16| {
-        // In steps, so that each leaves at its own instant.
+        // In steps, so that each request leaves at its own instant.
         for _ in 0..millis / 50 {
             world.time.advance(Duration::from_millis(50));
             staying.retain_mut(|call| !is_over(call));
@@ -81,10 +81,10 @@ fn departures(limit: &str, settles: bool, events: &[Event]) -> Vec<(usize, Times
     };
     for (number, &event) in events.iter().enumerate() {
         match event {
-            Event::Comes { fails, patience } => {
+            Event::Arrives { fails, timeout } => {
                 let fate = if fails { "fails" } else { "works" };
                 let mut request = from("203.0.113.7", &format!("/{number}/{fate}"));
-                if let Some(millis) = patience {
+                if let Some(millis) = timeout {
                     request.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
                     request.headers_mut().insert("grpc-timeout", format!("{millis}m").parse().unwrap());
                 }
@@ -99,13 +99,13 @@ fn departures(limit: &str, settles: bool, events: &[Event]) -> Vec<(usize, Times
                     waiting.push_back(call);
                 }
             }
-            Event::Goes(place) if !waiting.is_empty() => drop(waiting.remove(place % waiting.len())),
+            Event::Leaves(index) if !waiting.is_empty() => drop(waiting.remove(index % waiting.len())),
             Event::Last => drop(waiting.pop_back()),
             Event::AllButLast => {
                 staying.extend(waiting.pop_back());
                 waiting.clear();
             }
-            Event::Goes(_) => {}
+            Event::Leaves(_) => {}
             Event::Refunds => {
                 let request = tollgate::CheckRequest::new().with("ip", "203.0.113.7").unwrap();
                 let mut refund =
@@ -116,13 +116,13 @@ fn departures(limit: &str, settles: bool, events: &[Event]) -> Vec<(usize, Times
         }
     }
     pass(&mut staying, &mut waiting, 20_000);
-    assert!(waiting.is_empty() && staying.is_empty(), "everybody's turn comes");
+    assert!(waiting.is_empty() && staying.is_empty(), "every request is served");
     drop(service);
     Arc::into_inner(left).map(|left| left.into_inner().unwrap()).unwrap_or_default()
 }
 
-/// Who came first left first, and no window has more than its length's worth and the burst: of any `burst + n` departures in a row the
-/// first and the last are at least `n` intervals apart.
+/// Requests leave in the order of their arrival, within the rate: of any `burst + n` consecutive departures, the first and
+/// the last are at least `n` intervals apart.
 fn is_in_order(left: &[(usize, Timestamp)], interval: Ticks, burst: usize) -> Result<(), TestCaseError> {
     prop_assert!(left.windows(2).all(|pair| pair[0].0 < pair[1].0), "out of order: {:?}", left);
     for first in 0..left.len() {
@@ -138,43 +138,44 @@ fn is_in_order(left: &[(usize, Timestamp)], interval: Ticks, burst: usize) -> Re
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// A line at two a second, strict or after a burst of three.
+    /// A queue at two a second, with and without a burst of three.
     #[test]
-    fn a_line_keeps_its_order_and_its_rate(
+    fn a_queue_keeps_its_order_and_its_rate(
         events in prop::collection::vec(event(), 1..60),
         settles in any::<bool>(),
         bursts in any::<bool>(),
     ) {
         let (limit, burst) = match bursts {
-            false => ("  - {name: line, by: [ip], algorithm: leaky-bucket, rate: 2/s, queue: 8}", 1),
-            true => ("  - {name: line, by: [ip], algorithm: leaky-bucket, rate: 2/s, burst: 3, queue: 6}", 3),
+            false => ("  - {name: queue, by: [ip], algorithm: leaky-bucket, rate: 2/s, queue: 8}", 1),
+            true => ("  - {name: queue, by: [ip], algorithm: leaky-bucket, rate: 2/s, burst: 3, queue: 6}", 3),
         };
         let left = departures(limit, settles, &events);
         is_in_order(&left, Ticks::from_micros(500_000), burst)?;
     }
 }
 
-/// A, B, C and D line up at one a second; B and C go away; E and F come. E overtook D, a turn stayed empty, and D left together with F.
-/// D moves up, and E and F stand behind it.
+/// The story: A, B, C and D queued at one a second, B and C left, and E and F arrived. E overtook D, a slot stayed empty, and
+/// D left together with F. Now D moves up, and E and F follow it.
 #[test]
-fn who_goes_away_from_the_middle_lets_nobody_overtake() {
-    const COMES: Event = Event::Comes { fails: false, patience: None };
-    let events = [COMES, COMES, COMES, COMES, Event::Goes(0), Event::Goes(0), COMES, COMES];
-    let left = departures("  - {name: line, algorithm: leaky-bucket, rate: 1/s, queue: 10}", false, &events);
+fn a_waiter_that_leaves_the_middle_lets_none_overtake() {
+    const ARRIVES: Event = Event::Arrives { fails: false, timeout: None };
+    let events = [ARRIVES, ARRIVES, ARRIVES, ARRIVES, Event::Leaves(0), Event::Leaves(0), ARRIVES, ARRIVES];
+    let left = departures("  - {name: queue, algorithm: leaky-bucket, rate: 1/s, queue: 10}", false, &events);
     let start = left[0].1;
-    let left: Vec<_> = left.iter().map(|(who, at)| (*who, at.since(start).as_micros() / 1_000_000)).collect();
+    let left: Vec<_> =
+        left.iter().map(|(number, at)| (*number, at.since(start).as_micros() / 1_000_000)).collect();
     assert_eq!(left, [(0, 0), (3, 1), (6, 2), (7, 3)]);
 }
 
-/// A line that is filled and left again and again, but for its last, lets no more pass than its rate. It was 27 where 11 may.
+/// The story: a queue that was filled repeatedly, while all but the last waiter left, served 27 requests instead of 11.
 #[test]
-fn a_line_that_is_refilled_is_no_faster() {
+fn refilling_a_queue_does_not_exceed_the_rate() {
     let mut events = Vec::new();
     for _ in 0..55 {
-        events.extend([Event::Comes { fails: false, patience: None }; 9]);
+        events.extend([Event::Arrives { fails: false, timeout: None }; 9]);
         events.push(Event::AllButLast);
         events.push(Event::Passes(100));
     }
-    let left = departures("  - {name: line, algorithm: leaky-bucket, rate: 2/s, queue: 8}", false, &events);
+    let left = departures("  - {name: queue, algorithm: leaky-bucket, rate: 2/s, queue: 8}", false, &events);
     is_in_order(&left, Ticks::from_micros(500_000), 1).unwrap();
 }

@@ -1,5 +1,5 @@
-//! The limits in front of the server: Tollgate's, none at all, and two published ones, small but with their published numbers, so that a test
-//! in which they do well would be no test.
+//! The limiters in front of the server: Tollgate's, none at all, and two published ones with their published constants.
+//! Tests demand that the published ones fail where they are known to, so each test of Tollgate's limiter can fail.
 
 #![allow(
     clippy::float_arithmetic,
@@ -13,67 +13,69 @@ use tollgate::{Ticks, Timestamp};
 
 use crate::random::Random;
 
-/// Which limit stands in front of the server.
+/// Which limiter stands in front of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum LimiterKind {
     /// Tollgate's.
-    Ours,
+    Tollgate,
     /// None.
-    Open,
+    Unlimited,
     /// Netflix's `VegasLimit`.
     Vegas,
     /// Netflix's `Gradient2Limit`.
     Gradient2,
 }
 
-impl Way {
-    /// All of them.
-    pub const ALL: [Way; 4] = [Way::Ours, Way::Vegas, Way::Gradient2, Way::Open];
+impl LimiterKind {
+    /// Every kind, in the order of the tables.
+    pub const ALL: [LimiterKind; 4] =
+        [LimiterKind::Tollgate, LimiterKind::Vegas, LimiterKind::Gradient2, LimiterKind::Unlimited];
 
-    /// Its name.
+    /// The name in the tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Way::Ours => "Tollgate",
-            Way::Open => "no limit",
-            Way::Vegas => "Vegas",
-            Way::Gradient2 => "Gradient2",
+            LimiterKind::Tollgate => "Tollgate",
+            LimiterKind::Unlimited => "no limit",
+            LimiterKind::Vegas => "Vegas",
+            LimiterKind::Gradient2 => "Gradient2",
         }
     }
 }
 
-/// A limit at work.
+/// A limiter with its state.
 #[derive(Debug)]
-pub(super) enum Limiter {
-    Ours(Box<AdaptiveLimit>),
+pub(super) enum FrontLimiter {
+    Tollgate(Box<AdaptiveLimit>),
     Published(Published),
 }
 
-/// A place that was taken.
+/// The permit of a request in flight.
 #[derive(Debug)]
-pub(super) enum Held {
-    Ours(Ticket),
+pub(super) enum InFlightPermit {
+    Tollgate(Ticket),
     Published(Timestamp, u32),
 }
 
+/// A published limiter, or none.
 #[derive(Debug)]
 pub(super) struct Published {
-    way: Way,
+    kind: LimiterKind,
     limit: f64,
     in_flight: u32,
-    /// The lowest that Vegas knows; Gradient2's long average.
+    /// For Vegas the lowest latency, for Gradient2 its long-term average.
     baseline: f64,
     samples: u64,
     probe_at: u64,
     random: Random,
 }
 
-impl Limiter {
-    pub(super) fn new(way: Way, settings: LimitSettings, seed: u64) -> Self {
-        match way {
-            Way::Ours => Limiter::Ours(Box::new(AdaptiveLimit::new(settings))),
-            _ => Limiter::Published(Published {
-                way,
+impl FrontLimiter {
+    pub(super) fn new(kind: LimiterKind, settings: LimitSettings, seed: u64) -> Self {
+        match kind {
+            LimiterKind::Tollgate => FrontLimiter::Tollgate(Box::new(AdaptiveLimit::new(settings))),
+            _ => FrontLimiter::Published(Published {
+                kind,
                 limit: 20.0,
                 in_flight: 0,
                 baseline: 0.0,
@@ -84,23 +86,27 @@ impl Limiter {
         }
     }
 
-    pub(super) fn begin(&mut self, now: Timestamp) -> Option<Held> {
+    pub(super) fn begin(&mut self, now: Timestamp) -> Option<InFlightPermit> {
         match self {
-            Limiter::Ours(limit) => limit.begin(now).map(Held::Ours),
-            Limiter::Published(published) => {
-                if f64::from(published.in_flight) >= published.limit.floor() && published.way != Way::Open {
+            FrontLimiter::Tollgate(limit) => limit.begin(now).map(InFlightPermit::Tollgate),
+            FrontLimiter::Published(published) => {
+                if f64::from(published.in_flight) >= published.limit.floor()
+                    && published.kind != LimiterKind::Unlimited
+                {
                     return None;
                 }
                 published.in_flight += 1;
-                Some(Held::Published(now, published.in_flight))
+                Some(InFlightPermit::Published(now, published.in_flight))
             }
         }
     }
 
-    pub(super) fn end(&mut self, held: Held, now: Timestamp, ending: Ending) {
-        match (self, held) {
-            (Limiter::Ours(limit), Held::Ours(ticket)) => limit.end(ticket, now, ending),
-            (Limiter::Published(published), Held::Published(started, in_flight)) => {
+    pub(super) fn end(&mut self, permit: InFlightPermit, now: Timestamp, ending: Ending) {
+        match (self, permit) {
+            (FrontLimiter::Tollgate(limit), InFlightPermit::Tollgate(ticket)) => {
+                limit.end(ticket, now, ending)
+            }
+            (FrontLimiter::Published(published), InFlightPermit::Published(started, in_flight)) => {
                 published.in_flight -= 1;
                 published.sample(now.since(started), in_flight, ending);
             }
@@ -110,16 +116,16 @@ impl Limiter {
 
     pub(super) fn limit(&self) -> u64 {
         match self {
-            Limiter::Ours(limit) => u64::from(limit.limit()),
-            Limiter::Published(published) if published.way == Way::Open => u64::MAX,
-            Limiter::Published(published) => published.limit as u64,
+            FrontLimiter::Tollgate(limit) => u64::from(limit.limit()),
+            FrontLimiter::Published(published) if published.kind == LimiterKind::Unlimited => u64::MAX,
+            FrontLimiter::Published(published) => published.limit as u64,
         }
     }
 
     pub(super) fn in_flight(&self) -> u64 {
         match self {
-            Limiter::Ours(limit) => u64::from(limit.in_flight()),
-            Limiter::Published(published) => u64::from(published.in_flight),
+            FrontLimiter::Tollgate(limit) => u64::from(limit.in_flight()),
+            FrontLimiter::Published(published) => u64::from(published.in_flight),
         }
     }
 }
@@ -127,16 +133,16 @@ impl Limiter {
 impl Published {
     fn sample(&mut self, latency: Ticks, in_flight: u32, ending: Ending) {
         let rtt = latency.as_micros().max(1) as f64;
-        match (self.way, ending) {
+        match (self.kind, ending) {
             (_, Ending::Ignored) => {}
-            (Way::Vegas, _) => self.vegas(rtt, f64::from(in_flight), ending == Ending::Dropped),
-            // It does not look at drops: `_update(.., didDrop)` never reads `didDrop`.
-            (Way::Gradient2, _) => self.gradient2(rtt, f64::from(in_flight)),
+            (LimiterKind::Vegas, _) => self.vegas(rtt, f64::from(in_flight), ending),
+            // Gradient2 ignores drops: its `_update(.., didDrop)` never reads `didDrop`.
+            (LimiterKind::Gradient2, _) => self.gradient2(rtt, f64::from(in_flight)),
             _ => {}
         }
     }
 
-    fn vegas(&mut self, rtt: f64, in_flight: f64, dropped: bool) {
+    fn vegas(&mut self, rtt: f64, in_flight: f64, ending: Ending) {
         self.samples += 1;
         let step = self.limit.log10().max(1.0);
         if self.samples >= self.probe_at {
@@ -151,7 +157,7 @@ impl Published {
             return;
         }
         let queue = (self.limit * (1.0 - self.baseline / rtt)).ceil();
-        if dropped {
+        if ending == Ending::Dropped {
             self.limit -= step;
         } else if in_flight * 2.0 < self.limit {
             return;

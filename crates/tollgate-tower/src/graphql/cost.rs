@@ -1,5 +1,5 @@
-//! The price of an operation: each field has a weight, and what stands below a list counts once for each of its entries. Fragments
-//! are priced once, however often they are spread, so that a small text cannot take long.
+//! The cost of an operation: each field has a weight, and the fields below a list count once for each of its entries. The
+//! cost of a fragment is computed once, however often it is spread, so that a small text cannot take long.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,27 +7,27 @@ use apollo_parser::Parser;
 use apollo_parser::cst::{self, Definition, Selection};
 use serde_json::{Map, Value as Json};
 
-use super::Unpriced;
+use super::GraphqlProblem;
 use super::size::{NoNumber, Sizes};
 
-/// How deep sets of fields may stand in one another with all fragments spread, whether fields are between them or not. The parser bounds
-/// each definition by itself; definitions that spread one another are bounded by this alone.
+/// Most nested selection sets, with all fragments spread. The parser bounds the nesting of a single definition; this bounds
+/// definitions that spread one another.
 const NESTING_MAX: u32 = 200;
 
-/// What is refused before anybody counts, whatever it would cost.
+/// Hard caps. An operation beyond one of them is refused before any limit is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
-    /// How deep fields may stand in one another.
+    /// Most nested fields.
     pub depth: u32,
-    /// How many fields an operation may ask for, with its fragments spread.
+    /// Most fields of an operation, with its fragments spread.
     pub fields: u64,
-    /// How many of them under another name: the way to ask for the same thing many times.
+    /// Most aliases, which request the same field many times.
     pub aliases: u64,
-    /// The most that an operation may cost.
+    /// Highest cost of an operation.
     pub points: u64,
-    /// How many words and signs the text may have.
+    /// Most tokens of the text.
     pub tokens: usize,
-    /// How many operations one request may hold.
+    /// Most operations of one request.
     pub operations: usize,
 }
 
@@ -37,26 +37,26 @@ impl Default for Caps {
     }
 }
 
-/// How operations are priced.
+/// How the cost of an operation is computed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pricing {
-    /// What a field costs that is not among the weights.
+pub struct CostModel {
+    /// Cost of a field without a weight.
     pub field: u64,
-    /// What a mutation costs beside its fields.
+    /// Cost of a mutation in addition to its fields.
     pub mutation: u64,
-    /// What a subscription costs beside its fields.
+    /// Cost of a subscription in addition to its fields.
     pub subscription: u64,
-    /// What single fields cost, by their names.
+    /// Cost of single fields, by their names.
     pub weights: BTreeMap<String, u64>,
-    /// The arguments, and the names inside of arguments at any depth, that say how many entries a field has.
+    /// Names of arguments, or of values inside of arguments at any depth, that give the number of entries of a field.
     pub sizes: Vec<String>,
-    /// How many entries fields have that do not say so, by their names.
+    /// Number of entries of fields without such an argument, by their names.
     pub lists: BTreeMap<String, u64>,
-    /// What is refused in any case.
+    /// Hard caps.
     pub caps: Caps,
 }
 
-impl Default for Pricing {
+impl Default for CostModel {
     fn default() -> Self {
         Self {
             field: 1,
@@ -70,21 +70,21 @@ impl Default for Pricing {
     }
 }
 
-/// What an operation costs, and of what that is made.
+/// The cost of an operation, and its size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Price {
+pub struct OperationCost {
     /// The cost; at least 1.
     pub points: u64,
-    /// How deep its fields stand in one another.
+    /// Number of nested fields.
     pub depth: u32,
-    /// How many fields it asks for.
+    /// Number of fields.
     pub fields: u64,
-    /// How many of them under another name.
+    /// Number of aliases.
     pub aliases: u64,
 }
 
-impl Price {
-    /// Beside another one.
+impl OperationCost {
+    /// The cost of two parts side by side.
     fn and(self, other: Self) -> Self {
         Self {
             points: self.points.saturating_add(other.points),
@@ -94,56 +94,56 @@ impl Price {
         }
     }
 
-    /// All operations of a request together.
-    pub(super) fn sum(prices: impl IntoIterator<Item = Self>) -> Self {
-        prices.into_iter().fold(Self::default(), Self::and)
+    /// The cost of all operations of a request.
+    pub(super) fn sum(costs: impl IntoIterator<Item = Self>) -> Self {
+        costs.into_iter().fold(Self::default(), Self::and)
     }
 }
 
-/// What a set of fields costs, and how many sets stand in one another there, itself among them.
+/// The cost of a selection set, and the number of nested sets, itself included.
 #[derive(Clone, Copy, Default)]
-struct Set {
-    price: Price,
+struct SelectionCost {
+    cost: OperationCost,
     nesting: u32,
 }
 
-/// A fragment, before and after it was priced.
+/// A fragment, before and after its cost was computed.
 enum Fragment {
     Text(cst::SelectionSet),
-    /// It is being priced: who meets it now is inside of it.
+    /// Its cost is being computed. A spread of it now is inside of itself.
     Open,
-    Priced(Set),
+    Computed(SelectionCost),
 }
 
-/// What a document needs to be priced.
-struct Pricer<'p> {
-    pricing: &'p Pricing,
+/// Computes the cost of one document.
+struct CostVisitor<'p> {
+    model: &'p CostModel,
     sizes: Sizes<'p>,
     fragments: HashMap<String, Fragment>,
 }
 
-impl Pricing {
-    /// The price of an operation in a document: the only one, or the one of this name.
+impl CostModel {
+    /// Computes the cost of an operation of a document: the only one, or the one with this name.
     ///
     /// # Errors
-    /// When the text is no document, has no such operation, or is beyond a cap.
-    pub fn price(
+    /// The text is not a document, has no such operation, or exceeds a cap.
+    pub fn cost(
         &self,
         text: &str,
         operation: Option<&str>,
         variables: &Map<String, Json>,
-    ) -> Result<Price, Unpriced> {
-        // Fields, their arguments and the values in these nest: a few levels for each field that may stand in another.
+    ) -> Result<OperationCost, GraphqlProblem> {
+        // Fields, their arguments and the values of these nest, so each level of fields takes a few levels of the parser.
         let nesting = usize::try_from(self.caps.depth).unwrap_or(usize::MAX).saturating_mul(4).clamp(32, 400);
         let parser = Parser::new(text).recursion_limit(nesting).token_limit(self.caps.tokens);
         let tree = parser.parse();
         if let Some(error) = tree.errors().next() {
-            let what = format!("the text is no GraphQL document: {}", error.message());
+            let what = format!("the text is not a GraphQL document: {}", error.message());
             let accepted = format!(
-                "accepted: at most {} words and signs, fields at most {} deep",
+                "accepted: at most {} tokens, fields at most {} deep",
                 self.caps.tokens, self.caps.depth
             );
-            return Err(Unpriced::new("GRAPHQL_PARSE_FAILED", format!("{what}; {accepted}")));
+            return Err(GraphqlProblem::new("GRAPHQL_PARSE_FAILED", format!("{what}; {accepted}")));
         }
         let (mut operations, mut fragments) = (Vec::new(), HashMap::new());
         for definition in tree.document().definitions() {
@@ -155,61 +155,61 @@ impl Pricing {
                         let name = name.text().to_string();
                         if fragments.contains_key(&name) {
                             let message = format!("fragment {name:.64}: is defined twice");
-                            return Err(Unpriced::new("GRAPHQL_VALIDATION_FAILED", message));
+                            return Err(GraphqlProblem::new("GRAPHQL_VALIDATION_FAILED", message));
                         }
                         fragments.insert(name, Fragment::Text(set));
                     }
                 }
                 _ => {
-                    return Err(Unpriced::new(
+                    return Err(GraphqlProblem::new(
                         "GRAPHQL_VALIDATION_FAILED",
-                        "a request asks: it defines no types",
+                        "type definitions; accepted: operations and fragments",
                     ));
                 }
             }
         }
         let chosen = choose(&operations, operation)?;
         let sizes = Sizes::new(&self.sizes, variables, chosen);
-        let mut pricer = Pricer { pricing: self, sizes, fragments };
+        let mut visitor = CostVisitor { model: self, sizes, fragments };
         let set = chosen.selection_set();
-        let mut price = set.map_or(Ok(Set::default()), |set| pricer.set(&set, 0))?.price;
+        let mut cost = set.map_or(Ok(SelectionCost::default()), |set| visitor.set(&set, 0))?.cost;
         let kind = chosen.operation_type();
         let is = |token: fn(&cst::OperationType) -> bool| kind.as_ref().is_some_and(token);
         if is(|kind| kind.mutation_token().is_some()) {
-            price.points = price.points.saturating_add(self.mutation);
+            cost.points = cost.points.saturating_add(self.mutation);
         } else if is(|kind| kind.subscription_token().is_some()) {
-            price.points = price.points.saturating_add(self.subscription);
+            cost.points = cost.points.saturating_add(self.subscription);
         }
-        price.points = price.points.max(1);
-        self.caps.accept(&price)?;
-        Ok(price)
+        cost.points = cost.points.max(1);
+        self.caps.accept(&cost)?;
+        Ok(cost)
     }
 }
 
 impl Caps {
-    fn accept(&self, price: &Price) -> Result<(), Unpriced> {
+    fn accept(&self, cost: &OperationCost) -> Result<(), GraphqlProblem> {
         let caps = [
-            ("depth", u64::from(price.depth), u64::from(self.depth)),
-            ("fields", price.fields, self.fields),
-            ("aliases", price.aliases, self.aliases),
-            ("points", price.points, self.points),
+            ("depth", u64::from(cost.depth), u64::from(self.depth)),
+            ("fields", cost.fields, self.fields),
+            ("aliases", cost.aliases, self.aliases),
+            ("points", cost.points, self.points),
         ];
         match caps.into_iter().find(|(_, has, most)| has > most) {
             None => Ok(()),
             Some((what, has, most)) => {
                 let message = format!("{what}: the operation has {has}; accepted: at most {most}");
-                Err(Unpriced::new("GRAPHQL_TOO_COMPLEX", message))
+                Err(GraphqlProblem::new("GRAPHQL_TOO_COMPLEX", message))
             }
         }
     }
 }
 
-/// The operation that is asked for.
+/// Selects the requested operation.
 fn choose<'o>(
     operations: &'o [cst::OperationDefinition],
     name: Option<&str>,
-) -> Result<&'o cst::OperationDefinition, Unpriced> {
-    let failed = |message: String| Unpriced::new("OPERATION_RESOLUTION_FAILURE", message);
+) -> Result<&'o cst::OperationDefinition, GraphqlProblem> {
+    let failed = |message: String| GraphqlProblem::new("OPERATION_RESOLUTION_FAILURE", message);
     match (operations, name) {
         ([only], None) => Ok(only),
         ([], _) => Err(failed(
@@ -231,93 +231,95 @@ fn choose<'o>(
     }
 }
 
-/// Whether sets may stand so deep in one another.
-fn nested(nesting: u32) -> Result<(), Unpriced> {
+/// Checks the number of nested selection sets.
+fn check_nesting(nesting: u32) -> Result<(), GraphqlProblem> {
     if nesting <= NESTING_MAX {
         return Ok(());
     }
     let message = format!(
-        "nesting: the operation has more than {NESTING_MAX} sets of fields in one another, with its fragments spread; accepted: as many"
+        "nesting: the operation has more than {NESTING_MAX} nested sets of fields, with its fragments spread; accepted: at most {NESTING_MAX}"
     );
-    Err(Unpriced::new("GRAPHQL_TOO_COMPLEX", message))
+    Err(GraphqlProblem::new("GRAPHQL_TOO_COMPLEX", message))
 }
 
-impl Pricer<'_> {
-    /// A set that stands in so many others.
-    fn set(&mut self, set: &cst::SelectionSet, above: u32) -> Result<Set, Unpriced> {
+impl CostVisitor<'_> {
+    /// Computes the cost of a selection set inside of `above` others.
+    fn set(&mut self, set: &cst::SelectionSet, above: u32) -> Result<SelectionCost, GraphqlProblem> {
         let inside = above.saturating_add(1);
-        nested(inside)?;
-        let mut whole = Set { nesting: 1, ..Set::default() };
+        check_nesting(inside)?;
+        let mut whole = SelectionCost { nesting: 1, ..SelectionCost::default() };
         for selection in set.selections() {
             let next = match selection {
                 Selection::Field(field) => self.field(&field, inside)?,
-                Selection::InlineFragment(fragment) => {
-                    fragment.selection_set().map_or(Ok(Set::default()), |set| self.set(&set, inside))?
-                }
-                Selection::FragmentSpread(spread) => {
-                    let name = spread.fragment_name().and_then(|name| name.name());
-                    name.map_or(Ok(Set::default()), |name| self.fragment(name.text().as_str(), inside))?
+                Selection::InlineFragment(fragment) => fragment
+                    .selection_set()
+                    .map_or(Ok(SelectionCost::default()), |set| self.set(&set, inside))?,
+                Selection::FragmentSpread(named) => {
+                    let name = named.fragment_name().and_then(|name| name.name());
+                    name.map_or(Ok(SelectionCost::default()), |name| {
+                        self.fragment(name.text().as_str(), inside)
+                    })?
                 }
             };
-            whole.price = whole.price.and(next.price);
+            whole.cost = whole.cost.and(next.cost);
             whole.nesting = whole.nesting.max(next.nesting.saturating_add(1));
-            // A text that grows beyond all caps need not be read to its end.
-            if whole.price.fields > self.pricing.caps.fields {
-                self.pricing.caps.accept(&whole.price)?;
+            // An operation beyond the cap of fields is refused early.
+            if whole.cost.fields > self.model.caps.fields {
+                self.model.caps.accept(&whole.cost)?;
             }
         }
         Ok(whole)
     }
 
-    fn fragment(&mut self, name: &str, above: u32) -> Result<Set, Unpriced> {
+    fn fragment(&mut self, name: &str, above: u32) -> Result<SelectionCost, GraphqlProblem> {
         let failed = |message: &str| {
-            Unpriced::new("GRAPHQL_VALIDATION_FAILED", format!("fragment {name:.64}: {message}"))
+            GraphqlProblem::new("GRAPHQL_VALIDATION_FAILED", format!("fragment {name:.64}: {message}"))
         };
         let Some(fragment) = self.fragments.get_mut(name) else { return Err(failed("is not defined")) };
         match std::mem::replace(fragment, Fragment::Open) {
             Fragment::Open => Err(failed("spreads itself")),
-            Fragment::Priced(set) => {
-                *fragment = Fragment::Priced(set);
-                // It may stand deeper here than where it was priced.
-                nested(above.saturating_add(set.nesting))?;
+            Fragment::Computed(set) => {
+                *fragment = Fragment::Computed(set);
+                // It may be nested deeper here than where its cost was computed.
+                check_nesting(above.saturating_add(set.nesting))?;
                 Ok(set)
             }
             Fragment::Text(set) => {
                 let set = self.set(&set, above)?;
-                self.fragments.insert(name.to_owned(), Fragment::Priced(set));
+                self.fragments.insert(name.to_owned(), Fragment::Computed(set));
                 Ok(set)
             }
         }
     }
 
-    fn field(&mut self, field: &cst::Field, above: u32) -> Result<Set, Unpriced> {
+    fn field(&mut self, field: &cst::Field, above: u32) -> Result<SelectionCost, GraphqlProblem> {
         let name = field.name().map(|name| name.text().to_string()).unwrap_or_default();
-        let set = field.selection_set().map_or(Ok(Set::default()), |set| self.set(&set, above))?;
-        let below = set.price;
+        let set = field.selection_set().map_or(Ok(SelectionCost::default()), |set| self.set(&set, above))?;
+        let below = set.cost;
         let entries = self.entries(&name, field)?;
-        // What every object says of itself costs nobody anything.
+        // The type name of an object is free.
         let own = if name == "__typename" { 0 } else { self.weight(&name) };
-        let price = Price {
+        let cost = OperationCost {
             points: own.saturating_add(entries.saturating_mul(below.points)),
             depth: below.depth.saturating_add(1),
             fields: below.fields.saturating_add(1),
             aliases: below.aliases.saturating_add(u64::from(field.alias().is_some())),
         };
-        Ok(Set { price, nesting: set.nesting })
+        Ok(SelectionCost { cost, nesting: set.nesting })
     }
 
     fn weight(&self, name: &str) -> u64 {
-        self.pricing.weights.get(name).copied().unwrap_or(self.pricing.field)
+        self.model.weights.get(name).copied().unwrap_or(self.model.field)
     }
 
-    /// How many entries a field may have.
-    fn entries(&mut self, name: &str, field: &cst::Field) -> Result<u64, Unpriced> {
-        let usual = self.pricing.lists.get(name).copied().unwrap_or(1);
+    /// The number of entries of a field.
+    fn entries(&mut self, name: &str, field: &cst::Field) -> Result<u64, GraphqlProblem> {
+        let usual = self.model.lists.get(name).copied().unwrap_or(1);
         let entries = self.sizes.of(field).map_err(|NoNumber(size)| {
-            let message = format!("{name:.64}: {size:.64} is no number of entries; accepted: 0 and above");
-            Unpriced::new("BAD_USER_INPUT", message)
+            let message = format!("{name:.64}: {size:.64} is not a number of entries; accepted: 0 and above");
+            GraphqlProblem::new("BAD_USER_INPUT", message)
         })?;
-        // To some servers none means all: whoever asks for none pays for one, or for as many as there usually are.
+        // Some servers take 0 as unlimited, so it counts as the usual number of entries, or as 1.
         Ok(entries.filter(|&entries| entries > 0).unwrap_or(usual))
     }
 }

@@ -1,4 +1,4 @@
-//! JSON in which nothing is named twice. Which of two values counts, every reader decides for itself, so that none is priced.
+//! JSON without duplicate names. Parsers differ in which of two values they take, so duplicates are refused.
 
 use std::fmt;
 
@@ -6,35 +6,35 @@ use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value as Json};
 
-/// An object in which no name is given twice, at any depth.
+/// An object without duplicate names, at any depth.
 #[derive(Debug, Default)]
-pub(super) struct Once(pub(super) Map<String, Json>);
+pub(super) struct UniqueJson(pub(super) Map<String, Json>);
 
-impl<'d> Deserialize<'d> for Once {
+impl<'d> Deserialize<'d> for UniqueJson {
     fn deserialize<D: Deserializer<'d>>(from: D) -> Result<Self, D::Error> {
-        match Value::deserialize(from)?.0 {
+        match UniqueValue::deserialize(from)?.0 {
             Json::Object(object) => Ok(Self(object)),
             _ => Err(D::Error::custom("no JSON object")),
         }
     }
 }
 
-/// Any value of which that holds.
-struct Value(Json);
+/// A value without duplicate names.
+struct UniqueValue(Json);
 
-impl<'d> Deserialize<'d> for Value {
+impl<'d> Deserialize<'d> for UniqueValue {
     fn deserialize<D: Deserializer<'d>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(Reading).map(Self)
+        from.deserialize_any(UniqueJsonVisitor).map(Self)
     }
 }
 
-struct Reading;
+struct UniqueJsonVisitor;
 
-impl<'d> Visitor<'d> for Reading {
+impl<'d> Visitor<'d> for UniqueJsonVisitor {
     type Value = Json;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON in which nothing is named twice")
+        f.write_str("JSON without duplicate names")
     }
 
     fn visit_unit<E>(self) -> Result<Json, E> {
@@ -63,7 +63,7 @@ impl<'d> Visitor<'d> for Reading {
 
     fn visit_seq<A: SeqAccess<'d>>(self, mut from: A) -> Result<Json, A::Error> {
         let mut list = Vec::new();
-        while let Some(Value(value)) = from.next_element()? {
+        while let Some(UniqueValue(value)) = from.next_element()? {
             list.push(value);
         }
         Ok(Json::Array(list))
@@ -75,7 +75,7 @@ impl<'d> Visitor<'d> for Reading {
             if object.contains_key(&name) {
                 return Err(A::Error::custom(format!("{name:.64} is given twice; send it once")));
             }
-            let Value(value) = from.next_value()?;
+            let UniqueValue(value) = from.next_value()?;
             object.insert(name, value);
         }
         Ok(Json::Object(object))
@@ -86,14 +86,13 @@ impl<'d> Visitor<'d> for Reading {
 mod tests {
     use super::*;
 
-    /// What is named once is read as any reader would, and nothing is named twice, however deep.
     #[test]
-    fn nothing_is_named_twice() {
+    fn duplicate_names_are_refused_at_any_depth() {
         let text = r#"{"a":{"b":[1,-2,0.5,null,true,"x",{"a":1}]},"b":{}}"#;
         let expected: Map<String, Json> = serde_json::from_str(text).unwrap();
-        assert_eq!(serde_json::from_str::<Once>(text).unwrap().0, expected);
+        assert_eq!(serde_json::from_str::<UniqueJson>(text).unwrap().0, expected);
         for twice in [r#"{"n":1000,"n":1}"#, r#"{"a":[{"b":{"n":1,"\u006e":2}}]}"#, "[]", "null", "1"] {
-            assert!(serde_json::from_str::<Once>(twice).is_err(), "{twice}");
+            assert!(serde_json::from_str::<UniqueJson>(twice).is_err(), "{twice}");
         }
     }
 }

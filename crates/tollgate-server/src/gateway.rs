@@ -78,7 +78,8 @@ pub use target::Target;
 
 use crate::http::{Kind, Problem};
 use crate::listen::Links;
-use crate::service::{Service, Wire};
+use crate::protocol::Wire;
+use crate::service::Service;
 use crate::telemetry::Open;
 use arrival::Peer;
 use body::Limited;

@@ -4,6 +4,7 @@
 pub mod cli;
 mod console;
 mod envoy_api;
+mod protocol;
 mod seldom;
 mod random;
 mod disk;

@@ -7,7 +7,8 @@ use tollgate::store::Store;
 use tollgate::{Decision, Source, Ticks, Timestamp, Value};
 
 use crate::decision_json::Why;
-use crate::service::{Service, Wire};
+use crate::protocol::Wire;
+use crate::service::Service;
 use crate::telemetry::Stopwatch;
 
 mod native;

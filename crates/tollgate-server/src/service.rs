@@ -18,6 +18,7 @@ use crate::foreign::{Foreign, InForce, Options};
 use crate::identity::Identity;
 use crate::orders::Orders;
 use crate::policy_file::Rules;
+use crate::protocol::Wire;
 use crate::readiness::Readiness;
 use crate::reload::Reloader;
 use crate::rls::Envoy;
@@ -42,46 +43,6 @@ const PERMITS_MAX: usize = 1 << 18;
 const REPORT_LIFETIME: Ticks = Ticks::from_secs(60);
 /// Most open reservations; about 64 MiB of them.
 const RESERVATIONS_MAX: usize = 1 << 17;
-
-/// The way a question came in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Wire {
-    /// JSON over HTTP.
-    Http,
-    /// `/v1/authz`: a proxy asks about the request that it holds.
-    Authz,
-    /// Envoy's rate-limit service, over gRPC or as JSON.
-    Rls,
-    /// RESP.
-    Resp,
-    /// Limitador's HTTP interface.
-    Limitador,
-    /// A request on its way through the gateway.
-    Gateway,
-}
-
-impl Wire {
-    /// Every wire, in the order of their numbers.
-    pub(crate) const ALL: [Wire; 6] =
-        [Wire::Http, Wire::Authz, Wire::Rls, Wire::Resp, Wire::Limitador, Wire::Gateway];
-
-    /// Its name in metrics and logs.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Wire::Http => "http",
-            Wire::Authz => "authz",
-            Wire::Rls => "rls",
-            Wire::Resp => "resp",
-            Wire::Limitador => "limitador",
-            Wire::Gateway => "gateway",
-        }
-    }
-
-    /// Whether Tollgate reads the attributes from requests by itself, so that no caller names them.
-    pub(crate) const fn reads_requests(self) -> bool {
-        matches!(self, Wire::Authz | Wire::Gateway)
-    }
-}
 
 /// The engine, and what its callers hold.
 pub(crate) struct Service<S = Stores> {

@@ -9,8 +9,8 @@ use tokio::sync::broadcast;
 use tollgate::{CheckRequest, Decision, Policy, Ticks, Timestamp};
 use tollgate_tower::shed::Shedder;
 
+use crate::protocol::Wire;
 use crate::random;
-use crate::service::Wire;
 
 pub(crate) mod names;
 pub(crate) mod text;

@@ -106,7 +106,7 @@ mod tests {
     use tollgate::Timestamp;
 
     use super::*;
-    use crate::service::Wire;
+    use crate::protocol::Wire;
 
     fn event(allowed: bool, key: &str) -> Arc<Event> {
         Arc::new(Event {

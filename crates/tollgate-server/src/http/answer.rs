@@ -20,9 +20,10 @@ use crate::decision_json::{DECISION_BYTES, Decided};
 use crate::foreign::InForce;
 use crate::foreign::plain::Checked;
 use crate::identity::Known;
+use crate::protocol::Wire;
 use crate::readiness::{Audience, Report};
 use crate::rls::{self, Unanswerable};
-use crate::service::{Service, Wire};
+use crate::service::Service;
 use crate::telemetry::Stopwatch;
 use crate::together::{TOGETHER_MAX, together};
 

@@ -17,7 +17,8 @@ use super::problem::{Kind, Problem};
 use super::reply::{problem_details, response};
 use crate::decision_json::Hold;
 use crate::foreign::InForce;
-use crate::service::{Service, Wire};
+use crate::protocol::Wire;
+use crate::service::Service;
 use crate::telemetry::Stopwatch;
 use tollgate_tower::attributes::{Family, IDENTITY};
 

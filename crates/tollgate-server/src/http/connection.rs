@@ -16,7 +16,8 @@ use super::patience::{Patient, Phase};
 use super::reply::reply;
 use crate::admin::{self, Asker};
 use crate::listen::{Stop, Stream, stopped};
-use crate::service::{Service, Wire};
+use crate::protocol::Wire;
+use crate::service::Service;
 use crate::telemetry::trace::parent::Parent;
 
 /// How long a connection waits, once the server was told to stop, for a request that its client has sent already: one that rests

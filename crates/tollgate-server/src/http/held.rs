@@ -7,8 +7,9 @@ use super::answer::Answered;
 use super::problem::{Kind, Problem};
 use super::question::Question;
 use crate::decision_json::{Decided, Hold};
+use crate::protocol::Wire;
+use crate::service::Service;
 use crate::service::holds::{Absent, Id};
-use crate::service::{Service, Wire};
 use crate::telemetry::Stopwatch;
 
 impl<S: Store> Service<S> {

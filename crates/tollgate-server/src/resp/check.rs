@@ -10,7 +10,7 @@ use super::reply::{Protocol, Reply, quoted};
 use crate::decision_json::{Hold, Why, verdict_name};
 use crate::foreign::InForce;
 use crate::identity::{Known, Word};
-use crate::service::Wire;
+use crate::protocol::Wire;
 use crate::service::holds::Id;
 
 /// Says that the next argument is the cost, when it stands last.

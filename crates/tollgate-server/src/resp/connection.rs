@@ -16,7 +16,7 @@ use tollgate::store::Store;
 use super::Resp;
 use super::session::{Flow, Session};
 use crate::listen::{Stop, stopped};
-use crate::service::Wire;
+use crate::protocol::Wire;
 use patience::{Patience, Ring};
 
 mod patience;

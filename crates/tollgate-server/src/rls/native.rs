@@ -10,8 +10,9 @@ use tollgate::{Audience, COST_MAX, CheckRequest, Decision, HeaderPolicy, Request
 use super::{Answer, Code, Descriptor, Question};
 use crate::foreign::counters::Tallies;
 use crate::identity::{Known, Word};
+use crate::protocol::Wire;
 use crate::seldom::Seldom;
-use crate::service::{Service, Wire};
+use crate::service::Service;
 use crate::telemetry::{BROUGHT, Key, Verdict as Counted};
 
 mod brought;

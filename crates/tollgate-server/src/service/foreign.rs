@@ -6,9 +6,10 @@ use std::sync::Arc;
 use tollgate::store::Store;
 use tollgate::{Block, Decision, Ruling, Timestamp};
 
-use super::{Service, Wire};
+use super::Service;
 use crate::foreign::limitador::answer::{Action, Asked, Ruling as Limits};
 use crate::foreign::{Answered, InForce, Options};
+use crate::protocol::Wire;
 use crate::rls::{Answer, Code, Question, Refusal, Status};
 use crate::telemetry::{Key, Stopwatch, Verdict};
 

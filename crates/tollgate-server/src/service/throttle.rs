@@ -5,9 +5,10 @@
 use tollgate::store::Store;
 use tollgate::{CheckRequest, Ruling, Ticks, Timestamp, Value};
 
+use super::Service;
 use super::cell::{Charged, Limit};
 use super::cells::{Asker, Cells, Table};
-use super::{Service, Wire};
+use crate::protocol::Wire;
 use crate::telemetry::is_crowded;
 
 /// The attributes of a call.

@@ -9,7 +9,7 @@ use super::live::NO_SOURCE;
 use super::names::{ALLOW, BLOCKED, DENY, VERDICTS};
 use super::overflow::is_crowded;
 use super::{Event, Meter, text, verdict_cell};
-use crate::service::Wire;
+use crate::protocol::Wire;
 
 /// A decision.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use tollgate::{Decision, Policy};
 
 use super::cells::Cells;
 use super::names::{ALLOWED, BROUGHT, OTHERS, OUTCOMES, SOURCES, USUAL, outcome_index, source_index};
-use crate::service::Wire;
+use crate::protocol::Wire;
 
 pub(super) mod rules;
 

@@ -9,7 +9,7 @@ use tollgate::{CheckRequest, Decision, LimitStatus, Stance, Ticks, Timestamp};
 use super::names::{VERDICTS, verdict_index};
 use super::{Event, Meter, text};
 use crate::decision_json::Why;
-use crate::service::Wire;
+use crate::protocol::Wire;
 
 /// Most decisions in a second that are told to those who watch, so that nobody slows the server down by watching.
 pub(crate) const EVENTS_PER_SECOND: u64 = 10_000;

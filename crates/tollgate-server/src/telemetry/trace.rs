@@ -11,8 +11,8 @@ use super::foreign::Verdict;
 use super::live::{Budget, deciding};
 use super::names::{SPANS, VERDICTS, label, verdict_index};
 use super::{Sample, text};
+use crate::protocol::Wire;
 use crate::random;
-use crate::service::Wire;
 
 pub(crate) mod export;
 pub(crate) mod parent;

@@ -5,8 +5,8 @@ use tollgate_testkit::Scratch;
 
 use super::*;
 use crate::cli::ReloadArguments;
+use crate::protocol::Wire;
 use crate::reload::{Reloader, start};
-use crate::service::Wire;
 
 const FIVE: &str = "limits: [{name: a, rate: 5/h}]";
 const SIX: &str = "limits: [{name: a, rate: 6/h}]";

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::super::foreign::Rule;
 use super::super::names::{ALLOWED, BROUGHT, DENIED, OTHERS, WOULD_ALLOW, WOULD_DENY, source_index};
 use super::{Cell, Known, Ledger, Series};
-use crate::service::Wire;
+use crate::protocol::Wire;
 
 /// Names with values of requests in them that have series of their own. What would be more is counted under the rule's name.
 pub(in crate::telemetry) const VALUES_SHOWN: usize = 200;

@@ -20,6 +20,7 @@ mod value;
 
 pub use crate::admin::GivenToken;
 pub use crate::gateway::Target;
+pub use crate::log::LogFormat;
 pub use admin::AdminArguments;
 pub use callers::{AddCallerArguments, CallersCommand, ListCallersArguments, RemoveCallerArguments};
 pub use foreign::ForeignArguments;
@@ -29,7 +30,7 @@ pub use operate::{
     PercentArguments, ReloadNowArguments, ResetArguments, RestoreArguments, RulingArguments, ScopeArguments,
     ServerArguments, TailArguments, TopArguments, TrustArguments,
 };
-pub use see::{LogFormat, SeeArguments};
+pub use see::SeeArguments;
 pub use simulate::{FleetArguments, SimulateCommand};
 pub use store::{
     EntranceArguments, NodesChoice, StoreArguments, StoreCheckArguments, StoreCommand, StoreText,

@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
 use tollgate::{Clock, Timestamp};
 
 use crate::seldom::Seldom;
+use crate::shutdown::{Stop, stopped};
 use crowd::Seated;
 pub(crate) use crowd::{Bound, Seat};
 pub(crate) use door::Door;
 pub(crate) use keepalive::{ask_when_silent, end_when_deaf};
 use room::Place;
-pub(crate) use room::{House, Links, Room, descriptors};
+pub(crate) use room::{House, Links, Room};
 pub(crate) use stream::Stream;
 
 mod crowd;
@@ -30,14 +30,6 @@ mod stream;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long to wait after the system refused a connection, for want of file descriptors as a rule.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
-/// Turns true when the server is to stop; a connection then answers what is in flight, and ends.
-pub(crate) type Stop = watch::Receiver<bool>;
-
-/// Until the server is told to stop, which it also is when nobody is left to tell it.
-pub(crate) async fn stopped(stop: &mut Stop) {
-    let _ = stop.wait_for(|stop| *stop).await;
-}
 
 /// Takes hold of an address. `flag` is the option by which the user chose it.
 ///

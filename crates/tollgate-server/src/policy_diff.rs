@@ -19,7 +19,7 @@ use crate::http::Named;
 use crate::operate::{Client, blocking, show_fields};
 use crate::policy_file;
 use crate::policy_file::Rules;
-use crate::telemetry::text::plain;
+use crate::text::plain;
 use crate::{FAILURE, SUCCESS, USAGE};
 
 /// Longest line of a trace.

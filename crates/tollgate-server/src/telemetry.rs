@@ -13,7 +13,6 @@ use crate::protocol::Wire;
 use crate::random;
 
 pub(crate) mod names;
-pub(crate) mod text;
 mod cells;
 mod histogram;
 mod ledger;

@@ -9,7 +9,7 @@ use tollgate::Timestamp;
 
 use super::token::{Role, Who};
 use super::view::Instant;
-use crate::telemetry::text::plain;
+use crate::text::plain;
 
 /// Entries that are kept in memory.
 const ENTRIES_MAX: usize = 1_000;

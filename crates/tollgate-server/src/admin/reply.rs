@@ -13,8 +13,8 @@ use super::answer::Told;
 use super::refusal::Refusal;
 use super::tail::Lines;
 use crate::http::{Kind, Problem, problem_details};
-use crate::listen::Stop;
 use crate::service::Service;
+use crate::shutdown::Stop;
 
 /// A body that is all there, or comes by and by.
 pub(crate) type AdminBody = Either<Full<Bytes>, Lines>;

@@ -13,7 +13,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc};
 
 use super::view::EventView;
-use crate::listen::{Stop, stopped};
+use crate::shutdown::{Stop, stopped};
 use crate::telemetry::Event;
 
 /// Lines that wait for a reader.

@@ -21,7 +21,7 @@ use super::framing::{Flaw, Head};
 use super::own;
 use super::tunnel::{Handed, Tunnel};
 use crate::http::{Kind, Patient, Phase, Problem};
-use crate::listen::{Stop, stopped};
+use crate::shutdown::{Stop, stopped};
 pub(super) use line::Coming;
 use line::Shared;
 use written::{Answer, Asker, Cut};

@@ -12,8 +12,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::call::Calls;
-use crate::listen::{Stop, stopped};
 use crate::rlqs;
+use crate::shutdown::{Stop, stopped};
 
 /// Most calls at once on one connection. Envoy's own bound on calls in flight is as large unless told otherwise.
 const STREAMS_MAX: u32 = 1_024;

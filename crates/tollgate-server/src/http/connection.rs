@@ -15,9 +15,10 @@ use hyper_util::rt::TokioIo;
 use super::patience::{Patient, Phase};
 use super::reply::reply;
 use crate::admin::{self, Asker};
-use crate::listen::{Stop, Stream, stopped};
+use crate::listen::Stream;
 use crate::protocol::Wire;
 use crate::service::Service;
+use crate::shutdown::{Stop, stopped};
 use crate::telemetry::trace::parent::Parent;
 
 /// How long a connection waits, once the server was told to stop, for a request that its client has sent already: one that rests

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use super::secure::Secure;
 use crate::cli::{GivenToken, ServerArguments};
-use crate::telemetry::text::plain;
+use crate::text::plain;
 
 /// How long to try to connect, and to wait for an answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -17,8 +17,8 @@ use super::desk::Desk;
 use super::message::{Reports, Response, Wire};
 use super::shares::Usage;
 use crate::grpc::{Begun, Reply};
-use crate::listen::{Stop, stopped};
 use crate::service::Service;
+use crate::shutdown::{Stop, stopped};
 
 /// The method's name.
 pub(crate) const METHOD: &str =

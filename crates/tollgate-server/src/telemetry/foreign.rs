@@ -8,8 +8,9 @@ use tollgate::{Block, Source, Ticks, Timestamp};
 use super::live::NO_SOURCE;
 use super::names::{ALLOW, BLOCKED, DENY, VERDICTS};
 use super::overflow::is_crowded;
-use super::{Event, Meter, text, verdict_cell};
+use super::{Event, Meter, verdict_cell};
 use crate::protocol::Wire;
+use crate::text;
 
 /// A decision.
 #[derive(Debug)]

@@ -7,9 +7,10 @@ use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{CheckRequest, Decision, LimitStatus, Stance, Ticks, Timestamp};
 
 use super::names::{VERDICTS, verdict_index};
-use super::{Event, Meter, text};
+use super::{Event, Meter};
 use crate::decision_json::Why;
 use crate::protocol::Wire;
+use crate::text;
 
 /// Most decisions in a second that are told to those who watch, so that nobody slows the server down by watching.
 pub(crate) const EVENTS_PER_SECOND: u64 = 10_000;

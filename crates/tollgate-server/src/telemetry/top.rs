@@ -13,8 +13,8 @@ use super::cells::{STRIPES, stripe};
 use super::foreign::{ATTRIBUTES_SHOWN, Key};
 use super::names::SOURCES;
 use super::sketch::{Answered, Entry, Sketch};
-use super::text;
 use crate::random::scrambled;
+use crate::text;
 
 /// Decisions in a second, of the threads of one stripe, that are all looked at; of further ones, one in [`SAMPLE`].
 const QUIET: u64 = 1_000;

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use tollgate::policy::glob::Glob;
 
 use crate::rls::Unit;
-use crate::telemetry::text;
+use crate::text;
 
 /// Every domain of a configuration.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use tollgate::quota::PERIOD_MAX;
 use super::{Config, Limit};
 use crate::foreign::Source;
 use crate::foreign::envoy::integer;
-use crate::telemetry::text::plain;
+use crate::text::plain;
 
 const READING: Reading = Reading { depth_max: 8, second_document: SecondDocument::Refused };
 const FIELDS: [&str; 7] = ["id", "namespace", "max_value", "seconds", "name", "conditions", "variables"];

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::telemetry::text::plain;
+use crate::text::plain;
 
 /// How grave a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

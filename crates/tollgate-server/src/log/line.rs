@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::telemetry::text;
+use crate::text;
 
 /// Lines that wait to be written.
 const LINES_MAX: usize = 4_096;

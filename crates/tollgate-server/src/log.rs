@@ -3,9 +3,8 @@
 
 use std::io::IsTerminal;
 
+use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
-
-use crate::cli::LogFormat;
 
 mod line;
 
@@ -17,18 +16,28 @@ const LEVEL_VARIABLE: &str = "TOLLGATE_LOG";
 /// The level unless chosen.
 const LEVEL: &str = "info";
 
+/// How the log is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[allow(unreachable_pub, reason = "the command line exports it")]
+pub enum LogFormat {
+    /// A line for people.
+    Text,
+    /// A line of JSON for programs.
+    Json,
+}
+
 /// The log while it is being written.
-pub(super) struct Log(Writer);
+pub(crate) struct Log(Writer);
 
 impl Log {
     /// Waits a moment for the last lines to be written.
-    pub(super) fn finish(self) {
+    pub(crate) fn finish(self) {
         self.0.finish();
     }
 }
 
 /// Starts the log. A process has one; a second start changes nothing.
-pub(super) fn start(format: Option<LogFormat>) -> Log {
+pub(crate) fn start(format: Option<LogFormat>) -> Log {
     let wanted = std::env::var(LEVEL_VARIABLE).unwrap_or_default();
     let chosen = if wanted.is_empty() { Ok(EnvFilter::new(LEVEL)) } else { EnvFilter::try_new(&wanted) };
     let problem = chosen.as_ref().err().map(ToString::to_string);

@@ -73,7 +73,7 @@ impl Desk {
     }
 
     /// A stream opens: its number, and what wakes it. None if there are too many. As long as there are any, counters are drawn from.
-    pub(super) fn open(self: &Arc<Self>, service: &Arc<Service>) -> Option<(u64, Arc<Notify>)> {
+    pub(crate) fn open(self: &Arc<Self>, service: &Arc<Service>) -> Option<(u64, Arc<Notify>)> {
         let opened = self.admit()?;
         if !std::mem::replace(&mut self.state().is_drawing, true) {
             tokio::spawn(Arc::clone(self).keep_drawing(Arc::clone(service)));
@@ -95,7 +95,7 @@ impl Desk {
     }
 
     /// A stream has ended. What was assigned on it ends by itself.
-    pub(super) fn close(&self, stream: u64, now: Timestamp) {
+    pub(crate) fn close(&self, stream: u64, now: Timestamp) {
         let mut state = self.state();
         state.shares.leave(stream, now);
         state.outboxes.remove(&stream);
@@ -103,7 +103,7 @@ impl Desk {
     }
 
     /// What a stream is to be told now.
-    pub(super) fn take(&self, stream: u64) -> Option<Response> {
+    pub(crate) fn take(&self, stream: u64) -> Option<Response> {
         let mut state = self.state();
         let orders = std::mem::take(&mut state.outboxes.get_mut(&stream)?.orders);
         let action = |(bucket, order)| {
@@ -119,7 +119,7 @@ impl Desk {
     }
 
     /// Takes the reports of a stream in.
-    pub(super) async fn hear(&self, service: &Service, stream: u64, reports: Vec<(Bucket, Usage)>) {
+    pub(crate) async fn hear(&self, service: &Service, stream: u64, reports: Vec<(Bucket, Usage)>) {
         let each = reports.into_iter().map(|(bucket, usage)| self.hear_one(service, stream, bucket, usage));
         together(service.engine.store(), each.collect()).await;
     }

@@ -12,16 +12,14 @@ use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
 use tonic::server::{Grpc, StreamingService};
 use tonic::{Status, Streaming};
 
-use super::bucket::{Bucket, Unusable};
-use super::desk::Desk;
-use super::message::{Reports, Response, Wire};
-use super::shares::Usage;
-use crate::grpc::{Begun, Reply};
+use super::connection::Begun;
+use super::unary::Reply;
+use crate::rlqs::{Bucket, Desk, Reports, Response, Unusable, Usage, Wire};
 use crate::service::Service;
 use crate::shutdown::{Stop, stopped};
 
 /// The method's name.
-pub(crate) const METHOD: &str =
+pub(super) const METHOD: &str =
     "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
 
 /// Largest message: a report names every bucket that its Envoy has.
@@ -32,7 +30,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(300);
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Answers a call with a stream, which goes on when this has returned. `begun` tells the connection that a call is under way.
-pub(crate) async fn answer(
+pub(super) async fn answer(
     desk: Arc<Desk>,
     service: Arc<Service>,
     request: Request<Incoming>,

@@ -9,8 +9,8 @@ use tollgate::Timestamp;
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::attributes::callers::{CALLERS_BYTES_MAX, Callers, LiveCallers};
 
-use crate::reload::source::{Eye, Seen, Version, Watch};
-use crate::reload::{Failure, FileReload, Wish};
+use crate::failure::Failure;
+use crate::file_watch::{Eye, FileReload, Seen, Version, Watch, Wish};
 
 pub(crate) mod edit;
 

@@ -12,6 +12,8 @@ mod process;
 mod seldom;
 mod random;
 mod disk;
+mod failure;
+mod file_watch;
 mod foreign;
 mod policy_file;
 mod auth;

@@ -13,7 +13,7 @@ use tollgate::store::Store;
 use tollgate::{Engine, Timestamp};
 
 use crate::disk::{self, DiskError};
-use crate::reload::Failure;
+use crate::failure::Failure;
 use crate::service::Service;
 use file::Said;
 use tollgate_tower::shed::Shedder;

@@ -7,8 +7,9 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::callers::CallersFile;
+use crate::failure::Failure;
 use crate::orders::Orders;
-use crate::reload::{Failure, Reloader, Status};
+use crate::reload::{Reloader, Status};
 use crate::store::{StoreReport, Watch};
 use crate::time_text::rfc3339;
 use crate::tls::Tls;

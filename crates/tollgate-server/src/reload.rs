@@ -1,9 +1,9 @@
 //! Live reload. A policy file or directory is looked at about twice a second, and at once on SIGHUP; a change that holds still is
 //! compiled, guarded against accidents, and swapped in. Whatever goes wrong, the last good policy stays in force, and says so.
 //!
-//! `source` (what is on disk) → `desk` (one turn: read, guard, swap) → `status` (what others may know); `guard` says what is
+//! `file_watch` (what is on disk) → `desk` (one turn: read, guard, swap) → `status` (what others may know); `guard` says what is
 //! suspicious, `last_good` keeps a copy for the next start. Certificates are reloaded by the same beat. Each looks at the disk on a
-//! thread of its own and within a deadline (`look`), so that a file system that hangs shows, and holds up nothing else.
+//! thread of its own and within a deadline (`file_watch::Looks`), so that a file system that hangs shows, and holds up nothing else.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,23 +17,21 @@ use tollgate::store::Store;
 use tollgate::{CredentialAttributes, SwapReport, Timestamp};
 
 use crate::callers::CallersFile;
+use crate::failure::Failure;
+use crate::file_watch::{self, Capture, FileReload, Looked, Looks, Wish};
 use crate::policy_file::{self, Loaded};
 use crate::service::Service;
 use crate::tls::Tls;
 use desk::Desk;
 use guard::Summary;
 use last_good::LastGood;
-use look::{Looked, Looks};
 
 mod desk;
 mod guard;
 mod last_good;
-mod look;
-pub(crate) mod source;
 mod status;
 
-pub(crate) use look::LOOK_TIMEOUT;
-pub(crate) use status::{Failure, Origin, Status, hangs};
+pub(crate) use status::{Origin, Status};
 
 /// How often the disk is looked at. A change is seen within one beat, must hold still for another, and is in force within a second.
 const BEAT: Duration = Duration::from_millis(400);
@@ -42,17 +40,6 @@ const REQUESTS_MAX: usize = 16;
 /// How often a file that changes while it is read is read again, at the start.
 const START_ATTEMPTS: u32 = 10;
 
-/// What a turn is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
-    /// To see whether anything changed.
-    Look,
-    /// To reload now, without waiting for the file to hold still.
-    Now,
-    /// The same, whatever the guard thinks.
-    Force,
-}
-
 /// What a turn did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Done {
@@ -60,15 +47,6 @@ pub(crate) enum Done {
     Nothing,
     /// Another policy is in force.
     Reloaded(SwapReport),
-}
-
-/// What a look at the files beside the policy did.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum FileReload {
-    /// What is on disk is in use already.
-    Nothing,
-    /// It was read anew; in words for the operator.
-    Read(String),
 }
 
 /// What a reload did.
@@ -155,7 +133,7 @@ impl Reloader {
 pub(crate) struct Start {
     pub(crate) loaded: Loaded,
     origin: Origin,
-    capture: Option<source::Capture>,
+    capture: Option<Capture>,
     /// Why the last good policy is used instead of the file.
     pub(crate) error: Option<String>,
 }
@@ -169,7 +147,7 @@ pub(crate) fn start(
     state_dir: Option<&Path>,
     credentials: &CredentialAttributes,
 ) -> Result<Start, String> {
-    let Some(path) = path.filter(|path| source::is_watchable(path)) else {
+    let Some(path) = path.filter(|path| file_watch::is_watchable(path)) else {
         let loaded = policy_file::load_for(path, credentials).map_err(|error| error.to_string())?;
         return Ok(Start { loaded, origin: Origin::Fixed, capture: None, error: None });
     };
@@ -225,7 +203,7 @@ pub(crate) struct Watcher {
     status: Arc<ArcSwap<Status>>,
     path: Option<PathBuf>,
     summary: Summary,
-    capture: Option<source::Capture>,
+    capture: Option<Capture>,
     error: Option<String>,
     last_good: Option<LastGood>,
     force: bool,

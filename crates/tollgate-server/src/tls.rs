@@ -17,8 +17,8 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion
 use tollgate::Timestamp;
 
 use crate::cli::{SecurityArguments, TlsVersion};
-use crate::reload::source::{Eye, Seen, Version, Watch};
-use crate::reload::{Failure, FileReload, LOOK_TIMEOUT, Wish, hangs};
+use crate::failure::Failure;
+use crate::file_watch::{Eye, FileReload, LOOK_TIMEOUT, Seen, Version, Watch, Wish, hangs};
 
 /// Largest file of certificates or keys.
 const PEM_BYTES_MAX: u64 = 1 << 20;

@@ -9,7 +9,7 @@ use tollgate::{
     WallOffset,
 };
 
-use crate::reload::source::Version;
+use crate::file_watch::Version;
 use tollgate_tower::shed::Shedder;
 
 /// What the first line begins with.

@@ -11,10 +11,9 @@ use tollgate::{CredentialAttributes, Timestamp};
 
 use super::guard::{self, Summary};
 use super::last_good::LastGood;
-use super::look::LOOK_TIMEOUT;
-use super::source::{self, Capture, Eye, Seen, Watch};
-use super::status::hangs;
-use super::{Done, Failure, Origin, Request, Status, Watcher, Wish};
+use super::{Done, Origin, Request, Status, Watcher};
+use crate::failure::Failure;
+use crate::file_watch::{self, Capture, Eye, LOOK_TIMEOUT, Seen, Watch, Wish, hangs};
 use crate::policy_file::{self, Loaded};
 use crate::service::Service;
 
@@ -35,12 +34,12 @@ pub(super) enum Read {
 
 /// Reads a policy and the bytes it is made of, which must be the same before and after.
 pub(super) fn read(path: &Path, credentials: &CredentialAttributes) -> Read {
-    if let Err(error) = source::is_file_or_directory(path) {
+    if let Err(error) = file_watch::is_file_or_directory(path) {
         return Read::Wrong(error);
     }
-    let before = source::capture(path);
+    let before = file_watch::capture(path);
     let loaded = policy_file::load_for(Some(&path.to_owned()), credentials);
-    let after = source::capture(path).map(|after| after.version);
+    let after = file_watch::capture(path).map(|after| after.version);
     match (before, loaded, after) {
         (Ok(before), Ok(loaded), Ok(after)) if before.version == after => {
             Read::Good(Box::new(loaded), before)

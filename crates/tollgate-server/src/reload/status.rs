@@ -2,10 +2,8 @@
 
 use tollgate::Timestamp;
 
-use super::source::Version;
-
-/// Longest error text that is kept, in characters.
-const ERROR_CHARS_MAX: usize = 4_000;
+use crate::failure::Failure;
+use crate::file_watch::Version;
 
 /// Where the policy in force came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,33 +24,6 @@ impl Origin {
             Origin::LastGood => "last-good",
             Origin::Fixed => "fixed",
         }
-    }
-}
-
-/// Something that went wrong, and when.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
-    pub(crate) text: String,
-    pub(crate) at: Timestamp,
-}
-
-/// What a look at the disk that has not ended is told as.
-pub(crate) fn hangs(what: &str, timeout: std::time::Duration) -> String {
-    format!(
-        "{what}: reading did not end within {} s, so the file system does not answer; what is in force stays in force, and \
-         reloading goes on by itself when it answers. Check the mount, or put the file on another one",
-        timeout.as_secs()
-    )
-}
-
-impl Failure {
-    pub(crate) fn new(text: impl Into<String>, at: Timestamp) -> Self {
-        let mut text = text.into();
-        if let Some((end, _)) = text.char_indices().nth(ERROR_CHARS_MAX) {
-            text.truncate(end);
-            text.push('…');
-        }
-        Self { text, at }
     }
 }
 

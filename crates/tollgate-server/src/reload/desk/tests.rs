@@ -72,7 +72,7 @@ fn a_change_is_taken_when_it_holds_still() {
     assert_eq!(bench.limit(), 6);
     let status = bench.reloader.status();
     assert_eq!((status.good, status.bad, status.is_degraded()), (1, 0, false));
-    assert_eq!(status.version, Some(source::Version::of(SIX.as_bytes())));
+    assert_eq!(status.version, Some(file_watch::Version::of(SIX.as_bytes())));
 }
 
 /// Told to, it does not wait.
@@ -95,7 +95,7 @@ fn every_torn_write_is_survived() {
         let _ = bench.looks();
         let status = bench.reloader.status();
         assert!(
-            status.error.is_some() || status.version == Some(source::Version::of(&whole.as_bytes()[..end])),
+            status.error.is_some() || status.version == Some(file_watch::Version::of(&whole.as_bytes()[..end])),
             "{end}: {status:?}"
         );
         assert!([5, 7].contains(&bench.limit()), "{end}");

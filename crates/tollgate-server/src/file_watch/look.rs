@@ -9,14 +9,14 @@ use tokio::sync::oneshot;
 pub(crate) const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The look that is under way, if the last one did not end in time.
-pub(super) struct Looks<T> {
+pub(crate) struct Looks<T> {
     thread: &'static str,
     late: Option<oneshot::Receiver<T>>,
 }
 
 /// What became of a look.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Looked<T> {
+pub(crate) enum Looked<T> {
     /// It ended.
     Done(T),
     /// It broke off, and how.
@@ -27,12 +27,12 @@ pub(super) enum Looked<T> {
 
 impl<T: Send + 'static> Looks<T> {
     /// Looks on threads of this name.
-    pub(super) const fn new(thread: &'static str) -> Self {
+    pub(crate) const fn new(thread: &'static str) -> Self {
         Self { thread, late: None }
     }
 
     /// Looks, unless an earlier look has not ended: then tells whether it has by now.
-    pub(super) async fn look(&mut self, work: impl FnOnce() -> T + Send + 'static) -> Looked<T> {
+    pub(crate) async fn look(&mut self, work: impl FnOnce() -> T + Send + 'static) -> Looked<T> {
         let (mut under_way, patience) = match self.late.take() {
             Some(late) => (late, Duration::ZERO),
             None => {

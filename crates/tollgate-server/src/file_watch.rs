@@ -1,12 +1,17 @@
-//! What is on disk: the bytes of a file, or of everything in a directory, and the version that names them. Symbolic links are
-//! followed, so a ConfigMap that Kubernetes swaps is seen as what it points to.
+//! Files that are watched while the server runs: the bytes of a file, or of everything in a directory, and the version that names them.
+//! Symbolic links are followed, so a ConfigMap that Kubernetes swaps is seen as what it points to. `look` bounds how long a disk may take.
 
 use std::fs::{self, File, Metadata};
 use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ring::digest::{Context, SHA256};
+
+mod look;
+
+pub(crate) use look::{LOOK_TIMEOUT, Looked, Looks};
 
 /// Most files of a directory, and how deep it may be: what a policy has, and no home directory that was named by mistake.
 const FILES_MAX: usize = 10_000;
@@ -18,6 +23,26 @@ const BYTES_MAX: u64 = 64 << 20;
 const DISTRUST: u32 = 6;
 /// Every so many looks contents are read whatever the metadata says. Some filesystems say the wrong thing.
 const DISTRUST_EVERY: u32 = 75;
+
+/// What a turn is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// To see whether anything changed.
+    Look,
+    /// To reload now, without waiting for the file to hold still.
+    Now,
+    /// The same, whatever the guard thinks.
+    Force,
+}
+
+/// What a look at the files beside the policy did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum FileReload {
+    /// What is on disk is in use already.
+    Nothing,
+    /// It was read anew; in words for the operator.
+    Read(String),
+}
 
 /// The SHA-256 of contents: of a file, what `sha256sum` prints.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -297,6 +322,15 @@ impl Watch {
         self.acted_on = Some(seen);
         self.pending = None;
     }
+}
+
+/// What a look at the disk that has not ended is told as.
+pub(crate) fn hangs(what: &str, timeout: Duration) -> String {
+    format!(
+        "{what}: reading did not end within {} s, so the file system does not answer; what is in force stays in force, and \
+         reloading goes on by itself when it answers. Check the mount, or put the file on another one",
+        timeout.as_secs()
+    )
 }
 
 #[cfg(test)]

@@ -21,13 +21,13 @@ use crate::policy_file::Rules;
 use crate::protocol::Wire;
 use crate::readiness::Readiness;
 use crate::reload::Reloader;
-use crate::rls::Envoy;
 use crate::seldom::Seldom;
 use crate::snapshot;
 use crate::store::Stores;
 use crate::telemetry::{Meter, Rule};
 use cells::{Cells, Table};
 use holds::Holds;
+use rls::Envoy;
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::shed::Shedder;
 
@@ -35,6 +35,7 @@ pub(crate) mod cell;
 pub(crate) mod cells;
 pub(crate) mod foreign;
 pub(crate) mod holds;
+pub(crate) mod rls;
 pub(crate) mod throttle;
 
 /// Most permits that the server remembers; about 64 MiB of them.
@@ -407,7 +408,7 @@ mod tests {
     use tollgate::Policy;
 
     use super::*;
-    use crate::rls::{self, Descriptor, Question};
+    use crate::rls::{Descriptor, Question};
 
     /// Every call of every wire has a future of its own, which is copied when it is made and when it is spawned. So what waits for
     /// nothing has no room in it for what may have to wait.

@@ -9,8 +9,10 @@ use super::answer::{Answered, Foreign, ForeignBody};
 use super::distinct;
 use super::problem::{Kind, Problem};
 use super::question::whole;
-use crate::rls::{self, Answer, Code, Descriptor, Override, Question, Status, Unanswerable, Unit};
-use crate::service::Service;
+use crate::rls::{
+    Answer, Code, Descriptor, NO_LIMIT_APPLIES, Override, Question, Status, Unanswerable, Unit,
+};
+use crate::service::{Service, rls};
 
 #[cfg(test)]
 mod tests;
@@ -215,7 +217,7 @@ pub(crate) fn document(answer: &Answer) -> Value {
         let metadata = json!({ "cause": refusal.cause, "reason": refusal.reason });
         document.insert("dynamicMetadata".to_owned(), metadata);
     } else if answer.meets_no_limit {
-        document.insert("dynamicMetadata".to_owned(), json!({ rls::NO_LIMIT_APPLIES: true }));
+        document.insert("dynamicMetadata".to_owned(), json!({ NO_LIMIT_APPLIES: true }));
     }
     Value::Object(document)
 }

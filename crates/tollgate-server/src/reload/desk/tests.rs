@@ -95,7 +95,8 @@ fn every_torn_write_is_survived() {
         let _ = bench.looks();
         let status = bench.reloader.status();
         assert!(
-            status.error.is_some() || status.version == Some(file_watch::Version::of(&whole.as_bytes()[..end])),
+            status.error.is_some()
+                || status.version == Some(file_watch::Version::of(&whole.as_bytes()[..end])),
             "{end}: {status:?}"
         );
         assert!([5, 7].contains(&bench.limit()), "{end}");

@@ -6,8 +6,9 @@ use tollgate::charge::{Answers, Charge};
 use tollgate::store::{Hold, Store, StoreFailure};
 use tollgate::{Clock, Engine, MemoryStore, Policy, Ruled, Ruling, Scope, Secret, Ticks, Timestamp};
 
-use super::super::{Answer, Code, CurrentLimit, Descriptor, Override, Question, Status, Unit, answer};
+use super::super::answer;
 use super::NEGATIVE_HITS_WITHIN;
+use crate::rls::{Answer, Code, CurrentLimit, Descriptor, Override, Question, Status, Unit};
 use crate::service::Service;
 
 const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);

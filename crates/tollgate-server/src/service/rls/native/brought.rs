@@ -7,9 +7,9 @@ use std::sync::Arc;
 use tollgate::store::Store;
 use tollgate::{Counted, Ruling, Source, Ticks, Timestamp};
 
-use super::super::{Code, CurrentLimit, Descriptor, Override, Question, Status, Unit};
 use super::NEGATIVE_HITS_WITHIN;
 use crate::foreign::counters::{Counters, Tallies};
+use crate::rls::{Code, CurrentLimit, Descriptor, Override, Question, Status, Unit};
 use crate::service::Service;
 use crate::telemetry::{BROUGHT, Rule};
 

@@ -3,8 +3,8 @@
 
 use tollgate::{Decision, LimitStatus, Quota, Source, Stance, Ticks, Timestamp, Verdict};
 
-use super::super::{Code, CurrentLimit, Question, Status, Unit};
 use super::brought::{Brought, Said};
+use crate::rls::{Code, CurrentLimit, Question, Status, Unit};
 
 /// One status for each descriptor, in order.
 pub(super) fn statuses(

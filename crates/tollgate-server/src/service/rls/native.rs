@@ -7,10 +7,10 @@ use tollgate::headers::{Caller, Dialect, Dialects};
 use tollgate::store::Store;
 use tollgate::{Audience, COST_MAX, CheckRequest, Decision, HeaderPolicy, RequestError, Ticks, Timestamp};
 
-use super::{Answer, Code, Descriptor, Question};
 use crate::foreign::counters::Tallies;
 use crate::identity::{Known, Word};
 use crate::protocol::Wire;
+use crate::rls::{Answer, Code, Descriptor, Question};
 use crate::seldom::Seldom;
 use crate::service::Service;
 use crate::telemetry::{BROUGHT, Key, Verdict as Counted};

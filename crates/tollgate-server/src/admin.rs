@@ -8,7 +8,6 @@ pub(crate) mod beside;
 mod form;
 mod guard;
 mod overload;
-mod refusal;
 mod reload;
 mod reply;
 mod route;
@@ -16,7 +15,6 @@ mod tail;
 mod token;
 mod view;
 
-pub(crate) use refusal::Refusal;
 pub(crate) use reply::{Asker, respond};
 #[allow(unreachable_pub, reason = "the command line exports it")]
 pub use token::GivenToken;

@@ -15,10 +15,10 @@ use crate::admin::beside::{Pair, Tallied, Tally, offline};
 use crate::admin::{changes, fields};
 use crate::cli::{DiffArguments, instant};
 use crate::console::Console;
-use crate::http::Named;
 use crate::operate::{Client, blocking, show_fields};
 use crate::policy_file;
 use crate::policy_file::Rules;
+use crate::question_json::Named;
 use crate::text::plain;
 use crate::{FAILURE, SUCCESS, USAGE};
 

@@ -7,6 +7,8 @@ use tollgate::{Decision, Source, Ticks, Value};
 
 use crate::decision_json::Why;
 
+pub(crate) mod json;
+
 /// The field of an answer's metadata that says that the request passes because no limit applies to it.
 pub(crate) const NO_LIMIT_APPLIES: &str = "no_limit_applies";
 

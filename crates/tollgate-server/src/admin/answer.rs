@@ -17,7 +17,6 @@ use tollgate_tower::attributes::Spelled;
 use super::Admin;
 use super::beside::NotBegun;
 use super::form::{self, BlockForm, KeyForm, Query, Reach, ResetForm, RulingForm};
-use super::refusal::Refusal;
 use super::reply::Asker;
 use super::route::Verb;
 use super::tail::{self, Lines, Which};
@@ -26,8 +25,11 @@ use super::view::{
     self, AsGivenView, BlockView, Depth, ExplainedRequest, ExplanationView, Instant, LimitFooting,
     LimitsView, OtherView, OverrideView, TopView,
 };
-use crate::http::{BATCH_BYTES_MAX, BODY_BYTES_MAX, Kind, Problem, Question, read_any, read_json};
 use crate::identity::Stranger;
+use crate::problem::Refusal;
+use crate::problem::{Kind, Problem};
+use crate::question_json::Question;
+use crate::request_body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
 use crate::service::Service;
 
 /// Keys of `top`, and entries of `audit`: unless said, and at most.
@@ -376,7 +378,7 @@ impl<S: Store> Service<S> {
     /// What a candidate would change, and on request how many decisions it does from now on.
     async fn diff(&self, act: &Act<'_>, request: Request<Incoming>) -> Result<Told, Problem> {
         let lasting = Query::read(request.uri().query(), &["for"])?.comparison()?;
-        let text = read_any(request, BATCH_BYTES_MAX).await?;
+        let text = request_body::read_any(request, BATCH_BYTES_MAX).await?;
         let (candidate, warnings) = Policy::compile_for(CANDIDATE, &text, self.identity.credentials())
             .map_err(|findings| Problem::of_admin(Refusal::WrongPolicy, findings.to_string()))?;
         let difference = self.engine.policy().difference(&candidate);
@@ -397,7 +399,7 @@ impl<S: Store> Service<S> {
 }
 
 async fn body(request: Request<Incoming>) -> Result<Bytes, Problem> {
-    read_json(request, BODY_BYTES_MAX).await
+    request_body::read(request, BODY_BYTES_MAX).await
 }
 
 /// Which limits a ruling is about. All of them at once are an admin's affair.

@@ -8,9 +8,9 @@ use hyper::{HeaderMap, Request};
 use tollgate::{Clock, Gate, KeyedGate, Quota, Rate, Ticks};
 
 use super::Admin;
-use super::refusal::Refusal;
 use super::token::Who;
-use crate::http::Problem;
+use crate::problem::Problem;
+use crate::problem::Refusal;
 
 /// Where a browser says which site a request comes from.
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");

@@ -8,11 +8,11 @@ use tollgate::{Ruled, Ruling};
 
 use super::answer::{Act, Told, remarked};
 use super::form::{Reach, RulingForm};
-use super::refusal::Refusal;
 use super::route::Verb;
 use super::token::Role;
 use super::view::{Instant, RuledView};
-use crate::http::Problem;
+use crate::problem::Problem;
+use crate::problem::Refusal;
 use crate::service::Service;
 
 /// What names all controllers at once.

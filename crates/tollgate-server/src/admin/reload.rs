@@ -7,10 +7,10 @@ use tollgate::store::Store;
 
 use super::answer::{Act, Told};
 use super::form::ReloadForm;
-use super::refusal::Refusal;
 use super::token::Role;
 use super::view::{self, ChangeView, FieldChangeView};
-use crate::http::Problem;
+use crate::problem::Problem;
+use crate::problem::Refusal;
 use crate::reload::{Done, ReloadOutcome};
 use crate::service::Service;
 

@@ -10,9 +10,9 @@ use hyper::{HeaderMap, Request, Response};
 use tollgate::store::Store;
 
 use super::answer::Told;
-use super::refusal::Refusal;
 use super::tail::Lines;
-use crate::http::{Kind, Problem, problem_details};
+use crate::problem::Refusal;
+use crate::problem::{Kind, Problem, problem_details};
 use crate::service::Service;
 use crate::shutdown::Stop;
 

@@ -3,7 +3,7 @@
 use hyper::Method;
 
 use super::token::Role;
-use crate::http::{Kind, Problem};
+use crate::problem::{Kind, Problem};
 use crate::service::holds::Id;
 
 /// What is asked for.

@@ -11,17 +11,17 @@ use tollgate::{CheckRequest, Decision, Settled, Timestamp};
 
 use super::access;
 use super::authz::Verified;
-use super::body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
-use super::problem::Problem;
-use super::question::{self, Question};
 use super::route::Route;
 use crate::admin::Admin;
 use crate::decision_json::{DECISION_BYTES, Decided};
 use crate::foreign::InForce;
 use crate::foreign::plain::Checked;
 use crate::identity::Known;
+use crate::problem::Problem;
 use crate::protocol::Wire;
+use crate::question_json::{self, Question};
 use crate::readiness::{Audience, Report};
+use crate::request_body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
 use crate::rls::{self, Unanswerable};
 use crate::service::Service;
 use crate::telemetry::Stopwatch;
@@ -119,7 +119,7 @@ impl<S: Store> Service<S> {
     }
 
     async fn check_of(&self, request: Request<Incoming>) -> Result<Answered, Problem> {
-        let body = body::read(request, BODY_BYTES_MAX).await?;
+        let body = request_body::read(request, BODY_BYTES_MAX).await?;
         self.answer_check(&Question::check(&body)?).await
     }
 
@@ -133,7 +133,7 @@ impl<S: Store> Service<S> {
         match route {
             Route::Check => self.check_of(request).await,
             Route::Batch => {
-                let body = body::read(request, BATCH_BYTES_MAX).await?;
+                let body = request_body::read(request, BATCH_BYTES_MAX).await?;
                 self.batch(&Question::batch(&body)?).await
             }
             Route::Health => Ok(Answered::Healthy),
@@ -145,25 +145,25 @@ impl<S: Store> Service<S> {
                 Ok(Answered::Verified(Box::new(verified)))
             }
             Route::Reserve => {
-                let body = body::read(request, BODY_BYTES_MAX).await?;
+                let body = request_body::read(request, BODY_BYTES_MAX).await?;
                 self.answer_reserve(&Question::reservation(&body)?).await
             }
             Route::Commit(id) => {
-                let body = body::read(request, BODY_BYTES_MAX).await?;
-                self.commit(id, question::settlement(&body)?).await
+                let body = request_body::read(request, BODY_BYTES_MAX).await?;
+                self.commit(id, question_json::settlement(&body)?).await
             }
             Route::Report(id) => {
-                let body = body::read(request, BODY_BYTES_MAX).await?;
-                self.report(id, question::ended(&body)?).await
+                let body = request_body::read(request, BODY_BYTES_MAX).await?;
+                self.report(id, question_json::ended(&body)?).await
             }
             Route::Cancel(id) => self.cancel(id).await,
             Route::Release(id) => self.release(id).await,
             Route::Rls => {
-                let body = body::read_any(request, BATCH_BYTES_MAX).await?;
+                let body = request_body::read_any(request, BATCH_BYTES_MAX).await?;
                 self.rls_json(&body).await
             }
             Route::Limitador(action) => {
-                let body = body::read_any(request, BODY_BYTES_MAX).await?;
+                let body = request_body::read_any(request, BODY_BYTES_MAX).await?;
                 self.limitador(action, &body).await
             }
             Route::LimitadorStatus => self.limitador_status(),

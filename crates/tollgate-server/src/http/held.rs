@@ -4,10 +4,10 @@ use tollgate::policy::Ended;
 use tollgate::store::Store;
 
 use super::answer::Answered;
-use super::problem::{Kind, Problem};
-use super::question::Question;
 use crate::decision_json::{Decided, Hold};
+use crate::problem::{Kind, Problem};
 use crate::protocol::Wire;
+use crate::question_json::Question;
 use crate::service::Service;
 use crate::service::holds::{Absent, Id};
 use crate::telemetry::Stopwatch;

@@ -10,11 +10,11 @@ use tollgate::policy::source::Cel;
 use tollgate::store::Store;
 
 use super::answer::{Answered, Foreign, ForeignBody};
-use super::distinct;
-use super::problem::{Kind, Problem};
+use crate::distinct_json;
 use crate::foreign::limitador::answer::{Action, Asked, headers};
 use crate::foreign::limitador::{Config, Limit};
 use crate::foreign::{self, InForce};
+use crate::problem::{Kind, Problem};
 use crate::reload::Reloader;
 use crate::service::Service;
 use crate::service::foreign::Ruled;
@@ -37,7 +37,7 @@ impl<S: Store> Service<S> {
     /// Checks, reports, or both.
     pub(super) async fn limitador(&self, action: Action, body: &[u8]) -> Result<Answered, Problem> {
         let foreign = self.limitador_in_force()?;
-        let body: Result<Body, _> = distinct::value(body).and_then(serde_json::from_value);
+        let body: Result<Body, _> = distinct_json::value(body).and_then(serde_json::from_value);
         let body = body.map_err(|error| {
             Problem::invalid(format!("{error}; accepted is {{\"namespace\":…,\"values\":{{…}},\"delta\":1}}"))
         })?;

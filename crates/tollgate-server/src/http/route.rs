@@ -3,8 +3,8 @@
 use hyper::Method;
 
 use super::authz::Asker;
-use super::problem::{Kind, Problem};
 use crate::foreign::limitador::answer::Action;
+use crate::problem::{Kind, Problem};
 use crate::service::holds::Id;
 
 const PATHS: &str = "POST /v1/check, POST /v1/check/batch, /v1/authz and /v1/authz/nginx with any method, POST /v1/reservations, POST /v1/reservations/{id}/commit, \

@@ -8,19 +8,19 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use tollgate::policy::Ended;
 use tollgate::{ATTRIBUTES_MAX, COST_MAX, CheckRequest, CredentialAttributes, RequestError, Ticks, Value};
 
-use super::problem::Problem;
 use crate::identity::{Identity, Known, Word};
+use crate::problem::Problem;
 
 mod number;
 
-pub(super) use number::whole;
+pub(crate) use number::whole;
 
 use number::{AttributeValue, Given, Whole};
 
 /// Most questions in a batch.
-pub(super) const BATCH_MAX: usize = 1_000;
+pub(crate) const BATCH_MAX: usize = 1_000;
 /// How long a reservation may live: at least, unless said, and at most.
-pub(super) const LIFETIME_MS: (u64, u64, u64) = (1, 60_000, 3_600_000);
+pub(crate) const LIFETIME_MS: (u64, u64, u64) = (1, 60_000, 3_600_000);
 /// Longest piece of the caller's text that a message repeats, in characters.
 const QUOTED_MAX: usize = 60;
 
@@ -57,7 +57,7 @@ impl<'b> Question<'b> {
     ///
     /// # Errors
     /// When it is not exactly that.
-    pub(super) fn reservation(body: &'b [u8]) -> Result<Self, Problem> {
+    pub(crate) fn reservation(body: &'b [u8]) -> Result<Self, Problem> {
         parse(body, Form::Reservation)
     }
 
@@ -65,7 +65,7 @@ impl<'b> Question<'b> {
     ///
     /// # Errors
     /// When one of its questions is wrong; none is answered then.
-    pub(super) fn batch(body: &'b [u8]) -> Result<Vec<Self>, Problem> {
+    pub(crate) fn batch(body: &'b [u8]) -> Result<Vec<Self>, Problem> {
         parse(body, Batch)
     }
 
@@ -98,7 +98,7 @@ impl<'b> Question<'b> {
     }
 
     /// How long a reservation is to live.
-    pub(super) fn lifetime(&self) -> Ticks {
+    pub(crate) fn lifetime(&self) -> Ticks {
         Ticks::from_millis(self.lifetime_ms.unwrap_or(LIFETIME_MS.1))
     }
 }
@@ -163,7 +163,7 @@ impl<'de: 'b, 'b> serde::Deserialize<'de> for Named<'b> {
 ///
 /// # Errors
 /// When it is not exactly that.
-pub(super) fn settlement(body: &[u8]) -> Result<u64, Problem> {
+pub(crate) fn settlement(body: &[u8]) -> Result<u64, Problem> {
     let question = parse(body, Form::Settlement)?;
     question.cost.ok_or_else(|| {
         Problem::invalid(format!("cost: missing; accepted is a whole number from 0 to {COST_MAX}"))
@@ -174,7 +174,7 @@ pub(super) fn settlement(body: &[u8]) -> Result<u64, Problem> {
 ///
 /// # Errors
 /// When it is not exactly that.
-pub(super) fn ended(body: &[u8]) -> Result<Ended, Problem> {
+pub(crate) fn ended(body: &[u8]) -> Result<Ended, Problem> {
     let report = parse(body, Form::Report)?;
     match (report.status, report.failed) {
         (Some(status), None) => Ok(Ended::Status(status)),

@@ -1,9 +1,14 @@
-//! Why a request got no decision. A denial is not among these: it is an answer.
+//! Why a request over HTTP got no answer of its own kind, and how that is told. A denial is not among these: it is an answer.
 
 use tollgate::{CommitError, RequestError};
 
-use crate::admin::Refusal;
-use crate::gateway::Turned;
+mod admin;
+mod details;
+mod gateway;
+
+pub(crate) use admin::Refusal;
+pub(crate) use details::{problem_details, response};
+pub(crate) use gateway::Turned;
 
 /// Longest explanation, in characters. It may quote what the request said.
 const DETAIL_CHARS_MAX: usize = 500;

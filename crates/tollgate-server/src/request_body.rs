@@ -8,7 +8,7 @@ use hyper::body::{Body, Incoming};
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use hyper::{HeaderMap, Request};
 
-use super::problem::{Kind, Problem};
+use crate::problem::{Kind, Problem};
 use crate::within::within;
 
 /// Largest body of one question.

@@ -2,8 +2,6 @@
 //! `question_json` → `answer` and `held` (the service) → `reply` (the one place where answers become HTTP; problems do in `problem`).
 
 mod connection;
-mod pace;
-mod patience;
 mod route;
 mod access;
 mod answer;
@@ -14,8 +12,6 @@ mod limitador;
 mod reply;
 
 pub(crate) use connection::connection;
-pub(crate) use pace::{Allowance, Pace};
-pub(crate) use patience::{HEAD_TIMEOUT, Patient, Phase, WRITE_TIMEOUT};
 
 /// What the fuzz targets see of this wire.
 #[cfg(feature = "fuzzing")]

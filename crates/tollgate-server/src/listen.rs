@@ -16,6 +16,8 @@ use crowd::Seated;
 pub(crate) use crowd::{Bound, Seat};
 pub(crate) use door::Door;
 pub(crate) use keepalive::{ask_when_silent, end_when_deaf};
+pub(crate) use pace::{Allowance, Pace};
+pub(crate) use patience::{HEAD_TIMEOUT, Patient, Phase, WRITE_TIMEOUT};
 use room::Place;
 pub(crate) use room::{House, Links, Room};
 pub(crate) use stream::Stream;
@@ -23,6 +25,8 @@ pub(crate) use stream::Stream;
 mod crowd;
 mod door;
 mod keepalive;
+mod pace;
+mod patience;
 mod room;
 mod stream;
 

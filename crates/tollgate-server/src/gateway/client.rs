@@ -20,7 +20,7 @@ use super::entry::Prefixed;
 use super::framing::{Flaw, Head};
 use super::own;
 use super::tunnel::{Handed, Tunnel};
-use crate::http::{Patient, Phase};
+use crate::listen::{Patient, Phase};
 use crate::problem::{Kind, Problem};
 use crate::shutdown::{Stop, stopped};
 pub(super) use line::Coming;

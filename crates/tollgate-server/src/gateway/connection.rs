@@ -20,8 +20,7 @@ use super::streams::{State, Streams};
 use super::tunnel::Handed;
 use super::websocket;
 use super::{Gateway, client};
-use crate::http::HEAD_TIMEOUT;
-use crate::listen::Stream;
+use crate::listen::{HEAD_TIMEOUT, Stream};
 use crate::shutdown::{Stop, stopped};
 
 /// How a client of HTTP/2 begins.

@@ -11,7 +11,7 @@ use tollgate_tower::attributes::template::Template;
 use super::graphql::{self, GraphqlDocument, GraphqlPlan};
 use super::target::Target;
 use crate::cli;
-use crate::http::Pace;
+use crate::listen::Pace;
 
 /// Most routes, most upstreams of one, and the largest weight.
 const ROUTES_MAX: usize = 1_000;

@@ -29,7 +29,7 @@ use super::shares::Client;
 use super::table::Table;
 use super::upload::Upload;
 use super::{Own, proxy};
-use crate::http::Pace;
+use crate::listen::Pace;
 use crate::problem::Turned;
 use crate::problem::{Kind, Problem};
 

@@ -22,7 +22,7 @@ use super::trailers::Trailers;
 use super::tunnel::{Handed, Tunnel, Wish};
 use super::upload::{Begun, Fault, Unbegun, Unsent, Upload};
 use super::upstream::{Answer, Failure, Outgoing, Scarce, Upstream};
-use crate::http::Pace;
+use crate::listen::Pace;
 use crate::problem::Turned;
 use crate::problem::{Kind, Problem};
 use crate::seldom::Seldom;

@@ -20,7 +20,7 @@ use super::carried::Carried;
 use super::room::{Room, Stay};
 use super::shares::{Client, Full, Shares};
 use super::trailers::Trailers;
-use crate::http::{Allowance, Pace};
+use crate::listen::{Allowance, Pace};
 
 /// Bodies up to this length are there as a whole before they take an upstream's slot, where their length is known.
 const SMALL_BYTES_MAX: u64 = 64 << 10;

@@ -12,10 +12,9 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
-use super::patience::{Patient, Phase};
 use super::reply::reply;
 use crate::admin::{self, Asker};
-use crate::listen::Stream;
+use crate::listen::{Patient, Phase, Stream};
 use crate::protocol::Wire;
 use crate::service::Service;
 use crate::shutdown::{Stop, stopped};

@@ -11,8 +11,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
+use super::Seat;
 use super::pace::{Allowance, Pace};
-use crate::listen::Seat;
 
 /// How long a request's head may take to arrive, and the first byte of a connection.
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);

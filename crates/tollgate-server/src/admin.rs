@@ -18,7 +18,7 @@ mod view;
 pub(crate) use reply::{Asker, respond};
 #[allow(unreachable_pub, reason = "the command line exports it")]
 pub use token::GivenToken;
-pub(crate) use token::{Credentials, credentials};
+pub(crate) use token::{Credentials, TokenSettings, credentials};
 pub(crate) use view::{changes, fields};
 
 use std::net::SocketAddr;

@@ -12,8 +12,6 @@ use tollgate_tower::attributes::callers::{CALLERS_BYTES_MAX, Callers, LiveCaller
 use crate::failure::Failure;
 use crate::file_watch::{Eye, FileReload, Seen, Version, Watch, Wish};
 
-pub(crate) mod edit;
-
 /// How the callers are.
 #[derive(Clone, Debug)]
 pub(crate) struct CallersStatus {

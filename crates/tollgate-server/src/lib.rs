@@ -29,6 +29,8 @@ mod reload;
 mod readiness;
 mod time_text;
 mod policy_check;
+mod callers_edit;
+mod store_check;
 mod policy_diff;
 mod policy_convert;
 mod decision_json;
@@ -46,6 +48,7 @@ mod rls;
 mod rlqs;
 mod store;
 mod service;
+mod store_watch;
 mod snapshot;
 mod orders;
 mod admin;
@@ -96,9 +99,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Policy { command: PolicyCommand::Convert(arguments) } => {
             policy_convert::run(&arguments, &mut console)
         }
-        Command::Callers { command } => callers::edit::run(&command, &mut console),
+        Command::Callers { command } => callers_edit::run(&command, &mut console),
         Command::Store { command: StoreCommand::Check(arguments) } => {
-            store::check::run(&arguments, &mut console)
+            store_check::run(&arguments, &mut console)
         }
         Command::Decide(arguments) => decide::run(&arguments, &mut console),
         Command::Simulate { command } => simulate::run(&command, &mut console),

@@ -18,7 +18,6 @@ const LEVEL: &str = "info";
 
 /// How the log is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[allow(unreachable_pub, reason = "the command line exports it")]
 pub enum LogFormat {
     /// A line for people.
     Text,

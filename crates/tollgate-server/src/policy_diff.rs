@@ -13,13 +13,14 @@ use tollgate::{COST_MAX, Secret, Timestamp};
 
 use crate::admin::beside::{Pair, Tallied, Tally, offline};
 use crate::admin::{changes, fields};
-use crate::cli::{DiffArguments, instant};
+use crate::cli::DiffArguments;
 use crate::console::Console;
 use crate::operate::{Client, blocking, show_fields};
 use crate::policy_file;
 use crate::policy_file::Rules;
 use crate::question_json::Named;
 use crate::text::plain;
+use crate::time_text::instant;
 use crate::{FAILURE, SUCCESS, USAGE};
 
 /// Longest line of a trace.

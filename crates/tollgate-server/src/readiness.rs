@@ -10,7 +10,7 @@ use crate::callers::CallersFile;
 use crate::failure::Failure;
 use crate::orders::Orders;
 use crate::reload::{Reloader, Status};
-use crate::store::{StoreReport, Watch};
+use crate::store_watch::{StoreReport, Watch};
 use crate::time_text::rfc3339;
 use crate::tls::Tls;
 

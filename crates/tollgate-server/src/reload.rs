@@ -191,6 +191,15 @@ fn from_last_good(
     }
 }
 
+/// How changes of the policy are taken.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ReloadSettings {
+    /// Where the last good policy is kept.
+    pub(crate) state_dir: Option<PathBuf>,
+    /// Whether every policy that compiles is taken, whatever the guard thinks.
+    pub(crate) is_forced: bool,
+}
+
 /// What is reloaded by the same beat as the policy.
 pub(crate) struct Beside {
     pub(crate) tls: Option<Arc<Tls>>,
@@ -214,7 +223,7 @@ impl Watcher {
     pub(crate) fn new(
         start: &mut Start,
         path: Option<&PathBuf>,
-        arguments: &crate::cli::ReloadArguments,
+        settings: &ReloadSettings,
         now: Timestamp,
     ) -> (Reloader, Self) {
         let version = start.capture.as_ref().map(|capture| capture.version);
@@ -229,8 +238,8 @@ impl Watcher {
             summary: Summary::of(&start.loaded.rules),
             capture: start.capture.take(),
             error: start.error.clone(),
-            last_good: arguments.state_dir.as_deref().map(LastGood::new),
-            force: arguments.force_reload,
+            last_good: settings.state_dir.as_deref().map(LastGood::new),
+            force: settings.is_forced,
         };
         (Reloader { requests: sender, status }, watcher)
     }

@@ -24,7 +24,8 @@ use crate::orders::Orders;
 use crate::reload::{self, Beside, Start, Watcher};
 use crate::service::Service;
 use crate::shutdown::Stop;
-use crate::store::{Choice, Watch};
+use crate::store::Choice;
+use crate::store_watch::Watch;
 use crate::tls::{Inside, Tls};
 use crate::{FAILURE, SUCCESS};
 use crate::{grpc, http, listen, log, resp};
@@ -72,7 +73,7 @@ pub(crate) fn run(arguments: &ServeArguments, console: &mut Console) -> u8 {
 fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
     let clock = Clock::precise();
     let auth = Auth::from(arguments.security.auth_token_file.as_deref())?;
-    let tls = Tls::from(&arguments.security, clock.now())?;
+    let tls = arguments.security.tls_files().map(|files| Tls::open(files, clock.now())).transpose()?;
     let is_guarded = auth.is_required() || arguments.security.tls_client_ca.is_some();
     let all = [Some(arguments.http), arguments.grpc.address(), arguments.resp.address()];
     for address in all.into_iter().flatten() {
@@ -91,7 +92,7 @@ fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
     )
     .map_err(|error| format!("no policy to serve\n{error}"))?;
     let Config { reader, taking, callers: _, headers, store, mut routes, overload, warnings } = config;
-    let choice = Choice::of(&arguments.store, &store)?;
+    let choice = Choice::of(&arguments.store.settings(), &store)?;
     routes.extend(arguments.upstream.as_ref().map(RoutePlan::of_flag));
     if let Some(foreign) = start.loaded.rules.foreign().filter(|_| !routes.is_empty()) {
         return Err(format!(
@@ -171,14 +172,14 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     let state: Vec<&str> =
         opened.state_line().into_iter().chain(said.iter().filter_map(|said| said.line.as_deref())).collect();
     let told = banner::Told { store: &opened.store_lines(), state: &state };
-    let credentials = admin::credentials(&arguments.admin)?;
+    let credentials = admin::credentials(&arguments.admin.tokens())?;
     for line in banner::lines(&start, &addresses, arguments, auth.is_required(), &told, &credentials) {
         console.line(line);
     }
     console.flush();
 
     let (reloader, watcher) =
-        Watcher::new(&mut start, arguments.policy.as_ref(), &arguments.reload, clock.now());
+        Watcher::new(&mut start, arguments.policy.as_ref(), &arguments.reload.settings(), clock.now());
     let (policy, foreign) = start.loaded.rules.into_parts();
     let Counting { engine, throttled, snapshots, held: _held, watch: store } =
         opened.counting(policy, &clock)?;

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use tollgate::{Clock, Engine, RestoreReport, Snapshot, SnapshotReport, Ticks, Timestamp};
 
-use crate::cli::SnapshotInterval;
 use crate::seldom::Seldom;
 use crate::service::Service;
 use crate::service::cells::Table;
@@ -20,6 +19,15 @@ mod directory;
 const LAST_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a snapshot is taken anew because a policy was put in force meanwhile.
 const ATTEMPTS: usize = 3;
+
+/// How often counters are written to disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SnapshotInterval {
+    /// Only at the end.
+    Off,
+    /// This often, and at the end.
+    Every(Duration),
+}
 
 /// What became of the snapshots so far, for whoever shows numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

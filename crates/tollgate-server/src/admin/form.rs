@@ -3,9 +3,9 @@
 use serde::Deserialize;
 use tollgate::{Ticks, Timestamp};
 
-use crate::cli::duration;
 use crate::problem::Problem;
 use crate::question_json::Named;
+use crate::time_text::duration;
 
 /// How long a limit is ruled about unless said: what was forgotten ends by itself.
 const RULING_DEFAULT: Ticks = Ticks::from_secs(3_600);

@@ -12,8 +12,6 @@ use ring::digest::{SHA256, digest};
 use serde::Serialize;
 use subtle::ConstantTimeEq;
 
-use crate::cli::AdminArguments;
-
 /// Length of a token that somebody chose, in characters.
 const TOKEN_CHARS: (usize, usize) = (16, 256);
 /// Random bytes of a token that the server makes.
@@ -155,32 +153,43 @@ pub(crate) struct Credentials {
     pub(crate) notice: String,
 }
 
-/// The tokens that the command line asks for; one is made if it names none.
+/// Which tokens a server accepts.
+#[derive(Debug)]
+pub(crate) struct TokenSettings {
+    /// The token of the role admin, if it is chosen.
+    pub(crate) token: Option<GivenToken>,
+    /// Where that token is written, instead of being shown.
+    pub(crate) token_file: Option<PathBuf>,
+    /// A file of further tokens.
+    pub(crate) tokens: Option<PathBuf>,
+}
+
+/// The tokens that the settings ask for; one is made if they name none.
 ///
 /// # Errors
 /// When a file cannot be read or written, or says something else; the message says what would be accepted.
-pub(crate) fn credentials(arguments: &AdminArguments) -> Result<Credentials, String> {
+pub(crate) fn credentials(settings: &TokenSettings) -> Result<Credentials, String> {
     let mut known = Vec::new();
     let mut notices = Vec::new();
-    if let Some(path) = &arguments.admin_tokens {
+    if let Some(path) = &settings.tokens {
         known = listed(path)?;
         notices.push(format!("{} tokens of {}", known.len(), path.display()));
     }
-    let owner = match &arguments.admin_token {
+    let owner = match &settings.token {
         Some(token) => {
             notices.push("the token of TOLLGATE_ADMIN_TOKEN".to_owned());
             Some(token.clone())
         }
-        None if known.is_empty() || arguments.admin_token_file.is_some() => {
+        None if known.is_empty() || settings.token_file.is_some() => {
             let token = GivenToken::random()?;
-            if arguments.admin_token_file.is_none() {
+            if settings.token_file.is_none() {
                 notices.push(format!("token {}", token.reveal()));
             }
             Some(token)
         }
         None => None,
     };
-    if let (Some(path), Some(token)) = (&arguments.admin_token_file, &owner) {
+    if let (Some(path), Some(token)) = (&settings.token_file, &owner) {
         write(path, token)?;
         notices.push(format!("the token in {}", path.display()));
     }

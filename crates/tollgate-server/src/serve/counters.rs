@@ -8,7 +8,8 @@ use tollgate::{Clock, Engine, MemoryStore, Policy, Secret};
 use crate::cli::ServeArguments;
 use crate::service::cells::Table;
 use crate::snapshot::{self, Capacity, Held, Snapshots};
-use crate::store::{Choice, Stores, Watch};
+use crate::store::{Choice, Stores};
+use crate::store_watch::Watch;
 
 /// What part of the memory for counters `CL.THROTTLE` may take, whose keys no policy knows.
 const THROTTLE_PART: u64 = 8;

@@ -4,9 +4,8 @@ use tollgate::{CheckRequest, Engine, ManualClock};
 use tollgate_testkit::Scratch;
 
 use super::*;
-use crate::cli::ReloadArguments;
 use crate::protocol::Wire;
-use crate::reload::{Reloader, start};
+use crate::reload::{ReloadSettings, Reloader, start};
 
 const FIVE: &str = "limits: [{name: a, rate: 5/h}]";
 const SIX: &str = "limits: [{name: a, rate: 6/h}]";
@@ -22,11 +21,11 @@ struct Bench {
 impl Bench {
     fn new(scratch: Scratch, force_reload: bool) -> Self {
         let policy = scratch.path("policy.yaml");
-        let arguments = ReloadArguments { state_dir: Some(scratch.path("state")), force_reload };
+        let settings = ReloadSettings { state_dir: Some(scratch.path("state")), is_forced: force_reload };
         let mut start =
-            start(Some(&policy), arguments.state_dir.as_deref(), &CredentialAttributes::default()).unwrap();
+            start(Some(&policy), settings.state_dir.as_deref(), &CredentialAttributes::default()).unwrap();
         let time = ManualClock::new();
-        let (reloader, watcher) = Watcher::new(&mut start, Some(&policy), &arguments, time.now());
+        let (reloader, watcher) = Watcher::new(&mut start, Some(&policy), &settings, time.now());
         let engine = Engine::new(start.loaded.rules.into_parts().0, time.now());
         let (desk, _) = Desk::new(watcher, Arc::new(Service::new(engine, time.clock())));
         Self { scratch, policy, desk, reloader }
@@ -223,8 +222,8 @@ fn an_unwritable_state_directory_stops_nothing() {
 fn nothing_to_reload_is_said() {
     let time = ManualClock::new();
     let mut start = start(None, None, &CredentialAttributes::default()).unwrap();
-    let arguments = ReloadArguments::default();
-    let (reloader, watcher) = Watcher::new(&mut start, None, &arguments, time.now());
+    let settings = ReloadSettings::default();
+    let (reloader, watcher) = Watcher::new(&mut start, None, &settings, time.now());
     let engine = Engine::new(start.loaded.rules.into_parts().0, time.now());
     let (desk, _) = Desk::new(watcher, Arc::new(Service::new(engine, time.clock())));
     assert_eq!(desk.turn(Wish::Look), Ok(Done::Nothing));

@@ -8,7 +8,7 @@ use std::path::Path;
 use tollgate::CredentialDigest;
 use tollgate_tower::attributes::callers::{CALLERS_MAX, CallerEntry, attribute_problem, entries};
 
-use super::read;
+use crate::callers::read;
 use crate::cli::{CallersCommand, GivenAttribute, GivenValue};
 use crate::console::Console;
 use crate::disk::{self, DiskError};

@@ -6,10 +6,9 @@ use std::time::Duration;
 use redis::{ClientTlsConfig, TlsCertificates};
 use tollgate_redis::{Host, Settings, Topology};
 
-use super::choice;
-use super::keys::bytes;
 use crate::cli::StoreCheckArguments;
 use crate::console::Console;
+use crate::store::{self, bytes};
 use crate::{FAILURE, SUCCESS, USAGE};
 use node::{Entrance, Node};
 use report::{Line, Mark, Report};
@@ -65,7 +64,7 @@ fn prepared(arguments: &StoreCheckArguments) -> Result<Prepared, String> {
                 .to_owned(),
         );
     }
-    let settings = choice::settings(arguments.url.text(), &arguments.entrance);
+    let settings = store::settings(arguments.url.text(), &arguments.entrance.login());
     let mut settings = settings.map_err(|error| format!("the store's address: {error}"))?;
     if let Some(deadline) = arguments.store_deadline {
         let deadline = Duration::from_micros(deadline.as_micros());

@@ -10,8 +10,8 @@ use tollgate::lease::LeaseReport;
 use tollgate::{Engine, Source, StandIn, Ticks, Timestamp};
 use tollgate_redis::{BreakerState, LATENCY_BOUNDS, ReplyClass, Report, ShardReport, UnservedSlot};
 
-use super::Stores;
 use crate::service::Service;
+use crate::store::Stores;
 use crate::telemetry::{ShardNumbers, ShardState, StoreNumbers};
 use crate::time_text::rfc3339;
 

@@ -148,7 +148,7 @@ fn load(path: &Path, mapped: &[String]) -> Result<Callers, String> {
 }
 
 /// The bytes of a callers file, one more than it may have at most.
-fn read(path: &Path) -> Result<Vec<u8>, String> {
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, String> {
     use std::io::Read;
     let mut bytes = Vec::new();
     let most = u64::try_from(CALLERS_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);

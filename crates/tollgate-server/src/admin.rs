@@ -4,7 +4,6 @@
 
 mod answer;
 mod audit;
-pub(crate) mod beside;
 mod form;
 mod guard;
 mod overload;

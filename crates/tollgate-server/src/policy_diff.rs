@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use tollgate::policy::{Difference, FILE_BYTES_MAX};
 use tollgate::{COST_MAX, Secret, Timestamp};
 
-use crate::admin::beside::{Pair, Tallied, Tally, offline};
 use crate::admin::{changes, fields};
 use crate::cli::DiffArguments;
 use crate::console::Console;
@@ -19,6 +18,7 @@ use crate::operate::{Client, blocking, show_fields};
 use crate::policy_file;
 use crate::policy_file::Rules;
 use crate::question_json::Named;
+use crate::service::beside::{Pair, Tallied, Tally, offline};
 use crate::text::plain;
 use crate::time_text::instant;
 use crate::{FAILURE, SUCCESS, USAGE};

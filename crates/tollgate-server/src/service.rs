@@ -11,7 +11,6 @@ use tollgate::{
 };
 
 use crate::admin::Admin;
-use crate::admin::beside::Beside;
 use crate::auth::Auth;
 use crate::decision_json::Hold;
 use crate::foreign::{Foreign, InForce, Options};
@@ -25,12 +24,14 @@ use crate::seldom::Seldom;
 use crate::snapshot;
 use crate::store::Stores;
 use crate::telemetry::{Meter, Rule};
+use beside::Beside;
 use cells::{Cells, Table};
 use holds::Holds;
 use rls::Envoy;
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::shed::Shedder;
 
+pub(crate) mod beside;
 pub(crate) mod cell;
 pub(crate) mod cells;
 pub(crate) mod foreign;

@@ -15,7 +15,6 @@ use tollgate::{BlockError, CheckRequest, Forgotten, Ruled, Ruling, RulingError, 
 use tollgate_tower::attributes::Spelled;
 
 use super::Admin;
-use super::beside::NotBegun;
 use super::form::{self, BlockForm, KeyForm, Query, Reach, ResetForm, RulingForm};
 use super::reply::Asker;
 use super::route::Verb;
@@ -31,6 +30,7 @@ use crate::problem::{Kind, Problem};
 use crate::question_json::Question;
 use crate::request_body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
 use crate::service::Service;
+use crate::service::beside::NotBegun;
 
 /// Keys of `top`, and entries of `audit`: unless said, and at most.
 const LISTED: (usize, usize) = (20, 1_000);

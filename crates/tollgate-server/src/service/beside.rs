@@ -11,7 +11,7 @@ use serde::Serialize;
 use tollgate::store::Store;
 use tollgate::{CheckRequest, Decision, Engine, MemoryStore, Policy, Quota, Ruled, Ruling, Scope, Timestamp};
 
-use crate::service::holds::Id;
+use super::holds::Id;
 
 /// Memory for the counters of each of the two.
 const MEMORY_BYTES: u64 = 16 << 20;

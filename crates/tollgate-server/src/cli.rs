@@ -18,7 +18,7 @@ mod simulate;
 mod store;
 mod value;
 
-pub use crate::admin::GivenToken;
+pub use crate::control::admin::GivenToken;
 pub use crate::gateway::Target;
 pub use crate::log::LogFormat;
 pub use crate::snapshot::SnapshotInterval;

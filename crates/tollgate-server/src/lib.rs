@@ -51,7 +51,7 @@ mod service;
 mod store_watch;
 mod snapshot;
 mod orders;
-mod admin;
+mod control;
 mod operate;
 mod telemetry;
 #[cfg(feature = "fuzzing")]

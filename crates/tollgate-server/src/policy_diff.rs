@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use tollgate::policy::{Difference, FILE_BYTES_MAX};
 use tollgate::{COST_MAX, Secret, Timestamp};
 
-use crate::admin::{changes, fields};
 use crate::cli::DiffArguments;
 use crate::console::Console;
+use crate::control::admin::{changes, fields};
 use crate::operate::{Client, blocking, show_fields};
 use crate::policy_file;
 use crate::policy_file::Rules;

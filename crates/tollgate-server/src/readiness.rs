@@ -26,6 +26,15 @@ pub(crate) struct Readiness {
 }
 
 impl Readiness {
+    /// Of a server with these files and this store.
+    pub(crate) fn of(
+        tls: Option<Arc<Tls>>,
+        callers: Option<Arc<CallersFile>>,
+        store: Option<Arc<Watch>>,
+    ) -> Self {
+        Self { tls, callers, store, stopping: watch::Sender::default() }
+    }
+
     /// The server was told to stop: whoever spreads requests should send none here from now on.
     pub(crate) fn stop(&self) {
         self.stopping.send_replace(true);

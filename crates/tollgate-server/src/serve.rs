@@ -10,17 +10,19 @@ use tokio::task::JoinSet;
 use tollgate::overload::Plan;
 use tollgate::{Clock, HeaderPolicy};
 
-use crate::admin::{self, Admin};
 use crate::auth::Auth;
 use crate::callers::CallersFile;
 use crate::cli::{ListenChoice, ServeArguments};
 use crate::config::{self, Config};
 use crate::console::Console;
+use crate::control::ControlPlane;
+use crate::control::admin::{self, Admin};
 use crate::doubts::Strangers;
 use crate::gateway::{self, Gateway, RoutePlan, Taking};
 use crate::identity::Identity;
 use crate::listen::{Door, House, Room, Stream};
 use crate::orders::Orders;
+use crate::readiness::Readiness;
 use crate::reload::{self, Beside, Start, Watcher};
 use crate::service::Service;
 use crate::shutdown::Stop;
@@ -187,7 +189,6 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     let overload = shedding.as_ref().map(|shedding| Arc::clone(&shedding.shedder));
     let orders = said.map(|said| said.resume(&engine, overload.as_deref(), clock.now()));
     let mut service = Service::new(engine, clock.clone()).reading(reader, headers).throttling(throttled);
-    service.orders = orders.clone();
     service.capacity = shedding.and_then(|shedding| shedding.capacity);
     let is_open = !auth.is_required() && tls.is_none();
     service.auth = auth;
@@ -195,20 +196,21 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
         service.overload = Some(Arc::clone(&shedder));
         service.meter.show_overload(shedder);
     }
-    service.reloader = Some(reloader);
-    service.readiness.tls = tls.clone();
-    service.readiness.callers = callers.clone();
-    service.readiness.store = store.clone();
-    if let Some(snapshots) = &snapshots {
-        service.snapshots = Arc::clone(&snapshots.board);
-    }
-    let admin = Admin::new(credentials.tokens, addresses.http, &arguments.admin.admin_host, clock.clone());
-    service.admin = Some(admin.where_all_may_ask(is_open));
     service.foreign_options = arguments.foreign.options();
     if let Some(foreign) = foreign {
         service.put_in_force(foreign, clock.now()).map_err(|error| error.to_string())?;
     }
     let service = Arc::new(service);
+    let admin = Admin::new(credentials.tokens, addresses.http, &arguments.admin.admin_host, clock.clone());
+    let control = Arc::new(ControlPlane {
+        service: Arc::clone(&service),
+        reloader,
+        readiness: Readiness::of(tls.clone(), callers.clone(), store.clone()),
+        snapshots: snapshots.as_ref().map(|snapshots| Arc::clone(&snapshots.board)).unwrap_or_default(),
+        orders: orders.clone(),
+        admin: admin.where_all_may_ask(is_open),
+        scraping: tokio::sync::Mutex::default(),
+    });
     if let Some(store) = store {
         Watch::join(&service).await;
         store.look_at(&service);
@@ -218,7 +220,7 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     tokio::spawn(follow_wall(Arc::clone(&service)));
     tokio::spawn(watcher.run(Arc::clone(&service), Beside { tls: tls.clone(), callers }, hangups));
     let (stop, stopped) = watch::channel(false);
-    let spans = see::start(&service, &arguments.see, &clock)?;
+    let spans = see::start(&control, &arguments.see, &clock)?;
     let others = [grpc.is_some(), resp.is_some(), public.is_some()];
     let listeners = 1 + others.into_iter().map(usize::from).sum::<usize>();
     let (house, links) = House::new(listeners, public.is_some());
@@ -249,7 +251,7 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
             gateway::connection(stream, Arc::clone(&gateway), stop)
         });
     }
-    let asked = Arc::clone(&service);
+    let asked = Arc::clone(&control);
     let room = doors.house.room();
     doors.open(http, room, Inside::Http, move |stream, stop| {
         http::connection(stream, Arc::clone(&asked), stop)
@@ -257,7 +259,7 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
     let writing = snapshots.clone().map(|snapshots| tokio::spawn(snapshots.run(Arc::clone(&service))));
     let keeping = orders.map(|orders| tokio::spawn(orders.run(Arc::clone(&service))));
     let plan = stop::Plan { servers: doors.servers, stop, health, spans, delay: arguments.drain_delay };
-    let ended = plan.until_stopped(&mut signals, &service.readiness).await;
+    let ended = plan.until_stopped(&mut signals, &control.readiness).await;
     for task in [writing, keeping].into_iter().flatten() {
         task.abort();
     }

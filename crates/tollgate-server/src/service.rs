@@ -10,18 +10,13 @@ use tollgate::{
     SwapError, SwapReport, Ticks, Timestamp,
 };
 
-use crate::admin::Admin;
 use crate::auth::Auth;
 use crate::decision_json::Hold;
 use crate::foreign::{Foreign, InForce, Options};
 use crate::identity::Identity;
-use crate::orders::Orders;
 use crate::policy_file::Rules;
 use crate::protocol::Wire;
-use crate::readiness::Readiness;
-use crate::reload::Reloader;
 use crate::seldom::Seldom;
-use crate::snapshot;
 use crate::store::Stores;
 use crate::telemetry::{Meter, Rule};
 use beside::Beside;
@@ -63,20 +58,9 @@ pub(crate) struct Service<S = Stores> {
     /// Counters of limits that come with the call.
     pub(crate) cells: Cells,
     pub(crate) meter: Arc<Meter>,
-    /// Held by whoever reads all numbers.
-    pub(crate) scraping: tokio::sync::Mutex<()>,
     pub(crate) envoy: Envoy,
     /// Who may ask; every wire but the health checks looks here.
     pub(crate) auth: Auth,
-    /// Asks for another policy; `None` where nothing is served, as in tests.
-    pub(crate) reloader: Option<Reloader>,
-    pub(crate) readiness: Readiness,
-    /// What became of the snapshots of its counters; nothing if none are taken.
-    pub(crate) snapshots: Arc<snapshot::Board>,
-    /// Where what operators say is kept; none without a state directory.
-    pub(crate) orders: Option<Arc<Orders>>,
-    /// Who may operate the server; none where nobody can.
-    pub(crate) admin: Option<Admin>,
     /// Another policy beside the one in force, if two are compared.
     pub(crate) beside: Beside,
     /// Somebody else's configuration; while there is one, it decides, and not the engine's policy.
@@ -108,13 +92,7 @@ impl<S: Store> Service<S> {
             reservations: Holds::new(RESERVATIONS_MAX),
             reports: Holds::new(RESERVATIONS_MAX),
             meter,
-            scraping: tokio::sync::Mutex::default(),
             auth: Auth::default(),
-            reloader: None,
-            readiness: Readiness::default(),
-            snapshots: Arc::default(),
-            orders: None,
-            admin: None,
             beside: Beside::default(),
             foreign: ArcSwapOption::empty(),
             foreign_options: Options::default(),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::admin::{GivenToken, TokenSettings};
+use crate::control::admin::{GivenToken, TokenSettings};
 
 /// Who may operate a server.
 #[derive(Debug, Args)]

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use tollgate::{COST_MAX, Ticks};
 
 use super::value::{self, GivenAttribute};
-use crate::admin::GivenToken;
+use crate::control::admin::GivenToken;
 
 /// What to do with a running server.
 #[derive(Debug, Subcommand)]

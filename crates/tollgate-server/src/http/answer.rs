@@ -12,7 +12,8 @@ use tollgate::{CheckRequest, Decision, Settled, Timestamp};
 use super::access;
 use super::authz::Verified;
 use super::route::Route;
-use crate::admin::Admin;
+use crate::control::ControlPlane;
+use crate::control::admin::Admin;
 use crate::decision_json::{DECISION_BYTES, Decided};
 use crate::foreign::InForce;
 use crate::foreign::plain::Checked;
@@ -96,106 +97,105 @@ fn refuse_other_sites<B>(
     }
 }
 
-impl<S: Store> Service<S> {
-    /// Answers one request of a peer.
-    ///
-    /// # Errors
-    /// When no decision could be made because of the request, or a reservation cannot be settled.
-    pub(super) async fn answer(&self, request: Request<Incoming>, peer: IpAddr) -> Result<Answered, Problem> {
-        let route = Route::of(request.method(), request.uri().path());
-        if let Some(admin) = &self.admin {
-            refuse_other_sites(admin, &route, &request)?;
-        }
-        let is_admitted = access::is_admitted(&self.auth, request.headers());
-        // Probes prove nothing. Everything else does first, so that a stranger does not even learn which paths there are.
-        if !is_admitted && !matches!(route, Ok(Route::Health | Route::Ready)) {
-            return Err(access::refusal());
-        }
-        match route? {
-            Route::Check => self.check_of(request).await,
-            // What is asked millions of times is answered above; the futures of the rest are kept apart, and take no room in this one.
-            route => Box::pin(self.answer_any(route, request, peer, is_admitted)).await,
-        }
+/// Answers one request of a peer.
+///
+/// # Errors
+/// When no decision could be made because of the request, or a reservation cannot be settled.
+pub(super) async fn answer(
+    control: &ControlPlane,
+    request: Request<Incoming>,
+    peer: IpAddr,
+) -> Result<Answered, Problem> {
+    let route = Route::of(request.method(), request.uri().path());
+    refuse_other_sites(&control.admin, &route, &request)?;
+    let is_admitted = access::is_admitted(&control.service.auth, request.headers());
+    // Probes prove nothing. Everything else does first, so that a stranger does not even learn which paths there are.
+    if !is_admitted && !matches!(route, Ok(Route::Health | Route::Ready)) {
+        return Err(access::refusal());
     }
+    let handler = Handler { service: &control.service };
+    let audience = if is_admitted { Audience::Admitted } else { Audience::Anybody };
+    match route? {
+        Route::Check => handler.check_of(request).await,
+        // What is asked millions of times is answered above; the futures of the rest are kept apart, and take no room in this one.
+        route => Box::pin(answer_any(control, route, request, peer, audience)).await,
+    }
+}
 
+async fn answer_any(
+    control: &ControlPlane,
+    route: Route,
+    request: Request<Incoming>,
+    peer: IpAddr,
+    audience: Audience,
+) -> Result<Answered, Problem> {
+    let handler = Handler { service: &control.service };
+    match route {
+        Route::Check => handler.check_of(request).await,
+        Route::Batch => {
+            let body = request_body::read(request, BATCH_BYTES_MAX).await?;
+            handler.batch(&Question::batch(&body)?).await
+        }
+        Route::Health => Ok(Answered::Healthy),
+        Route::Ready => Ok(ready(control, audience)),
+        Route::OpenApi => Ok(Answered::OpenApi),
+        Route::Metrics => Ok(Answered::Metrics(control.metrics().await)),
+        Route::Authz(asker) => {
+            let verified = control.service.authorize(peer, &request.into_parts().0, asker).await;
+            Ok(Answered::Verified(Box::new(verified)))
+        }
+        Route::Reserve => {
+            let body = request_body::read(request, BODY_BYTES_MAX).await?;
+            handler.answer_reserve(&Question::reservation(&body)?).await
+        }
+        Route::Commit(id) => {
+            let body = request_body::read(request, BODY_BYTES_MAX).await?;
+            handler.commit(id, question_json::settlement(&body)?).await
+        }
+        Route::Report(id) => {
+            let body = request_body::read(request, BODY_BYTES_MAX).await?;
+            handler.report(id, question_json::ended(&body)?).await
+        }
+        Route::Cancel(id) => handler.cancel(id).await,
+        Route::Release(id) => handler.release(id).await,
+        Route::Rls => {
+            let body = request_body::read_any(request, BATCH_BYTES_MAX).await?;
+            handler.rls_json(&body).await
+        }
+        Route::Limitador(action) => {
+            let body = request_body::read_any(request, BODY_BYTES_MAX).await?;
+            handler.limitador(action, &body).await
+        }
+        Route::LimitadorStatus => handler.limitador_status(&control.reloader),
+        Route::LimitadorLimits => handler.limitador_limits(request.uri().path()),
+        Route::LimitadorCounters => handler.limitador_counters(request.uri().path()).await,
+    }
+}
+
+fn ready(control: &ControlPlane, audience: Audience) -> Answered {
+    let report = Box::new(control.report(audience));
+    Answered::Ready { is_ready: control.readiness.is_ready(), report }
+}
+
+/// Answers questions by the service.
+pub(super) struct Handler<'a, S> {
+    pub(super) service: &'a Service<S>,
+}
+
+impl<S: Store> Handler<'_, S> {
     async fn check_of(&self, request: Request<Incoming>) -> Result<Answered, Problem> {
         let body = request_body::read(request, BODY_BYTES_MAX).await?;
         self.answer_check(&Question::check(&body)?).await
     }
 
-    async fn answer_any(
-        &self,
-        route: Route,
-        request: Request<Incoming>,
-        peer: IpAddr,
-        is_admitted: bool,
-    ) -> Result<Answered, Problem> {
-        match route {
-            Route::Check => self.check_of(request).await,
-            Route::Batch => {
-                let body = request_body::read(request, BATCH_BYTES_MAX).await?;
-                self.batch(&Question::batch(&body)?).await
-            }
-            Route::Health => Ok(Answered::Healthy),
-            Route::Ready => Ok(self.ready(is_admitted)),
-            Route::OpenApi => Ok(Answered::OpenApi),
-            Route::Metrics => Ok(Answered::Metrics(self.metrics().await)),
-            Route::Authz(asker) => {
-                let verified = self.authorize(peer, &request.into_parts().0, asker).await;
-                Ok(Answered::Verified(Box::new(verified)))
-            }
-            Route::Reserve => {
-                let body = request_body::read(request, BODY_BYTES_MAX).await?;
-                self.answer_reserve(&Question::reservation(&body)?).await
-            }
-            Route::Commit(id) => {
-                let body = request_body::read(request, BODY_BYTES_MAX).await?;
-                self.commit(id, question_json::settlement(&body)?).await
-            }
-            Route::Report(id) => {
-                let body = request_body::read(request, BODY_BYTES_MAX).await?;
-                self.report(id, question_json::ended(&body)?).await
-            }
-            Route::Cancel(id) => self.cancel(id).await,
-            Route::Release(id) => self.release(id).await,
-            Route::Rls => {
-                let body = request_body::read_any(request, BATCH_BYTES_MAX).await?;
-                self.rls_json(&body).await
-            }
-            Route::Limitador(action) => {
-                let body = request_body::read_any(request, BODY_BYTES_MAX).await?;
-                self.limitador(action, &body).await
-            }
-            Route::LimitadorStatus => self.limitador_status(),
-            Route::LimitadorLimits => self.limitador_limits(request.uri().path()),
-            Route::LimitadorCounters => self.limitador_counters(request.uri().path()).await,
-        }
-    }
-
-    /// What was counted. It is read on a thread of its own, since it may take longer than a decision should wait, and once at
-    /// a time.
-    async fn metrics(&self) -> String {
-        let _alone = self.scraping.lock().await;
-        let (meter, now) = (Arc::clone(&self.meter), self.now());
-        // It fails only when the server is about to end.
-        tokio::task::spawn_blocking(move || meter.exposition(now)).await.unwrap_or_default()
-    }
-
-    fn ready(&self, is_admitted: bool) -> Answered {
-        let audience = if is_admitted { Audience::Admitted } else { Audience::Anybody };
-        let memory = self.meter.overflow.status(self.now());
-        let report = self.readiness.report(self.reloader.as_ref(), self.orders.as_deref(), memory, audience);
-        Answered::Ready { is_ready: self.readiness.is_ready(), report: Box::new(report) }
-    }
-
     pub(super) async fn answer_check(&self, question: &Question<'_>) -> Result<Answered, Problem> {
-        if let Some(foreign) = self.foreign() {
+        if let Some(foreign) = self.service.foreign() {
             return Box::pin(self.answer_check_foreign(&foreign, &question.request()?)).await;
         }
-        let known = question.known(&self.identity);
+        let known = question.known(&self.service.identity);
         let request = question.request_of(&known)?;
         let mut text = Vec::with_capacity(DECISION_BYTES);
-        match self.decide(&request, self.now(), Some(Stopwatch::start()), &mut text).await {
+        match self.decide(&request, self.service.now(), Some(Stopwatch::start()), &mut text).await {
             Some(foreign) => Box::pin(self.answer_check_foreign(&foreign, &question.request()?)).await,
             None => Ok(Answered::Decision(text)),
         }
@@ -206,29 +206,30 @@ impl<S: Store> Service<S> {
         foreign: &InForce,
         request: &CheckRequest<'_>,
     ) -> Result<Answered, Problem> {
-        let answers = self.check_foreign(foreign, std::slice::from_ref(request), self.now()).await;
+        let answers = self.check_foreign(foreign, std::slice::from_ref(request), self.service.now()).await;
         let mut answers = answers.map_err(|(_, error)| Problem::invalid(error.to_string()))?;
         Ok(Foreign::document(answers.pop().unwrap_or_default()))
     }
 
     /// Answers all questions, or none if one of them is wrong.
     async fn batch(&self, questions: &[Question<'_>]) -> Result<Answered, Problem> {
-        let now = self.now();
+        let now = self.service.now();
         let wrong =
             |index: usize, error: &dyn std::fmt::Display| Problem::invalid(format!("[{index}]: {error}"));
-        if let Some(foreign) = self.foreign() {
+        if let Some(foreign) = self.service.foreign() {
             let asked = questions.iter().enumerate();
             let plain =
                 asked.map(|(index, question)| question.request().map_err(|error| wrong(index, &error)));
             let answers = self.check_foreign(&foreign, &plain.collect::<Result<Vec<_>, _>>()?, now).await;
             return Ok(Foreign::document(answers.map_err(|(index, error)| wrong(index, &error))?.into()));
         }
-        let known: Vec<Known> = questions.iter().map(|question| question.known(&self.identity)).collect();
+        let known: Vec<Known> =
+            questions.iter().map(|question| question.known(&self.service.identity)).collect();
         let mut requests = Vec::with_capacity(questions.len());
         for (index, (question, known)) in questions.iter().zip(&known).enumerate() {
             requests.push(question.request_of(known).map_err(|error| wrong(index, &error))?);
         }
-        if !self.engine.store().answers_at_once() {
+        if !self.service.engine.store().answers_at_once() {
             return self.batch_together(questions, &requests, now).await;
         }
         // Written one by one, so that a batch needs the memory of its answer and no more.
@@ -239,7 +240,7 @@ impl<S: Store> Service<S> {
                 text.push(b',');
             }
             let start = text.len();
-            let watch = self.meter.sampled_watch();
+            let watch = self.service.meter.sampled_watch();
             if let Some(foreign) = self.decide(request, now, watch, &mut text).await {
                 text.truncate(start);
                 let answer = self.check_overtaken(&foreign, questions, index, now).await?;
@@ -260,8 +261,8 @@ impl<S: Store> Service<S> {
         let mut text = Vec::with_capacity(2 + requests.len() * DECISION_BYTES);
         text.push(b'[');
         for (chunk, requests) in requests.chunks(TOGETHER_MAX).enumerate() {
-            let checks = requests.iter().map(|request| self.check(request, now, Wire::Http));
-            let decisions = together(self.engine.store(), checks.collect()).await;
+            let checks = requests.iter().map(|request| self.service.check(request, now, Wire::Http));
+            let decisions = together(self.service.engine.store(), checks.collect()).await;
             for (index, (request, mut decision)) in requests.iter().zip(decisions).enumerate() {
                 if chunk + index > 0 {
                     text.push(b',');
@@ -303,12 +304,12 @@ impl<S: Store> Service<S> {
         text: &mut Vec<u8>,
     ) -> Option<Arc<InForce>> {
         // A decision is large, and each future that it passes through would have room for it, and copy it.
-        let overtaken = match self.check_at_once(request, now, Wire::Http) {
+        let overtaken = match self.service.check_at_once(request, now, Wire::Http) {
             Some(mut decision) => self.write(&mut decision, request, now, text),
             None => Box::pin(self.decide_later(request, now, text)).await,
         };
         if let Some(watch) = watch.filter(|_| overtaken.is_none()) {
-            self.meter.took(Wire::Http, watch.elapsed());
+            self.service.meter.took(Wire::Http, watch.elapsed());
         }
         overtaken
     }
@@ -319,7 +320,7 @@ impl<S: Store> Service<S> {
         now: Timestamp,
         text: &mut Vec<u8>,
     ) -> Option<Arc<InForce>> {
-        let mut decision = self.check(request, now, Wire::Http).await;
+        let mut decision = self.service.check(request, now, Wire::Http).await;
         self.write(&mut decision, request, now, text)
     }
 
@@ -330,9 +331,11 @@ impl<S: Store> Service<S> {
         now: Timestamp,
         text: &mut Vec<u8>,
     ) -> Option<Arc<InForce>> {
-        let overtaken = self.overtaken(decision);
-        let (hold, report) = (self.hold(decision, now), self.await_report(request, decision, now));
-        let decided = Decided::new(decision, hold, &self.headers, request.units(), self.on_wall(now));
+        let overtaken = self.service.overtaken(decision);
+        let (hold, report) =
+            (self.service.hold(decision, now), self.service.await_report(request, decision, now));
+        let decided =
+            Decided::new(decision, hold, &self.service.headers, request.units(), self.service.on_wall(now));
         decided.awaiting(report).write(text);
         overtaken
     }
@@ -351,7 +354,7 @@ impl<S: Store> Service<S> {
         }
         let told = |question| self.told_foreign(foreign, question, now);
         let told: Vec<_> = questions.iter().map(told).collect();
-        Ok(together(self.engine.store(), told).await)
+        Ok(together(self.service.engine.store(), told).await)
     }
 
     async fn told_foreign(
@@ -360,7 +363,7 @@ impl<S: Store> Service<S> {
         question: &rls::Question,
         now: Timestamp,
     ) -> serde_json::Value {
-        let answer = self.answer_foreign(foreign, question, Wire::Http, now).await;
+        let answer = self.service.answer_foreign(foreign, question, Wire::Http, now).await;
         // Text and numbers always have a form in JSON.
         serde_json::to_value(Checked::new(question, answer)).unwrap_or_default()
     }

@@ -9,14 +9,13 @@ use serde_json::{Value, json};
 use tollgate::policy::source::Cel;
 use tollgate::store::Store;
 
-use super::answer::{Answered, Foreign, ForeignBody};
+use super::answer::{Answered, Foreign, ForeignBody, Handler};
 use crate::distinct_json;
 use crate::foreign::limitador::answer::{Action, Asked, headers};
 use crate::foreign::limitador::{Config, Limit};
 use crate::foreign::{self, InForce};
 use crate::problem::{Kind, Problem};
 use crate::reload::Reloader;
-use crate::service::Service;
 use crate::service::foreign::Ruled;
 use crate::time_text::rfc3339;
 use tollgate_tower::attributes::path::escaped;
@@ -33,7 +32,7 @@ struct Body {
     response_headers: Option<String>,
 }
 
-impl<S: Store> Service<S> {
+impl<S: Store> Handler<'_, S> {
     /// Checks, reports, or both.
     pub(super) async fn limitador(&self, action: Action, body: &[u8]) -> Result<Answered, Problem> {
         let foreign = self.limitador_in_force()?;
@@ -44,7 +43,7 @@ impl<S: Store> Service<S> {
         let entries: Vec<(String, String)> = body.values.into_iter().collect();
         let asked =
             Asked { namespace: &body.namespace, descriptors: vec![&entries], delta: body.delta, action };
-        let ruled = self.decide_limitador(&foreign, &asked, self.now()).await;
+        let ruled = self.service.decide_limitador(&foreign, &asked, self.service.now()).await;
         let (is_limited, loads) = match ruled.ok_or_else(|| absent(Some(&foreign)))? {
             Ruled::Blocked => (true, Vec::new()),
             Ruled::Decided { is_refused, limits } => (is_refused, limits.loads),
@@ -60,12 +59,11 @@ impl<S: Store> Service<S> {
     }
 
     /// Since when the configuration is in force.
-    pub(super) fn limitador_status(&self) -> Result<Answered, Problem> {
+    pub(super) fn limitador_status(&self, reloader: &Reloader) -> Result<Answered, Problem> {
         let foreign = self.limitador_in_force()?;
-        let status = self.reloader.as_ref().map(Reloader::status);
-        let failed_at = status.and_then(|status| status.error.as_ref().map(|failure| failure.at));
+        let failed_at = reloader.status().error.as_ref().map(|failure| failure.at);
         Ok(Foreign::document(json!({
-            "started_at": rfc3339(self.started_at),
+            "started_at": rfc3339(self.service.started_at),
             "config_applied_at": rfc3339(foreign.applied_at),
             "config_version": foreign.version,
             "config_err_since": failed_at.map(rfc3339),
@@ -82,10 +80,10 @@ impl<S: Store> Service<S> {
     /// The counters of a namespace that live, as far as they are known.
     pub(super) async fn limitador_counters(&self, path: &str) -> Result<Answered, Problem> {
         let foreign = self.limitador_in_force()?;
-        let now = self.now();
+        let now = self.service.now();
         let mut counters = Vec::new();
         for limit in limits_of(&foreign, path, "/counters/")? {
-            for listed in foreign.listed(limit, &self.engine, now).await {
+            for listed in foreign.listed(limit, &self.service.engine, now).await {
                 let values: serde_json::Map<String, Value> = listed
                     .values
                     .into_iter()
@@ -103,7 +101,7 @@ impl<S: Store> Service<S> {
     }
 
     fn limitador_in_force(&self) -> Result<Arc<InForce>, Problem> {
-        let foreign = self.foreign();
+        let foreign = self.service.foreign();
         match foreign {
             Some(foreign) if config(&foreign).is_some() => Ok(foreign),
             other => Err(absent(other.as_deref())),

@@ -3,17 +3,17 @@
 use tollgate::Timestamp;
 use tollgate::store::Store;
 
-use super::answer::{Answered, Foreign, ForeignBody};
+use super::answer::{Answered, Foreign, ForeignBody, Handler};
 use crate::problem::{Kind, Problem};
 use crate::rls::{Code, Unanswerable, json};
-use crate::service::{Service, rls};
+use crate::service::rls;
 
-impl<S: Store> Service<S> {
+impl<S: Store> Handler<'_, S> {
     /// Answers Envoy's question: 200 when the request may pass, 429 when it may not.
     pub(super) async fn rls_json(&self, body: &[u8]) -> Result<Answered, Problem> {
         let question = json::question(body).map_err(Problem::invalid)?;
-        let now: Timestamp = self.now();
-        let answer = rls::answer(self, &question, now).await.map_err(|error| match error {
+        let now: Timestamp = self.service.now();
+        let answer = rls::answer(self.service, &question, now).await.map_err(|error| match error {
             Unanswerable::Invalid(text) => Problem::new(Kind::InvalidRequest, text),
         })?;
         let status = if answer.overall == Code::Ok { 200 } else { 429 };

@@ -6,8 +6,8 @@ use tollgate::Policy;
 
 use super::Addresses;
 use super::sample::sample;
-use crate::admin::Credentials;
 use crate::cli::ServeArguments;
+use crate::control::admin::Credentials;
 use crate::foreign::Foreign;
 use crate::reload::Start;
 

@@ -7,13 +7,12 @@ use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{HeaderMap, Request, Response};
-use tollgate::store::Store;
 
 use super::answer::Told;
 use super::tail::Lines;
+use crate::control::ControlPlane;
 use crate::problem::Refusal;
 use crate::problem::{Kind, Problem, problem_details};
-use crate::service::Service;
 use crate::shutdown::Stop;
 
 /// A body that is all there, or comes by and by.
@@ -30,16 +29,12 @@ pub(crate) struct Asker {
 }
 
 /// Answers one request of the admin interface.
-pub(crate) async fn respond<S: Store>(
-    service: &Service<S>,
+pub(crate) async fn respond(
+    control: &ControlPlane,
     request: Request<Incoming>,
     asker: Asker,
 ) -> Response<AdminBody> {
-    let told = match &service.admin {
-        Some(admin) => service.operate(admin, request, asker).await,
-        None => Err(Problem::new(Kind::NotFound, "this server has no admin interface")),
-    };
-    let mut response = match told {
+    let mut response = match control.operate(request, asker).await {
         Ok(Told::Json(text)) => typed(Either::Left(Full::new(text.into())), "application/json"),
         Ok(Told::Lines(lines)) => typed(Either::Right(lines), "application/x-ndjson"),
         Err(problem) => refused(&problem).map(Either::Left),

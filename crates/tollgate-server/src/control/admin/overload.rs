@@ -3,7 +3,6 @@
 
 use serde_json::json;
 use tollgate::overload::{Controller, Switch};
-use tollgate::store::Store;
 use tollgate::{Ruled, Ruling};
 
 use super::answer::{Act, Told, remarked};
@@ -11,14 +10,14 @@ use super::form::{Reach, RulingForm};
 use super::route::Verb;
 use super::token::Role;
 use super::view::{Instant, RuledView};
+use crate::control::ControlPlane;
 use crate::problem::Problem;
 use crate::problem::Refusal;
-use crate::service::Service;
 
 /// What names all controllers at once.
 const ALL: &str = "all";
 
-impl<S: Store> Service<S> {
+impl ControlPlane {
     /// Kill and shadow.
     pub(super) fn rule_overload(
         &self,
@@ -53,7 +52,7 @@ impl<S: Store> Service<S> {
         if name == ALL {
             act.allow(Role::Admin, &about(name))?;
         }
-        let Some(shedder) = &self.overload else {
+        let Some(shedder) = &self.service.overload else {
             let detail = "the server has no controllers of overload; `overload:` in its config makes some";
             return Err(Problem::of_admin(Refusal::Unknown, detail));
         };

@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tollgate::policy::{Limit, Policy};
-use tollgate::store::{Store, StoreFailure};
+use tollgate::store::StoreFailure;
 use tollgate::{BlockError, CheckRequest, Forgotten, Ruled, Ruling, RulingError, Scope, Timestamp};
 use tollgate_tower::attributes::Spelled;
 
@@ -24,13 +24,13 @@ use super::view::{
     self, AsGivenView, BlockView, Depth, ExplainedRequest, ExplanationView, Instant, LimitFooting,
     LimitsView, OtherView, OverrideView, TopView,
 };
+use crate::control::ControlPlane;
 use crate::identity::Stranger;
 use crate::problem::Refusal;
 use crate::problem::{Kind, Problem};
 use crate::question_json::Question;
 use crate::request_body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
-use crate::service::Service;
-use crate::service::beside::NotBegun;
+use crate::service::beside::{NotBegun, Standing};
 
 /// Keys of `top`, and entries of `audit`: unless said, and at most.
 const LISTED: (usize, usize) = (20, 1_000);
@@ -95,20 +95,16 @@ impl Act<'_> {
     }
 }
 
-impl<S: Store> Service<S> {
+impl ControlPlane {
     /// Does what an operator asks.
     ///
     /// # Errors
     /// When it may not, or cannot; says what would be accepted.
-    pub(super) async fn operate(
-        &self,
-        admin: &Admin,
-        request: Request<Incoming>,
-        asker: Asker,
-    ) -> Result<Told, Problem> {
+    pub(super) async fn operate(&self, request: Request<Incoming>, asker: Asker) -> Result<Told, Problem> {
+        let admin = &self.admin;
         let who = admin.admit(&request, asker.peer)?;
         let verb = Verb::of(request.method(), request.uri().path())?;
-        let act = Act { admin, who, verb, now: self.now() };
+        let act = Act { admin, who, verb, now: self.service.now() };
         act.allow(verb.role(), "")?;
         if !verb.knows_foreign() {
             self.native(&act)?;
@@ -120,7 +116,7 @@ impl<S: Store> Service<S> {
             Verb::Top => {
                 let most =
                     Query::read(request.uri().query(), &["limit"])?.number("limit", LISTED.0, LISTED.1)?;
-                Told::json(&TopView::new(&self.meter.top(most), act.now))
+                Told::json(&TopView::new(&self.service.meter.top(most), act.now))
             }
             Verb::Tail => self.tail(&act, request.uri().query(), asker),
             Verb::Audit => {
@@ -135,10 +131,10 @@ impl<S: Store> Service<S> {
             Verb::Restore => self.restore(&act, &form::read(&body(request).await?)?),
             Verb::Reload => self.reload(&act, &form::read(&body(request).await?)?).await,
             Verb::Diff => self.diff(&act, request).await,
-            Verb::Compared(id) => standing(self.beside.standing(id, act.now)),
+            Verb::Compared(id) => standing(self.service.beside.standing(id, act.now)),
             Verb::Stop(id) => {
                 act.audit(&id.to_string(), "stopped");
-                standing(self.beside.stop(id, act.now))
+                standing(self.service.beside.stop(id, act.now))
             }
         }?;
         if verb.is_order() { self.kept(told).await } else { Ok(told) }
@@ -155,7 +151,7 @@ impl<S: Store> Service<S> {
 
     /// Refuses what is about limits of our own while somebody else's rules decide.
     fn native(&self, act: &Act<'_>) -> Result<(), Problem> {
-        let Some(foreign) = self.foreign() else { return Ok(()) };
+        let Some(foreign) = self.service.foreign() else { return Ok(()) };
         let (verb, format) = (act.verb.name(), foreign.rules.format().name());
         let detail = format!(
             "{verb} is about limits of a Tollgate policy, and in force is {format}; accepted are block, unblock, \
@@ -165,16 +161,16 @@ impl<S: Store> Service<S> {
     }
 
     fn limits(&self, act: &Act<'_>) -> Result<Told, Problem> {
-        let (policy, blocks) = (self.engine.policy(), self.engine.blocks(act.now));
-        let (all, single) = self.engine.rulings(act.now);
+        let (policy, blocks) = (self.service.engine.policy(), self.service.engine.blocks(act.now));
+        let (all, single) = self.service.engine.rulings(act.now);
         let single: HashMap<String, Ruled> = single.into_iter().collect();
         let holding = |limit: &Limit| LimitFooting {
-            footing: self.engine.footing(limit, act.now),
+            footing: self.service.engine.footing(limit, act.now),
             ruled: single.get(limit.name()).copied(),
-            holds: self.engine.ruled(limit, act.now),
+            holds: self.service.engine.ruled(limit, act.now),
         };
         let view = LimitsView::new(&policy, all, holding, &blocks);
-        match self.foreign() {
+        match self.service.foreign() {
             // The engine's own policy only guards it then, and is nobody's business.
             Some(foreign) => Told::json(&view.of_foreign(&foreign.rules)),
             None => Told::json(&view),
@@ -183,17 +179,17 @@ impl<S: Store> Service<S> {
 
     async fn explain(&self, act: &Act<'_>, body: &[u8], depth: Depth) -> Result<Told, Problem> {
         let question = Question::check(body)?;
-        let known = question.known(&self.identity);
+        let known = question.known(&self.service.identity);
         let request = question.request_of(&known)?;
         self.single(&request)?;
-        let spelled = Spelled::by(&self.reader, &request);
+        let spelled = Spelled::by(&self.service.reader, &request);
         let read = spelled.request(&request)?;
-        let as_given = self.engine.explain(&request, act.now).await;
+        let as_given = self.service.engine.explain(&request, act.now).await;
         let as_read = match &read {
-            Some(read) => Some(self.engine.explain(read, act.now).await),
+            Some(read) => Some(self.service.engine.explain(read, act.now).await),
             None => None,
         };
-        let throttled = self.throttled(&request, act.now);
+        let throttled = self.service.throttled(&request, act.now);
         let mut view = ExplanationView::new(as_read.as_ref().unwrap_or(&as_given), depth, &throttled);
         view.is_stranger = known.is_stranger();
         if let Some((read, explanation)) = read.as_ref().zip(as_read.as_ref()) {
@@ -201,7 +197,7 @@ impl<S: Store> Service<S> {
             view.as_given = AsGivenView::beside(
                 &ExplainedRequest { request: read, explanation },
                 &given,
-                &self.engine.policy(),
+                &self.service.engine.policy(),
             );
         }
         Told::json(&view)
@@ -216,17 +212,17 @@ impl<S: Store> Service<S> {
                 "close one of the others, or try again when one has ended",
             )
         })?;
-        Ok(Told::Lines(tail::lines(self.meter.watch(), which, asker.stop, place, asker.answering)))
+        Ok(Told::Lines(tail::lines(self.service.meter.watch(), which, asker.stop, place, asker.answering)))
     }
 
     async fn reset(&self, act: &Act<'_>, form: ResetForm<'_>) -> Result<Told, Problem> {
-        let known = form.attributes.known(&self.identity);
+        let known = form.attributes.known(&self.service.identity);
         let request = form.attributes.request_of(&known)?;
         self.single(&request)?;
         // What a gateway counted under its spelling is meant, and what programs send as it stands.
-        let spelled = Spelled::by(&self.reader, &request);
+        let spelled = Spelled::by(&self.service.reader, &request);
         let views = spelled.readings(&request)?;
-        let policy = self.engine.policy();
+        let policy = self.service.engine.policy();
         let is_known = |name: &&String| policy.limits().iter().any(|limit| limit.name() == name.as_str());
         if let Some(unknown) = form.limits.iter().find(|name| !is_known(name)) {
             return Err(unknown_limit(unknown));
@@ -235,12 +231,12 @@ impl<S: Store> Service<S> {
         let names = if named.is_empty() { own_limits(&policy, &views) } else { named.clone() };
         let mut forgotten = Forgotten::default();
         if !names.is_empty() {
-            forgotten = self.engine.reset_any(&views, &names, act.now).await.map_err(|failure| {
+            forgotten = self.service.engine.reset_any(&views, &names, act.now).await.map_err(|failure| {
                 act.audit(&told(&request), &format!("failed: {failure}"));
                 Problem::new(Kind::StoreUnavailable, unforgotten(failure))
             })?;
         }
-        let throttled = if named.is_empty() { self.forget_throttled(&request, act.now) } else { 0 };
+        let throttled = if named.is_empty() { self.service.forget_throttled(&request, act.now) } else { 0 };
         let counters = forgotten.counters.len() + throttled;
         let mut limits = forgotten.counters;
         limits.dedup();
@@ -261,16 +257,16 @@ impl<S: Store> Service<S> {
     }
 
     fn block(&self, act: &Act<'_>, form: &BlockForm<'_>) -> Result<Told, Problem> {
-        if let Some(name) = form.attributes.starred(self.identity.credentials()) {
+        if let Some(name) = form.attributes.starred(self.service.identity.credentials()) {
             let detail = format!(
                 "{name}: a credential is known by its hash, so no pattern can match it; accepted: its whole text, or sha256:…"
             );
             return Err(Problem::invalid(detail));
         }
-        let known = form.attributes.known(&self.identity).alone().map_err(stranger)?;
+        let known = form.attributes.known(&self.service.identity).alone().map_err(stranger)?;
         let (request, until, note) =
             (form.attributes.request_of(&known)?, form.until(act.now)?, form.note()?);
-        let block = self.engine.block(&request, until, act.now);
+        let block = self.service.engine.block(&request, until, act.now);
         let block = block.map_err(|error| match error {
             BlockError::Value { .. } => Problem::invalid(error.to_string()),
             _ => Problem::of_admin(Refusal::Conflict, error.to_string()),
@@ -281,7 +277,7 @@ impl<S: Store> Service<S> {
 
     /// Refuses a pattern where a request has one value: no counter is that of a pattern.
     fn single(&self, request: &CheckRequest<'_>) -> Result<(), Problem> {
-        let policy = self.engine.policy();
+        let policy = self.service.engine.policy();
         let named = texts(request);
         match named.iter().find(|(name, value)| policy.is_pattern(name, value)) {
             None => Ok(()),
@@ -292,14 +288,14 @@ impl<S: Store> Service<S> {
     }
 
     fn unblock(&self, act: &Act<'_>, form: &KeyForm<'_>) -> Result<Told, Problem> {
-        let known = form.attributes.known(&self.identity).in_any_case();
+        let known = form.attributes.known(&self.service.identity).in_any_case();
         let request = form.attributes.request_of(&known)?;
-        let unblocked = self.engine.unblock(&request, act.now);
+        let unblocked = self.service.engine.unblock(&request, act.now);
         act.audit(&told(&request), if unblocked { "unblocked" } else { "there was no such block" });
         // Another block may deny the same request; an address may be inside of the network that it names.
         let pairs = texts(&request);
         let pairs: Vec<(&str, &str)> = pairs.iter().map(|(name, text)| (*name, text.as_str())).collect();
-        let held = self.engine.blocked(&pairs, act.now);
+        let held = self.service.engine.blocked(&pairs, act.now);
         let still: Vec<BlockView<'_>> = held.iter().map(|block| BlockView::from(&**block)).collect();
         Told::json(&json!({ "unblocked": unblocked, "still_blocked_by": still }))
     }
@@ -322,7 +318,7 @@ impl<S: Store> Service<S> {
         }
         let (until, note) = (form.until(reach, act.now)?, form.note()?);
         let ruled = Ruled { ruling, until };
-        self.engine.rule(scope, ruled, act.now).map_err(|error| match error {
+        self.service.engine.rule(scope, ruled, act.now).map_err(|error| match error {
             RulingError::UnknownLimit(name) => unknown_limit(&name),
             RulingError::Percent(_) => Problem::invalid(format!("percent: {error}")),
             RulingError::OffInPolicy(_) | RulingError::TooMany | RulingError::OneKey(_) => {
@@ -340,11 +336,11 @@ impl<S: Store> Service<S> {
 
     /// The rulings that hold where this scope is ruled about, beside those of the scope itself.
     fn others(&self, scope: Scope<'_>, now: Timestamp, is_other: impl Fn(&Ruled) -> bool) -> Vec<OtherView> {
-        let policy = self.engine.policy();
-        let (all, single) = self.engine.rulings(now);
+        let policy = self.service.engine.policy();
+        let (all, single) = self.service.engine.rulings(now);
         let effective = |name: &str| {
             let limit = policy.limits().iter().find(|limit| limit.name() == name)?;
-            self.engine.ruled(limit, now).filter(&is_other)
+            self.service.engine.ruled(limit, now).filter(&is_other)
         };
         match scope {
             Scope::Limit(name) => effective(name)
@@ -370,7 +366,7 @@ impl<S: Store> Service<S> {
         if scope != Scope::All {
             self.native(act)?;
         }
-        let restored = self.engine.lift(scope, act.now);
+        let restored = self.service.engine.lift(scope, act.now);
         act.audit(name_of(scope), if restored { "restored" } else { "there was no ruling" });
         Told::json(&json!({ "restored": restored, "still_ruled": self.others(scope, act.now, |_| true) }))
     }
@@ -379,9 +375,10 @@ impl<S: Store> Service<S> {
     async fn diff(&self, act: &Act<'_>, request: Request<Incoming>) -> Result<Told, Problem> {
         let lasting = Query::read(request.uri().query(), &["for"])?.comparison()?;
         let text = request_body::read_any(request, BATCH_BYTES_MAX).await?;
-        let (candidate, warnings) = Policy::compile_for(CANDIDATE, &text, self.identity.credentials())
-            .map_err(|findings| Problem::of_admin(Refusal::WrongPolicy, findings.to_string()))?;
-        let difference = self.engine.policy().difference(&candidate);
+        let (candidate, warnings) =
+            Policy::compile_for(CANDIDATE, &text, self.service.identity.credentials())
+                .map_err(|findings| Problem::of_admin(Refusal::WrongPolicy, findings.to_string()))?;
+        let difference = self.service.engine.policy().difference(&candidate);
         let mut document = json!({
             "policy": view::fields(&difference.fields),
             "changes": view::changes(&difference),
@@ -390,7 +387,11 @@ impl<S: Store> Service<S> {
         });
         if let Some(lasting) = lasting {
             let until = act.now + lasting;
-            let id = self.beside.begin(&self.engine, candidate, until, act.now).map_err(not_begun)?;
+            let id = self
+                .service
+                .beside
+                .begin(&self.service.engine, candidate, until, act.now)
+                .map_err(not_begun)?;
             act.audit(&id.to_string(), &format!("compared until {}", Instant(until).text()));
             document["comparison"] = json!({ "id": id.to_string(), "for_ms": view::millis(lasting) });
         }
@@ -441,7 +442,7 @@ fn not_begun(reason: NotBegun) -> Problem {
     }
 }
 
-fn standing(standing: Option<super::beside::Standing>) -> Result<Told, Problem> {
+fn standing(standing: Option<Standing>) -> Result<Told, Problem> {
     let standing = standing.ok_or_else(|| {
         Problem::of_admin(Refusal::Unknown, "no comparison has this id; only the latest one is kept")
     })?;

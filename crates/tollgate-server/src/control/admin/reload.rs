@@ -3,16 +3,15 @@
 use serde::Serialize;
 use tollgate::SwapReport;
 use tollgate::policy::Difference;
-use tollgate::store::Store;
 
 use super::answer::{Act, Told};
 use super::form::ReloadForm;
 use super::token::Role;
 use super::view::{self, ChangeView, FieldChangeView};
+use crate::control::ControlPlane;
 use crate::problem::Problem;
 use crate::problem::Refusal;
 use crate::reload::{Done, ReloadOutcome};
-use crate::service::Service;
 
 /// What a reload did.
 #[derive(Serialize)]
@@ -69,17 +68,15 @@ impl<'a> ReloadView<'a> {
     }
 }
 
-impl<S: Store> Service<S> {
+impl ControlPlane {
     /// Puts in force what is on disk. What looks like an accident is an admin's affair.
     pub(super) async fn reload(&self, act: &Act<'_>, form: &ReloadForm) -> Result<Told, Problem> {
         let about = if form.force { "what the guard refuses" } else { "" };
         if form.force {
             act.allow(Role::Admin, about)?;
         }
-        let Some(reloader) = &self.reloader else {
-            return Err(Problem::of_admin(Refusal::Conflict, "this server watches no policy"));
-        };
-        let before = self.engine.policy();
+        let reloader = &self.reloader;
+        let before = self.service.engine.policy();
         let reloading = async { if form.force { reloader.force().await } else { reloader.now().await } };
         let done = tokio::select! {
             done = reloading => done,
@@ -90,7 +87,7 @@ impl<S: Store> Service<S> {
             act.audit(about, &format!("refused: {why}"));
             Problem::of_admin(Refusal::Conflict, why)
         })?;
-        let difference = before.difference(&self.engine.policy());
+        let difference = before.difference(&self.service.engine.policy());
         let view =
             ReloadView::new(done, reloader.status().version.map(|version| version.short()), &difference);
         act.audit(about, &view.outcome());

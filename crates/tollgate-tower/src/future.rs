@@ -6,12 +6,11 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::Response;
-use http::header::AGE;
 use pin_project_lite::pin_project;
 
+use crate::admitted::Admitted;
 use crate::body::Body;
 use crate::decide::Decide;
-use crate::service::Admitted;
 
 /// How a request ended that somebody had to be waited for.
 pub(crate) enum Late<T, D: Decide> {
@@ -59,11 +58,6 @@ impl<F: Future, D: Decide> ResponseFuture<F, D> {
     pub(crate) fn late(later: impl Future<Output = Late<F::Output, D>> + Send + 'static) -> Self {
         Self { way: Way::Late { later: Box::pin(later) } }
     }
-}
-
-/// Whether a cache may keep a response, which then says nothing about quotas.
-pub(crate) fn is_cached<B>(response: &Response<B>) -> bool {
-    response.status().is_redirection() || response.headers().contains_key(AGE)
 }
 
 /// A response that nothing more is done with.

@@ -3,14 +3,15 @@
 
 use std::any::Any;
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use http::{Extensions, HeaderMap};
 use tollgate::policy::Ended;
 use tollgate::{Permit, Reservation, Turn};
 
+use crate::background::run;
 use crate::decide::Decide;
 use crate::grpc;
 use crate::keep::{Keeper, Place};
@@ -254,17 +255,4 @@ fn report<D: Decide>(decide: &Arc<D>, mut awaiting: Reservation, ended: Ended) {
 pub(crate) fn give_back<D: Decide>(decide: &Arc<D>, reservation: Reservation) {
     let decide = Arc::clone(decide);
     run(async move { apply(&decide, reservation, Settle::Refund).await });
-}
-
-/// Does something that need not be waited for: at once if it can be, as on memory, otherwise beside.
-pub(crate) fn run(work: impl Future<Output = ()> + Send + 'static) {
-    let mut work = Box::pin(work);
-    let is_over = {
-        let mut first = pin!(work.as_mut());
-        matches!(first.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(()))
-    };
-    // Without a runtime nobody can go on with it, and what was held returns when it expires.
-    if !is_over && let Ok(runtime) = tokio::runtime::Handle::try_current() {
-        runtime.spawn(work);
-    }
 }

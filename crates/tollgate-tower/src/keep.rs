@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::task::JoinSet;
 use tollgate::{Permit, Ticks, Timestamp};
 
+use crate::background::run;
 use crate::decide::Decide;
-use crate::hold::run;
 
 /// A place is renewed after this part of its life, and looked after twice as often, so that a store may be away for a while.
 const PART: u64 = 3;

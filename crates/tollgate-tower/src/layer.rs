@@ -1,47 +1,27 @@
 //! The layer: what is decided about, by whom, and what callers get to see. One made it; all services share it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{HeaderName, InvalidHeaderName};
 use http::request::Parts;
-use http::{Response, StatusCode, response};
-use tollgate::headers::{Caller, Exposure, HeaderPolicy};
+use http::{Response, response};
+use tollgate::headers::HeaderPolicy;
 use tollgate::store::Store;
-use tollgate::{Clock, Decision, Engine, Ticks};
+use tollgate::{Clock, Engine, Ticks};
 use tower_layer::Layer;
 
 use crate::attributes::address::{Network, Trusted};
 use crate::attributes::callers::LiveCallers;
 use crate::attributes::credential::Credentials;
-use crate::attributes::needs::BITS;
 use crate::attributes::path::PathMatch;
 use crate::attributes::source::Source;
-use crate::attributes::{Mapped, Needs, Reader};
+use crate::attributes::{Mapped, Reader};
 use crate::decide::{Decide, Own};
-use crate::keep::Keeper;
 use crate::service::RateLimit;
-use crate::settle::{Ending, Settle, Settling};
-
-/// How long a request may take whose cost is settled when it is over.
-const SETTLED_WITHIN: Ticks = Ticks::from_secs(600);
-
-type Test = dyn Fn(&Parts) -> bool + Send + Sync;
-type Cost = dyn Fn(&Parts) -> u64 + Send + Sync;
-type Refuse = dyn Fn(&Refused<'_>) -> Option<Response<Bytes>> + Send + Sync;
-
-/// A request that is refused.
-#[derive(Clone, Copy, Debug)]
-pub struct Refused<'a> {
-    /// The request, without its body.
-    pub request: &'a Parts,
-    /// Why: which limit, and when to come back.
-    pub decision: &'a Decision,
-    /// The status that is sent unless the response says otherwise.
-    pub status: StatusCode,
-}
+use crate::settle::{Ending, Settle};
+use crate::shared::{Refused, Settings, Shared};
 
 /// Limits what passes through. Copies share everything, so that one limit is one limit however often a server clones it.
 ///
@@ -60,78 +40,6 @@ pub struct Refused<'a> {
 /// ```
 pub struct RateLimitLayer<D> {
     pub(crate) shared: Arc<Shared<D>>,
-}
-
-/// What all services of a layer share.
-pub(crate) struct Shared<D> {
-    pub(crate) decide: Arc<D>,
-    pub(crate) keeper: Arc<Keeper<D>>,
-    pub(crate) settings: Settings,
-    /// Which attributes are needed, in the lower bits, and since which change of whoever decides.
-    needed: AtomicU64,
-}
-
-impl<D: Decide> Shared<D> {
-    fn new(decide: Arc<D>, settings: Settings) -> Self {
-        let keeper = Arc::new(Keeper::new(Arc::clone(&decide)));
-        Self { decide, keeper, settings, needed: AtomicU64::new(u64::MAX) }
-    }
-
-    /// Which attributes decisions depend on.
-    #[inline]
-    pub(crate) fn needs(&self) -> Needs {
-        let Some(changes) = self.decide.changes() else { return Needs::ALL };
-        // Relaxed: the number says all there is to know. One that is late is as if the request had come a moment earlier.
-        let known = self.needed.load(Ordering::Relaxed);
-        if known >> BITS == changes & (u64::MAX >> BITS) {
-            return Needs::from_bits(known);
-        }
-        let needs = Needs::of(&self.settings.reader, |name| self.decide.engine().uses(name));
-        self.needed.store(changes << BITS | needs.bits(), Ordering::Relaxed);
-        needs
-    }
-}
-
-/// How requests are read and answered.
-#[derive(Clone)]
-pub(crate) struct Settings {
-    pub(crate) reader: Reader,
-    pub(crate) skipped: Vec<Arc<Test>>,
-    pub(crate) cost: Option<Arc<Cost>>,
-    pub(crate) settling: Settling,
-    pub(crate) settled_within: Ticks,
-    pub(crate) wait_max: Option<Ticks>,
-    pub(crate) headers: HeaderPolicy,
-    pub(crate) authenticated: Option<Arc<Test>>,
-    pub(crate) refuse: Option<Arc<Refuse>>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            // Nobody's word is taken until somebody is named.
-            reader: Reader { trusted: Trusted::new(Vec::new()), ..Reader::default() },
-            skipped: Vec::new(),
-            cost: None,
-            settling: Settling::default(),
-            settled_within: SETTLED_WITHIN,
-            wait_max: None,
-            headers: HeaderPolicy::default(),
-            authenticated: None,
-            refuse: None,
-        }
-    }
-}
-
-impl Settings {
-    /// Whether the sender of a request has an identity, as far as anything depends on it.
-    pub(crate) fn caller(&self, parts: &Parts) -> Caller {
-        match &self.authenticated {
-            _ if self.headers.anonymous == Exposure::Full => Caller::Anonymous,
-            Some(is_authenticated) if is_authenticated(parts) => Caller::Authenticated,
-            _ => Caller::Anonymous,
-        }
-    }
 }
 
 impl<S: Store + Send + Sync + 'static> RateLimitLayer<Own<S>> {
@@ -270,7 +178,7 @@ impl<D: Decide> RateLimitLayer<D> {
     }
 
     /// How answers are written. By default every caller sees the limits that it owns, those with `by`; with
-    /// [`Exposure::RetryAfter`] for anonymous callers these are told only when to come back.
+    /// [`tollgate::headers::Exposure::RetryAfter`] for anonymous callers these are told only when to come back.
     #[must_use]
     pub fn headers(self, headers: HeaderPolicy) -> Self {
         self.with(|settings| settings.headers = headers)

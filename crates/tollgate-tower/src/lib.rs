@@ -1,8 +1,8 @@
 //! Tollgate in the request path of a Rust service: a tower layer for axum, hyper and tonic.
 //!
-//! The modules stand in the order of a request: what servers read differently (`spelling`), who sent it and what it asks for (`attributes`, `peer`), who decides (`decide`), the
-//! layer and its service, overload (`shed`), what a refused caller is sent (`refusal`, `grpc`), and what is done when the response is over (`hold`,
-//! `body`). It knows `http` types and tower's traits, and neither Redis nor the program `tollgate`.
+//! The modules stand in the order of a request: what servers read differently (`spelling`), who sent it and what it asks for (`attributes`, `peer`), who decides (`decide`), what a refused
+//! caller is sent (`refusal`, `grpc`), what is done when the response is over (`settle`, `hold`, `body`, `admitted`), the service and its layer,
+//! and overload (`shed`). It knows `http` types and tower's traits, and neither Redis nor the program `tollgate`.
 //!
 //! ```
 //! use tollgate::{Clock, Engine, Policy};
@@ -18,15 +18,18 @@ pub mod spelling;
 pub mod attributes;
 pub mod peer;
 mod decide;
-mod layer;
-mod service;
-mod future;
-mod refusal;
 mod grpc;
+mod refusal;
 mod settle;
-mod hold;
+mod background;
 mod keep;
+mod hold;
 mod body;
+mod shared;
+mod admitted;
+mod future;
+mod service;
+mod layer;
 pub mod shed;
 #[cfg(feature = "graphql")]
 pub mod graphql;
@@ -40,6 +43,7 @@ pub use body::Body;
 pub use decide::{Decide, Own};
 pub use future::ResponseFuture;
 pub use hold::{HeldPermits, InFlight};
-pub use layer::{RateLimitLayer, Refused};
+pub use layer::RateLimitLayer;
 pub use service::{RateLimit, Waited};
 pub use settle::{Settle, Unanswered, Unserved};
+pub use shared::Refused;

@@ -4,27 +4,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{HeaderName, HeaderValue};
 use http::request::Parts;
-use http::{Request, Response, StatusCode};
+use http::{Request, Response};
 use http_body::Body as HttpBody;
-use tollgate::{Answer, Audience, CheckRequest, Decision, Reservation, Ticks, Timestamp, Verdict};
+use tollgate::{Decision, Reservation, Ticks, Timestamp, Verdict};
 use tower_service::Service;
 
-use crate::attributes::{Attributes, Unreadable};
+use crate::admitted::Admitted;
 use crate::body::Body;
 use crate::decide::Decide;
-use crate::future::{Late, ResponseFuture, is_cached};
-use crate::hold::{Asking, Finish, Hold};
-use crate::layer::{Refused, Shared};
-use crate::refusal::{self, Reading, is_preflight};
-use crate::settle::Unserved;
-use crate::{grpc, hold, peer};
-
-/// How long a request waited for its turn, in milliseconds.
-const WAITED: HeaderName = HeaderName::from_static("tollgate-waited-ms");
-/// How many units stood in the line when it came, with its own.
-const DEPTH: HeaderName = HeaderName::from_static("tollgate-queue-depth");
+use crate::future::{Late, ResponseFuture};
+use crate::hold::{Asking, Hold};
+use crate::shared::Shared;
 
 /// In the extensions of a request that reaches a service after a wait: how long it waited for its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,24 +37,6 @@ impl<I: Clone, D> Clone for RateLimit<I, D> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone(), shared: Arc::clone(&self.shared) }
     }
-}
-
-/// A request that passes, and what is to be done with its response.
-pub(crate) struct Admitted<D: Decide> {
-    /// What its caller gets to see, or gets back; none if that is nothing.
-    told: Option<Told<D>>,
-    /// The decision that is told of.
-    decision: Option<Decision>,
-    waited: Option<(Ticks, u64)>,
-    hold: Option<Box<Hold<D>>>,
-}
-
-/// What is to be done with the decision that let a request pass.
-struct Told<D> {
-    shared: Arc<Shared<D>>,
-    /// Who gets to see it; none if nobody does.
-    audience: Option<Audience>,
-    at: Timestamp,
 }
 
 /// A decision, and all that it took. Whoever drops it, on whatever way, gives that back.
@@ -107,7 +80,7 @@ where
         if self.shared.skips(&parts) {
             return ResponseFuture::passing(self.inner.call(Request::from_parts(parts, body)));
         }
-        let looked = Shared::look(&self.shared, &parts);
+        let looked = look(&self.shared, &parts);
         let decided = match looked {
             Looked::Admitted(admitted) => {
                 if let Some(hold) = admitted.as_ref().and_then(|admitted| admitted.hold.as_ref()) {
@@ -146,7 +119,7 @@ where
 {
     let (taken, mut parts) = match decided {
         Some(taken) => (*taken, parts),
-        None => match Asking::new(Shared::ask(Arc::clone(&shared), parts)).await {
+        None => match Asking::new(ask(Arc::clone(&shared), parts)).await {
             Ok((taken, parts)) => (taken, parts),
             Err(refused) => return Late::Refused(*refused),
         },
@@ -205,171 +178,57 @@ impl<D: Decide> Drop for Waiting<'_, D> {
     }
 }
 
-impl<D: Decide> Shared<D> {
-    fn skips(&self, parts: &Parts) -> bool {
-        self.settings.skipped.iter().any(|skips| skips(parts))
+/// What can be said without waiting.
+fn look<D: Decide>(shared: &Arc<Shared<D>>, parts: &Parts) -> Looked<D> {
+    if shared.settings.settling.is_any() {
+        return Looked::Unknown;
     }
-
-    fn cost(&self, parts: &Parts) -> u64 {
-        self.settings.cost.as_ref().map_or(1, |cost| cost(parts)).min(tollgate::COST_MAX)
+    let at = shared.decide.now();
+    let mut decided = None;
+    match shared.question(parts, |request| shared.decide.decide_at_once(request, at, &mut decided)) {
+        Ok(()) => judge(shared, parts, &mut decided, at),
+        Err(refused) => Looked::Refused(*refused),
     }
+}
 
-    fn attributes<'r>(&'r self, parts: &'r Parts) -> Result<Attributes<'r>, Unreadable> {
-        let mut attributes = Attributes::default();
-        self.read(parts, &mut attributes)?;
-        Ok(attributes)
-    }
-
-    /// The same, written where it is needed.
-    #[inline]
-    fn read<'r>(&'r self, parts: &'r Parts, attributes: &mut Attributes<'r>) -> Result<(), Unreadable> {
-        self.settings.reader.tell_request(peer::of(&parts.extensions), parts, self.needs(), attributes)
-    }
-
-    /// What can be said without waiting.
-    fn look(shared: &Arc<Self>, parts: &Parts) -> Looked<D> {
-        if shared.settings.settling.is_any() {
-            return Looked::Unknown;
-        }
-        let at = shared.decide.now();
-        let mut decided = None;
-        match shared.question(parts, |request| shared.decide.decide_at_once(request, at, &mut decided)) {
-            Ok(()) => Self::judge(shared, parts, &mut decided, at),
-            Err(refused) => Looked::Refused(*refused),
-        }
-    }
-
-    /// What follows from a decision, if there is one.
-    fn judge(shared: &Arc<Self>, parts: &Parts, decided: &mut Option<Decision>, at: Timestamp) -> Looked<D> {
-        let Some(decision) = decided else { return Looked::Unknown };
-        match decision.verdict() {
-            Verdict::Allow => {
-                let awaiting = shared.awaiting(parts, decision, at);
-                let mut admitted = Admitted::new(shared, parts, decided, at);
-                if let Some(awaiting) = awaiting {
-                    let empty = || Box::new(Hold::empty(&shared.decide, &shared.settings.settling));
-                    let hold = &mut admitted.get_or_insert_default().hold;
-                    hold.get_or_insert_with(empty).await_its_end(awaiting);
-                }
-                Looked::Admitted(admitted)
+/// What follows from a decision, if there is one.
+fn judge<D: Decide>(
+    shared: &Arc<Shared<D>>,
+    parts: &Parts,
+    decided: &mut Option<Decision>,
+    at: Timestamp,
+) -> Looked<D> {
+    let Some(decision) = decided else { return Looked::Unknown };
+    match decision.verdict() {
+        Verdict::Allow => {
+            let awaiting = shared.awaiting(parts, decision, at);
+            let mut admitted = Admitted::new(shared, parts, decided, at);
+            if let Some(awaiting) = awaiting {
+                let empty = || Box::new(Hold::empty(&shared.decide, &shared.settings.settling));
+                let hold = &mut admitted.get_or_insert_default().hold;
+                hold.get_or_insert_with(empty).await_its_end(awaiting);
             }
-            Verdict::Wait(_) => match decided.take() {
-                Some(decision) => Looked::Waits(Box::new(Taken::new(shared, parts, decision, None, at))),
-                None => Looked::Unknown,
-            },
-            Verdict::Deny { .. } | Verdict::Never | Verdict::Forbidden => {
-                Looked::Refused(shared.refuse(parts, decision, &shared.reading(parts), at))
-            }
+            Looked::Admitted(admitted)
+        }
+        Verdict::Wait(_) => match decided.take() {
+            Some(decision) => Looked::Waits(Box::new(Taken::new(shared, parts, decision, None, at))),
+            None => Looked::Unknown,
+        },
+        Verdict::Deny { .. } | Verdict::Never | Verdict::Forbidden => {
+            Looked::Refused(shared.refuse(parts, decision, &shared.reading(parts), at))
         }
     }
+}
 
-    /// Asks something about a request that can be read.
-    fn question<T>(
-        &self,
-        parts: &Parts,
-        ask: impl FnOnce(&CheckRequest<'_>) -> T,
-    ) -> Result<T, Box<Response<Bytes>>> {
-        let refused = |problem: &str| Box::new(refusal::unreadable(problem, grpc::is_call(&parts.headers)));
-        let mut attributes = Attributes::default();
-        self.read(parts, &mut attributes).map_err(|problem| refused(&problem.0))?;
-        let mut request = CheckRequest::new();
-        let told = attributes.tell(&mut request).and_then(|()| request.set_cost(self.cost(parts)));
-        told.map_err(|problem| refused(&problem.to_string()))?;
-        Ok(ask(&request))
-    }
-
-    /// Decides, and takes care of what that takes.
-    async fn ask(shared: Arc<Self>, parts: Parts) -> Result<(Taken<D>, Parts), Box<Response<Bytes>>> {
-        let at = shared.decide.now();
-        let (decision, reservation) = shared.decided(&parts, at).await?;
-        let taken = Taken::new(&shared, &parts, decision, reservation, at);
-        Ok((taken, parts))
-    }
-
-    /// Decides, and sets aside what is to be settled.
-    async fn decided(
-        &self,
-        parts: &Parts,
-        at: Timestamp,
-    ) -> Result<(Decision, Option<Reservation>), Box<Response<Bytes>>> {
-        let refused = |problem: &str| Box::new(refusal::unreadable(problem, grpc::is_call(&parts.headers)));
-        let attributes = self.attributes(parts).map_err(|problem| refused(&problem.0))?;
-        let request = attributes.request().and_then(|request| request.cost(self.cost(parts)));
-        let request = request.map_err(|problem| refused(&problem.to_string()))?;
-        // Who cannot wait for long must not take a place in line to find out.
-        if let Some(patience) = self.patience(parts)
-            && self.decide.engine().shapes()
-        {
-            let foreseen = self.decide.engine().foresee(&request, at).await;
-            if matches!(foreseen.verdict(), Verdict::Wait(wait) if wait > patience) {
-                return Ok((foreseen.impatient(patience), None));
-            }
-        }
-        if self.settings.settling.is_any() {
-            return Ok(self.decide.reserve(&request, self.settings.settled_within, at).await);
-        }
-        Ok((self.decide.check(&request, at).await, None))
-    }
-
-    fn reading(&self, parts: &Parts) -> Reading {
-        Reading::of(parts, self.settings.caller(parts), self.cost(parts))
-    }
-
-    /// The response to a refused request.
-    fn refuse(
-        &self,
-        parts: &Parts,
-        decision: &Decision,
-        reading: &Reading,
-        at: Timestamp,
-    ) -> Response<Bytes> {
-        let usual = refusal::response(decision, &self.settings.headers, reading, self.decide.on_wall(at));
-        let Some(refuse) = self.settings.refuse.as_ref().filter(|_| !reading.is_call) else { return usual };
-        let refused = Refused { request: parts, decision, status: usual.status() };
-        let Some(mut response) = refuse(&refused) else { return usual };
-        if response.status() == StatusCode::OK {
-            *response.status_mut() = usual.status();
-        }
-        let at = self.decide.on_wall(at);
-        let mut headers = Answer::headers_of(decision, &self.settings.headers, reading.audience, at);
-        refusal::add(response.headers_mut(), &mut headers);
-        response
-    }
-
-    /// How long a request waits at most; none if it waits as long as the line is.
-    fn patience(&self, parts: &Parts) -> Option<Ticks> {
-        // Only a gRPC call has a deadline of its own; whatever else has such a header means nothing by it.
-        let own = grpc::timeout(&parts.headers).filter(|_| grpc::is_call(&parts.headers));
-        [own, self.settings.wait_max].into_iter().flatten().min()
-    }
-
-    /// What a decision took that lets a request wait, so that it can step back from the line.
-    fn set_aside(&self, parts: &Parts, decision: &Decision, at: Timestamp) -> Option<Reservation> {
-        let attributes = self.attributes(parts).ok()?;
-        let request = attributes.request().and_then(|request| request.cost(self.cost(parts))).ok()?;
-        Some(self.decide.engine().set_aside(&request, decision, self.settings.settled_within, at))
-    }
-
-    /// What a decision took of limits that count only failures.
-    fn awaiting(&self, parts: &Parts, decision: &Decision, at: Timestamp) -> Option<Reservation> {
-        if !decision.awaits_its_end() {
-            return None;
-        }
-        let attributes = self.attributes(parts).ok()?;
-        let request = attributes.request().and_then(|request| request.cost(self.cost(parts))).ok()?;
-        self.decide.engine().awaiting(&request, decision, self.settings.settled_within, at)
-    }
-
-    /// Gives back what a decision took of a request that was not served.
-    fn give_back(&self, parts: &Parts, decision: &Decision, at: Timestamp) {
-        // What is settled by its response was given back with the head of it.
-        if self.settings.settling.refunds_unserved
-            && !self.settings.settling.is_any()
-            && let Some(reservation) = self.set_aside(parts, decision, at)
-        {
-            hold::give_back(&self.decide, reservation);
-        }
-    }
+/// Decides, and takes care of what that takes.
+async fn ask<D: Decide>(
+    shared: Arc<Shared<D>>,
+    parts: Parts,
+) -> Result<(Taken<D>, Parts), Box<Response<Bytes>>> {
+    let at = shared.decide.now();
+    let (decision, reservation) = shared.decided(&parts, at).await?;
+    let taken = Taken::new(&shared, &parts, decision, reservation, at);
+    Ok((taken, parts))
 }
 
 impl<D: Decide> Taken<D> {
@@ -397,71 +256,5 @@ impl<D: Decide> Taken<D> {
             hold.get_or_insert_with(empty).await_its_end(awaiting);
         }
         Self { decision, at, hold }
-    }
-}
-
-impl<D: Decide> Admitted<D> {
-    /// What is to be done with the response; none if that is nothing.
-    fn new(
-        shared: &Arc<Shared<D>>,
-        parts: &Parts,
-        decided: &mut Option<Decision>,
-        at: Timestamp,
-    ) -> Option<Box<Self>> {
-        let permit = decided.as_mut().and_then(Decision::take_permit);
-        let hold = permit.and_then(|permit| {
-            Hold::new(&shared.keeper, &shared.settings.settling, Some(permit), None).map(Box::new)
-        });
-        let caller = shared.settings.caller(parts);
-        // What a browser asks by itself says nothing about quotas.
-        let is_told =
-            shared.settings.headers.tells_allowed(caller) && !is_preflight(&parts.method, &parts.headers);
-        let is_kept = is_told || shared.settings.settling.refunds_unserved;
-        if !is_kept && hold.is_none() {
-            return None;
-        }
-        let mut admitted = Box::<Self>::default();
-        admitted.hold = hold;
-        if is_kept {
-            let audience = || Audience { caller, cost: Some(shared.cost(parts)), ..Audience::default() };
-            let audience = is_told.then(audience);
-            admitted.told = Some(Told { shared: Arc::clone(shared), audience, at });
-            admitted.decision = decided.take();
-        }
-        Some(admitted)
-    }
-
-    /// The response with what its caller gets to see, and with what it holds until it is over.
-    pub(crate) fn finish<R>(&mut self, response: Response<R>) -> Response<Body<R>> {
-        // Neither does what a cache may keep.
-        let is_cached = is_cached(&response);
-        let (mut head, body) = response.into_parts();
-        let unserved = head.extensions.remove::<Unserved>();
-        if let Some(hold) = &mut self.hold {
-            hold.report_by_head(&head, unserved.as_ref());
-        }
-        if let (Some(Told { shared, audience, at }), Some(decision)) = (&self.told, &self.decision) {
-            if let Some(audience) = audience.filter(|_| !is_cached) {
-                let wall = shared.decide.on_wall(*at);
-                let mut list = Answer::headers_of(decision, &shared.settings.headers, audience, wall);
-                refusal::add(&mut head.headers, &mut list);
-            }
-            if let Some(Unserved(parts)) = unserved {
-                shared.give_back(&parts, decision, *at);
-            }
-        }
-        if let Some((waited, depth)) = self.waited {
-            head.headers.insert(WAITED, HeaderValue::from(waited.ceil_millis()));
-            head.headers.insert(DEPTH, HeaderValue::from(depth));
-        }
-        let hold = self.hold.take().filter(|hold| !hold.is_over());
-        let hold = hold.map(|hold| hold as Box<dyn Finish>);
-        Response::from_parts(head, Body::served(body, hold))
-    }
-}
-
-impl<D: Decide> Default for Admitted<D> {
-    fn default() -> Self {
-        Self { told: None, decision: None, waited: None, hold: None }
     }
 }

@@ -24,7 +24,7 @@ use crate::store::Choice;
 use crate::store_watch::Watch;
 use crate::tls::Tls;
 use crate::{FAILURE, SUCCESS};
-use listeners::{Addresses, Listeners, Open, Proxying};
+use listeners::{Listeners, Open, Proxying};
 use started::Started;
 use tollgate_tower::attributes::Reader;
 

@@ -271,7 +271,7 @@ fn must_close(response: &Response<Limited>) -> bool {
 /// What is told to a client whose head did not pass.
 fn flawed(flaw: Flaw) -> Problem {
     match flaw {
-        Flaw::TooLarge => Problem::new(Kind::Gateway(super::refusal::Turned::FieldsTooLarge), flaw.told()),
+        Flaw::TooLarge => Problem::new(Kind::Gateway(crate::problem::Turned::FieldsTooLarge), flaw.told()),
         _ => Problem::invalid(flaw.told()),
     }
 }

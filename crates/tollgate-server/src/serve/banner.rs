@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use tollgate::Policy;
 
-use super::Addresses;
+use super::listeners::Addresses;
 use super::sample::sample;
 use crate::cli::ServeArguments;
 use crate::control::admin::Credentials;

@@ -250,7 +250,7 @@ impl Shedder {
     /// Gives back to the fleet's counters what they were charged for a request that is not served.
     fn give_back(&self, charged: Option<Charged>) {
         if let (Some(fleet), Some(charged)) = (&self.fleet, charged) {
-            crate::hold::run((fleet.refund)(charged, self.now()));
+            crate::background::run((fleet.refund)(charged, self.now()));
         }
     }
 

@@ -210,7 +210,7 @@ impl Shared {
     fn refuse(&self, parts: Parts, refusal: &Refusal, identity: u64) -> Response<Bytes> {
         self.shedder.note(refusal);
         if let Some(consequence) = &self.consequence {
-            crate::hold::run(consequence(&parts));
+            crate::background::run(consequence(&parts));
         }
         let reading = Reading::of(&parts, tollgate::headers::Caller::Anonymous, 1);
         let answer =

@@ -10,7 +10,7 @@ use tollgate::{Audience, COST_MAX, CheckRequest, Decision, HeaderPolicy, Request
 use crate::foreign::counters::Tallies;
 use crate::identity::{Known, Word};
 use crate::protocol::Wire;
-use crate::rls::{Answer, Code, Descriptor, Question};
+use crate::rls::{Answer, Code, Descriptor, Question, Refusal};
 use crate::seldom::Seldom;
 use crate::service::Service;
 use crate::telemetry::{BROUGHT, Key, Verdict as Counted};
@@ -239,7 +239,7 @@ fn told<S: Store>(
         overall: if decision.is_allowed() { Code::Ok } else { Code::OverLimit },
         statuses: status::statuses(question, decision, brought, wall),
         headers: headers.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
-        refusal: super::Refusal::of(decision),
+        refusal: Refusal::of(decision),
         meets_no_limit: decision.meets_no_limit() && brought.is_empty(),
         is_faulty: decision.fault().is_some(),
     }

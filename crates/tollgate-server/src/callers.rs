@@ -10,7 +10,7 @@ use tollgate_tower::attributes::Reader;
 use tollgate_tower::attributes::callers::{CALLERS_BYTES_MAX, Callers, LiveCallers};
 
 use crate::failure::Failure;
-use crate::file_watch::{Eye, FileReload, Seen, Version, Watch, Wish};
+use crate::file_watch::{Debounce, Eye, FileReload, Seen, Version, Wish};
 
 /// How the callers are.
 #[derive(Clone, Debug)]
@@ -44,7 +44,7 @@ pub(crate) struct CallersFile {
     mapped: Vec<String>,
     live: LiveCallers,
     status: ArcSwap<CallersStatus>,
-    watch: Mutex<(Eye, Watch)>,
+    watch: Mutex<(Eye, Debounce)>,
 }
 
 impl CallersFile {
@@ -54,7 +54,7 @@ impl CallersFile {
     /// When it cannot be read; the message says what would be accepted.
     pub(crate) fn open(path: &Path, reader: &Reader, now: Timestamp) -> Result<Arc<Self>, String> {
         let mapped: Vec<String> = reader.mapped.iter().map(|mapped| mapped.name.clone()).collect();
-        let (mut eye, mut watch) = (Eye::new(vec![path.to_owned()]), Watch::default());
+        let (mut eye, mut watch) = (Eye::new(vec![path.to_owned()]), Debounce::default());
         let seen = eye.look();
         let callers = load(path, &mapped)?;
         let status = CallersStatus::new(callers.len(), &seen, now);

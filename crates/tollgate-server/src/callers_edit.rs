@@ -31,7 +31,7 @@ pub(crate) fn run(command: &CallersCommand, console: &mut Console) -> u8 {
         CallersCommand::List(list) => listed(&list.file),
     };
     match done {
-        Ok(Done { lines, status }) => {
+        Ok(Edited { lines, status }) => {
             lines.iter().for_each(|line| console.line(line));
             status
         }
@@ -42,12 +42,12 @@ pub(crate) fn run(command: &CallersCommand, console: &mut Console) -> u8 {
     }
 }
 
-struct Done {
+struct Edited {
     lines: Vec<String>,
     status: u8,
 }
 
-impl Done {
+impl Edited {
     fn said(line: String, status: u8) -> Self {
         Self { lines: vec![line], status }
     }
@@ -94,12 +94,12 @@ fn digits(secret: &str) -> String {
     }
 }
 
-fn added(path: &Path, secret: &str, attributes: &[GivenAttribute]) -> Result<Done, String> {
+fn added(path: &Path, secret: &str, attributes: &[GivenAttribute]) -> Result<Edited, String> {
     let (mut text, found) = opened(path)?;
     let digest = CredentialDigest::of_value(secret);
     if let Some(known) = found.iter().find(|entry| entry.digest == digest) {
         let place = format!("{}:{}", path.display(), known.line);
-        return Ok(Done::said(
+        return Ok(Edited::said(
             format!("{digest} is known already: {place}; remove it first to change it"),
             FAILURE,
         ));
@@ -125,7 +125,7 @@ fn added(path: &Path, secret: &str, attributes: &[GivenAttribute]) -> Result<Don
         format!("{}: its list is not one caller to a line at the end; add the caller by hand", path.display())
     })?;
     written(path, &text, found.len() + 1)?;
-    Ok(Done::said(format!("{digest} added; {} known", counted(found.len() + 1)), SUCCESS))
+    Ok(Edited::said(format!("{digest} added; {} known", counted(found.len() + 1)), SUCCESS))
 }
 
 /// The text with one more entry behind the last.
@@ -149,11 +149,11 @@ fn appended(text: &str, found: &[CallerEntry], entry: &str) -> Option<String> {
     Some(format!("{text}{indent}{entry}\n"))
 }
 
-fn removed(path: &Path, secret: &str) -> Result<Done, String> {
+fn removed(path: &Path, secret: &str) -> Result<Edited, String> {
     let (text, found) = opened(path)?;
     let digest = CredentialDigest::of_value(secret);
     let Some(place) = found.iter().position(|entry| entry.digest == digest) else {
-        return Ok(Done::said(
+        return Ok(Edited::said(
             format!("{digest} is not in {}; nothing was removed", path.display()),
             FAILURE,
         ));
@@ -186,10 +186,10 @@ fn removed(path: &Path, secret: &str) -> Result<Done, String> {
         ));
     }
     written(path, &text, left.len())?;
-    Ok(Done::said(format!("{digest} removed; {} known", counted(left.len())), SUCCESS))
+    Ok(Edited::said(format!("{digest} removed; {} known", counted(left.len())), SUCCESS))
 }
 
-fn listed(path: &Path) -> Result<Done, String> {
+fn listed(path: &Path) -> Result<Edited, String> {
     let bytes = read(path)?;
     let found = entries(&path.display().to_string(), &bytes).map_err(|findings| findings.to_string())?;
     let line = |entry: &CallerEntry| {
@@ -199,7 +199,7 @@ fn listed(path: &Path) -> Result<Done, String> {
     };
     let mut lines: Vec<String> = found.iter().map(line).collect();
     lines.push(format!("{} known", counted(found.len())));
-    Ok(Done { lines, status: SUCCESS })
+    Ok(Edited { lines, status: SUCCESS })
 }
 
 fn counted(number: usize) -> String {

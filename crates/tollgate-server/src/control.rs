@@ -6,7 +6,7 @@ pub(crate) mod admin;
 use std::sync::Arc;
 
 use crate::orders::Orders;
-use crate::readiness::{Audience, Readiness, Report};
+use crate::readiness::{Audience, Readiness, ReadinessReport};
 use crate::reload::Reloader;
 use crate::service::Service;
 use crate::snapshot;
@@ -40,7 +40,7 @@ impl ControlPlane {
     }
 
     /// What the operator should know.
-    pub(crate) fn report(&self, audience: Audience) -> Report {
+    pub(crate) fn report(&self, audience: Audience) -> ReadinessReport {
         let memory = self.service.meter.overflow.status(self.service.now());
         self.readiness.report(Some(&self.reloader), self.orders.as_deref(), memory, audience)
     }

@@ -296,12 +296,12 @@ impl Eye {
 
 /// Decides when a change is one: when it was seen twice in a row. A file that is still being written is not what it will be.
 #[derive(Debug, Default)]
-pub(crate) struct Watch {
+pub(crate) struct Debounce {
     acted_on: Option<Seen>,
     pending: Option<Seen>,
 }
 
-impl Watch {
+impl Debounce {
     /// Whether to act on what was seen.
     pub(crate) fn saw(&mut self, seen: &Seen) -> bool {
         if self.acted_on.as_ref() == Some(seen) {

@@ -1,5 +1,5 @@
 //! The HTTP wire. The way of a request: `connection` (its patience) → `route` (what is asked) → `access` (by whom) → `request_body` (bytes, bounded) →
-//! `question_json` → `answer` and `held` (the service) → `reply` (the one place where answers become HTTP; problems do in `problem`).
+//! `request_json` → `answer` and `held` (the service) → `reply` (the one place where answers become HTTP; problems do in `problem`).
 
 mod connection;
 mod route;
@@ -16,7 +16,7 @@ pub(crate) use connection::connection;
 /// What the fuzz targets see of this wire.
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing {
-    use crate::question_json::Question;
+    use crate::request_json::Question;
     use tollgate::Value;
 
     /// The attributes of a question, as text, and its cost; or why it is none.

@@ -27,7 +27,7 @@ mod identity;
 mod problem;
 mod request_body;
 mod distinct_json;
-mod question_json;
+mod request_json;
 mod decision_json;
 mod envoy_api;
 mod rls;

@@ -79,7 +79,7 @@ where
     F: Fn(Stream, Stop) -> C + Clone + Send + 'static,
     C: Future<Output = ()> + Send + 'static,
 {
-    let told = Told::default();
+    let told = AcceptLog::default();
     let late = loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -180,13 +180,13 @@ fn waiting(listener: TcpListener, most: u32) -> Vec<TcpStream> {
 
 /// What a listener tells its operator, each at most once a second.
 #[derive(Default)]
-struct Told {
+struct AcceptLog {
     refused: Seldom,
     full: Seldom,
     crowded: Seldom,
 }
 
-impl Told {
+impl AcceptLog {
     fn full(&self, listener: &TcpListener, room: &Room, now: Timestamp) {
         let Some(skipped) = self.full.due(now) else { return };
         let address = listener.local_addr().map(|address| address.to_string()).unwrap_or_default();

@@ -22,8 +22,8 @@ use crate::file_watch::{self, Capture, FileReload, Looked, Looks, Wish};
 use crate::policy_file::{self, Loaded};
 use crate::service::Service;
 use crate::tls::Tls;
-use desk::Desk;
-use guard::Summary;
+use desk::PolicyReload;
+use guard::PolicySummary;
 use last_good::LastGood;
 
 mod desk;
@@ -31,7 +31,7 @@ mod guard;
 mod last_good;
 mod status;
 
-pub(crate) use status::{Origin, Status};
+pub(crate) use status::{Origin, PolicyStatus};
 
 /// How often the disk is looked at. A change is seen within one beat, must hold still for another, and is in force within a second.
 const BEAT: Duration = Duration::from_millis(400);
@@ -96,12 +96,12 @@ struct Request {
 #[derive(Clone)]
 pub(crate) struct Reloader {
     requests: mpsc::Sender<Request>,
-    status: Arc<ArcSwap<Status>>,
+    status: Arc<ArcSwap<PolicyStatus>>,
 }
 
 impl Reloader {
     /// The state of the policy.
-    pub(crate) fn status(&self) -> Arc<Status> {
+    pub(crate) fn status(&self) -> Arc<PolicyStatus> {
         self.status.load_full()
     }
 
@@ -153,17 +153,17 @@ pub(crate) fn start(
     };
     let mut read = desk::read(path, credentials);
     for _ in 1..START_ATTEMPTS {
-        if !matches!(read, desk::Read::Moving) {
+        if !matches!(read, desk::PolicyRead::Moving) {
             break;
         }
         read = desk::read(path, credentials);
     }
     let error = match read {
-        desk::Read::Good(loaded, capture) => {
+        desk::PolicyRead::Good(loaded, capture) => {
             return Ok(Start { loaded: *loaded, origin: Origin::File, capture: Some(capture), error: None });
         }
-        desk::Read::Wrong(error) => error,
-        desk::Read::Moving => format!("{}: changes faster than it can be read", path.display()),
+        desk::PolicyRead::Wrong(error) => error,
+        desk::PolicyRead::Moving => format!("{}: changes faster than it can be read", path.display()),
     };
     let Some(state_dir) = state_dir else { return Err(error) };
     match from_last_good(path, state_dir, credentials) {
@@ -182,12 +182,12 @@ fn from_last_good(
 ) -> Result<Start, String> {
     let copy = LastGood::new(state_dir).find(path)?;
     match desk::read(&copy, credentials) {
-        desk::Read::Good(mut loaded, capture) => {
+        desk::PolicyRead::Good(mut loaded, capture) => {
             loaded.name = format!("the last good copy of {}", path.display());
             Ok(Start { loaded: *loaded, origin: Origin::LastGood, capture: Some(capture), error: None })
         }
-        desk::Read::Wrong(error) => Err(error),
-        desk::Read::Moving => Err(format!("{} changes while it is read", copy.display())),
+        desk::PolicyRead::Wrong(error) => Err(error),
+        desk::PolicyRead::Moving => Err(format!("{} changes while it is read", copy.display())),
     }
 }
 
@@ -201,7 +201,7 @@ pub(crate) struct ReloadSettings {
 }
 
 /// What is reloaded by the same beat as the policy.
-pub(crate) struct Beside {
+pub(crate) struct WatchedFiles {
     pub(crate) tls: Option<Arc<Tls>>,
     pub(crate) callers: Option<Arc<CallersFile>>,
 }
@@ -209,9 +209,9 @@ pub(crate) struct Beside {
 /// Watches the disk, once the server runs.
 pub(crate) struct Watcher {
     requests: mpsc::Receiver<Request>,
-    status: Arc<ArcSwap<Status>>,
+    status: Arc<ArcSwap<PolicyStatus>>,
     path: Option<PathBuf>,
-    summary: Summary,
+    summary: PolicySummary,
     capture: Option<Capture>,
     error: Option<String>,
     last_good: Option<LastGood>,
@@ -227,7 +227,7 @@ impl Watcher {
         now: Timestamp,
     ) -> (Reloader, Self) {
         let version = start.capture.as_ref().map(|capture| capture.version);
-        let mut status = Status::new(start.loaded.name.clone(), version, start.origin, now);
+        let mut status = PolicyStatus::new(start.loaded.name.clone(), version, start.origin, now);
         status.error = start.error.clone().map(|text| Failure::new(text, now));
         let status = Arc::new(ArcSwap::from_pointee(status));
         let (sender, requests) = mpsc::channel(REQUESTS_MAX);
@@ -235,7 +235,7 @@ impl Watcher {
             requests,
             status: Arc::clone(&status),
             path: path.filter(|_| start.origin != Origin::Fixed).cloned(),
-            summary: Summary::of(&start.loaded.rules),
+            summary: PolicySummary::of(&start.loaded.rules),
             capture: start.capture.take(),
             error: start.error.clone(),
             last_good: settings.state_dir.as_deref().map(LastGood::new),
@@ -248,10 +248,10 @@ impl Watcher {
     pub(crate) async fn run<S: Store + 'static>(
         self,
         service: Arc<Service<S>>,
-        beside: Beside,
+        beside: WatchedFiles,
         mut hangups: Signal,
     ) {
-        let (desk, mut requests) = Desk::new(self, service);
+        let (desk, mut requests) = PolicyReload::new(self, service);
         let desk = Arc::new(desk);
         let (mut policy, mut certificates) = (Looks::new("tollgate-policy"), Looks::new("tollgate-tls"));
         let mut callers = Looks::new("tollgate-callers");
@@ -291,7 +291,7 @@ async fn renew<S: Store>(
     tls: Option<&Arc<Tls>>,
     looks: &mut Looks<Result<FileReload, String>>,
     wish: Wish,
-    desk: &Desk<S>,
+    desk: &PolicyReload<S>,
 ) -> Result<FileReload, String> {
     let Some(tls) = tls else { return Ok(FileReload::Nothing) };
     let (looking, now) = (Arc::clone(tls), desk.now());
@@ -313,7 +313,7 @@ async fn recall<S: Store>(
     callers: Option<&Arc<CallersFile>>,
     looks: &mut Looks<Result<FileReload, String>>,
     wish: Wish,
-    desk: &Desk<S>,
+    desk: &PolicyReload<S>,
 ) -> Result<FileReload, String> {
     let Some(callers) = callers else { return Ok(FileReload::Nothing) };
     let (looking, now) = (Arc::clone(callers), desk.now());
@@ -331,7 +331,7 @@ async fn recall<S: Store>(
 }
 
 /// Tells that a turn broke off. Even if that breaks, too, the next turn comes.
-fn told<S: Store>(desk: &Desk<S>, how: &str) -> String {
+fn told<S: Store>(desk: &PolicyReload<S>, how: &str) -> String {
     let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| desk.broken(how)));
     told.unwrap_or_else(|_| how.to_owned())
 }

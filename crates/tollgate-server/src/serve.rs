@@ -20,8 +20,8 @@ use crate::identity::Identity;
 use crate::log;
 use crate::reload::{self, Start};
 use crate::service::Service;
-use crate::store::Choice;
-use crate::store_watch::Watch;
+use crate::store::StoreChoice;
+use crate::store_watch::StoreWatch;
 use crate::tls::Tls;
 use crate::{FAILURE, SUCCESS};
 use listeners::{Listeners, Open, Proxying};
@@ -90,7 +90,7 @@ fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
     )
     .map_err(|error| format!("no policy to serve\n{error}"))?;
     let Config { reader, taking, callers: _, headers, store, mut routes, overload, warnings } = config;
-    let choice = Choice::of(&arguments.store.settings(), &store)?;
+    let choice = StoreChoice::of(&arguments.store.settings(), &store)?;
     routes.extend(arguments.upstream.as_ref().map(RoutePlan::of_flag));
     if let Some(foreign) = start.loaded.rules.foreign().filter(|_| !routes.is_empty()) {
         return Err(format!(
@@ -123,7 +123,7 @@ struct Prepared {
     reader: Reader,
     headers: HeaderPolicy,
     taking: Taking,
-    choice: Choice,
+    choice: StoreChoice,
     /// Of the gateway; without any there is none.
     routes: Vec<RoutePlan>,
     /// What the gateway refuses by when there is no capacity.
@@ -160,7 +160,7 @@ async fn serve(
     let Started { control, watcher, beside, store, snapshots, orders, held: _held } = started;
     let service = &control.service;
     if let Some(store) = store {
-        Watch::join(service).await;
+        StoreWatch::join(service).await;
         store.look_at(service);
         tokio::spawn(store.run(Arc::clone(service)));
         tokio::spawn(tend(Arc::clone(service)));
@@ -172,7 +172,7 @@ async fn serve(
     let Open { servers, health } = listeners.open(&control, proxying, tls.as_ref(), &stopped).await?;
     let writing = snapshots.clone().map(|snapshots| tokio::spawn(snapshots.run(Arc::clone(service))));
     let keeping = orders.map(|orders| tokio::spawn(orders.run(Arc::clone(service))));
-    let plan = stop::Plan { servers, stop, health, spans, delay: arguments.drain_delay };
+    let plan = stop::StopPlan { servers, stop, health, spans, delay: arguments.drain_delay };
     let ended = plan.until_stopped(&mut signals, &control.readiness).await;
     for task in [writing, keeping].into_iter().flatten() {
         task.abort();

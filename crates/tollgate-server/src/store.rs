@@ -13,7 +13,9 @@ mod keys;
 
 #[allow(unreachable_pub, reason = "the command line exports it")]
 pub use choice::NodesChoice;
-pub(crate) use choice::{Choice, StoreDocument, StoreLogin, StoreSettings, nodes, settings, store_deadline};
+pub(crate) use choice::{
+    StoreChoice, StoreDocument, StoreLogin, StoreSettings, nodes, settings, store_deadline,
+};
 pub(crate) use keys::bytes;
 
 /// Keys of which units may be held ahead of time; about 300 bytes each.

@@ -52,12 +52,12 @@ pub(crate) fn run(arguments: &StoreCheckArguments, console: &mut Console) -> u8 
 }
 
 /// How to get into the store, with the certificates that are in files.
-struct Prepared {
+struct StoreAccess {
     settings: Settings,
     certificates: TlsCertificates,
 }
 
-fn prepared(arguments: &StoreCheckArguments) -> Result<Prepared, String> {
+fn prepared(arguments: &StoreCheckArguments) -> Result<StoreAccess, String> {
     if arguments.url.text() == "memory" {
         return Err(
             "memory needs no check; name the address of a Redis or Valkey, such as redis://127.0.0.1:6379"
@@ -74,10 +74,10 @@ fn prepared(arguments: &StoreCheckArguments) -> Result<Prepared, String> {
     let read = |path: &Option<PathBuf>| path.as_deref().map(bytes).transpose();
     let client_tls = read(&files.certificate)?.zip(read(&files.key)?);
     let client_tls = client_tls.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
-    Ok(Prepared { certificates: TlsCertificates { client_tls, root_cert: read(&files.ca)? }, settings })
+    Ok(StoreAccess { certificates: TlsCertificates { client_tls, root_cert: read(&files.ca)? }, settings })
 }
 
-async fn inspect(Prepared { settings, certificates }: &Prepared) -> Report {
+async fn inspect(StoreAccess { settings, certificates }: &StoreAccess) -> Report {
     let (user, password) = settings.credentials();
     let is_secure = settings.is_encrypted();
     let password = password.as_deref();
@@ -93,7 +93,9 @@ async fn inspect(Prepared { settings, certificates }: &Prepared) -> Report {
         lines.push(line.cured_by("let the store speak TLS (tls-port), and write rediss://"));
     }
     match settings.topology() {
-        Topology::Standalone(host) => lines.extend(single(host, Kind::Single, &entrance, deadline).await),
+        Topology::Standalone(host) => {
+            lines.extend(single(host, Deployment::Single, &entrance, deadline).await)
+        }
         Topology::Cluster(hosts) => lines.extend(whole(hosts, &entrance, deadline).await),
         Topology::Sentinel { sentinels, service } => {
             // Sentinels have no databases, and users of their own if any.
@@ -101,7 +103,7 @@ async fn inspect(Prepared { settings, certificates }: &Prepared) -> Report {
             let (found, primary) = sentinel::look(sentinels, service, &plain).await;
             lines.extend(found);
             if let Some(primary) = primary {
-                lines.extend(single(&primary, Kind::Sentinel, &entrance, deadline).await);
+                lines.extend(single(&primary, Deployment::Sentinel, &entrance, deadline).await);
             }
         }
     }
@@ -111,7 +113,7 @@ async fn inspect(Prepared { settings, certificates }: &Prepared) -> Report {
 
 /// How the servers of a store belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum Deployment {
     /// One server.
     Single,
     /// A cluster that shares the keys out.
@@ -121,7 +123,7 @@ enum Kind {
 }
 
 /// One server that keeps all keys.
-async fn single(host: &Host, kind: Kind, entrance: &Entrance<'_>, deadline: Duration) -> Vec<Line> {
+async fn single(host: &Host, kind: Deployment, entrance: &Entrance<'_>, deadline: Duration) -> Vec<Line> {
     let node = match Node::reach(host, entrance).await {
         Ok(node) => node,
         Err(line) => return vec![line],
@@ -140,7 +142,7 @@ async fn single(host: &Host, kind: Kind, entrance: &Entrance<'_>, deadline: Dura
 async fn tried(
     node: &Node,
     entrance: &Entrance<'_>,
-    kind: Kind,
+    kind: Deployment,
     slots: &[(u16, u16)],
     deadline: Duration,
 ) -> (Vec<Line>, Option<i64>) {
@@ -175,7 +177,7 @@ async fn whole(hosts: &[Host], entrance: &Entrance<'_>, deadline: Duration) -> V
         return lines;
     };
     if node.field("cluster_enabled") == Some("0") {
-        lines.extend(about::lines(&node, Kind::Cluster).await);
+        lines.extend(about::lines(&node, Deployment::Cluster).await);
         return lines;
     }
     let (found, primaries) = cluster::look(&node).await;
@@ -186,8 +188,9 @@ async fn whole(hosts: &[Host], entrance: &Entrance<'_>, deadline: Duration) -> V
         match Node::reach(&primary.host, entrance).await {
             Err(line) => found.push(line),
             Ok(node) => {
-                found.extend(about::lines(&node, Kind::Cluster).await);
-                let (tried, offset) = tried(&node, entrance, Kind::Cluster, &primary.slots, deadline).await;
+                found.extend(about::lines(&node, Deployment::Cluster).await);
+                let (tried, offset) =
+                    tried(&node, entrance, Deployment::Cluster, &primary.slots, deadline).await;
                 found.extend(tried);
                 offsets.extend(offset);
             }

@@ -29,13 +29,13 @@ const GREETINGS_MAX: usize = 5;
 const NAMED_MAX: usize = 8;
 
 /// How a shared store is, as this server sees it.
-pub(crate) struct Watch {
+pub(crate) struct StoreWatch {
     place: String,
-    seen: Mutex<Seen>,
+    seen: Mutex<StoreHealth>,
 }
 
 #[derive(Clone, Default)]
-struct Seen {
+struct StoreHealth {
     /// Since when a shard does not serve, if one does not.
     since: Option<Timestamp>,
     /// How long that was so, before.
@@ -57,13 +57,13 @@ pub(crate) struct StoreReport {
     meaning: Option<&'static str>,
 }
 
-impl Watch {
+impl StoreWatch {
     /// Of a store at this place, which is shown.
     pub(crate) fn new(place: String) -> Arc<Self> {
         Arc::new(Self { place, seen: Mutex::default() })
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, StoreHealth> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -74,7 +74,7 @@ impl Watch {
 
     /// What to tell.
     pub(crate) fn report(&self) -> StoreReport {
-        let Seen { since, troubled, .. } = self.seen().clone();
+        let StoreHealth { since, troubled, .. } = self.seen().clone();
         let meaning = "decisions that need these shards are made without them, each limit by its on_store_failure, until they are back";
         StoreReport {
             place: self.place.clone(),

@@ -17,7 +17,7 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion
 use tollgate::Timestamp;
 
 use crate::failure::Failure;
-use crate::file_watch::{Eye, FileReload, LOOK_TIMEOUT, Seen, Version, Watch, Wish, hangs};
+use crate::file_watch::{Debounce, Eye, FileReload, LOOK_TIMEOUT, Seen, Version, Wish, hangs};
 
 /// Largest file of certificates or keys.
 const PEM_BYTES_MAX: u64 = 1 << 20;
@@ -96,7 +96,7 @@ pub(crate) struct Tls {
     files: TlsFiles,
     configs: ArcSwap<[Arc<ServerConfig>; 4]>,
     status: ArcSwap<TlsStatus>,
-    watch: Mutex<(Eye, Watch)>,
+    watch: Mutex<(Eye, Debounce)>,
 }
 
 impl Tls {
@@ -105,7 +105,7 @@ impl Tls {
     /// # Errors
     /// When the files are not what they should be; the message says which, and what would be accepted.
     pub(crate) fn open(files: TlsFiles, now: Timestamp) -> Result<Arc<Self>, String> {
-        let (mut eye, mut watch) = (Eye::new(files.paths()), Watch::default());
+        let (mut eye, mut watch) = (Eye::new(files.paths()), Debounce::default());
         let seen = eye.look();
         let configs = files.load()?;
         let status = TlsStatus { version: seen.version(), loaded_at: now, error: None, stuck: None };

@@ -11,7 +11,7 @@ fn version(text: &str) -> Seen {
 /// A change is acted on when it was seen twice in a row, and once.
 #[test]
 fn a_change_must_hold_still() {
-    let mut watch = Watch::default();
+    let mut watch = Debounce::default();
     watch.acted(version("a"));
     assert!(!watch.saw(&version("a")));
     // A file that grows while it is written is different at each look.

@@ -37,12 +37,12 @@ pub(super) async fn answer(
     stop: Stop,
     begun: Begun,
 ) -> Reply {
-    let call = Call { desk, service, stop: Some((stop, begun)) };
+    let call = QuotaCall { desk, service, stop: Some((stop, begun)) };
     let mut grpc = Grpc::new(Wire).apply_max_message_size_config(Some(MESSAGE_BYTES_MAX), None);
     grpc.streaming(call, request).await.map(Either::Right)
 }
 
-struct Call {
+struct QuotaCall {
     desk: Arc<Desk>,
     service: Arc<Service>,
     stop: Option<(Stop, Begun)>,
@@ -50,7 +50,7 @@ struct Call {
 
 type Answers = ReceiverStream<Result<Response, Status>>;
 
-impl StreamingService<Reports> for Call {
+impl StreamingService<Reports> for QuotaCall {
     type Response = Response;
     type ResponseStream = Answers;
     type Future = BoxFuture<tonic::Response<Answers>, Status>;

@@ -11,7 +11,7 @@ use tollgate::{CheckRequest, Decision, Settled, Timestamp};
 
 use super::access;
 use super::authz::Verified;
-use super::route::Route;
+use super::route::HttpRoute;
 use crate::control::ControlPlane;
 use crate::control::admin::Admin;
 use crate::decision_json::{DECISION_BYTES, Decided};
@@ -20,9 +20,9 @@ use crate::foreign::plain::Checked;
 use crate::identity::Known;
 use crate::problem::Problem;
 use crate::protocol::Wire;
-use crate::question_json::{self, Question};
-use crate::readiness::{Audience, Report};
+use crate::readiness::{Audience, ReadinessReport};
 use crate::request_body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
+use crate::request_json::{self, Question};
 use crate::rls::{self, Unanswerable};
 use crate::service::Service;
 use crate::telemetry::Stopwatch;
@@ -39,7 +39,7 @@ pub(super) enum Answered {
     /// The description of the interface.
     OpenApi,
     /// Whether requests should come here, and what the operator should know.
-    Ready { is_ready: bool, report: Box<Report> },
+    Ready { is_ready: bool, report: Box<ReadinessReport> },
     /// What was counted, as Prometheus reads it.
     Metrics(String),
     /// One decision or those of a batch, as JSON. They are large, and written where they are made.
@@ -51,12 +51,12 @@ pub(super) enum Answered {
     /// Done, and there is nothing to say.
     Done,
     /// What somebody else's interface answers.
-    Foreign(Foreign),
+    CompatAnswer(CompatAnswer),
 }
 
 /// An answer whose status, headers and body another program's interface prescribes.
 #[derive(Debug, Default)]
-pub(super) struct Foreign {
+pub(super) struct CompatAnswer {
     pub(super) status: u16,
     pub(super) headers: Vec<(String, String)>,
     pub(super) body: ForeignBody,
@@ -69,7 +69,7 @@ pub(super) enum ForeignBody {
     Text(&'static str),
 }
 
-impl Foreign {
+impl CompatAnswer {
     /// A document, where all is well.
     pub(super) fn document(document: serde_json::Value) -> Answered {
         Answered::Foreign(Self { status: 200, body: ForeignBody::Json(document), ..Self::default() })
@@ -86,13 +86,15 @@ impl Default for ForeignBody {
 /// that browser's fields; it says so in fields that a page cannot send to another site without asking first, which is refused.
 fn refuse_other_sites<B>(
     admin: &Admin,
-    route: &Result<Route, Problem>,
+    route: &Result<HttpRoute, Problem>,
     request: &Request<B>,
 ) -> Result<(), Problem> {
     let is_of_proxy = |name: &HeaderName| PROXY_FIELDS.iter().any(|start| name.as_str().starts_with(start));
     match route {
-        Ok(Route::Health | Route::Ready) => Ok(()),
-        Ok(Route::Authz(_)) if request.headers().keys().any(is_of_proxy) => admin.refuse_other_names(request),
+        Ok(HttpRoute::Health | HttpRoute::Ready) => Ok(()),
+        Ok(HttpRoute::Authz(_)) if request.headers().keys().any(is_of_proxy) => {
+            admin.refuse_other_names(request)
+        }
         _ => admin.refuse_other_sites(request),
     }
 }
@@ -106,17 +108,17 @@ pub(super) async fn answer(
     request: Request<Incoming>,
     peer: IpAddr,
 ) -> Result<Answered, Problem> {
-    let route = Route::of(request.method(), request.uri().path());
+    let route = HttpRoute::of(request.method(), request.uri().path());
     refuse_other_sites(&control.admin, &route, &request)?;
     let is_admitted = access::is_admitted(&control.service.auth, request.headers());
     // Probes prove nothing. Everything else does first, so that a stranger does not even learn which paths there are.
-    if !is_admitted && !matches!(route, Ok(Route::Health | Route::Ready)) {
+    if !is_admitted && !matches!(route, Ok(HttpRoute::Health | HttpRoute::Ready)) {
         return Err(access::refusal());
     }
     let handler = Handler { service: &control.service };
     let audience = if is_admitted { Audience::Admitted } else { Audience::Anybody };
     match route? {
-        Route::Check => handler.check_of(request).await,
+        HttpRoute::Check => handler.check_of(request).await,
         // What is asked millions of times is answered above; the futures of the rest are kept apart, and take no room in this one.
         route => Box::pin(answer_any(control, route, request, peer, audience)).await,
     }
@@ -124,51 +126,51 @@ pub(super) async fn answer(
 
 async fn answer_any(
     control: &ControlPlane,
-    route: Route,
+    route: HttpRoute,
     request: Request<Incoming>,
     peer: IpAddr,
     audience: Audience,
 ) -> Result<Answered, Problem> {
     let handler = Handler { service: &control.service };
     match route {
-        Route::Check => handler.check_of(request).await,
-        Route::Batch => {
+        HttpRoute::Check => handler.check_of(request).await,
+        HttpRoute::Batch => {
             let body = request_body::read(request, BATCH_BYTES_MAX).await?;
             handler.batch(&Question::batch(&body)?).await
         }
-        Route::Health => Ok(Answered::Healthy),
-        Route::Ready => Ok(ready(control, audience)),
-        Route::OpenApi => Ok(Answered::OpenApi),
-        Route::Metrics => Ok(Answered::Metrics(control.metrics().await)),
-        Route::Authz(asker) => {
+        HttpRoute::Health => Ok(Answered::Healthy),
+        HttpRoute::Ready => Ok(ready(control, audience)),
+        HttpRoute::OpenApi => Ok(Answered::OpenApi),
+        HttpRoute::Metrics => Ok(Answered::Metrics(control.metrics().await)),
+        HttpRoute::Authz(asker) => {
             let verified = control.service.authorize(peer, &request.into_parts().0, asker).await;
             Ok(Answered::Verified(Box::new(verified)))
         }
-        Route::Reserve => {
+        HttpRoute::Reserve => {
             let body = request_body::read(request, BODY_BYTES_MAX).await?;
             handler.answer_reserve(&Question::reservation(&body)?).await
         }
-        Route::Commit(id) => {
+        HttpRoute::Commit(id) => {
             let body = request_body::read(request, BODY_BYTES_MAX).await?;
-            handler.commit(id, question_json::settlement(&body)?).await
+            handler.commit(id, request_json::settlement(&body)?).await
         }
-        Route::Report(id) => {
+        HttpRoute::Report(id) => {
             let body = request_body::read(request, BODY_BYTES_MAX).await?;
-            handler.report(id, question_json::ended(&body)?).await
+            handler.report(id, request_json::ended(&body)?).await
         }
-        Route::Cancel(id) => handler.cancel(id).await,
-        Route::Release(id) => handler.release(id).await,
-        Route::Rls => {
+        HttpRoute::Cancel(id) => handler.cancel(id).await,
+        HttpRoute::Release(id) => handler.release(id).await,
+        HttpRoute::Rls => {
             let body = request_body::read_any(request, BATCH_BYTES_MAX).await?;
             handler.rls_json(&body).await
         }
-        Route::Limitador(action) => {
+        HttpRoute::Limitador(action) => {
             let body = request_body::read_any(request, BODY_BYTES_MAX).await?;
             handler.limitador(action, &body).await
         }
-        Route::LimitadorStatus => handler.limitador_status(&control.reloader),
-        Route::LimitadorLimits => handler.limitador_limits(request.uri().path()),
-        Route::LimitadorCounters => handler.limitador_counters(request.uri().path()).await,
+        HttpRoute::LimitadorStatus => handler.limitador_status(&control.reloader),
+        HttpRoute::LimitadorLimits => handler.limitador_limits(request.uri().path()),
+        HttpRoute::LimitadorCounters => handler.limitador_counters(request.uri().path()).await,
     }
 }
 
@@ -208,7 +210,7 @@ impl<S: Store> Handler<'_, S> {
     ) -> Result<Answered, Problem> {
         let answers = self.check_foreign(foreign, std::slice::from_ref(request), self.service.now()).await;
         let mut answers = answers.map_err(|(_, error)| Problem::invalid(error.to_string()))?;
-        Ok(Foreign::document(answers.pop().unwrap_or_default()))
+        Ok(CompatAnswer::document(answers.pop().unwrap_or_default()))
     }
 
     /// Answers all questions, or none if one of them is wrong.
@@ -221,7 +223,9 @@ impl<S: Store> Handler<'_, S> {
             let plain =
                 asked.map(|(index, question)| question.request().map_err(|error| wrong(index, &error)));
             let answers = self.check_foreign(&foreign, &plain.collect::<Result<Vec<_>, _>>()?, now).await;
-            return Ok(Foreign::document(answers.map_err(|(index, error)| wrong(index, &error))?.into()));
+            return Ok(CompatAnswer::document(
+                answers.map_err(|(index, error)| wrong(index, &error))?.into(),
+            ));
         }
         let known: Vec<Known> =
             questions.iter().map(|question| question.known(&self.service.identity)).collect();

@@ -7,7 +7,7 @@ use super::answer::{Answered, Handler};
 use crate::decision_json::{Decided, Hold};
 use crate::problem::{Kind, Problem};
 use crate::protocol::Wire;
-use crate::question_json::Question;
+use crate::request_json::Question;
 use crate::service::holds::{Absent, Id};
 use crate::telemetry::Stopwatch;
 

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use tollgate::policy::source::Cel;
 use tollgate::store::Store;
 
-use super::answer::{Answered, Foreign, ForeignBody, Handler};
+use super::answer::{Answered, CompatAnswer, ForeignBody, Handler};
 use crate::distinct_json;
 use crate::foreign::limitador::answer::{Action, Asked, headers};
-use crate::foreign::limitador::{Config, Limit};
+use crate::foreign::limitador::{LimitadorConfig, LimitadorLimit};
 use crate::foreign::{self, InForce};
 use crate::problem::{Kind, Problem};
 use crate::reload::Reloader;
@@ -25,7 +25,7 @@ const REFUSED: &str = "Too many requests";
 
 /// A question of Limitador's.
 #[derive(Deserialize)]
-struct Body {
+struct LimitadorBody {
     namespace: String,
     values: BTreeMap<String, String>,
     delta: u64,
@@ -36,7 +36,7 @@ impl<S: Store> Handler<'_, S> {
     /// Checks, reports, or both.
     pub(super) async fn limitador(&self, action: Action, body: &[u8]) -> Result<Answered, Problem> {
         let foreign = self.limitador_in_force()?;
-        let body: Result<Body, _> = distinct_json::value(body).and_then(serde_json::from_value);
+        let body: Result<LimitadorBody, _> = distinct_json::value(body).and_then(serde_json::from_value);
         let body = body.map_err(|error| {
             Problem::invalid(format!("{error}; accepted is {{\"namespace\":…,\"values\":{{…}},\"delta\":1}}"))
         })?;
@@ -55,14 +55,14 @@ impl<S: Store> Handler<'_, S> {
             Action::Check if is_limited => ForeignBody::Text(REFUSED),
             _ => ForeignBody::default(),
         };
-        Ok(Answered::Foreign(Foreign { status: if is_limited { 429 } else { 200 }, headers, body }))
+        Ok(Answered::Foreign(CompatAnswer { status: if is_limited { 429 } else { 200 }, headers, body }))
     }
 
     /// Since when the configuration is in force.
     pub(super) fn limitador_status(&self, reloader: &Reloader) -> Result<Answered, Problem> {
         let foreign = self.limitador_in_force()?;
         let failed_at = reloader.status().error.as_ref().map(|failure| failure.at);
-        Ok(Foreign::document(json!({
+        Ok(CompatAnswer::document(json!({
             "started_at": rfc3339(self.service.started_at),
             "config_applied_at": rfc3339(foreign.applied_at),
             "config_version": foreign.version,
@@ -74,7 +74,7 @@ impl<S: Store> Handler<'_, S> {
     pub(super) fn limitador_limits(&self, path: &str) -> Result<Answered, Problem> {
         let foreign = self.limitador_in_force()?;
         let limits = limits_of(&foreign, path, "/limits/")?;
-        Ok(Foreign::document(limits.iter().map(limit).collect()))
+        Ok(CompatAnswer::document(limits.iter().map(limit).collect()))
     }
 
     /// The counters of a namespace that live, as far as they are known.
@@ -97,7 +97,7 @@ impl<S: Store> Handler<'_, S> {
                 }));
             }
         }
-        Ok(Foreign::document(counters.into()))
+        Ok(CompatAnswer::document(counters.into()))
     }
 
     fn limitador_in_force(&self) -> Result<Arc<InForce>, Problem> {
@@ -109,7 +109,7 @@ impl<S: Store> Handler<'_, S> {
     }
 }
 
-fn config(foreign: &InForce) -> Option<&Config> {
+fn config(foreign: &InForce) -> Option<&LimitadorConfig> {
     match &*foreign.rules {
         foreign::Foreign::Limitador(config) => Some(config),
         foreign::Foreign::Envoy(_) => None,
@@ -128,7 +128,7 @@ fn absent(foreign: Option<&InForce>) -> Problem {
 }
 
 /// The limits of the namespace at the end of a path.
-fn limits_of<'f>(foreign: &'f InForce, path: &str, prefix: &str) -> Result<&'f [Limit], Problem> {
+fn limits_of<'f>(foreign: &'f InForce, path: &str, prefix: &str) -> Result<&'f [LimitadorLimit], Problem> {
     let encoded = path.strip_prefix(prefix).unwrap_or_default();
     let name = decoded(encoded).ok_or_else(|| {
         Problem::invalid("the namespace is not UTF-8 once decoded, or has a % without two hexadecimal digits")
@@ -147,7 +147,7 @@ fn decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-fn limit(limit: &Limit) -> Value {
+fn limit(limit: &LimitadorLimit) -> Value {
     let sources = |expressions: &[Cel]| -> Vec<String> {
         expressions.iter().map(|expression| expression.source().to_owned()).collect()
     };

@@ -6,7 +6,7 @@ use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 
-use super::answer::{Answered, Foreign, ForeignBody};
+use super::answer::{Answered, CompatAnswer, ForeignBody};
 use crate::problem::{Problem, problem_details, response};
 use crate::telemetry::METRICS_TYPE;
 
@@ -19,7 +19,7 @@ const METRICS: HeaderValue = HeaderValue::from_static(METRICS_TYPE);
 const OPENAPI: &str = include_str!("openapi.json");
 
 #[derive(Serialize)]
-struct Health {
+struct HealthBody {
     status: &'static str,
 }
 
@@ -33,7 +33,7 @@ struct Settlement {
 /// The response to a request.
 pub(super) fn reply(answered: Result<Answered, Problem>) -> Response<Full<Bytes>> {
     match answered {
-        Ok(Answered::Healthy) => json(&Health { status: "ok" }),
+        Ok(Answered::Healthy) => json(&HealthBody { status: "ok" }),
         Ok(Answered::Metrics(text)) => response(StatusCode::OK, Some(METRICS), text.into_bytes()),
         Ok(Answered::OpenApi) => response(StatusCode::OK, Some(JSON), OPENAPI.as_bytes()),
         Ok(Answered::Ready { is_ready, report }) => {
@@ -62,7 +62,7 @@ fn json(document: &impl Serialize) -> Response<Full<Bytes>> {
     }
 }
 
-fn foreign_reply(foreign: Foreign) -> Response<Full<Bytes>> {
+fn foreign_reply(foreign: CompatAnswer) -> Response<Full<Bytes>> {
     let status = StatusCode::from_u16(foreign.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = match foreign.body {
         ForeignBody::Json(document) => response(status, Some(JSON), document.to_string().into_bytes()),

@@ -3,7 +3,7 @@
 use tollgate::Timestamp;
 use tollgate::store::Store;
 
-use super::answer::{Answered, Foreign, ForeignBody, Handler};
+use super::answer::{Answered, CompatAnswer, ForeignBody, Handler};
 use crate::problem::{Kind, Problem};
 use crate::rls::{Code, Unanswerable, json};
 use crate::service::rls;
@@ -18,6 +18,6 @@ impl<S: Store> Handler<'_, S> {
         })?;
         let status = if answer.overall == Code::Ok { 200 } else { 429 };
         let body = ForeignBody::Json(json::document(&answer));
-        Ok(Answered::Foreign(Foreign { status, headers: answer.headers, body }))
+        Ok(Answered::Foreign(CompatAnswer { status, headers: answer.headers, body }))
     }
 }

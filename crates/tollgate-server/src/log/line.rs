@@ -33,17 +33,17 @@ enum Message {
 
 /// Gives each event of the log a line.
 #[derive(Clone)]
-pub(super) struct Lines(SyncSender<Message>);
+pub(super) struct LogSink(SyncSender<Message>);
 
 /// The thread that writes.
 pub(super) struct Writer(SyncSender<Message>);
 
 /// Starts the thread that writes to standard error.
-pub(super) fn start() -> (Writer, Lines) {
+pub(super) fn start() -> (Writer, LogSink) {
     let (lines, waiting) = sync_channel(LINES_MAX);
     // Without a thread to be had, lines are lost and counted.
     let _ = std::thread::Builder::new().name("tollgate-log".to_owned()).spawn(move || write(&waiting));
-    (Writer(lines.clone()), Lines(lines))
+    (Writer(lines.clone()), LogSink(lines))
 }
 
 fn write(waiting: &Receiver<Message>) {
@@ -71,14 +71,14 @@ impl Writer {
     }
 }
 
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = &'a Lines;
+impl<'a> MakeWriter<'a> for LogSink {
+    type Writer = &'a LogSink;
     fn make_writer(&'a self) -> Self::Writer {
         self
     }
 }
 
-impl Write for &Lines {
+impl Write for &LogSink {
     /// Takes one event of the log, whole.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.0.try_send(Message::Line(cleaned(bytes))).is_err() {
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn a_slow_reader_costs_lines() {
         let (sender, waiting) = sync_channel(1);
-        let lines = Lines(sender);
+        let lines = LogSink(sender);
         let before = lost();
         for _ in 0..3 {
             (&lines).write_all(b"line\n").unwrap();

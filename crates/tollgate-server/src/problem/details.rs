@@ -12,7 +12,7 @@ const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+
 
 /// Problem details, as RFC 9457 writes them.
 #[derive(Serialize)]
-struct Details<'a> {
+struct ProblemDetails<'a> {
     r#type: &'static str,
     title: &'static str,
     status: u16,
@@ -24,7 +24,7 @@ struct Details<'a> {
 /// The response that tells a problem.
 pub(crate) fn problem_details(problem: &Problem) -> Response<Full<Bytes>> {
     let kind = problem.kind;
-    let details = Details {
+    let details = ProblemDetails {
         r#type: kind.urn(),
         title: kind.title(),
         status: kind.status(),

@@ -29,7 +29,7 @@ impl Origin {
 
 /// The state of the policy.
 #[derive(Clone, Debug)]
-pub(crate) struct Status {
+pub(crate) struct PolicyStatus {
     /// How the policy in force is called: its path, as a rule.
     pub(crate) name: String,
     /// What it is a version of; the SHA-256 of its contents. Standard input has none.
@@ -49,7 +49,7 @@ pub(crate) struct Status {
     pub(crate) keep_error: Option<Failure>,
 }
 
-impl Status {
+impl PolicyStatus {
     /// A policy that was just put in force.
     pub(crate) fn new(name: String, version: Option<Version>, origin: Origin, now: Timestamp) -> Self {
         Self {

@@ -72,11 +72,13 @@ impl Bucket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rlqs::message::Entry;
+    use crate::rlqs::message::BucketEntry;
 
     fn id(pairs: &[(&str, &[u8])]) -> Option<BucketId> {
-        let entry =
-            |(key, value): &(&str, &[u8])| Entry { key: key.as_bytes().to_vec(), value: value.to_vec() };
+        let entry = |(key, value): &(&str, &[u8])| BucketEntry {
+            key: key.as_bytes().to_vec(),
+            value: value.to_vec(),
+        };
         Some(BucketId { entries: pairs.iter().map(entry).collect() })
     }
 

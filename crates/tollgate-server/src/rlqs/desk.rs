@@ -28,7 +28,7 @@ const DRAW_EVERY: Duration = Duration::from_millis(100);
 /// Who has what, and what is to be told.
 #[derive(Debug)]
 pub(crate) struct Desk {
-    state: Mutex<State>,
+    state: Mutex<QuotaState>,
     streams: AtomicU64,
     hasher: RandomState,
     refused: Seldom,
@@ -39,16 +39,16 @@ pub(crate) struct Desk {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QuotaState {
     shares: Shares,
     buckets: HashMap<SeatId, Arc<Bucket>>,
-    outboxes: HashMap<u64, Outbox>,
+    outboxes: HashMap<u64, StreamOutbox>,
     is_drawing: bool,
 }
 
 /// What a stream is to be told: the last word about each bucket.
 #[derive(Debug)]
-struct Outbox {
+struct StreamOutbox {
     orders: BTreeMap<u64, Order>,
     wake: Arc<Notify>,
 }
@@ -67,7 +67,7 @@ impl Desk {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QuotaState> {
         // Held for arithmetic only; what a panic left is still in order.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -90,7 +90,7 @@ impl Desk {
         // Relaxed: the numbers need only differ.
         let stream = self.streams.fetch_add(1, Ordering::Relaxed);
         let wake = Arc::new(Notify::new());
-        state.outboxes.insert(stream, Outbox { orders: BTreeMap::new(), wake: Arc::clone(&wake) });
+        state.outboxes.insert(stream, StreamOutbox { orders: BTreeMap::new(), wake: Arc::clone(&wake) });
         Some((stream, wake))
     }
 

@@ -5,7 +5,7 @@ use serde_json::{Map, Number, Value, json};
 
 use super::{Answer, Code, Descriptor, NO_LIMIT_APPLIES, Override, Question, Status, Unit};
 use crate::distinct_json;
-use crate::question_json::whole;
+use crate::request_json::whole;
 
 #[cfg(test)]
 mod tests;
@@ -13,7 +13,7 @@ mod tests;
 /// The question of a body.
 pub(crate) fn question(body: &[u8]) -> Result<Question, String> {
     let document: Value = distinct_json::value(body).map_err(|error| format!("not JSON: {error}"))?;
-    let mut fields = Fields::of(&document, "")?;
+    let mut fields = MessageFields::of(&document, "")?;
     let question = Question {
         domain: fields.text("domain", "domain")?,
         descriptors: fields.list("descriptors", "descriptors", descriptor)?,
@@ -25,7 +25,7 @@ pub(crate) fn question(body: &[u8]) -> Result<Question, String> {
 }
 
 fn descriptor(value: &Value, path: &str) -> Result<Descriptor, String> {
-    let mut fields = Fields::of(value, path)?;
+    let mut fields = MessageFields::of(value, path)?;
     let descriptor = Descriptor {
         entries: fields.list("entries", "entries", entry)?,
         limit: match fields.take("limit", "limit")? {
@@ -40,7 +40,7 @@ fn descriptor(value: &Value, path: &str) -> Result<Descriptor, String> {
 }
 
 fn entry(value: &Value, path: &str) -> Result<(String, String), String> {
-    let mut fields = Fields::of(value, path)?;
+    let mut fields = MessageFields::of(value, path)?;
     let entry = (fields.text("key", "key")?, fields.text("value", "value")?);
     fields.end()?;
     Ok(entry)
@@ -49,7 +49,7 @@ fn entry(value: &Value, path: &str) -> Result<(String, String), String> {
 /// The limit that a descriptor brings along. One whose unit is unknown or left out is none, as over gRPC.
 fn limit(value: &Value, path: &str) -> Result<Option<Override>, String> {
     let accepted = "accepted are SECOND, MINUTE, HOUR, DAY, WEEK, MONTH and YEAR";
-    let mut fields = Fields::of(value, path)?;
+    let mut fields = MessageFields::of(value, path)?;
     let requests = fields.number("requests_per_unit", "requestsPerUnit")?.unwrap_or(0);
     let requests_per_unit = u32::try_from(requests)
         .map_err(|_| format!("{path}.requests_per_unit: too large; accepted are numbers up to 4294967295"))?;
@@ -79,13 +79,13 @@ fn numbered(number: u64) -> Option<Unit> {
 }
 
 /// The fields of one message, each of which may have either of two names.
-struct Fields<'v> {
+struct MessageFields<'v> {
     path: &'v str,
     fields: &'v Map<String, Value>,
     taken: usize,
 }
 
-impl<'v> Fields<'v> {
+impl<'v> MessageFields<'v> {
     fn of(value: &'v Value, path: &'v str) -> Result<Self, String> {
         match value {
             Value::Object(fields) => Ok(Self { path, fields, taken: 0 }),

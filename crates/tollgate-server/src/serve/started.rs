@@ -13,23 +13,23 @@ use crate::control::ControlPlane;
 use crate::control::admin::{self, Admin};
 use crate::orders::Orders;
 use crate::readiness::Readiness;
-use crate::reload::{Beside, Watcher};
+use crate::reload::{WatchedFiles, Watcher};
 use crate::service::Service;
-use crate::snapshot::{Held, Snapshots};
-use crate::store_watch::Watch;
+use crate::snapshot::{HeldDirectory, Snapshots};
+use crate::store_watch::StoreWatch;
 
 /// The parts of a server.
 pub(super) struct Started {
     pub(super) control: Arc<ControlPlane>,
     /// Watches the policy, and the files beside it.
     pub(super) watcher: Watcher,
-    pub(super) beside: Beside,
+    pub(super) beside: WatchedFiles,
     /// Looks after a store that servers share.
-    pub(super) store: Option<Arc<Watch>>,
+    pub(super) store: Option<Arc<StoreWatch>>,
     pub(super) snapshots: Option<Arc<Snapshots>>,
     pub(super) orders: Option<Arc<Orders>>,
     /// Kept as long as the server lives, so that no other has its directory.
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<HeldDirectory>,
 }
 
 impl Started {
@@ -51,7 +51,7 @@ impl Started {
         let said = arguments.reload.state_dir.as_deref().map(|path| Orders::open(path, clock.now()));
         let lines = said.iter().filter_map(|said| said.line.as_deref());
         let state: Vec<&str> = opened.state_line().into_iter().chain(lines).collect();
-        let told = banner::Told { store: &opened.store_lines(), state: &state };
+        let told = banner::BannerNotes { store: &opened.store_lines(), state: &state };
         let credentials = admin::credentials(&arguments.admin.tokens())?;
         for line in banner::lines(&start, &addresses, arguments, auth.is_required(), &told, &credentials) {
             console.line(line);
@@ -88,6 +88,6 @@ impl Started {
             admin: admin.where_all_may_ask(is_open),
             scraping: tokio::sync::Mutex::default(),
         });
-        Ok(Self { control, watcher, beside: Beside { tls, callers }, store, snapshots, orders, held })
+        Ok(Self { control, watcher, beside: WatchedFiles { tls, callers }, store, snapshots, orders, held })
     }
 }

@@ -125,7 +125,7 @@ pub(crate) struct Beside {
 
 /// How a comparison stands.
 #[derive(Debug, Serialize)]
-pub(crate) struct Standing {
+pub(crate) struct ComparisonStatus {
     pub(crate) running: bool,
     #[serde(flatten)]
     pub(crate) tallied: Tallied,
@@ -194,7 +194,7 @@ impl Beside {
     }
 
     /// How the comparison of this id stands.
-    pub(crate) fn standing(&self, id: Id, now: Timestamp) -> Option<Standing> {
+    pub(crate) fn standing(&self, id: Id, now: Timestamp) -> Option<ComparisonStatus> {
         let latest = self.latest.load_full()?;
         if latest.id != id {
             return None;
@@ -203,11 +203,11 @@ impl Beside {
         if !running {
             self.end(&latest);
         }
-        Some(Standing { running, tallied: latest.tally.tallied() })
+        Some(ComparisonStatus { running, tallied: latest.tally.tallied() })
     }
 
     /// Ends the comparison of this id; tells how it stands.
-    pub(crate) fn stop(&self, id: Id, now: Timestamp) -> Option<Standing> {
+    pub(crate) fn stop(&self, id: Id, now: Timestamp) -> Option<ComparisonStatus> {
         let latest = self.latest.load_full().filter(|latest| latest.id == id)?;
         self.end(&latest);
         self.standing(id, now)

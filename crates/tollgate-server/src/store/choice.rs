@@ -74,7 +74,7 @@ pub enum NodesChoice {
 }
 
 /// Where counters are to live.
-pub(crate) enum Choice {
+pub(crate) enum StoreChoice {
     /// In this process.
     Memory,
     /// Where other servers count, too.
@@ -107,7 +107,7 @@ impl Shared {
     }
 }
 
-impl Choice {
+impl StoreChoice {
     /// What was chosen.
     ///
     /// # Errors
@@ -115,7 +115,7 @@ impl Choice {
     pub(crate) fn of(given: &StoreSettings, file: &StoreDocument) -> Result<Self, String> {
         let url = given.url.as_deref().or(file.url.as_deref()).unwrap_or("memory");
         if url == "memory" {
-            return Ok(Choice::Memory);
+            return Ok(StoreChoice::Memory);
         }
         let typed = given.login.clone();
         let login = StoreLogin {
@@ -157,14 +157,14 @@ impl Choice {
             settings = settings.secret(&secret).map_err(|error| told(&error))?;
         }
         let min_nodes = given.min_nodes.or(file.min_nodes);
-        Ok(Choice::Shared(Box::new(Shared { settings, min_nodes })))
+        Ok(StoreChoice::Shared(Box::new(Shared { settings, min_nodes })))
     }
 }
 
 /// How to reach a store, with what lets into it.
 ///
 /// # Errors
-/// As [`Choice::of`].
+/// As [`StoreChoice::of`].
 pub(crate) fn settings(url: &str, login: &StoreLogin) -> Result<Settings, String> {
     let mut settings = Settings::parse(url).map_err(|error| error.to_string())?;
     let user = login.user.as_deref().or(settings.credentials().0).map(str::to_owned);
@@ -239,9 +239,9 @@ mod tests {
     }
 
     fn shared(given: &StoreSettings, file: &StoreDocument) -> Shared {
-        match Choice::of(given, file) {
-            Ok(Choice::Shared(shared)) => *shared,
-            Ok(Choice::Memory) => panic!("memory"),
+        match StoreChoice::of(given, file) {
+            Ok(StoreChoice::Shared(shared)) => *shared,
+            Ok(StoreChoice::Memory) => panic!("memory"),
             Err(problem) => panic!("{problem}"),
         }
     }
@@ -250,8 +250,11 @@ mod tests {
     #[test]
     fn what_is_typed_counts_before_the_file() {
         let nothing = StoreDocument::default();
-        assert!(matches!(Choice::of(&StoreSettings::default(), &nothing), Ok(Choice::Memory)));
-        assert!(matches!(Choice::of(&given("memory"), &document("url: redis://h")), Ok(Choice::Memory)));
+        assert!(matches!(StoreChoice::of(&StoreSettings::default(), &nothing), Ok(StoreChoice::Memory)));
+        assert!(matches!(
+            StoreChoice::of(&given("memory"), &document("url: redis://h")),
+            Ok(StoreChoice::Memory)
+        ));
         let file = document("{url: 'redis://filed', deadline: 7ms, nodes: 4, min_nodes: 2}");
         let from_file = shared(&StoreSettings::default(), &file);
         assert_eq!(from_file.settings.topology().to_string(), "redis://filed:6379");
@@ -265,7 +268,7 @@ mod tests {
     /// What cannot be is told with what could, and never with what may be a password.
     #[test]
     fn problems_show_no_password() {
-        let problem = |given: &StoreSettings, file: &str| match Choice::of(given, &document(file)) {
+        let problem = |given: &StoreSettings, file: &str| match StoreChoice::of(given, &document(file)) {
             Err(problem) => problem,
             Ok(_) => panic!("it was taken"),
         };

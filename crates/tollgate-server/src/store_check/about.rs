@@ -1,6 +1,6 @@
 //! What a server says about itself, judged: its version, its part, what it does when it is full, what it keeps.
 
-use super::Kind;
+use super::Deployment;
 use super::node::Node;
 use super::report::{Line, Mark};
 
@@ -15,7 +15,7 @@ const COUNTER_BYTES: u64 = 130;
 const CROWDED: u64 = 80;
 
 /// Everything that can be told from what it says.
-pub(super) async fn lines(node: &Node, kind: Kind) -> Vec<Line> {
+pub(super) async fn lines(node: &Node, kind: Deployment) -> Vec<Line> {
     if node.about.is_empty() {
         return vec![
             Line::new(
@@ -63,15 +63,15 @@ fn version(node: &Node) -> Line {
 }
 
 /// Whether it is what the address says.
-fn part(node: &Node, kind: Kind) -> Vec<Line> {
+fn part(node: &Node, kind: Deployment) -> Vec<Line> {
     let is_cluster = node.field("cluster_enabled") == Some("1");
     let mut lines = Vec::new();
     match (kind, is_cluster) {
-        (Kind::Cluster, false) => lines.push(
+        (Deployment::Cluster, false) => lines.push(
             Line::new(Mark::Fail, "part", "it is no cluster: cluster-enabled is off")
                 .cured_by("write redis://, or redis-sentinel://"),
         ),
-        (Kind::Single | Kind::Sentinel, true) => lines.push(
+        (Deployment::Single | Deployment::Sentinel, true) => lines.push(
             Line::new(Mark::Fail, "part", "it is part of a cluster, which keeps most keys elsewhere")
                 .cured_by("write redis-cluster://"),
         ),
@@ -193,13 +193,13 @@ fn persistence(node: &Node, save: Option<&str>) -> Vec<Line> {
     lines
 }
 
-fn replicas(node: &Node, kind: Kind) -> Vec<Line> {
-    if kind == Kind::Cluster {
+fn replicas(node: &Node, kind: Deployment) -> Vec<Line> {
+    if kind == Deployment::Cluster {
         return Vec::new(); // Told for the cluster as a whole.
     }
     let replicas = number(node, "connected_slaves");
     let line = match (replicas, kind) {
-        (0, Kind::Sentinel) => {
+        (0, Deployment::Sentinel) => {
             Line::new(Mark::Fail, "replicas", "no replica: the sentinels have nobody to put in its place")
                 .cured_by("start a replica (replicaof), and see whether it is connected")
         }

@@ -22,7 +22,7 @@ pub(super) struct Primary {
 
 /// One line of CLUSTER NODES.
 #[derive(Debug)]
-struct Member {
+struct ClusterMember {
     id: String,
     host: Host,
     is_primary: bool,
@@ -69,7 +69,7 @@ pub(super) async fn look(node: &Node) -> (Vec<Line>, Vec<Primary>) {
     (lines, primaries(&members))
 }
 
-fn primaries(members: &[Member]) -> Vec<Primary> {
+fn primaries(members: &[ClusterMember]) -> Vec<Primary> {
     let serving =
         members.iter().filter(|member| member.is_primary && !member.is_gone && !member.slots.is_empty());
     serving
@@ -78,7 +78,7 @@ fn primaries(members: &[Member]) -> Vec<Primary> {
         .collect()
 }
 
-fn coverage(members: &[Member]) -> Line {
+fn coverage(members: &[ClusterMember]) -> Line {
     let serving = members.iter().filter(|member| member.is_primary && !member.is_gone);
     let count = |(first, last): &(u16, u16)| u64::from(last.saturating_sub(*first)) + 1;
     let covered: u64 = serving.flat_map(|member| &member.slots).map(count).sum();
@@ -93,7 +93,7 @@ fn coverage(members: &[Member]) -> Line {
     }
 }
 
-fn gone(members: &[Member]) -> Option<Line> {
+fn gone(members: &[ClusterMember]) -> Option<Line> {
     let gone: Vec<String> =
         members.iter().filter(|member| member.is_gone).map(|member| member.host.to_string()).collect();
     let line = Line::new(Mark::Warn, "members", format!("not reached by the others: {}", gone.join(", ")));
@@ -101,7 +101,7 @@ fn gone(members: &[Member]) -> Option<Line> {
 }
 
 /// Whether each primary has a replica that could take over.
-fn spares(members: &[Member]) -> Vec<Line> {
+fn spares(members: &[ClusterMember]) -> Vec<Line> {
     let spared: HashSet<&str> = members
         .iter()
         .filter(|member| !member.is_primary && !member.is_gone)
@@ -123,7 +123,7 @@ fn spares(members: &[Member]) -> Vec<Line> {
     vec![Line::new(Mark::Warn, "replicas", found).cured_by("redis-cli --cluster add-node … --cluster-slave")]
 }
 
-fn moving(members: &[Member]) -> Option<Line> {
+fn moving(members: &[ClusterMember]) -> Option<Line> {
     members.iter().any(|member| member.is_moving).then(|| {
         Line::new(Mark::Note, "slots", "some are being moved; decisions there take a round trip more")
     })
@@ -154,11 +154,11 @@ async fn settings(node: &Node) -> Vec<Line> {
 }
 
 /// Reads CLUSTER NODES. A server that does not know its own address is where it was asked.
-fn read(text: &str, asked: &Host) -> Vec<Member> {
+fn read(text: &str, asked: &Host) -> Vec<ClusterMember> {
     text.lines().filter_map(|line| member(line, asked)).collect()
 }
 
-fn member(line: &str, asked: &Host) -> Option<Member> {
+fn member(line: &str, asked: &Host) -> Option<ClusterMember> {
     let mut words = line.split(' ');
     let (id, address, flags, follows) = (words.next()?, words.next()?, words.next()?, words.next()?);
     let link = words.nth(3)?; // After the times of PING and PONG, and the epoch.
@@ -179,7 +179,7 @@ fn member(line: &str, asked: &Host) -> Option<Member> {
         || link != "connected" && !flags.contains(&"myself");
     let is_primary = flags.contains(&"master");
     let host = Host { name: name.trim_matches(['[', ']']).to_owned(), port: port.parse().ok()? };
-    Some(Member {
+    Some(ClusterMember {
         id: id.to_owned(),
         host,
         is_primary,

@@ -2,7 +2,7 @@
 
 use redis::{Cmd, RedisError, Value};
 
-use super::Kind;
+use super::Deployment;
 use super::node::{Entrance, Node, said};
 use super::report::{Line, Mark};
 use super::slot;
@@ -27,7 +27,7 @@ struct Trial {
 pub(super) async fn lines(
     node: &Node,
     entrance: &Entrance<'_>,
-    kind: Kind,
+    kind: Deployment,
     slots: &[(u16, u16)],
 ) -> Vec<Line> {
     let Some(tag) = slot::tag_within(slots) else { return Vec::new() };
@@ -37,10 +37,10 @@ pub(super) async fn lines(
     for Trial { right, command } in trials(&key, kind) {
         let Err(error) = node.does(&command).await else { continue };
         match judged(&error) {
-            Fate::Missing if !missing.contains(&right) => missing.push(right),
-            Fate::NoKey if !missing.contains(&"~tg:*") => missing.push("~tg:*"),
-            Fate::Missing | Fate::NoKey => {}
-            Fate::Unknown => other.push(
+            CommandRight::Missing if !missing.contains(&right) => missing.push(right),
+            CommandRight::NoKey if !missing.contains(&"~tg:*") => missing.push("~tg:*"),
+            CommandRight::Missing | CommandRight::NoKey => {}
+            CommandRight::Unknown => other.push(
                 Line::new(
                     Mark::Fail,
                     "commands",
@@ -48,7 +48,7 @@ pub(super) async fn lines(
                 )
                 .cured_by("see whether rename-command in its configuration hides it"),
             ),
-            Fate::Refused(cure) => {
+            CommandRight::Refused(cure) => {
                 let line = Line::new(Mark::Fail, "writes", said(&error)).cured_by(cure);
                 if !other.contains(&line) {
                     other.push(line);
@@ -92,7 +92,7 @@ async fn excess(node: &Node, user: &str) -> Option<Line> {
     is_master.then(|| Line::new(Mark::Note, "rights", found).cured_by(cure))
 }
 
-fn trials(key: &str, kind: Kind) -> Vec<Trial> {
+fn trials(key: &str, kind: Deployment) -> Vec<Trial> {
     let one = |right: &'static str, name: &str, arguments: &[&str]| {
         let mut command = redis::cmd(name);
         command.arg(arguments);
@@ -123,9 +123,9 @@ fn trials(key: &str, kind: Kind) -> Vec<Trial> {
         script("+del", "return redis.call('DEL', KEYS[1])", key),
     ];
     match kind {
-        Kind::Single => {}
-        Kind::Sentinel => all.push(one("+role", "ROLE", &[])),
-        Kind::Cluster => {
+        Deployment::Single => {}
+        Deployment::Sentinel => all.push(one("+role", "ROLE", &[])),
+        Deployment::Cluster => {
             all.extend([one("+cluster|slots", "CLUSTER", &["SLOTS"]), one("+asking", "ASKING", &[])])
         }
     }
@@ -133,7 +133,7 @@ fn trials(key: &str, kind: Kind) -> Vec<Trial> {
 }
 
 /// What an error to a trial means.
-enum Fate {
+enum CommandRight {
     Missing,
     NoKey,
     Unknown,
@@ -148,16 +148,16 @@ pub(super) fn is_forbidden(error: &RedisError) -> bool {
         .any(|part| text.contains(part))
 }
 
-fn judged(error: &RedisError) -> Fate {
+fn judged(error: &RedisError) -> CommandRight {
     let text = said(error);
     let has = |part: &str| text.contains(part);
     if is_forbidden(error) {
-        return if has("access") && has("key") { Fate::NoKey } else { Fate::Missing };
+        return if has("access") && has("key") { CommandRight::NoKey } else { CommandRight::Missing };
     }
     if has("unknown command") || has("unknown subcommand") || has("Unknown Redis command") {
-        return Fate::Unknown;
+        return CommandRight::Unknown;
     }
-    Fate::Refused(if has("OOM") {
+    CommandRight::Refused(if has("OOM") {
         "it is full: CONFIG SET maxmemory to more"
     } else if has("READONLY") {
         "it is a replica: name its primary"

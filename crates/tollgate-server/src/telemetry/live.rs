@@ -18,13 +18,13 @@ pub(crate) const EVENTS_PER_SECOND: u64 = 10_000;
 pub(super) const NO_SOURCE: &str = "none";
 
 /// So many in each second, and no more.
-pub(super) struct Budget {
+pub(super) struct EventBudget {
     most: u64,
     second: AtomicU64,
     spent: AtomicU64,
 }
 
-impl Budget {
+impl EventBudget {
     pub(super) const fn new(most: u64) -> Self {
         Self { most, second: AtomicU64::new(0), spent: AtomicU64::new(0) }
     }

@@ -18,7 +18,7 @@ use super::Admin;
 use super::form::{self, BlockForm, KeyForm, Query, Reach, ResetForm, RulingForm};
 use super::reply::Asker;
 use super::route::Verb;
-use super::tail::{self, Lines, Which};
+use super::tail::{self, EventBody, Which};
 use super::token::{Role, Who};
 use super::view::{
     self, AsGivenView, BlockView, Depth, ExplainedRequest, ExplanationView, Instant, LimitFooting,
@@ -28,9 +28,9 @@ use crate::control::ControlPlane;
 use crate::identity::Stranger;
 use crate::problem::Refusal;
 use crate::problem::{Kind, Problem};
-use crate::question_json::Question;
 use crate::request_body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
-use crate::service::beside::{NotBegun, Standing};
+use crate::request_json::Question;
+use crate::service::beside::{ComparisonStatus, NotBegun};
 
 /// Keys of `top`, and entries of `audit`: unless said, and at most.
 const LISTED: (usize, usize) = (20, 1_000);
@@ -38,25 +38,25 @@ const LISTED: (usize, usize) = (20, 1_000);
 const CANDIDATE: &str = "candidate";
 
 /// What a request is answered with.
-pub(super) enum Told {
+pub(super) enum AdminAnswer {
     /// A document.
     Json(Vec<u8>),
     /// Lines, as they come.
-    Lines(Lines),
+    Lines(EventBody),
 }
 
-impl Told {
+impl AdminAnswer {
     pub(super) fn json(document: &impl Serialize) -> Result<Self, Problem> {
         // Text and numbers always have a form in JSON; a mistake costs one answer, not the process.
         serde_json::to_vec(document)
-            .map(Told::Json)
+            .map(AdminAnswer::Json)
             .map_err(|error| Problem::new(Kind::StoreUnavailable, format!("the answer has no form: {error}")))
     }
 
     /// The same document with a warning in it.
     fn warned(self, warning: String) -> Result<Self, Problem> {
         let mut told = self;
-        if let Told::Json(bytes) = &told
+        if let AdminAnswer::Json(bytes) = &told
             && let Ok(Value::Object(mut document)) = serde_json::from_slice(bytes)
         {
             document.insert("warning".to_owned(), warning.into());
@@ -100,7 +100,11 @@ impl ControlPlane {
     ///
     /// # Errors
     /// When it may not, or cannot; says what would be accepted.
-    pub(super) async fn operate(&self, request: Request<Incoming>, asker: Asker) -> Result<Told, Problem> {
+    pub(super) async fn operate(
+        &self,
+        request: Request<Incoming>,
+        asker: Asker,
+    ) -> Result<AdminAnswer, Problem> {
         let admin = &self.admin;
         let who = admin.admit(&request, asker.peer)?;
         let verb = Verb::of(request.method(), request.uri().path())?;
@@ -116,13 +120,13 @@ impl ControlPlane {
             Verb::Top => {
                 let most =
                     Query::read(request.uri().query(), &["limit"])?.number("limit", LISTED.0, LISTED.1)?;
-                Told::json(&TopView::new(&self.service.meter.top(most), act.now))
+                AdminAnswer::json(&TopView::new(&self.service.meter.top(most), act.now))
             }
             Verb::Tail => self.tail(&act, request.uri().query(), asker),
             Verb::Audit => {
                 let most =
                     Query::read(request.uri().query(), &["limit"])?.number("limit", LISTED.0, LISTED.1)?;
-                Told::json(&json!({ "entries": admin.audit.latest(most) }))
+                AdminAnswer::json(&json!({ "entries": admin.audit.latest(most) }))
             }
             Verb::Reset => self.reset(&act, form::read(&body(request).await?)?).await,
             Verb::Block => self.block(&act, &form::read(&body(request).await?)?),
@@ -141,7 +145,7 @@ impl ControlPlane {
     }
 
     /// Answers when what was said is on disk. It is in force already: a disk that fails adds a warning, and takes nothing back.
-    async fn kept(&self, told: Told) -> Result<Told, Problem> {
+    async fn kept(&self, told: AdminAnswer) -> Result<AdminAnswer, Problem> {
         let Some(orders) = &self.orders else { return Ok(told) };
         match orders.keep().await {
             Ok(()) => Ok(told),
@@ -160,7 +164,7 @@ impl ControlPlane {
         Err(Problem::of_admin(Refusal::Conflict, detail))
     }
 
-    fn limits(&self, act: &Act<'_>) -> Result<Told, Problem> {
+    fn limits(&self, act: &Act<'_>) -> Result<AdminAnswer, Problem> {
         let (policy, blocks) = (self.service.engine.policy(), self.service.engine.blocks(act.now));
         let (all, single) = self.service.engine.rulings(act.now);
         let single: HashMap<String, Ruled> = single.into_iter().collect();
@@ -172,12 +176,12 @@ impl ControlPlane {
         let view = LimitsView::new(&policy, all, holding, &blocks);
         match self.service.foreign() {
             // The engine's own policy only guards it then, and is nobody's business.
-            Some(foreign) => Told::json(&view.of_foreign(&foreign.rules)),
-            None => Told::json(&view),
+            Some(foreign) => AdminAnswer::json(&view.of_foreign(&foreign.rules)),
+            None => AdminAnswer::json(&view),
         }
     }
 
-    async fn explain(&self, act: &Act<'_>, body: &[u8], depth: Depth) -> Result<Told, Problem> {
+    async fn explain(&self, act: &Act<'_>, body: &[u8], depth: Depth) -> Result<AdminAnswer, Problem> {
         let question = Question::check(body)?;
         let known = question.known(&self.service.identity);
         let request = question.request_of(&known)?;
@@ -200,10 +204,10 @@ impl ControlPlane {
                 &self.service.engine.policy(),
             );
         }
-        Told::json(&view)
+        AdminAnswer::json(&view)
     }
 
-    fn tail(&self, act: &Act<'_>, query: Option<&str>, asker: Asker) -> Result<Told, Problem> {
+    fn tail(&self, act: &Act<'_>, query: Option<&str>, asker: Asker) -> Result<AdminAnswer, Problem> {
         let denied = Query::read(query, &["denied"])?.flag("denied")?;
         let which = if denied { Which::Denied } else { Which::All };
         let place = Arc::clone(&act.admin.watchers).try_acquire_owned().map_err(|_| {
@@ -212,10 +216,16 @@ impl ControlPlane {
                 "close one of the others, or try again when one has ended",
             )
         })?;
-        Ok(Told::Lines(tail::lines(self.service.meter.watch(), which, asker.stop, place, asker.answering)))
+        Ok(AdminAnswer::Lines(tail::lines(
+            self.service.meter.watch(),
+            which,
+            asker.stop,
+            place,
+            asker.answering,
+        )))
     }
 
-    async fn reset(&self, act: &Act<'_>, form: ResetForm<'_>) -> Result<Told, Problem> {
+    async fn reset(&self, act: &Act<'_>, form: ResetForm<'_>) -> Result<AdminAnswer, Problem> {
         let known = form.attributes.known(&self.service.identity);
         let request = form.attributes.request_of(&known)?;
         self.single(&request)?;
@@ -253,10 +263,10 @@ impl ControlPlane {
             let outcome = format!("{counters} counters forgotten");
             act.audit(&format!("{}{only}", told(&request)), &outcome);
         }
-        Told::json(&answer)
+        AdminAnswer::json(&answer)
     }
 
-    fn block(&self, act: &Act<'_>, form: &BlockForm<'_>) -> Result<Told, Problem> {
+    fn block(&self, act: &Act<'_>, form: &BlockForm<'_>) -> Result<AdminAnswer, Problem> {
         if let Some(name) = form.attributes.starred(self.service.identity.credentials()) {
             let detail = format!(
                 "{name}: a credential is known by its hash, so no pattern can match it; accepted: its whole text, or sha256:…"
@@ -272,7 +282,7 @@ impl ControlPlane {
             _ => Problem::of_admin(Refusal::Conflict, error.to_string()),
         })?;
         act.audit(&told(&request), &remarked(&format!("until {}", Instant(until).text()), note));
-        Told::json(&BlockView::from(&*block))
+        AdminAnswer::json(&BlockView::from(&*block))
     }
 
     /// Refuses a pattern where a request has one value: no counter is that of a pattern.
@@ -287,7 +297,7 @@ impl ControlPlane {
         }
     }
 
-    fn unblock(&self, act: &Act<'_>, form: &KeyForm<'_>) -> Result<Told, Problem> {
+    fn unblock(&self, act: &Act<'_>, form: &KeyForm<'_>) -> Result<AdminAnswer, Problem> {
         let known = form.attributes.known(&self.service.identity).in_any_case();
         let request = form.attributes.request_of(&known)?;
         let unblocked = self.service.engine.unblock(&request, act.now);
@@ -297,11 +307,11 @@ impl ControlPlane {
         let pairs: Vec<(&str, &str)> = pairs.iter().map(|(name, text)| (*name, text.as_str())).collect();
         let held = self.service.engine.blocked(&pairs, act.now);
         let still: Vec<BlockView<'_>> = held.iter().map(|block| BlockView::from(&**block)).collect();
-        Told::json(&json!({ "unblocked": unblocked, "still_blocked_by": still }))
+        AdminAnswer::json(&json!({ "unblocked": unblocked, "still_blocked_by": still }))
     }
 
     /// Kill, shadow and percent.
-    fn rule(&self, act: &Act<'_>, form: &RulingForm) -> Result<Told, Problem> {
+    fn rule(&self, act: &Act<'_>, form: &RulingForm) -> Result<AdminAnswer, Problem> {
         if let Some(name) = form.overload()? {
             return self.rule_overload(act, form, name);
         }
@@ -331,7 +341,7 @@ impl ControlPlane {
         };
         act.audit(name_of(scope), &remarked(&what, note));
         let milder = self.others(scope, act.now, |other| *other != ruled);
-        Told::json(&OverrideView { ruled: ruled.into(), milder })
+        AdminAnswer::json(&OverrideView { ruled: ruled.into(), milder })
     }
 
     /// The rulings that hold where this scope is ruled about, beside those of the scope itself.
@@ -358,7 +368,7 @@ impl ControlPlane {
         }
     }
 
-    fn restore(&self, act: &Act<'_>, form: &RulingForm) -> Result<Told, Problem> {
+    fn restore(&self, act: &Act<'_>, form: &RulingForm) -> Result<AdminAnswer, Problem> {
         if let Some(name) = form.overload()? {
             return self.restore_overload(act, name);
         }
@@ -368,11 +378,13 @@ impl ControlPlane {
         }
         let restored = self.service.engine.lift(scope, act.now);
         act.audit(name_of(scope), if restored { "restored" } else { "there was no ruling" });
-        Told::json(&json!({ "restored": restored, "still_ruled": self.others(scope, act.now, |_| true) }))
+        AdminAnswer::json(
+            &json!({ "restored": restored, "still_ruled": self.others(scope, act.now, |_| true) }),
+        )
     }
 
     /// What a candidate would change, and on request how many decisions it does from now on.
-    async fn diff(&self, act: &Act<'_>, request: Request<Incoming>) -> Result<Told, Problem> {
+    async fn diff(&self, act: &Act<'_>, request: Request<Incoming>) -> Result<AdminAnswer, Problem> {
         let lasting = Query::read(request.uri().query(), &["for"])?.comparison()?;
         let text = request_body::read_any(request, BATCH_BYTES_MAX).await?;
         let (candidate, warnings) =
@@ -395,7 +407,7 @@ impl ControlPlane {
             act.audit(&id.to_string(), &format!("compared until {}", Instant(until).text()));
             document["comparison"] = json!({ "id": id.to_string(), "for_ms": view::millis(lasting) });
         }
-        Told::json(&document)
+        AdminAnswer::json(&document)
     }
 }
 
@@ -442,11 +454,11 @@ fn not_begun(reason: NotBegun) -> Problem {
     }
 }
 
-fn standing(standing: Option<Standing>) -> Result<Told, Problem> {
+fn standing(standing: Option<ComparisonStatus>) -> Result<AdminAnswer, Problem> {
     let standing = standing.ok_or_else(|| {
         Problem::of_admin(Refusal::Unknown, "no comparison has this id; only the latest one is kept")
     })?;
-    Told::json(&standing)
+    AdminAnswer::json(&standing)
 }
 
 /// The limits that count these attributes apart from others. A counter that everybody shares is forgotten only by its name.

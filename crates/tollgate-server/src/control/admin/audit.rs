@@ -18,7 +18,7 @@ const TEXT_CHARS_MAX: usize = 256;
 
 /// One thing that somebody did, or was not allowed to.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Entry {
+pub(super) struct AuditEntry {
     at: Instant,
     who: String,
     role: Role,
@@ -29,12 +29,12 @@ pub(super) struct Entry {
 
 /// The latest entries, oldest first.
 #[derive(Default)]
-pub(super) struct Audit(Mutex<VecDeque<Entry>>);
+pub(super) struct Audit(Mutex<VecDeque<AuditEntry>>);
 
 impl Audit {
     /// Writes an entry.
     pub(super) fn write(&self, who: &Who, verb: &'static str, about: &str, outcome: &str, now: Timestamp) {
-        let entry = Entry {
+        let entry = AuditEntry {
             at: Instant(now),
             who: who.name.clone(),
             role: who.role,
@@ -60,7 +60,7 @@ impl Audit {
     }
 
     /// The latest `most`, newest first.
-    pub(super) fn latest(&self, most: usize) -> Vec<Entry> {
+    pub(super) fn latest(&self, most: usize) -> Vec<AuditEntry> {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         entries.iter().rev().take(most).cloned().collect()
     }

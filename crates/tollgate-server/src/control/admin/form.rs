@@ -4,7 +4,7 @@ use serde::Deserialize;
 use tollgate::{Ticks, Timestamp};
 
 use crate::problem::Problem;
-use crate::question_json::Named;
+use crate::request_json::Named;
 use crate::time_text::duration;
 
 /// How long a limit is ruled about unless said: what was forgotten ends by itself.

@@ -5,7 +5,7 @@ use serde_json::json;
 use tollgate::overload::{Controller, Switch};
 use tollgate::{Ruled, Ruling};
 
-use super::answer::{Act, Told, remarked};
+use super::answer::{Act, AdminAnswer, remarked};
 use super::form::{Reach, RulingForm};
 use super::route::Verb;
 use super::token::Role;
@@ -24,7 +24,7 @@ impl ControlPlane {
         act: &Act<'_>,
         form: &RulingForm,
         name: &str,
-    ) -> Result<Told, Problem> {
+    ) -> Result<AdminAnswer, Problem> {
         let (until, note) = (form.until(Reach::Open, act.now)?, form.note()?);
         let ruling = match act.verb {
             Verb::Kill => Ruling::Off,
@@ -36,15 +36,15 @@ impl ControlPlane {
             _ => switch.shadow(until),
         })?;
         act.audit(&about(name), &remarked(&format!("until {}", Instant(until).text()), note));
-        Told::json(&RuledView::from(Ruled { ruling, until }))
+        AdminAnswer::json(&RuledView::from(Ruled { ruling, until }))
     }
 
     /// Restore.
-    pub(super) fn restore_overload(&self, act: &Act<'_>, name: &str) -> Result<Told, Problem> {
+    pub(super) fn restore_overload(&self, act: &Act<'_>, name: &str) -> Result<AdminAnswer, Problem> {
         let mut restored = false;
         self.switch(act, name, |switch| restored |= switch.revive(act.now))?;
         act.audit(&about(name), if restored { "restored" } else { "there was no ruling" });
-        Told::json(&json!({ "restored": restored }))
+        AdminAnswer::json(&json!({ "restored": restored }))
     }
 
     /// Tells one controller's switch something, or all of them. All at once are an admin's affair.

@@ -4,7 +4,7 @@ use serde::Serialize;
 use tollgate::SwapReport;
 use tollgate::policy::Difference;
 
-use super::answer::{Act, Told};
+use super::answer::{Act, AdminAnswer};
 use super::form::ReloadForm;
 use super::token::Role;
 use super::view::{self, ChangeView, FieldChangeView};
@@ -70,7 +70,7 @@ impl<'a> ReloadView<'a> {
 
 impl ControlPlane {
     /// Puts in force what is on disk. What looks like an accident is an admin's affair.
-    pub(super) async fn reload(&self, act: &Act<'_>, form: &ReloadForm) -> Result<Told, Problem> {
+    pub(super) async fn reload(&self, act: &Act<'_>, form: &ReloadForm) -> Result<AdminAnswer, Problem> {
         let about = if form.force { "what the guard refuses" } else { "" };
         if form.force {
             act.allow(Role::Admin, about)?;
@@ -91,6 +91,6 @@ impl ControlPlane {
         let view =
             ReloadView::new(done, reloader.status().version.map(|version| version.short()), &difference);
         act.audit(about, &view.outcome());
-        Told::json(&view)
+        AdminAnswer::json(&view)
     }
 }

@@ -16,7 +16,7 @@ use crate::problem::{Kind, Problem, problem_details};
 use crate::shutdown::Stop;
 
 /// A body that is all there, or comes by and by.
-pub(crate) type AdminBody = Either<Full<Bytes>, Lines>;
+pub(crate) type AdminBody = Either<Full<Bytes>, EventBody>;
 
 /// Who asks, and what the connection lends to an answer that takes long.
 pub(crate) struct Asker {
@@ -35,8 +35,8 @@ pub(crate) async fn respond(
     asker: Asker,
 ) -> Response<AdminBody> {
     let mut response = match control.operate(request, asker).await {
-        Ok(Told::Json(text)) => typed(Either::Left(Full::new(text.into())), "application/json"),
-        Ok(Told::Lines(lines)) => typed(Either::Right(lines), "application/x-ndjson"),
+        Ok(AdminAnswer::Json(text)) => typed(Either::Left(Full::new(text.into())), "application/json"),
+        Ok(AdminAnswer::Lines(lines)) => typed(Either::Right(lines), "application/x-ndjson"),
         Err(problem) => refused(&problem).map(Either::Left),
     };
     guarded(response.headers_mut());

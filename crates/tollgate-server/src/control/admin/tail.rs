@@ -24,13 +24,13 @@ const PULSE: Duration = Duration::from_secs(10);
 const LONGEST: Duration = Duration::from_secs(3_600);
 
 /// A body of lines.
-pub(crate) struct Lines {
+pub(crate) struct EventBody {
     lines: mpsc::Receiver<Bytes>,
     /// While it is there the connection knows that an answer is under way.
     _answering: Box<dyn Send + Sync>,
 }
 
-impl Body for Lines {
+impl Body for EventBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -56,7 +56,7 @@ pub(super) fn lines(
     stop: Stop,
     place: OwnedSemaphorePermit,
     answering: Box<dyn Send + Sync>,
-) -> Lines {
+) -> EventBody {
     let (sender, lines) = mpsc::channel(LINES_MAX);
     tokio::spawn(async move {
         let pumped = tokio::time::timeout(LONGEST, pump(events, which, stop, sender));
@@ -64,7 +64,7 @@ pub(super) fn lines(
         let _ = pumped.await;
         drop(place);
     });
-    Lines { lines, _answering: answering }
+    EventBody { lines, _answering: answering }
 }
 
 async fn pump(
@@ -121,7 +121,7 @@ mod tests {
         })
     }
 
-    async fn next(lines: &mut Lines) -> Option<String> {
+    async fn next(lines: &mut EventBody) -> Option<String> {
         let frame = lines.frame().await?.unwrap();
         Some(String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap())
     }

@@ -116,13 +116,13 @@ pub(crate) struct Who {
     pub(crate) role: Role,
 }
 
-struct Known {
+struct AcceptedToken {
     who: Who,
     digest: [u8; 32],
 }
 
 /// Every token that is accepted.
-pub(crate) struct Tokens(Vec<Known>);
+pub(crate) struct Tokens(Vec<AcceptedToken>);
 
 impl Tokens {
     /// Whose token it is, if anybody's. Looks at all of them, whichever fits, so that the time tells nothing.
@@ -195,7 +195,7 @@ pub(crate) fn credentials(settings: &TokenSettings) -> Result<Credentials, Strin
     }
     if let Some(token) = owner {
         let who = Who { name: OWNER.to_owned(), role: Role::Admin };
-        known.push(Known { who, digest: hashed(token.reveal()) });
+        known.push(AcceptedToken { who, digest: hashed(token.reveal()) });
     }
     Ok(Credentials { tokens: Tokens(known), notice: notices.join(" and ") })
 }
@@ -217,9 +217,9 @@ fn write(path: &Path, token: &GivenToken) -> Result<(), String> {
 }
 
 /// The tokens of a file: a role, a name and a token on each line.
-fn listed(path: &Path) -> Result<Vec<Known>, String> {
+fn listed(path: &Path) -> Result<Vec<AcceptedToken>, String> {
     let text = bounded(path)?;
-    let mut known: Vec<Known> = Vec::new();
+    let mut known: Vec<AcceptedToken> = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
@@ -248,7 +248,7 @@ fn listed(path: &Path) -> Result<Vec<Known>, String> {
 }
 
 /// One line of the file. The token is never repeated in an error.
-fn one(line: &str) -> Result<Known, String> {
+fn one(line: &str) -> Result<AcceptedToken, String> {
     let mut words = line.split_ascii_whitespace();
     let (Some(role), Some(name), Some(token), None) =
         (words.next(), words.next(), words.next(), words.next())
@@ -260,7 +260,7 @@ fn one(line: &str) -> Result<Known, String> {
         return Err(format!("a name has at most {NAME_CHARS_MAX} visible characters"));
     }
     let token: GivenToken = token.parse()?;
-    Ok(Known { who: Who { name: name.to_owned(), role }, digest: hashed(token.reveal()) })
+    Ok(AcceptedToken { who: Who { name: name.to_owned(), role }, digest: hashed(token.reveal()) })
 }
 
 fn bounded(path: &Path) -> Result<String, String> {

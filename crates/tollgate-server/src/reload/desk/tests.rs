@@ -14,7 +14,7 @@ const SIX: &str = "limits: [{name: a, rate: 6/h}]";
 struct Bench {
     scratch: Scratch,
     policy: PathBuf,
-    desk: Desk<tollgate::MemoryStore>,
+    desk: PolicyReload<tollgate::MemoryStore>,
     reloader: Reloader,
 }
 
@@ -27,7 +27,7 @@ impl Bench {
         let time = ManualClock::new();
         let (reloader, watcher) = Watcher::new(&mut start, Some(&policy), &settings, time.now());
         let engine = Engine::new(start.loaded.rules.into_parts().0, time.now());
-        let (desk, _) = Desk::new(watcher, Arc::new(Service::new(engine, time.clock())));
+        let (desk, _) = PolicyReload::new(watcher, Arc::new(Service::new(engine, time.clock())));
         Self { scratch, policy, desk, reloader }
     }
 
@@ -225,7 +225,7 @@ fn nothing_to_reload_is_said() {
     let settings = ReloadSettings::default();
     let (reloader, watcher) = Watcher::new(&mut start, None, &settings, time.now());
     let engine = Engine::new(start.loaded.rules.into_parts().0, time.now());
-    let (desk, _) = Desk::new(watcher, Arc::new(Service::new(engine, time.clock())));
+    let (desk, _) = PolicyReload::new(watcher, Arc::new(Service::new(engine, time.clock())));
     assert_eq!(desk.turn(Wish::Look), Ok(Done::Nothing));
     assert!(desk.turn(Wish::Now).unwrap_err().contains("--policy FILE"));
     assert_eq!((reloader.status().origin, reloader.status().version), (Origin::Fixed, None));

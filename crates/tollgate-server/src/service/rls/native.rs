@@ -13,7 +13,7 @@ use crate::protocol::Wire;
 use crate::rls::{Answer, Code, Descriptor, Question, Refusal};
 use crate::seldom::Seldom;
 use crate::service::Service;
-use crate::telemetry::{BROUGHT, Key, Verdict as Counted};
+use crate::telemetry::{BROUGHT, Key, RuleVerdict};
 
 mod brought;
 mod status;
@@ -107,7 +107,7 @@ fn of_another_domain<S: Store>(service: &Service<S>, question: &Question, now: T
     if keys.is_empty() {
         return Answer::blank(Code::Ok, question.descriptors.len()); // Nobody asks to pass.
     }
-    let verdict = Counted {
+    let verdict = RuleVerdict {
         is_allowed: true,
         is_blocked: false,
         limit: "",
@@ -136,7 +136,7 @@ async fn looked<S: Store>(
     }
     let views = question.descriptors.iter().map(|descriptor| Key::unmet(&descriptor.entries));
     let (keys, rules) = (views.collect::<Vec<_>>(), brought.rules(question));
-    let verdict = Counted {
+    let verdict = RuleVerdict {
         is_allowed: false,
         is_blocked: false,
         limit: BROUGHT,

@@ -9,10 +9,8 @@ use tollgate::Timestamp;
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::attributes::callers::{ActiveCallers, CALLERS_BYTES_MAX, Callers};
 
-use crate::reload::source::{Eye, Seen, Version, Watch};
-use crate::reload::{Failure, FileReload, Wish};
-
-pub(crate) mod edit;
+use crate::failure::Failure;
+use crate::file_watch::{Debounce, Eye, FileReload, Seen, Version, Wish};
 
 /// How the callers are.
 #[derive(Clone, Debug)]
@@ -46,7 +44,7 @@ pub(crate) struct CallersFile {
     mapped: Vec<String>,
     live: ActiveCallers,
     status: ArcSwap<CallersStatus>,
-    watch: Mutex<(Eye, Watch)>,
+    watch: Mutex<(Eye, Debounce)>,
 }
 
 impl CallersFile {
@@ -56,7 +54,7 @@ impl CallersFile {
     /// When it cannot be read; the message says what would be accepted.
     pub(crate) fn open(path: &Path, reader: &Reader, now: Timestamp) -> Result<Arc<Self>, String> {
         let mapped: Vec<String> = reader.mapped.iter().map(|mapped| mapped.name.clone()).collect();
-        let (mut eye, mut watch) = (Eye::new(vec![path.to_owned()]), Watch::default());
+        let (mut eye, mut watch) = (Eye::new(vec![path.to_owned()]), Debounce::default());
         let seen = eye.look();
         let callers = load(path, &mapped)?;
         let status = CallersStatus::new(callers.len(), &seen, now);
@@ -150,7 +148,7 @@ fn load(path: &Path, mapped: &[String]) -> Result<Callers, String> {
 }
 
 /// The bytes of a callers file, one more than it may have at most.
-fn read(path: &Path) -> Result<Vec<u8>, String> {
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, String> {
     use std::io::Read;
     let mut bytes = Vec::new();
     let most = u64::try_from(CALLERS_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);

@@ -19,25 +19,26 @@ mod simulate;
 mod store;
 mod value;
 
-pub use crate::admin::GivenToken;
+pub use crate::control::admin::GivenToken;
 pub use crate::gateway::Target;
+pub use crate::log::LogFormat;
+pub use crate::snapshot::SnapshotInterval;
+pub use crate::store::NodesChoice;
+pub use crate::tls::TlsVersion;
 pub use admin::AdminArguments;
 pub use callers::{AddCallerArguments, CallersCommand, ListCallersArguments, RemoveCallerArguments};
 pub use foreign::ForeignArguments;
-pub use guard::{ReloadArguments, SecurityArguments, TlsVersion};
+pub use guard::{ReloadArguments, SecurityArguments};
 pub use operate::{
     BlockArguments, DiffArguments, ExplainArguments, KeyArguments, ListArguments, OperateCommand,
     PercentArguments, ReloadNowArguments, ResetArguments, RestoreArguments, RulingArguments, ScopeArguments,
     ServerArguments, TailArguments, TopArguments, TrustArguments,
 };
-pub use see::{LogFormat, SeeArguments};
+pub use see::SeeArguments;
 pub use simulate::{FleetArguments, SimulateCommand};
-pub use store::{
-    EntranceArguments, NodesChoice, StoreArguments, StoreCheckArguments, StoreCommand, StoreText,
-};
+pub use store::{EntranceArguments, StoreArguments, StoreCheckArguments, StoreCommand, StoreText};
 pub use tollgate_tower::attributes::address::Network;
-pub use value::{GivenAttribute, GivenValue, ListenChoice, SnapshotInterval};
-pub(crate) use value::{duration, instant, nodes, store_deadline};
+pub use value::{GivenAttribute, GivenValue, ListenChoice};
 
 const EXAMPLES: &str = "\
 Examples:

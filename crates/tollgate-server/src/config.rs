@@ -44,7 +44,7 @@ struct Document {
     #[serde(default)]
     escaped_slashes: Slashes,
     #[serde(default)]
-    path_match: Paths,
+    path_match: PathMatching,
     #[serde(default)]
     method_override: Overrides,
     #[serde(default)]
@@ -58,7 +58,7 @@ struct Document {
     #[serde(default)]
     attributes: BTreeMap<String, Mapping>,
     #[serde(default)]
-    jwt: Option<Tokens>,
+    jwt: Option<JwtDocument>,
     #[serde(default)]
     headers: HeadersDocument,
     #[serde(default)]
@@ -72,13 +72,13 @@ struct Document {
 /// Whose tokens are believed.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Tokens {
+struct JwtDocument {
     jwks: PathBuf,
     issuer: Option<String>,
     audience: Option<String>,
 }
 
-impl Tokens {
+impl JwtDocument {
     fn verifier(&self) -> Result<Verifier, String> {
         let name = self.jwks.display();
         let text = File::open(&self.jwks).and_then(bounded);
@@ -144,7 +144,7 @@ enum Names {
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Paths {
+enum PathMatching {
     #[default]
     Loose,
     Exact,
@@ -205,8 +205,8 @@ fn compile(text: &str) -> Result<Config, Vec<String>> {
             Slashes::Decode => EscapedSlashes::Decode,
         },
         paths: match document.path_match {
-            Paths::Loose => PathMatch::Loose,
-            Paths::Exact => PathMatch::Exact,
+            PathMatching::Loose => PathMatch::Loose,
+            PathMatching::Exact => PathMatch::Exact,
         },
         method_override: match document.method_override {
             Overrides::Drop => MethodOverride::Drop,

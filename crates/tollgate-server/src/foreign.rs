@@ -25,7 +25,7 @@ pub(crate) use convert::Conversion;
 use crate::rls::{Answer, Question};
 use crate::telemetry::Rule;
 use counters::{Counters, Tallies};
-use limitador::Ledger;
+use limitador::CounterLedger;
 use limitador::answer::{Asked, Ruling};
 
 /// A request lacks the attribute that it costs by, so it is refused.
@@ -97,9 +97,9 @@ impl Default for Options {
 #[derive(Debug)]
 pub(crate) enum Foreign {
     /// envoyproxy/ratelimit's.
-    Envoy(envoy::Config),
+    Envoy(envoy::EnvoyConfig),
     /// Limitador's.
-    Limitador(limitador::Config),
+    Limitador(limitador::LimitadorConfig),
 }
 
 impl Foreign {
@@ -204,7 +204,7 @@ pub(crate) struct Answered<'c> {
 pub(crate) struct InForce {
     pub(crate) rules: Arc<Foreign>,
     tallies: Tallies,
-    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) ledger: Arc<CounterLedger>,
     /// Since when, and the how manieth configuration of this server it is.
     pub(crate) applied_at: Timestamp,
     pub(crate) version: u64,
@@ -223,7 +223,7 @@ impl InForce {
     ) -> Result<Self, QuotaError> {
         let rules = rules.into();
         let tallies = rules.tallies(engine)?;
-        let ledger: Arc<Ledger> = before.map(|before| Arc::clone(&before.ledger)).unwrap_or_default();
+        let ledger: Arc<CounterLedger> = before.map(|before| Arc::clone(&before.ledger)).unwrap_or_default();
         let version = before.map_or(1, |before| before.version + 1);
         Ok(Self { rules, tallies, ledger, applied_at: now, version })
     }
@@ -279,7 +279,7 @@ impl InForce {
     /// The counters of a limit of Limitador's that live, as far as they are known.
     pub(crate) async fn listed<S: Store>(
         &self,
-        limit: &limitador::Limit,
+        limit: &limitador::LimitadorLimit,
         engine: &Engine<S>,
         now: Timestamp,
     ) -> Vec<limitador::Listed> {

@@ -3,7 +3,7 @@
 //! `priced`, for the paths of GraphQL that a route's `graphql` names → the decision → `upload` (the beginning of its body) → `overload` (whether there is capacity) → `proxy` (its route in the `table`, the upstream that `spread` chooses) → `fields` (what the next hop is told) → `upstream` (a slot of the client's `shares`, and a connection of `link`: a `wire`
 //! of HTTP/1, whose answers `reply` reads, or a `shared` one of HTTP/2) → `answer` and `body`.
 //! Routes come from the config by way of `plan`; `health` and `checks` say which upstreams are asked; `tunnel` is for what is no longer HTTP, and `websocket` for what is inside of HTTP/2. `leaving` is for requests whose client has gone.
-//! What the gateway says itself is a `refusal`, written by `own`; of an upstream it says no more than a `cause`.
+//! What the gateway says itself is a `problem`, written by `own`; of an upstream it says no more than a `cause`.
 
 use std::sync::Arc;
 
@@ -53,7 +53,6 @@ mod websocket;
 mod health;
 mod checks;
 mod numbers;
-mod refusal;
 
 /// What the fuzz targets see of the gateway.
 #[cfg(feature = "fuzzing")]
@@ -73,12 +72,12 @@ pub(crate) use arrival::Taking;
 pub(crate) use connection::connection;
 pub(crate) use fields::HeaderNames;
 pub(crate) use plan::{RouteDocument, RoutePlan, compile};
-pub(crate) use refusal::Turned;
 pub use target::Target;
 
-use crate::http::{Kind, Problem};
 use crate::listen::Links;
-use crate::service::{Service, Wire};
+use crate::problem::{Kind, Problem, Turned};
+use crate::protocol::Wire;
+use crate::service::Service;
 use crate::telemetry::Open;
 use arrival::Peer;
 use body::Limited;

@@ -1,52 +1,81 @@
 //! The program `tollgate`: what the user typed, the commands that it names, and the wires that ask for decisions.
 //! Limits, policies and headers are the core's; nothing here computes a quota.
 
-pub mod cli;
-mod console;
-mod envoy_api;
+// A module uses only those above it.
+
+// Leaves: what everything else is written in.
+mod protocol;
+mod shutdown;
+mod failure;
+mod file_watch;
 mod seldom;
 mod random;
+mod text;
+mod time_text;
 mod disk;
-mod foreign;
-mod policy_file;
+mod process;
+mod log;
+mod within;
+mod together;
+#[cfg(any(test, feature = "fuzzing"))]
+mod at_once;
+mod console;
+
+// What comes in and goes out, apart from any connection.
 mod auth;
 mod identity;
-mod callers;
-mod doubts;
-mod tls;
-mod reload;
-mod readiness;
-mod time_text;
-mod policy_check;
-mod policy_diff;
-mod policy_convert;
+mod problem;
+mod request_body;
+mod distinct_json;
+mod request_json;
 mod decision_json;
-mod decide;
-mod simulate;
-mod serve;
-pub mod load;
-mod listen;
-mod config;
-mod http;
-mod gateway;
-mod resp;
-mod grpc;
+mod envoy_api;
 mod rls;
-mod rlqs;
+
+// Files of the server, and its store.
+mod callers;
+mod tls;
+mod doubts;
 mod store;
+
+// Decisions.
+mod telemetry;
+mod foreign;
+mod policy_file;
 mod service;
+
+// Protocols that only ask for decisions.
+mod listen;
+mod resp;
+mod rlqs;
+mod grpc;
+mod gateway;
+
+// The control plane, and HTTP, which leads to both.
+mod store_watch;
 mod snapshot;
 mod orders;
-mod admin;
+mod reload;
+mod readiness;
+mod control;
+mod http;
+
+// What the user may type or write, and the commands.
+mod config;
+pub mod cli;
+mod policy_check;
+mod policy_convert;
+mod callers_edit;
+mod store_check;
+mod decide;
+mod simulate;
+pub mod load;
 mod operate;
-mod telemetry;
+mod policy_diff;
+mod serve;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-#[cfg(any(test, feature = "fuzzing"))]
-mod at_once;
-mod together;
-mod within;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -85,9 +114,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Policy { command: PolicyCommand::Convert(arguments) } => {
             policy_convert::run(&arguments, &mut console)
         }
-        Command::Callers { command } => callers::edit::run(&command, &mut console),
+        Command::Callers { command } => callers_edit::run(&command, &mut console),
         Command::Store { command: StoreCommand::Check(arguments) } => {
-            store::check::run(&arguments, &mut console)
+            store_check::run(&arguments, &mut console)
         }
         Command::Decide(arguments) => decide::run(&arguments, &mut console),
         Command::Simulate { command } => simulate::run(&command, &mut console),

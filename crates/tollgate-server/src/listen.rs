@@ -8,22 +8,26 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
 use tollgate::{Clock, Timestamp};
 
 use crate::seldom::Seldom;
+use crate::shutdown::{Stop, stopped};
 use crowd::Seated;
 pub(crate) use crowd::{Bound, Seat};
 pub(crate) use door::Door;
 use keepalive::show_pace;
 pub(crate) use keepalive::{ask_when_silent, end_when_deaf};
+pub(crate) use pace::{Allowance, Pace};
+pub(crate) use patience::{HEAD_TIMEOUT, Patient, Phase, WRITE_TIMEOUT};
 use room::Place;
-pub(crate) use room::{House, Links, Room, descriptors};
+pub(crate) use room::{House, Links, Room};
 pub(crate) use stream::Stream;
 
 mod crowd;
 mod door;
 mod keepalive;
+mod pace;
+mod patience;
 mod room;
 mod stream;
 
@@ -31,14 +35,6 @@ mod stream;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long to wait after the system refused a connection, for want of file descriptors as a rule.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
-/// Turns true when the server is to stop; a connection then answers what is in flight, and ends.
-pub(crate) type Stop = watch::Receiver<bool>;
-
-/// Until the server is told to stop, which it also is when nobody is left to tell it.
-pub(crate) async fn stopped(stop: &mut Stop) {
-    let _ = stop.wait_for(|stop| *stop).await;
-}
 
 /// Takes hold of an address. `flag` is the option by which the user chose it.
 ///
@@ -87,7 +83,7 @@ where
     F: Fn(Stream, Stop) -> C + Clone + Send + 'static,
     C: Future<Output = ()> + Send + 'static,
 {
-    let told = Told::default();
+    let told = AcceptLog::default();
     let late = loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -188,13 +184,13 @@ fn waiting(listener: TcpListener, most: u32) -> Vec<TcpStream> {
 
 /// What a listener tells its operator, each at most once a second.
 #[derive(Default)]
-struct Told {
+struct AcceptLog {
     refused: Seldom,
     full: Seldom,
     crowded: Seldom,
 }
 
-impl Told {
+impl AcceptLog {
     fn full(&self, listener: &TcpListener, room: &Room, now: Timestamp) {
         let Some(skipped) = self.full.due(now) else { return };
         let address = listener.local_addr().map(|address| address.to_string()).unwrap_or_default();

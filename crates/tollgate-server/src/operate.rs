@@ -16,7 +16,7 @@ use crate::cli::{
     GivenAttribute, GivenValue, OperateCommand, RulingArguments, ScopeArguments, ServerArguments,
 };
 use crate::console::Console;
-use crate::telemetry::text::plain;
+use crate::text::plain;
 use crate::{FAILURE, SUCCESS, USAGE};
 
 /// Runs one of the commands, and tells how it ended.

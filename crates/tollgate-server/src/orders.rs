@@ -13,9 +13,9 @@ use tollgate::store::Store;
 use tollgate::{Engine, Timestamp};
 
 use crate::disk::{self, DiskError};
-use crate::reload::Failure;
+use crate::failure::Failure;
 use crate::service::Service;
-use file::Said;
+use file::OperatorState;
 use tollgate_tower::shed::Shedder;
 
 mod file;
@@ -46,14 +46,14 @@ pub(crate) struct Orders {
 }
 
 /// What a start found.
-pub(crate) struct Start {
+pub(crate) struct OperatorStateStart {
     pub(crate) orders: Arc<Orders>,
     /// What to tell about it, if it is anything.
     pub(crate) line: Option<String>,
-    said: Said,
+    said: OperatorState,
 }
 
-impl Start {
+impl OperatorStateStart {
     /// Says again what was said before.
     pub(crate) fn resume<S: Store>(
         self,
@@ -70,14 +70,14 @@ impl Start {
 
 impl Orders {
     /// Reads what is kept in a directory that nobody else uses. What is damaged is set aside, and told.
-    pub(crate) fn open(directory: &Path, now: Timestamp) -> Start {
+    pub(crate) fn open(directory: &Path, now: Timestamp) -> OperatorStateStart {
         let (said, damage) = match read(&directory.join(NAME)) {
-            Ok(None) => (Said::default(), None),
-            Ok(Some(bytes)) => match Said::read(&bytes, now) {
+            Ok(None) => (OperatorState::default(), None),
+            Ok(Some(bytes)) => match OperatorState::read(&bytes, now) {
                 Ok(said) => (said, None),
-                Err(error) => (Said::default(), Some(error)),
+                Err(error) => (OperatorState::default(), Some(error)),
             },
-            Err(error) => (Said::default(), Some(error.to_string())),
+            Err(error) => (OperatorState::default(), Some(error.to_string())),
         };
         let damage = damage.map(|error| set_aside(directory, &error));
         let line = damage.clone().map(|damage| format!("warning: {damage}"));
@@ -87,7 +87,7 @@ impl Orders {
             asked: watch::Sender::new(0),
             progress: watch::Sender::new(Progress { through: 0, error }),
         };
-        Start { orders: Arc::new(orders), line: line.or_else(|| told(&said)), said }
+        OperatorStateStart { orders: Arc::new(orders), line: line.or_else(|| told(&said)), said }
     }
 
     /// Why what operators said is not on disk, or was not at the start, if that is so.
@@ -129,7 +129,7 @@ impl Orders {
             // Read before what is in force is: whoever asked up to here said it before.
             let through = *asked.borrow();
             let now = service.now();
-            let said = Said::of(&service.engine, service.overload.as_deref(), now);
+            let said = OperatorState::of(&service.engine, service.overload.as_deref(), now);
             let said = said.on_wall(service.clock().wall_offset(now));
             let orders = Arc::clone(&self);
             let written = tokio::task::spawn_blocking(move || orders.write(&said)).await;
@@ -151,7 +151,7 @@ impl Orders {
         self.progress.send_replace(Progress { through, error });
     }
 
-    fn write(&self, said: &Said) -> Result<(), String> {
+    fn write(&self, said: &OperatorState) -> Result<(), String> {
         let bytes = said.write().map_err(|error| error.to_string())?;
         let replaced = disk::replace(&self.directory, NAME, |file| {
             file.write_all(&bytes).map_err(DiskError::at("writing"))
@@ -187,7 +187,7 @@ fn set_aside(directory: &Path, error: &str) -> String {
 }
 
 /// What the banner says about a start.
-fn told(said: &Said) -> Option<String> {
+fn told(said: &OperatorState) -> Option<String> {
     let several = |count: usize, what: &str| match count {
         0 => None,
         1 => Some(format!("1 {what}")),

@@ -12,15 +12,16 @@ use tollgate::policy::{Difference, FILE_BYTES_MAX};
 use tollgate::request::COST_MAX;
 use tollgate::{Secret, Timestamp};
 
-use crate::admin::beside::{Pair, Tallied, Tally, offline};
-use crate::admin::{changes, fields};
-use crate::cli::{DiffArguments, instant};
+use crate::cli::DiffArguments;
 use crate::console::Console;
-use crate::http::Named;
+use crate::control::admin::{changes, fields};
 use crate::operate::{Client, blocking, show_fields};
 use crate::policy_file;
 use crate::policy_file::Rules;
-use crate::telemetry::text::plain;
+use crate::request_json::Named;
+use crate::service::beside::{Pair, Tallied, Tally, offline};
+use crate::text::plain;
+use crate::time_text::instant;
 use crate::{FAILURE, SUCCESS, USAGE};
 
 /// Longest line of a trace.
@@ -176,7 +177,7 @@ enum At {
 /// One line of a trace.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry<'l> {
+struct TraceEntry<'l> {
     at: At,
     #[serde(borrow)]
     attributes: Named<'l>,
@@ -224,10 +225,10 @@ impl Trace {
         Ok(())
     }
 
-    fn entry<'l>(&self, line: &'l [u8]) -> Result<(Entry<'l>, Timestamp), String> {
+    fn entry<'l>(&self, line: &'l [u8]) -> Result<(TraceEntry<'l>, Timestamp), String> {
         let accepted =
             r#"accepted: {"at": "2030-01-31T12:00:00Z", "attributes": {"api_key": "k1"}, "cost": 1}"#;
-        let entry: Entry<'l> =
+        let entry: TraceEntry<'l> =
             serde_json::from_slice(line).map_err(|error| self.wrong(&format!("{error}; {accepted}")))?;
         let at = match &entry.at {
             At::Millis(millis) => Timestamp::from_unix_micros(millis.saturating_mul(1_000)),

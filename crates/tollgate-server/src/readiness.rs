@@ -7,9 +7,10 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::callers::CallersFile;
+use crate::failure::Failure;
 use crate::orders::Orders;
-use crate::reload::{Failure, Reloader, Status};
-use crate::store::{StoreReport, Watch};
+use crate::reload::{PolicyStatus, Reloader};
+use crate::store_watch::{StoreReport, StoreWatch};
 use crate::time_text::rfc3339;
 use crate::tls::Tls;
 
@@ -20,11 +21,20 @@ pub(crate) struct Readiness {
     /// The file of known callers, if there is one.
     pub(crate) callers: Option<Arc<CallersFile>>,
     /// The store that servers share, if there is one.
-    pub(crate) store: Option<Arc<Watch>>,
+    pub(crate) store: Option<Arc<StoreWatch>>,
     stopping: watch::Sender<bool>,
 }
 
 impl Readiness {
+    /// Of a server with these files and this store.
+    pub(crate) fn of(
+        tls: Option<Arc<Tls>>,
+        callers: Option<Arc<CallersFile>>,
+        store: Option<Arc<StoreWatch>>,
+    ) -> Self {
+        Self { tls, callers, store, stopping: watch::Sender::default() }
+    }
+
     /// The server was told to stop: whoever spreads requests should send none here from now on.
     pub(crate) fn stop(&self) {
         self.stopping.send_replace(true);
@@ -48,7 +58,7 @@ impl Readiness {
         orders: Option<&Orders>,
         memory: Option<Failure>,
         audience: Audience,
-    ) -> Report {
+    ) -> ReadinessReport {
         let policy = reloader.map(Reloader::status);
         let tls = self.tls.as_ref().map(|tls| tls.status());
         let callers = self.callers.as_ref().map(|callers| callers.status());
@@ -65,7 +75,7 @@ impl Readiness {
             (true, false) => "ok",
         };
         match audience {
-            Audience::Anybody => Report {
+            Audience::Anybody => ReadinessReport {
                 status,
                 policy: None,
                 tls: None,
@@ -74,7 +84,7 @@ impl Readiness {
                 store: None,
                 memory: None,
             },
-            Audience::Admitted => Report {
+            Audience::Admitted => ReadinessReport {
                 status,
                 policy: policy.map(|status| PolicyReport::of(&status)),
                 tls: tls.map(|status| TlsReport {
@@ -107,7 +117,7 @@ pub(crate) enum Audience {
 
 /// The answer.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct ReadinessReport {
     status: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<PolicyReport>,
@@ -179,7 +189,7 @@ struct ErrorReport {
 }
 
 impl PolicyReport {
-    fn of(status: &Status) -> Self {
+    fn of(status: &PolicyStatus) -> Self {
         Self {
             name: status.name.clone(),
             origin: status.origin.name(),

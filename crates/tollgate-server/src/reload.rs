@@ -1,9 +1,9 @@
 //! Live reload. A policy file or directory is looked at about twice a second, and at once on SIGHUP; a change that holds still is
 //! compiled, guarded against accidents, and swapped in. Whatever goes wrong, the last good policy stays in force, and says so.
 //!
-//! `source` (what is on disk) → `desk` (one turn: read, guard, swap) → `status` (what others may know); `guard` says what is
+//! `file_watch` (what is on disk) → `desk` (one turn: read, guard, swap) → `status` (what others may know); `guard` says what is
 //! suspicious, `last_good` keeps a copy for the next start. Certificates are reloaded by the same beat. Each looks at the disk on a
-//! thread of its own and within a deadline (`look`), so that a file system that hangs shows, and holds up nothing else.
+//! thread of its own and within a deadline (`file_watch::Looks`), so that a file system that hangs shows, and holds up nothing else.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,23 +18,21 @@ use tollgate::store::Store;
 use tollgate::{SwapReport, Timestamp};
 
 use crate::callers::CallersFile;
+use crate::failure::Failure;
+use crate::file_watch::{self, Capture, FileReload, Looked, Looks, Wish};
 use crate::policy_file::{self, Loaded};
 use crate::service::Service;
 use crate::tls::Tls;
-use desk::Desk;
-use guard::Summary;
+use desk::PolicyReload;
+use guard::PolicySummary;
 use last_good::LastGood;
-use look::{Looked, Looks};
 
 mod desk;
 mod guard;
 mod last_good;
-mod look;
-pub(crate) mod source;
 mod status;
 
-pub(crate) use look::LOOK_TIMEOUT;
-pub(crate) use status::{Failure, Origin, Status, hangs};
+pub(crate) use status::{Origin, PolicyStatus};
 
 /// How often the disk is looked at. A change is seen within one beat, must hold still for another, and is in force within a second.
 const BEAT: Duration = Duration::from_millis(400);
@@ -43,17 +41,6 @@ const REQUESTS_MAX: usize = 16;
 /// How often a file that changes while it is read is read again, at the start.
 const START_ATTEMPTS: u32 = 10;
 
-/// What a turn is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
-    /// To see whether anything changed.
-    Look,
-    /// To reload now, without waiting for the file to hold still.
-    Now,
-    /// The same, whatever the guard thinks.
-    Force,
-}
-
 /// What a turn did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Done {
@@ -61,15 +48,6 @@ pub(crate) enum Done {
     Nothing,
     /// Another policy is in force.
     Reloaded(SwapReport),
-}
-
-/// What a look at the files beside the policy did.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum FileReload {
-    /// What is on disk is in use already.
-    Nothing,
-    /// It was read anew; in words for the operator.
-    Read(String),
 }
 
 /// What a reload did.
@@ -119,12 +97,12 @@ struct Request {
 #[derive(Clone)]
 pub(crate) struct Reloader {
     requests: mpsc::Sender<Request>,
-    status: Arc<ArcSwap<Status>>,
+    status: Arc<ArcSwap<PolicyStatus>>,
 }
 
 impl Reloader {
     /// The state of the policy.
-    pub(crate) fn status(&self) -> Arc<Status> {
+    pub(crate) fn status(&self) -> Arc<PolicyStatus> {
         self.status.load_full()
     }
 
@@ -156,7 +134,7 @@ impl Reloader {
 pub(crate) struct Start {
     pub(crate) loaded: Loaded,
     origin: Origin,
-    capture: Option<source::Capture>,
+    capture: Option<Capture>,
     /// Why the last good policy is used instead of the file.
     pub(crate) error: Option<String>,
 }
@@ -170,23 +148,23 @@ pub(crate) fn start(
     state_dir: Option<&Path>,
     credentials: &CredentialAttributes,
 ) -> Result<Start, String> {
-    let Some(path) = path.filter(|path| source::is_watchable(path)) else {
+    let Some(path) = path.filter(|path| file_watch::is_watchable(path)) else {
         let loaded = policy_file::load_for(path, credentials).map_err(|error| error.to_string())?;
         return Ok(Start { loaded, origin: Origin::Fixed, capture: None, error: None });
     };
     let mut read = desk::read(path, credentials);
     for _ in 1..START_ATTEMPTS {
-        if !matches!(read, desk::Read::Moving) {
+        if !matches!(read, desk::PolicyRead::Moving) {
             break;
         }
         read = desk::read(path, credentials);
     }
     let error = match read {
-        desk::Read::Good(loaded, capture) => {
+        desk::PolicyRead::Good(loaded, capture) => {
             return Ok(Start { loaded: *loaded, origin: Origin::File, capture: Some(capture), error: None });
         }
-        desk::Read::Wrong(error) => error,
-        desk::Read::Moving => format!("{}: changes faster than it can be read", path.display()),
+        desk::PolicyRead::Wrong(error) => error,
+        desk::PolicyRead::Moving => format!("{}: changes faster than it can be read", path.display()),
     };
     let Some(state_dir) = state_dir else { return Err(error) };
     match from_last_good(path, state_dir, credentials) {
@@ -205,17 +183,26 @@ fn from_last_good(
 ) -> Result<Start, String> {
     let copy = LastGood::new(state_dir).find(path)?;
     match desk::read(&copy, credentials) {
-        desk::Read::Good(mut loaded, capture) => {
+        desk::PolicyRead::Good(mut loaded, capture) => {
             loaded.name = format!("the last good copy of {}", path.display());
             Ok(Start { loaded: *loaded, origin: Origin::LastGood, capture: Some(capture), error: None })
         }
-        desk::Read::Wrong(error) => Err(error),
-        desk::Read::Moving => Err(format!("{} changes while it is read", copy.display())),
+        desk::PolicyRead::Wrong(error) => Err(error),
+        desk::PolicyRead::Moving => Err(format!("{} changes while it is read", copy.display())),
     }
 }
 
+/// How changes of the policy are taken.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ReloadSettings {
+    /// Where the last good policy is kept.
+    pub(crate) state_dir: Option<PathBuf>,
+    /// Whether every policy that compiles is taken, whatever the guard thinks.
+    pub(crate) is_forced: bool,
+}
+
 /// What is reloaded by the same beat as the policy.
-pub(crate) struct Beside {
+pub(crate) struct WatchedFiles {
     pub(crate) tls: Option<Arc<Tls>>,
     pub(crate) callers: Option<Arc<CallersFile>>,
 }
@@ -223,10 +210,10 @@ pub(crate) struct Beside {
 /// Watches the disk, once the server runs.
 pub(crate) struct Watcher {
     requests: mpsc::Receiver<Request>,
-    status: Arc<ArcSwap<Status>>,
+    status: Arc<ArcSwap<PolicyStatus>>,
     path: Option<PathBuf>,
-    summary: Summary,
-    capture: Option<source::Capture>,
+    summary: PolicySummary,
+    capture: Option<Capture>,
     error: Option<String>,
     last_good: Option<LastGood>,
     force: bool,
@@ -237,11 +224,11 @@ impl Watcher {
     pub(crate) fn new(
         start: &mut Start,
         path: Option<&PathBuf>,
-        arguments: &crate::cli::ReloadArguments,
+        settings: &ReloadSettings,
         now: Timestamp,
     ) -> (Reloader, Self) {
         let version = start.capture.as_ref().map(|capture| capture.version);
-        let mut status = Status::new(start.loaded.name.clone(), version, start.origin, now);
+        let mut status = PolicyStatus::new(start.loaded.name.clone(), version, start.origin, now);
         status.error = start.error.clone().map(|text| Failure::new(text, now));
         let status = Arc::new(ArcSwap::from_pointee(status));
         let (sender, requests) = mpsc::channel(REQUESTS_MAX);
@@ -249,11 +236,11 @@ impl Watcher {
             requests,
             status: Arc::clone(&status),
             path: path.filter(|_| start.origin != Origin::Fixed).cloned(),
-            summary: Summary::of(&start.loaded.rules),
+            summary: PolicySummary::of(&start.loaded.rules),
             capture: start.capture.take(),
             error: start.error.clone(),
-            last_good: arguments.state_dir.as_deref().map(LastGood::new),
-            force: arguments.force_reload,
+            last_good: settings.state_dir.as_deref().map(LastGood::new),
+            force: settings.is_forced,
         };
         (Reloader { requests: sender, status }, watcher)
     }
@@ -262,10 +249,10 @@ impl Watcher {
     pub(crate) async fn run<S: Store + 'static>(
         self,
         service: Arc<Service<S>>,
-        beside: Beside,
+        beside: WatchedFiles,
         mut hangups: Signal,
     ) {
-        let (desk, mut requests) = Desk::new(self, service);
+        let (desk, mut requests) = PolicyReload::new(self, service);
         let desk = Arc::new(desk);
         let (mut policy, mut certificates) = (Looks::new("tollgate-policy"), Looks::new("tollgate-tls"));
         let mut callers = Looks::new("tollgate-callers");
@@ -305,7 +292,7 @@ async fn renew<S: Store>(
     tls: Option<&Arc<Tls>>,
     looks: &mut Looks<Result<FileReload, String>>,
     wish: Wish,
-    desk: &Desk<S>,
+    desk: &PolicyReload<S>,
 ) -> Result<FileReload, String> {
     let Some(tls) = tls else { return Ok(FileReload::Nothing) };
     let (looking, now) = (Arc::clone(tls), desk.now());
@@ -327,7 +314,7 @@ async fn recall<S: Store>(
     callers: Option<&Arc<CallersFile>>,
     looks: &mut Looks<Result<FileReload, String>>,
     wish: Wish,
-    desk: &Desk<S>,
+    desk: &PolicyReload<S>,
 ) -> Result<FileReload, String> {
     let Some(callers) = callers else { return Ok(FileReload::Nothing) };
     let (looking, now) = (Arc::clone(callers), desk.now());
@@ -345,7 +332,7 @@ async fn recall<S: Store>(
 }
 
 /// Tells that a turn broke off. Even if that breaks, too, the next turn comes.
-fn told<S: Store>(desk: &Desk<S>, how: &str) -> String {
+fn told<S: Store>(desk: &PolicyReload<S>, how: &str) -> String {
     let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| desk.broken(how)));
     told.unwrap_or_else(|_| how.to_owned())
 }

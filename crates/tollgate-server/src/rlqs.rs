@@ -1,5 +1,5 @@
 //! Envoy's rate-limit quota service: Envoys report what they let pass, and are assigned token buckets to go on with. The way of a
-//! report: `stream` (one Envoy) → `message` (bytes) → `bucket` (which attributes) → `desk` (the engine's counters) → `shares` (who may
+//! report: `grpc/quota_stream` (one Envoy) → `message` (bytes) → `bucket` (which attributes) → `desk` (the engine's counters) → `shares` (who may
 //! have how much, of which `counter`, `level` and `grant` are parts) → back to the streams that are told something.
 
 mod bucket;
@@ -9,9 +9,10 @@ mod grant;
 mod level;
 mod message;
 mod shares;
-mod stream;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 
+pub(crate) use bucket::{Bucket, Unusable};
 pub(crate) use desk::Desk;
-pub(crate) use stream::{METHOD, answer};
+pub(crate) use message::{Reports, Response, Wire};
+pub(crate) use shares::Usage;

@@ -1,47 +1,16 @@
-//! Envoy's rate-limit question and its answer, apart from any wire: gRPC and JSON both come here. What a native policy answers is
-//! decided in `native`; a foreign configuration answers by its own rules.
+//! Envoy's rate-limit question and its answer, apart from any protocol: gRPC and JSON are read into it. What is answered is decided in
+//! `service::rls`.
 
 use std::borrow::Cow;
 
-use tollgate::store::Store;
-use tollgate::{Decision, Source, Ticks, Timestamp, Value};
+use tollgate::{Decision, Source, Ticks, Value};
 
 use crate::decision_json::Why;
-use crate::service::{Service, Wire};
-use crate::telemetry::Stopwatch;
 
-mod native;
-
-pub(crate) use native::Envoy;
+pub(crate) mod json;
 
 /// The field of an answer's metadata that says that the request passes because no limit applies to it.
 pub(crate) const NO_LIMIT_APPLIES: &str = "no_limit_applies";
-
-/// Answers a question by the rules in force: the one way from gRPC and from JSON.
-///
-/// # Errors
-/// When the question is no question. A decision, whatever became of the store, is never an error: Envoy would let the
-/// request pass.
-pub(crate) async fn answer<S: Store>(
-    service: &Service<S>,
-    question: &Question,
-    now: Timestamp,
-) -> Result<Answer, Unanswerable> {
-    question.check()?;
-    if let Some(foreign) = service.foreign() {
-        return Ok(Box::pin(service.answer_foreign(&foreign, question, Wire::Rls, now)).await);
-    }
-    let watch = Stopwatch::start();
-    let answer = native::answer(service, question, now).await;
-    // Foreign rules may have come into force meanwhile, so that the guard has refused.
-    if answer.is_faulty
-        && let Some(foreign) = service.foreign()
-    {
-        return Ok(Box::pin(service.answer_foreign(&foreign, question, Wire::Rls, now)).await);
-    }
-    service.meter.took(Wire::Rls, watch.elapsed());
-    Ok(answer)
-}
 
 /// Whether a request may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

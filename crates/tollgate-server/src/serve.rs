@@ -1,42 +1,41 @@
 //! `tollgate serve`: from what was typed to a server that answers until it is told to stop.
 
+use std::mem::take;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tollgate::overload::Plan;
 use tollgate::{Clock, HeaderPolicy};
 
-use crate::admin::{self, Admin};
 use crate::auth::Auth;
 use crate::callers::CallersFile;
-use crate::cli::{ListenChoice, ServeArguments};
+use crate::cli::ServeArguments;
 use crate::config::{self, Config};
 use crate::console::Console;
 use crate::doubts::Strangers;
-use crate::gateway::{self, Gateway, RoutePlan, Taking};
+use crate::gateway::{RoutePlan, Taking};
 use crate::identity::Identity;
-use crate::listen::{Door, House, Room, Stop, Stream};
-use crate::orders::Orders;
-use crate::reload::{self, Beside, Start, Watcher};
+use crate::log;
+use crate::reload::{self, Start};
 use crate::service::Service;
-use crate::store::{Choice, Watch};
-use crate::tls::{Inside, Tls};
+use crate::store::StoreChoice;
+use crate::store_watch::StoreWatch;
+use crate::tls::Tls;
 use crate::{FAILURE, SUCCESS};
-use crate::{grpc, http, listen, resp};
-use counters::{Counting, Opened};
+use listeners::{Listeners, Open, Proxying};
+use started::Started;
 use tollgate_tower::attributes::Reader;
 
 mod banner;
 mod counters;
-pub(crate) mod log;
+mod listeners;
 mod sample;
 mod see;
 mod shedding;
 mod signal;
+mod started;
 mod stop;
 
 /// How often leases are renewed and given back.
@@ -72,7 +71,7 @@ pub(crate) fn run(arguments: &ServeArguments, console: &mut Console) -> u8 {
 fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
     let clock = Clock::precise();
     let auth = Auth::from(arguments.security.auth_token_file.as_deref())?;
-    let tls = Tls::from(&arguments.security, clock.now())?;
+    let tls = arguments.security.tls_files().map(|files| Tls::open(files, clock.now())).transpose()?;
     let is_guarded = auth.is_required() || arguments.security.tls_client_ca.is_some();
     let all = [Some(arguments.http), arguments.grpc.address(), arguments.resp.address()];
     for address in all.into_iter().flatten() {
@@ -91,7 +90,7 @@ fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
     )
     .map_err(|error| format!("no policy to serve\n{error}"))?;
     let Config { reader, taking, callers: _, headers, store, mut routes, overload, warnings } = config;
-    let choice = Choice::of(&arguments.store, &store)?;
+    let choice = StoreChoice::of(&arguments.store.settings(), &store)?;
     routes.extend(arguments.upstream.as_ref().map(RoutePlan::of_flag));
     if let Some(foreign) = start.loaded.rules.foreign().filter(|_| !routes.is_empty()) {
         return Err(format!(
@@ -124,7 +123,7 @@ struct Prepared {
     reader: Reader,
     headers: HeaderPolicy,
     taking: Taking,
-    choice: Choice,
+    choice: StoreChoice,
     /// Of the gateway; without any there is none.
     routes: Vec<RoutePlan>,
     /// What the gateway refuses by when there is no capacity.
@@ -144,119 +143,37 @@ fn is_safe(address: SocketAddr, guarded_or_insecure: bool) -> Result<(), String>
     ))
 }
 
-async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Console) -> Result<(), String> {
-    let Prepared { clock, auth, tls, mut start, callers, reader, taking, headers, choice, routes, overload } =
-        prepared;
+async fn serve(
+    arguments: &ServeArguments,
+    mut prepared: Prepared,
+    console: &mut Console,
+) -> Result<(), String> {
     // Asked for before the address is known to anybody, so that no signal finds the server without a plan.
     let mut signals =
         signal::Signals::new().map_err(|error| format!("signals cannot be received: {error}"))?;
     let hangups =
         signal::Signals::hangups().map_err(|error| format!("signals cannot be received: {error}"))?;
-    let http = listen::bind(arguments.http, "--http").await?;
-    let grpc = bound(arguments.grpc, "--grpc").await?;
-    let resp = bound(arguments.resp, "--resp").await?;
-    let public = match routes.is_empty() {
-        true => None,
-        false => Some(listen::bind(arguments.gateway, "--gateway").await?),
-    };
-    let addresses = Addresses {
-        gateway: public.as_ref().map(address_of).transpose()?,
-        http: address_of(&http)?,
-        grpc: grpc.as_ref().map(address_of).transpose()?,
-        resp: resp.as_ref().map(address_of).transpose()?,
-    };
-    let opened = Opened::open(choice, arguments, resp.is_some(), &clock)?;
-    // After the counters, which take hold of the directory.
-    let said = arguments.reload.state_dir.as_deref().map(|path| Orders::open(path, clock.now()));
-    let state: Vec<&str> =
-        opened.state_line().into_iter().chain(said.iter().filter_map(|said| said.line.as_deref())).collect();
-    let told = banner::Told { store: &opened.store_lines(), state: &state };
-    let credentials = admin::credentials(&arguments.admin)?;
-    for line in banner::lines(&start, &addresses, arguments, auth.is_required(), &told, &credentials) {
-        console.line(line);
-    }
-    console.flush();
-
-    let (reloader, watcher) =
-        Watcher::new(&mut start, arguments.policy.as_ref(), &arguments.reload, clock.now());
-    let (policy, foreign) = start.loaded.rules.into_parts();
-    let Counting { engine, throttled, snapshots, held: _held, watch: store } =
-        opened.counting(policy, &clock)?;
-    let shedding = overload.map(|plan| shedding::start(plan, &engine, &clock)).transpose()?;
-    let overload = shedding.as_ref().map(|shedding| Arc::clone(&shedding.shedder));
-    let orders = said.map(|said| said.resume(&engine, overload.as_deref(), clock.now()));
-    let mut service = Service::new(engine, clock.clone()).reading(reader, headers).throttling(throttled);
-    service.orders = orders.clone();
-    service.capacity = shedding.and_then(|shedding| shedding.capacity);
-    let is_open = !auth.is_required() && tls.is_none();
-    service.auth = auth;
-    if let Some(shedder) = overload {
-        service.overload = Some(Arc::clone(&shedder));
-        service.meter.show_overload(shedder);
-    }
-    service.reloader = Some(reloader);
-    service.readiness.tls = tls.clone();
-    service.readiness.callers = callers.clone();
-    service.readiness.store = store.clone();
-    if let Some(snapshots) = &snapshots {
-        service.snapshots = Arc::clone(&snapshots.board);
-    }
-    let admin = Admin::new(credentials.tokens, addresses.http, &arguments.admin.admin_host, clock.clone());
-    service.admin = Some(admin.where_all_may_ask(is_open));
-    service.foreign_options = arguments.foreign.options();
-    if let Some(foreign) = foreign {
-        service.put_in_force(foreign, clock.now()).map_err(|error| error.to_string())?;
-    }
-    let service = Arc::new(service);
+    let listeners = Listeners::bind(arguments, &prepared.routes).await?;
+    let (clock, tls) = (prepared.clock.clone(), prepared.tls.clone());
+    let proxying = Proxying { routes: take(&mut prepared.routes), taking: take(&mut prepared.taking) };
+    let started = Started::new(arguments, prepared, &listeners, console)?;
+    let Started { control, watcher, beside, store, snapshots, orders, held: _held } = started;
+    let service = &control.service;
     if let Some(store) = store {
-        Watch::join(&service).await;
-        store.look_at(&service);
-        tokio::spawn(store.run(Arc::clone(&service)));
-        tokio::spawn(tend(Arc::clone(&service)));
+        StoreWatch::join(service).await;
+        store.look_at(service);
+        tokio::spawn(store.run(Arc::clone(service)));
+        tokio::spawn(tend(Arc::clone(service)));
     }
-    tokio::spawn(follow_wall(Arc::clone(&service)));
-    tokio::spawn(watcher.run(Arc::clone(&service), Beside { tls: tls.clone(), callers }, hangups));
+    tokio::spawn(follow_wall(Arc::clone(service)));
+    tokio::spawn(watcher.run(Arc::clone(service), beside, hangups));
     let (stop, stopped) = watch::channel(false);
-    let spans = see::start(&service, &arguments.see, &clock)?;
-    let others = [grpc.is_some(), resp.is_some(), public.is_some()];
-    let listeners = 1 + others.into_iter().map(usize::from).sum::<usize>();
-    let (house, links) = House::new(listeners, public.is_some());
-    let (tls, servers) = (tls.as_ref(), JoinSet::new());
-    let mut doors = Doors { house, tls, clock: &clock, stopped: &stopped, servers };
-    let mut health = None;
-    if let Some(listener) = grpc {
-        let calls = Arc::new(grpc::Calls::new(Arc::clone(&service)).await);
-        health = Some(Arc::clone(&calls));
-        let room = doors.house.room();
-        doors.open(listener, room, Inside::Grpc, move |stream, stop| {
-            grpc::connection(stream, Arc::clone(&calls), stop)
-        });
-    }
-    if let Some(listener) = resp {
-        let resp = Arc::new(resp::Resp::new(Arc::clone(&service)));
-        let room = doors.house.room();
-        doors.open(listener, room, Inside::Unnamed, move |stream, stop| {
-            resp::connection(stream, Arc::clone(&resp), stop)
-        });
-    }
-    if let Some(listener) = public {
-        let room = doors.house.public_room(taking.bound());
-        room.show(&service.meter);
-        let gateway = Arc::new(Gateway::new(&routes, taking, Arc::clone(&service), clock.clone(), &links)?);
-        gateway.tend(&stopped);
-        doors.open(listener, room, Inside::Both, move |stream, stop| {
-            gateway::connection(stream, Arc::clone(&gateway), stop)
-        });
-    }
-    let asked = Arc::clone(&service);
-    let room = doors.house.room();
-    doors.open(http, room, Inside::Http, move |stream, stop| {
-        http::connection(stream, Arc::clone(&asked), stop)
-    });
-    let writing = snapshots.clone().map(|snapshots| tokio::spawn(snapshots.run(Arc::clone(&service))));
-    let keeping = orders.map(|orders| tokio::spawn(orders.run(Arc::clone(&service))));
-    let plan = stop::Plan { servers: doors.servers, stop, health, spans, delay: arguments.drain_delay };
-    let ended = plan.until_stopped(&mut signals, &service.readiness).await;
+    let spans = see::start(&control, &arguments.see, &clock)?;
+    let Open { servers, health } = listeners.open(&control, proxying, tls.as_ref(), &stopped).await?;
+    let writing = snapshots.clone().map(|snapshots| tokio::spawn(snapshots.run(Arc::clone(service))));
+    let keeping = orders.map(|orders| tokio::spawn(orders.run(Arc::clone(service))));
+    let plan = stop::StopPlan { servers, stop, health, spans, delay: arguments.drain_delay };
+    let ended = plan.until_stopped(&mut signals, &control.readiness).await;
     for task in [writing, keeping].into_iter().flatten() {
         task.abort();
     }
@@ -266,51 +183,9 @@ async fn serve(arguments: &ServeArguments, prepared: Prepared, console: &mut Con
         fleet.redis().leave().await;
     }
     if let Some(snapshots) = snapshots {
-        stop::keep(snapshots.last(service), signals.next()).await;
+        stop::keep(snapshots.last(Arc::clone(service)), signals.next()).await;
     }
     ended
-}
-
-/// What all listeners of the process share.
-struct Doors<'a> {
-    house: House,
-    tls: Option<&'a Arc<Tls>>,
-    clock: &'a Clock,
-    stopped: &'a watch::Receiver<bool>,
-    servers: JoinSet<usize>,
-}
-
-impl Doors<'_> {
-    /// Serves the connections to a listener.
-    fn open<F, C>(&mut self, listener: TcpListener, room: Room, inside: Inside, connection: F)
-    where
-        F: Fn(Stream, Stop) -> C + Clone + Send + 'static,
-        C: Future<Output = ()> + Send + 'static,
-    {
-        let door = Door::new(self.tls, inside);
-        let (clock, stopped) = (self.clock.clone(), self.stopped.clone());
-        self.servers.spawn(listen::serve(listener, room, door, clock, stopped, connection));
-    }
-}
-
-/// Takes hold of a wire's address, if it is to have one.
-async fn bound(choice: ListenChoice, flag: &str) -> Result<Option<TcpListener>, String> {
-    match choice {
-        ListenChoice::At(address) => listen::bind(address, flag).await.map(Some),
-        ListenChoice::Off => Ok(None),
-    }
-}
-
-/// Where each wire listens.
-struct Addresses {
-    http: SocketAddr,
-    grpc: Option<SocketAddr>,
-    resp: Option<SocketAddr>,
-    gateway: Option<SocketAddr>,
-}
-
-fn address_of(listener: &TcpListener) -> Result<SocketAddr, String> {
-    listener.local_addr().map_err(|error| format!("the address is not known: {error}"))
 }
 
 /// Lets windows and headers follow the wall clock when it is set, as long as it is polled.

@@ -11,30 +11,28 @@ use tollgate::{
     SwapReport, Ticks, Timestamp,
 };
 
-use crate::admin::Admin;
-use crate::admin::beside::Beside;
 use crate::auth::Auth;
 use crate::decision_json::Hold;
 use crate::foreign::{Foreign, InForce, Options};
 use crate::identity::Identity;
-use crate::orders::Orders;
 use crate::policy_file::Rules;
-use crate::readiness::Readiness;
-use crate::reload::Reloader;
-use crate::rls::Envoy;
+use crate::protocol::Wire;
 use crate::seldom::Seldom;
-use crate::snapshot;
 use crate::store::Stores;
 use crate::telemetry::{Meter, Rule};
+use beside::Beside;
 use cells::{Cells, Table};
 use holds::Holds;
+use rls::Envoy;
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::shed::Shedder;
 
+pub(crate) mod beside;
 pub(crate) mod cell;
 pub(crate) mod cells;
 pub(crate) mod foreign;
 pub(crate) mod holds;
+pub(crate) mod rls;
 pub(crate) mod throttle;
 
 /// Most permits that the server remembers; about 64 MiB of them.
@@ -43,46 +41,6 @@ const PERMITS_MAX: usize = 1 << 18;
 const REPORT_LIFETIME: Ticks = Ticks::from_secs(60);
 /// Most open reservations; about 64 MiB of them.
 const RESERVATIONS_MAX: usize = 1 << 17;
-
-/// The way a question came in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Wire {
-    /// JSON over HTTP.
-    Http,
-    /// `/v1/authz`: a proxy asks about the request that it holds.
-    Authz,
-    /// Envoy's rate-limit service, over gRPC or as JSON.
-    Rls,
-    /// RESP.
-    Resp,
-    /// Limitador's HTTP interface.
-    Limitador,
-    /// A request on its way through the gateway.
-    Gateway,
-}
-
-impl Wire {
-    /// Every wire, in the order of their numbers.
-    pub(crate) const ALL: [Wire; 6] =
-        [Wire::Http, Wire::Authz, Wire::Rls, Wire::Resp, Wire::Limitador, Wire::Gateway];
-
-    /// Its name in metrics and logs.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Wire::Http => "http",
-            Wire::Authz => "authz",
-            Wire::Rls => "rls",
-            Wire::Resp => "resp",
-            Wire::Limitador => "limitador",
-            Wire::Gateway => "gateway",
-        }
-    }
-
-    /// Whether Tollgate reads the attributes from requests by itself, so that no caller names them.
-    pub(crate) const fn reads_requests(self) -> bool {
-        matches!(self, Wire::Authz | Wire::Gateway)
-    }
-}
 
 /// The engine, and what its callers hold.
 pub(crate) struct Service<S = Stores> {
@@ -101,20 +59,9 @@ pub(crate) struct Service<S = Stores> {
     /// Counters of limits that come with the call.
     pub(crate) cells: Cells,
     pub(crate) meter: Arc<Meter>,
-    /// Held by whoever reads all numbers.
-    pub(crate) scraping: tokio::sync::Mutex<()>,
     pub(crate) envoy: Envoy,
     /// Who may ask; every wire but the health checks looks here.
     pub(crate) auth: Auth,
-    /// Asks for another policy; `None` where nothing is served, as in tests.
-    pub(crate) reloader: Option<Reloader>,
-    pub(crate) readiness: Readiness,
-    /// What became of the snapshots of its counters; nothing if none are taken.
-    pub(crate) snapshots: Arc<snapshot::Board>,
-    /// Where what operators say is kept; none without a state directory.
-    pub(crate) orders: Option<Arc<Orders>>,
-    /// Who may operate the server; none where nobody can.
-    pub(crate) admin: Option<Admin>,
     /// Another policy beside the one in force, if two are compared.
     pub(crate) beside: Beside,
     /// Somebody else's configuration; while there is one, it decides, and not the engine's policy.
@@ -146,13 +93,7 @@ impl<S: Store> Service<S> {
             reservations: Holds::new(RESERVATIONS_MAX),
             reports: Holds::new(RESERVATIONS_MAX),
             meter,
-            scraping: tokio::sync::Mutex::default(),
             auth: Auth::default(),
-            reloader: None,
-            readiness: Readiness::default(),
-            snapshots: Arc::default(),
-            orders: None,
-            admin: None,
             beside: Beside::default(),
             foreign: ArcSwapOption::empty(),
             foreign_options: Options::default(),
@@ -447,7 +388,7 @@ mod tests {
     use tollgate::Policy;
 
     use super::*;
-    use crate::rls::{self, Descriptor, Question};
+    use crate::rls::{Descriptor, Question};
 
     /// Every call of every wire has a future of its own, which is copied when it is made and when it is spawned. So what waits for
     /// nothing has no room in it for what may have to wait.

@@ -8,12 +8,11 @@ use std::time::Duration;
 use tollgate::engine::{RestoreReport, SnapshotReport};
 use tollgate::{Clock, Engine, Snapshot, Ticks, Timestamp};
 
-use crate::cli::SnapshotInterval;
 use crate::seldom::Seldom;
 use crate::service::Service;
 use crate::service::cells::Table;
 use crate::store::Stores;
-use directory::{Directory, Found, WriteError};
+use directory::{Directory, FoundSnapshot, WriteError};
 
 mod directory;
 
@@ -22,9 +21,18 @@ const LAST_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a snapshot is taken anew because a policy was put in force meanwhile.
 const ATTEMPTS: usize = 3;
 
+/// How often counters are written to disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SnapshotInterval {
+    /// Only at the end.
+    Off,
+    /// This often, and at the end.
+    Every(Duration),
+}
+
 /// What became of the snapshots so far, for whoever shows numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Status {
+pub(crate) struct SnapshotStatus {
     /// What the start found.
     pub(crate) restored: Option<RestoreReport>,
     /// Whether the start found one that was damaged, and set it aside.
@@ -44,22 +52,22 @@ pub(crate) struct Status {
 
 /// The status, shared by whoever writes snapshots and whoever shows it.
 #[derive(Debug, Default)]
-pub(crate) struct Board(Mutex<Status>);
+pub(crate) struct Board(Mutex<SnapshotStatus>);
 
 impl Board {
     /// What became of the snapshots so far.
-    pub(crate) fn status(&self) -> Status {
+    pub(crate) fn status(&self) -> SnapshotStatus {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn note(&self, change: impl FnOnce(&mut Status)) {
+    fn note(&self, change: impl FnOnce(&mut SnapshotStatus)) {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
 
 /// Room for counters.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Capacity {
+pub(crate) struct CounterCapacity {
     /// Bytes for those of the engine.
     pub(crate) bytes: u64,
     /// Bytes for those of limits that come with the call; 0 where no wire takes such calls.
@@ -68,12 +76,12 @@ pub(crate) struct Capacity {
 
 /// What is written: the engine's counters, and those of limits that come with the call.
 #[derive(Clone, Copy)]
-struct Counters<'a> {
+struct SnapshotCounters<'a> {
     engine: &'a Engine<Stores>,
     throttled: &'a Table,
 }
 
-impl<'a> From<&'a Service> for Counters<'a> {
+impl<'a> From<&'a Service> for SnapshotCounters<'a> {
     fn from(service: &'a Service) -> Self {
         Self { engine: &service.engine, throttled: &service.cells.table }
     }
@@ -89,7 +97,7 @@ pub(crate) struct Snapshots {
 }
 
 /// The directory of a server whose counters are elsewhere, kept from other servers as long as this lives.
-pub(crate) struct Held {
+pub(crate) struct HeldDirectory {
     _directory: Directory,
 }
 
@@ -97,12 +105,12 @@ pub(crate) struct Held {
 ///
 /// # Errors
 /// As [`Snapshots::open`].
-pub(crate) fn hold(path: &Path) -> Result<Held, String> {
-    Ok(Held { _directory: Directory::open(path)? })
+pub(crate) fn hold(path: &Path) -> Result<HeldDirectory, String> {
+    Ok(HeldDirectory { _directory: Directory::open(path)? })
 }
 
 /// What a start found: the snapshot, and what to tell about it.
-pub(crate) struct Start {
+pub(crate) struct SnapshotStart {
     pub(crate) snapshot: Option<Snapshot>,
     pub(crate) throttled: Table,
     pub(crate) line: String,
@@ -117,22 +125,22 @@ impl Snapshots {
     pub(crate) fn open(
         path: &Path,
         every: SnapshotInterval,
-        capacity: Capacity,
+        capacity: CounterCapacity,
         clock: &Clock,
-    ) -> Result<Start, String> {
+    ) -> Result<SnapshotStart, String> {
         let directory = Directory::open(path)?;
         let now = clock.now();
         let found = directory.read(capacity, now)?;
         let board = Arc::new(Board::default());
         board.note(|status| {
             status.restored = found.report();
-            status.was_damaged = matches!(found, Found::Damaged { .. });
+            status.was_damaged = matches!(found, FoundSnapshot::Damaged { .. });
         });
         let line = told(&found, path, now);
         let directory = Mutex::new(directory);
         let snapshots = Self { directory, every, clock: clock.clone(), failing: Seldom::default(), board };
         let (snapshot, throttled) = found.into_parts(capacity);
-        Ok(Start { snapshot, throttled, line, snapshots })
+        Ok(SnapshotStart { snapshot, throttled, line, snapshots })
     }
 
     /// Writes a snapshot now and then, as long as it is polled.
@@ -159,7 +167,7 @@ impl Snapshots {
     }
 
     /// Writes one, and notes what became of it.
-    fn write(&self, counters: Counters<'_>) -> Option<SnapshotReport> {
+    fn write(&self, counters: SnapshotCounters<'_>) -> Option<SnapshotReport> {
         let directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
         let begun_at = self.clock.now();
         let mut written = directory.write(counters, begun_at);
@@ -192,10 +200,10 @@ impl Snapshots {
 }
 
 /// What the banner says about a start.
-fn told(found: &Found, path: &Path, now: Timestamp) -> String {
+fn told(found: &FoundSnapshot, path: &Path, now: Timestamp) -> String {
     match found {
-        Found::Nothing => format!("no snapshot in {} yet; counters start empty", path.display()),
-        Found::Whole(restored) => {
+        FoundSnapshot::Nothing => format!("no snapshot in {} yet; counters start empty", path.display()),
+        FoundSnapshot::Whole(restored) => {
             let report = restored.report;
             let age = if report.taken_at > now {
                 "from the future: the clock was set back".to_owned()
@@ -208,7 +216,7 @@ fn told(found: &Found, path: &Path, now: Timestamp) -> String {
             };
             format!("counters restored: {} ({age}){lost}", report.keys + report.overflow_keys)
         }
-        Found::Damaged { error, aside } => {
+        FoundSnapshot::Damaged { error, aside } => {
             format!("warning: {error}; it was set aside as {}, and counters start EMPTY", shown(aside))
         }
     }
@@ -226,7 +234,7 @@ mod tests {
 
     use super::*;
 
-    const CAPACITY: Capacity = Capacity { bytes: 1 << 20, throttle_bytes: 1 << 20 };
+    const CAPACITY: CounterCapacity = CounterCapacity { bytes: 1 << 20, throttle_bytes: 1 << 20 };
 
     /// The board tells what became of each snapshot: good ones with their size, failures by number, and what a start found.
     #[test]
@@ -237,23 +245,26 @@ mod tests {
         let engine = Engine::with_store(policy, MemoryStore::new(1 << 20, time.now()), Secret::random());
         assert!(engine.check_now(&CheckRequest::new(), time.now()).is_allowed());
         let (engine, throttled) = (engine.map_store(Stores::Memory), Table::new(0));
-        let counters = Counters { engine: &engine, throttled: &throttled };
+        let counters = SnapshotCounters { engine: &engine, throttled: &throttled };
         let open = || Snapshots::open(&path, SnapshotInterval::Off, CAPACITY, &time.clock()).unwrap();
 
         let start = open();
-        assert_eq!((start.snapshot.is_none(), start.snapshots.board.status()), (true, Status::default()));
+        assert_eq!(
+            (start.snapshot.is_none(), start.snapshots.board.status()),
+            (true, SnapshotStatus::default())
+        );
         let written = start.snapshots.write(counters).unwrap();
-        let expected = Status {
+        let expected = SnapshotStatus {
             last_good_at: Some(time.now()),
             keys: 1,
             bytes: written.bytes,
             written: 1,
-            ..Status::default()
+            ..SnapshotStatus::default()
         };
         assert_eq!(start.snapshots.board.status(), expected);
         fs::create_dir(path.join("counters.snapshot.tmp")).unwrap();
         assert!(start.snapshots.write(counters).is_none());
-        assert_eq!(start.snapshots.board.status(), Status { failures: 1, ..expected });
+        assert_eq!(start.snapshots.board.status(), SnapshotStatus { failures: 1, ..expected });
         drop(start);
 
         time.advance(Duration::from_secs(7));

@@ -9,13 +9,15 @@ use tollgate::time::WallOffset;
 use tollgate::{Clock, MemoryStore, Ticks, Timestamp};
 use tollgate_redis::RedisStore;
 
-pub(crate) mod check;
 mod choice;
 mod keys;
-mod watch;
 
-pub(crate) use choice::{Choice, StoreDocument};
-pub(crate) use watch::{StoreReport, Watch};
+#[allow(unreachable_pub, reason = "the command line exports it")]
+pub use choice::NodesChoice;
+pub(crate) use choice::{
+    StoreChoice, StoreDocument, StoreLogin, StoreSettings, nodes, settings, store_deadline,
+};
+pub(crate) use keys::bytes;
 
 /// Keys of which units may be held ahead of time; about 300 bytes each.
 const LEASED_KEYS_MAX: usize = 200_000;

@@ -9,11 +9,10 @@ use tokio::sync::broadcast;
 use tollgate::{CheckRequest, Decision, Policy, Ticks, Timestamp};
 use tollgate_tower::shed::Shedder;
 
+use crate::protocol::Wire;
 use crate::random;
-use crate::service::Wire;
 
 pub(crate) mod names;
-pub(crate) mod text;
 mod cells;
 mod histogram;
 mod ledger;
@@ -38,7 +37,7 @@ mod tests;
 
 pub(crate) use connections::Open;
 pub(crate) use exposition::METRICS_TYPE;
-pub(crate) use foreign::{Key, Rule, Verdict};
+pub(crate) use foreign::{Key, Rule, RuleVerdict};
 pub(crate) use names::BROUGHT;
 pub(crate) use shared::{LimitLeases, ShardNumbers, ShardState, StoreNumbers};
 
@@ -128,7 +127,7 @@ pub(crate) struct Meter {
     events: broadcast::Sender<Arc<Event>>,
     /// Whether anybody may be watching: asking the channel takes a lock.
     is_watched: AtomicBool,
-    budget: live::Budget,
+    budget: live::EventBudget,
     verdicts: Cells,
     unlimited: Unlimited,
     ledger: Ledger,
@@ -152,7 +151,7 @@ impl Meter {
         Self {
             events: broadcast::channel(EVENTS_MAX).0,
             is_watched: AtomicBool::new(false),
-            budget: live::Budget::new(live::EVENTS_PER_SECOND),
+            budget: live::EventBudget::new(live::EVENTS_PER_SECOND),
             verdicts: Cells::new(VERDICTS.len() * Wire::ALL.len()),
             unlimited: Unlimited::new(),
             ledger: Ledger::new(),

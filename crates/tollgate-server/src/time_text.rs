@@ -1,26 +1,53 @@
-//! Instants as text, for whatever the server tells as JSON.
+//! Instants and durations as text: as the server writes them in JSON, and as people type them. Each message says what would be accepted.
 
-use tollgate::Timestamp;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Span, SpanRelativeTo};
+use tollgate::{Ticks, Timestamp};
 
 /// An instant as RFC 3339 writes it, in UTC, with as many digits as it needs. One that cannot be written is left empty.
 pub(crate) fn rfc3339(at: Timestamp) -> String {
-    instant(at).map(|instant| instant.to_string()).unwrap_or_default()
+    written(at).map(|instant| instant.to_string()).unwrap_or_default()
 }
 
 /// The same, always to the millisecond: what stands in columns.
 pub(crate) fn rfc3339_millis(at: Timestamp) -> String {
-    instant(at).map(|instant| format!("{instant:.3}")).unwrap_or_default()
+    written(at).map(|instant| format!("{instant:.3}")).unwrap_or_default()
 }
 
-fn instant(at: Timestamp) -> Option<jiff::Timestamp> {
+fn written(at: Timestamp) -> Option<jiff::Timestamp> {
     let micros = i64::try_from(at.unix_micros()).ok()?;
     jiff::Timestamp::from_microsecond(micros).ok()
+}
+
+/// An instant as RFC 3339 writes it.
+pub(crate) fn instant(text: &str) -> Result<Timestamp, String> {
+    let accepted = "accepted: 1970-01-01T00:00:00Z to 2112-09-17T00:00:00Z, such as 2030-01-31T12:00:00Z";
+    let instant: jiff::Timestamp = text.parse().map_err(|_| format!("not a time of RFC 3339; {accepted}"))?;
+    u64::try_from(instant.as_microsecond())
+        .ok()
+        .filter(|&micros| micros <= Timestamp::MAX.unix_micros())
+        .map(Timestamp::from_unix_micros)
+        .ok_or_else(|| format!("out of range; {accepted}"))
+}
+
+/// A duration such as `100ms`, `1h 30m` or `7d`; a day has 24 hours.
+pub(crate) fn duration(text: &str) -> Result<Ticks, String> {
+    let accepted = "accepted: 0s and more, such as 100ms, 2s, 1h30m or 7d";
+    let duration = signed(text).ok_or_else(|| format!("not a duration; {accepted}"))?;
+    let duration = Duration::try_from(duration).map_err(|_| format!("time only moves on; {accepted}"))?;
+    Ok(Ticks::ceil_from(duration))
+}
+
+/// A duration of any sign. Months and years have no length that everybody agrees on.
+pub(crate) fn signed(text: &str) -> Option<SignedDuration> {
+    let span: Span = text.parse().ok()?;
+    span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tollgate::Ticks;
 
     /// Times are told as people and programs read them, up to the last one.
     #[test]
@@ -31,5 +58,22 @@ mod tests {
         assert_eq!(rfc3339_millis(second), "1970-01-01T00:00:01.000Z");
         let last = Timestamp::from_unix_micros(u64::MAX);
         assert_eq!(rfc3339_millis(last), "2112-09-17T23:53:47.370Z", "the last instant there is");
+    }
+
+    /// Times and durations outside of what Tollgate can name are refused, not bent.
+    #[test]
+    fn times() {
+        assert_eq!(instant("1970-01-01T00:00:01Z"), Ok(Timestamp::from_unix_seconds(1)));
+        assert!(instant("1969-12-31T23:59:59Z").is_err());
+        assert!(instant("2113-01-01T00:00:00Z").is_err());
+        assert!(instant("tomorrow").is_err());
+        assert_eq!(duration("100ms"), Ok(Ticks::from_millis(100)));
+        assert_eq!(duration("1m 30s"), Ok(Ticks::from_secs(90)));
+        assert_eq!(duration("1.5h"), Ok(Ticks::from_secs(5_400)));
+        assert_eq!(duration("7d"), duration("168h"));
+        assert_eq!(duration("1w 1d 12h"), Ok(Ticks::from_secs(8 * 86_400 + 43_200)));
+        for wrong in ["", "-1s", "-1d", "100", "1mo", "1y", "d"] {
+            assert!(duration(wrong).is_err_and(|message| message.contains("or 7d")), "{wrong}");
+        }
     }
 }

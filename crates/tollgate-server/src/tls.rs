@@ -16,9 +16,8 @@ use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
 use tollgate::Timestamp;
 
-use crate::cli::{SecurityArguments, TlsVersion};
-use crate::reload::source::{Eye, Seen, Version, Watch};
-use crate::reload::{Failure, FileReload, LOOK_TIMEOUT, Wish, hangs};
+use crate::failure::Failure;
+use crate::file_watch::{Debounce, Eye, FileReload, LOOK_TIMEOUT, Seen, Version, Wish, hangs};
 
 /// Largest file of certificates or keys.
 const PEM_BYTES_MAX: u64 = 1 << 20;
@@ -50,13 +49,27 @@ impl Inside {
     }
 }
 
+/// The oldest TLS that is spoken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum TlsVersion {
+    /// TLS 1.2 and 1.3.
+    #[value(name = "1.2")]
+    V12,
+    /// TLS 1.3 only.
+    #[default]
+    #[value(name = "1.3")]
+    V13,
+}
+
 /// The files that it is all made of.
 #[derive(Clone, Debug)]
-struct Files {
-    certificate: PathBuf,
-    key: PathBuf,
-    client_authorities: Option<PathBuf>,
-    oldest: TlsVersion,
+pub(crate) struct TlsFiles {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+    /// Who signed the certificates that clients must show; none if they need not.
+    pub(crate) client_authorities: Option<PathBuf>,
+    /// The oldest version that is accepted.
+    pub(crate) oldest: TlsVersion,
 }
 
 /// How the certificates are.
@@ -80,34 +93,29 @@ impl TlsStatus {
 
 /// The certificates in use.
 pub(crate) struct Tls {
-    files: Files,
+    files: TlsFiles,
     configs: ArcSwap<[Arc<ServerConfig>; 4]>,
     status: ArcSwap<TlsStatus>,
-    watch: Mutex<(Eye, Watch)>,
+    watch: Mutex<(Eye, Debounce)>,
 }
 
 impl Tls {
-    /// What the arguments ask for, if they ask for TLS.
+    /// Reads these files.
     ///
     /// # Errors
     /// When the files are not what they should be; the message says which, and what would be accepted.
-    pub(crate) fn from(arguments: &SecurityArguments, now: Timestamp) -> Result<Option<Arc<Self>>, String> {
-        let (Some(certificate), Some(key)) = (arguments.tls_cert.clone(), arguments.tls_key.clone()) else {
-            return Ok(None);
-        };
-        let client_authorities = arguments.tls_client_ca.clone();
-        let files = Files { certificate, key, client_authorities, oldest: arguments.tls_min_version };
-        let (mut eye, mut watch) = (Eye::new(files.paths()), Watch::default());
+    pub(crate) fn open(files: TlsFiles, now: Timestamp) -> Result<Arc<Self>, String> {
+        let (mut eye, mut watch) = (Eye::new(files.paths()), Debounce::default());
         let seen = eye.look();
         let configs = files.load()?;
         let status = TlsStatus { version: seen.version(), loaded_at: now, error: None, stuck: None };
         watch.acted(seen);
-        Ok(Some(Arc::new(Self {
+        Ok(Arc::new(Self {
             files,
             configs: ArcSwap::from_pointee(configs),
             status: ArcSwap::from_pointee(status),
             watch: Mutex::new((eye, watch)),
-        })))
+        }))
     }
 
     /// How the certificates are.
@@ -188,7 +196,7 @@ impl Tls {
     }
 }
 
-impl Files {
+impl TlsFiles {
     fn paths(&self) -> Vec<PathBuf> {
         let mut paths = vec![self.certificate.clone(), self.key.clone()];
         paths.extend(self.client_authorities.clone());

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::admin::GivenToken;
+use crate::control::admin::{GivenToken, TokenSettings};
 
 /// Who may operate a server.
 #[derive(Debug, Args)]
@@ -21,4 +21,15 @@ pub struct AdminArguments {
     /// A name by which the admin interface may be called, beside localhost and the server's address
     #[arg(long, value_name = "NAME", env = "TOLLGATE_ADMIN_HOST", value_delimiter = ',')]
     pub admin_host: Vec<String>,
+}
+
+impl AdminArguments {
+    /// Which tokens they name.
+    pub(crate) fn tokens(&self) -> TokenSettings {
+        TokenSettings {
+            token: self.admin_token.clone(),
+            token_file: self.admin_token_file.clone(),
+            tokens: self.admin_tokens.clone(),
+        }
+    }
 }

@@ -4,17 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-/// The oldest TLS that is spoken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum TlsVersion {
-    /// TLS 1.2 and 1.3.
-    #[value(name = "1.2")]
-    V12,
-    /// TLS 1.3 only.
-    #[default]
-    #[value(name = "1.3")]
-    V13,
-}
+use crate::reload::ReloadSettings;
+use crate::tls::{TlsFiles, TlsVersion};
 
 /// Who may connect, and how they prove it.
 #[derive(Clone, Debug, Default, Args)]
@@ -36,6 +27,18 @@ pub struct SecurityArguments {
     pub auth_token_file: Option<PathBuf>,
 }
 
+impl SecurityArguments {
+    /// The files of TLS, if it is asked for.
+    pub(crate) fn tls_files(&self) -> Option<TlsFiles> {
+        Some(TlsFiles {
+            certificate: self.tls_cert.clone()?,
+            key: self.tls_key.clone()?,
+            client_authorities: self.tls_client_ca.clone(),
+            oldest: self.tls_min_version,
+        })
+    }
+}
+
 /// How changes of the policy are taken.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ReloadArguments {
@@ -45,4 +48,11 @@ pub struct ReloadArguments {
     /// Take every policy that compiles, even if most limits vanish, one is switched off, or a number changes tenfold
     #[arg(long, env = "TOLLGATE_FORCE_RELOAD", value_parser = clap::builder::BoolishValueParser::new())]
     pub force_reload: bool,
+}
+
+impl ReloadArguments {
+    /// What they say, for the watcher of the policy.
+    pub(crate) fn settings(&self) -> ReloadSettings {
+        ReloadSettings { state_dir: self.state_dir.clone(), is_forced: self.force_reload }
+    }
 }

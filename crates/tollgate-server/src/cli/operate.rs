@@ -7,7 +7,7 @@ use tollgate::Ticks;
 use tollgate::request::COST_MAX;
 
 use super::value::{self, GivenAttribute};
-use crate::admin::GivenToken;
+use crate::control::admin::GivenToken;
 
 /// What to do with a running server.
 #[derive(Debug, Subcommand)]

@@ -1,17 +1,9 @@
 //! What may be typed about logs and traces.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
+use crate::log::LogFormat;
 use crate::telemetry::trace::WHOLE;
-
-/// How the log is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// A line for people.
-    Text,
-    /// A line of JSON for programs.
-    Json,
-}
 
 /// The arguments of `serve` about logs and traces.
 #[derive(Debug, Args)]

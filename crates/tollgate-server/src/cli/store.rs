@@ -9,6 +9,7 @@ use clap::{Args, Subcommand};
 use tollgate::Ticks;
 
 use super::value;
+use crate::store::{NodesChoice, StoreLogin, StoreSettings};
 
 /// An address as it was typed. It may have a password in it, so nothing prints it: neither a message of clap's nor `Debug`.
 #[derive(Clone, PartialEq, Eq)]
@@ -36,15 +37,6 @@ impl FromStr for StoreText {
     }
 }
 
-/// How many servers share a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NodesChoice {
-    /// As many as sign themselves there.
-    Counted,
-    /// This many.
-    Fixed(u32),
-}
-
 /// Where counters live. What is not said here may be said in the config file.
 #[derive(Clone, Debug, Default, Args)]
 pub struct StoreArguments {
@@ -69,6 +61,20 @@ pub struct StoreArguments {
     pub entrance: EntranceArguments,
 }
 
+impl StoreArguments {
+    /// What they say about the store.
+    pub(crate) fn settings(&self) -> StoreSettings {
+        StoreSettings {
+            url: self.store.as_ref().map(|text| text.text().to_owned()),
+            deadline: self.store_deadline,
+            nodes: self.store_nodes,
+            min_nodes: self.store_min_nodes,
+            secret_file: self.store_secret_file.clone(),
+            login: self.entrance.login(),
+        }
+    }
+}
+
 /// What lets into a store.
 #[derive(Clone, Debug, Default, Args)]
 pub struct EntranceArguments {
@@ -87,6 +93,19 @@ pub struct EntranceArguments {
     /// The key of that certificate in PEM
     #[arg(long, value_name = "FILE", env = "TOLLGATE_STORE_KEY")]
     pub store_key: Option<PathBuf>,
+}
+
+impl EntranceArguments {
+    /// What they say about getting in.
+    pub(crate) fn login(&self) -> StoreLogin {
+        StoreLogin {
+            user: self.store_user.clone(),
+            password_file: self.store_password_file.clone(),
+            ca: self.store_ca.clone(),
+            cert: self.store_cert.clone(),
+            key: self.store_key.clone(),
+        }
+    }
 }
 
 /// What to do about a store.

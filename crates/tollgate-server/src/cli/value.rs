@@ -4,10 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Span, SpanRelativeTo};
-use tollgate::{Ticks, Timestamp};
-
-use super::NodesChoice;
+use crate::snapshot::SnapshotInterval;
+pub(super) use crate::store::{nodes, store_deadline};
+use crate::time_text::signed;
+pub(super) use crate::time_text::{duration, instant};
 
 #[cfg(test)]
 mod tests;
@@ -35,15 +35,6 @@ impl ListenChoice {
             ListenChoice::Off => None,
         }
     }
-}
-
-/// How often counters are written to disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SnapshotInterval {
-    /// Only at the end.
-    Off,
-    /// This often, and at the end.
-    Every(Duration),
 }
 
 /// One attribute, as it was typed.
@@ -141,56 +132,6 @@ pub(super) fn attribute(text: &str) -> Result<GivenAttribute, String> {
         return Ok(GivenAttribute { name: name.to_owned(), value: GivenValue::Number(number) });
     }
     Ok(GivenAttribute { name: name.to_owned(), value: GivenValue::Text(value.to_owned()) })
-}
-
-/// An instant as RFC 3339 writes it.
-pub(crate) fn instant(text: &str) -> Result<Timestamp, String> {
-    let accepted = "accepted: 1970-01-01T00:00:00Z to 2112-09-17T00:00:00Z, such as 2030-01-31T12:00:00Z";
-    let instant: jiff::Timestamp = text.parse().map_err(|_| format!("not a time of RFC 3339; {accepted}"))?;
-    u64::try_from(instant.as_microsecond())
-        .ok()
-        .filter(|&micros| micros <= Timestamp::MAX.unix_micros())
-        .map(Timestamp::from_unix_micros)
-        .ok_or_else(|| format!("out of range; {accepted}"))
-}
-
-/// A duration such as `100ms`, `1h 30m` or `7d`; a day has 24 hours.
-pub(crate) fn duration(text: &str) -> Result<Ticks, String> {
-    let accepted = "accepted: 0s and more, such as 100ms, 2s, 1h30m or 7d";
-    let duration = signed(text).ok_or_else(|| format!("not a duration; {accepted}"))?;
-    let duration = Duration::try_from(duration).map_err(|_| format!("time only moves on; {accepted}"))?;
-    Ok(Ticks::ceil_from(duration))
-}
-
-/// A duration of any sign. Months and years have no length that everybody agrees on.
-fn signed(text: &str) -> Option<SignedDuration> {
-    let span: Span = text.parse().ok()?;
-    span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()
-}
-
-/// Shortest and longest time that a decision may wait for its store.
-const STORE_DEADLINES: (Ticks, Ticks) = (Ticks::from_millis(1), Ticks::from_millis(50));
-
-/// How long a decision may wait for its store.
-pub(crate) fn store_deadline(text: &str) -> Result<Ticks, String> {
-    let accepted = "accepted: 1ms to 50ms, such as 5ms";
-    let deadline = duration(text).map_err(|_| format!("not a duration; {accepted}"))?;
-    let deadline =
-        Some(deadline).filter(|deadline| (STORE_DEADLINES.0..=STORE_DEADLINES.1).contains(deadline));
-    deadline.ok_or_else(|| format!("out of range; {accepted}"))
-}
-
-/// How many servers share a store.
-pub(crate) fn nodes(text: &str) -> Result<NodesChoice, String> {
-    match text {
-        "auto" => Ok(NodesChoice::Counted),
-        _ => {
-            let number = text.parse().ok().filter(|number| (1..=10_000).contains(number));
-            number
-                .map(NodesChoice::Fixed)
-                .ok_or_else(|| "accepted: auto, or a whole number from 1 to 10000".to_owned())
-        }
-    }
 }
 
 /// Shortest and longest time between two snapshots.

@@ -58,7 +58,7 @@ pub(super) fn mapped(
         attributes.into_iter().take(MAPPED_MAX).partition(|(_, mapping)| mapping.first_of.is_some());
     let mut all = |mappings: Vec<(String, Mapping)>, known: &[Mapped]| -> Vec<Mapped> {
         let read = |(name, mapping): (String, Mapping)| {
-            let read = one(&name, mapping, verifier, &Known { mapped: known, callers });
+            let read = one(&name, mapping, verifier, &AttributeNames { mapped: known, callers });
             read.map_err(|problem| problems.push(format!("attributes.{name}: {problem}"))).ok()
         };
         mappings.into_iter().filter_map(read).collect()
@@ -75,7 +75,7 @@ fn one(
     name: &str,
     mapping: Mapping,
     verifier: Option<&Arc<Verifier>>,
-    known: &Known<'_>,
+    known: &AttributeNames<'_>,
 ) -> Result<Mapped, String> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
         return Err(format!("not a name; accepted: 1 to {NAME_BYTES_MAX} bytes without control characters"));
@@ -110,13 +110,13 @@ fn one(
 }
 
 /// What a choice may be made of.
-struct Known<'k> {
+struct AttributeNames<'k> {
     mapped: &'k [Mapped],
     callers: Option<&'k Path>,
 }
 
 /// The first of some attributes that a request has.
-fn chosen(names: &[String], known: &Known<'_>) -> Result<Source, String> {
+fn chosen(names: &[String], known: &AttributeNames<'_>) -> Result<Source, String> {
     if names.is_empty() || names.len() > MAPPED_MAX {
         return Err(format!("first_of: accepted are 1 to {MAPPED_MAX} names, such as [api_key, ip]"));
     }

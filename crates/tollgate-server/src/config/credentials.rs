@@ -12,11 +12,11 @@ const ACCEPTED: &str = "accepted: bearer, basic, {header: X-API-Key}, {cookie: N
 #[serde(untagged)]
 pub(super) enum PlaceDocument {
     Scheme(String),
-    Named(Named),
+    Named(NamedCredential),
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Named {
+pub(super) struct NamedCredential {
     header: Option<String>,
     cookie: Option<String>,
     query: Option<String>,

@@ -4,8 +4,7 @@ use tollgate::{Engine, MemoryStore, Secret, Timestamp};
 
 use super::{Foreign, Format, InForce, Options, Source, guard};
 use crate::at_once::at_once;
-use crate::http::{rls_document, rls_question};
-use crate::rls::{Descriptor, Question};
+use crate::rls::{Descriptor, Question, json};
 
 const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 const PLAIN: &[u8] = b"domain: d\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 3}}]";
@@ -22,7 +21,7 @@ pub fn limitador_file(bytes: &[u8]) {
 
 /// No body of `/json` panics. What is read is answered, one status for each descriptor.
 pub fn rls_json(bytes: &[u8]) {
-    let Ok(question) = rls_question(bytes) else { return };
+    let Ok(question) = json::question(bytes) else { return };
     if question.check().is_err() {
         return;
     }
@@ -66,6 +65,6 @@ fn ask(rules: Foreign, questions: &[Question]) {
     for question in questions {
         let answer = at_once(in_force.answer(question, &engine, &Options::default(), NOW)).answer;
         assert_eq!(answer.statuses.len(), question.descriptors.len(), "one status for each descriptor");
-        let _ = rls_document(&answer).to_string();
+        let _ = json::document(&answer).to_string();
     }
 }

@@ -17,30 +17,30 @@ use tollgate::policy::source::Cel;
 
 pub(super) use file::compile;
 pub(super) use ledger::listed;
-pub(crate) use ledger::{Ledger, Listed};
+pub(crate) use ledger::{CounterLedger, Listed};
 
 /// Every namespace of a configuration.
 #[derive(Debug, Default)]
-pub(crate) struct Config {
+pub(crate) struct LimitadorConfig {
     namespaces: Vec<Namespace>,
     by_name: HashMap<String, usize>,
     /// Where each limit is, by what makes it one: in which namespace, and the how manieth.
-    by_identity: HashMap<(usize, Identity), usize>,
+    by_identity: HashMap<(usize, LimitIdentity), usize>,
 }
 
 /// What makes a limit one to the original: everything but the number and the names. Its length, conditions and variables.
-type Identity = (u64, Vec<String>, Vec<String>);
+type LimitIdentity = (u64, Vec<String>, Vec<String>);
 
 /// One namespace: what RLS calls a domain.
 #[derive(Debug)]
 pub(super) struct Namespace {
     pub(super) name: String,
-    pub(super) limits: Vec<Limit>,
+    pub(super) limits: Vec<LimitadorLimit>,
 }
 
 /// One limit.
 #[derive(Debug)]
-pub(crate) struct Limit {
+pub(crate) struct LimitadorLimit {
     pub(crate) id: Option<String>,
     pub(crate) namespace: String,
     pub(crate) max_value: u64,
@@ -54,14 +54,14 @@ pub(crate) struct Limit {
     pub(crate) metric: String,
 }
 
-impl Config {
+impl LimitadorConfig {
     /// The limits of a namespace; none for one that is not there.
-    pub(super) fn limits(&self, namespace: &str) -> &[Limit] {
+    pub(super) fn limits(&self, namespace: &str) -> &[LimitadorLimit] {
         self.by_name.get(namespace).map_or(&[], |&at| &self.namespaces[at].limits)
     }
 
     /// The same, or nothing for a namespace that is not there.
-    pub(crate) fn namespace(&self, name: &str) -> Option<&[Limit]> {
+    pub(crate) fn namespace(&self, name: &str) -> Option<&[LimitadorLimit]> {
         self.by_name.contains_key(name).then(|| self.limits(name))
     }
 
@@ -81,7 +81,7 @@ impl Config {
     }
 
     /// Adds a limit. One that is the same limit as another only lowers its number; whether it is one of its own is told.
-    fn add(&mut self, limit: Limit) -> bool {
+    fn add(&mut self, limit: LimitadorLimit) -> bool {
         let next = self.namespaces.len();
         let at = *self.by_name.entry(limit.namespace.clone()).or_insert(next);
         if at == next {
@@ -98,8 +98,8 @@ impl Config {
     }
 }
 
-impl Limit {
-    fn identity(&self) -> Identity {
+impl LimitadorLimit {
+    fn identity(&self) -> LimitIdentity {
         let sources = |expressions: &[Cel]| {
             expressions.iter().map(|expression| expression.source().to_owned()).collect()
         };

@@ -6,8 +6,9 @@ use tollgate::{CheckRequest, Clock, Engine, ManualClock, Policy, Ruled, Ruling, 
 
 use super::{Foreign, Format, Source, guard};
 use crate::policy_file::Rules;
-use crate::rls::{self, Code, Descriptor, Question};
-use crate::service::{Service, Wire};
+use crate::protocol::Wire;
+use crate::rls::{Code, Descriptor, Question};
+use crate::service::{Service, rls};
 
 /// The format is told by the outermost shape, whatever else is wrong with a file.
 #[test]

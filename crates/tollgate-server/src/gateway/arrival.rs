@@ -13,10 +13,10 @@ use tollgate_tower::spelling::{self, MethodOverride, Unless};
 
 use super::fields::{FieldRules, HeaderNames};
 use super::framing::{FIELDS_MAX, Flaw};
-use super::refusal::Turned;
 use super::websocket;
-use crate::http::{Kind, Problem};
 use crate::listen::Bound;
+use crate::problem::Turned;
+use crate::problem::{Kind, Problem};
 
 /// Longest path with its query.
 const TARGET_BYTES_MAX: usize = 8 << 10;

@@ -8,7 +8,7 @@ use tokio::time::MissedTickBehavior;
 use super::Gateway;
 use super::plan::HealthPlan;
 use super::upstream::Upstream;
-use crate::listen::{Stop, stopped};
+use crate::shutdown::{Stop, stopped};
 
 /// How often connections that nobody needs are closed.
 const TIDY_EVERY: Duration = Duration::from_secs(5);

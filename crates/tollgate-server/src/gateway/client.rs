@@ -20,8 +20,9 @@ use super::entry::Prefixed;
 use super::framing::{Flaw, Head};
 use super::own;
 use super::tunnel::{Handed, Tunnel};
-use crate::http::{Kind, Patient, Phase, Problem};
-use crate::listen::{Stop, stopped};
+use crate::listen::{Patient, Phase};
+use crate::problem::{Kind, Problem};
+use crate::shutdown::{Stop, stopped};
 pub(super) use line::Coming;
 use line::Shared;
 use written::{Answer, Asker, Cut};
@@ -270,7 +271,7 @@ fn must_close(response: &Response<Limited>) -> bool {
 /// What is told to a client whose head did not pass.
 fn flawed(flaw: Flaw) -> Problem {
     match flaw {
-        Flaw::TooLarge => Problem::new(Kind::Gateway(super::refusal::Turned::FieldsTooLarge), flaw.told()),
+        Flaw::TooLarge => Problem::new(Kind::Gateway(crate::problem::Turned::FieldsTooLarge), flaw.told()),
         _ => Problem::invalid(flaw.told()),
     }
 }

@@ -20,8 +20,8 @@ use super::streams::{State, Streams};
 use super::tunnel::Handed;
 use super::websocket;
 use super::{Gateway, client};
-use crate::http::HEAD_TIMEOUT;
-use crate::listen::{Stop, Stream, stopped};
+use crate::listen::{HEAD_TIMEOUT, Stream};
+use crate::shutdown::{Stop, stopped};
 
 /// How a client of HTTP/2 begins.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

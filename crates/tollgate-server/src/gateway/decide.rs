@@ -13,7 +13,8 @@ use tollgate_tower::Decide;
 use super::body::Body;
 use super::carried::Carried;
 use super::proxy::Proxy;
-use crate::service::{Service, Wire};
+use crate::protocol::Wire;
+use crate::service::Service;
 use crate::store::Stores;
 use crate::telemetry::Stopwatch;
 

@@ -5,8 +5,8 @@ use http::{Response, StatusCode};
 use tonic::{Code, Status};
 
 use super::body::Body;
-use super::refusal::Turned;
-use crate::http::{Kind, Problem, problem_details};
+use crate::problem::Turned;
+use crate::problem::{Kind, Problem, problem_details};
 use crate::random;
 
 /// The longest that a client is asked to stay away while there is no capacity.

@@ -10,8 +10,8 @@ use tollgate_tower::attributes::template::Template;
 
 use super::graphql::{self, GraphqlDocument, GraphqlPlan};
 use super::target::Target;
-use crate::cli;
-use crate::http::Pace;
+use crate::listen::Pace;
+use crate::time_text;
 
 /// Most routes, most upstreams of one, and the largest weight.
 const ROUTES_MAX: usize = 1_000;
@@ -431,7 +431,7 @@ fn duration(
     problems: &mut Vec<String>,
 ) -> Duration {
     let Some(text) = text else { return usual };
-    let read = cli::duration(text).map(Duration::from).ok();
+    let read = time_text::duration(text).map(Duration::from).ok();
     let read = read.filter(|read| (Duration::from_millis(1)..=Duration::from_secs(most)).contains(read));
     read.unwrap_or_else(|| {
         problems.push(format!("{field}: {text:?} is not accepted; accepted: 1ms to {most}s, such as 2s"));

@@ -24,13 +24,14 @@ use super::numbers::Slow;
 use super::overload::Behind;
 use super::own::{self, Asker};
 use super::plan::RoutePlan;
-use super::refusal::Turned;
 use super::room::{Room, Roomed};
 use super::shares::Client;
 use super::table::Table;
 use super::upload::Upload;
 use super::{Own, proxy};
-use crate::http::{Kind, Pace, Problem};
+use crate::listen::Pace;
+use crate::problem::Turned;
+use crate::problem::{Kind, Problem};
 
 /// Largest file of known operations.
 const FILE_BYTES_MAX: u64 = 16 << 20;

@@ -15,7 +15,6 @@ use super::carried::Carried;
 use super::fields::{self, FieldRules};
 use super::numbers::Slow;
 use super::own::{Asker, empty, refused};
-use super::refusal::Turned;
 use super::shares::{Client, Full};
 use super::spare;
 use super::table::{Route, Table};
@@ -23,7 +22,9 @@ use super::trailers::Trailers;
 use super::tunnel::{Handed, Tunnel, Wish};
 use super::upload::{Begun, Fault, Unbegun, Unsent, Upload};
 use super::upstream::{Answer, Failure, Outgoing, Scarce, Upstream};
-use crate::http::{Kind, Pace, Problem};
+use crate::listen::Pace;
+use crate::problem::Turned;
+use crate::problem::{Kind, Problem};
 use crate::seldom::Seldom;
 
 /// Sends requests on.

@@ -7,8 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::body::Watched;
-use crate::http::WRITE_TIMEOUT;
-use crate::listen::Seat;
+use crate::listen::{Seat, WRITE_TIMEOUT};
 
 /// How long a connection of HTTP/2 may last without a request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);

@@ -11,8 +11,7 @@ use super::plan::{HealthPlan, Host, Paths, RoutePlan, Timeouts};
 use super::shares::Shares;
 use super::spread;
 use super::upstream::Upstream;
-use crate::http::Pace;
-use crate::listen::Links;
+use crate::listen::{Links, Pace};
 
 /// What part of the descriptors for connections to upstreams one client may use, in per cent.
 const LINKS_PER_CLIENT: u32 = 50;

@@ -19,7 +19,7 @@ use super::carried::Carried;
 use super::room::Room;
 use super::shares::{Client, Full, Shares};
 use super::trailers::Trailers;
-use crate::http::Pace;
+use crate::listen::Pace;
 
 mod source;
 

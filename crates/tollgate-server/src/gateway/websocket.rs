@@ -8,8 +8,8 @@ use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
 use hyper::ext::Protocol;
 
-use super::refusal::Turned;
-use crate::http::{Kind, Problem};
+use crate::problem::Turned;
+use crate::problem::{Kind, Problem};
 use crate::random;
 
 /// The one protocol that is carried.

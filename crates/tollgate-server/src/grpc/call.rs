@@ -16,13 +16,15 @@ use tonic_health::server::{HealthReporter, HealthService};
 
 use super::codec::{self, Asked, unreadable};
 use super::connection::Begun;
+use super::quota_stream::{self, METHOD};
 use super::unary::{self, Reply, Unread};
 use crate::envoy_api::{QUOTA_SERVICE, RATE_LIMIT_SERVICE, RateLimitResponse};
-use crate::listen::Stop;
-use crate::rlqs::{self, Desk, METHOD};
-use crate::rls::{self, Unanswerable};
+use crate::protocol::Wire;
+use crate::rlqs::Desk;
+use crate::rls::Unanswerable;
 use crate::seldom::Seldom;
-use crate::service::{Service, Wire};
+use crate::service::{Service, rls};
+use crate::shutdown::Stop;
 use crate::telemetry::Open;
 use crate::telemetry::trace::parent::Parent;
 use crate::within::within;
@@ -88,7 +90,7 @@ impl Calls {
             return reply;
         }
         let (desk, service) = (Arc::clone(&self.quotas), Arc::clone(&self.service));
-        Box::pin(rlqs::answer(desk, service, request, stop, begun)).await
+        Box::pin(quota_stream::answer(desk, service, request, stop, begun)).await
     }
 
     /// The answer to who does not prove to be somebody.

@@ -12,8 +12,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::call::Calls;
-use crate::listen::{Stop, stopped};
-use crate::rlqs;
+use super::quota_stream::METHOD;
+use crate::shutdown::{Stop, stopped};
 
 /// Most calls at once on one connection. Envoy's own bound on calls in flight is as large unless told otherwise.
 const STREAMS_MAX: u32 = 1_024;
@@ -41,7 +41,7 @@ where
     let answers = service_fn(|request| {
         let (calls, begun) = (Arc::clone(&calls), traffic.begin());
         // One that lasts ends itself when the server does.
-        let stream = (request.uri().path() == rlqs::METHOD).then(|| stopping.clone());
+        let stream = (request.uri().path() == METHOD).then(|| stopping.clone());
         async move {
             Ok::<_, Infallible>(match stream {
                 Some(stop) => calls.stream(request, stop, begun).await,

@@ -6,8 +6,9 @@ use tollgate::{Clock, Engine, MemoryStore, Policy, Secret, Timestamp};
 use super::codec::{Asked, read};
 use crate::at_once::at_once;
 use crate::envoy_api::RateLimitResponse;
-use crate::rls::{self, Code};
+use crate::rls::Code;
 use crate::service::Service;
+use crate::service::rls;
 
 const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 

@@ -3,8 +3,8 @@
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 
-use super::problem::{Kind, Problem};
 use crate::auth::Auth;
+use crate::problem::{Kind, Problem};
 
 /// Has the token where `Authorization` is not free: a proxy that asks about a request passes that request's own on.
 const TOKEN_HEADER: &str = "x-tollgate-token";

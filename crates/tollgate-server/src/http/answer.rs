@@ -12,18 +12,20 @@ use tollgate::{CheckRequest, Decision, Timestamp};
 
 use super::access;
 use super::authz::Verified;
-use super::body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
-use super::problem::Problem;
-use super::question::{self, Question};
-use super::route::Route;
-use crate::admin::Admin;
+use super::route::HttpRoute;
+use crate::control::ControlPlane;
+use crate::control::admin::Admin;
 use crate::decision_json::{DECISION_BYTES, Decided};
 use crate::foreign::InForce;
 use crate::foreign::plain::Checked;
 use crate::identity::Known;
-use crate::readiness::{Audience, Report};
+use crate::problem::Problem;
+use crate::protocol::Wire;
+use crate::readiness::{Audience, ReadinessReport};
+use crate::request_body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
+use crate::request_json::{self, Question};
 use crate::rls::{self, Unanswerable};
-use crate::service::{Service, Wire};
+use crate::service::Service;
 use crate::telemetry::Stopwatch;
 use crate::together::{TOGETHER_MAX, together};
 
@@ -38,7 +40,7 @@ pub(super) enum Answered {
     /// The description of the interface.
     OpenApi,
     /// Whether requests should come here, and what the operator should know.
-    Ready { is_ready: bool, report: Box<Report> },
+    Ready { is_ready: bool, report: Box<ReadinessReport> },
     /// What was counted, as Prometheus reads it.
     Metrics(String),
     /// One decision or those of a batch, as JSON. They are large, and written where they are made.
@@ -50,12 +52,12 @@ pub(super) enum Answered {
     /// Done, and there is nothing to say.
     Done,
     /// What somebody else's interface answers.
-    Foreign(Foreign),
+    CompatAnswer(CompatAnswer),
 }
 
 /// An answer whose status, headers and body another program's interface prescribes.
 #[derive(Debug, Default)]
-pub(super) struct Foreign {
+pub(super) struct CompatAnswer {
     pub(super) status: u16,
     pub(super) headers: Vec<(String, String)>,
     pub(super) body: ForeignBody,
@@ -68,7 +70,7 @@ pub(super) enum ForeignBody {
     Text(&'static str),
 }
 
-impl Foreign {
+impl CompatAnswer {
     /// A document, where all is well.
     pub(super) fn document(document: serde_json::Value) -> Answered {
         Answered::Foreign(Self { status: 200, body: ForeignBody::Json(document), ..Self::default() })
@@ -85,117 +87,118 @@ impl Default for ForeignBody {
 /// that browser's fields; it says so in fields that a page cannot send to another site without asking first, which is refused.
 fn refuse_other_sites<B>(
     admin: &Admin,
-    route: &Result<Route, Problem>,
+    route: &Result<HttpRoute, Problem>,
     request: &Request<B>,
 ) -> Result<(), Problem> {
     let is_of_proxy = |name: &HeaderName| PROXY_FIELDS.iter().any(|start| name.as_str().starts_with(start));
     match route {
-        Ok(Route::Health | Route::Ready) => Ok(()),
-        Ok(Route::Authz(_)) if request.headers().keys().any(is_of_proxy) => admin.refuse_other_names(request),
+        Ok(HttpRoute::Health | HttpRoute::Ready) => Ok(()),
+        Ok(HttpRoute::Authz(_)) if request.headers().keys().any(is_of_proxy) => {
+            admin.refuse_other_names(request)
+        }
         _ => admin.refuse_other_sites(request),
     }
 }
 
-impl<S: Store> Service<S> {
-    /// Answers one request of a peer.
-    ///
-    /// # Errors
-    /// When no decision could be made because of the request, or a reservation cannot be settled.
-    pub(super) async fn answer(&self, request: Request<Incoming>, peer: IpAddr) -> Result<Answered, Problem> {
-        let route = Route::of(request.method(), request.uri().path());
-        if let Some(admin) = &self.admin {
-            refuse_other_sites(admin, &route, &request)?;
-        }
-        let is_admitted = access::is_admitted(&self.auth, request.headers());
-        // Probes prove nothing. Everything else does first, so that a stranger does not even learn which paths there are.
-        if !is_admitted && !matches!(route, Ok(Route::Health | Route::Ready)) {
-            return Err(access::refusal());
-        }
-        match route? {
-            Route::Check => self.check_of(request).await,
-            // What is asked millions of times is answered above; the futures of the rest are kept apart, and take no room in this one.
-            route => Box::pin(self.answer_any(route, request, peer, is_admitted)).await,
-        }
+/// Answers one request of a peer.
+///
+/// # Errors
+/// When no decision could be made because of the request, or a reservation cannot be settled.
+pub(super) async fn answer(
+    control: &ControlPlane,
+    request: Request<Incoming>,
+    peer: IpAddr,
+) -> Result<Answered, Problem> {
+    let route = HttpRoute::of(request.method(), request.uri().path());
+    refuse_other_sites(&control.admin, &route, &request)?;
+    let is_admitted = access::is_admitted(&control.service.auth, request.headers());
+    // Probes prove nothing. Everything else does first, so that a stranger does not even learn which paths there are.
+    if !is_admitted && !matches!(route, Ok(HttpRoute::Health | HttpRoute::Ready)) {
+        return Err(access::refusal());
     }
+    let handler = Handler { service: &control.service };
+    let audience = if is_admitted { Audience::Admitted } else { Audience::Anybody };
+    match route? {
+        HttpRoute::Check => handler.check_of(request).await,
+        // What is asked millions of times is answered above; the futures of the rest are kept apart, and take no room in this one.
+        route => Box::pin(answer_any(control, route, request, peer, audience)).await,
+    }
+}
 
+async fn answer_any(
+    control: &ControlPlane,
+    route: HttpRoute,
+    request: Request<Incoming>,
+    peer: IpAddr,
+    audience: Audience,
+) -> Result<Answered, Problem> {
+    let handler = Handler { service: &control.service };
+    match route {
+        HttpRoute::Check => handler.check_of(request).await,
+        HttpRoute::Batch => {
+            let body = request_body::read(request, BATCH_BYTES_MAX).await?;
+            handler.batch(&Question::batch(&body)?).await
+        }
+        HttpRoute::Health => Ok(Answered::Healthy),
+        HttpRoute::Ready => Ok(ready(control, audience)),
+        HttpRoute::OpenApi => Ok(Answered::OpenApi),
+        HttpRoute::Metrics => Ok(Answered::Metrics(control.metrics().await)),
+        HttpRoute::Authz(asker) => {
+            let verified = control.service.authorize(peer, &request.into_parts().0, asker).await;
+            Ok(Answered::Verified(Box::new(verified)))
+        }
+        HttpRoute::Reserve => {
+            let body = request_body::read(request, BODY_BYTES_MAX).await?;
+            handler.answer_reserve(&Question::reservation(&body)?).await
+        }
+        HttpRoute::Commit(id) => {
+            let body = request_body::read(request, BODY_BYTES_MAX).await?;
+            handler.commit(id, request_json::settlement(&body)?).await
+        }
+        HttpRoute::Report(id) => {
+            let body = request_body::read(request, BODY_BYTES_MAX).await?;
+            handler.report(id, request_json::ended(&body)?).await
+        }
+        HttpRoute::Cancel(id) => handler.cancel(id).await,
+        HttpRoute::Release(id) => handler.release(id).await,
+        HttpRoute::Rls => {
+            let body = request_body::read_any(request, BATCH_BYTES_MAX).await?;
+            handler.rls_json(&body).await
+        }
+        HttpRoute::Limitador(action) => {
+            let body = request_body::read_any(request, BODY_BYTES_MAX).await?;
+            handler.limitador(action, &body).await
+        }
+        HttpRoute::LimitadorStatus => handler.limitador_status(&control.reloader),
+        HttpRoute::LimitadorLimits => handler.limitador_limits(request.uri().path()),
+        HttpRoute::LimitadorCounters => handler.limitador_counters(request.uri().path()).await,
+    }
+}
+
+fn ready(control: &ControlPlane, audience: Audience) -> Answered {
+    let report = Box::new(control.report(audience));
+    Answered::Ready { is_ready: control.readiness.is_ready(), report }
+}
+
+/// Answers questions by the service.
+pub(super) struct Handler<'a, S> {
+    pub(super) service: &'a Service<S>,
+}
+
+impl<S: Store> Handler<'_, S> {
     async fn check_of(&self, request: Request<Incoming>) -> Result<Answered, Problem> {
-        let body = body::read(request, BODY_BYTES_MAX).await?;
+        let body = request_body::read(request, BODY_BYTES_MAX).await?;
         self.answer_check(&Question::check(&body)?).await
     }
 
-    async fn answer_any(
-        &self,
-        route: Route,
-        request: Request<Incoming>,
-        peer: IpAddr,
-        is_admitted: bool,
-    ) -> Result<Answered, Problem> {
-        match route {
-            Route::Check => self.check_of(request).await,
-            Route::Batch => {
-                let body = body::read(request, BATCH_BYTES_MAX).await?;
-                self.batch(&Question::batch(&body)?).await
-            }
-            Route::Health => Ok(Answered::Healthy),
-            Route::Ready => Ok(self.ready(is_admitted)),
-            Route::OpenApi => Ok(Answered::OpenApi),
-            Route::Metrics => Ok(Answered::Metrics(self.metrics().await)),
-            Route::Authz(asker) => {
-                let verified = self.authorize(peer, &request.into_parts().0, asker).await;
-                Ok(Answered::Verified(Box::new(verified)))
-            }
-            Route::Reserve => {
-                let body = body::read(request, BODY_BYTES_MAX).await?;
-                self.answer_reserve(&Question::reservation(&body)?).await
-            }
-            Route::Commit(id) => {
-                let body = body::read(request, BODY_BYTES_MAX).await?;
-                self.commit(id, question::settlement(&body)?).await
-            }
-            Route::Report(id) => {
-                let body = body::read(request, BODY_BYTES_MAX).await?;
-                self.report(id, question::ended(&body)?).await
-            }
-            Route::Cancel(id) => self.cancel(id).await,
-            Route::Release(id) => self.release(id).await,
-            Route::Rls => {
-                let body = body::read_any(request, BATCH_BYTES_MAX).await?;
-                self.rls_json(&body).await
-            }
-            Route::Limitador(action) => {
-                let body = body::read_any(request, BODY_BYTES_MAX).await?;
-                self.limitador(action, &body).await
-            }
-            Route::LimitadorStatus => self.limitador_status(),
-            Route::LimitadorLimits => self.limitador_limits(request.uri().path()),
-            Route::LimitadorCounters => self.limitador_counters(request.uri().path()).await,
-        }
-    }
-
-    /// What was counted. It is read on a thread of its own, since it may take longer than a decision should wait, and once at
-    /// a time.
-    async fn metrics(&self) -> String {
-        let _alone = self.scraping.lock().await;
-        let (meter, now) = (Arc::clone(&self.meter), self.now());
-        // It fails only when the server is about to end.
-        tokio::task::spawn_blocking(move || meter.exposition(now)).await.unwrap_or_default()
-    }
-
-    fn ready(&self, is_admitted: bool) -> Answered {
-        let audience = if is_admitted { Audience::Admitted } else { Audience::Anybody };
-        let memory = self.meter.overflow.status(self.now());
-        let report = self.readiness.report(self.reloader.as_ref(), self.orders.as_deref(), memory, audience);
-        Answered::Ready { is_ready: self.readiness.is_ready(), report: Box::new(report) }
-    }
-
     pub(super) async fn answer_check(&self, question: &Question<'_>) -> Result<Answered, Problem> {
-        if let Some(foreign) = self.foreign() {
+        if let Some(foreign) = self.service.foreign() {
             return Box::pin(self.answer_check_foreign(&foreign, &question.request()?)).await;
         }
-        let known = question.known(&self.identity);
+        let known = question.known(&self.service.identity);
         let request = question.request_of(&known)?;
         let mut text = Vec::with_capacity(DECISION_BYTES);
-        match self.decide(&request, self.now(), Some(Stopwatch::start()), &mut text).await {
+        match self.decide(&request, self.service.now(), Some(Stopwatch::start()), &mut text).await {
             Some(foreign) => Box::pin(self.answer_check_foreign(&foreign, &question.request()?)).await,
             None => Ok(Answered::Decision(text)),
         }
@@ -206,29 +209,32 @@ impl<S: Store> Service<S> {
         foreign: &InForce,
         request: &CheckRequest<'_>,
     ) -> Result<Answered, Problem> {
-        let answers = self.check_foreign(foreign, std::slice::from_ref(request), self.now()).await;
+        let answers = self.check_foreign(foreign, std::slice::from_ref(request), self.service.now()).await;
         let mut answers = answers.map_err(|(_, error)| Problem::invalid(error.to_string()))?;
-        Ok(Foreign::document(answers.pop().unwrap_or_default()))
+        Ok(CompatAnswer::document(answers.pop().unwrap_or_default()))
     }
 
     /// Answers all questions, or none if one of them is wrong.
     async fn batch(&self, questions: &[Question<'_>]) -> Result<Answered, Problem> {
-        let now = self.now();
+        let now = self.service.now();
         let wrong =
             |index: usize, error: &dyn std::fmt::Display| Problem::invalid(format!("[{index}]: {error}"));
-        if let Some(foreign) = self.foreign() {
+        if let Some(foreign) = self.service.foreign() {
             let asked = questions.iter().enumerate();
             let plain =
                 asked.map(|(index, question)| question.request().map_err(|error| wrong(index, &error)));
             let answers = self.check_foreign(&foreign, &plain.collect::<Result<Vec<_>, _>>()?, now).await;
-            return Ok(Foreign::document(answers.map_err(|(index, error)| wrong(index, &error))?.into()));
+            return Ok(CompatAnswer::document(
+                answers.map_err(|(index, error)| wrong(index, &error))?.into(),
+            ));
         }
-        let known: Vec<Known> = questions.iter().map(|question| question.known(&self.identity)).collect();
+        let known: Vec<Known> =
+            questions.iter().map(|question| question.known(&self.service.identity)).collect();
         let mut requests = Vec::with_capacity(questions.len());
         for (index, (question, known)) in questions.iter().zip(&known).enumerate() {
             requests.push(question.request_of(known).map_err(|error| wrong(index, &error))?);
         }
-        if !self.engine.store().answers_at_once() {
+        if !self.service.engine.store().answers_at_once() {
             return self.batch_together(questions, &requests, now).await;
         }
         // Written one by one, so that a batch needs the memory of its answer and no more.
@@ -239,7 +245,7 @@ impl<S: Store> Service<S> {
                 text.push(b',');
             }
             let start = text.len();
-            let watch = self.meter.sampled_watch();
+            let watch = self.service.meter.sampled_watch();
             if let Some(foreign) = self.decide(request, now, watch, &mut text).await {
                 text.truncate(start);
                 let answer = self.check_overtaken(&foreign, questions, index, now).await?;
@@ -260,8 +266,8 @@ impl<S: Store> Service<S> {
         let mut text = Vec::with_capacity(2 + requests.len() * DECISION_BYTES);
         text.push(b'[');
         for (chunk, requests) in requests.chunks(TOGETHER_MAX).enumerate() {
-            let checks = requests.iter().map(|request| self.check(request, now, Wire::Http));
-            let decisions = together(self.engine.store(), checks.collect()).await;
+            let checks = requests.iter().map(|request| self.service.check(request, now, Wire::Http));
+            let decisions = together(self.service.engine.store(), checks.collect()).await;
             for (index, (request, mut decision)) in requests.iter().zip(decisions).enumerate() {
                 if chunk + index > 0 {
                     text.push(b',');
@@ -303,12 +309,12 @@ impl<S: Store> Service<S> {
         text: &mut Vec<u8>,
     ) -> Option<Arc<InForce>> {
         // A decision is large, and each future that it passes through would have room for it, and copy it.
-        let overtaken = match self.check_at_once(request, now, Wire::Http) {
+        let overtaken = match self.service.check_at_once(request, now, Wire::Http) {
             Some(mut decision) => self.write(&mut decision, request, now, text),
             None => Box::pin(self.decide_later(request, now, text)).await,
         };
         if let Some(watch) = watch.filter(|_| overtaken.is_none()) {
-            self.meter.took(Wire::Http, watch.elapsed());
+            self.service.meter.took(Wire::Http, watch.elapsed());
         }
         overtaken
     }
@@ -319,7 +325,7 @@ impl<S: Store> Service<S> {
         now: Timestamp,
         text: &mut Vec<u8>,
     ) -> Option<Arc<InForce>> {
-        let mut decision = self.check(request, now, Wire::Http).await;
+        let mut decision = self.service.check(request, now, Wire::Http).await;
         self.write(&mut decision, request, now, text)
     }
 
@@ -330,9 +336,11 @@ impl<S: Store> Service<S> {
         now: Timestamp,
         text: &mut Vec<u8>,
     ) -> Option<Arc<InForce>> {
-        let overtaken = self.overtaken(decision);
-        let (hold, report) = (self.hold(decision, now), self.await_report(request, decision, now));
-        let decided = Decided::new(decision, hold, &self.headers, request.units(), self.on_wall(now));
+        let overtaken = self.service.overtaken(decision);
+        let (hold, report) =
+            (self.service.hold(decision, now), self.service.await_report(request, decision, now));
+        let decided =
+            Decided::new(decision, hold, &self.service.headers, request.units(), self.service.on_wall(now));
         decided.awaiting(report).write(text);
         overtaken
     }
@@ -351,7 +359,7 @@ impl<S: Store> Service<S> {
         }
         let told = |question| self.told_foreign(foreign, question, now);
         let told: Vec<_> = questions.iter().map(told).collect();
-        Ok(together(self.engine.store(), told).await)
+        Ok(together(self.service.engine.store(), told).await)
     }
 
     async fn told_foreign(
@@ -360,7 +368,7 @@ impl<S: Store> Service<S> {
         question: &rls::Question,
         now: Timestamp,
     ) -> serde_json::Value {
-        let answer = self.answer_foreign(foreign, question, Wire::Http, now).await;
+        let answer = self.service.answer_foreign(foreign, question, Wire::Http, now).await;
         // Text and numbers always have a form in JSON.
         serde_json::to_value(Checked::new(question, answer)).unwrap_or_default()
     }

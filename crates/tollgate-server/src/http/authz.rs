@@ -13,11 +13,11 @@ use tollgate::headers::{Accepts, Caller};
 use tollgate::store::Store;
 use tollgate::{Answer, Audience, Verdict};
 
-use super::problem::{Kind, Problem};
-use super::reply::{problem_details, response};
 use crate::decision_json::Hold;
 use crate::foreign::InForce;
-use crate::service::{Service, Wire};
+use crate::problem::{Kind, Problem, problem_details, response};
+use crate::protocol::Wire;
+use crate::service::Service;
 use crate::telemetry::Stopwatch;
 use tollgate_tower::attributes::{Family, IDENTITY};
 

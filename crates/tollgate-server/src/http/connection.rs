@@ -12,11 +12,13 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
-use super::patience::{Patient, Phase};
+use super::answer::answer;
 use super::reply::reply;
-use crate::admin::{self, Asker};
-use crate::listen::{Stop, Stream, stopped};
-use crate::service::{Service, Wire};
+use crate::control::ControlPlane;
+use crate::control::admin::{self, Asker};
+use crate::listen::{Patient, Phase, Stream};
+use crate::protocol::Wire;
+use crate::shutdown::{Stop, stopped};
 use crate::telemetry::trace::parent::Parent;
 
 /// How long a connection waits, once the server was told to stop, for a request that its client has sent already: one that rests
@@ -26,25 +28,25 @@ const LINGER: Duration = Duration::from_secs(1);
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
 /// Answers the requests of one connection until either side ends it.
-pub(crate) async fn connection(stream: Stream, service: Arc<Service>, stop: Stop) {
+pub(crate) async fn connection(stream: Stream, control: Arc<ControlPlane>, stop: Stop) {
     // Without an address there is nobody left to answer.
     let Ok(peer) = stream.peer_addr().map(|peer| peer.ip()) else { return };
     let mut told = stop.clone();
-    let _open = service.meter.opened(Wire::Http);
+    let _open = control.service.meter.opened(Wire::Http);
     let phase = Arc::new(Phase::default());
     // Borrowed by each answer: handles of its own would be counted up and down for each request.
-    let (asked, phase_now, stop_now) = (&service, &phase, &stop);
+    let (asked, phase_now, stop_now) = (&control, &phase, &stop);
     let answers = service_fn(move |request: Request<Incoming>| {
-        let (service, stop, answering) = (asked, stop_now, phase_now.answering());
+        let (control, stop, answering) = (asked, stop_now, phase_now.answering());
         async move {
             // What is rare is kept apart, since each request has a future with room for all that it may become.
             if request.uri().path().starts_with(admin::PREFIX) {
                 let asker = Asker { peer: Some(peer), stop: stop.clone(), answering: Box::new(answering) };
-                return Ok(Box::pin(admin::respond(service, request, asker)).await);
+                return Ok(Box::pin(admin::respond(control, request, asker)).await);
             }
             let answered = match Parent::of(request.headers()) {
-                Some(parent) => Box::pin(parent.scope(service.answer(request, peer))).await,
-                None => service.answer(request, peer).await,
+                Some(parent) => Box::pin(parent.scope(answer(control, request, peer))).await,
+                None => answer(control, request, peer).await,
             };
             let mut response = reply(answered).map(Either::Left);
             if *stop.borrow() {

@@ -3,72 +3,73 @@
 use tollgate::policy::Ended;
 use tollgate::store::Store;
 
-use super::answer::Answered;
-use super::problem::{Kind, Problem};
-use super::question::Question;
+use super::answer::{Answered, Handler};
 use crate::decision_json::{Decided, Hold};
+use crate::problem::{Kind, Problem};
+use crate::protocol::Wire;
+use crate::request_json::Question;
 use crate::service::holds::{Absent, Id};
-use crate::service::{Service, Wire};
 use crate::telemetry::Stopwatch;
 
-impl<S: Store> Service<S> {
+impl<S: Store> Handler<'_, S> {
     /// Sets units aside until their real cost is known.
     ///
     /// # Errors
     /// When the question is wrong, nobody can reserve just now, or the server cannot remember another one.
     pub(super) async fn answer_reserve(&self, question: &Question<'_>) -> Result<Answered, Problem> {
-        let known = question.known(&self.identity);
+        let known = question.known(&self.service.identity);
         let request = question.request_of(&known)?;
-        if let Some(foreign) = self.foreign() {
+        if let Some(foreign) = self.service.foreign() {
             let format = foreign.rules.format().name();
             let detail = format!(
                 "{format} cannot reserve; ask POST /v1/check or /json, or convert the configuration with `tollgate policy convert`"
             );
             return Err(Problem::new(Kind::WrongFormat, detail));
         }
-        let (lifetime, now, watch) = (question.lifetime(), self.now(), Stopwatch::start());
-        let (decision, reservation) = self.reserve(&request, lifetime, now, Wire::Http).await;
+        let (lifetime, now, watch) = (question.lifetime(), self.service.now(), Stopwatch::start());
+        let (decision, reservation) = self.service.reserve(&request, lifetime, now, Wire::Http).await;
         let mut hold = Hold::None;
         if let Some(reservation) = reservation {
             // It can be settled for its lifetime from when its turn comes, so it is remembered while it waits, too.
             let expires_at = reservation.expires_at();
-            match self.reservations.put(reservation, expires_at, now) {
+            match self.service.reservations.put(reservation, expires_at, now) {
                 Ok(id) => {
                     hold = Hold::Reservation { id: id.to_string(), lifetime: expires_at.since(now) };
                 }
                 Err(mut reservation) => {
-                    self.engine.cancel(&mut reservation, now).await?;
+                    self.service.engine.cancel(&mut reservation, now).await?;
                     let detail = "nothing was reserved; settle reservations as soon as the cost is known, or ask for a shorter ttl_ms";
                     return Err(Problem::new(Kind::TooManyReservations, detail));
                 }
             }
         }
-        let decided = Decided::new(&decision, hold, &self.headers, request.units(), self.on_wall(now));
-        self.meter.took(Wire::Http, watch.elapsed());
+        let decided =
+            Decided::new(&decision, hold, &self.service.headers, request.units(), self.service.on_wall(now));
+        self.service.meter.took(Wire::Http, watch.elapsed());
         Ok(Answered::Decision(decided.text()))
     }
 
     pub(super) async fn commit(&self, id: Id, cost: u64) -> Result<Answered, Problem> {
-        let now = self.now();
-        let mut reservation = self.reservations.lend(id, now).map_err(unsettleable)?;
-        let settled = self.engine.commit(&mut reservation, cost, now).await?;
+        let now = self.service.now();
+        let mut reservation = self.service.reservations.lend(id, now).map_err(unsettleable)?;
+        let settled = self.service.engine.commit(&mut reservation, cost, now).await?;
         reservation.done();
         Ok(Answered::Settled(settled))
     }
 
     /// Hears how a request ended: limits that count only failures give back what it took if it was none.
     pub(super) async fn report(&self, id: Id, ended: Ended) -> Result<Answered, Problem> {
-        let now = self.now();
-        let mut awaiting = self.reports.lend(id, now).map_err(unreportable)?;
-        let settled = self.engine.report(&mut awaiting, ended, now).await?;
+        let now = self.service.now();
+        let mut awaiting = self.service.reports.lend(id, now).map_err(unreportable)?;
+        let settled = self.service.engine.report(&mut awaiting, ended, now).await?;
         awaiting.done();
         Ok(Answered::Settled(settled))
     }
 
     pub(super) async fn cancel(&self, id: Id) -> Result<Answered, Problem> {
-        let now = self.now();
-        let mut reservation = self.reservations.lend(id, now).map_err(unsettleable)?;
-        self.engine.cancel(&mut reservation, now).await?;
+        let now = self.service.now();
+        let mut reservation = self.service.reservations.lend(id, now).map_err(unsettleable)?;
+        self.service.engine.cancel(&mut reservation, now).await?;
         reservation.done();
         Ok(Answered::Done)
     }
@@ -76,9 +77,9 @@ impl<S: Store> Service<S> {
     /// Gives a permit back. One that is not held any more has come back already, which is what was asked for; one that somebody
     /// else gives back just now is coming back.
     pub(super) async fn release(&self, id: Id) -> Result<Answered, Problem> {
-        let now = self.now();
-        if let Ok(permit) = self.permits.lend(id, now) {
-            let released = self.engine.release(&permit, now).await;
+        let now = self.service.now();
+        if let Ok(permit) = self.service.permits.lend(id, now) {
+            let released = self.service.engine.release(&permit, now).await;
             released.map_err(|failure| Problem::new(Kind::StoreUnavailable, failure.to_string()))?;
             permit.done();
         }

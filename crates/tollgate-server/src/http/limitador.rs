@@ -9,14 +9,13 @@ use serde_json::{Value, json};
 use tollgate::policy::source::Cel;
 use tollgate::store::Store;
 
-use super::answer::{Answered, Foreign, ForeignBody};
-use super::distinct;
-use super::problem::{Kind, Problem};
+use super::answer::{Answered, CompatAnswer, ForeignBody, Handler};
+use crate::distinct_json;
 use crate::foreign::limitador::answer::{Action, Asked, headers};
-use crate::foreign::limitador::{Config, Limit};
+use crate::foreign::limitador::{LimitadorConfig, LimitadorLimit};
 use crate::foreign::{self, InForce};
+use crate::problem::{Kind, Problem};
 use crate::reload::Reloader;
-use crate::service::Service;
 use crate::service::foreign::Ruled;
 use crate::time_text::rfc3339;
 use tollgate_tower::attributes::path::escaped;
@@ -26,25 +25,25 @@ const REFUSED: &str = "Too many requests";
 
 /// A question of Limitador's.
 #[derive(Deserialize)]
-struct Body {
+struct LimitadorBody {
     namespace: String,
     values: BTreeMap<String, String>,
     delta: u64,
     response_headers: Option<String>,
 }
 
-impl<S: Store> Service<S> {
+impl<S: Store> Handler<'_, S> {
     /// Checks, reports, or both.
     pub(super) async fn limitador(&self, action: Action, body: &[u8]) -> Result<Answered, Problem> {
         let foreign = self.limitador_in_force()?;
-        let body: Result<Body, _> = distinct::value(body).and_then(serde_json::from_value);
+        let body: Result<LimitadorBody, _> = distinct_json::value(body).and_then(serde_json::from_value);
         let body = body.map_err(|error| {
             Problem::invalid(format!("{error}; accepted is {{\"namespace\":…,\"values\":{{…}},\"delta\":1}}"))
         })?;
         let entries: Vec<(String, String)> = body.values.into_iter().collect();
         let asked =
             Asked { namespace: &body.namespace, descriptors: vec![&entries], delta: body.delta, action };
-        let ruled = self.decide_limitador(&foreign, &asked, self.now()).await;
+        let ruled = self.service.decide_limitador(&foreign, &asked, self.service.now()).await;
         let (is_limited, loads) = match ruled.ok_or_else(|| absent(Some(&foreign)))? {
             Ruled::Blocked => (true, Vec::new()),
             Ruled::Decided { is_refused, limits } => (is_refused, limits.loads),
@@ -56,16 +55,15 @@ impl<S: Store> Service<S> {
             Action::Check if is_limited => ForeignBody::Text(REFUSED),
             _ => ForeignBody::default(),
         };
-        Ok(Answered::Foreign(Foreign { status: if is_limited { 429 } else { 200 }, headers, body }))
+        Ok(Answered::Foreign(CompatAnswer { status: if is_limited { 429 } else { 200 }, headers, body }))
     }
 
     /// Since when the configuration is in force.
-    pub(super) fn limitador_status(&self) -> Result<Answered, Problem> {
+    pub(super) fn limitador_status(&self, reloader: &Reloader) -> Result<Answered, Problem> {
         let foreign = self.limitador_in_force()?;
-        let status = self.reloader.as_ref().map(Reloader::status);
-        let failed_at = status.and_then(|status| status.error.as_ref().map(|failure| failure.at));
-        Ok(Foreign::document(json!({
-            "started_at": rfc3339(self.started_at),
+        let failed_at = reloader.status().error.as_ref().map(|failure| failure.at);
+        Ok(CompatAnswer::document(json!({
+            "started_at": rfc3339(self.service.started_at),
             "config_applied_at": rfc3339(foreign.applied_at),
             "config_version": foreign.version,
             "config_err_since": failed_at.map(rfc3339),
@@ -76,16 +74,16 @@ impl<S: Store> Service<S> {
     pub(super) fn limitador_limits(&self, path: &str) -> Result<Answered, Problem> {
         let foreign = self.limitador_in_force()?;
         let limits = limits_of(&foreign, path, "/limits/")?;
-        Ok(Foreign::document(limits.iter().map(limit).collect()))
+        Ok(CompatAnswer::document(limits.iter().map(limit).collect()))
     }
 
     /// The counters of a namespace that live, as far as they are known.
     pub(super) async fn limitador_counters(&self, path: &str) -> Result<Answered, Problem> {
         let foreign = self.limitador_in_force()?;
-        let now = self.now();
+        let now = self.service.now();
         let mut counters = Vec::new();
         for limit in limits_of(&foreign, path, "/counters/")? {
-            for listed in foreign.listed(limit, &self.engine, now).await {
+            for listed in foreign.listed(limit, &self.service.engine, now).await {
                 let values: serde_json::Map<String, Value> = listed
                     .values
                     .into_iter()
@@ -99,11 +97,11 @@ impl<S: Store> Service<S> {
                 }));
             }
         }
-        Ok(Foreign::document(counters.into()))
+        Ok(CompatAnswer::document(counters.into()))
     }
 
     fn limitador_in_force(&self) -> Result<Arc<InForce>, Problem> {
-        let foreign = self.foreign();
+        let foreign = self.service.foreign();
         match foreign {
             Some(foreign) if config(&foreign).is_some() => Ok(foreign),
             other => Err(absent(other.as_deref())),
@@ -111,7 +109,7 @@ impl<S: Store> Service<S> {
     }
 }
 
-fn config(foreign: &InForce) -> Option<&Config> {
+fn config(foreign: &InForce) -> Option<&LimitadorConfig> {
     match &*foreign.rules {
         foreign::Foreign::Limitador(config) => Some(config),
         foreign::Foreign::Envoy(_) => None,
@@ -130,7 +128,7 @@ fn absent(foreign: Option<&InForce>) -> Problem {
 }
 
 /// The limits of the namespace at the end of a path.
-fn limits_of<'f>(foreign: &'f InForce, path: &str, prefix: &str) -> Result<&'f [Limit], Problem> {
+fn limits_of<'f>(foreign: &'f InForce, path: &str, prefix: &str) -> Result<&'f [LimitadorLimit], Problem> {
     let encoded = path.strip_prefix(prefix).unwrap_or_default();
     let name = decoded(encoded).ok_or_else(|| {
         Problem::invalid("the namespace is not UTF-8 once decoded, or has a % without two hexadecimal digits")
@@ -149,7 +147,7 @@ fn decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-fn limit(limit: &Limit) -> Value {
+fn limit(limit: &LimitadorLimit) -> Value {
     let sources = |expressions: &[Cel]| -> Vec<String> {
         expressions.iter().map(|expression| expression.source().to_owned()).collect()
     };

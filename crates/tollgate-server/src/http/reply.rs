@@ -2,38 +2,24 @@
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE,
-};
+use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 
-use super::answer::{Answered, Foreign, ForeignBody};
-use super::problem::{Kind, Problem};
+use super::answer::{Answered, CompatAnswer, ForeignBody};
+use crate::problem::{Problem, problem_details, response};
 use crate::telemetry::METRICS_TYPE;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
-const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 const METRICS: HeaderValue = HeaderValue::from_static(METRICS_TYPE);
 
 /// The interface, described for programs. A test drives a server by it.
 const OPENAPI: &str = include_str!("openapi.json");
 
-/// Problem details, as RFC 9457 writes them.
 #[derive(Serialize)]
-struct Details<'a> {
-    r#type: &'static str,
-    title: &'static str,
-    status: u16,
-    detail: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'static str>,
-}
-
-#[derive(Serialize)]
-struct Health {
+struct HealthBody {
     status: &'static str,
 }
 
@@ -47,7 +33,7 @@ struct Settlement {
 /// The response to a request.
 pub(super) fn reply(answered: Result<Answered, Problem>) -> Response<Full<Bytes>> {
     match answered {
-        Ok(Answered::Healthy) => json(&Health { status: "ok" }),
+        Ok(Answered::Healthy) => json(&HealthBody { status: "ok" }),
         Ok(Answered::Metrics(text)) => response(StatusCode::OK, Some(METRICS), text.into_bytes()),
         Ok(Answered::OpenApi) => response(StatusCode::OK, Some(JSON), OPENAPI.as_bytes()),
         Ok(Answered::Ready { is_ready, report }) => {
@@ -76,7 +62,7 @@ fn json(document: &impl Serialize) -> Response<Full<Bytes>> {
     }
 }
 
-fn foreign_reply(foreign: Foreign) -> Response<Full<Bytes>> {
+fn foreign_reply(foreign: CompatAnswer) -> Response<Full<Bytes>> {
     let status = StatusCode::from_u16(foreign.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = match foreign.body {
         ForeignBody::Json(document) => response(status, Some(JSON), document.to_string().into_bytes()),
@@ -87,49 +73,6 @@ fn foreign_reply(foreign: Foreign) -> Response<Full<Bytes>> {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
             response.headers_mut().insert(name, value);
         }
-    }
-    response
-}
-
-pub(crate) fn problem_details(problem: &Problem) -> Response<Full<Bytes>> {
-    let kind = problem.kind;
-    let details = Details {
-        r#type: kind.urn(),
-        title: kind.title(),
-        status: kind.status(),
-        detail: &problem.detail,
-        reason: kind.reason(),
-    };
-    let status = StatusCode::from_u16(kind.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = response(status, Some(PROBLEM_JSON), serde_json::to_vec(&details).unwrap_or_default());
-    match kind {
-        Kind::MethodNotAllowed(accepted) => {
-            response.headers_mut().insert(ALLOW, HeaderValue::from_static(accepted));
-        }
-        Kind::Unauthorized => {
-            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        }
-        // What is left of the body is not read, so the connection is of no further use.
-        Kind::BodyTooSlow | Kind::BodyTooLarge => {
-            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        }
-        _ => {}
-    }
-    response
-}
-
-pub(super) fn response(
-    status: StatusCode,
-    content_type: Option<HeaderValue>,
-    body: impl Into<Bytes>,
-) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(body.into()));
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    // A decision is about one instant, and so is every problem.
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    if let Some(content_type) = content_type {
-        headers.insert(CONTENT_TYPE, content_type);
     }
     response
 }

@@ -3,8 +3,8 @@
 use hyper::Method;
 
 use super::authz::Asker;
-use super::problem::{Kind, Problem};
 use crate::foreign::limitador::answer::Action;
+use crate::problem::{Kind, Problem};
 use crate::service::holds::Id;
 
 const PATHS: &str = "POST /v1/check, POST /v1/check/batch, /v1/authz and /v1/authz/nginx with any method, POST /v1/reservations, POST /v1/reservations/{id}/commit, \
@@ -17,7 +17,7 @@ const ANY_METHOD: &str = "*";
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Route {
+pub(super) enum HttpRoute {
     Check,
     Batch,
     Authz(Asker),
@@ -40,7 +40,7 @@ pub(super) enum Route {
     LimitadorCounters,
 }
 
-impl Route {
+impl HttpRoute {
     /// What a method and a path ask for.
     ///
     /// # Errors
@@ -58,22 +58,22 @@ impl Route {
 
     fn at(path: &str) -> Result<(Self, &'static str), Problem> {
         let route = match path {
-            "/v1/check" => (Route::Check, "POST"),
-            "/v1/check/batch" => (Route::Batch, "POST"),
-            "/v1/authz" => (Route::Authz(Asker::Plain), ANY_METHOD),
-            "/v1/authz/nginx" => (Route::Authz(Asker::Nginx), ANY_METHOD),
-            "/v1/reservations" => (Route::Reserve, "POST"),
-            "/v1/openapi.json" => (Route::OpenApi, "GET, HEAD"),
-            "/healthz" => (Route::Health, "GET, HEAD"),
-            "/metrics" => (Route::Metrics, "GET, HEAD"),
-            "/readyz" => (Route::Ready, "GET, HEAD"),
-            "/json" => (Route::Rls, "POST"),
-            "/check" => (Route::Limitador(Action::Check), "POST"),
-            "/report" => (Route::Limitador(Action::Report), "POST"),
-            "/check_and_report" => (Route::Limitador(Action::CheckAndReport), "POST"),
-            "/status" => (Route::LimitadorStatus, "GET, HEAD"),
-            _ if path.starts_with("/limits/") => (Route::LimitadorLimits, "GET, HEAD"),
-            _ if path.starts_with("/counters/") => (Route::LimitadorCounters, "GET, HEAD"),
+            "/v1/check" => (HttpRoute::Check, "POST"),
+            "/v1/check/batch" => (HttpRoute::Batch, "POST"),
+            "/v1/authz" => (HttpRoute::Authz(Asker::Plain), ANY_METHOD),
+            "/v1/authz/nginx" => (HttpRoute::Authz(Asker::Nginx), ANY_METHOD),
+            "/v1/reservations" => (HttpRoute::Reserve, "POST"),
+            "/v1/openapi.json" => (HttpRoute::OpenApi, "GET, HEAD"),
+            "/healthz" => (HttpRoute::Health, "GET, HEAD"),
+            "/metrics" => (HttpRoute::Metrics, "GET, HEAD"),
+            "/readyz" => (HttpRoute::Ready, "GET, HEAD"),
+            "/json" => (HttpRoute::Rls, "POST"),
+            "/check" => (HttpRoute::Limitador(Action::Check), "POST"),
+            "/report" => (HttpRoute::Limitador(Action::Report), "POST"),
+            "/check_and_report" => (HttpRoute::Limitador(Action::CheckAndReport), "POST"),
+            "/status" => (HttpRoute::LimitadorStatus, "GET, HEAD"),
+            _ if path.starts_with("/limits/") => (HttpRoute::LimitadorLimits, "GET, HEAD"),
+            _ if path.starts_with("/counters/") => (HttpRoute::LimitadorCounters, "GET, HEAD"),
             _ => return Self::of_thing(path),
         };
         Ok(route)
@@ -82,15 +82,15 @@ impl Route {
     /// A path that names one permit or reservation.
     fn of_thing(path: &str) -> Result<(Self, &'static str), Problem> {
         if let Some(id) = path.strip_prefix("/v1/permits/") {
-            return Ok((Route::Release(id_of(id, Kind::NotFound)?), "DELETE"));
+            return Ok((HttpRoute::Release(id_of(id, Kind::NotFound)?), "DELETE"));
         }
         if let Some(id) = path.strip_prefix("/v1/reports/") {
-            return Ok((Route::Report(id_of(id, Kind::UnknownReservation)?), "POST"));
+            return Ok((HttpRoute::Report(id_of(id, Kind::UnknownReservation)?), "POST"));
         }
         if let Some(rest) = path.strip_prefix("/v1/reservations/") {
             return match rest.strip_suffix("/commit") {
-                Some(id) => Ok((Route::Commit(id_of(id, Kind::UnknownReservation)?), "POST")),
-                None => Ok((Route::Cancel(id_of(rest, Kind::UnknownReservation)?), "DELETE")),
+                Some(id) => Ok((HttpRoute::Commit(id_of(id, Kind::UnknownReservation)?), "POST")),
+                None => Ok((HttpRoute::Cancel(id_of(rest, Kind::UnknownReservation)?), "DELETE")),
             };
         }
         Err(Problem::new(Kind::NotFound, format!("this server answers {PATHS}")))
@@ -110,21 +110,21 @@ mod tests {
     const ID: &str = "0123456789abcdef0123456789abcdef";
 
     fn kind(method: Method, path: &str) -> Kind {
-        Route::of(&method, path).unwrap_err().kind
+        HttpRoute::of(&method, path).unwrap_err().kind
     }
 
     /// Every path of the interface is known under its method, and no other spelling is.
     #[test]
     fn paths_and_methods() {
         let id = Id::parse(ID).unwrap();
-        let of = |method: Method, path: &str| Route::of(&method, path).unwrap();
-        assert_eq!(of(Method::POST, "/v1/check"), Route::Check);
+        let of = |method: Method, path: &str| HttpRoute::of(&method, path).unwrap();
+        assert_eq!(of(Method::POST, "/v1/check"), HttpRoute::Check);
         let propfind = Method::from_bytes(b"PROPFIND").unwrap();
-        assert_eq!(of(propfind, "/v1/authz"), Route::Authz(Asker::Plain));
-        assert_eq!(of(Method::POST, &format!("/v1/reservations/{ID}/commit")), Route::Commit(id));
-        assert_eq!(of(Method::DELETE, &format!("/v1/reservations/{ID}")), Route::Cancel(id));
-        assert_eq!(of(Method::POST, &format!("/v1/reports/{ID}")), Route::Report(id));
-        assert_eq!(of(Method::DELETE, &format!("/v1/permits/{ID}")), Route::Release(id));
+        assert_eq!(of(propfind, "/v1/authz"), HttpRoute::Authz(Asker::Plain));
+        assert_eq!(of(Method::POST, &format!("/v1/reservations/{ID}/commit")), HttpRoute::Commit(id));
+        assert_eq!(of(Method::DELETE, &format!("/v1/reservations/{ID}")), HttpRoute::Cancel(id));
+        assert_eq!(of(Method::POST, &format!("/v1/reports/{ID}")), HttpRoute::Report(id));
+        assert_eq!(of(Method::DELETE, &format!("/v1/permits/{ID}")), HttpRoute::Release(id));
         for path in
             ["/", "/v1/check/", "//v1/check", "/v1/checks", "/v1/permits", "/V1/check", "/v1/permits/zz"]
         {

@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 
 use super::crowd::Seat;
 use super::stream::Stream;
-use super::{Stop, stopped};
+use crate::shutdown::{Stop, stopped};
 use crate::tls::{Inside, Tls};
 
 /// How long a handshake may take, its wait for a place included.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::{AcquireError, Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::crowd::{Bound, Crowd};
+use crate::process::descriptors;
 use crate::telemetry::{Meter, Sample, names};
 
 /// Most connections at once to one listener of those who ask for decisions, and to the gateway's. Further ones wait in the system's
@@ -198,13 +199,6 @@ fn share(descriptors: usize) -> usize {
     (descriptors / 100 * FILES_SHARE + descriptors % 100 * FILES_SHARE / 100)
         .saturating_sub(FILES_RESERVED)
         .max(CONNECTIONS_MIN)
-}
-
-/// How many descriptors the system gives this process, where it says so; elsewhere the pause after a refusal has to do.
-pub(crate) fn descriptors() -> Option<usize> {
-    let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
-    line.split_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -17,9 +17,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::secure::Secure;
+use super::secure::SecureClient;
 use crate::cli::{GivenToken, ServerArguments};
-use crate::telemetry::text::plain;
+use crate::text::plain;
 
 /// How long to try to connect, and to wait for an answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -32,7 +32,7 @@ pub(crate) struct Client {
     url: String,
     authority: String,
     address: (String, u16),
-    secure: Option<Secure>,
+    secure: Option<SecureClient>,
     token: GivenToken,
 }
 
@@ -51,7 +51,7 @@ impl Client {
         let trust = &arguments.trust;
         let (secure, port) = match uri.scheme_str() {
             Some("https") => {
-                let secure = Secure::new(trust, &host);
+                let secure = SecureClient::new(trust, &host);
                 (Some(secure.map_err(|error| format!("--server {url}: {error}"))?), 443)
             }
             // Whoever says whom to trust would believe that somebody was asked.

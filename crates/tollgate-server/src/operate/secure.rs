@@ -15,14 +15,14 @@ use crate::cli::TrustArguments;
 use crate::tls;
 
 /// How a server proves who it is, and how the user does.
-pub(super) struct Secure {
+pub(super) struct SecureClient {
     connector: TlsConnector,
     name: ServerName<'static>,
     /// Whether a certificate is shown to the server.
     is_shown: bool,
 }
 
-impl Secure {
+impl SecureClient {
     /// What the arguments say about a server of this name.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::table::{cell, table};
 use crate::console::Console;
-use crate::telemetry::text::plain;
+use crate::text::plain;
 
 pub(super) fn text<'v>(value: &'v Value, name: &str) -> &'v str {
     value[name].as_str().unwrap_or_default()

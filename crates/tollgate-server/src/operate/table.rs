@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::telemetry::text::plain;
+use crate::text::plain;
 
 /// Longest cell, in characters.
 const CELL_CHARS_MAX: usize = 60;

@@ -15,7 +15,7 @@ use super::table::{cell, table};
 use crate::SUCCESS;
 use crate::cli::{TailArguments, TopArguments};
 use crate::console::Console;
-use crate::telemetry::text::plain;
+use crate::text::plain;
 
 /// How often `top` is drawn, and how long `tail --once` watches.
 const FRAME: Duration = Duration::from_secs(1);

@@ -8,7 +8,7 @@ use tollgate::store::Store;
 use tollgate::time::WallOffset;
 use tollgate::{Block, CheckRequest, CredentialDigest, Engine, RequestError, Ruled, Ruling, Timestamp};
 
-use crate::reload::source::Version;
+use crate::file_watch::Version;
 use tollgate_tower::shed::Shedder;
 
 /// What the first line begins with.
@@ -17,7 +17,7 @@ const FORM: &str = "tollgate-orders 1 ";
 /// Everything that operators said and that has an end yet to come.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Said {
+pub(crate) struct OperatorState {
     /// About all limits.
     all: Option<RuledEntry>,
     /// About single ones.
@@ -113,7 +113,7 @@ impl BlockEntry {
     }
 }
 
-impl Said {
+impl OperatorState {
     /// What holds in an engine, and over the controllers of overload if there are any, at this instant.
     pub(super) fn of<S: Store>(engine: &Engine<S>, shedder: Option<&Shedder>, now: Timestamp) -> Self {
         let (all, single) = engine.rulings(now);
@@ -239,9 +239,9 @@ mod tests {
     #[test]
     fn orders_are_kept_in_the_walls_time() {
         let year = 365 * 86_400;
-        let kept = Said::of(&busy(), None, T0).on_wall(WallOffset::from_micros(year * 1_000_000));
+        let kept = OperatorState::of(&busy(), None, T0).on_wall(WallOffset::from_micros(year * 1_000_000));
         let later = T0 + Ticks::from_secs(year.unsigned_abs());
-        let read = Said::read(&kept.write().unwrap(), later).unwrap();
+        let read = OperatorState::read(&kept.write().unwrap(), later).unwrap();
         assert_eq!(read.counts(), kept.counts());
         assert!(read.counts().0 + read.counts().1 > 2, "{read:?}");
     }
@@ -264,10 +264,10 @@ mod tests {
     #[test]
     fn what_was_said_comes_back() {
         let before = busy();
-        let bytes = Said::of(&before, None, T0).write().unwrap();
+        let bytes = OperatorState::of(&before, None, T0).write().unwrap();
         for seconds in [0, 10, 22, 27, 30] {
             let now = T0 + Ticks::from_secs(seconds);
-            let said = Said::read(&bytes, now).unwrap();
+            let said = OperatorState::read(&bytes, now).unwrap();
             let after = engine("limits: [{name: a, rate: 1/h}]");
             assert_eq!(said.tell(&after, None, now), Vec::<String>::new());
             assert_eq!(after.rulings(now), before.rulings(now), "after {seconds} s");
@@ -278,13 +278,13 @@ mod tests {
     /// Any bit that is turned, and any end that is missing, is seen.
     #[test]
     fn damage_is_seen() {
-        let bytes = Said::of(&busy(), None, T0).write().unwrap();
-        assert!(Said::read(&bytes, T0).is_ok());
+        let bytes = OperatorState::of(&busy(), None, T0).write().unwrap();
+        assert!(OperatorState::read(&bytes, T0).is_ok());
         for place in 0..bytes.len() {
             let mut turned = bytes.clone();
             turned[place] ^= 1;
-            assert!(Said::read(&turned, T0).is_err(), "byte {place} is another");
-            assert!(Said::read(&bytes[..place], T0).is_err(), "only {place} bytes");
+            assert!(OperatorState::read(&turned, T0).is_err(), "byte {place} is another");
+            assert!(OperatorState::read(&bytes[..place], T0).is_err(), "only {place} bytes");
         }
     }
 
@@ -300,10 +300,10 @@ mod tests {
         let until = |seconds| T0 + Ticks::from_secs(seconds);
         before.switch(Controller::Worker, |switch| switch.kill(until(10)));
         before.switch(Controller::Queue, |switch| switch.shadow(until(20)));
-        let bytes = Said::of(&engine, Some(&before), T0).write().unwrap();
+        let bytes = OperatorState::of(&engine, Some(&before), T0).write().unwrap();
         for seconds in [0, 10, 20] {
             let (now, after) = (until(seconds), shedder(all));
-            let said = Said::read(&bytes, now).unwrap();
+            let said = OperatorState::read(&bytes, now).unwrap();
             assert_eq!(said.tell(&engine, Some(&after), now), Vec::<String>::new());
             for controller in Controller::ALL {
                 let ruled = [&before, &after]
@@ -311,9 +311,9 @@ mod tests {
                 assert_eq!(ruled[0], ruled[1], "{controller} after {seconds} s");
             }
         }
-        let said = Said::read(&bytes, T0).unwrap();
+        let said = OperatorState::read(&bytes, T0).unwrap();
         let told = said.tell(&engine, Some(&shedder("overload: {worker: }")), T0);
         assert!(told.len() == 1 && told[0].contains("queue"), "{told:?}");
-        assert_eq!(Said::read(&bytes, T0).unwrap().tell(&engine, None, T0).len(), 2);
+        assert_eq!(OperatorState::read(&bytes, T0).unwrap().tell(&engine, None, T0).len(), 2);
     }
 }

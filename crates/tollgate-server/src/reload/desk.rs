@@ -1,4 +1,4 @@
-//! One turn of the reload: what is on disk is read, guarded, and put in force. The only place that changes the [`Status`].
+//! One turn of the reload: what is on disk is read, guarded, and put in force. The only place that changes the [`PolicyStatus`].
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,12 +10,11 @@ use tollgate::Timestamp;
 use tollgate::credential::CredentialAttributes;
 use tollgate::store::Store;
 
-use super::guard::{self, Summary};
+use super::guard::{self, PolicySummary};
 use super::last_good::LastGood;
-use super::look::LOOK_TIMEOUT;
-use super::source::{self, Capture, Eye, Seen, Watch};
-use super::status::hangs;
-use super::{Done, Failure, Origin, Request, Status, Watcher, Wish};
+use super::{Done, Origin, PolicyStatus, Request, Watcher};
+use crate::failure::Failure;
+use crate::file_watch::{self, Capture, Debounce, Eye, LOOK_TIMEOUT, Seen, Wish, hangs};
 use crate::policy_file::{self, Loaded};
 use crate::service::Service;
 
@@ -25,7 +24,7 @@ const RETRY_EVERY: u32 = 75;
 const REMIND_EVERY: u32 = 1_500;
 
 /// What reading a policy gave.
-pub(super) enum Read {
+pub(super) enum PolicyRead {
     /// A policy, and the bytes that it is made of.
     Good(Box<Loaded>, Capture),
     /// No policy, and why.
@@ -35,40 +34,42 @@ pub(super) enum Read {
 }
 
 /// Reads a policy and the bytes it is made of, which must be the same before and after.
-pub(super) fn read(path: &Path, credentials: &CredentialAttributes) -> Read {
-    if let Err(error) = source::is_file_or_directory(path) {
-        return Read::Wrong(error);
+pub(super) fn read(path: &Path, credentials: &CredentialAttributes) -> PolicyRead {
+    if let Err(error) = file_watch::is_file_or_directory(path) {
+        return PolicyRead::Wrong(error);
     }
-    let before = source::capture(path);
+    let before = file_watch::capture(path);
     let loaded = policy_file::load_for(Some(&path.to_owned()), credentials);
-    let after = source::capture(path).map(|after| after.version);
+    let after = file_watch::capture(path).map(|after| after.version);
     match (before, loaded, after) {
         (Ok(before), Ok(loaded), Ok(after)) if before.version == after => {
-            Read::Good(Box::new(loaded), before)
+            PolicyRead::Good(Box::new(loaded), before)
         }
-        (Ok(before), Err(error), Ok(after)) if before.version == after => Read::Wrong(error.to_string()),
+        (Ok(before), Err(error), Ok(after)) if before.version == after => {
+            PolicyRead::Wrong(error.to_string())
+        }
         // The compiler's words for what cannot be read are better than the system's.
-        (Err(_), Err(error), Err(_)) => Read::Wrong(error.to_string()),
-        (Err(before), Ok(_), Err(after)) if before == after => Read::Wrong(before),
-        _ => Read::Moving,
+        (Err(_), Err(error), Err(_)) => PolicyRead::Wrong(error.to_string()),
+        (Err(before), Ok(_), Err(after)) if before == after => PolicyRead::Wrong(before),
+        _ => PolicyRead::Moving,
     }
 }
 
 /// What is remembered from turn to turn.
 struct Memory {
     eye: Eye,
-    watch: Watch,
+    watch: Debounce,
     /// What is in force, for the guard.
-    summary: Summary,
+    summary: PolicySummary,
     /// What has to be kept for the next start, and is not yet.
     to_keep: Option<Capture>,
     looks: u32,
 }
 
 /// Where turns are done.
-pub(super) struct Desk<S> {
+pub(super) struct PolicyReload<S> {
     service: Arc<Service<S>>,
-    status: Arc<ArcSwap<Status>>,
+    status: Arc<ArcSwap<PolicyStatus>>,
     path: Option<PathBuf>,
     last_good: Option<LastGood>,
     force: bool,
@@ -77,10 +78,10 @@ pub(super) struct Desk<S> {
     is_keeping: AtomicBool,
 }
 
-impl<S: Store> Desk<S> {
+impl<S: Store> PolicyReload<S> {
     pub(super) fn new(watcher: Watcher, service: Arc<Service<S>>) -> (Self, mpsc::Receiver<Request>) {
         let mut eye = Eye::new(watcher.path.iter().cloned().collect());
-        let mut watch = Watch::default();
+        let mut watch = Debounce::default();
         match (&watcher.capture, &watcher.error) {
             // What was refused at the start is not read again until it changes.
             (_, Some(error)) => {
@@ -150,10 +151,10 @@ impl<S: Store> Desk<S> {
 
     fn reload(&self, path: &Path, wish: Wish, memory: &mut Memory) -> Result<Done, String> {
         let (loaded, capture) = match read(path, self.service.identity.credentials()) {
-            Read::Good(loaded, capture) => (loaded, capture),
-            Read::Wrong(error) => return Err(self.failed(error, wish)),
-            Read::Moving => {
-                memory.watch = Watch::default(); // It is looked at again when it holds still.
+            PolicyRead::Good(loaded, capture) => (loaded, capture),
+            PolicyRead::Wrong(error) => return Err(self.failed(error, wish)),
+            PolicyRead::Moving => {
+                memory.watch = Debounce::default(); // It is looked at again when it holds still.
                 return Err(format!("{}: it is being written just now; try again", path.display()));
             }
         };
@@ -164,7 +165,7 @@ impl<S: Store> Desk<S> {
             memory.to_keep = Some(capture);
             return Ok(Done::Nothing);
         }
-        let summary = Summary::of(&loaded.rules);
+        let summary = PolicySummary::of(&loaded.rules);
         let suspicions = guard::suspicions(&memory.summary, &summary);
         if !suspicions.is_empty() && !self.force && wish != Wish::Force {
             return Err(self.failed(suspicious(path, &suspicions), wish));
@@ -175,9 +176,9 @@ impl<S: Store> Desk<S> {
         let now = self.now();
         let report =
             self.service.replace(loaded.rules, now).map_err(|error| self.failed(error.to_string(), wish))?;
-        let next = Status::new(loaded.name, Some(capture.version), Origin::File, now);
+        let next = PolicyStatus::new(loaded.name, Some(capture.version), Origin::File, now);
         let (good, bad, keep_error) = (status.good + 1, status.bad, status.keep_error.clone());
-        self.status.store(Arc::new(Status { good, bad, keep_error, ..next }));
+        self.status.store(Arc::new(PolicyStatus { good, bad, keep_error, ..next }));
         tracing::info!(
             version = capture.version.short(),
             policy = report.fields.iter().map(|change| change.field).collect::<Vec<_>>().join(", "),
@@ -195,11 +196,16 @@ impl<S: Store> Desk<S> {
     }
 
     /// What is on disk is again what is in force.
-    fn recovered(&self, path: &Path, status: &Status) {
+    fn recovered(&self, path: &Path, status: &PolicyStatus) {
         if status.error.is_some() || status.origin == Origin::LastGood {
             tracing::info!("the policy file is again what is in force");
             let name = path.display().to_string();
-            self.status.store(Arc::new(Status { error: None, origin: Origin::File, name, ..status.clone() }));
+            self.status.store(Arc::new(PolicyStatus {
+                error: None,
+                origin: Origin::File,
+                name,
+                ..status.clone()
+            }));
         }
     }
 
@@ -212,7 +218,7 @@ impl<S: Store> Desk<S> {
             return text;
         }
         let bad = status.bad + 1;
-        self.status.store(Arc::new(Status { error: Some(failure), bad, ..(*status).clone() }));
+        self.status.store(Arc::new(PolicyStatus { error: Some(failure), bad, ..(*status).clone() }));
         tracing::error!(error = text, "the policy was not reloaded: the one before stays in force");
         text
     }
@@ -233,7 +239,7 @@ impl<S: Store> Desk<S> {
         };
         let text = hangs(&at.unwrap_or(Path::new("the policy")).display().to_string(), LOOK_TIMEOUT);
         let stuck = Some(Failure::new(text.clone(), self.now()));
-        self.status.rcu(|status| Status { stuck: stuck.clone(), ..(**status).clone() });
+        self.status.rcu(|status| PolicyStatus { stuck: stuck.clone(), ..(**status).clone() });
         tracing::error!(error = text, "the policy on disk cannot be read: the one before stays in force");
         text
     }
@@ -241,7 +247,7 @@ impl<S: Store> Desk<S> {
     /// A turn has ended: if the disk did not answer before, it does now.
     pub(super) fn answers(&self) {
         if self.status.load().stuck.is_some() {
-            self.status.rcu(|status| Status { stuck: None, ..(**status).clone() });
+            self.status.rcu(|status| PolicyStatus { stuck: None, ..(**status).clone() });
             tracing::info!("the policy on disk can be read again");
         }
     }
@@ -255,12 +261,12 @@ impl<S: Store> Desk<S> {
         match last_good.keep(path, capture) {
             Ok(()) => {
                 memory.to_keep = None;
-                self.status.store(Arc::new(Status { keep_error: None, ..(*status).clone() }));
+                self.status.store(Arc::new(PolicyStatus { keep_error: None, ..(*status).clone() }));
             }
             Err(error) => {
                 let failure = Failure::new(error.to_string(), self.now());
                 let is_new = status.keep_error.as_ref().is_none_or(|before| before.text != failure.text);
-                self.status.store(Arc::new(Status { keep_error: Some(failure), ..(*status).clone() }));
+                self.status.store(Arc::new(PolicyStatus { keep_error: Some(failure), ..(*status).clone() }));
                 if is_new {
                     tracing::error!(
                         %error,

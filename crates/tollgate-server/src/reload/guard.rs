@@ -1,5 +1,5 @@
 //! Whether a new policy looks like an accident: most limits gone, one switched off, a number ten times what it was. It looks at a
-//! [`Summary`], which every kind of rules can give.
+//! [`PolicySummary`], which every kind of rules can give.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ const SHOWN_MAX: usize = 10;
 
 /// What rules come to: each limit's name and numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Summary {
+pub(crate) struct PolicySummary {
     /// By name.
     pub(crate) limits: BTreeMap<String, Line>,
 }
@@ -40,7 +40,7 @@ pub(crate) struct Number {
     pub(crate) at_once: u64,
 }
 
-impl Summary {
+impl PolicySummary {
     /// What rules come to.
     pub(crate) fn of(rules: &Rules) -> Self {
         match rules.foreign() {
@@ -98,7 +98,7 @@ impl Number {
 }
 
 /// Everything that is suspicious about `new` rules where `old` ones are in force, each in a sentence.
-pub(crate) fn suspicions(old: &Summary, new: &Summary) -> Vec<String> {
+pub(crate) fn suspicions(old: &PolicySummary, new: &PolicySummary) -> Vec<String> {
     let mut told: Vec<String> = vanished(old, new).into_iter().collect();
     for (name, was) in &old.limits {
         let Some(is) = new.limits.get(name) else { continue };
@@ -115,7 +115,7 @@ pub(crate) fn suspicions(old: &Summary, new: &Summary) -> Vec<String> {
     shortened(told)
 }
 
-fn vanished(old: &Summary, new: &Summary) -> Option<String> {
+fn vanished(old: &PolicySummary, new: &PolicySummary) -> Option<String> {
     let gone: Vec<&String> = old.limits.keys().filter(|name| !new.limits.contains_key(*name)).collect();
     if gone.len() * 2 <= old.limits.len() {
         return None;
@@ -203,8 +203,8 @@ fn shortened(mut all: Vec<String>) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn summary(policy: &str) -> Summary {
-        Summary::of_policy(&Policy::compile("test", policy.as_bytes()).unwrap().0)
+    fn summary(policy: &str) -> PolicySummary {
+        PolicySummary::of_policy(&Policy::compile("test", policy.as_bytes()).unwrap().0)
     }
 
     fn told(old: &str, new: &str) -> String {
@@ -316,7 +316,10 @@ mod tests {
         use crate::foreign::{Format, Source, guard};
         let rules = |format, text: &str| {
             let source = Source { name: "f".to_owned(), bytes: text.as_bytes().to_vec() };
-            Summary::of(&Rules::Foreign(Foreign::compile(format, &[source]).unwrap().0, guard().unwrap()))
+            PolicySummary::of(&Rules::Foreign(
+                Foreign::compile(format, &[source]).unwrap().0,
+                guard().unwrap(),
+            ))
         };
         let envoy = |requests: u32, more: &str| {
             let rule = format!("{{key: k, rate_limit: {{unit: day, requests_per_unit: {requests}}}{more}}}");

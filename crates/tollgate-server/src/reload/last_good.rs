@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::source::{self, Capture};
+use crate::file_watch::{self, Capture};
 
 /// The file that says which copy is the last good one.
 const POINTER: &str = "last-good.json";
@@ -106,7 +106,7 @@ impl LastGood {
 
     /// Whether a copy is there, and what it was when it was made.
     fn is_whole(&self, pointer: &Pointer) -> bool {
-        let copy = source::capture(&self.directory.join(&pointer.copy));
+        let copy = file_watch::capture(&self.directory.join(&pointer.copy));
         copy.is_ok_and(|copy| copy.version.hex() == pointer.version)
     }
 
@@ -186,7 +186,7 @@ mod tests {
         assert!(last_good.find(&policy).is_err());
         for text in ["one", "two", "two"] {
             scratch.write("policy.yaml", text);
-            last_good.keep(&policy, &source::capture(&policy).unwrap()).unwrap();
+            last_good.keep(&policy, &file_watch::capture(&policy).unwrap()).unwrap();
             let copy = last_good.find(&policy).unwrap();
             assert_eq!(fs::read_to_string(&copy).unwrap(), text);
             assert!(copy.ends_with("policy.yaml"));
@@ -204,7 +204,7 @@ mod tests {
         fs::create_dir_all(policy.join("deep")).unwrap();
         fs::write(policy.join("deep/a.yaml"), "a").unwrap();
         fs::write(policy.join("b.yaml"), "b").unwrap();
-        last_good.keep(&policy, &source::capture(&policy).unwrap()).unwrap();
+        last_good.keep(&policy, &file_watch::capture(&policy).unwrap()).unwrap();
         let copy = last_good.find(&policy).unwrap();
         assert_eq!(fs::read_to_string(copy.join("deep/a.yaml")).unwrap(), "a");
     }
@@ -215,7 +215,7 @@ mod tests {
         let scratch = Scratch::new();
         let last_good = LastGood::new(&scratch.path("state"));
         let policy = scratch.write("policy.yaml", "one");
-        let capture = source::capture(&policy).unwrap();
+        let capture = file_watch::capture(&policy).unwrap();
         last_good.keep(&policy, &capture).unwrap();
         fs::write(last_good.find(&policy).unwrap(), "").unwrap();
         assert!(last_good.find(&policy).unwrap_err().contains("damaged"));
@@ -231,9 +231,9 @@ mod tests {
         let scratch = Scratch::new();
         let last_good = LastGood::new(&scratch.path("state"));
         let policy = scratch.write("policy.yaml", "one");
-        last_good.keep(&policy, &source::capture(&policy).unwrap()).unwrap();
+        last_good.keep(&policy, &file_watch::capture(&policy).unwrap()).unwrap();
         scratch.write("policy.yaml", "two");
-        let next = source::capture(&policy).unwrap();
+        let next = file_watch::capture(&policy).unwrap();
         // A file stands where the draft's directory must be made: the draft cannot be removed as one, nor made.
         let draft = format!("{DRAFT_PREFIX}{COPY_PREFIX}{}", next.version.hex());
         scratch.write(&format!("state/{draft}"), "in the way");

@@ -2,10 +2,8 @@
 
 use tollgate::Timestamp;
 
-use super::source::Version;
-
-/// Longest error text that is kept, in characters.
-const ERROR_CHARS_MAX: usize = 4_000;
+use crate::failure::Failure;
+use crate::file_watch::Version;
 
 /// Where the policy in force came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,36 +27,9 @@ impl Origin {
     }
 }
 
-/// Something that went wrong, and when.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
-    pub(crate) text: String,
-    pub(crate) at: Timestamp,
-}
-
-/// What a look at the disk that has not ended is told as.
-pub(crate) fn hangs(what: &str, timeout: std::time::Duration) -> String {
-    format!(
-        "{what}: reading did not end within {} s, so the file system does not answer; what is in force stays in force, and \
-         reloading goes on by itself when it answers. Check the mount, or put the file on another one",
-        timeout.as_secs()
-    )
-}
-
-impl Failure {
-    pub(crate) fn new(text: impl Into<String>, at: Timestamp) -> Self {
-        let mut text = text.into();
-        if let Some((end, _)) = text.char_indices().nth(ERROR_CHARS_MAX) {
-            text.truncate(end);
-            text.push('…');
-        }
-        Self { text, at }
-    }
-}
-
 /// The state of the policy.
 #[derive(Clone, Debug)]
-pub(crate) struct Status {
+pub(crate) struct PolicyStatus {
     /// How the policy in force is called: its path, as a rule.
     pub(crate) name: String,
     /// What it is a version of; the SHA-256 of its contents. Standard input has none.
@@ -78,7 +49,7 @@ pub(crate) struct Status {
     pub(crate) keep_error: Option<Failure>,
 }
 
-impl Status {
+impl PolicyStatus {
     /// A policy that was just put in force.
     pub(crate) fn new(name: String, version: Option<Version>, origin: Origin, now: Timestamp) -> Self {
         Self {

@@ -7,7 +7,7 @@ use tollgate::Timestamp;
 use super::Resp;
 use super::frame::Arguments;
 use super::reply::Reply;
-use crate::service::Wire;
+use crate::protocol::Wire;
 
 /// The redis whose commands for connections are spoken here; some clients refuse a server without a version that they know.
 const REDIS_VERSION: &str = "7.2.0";

@@ -30,7 +30,7 @@ impl Command {
 }
 
 /// What is known about a command.
-pub(super) struct Entry {
+pub(super) struct CommandEntry {
     pub(super) command: Command,
     /// Its name, in lower case as `COMMAND` tells it.
     pub(super) name: &'static str,
@@ -44,8 +44,8 @@ pub(super) struct Entry {
 }
 
 /// All commands; those asked most are first, since they are looked for in this order.
-const ENTRIES: [Entry; 14] = [
-    Entry {
+const ENTRIES: [CommandEntry; 14] = [
+    CommandEntry {
         command: Command::Check,
         name: "tg.check",
         arity: -1,
@@ -54,7 +54,7 @@ const ENTRIES: [Entry; 14] = [
         group: "module",
         summary: "Decides by the policy: TG.CHECK attribute value ... [COST n]",
     },
-    Entry {
+    CommandEntry {
         command: Command::Throttle,
         name: "cl.throttle",
         arity: -1,
@@ -63,7 +63,7 @@ const ENTRIES: [Entry; 14] = [
         group: "module",
         summary: "Decides as redis-cell: CL.THROTTLE key max_burst count period [quantity]",
     },
-    Entry {
+    CommandEntry {
         command: Command::CrabThrottle,
         name: "throttle",
         arity: -5,
@@ -72,7 +72,7 @@ const ENTRIES: [Entry; 14] = [
         group: "module",
         summary: "Decides as throttlecrab: THROTTLE key max_burst count period [quantity]",
     },
-    Entry {
+    CommandEntry {
         command: Command::Release,
         name: "tg.release",
         arity: 2,
@@ -81,7 +81,7 @@ const ENTRIES: [Entry; 14] = [
         group: "module",
         summary: "Gives back the permit that a check on a concurrency limit took: TG.RELEASE id",
     },
-    Entry {
+    CommandEntry {
         command: Command::Ping,
         name: "ping",
         arity: -1,
@@ -90,7 +90,7 @@ const ENTRIES: [Entry; 14] = [
         group: "connection",
         summary: "Answers PONG, or the message",
     },
-    Entry {
+    CommandEntry {
         command: Command::Echo,
         name: "echo",
         arity: 2,
@@ -99,7 +99,7 @@ const ENTRIES: [Entry; 14] = [
         group: "connection",
         summary: "Answers the message",
     },
-    Entry {
+    CommandEntry {
         command: Command::Hello,
         name: "hello",
         arity: -1,
@@ -108,7 +108,7 @@ const ENTRIES: [Entry; 14] = [
         group: "connection",
         summary: "Chooses the protocol, and tells about the server",
     },
-    Entry {
+    CommandEntry {
         command: Command::Auth,
         name: "auth",
         arity: -2,
@@ -117,7 +117,7 @@ const ENTRIES: [Entry; 14] = [
         group: "connection",
         summary: "Accepts the default user, who needs no password",
     },
-    Entry {
+    CommandEntry {
         command: Command::Client,
         name: "client",
         arity: -2,
@@ -126,7 +126,7 @@ const ENTRIES: [Entry; 14] = [
         group: "connection",
         summary: "Names the connection, and tells about it",
     },
-    Entry {
+    CommandEntry {
         command: Command::Catalog,
         name: "command",
         arity: -1,
@@ -135,7 +135,7 @@ const ENTRIES: [Entry; 14] = [
         group: "server",
         summary: "Tells about commands",
     },
-    Entry {
+    CommandEntry {
         command: Command::Select,
         name: "select",
         arity: 2,
@@ -144,7 +144,7 @@ const ENTRIES: [Entry; 14] = [
         group: "connection",
         summary: "Accepts database 0, the only one",
     },
-    Entry {
+    CommandEntry {
         command: Command::Info,
         name: "info",
         arity: -1,
@@ -153,7 +153,7 @@ const ENTRIES: [Entry; 14] = [
         group: "server",
         summary: "Tells about the server",
     },
-    Entry {
+    CommandEntry {
         command: Command::Quit,
         name: "quit",
         arity: -1,
@@ -162,7 +162,7 @@ const ENTRIES: [Entry; 14] = [
         group: "connection",
         summary: "Ends the connection",
     },
-    Entry {
+    CommandEntry {
         command: Command::Reset,
         name: "reset",
         arity: 1,
@@ -173,7 +173,7 @@ const ENTRIES: [Entry; 14] = [
     },
 ];
 
-impl Entry {
+impl CommandEntry {
     /// The command of this name, in any case.
     #[inline]
     pub(super) fn of(name: &[u8]) -> Option<&'static Self> {
@@ -227,7 +227,7 @@ pub(super) fn answer(arguments: Arguments<'_>, reply: &mut Reply<'_>) {
         }
         b"info" if is_named => {
             reply.array(arguments.len() - 2);
-            arguments.from(2).for_each(|name| match Entry::of(name) {
+            arguments.from(2).for_each(|name| match CommandEntry::of(name) {
                 Some(entry) => entry.tell(reply),
                 None => reply.null(),
             });
@@ -237,8 +237,8 @@ pub(super) fn answer(arguments: Arguments<'_>, reply: &mut Reply<'_>) {
             ENTRIES.iter().for_each(|entry| entry.tell(reply));
         }
         b"docs" => {
-            let entries: Vec<&Entry> = match is_named {
-                true => arguments.from(2).filter_map(Entry::of).collect(),
+            let entries: Vec<&CommandEntry> = match is_named {
+                true => arguments.from(2).filter_map(CommandEntry::of).collect(),
                 false => ENTRIES.iter().collect(),
             };
             reply.map(entries.len());
@@ -256,9 +256,12 @@ mod tests {
     #[test]
     fn names() {
         for entry in &ENTRIES {
-            assert_eq!(Entry::of(entry.name.to_uppercase().as_bytes()).unwrap().command, entry.command);
+            assert_eq!(
+                CommandEntry::of(entry.name.to_uppercase().as_bytes()).unwrap().command,
+                entry.command
+            );
             assert_eq!(entry.name, entry.name.to_lowercase());
         }
-        assert!(Entry::of(b"get").is_none());
+        assert!(CommandEntry::of(b"get").is_none());
     }
 }

@@ -10,7 +10,7 @@ use super::reply::{Protocol, Reply, quoted};
 use crate::decision_json::{Hold, Why, verdict_name};
 use crate::foreign::InForce;
 use crate::identity::{Known, Word};
-use crate::service::Wire;
+use crate::protocol::Wire;
 use crate::service::holds::Id;
 
 /// Says that the next argument is the cost, when it stands last.
@@ -132,7 +132,7 @@ fn tell(decision: &Decision, permit: Option<&str>, reply: &mut Reply<'_>) {
     let why = if is_named { Why::of(decision) } else { Why::default() };
     let is_unlimited = is_named && decision.meets_no_limit();
     let more = [fault.is_some(), why.reason.is_some(), is_unlimited];
-    let mut field = Fields::start(reply, more.into_iter().map(usize::from).sum());
+    let mut field = CheckFields::start(reply, more.into_iter().map(usize::from).sum());
     field.named("allowed").boolean(verdict.is_allowed());
     field.named("verdict").bulk(verdict_name(verdict).as_bytes());
     field.named("remaining").integer(counted.map_or(-1, |outcome| whole(outcome.remaining)));
@@ -158,12 +158,12 @@ fn tell(decision: &Decision, permit: Option<&str>, reply: &mut Reply<'_>) {
 }
 
 /// Writes fields, with their names where the client understands them.
-struct Fields<'r, 'o>(&'r mut Reply<'o>);
+struct CheckFields<'r, 'o>(&'r mut Reply<'o>);
 
 /// Fields of an answer.
 const FIELDS: usize = 8;
 
-impl<'r, 'o> Fields<'r, 'o> {
+impl<'r, 'o> CheckFields<'r, 'o> {
     #[inline]
     fn start(reply: &'r mut Reply<'o>, more: usize) -> Self {
         match reply.protocol() {

@@ -15,8 +15,8 @@ use tollgate::store::Store;
 
 use super::Resp;
 use super::session::{Flow, Session};
-use crate::listen::{Stop, stopped};
-use crate::service::Wire;
+use crate::protocol::Wire;
+use crate::shutdown::{Stop, stopped};
 use patience::{Patience, Ring};
 
 mod patience;

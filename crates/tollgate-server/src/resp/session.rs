@@ -5,7 +5,7 @@ use bytes::BytesMut;
 use tollgate::Timestamp;
 use tollgate::store::Store;
 
-use super::catalog::{Command, Entry};
+use super::catalog::{Command, CommandEntry};
 use super::frame::{Arguments, Frame};
 use super::line::Line;
 use super::reply::{Protocol, Reply, quoted};
@@ -97,7 +97,7 @@ impl Session {
 
     /// Whether this is a check, and nothing is wrong with it so far.
     fn may_ask<S: Store>(&self, resp: &Resp<S>, arguments: Arguments<'_>) -> bool {
-        let entry = arguments.get(0).and_then(Entry::of);
+        let entry = arguments.get(0).and_then(CommandEntry::of);
         let is_check =
             entry.is_some_and(|entry| entry.command == Command::Check && entry.takes(arguments.len()));
         is_check && (self.is_admitted || !resp.service.auth.is_required())
@@ -114,7 +114,7 @@ impl Session {
     ) -> Flow {
         let reply = &mut Reply::new(output, self.protocol);
         let Some(name) = arguments.get(0) else { return Flow::Read };
-        let Some(entry) = Entry::of(name) else {
+        let Some(entry) = CommandEntry::of(name) else {
             reply.error(&unknown(name, arguments));
             return Flow::Read;
         };

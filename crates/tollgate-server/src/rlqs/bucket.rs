@@ -7,7 +7,7 @@ use crate::identity::{Identity, Known, Word};
 
 /// A bucket, and where it came from.
 #[derive(Clone, Debug)]
-pub(super) struct Bucket {
+pub(crate) struct Bucket {
     /// As Envoy wrote it.
     pub(super) id: BucketId,
     pub(super) domain: String,
@@ -17,7 +17,7 @@ pub(super) struct Bucket {
 
 /// Why a bucket cannot be one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unusable {
+pub(crate) enum Unusable {
     /// Envoy's configuration is wrong.
     Invalid(&'static str),
     /// A client's value is no text. It cannot even be told to Envoy, which reads text only.
@@ -25,7 +25,7 @@ pub(super) enum Unusable {
 }
 
 impl Bucket {
-    pub(super) fn new(id: Option<BucketId>, domain: &str) -> Result<Self, Unusable> {
+    pub(crate) fn new(id: Option<BucketId>, domain: &str) -> Result<Self, Unusable> {
         let Some(id) = id.filter(|id| !id.entries.is_empty()) else {
             return Err(Unusable::Invalid("bucket_id: it is empty; send at least one key with its value"));
         };
@@ -72,11 +72,13 @@ impl Bucket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rlqs::message::Entry;
+    use crate::rlqs::message::BucketEntry;
 
     fn id(pairs: &[(&str, &[u8])]) -> Option<BucketId> {
-        let entry =
-            |(key, value): &(&str, &[u8])| Entry { key: key.as_bytes().to_vec(), value: value.to_vec() };
+        let entry = |(key, value): &(&str, &[u8])| BucketEntry {
+            key: key.as_bytes().to_vec(),
+            value: value.to_vec(),
+        };
         Some(BucketId { entries: pairs.iter().map(entry).collect() })
     }
 

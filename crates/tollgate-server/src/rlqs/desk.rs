@@ -28,7 +28,7 @@ const DRAW_EVERY: Duration = Duration::from_millis(100);
 /// Who has what, and what is to be told.
 #[derive(Debug)]
 pub(crate) struct Desk {
-    state: Mutex<State>,
+    state: Mutex<QuotaState>,
     streams: AtomicU64,
     hasher: RandomState,
     refused: Seldom,
@@ -39,16 +39,16 @@ pub(crate) struct Desk {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QuotaState {
     shares: Shares,
     buckets: HashMap<SeatId, Arc<Bucket>>,
-    outboxes: HashMap<u64, Outbox>,
+    outboxes: HashMap<u64, StreamOutbox>,
     is_drawing: bool,
 }
 
 /// What a stream is to be told: the last word about each bucket.
 #[derive(Debug)]
-struct Outbox {
+struct StreamOutbox {
     orders: BTreeMap<u64, Order>,
     wake: Arc<Notify>,
 }
@@ -67,13 +67,13 @@ impl Desk {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QuotaState> {
         // Held for arithmetic only; what a panic left is still in order.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A stream opens: its number, and what wakes it. None if there are too many. As long as there are any, counters are drawn from.
-    pub(super) fn open(self: &Arc<Self>, service: &Arc<Service>) -> Option<(u64, Arc<Notify>)> {
+    pub(crate) fn open(self: &Arc<Self>, service: &Arc<Service>) -> Option<(u64, Arc<Notify>)> {
         let opened = self.admit()?;
         if !std::mem::replace(&mut self.state().is_drawing, true) {
             tokio::spawn(Arc::clone(self).keep_drawing(Arc::clone(service)));
@@ -90,12 +90,12 @@ impl Desk {
         // Relaxed: the numbers need only differ.
         let stream = self.streams.fetch_add(1, Ordering::Relaxed);
         let wake = Arc::new(Notify::new());
-        state.outboxes.insert(stream, Outbox { orders: BTreeMap::new(), wake: Arc::clone(&wake) });
+        state.outboxes.insert(stream, StreamOutbox { orders: BTreeMap::new(), wake: Arc::clone(&wake) });
         Some((stream, wake))
     }
 
     /// A stream has ended. What was assigned on it ends by itself.
-    pub(super) fn close(&self, stream: u64, now: Timestamp) {
+    pub(crate) fn close(&self, stream: u64, now: Timestamp) {
         let mut state = self.state();
         state.shares.leave(stream, now);
         state.outboxes.remove(&stream);
@@ -103,7 +103,7 @@ impl Desk {
     }
 
     /// What a stream is to be told now.
-    pub(super) fn take(&self, stream: u64) -> Option<Response> {
+    pub(crate) fn take(&self, stream: u64) -> Option<Response> {
         let mut state = self.state();
         let orders = std::mem::take(&mut state.outboxes.get_mut(&stream)?.orders);
         let action = |(bucket, order)| {
@@ -119,7 +119,7 @@ impl Desk {
     }
 
     /// Takes the reports of a stream in.
-    pub(super) async fn hear(&self, service: &Service, stream: u64, reports: Vec<(Bucket, Usage)>) {
+    pub(crate) async fn hear(&self, service: &Service, stream: u64, reports: Vec<(Bucket, Usage)>) {
         let each = reports.into_iter().map(|(bucket, usage)| self.hear_one(service, stream, bucket, usage));
         together(service.engine.store(), each.collect()).await;
     }

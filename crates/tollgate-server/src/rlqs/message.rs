@@ -37,11 +37,11 @@ pub(crate) struct BucketUsage {
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct BucketId {
     #[prost(message, repeated, tag = "1")]
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<BucketEntry>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Entry {
+pub(crate) struct BucketEntry {
     #[prost(bytes = "vec", tag = "1")]
     pub(crate) key: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
@@ -152,7 +152,7 @@ mod tests {
         let sent =
             envoy::RateLimitQuotaUsageReports { domain: "api".to_owned(), bucket_quota_usages: vec![usage] };
         let read = Reports::decode(sent.encode_to_vec().as_slice()).unwrap();
-        let id = BucketId { entries: vec![Entry { key: b"b".to_vec(), value: b"2".to_vec() }] };
+        let id = BucketId { entries: vec![BucketEntry { key: b"b".to_vec(), value: b"2".to_vec() }] };
         let usage = BucketUsage { bucket_id: Some(id.clone()), allowed: 7, denied: 3 };
         assert_eq!(read, Reports { domain: b"api".to_vec(), usages: vec![usage] });
 

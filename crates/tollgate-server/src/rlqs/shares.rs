@@ -72,7 +72,7 @@ pub(crate) enum Order {
 
 /// Numbers for people.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Summary {
+pub(crate) struct SharesSummary {
     pub(crate) buckets: usize,
     pub(crate) seats: usize,
     /// Requests a second that all token buckets together are filled with, rounded down.
@@ -192,13 +192,13 @@ impl Shares {
         seats.into_iter().for_each(|id| self.leave_seat(id, now));
     }
 
-    pub(crate) fn summary(&self, now: Timestamp) -> Summary {
+    pub(crate) fn summary(&self, now: Timestamp) -> SharesSummary {
         let present = || self.seats.iter().filter(|(_, seat)| !seat.is_gone);
         let mut buckets: Vec<u64> = present().map(|(id, _)| id.bucket).collect();
         buckets.sort_unstable();
         buckets.dedup();
         let assigned: u128 = present().map(|(_, seat)| u128::from(seat.grants.in_force(now).rate)).sum();
-        Summary {
+        SharesSummary {
             buckets: buckets.len(),
             seats: present().count(),
             assigned: u64::try_from(assigned / u128::from(NANO)).unwrap_or(u64::MAX),

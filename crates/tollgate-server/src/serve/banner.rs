@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 
 use tollgate::Policy;
 
-use super::Addresses;
+use super::listeners::Addresses;
 use super::sample::sample;
-use crate::admin::Credentials;
 use crate::cli::ServeArguments;
+use crate::control::admin::Credentials;
 use crate::foreign::Foreign;
 use crate::reload::Start;
 
@@ -15,7 +15,7 @@ use crate::reload::Start;
 const SENTENCES_SHOWN: usize = 50;
 
 /// What others have to say: about the store, and about the state directory.
-pub(super) struct Told<'a> {
+pub(super) struct BannerNotes<'a> {
     pub(super) store: &'a [String],
     pub(super) state: &'a [&'a str],
 }
@@ -26,7 +26,7 @@ pub(super) fn lines(
     addresses: &Addresses,
     arguments: &ServeArguments,
     needs_token: bool,
-    told: &Told<'_>,
+    told: &BannerNotes<'_>,
     credentials: &Credentials,
 ) -> Vec<String> {
     let loaded = &start.loaded;

@@ -7,19 +7,20 @@ use tollgate::{Clock, Engine, MemoryStore, Policy, Secret};
 
 use crate::cli::ServeArguments;
 use crate::service::cells::Table;
-use crate::snapshot::{self, Capacity, Held, Snapshots};
-use crate::store::{Choice, Stores, Watch};
+use crate::snapshot::{self, CounterCapacity, HeldDirectory, Snapshots};
+use crate::store::{StoreChoice, Stores};
+use crate::store_watch::StoreWatch;
 
 /// What part of the memory for counters `CL.THROTTLE` may take, whose keys no policy knows.
 const THROTTLE_PART: u64 = 8;
 
 /// What is known about the counters before any are there.
 pub(super) struct Opened {
-    choice: Choice,
-    capacity: Capacity,
-    state: Option<snapshot::Start>,
+    choice: StoreChoice,
+    capacity: CounterCapacity,
+    state: Option<snapshot::SnapshotStart>,
     /// Kept as long as the server lives, so that no other has its directory.
-    held: Option<Held>,
+    held: Option<HeldDirectory>,
 }
 
 /// What counts, and where that is kept.
@@ -27,9 +28,9 @@ pub(super) struct Counting {
     pub(super) engine: Engine<Stores>,
     pub(super) throttled: Table,
     pub(super) snapshots: Option<Arc<Snapshots>>,
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<HeldDirectory>,
     /// Looks after a store that servers share.
-    pub(super) watch: Option<Arc<Watch>>,
+    pub(super) watch: Option<Arc<StoreWatch>>,
 }
 
 impl Opened {
@@ -38,20 +39,20 @@ impl Opened {
     /// # Errors
     /// When the directory or what is in it cannot be read, or another server uses it.
     pub(super) fn open(
-        choice: Choice,
+        choice: StoreChoice,
         arguments: &ServeArguments,
         throttles: bool,
         clock: &Clock,
     ) -> Result<Self, String> {
         let throttle_bytes = if throttles { arguments.memory / THROTTLE_PART } else { 0 };
-        let capacity = Capacity { bytes: arguments.memory - throttle_bytes, throttle_bytes };
+        let capacity = CounterCapacity { bytes: arguments.memory - throttle_bytes, throttle_bytes };
         let directory: Option<&Path> = arguments.reload.state_dir.as_deref();
         let (mut state, mut held) = (None, None);
         match (&choice, directory) {
-            (Choice::Memory, Some(path)) => {
+            (StoreChoice::Memory, Some(path)) => {
                 state = Some(Snapshots::open(path, arguments.snapshot_every, capacity, clock)?);
             }
-            (Choice::Shared(_), Some(path)) => held = Some(snapshot::hold(path)?),
+            (StoreChoice::Shared(_), Some(path)) => held = Some(snapshot::hold(path)?),
             (_, None) => {}
         }
         Ok(Self { choice, capacity, state, held })
@@ -59,7 +60,7 @@ impl Opened {
 
     /// What the banner says about the store, line by line.
     pub(super) fn store_lines(&self) -> Vec<String> {
-        let Choice::Shared(shared) = &self.choice else {
+        let StoreChoice::Shared(shared) = &self.choice else {
             let bytes = self.capacity.bytes + self.capacity.throttle_bytes;
             return vec![format!("memory, at most {}", super::banner::bytes(bytes))];
         };
@@ -94,21 +95,21 @@ impl Opened {
             None => (None, Table::new(capacity.throttle_bytes), None),
         };
         let watch = match &choice {
-            Choice::Memory => None,
-            Choice::Shared(shared) => Some(Watch::new(shared.settings.topology().to_string())),
+            StoreChoice::Memory => None,
+            StoreChoice::Shared(shared) => Some(StoreWatch::new(shared.settings.topology().to_string())),
         };
         let engine = match (choice, snapshot) {
-            (Choice::Memory, Some(snapshot)) => {
+            (StoreChoice::Memory, Some(snapshot)) => {
                 let restored = Engine::restore(snapshot, policy, now);
                 let (engine, _) =
                     restored.map_err(|error| format!("the snapshot cannot be used: {error}"))?;
                 engine.map_store(Stores::Memory)
             }
-            (Choice::Memory, None) => {
+            (StoreChoice::Memory, None) => {
                 let store = Stores::Memory(MemoryStore::new(capacity.bytes, now));
                 Engine::with_store(policy, store, Secret::random())
             }
-            (Choice::Shared(shared), _) => shared.engine(policy)?,
+            (StoreChoice::Shared(shared), _) => shared.engine(policy)?,
         };
         Ok(Counting { engine, throttled, snapshots, held, watch })
     }

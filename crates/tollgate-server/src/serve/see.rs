@@ -9,7 +9,7 @@ use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Clock, Ruled, Ruling, Timestamp};
 
 use crate::cli::SeeArguments;
-use crate::reload::Reloader;
+use crate::control::ControlPlane;
 use crate::service::Service;
 use crate::store::Fleet;
 use crate::telemetry::names::{self, label};
@@ -31,27 +31,29 @@ pub(super) struct Spans {
 /// # Errors
 /// When the collector's address cannot be one.
 pub(super) fn start(
-    service: &Arc<Service>,
+    control: &Arc<ControlPlane>,
     arguments: &SeeArguments,
     clock: &Clock,
 ) -> Result<Option<Spans>, String> {
+    let service = &control.service;
     let meter = &service.meter;
     let started = clock.now();
     meter.probe(move |_| process::samples(started));
-    let (watched, counted) = (Arc::downgrade(service), Counted::default());
+    let (watched, counted) = (Arc::downgrade(control), Counted::default());
     meter.probe(move |now| {
         // Weak, so that the numbers do not keep alive what they are about.
-        let Some(service) = watched.upgrade() else { return Vec::new() };
+        let Some(control) = watched.upgrade() else { return Vec::new() };
+        let service = &control.service;
         let memory = service.engine.store().memory();
         let mut samples =
             memory.map_or_else(Vec::new, |memory| counted.samples(now, || memory.usage(now)).to_vec());
-        samples.extend(policy(&service));
-        samples.extend(callers(&service));
-        samples.extend(operated(&service, now));
-        samples.extend(snapshots(&service));
+        samples.extend(policy(&control));
+        samples.extend(callers(&control));
+        samples.extend(operated(service, now));
+        samples.extend(snapshots(&control));
         samples
     });
-    if let Some(store) = service.readiness.store.clone() {
+    if let Some(store) = control.readiness.store.clone() {
         let (watched, clock) = (Arc::downgrade(service), clock.clone());
         meter.show_store(move || {
             let service = watched.upgrade();
@@ -92,11 +94,9 @@ fn leased(service: &Service, fleet: &Fleet) -> Vec<LimitLeases> {
 }
 
 /// Which policy is in force, and how attempts to replace it went.
-fn policy(service: &Service) -> Vec<Sample> {
-    let limits = Sample::new(&names::POLICY_LIMITS, service.engine.policy().limits().len() as u64);
-    let Some(status) = service.reloader.as_ref().map(Reloader::status) else {
-        return vec![limits];
-    };
+fn policy(control: &ControlPlane) -> Vec<Sample> {
+    let limits = Sample::new(&names::POLICY_LIMITS, control.service.engine.policy().limits().len() as u64);
+    let status = control.reloader.status();
     let reloads =
         |result, value| Sample { metric: &names::RELOADS, label: Some((label::RESULT, result)), value };
     vec![
@@ -109,8 +109,8 @@ fn policy(service: &Service) -> Vec<Sample> {
 }
 
 /// Who is known, where there is a callers file.
-fn callers(service: &Service) -> Vec<Sample> {
-    let Some(status) = service.readiness.callers.as_ref().map(|callers| callers.status()) else {
+fn callers(control: &ControlPlane) -> Vec<Sample> {
+    let Some(status) = control.readiness.callers.as_ref().map(|callers| callers.status()) else {
         return Vec::new();
     };
     vec![
@@ -129,8 +129,8 @@ fn operated(service: &Service, now: Timestamp) -> [Sample; 1] {
 }
 
 /// What became of the snapshots, where they are taken.
-fn snapshots(service: &Service) -> Vec<Sample> {
-    let status = service.snapshots.status();
+fn snapshots(control: &ControlPlane) -> Vec<Sample> {
+    let status = control.snapshots.status();
     let taken =
         |result, value| Sample { metric: &names::SNAPSHOTS, label: Some((label::RESULT, result)), value };
     let mut samples = vec![taken("ok", status.written), taken("failed", status.failures)];

@@ -14,7 +14,7 @@ use crate::grpc::Calls;
 use crate::readiness::Readiness;
 
 /// What has to be told, and ended.
-pub(super) struct Plan {
+pub(super) struct StopPlan {
     pub(super) servers: JoinSet<usize>,
     pub(super) stop: watch::Sender<bool>,
     /// Whoever tells gRPC clients how the server is.
@@ -24,7 +24,7 @@ pub(super) struct Plan {
     pub(super) delay: Duration,
 }
 
-impl Plan {
+impl StopPlan {
     /// Serves until a signal comes, and then until what is in flight has ended.
     ///
     /// # Errors

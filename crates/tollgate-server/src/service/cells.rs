@@ -5,7 +5,7 @@
 use tollgate::key::KeyFamily;
 
 use super::cell::{Charged, Limit};
-use shard::Full;
+use shard::ShardFull;
 use table::Room;
 use tollgate::Source;
 
@@ -70,9 +70,9 @@ impl Cells {
         let hash = self.hash(asker, key);
         match self.table.charge(Room::Own, hash, limit, now, quantity) {
             Ok(charged) => (charged, Source::Exact),
-            Err(Full) => match self.charge_shared(hash, limit, now, quantity) {
+            Err(ShardFull) => match self.charge_shared(hash, limit, now, quantity) {
                 Ok(charged) => (charged, Source::Overflow),
-                Err(Full) => (limit.refused(), Source::Full),
+                Err(ShardFull) => (limit.refused(), Source::Full),
             },
         }
     }
@@ -96,7 +96,7 @@ impl Cells {
     }
 
     #[cold]
-    fn charge_shared(&self, key: u128, limit: &Limit, now: i64, quantity: i64) -> Result<Charged, Full> {
+    fn charge_shared(&self, key: u128, limit: &Limit, now: i64, quantity: i64) -> Result<Charged, ShardFull> {
         let share = (key % SHARES).to_le_bytes();
         let [interval, most] = limit.identity().map(i64::to_le_bytes);
         let hash = self.shared.hash_parts(&[&interval, &most, &share]);

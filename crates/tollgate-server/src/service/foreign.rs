@@ -6,11 +6,12 @@ use std::sync::Arc;
 use tollgate::store::Store;
 use tollgate::{Block, Decision, Ruling, Timestamp};
 
-use super::{Service, Wire};
+use super::Service;
 use crate::foreign::limitador::answer::{Action, Asked, Ruling as Limits};
 use crate::foreign::{Answered, InForce, Options};
+use crate::protocol::Wire;
 use crate::rls::{Answer, Code, Question, Refusal, Status};
-use crate::telemetry::{Key, Stopwatch, Verdict};
+use crate::telemetry::{Key, RuleVerdict, Stopwatch};
 
 /// The attribute that a block may name a domain, or a namespace, by.
 const DOMAIN: &str = "domain";
@@ -51,7 +52,8 @@ impl<S: Store> Service<S> {
             let retry_after = answer.retry_after().filter(|_| !is_allowed);
             let is_blocked = block.is_some();
             let limit = cause(is_blocked, &keys);
-            let verdict = Verdict { is_allowed, is_blocked, limit, retry_after, keys: &keys, rules: &rules };
+            let verdict =
+                RuleVerdict { is_allowed, is_blocked, limit, retry_after, keys: &keys, rules: &rules };
             self.meter.record_foreign(&verdict, wire, now);
             self.meter.took(wire, watch.elapsed());
         }
@@ -93,7 +95,7 @@ impl<S: Store> Service<S> {
             let limit = cause(is_blocked, &keys);
             let is_shadow = self.options_at(now).is_shadow;
             let rules = limits.as_ref().map(|limits| limits.rules(is_shadow)).unwrap_or_default();
-            let verdict = Verdict {
+            let verdict = RuleVerdict {
                 is_allowed: !is_refused,
                 is_blocked,
                 limit,

@@ -56,7 +56,7 @@ pub(crate) enum Absent {
 /// Things held under ids, each until its own expiry.
 #[derive(Debug)]
 pub(crate) struct Holds<T> {
-    shards: [Mutex<Shard<T>>; SHARDS],
+    shards: [Mutex<HoldShard<T>>; SHARDS],
     shard_max: usize,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Lent<'h, T> {
 }
 
 #[derive(Debug)]
-struct Shard<T> {
+struct HoldShard<T> {
     /// Each with its expiry; nothing where it is lent.
     held: HashMap<Id, (Timestamp, Option<T>)>,
     expiries: BTreeSet<(Timestamp, Id)>,
@@ -81,7 +81,7 @@ struct Shard<T> {
 impl<T> Holds<T> {
     /// Room for about `max` things.
     pub(crate) fn new(max: usize) -> Self {
-        let shards = std::array::from_fn(|_| Mutex::new(Shard::default()));
+        let shards = std::array::from_fn(|_| Mutex::new(HoldShard::default()));
         Self { shards, shard_max: max.div_ceil(SHARDS) }
     }
 
@@ -123,7 +123,7 @@ impl<T> Holds<T> {
     }
 
     /// The part that an id lives in. A thread that panicked while it held the lock left a table that is still sound.
-    fn shard(&self, id: Id) -> MutexGuard<'_, Shard<T>> {
+    fn shard(&self, id: Id) -> MutexGuard<'_, HoldShard<T>> {
         let index = usize::try_from(id.0 % SHARDS as u128).unwrap_or(0);
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -170,7 +170,7 @@ impl<T> Drop for Lent<'_, T> {
     }
 }
 
-impl<T> Default for Shard<T> {
+impl<T> Default for HoldShard<T> {
     fn default() -> Self {
         Self {
             held: HashMap::new(),
@@ -181,7 +181,7 @@ impl<T> Default for Shard<T> {
     }
 }
 
-impl<T> Shard<T> {
+impl<T> HoldShard<T> {
     /// Drops everything whose time has come.
     fn expire(&mut self, now: Timestamp) {
         while let Some(&(expires_at, id)) = self.expiries.first()

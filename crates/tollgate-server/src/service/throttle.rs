@@ -5,9 +5,10 @@
 use tollgate::store::Store;
 use tollgate::{CheckRequest, Ruling, Ticks, Timestamp, Value};
 
+use super::Service;
 use super::cell::{Charged, Limit};
 use super::cells::{Asker, Cells, Table};
-use super::{Service, Wire};
+use crate::protocol::Wire;
 use crate::telemetry::is_crowded;
 
 /// The attributes of a call.
@@ -66,7 +67,7 @@ impl<S: Store> Service<S> {
 
     /// What these attributes mean to commands that tell their limit with each call.
     pub(crate) fn throttled(&self, request: &CheckRequest<'_>, now: Timestamp) -> ThrottledKey {
-        let Some(named) = Named::by(request) else { return ThrottledKey::default() };
+        let Some(named) = ThrottledName::by(request) else { return ThrottledKey::default() };
         let nanoseconds = nanoseconds(now);
         let rest = |asker| {
             let instant = self.cells.instant(asker, named.key.as_bytes(), nanoseconds)?;
@@ -83,7 +84,7 @@ impl<S: Store> Service<S> {
 
     /// Makes the key that these attributes name as if never used; tells how many counters that were.
     pub(crate) fn forget_throttled(&self, request: &CheckRequest<'_>, now: Timestamp) -> usize {
-        let Some(named) = Named::by(request) else { return 0 };
+        let Some(named) = ThrottledName::by(request) else { return 0 };
         let forget = |asker: &Asker| self.cells.forget(*asker, named.key.as_bytes(), nanoseconds(now));
         named.askers().filter(forget).count()
     }
@@ -101,12 +102,12 @@ pub(crate) struct ThrottledKey {
 }
 
 /// A key by its attributes: those of a call, and no others.
-struct Named {
+struct ThrottledName {
     key: String,
     command: Option<String>,
 }
 
-impl Named {
+impl ThrottledName {
     fn by(request: &CheckRequest<'_>) -> Option<Self> {
         let (mut key, mut command) = (None, None);
         for given in request.attributes() {

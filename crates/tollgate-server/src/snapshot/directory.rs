@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use tollgate::engine::{RestoreError, RestoreReport, SnapshotError, SnapshotReport};
 use tollgate::{Snapshot, Timestamp};
 
-use super::{Capacity, Counters};
+use super::{CounterCapacity, SnapshotCounters};
 use crate::disk::{self, DiskError, FILE_MODE};
 use crate::service::cells::Table;
 use crate::service::throttle::nanoseconds;
@@ -30,25 +30,27 @@ pub(super) struct Directory {
 
 /// What was in it.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum FoundSnapshot {
     Nothing,
     Whole(Box<Restored>),
     Damaged { error: RestoreError, aside: PathBuf },
 }
 
-impl Found {
+impl FoundSnapshot {
     pub(super) fn report(&self) -> Option<RestoreReport> {
         match self {
-            Found::Whole(restored) => Some(restored.report),
-            Found::Nothing | Found::Damaged { .. } => None,
+            FoundSnapshot::Whole(restored) => Some(restored.report),
+            FoundSnapshot::Nothing | FoundSnapshot::Damaged { .. } => None,
         }
     }
 
     /// What a start goes on with; nothing but an empty table where nothing was found.
-    pub(super) fn into_parts(self, capacity: Capacity) -> (Option<Snapshot>, Table) {
+    pub(super) fn into_parts(self, capacity: CounterCapacity) -> (Option<Snapshot>, Table) {
         match self {
-            Found::Whole(restored) => (Some(restored.snapshot), restored.table),
-            Found::Nothing | Found::Damaged { .. } => (None, Table::new(capacity.throttle_bytes)),
+            FoundSnapshot::Whole(restored) => (Some(restored.snapshot), restored.table),
+            FoundSnapshot::Nothing | FoundSnapshot::Damaged { .. } => {
+                (None, Table::new(capacity.throttle_bytes))
+            }
         }
     }
 }
@@ -61,7 +63,11 @@ pub(super) struct Restored {
 }
 
 impl Restored {
-    fn read(capacity: Capacity, now: Timestamp, from: &mut impl io::Read) -> Result<Self, RestoreError> {
+    fn read(
+        capacity: CounterCapacity,
+        now: Timestamp,
+        from: &mut impl io::Read,
+    ) -> Result<Self, RestoreError> {
         let table = Table::new(capacity.throttle_bytes);
         let (mut kept, mut no_room) = (0, 0);
         let put_back = |taken_at, piece: &[u8]| {
@@ -126,7 +132,7 @@ impl Directory {
     ///
     /// # Errors
     /// When the disk does not give it: it may be whole, so nothing is overwritten.
-    pub(super) fn read(&self, capacity: Capacity, now: Timestamp) -> Result<Found, String> {
+    pub(super) fn read(&self, capacity: CounterCapacity, now: Timestamp) -> Result<FoundSnapshot, String> {
         let path = self.path.join(NAME);
         let unreadable = |error: &dyn std::fmt::Display| {
             format!(
@@ -136,16 +142,16 @@ impl Directory {
         };
         let file = match File::open(&path) {
             Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(FoundSnapshot::Nothing),
             Err(error) => return Err(unreadable(&error)),
         };
         match Restored::read(capacity, now, &mut BufReader::with_capacity(BUFFER_BYTES, file)) {
-            Ok(restored) => Ok(Found::Whole(Box::new(restored))),
+            Ok(restored) => Ok(FoundSnapshot::Whole(Box::new(restored))),
             Err(RestoreError::Io(error)) => Err(unreadable(&error)),
             Err(error) => {
                 let aside = disk::set_aside(&self.path, NAME).map_err(|error| unreadable(&error))?;
                 tracing::error!(%error, aside = %aside.display(), "the snapshot is damaged; counters start empty");
-                Ok(Found::Damaged { error, aside })
+                Ok(FoundSnapshot::Damaged { error, aside })
             }
         }
     }
@@ -154,7 +160,11 @@ impl Directory {
     ///
     /// # Errors
     /// When the disk does not take it, or a policy was put in force meanwhile.
-    pub(super) fn write(&self, counters: Counters<'_>, now: Timestamp) -> Result<SnapshotReport, WriteError> {
+    pub(super) fn write(
+        &self,
+        counters: SnapshotCounters<'_>,
+        now: Timestamp,
+    ) -> Result<SnapshotReport, WriteError> {
         let mut throttled = 0;
         let pieces = counters.throttled.pieces(nanoseconds(now));
         let pieces = pieces.inspect(|piece| throttled += Table::entries_in(piece));
@@ -183,7 +193,7 @@ mod tests {
     const TEMPORARY_NAME: &str = "counters.snapshot.tmp";
 
     const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
-    const CAPACITY: Capacity = Capacity { bytes: 1 << 20, throttle_bytes: 1 << 20 };
+    const CAPACITY: CounterCapacity = CounterCapacity { bytes: 1 << 20, throttle_bytes: 1 << 20 };
 
     fn engine() -> Engine<Stores> {
         let policy = Policy::compile("test", b"limits: [{name: all, rate: 5/month}]").unwrap().0;
@@ -193,7 +203,7 @@ mod tests {
     }
 
     fn write(directory: &Directory) -> Result<SnapshotReport, WriteError> {
-        directory.write(Counters { engine: &engine(), throttled: &Table::new(0) }, NOW)
+        directory.write(SnapshotCounters { engine: &engine(), throttled: &Table::new(0) }, NOW)
     }
 
     /// What was written is read; only its owner may; one server at a time has the directory.
@@ -201,7 +211,7 @@ mod tests {
     fn a_snapshot_is_written_and_read() {
         let scratch = Scratch::new();
         let directory = Directory::open(&scratch.path("state")).unwrap();
-        assert!(matches!(directory.read(CAPACITY, NOW), Ok(Found::Nothing)));
+        assert!(matches!(directory.read(CAPACITY, NOW), Ok(FoundSnapshot::Nothing)));
         let report = write(&directory).unwrap();
         assert_eq!(directory.read(CAPACITY, NOW).unwrap().report().unwrap().keys, 1);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -249,8 +259,8 @@ mod tests {
         for round in 1..=ASIDE_MAX + 3 {
             fs::write(scratch.path("state").join(NAME), format!("tollgate of round {round}")).unwrap();
             let found = directory.read(CAPACITY, NOW).unwrap();
-            assert!(matches!(found, Found::Damaged { .. }), "{found:?}");
-            assert!(matches!(directory.read(CAPACITY, NOW), Ok(Found::Nothing)));
+            assert!(matches!(found, FoundSnapshot::Damaged { .. }), "{found:?}");
+            assert!(matches!(directory.read(CAPACITY, NOW), Ok(FoundSnapshot::Nothing)));
         }
         let names: Vec<_> =
             fs::read_dir(scratch.path("state")).unwrap().map(|entry| entry.unwrap().file_name()).collect();

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
-use tollgate::{Engine, Policy, Secret};
+use tollgate::{Engine, Policy, Secret, Ticks};
 use tollgate_redis::{Nodes, RedisStore, Settings, TlsFiles};
 
 use super::keys::word;
 use super::{Fleet, Stores};
-use crate::cli::{EntranceArguments, NodesChoice, StoreArguments, nodes, store_deadline};
+use crate::time_text::duration;
 
 /// What a config file says about the store.
 #[derive(Clone, Default, Deserialize)]
@@ -43,8 +43,38 @@ enum NodesText {
     Word(String),
 }
 
+/// What the command line and the environment say about the store. It has no `Debug`: the address may hold a password.
+#[derive(Clone, Default)]
+pub(crate) struct StoreSettings {
+    pub(crate) url: Option<String>,
+    pub(crate) deadline: Option<Ticks>,
+    pub(crate) nodes: Option<NodesChoice>,
+    pub(crate) min_nodes: Option<u32>,
+    pub(crate) secret_file: Option<PathBuf>,
+    pub(crate) login: StoreLogin,
+}
+
+/// What lets into a store.
+#[derive(Clone, Default)]
+pub(crate) struct StoreLogin {
+    pub(crate) user: Option<String>,
+    pub(crate) password_file: Option<PathBuf>,
+    pub(crate) ca: Option<PathBuf>,
+    pub(crate) cert: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
+}
+
+/// How many servers share a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodesChoice {
+    /// As many as sign themselves there.
+    Counted,
+    /// This many.
+    Fixed(u32),
+}
+
 /// Where counters are to live.
-pub(crate) enum Choice {
+pub(crate) enum StoreChoice {
     /// In this process.
     Memory,
     /// Where other servers count, too.
@@ -77,31 +107,28 @@ impl Shared {
     }
 }
 
-impl Choice {
+impl StoreChoice {
     /// What was chosen.
     ///
     /// # Errors
     /// When it cannot be; the message says what would be accepted, and never repeats a password.
-    pub(crate) fn of(given: &StoreArguments, file: &StoreDocument) -> Result<Self, String> {
-        let url = given.store.as_ref().map(|text| text.text()).or(file.url.as_deref()).unwrap_or("memory");
+    pub(crate) fn of(given: &StoreSettings, file: &StoreDocument) -> Result<Self, String> {
+        let url = given.url.as_deref().or(file.url.as_deref()).unwrap_or("memory");
         if url == "memory" {
-            return Ok(Choice::Memory);
+            return Ok(StoreChoice::Memory);
         }
-        let entrance = EntranceArguments {
-            store_user: given.entrance.store_user.clone().or_else(|| file.user.clone()),
-            store_password_file: given
-                .entrance
-                .store_password_file
-                .clone()
-                .or_else(|| file.password_file.clone()),
-            store_ca: given.entrance.store_ca.clone().or_else(|| file.ca.clone()),
-            store_cert: given.entrance.store_cert.clone().or_else(|| file.cert.clone()),
-            store_key: given.entrance.store_key.clone().or_else(|| file.key.clone()),
+        let typed = given.login.clone();
+        let login = StoreLogin {
+            user: typed.user.or_else(|| file.user.clone()),
+            password_file: typed.password_file.or_else(|| file.password_file.clone()),
+            ca: typed.ca.or_else(|| file.ca.clone()),
+            cert: typed.cert.or_else(|| file.cert.clone()),
+            key: typed.key.or_else(|| file.key.clone()),
         };
-        let mut settings = settings(url, &entrance)
+        let mut settings = settings(url, &login)
             .map_err(|error| format!("--store: {error}; or `memory`, to count in this process"))?;
         let told = |error: &dyn std::fmt::Display| format!("--store: {error}");
-        let deadline = match (given.store_deadline, &file.deadline) {
+        let deadline = match (given.deadline, &file.deadline) {
             (Some(deadline), _) => Some(deadline),
             (None, Some(text)) => {
                 Some(store_deadline(text).map_err(|error| format!("store.deadline: {error}"))?)
@@ -113,7 +140,7 @@ impl Choice {
                 .deadline(Duration::from_micros(deadline.as_micros()))
                 .map_err(|error| told(&error))?;
         }
-        let nodes = match (given.store_nodes, &file.nodes) {
+        let nodes = match (given.nodes, &file.nodes) {
             (Some(nodes), _) => nodes,
             (None, Some(NodesText::Number(number))) => NodesChoice::Fixed(*number),
             (None, Some(NodesText::Word(text))) => {
@@ -126,45 +153,64 @@ impl Choice {
             NodesChoice::Fixed(number) => Nodes::Fixed(number),
         };
         settings = settings.nodes(nodes).map_err(|error| told(&error))?;
-        if let Some(secret) = secret(given.store_secret_file.as_deref().or(file.secret_file.as_deref()))? {
+        if let Some(secret) = secret(given.secret_file.as_deref().or(file.secret_file.as_deref()))? {
             settings = settings.secret(&secret).map_err(|error| told(&error))?;
         }
-        let min_nodes = given.store_min_nodes.or(file.min_nodes);
-        Ok(Choice::Shared(Box::new(Shared { settings, min_nodes })))
+        let min_nodes = given.min_nodes.or(file.min_nodes);
+        Ok(StoreChoice::Shared(Box::new(Shared { settings, min_nodes })))
     }
 }
 
 /// How to reach a store, with what lets into it.
 ///
 /// # Errors
-/// As [`Choice::of`].
-pub(crate) fn settings(url: &str, entrance: &EntranceArguments) -> Result<Settings, String> {
+/// As [`StoreChoice::of`].
+pub(crate) fn settings(url: &str, login: &StoreLogin) -> Result<Settings, String> {
     let mut settings = Settings::parse(url).map_err(|error| error.to_string())?;
-    let user = entrance.store_user.as_deref().or(settings.credentials().0).map(str::to_owned);
-    if let Some(path) = &entrance.store_password_file {
+    let user = login.user.as_deref().or(settings.credentials().0).map(str::to_owned);
+    if let Some(path) = &login.password_file {
         settings = settings.login_from_file(user.as_deref(), path).map_err(|error| error.to_string())?;
     }
-    match environment("TOLLGATE_STORE_PASSWORD").filter(|_| entrance.store_password_file.is_none()) {
+    match environment("TOLLGATE_STORE_PASSWORD").filter(|_| login.password_file.is_none()) {
         Some(password) => settings = settings.login(user.as_deref(), &password),
-        None if entrance.store_user.is_some() && entrance.store_password_file.is_none() => {
-            match settings.credentials().1 {
-                Some(password) => settings = settings.login(user.as_deref(), &password),
-                None => {
-                    return Err("--store-user: a user has a password; name --store-password-file, or set TOLLGATE_STORE_PASSWORD".to_owned());
-                }
+        None if login.user.is_some() && login.password_file.is_none() => match settings.credentials().1 {
+            Some(password) => settings = settings.login(user.as_deref(), &password),
+            None => {
+                return Err("--store-user: a user has a password; name --store-password-file, or set TOLLGATE_STORE_PASSWORD".to_owned());
             }
-        }
+        },
         None => {}
     }
-    let files = TlsFiles {
-        ca: entrance.store_ca.clone(),
-        certificate: entrance.store_cert.clone(),
-        key: entrance.store_key.clone(),
-    };
+    let files = TlsFiles { ca: login.ca.clone(), certificate: login.cert.clone(), key: login.key.clone() };
     if files != TlsFiles::default() {
         settings = settings.tls(files).map_err(|error| error.to_string())?;
     }
     Ok(settings)
+}
+
+/// Shortest and longest time that a decision may wait for its store.
+const STORE_DEADLINES: (Ticks, Ticks) = (Ticks::from_millis(1), Ticks::from_millis(50));
+
+/// How long a decision may wait for its store.
+pub(crate) fn store_deadline(text: &str) -> Result<Ticks, String> {
+    let accepted = "accepted: 1ms to 50ms, such as 5ms";
+    let deadline = duration(text).map_err(|_| format!("not a duration; {accepted}"))?;
+    let deadline =
+        Some(deadline).filter(|deadline| (STORE_DEADLINES.0..=STORE_DEADLINES.1).contains(deadline));
+    deadline.ok_or_else(|| format!("out of range; {accepted}"))
+}
+
+/// How many servers share a store.
+pub(crate) fn nodes(text: &str) -> Result<NodesChoice, String> {
+    match text {
+        "auto" => Ok(NodesChoice::Counted),
+        _ => {
+            let number = text.parse().ok().filter(|number| (1..=10_000).contains(number));
+            number
+                .map(NodesChoice::Fixed)
+                .ok_or_else(|| "accepted: auto, or a whole number from 1 to 10000".to_owned())
+        }
+    }
 }
 
 fn secret(file: Option<&Path>) -> Result<Option<Vec<u8>>, String> {
@@ -183,21 +229,19 @@ fn environment(name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::StoreText;
 
-    fn given(url: &str) -> StoreArguments {
-        let Ok(text) = url.parse::<StoreText>();
-        StoreArguments { store: Some(text), ..StoreArguments::default() }
+    fn given(url: &str) -> StoreSettings {
+        StoreSettings { url: Some(url.to_owned()), ..StoreSettings::default() }
     }
 
     fn document(text: &str) -> StoreDocument {
         serde_saphyr::from_str(text).unwrap()
     }
 
-    fn shared(given: &StoreArguments, file: &StoreDocument) -> Shared {
-        match Choice::of(given, file) {
-            Ok(Choice::Shared(shared)) => *shared,
-            Ok(Choice::Memory) => panic!("memory"),
+    fn shared(given: &StoreSettings, file: &StoreDocument) -> Shared {
+        match StoreChoice::of(given, file) {
+            Ok(StoreChoice::Shared(shared)) => *shared,
+            Ok(StoreChoice::Memory) => panic!("memory"),
             Err(problem) => panic!("{problem}"),
         }
     }
@@ -206,13 +250,16 @@ mod tests {
     #[test]
     fn what_is_typed_counts_before_the_file() {
         let nothing = StoreDocument::default();
-        assert!(matches!(Choice::of(&StoreArguments::default(), &nothing), Ok(Choice::Memory)));
-        assert!(matches!(Choice::of(&given("memory"), &document("url: redis://h")), Ok(Choice::Memory)));
+        assert!(matches!(StoreChoice::of(&StoreSettings::default(), &nothing), Ok(StoreChoice::Memory)));
+        assert!(matches!(
+            StoreChoice::of(&given("memory"), &document("url: redis://h")),
+            Ok(StoreChoice::Memory)
+        ));
         let file = document("{url: 'redis://filed', deadline: 7ms, nodes: 4, min_nodes: 2}");
-        let from_file = shared(&StoreArguments::default(), &file);
+        let from_file = shared(&StoreSettings::default(), &file);
         assert_eq!(from_file.settings.topology().to_string(), "redis://filed:6379");
         assert_eq!((from_file.settings.timeout(), from_file.min_nodes), (Duration::from_millis(7), Some(2)));
-        let typed = StoreArguments { store_deadline: store_deadline("3ms").ok(), ..given("redis://typed") };
+        let typed = StoreSettings { deadline: store_deadline("3ms").ok(), ..given("redis://typed") };
         let both = shared(&typed, &file);
         assert_eq!(both.settings.topology().to_string(), "redis://typed:6379");
         assert_eq!((both.settings.timeout(), both.min_nodes), (Duration::from_millis(3), Some(2)));
@@ -221,7 +268,7 @@ mod tests {
     /// What cannot be is told with what could, and never with what may be a password.
     #[test]
     fn problems_show_no_password() {
-        let problem = |given: &StoreArguments, file: &str| match Choice::of(given, &document(file)) {
+        let problem = |given: &StoreSettings, file: &str| match StoreChoice::of(given, &document(file)) {
             Err(problem) => problem,
             Ok(_) => panic!("it was taken"),
         };

@@ -24,7 +24,7 @@ pub(super) fn word(path: &Path) -> Result<String, String> {
 ///
 /// # Errors
 /// When it cannot be read, or is too large.
-pub(super) fn bytes(path: &Path) -> Result<Vec<u8>, String> {
+pub(crate) fn bytes(path: &Path) -> Result<Vec<u8>, String> {
     let name = path.display();
     let mut bytes = Vec::new();
     File::open(path)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::service::Wire;
+use crate::protocol::Wire;
 
 /// Connections that are open now. The numbers guard nothing, so relaxed orderings are enough.
 #[derive(Default)]

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::histogram::Reading;
-use super::names::{Kind, Metric, label};
+use super::names::{Metric, MetricKind, label};
 
 /// What the format calls itself.
 pub(crate) const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -22,9 +22,9 @@ impl Page {
     /// Begins a metric. All of its numbers follow before the next begins.
     pub(super) fn metric(&mut self, metric: &Metric) {
         let kind = match metric.kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
         };
         let help = metric.help.replace('\\', r"\\").replace('\n', r"\n");
         let _ = writeln!(self.text, "# HELP {} {help}", metric.name);

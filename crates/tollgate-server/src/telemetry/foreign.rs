@@ -8,12 +8,13 @@ use tollgate::{Block, Source, Ticks, Timestamp};
 use super::live::NO_SOURCE;
 use super::names::{ALLOW, BLOCKED, DENY, VERDICTS};
 use super::overflow::is_crowded;
-use super::{Event, Meter, text, verdict_cell};
-use crate::service::Wire;
+use super::{Event, Meter, verdict_cell};
+use crate::protocol::Wire;
+use crate::text;
 
 /// A decision.
 #[derive(Debug)]
-pub(crate) struct Verdict<'a> {
+pub(crate) struct RuleVerdict<'a> {
     pub(crate) is_allowed: bool,
     /// An operator blocks it; no rule was asked.
     pub(crate) is_blocked: bool,
@@ -61,7 +62,7 @@ impl<'a> Key<'a> {
 
 impl Meter {
     /// Counts one decision.
-    pub(crate) fn record_foreign(&self, verdict: &Verdict<'_>, wire: Wire, now: Timestamp) {
+    pub(crate) fn record_foreign(&self, verdict: &RuleVerdict<'_>, wire: Wire, now: Timestamp) {
         self.verdicts.add(verdict_cell(wire, verdict.index()), 1);
         self.record_rules(verdict.rules, wire);
         if verdict.is_allowed && verdict.rules.is_empty() {
@@ -93,7 +94,7 @@ impl Meter {
     }
 }
 
-impl Verdict<'_> {
+impl RuleVerdict<'_> {
     /// Its place in [`VERDICTS`].
     pub(super) const fn index(&self) -> usize {
         match (self.is_blocked, self.is_allowed) {
@@ -112,7 +113,7 @@ impl Verdict<'_> {
 
 /// One line of the log for one decision.
 #[cold]
-fn log(verdict: &Verdict<'_>, wire: Wire, now: Timestamp) {
+fn log(verdict: &RuleVerdict<'_>, wire: Wire, now: Timestamp) {
     let event = event(verdict, wire, now);
     let attributes: Vec<String> =
         event.attributes.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -127,7 +128,7 @@ fn log(verdict: &Verdict<'_>, wire: Wire, now: Timestamp) {
     );
 }
 
-fn event(verdict: &Verdict<'_>, wire: Wire, now: Timestamp) -> Event {
+fn event(verdict: &RuleVerdict<'_>, wire: Wire, now: Timestamp) -> Event {
     let pairs = verdict.keys.iter().flat_map(|key| key.attributes);
     Event {
         at: now,

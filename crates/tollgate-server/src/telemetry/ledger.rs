@@ -9,11 +9,11 @@ use tollgate::{Decision, Policy};
 
 use super::cells::Cells;
 use super::names::{ALLOWED, BROUGHT, OTHERS, OUTCOMES, SOURCES, USUAL, outcome_index, source_index};
-use crate::service::Wire;
+use crate::protocol::Wire;
 
 pub(super) mod rules;
 
-use rules::Rules;
+use rules::RuleSeries;
 
 /// Limits that have series of their own. Later ones, whether of one large policy or of many reloads, are counted together.
 pub(super) const LIMITS_SHOWN: usize = 500;
@@ -99,13 +99,13 @@ impl Cell {
 }
 
 /// The counters of each limit of one policy, in its order.
-struct Page {
+struct LedgerPage {
     /// Weak, so that a replaced policy can be forgotten; its address stays taken for as long as this is here.
     policy: Weak<Policy>,
     series: Box<[Arc<Series>]>,
 }
 
-impl Page {
+impl LedgerPage {
     #[inline]
     fn count(&self, decision: &Decision, wire: Wire) {
         for status in decision.limits() {
@@ -121,7 +121,7 @@ impl Page {
 }
 
 /// Every limit that was ever in force, by name.
-struct Known {
+struct AllSeries {
     by_name: HashMap<Box<str>, Arc<Series>>,
     /// In order of appearance, the common one first.
     all: Vec<Arc<Series>>,
@@ -135,11 +135,11 @@ struct Known {
 
 /// The counters of all limits.
 pub(super) struct Ledger {
-    pages: ArcSwap<Vec<Arc<Page>>>,
+    pages: ArcSwap<Vec<Arc<LedgerPage>>>,
     /// Locked when a policy is met for the first time, and while counters are read.
-    known: Mutex<Known>,
+    known: Mutex<AllSeries>,
     /// Rules of other people's files. Changed while `known` is locked.
-    rules: ArcSwap<Rules>,
+    rules: ArcSwap<RuleSeries>,
 }
 
 /// One series to show.
@@ -152,7 +152,7 @@ pub(super) struct Shown {
 impl Ledger {
     pub(super) fn new() -> Self {
         let others = Arc::new(Series::new(OTHERS));
-        let mut known = Known {
+        let mut known = AllSeries {
             by_name: HashMap::from([(OTHERS.into(), Arc::clone(&others))]),
             all: vec![others],
             limits: 0,
@@ -160,7 +160,7 @@ impl Ledger {
             shown: HashSet::new(),
         };
         known.series_beside(BROUGHT);
-        let rules = ArcSwap::from_pointee(Rules::first(&mut known));
+        let rules = ArcSwap::from_pointee(RuleSeries::first(&mut known));
         Self { pages: ArcSwap::from_pointee(Vec::new()), known: Mutex::new(known), rules }
     }
 
@@ -182,7 +182,7 @@ impl Ledger {
 
     /// The page of a policy that was not among the recent ones when somebody looked.
     #[cold]
-    fn open(&self, policy: &Arc<Policy>) -> Arc<Page> {
+    fn open(&self, policy: &Arc<Policy>) -> Arc<LedgerPage> {
         let mut known = self.known();
         let pages = self.pages.load();
         // Another thread may have been here since.
@@ -190,7 +190,7 @@ impl Ledger {
             return Arc::clone(page);
         }
         let series = known.series(policy);
-        let page = Arc::new(Page { policy: Arc::downgrade(policy), series });
+        let page = Arc::new(LedgerPage { policy: Arc::downgrade(policy), series });
         let mut recent = vec![Arc::clone(&page)];
         // A policy that nobody has any more decides nothing more.
         let alive = pages.iter().filter(|page| page.policy.strong_count() > 0);
@@ -199,7 +199,7 @@ impl Ledger {
         page
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, AllSeries> {
         // Nothing panics while it is held, and counters that are half known are still counters.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -221,7 +221,7 @@ impl Ledger {
     /// Every series of single limits, at most [`SERIES_MAX`] and one for each kind of number that the others have.
     pub(super) fn shown(&self) -> Vec<Shown> {
         let mut known = self.known();
-        let Known { all, shown, .. } = &mut *known;
+        let AllSeries { all, shown, .. } = &mut *known;
         let (mut listed, mut others) = (Vec::new(), HashMap::new());
         for (place, limit) in all.iter().enumerate() {
             for cell in limit.shown() {
@@ -246,7 +246,7 @@ impl Ledger {
     }
 }
 
-impl Known {
+impl AllSeries {
     /// The counters of a policy's limits, old ones where the name is known.
     fn series(&mut self, policy: &Policy) -> Box<[Arc<Series>]> {
         let series: Box<[Arc<Series>]> =

@@ -7,9 +7,10 @@ use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{CheckRequest, Decision, LimitStatus, Stance, Ticks, Timestamp};
 
 use super::names::{VERDICTS, verdict_index};
-use super::{Event, Meter, text};
+use super::{Event, Meter};
 use crate::decision_json::Why;
-use crate::service::Wire;
+use crate::protocol::Wire;
+use crate::text;
 
 /// Most decisions in a second that are told to those who watch, so that nobody slows the server down by watching.
 pub(crate) const EVENTS_PER_SECOND: u64 = 10_000;
@@ -17,13 +18,13 @@ pub(crate) const EVENTS_PER_SECOND: u64 = 10_000;
 pub(super) const NO_SOURCE: &str = "none";
 
 /// So many in each second, and no more.
-pub(super) struct Budget {
+pub(super) struct EventBudget {
     most: u64,
     second: AtomicU64,
     spent: AtomicU64,
 }
 
-impl Budget {
+impl EventBudget {
     pub(super) const fn new(most: u64) -> Self {
         Self { most, second: AtomicU64::new(0), spent: AtomicU64::new(0) }
     }

@@ -5,7 +5,7 @@ use tollgate::{Decision, LimitStatus, Reason, Source, Stance, Verdict};
 
 /// What kind of numbers a metric has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MetricKind {
     Counter,
     Gauge,
     Histogram,
@@ -16,19 +16,19 @@ pub(crate) enum Kind {
 pub(crate) struct Metric {
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: MetricKind,
 }
 
 const fn counter(name: &'static str, help: &'static str) -> Metric {
-    Metric { name, help, kind: Kind::Counter }
+    Metric { name, help, kind: MetricKind::Counter }
 }
 
 const fn gauge(name: &'static str, help: &'static str) -> Metric {
-    Metric { name, help, kind: Kind::Gauge }
+    Metric { name, help, kind: MetricKind::Gauge }
 }
 
 const fn histogram(name: &'static str, help: &'static str) -> Metric {
-    Metric { name, help, kind: Kind::Histogram }
+    Metric { name, help, kind: MetricKind::Histogram }
 }
 
 pub(crate) static BUILD: Metric =
@@ -478,7 +478,12 @@ mod tests {
         let names: HashSet<&str> = ALL.iter().map(|metric| metric.name).collect();
         assert_eq!(names.len(), ALL.len());
         for metric in ALL {
-            assert_eq!(metric.name.ends_with("_total"), metric.kind == Kind::Counter, "{}", metric.name);
+            assert_eq!(
+                metric.name.ends_with("_total"),
+                metric.kind == MetricKind::Counter,
+                "{}",
+                metric.name
+            );
             let is_time = metric.name.ends_with("_seconds") || metric.name.ends_with("_seconds_total");
             assert_eq!(is_time, metric.name.contains("seconds"), "{}", metric.name);
             assert!(

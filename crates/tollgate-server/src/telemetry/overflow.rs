@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tollgate::{Decision, Source, Ticks, Timestamp};
 
-use crate::reload::Failure;
+use crate::failure::Failure;
 
 /// How often the log says so.
 const LOGGED_EVERY: Ticks = Ticks::from_secs(10);

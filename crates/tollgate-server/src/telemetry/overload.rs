@@ -8,12 +8,12 @@ use super::exposition::Page;
 use super::names::{self, Metric, label};
 
 /// What there is to show.
-pub(super) struct Shown<'s> {
+pub(super) struct ShownController<'s> {
     shedder: &'s Shedder,
     reports: Vec<ControllerReport>,
 }
 
-impl<'s> Shown<'s> {
+impl<'s> ShownController<'s> {
     pub(super) fn new(shedder: &'s Shedder) -> Self {
         Self { shedder, reports: shedder.reports() }
     }

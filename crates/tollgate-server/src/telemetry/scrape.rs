@@ -6,7 +6,7 @@ use super::exposition::Page;
 use super::names::{self, Metric, OUTCOMES, SOURCES, VERDICTS, label};
 use super::{Meter, Sample};
 use super::{gateway, overload};
-use crate::service::Wire;
+use crate::protocol::Wire;
 
 impl Meter {
     /// All numbers, as `/metrics` shows them. It may take some milliseconds: not for a thread that answers requests.

@@ -12,7 +12,7 @@ pub(super) const PLACES: usize = 1_024;
 
 /// One remembered key.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Entry {
+pub(super) struct SketchEntry {
     id: u64,
     /// At least as often as it came.
     count: u64,
@@ -25,7 +25,7 @@ pub(super) struct Entry {
     pub(super) key: String,
 }
 
-impl Entry {
+impl SketchEntry {
     /// How often it came for certain.
     pub(super) const fn certain(&self) -> u64 {
         self.count.saturating_sub(self.error)
@@ -47,7 +47,7 @@ pub(super) struct Answered {
 /// The keys, as a heap whose first entry has the least count.
 #[derive(Debug, Default)]
 pub(super) struct Sketch {
-    heap: Vec<Entry>,
+    heap: Vec<SketchEntry>,
     places: HashMap<u64, usize>,
 }
 
@@ -58,7 +58,7 @@ impl Sketch {
         id: u64,
         weight: u64,
         answered: Answered,
-        describe: impl FnOnce(&mut Entry),
+        describe: impl FnOnce(&mut SketchEntry),
     ) {
         let place = match self.places.get(&id) {
             Some(&place) => place,
@@ -74,10 +74,10 @@ impl Sketch {
     }
 
     /// A place for a new key: a free one, or that of the key counted least.
-    fn admit(&mut self, id: u64, describe: impl FnOnce(&mut Entry)) -> usize {
+    fn admit(&mut self, id: u64, describe: impl FnOnce(&mut SketchEntry)) -> usize {
         let place = if self.heap.len() < PLACES {
             let last = self.heap.len();
-            self.heap.push(Entry { id, ..Entry::default() });
+            self.heap.push(SketchEntry { id, ..SketchEntry::default() });
             self.places.insert(id, last);
             self.rise(last)
         } else {
@@ -127,7 +127,7 @@ impl Sketch {
         }
     }
 
-    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = &SketchEntry> {
         self.heap.iter()
     }
 

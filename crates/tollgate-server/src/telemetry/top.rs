@@ -12,9 +12,9 @@ use super::TopKey;
 use super::cells::{STRIPES, stripe};
 use super::foreign::{ATTRIBUTES_SHOWN, Key};
 use super::names::SOURCES;
-use super::sketch::{Answered, Entry, Sketch};
-use super::text;
+use super::sketch::{Answered, Sketch, SketchEntry};
 use crate::random::scrambled;
+use crate::text;
 
 /// Decisions in a second, of the threads of one stripe, that are all looked at; of further ones, one in [`SAMPLE`].
 const QUIET: u64 = 1_000;
@@ -89,7 +89,7 @@ impl Top {
         for key in keys.iter().filter(|key| key.is_counted && !key.attributes.is_empty()) {
             let id = self.names.hash_one((key.limit, key.attributes));
             let answered = Answered { denied: key.is_denied, source: None };
-            windows.current.add(id, weight, answered, |entry: &mut Entry| describe_key(entry, key));
+            windows.current.add(id, weight, answered, |entry: &mut SketchEntry| describe_key(entry, key));
         }
     }
 
@@ -100,7 +100,7 @@ impl Top {
         for status in decision.limits().filter(|status| !status.limit.by().is_empty()) {
             // A limit in shadow has nobody denied, whatever it says.
             let denied = status.stance == Stance::Enforced && !status.outcome.is_allowed();
-            let describe = |entry: &mut Entry| describe(entry, &status, request);
+            let describe = |entry: &mut SketchEntry| describe(entry, &status, request);
             let answered = Answered { denied, source: Some(status.source) };
             windows.current.add(status.key_hash, weight, answered, describe);
         }
@@ -157,12 +157,12 @@ impl Windows {
 }
 
 /// Writes down which key it is, in the form in which the program takes attributes: name=value, with a space between.
-fn describe(entry: &mut Entry, status: &LimitStatus<'_>, request: &CheckRequest<'_>) {
+fn describe(entry: &mut SketchEntry, status: &LimitStatus<'_>, request: &CheckRequest<'_>) {
     entry.limit.push_str(status.limit.name());
     push_key(&mut entry.key, status.limit, request);
 }
 
-fn describe_key(entry: &mut Entry, key: &Key<'_>) {
+fn describe_key(entry: &mut SketchEntry, key: &Key<'_>) {
     text::push(&mut entry.limit, key.limit);
     for (name, value) in key.attributes.iter().take(ATTRIBUTES_SHOWN) {
         if !entry.key.is_empty() {

@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::mpsc;
 use tollgate::{Clock, Decision, Source, Ticks, Timestamp};
 
+use super::Sample;
 use super::foreign::Verdict;
 use super::live::{Budget, deciding};
 use super::names::{SPANS, VERDICTS, label, verdict_index};
-use super::{Sample, text};
+use crate::protocol::Wire;
 use crate::random;
-use crate::service::Wire;
+use crate::text;
 
 pub(crate) mod export;
 pub(crate) mod parent;

@@ -8,9 +8,9 @@ use super::cells::Cells;
 use super::exposition::Page;
 use super::foreign::Rule;
 use super::names::{self, Metric, label};
-use super::text;
+use crate::protocol::Wire;
 use crate::seldom::Seldom;
-use crate::service::Wire;
+use crate::text;
 
 /// Names that one line of the log lists.
 const NAMES_SHOWN: usize = 8;

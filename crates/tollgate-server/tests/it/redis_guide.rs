@@ -76,7 +76,7 @@ fn the_guides_config_is_understood() {
 /// The user that the guide shows is the one that `store check` recommends.
 #[test]
 fn the_guides_user_is_the_recommended_one() {
-    let source = include_str!("../../src/store/check/rights.rs");
+    let source = include_str!("../../src/store_check/rights.rs");
     let (_, rights) = source.split_once("RIGHTS: &str = \"").unwrap();
     let (rights, _) = rights.split_once('"').unwrap();
     let rights: Vec<&str> = rights.split_whitespace().filter(|word| *word != "\\").collect();

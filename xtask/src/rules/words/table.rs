@@ -128,12 +128,12 @@ pub(super) const WORDS: &[Word] = &[
 /// Names that users script against, or that another specification gives.
 pub(super) const ALLOWED: &[Allowed] = &[
     allowed("wire", "crates/tollgate-server/src/cli.rs", "the flag --wire of `tollgate bench`"),
-    allowed("wire", "crates/tollgate-server/src/admin/view.rs", "a JSON field of the admin API"),
+    allowed("wire", "crates/tollgate-server/src/control/admin/view.rs", "a JSON field of the admin API"),
     allowed("WIRE", "crates/tollgate-server/src/telemetry/names.rs", "a label of metrics"),
-    allowed("ruling", "crates/tollgate-server/src/admin/view.rs", "a JSON field of the admin API"),
+    allowed("ruling", "crates/tollgate-server/src/control/admin/view.rs", "a JSON field of the admin API"),
     allowed("ruling", "crates/tollgate-server/src/orders/file.rs", "a field of the file of operator state"),
-    allowed("foreign", "crates/tollgate-server/src/admin/view.rs", "a JSON field of the admin API"),
-    allowed("stance", "crates/tollgate-server/src/admin/view.rs", "a JSON field of the admin API"),
+    allowed("foreign", "crates/tollgate-server/src/control/admin/view.rs", "a JSON field of the admin API"),
+    allowed("stance", "crates/tollgate-server/src/control/admin/view.rs", "a JSON field of the admin API"),
     allowed(
         "looked_at",
         "crates/tollgate-server/src/load/command.rs",
@@ -147,10 +147,8 @@ pub(super) const ALLOWED: &[Allowed] = &[
     allowed("RetryInfo", "crates/tollgate-tower/src/grpc.rs", "the message google.rpc.RetryInfo"),
     allowed("Sample", "crates/tollgate-server/src/telemetry.rs", "a sample of a metric, as Prometheus says"),
     allowed("Line", "crates/tollgate/src/memory/region.rs", "a cache line"),
-    allowed("Lines", "crates/tollgate-server/src/admin/tail.rs", "lines of text"),
     allowed("Lines", "crates/tollgate-server/src/operate/views.rs", "lines of text"),
-    allowed("Lines", "crates/tollgate-server/src/serve/log", "lines of the log"),
-    allowed("line", "crates/tollgate-server/src/serve/log.rs", "a line of the log"),
+    allowed("line", "crates/tollgate-server/src/log.rs", "a line of the log"),
 ];
 
 const fn everywhere(word: &'static str, instead: &'static str) -> Word {

@@ -5,7 +5,7 @@ use tollgate::engine::Counted;
 use tollgate::store::Store;
 use tollgate::{Source, Ticks, Timestamp};
 
-use super::tree::{Allowance, Config, Domain, Met};
+use super::tree::{Domain, EnvoyConfig, MatchedNode, RateAllowance};
 use crate::foreign::counters::Counters;
 use crate::foreign::{Answered, Options};
 use crate::rls::{Answer, Code, CurrentLimit, Descriptor, Question, Status, Unit};
@@ -36,7 +36,7 @@ type Called<'c> = (&'c str, Option<String>);
 
 /// Answers a question.
 pub(in crate::foreign) async fn answer<'c, S: Store>(
-    config: &'c Config,
+    config: &'c EnvoyConfig,
     question: &Question,
     counters: &Counters<'_, S>,
     options: &Options,
@@ -116,11 +116,11 @@ fn rulings<'c>(domain: Option<&'c Domain>, question: &Question, options: &Option
     rulings
 }
 
-fn ruled(Met { limit, patterns, detail }: Met<'_>) -> Ruling<'_> {
+fn ruled(MatchedNode { limit, patterns, detail }: MatchedNode<'_>) -> Ruling<'_> {
     let called = (limit.metric.as_str(), detail);
     match limit.allowance {
-        Allowance::Unlimited => Ruling::Unlimited { called },
-        Allowance::PerUnit(requests_per_unit, unit) => Ruling::Counted {
+        RateAllowance::Unlimited => Ruling::Unlimited { called },
+        RateAllowance::PerUnit(requests_per_unit, unit) => Ruling::Counted {
             current: CurrentLimit { name: limit.name.clone(), requests_per_unit, unit: Some(unit) },
             unit,
             is_shadow: limit.is_shadow,

@@ -3,14 +3,14 @@
 use tollgate::policy::Expression;
 use tollgate::rate::UNITS_PER_SECOND_MAX;
 
-use super::tree::{Allowance, Config, Level, Node};
+use super::tree::{EnvoyConfig, Node, RateAllowance, TreeLevel};
 use crate::foreign::convert::{Converted, Native, REFUSED, cel_text, is_name};
 use crate::rls::Unit;
 
 /// A rule, with the level that it stands in for each entry before.
-type Path<'c> = Vec<(&'c Level, &'c Node)>;
+type Path<'c> = Vec<(&'c TreeLevel, &'c Node)>;
 
-impl Config {
+impl EnvoyConfig {
     /// The rules of a domain.
     pub(in crate::foreign) fn converted(&self, domain: &str) -> Vec<Converted> {
         let Some(domain) = self.domain(domain) else { return Vec::new() };
@@ -22,7 +22,7 @@ impl Config {
     }
 }
 
-fn collect_keys<'c>(level: &'c Level, keys: &mut Vec<&'c str>) {
+fn collect_keys<'c>(level: &'c TreeLevel, keys: &mut Vec<&'c str>) {
     for node in &level.nodes {
         if !keys.contains(&node.key.as_str()) {
             keys.push(&node.key);
@@ -31,7 +31,7 @@ fn collect_keys<'c>(level: &'c Level, keys: &mut Vec<&'c str>) {
     }
 }
 
-fn level<'c>(at: &'c Level, keys: &[&str], path: &mut Path<'c>, converted: &mut Vec<Converted>) {
+fn level<'c>(at: &'c TreeLevel, keys: &[&str], path: &mut Path<'c>, converted: &mut Vec<Converted>) {
     for node in &at.nodes {
         path.push((at, node));
         if node.limit.is_some() {
@@ -54,7 +54,7 @@ fn rule(path: &Path<'_>, keys: &[&str]) -> Converted {
     };
     let mut notes = Vec::new();
     let native = match limit.map(|limit| limit.allowance) {
-        Some(Allowance::PerUnit(requests, unit)) => native(path, keys, requests, unit, &mut notes),
+        Some(RateAllowance::PerUnit(requests, unit)) => native(path, keys, requests, unit, &mut notes),
         _ => Err(
             "without a limit everything passes, which needs no limit here; the limits beside it leave it out"
                 .to_owned(),
@@ -72,7 +72,7 @@ fn rule(path: &Path<'_>, keys: &[&str]) -> Converted {
         }
     }
     let is_shadow = limit.is_some_and(|limit| limit.is_shadow);
-    let is_limited = limit.is_some_and(|limit| matches!(limit.allowance, Allowance::PerUnit(..)));
+    let is_limited = limit.is_some_and(|limit| matches!(limit.allowance, RateAllowance::PerUnit(..)));
     let native = native.map(|native| Native { is_shadow, ..native });
     Converted { name, origin: way.join(", "), limit: native, refuses: is_limited && !is_shadow, notes }
 }
@@ -164,7 +164,7 @@ fn own(node: &Node, notes: &mut Vec<String>) -> Option<String> {
 }
 
 /// What it must not be, because another rule of the level would be met instead.
-fn others(level: &Level, node: &Node, notes: &mut Vec<String>) -> Vec<String> {
+fn others(level: &TreeLevel, node: &Node, notes: &mut Vec<String>) -> Vec<String> {
     if !node.value.is_empty() && !node.value.contains('*') {
         return Vec::new();
     }

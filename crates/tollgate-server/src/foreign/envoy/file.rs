@@ -6,7 +6,7 @@ use tollgate::policy::source::{
     Entry, Fields, Node as Value, Reading, Report, SecondDocument, Tree, nearest, quoted, read,
 };
 
-use super::tree::{Allowance, Config, Level, Limit, Node};
+use super::tree::{EnvoyConfig, EnvoyLimit, Node, RateAllowance, TreeLevel};
 use crate::foreign::Source;
 use crate::rls::Unit;
 
@@ -33,8 +33,8 @@ const RATE_LIMIT: [&str; 5] = ["unit", "requests_per_unit", "unlimited", "name",
 const UNITS: &str = "second, minute, hour, day, week, month or year";
 
 /// Reads all files of a configuration. A domain in several files has the rules of all of them.
-pub(in crate::foreign) fn compile(sources: &[Source], report: &mut Report) -> Config {
-    let mut config = Config::default();
+pub(in crate::foreign) fn compile(sources: &[Source], report: &mut Report) -> EnvoyConfig {
+    let mut config = EnvoyConfig::default();
     for source in sources {
         report.enter_file(&source.name);
         if let Some(root) = read(&source.bytes, READING, report) {
@@ -83,7 +83,7 @@ fn fields_of(value: Value) -> Vec<Entry> {
     if let Tree::Table(entries) = value.tree { entries } else { Vec::new() }
 }
 
-fn file(root: &Value, config: &mut Config, report: &mut Report) {
+fn file(root: &Value, config: &mut EnvoyConfig, report: &mut Report) {
     let Some(fields) = Fields::of(root, "", "a table with `domain:` and `descriptors:`", report) else {
         return;
     };
@@ -114,7 +114,7 @@ fn domain<'n>(fields: Fields<'n>, report: &mut Report) -> Option<&'n str> {
 }
 
 /// The rules of one level. `path` is the field that has them.
-fn level(fields: Fields<'_>, path: &str, level: &mut Level, report: &mut Report) {
+fn level(fields: Fields<'_>, path: &str, level: &mut TreeLevel, report: &mut Report) {
     let Some(value) = fields.get("descriptors") else { return };
     let items = match &value.tree {
         Tree::List(items) => items,
@@ -158,13 +158,13 @@ fn descriptor(item: &Value, path: &str, report: &mut Report) -> Option<Node> {
         .get("rate_limit")
         .filter(|value| !matches!(value.tree, Tree::Empty))
         .and_then(|value| rate_limit(value, &format!("{path}.rate_limit"), report))
-        .map(|limit| Limit { is_shadow, is_quota, tells_values, ..limit });
-    let mut children = Level::default();
+        .map(|limit| EnvoyLimit { is_shadow, is_quota, tells_values, ..limit });
+    let mut children = TreeLevel::default();
     level(fields, &format!("{path}.descriptors"), &mut children, report);
     Some(Node { key: key.to_owned(), value: value.to_owned(), limit, is_shared, tells_value, children })
 }
 
-fn rate_limit(value: &Value, path: &str, report: &mut Report) -> Option<Limit> {
+fn rate_limit(value: &Value, path: &str, report: &mut Report) -> Option<EnvoyLimit> {
     let fields = Fields::of(value, path, "a table with `unit:` and `requests_per_unit:`", report)?;
     only(fields, &RATE_LIMIT, path, report);
     let name = text(fields, "name", path, report).unwrap_or_default();
@@ -181,8 +181,8 @@ fn rate_limit(value: &Value, path: &str, report: &mut Report) -> Option<Limit> {
             report.error(fields.place("unit"), &unit_path, problem);
             return None;
         }
-        _ if is_unlimited => Allowance::Unlimited,
-        Some(unit) => Allowance::PerUnit(requests?, unit),
+        _ if is_unlimited => RateAllowance::Unlimited,
+        Some(unit) => RateAllowance::PerUnit(requests?, unit),
         None => {
             let message = match said {
                 "" => "has no value".to_owned(),
@@ -195,11 +195,11 @@ fn rate_limit(value: &Value, path: &str, report: &mut Report) -> Option<Limit> {
             return None;
         }
     };
-    if let Allowance::PerUnit(0, _) = allowance {
+    if let RateAllowance::PerUnit(0, _) = allowance {
         let problem = Problem::new("0 refuses every request", "at least 1, unless that is what is meant");
         report.warning(fields.place("requests_per_unit"), &format!("{path}.requests_per_unit"), problem);
     }
-    Some(Limit {
+    Some(EnvoyLimit {
         allowance,
         name: name.to_owned(),
         replaces,

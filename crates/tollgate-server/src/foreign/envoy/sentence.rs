@@ -1,9 +1,9 @@
 //! What each rule means, in a sentence.
 
-use super::tree::{Allowance, Config, Level, Limit, Node};
+use super::tree::{EnvoyConfig, EnvoyLimit, Node, RateAllowance, TreeLevel};
 use crate::foreign::Numbered;
 
-impl Config {
+impl EnvoyConfig {
     pub(in crate::foreign) fn names(&self) -> Vec<&str> {
         self.domains.iter().map(|domain| domain.name.as_str()).collect()
     }
@@ -27,7 +27,7 @@ impl Config {
 
 /// What `tell` says about each rule.
 fn level<'c, T>(
-    level: &'c Level,
+    level: &'c TreeLevel,
     domain: &str,
     path: &mut Vec<&'c Node>,
     tell: fn(&str, &[&Node]) -> Option<T>,
@@ -50,8 +50,8 @@ fn subject(domain: &str, path: &[&Node]) -> String {
 fn numbered(domain: &str, path: &[&Node]) -> Option<Numbered> {
     let limit = path.last()?.limit.as_ref()?;
     let (units, seconds, off) = match limit.allowance {
-        Allowance::Unlimited => (u64::from(u32::MAX), 1, Some("unlimited")),
-        Allowance::PerUnit(requests, unit) => (u64::from(requests), unit.seconds(), None),
+        RateAllowance::Unlimited => (u64::from(u32::MAX), 1, Some("unlimited")),
+        RateAllowance::PerUnit(requests, unit) => (u64::from(requests), unit.seconds(), None),
     };
     let off = off.or(limit.is_shadow.then_some("shadow_mode"));
     Some(Numbered { name: subject(domain, path), off, units, seconds })
@@ -79,12 +79,12 @@ fn place(node: &Node) -> String {
     }
 }
 
-fn allowance(limit: &Limit) -> String {
+fn allowance(limit: &EnvoyLimit) -> String {
     let mut text = match limit.allowance {
-        Allowance::Unlimited => "not limited".to_owned(),
-        Allowance::PerUnit(0, _) => "refused always".to_owned(),
-        Allowance::PerUnit(1, unit) => format!("1 request a {}", unit.name()),
-        Allowance::PerUnit(requests, unit) => format!("{requests} requests a {}", unit.name()),
+        RateAllowance::Unlimited => "not limited".to_owned(),
+        RateAllowance::PerUnit(0, _) => "refused always".to_owned(),
+        RateAllowance::PerUnit(1, unit) => format!("1 request a {}", unit.name()),
+        RateAllowance::PerUnit(requests, unit) => format!("{requests} requests a {}", unit.name()),
     };
     if limit.is_shadow {
         text.push_str("; counted, never refused (shadow_mode)");

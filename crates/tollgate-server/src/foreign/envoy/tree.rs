@@ -6,11 +6,11 @@ use std::collections::HashMap;
 use tollgate::policy::glob::Glob;
 
 use crate::rls::Unit;
-use crate::telemetry::text;
+use crate::text;
 
 /// Every domain of a configuration.
 #[derive(Debug, Default)]
-pub(crate) struct Config {
+pub(crate) struct EnvoyConfig {
     pub(super) domains: Vec<Domain>,
     by_name: HashMap<String, usize>,
 }
@@ -19,12 +19,12 @@ pub(crate) struct Config {
 #[derive(Debug, Default)]
 pub(super) struct Domain {
     pub(super) name: String,
-    pub(super) root: Level,
+    pub(super) root: TreeLevel,
 }
 
 /// The rules that one entry of a descriptor may meet.
 #[derive(Debug, Default)]
-pub(super) struct Level {
+pub(super) struct TreeLevel {
     /// In the file's order.
     pub(super) nodes: Vec<Node>,
     /// Which of them is for a key and a value.
@@ -50,18 +50,18 @@ pub(super) struct Node {
     pub(super) key: String,
     /// Empty for any value.
     pub(super) value: String,
-    pub(super) limit: Option<Limit>,
+    pub(super) limit: Option<EnvoyLimit>,
     /// All values that its star stands for are counted together.
     pub(super) is_shared: bool,
     /// Metrics tell the value that its entry has (`value_to_metric`).
     pub(super) tells_value: bool,
-    pub(super) children: Level,
+    pub(super) children: TreeLevel,
 }
 
 /// What a rule allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Limit {
-    pub(super) allowance: Allowance,
+pub(super) struct EnvoyLimit {
+    pub(super) allowance: RateAllowance,
     /// Empty where it has none.
     pub(super) name: String,
     pub(super) replaces: Vec<String>,
@@ -75,7 +75,7 @@ pub(super) struct Limit {
 
 /// How much a rule allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Allowance {
+pub(super) enum RateAllowance {
     /// Everything, uncounted.
     Unlimited,
     /// So many in each unit; none at all for 0.
@@ -84,21 +84,21 @@ pub(super) enum Allowance {
 
 /// The rule that a descriptor met, and what it is counted by.
 #[derive(Debug)]
-pub(super) struct Met<'c> {
-    pub(super) limit: &'c Limit,
+pub(super) struct MatchedNode<'c> {
+    pub(super) limit: &'c EnvoyLimit,
     /// For each entry the pattern that stands for its value, if values are counted together there.
     pub(super) patterns: Vec<Option<&'c str>>,
     /// What metrics call it with values of the request, where the rule asks for that.
     pub(super) detail: Option<String>,
 }
 
-impl Config {
+impl EnvoyConfig {
     /// The domain of this name, made when it is not there.
     pub(super) fn domain_mut(&mut self, name: &str) -> &mut Domain {
         let next = self.domains.len();
         let at = *self.by_name.entry(name.to_owned()).or_insert(next);
         if at == next {
-            self.domains.push(Domain { name: name.to_owned(), root: Level::default() });
+            self.domains.push(Domain { name: name.to_owned(), root: TreeLevel::default() });
         }
         &mut self.domains[at]
     }
@@ -125,7 +125,7 @@ impl Config {
 impl Domain {
     /// The rule that decides about a descriptor, if one does: that of its last entry, reached through one rule for each entry
     /// before.
-    pub(super) fn met<'c>(&'c self, entries: &[(String, String)]) -> Option<Met<'c>> {
+    pub(super) fn met<'c>(&'c self, entries: &[(String, String)]) -> Option<MatchedNode<'c>> {
         let mut level = &self.root;
         let mut path = Vec::with_capacity(entries.len());
         for (key, value) in entries {
@@ -137,7 +137,7 @@ impl Domain {
         let patterns = path.iter().map(|node| node.is_shared.then_some(node.value.as_str())).collect();
         let is_detailed = limit.tells_values || path.iter().any(|node| node.tells_value);
         let detail = is_detailed.then(|| self.detail(&path, entries, limit.tells_values));
-        Some(Met { limit, patterns, detail })
+        Some(MatchedNode { limit, patterns, detail })
     }
 
     /// What metrics call a rule with the values of these entries.
@@ -170,7 +170,7 @@ impl Node {
     }
 }
 
-impl Level {
+impl TreeLevel {
     /// Tells each rule below here what metrics call it.
     fn name_rules(&mut self, way: &str) {
         for node in &mut self.nodes {
@@ -183,7 +183,7 @@ impl Level {
     }
 
     /// Adds every rule below here to the list.
-    fn list<'c>(&'c self, limits: &mut Vec<&'c Limit>) {
+    fn list<'c>(&'c self, limits: &mut Vec<&'c EnvoyLimit>) {
         for node in &self.nodes {
             limits.extend(&node.limit);
             node.children.list(limits);

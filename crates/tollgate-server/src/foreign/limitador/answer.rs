@@ -9,8 +9,8 @@ use tollgate::rate::EXACT_MAX;
 use tollgate::store::Store;
 use tollgate::{Source, Ticks, Timestamp};
 
-use super::matching::{Met, parts};
-use super::{Config, Ledger, Limit};
+use super::matching::{MatchedLimit, parts};
+use super::{CounterLedger, LimitadorConfig, LimitadorLimit};
 use crate::foreign::counters::Counters;
 use crate::foreign::{Answered, Options};
 use crate::rls::{Answer, Code, CurrentLimit, Question, Status, Unit};
@@ -37,7 +37,7 @@ pub(crate) struct Asked<'a> {
 
 /// How full one counter is.
 pub(crate) struct Load<'c> {
-    pub(crate) limit: &'c Limit,
+    pub(crate) limit: &'c LimitadorLimit,
     pub(crate) remaining: u64,
     pub(crate) is_over: bool,
     /// Until its window ends; its whole length where none has begun.
@@ -70,10 +70,10 @@ impl<'c> Ruling<'c> {
 
 /// Decides, and counts.
 pub(in crate::foreign) async fn decide<'c, S: Store>(
-    config: &'c Config,
+    config: &'c LimitadorConfig,
     asked: &Asked<'_>,
     counters: &Counters<'_, S>,
-    ledger: &Ledger,
+    ledger: &CounterLedger,
     now: Timestamp,
 ) -> Ruling<'c> {
     let met = config.met(asked.namespace, asked.descriptors.iter().copied());
@@ -116,7 +116,7 @@ pub(in crate::foreign) async fn decide<'c, S: Store>(
 
 /// Adds to the counter of one limit.
 async fn count<S: Store>(
-    met: &Met<'_>,
+    met: &MatchedLimit<'_>,
     action: Action,
     adds: u64,
     counters: &Counters<'_, S>,
@@ -132,7 +132,7 @@ async fn count<S: Store>(
 
 /// Takes from the counter of one limit what this request added to it: from the window in which it was counted, which may have ended.
 async fn take_back<S: Store>(
-    met: &Met<'_>,
+    met: &MatchedLimit<'_>,
     units: u64,
     counted: &Counted,
     counters: &Counters<'_, S>,
@@ -144,13 +144,13 @@ async fn take_back<S: Store>(
 
 /// Takes from the counter of one limit what an earlier request added to it. Which window that was nobody says; as everywhere in files
 /// of other programs it is taken to be the current one.
-async fn subtract<S: Store>(met: &Met<'_>, units: u64, counters: &Counters<'_, S>, now: Timestamp) {
+async fn subtract<S: Store>(met: &MatchedLimit<'_>, units: u64, counters: &Counters<'_, S>, now: Timestamp) {
     let parts = parts(met.limit, &met.values);
     counters.subtract_from_first(met.limit.seconds, &parts, units, Ticks::ZERO, now).await;
 }
 
 /// How full a counter is that had this and was given so much.
-fn load<'c>(met: &Met<'c>, before: Counted, kept: u64, is_over: bool) -> Load<'c> {
+fn load<'c>(met: &MatchedLimit<'c>, before: Counted, kept: u64, is_over: bool) -> Load<'c> {
     let Counted { ends_after, source, .. } = before;
     let (limit, total) = (met.limit, before.total.saturating_add(kept));
     let remaining = if is_over { 0 } else { limit.max_value.saturating_sub(total) };
@@ -161,10 +161,10 @@ fn load<'c>(met: &Met<'c>, before: Counted, kept: u64, is_over: bool) -> Load<'c
 /// Answers Envoy's question. The first status has the tightest limit; the others have none, since limits here are about the
 /// request as a whole.
 pub(in crate::foreign) async fn answer<'c, S: Store>(
-    config: &'c Config,
+    config: &'c LimitadorConfig,
     question: &Question,
     counters: &Counters<'_, S>,
-    ledger: &Ledger,
+    ledger: &CounterLedger,
     options: &Options,
     now: Timestamp,
 ) -> Answered<'c> {
@@ -195,7 +195,12 @@ pub(in crate::foreign) async fn answer<'c, S: Store>(
 }
 
 /// Takes from every counter that the request meets what it gives back.
-async fn give_back<S: Store>(config: &Config, asked: &Asked<'_>, counters: &Counters<'_, S>, now: Timestamp) {
+async fn give_back<S: Store>(
+    config: &LimitadorConfig,
+    asked: &Asked<'_>,
+    counters: &Counters<'_, S>,
+    now: Timestamp,
+) {
     let met = config.met(asked.namespace, asked.descriptors.iter().copied());
     let given = met.iter().map(|met| subtract(met, asked.delta, counters, now)).collect();
     counters.together(given).await;

@@ -3,17 +3,17 @@
 use tollgate::policy::Expression;
 use tollgate::rate::UNITS_PER_SECOND_MAX;
 
-use super::{Config, Limit};
+use super::{LimitadorConfig, LimitadorLimit};
 use crate::foreign::convert::{Converted, Native, REFUSED, is_name};
 
-impl Config {
+impl LimitadorConfig {
     /// The limits of a namespace.
     pub(in crate::foreign) fn converted(&self, namespace: &str) -> Vec<Converted> {
         self.limits(namespace).iter().map(converted).collect()
     }
 }
 
-fn converted(limit: &Limit) -> Converted {
+fn converted(limit: &LimitadorLimit) -> Converted {
     let name = limit.name.clone().or_else(|| limit.id.clone());
     let name = name.unwrap_or_else(|| format!("{}-in-{}s", limit.max_value, limit.seconds));
     let mut notes = Vec::new();
@@ -28,7 +28,7 @@ fn converted(limit: &Limit) -> Converted {
     Converted { name, origin: limit.sentence(), limit: native, refuses: true, notes }
 }
 
-fn native(limit: &Limit) -> Result<Native, String> {
+fn native(limit: &LimitadorLimit) -> Result<Native, String> {
     if limit.seconds == 0 {
         return Err("a limit in 0 seconds counts nothing, and no policy says that".to_owned());
     }

@@ -6,10 +6,10 @@ use tollgate::policy::source::{
 };
 use tollgate::rate::PERIOD_MAX;
 
-use super::{Config, Limit};
+use super::{LimitadorConfig, LimitadorLimit};
 use crate::foreign::Source;
 use crate::foreign::envoy::integer;
-use crate::telemetry::text::plain;
+use crate::text::plain;
 
 const READING: Reading = Reading { depth_max: 8, second_document: SecondDocument::Refused };
 const FIELDS: [&str; 7] = ["id", "namespace", "max_value", "seconds", "name", "conditions", "variables"];
@@ -19,8 +19,8 @@ const SECONDS_MAX: u64 = PERIOD_MAX.ceil_seconds();
 const EXPRESSIONS_MAX: usize = 64;
 
 /// Reads all files of a configuration.
-pub(in crate::foreign) fn compile(sources: &[Source], report: &mut Report) -> Config {
-    let mut config = Config::default();
+pub(in crate::foreign) fn compile(sources: &[Source], report: &mut Report) -> LimitadorConfig {
+    let mut config = LimitadorConfig::default();
     for source in sources {
         report.enter_file(&source.name);
         let Some(root) = read(&source.bytes, READING, report) else { continue };
@@ -40,7 +40,7 @@ pub(in crate::foreign) fn compile(sources: &[Source], report: &mut Report) -> Co
     config
 }
 
-fn add(item: &Node, index: usize, config: &mut Config, report: &mut Report) {
+fn add(item: &Node, index: usize, config: &mut LimitadorConfig, report: &mut Report) {
     report.enter(format!("[{index}]"), None);
     let Some(fields) = Fields::of(item, "", "a table with `namespace:`, `max_value:` and `seconds:`", report)
     else {
@@ -54,7 +54,7 @@ fn add(item: &Node, index: usize, config: &mut Config, report: &mut Report) {
     }
 }
 
-fn limit(fields: Fields<'_>, index: usize, report: &mut Report) -> Option<Limit> {
+fn limit(fields: Fields<'_>, index: usize, report: &mut Report) -> Option<LimitadorLimit> {
     let name = text(fields, "name", report);
     report.enter(format!("[{index}]"), name);
     fields.only(&FIELDS, report);
@@ -83,7 +83,7 @@ fn limit(fields: Fields<'_>, index: usize, report: &mut Report) -> Option<Limit>
     let max_value = if fields.has("max_value") { max_value? } else { 0 };
     let (namespace, seconds) = (namespace?, seconds?);
     let called = name.or(id.as_deref()).map_or_else(|| format!("{seconds}s"), str::to_owned);
-    Some(Limit {
+    Some(LimitadorLimit {
         metric: plain(&format!("{namespace}.{called}")),
         id,
         namespace: namespace.to_owned(),

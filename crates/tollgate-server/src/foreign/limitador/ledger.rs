@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use tollgate::store::Store;
 use tollgate::{Ticks, Timestamp};
 
-use super::Limit;
-use super::matching::{Counted, Met, parts};
+use super::LimitadorLimit;
+use super::matching::{Counted, MatchedLimit, parts};
 use crate::foreign::counters::Counters;
 
 /// Most counters that are listed. Others are counted just the same.
@@ -21,29 +21,29 @@ const SWEEP_EVERY: Ticks = Ticks::from_secs(1);
 
 /// The counters that live, as far as they are known.
 #[derive(Default)]
-pub(crate) struct Ledger {
+pub(crate) struct CounterLedger {
     live: Mutex<Live>,
 }
 
 /// The counters, each with the end of its window.
 #[derive(Default)]
 struct Live {
-    counters: HashMap<Identity, Timestamp>,
+    counters: HashMap<CounterIdentity, Timestamp>,
     /// When the dead were last taken out.
     swept_at: Timestamp,
 }
 
 /// A limit and the values that it counts by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Identity {
+pub(super) struct CounterIdentity {
     namespace: String,
     seconds: u64,
     conditions: Vec<String>,
     pub(super) values: Vec<(String, Option<String>)>,
 }
 
-impl Identity {
-    fn of(met: &Met<'_>) -> Self {
+impl CounterIdentity {
+    fn of(met: &MatchedLimit<'_>) -> Self {
         let limit = met.limit;
         let value = |value: &Counted| match value {
             Counted::By(text) => Some(text.clone()),
@@ -61,7 +61,7 @@ impl Identity {
     }
 
     /// Whether it is a counter of this limit.
-    fn is_of(&self, limit: &Limit) -> bool {
+    fn is_of(&self, limit: &LimitadorLimit) -> bool {
         self.namespace == limit.namespace
             && self.seconds == limit.seconds
             && self.conditions.iter().eq(limit.conditions.iter().map(|condition| condition.source()))
@@ -73,10 +73,10 @@ impl Identity {
     }
 }
 
-impl Ledger {
+impl CounterLedger {
     /// A window has begun. Where somebody else writes just now, or there is no room, the counter is not listed: a list is not
     /// worth a wait.
-    pub(super) fn begin(&self, met: &Met<'_>, now: Timestamp) {
+    pub(super) fn begin(&self, met: &MatchedLimit<'_>, now: Timestamp) {
         let size = |value: &Counted| if let Counted::By(text) = value { text.len() } else { 0 };
         if met.values.iter().map(size).sum::<usize>() > VALUES_BYTES_MAX {
             return;
@@ -88,12 +88,16 @@ impl Ledger {
             live.swept_at = now;
         }
         if live.counters.len() < LISTED_MAX {
-            live.counters.insert(Identity::of(met), now + Ticks::from_secs(met.limit.seconds));
+            live.counters.insert(CounterIdentity::of(met), now + Ticks::from_secs(met.limit.seconds));
         }
     }
 
     /// The values of the counters of a limit that live.
-    pub(super) fn values(&self, limit: &Limit, now: Timestamp) -> Vec<Vec<(String, Option<String>)>> {
+    pub(super) fn values(
+        &self,
+        limit: &LimitadorLimit,
+        now: Timestamp,
+    ) -> Vec<Vec<(String, Option<String>)>> {
         let live = self.live.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut values: Vec<_> = live
             .counters
@@ -116,9 +120,9 @@ pub(crate) struct Listed {
 
 /// The counters of a limit that live, with what they count now.
 pub(in crate::foreign) async fn listed<S: Store>(
-    limit: &Limit,
+    limit: &LimitadorLimit,
     counters: &Counters<'_, S>,
-    ledger: &Ledger,
+    ledger: &CounterLedger,
     now: Timestamp,
 ) -> Vec<Listed> {
     let mut all = Vec::new();

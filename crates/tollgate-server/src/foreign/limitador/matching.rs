@@ -2,11 +2,11 @@
 
 use tollgate::policy::source::{Evaluated, Scene};
 
-use super::{Config, Limit};
+use super::{LimitadorConfig, LimitadorLimit};
 
 /// A limit that a request meets.
-pub(super) struct Met<'c> {
-    pub(super) limit: &'c Limit,
+pub(super) struct MatchedLimit<'c> {
+    pub(super) limit: &'c LimitadorLimit,
     /// The value of each variable, in their order.
     pub(super) values: Vec<Counted>,
 }
@@ -20,13 +20,13 @@ pub(super) enum Counted {
     Together,
 }
 
-impl Config {
+impl LimitadorConfig {
     /// Every limit of a namespace that the descriptors meet.
     pub(super) fn met<'c, 'd>(
         &'c self,
         namespace: &str,
         descriptors: impl Iterator<Item = &'d [(String, String)]>,
-    ) -> Vec<Met<'c>> {
+    ) -> Vec<MatchedLimit<'c>> {
         let limits = self.limits(namespace);
         if limits.is_empty() {
             return Vec::new();
@@ -38,7 +38,7 @@ impl Config {
             if limit.conditions.iter().all(|condition| holds(&condition.evaluate(&scene)))
                 && let Some(values) = values(limit, &scene)
             {
-                met.push(Met { limit, values });
+                met.push(MatchedLimit { limit, values });
             }
         }
         met
@@ -56,7 +56,7 @@ fn holds(evaluated: &Evaluated) -> bool {
 }
 
 /// The values of all variables; none when the request lacks one, and the limit does not apply.
-fn values(limit: &Limit, scene: &Scene<'_>) -> Option<Vec<Counted>> {
+fn values(limit: &LimitadorLimit, scene: &Scene<'_>) -> Option<Vec<Counted>> {
     limit
         .variables
         .iter()
@@ -71,7 +71,7 @@ fn values(limit: &Limit, scene: &Scene<'_>) -> Option<Vec<Counted>> {
 
 /// What names the counter of a limit and values, apart from its window's length: the namespace, the conditions and the variables
 /// with their values. Not the number, nor the names: changing those keeps the counter.
-pub(super) fn parts<'p>(limit: &'p Limit, values: &'p [Counted]) -> Vec<&'p [u8]> {
+pub(super) fn parts<'p>(limit: &'p LimitadorLimit, values: &'p [Counted]) -> Vec<&'p [u8]> {
     let mut parts: Vec<&[u8]> = vec![limit.namespace.as_bytes()];
     for condition in &limit.conditions {
         parts.extend([&b"if"[..], condition.source().as_bytes()]);

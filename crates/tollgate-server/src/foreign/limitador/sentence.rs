@@ -1,9 +1,9 @@
 //! What each limit means, in a sentence.
 
-use super::{Config, Limit};
+use super::{LimitadorConfig, LimitadorLimit};
 use crate::foreign::Numbered;
 
-impl Config {
+impl LimitadorConfig {
     pub(in crate::foreign) fn numbers(&self) -> Vec<Numbered> {
         let limits = self.namespaces.iter().flat_map(|namespace| &namespace.limits);
         limits
@@ -21,11 +21,11 @@ impl Config {
     }
 
     pub(in crate::foreign) fn sentences(&self) -> Vec<String> {
-        self.namespaces.iter().flat_map(|namespace| &namespace.limits).map(Limit::sentence).collect()
+        self.namespaces.iter().flat_map(|namespace| &namespace.limits).map(LimitadorLimit::sentence).collect()
     }
 }
 
-impl Limit {
+impl LimitadorLimit {
     pub(super) fn sentence(&self) -> String {
         let joined = |expressions: &[tollgate::policy::source::Cel], between: &str| {
             expressions.iter().map(|expression| expression.source()).collect::<Vec<_>>().join(between)

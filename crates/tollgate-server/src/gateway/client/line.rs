@@ -16,8 +16,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::super::body::BodyError;
 use super::super::framing::{self, Decoder, Flaw, Next};
 use super::super::spare;
-use crate::http::Patient;
-use crate::listen::Stream;
+use crate::listen::{Patient, Stream};
 
 /// Room for what is read at once: at first, and after some reads that have filled it.
 const READ_BYTES: usize = 16 << 10;

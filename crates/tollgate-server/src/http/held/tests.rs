@@ -7,6 +7,7 @@ use std::time::Duration;
 use tollgate::store::{Answers, Charge, StoreFailure};
 use tollgate::{Engine, ManualClock, MemoryStore, Policy, Secret, Timestamp};
 
+use crate::service::Service;
 use crate::service::holds::Holds;
 
 use super::*;
@@ -24,6 +25,10 @@ fn service(time: &ManualClock, room: usize) -> Service<MemoryStore> {
     service.permits = Holds::new(room);
     service.reservations = Holds::new(room);
     service
+}
+
+fn handler<S>(service: &Service<S>) -> Handler<'_, S> {
+    Handler { service }
 }
 
 /// Memory behind a connection that can be cut.
@@ -65,13 +70,14 @@ fn decided(answered: Result<Answered, Problem>) -> serde_json::Value {
 }
 
 async fn json<S: Store>(service: &Service<S>, body: &str) -> serde_json::Value {
-    decided(service.answer_check(&Question::check(body.as_bytes()).unwrap()).await)
+    decided(handler(service).answer_check(&Question::check(body.as_bytes()).unwrap()).await)
 }
 
 /// Two reservations.
 async fn reserved<S: Store>(service: &Service<S>, body: &str) -> [Id; 2] {
     let question = Question::reservation(body.as_bytes()).unwrap();
-    let answers = [service.answer_reserve(&question).await, service.answer_reserve(&question).await];
+    let answers =
+        [handler(service).answer_reserve(&question).await, handler(service).answer_reserve(&question).await];
     answers.map(|answer| decided(answer)["reservation"].as_str().and_then(Id::parse).unwrap())
 }
 
@@ -104,7 +110,7 @@ async fn a_late_release_changes_nothing() {
     for _ in 0..2 {
         json(&service, body).await;
     }
-    assert!(matches!(service.release(late).await, Ok(Answered::Done)));
+    assert!(matches!(handler(&service).release(late).await, Ok(Answered::Done)));
     assert_eq!(json(&service, body).await["allowed"], false);
 }
 
@@ -114,7 +120,7 @@ async fn a_reservation_without_room_charges_nothing() {
     let time = ManualClock::new();
     let service = service(&time, 0);
     let body = br#"{"attributes":{"t":"x"},"cost":3}"#;
-    let problem = service.answer_reserve(&Question::reservation(body).unwrap()).await.unwrap_err();
+    let problem = handler(&service).answer_reserve(&Question::reservation(body).unwrap()).await.unwrap_err();
     assert_eq!(problem.kind, Kind::TooManyReservations);
     let look = json(&service, r#"{"attributes":{"t":"x"},"cost":0}"#).await;
     assert_eq!(look["limits"][0]["remaining"], 5);
@@ -127,10 +133,10 @@ async fn a_reservation_expires_on_its_tick() {
     let service = service(&time, 100);
     let ids = reserved(&service, r#"{"attributes":{"t":"x"},"ttl_ms":1000}"#).await;
     time.advance(Duration::from_micros(999_999));
-    assert!(service.commit(ids[0], 1).await.is_ok());
+    assert!(handler(&service).commit(ids[0], 1).await.is_ok());
     time.advance(Duration::from_micros(1));
-    assert_eq!(service.commit(ids[1], 1).await.unwrap_err().kind, Kind::ReservationExpired);
-    assert_eq!(service.cancel(ids[0]).await.unwrap_err().kind, Kind::ReservationSettled);
+    assert_eq!(handler(&service).commit(ids[1], 1).await.unwrap_err().kind, Kind::ReservationExpired);
+    assert_eq!(handler(&service).cancel(ids[0]).await.unwrap_err().kind, Kind::ReservationSettled);
 }
 
 /// The story: a reservation that had to wait for its turn longer than its `ttl_ms` was forgotten before the turn came, so it
@@ -142,25 +148,25 @@ async fn a_reservation_that_waits_expires_after_its_turn() {
     let question = Question::reservation(br#"{"attributes":{"l":"x"},"ttl_ms":1000}"#).unwrap();
     let mut ids = Vec::new();
     for (wait, expires_after) in [(None, 1_000), (Some(60_000), 61_000), (Some(120_000), 121_000)] {
-        let answer = decided(service.answer_reserve(&question).await);
+        let answer = decided(handler(&service).answer_reserve(&question).await);
         assert_eq!(answer["wait_ms"].as_u64(), wait, "{answer}");
         assert_eq!(answer["expires_after_ms"], expires_after);
         ids.push(answer["reservation"].as_str().and_then(Id::parse).unwrap());
     }
     time.advance(Duration::from_secs(1));
-    assert_eq!(service.commit(ids[0], 1).await.unwrap_err().kind, Kind::ReservationExpired);
+    assert_eq!(handler(&service).commit(ids[0], 1).await.unwrap_err().kind, Kind::ReservationExpired);
     // The last in line goes away before its turn, and the next is told to leave when it would have left.
-    assert!(matches!(service.cancel(ids[2]).await, Ok(Answered::Done)));
-    let next = decided(service.answer_reserve(&question).await);
+    assert!(matches!(handler(&service).cancel(ids[2]).await, Ok(Answered::Done)));
+    let next = decided(handler(&service).answer_reserve(&question).await);
     assert_eq!((&next["wait_ms"], &next["expires_after_ms"]), (&119_000.into(), &120_000.into()));
     time.advance(Duration::from_micros(60_000_000 - 1));
-    let settled = service.commit(ids[1], 1).await;
+    let settled = handler(&service).commit(ids[1], 1).await;
     assert!(
         matches!(settled, Ok(Answered::Settled(settled)) if settled == tollgate::engine::Settled::default())
     );
     let next = next["reservation"].as_str().and_then(Id::parse).unwrap();
     time.advance(Duration::from_micros(60_000_001));
-    assert_eq!(service.commit(next, 1).await.unwrap_err().kind, Kind::ReservationExpired);
+    assert_eq!(handler(&service).commit(next, 1).await.unwrap_err().kind, Kind::ReservationExpired);
 }
 
 /// The story: a commit, a cancel or a release that met a store that was away lost its id with it. It is there again when
@@ -176,16 +182,16 @@ async fn what_a_failing_store_did_not_take_back_is_still_held() {
     let permit = taken["permit"].as_str().and_then(Id::parse).unwrap();
     down.store(true, Ordering::SeqCst);
     let problems = [
-        service.commit(ids[0], 1).await.unwrap_err(),
-        service.cancel(ids[1]).await.unwrap_err(),
-        service.release(permit).await.unwrap_err(),
+        handler(&service).commit(ids[0], 1).await.unwrap_err(),
+        handler(&service).cancel(ids[1]).await.unwrap_err(),
+        handler(&service).release(permit).await.unwrap_err(),
     ];
     assert!(problems.iter().all(|problem| problem.kind == Kind::StoreUnavailable), "{problems:?}");
     down.store(false, Ordering::SeqCst);
-    assert!(service.commit(ids[0], 1).await.is_ok());
-    assert!(service.cancel(ids[1]).await.is_ok());
-    assert!(service.release(permit).await.is_ok());
+    assert!(handler(&service).commit(ids[0], 1).await.is_ok());
+    assert!(handler(&service).cancel(ids[1]).await.is_ok());
+    assert!(handler(&service).release(permit).await.is_ok());
     let look = json(&service, r#"{"attributes":{"t":"x","k":"x"},"cost":0}"#).await;
     assert_eq!((&look["limits"][0]["remaining"], &look["limits"][1]["remaining"]), (&2.into(), &4.into()));
-    assert_eq!(service.commit(ids[0], 1).await.unwrap_err().kind, Kind::ReservationSettled);
+    assert_eq!(handler(&service).commit(ids[0], 1).await.unwrap_err().kind, Kind::ReservationSettled);
 }

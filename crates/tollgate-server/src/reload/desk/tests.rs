@@ -4,9 +4,8 @@ use tollgate::{CheckRequest, Engine, ManualClock};
 use tollgate_testkit::Scratch;
 
 use super::*;
-use crate::cli::ReloadArguments;
-use crate::reload::{Reloader, start};
-use crate::service::Wire;
+use crate::protocol::Wire;
+use crate::reload::{ReloadSettings, Reloader, start};
 
 const FIVE: &str = "limits: [{name: a, rate: 5/h}]";
 const SIX: &str = "limits: [{name: a, rate: 6/h}]";
@@ -15,20 +14,20 @@ const SIX: &str = "limits: [{name: a, rate: 6/h}]";
 struct Bench {
     scratch: Scratch,
     policy: PathBuf,
-    desk: Desk<tollgate::MemoryStore>,
+    desk: PolicyReload<tollgate::MemoryStore>,
     reloader: Reloader,
 }
 
 impl Bench {
     fn new(scratch: Scratch, force_reload: bool) -> Self {
         let policy = scratch.path("policy.yaml");
-        let arguments = ReloadArguments { state_dir: Some(scratch.path("state")), force_reload };
+        let settings = ReloadSettings { state_dir: Some(scratch.path("state")), is_forced: force_reload };
         let mut start =
-            start(Some(&policy), arguments.state_dir.as_deref(), &CredentialAttributes::default()).unwrap();
+            start(Some(&policy), settings.state_dir.as_deref(), &CredentialAttributes::default()).unwrap();
         let time = ManualClock::new();
-        let (reloader, watcher) = Watcher::new(&mut start, Some(&policy), &arguments, time.now());
+        let (reloader, watcher) = Watcher::new(&mut start, Some(&policy), &settings, time.now());
         let engine = Engine::new(start.loaded.rules.into_parts().0, time.now());
-        let (desk, _) = Desk::new(watcher, Arc::new(Service::new(engine, time.clock())));
+        let (desk, _) = PolicyReload::new(watcher, Arc::new(Service::new(engine, time.clock())));
         Self { scratch, policy, desk, reloader }
     }
 
@@ -72,7 +71,7 @@ fn a_change_is_taken_when_it_holds_still() {
     assert_eq!(bench.limit(), 6);
     let status = bench.reloader.status();
     assert_eq!((status.good, status.bad, status.is_degraded()), (1, 0, false));
-    assert_eq!(status.version, Some(source::Version::of(SIX.as_bytes())));
+    assert_eq!(status.version, Some(file_watch::Version::of(SIX.as_bytes())));
 }
 
 /// Told to, it does not wait.
@@ -95,7 +94,8 @@ fn every_torn_write_is_survived() {
         let _ = bench.looks();
         let status = bench.reloader.status();
         assert!(
-            status.error.is_some() || status.version == Some(source::Version::of(&whole.as_bytes()[..end])),
+            status.error.is_some()
+                || status.version == Some(file_watch::Version::of(&whole.as_bytes()[..end])),
             "{end}: {status:?}"
         );
         assert!([5, 7].contains(&bench.limit()), "{end}");
@@ -222,10 +222,10 @@ fn an_unwritable_state_directory_stops_nothing() {
 fn nothing_to_reload_is_said() {
     let time = ManualClock::new();
     let mut start = start(None, None, &CredentialAttributes::default()).unwrap();
-    let arguments = ReloadArguments::default();
-    let (reloader, watcher) = Watcher::new(&mut start, None, &arguments, time.now());
+    let settings = ReloadSettings::default();
+    let (reloader, watcher) = Watcher::new(&mut start, None, &settings, time.now());
     let engine = Engine::new(start.loaded.rules.into_parts().0, time.now());
-    let (desk, _) = Desk::new(watcher, Arc::new(Service::new(engine, time.clock())));
+    let (desk, _) = PolicyReload::new(watcher, Arc::new(Service::new(engine, time.clock())));
     assert_eq!(desk.turn(Wish::Look), Ok(Done::Nothing));
     assert!(desk.turn(Wish::Now).unwrap_err().contains("--policy FILE"));
     assert_eq!((reloader.status().origin, reloader.status().version), (Origin::Fixed, None));

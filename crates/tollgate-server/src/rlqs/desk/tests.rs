@@ -4,7 +4,7 @@ use tollgate::{CheckRequest, Engine, ManualClock, Policy, Ruled, Ruling, Scope, 
 
 use super::*;
 use crate::envoy_api::{BlanketRule, BucketActionKind, StrategyKind};
-use crate::rlqs::message::{BucketId, Entry};
+use crate::rlqs::message::{BucketEntry, BucketId};
 use crate::store::Stores;
 
 const POLICY: &str = "
@@ -33,7 +33,7 @@ impl Rig {
 
     /// Reports about the bucket of a key; what is answered, as text.
     async fn report(&self, key: &str, allowed: u64, denied: u64) -> String {
-        let entry = Entry { key: b"api_key".to_vec(), value: key.as_bytes().to_vec() };
+        let entry = BucketEntry { key: b"api_key".to_vec(), value: key.as_bytes().to_vec() };
         let bucket = Bucket::new(Some(BucketId { entries: vec![entry] }), "api").unwrap();
         self.desk.hear(&self.service, self.stream, vec![(bucket, Usage { allowed, denied })]).await;
         let told = self.desk.take(self.stream).unwrap();

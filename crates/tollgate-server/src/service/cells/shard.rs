@@ -12,7 +12,7 @@ const SWEEP_SLOTS_WHEN_FULL: usize = 64;
 
 /// There is no room for another key.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Full;
+pub(super) struct ShardFull;
 
 /// What is remembered of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl Shard {
         limit: &Limit,
         now: i64,
         quantity: i64,
-    ) -> Result<Charged, Full> {
+    ) -> Result<Charged, ShardFull> {
         match self.find(hash) {
             Place::Known(slot) => {
                 let (charged, next) = limit.charge(Some(self.instant(slot)), now, quantity);
@@ -100,7 +100,7 @@ impl Shard {
     }
 
     /// Remembers a key as it was written down; the later instant counts.
-    pub(super) fn put_back(&mut self, hash: u128, instant: i64, now: i64) -> Result<(), Full> {
+    pub(super) fn put_back(&mut self, hash: u128, instant: i64, now: i64) -> Result<(), ShardFull> {
         match self.find(hash) {
             Place::Known(slot) => {
                 let later = self.instant(slot).max(instant);
@@ -130,12 +130,12 @@ impl Shard {
         }
     }
 
-    fn insert(&mut self, hash: u128, instant: i64, now: i64) -> Result<(), Full> {
+    fn insert(&mut self, hash: u128, instant: i64, now: i64) -> Result<(), ShardFull> {
         self.sweep(now, if self.used < self.most { SWEEP_SLOTS } else { SWEEP_SLOTS_WHEN_FULL });
         if self.used >= self.most {
-            return Err(Full);
+            return Err(ShardFull);
         }
-        let Place::Free(slot) = self.find(hash) else { return Err(Full) };
+        let Place::Free(slot) = self.find(hash) else { return Err(ShardFull) };
         let (upper, lower) = halves(hash);
         self.words[slot * SLOT_WORDS..][..SLOT_WORDS].copy_from_slice(&[
             upper,
@@ -238,7 +238,7 @@ mod tests {
                             map.insert(key, next);
                         }
                     }
-                    Err(Full) => {
+                    Err(ShardFull) => {
                         prop_assert!(stored.is_none_or(|stored| stored <= now), "a known key was turned away");
                         prop_assert_eq!(shard.used, shard.most);
                     }

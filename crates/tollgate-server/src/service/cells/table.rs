@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::shard::{Entry, Full, Shard};
+use super::shard::{Entry, Shard, ShardFull};
 use crate::service::cell::{Charged, Limit};
 
 /// Parts of the table.
@@ -59,7 +59,7 @@ impl Table {
         limit: &Limit,
         now: i64,
         quantity: i64,
-    ) -> Result<Charged, Full> {
+    ) -> Result<Charged, ShardFull> {
         self.shard(room, hash).charge(hash, limit, now, quantity)
     }
 
@@ -112,7 +112,7 @@ impl Table {
             }
             match self.shard(room, hash).put_back(hash, instant, now) {
                 Ok(()) => put_back.kept += 1,
-                Err(Full) => put_back.no_room += 1,
+                Err(ShardFull) => put_back.no_room += 1,
             }
         }
         Ok(put_back)

@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use super::super::foreign::Rule;
 use super::super::names::{ALLOWED, BROUGHT, DENIED, OTHERS, WOULD_ALLOW, WOULD_DENY, source_index};
-use super::{Cell, Known, Ledger, Series};
-use crate::service::Wire;
+use super::{AllSeries, Cell, Ledger, Series};
+use crate::protocol::Wire;
 
 /// Names with values of requests in them that have series of their own. What would be more is counted under the rule's name.
 pub(in crate::telemetry) const VALUES_SHOWN: usize = 200;
 
 /// The series of rules by their names.
 #[derive(Default)]
-pub(super) struct Rules {
+pub(super) struct RuleSeries {
     /// Those of the configuration in force, and the one of limits that requests bring along.
     own: HashMap<Box<str>, Arc<Series>>,
     /// Those with values of requests; they outlive a configuration.
@@ -23,9 +23,9 @@ pub(super) struct Rules {
     pub(super) folded: usize,
 }
 
-impl Rules {
+impl RuleSeries {
     /// None of a file.
-    pub(super) fn first(known: &mut Known) -> Self {
+    pub(super) fn first(known: &mut AllSeries) -> Self {
         Self { own: HashMap::from([(BROUGHT.into(), known.series_of(BROUGHT))]), ..Self::default() }
     }
 }
@@ -34,7 +34,7 @@ impl Ledger {
     /// Gets to know the rules of a configuration, in place of another's.
     pub(in crate::telemetry) fn adopt_rules(&self, names: &[&str]) {
         let mut known = self.known();
-        let mut rules = Rules::first(&mut known);
+        let mut rules = RuleSeries::first(&mut known);
         rules.values = self.rules.load().values.clone();
         for &name in names {
             let series = known.series_of(name);
@@ -90,7 +90,7 @@ impl Ledger {
         let series = known.series_beside(detail);
         let mut values = before.values.clone();
         values.insert(detail.into(), Arc::clone(&series));
-        self.rules.store(Arc::new(Rules { own: before.own.clone(), values, folded: before.folded }));
+        self.rules.store(Arc::new(RuleSeries { own: before.own.clone(), values, folded: before.folded }));
         series
     }
 }

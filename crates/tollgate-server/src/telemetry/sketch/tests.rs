@@ -78,7 +78,7 @@ proptest! {
         for (id, count) in &exact {
             prop_assert!(*count <= allowance || sketch.places.contains_key(id), "{id} came {count} times");
         }
-        let mut named: Vec<&Entry> = sketch.entries().collect();
+        let mut named: Vec<&SketchEntry> = sketch.entries().collect();
         named.sort_by_key(|entry| std::cmp::Reverse(entry.certain()));
         let mut counts: Vec<u64> = exact.values().copied().collect();
         counts.sort_unstable_by(|one, other| other.cmp(one));

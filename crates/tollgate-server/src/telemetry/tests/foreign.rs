@@ -8,8 +8,9 @@ use super::*;
 use crate::at_once::at_once;
 use crate::foreign::{Foreign, Format, Source, guard};
 use crate::policy_file::Rules;
-use crate::rls::{self, Descriptor, Override, Question, Unit};
-use crate::service::{Service, Wire};
+use crate::protocol::Wire;
+use crate::rls::{Descriptor, Override, Question, Unit};
+use crate::service::{Service, rls};
 
 fn rules(format: Format, text: &str) -> Rules {
     let source = Source { name: "f".to_owned(), bytes: text.as_bytes().to_vec() };

@@ -14,8 +14,8 @@ use tokio::sync::mpsc;
 use tollgate::{Clock, Timestamp};
 
 use super::{Fate, Span};
-use crate::listen::{Stop, stopped};
 use crate::seldom::Seldom;
+use crate::shutdown::{Stop, stopped};
 
 /// Spans that are sent together.
 const BATCH_MAX: usize = 512;

@@ -1,0 +1,249 @@
+//! `tollgate callers`: adds, lists and removes callers of a file. Credentials are written as their SHA-256 and never shown. Every other line
+//! stays as it is, comments included; a file is replaced as a whole or not at all.
+
+use std::fs;
+use std::io::{BufRead, Write};
+use std::path::Path;
+
+use tollgate::CredentialDigest;
+use tollgate_tower::attributes::callers::{CALLERS_MAX, CallerEntry, attribute_problem, entries};
+
+use crate::callers::read;
+use crate::cli::{CallersCommand, GivenAttribute, GivenValue};
+use crate::console::Console;
+use crate::disk::{self, DiskError};
+use crate::{FAILURE, SUCCESS, USAGE};
+
+/// What a new file begins with.
+const HEAD: &str = "# Known callers: a credential, as its SHA-256, and what is known of whoever has it. `tollgate callers` edits this file.
+callers:
+";
+
+/// Runs one of the commands, and tells how it ended.
+pub(crate) fn run(command: &CallersCommand, console: &mut Console) -> u8 {
+    let done = match command {
+        CallersCommand::Add(add) => {
+            secret(add.credential.as_deref()).and_then(|secret| added(&add.file, &secret, &add.attributes))
+        }
+        CallersCommand::Remove(remove) => {
+            secret(remove.credential.as_deref()).and_then(|secret| removed(&remove.file, &secret))
+        }
+        CallersCommand::List(list) => listed(&list.file),
+    };
+    match done {
+        Ok(Edited { lines, status }) => {
+            lines.iter().for_each(|line| console.line(line));
+            status
+        }
+        Err(problem) => {
+            console.problem(format_args!("tollgate: {problem}"));
+            USAGE
+        }
+    }
+}
+
+struct Edited {
+    lines: Vec<String>,
+    status: u8,
+}
+
+impl Edited {
+    fn said(line: String, status: u8) -> Self {
+        Self { lines: vec![line], status }
+    }
+}
+
+/// The credential that was given, or the first line of standard input.
+fn secret(given: Option<&str>) -> Result<String, String> {
+    let text = match given {
+        Some(text) if text != "-" => text.to_owned(),
+        _ => {
+            let mut line = String::new();
+            let read = std::io::stdin().lock().read_line(&mut line);
+            read.map_err(|error| format!("standard input: {error}"))?;
+            line.trim_end_matches(['\r', '\n']).to_owned()
+        }
+    };
+    if text.is_empty() {
+        Err("no credential; name one, or write it to standard input".to_owned())
+    } else {
+        Ok(text)
+    }
+}
+
+/// The text and the entries of a file; of none, an empty one.
+fn opened(path: &Path) -> Result<(String, Vec<CallerEntry>), String> {
+    if !path.exists() {
+        return Ok((HEAD.to_owned(), Vec::new()));
+    }
+    let bytes = read(path)?;
+    let found = entries(&path.display().to_string(), &bytes).map_err(|findings| findings.to_string())?;
+    let text = String::from_utf8(bytes).map_err(|_| format!("{}: not UTF-8", path.display()))?;
+    Ok((text, found))
+}
+
+/// All digits of a credential's SHA-256; of a digest, those that it has.
+fn digits(secret: &str) -> String {
+    match CredentialDigest::parse(secret) {
+        Some(_) => secret.trim_start_matches("sha256:").to_ascii_lowercase(),
+        None => {
+            let hashed = CredentialDigest::hashed_part(secret);
+            let digest = ring::digest::digest(&ring::digest::SHA256, hashed.as_bytes());
+            digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+        }
+    }
+}
+
+fn added(path: &Path, secret: &str, attributes: &[GivenAttribute]) -> Result<Edited, String> {
+    let (mut text, found) = opened(path)?;
+    let digest = CredentialDigest::of_value(secret);
+    if let Some(known) = found.iter().find(|entry| entry.digest == digest) {
+        let place = format!("{}:{}", path.display(), known.line);
+        return Ok(Edited::said(
+            format!("{digest} is known already: {place}; remove it first to change it"),
+            FAILURE,
+        ));
+    }
+    if found.len() >= CALLERS_MAX {
+        return Err(format!(
+            "{}: has {CALLERS_MAX} callers, which is all that a file may have",
+            path.display()
+        ));
+    }
+    let mut fields = vec![format!("sha256: {}", digits(secret))];
+    for attribute in attributes {
+        let value = match &attribute.value {
+            GivenValue::Text(text) => text.clone(),
+            GivenValue::Number(number) => number.to_string(),
+        };
+        if let Some(problem) = attribute_problem(&attribute.name, &value) {
+            return Err(format!("{}: {problem}", attribute.name));
+        }
+        fields.push(format!("{}: {}", quoted(&attribute.name), quoted(&value)));
+    }
+    text = appended(&text, &found, &format!("- {{{}}}", fields.join(", "))).ok_or_else(|| {
+        format!("{}: its list is not one caller to a line at the end; add the caller by hand", path.display())
+    })?;
+    written(path, &text, found.len() + 1)?;
+    Ok(Edited::said(format!("{digest} added; {} known", counted(found.len() + 1)), SUCCESS))
+}
+
+/// The text with one more entry behind the last.
+fn appended(text: &str, found: &[CallerEntry], entry: &str) -> Option<String> {
+    let mut text = text.to_owned();
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    let indent = match found.last() {
+        Some(last) => {
+            let line = text.lines().nth(usize::try_from(last.line).ok()?.checked_sub(1)?)?;
+            let dash = line.find('-')?;
+            line.get(..dash).filter(|before| before.chars().all(|c| c == ' '))?.to_owned()
+        }
+        // An empty list in brackets makes room for one in lines.
+        None => {
+            text = text.replace("callers: []", "callers:");
+            "  ".to_owned()
+        }
+    };
+    Some(format!("{text}{indent}{entry}\n"))
+}
+
+fn removed(path: &Path, secret: &str) -> Result<Edited, String> {
+    let (text, found) = opened(path)?;
+    let digest = CredentialDigest::of_value(secret);
+    let Some(place) = found.iter().position(|entry| entry.digest == digest) else {
+        return Ok(Edited::said(
+            format!("{digest} is not in {}; nothing was removed", path.display()),
+            FAILURE,
+        ));
+    };
+    let lines: Vec<&str> = text.lines().collect();
+    let start =
+        found.get(place).and_then(|entry| usize::try_from(entry.line).ok()).unwrap_or(1).saturating_sub(1);
+    let next = found.get(place + 1).and_then(|entry| usize::try_from(entry.line).ok());
+    // An entry goes on as long as lines are indented deeper than its dash; what follows belongs to the next one, or to nobody.
+    let dash = lines.get(start).and_then(|line| line.find('-')).unwrap_or(0);
+    let is_inside = |line: &&&str| {
+        line.len() > dash + 1 && line.get(..=dash).is_some_and(|before| before.trim().is_empty())
+    };
+    let end = start + 1 + lines.iter().skip(start + 1).take_while(is_inside).count();
+    let end = next.map_or(end, |next| end.min(next.saturating_sub(1)));
+    let kept: Vec<&str> = lines
+        .iter()
+        .enumerate()
+        .filter(|(line, _)| !(start..end).contains(line))
+        .map(|(_, line)| *line)
+        .collect();
+    let text = kept.join("\n") + "\n";
+    let left = entries("", text.as_bytes()).map_err(|_| ()).unwrap_or_default();
+    let is_right = left.len() + 1 == found.len() && left.iter().all(|entry| entry.digest != digest);
+    if !is_right {
+        let line = start + 1;
+        return Err(format!(
+            "{}:{line}: the caller does not stand on lines of its own; remove it by hand",
+            path.display()
+        ));
+    }
+    written(path, &text, left.len())?;
+    Ok(Edited::said(format!("{digest} removed; {} known", counted(left.len())), SUCCESS))
+}
+
+fn listed(path: &Path) -> Result<Edited, String> {
+    let bytes = read(path)?;
+    let found = entries(&path.display().to_string(), &bytes).map_err(|findings| findings.to_string())?;
+    let line = |entry: &CallerEntry| {
+        let attributes: Vec<String> =
+            entry.caller.attributes().map(|(name, value)| format!("{name}={value}")).collect();
+        format!("{}  {}", entry.digest, attributes.join(" ")).trim_end().to_owned()
+    };
+    let mut lines: Vec<String> = found.iter().map(line).collect();
+    lines.push(format!("{} known", counted(found.len())));
+    Ok(Edited { lines, status: SUCCESS })
+}
+
+fn counted(number: usize) -> String {
+    if number == 1 { "1 caller".to_owned() } else { format!("{number} callers") }
+}
+
+/// A text that YAML reads as that text.
+fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | '@');
+    let begins_plainly = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    let is_word = !matches!(
+        text.to_ascii_lowercase().as_str(),
+        "null" | "true" | "false" | "yes" | "no" | "on" | "off" | "y" | "n"
+    );
+    if begins_plainly && is_word && text.chars().all(is_plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', "''"))
+    }
+}
+
+/// Replaces the file, if what was made of it is a file of so many callers.
+fn written(path: &Path, text: &str, callers: usize) -> Result<(), String> {
+    let name = path.display();
+    let read = entries(&name.to_string(), text.as_bytes()).map_err(|findings| findings.to_string());
+    if read.map(|read| read.len()) != Ok(callers) {
+        return Err(format!("{name}: its list is not one caller to a line; edit it by hand"));
+    }
+    // A link is followed, so that it stays one.
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let permissions = fs::metadata(&target).ok().map(|found| found.permissions());
+    let directory = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let file = target
+        .file_name()
+        .and_then(|name| name.to_str())
+        .ok_or_else(|| format!("{name}: no name of a file"))?;
+    let replaced = disk::replace(directory, file, |file| {
+        file.write_all(text.as_bytes()).map_err(DiskError::at("writing"))
+    });
+    replaced.map_err(|error| format!("{name}: {error}"))?;
+    match permissions.map(|permissions| fs::set_permissions(&target, permissions)) {
+        Some(Err(error)) => {
+            Err(format!("{name}: written, but its permissions are not what they were: {error}"))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,518 @@
+//! What each verb does with the service. Time is read here, once for each request. Every change is audited, and so is every attempt
+//! that a role did not allow.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hyper::Request;
+use hyper::body::Incoming;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tollgate::engine::{BlockError, Forgotten, RulingError};
+use tollgate::policy::{Limit, Policy};
+use tollgate::store::StoreFailure;
+use tollgate::{CheckRequest, Ruled, Ruling, Scope, Timestamp};
+use tollgate_tower::attributes::Spelled;
+
+use super::Admin;
+use super::form::{self, BlockForm, KeyForm, Query, Reach, ResetForm, RulingForm};
+use super::reply::Asker;
+use super::route::Verb;
+use super::tail::{self, EventBody, Which};
+use super::token::{Role, Who};
+use super::view::{
+    self, AsGivenView, BlockView, Depth, ExplainedRequest, ExplanationView, Instant, LimitFooting,
+    LimitsView, OtherView, OverrideView, TopView,
+};
+use crate::control::ControlPlane;
+use crate::identity::Stranger;
+use crate::problem::Refusal;
+use crate::problem::{Kind, Problem};
+use crate::request_body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
+use crate::request_json::Question;
+use crate::service::beside::{ComparisonStatus, NotBegun};
+
+/// Keys of `top`, and entries of `audit`: unless said, and at most.
+const LISTED: (usize, usize) = (20, 1_000);
+/// How findings call the candidate.
+const CANDIDATE: &str = "candidate";
+
+/// What a request is answered with.
+pub(super) enum AdminAnswer {
+    /// A document.
+    Json(Vec<u8>),
+    /// Lines, as they come.
+    Lines(EventBody),
+}
+
+impl AdminAnswer {
+    pub(super) fn json(document: &impl Serialize) -> Result<Self, Problem> {
+        // Text and numbers always have a form in JSON; a mistake costs one answer, not the process.
+        serde_json::to_vec(document)
+            .map(AdminAnswer::Json)
+            .map_err(|error| Problem::new(Kind::StoreUnavailable, format!("the answer has no form: {error}")))
+    }
+
+    /// The same document with a warning in it.
+    fn warned(self, warning: String) -> Result<Self, Problem> {
+        let mut told = self;
+        if let AdminAnswer::Json(bytes) = &told
+            && let Ok(Value::Object(mut document)) = serde_json::from_slice(bytes)
+        {
+            document.insert("warning".to_owned(), warning.into());
+            told = Self::json(&document)?;
+        }
+        Ok(told)
+    }
+}
+
+/// One request whose sender is known.
+pub(super) struct Act<'a> {
+    admin: &'a Admin,
+    who: &'a Who,
+    pub(super) verb: Verb,
+    pub(super) now: Timestamp,
+}
+
+impl Act<'_> {
+    pub(super) fn audit(&self, about: &str, outcome: &str) {
+        self.admin.audit.write(self.who, self.verb.name(), about, outcome, self.now);
+    }
+
+    /// Refuses who may not do it.
+    pub(super) fn allow(&self, least: Role, about: &str) -> Result<(), Problem> {
+        if self.who.role >= least {
+            return Ok(());
+        }
+        self.audit(about, "refused: the role may not do this");
+        let (verb, has, needs) = (self.verb.name(), self.who.role.name(), least.name());
+        let about = if about.is_empty() { String::new() } else { format!(" about {about}") };
+        let detail = format!(
+            "{verb}{about} needs the role {needs}, and the token of {} has the role {has}",
+            self.who.name
+        );
+        Err(Problem::of_admin(Refusal::NotAllowed, detail))
+    }
+}
+
+impl ControlPlane {
+    /// Does what an operator asks.
+    ///
+    /// # Errors
+    /// When it may not, or cannot; says what would be accepted.
+    pub(super) async fn operate(
+        &self,
+        request: Request<Incoming>,
+        asker: Asker,
+    ) -> Result<AdminAnswer, Problem> {
+        let admin = &self.admin;
+        let who = admin.admit(&request, asker.peer)?;
+        let verb = Verb::of(request.method(), request.uri().path())?;
+        let act = Act { admin, who, verb, now: self.service.now() };
+        act.allow(verb.role(), "")?;
+        if !verb.knows_foreign() {
+            self.native(&act)?;
+        }
+        let told = match verb {
+            Verb::Limits => self.limits(&act),
+            Verb::Get => self.explain(&act, &body(request).await?, Depth::State).await,
+            Verb::Explain => self.explain(&act, &body(request).await?, Depth::Reasons).await,
+            Verb::Top => {
+                let most =
+                    Query::read(request.uri().query(), &["limit"])?.number("limit", LISTED.0, LISTED.1)?;
+                AdminAnswer::json(&TopView::new(&self.service.meter.top(most), act.now))
+            }
+            Verb::Tail => self.tail(&act, request.uri().query(), asker),
+            Verb::Audit => {
+                let most =
+                    Query::read(request.uri().query(), &["limit"])?.number("limit", LISTED.0, LISTED.1)?;
+                AdminAnswer::json(&json!({ "entries": admin.audit.latest(most) }))
+            }
+            Verb::Reset => self.reset(&act, form::read(&body(request).await?)?).await,
+            Verb::Block => self.block(&act, &form::read(&body(request).await?)?),
+            Verb::Unblock => self.unblock(&act, &form::read(&body(request).await?)?),
+            Verb::Kill | Verb::Shadow | Verb::Percent => self.rule(&act, &form::read(&body(request).await?)?),
+            Verb::Restore => self.restore(&act, &form::read(&body(request).await?)?),
+            Verb::Reload => self.reload(&act, &form::read(&body(request).await?)?).await,
+            Verb::Diff => self.diff(&act, request).await,
+            Verb::Compared(id) => standing(self.service.beside.standing(id, act.now)),
+            Verb::Stop(id) => {
+                act.audit(&id.to_string(), "stopped");
+                standing(self.service.beside.stop(id, act.now))
+            }
+        }?;
+        if verb.is_order() { self.kept(told).await } else { Ok(told) }
+    }
+
+    /// Answers when what was said is on disk. It is in force already: a disk that fails adds a warning, and takes nothing back.
+    async fn kept(&self, told: AdminAnswer) -> Result<AdminAnswer, Problem> {
+        let Some(orders) = &self.orders else { return Ok(told) };
+        match orders.keep().await {
+            Ok(()) => Ok(told),
+            Err(error) => told.warned(error),
+        }
+    }
+
+    /// Refuses what is about limits of our own while somebody else's rules decide.
+    fn native(&self, act: &Act<'_>) -> Result<(), Problem> {
+        let Some(foreign) = self.service.foreign() else { return Ok(()) };
+        let (verb, format) = (act.verb.name(), foreign.rules.format().name());
+        let detail = format!(
+            "{verb} is about limits of a Tollgate policy, and in force is {format}; accepted are block, unblock, \
+             kill, shadow and restore of all limits, limits, top, tail and audit"
+        );
+        Err(Problem::of_admin(Refusal::Conflict, detail))
+    }
+
+    fn limits(&self, act: &Act<'_>) -> Result<AdminAnswer, Problem> {
+        let (policy, blocks) = (self.service.engine.policy(), self.service.engine.blocks(act.now));
+        let (all, single) = self.service.engine.rulings(act.now);
+        let single: HashMap<String, Ruled> = single.into_iter().collect();
+        let holding = |limit: &Limit| LimitFooting {
+            footing: self.service.engine.footing(limit, act.now),
+            ruled: single.get(limit.name()).copied(),
+            holds: self.service.engine.ruled(limit, act.now),
+        };
+        let view = LimitsView::new(&policy, all, holding, &blocks);
+        match self.service.foreign() {
+            // The engine's own policy only guards it then, and is nobody's business.
+            Some(foreign) => AdminAnswer::json(&view.of_foreign(&foreign.rules)),
+            None => AdminAnswer::json(&view),
+        }
+    }
+
+    async fn explain(&self, act: &Act<'_>, body: &[u8], depth: Depth) -> Result<AdminAnswer, Problem> {
+        let question = Question::check(body)?;
+        let known = question.known(&self.service.identity);
+        let request = question.request_of(&known)?;
+        self.single(&request)?;
+        let spelled = Spelled::by(&self.service.reader, &request);
+        let read = spelled.request(&request)?;
+        let as_given = self.service.engine.explain(&request, act.now).await;
+        let as_read = match &read {
+            Some(read) => Some(self.service.engine.explain(read, act.now).await),
+            None => None,
+        };
+        let throttled = self.service.throttled(&request, act.now);
+        let mut view = ExplanationView::new(as_read.as_ref().unwrap_or(&as_given), depth, &throttled);
+        view.is_stranger = known.is_stranger();
+        if let Some((read, explanation)) = read.as_ref().zip(as_read.as_ref()) {
+            let given = ExplainedRequest { request: &request, explanation: &as_given };
+            view.as_given = AsGivenView::beside(
+                &ExplainedRequest { request: read, explanation },
+                &given,
+                &self.service.engine.policy(),
+            );
+        }
+        AdminAnswer::json(&view)
+    }
+
+    fn tail(&self, act: &Act<'_>, query: Option<&str>, asker: Asker) -> Result<AdminAnswer, Problem> {
+        let denied = Query::read(query, &["denied"])?.flag("denied")?;
+        let which = if denied { Which::Denied } else { Which::All };
+        let place = Arc::clone(&act.admin.watchers).try_acquire_owned().map_err(|_| {
+            Problem::of_admin(
+                Refusal::TooManyWatchers,
+                "close one of the others, or try again when one has ended",
+            )
+        })?;
+        Ok(AdminAnswer::Lines(tail::lines(
+            self.service.meter.watch(),
+            which,
+            asker.stop,
+            place,
+            asker.answering,
+        )))
+    }
+
+    async fn reset(&self, act: &Act<'_>, form: ResetForm<'_>) -> Result<AdminAnswer, Problem> {
+        let known = form.attributes.known(&self.service.identity);
+        let request = form.attributes.request_of(&known)?;
+        self.single(&request)?;
+        // What a gateway counted under its spelling is meant, and what programs send as it stands.
+        let spelled = Spelled::by(&self.service.reader, &request);
+        let views = spelled.readings(&request)?;
+        let policy = self.service.engine.policy();
+        let is_known = |name: &&String| policy.limits().iter().any(|limit| limit.name() == name.as_str());
+        if let Some(unknown) = form.limits.iter().find(|name| !is_known(name)) {
+            return Err(unknown_limit(unknown));
+        }
+        let named: Vec<&str> = form.limits.iter().map(String::as_str).collect();
+        let names = if named.is_empty() { own_limits(&policy, &views) } else { named.clone() };
+        let mut forgotten = Forgotten::default();
+        if !names.is_empty() {
+            forgotten = self.service.engine.reset_any(&views, &names, act.now).await.map_err(|failure| {
+                act.audit(&told(&request), &format!("failed: {failure}"));
+                Problem::new(Kind::StoreUnavailable, unforgotten(failure))
+            })?;
+        }
+        let throttled = if named.is_empty() { self.service.forget_throttled(&request, act.now) } else { 0 };
+        let counters = forgotten.counters.len() + throttled;
+        let mut limits = forgotten.counters;
+        limits.dedup();
+        let mut answer = json!({ "counters": counters, "limits": limits, "untouched": forgotten.untouched });
+        if !forgotten.shared.is_empty() {
+            answer["shared"] = json!(forgotten.shared);
+        }
+        let not_counted = not_counted(&policy, &named, &views);
+        if !not_counted.is_empty() {
+            answer["not_counted"] = json!(not_counted);
+        }
+        if counters > 0 || !names.is_empty() {
+            let only = if named.is_empty() { String::new() } else { format!(" only {}", named.join(", ")) };
+            let outcome = format!("{counters} counters forgotten");
+            act.audit(&format!("{}{only}", told(&request)), &outcome);
+        }
+        AdminAnswer::json(&answer)
+    }
+
+    fn block(&self, act: &Act<'_>, form: &BlockForm<'_>) -> Result<AdminAnswer, Problem> {
+        if let Some(name) = form.attributes.starred(self.service.identity.credentials()) {
+            let detail = format!(
+                "{name}: a credential is known by its hash, so no pattern can match it; accepted: its whole text, or sha256:…"
+            );
+            return Err(Problem::invalid(detail));
+        }
+        let known = form.attributes.known(&self.service.identity).alone().map_err(stranger)?;
+        let (request, until, note) =
+            (form.attributes.request_of(&known)?, form.until(act.now)?, form.note()?);
+        let block = self.service.engine.block(&request, until, act.now);
+        let block = block.map_err(|error| match error {
+            BlockError::Value { .. } => Problem::invalid(error.to_string()),
+            _ => Problem::of_admin(Refusal::Conflict, error.to_string()),
+        })?;
+        act.audit(&told(&request), &remarked(&format!("until {}", Instant(until).text()), note));
+        AdminAnswer::json(&BlockView::from(&*block))
+    }
+
+    /// Refuses a pattern where a request has one value: no counter is that of a pattern.
+    fn single(&self, request: &CheckRequest<'_>) -> Result<(), Problem> {
+        let policy = self.service.engine.policy();
+        let named = texts(request);
+        match named.iter().find(|(name, value)| policy.is_pattern(name, value)) {
+            None => Ok(()),
+            Some((name, value)) => Err(Problem::invalid(format!(
+                "{name}: {value} is a pattern, and a request has one {name}; accepted: the {name} of a request"
+            ))),
+        }
+    }
+
+    fn unblock(&self, act: &Act<'_>, form: &KeyForm<'_>) -> Result<AdminAnswer, Problem> {
+        let known = form.attributes.known(&self.service.identity).in_any_case();
+        let request = form.attributes.request_of(&known)?;
+        let unblocked = self.service.engine.unblock(&request, act.now);
+        act.audit(&told(&request), if unblocked { "unblocked" } else { "there was no such block" });
+        // Another block may deny the same request; an address may be inside of the network that it names.
+        let pairs = texts(&request);
+        let pairs: Vec<(&str, &str)> = pairs.iter().map(|(name, text)| (*name, text.as_str())).collect();
+        let held = self.service.engine.blocked(&pairs, act.now);
+        let still: Vec<BlockView<'_>> = held.iter().map(|block| BlockView::from(&**block)).collect();
+        AdminAnswer::json(&json!({ "unblocked": unblocked, "still_blocked_by": still }))
+    }
+
+    /// Kill, shadow and percent.
+    fn rule(&self, act: &Act<'_>, form: &RulingForm) -> Result<AdminAnswer, Problem> {
+        if let Some(name) = form.overload()? {
+            return self.rule_overload(act, form, name);
+        }
+        let (ruling, reach) = match (act.verb, form.percent) {
+            (Verb::Kill, None) => (Ruling::Off, Reach::Open),
+            (Verb::Shadow, None) => (Ruling::Shadow, Reach::Open),
+            (Verb::Percent, Some(percent)) => (Ruling::Percent(percent), Reach::Share),
+            (Verb::Percent, None) => return Err(Problem::invalid("percent: missing; accepted are 0 to 100")),
+            _ => return Err(Problem::invalid("percent: only the path percent takes it")),
+        };
+        let scope = scope(act, form)?;
+        if scope != Scope::All {
+            self.native(act)?;
+        }
+        let (until, note) = (form.until(reach, act.now)?, form.note()?);
+        let ruled = Ruled { ruling, until };
+        self.service.engine.rule(scope, ruled, act.now).map_err(|error| match error {
+            RulingError::UnknownLimit(name) => unknown_limit(&name),
+            RulingError::Percent(_) => Problem::invalid(format!("percent: {error}")),
+            RulingError::OffInPolicy(_) | RulingError::TooMany | RulingError::OneKey(_) => {
+                Problem::of_admin(Refusal::Conflict, error.to_string())
+            }
+        })?;
+        let what = match ruling {
+            Ruling::Percent(percent) => format!("{percent} % until {}", Instant(until).text()),
+            Ruling::Off | Ruling::Shadow => format!("until {}", Instant(until).text()),
+        };
+        act.audit(name_of(scope), &remarked(&what, note));
+        let milder = self.others(scope, act.now, |other| *other != ruled);
+        AdminAnswer::json(&OverrideView { ruled: ruled.into(), milder })
+    }
+
+    /// The rulings that hold where this scope is ruled about, beside those of the scope itself.
+    fn others(&self, scope: Scope<'_>, now: Timestamp, is_other: impl Fn(&Ruled) -> bool) -> Vec<OtherView> {
+        let policy = self.service.engine.policy();
+        let (all, single) = self.service.engine.rulings(now);
+        let effective = |name: &str| {
+            let limit = policy.limits().iter().find(|limit| limit.name() == name)?;
+            self.service.engine.ruled(limit, now).filter(&is_other)
+        };
+        match scope {
+            Scope::Limit(name) => effective(name)
+                .filter(|ruled| all == Some(*ruled))
+                .map(OtherView::about_all)
+                .into_iter()
+                .collect(),
+            Scope::All => single
+                .into_iter()
+                .filter_map(|(name, own)| {
+                    let ruled = effective(&name).filter(|ruled| *ruled == own)?;
+                    Some(OtherView::about(name, ruled.into()))
+                })
+                .collect(),
+        }
+    }
+
+    fn restore(&self, act: &Act<'_>, form: &RulingForm) -> Result<AdminAnswer, Problem> {
+        if let Some(name) = form.overload()? {
+            return self.restore_overload(act, name);
+        }
+        let scope = scope(act, form)?;
+        if scope != Scope::All {
+            self.native(act)?;
+        }
+        let restored = self.service.engine.lift(scope, act.now);
+        act.audit(name_of(scope), if restored { "restored" } else { "there was no ruling" });
+        AdminAnswer::json(
+            &json!({ "restored": restored, "still_ruled": self.others(scope, act.now, |_| true) }),
+        )
+    }
+
+    /// What a candidate would change, and on request how many decisions it does from now on.
+    async fn diff(&self, act: &Act<'_>, request: Request<Incoming>) -> Result<AdminAnswer, Problem> {
+        let lasting = Query::read(request.uri().query(), &["for"])?.comparison()?;
+        let text = request_body::read_any(request, BATCH_BYTES_MAX).await?;
+        let (candidate, warnings) =
+            Policy::compile_for(CANDIDATE, &text, self.service.identity.credentials())
+                .map_err(|findings| Problem::of_admin(Refusal::WrongPolicy, findings.to_string()))?;
+        let difference = self.service.engine.policy().difference(&candidate);
+        let mut document = json!({
+            "policy": view::fields(&difference.fields),
+            "changes": view::changes(&difference),
+            "unchanged": difference.unchanged,
+            "warnings": warnings.to_string().lines().collect::<Vec<_>>(),
+        });
+        if let Some(lasting) = lasting {
+            let until = act.now + lasting;
+            let id = self
+                .service
+                .beside
+                .begin(&self.service.engine, candidate, until, act.now)
+                .map_err(not_begun)?;
+            act.audit(&id.to_string(), &format!("compared until {}", Instant(until).text()));
+            document["comparison"] = json!({ "id": id.to_string(), "for_ms": view::millis(lasting) });
+        }
+        AdminAnswer::json(&document)
+    }
+}
+
+async fn body(request: Request<Incoming>) -> Result<Bytes, Problem> {
+    request_body::read(request, BODY_BYTES_MAX).await
+}
+
+/// Which limits a ruling is about. All of them at once are an admin's affair.
+fn scope<'f>(act: &Act<'_>, form: &'f RulingForm) -> Result<Scope<'f>, Problem> {
+    match (&form.limit, form.all) {
+        (Some(limit), false) => Ok(Scope::Limit(limit)),
+        (None, true) => {
+            act.allow(Role::Admin, "all limits")?;
+            Ok(Scope::All)
+        }
+        _ => Err(Problem::invalid("name one limit with \"limit\", or all of them with \"all\": true")),
+    }
+}
+
+const fn name_of<'s>(scope: Scope<'s>) -> &'s str {
+    match scope {
+        Scope::Limit(name) => name,
+        Scope::All => "all limits",
+    }
+}
+
+fn unknown_limit(name: &str) -> Problem {
+    let detail = format!("the policy in force has no limit {name:?}; GET /admin/v1/limits lists them");
+    Problem::of_admin(Refusal::Unknown, detail)
+}
+
+fn stranger(stranger: Stranger) -> Problem {
+    Problem::of_admin(Refusal::Conflict, stranger.to_string())
+}
+
+fn not_begun(reason: NotBegun) -> Problem {
+    match reason {
+        NotBegun::Busy => {
+            let detail =
+                "another comparison is running; wait for its end, or DELETE /admin/v1/policy/diff/{id}";
+            Problem::of_admin(Refusal::Conflict, detail)
+        }
+        NotBegun::NoId => Problem::of_admin(Refusal::Conflict, "the system has no random numbers for its id"),
+    }
+}
+
+fn standing(standing: Option<ComparisonStatus>) -> Result<AdminAnswer, Problem> {
+    let standing = standing.ok_or_else(|| {
+        Problem::of_admin(Refusal::Unknown, "no comparison has this id; only the latest one is kept")
+    })?;
+    AdminAnswer::json(&standing)
+}
+
+/// The limits that count these attributes apart from others. A counter that everybody shares is forgotten only by its name.
+fn own_limits<'p>(policy: &'p Policy, views: &[CheckRequest<'_>]) -> Vec<&'p str> {
+    let mut names: Vec<&str> = Vec::new();
+    for limit in views.iter().flat_map(|view| policy.may_count(view)) {
+        if !limit.by().is_empty() && !names.contains(&limit.name()) {
+            names.push(limit.name());
+        }
+    }
+    names
+}
+
+/// Why limits that were named count no request with these attributes.
+fn not_counted(policy: &Policy, named: &[&str], views: &[CheckRequest<'_>]) -> Vec<String> {
+    let why = |limit: &Limit| {
+        let mut reasons = views.iter().map(|view| limit.never_counts(view));
+        let first = reasons.next().filter(|first| !first.is_empty())?;
+        if reasons.any(|reasons| reasons.is_empty()) {
+            return None;
+        }
+        let reasons: Vec<String> = first.iter().map(ToString::to_string).collect();
+        Some(format!("{} counts no such request: {}", limit.name(), reasons.join(", and ")))
+    };
+    policy.limits().iter().filter(|limit| named.contains(&limit.name())).filter_map(why).collect()
+}
+
+/// What became of a reset that failed.
+fn unforgotten(failure: StoreFailure) -> String {
+    match failure {
+        StoreFailure::Unanswered => {
+            format!("{failure}: some counters may have been forgotten; ask again when it answers")
+        }
+        _ => format!("{failure}: nothing was forgotten, here or there; ask again when it answers"),
+    }
+}
+
+/// Names and values of a request, as text.
+fn texts<'r>(request: &CheckRequest<'r>) -> Vec<(&'r str, String)> {
+    let text = |value| match value {
+        tollgate::Value::Text(text) => text.to_owned(),
+        tollgate::Value::Number(number) => number.to_string(),
+    };
+    request.attributes().iter().map(|given| (given.name, text(given.value))).collect()
+}
+
+/// A request for the audit log.
+fn told(request: &CheckRequest<'_>) -> String {
+    let pairs: Vec<String> =
+        texts(request).into_iter().map(|(name, text)| format!("{name}={text}")).collect();
+    pairs.join(" ")
+}
+
+pub(super) fn remarked(what: &str, note: &str) -> String {
+    if note.is_empty() { what.to_owned() } else { format!("{what}: {note}") }
+}

@@ -1,0 +1,98 @@
+//! What operators did: who, what and when, in the log under the target `audit`, and the latest of it in memory for whoever may
+//! read it. Written for what was refused by role as well; never with a token.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
+use serde::Serialize;
+use tollgate::Timestamp;
+
+use super::token::{Role, Who};
+use super::view::Instant;
+use crate::text::plain;
+
+/// Entries that are kept in memory.
+const ENTRIES_MAX: usize = 1_000;
+/// Longest text of an entry, in characters: it may quote what a request said.
+const TEXT_CHARS_MAX: usize = 256;
+
+/// One thing that somebody did, or was not allowed to.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct AuditEntry {
+    at: Instant,
+    who: String,
+    role: Role,
+    verb: &'static str,
+    about: String,
+    outcome: String,
+}
+
+/// The latest entries, oldest first.
+#[derive(Default)]
+pub(super) struct Audit(Mutex<VecDeque<AuditEntry>>);
+
+impl Audit {
+    /// Writes an entry.
+    pub(super) fn write(&self, who: &Who, verb: &'static str, about: &str, outcome: &str, now: Timestamp) {
+        let entry = AuditEntry {
+            at: Instant(now),
+            who: who.name.clone(),
+            role: who.role,
+            verb,
+            about: shortened(about),
+            outcome: shortened(outcome),
+        };
+        // Texts may hold anything that a request said; made plain they cannot end a line or move a terminal's cursor.
+        tracing::info!(
+            target: "audit",
+            who = %plain(&entry.who),
+            role = entry.role.name(),
+            verb,
+            about = %plain(&entry.about),
+            outcome = %plain(&entry.outcome),
+            "an operator's action"
+        );
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if entries.len() >= ENTRIES_MAX {
+            entries.pop_front();
+        }
+        entries.push_back(entry);
+    }
+
+    /// The latest `most`, newest first.
+    pub(super) fn latest(&self, most: usize) -> Vec<AuditEntry> {
+        let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.iter().rev().take(most).cloned().collect()
+    }
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(TEXT_CHARS_MAX) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The log keeps the newest entries, bounded in number and in length.
+    #[test]
+    fn entries_are_bounded() {
+        let (audit, who) = (Audit::default(), Who { name: "alice".into(), role: Role::Operator });
+        for number in 0..ENTRIES_MAX + 5 {
+            audit.write(
+                &who,
+                "reset",
+                &format!("{number} {}", "x".repeat(9_999)),
+                "done",
+                Timestamp::default(),
+            );
+        }
+        let kept = audit.latest(usize::MAX);
+        assert_eq!(kept.len(), ENTRIES_MAX);
+        assert!(kept[0].about.starts_with(&format!("{} xxx", ENTRIES_MAX + 4)));
+        assert_eq!(kept[0].about.chars().count(), TEXT_CHARS_MAX + 1);
+    }
+}

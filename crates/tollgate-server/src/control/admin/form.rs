@@ -1,0 +1,229 @@
+//! The bodies and queries of the admin interface, each with exactly its fields, and how long things may last.
+
+use serde::Deserialize;
+use tollgate::{Ticks, Timestamp};
+
+use crate::problem::Problem;
+use crate::request_json::Named;
+use crate::time_text::duration;
+
+/// How long a limit is ruled about unless said: what was forgotten ends by itself.
+const RULING_DEFAULT: Ticks = Ticks::from_secs(3_600);
+/// Longest that a limit is off or in shadow. What is to last longer belongs in the policy.
+const OPEN_MAX: Ticks = Ticks::from_secs(86_400);
+/// Longest that a share of keys is enforced, or a key blocked.
+const LONG_MAX: Ticks = Ticks::from_secs(30 * 86_400);
+/// Shortest time for anything: less is over before anybody sees it.
+const SHORTEST: Ticks = Ticks::from_secs(1);
+/// How long two policies are compared: at least, and at most.
+const COMPARISON: (Ticks, Ticks) = (Ticks::from_secs(1), Ticks::from_secs(600));
+/// Longest remark, in characters.
+const NOTE_CHARS_MAX: usize = 200;
+
+/// A key, by the attributes of its requests.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct KeyForm<'b> {
+    #[serde(borrow)]
+    pub(super) attributes: Named<'b>,
+}
+
+/// The counters of a key to forget.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ResetForm<'b> {
+    #[serde(borrow)]
+    pub(super) attributes: Named<'b>,
+    #[serde(default)]
+    pub(super) limits: Vec<String>,
+}
+
+/// Whom to deny, and for how long.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BlockForm<'b> {
+    #[serde(borrow)]
+    pub(super) attributes: Named<'b>,
+    r#for: String,
+    note: Option<String>,
+}
+
+/// What to rule about which limit, and for how long.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RulingForm {
+    pub(super) limit: Option<String>,
+    #[serde(default)]
+    pub(super) all: bool,
+    /// A controller of overload in the place of a limit.
+    overload: Option<String>,
+    pub(super) percent: Option<u8>,
+    r#for: Option<String>,
+    note: Option<String>,
+}
+
+/// Whether to reload even what looks like an accident.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReloadForm {
+    #[serde(default)]
+    pub(super) force: bool,
+}
+
+/// Reads a body.
+///
+/// # Errors
+/// When it is not exactly that.
+pub(super) fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Problem> {
+    serde_json::from_slice(body).map_err(|error| {
+        let what = if error.is_data() { "" } else { "not valid JSON: " };
+        Problem::invalid(format!("{what}{error}"))
+    })
+}
+
+fn during(text: &str, least: Ticks, most: Ticks) -> Result<Ticks, Problem> {
+    let wrong = |why: &str| {
+        let (least, most) = (written(least), written(most));
+        Problem::invalid(format!(
+            "for: {why}; accepted are {least} to {most}, written as 90s, 10m, 1h30m or 7d"
+        ))
+    };
+    let given = duration(text).map_err(|_| wrong("not a duration"))?;
+    Some(given).filter(|given| (least..=most).contains(given)).ok_or_else(|| wrong("out of range"))
+}
+
+/// A round number of seconds in the largest unit that has it; a single day is 24 hours.
+fn written(duration: Ticks) -> String {
+    let seconds = duration.ceil_seconds();
+    let units = [(2 * 86_400, 86_400, "d"), (3_600, 3_600, "h"), (60, 60, "m")];
+    let unit = units.iter().find(|(least, length, _)| seconds >= *least && seconds.is_multiple_of(*length));
+    unit.map_or_else(|| format!("{seconds}s"), |(_, length, name)| format!("{}{name}", seconds / length))
+}
+
+fn remark(note: Option<&String>) -> Result<&str, Problem> {
+    let note = note.map_or("", String::as_str);
+    if note.chars().count() > NOTE_CHARS_MAX {
+        return Err(Problem::invalid(format!("note: at most {NOTE_CHARS_MAX} characters")));
+    }
+    Ok(note)
+}
+
+impl BlockForm<'_> {
+    pub(super) fn until(&self, now: Timestamp) -> Result<Timestamp, Problem> {
+        Ok(now + during(&self.r#for, SHORTEST, LONG_MAX)?)
+    }
+
+    pub(super) fn note(&self) -> Result<&str, Problem> {
+        remark(self.note.as_ref())
+    }
+}
+
+/// How far a ruling opens a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// Off or in shadow.
+    Open,
+    /// A share of keys.
+    Share,
+}
+
+impl RulingForm {
+    /// The controller of overload that it is about, if it is about one; then it is about nothing else.
+    pub(super) fn overload(&self) -> Result<Option<&str>, Problem> {
+        if self.overload.is_some() && (self.limit.is_some() || self.all || self.percent.is_some()) {
+            return Err(Problem::invalid("overload: names a controller, or all, and stands beside no limit"));
+        }
+        Ok(self.overload.as_deref())
+    }
+
+    pub(super) fn until(&self, reach: Reach, now: Timestamp) -> Result<Timestamp, Problem> {
+        let most = match reach {
+            Reach::Open => OPEN_MAX,
+            Reach::Share => LONG_MAX,
+        };
+        let given = self.r#for.as_ref().map(|text| during(text, SHORTEST, most)).transpose()?;
+        Ok(now + given.unwrap_or(RULING_DEFAULT))
+    }
+
+    pub(super) fn note(&self) -> Result<&str, Problem> {
+        remark(self.note.as_ref())
+    }
+}
+
+/// The parameters of a path, each at most once.
+pub(super) struct Query<'q>(Vec<(&'q str, &'q str)>);
+
+impl<'q> Query<'q> {
+    /// Reads a query that may have these parameters.
+    pub(super) fn read(text: Option<&'q str>, accepted: &[&str]) -> Result<Self, Problem> {
+        let mut pairs: Vec<(&str, &str)> = Vec::new();
+        for part in text.unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            if !accepted.contains(&name) || pairs.iter().any(|(known, _)| *known == name) {
+                let detail = format!("the query accepts each of these once: {}", accepted.join(", "));
+                return Err(Problem::invalid(detail));
+            }
+            pairs.push((name, value));
+        }
+        Ok(Self(pairs))
+    }
+
+    fn get(&self, name: &str) -> Option<&'q str> {
+        self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+    }
+
+    /// A number from 1 to `most`.
+    pub(super) fn number(&self, name: &str, default: usize, most: usize) -> Result<usize, Problem> {
+        let Some(text) = self.get(name) else { return Ok(default) };
+        let number = text.parse().ok().filter(|number| (1..=most).contains(number));
+        number.ok_or_else(|| Problem::invalid(format!("{name}: accepted are 1 to {most}")))
+    }
+
+    /// A parameter that is `true` or `false`.
+    pub(super) fn flag(&self, name: &str) -> Result<bool, Problem> {
+        match self.get(name) {
+            None | Some("false") => Ok(false),
+            Some("true" | "") => Ok(true),
+            Some(_) => Err(Problem::invalid(format!("{name}: accepted are true and false"))),
+        }
+    }
+
+    /// How long to compare, if at all.
+    pub(super) fn comparison(&self) -> Result<Option<Ticks>, Problem> {
+        self.get("for").map(|text| during(text, COMPARISON.0, COMPARISON.1)).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
+
+    /// What opens a limit lasts an hour unless said and a day at most; nothing is for ever.
+    #[test]
+    fn rulings_end() {
+        let until = |text: &str, reach| {
+            let form: RulingForm = read(text.as_bytes()).unwrap();
+            form.until(reach, T0).map(|until| until.since(T0).ceil_seconds())
+        };
+        assert_eq!(until(r#"{"limit":"a"}"#, Reach::Open), Ok(3_600));
+        assert_eq!(until(r#"{"limit":"a","for":"24h"}"#, Reach::Open), Ok(86_400));
+        assert!(until(r#"{"limit":"a","for":"25h"}"#, Reach::Open).is_err());
+        assert_eq!(until(r#"{"limit":"a","for":"25h"}"#, Reach::Share), Ok(90_000));
+        for wrong in ["0s", "-1m", "1", "soon", "999999h"] {
+            let error = until(&format!(r#"{{"limit":"a","for":"{wrong}"}}"#), Reach::Share).unwrap_err();
+            assert!(error.detail.contains("accepted"), "{wrong}: {error:?}");
+        }
+    }
+
+    /// Unknown fields and parameters are refused, not ignored.
+    #[test]
+    fn nothing_unknown_is_ignored() {
+        assert!(read::<RulingForm>(br#"{"limit":"a","until":"x"}"#).is_err());
+        assert!(read::<KeyForm<'_>>(br#"{"attributes":{"a":"1","a":"2"}}"#).is_err());
+        assert!(Query::read(Some("limit=5&x=1"), &["limit"]).is_err());
+        assert!(Query::read(Some("limit=5&limit=6"), &["limit"]).is_err());
+        assert_eq!(Query::read(Some("limit=5"), &["limit"]).unwrap().number("limit", 9, 10), Ok(5));
+    }
+}

@@ -1,0 +1,308 @@
+//! Who is let in: the right host, so that no name that a web page chose leads here; no other site; and a token that is known. A
+//! source that guesses is made to wait; a right token never is. The paths for decisions ask the same guard about browsers.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use hyper::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN};
+use hyper::{HeaderMap, Request};
+use tollgate::{Clock, Gate, KeyedGate, Quota, Rate, Ticks};
+
+use super::Admin;
+use super::token::Who;
+use crate::problem::Problem;
+use crate::problem::Refusal;
+
+/// Where a browser says which site a request comes from.
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+/// Wrong tokens that one source may try in a minute.
+const FAILURES_A_MINUTE: u64 = 5;
+
+/// The names by which the server may be called.
+pub(super) struct Hosts {
+    address: SocketAddr,
+    names: Vec<String>,
+    /// Whether whoever can connect may ask.
+    pub(super) is_open: bool,
+}
+
+impl Hosts {
+    pub(super) fn new(address: SocketAddr, names: &[String]) -> Self {
+        let names = names.iter().map(|name| name.trim_end_matches('.').to_ascii_lowercase()).collect();
+        Self { address, names, is_open: false }
+    }
+
+    /// Whether a request calls the server by one of them, and for no page of another site.
+    fn admit<B>(&self, request: &Request<B>) -> Result<(), Problem> {
+        let host = host_of(request)?;
+        if !self.knows(host) {
+            return Err(wrong_host());
+        }
+        is_same_site(request.headers(), host)
+    }
+
+    /// Whether a request may be a program's, by the name that it calls the server by. A page that a stranger publishes has a name with a
+    /// dot, and its name may lead to this machine (DNS rebinding); its browser then sends a GET without saying what it is. So where
+    /// nobody on this machine has to prove anything, such a name must be one of the server's.
+    fn admit_program<B>(&self, request: &Request<B>) -> Result<(), Problem> {
+        if !self.is_open || !self.address.ip().is_loopback() {
+            return Ok(());
+        }
+        if request.uri().authority().is_none() && !request.headers().contains_key(HOST) {
+            return Ok(()); // HTTP/1.0, which no browser speaks.
+        }
+        let host = host_of(request)?;
+        if may_be_of_a_page(host) && !self.knows(host) { Err(wrong_host()) } else { Ok(()) }
+    }
+
+    /// Whether this is one of them, whatever the port.
+    fn knows(&self, host: &str) -> bool {
+        let name = without_port(host);
+        let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+        if let Ok(ip) = bare.parse::<IpAddr>() {
+            return ip.is_loopback() || ip == self.address.ip();
+        }
+        let name = name.trim_end_matches('.').to_ascii_lowercase();
+        name == "localhost" || self.names.contains(&name)
+    }
+}
+
+fn wrong_host() -> Problem {
+    Problem::of_admin(
+        Refusal::WrongHost,
+        "call the server localhost, by its address, or by a name that it was started with: --admin-host NAME",
+    )
+}
+
+/// Whether a page that a stranger publishes can have this host. An address leads where it says, and a name without a dot, or one below
+/// `localhost`, is nobody's in the public DNS.
+fn may_be_of_a_page(host: &str) -> bool {
+    let name = without_port(host);
+    let is_address = name.starts_with('[') || name.parse::<IpAddr>().is_ok();
+    let name = name.trim_end_matches('.').to_ascii_lowercase();
+    !is_address && name.contains('.') && !name.ends_with(".localhost")
+}
+
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    }
+}
+
+/// Counts wrong tokens by the address that they come from.
+pub(super) struct Logins {
+    failures: Option<KeyedGate>,
+}
+
+impl Logins {
+    pub(super) fn new(clock: Clock) -> Self {
+        let quota = Quota::token_bucket(Rate::per_minute(FAILURES_A_MINUTE).burst(FAILURES_A_MINUTE));
+        Self { failures: quota.ok().map(|quota| Gate::builder(quota).clock(clock).keyed()) }
+    }
+
+    /// How long a source must wait before its wrong tokens are looked at again.
+    fn wait(&self, source: IpAddr) -> Option<Ticks> {
+        let state = self.failures.as_ref()?.charge(&source, 0);
+        (state.remaining == 0).then_some(state.next_unit_after)
+    }
+
+    fn failed(&self, source: IpAddr) {
+        if let Some(failures) = &self.failures {
+            // Only counted: whoever guesses next is told to wait.
+            let _ = failures.check(&source);
+        }
+    }
+
+    /// What a wrong token is told. A source that has to wait is not counted again, and fills no log.
+    fn wrong(&self, source: IpAddr) -> Problem {
+        if let Some(wait) = self.wait(source) {
+            let seconds = wait.ceil_seconds();
+            let detail = format!(
+                "the token is not known, and too many wrong tokens came from this address; try again in {seconds} s"
+            );
+            return Problem::of_admin(Refusal::TooManyLogins { seconds }, detail);
+        }
+        self.failed(source);
+        tracing::warn!(target: "audit", source = %source, "a wrong admin token");
+        let detail = "the token is not known; a token that a server made is gone when it is started again";
+        Problem::of_admin(Refusal::NoToken, detail)
+    }
+}
+
+/// The address that failures are counted by: a whole /64 of IPv6 is one source.
+fn source_of(peer: Option<IpAddr>) -> IpAddr {
+    match peer.map(|peer| peer.to_canonical()) {
+        Some(IpAddr::V6(address)) => {
+            let [a, b, c, d, ..] = address.segments();
+            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+        }
+        Some(address) => address,
+        None => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    }
+}
+
+impl Admin {
+    /// Whose request it is.
+    ///
+    /// # Errors
+    /// When it may not come in; says what would be accepted.
+    pub(super) fn admit<B>(&self, request: &Request<B>, peer: Option<IpAddr>) -> Result<&Who, Problem> {
+        self.hosts.admit(request)?;
+        let Some(token) = bearer(request.headers()) else {
+            let detail = "send Authorization: Bearer TOKEN; the server printed its token when it started";
+            return Err(Problem::of_admin(Refusal::NoToken, detail));
+        };
+        // Before anybody waits: who shares an address with somebody who guesses must still be able to operate the server.
+        self.tokens.holder(token).ok_or_else(|| self.logins.wrong(source_of(peer)))
+    }
+
+    /// Refuses a request that a browser sends for a page of another site, or of a name that is not this server's. Programs send
+    /// neither `Origin` nor `Sec-Fetch-Site`. Browsers leave both out, too, where a page of a plain `http://` name sends a GET to that
+    /// very name, so the name is looked at in any case.
+    ///
+    /// # Errors
+    /// When a browser sent it for such a page, or may have.
+    pub(crate) fn refuse_other_sites<B>(&self, request: &Request<B>) -> Result<(), Problem> {
+        let headers = request.headers();
+        if headers.contains_key(ORIGIN) || headers.contains_key(FETCH_SITE) {
+            return self.hosts.admit(request);
+        }
+        self.refuse_other_names(request)
+    }
+
+    /// The same for a request that may come from a page of any site, such as one that a proxy asks about.
+    ///
+    /// # Errors
+    /// When it calls the server by a name that a page may have, where nothing else keeps pages out.
+    pub(crate) fn refuse_other_names<B>(&self, request: &Request<B>) -> Result<(), Problem> {
+        self.hosts.admit_program(request)
+    }
+}
+
+/// The one host that a request names.
+fn host_of<B>(request: &Request<B>) -> Result<&str, Problem> {
+    let mut named = request.headers().get_all(HOST).iter();
+    let host = match (request.uri().authority(), named.next(), named.next()) {
+        (Some(authority), _, None) => Some(authority.as_str()),
+        (None, Some(host), None) => host.to_str().ok(),
+        _ => None,
+    };
+    host.ok_or_else(|| Problem::of_admin(Refusal::WrongHost, "name the host once, in a Host header"))
+}
+
+/// Whether a browser sent it for a page of this server, or no browser did.
+fn is_same_site(headers: &HeaderMap, host: &str) -> Result<(), Problem> {
+    let origins = headers.get_all(ORIGIN).iter().map(|origin| origin.to_str().unwrap_or_default());
+    let is_ours = |origin: &str| {
+        let rest = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        rest.is_some_and(|rest| rest.eq_ignore_ascii_case(host))
+    };
+    let site = headers.get(FETCH_SITE).map(|site| site.as_bytes());
+    let is_near = site.is_none_or(|site| site == b"same-origin" || site == b"none");
+    if is_near && origins.into_iter().all(is_ours) {
+        return Ok(());
+    }
+    Err(Problem::of_admin(
+        Refusal::CrossSite,
+        "a browser sent it for a page of another site; only pages of this server, and programs, may ask",
+    ))
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let mut given = headers.get_all(AUTHORIZATION).iter();
+    let (Some(value), None) = (given.next(), given.next()) else { return None };
+    let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Loopback by any name or port, the bound address, and the names that were given; nothing that only begins like one.
+    #[test]
+    fn hosts() {
+        let hosts = Hosts::new("10.1.2.3:8080".parse().unwrap(), &["Gate.Example".to_owned()]);
+        for host in [
+            "localhost",
+            "LOCALHOST:8080",
+            "127.0.0.1",
+            "127.0.0.1:1",
+            "[::1]",
+            "[::1]:8080",
+            "10.1.2.3:8080",
+            "gate.example",
+            "gate.example.:80",
+        ] {
+            assert!(hosts.knows(host), "{host}");
+        }
+        for host in [
+            "",
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "10.1.2.4",
+            "gate.example.evil",
+            "0.0.0.0",
+            "localhost:80:80",
+            "[::1",
+        ] {
+            assert!(!hosts.knows(host), "{host}");
+        }
+    }
+
+    /// What a page of the public web can be called, and what it cannot.
+    #[test]
+    fn names_of_pages() {
+        for host in [
+            "evil.example",
+            "evil.example:8080",
+            "EVIL.Example.",
+            "localhost.evil.example",
+            "1.2.3.4.evil.example",
+        ] {
+            assert!(may_be_of_a_page(host), "{host}");
+        }
+        for host in [
+            "tollgate",
+            "tollgate:8080",
+            "localhost.",
+            "app.localhost",
+            "10.0.0.1:80",
+            "[::1]:80",
+            "[2001:db8::1]",
+        ] {
+            assert!(!may_be_of_a_page(host), "{host}");
+        }
+    }
+
+    /// Another site's page is refused, whatever part of it tells; a program that sends no such header is not a browser.
+    #[test]
+    fn origins() {
+        let with = |name: &'static str, value: &str| {
+            HeaderMap::from_iter([(name.parse().unwrap(), value.parse().unwrap())])
+        };
+        let host = "127.0.0.1:8080";
+        assert!(is_same_site(&HeaderMap::new(), host).is_ok());
+        assert!(is_same_site(&with("origin", "http://127.0.0.1:8080"), host).is_ok());
+        assert!(is_same_site(&with("sec-fetch-site", "same-origin"), host).is_ok());
+        for (name, value) in [
+            ("origin", "http://evil.example"),
+            ("origin", "null"),
+            ("origin", "http://127.0.0.1:9090"),
+            ("origin", "http://127.0.0.1:8080.evil.example"),
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-site", "same-site"),
+        ] {
+            assert!(is_same_site(&with(name, value), host).is_err(), "{name}: {value}");
+        }
+    }
+
+    /// One source is one /64, and IPv4 in IPv6 is IPv4.
+    #[test]
+    fn sources() {
+        let of = |text: &str| source_of(Some(text.parse().unwrap())).to_string();
+        assert_eq!(of("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
+        assert_eq!(of("::ffff:192.0.2.1"), "192.0.2.1");
+    }
+}

@@ -1,0 +1,77 @@
+//! What operators say over the controllers of overload: off or in shadow for a while, one of them or all. It is this process's own, and kept where
+//! its other orders are.
+
+use serde_json::json;
+use tollgate::overload::{Controller, Switch};
+use tollgate::{Ruled, Ruling};
+
+use super::answer::{Act, AdminAnswer, remarked};
+use super::form::{Reach, RulingForm};
+use super::route::Verb;
+use super::token::Role;
+use super::view::{Instant, RuledView};
+use crate::control::ControlPlane;
+use crate::problem::Problem;
+use crate::problem::Refusal;
+
+/// What names all controllers at once.
+const ALL: &str = "all";
+
+impl ControlPlane {
+    /// Kill and shadow.
+    pub(super) fn rule_overload(
+        &self,
+        act: &Act<'_>,
+        form: &RulingForm,
+        name: &str,
+    ) -> Result<AdminAnswer, Problem> {
+        let (until, note) = (form.until(Reach::Open, act.now)?, form.note()?);
+        let ruling = match act.verb {
+            Verb::Kill => Ruling::Off,
+            Verb::Shadow => Ruling::Shadow,
+            _ => return Err(Problem::invalid("overload: only the paths kill, shadow and restore take it")),
+        };
+        self.switch(act, name, |switch| match ruling {
+            Ruling::Off => switch.kill(until),
+            _ => switch.shadow(until),
+        })?;
+        act.audit(&about(name), &remarked(&format!("until {}", Instant(until).text()), note));
+        AdminAnswer::json(&RuledView::from(Ruled { ruling, until }))
+    }
+
+    /// Restore.
+    pub(super) fn restore_overload(&self, act: &Act<'_>, name: &str) -> Result<AdminAnswer, Problem> {
+        let mut restored = false;
+        self.switch(act, name, |switch| restored |= switch.revive(act.now))?;
+        act.audit(&about(name), if restored { "restored" } else { "there was no ruling" });
+        AdminAnswer::json(&json!({ "restored": restored }))
+    }
+
+    /// Tells one controller's switch something, or all of them. All at once are an admin's affair.
+    fn switch(&self, act: &Act<'_>, name: &str, mut tell: impl FnMut(&Switch)) -> Result<(), Problem> {
+        if name == ALL {
+            act.allow(Role::Admin, &about(name))?;
+        }
+        let Some(shedder) = &self.service.overload else {
+            let detail = "the server has no controllers of overload; `overload:` in its config makes some";
+            return Err(Problem::of_admin(Refusal::Unknown, detail));
+        };
+        if name == ALL {
+            for controller in Controller::ALL {
+                let _ = shedder.switch(controller, &mut tell); // One that is not there has nothing to hear.
+            }
+            return Ok(());
+        }
+        let named = Controller::ALL.into_iter().find(|controller| controller.as_str() == name);
+        named.and_then(|controller| shedder.switch(controller, &mut tell)).ok_or_else(|| {
+            let there: Vec<&str> =
+                shedder.reports().iter().map(|report| report.controller.as_str()).collect();
+            let detail = format!("there is no controller {name:?}; accepted: {ALL}, {}", there.join(", "));
+            Problem::of_admin(Refusal::Unknown, detail)
+        })
+    }
+}
+
+fn about(name: &str) -> String {
+    format!("overload {name}")
+}

@@ -1,0 +1,75 @@
+//! From what was told to HTTP. Statuses of problems are chosen where those of every wire's are.
+
+use std::net::IpAddr;
+
+use bytes::Bytes;
+use http_body_util::{Either, Full};
+use hyper::body::Incoming;
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use hyper::{HeaderMap, Request, Response};
+
+use super::answer::Told;
+use super::tail::Lines;
+use crate::control::ControlPlane;
+use crate::problem::Refusal;
+use crate::problem::{Kind, Problem, problem_details};
+use crate::shutdown::Stop;
+
+/// A body that is all there, or comes by and by.
+pub(crate) type AdminBody = Either<Full<Bytes>, EventBody>;
+
+/// Who asks, and what the connection lends to an answer that takes long.
+pub(crate) struct Asker {
+    /// Where the connection comes from.
+    pub(crate) peer: Option<IpAddr>,
+    /// When the server stops.
+    pub(crate) stop: Stop,
+    /// Kept until the answer is over.
+    pub(crate) answering: Box<dyn Send + Sync>,
+}
+
+/// Answers one request of the admin interface.
+pub(crate) async fn respond(
+    control: &ControlPlane,
+    request: Request<Incoming>,
+    asker: Asker,
+) -> Response<AdminBody> {
+    let mut response = match control.operate(request, asker).await {
+        Ok(AdminAnswer::Json(text)) => typed(Either::Left(Full::new(text.into())), "application/json"),
+        Ok(AdminAnswer::Lines(lines)) => typed(Either::Right(lines), "application/x-ndjson"),
+        Err(problem) => refused(&problem).map(Either::Left),
+    };
+    guarded(response.headers_mut());
+    response
+}
+
+fn typed(body: AdminBody, content_type: &'static str) -> Response<AdminBody> {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+fn refused(problem: &Problem) -> Response<Full<Bytes>> {
+    let mut response = problem_details(problem);
+    match problem.kind {
+        Kind::Admin(Refusal::NoToken) => {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        Kind::Admin(Refusal::TooManyLogins { seconds }) => {
+            response.headers_mut().insert(RETRY_AFTER, seconds.into());
+        }
+        _ => {}
+    }
+    response
+}
+
+/// What an operator reads is nobody else's: not a cache's, not another page's, and nothing to be run.
+fn guarded(headers: &mut HeaderMap) {
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    headers.insert(
+        "content-security-policy",
+        HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'"),
+    );
+    headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
+}

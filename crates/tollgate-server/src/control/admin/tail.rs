@@ -1,0 +1,158 @@
+//! Decisions as they are made: lines of JSON on a response that does not end until its reader does, the server stops, or an hour is
+//! over. What a reader is too slow for is left out, and it is told how much.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc};
+
+use super::view::EventView;
+use crate::shutdown::{Stop, stopped};
+use crate::telemetry::Event;
+
+/// Lines that wait for a reader.
+const LINES_MAX: usize = 256;
+/// How often a reader hears that the server is there, so that one that went away is noticed.
+const PULSE: Duration = Duration::from_secs(10);
+/// How long one view lasts at most.
+const LONGEST: Duration = Duration::from_secs(3_600);
+
+/// A body of lines.
+pub(crate) struct EventBody {
+    lines: mpsc::Receiver<Bytes>,
+    /// While it is there the connection knows that an answer is under way.
+    _answering: Box<dyn Send + Sync>,
+}
+
+impl Body for EventBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.lines.poll_recv(context).map(|line| line.map(|line| Ok(Frame::data(line))))
+    }
+}
+
+/// Which decisions are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    All,
+    Denied,
+}
+
+/// Begins a view of what `events` brings.
+pub(super) fn lines(
+    events: broadcast::Receiver<Arc<Event>>,
+    which: Which,
+    stop: Stop,
+    place: OwnedSemaphorePermit,
+    answering: Box<dyn Send + Sync>,
+) -> EventBody {
+    let (sender, lines) = mpsc::channel(LINES_MAX);
+    tokio::spawn(async move {
+        let pumped = tokio::time::timeout(LONGEST, pump(events, which, stop, sender));
+        // The view is over either way.
+        let _ = pumped.await;
+        drop(place);
+    });
+    EventBody { lines, _answering: answering }
+}
+
+async fn pump(
+    mut events: broadcast::Receiver<Arc<Event>>,
+    which: Which,
+    mut stop: Stop,
+    lines: mpsc::Sender<Bytes>,
+) {
+    let mut pulse = tokio::time::interval(PULSE);
+    loop {
+        let line = tokio::select! {
+            event = events.recv() => match event {
+                Ok(event) if which == Which::Denied && event.allowed => continue,
+                Ok(event) => line(&EventView::from(&*event)),
+                Err(RecvError::Lagged(missed)) => line(&serde_json::json!({ "missed": missed })),
+                Err(RecvError::Closed) => return,
+            },
+            // The first comes at once: the reader sees that it is connected.
+            _ = pulse.tick() => Bytes::from_static(b"\n"),
+            () = stopped(&mut stop) => return,
+            () = lines.closed() => return,
+        };
+        if lines.send(line).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn line(view: &impl serde::Serialize) -> Bytes {
+    let mut text = serde_json::to_vec(view).unwrap_or_default();
+    text.push(b'\n');
+    text.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+    use tokio::sync::{Semaphore, watch};
+    use tollgate::Timestamp;
+
+    use super::*;
+    use crate::protocol::Wire;
+
+    fn event(allowed: bool, key: &str) -> Arc<Event> {
+        Arc::new(Event {
+            at: Timestamp::from_unix_seconds(1_700_000_000),
+            wire: Wire::Http,
+            allowed,
+            limit: "per-key".into(),
+            attributes: vec![("api_key".into(), key.into())],
+            retry_after_ms: (!allowed).then_some(412),
+            reason: (!allowed).then(|| "100 requests a second, burst 200".to_owned()),
+            source: "exact",
+        })
+    }
+
+    async fn next(lines: &mut EventBody) -> Option<String> {
+        let frame = lines.frame().await?.unwrap();
+        Some(String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap())
+    }
+
+    /// A view of denials shows them with everything but what is allowed, tells how much it missed, and ends with the server.
+    #[tokio::test]
+    async fn a_view_of_denials() {
+        let (events, receiver) = broadcast::channel(2);
+        let (stop, stopped) = watch::channel(false);
+        let room = Arc::new(Semaphore::new(1));
+        let place = Arc::clone(&room).try_acquire_owned().unwrap();
+        for number in 0..3 {
+            events.send(event(false, &format!("k\n{number}"))).unwrap();
+        }
+        let mut lines = lines(receiver, Which::Denied, stopped, place, Box::new(()));
+        let mut seen = Vec::new();
+        while seen.len() < 4 {
+            seen.push(next(&mut lines).await.unwrap());
+        }
+        seen.retain(|line| line != "\n");
+        assert_eq!(seen[0], "{\"missed\":1}\n");
+        assert_eq!(
+            seen[1],
+            "{\"at\":\"2023-11-14T22:13:20.000Z\",\"wire\":\"http\",\"allowed\":false,\"limit\":\"per-key\",\
+             \"attributes\":{\"api_key\":\"k\\n1\"},\"retry_after_ms\":412,\"reason\":\"100 requests a second, burst 200\",\"source\":\"exact\"}\n"
+        );
+        events.send(event(true, "passes")).unwrap();
+        events.send(event(false, "last")).unwrap();
+        assert!(next(&mut lines).await.unwrap().contains("last"));
+        stop.send(true).unwrap();
+        assert_eq!(next(&mut lines).await, None);
+        let _room = room.acquire().await.unwrap();
+    }
+}

@@ -1,0 +1,308 @@
+//! Who may operate: tokens, kept as digests and compared in constant time, each with a name and a role. Nothing here has `Debug`
+//! that could show one.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use ring::digest::{SHA256, digest};
+use serde::Serialize;
+use subtle::ConstantTimeEq;
+
+/// Length of a token that somebody chose, in characters.
+const TOKEN_CHARS: (usize, usize) = (16, 256);
+/// Random bytes of a token that the server makes.
+const RANDOM_BYTES: usize = 32;
+/// Most tokens in a file, its size, and the longest name in it.
+const TOKENS_MAX: usize = 1_000;
+const FILE_BYTES_MAX: u64 = 256 << 10;
+const NAME_CHARS_MAX: usize = 64;
+/// How the holder of the one token is called in the audit log that the server made or the environment set.
+const OWNER: &str = "owner";
+
+/// What somebody may do. Each may do what those before it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Role {
+    /// Look.
+    Viewer,
+    /// Change what one limit or key is decided by.
+    Operator,
+    /// Change all limits at once, and read what everybody did.
+    Admin,
+}
+
+impl Role {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Role::Viewer => "viewer",
+            Role::Operator => "operator",
+            Role::Admin => "admin",
+        }
+    }
+}
+
+impl FromStr for Role {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let roles = [Role::Viewer, Role::Operator, Role::Admin];
+        let found = roles.into_iter().find(|role| role.name() == text);
+        found.ok_or_else(|| format!("unknown role {text:?}; accepted: viewer, operator or admin"))
+    }
+}
+
+/// A token as somebody gave it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct GivenToken(String);
+
+impl fmt::Debug for GivenToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GivenToken(…)")
+    }
+}
+
+impl FromStr for GivenToken {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let is_long = (TOKEN_CHARS.0..=TOKEN_CHARS.1).contains(&text.len());
+        if is_long && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Ok(Self(text.to_owned()));
+        }
+        let (least, most) = TOKEN_CHARS;
+        Err(format!(
+            "not a token; accepted are {least} to {most} visible characters, such as `openssl rand -hex 32` makes"
+        ))
+    }
+}
+
+impl GivenToken {
+    /// A new one that nobody can guess.
+    ///
+    /// # Errors
+    /// When the system has no random numbers.
+    fn random() -> Result<Self, String> {
+        let mut bytes = [0; RANDOM_BYTES];
+        getrandom::fill(&mut bytes)
+            .map_err(|error| format!("no random numbers for the admin token: {error}"))?;
+        let mut text = String::from("tg_");
+        for byte in bytes {
+            text.push_str(&format!("{byte:02x}"));
+        }
+        Ok(Self(text))
+    }
+
+    /// The text, for a header or the one place where it is shown.
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// Reads the token that a server left in a file.
+    ///
+    /// # Errors
+    /// When there is none; says what to do.
+    pub(crate) fn from_file(path: &Path) -> Result<Self, String> {
+        let text = bounded(path)?;
+        text.trim().parse().map_err(|error| format!("{}: {error}", path.display()))
+    }
+}
+
+/// Whose token it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Who {
+    pub(crate) name: String,
+    pub(crate) role: Role,
+}
+
+struct AcceptedToken {
+    who: Who,
+    digest: [u8; 32],
+}
+
+/// Every token that is accepted.
+pub(crate) struct Tokens(Vec<AcceptedToken>);
+
+impl Tokens {
+    /// Whose token it is, if anybody's. Looks at all of them, whichever fits, so that the time tells nothing.
+    pub(crate) fn holder(&self, token: &str) -> Option<&Who> {
+        let given = hashed(token);
+        let mut found = None;
+        for known in &self.0 {
+            if bool::from(known.digest.ct_eq(&given)) {
+                found = Some(&known.who);
+            }
+        }
+        found
+    }
+}
+
+fn hashed(token: &str) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    for (byte, hashed) in bytes.iter_mut().zip(digest(&SHA256, token.as_bytes()).as_ref()) {
+        *byte = *hashed;
+    }
+    bytes
+}
+
+/// The tokens of a server, and what to tell about them at the start.
+pub(crate) struct Credentials {
+    pub(crate) tokens: Tokens,
+    /// What the banner says: the token itself only if it is nowhere else.
+    pub(crate) notice: String,
+}
+
+/// Which tokens a server accepts.
+#[derive(Debug)]
+pub(crate) struct TokenSettings {
+    /// The token of the role admin, if it is chosen.
+    pub(crate) token: Option<GivenToken>,
+    /// Where that token is written, instead of being shown.
+    pub(crate) token_file: Option<PathBuf>,
+    /// A file of further tokens.
+    pub(crate) tokens: Option<PathBuf>,
+}
+
+/// The tokens that the settings ask for; one is made if they name none.
+///
+/// # Errors
+/// When a file cannot be read or written, or says something else; the message says what would be accepted.
+pub(crate) fn credentials(settings: &TokenSettings) -> Result<Credentials, String> {
+    let mut known = Vec::new();
+    let mut notices = Vec::new();
+    if let Some(path) = &settings.tokens {
+        known = listed(path)?;
+        notices.push(format!("{} tokens of {}", known.len(), path.display()));
+    }
+    let owner = match &settings.token {
+        Some(token) => {
+            notices.push("the token of TOLLGATE_ADMIN_TOKEN".to_owned());
+            Some(token.clone())
+        }
+        None if known.is_empty() || settings.token_file.is_some() => {
+            let token = GivenToken::random()?;
+            if settings.token_file.is_none() {
+                notices.push(format!("token {}", token.reveal()));
+            }
+            Some(token)
+        }
+        None => None,
+    };
+    if let (Some(path), Some(token)) = (&settings.token_file, &owner) {
+        write(path, token)?;
+        notices.push(format!("the token in {}", path.display()));
+    }
+    if let Some(token) = owner {
+        let who = Who { name: OWNER.to_owned(), role: Role::Admin };
+        known.push(AcceptedToken { who, digest: hashed(token.reveal()) });
+    }
+    Ok(Credentials { tokens: Tokens(known), notice: notices.join(" and ") })
+}
+
+/// Writes a token where only this user can read it. A file that others could read is replaced, not kept.
+fn write(path: &Path, token: &GivenToken) -> Result<(), String> {
+    let failed = |error: std::io::Error| {
+        format!(
+            "{}: the admin token cannot be written: {error}; name another file with --admin-token-file",
+            path.display()
+        )
+    };
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+    writeln!(file, "{}", token.reveal()).map_err(failed)
+}
+
+/// The tokens of a file: a role, a name and a token on each line.
+fn listed(path: &Path) -> Result<Vec<AcceptedToken>, String> {
+    let text = bounded(path)?;
+    let mut known: Vec<AcceptedToken> = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let read = one(line).map_err(|error| format!("{}:{number}: {error}", path.display()))?;
+        if known.iter().any(|other| other.who.name == read.who.name || other.digest == read.digest) {
+            let name = &read.who.name;
+            return Err(format!(
+                "{}:{number}: the name {name:?} or its token is there twice; give each its own",
+                path.display()
+            ));
+        }
+        known.push(read);
+        if known.len() > TOKENS_MAX {
+            return Err(format!("{}: more than {TOKENS_MAX} tokens", path.display()));
+        }
+    }
+    if known.is_empty() {
+        return Err(format!(
+            "{}: no token; accepted are lines such as: operator alice TOKEN",
+            path.display()
+        ));
+    }
+    Ok(known)
+}
+
+/// One line of the file. The token is never repeated in an error.
+fn one(line: &str) -> Result<AcceptedToken, String> {
+    let mut words = line.split_ascii_whitespace();
+    let (Some(role), Some(name), Some(token), None) =
+        (words.next(), words.next(), words.next(), words.next())
+    else {
+        return Err("accepted are a role, a name and a token, such as: operator alice TOKEN".to_owned());
+    };
+    let role = role.parse()?;
+    if name.chars().count() > NAME_CHARS_MAX || name.chars().any(char::is_control) {
+        return Err(format!("a name has at most {NAME_CHARS_MAX} visible characters"));
+    }
+    let token: GivenToken = token.parse()?;
+    Ok(AcceptedToken { who: Who { name: name.to_owned(), role }, digest: hashed(token.reveal()) })
+}
+
+fn bounded(path: &Path) -> Result<String, String> {
+    let failed = |error: std::io::Error| format!("{}: {error}; name a file that can be read", path.display());
+    let mut text = String::new();
+    let file = File::open(path).map_err(failed)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!("{}: more than {FILE_BYTES_MAX} bytes", path.display()));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOKEN: &str = "0123456789abcdef";
+
+    /// A line is a role, a name and a token; whatever is wrong is named, and the token never is.
+    #[test]
+    fn lines_of_a_token_file() {
+        let known = one(&format!("operator alice {TOKEN}")).ok().unwrap();
+        assert_eq!(known.who, Who { name: "alice".into(), role: Role::Operator });
+        let tokens = Tokens(vec![known]);
+        assert_eq!(tokens.holder(TOKEN).unwrap().name, "alice");
+        for other in ["", "0123456789abcde", "0123456789abcdeF", "0123456789abcdef0"] {
+            assert!(tokens.holder(other).is_none(), "{other}");
+        }
+        for wrong in ["root alice T", "operator alice", "operator alice short", "operator a b c d"] {
+            let error = one(wrong).err().unwrap();
+            assert!(error.contains("accepted"), "{wrong}: {error}");
+        }
+        let error = one(&format!("root alice {TOKEN}")).err().unwrap();
+        assert!(!error.contains(TOKEN), "{error}");
+    }
+
+    /// A token does not show in what a programmer prints.
+    #[test]
+    fn a_token_has_no_debug() {
+        let token: GivenToken = TOKEN.parse().unwrap();
+        assert!(!format!("{token:?}").contains("0123"));
+        assert_ne!(GivenToken::random().unwrap().reveal(), GivenToken::random().unwrap().reveal());
+    }
+}

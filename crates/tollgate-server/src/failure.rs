@@ -1,0 +1,24 @@
+//! Something that went wrong and lasts, as `/readyz` and the admin interface show it.
+
+use tollgate::Timestamp;
+
+/// Longest error text that is kept, in characters.
+const ERROR_CHARS_MAX: usize = 4_000;
+
+/// Something that went wrong, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) text: String,
+    pub(crate) at: Timestamp,
+}
+
+impl Failure {
+    pub(crate) fn new(text: impl Into<String>, at: Timestamp) -> Self {
+        let mut text = text.into();
+        if let Some((end, _)) = text.char_indices().nth(ERROR_CHARS_MAX) {
+            text.truncate(end);
+            text.push('…');
+        }
+        Self { text, at }
+    }
+}

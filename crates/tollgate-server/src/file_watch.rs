@@ -1,0 +1,337 @@
+//! Files that are watched while the server runs: the bytes of a file, or of everything in a directory, and the version that names them.
+//! Symbolic links are followed, so a ConfigMap that Kubernetes swaps is seen as what it points to. `look` bounds how long a disk may take.
+
+use std::fs::{self, File, Metadata};
+use std::io::Read;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ring::digest::{Context, SHA256};
+
+mod look;
+
+pub(crate) use look::{LOOK_TIMEOUT, Looked, Looks};
+
+/// Most files of a directory, and how deep it may be: what a policy has, and no home directory that was named by mistake.
+const FILES_MAX: usize = 10_000;
+const DEPTH_MAX: usize = 8;
+/// Most bytes of all files together.
+const BYTES_MAX: u64 = 64 << 20;
+/// Looks after a change of metadata in which contents are read as well: two changes within one tick of a filesystem's clock
+/// leave the same metadata.
+const DISTRUST: u32 = 6;
+/// Every so many looks contents are read whatever the metadata says. Some filesystems say the wrong thing.
+const DISTRUST_EVERY: u32 = 75;
+
+/// What a turn is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// To see whether anything changed.
+    Look,
+    /// To reload now, without waiting for the file to hold still.
+    Now,
+    /// The same, whatever the guard thinks.
+    Force,
+}
+
+/// What a look at the files beside the policy did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum FileReload {
+    /// What is on disk is in use already.
+    Nothing,
+    /// It was read anew; in words for the operator.
+    Read(String),
+}
+
+/// The SHA-256 of contents: of a file, what `sha256sum` prints.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Version([u8; 32]);
+
+impl Version {
+    /// The version of these bytes.
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        let mut context = Context::new(&SHA256);
+        context.update(bytes);
+        Self::finish(context)
+    }
+
+    fn finish(context: Context) -> Self {
+        let mut version = [0; 32];
+        version.iter_mut().zip(context.finish().as_ref()).for_each(|(byte, &hashed)| *byte = hashed);
+        Self(version)
+    }
+
+    /// All of it, in hexadecimal.
+    pub(crate) fn hex(self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Enough of it to tell versions apart.
+    pub(crate) fn short(self) -> String {
+        self.0.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+impl std::fmt::Debug for Version {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(&self.short())
+    }
+}
+
+/// The bytes under a path as they were at one moment.
+#[derive(Debug)]
+pub(crate) struct Capture {
+    /// Each file with its path: relative to the directory, or the file's own name.
+    pub(crate) files: Vec<(PathBuf, Vec<u8>)>,
+    pub(crate) is_directory: bool,
+    pub(crate) version: Version,
+}
+
+/// Reads everything under a path.
+///
+/// # Errors
+/// When something cannot be read, or there is too much of it.
+pub(crate) fn capture(path: &Path) -> Result<Capture, String> {
+    let is_directory = metadata(path)?.is_dir();
+    let (mut files, mut room) = (Vec::new(), BYTES_MAX);
+    for (relative, _) in walk(path)? {
+        let full = if is_directory { path.join(&relative) } else { path.to_owned() };
+        let mut bytes = Vec::new();
+        let read = open(&full).and_then(|file| file.take(room.saturating_add(1)).read_to_end(&mut bytes));
+        let read = read.map_err(|error| format!("{}: {error}", full.display()))?;
+        room = room.checked_sub(u64::try_from(read).unwrap_or(u64::MAX)).ok_or_else(|| too_much(path))?;
+        files.push((relative, bytes));
+    }
+    let version = match files.as_slice() {
+        [(_, bytes)] if !is_directory => Version::of(bytes),
+        files => version_of(files),
+    };
+    Ok(Capture { files, is_directory, version })
+}
+
+/// The version of several files: names and contents, each with its length, so that no two lists are the same message.
+fn version_of(files: &[(PathBuf, Vec<u8>)]) -> Version {
+    let mut context = Context::new(&SHA256);
+    for (name, bytes) in files {
+        for part in [name.as_os_str().as_encoded_bytes(), bytes] {
+            context.update(&u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
+            context.update(part);
+        }
+    }
+    Version::finish(context)
+}
+
+fn too_much(path: &Path) -> String {
+    format!(
+        "{}: too much for a policy; accepted are at most {FILES_MAX} files, {} MiB in all, {DEPTH_MAX} directories deep",
+        path.display(),
+        BYTES_MAX >> 20
+    )
+}
+
+fn metadata(path: &Path) -> Result<Metadata, String> {
+    fs::metadata(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => format!("{}: no such file", path.display()),
+        _ => format!("{}: {error}", path.display()),
+    })
+}
+
+/// Opens a file. What was replaced by a pipe since it was looked at is opened without waiting for somebody who writes to it.
+fn open(path: &Path) -> std::io::Result<File> {
+    let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
+    fs::OpenOptions::new().read(true).custom_flags(flags).open(path)
+}
+
+/// Refuses what reading could wait for without end.
+///
+/// # Errors
+/// When there is a pipe, a socket or a device; what is not there at all is for whoever reads it to tell.
+pub(crate) fn is_file_or_directory(path: &Path) -> Result<(), String> {
+    let Ok(found) = fs::metadata(path) else { return Ok(()) };
+    refuse_special(path, &found)
+}
+
+fn refuse_special(path: &Path, found: &Metadata) -> Result<(), String> {
+    if found.is_file() || found.is_dir() {
+        return Ok(());
+    }
+    let kind = found.file_type();
+    let what = match () {
+        () if kind.is_fifo() => "a pipe",
+        () if kind.is_socket() => "a socket",
+        () => "a device",
+    };
+    Err(format!(
+        "{}: it is {what}, which a server that is running cannot watch; accepted is a file or a directory",
+        path.display()
+    ))
+}
+
+/// Whether it can be watched: a pipe is read once, and cannot.
+pub(crate) fn is_watchable(path: &Path) -> bool {
+    // What is not there may still come.
+    path.as_os_str() != "-" && fs::metadata(path).map_or(true, |found| found.is_file() || found.is_dir())
+}
+
+/// The files under a path in the order of their names, with their metadata. What begins with a dot is not a policy: there
+/// Kubernetes keeps the versions of a ConfigMap, and editors their drafts.
+fn walk(path: &Path) -> Result<Vec<(PathBuf, Metadata)>, String> {
+    let root = metadata(path)?;
+    refuse_special(path, &root)?;
+    if !root.is_dir() {
+        return Ok(vec![(path.file_name().map(PathBuf::from).unwrap_or_default(), root)]);
+    }
+    let mut found = Vec::new();
+    descend(path, Path::new(""), 0, &mut found)?;
+    found.sort_by(|one: &(PathBuf, Metadata), other| one.0.cmp(&other.0));
+    Ok(found)
+}
+
+fn descend(
+    root: &Path,
+    relative: &Path,
+    depth: usize,
+    found: &mut Vec<(PathBuf, Metadata)>,
+) -> Result<(), String> {
+    let directory = root.join(relative);
+    let unreadable = |error: std::io::Error| format!("{}: {error}", directory.display());
+    for entry in fs::read_dir(&directory).map_err(unreadable)? {
+        let name = entry.map_err(unreadable)?.file_name();
+        if name.as_encoded_bytes().starts_with(b".") {
+            continue;
+        }
+        let relative = relative.join(name);
+        let metadata = metadata(&root.join(&relative))?;
+        if metadata.is_dir() {
+            if depth >= DEPTH_MAX {
+                return Err(too_much(root));
+            }
+            descend(root, &relative, depth + 1, found)?;
+        } else if metadata.is_file() {
+            if found.len() >= FILES_MAX {
+                return Err(too_much(root));
+            }
+            found.push((relative, metadata));
+        }
+    }
+    Ok(())
+}
+
+/// What a look found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// Contents.
+    Version(Version),
+    /// Nothing that can be read, and why.
+    Unreadable(String),
+}
+
+impl Seen {
+    /// The version of the contents, if they could be read.
+    pub(crate) const fn version(&self) -> Option<Version> {
+        match self {
+            Seen::Version(version) => Some(*version),
+            Seen::Unreadable(_) => None,
+        }
+    }
+}
+
+/// Looks at paths again and again. As long as the metadata stays as it was, contents are not read.
+#[derive(Debug)]
+pub(crate) struct Eye {
+    paths: Vec<PathBuf>,
+    stamp: Option<Version>,
+    seen: Seen,
+    looks: u32,
+}
+
+impl Eye {
+    pub(crate) fn new(paths: Vec<PathBuf>) -> Self {
+        Self { paths, stamp: None, seen: Seen::Unreadable("not looked at yet".to_owned()), looks: 0 }
+    }
+
+    /// What is there now.
+    pub(crate) fn look(&mut self) -> Seen {
+        let stamp = self.stamp();
+        self.looks = self.looks.wrapping_add(1);
+        if stamp.is_none() || stamp != self.stamp {
+            self.looks = 0;
+        }
+        self.stamp = stamp;
+        if self.looks < DISTRUST || self.looks.is_multiple_of(DISTRUST_EVERY) {
+            self.seen = self.contents();
+        }
+        self.seen.clone()
+    }
+
+    fn contents(&self) -> Seen {
+        let mut versions = Vec::with_capacity(self.paths.len());
+        for path in &self.paths {
+            match capture(path) {
+                Ok(capture) => versions.push(capture.version),
+                Err(error) => return Seen::Unreadable(error),
+            }
+        }
+        match versions.as_slice() {
+            [version] => Seen::Version(*version),
+            versions => Seen::Version(Version::of(&versions.iter().flat_map(|v| v.0).collect::<Vec<u8>>())),
+        }
+    }
+
+    /// Everything that the system tells about the files without reading them.
+    fn stamp(&self) -> Option<Version> {
+        let mut context = Context::new(&SHA256);
+        for path in &self.paths {
+            for (name, about) in walk(path).ok()? {
+                context.update(name.as_os_str().as_encoded_bytes());
+                let times = [about.mtime(), about.mtime_nsec(), about.ctime(), about.ctime_nsec()];
+                times.iter().for_each(|time| context.update(&time.to_be_bytes()));
+                [about.dev(), about.ino(), about.len()].iter().for_each(|n| context.update(&n.to_be_bytes()));
+            }
+        }
+        Some(Version::finish(context))
+    }
+}
+
+/// Decides when a change is one: when it was seen twice in a row. A file that is still being written is not what it will be.
+#[derive(Debug, Default)]
+pub(crate) struct Debounce {
+    acted_on: Option<Seen>,
+    pending: Option<Seen>,
+}
+
+impl Debounce {
+    /// Whether to act on what was seen.
+    pub(crate) fn saw(&mut self, seen: &Seen) -> bool {
+        if self.acted_on.as_ref() == Some(seen) {
+            self.pending = None;
+            return false;
+        }
+        let is_stable = self.pending.as_ref() == Some(seen);
+        if is_stable {
+            self.acted(seen.clone());
+        } else {
+            self.pending = Some(seen.clone());
+        }
+        is_stable
+    }
+
+    /// This was acted on.
+    pub(crate) fn acted(&mut self, seen: Seen) {
+        self.acted_on = Some(seen);
+        self.pending = None;
+    }
+}
+
+/// What a look at the disk that has not ended is told as.
+pub(crate) fn hangs(what: &str, timeout: Duration) -> String {
+    format!(
+        "{what}: reading did not end within {} s, so the file system does not answer; what is in force stays in force, and \
+         reloading goes on by itself when it answers. Check the mount, or put the file on another one",
+        timeout.as_secs()
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+//! One Envoy: its reports are taken in as they come, and it is told what changes, until either side ends the stream.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Either;
+use hyper::Request;
+use hyper::body::Incoming;
+use tokio::sync::{Notify, mpsc};
+use tonic::codegen::BoxFuture;
+use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
+use tonic::server::{Grpc, StreamingService};
+use tonic::{Status, Streaming};
+
+use super::connection::Begun;
+use super::unary::Reply;
+use crate::rlqs::{Bucket, Desk, Reports, Response, Unusable, Usage, Wire};
+use crate::service::Service;
+use crate::shutdown::{Stop, stopped};
+
+/// The method's name.
+pub(super) const METHOD: &str =
+    "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
+
+/// Largest message: a report names every bucket that its Envoy has.
+const MESSAGE_BYTES_MAX: usize = 4 << 20;
+/// A stream on which nothing is reported for so long has nobody at its other end.
+const SILENCE_MAX: Duration = Duration::from_secs(300);
+/// How long an Envoy may take to read: later it would follow for too long what it is told.
+const SEND_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Answers a call with a stream, which goes on when this has returned. `begun` tells the connection that a call is under way.
+pub(super) async fn answer(
+    desk: Arc<Desk>,
+    service: Arc<Service>,
+    request: Request<Incoming>,
+    stop: Stop,
+    begun: Begun,
+) -> Reply {
+    let call = QuotaCall { desk, service, stop: Some((stop, begun)) };
+    let mut grpc = Grpc::new(Wire).apply_max_message_size_config(Some(MESSAGE_BYTES_MAX), None);
+    grpc.streaming(call, request).await.map(Either::Right)
+}
+
+struct QuotaCall {
+    desk: Arc<Desk>,
+    service: Arc<Service>,
+    stop: Option<(Stop, Begun)>,
+}
+
+type Answers = ReceiverStream<Result<Response, Status>>;
+
+impl StreamingService<Reports> for QuotaCall {
+    type Response = Response;
+    type ResponseStream = Answers;
+    type Future = BoxFuture<tonic::Response<Answers>, Status>;
+
+    fn call(&mut self, request: tonic::Request<Streaming<Reports>>) -> Self::Future {
+        let opened =
+            self.stop.take().ok_or_else(|| Status::internal("a call is made once")).and_then(|held| {
+                let number = self.desk.open(&self.service).ok_or_else(|| {
+                    Status::resource_exhausted("there are 10,000 streams; close some, or ask another server")
+                })?;
+                Ok((held, number))
+            });
+        let (desk, service) = (Arc::clone(&self.desk), Arc::clone(&self.service));
+        Box::pin(async move {
+            let ((stop, begun), (number, wake)) = opened?;
+            let (answers, told) = mpsc::channel(1);
+            let stream = Stream { desk, service, number, wake, answers, domain: None };
+            tokio::spawn(async move {
+                stream.run(request.into_inner(), stop).await;
+                drop(begun);
+            });
+            Ok(tonic::Response::new(ReceiverStream::new(told)))
+        })
+    }
+}
+
+struct Stream {
+    desk: Arc<Desk>,
+    service: Arc<Service>,
+    number: u64,
+    wake: Arc<Notify>,
+    answers: mpsc::Sender<Result<Response, Status>>,
+    domain: Option<String>,
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.desk.close(self.number, self.service.now());
+    }
+}
+
+impl Stream {
+    async fn run(mut self, mut reports: Streaming<Reports>, mut stop: Stop) {
+        let ended = loop {
+            tokio::select! {
+                message = tokio::time::timeout(SILENCE_MAX, reports.message()) => match message {
+                    Ok(Ok(Some(reports))) => {
+                        if let Err(status) = self.hear(reports).await {
+                            break Some(status);
+                        }
+                    }
+                    Ok(Ok(None)) => break None,
+                    Ok(Err(status)) => break Some(status),
+                    Err(_) => break Some(Status::deadline_exceeded("nothing was reported for 5 minutes")),
+                },
+                () = self.wake.notified() => {}
+                () = stopped(&mut stop) => {
+                    break Some(Status::unavailable("the server stops; assignments hold until they expire"));
+                }
+            }
+            if let Some(response) = self.desk.take(self.number)
+                && self.answers.send_timeout(Ok(response), SEND_TIMEOUT).await.is_err()
+            {
+                break Some(Status::resource_exhausted("what was assigned was not read within 1 s"));
+            }
+        };
+        if let Some(status) = ended {
+            let _ = self.answers.send_timeout(Err(status), SEND_TIMEOUT).await;
+        }
+    }
+
+    /// Takes a message in.
+    ///
+    /// # Errors
+    /// When it is none that the protocol knows, which is the fault of a configuration and never of what clients send.
+    async fn hear(&mut self, reports: Reports) -> Result<(), Status> {
+        if self.service.foreign().is_some() {
+            return Err(Status::failed_precondition(
+                "quotas are assigned by a policy of Tollgate's own, and the rules in force are another program's; `tollgate policy convert` makes one of them",
+            ));
+        }
+        let domain = self.domain(&reports.domain)?;
+        let mut usages = Vec::with_capacity(reports.usages.len());
+        for usage in reports.usages {
+            match Bucket::new(usage.bucket_id, &domain) {
+                Ok(bucket) => {
+                    usages.push((bucket, Usage { allowed: usage.allowed, denied: usage.denied }));
+                }
+                Err(Unusable::Invalid(reason)) => return Err(Status::invalid_argument(reason)),
+                Err(Unusable::NoText) => {} // It cannot be answered, and the others are.
+            }
+        }
+        self.desk.hear(&self.service, self.number, usages).await;
+        Ok(())
+    }
+
+    /// The domain of the stream, which its first message names. Envoy repeats it.
+    fn domain(&mut self, told: &[u8]) -> Result<String, Status> {
+        let told = std::str::from_utf8(told)
+            .map_err(|_| Status::invalid_argument("domain: it is no text; send it as UTF-8"))?;
+        match &self.domain {
+            None if told.is_empty() => Err(Status::invalid_argument(
+                "domain: it is empty; the first message of a stream names the domain",
+            )),
+            None => Ok(self.domain.insert(told.to_owned()).clone()),
+            Some(domain) if told.is_empty() || told == domain => Ok(domain.clone()),
+            Some(domain) => Err(Status::invalid_argument(format!(
+                "domain: it was {domain:?} in the first message; send it again or none, and open another stream for another domain"
+            ))),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! What the server tells its operator while it runs: on standard error, as JSON unless a person reads it. Nothing that a request
+//! says can begin a line or move a cursor, and a reader that is slow costs lines, never decisions.
+
+use std::io::IsTerminal;
+
+use clap::ValueEnum;
+use tracing_subscriber::EnvFilter;
+
+mod line;
+
+use line::Writer;
+pub(crate) use line::lost;
+
+/// Where the level is chosen.
+const LEVEL_VARIABLE: &str = "TOLLGATE_LOG";
+/// The level unless chosen.
+const LEVEL: &str = "info";
+
+/// How the log is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// A line for people.
+    Text,
+    /// A line of JSON for programs.
+    Json,
+}
+
+/// The log while it is being written.
+pub(crate) struct Log(Writer);
+
+impl Log {
+    /// Waits a moment for the last lines to be written.
+    pub(crate) fn finish(self) {
+        self.0.finish();
+    }
+}
+
+/// Starts the log. A process has one; a second start changes nothing.
+pub(crate) fn start(format: Option<LogFormat>) -> Log {
+    let wanted = std::env::var(LEVEL_VARIABLE).unwrap_or_default();
+    let chosen = if wanted.is_empty() { Ok(EnvFilter::new(LEVEL)) } else { EnvFilter::try_new(&wanted) };
+    let problem = chosen.as_ref().err().map(ToString::to_string);
+    let filter = chosen.unwrap_or_else(|_| EnvFilter::new(LEVEL));
+    let (writer, lines) = line::start();
+    // Without colours, which are control characters: all of those that are left came from somebody else.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(lines);
+    let usual = if std::io::stderr().is_terminal() { LogFormat::Text } else { LogFormat::Json };
+    let _ = match format.unwrap_or(usual) {
+        LogFormat::Text => log.compact().with_target(false).try_init(),
+        LogFormat::Json => log.json().try_init(),
+    };
+    if let Some(problem) = problem {
+        tracing::warn!(
+            problem,
+            "{LEVEL_VARIABLE} is not understood, so {LEVEL} is logged; accepted: error, warn, info, debug"
+        );
+    }
+    Log(writer)
+}

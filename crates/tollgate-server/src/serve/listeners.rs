@@ -1,0 +1,164 @@
+//! The listeners of a server: which addresses are taken, and what is spoken there.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tollgate::Clock;
+
+use crate::cli::{ListenChoice, ServeArguments};
+use crate::control::ControlPlane;
+use crate::gateway::{self, Gateway, RoutePlan, Taking};
+use crate::listen::{self, Door, House, Room, Stream};
+use crate::shutdown::Stop;
+use crate::tls::{Inside, Tls};
+use crate::{grpc, http, resp};
+
+/// What the gateway sends on, and how it takes requests.
+pub(super) struct Proxying {
+    /// Without any there is no gateway.
+    pub(super) routes: Vec<RoutePlan>,
+    pub(super) taking: Taking,
+}
+
+/// Addresses that are taken, and not yet served.
+pub(super) struct Listeners {
+    http: TcpListener,
+    grpc: Option<TcpListener>,
+    pub(super) resp: Option<TcpListener>,
+    gateway: Option<TcpListener>,
+}
+
+/// Where each wire listens.
+pub(super) struct Addresses {
+    pub(super) http: SocketAddr,
+    pub(super) grpc: Option<SocketAddr>,
+    pub(super) resp: Option<SocketAddr>,
+    pub(super) gateway: Option<SocketAddr>,
+}
+
+/// Listeners that are served.
+pub(super) struct Open {
+    pub(super) servers: JoinSet<usize>,
+    /// What tells gRPC clients how the server is.
+    pub(super) health: Option<Arc<grpc::Calls>>,
+}
+
+impl Listeners {
+    /// Takes hold of the addresses that the arguments name; of the gateway's if there are routes.
+    ///
+    /// # Errors
+    /// When one cannot be had; the message says what to do.
+    pub(super) async fn bind(arguments: &ServeArguments, routes: &[RoutePlan]) -> Result<Self, String> {
+        Ok(Self {
+            http: listen::bind(arguments.http, "--http").await?,
+            grpc: bound(arguments.grpc, "--grpc").await?,
+            resp: bound(arguments.resp, "--resp").await?,
+            gateway: match routes.is_empty() {
+                true => None,
+                false => Some(listen::bind(arguments.gateway, "--gateway").await?),
+            },
+        })
+    }
+
+    /// Where they listen.
+    ///
+    /// # Errors
+    /// When the system does not tell.
+    pub(super) fn addresses(&self) -> Result<Addresses, String> {
+        Ok(Addresses {
+            gateway: self.gateway.as_ref().map(address_of).transpose()?,
+            http: address_of(&self.http)?,
+            grpc: self.grpc.as_ref().map(address_of).transpose()?,
+            resp: self.resp.as_ref().map(address_of).transpose()?,
+        })
+    }
+
+    /// Serves all of them until `stopped` says so.
+    ///
+    /// # Errors
+    /// When the gateway cannot be made of its routes.
+    pub(super) async fn open(
+        self,
+        control: &Arc<ControlPlane>,
+        proxying: Proxying,
+        tls: Option<&Arc<Tls>>,
+        stopped: &watch::Receiver<bool>,
+    ) -> Result<Open, String> {
+        let service = &control.service;
+        let clock = service.clock();
+        let others = [self.grpc.is_some(), self.resp.is_some(), self.gateway.is_some()];
+        let listeners = 1 + others.into_iter().map(usize::from).sum::<usize>();
+        let (house, links) = House::new(listeners, self.gateway.is_some());
+        let mut doors = Doors { house, tls, clock, stopped, servers: JoinSet::new() };
+        let mut health = None;
+        if let Some(listener) = self.grpc {
+            let calls = Arc::new(grpc::Calls::new(Arc::clone(service)).await);
+            health = Some(Arc::clone(&calls));
+            let room = doors.house.room();
+            doors.open(listener, room, Inside::Grpc, move |stream, stop| {
+                grpc::connection(stream, Arc::clone(&calls), stop)
+            });
+        }
+        if let Some(listener) = self.resp {
+            let resp = Arc::new(resp::Resp::new(Arc::clone(service)));
+            let room = doors.house.room();
+            doors.open(listener, room, Inside::Unnamed, move |stream, stop| {
+                resp::connection(stream, Arc::clone(&resp), stop)
+            });
+        }
+        if let Some(listener) = self.gateway {
+            let Proxying { routes, taking } = proxying;
+            let room = doors.house.public_room(taking.bound());
+            room.show(&service.meter);
+            let gateway = Gateway::new(&routes, taking, Arc::clone(service), clock.clone(), &links)?;
+            let gateway = Arc::new(gateway);
+            gateway.tend(stopped);
+            doors.open(listener, room, Inside::Both, move |stream, stop| {
+                gateway::connection(stream, Arc::clone(&gateway), stop)
+            });
+        }
+        let asked = Arc::clone(control);
+        let room = doors.house.room();
+        doors.open(self.http, room, Inside::Http, move |stream, stop| {
+            http::connection(stream, Arc::clone(&asked), stop)
+        });
+        Ok(Open { servers: doors.servers, health })
+    }
+}
+
+/// What all listeners of the process share.
+struct Doors<'a> {
+    house: House,
+    tls: Option<&'a Arc<Tls>>,
+    clock: &'a Clock,
+    stopped: &'a watch::Receiver<bool>,
+    servers: JoinSet<usize>,
+}
+
+impl Doors<'_> {
+    /// Serves the connections to a listener.
+    fn open<F, C>(&mut self, listener: TcpListener, room: Room, inside: Inside, connection: F)
+    where
+        F: Fn(Stream, Stop) -> C + Clone + Send + 'static,
+        C: Future<Output = ()> + Send + 'static,
+    {
+        let door = Door::new(self.tls, inside);
+        let (clock, stopped) = (self.clock.clone(), self.stopped.clone());
+        self.servers.spawn(listen::serve(listener, room, door, clock, stopped, connection));
+    }
+}
+
+/// Takes hold of a wire's address, if it is to have one.
+async fn bound(choice: ListenChoice, flag: &str) -> Result<Option<TcpListener>, String> {
+    match choice {
+        ListenChoice::At(address) => listen::bind(address, flag).await.map(Some),
+        ListenChoice::Off => Ok(None),
+    }
+}
+
+fn address_of(listener: &TcpListener) -> Result<SocketAddr, String> {
+    listener.local_addr().map_err(|error| format!("the address is not known: {error}"))
+}

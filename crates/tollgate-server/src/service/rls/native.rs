@@ -1,0 +1,247 @@
+//! How a policy of our own answers Envoy. Each descriptor is a view of the request with its entries as attributes; a limit
+//! applies at most once, to the first descriptor that has what it asks for; all limits that apply are one decision.
+
+use arc_swap::ArcSwapOption;
+use smallvec::SmallVec;
+use tollgate::headers::{Caller, Dialect, Dialects};
+use tollgate::request::COST_MAX;
+use tollgate::store::Store;
+use tollgate::{Audience, CheckRequest, Decision, HeaderPolicy, RequestError, Ticks, Timestamp};
+
+use crate::foreign::counters::Tallies;
+use crate::identity::{Known, Word};
+use crate::protocol::Wire;
+use crate::rls::{Answer, Code, Descriptor, Question, Refusal};
+use crate::seldom::Seldom;
+use crate::service::Service;
+use crate::telemetry::{BROUGHT, Key, RuleVerdict};
+
+mod brought;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use brought::Brought;
+
+/// How long before its negative hits Envoy may have sent those that they give back: nobody tells when that was. It is as long as Envoy
+/// lets a request take by default.
+const NEGATIVE_HITS_WITHIN: Ticks = Ticks::from_secs(15);
+
+/// What answering Envoy needs beside the engine.
+#[derive(Debug)]
+pub(crate) struct Envoy {
+    headers: HeaderPolicy,
+    refused: Seldom,
+    not_given_back: Seldom,
+    /// Windows of limits that descriptors bring along; made for the first of them.
+    tallies: ArcSwapOption<Tallies>,
+}
+
+impl Envoy {
+    /// Headers as this policy writes them, without `x-ratelimit-*`: Envoy has those of its own, made from the statuses, and
+    /// would send both.
+    pub(crate) fn new(headers: &HeaderPolicy) -> Self {
+        let ours = |dialect: &Dialect| !matches!(dialect, Dialect::XRateLimit | Dialect::XRateLimitDelta);
+        let dialects = Dialects::new(headers.dialects.iter().filter(ours)).unwrap_or_default();
+        let headers = HeaderPolicy { dialects, ..headers.clone() };
+        let (refused, not_given_back, tallies) = Default::default();
+        Self { headers, refused, not_given_back, tallies }
+    }
+
+    /// The engine hashes keys with another secret by now: windows are made anew when they are next needed.
+    pub(crate) fn rekeyed(&self) {
+        self.tallies.store(None);
+    }
+}
+
+/// Answers a question by the policy in force. What waits for nothing is answered without a future of its own, which would be large.
+pub(super) async fn answer<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Answer {
+    match answer_at_once(service, question, now) {
+        Some(answer) => answer,
+        None => Box::pin(answer_later(service, question, now)).await,
+    }
+}
+
+/// The usual question on a store that need not be waited for.
+fn answer_at_once<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Option<Answer> {
+    let descriptors = &question.descriptors;
+    let is_usual =
+        descriptors.iter().all(|descriptor| descriptor.limit.is_none() && !descriptor.is_negative_hits);
+    if !is_usual || service.engine.policy().domain().is_some_and(|domain| domain != question.domain) {
+        return None;
+    }
+    let known = known(service, question);
+    let views = views(question, &known).ok()?;
+    let decision = service.check_views_at_once(&views, now, Wire::Rls)?;
+    Some(told(service, question, &views, &decision, &Brought::default(), now))
+}
+
+async fn answer_later<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Answer {
+    let descriptors = &question.descriptors;
+    if service.engine.policy().domain().is_some_and(|domain| domain != question.domain) {
+        return of_another_domain(service, question, now);
+    }
+    let known = known(service, question);
+    let mut views = match views(question, &known) {
+        Ok(views) => views,
+        Err(error) => return refused(service, question, &error, now),
+    };
+    if descriptors.iter().any(|descriptor| descriptor.is_negative_hits) {
+        give_back(service, question, &mut views, now).await;
+    }
+    let mut brought = Brought::charge(service, question, now).await;
+    let only_gives_back = descriptors.iter().all(|descriptor| descriptor.is_negative_hits);
+    if only_gives_back || brought.refuses() {
+        return looked(service, question, &views, &brought, now).await;
+    }
+    let decision = service.check_views(&views, &brought.rules(question), now, Wire::Rls).await;
+    if !decision.is_allowed() {
+        brought.give_back(service, question, now).await;
+    }
+    told(service, question, &views, &decision, &brought, now)
+}
+
+/// The answer where the policy is of another domain: it has no limit for the request.
+fn of_another_domain<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Answer {
+    let views = question.descriptors.iter().filter(|descriptor| !descriptor.is_negative_hits);
+    let keys: Vec<Key<'_>> = views.map(|descriptor| Key::unmet(&descriptor.entries)).collect();
+    if keys.is_empty() {
+        return Answer::blank(Code::Ok, question.descriptors.len()); // Nobody asks to pass.
+    }
+    let verdict = RuleVerdict {
+        is_allowed: true,
+        is_blocked: false,
+        limit: "",
+        retry_after: None,
+        keys: &keys,
+        rules: &[],
+    };
+    service.meter.record_foreign(&verdict, Wire::Rls, now);
+    Answer::of_no_limit(question.descriptors.len())
+}
+
+/// The answer where the policy's limits are only looked at: nobody asks to pass, so that there is no decision and what there is
+/// now is told; or a limit that the question brought along refuses it, and nothing is charged.
+async fn looked<S: Store>(
+    service: &Service<S>,
+    question: &Question,
+    views: &[CheckRequest<'_>],
+    brought: &Brought,
+    now: Timestamp,
+) -> Answer {
+    let looks: Vec<CheckRequest<'_>> = views.iter().map(|view| view.clone().looking()).collect();
+    let decision = service.engine.check_views(&looks, now).await;
+    let statuses = status::statuses(question, &decision, brought, now);
+    if !brought.refuses() {
+        return Answer { statuses, ..Answer::blank(Code::Ok, 0) };
+    }
+    let views = question.descriptors.iter().map(|descriptor| Key::unmet(&descriptor.entries));
+    let (keys, rules) = (views.collect::<Vec<_>>(), brought.rules(question));
+    let verdict = RuleVerdict {
+        is_allowed: false,
+        is_blocked: false,
+        limit: BROUGHT,
+        retry_after: brought.retry_after(),
+        keys: &keys,
+        rules: &rules,
+    };
+    service.meter.record_foreign(&verdict, Wire::Rls, now);
+    let mut headers = vec![("Cache-Control".to_owned(), "no-store".to_owned())];
+    let retry = brought.retry_after().map(|retry| retry.ceil_seconds().to_string());
+    headers.extend(retry.map(|retry| ("Retry-After".to_owned(), retry)));
+    Answer { statuses, headers, ..Answer::blank(Code::OverLimit, 0) }
+}
+
+/// What a client sends may reach us as a value that no request may have. Envoy lets pass what is answered with an error, so
+/// this is a refusal.
+fn refused<S: Store>(
+    service: &Service<S>,
+    question: &Question,
+    error: &RequestError,
+    now: Timestamp,
+) -> Answer {
+    if let Some(skipped) = service.envoy.refused.due(now) {
+        tracing::warn!(%error, skipped, "a descriptor cannot be counted, so the request is over the limit");
+    }
+    service.meter.record_fault(Wire::Rls);
+    Answer::blank(Code::OverLimit, question.descriptors.len())
+}
+
+/// Whom each descriptor is about. Envoy passes on what clients send.
+fn known<S: Store>(service: &Service<S>, question: &Question) -> SmallVec<[Known; 4]> {
+    let of = |descriptor: &Descriptor| service.identity.known(descriptor.pairs(), Word::Client);
+    let mut known: SmallVec<[Known; 4]> = question.descriptors.iter().map(of).collect();
+    Known::agree(&mut known);
+    known
+}
+
+/// One view for each descriptor.
+fn views<'q>(question: &'q Question, known: &'q [Known]) -> Result<Vec<CheckRequest<'q>>, RequestError> {
+    let mut views = Vec::with_capacity(question.descriptors.len());
+    for (descriptor, known) in question.descriptors.iter().zip(known) {
+        let hits = descriptor.hits(question);
+        // Nothing counts as far as that, so whoever gives back more gives back all.
+        let hits = if descriptor.is_negative_hits { hits.min(COST_MAX) } else { hits };
+        views.push(known.request(descriptor.pairs())?.cost(hits)?);
+    }
+    Ok(views)
+}
+
+/// Gives back the hits of negative descriptors, each to the limits that apply to it first; afterwards these descriptors only
+/// look.
+async fn give_back<S: Store>(
+    service: &Service<S>,
+    question: &Question,
+    views: &mut [CheckRequest<'_>],
+    now: Timestamp,
+) {
+    let looks: Vec<CheckRequest<'_>> = views.iter().map(|view| view.clone().looking()).collect();
+    let matched = service.engine.check_views(&looks, now).await;
+    for (position, (descriptor, look)) in question.descriptors.iter().zip(looks).enumerate() {
+        if !descriptor.is_negative_hits {
+            continue;
+        }
+        let Some(view) = views.get_mut(position) else { continue };
+        let limits = matched.limits().filter(|status| status.view == position);
+        let limits: Vec<&str> = limits.map(|status| status.limit.name()).collect();
+        // No names at all would mean every limit.
+        if !limits.is_empty()
+            && let Err(error) = service.engine.refund_of(view, &limits, NEGATIVE_HITS_WITHIN, now).await
+            && let Some(skipped) = service.envoy.not_given_back.due(now)
+        {
+            tracing::warn!(%error, skipped, "hits were not given back; they stay counted");
+        }
+        *view = look;
+    }
+}
+
+/// A decision as Envoy is told.
+fn told<S: Store>(
+    service: &Service<S>,
+    question: &Question,
+    views: &[CheckRequest<'_>],
+    decision: &Decision,
+    brought: &Brought,
+    now: Timestamp,
+) -> Answer {
+    if let Some(fault) = decision.fault()
+        && let Some(skipped) = service.envoy.refused.due(now)
+    {
+        tracing::warn!(%fault, skipped, "a question is at fault, so the request is over the limit");
+    }
+    // Where descriptors cost differently no one number is the request's.
+    let cost = views.first().map(CheckRequest::units);
+    let cost = cost.filter(|&cost| views.iter().all(|view| view.units() == cost));
+    // Envoy speaks for its callers and is trusted, so nothing is hidden from it.
+    let audience = Audience { caller: Caller::Authenticated, cost, ..Audience::default() };
+    let wall = service.on_wall(now);
+    let headers = tollgate::Answer::headers_of(decision, &service.envoy.headers, audience, wall);
+    Answer {
+        overall: if decision.is_allowed() { Code::Ok } else { Code::OverLimit },
+        statuses: status::statuses(question, decision, brought, wall),
+        headers: headers.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+        refusal: Refusal::of(decision),
+        meets_no_limit: decision.meets_no_limit() && brought.is_empty(),
+        is_faulty: decision.fault().is_some(),
+    }
+}

@@ -1,0 +1,196 @@
+//! Limits that descriptors bring along. Such a limit can only tighten: it is counted beside those of the policy, and all of them
+//! must admit. Its counter is named by the descriptor's entries and the unit, so whatever number a request says decides on the
+//! same count, and numbers that nobody foresaw take no memory. It counts what brings a limit along; the policy counts everything.
+
+use std::sync::Arc;
+
+use tollgate::engine::Counted;
+use tollgate::store::Store;
+use tollgate::{Ruling, Source, Ticks, Timestamp};
+
+use super::NEGATIVE_HITS_WITHIN;
+use crate::foreign::counters::{Counters, Tallies};
+use crate::rls::{Code, CurrentLimit, Descriptor, Override, Question, Status, Unit};
+use crate::service::Service;
+use crate::telemetry::{BROUGHT, Rule};
+
+/// What a counter says that nobody has asked.
+const NOTHING: Counted = Counted {
+    total: 0,
+    ends_after: Ticks::ZERO,
+    source: Source::Exact,
+    charged_at: Timestamp::from_unix_seconds(0),
+};
+
+/// What the limits of a question's descriptors said, in the order of the descriptors.
+#[derive(Default)]
+pub(super) struct Brought {
+    said: Vec<Said>,
+}
+
+/// What one of them said.
+pub(super) struct Said {
+    /// The descriptor's place in the question.
+    position: usize,
+    limit: Override,
+    /// What was added to its counter.
+    added: u64,
+    /// What is counted, with that.
+    total: u64,
+    /// How long it keeps the request away, if it does; for ever where it costs more than is ever admitted.
+    pub(super) away: Option<Ticks>,
+    /// What its counter said of it.
+    counted: Counted,
+}
+
+impl Brought {
+    /// Charges what the descriptors bring along; if one of them does not admit, nothing stays charged.
+    pub(super) async fn charge<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Self {
+        let mut brought = Self::default();
+        if question.descriptors.iter().all(|descriptor| descriptor.limit.is_none()) {
+            return brought;
+        }
+        // What an operator rules about all limits holds for these, too.
+        let ruling = service.engine.ruling_about_all(now);
+        let Some(tallies) = tallies(service).filter(|_| ruling != Some(Ruling::Off)) else {
+            return brought;
+        };
+        let counters = Counters { engine: &service.engine, tallies: &tallies };
+        for (position, descriptor) in question.descriptors.iter().enumerate() {
+            let Some(limit) = descriptor.limit else { continue };
+            let counted = NOTHING;
+            let mut said = Said { position, limit, added: 0, total: 0, away: None, counted };
+            said.charge(&counters, question, descriptor, now).await;
+            said.away = said.away.filter(|_| ruling != Some(Ruling::Shadow));
+            brought.said.push(said);
+        }
+        if brought.refuses() {
+            brought.give_back(service, question, now).await;
+        }
+        brought
+    }
+
+    /// Whether there are none.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.said.is_empty()
+    }
+
+    /// Whether one of them does not admit.
+    pub(super) fn refuses(&self) -> bool {
+        self.said.iter().any(|said| said.away.is_some())
+    }
+
+    /// How long the request stays away; nothing if it may pass, or never will.
+    pub(super) fn retry_after(&self) -> Option<Ticks> {
+        self.said.iter().filter_map(|said| said.away).max().filter(|&away| away < Ticks::MAX)
+    }
+
+    /// Takes back what was charged, as when a limit of the policy denies. Where others are counted together with it, as while
+    /// the store is full, it stays: that denies too much for a while, and admits nothing too much.
+    pub(super) async fn give_back<S: Store>(
+        &mut self,
+        service: &Service<S>,
+        question: &Question,
+        now: Timestamp,
+    ) {
+        let Some(tallies) = tallies(service) else { return };
+        let counters = Counters { engine: &service.engine, tallies: &tallies };
+        for said in self.said.iter_mut().filter(|said| said.added > 0) {
+            let Some(descriptor) = question.descriptors.get(said.position) else { continue };
+            let parts = descriptor.counted_by(&question.domain);
+            counters.take_back(said.limit.unit, &parts, said.added, &said.counted, now).await;
+            (said.total, said.added) = (said.total.saturating_sub(said.added), 0);
+        }
+    }
+
+    /// What they said, for whoever counts. Giving back asks nothing.
+    pub(super) fn rules(&self, question: &Question) -> Vec<Rule<'static>> {
+        let asks = |said: &&Said| {
+            question.descriptors.get(said.position).is_some_and(|descriptor| !descriptor.is_negative_hits)
+        };
+        let rule = |said: &Said| Rule {
+            name: BROUGHT,
+            detail: None,
+            is_denied: said.away.is_some(),
+            is_shadow: false,
+            is_near: said.remaining() < u64::from(said.limit.requests_per_unit).div_ceil(5),
+            source: said.counted.source,
+        };
+        self.said.iter().filter(asks).map(rule).collect()
+    }
+
+    /// What the limit said that this descriptor brought.
+    pub(super) fn of(&self, position: usize) -> Option<&Said> {
+        self.said.iter().find(|said| said.position == position)
+    }
+}
+
+impl Said {
+    /// What is left of it.
+    pub(super) fn remaining(&self) -> u64 {
+        u64::from(self.limit.requests_per_unit).saturating_sub(self.total)
+    }
+
+    /// What its descriptor is told.
+    pub(super) fn status(&self, now: Timestamp) -> Status {
+        let Override { requests_per_unit, unit } = self.limit;
+        let (code, remaining, until_reset) = match self.away {
+            Some(away) => (Code::OverLimit, 0, Some(away).filter(|&away| away < Ticks::MAX)),
+            None if self.total == 0 => (Code::Ok, self.remaining(), Some(Ticks::ZERO)),
+            None => (Code::Ok, self.remaining(), Some(until_end(unit, now))),
+        };
+        Status {
+            code,
+            current_limit: Some(CurrentLimit { name: String::new(), requests_per_unit, unit: Some(unit) }),
+            limit_remaining: u32::try_from(remaining).unwrap_or(requests_per_unit),
+            until_reset,
+            source: self.counted.source,
+        }
+    }
+
+    async fn charge<S: Store>(
+        &mut self,
+        counters: &Counters<'_, S>,
+        question: &Question,
+        descriptor: &Descriptor,
+        now: Timestamp,
+    ) {
+        let (unit, most) = (self.limit.unit, u64::from(self.limit.requests_per_unit));
+        let parts = descriptor.counted_by(&question.domain);
+        let hits = descriptor.hits(question);
+        if hits > most && !descriptor.is_negative_hits {
+            self.away = Some(Ticks::MAX);
+            return;
+        }
+        let counted = if descriptor.is_negative_hits {
+            counters.subtract(unit, &parts, hits, NEGATIVE_HITS_WITHIN, now).await
+        } else {
+            counters.add(unit, &parts, hits, now).await
+        };
+        (self.total, self.counted) = (counted.total, counted);
+        if descriptor.is_negative_hits {
+            return;
+        }
+        if hits > 0 && self.total > most {
+            self.away = Some(until_end(unit, now.on_wall(counters.engine.wall())));
+        }
+        // A counter that can grow no more, or for which there is no room, has taken nothing.
+        self.added = if self.total == u64::MAX { 0 } else { hits };
+    }
+}
+
+fn tallies<S: Store>(service: &Service<S>) -> Option<Arc<Tallies>> {
+    if let Some(tallies) = service.envoy.tallies.load_full() {
+        return Some(tallies);
+    }
+    // Every unit is a length that windows may have. Two that are made at once are the same.
+    let tallies = Arc::new(Tallies::new(&service.engine, std::iter::empty()).ok()?);
+    service.envoy.tallies.store(Some(Arc::clone(&tallies)));
+    Some(tallies)
+}
+
+/// Until the window of a unit ends, from a time of the wall clock.
+fn until_end(unit: Unit, wall: Timestamp) -> Ticks {
+    let length = Ticks::from_secs(unit.seconds()).as_micros();
+    Ticks::from_micros(length - wall.unix_micros() % length)
+}

@@ -1,0 +1,211 @@
+//! `tollgate store check`: what is wrong with a store that a fleet is to share, and how to cure it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use redis::{ClientTlsConfig, TlsCertificates};
+use tollgate_redis::{Host, Settings, Topology};
+
+use crate::cli::StoreCheckArguments;
+use crate::console::Console;
+use crate::store::{self, bytes};
+use crate::{FAILURE, SUCCESS, USAGE};
+use node::{Entrance, Node};
+use report::{Line, Mark, Report};
+use slot::SLOTS;
+
+mod about;
+mod cluster;
+mod node;
+mod pace;
+mod report;
+mod rights;
+mod sentinel;
+mod slot;
+
+/// From here on the clocks of servers of one cluster differ too much, in microseconds.
+const SPREAD_MAX: i64 = 1_000_000;
+/// Every slot, for a server that has all keys.
+const EVERY_SLOT: [(u16, u16); 1] = [(0, SLOTS - 1)];
+
+/// Checks a store and tells what was found.
+pub(crate) fn run(arguments: &StoreCheckArguments, console: &mut Console) -> u8 {
+    let report = prepared(arguments).and_then(|prepared| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime
+            .map_err(|error| format!("the system gives no resources: {error}; free some and try again"))?;
+        Ok(runtime.block_on(inspect(&prepared)))
+    });
+    match report {
+        Err(problem) => {
+            console.problem(format_args!("tollgate: {problem}"));
+            USAGE
+        }
+        Ok(report) => {
+            match arguments.json {
+                true => console.line(serde_json::to_string(&report).unwrap_or_default()),
+                false => report.lines().into_iter().for_each(|line| console.line(line)),
+            }
+            if report.fit { SUCCESS } else { FAILURE }
+        }
+    }
+}
+
+/// How to get into the store, with the certificates that are in files.
+struct StoreAccess {
+    settings: Settings,
+    certificates: TlsCertificates,
+}
+
+fn prepared(arguments: &StoreCheckArguments) -> Result<StoreAccess, String> {
+    if arguments.url.text() == "memory" {
+        return Err(
+            "memory needs no check; name the address of a Redis or Valkey, such as redis://127.0.0.1:6379"
+                .to_owned(),
+        );
+    }
+    let settings = store::settings(arguments.url.text(), &arguments.entrance.login());
+    let mut settings = settings.map_err(|error| format!("the store's address: {error}"))?;
+    if let Some(deadline) = arguments.store_deadline {
+        let deadline = Duration::from_micros(deadline.as_micros());
+        settings = settings.deadline(deadline).map_err(|error| error.to_string())?;
+    }
+    let files = settings.tls_files().cloned().unwrap_or_default();
+    let read = |path: &Option<PathBuf>| path.as_deref().map(bytes).transpose();
+    let client_tls = read(&files.certificate)?.zip(read(&files.key)?);
+    let client_tls = client_tls.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
+    Ok(StoreAccess { certificates: TlsCertificates { client_tls, root_cert: read(&files.ca)? }, settings })
+}
+
+async fn inspect(StoreAccess { settings, certificates }: &StoreAccess) -> Report {
+    let (user, password) = settings.credentials();
+    let is_secure = settings.is_encrypted();
+    let password = password.as_deref();
+    let entrance = Entrance { user, password, database: settings.database(), is_secure, certificates };
+    let deadline = settings.timeout();
+    let mut lines = Vec::new();
+    if settings.is_exposed() {
+        let line = Line::new(
+            Mark::Warn,
+            "transport",
+            "in plain text over a network: whoever is on the way reads the password and changes counters",
+        );
+        lines.push(line.cured_by("let the store speak TLS (tls-port), and write rediss://"));
+    }
+    match settings.topology() {
+        Topology::Standalone(host) => {
+            lines.extend(single(host, Deployment::Single, &entrance, deadline).await)
+        }
+        Topology::Cluster(hosts) => lines.extend(whole(hosts, &entrance, deadline).await),
+        Topology::Sentinel { sentinels, service } => {
+            // Sentinels have no databases, and users of their own if any.
+            let plain = Entrance { user: None, password: None, database: 0, ..entrance };
+            let (found, primary) = sentinel::look(sentinels, service, &plain).await;
+            lines.extend(found);
+            if let Some(primary) = primary {
+                lines.extend(single(&primary, Deployment::Sentinel, &entrance, deadline).await);
+            }
+        }
+    }
+    let place = settings.topology().to_string();
+    Report::new(if is_secure { place.replacen("redis", "rediss", 1) } else { place }, lines)
+}
+
+/// How the servers of a store belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Deployment {
+    /// One server.
+    Single,
+    /// A cluster that shares the keys out.
+    Cluster,
+    /// One server that sentinels watch, and replace.
+    Sentinel,
+}
+
+/// One server that keeps all keys.
+async fn single(host: &Host, kind: Deployment, entrance: &Entrance<'_>, deadline: Duration) -> Vec<Line> {
+    let node = match Node::reach(host, entrance).await {
+        Ok(node) => node,
+        Err(line) => return vec![line],
+    };
+    let reached = format!("{host} answers as {} after {} ms", entrance.user(), pace::millis(node.took));
+    let mut lines = vec![Line::ok("reach", reached)];
+    lines.extend(about::lines(&node, kind).await);
+    if node.field("redis_mode") == Some("sentinel") || node.field("cluster_enabled") == Some("1") {
+        return lines; // Nothing else could be tried there.
+    }
+    lines.extend(tried(&node, entrance, kind, &EVERY_SLOT, deadline).await.0);
+    lines
+}
+
+/// What is found out by trying; and the difference of clocks.
+async fn tried(
+    node: &Node,
+    entrance: &Entrance<'_>,
+    kind: Deployment,
+    slots: &[(u16, u16)],
+    deadline: Duration,
+) -> (Vec<Line>, Option<i64>) {
+    let mut lines = rights::lines(node, entrance, kind, slots).await;
+    let offset = pace::offset(node).await;
+    lines.extend(offset.map(pace::clock));
+    lines.extend(pace::latency(node, slots, deadline).await);
+    (lines, offset)
+}
+
+/// A cluster: as a whole, and primary by primary.
+async fn whole(hosts: &[Host], entrance: &Entrance<'_>, deadline: Duration) -> Vec<Line> {
+    let mut lines = Vec::new();
+    let mut door = None;
+    for host in hosts {
+        match Node::reach(host, entrance).await {
+            Ok(node) => {
+                lines.push(Line::ok(
+                    "reach",
+                    format!("{host} answers as {} after {} ms", entrance.user(), pace::millis(node.took)),
+                ));
+                door.get_or_insert(node);
+            }
+            // One that is away is a warning as long as another tells where everybody is.
+            Err(line) => lines.push(Line { mark: Mark::Warn, ..line }),
+        }
+    }
+    let Some(node) = door else {
+        lines
+            .iter_mut()
+            .for_each(|line| line.mark = if line.check == "reach" { Mark::Fail } else { line.mark });
+        return lines;
+    };
+    if node.field("cluster_enabled") == Some("0") {
+        lines.extend(about::lines(&node, Deployment::Cluster).await);
+        return lines;
+    }
+    let (found, primaries) = cluster::look(&node).await;
+    lines.extend(found);
+    let mut offsets = Vec::new();
+    for primary in primaries {
+        let mut found = Vec::new();
+        match Node::reach(&primary.host, entrance).await {
+            Err(line) => found.push(line),
+            Ok(node) => {
+                found.extend(about::lines(&node, Deployment::Cluster).await);
+                let (tried, offset) =
+                    tried(&node, entrance, Deployment::Cluster, &primary.slots, deadline).await;
+                found.extend(tried);
+                offsets.extend(offset);
+            }
+        }
+        let name = primary.host.to_string();
+        lines.extend(found.into_iter().map(|line| Line { nodes: vec![name.clone()], ..line }));
+    }
+    lines.extend(spread(&offsets));
+    lines
+}
+
+/// Whether the servers of a cluster agree on the time: after a failover counters go by another clock.
+fn spread(offsets: &[i64]) -> Option<Line> {
+    let spread = offsets.iter().max()?.saturating_sub(*offsets.iter().min()?);
+    let line =
+        || Line::new(Mark::Warn, "clock", format!("the servers' own clocks differ by {} ms", spread / 1_000));
+    (spread >= SPREAD_MAX).then(|| line().cured_by("let all of them follow NTP"))
+}

@@ -1,0 +1,158 @@
+//! What a check found, as a table for people and as JSON for programs.
+
+use serde::Serialize;
+
+use crate::text::plain;
+
+/// How grave a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Mark {
+    /// As it should be.
+    Ok,
+    /// Worth knowing.
+    Note,
+    /// It works, and will hurt some day.
+    Warn,
+    /// Tollgate cannot count here, or not rightly.
+    Fail,
+}
+
+impl Mark {
+    const fn text(self) -> &'static str {
+        match self {
+            Mark::Ok => "ok",
+            Mark::Note => "note",
+            Mark::Warn => "warn",
+            Mark::Fail => "FAIL",
+        }
+    }
+}
+
+/// One finding.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Line {
+    pub(crate) mark: Mark,
+    pub(crate) check: &'static str,
+    /// The servers it is about, where there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) nodes: Vec<String>,
+    pub(crate) found: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cure: Option<String>,
+}
+
+impl Line {
+    pub(crate) fn new(mark: Mark, check: &'static str, found: impl Into<String>) -> Self {
+        Self { mark, check, nodes: Vec::new(), found: found.into(), cure: None }
+    }
+
+    pub(crate) fn ok(check: &'static str, found: impl Into<String>) -> Self {
+        Self::new(Mark::Ok, check, found)
+    }
+
+    pub(crate) fn cured_by(self, cure: impl Into<String>) -> Self {
+        Self { cure: Some(cure.into()), ..self }
+    }
+}
+
+/// All findings about a store.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    /// Its address, without the password.
+    pub(crate) store: String,
+    /// Whether Tollgate can count there.
+    pub(crate) fit: bool,
+    pub(crate) failures: usize,
+    pub(crate) warnings: usize,
+    pub(crate) checks: Vec<Line>,
+}
+
+impl Report {
+    /// Puts findings together: what is the same at several servers is one line.
+    pub(crate) fn new(store: String, found: Vec<Line>) -> Self {
+        let mut checks: Vec<Line> = Vec::new();
+        for line in found {
+            let is_same = |known: &&mut Line| {
+                let same = |line: &Line| (line.mark, line.check, line.found.clone(), line.cure.clone());
+                !line.nodes.is_empty() && !known.nodes.is_empty() && same(known) == same(&line)
+            };
+            match checks.iter_mut().find(is_same) {
+                Some(known) => known.nodes.extend(line.nodes),
+                None => checks.push(line),
+            }
+        }
+        // Lines about one thing stand together, in the order in which it first came up.
+        let order: Vec<&'static str> = checks.iter().map(|line| line.check).collect();
+        checks.sort_by_key(|line| order.iter().position(|check| *check == line.check));
+        let count = |mark| checks.iter().filter(|line| line.mark == mark).count();
+        let (failures, warnings) = (count(Mark::Fail), count(Mark::Warn));
+        Self { store, fit: failures == 0, failures, warnings, checks }
+    }
+
+    /// As a table.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let mut lines = vec![self.store.clone(), String::new()];
+        for line in &self.checks {
+            let nodes = match line.nodes.as_slice() {
+                [] => String::new(),
+                [node] => format!("{node}: "),
+                nodes => format!("{} servers: ", nodes.len()),
+            };
+            // What a server says goes to a terminal: nothing in it may act there.
+            lines.push(format!(
+                "  {:<4}  {:<11}  {nodes}{}",
+                line.mark.text(),
+                line.check,
+                plain(&line.found)
+            ));
+            lines.extend(line.cure.iter().map(|cure| format!("{:21}cure: {}", "", plain(cure))));
+        }
+        lines.push(String::new());
+        lines.push(self.summary());
+        lines
+    }
+
+    fn summary(&self) -> String {
+        let counted = |number: usize, what: &str| match number {
+            1 => format!("1 {what}"),
+            _ => format!("{number} {what}s"),
+        };
+        match (self.failures, self.warnings) {
+            (0, 0) => "fit: nothing to cure".to_owned(),
+            (0, warnings) => format!("fit, with {}", counted(warnings, "warning")),
+            (failures, warnings) => {
+                format!("UNFIT: {}, {}", counted(failures, "failure"), counted(warnings, "warning"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What three servers have in common is told once; what differs is told by server.
+    #[test]
+    fn the_same_at_several_servers_is_one_line() {
+        let at = |node: &str, line: Line| Line { nodes: vec![node.to_owned()], ..line };
+        let found = vec![
+            at("a:1", Line::ok("version", "Redis 7")),
+            at("a:1", Line::new(Mark::Warn, "memory", "full").cured_by("more")),
+            at("b:1", Line::ok("version", "Redis 7")),
+            at("b:1", Line::new(Mark::Fail, "memory", "gone\u{1b}[2J")),
+        ];
+        let report = Report::new("redis-cluster://a:1".to_owned(), found);
+        let expected = "redis-cluster://a:1
+
+  ok    version      2 servers: Redis 7
+  warn  memory       a:1: full
+                     cure: more
+  FAIL  memory       b:1: gone\\u{1b}[2J
+
+UNFIT: 1 failure, 1 warning";
+        assert_eq!(report.lines().join("\n"), expected);
+        assert!(!report.fit);
+    }
+}

@@ -1,0 +1,177 @@
+//! Whether this user may do all that Tollgate does, found out by doing it to a key of ours.
+
+use redis::{Cmd, RedisError, Value};
+
+use super::Deployment;
+use super::node::{Entrance, Node, said};
+use super::report::{Line, Mark};
+use super::slot;
+
+/// The script `return 1`, as EVALSHA names it.
+const RETURN_1: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
+/// How long the keys of a check live, should it be cut off before it removes them.
+const LIFE_MS: u64 = 10_000;
+/// All rights that a user of Tollgate needs, for whoever makes one; the last line is for this check.
+pub(super) const RIGHTS: &str = "~tg:* resetchannels -@all +ping +role +select +time +eval +evalsha +set +getex +mget +del +expire +pexpire \
+                                 +hget +hgetall +hset +hsetnx +zadd +zcard +zrem +zremrangebyscore +cluster|slots +asking \
+                                 +info +cluster|info +cluster|nodes";
+
+/// Something that Tollgate does.
+struct Trial {
+    /// The right that it needs, as ACL SETUSER wants it.
+    right: &'static str,
+    command: Cmd,
+}
+
+/// Tries everything.
+pub(super) async fn lines(
+    node: &Node,
+    entrance: &Entrance<'_>,
+    kind: Deployment,
+    slots: &[(u16, u16)],
+) -> Vec<Line> {
+    let Some(tag) = slot::tag_within(slots) else { return Vec::new() };
+    let key = format!("tg:{{{tag}}}check-{:016x}", crate::random::next());
+    let mut missing: Vec<&'static str> = Vec::new();
+    let mut other: Vec<Line> = Vec::new();
+    for Trial { right, command } in trials(&key, kind) {
+        let Err(error) = node.does(&command).await else { continue };
+        match judged(&error) {
+            CommandRight::Missing if !missing.contains(&right) => missing.push(right),
+            CommandRight::NoKey if !missing.contains(&"~tg:*") => missing.push("~tg:*"),
+            CommandRight::Missing | CommandRight::NoKey => {}
+            CommandRight::Unknown => other.push(
+                Line::new(
+                    Mark::Fail,
+                    "commands",
+                    format!("it knows no {}: {}", right.trim_start_matches('+'), said(&error)),
+                )
+                .cured_by("see whether rename-command in its configuration hides it"),
+            ),
+            CommandRight::Refused(cure) => {
+                let line = Line::new(Mark::Fail, "writes", said(&error)).cured_by(cure);
+                if !other.contains(&line) {
+                    other.push(line);
+                }
+            }
+        }
+    }
+    let _ = node.does(&tidy(&[&key, &format!("{key}-hash"), &format!("{key}-nodes")])).await; // They expire by themselves otherwise.
+    let user = entrance.user();
+    let mut lines = match missing.as_slice() {
+        [] => vec![Line::ok("rights", format!("{user} may do all that is needed"))],
+        missing => {
+            let cure = format!("ACL SETUSER {user} {}", missing.join(" "));
+            vec![
+                Line::new(Mark::Fail, "rights", format!("{user} lacks {}", missing.join(" "))).cured_by(cure),
+            ]
+        }
+    };
+    if missing.is_empty() && other.is_empty() {
+        lines.push(Line::ok("scripts", "run, and may do what ours does"));
+    }
+    lines.extend(excess(node, user).await);
+    lines.extend(other);
+    lines
+}
+
+/// Removes keys of ours. In a script, since that is where a user of Tollgate may do it.
+pub(super) fn tidy(keys: &[&str]) -> Cmd {
+    let mut command = redis::cmd("EVAL");
+    command.arg("return redis.call('DEL', unpack(KEYS))").arg(keys.len()).arg(keys);
+    command
+}
+
+/// Whether the user may do much more than is needed.
+async fn excess(node: &Node, user: &str) -> Option<Line> {
+    let mut list = redis::cmd("ACL");
+    list.arg("LIST");
+    let is_master = node.ask::<Value>(&list).await.is_ok();
+    let found = format!("{user} may do everything, also what Tollgate never does");
+    let cure = format!("make a user of its own: ACL SETUSER tollgate on >PASSWORD {RIGHTS}");
+    is_master.then(|| Line::new(Mark::Note, "rights", found).cured_by(cure))
+}
+
+fn trials(key: &str, kind: Deployment) -> Vec<Trial> {
+    let one = |right: &'static str, name: &str, arguments: &[&str]| {
+        let mut command = redis::cmd(name);
+        command.arg(arguments);
+        Trial { right, command }
+    };
+    let life = LIFE_MS.to_string();
+    let (hash, nodes) = (format!("{key}-hash"), format!("{key}-nodes"));
+    let script = |right: &'static str, body: &str, key: &str| one(right, "EVAL", &[body, "1", key]);
+    let mut all = vec![
+        one("+ping", "PING", &[]),
+        one("+set", "SET", &[key, "1", "NX", "PX", &life]),
+        one("+getex", "GETEX", &[key, "PX", &life]),
+        one("+hsetnx", "HSETNX", &[&hash, "a", "1"]),
+        one("+expire", "EXPIRE", &[&hash, "10"]),
+        one("+hset", "HSET", &[&hash, "a", "2"]),
+        one("+hget", "HGET", &[&hash, "a"]),
+        one("+hgetall", "HGETALL", &[&hash]),
+        one("+eval", "EVAL", &["return 1", "1", key]),
+        one("+evalsha", "EVALSHA", &[RETURN_1, "1", key]),
+        script("+time", "return redis.call('TIME')", key),
+        script("+mget", "return redis.call('MGET', KEYS[1])", key),
+        script("+set", "return redis.call('SET', KEYS[1], '1', 'PX', '10000')", key),
+        script("+zadd", "return redis.call('ZADD', KEYS[1], 1, 'a')", &nodes),
+        script("+pexpire", "return redis.call('PEXPIRE', KEYS[1], 10000)", &nodes),
+        script("+zcard", "return redis.call('ZCARD', KEYS[1])", &nodes),
+        script("+zremrangebyscore", "return redis.call('ZREMRANGEBYSCORE', KEYS[1], 5, 6)", &nodes),
+        one("+zrem", "ZREM", &[&nodes, "a"]),
+        script("+del", "return redis.call('DEL', KEYS[1])", key),
+    ];
+    match kind {
+        Deployment::Single => {}
+        Deployment::Sentinel => all.push(one("+role", "ROLE", &[])),
+        Deployment::Cluster => {
+            all.extend([one("+cluster|slots", "CLUSTER", &["SLOTS"]), one("+asking", "ASKING", &[])])
+        }
+    }
+    all
+}
+
+/// What an error to a trial means.
+enum CommandRight {
+    Missing,
+    NoKey,
+    Unknown,
+    Refused(&'static str),
+}
+
+/// Whether a right is missing, to a command or to one inside of a script.
+pub(super) fn is_forbidden(error: &RedisError) -> bool {
+    let text = said(error);
+    ["NOPERM", "ACL failure in script", "can't run this command", "permission"]
+        .iter()
+        .any(|part| text.contains(part))
+}
+
+fn judged(error: &RedisError) -> CommandRight {
+    let text = said(error);
+    let has = |part: &str| text.contains(part);
+    if is_forbidden(error) {
+        return if has("access") && has("key") { CommandRight::NoKey } else { CommandRight::Missing };
+    }
+    if has("unknown command") || has("unknown subcommand") || has("Unknown Redis command") {
+        return CommandRight::Unknown;
+    }
+    CommandRight::Refused(if has("OOM") {
+        "it is full: CONFIG SET maxmemory to more"
+    } else if has("READONLY") {
+        "it is a replica: name its primary"
+    } else if has("MISCONF") {
+        "it cannot write its snapshot, and refuses writes for it: see its log; or CONFIG SET stop-writes-on-bgsave-error no"
+    } else if has("NOREPLICAS") {
+        "too few replicas are connected: start them, or lower min-replicas-to-write"
+    } else if has("CLUSTERDOWN") {
+        "see the lines about the cluster"
+    } else if has("LOADING") {
+        "it still reads its data: wait"
+    } else if has("BUSY") {
+        "a script of somebody's does not end: find out whose; SCRIPT KILL ends one that wrote nothing"
+    } else {
+        "its log may say more"
+    })
+}

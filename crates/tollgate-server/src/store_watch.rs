@@ -1,0 +1,267 @@
+//! Watches a shared store: tells in the log when it goes and comes, remembers how it is for `/readyz` and the metrics, and lets the
+//! engine have the fleet's secret once it is known. Decisions do not wait for any of it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+use tollgate::algorithm::fixed_window::Align;
+use tollgate::engine::StandIn;
+use tollgate::lease::LeaseReport;
+use tollgate::{Engine, Source, Ticks, Timestamp};
+use tollgate_redis::{BreakerState, LATENCY_BOUNDS, ReplyClass, Report, ShardReport, UnservedSlot};
+
+use crate::service::Service;
+use crate::store::Stores;
+use crate::telemetry::{ShardNumbers, ShardState, StoreNumbers};
+use crate::time_text::rfc3339;
+
+/// How long a start waits for the fleet's secret, so that a server whose store is there counts in it from its first decision on.
+const JOIN_PATIENCE: Duration = Duration::from_millis(500);
+/// How much longer it waits for shards that are on their way to be ready, where some of the store answers.
+const WARM_PATIENCE: Duration = Duration::from_secs(2);
+/// How often it is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often a start looks whether the store is prepared for the policy.
+const PREPARED_EVERY: Duration = Duration::from_millis(2);
+/// How often a greeting is tried; what it is for can wait for a caller.
+const GREETINGS_MAX: usize = 5;
+/// Shards that a report names.
+const NAMED_MAX: usize = 8;
+
+/// How a shared store is, as this server sees it.
+pub(crate) struct StoreWatch {
+    place: String,
+    seen: Mutex<StoreHealth>,
+}
+
+#[derive(Clone, Default)]
+struct StoreHealth {
+    /// Since when a shard does not serve, if one does not.
+    since: Option<Timestamp>,
+    /// How long that was so, before.
+    outage: Ticks,
+    /// Which shards, and why.
+    troubled: Vec<String>,
+}
+
+/// What `/readyz` says about it.
+#[derive(Debug, Serialize)]
+pub(crate) struct StoreReport {
+    place: String,
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    shards: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    meaning: Option<&'static str>,
+}
+
+impl StoreWatch {
+    /// Of a store at this place, which is shown.
+    pub(crate) fn new(place: String) -> Arc<Self> {
+        Arc::new(Self { place, seen: Mutex::default() })
+    }
+
+    fn seen(&self) -> MutexGuard<'_, StoreHealth> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a shard does not serve.
+    pub(crate) fn is_degraded(&self) -> bool {
+        self.seen().since.is_some()
+    }
+
+    /// What to tell.
+    pub(crate) fn report(&self) -> StoreReport {
+        let StoreHealth { since, troubled, .. } = self.seen().clone();
+        let meaning = "decisions that need these shards are made without them, each limit by its on_store_failure, until they are back";
+        StoreReport {
+            place: self.place.clone(),
+            status: if since.is_some() { "away" } else { "ok" },
+            since: since.map(rfc3339),
+            shards: troubled,
+            meaning: since.map(|_| meaning),
+        }
+    }
+
+    /// Looks again and again, as long as it is polled.
+    pub(crate) async fn run(self: Arc<Self>, service: Arc<Service>) {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            self.look_at(&service);
+            settle(&service).await;
+        }
+    }
+
+    /// Looks once.
+    pub(crate) fn look_at(&self, service: &Service) {
+        if let Some(fleet) = service.engine.store().fleet() {
+            self.look(&fleet.redis().report(), service.now());
+        }
+    }
+
+    /// Learns the fleet's secret, for as long as that takes, in the background; returns when it is known and the store knows what will be
+    /// asked, or after a while without.
+    pub(crate) async fn join(service: &Arc<Service>) {
+        let began = tokio::time::Instant::now();
+        let joining = tokio::spawn({
+            let service = Arc::clone(service);
+            async move {
+                let Some(fleet) = service.engine.store().fleet() else { return };
+                if !fleet.redis().has_joined() {
+                    fleet.redis().join(|secret| service.rekey(secret)).await;
+                    tracing::info!("the fleet's secret is known: counters are shared from now on");
+                }
+                let left = (JOIN_PATIENCE + WARM_PATIENCE).saturating_sub(began.elapsed());
+                if !fleet.redis().warm(left).await {
+                    tracing::warn!(
+                        "not every shard of the store was ready at the start: first decisions may be made without it"
+                    );
+                }
+                greet(&service).await;
+                while !fleet.redis().is_prepared() && began.elapsed() < JOIN_PATIENCE + WARM_PATIENCE {
+                    tokio::time::sleep(PREPARED_EVERY).await;
+                }
+            }
+        });
+        let mut joining = joining; // Dropped, it goes on.
+        if tokio::time::timeout(JOIN_PATIENCE, &mut joining).await.is_err() && is_reached(service) {
+            let _ = tokio::time::timeout(WARM_PATIENCE, &mut joining).await;
+        }
+    }
+
+    fn look(&self, report: &Report, now: Timestamp) {
+        let is_troubled = |shard: &&ShardReport| shard.state != BreakerState::Closed || !shard.is_connected;
+        let troubled: Vec<&ShardReport> = report.shards.iter().filter(is_troubled).collect();
+        let is_away = report.shards.is_empty() || !troubled.is_empty() || !report.unserved.is_empty();
+        let mut seen = self.seen();
+        seen.troubled = troubled.iter().map(|shard| told(shard)).take(NAMED_MAX).collect();
+        let room = NAMED_MAX - seen.troubled.len();
+        seen.troubled.extend(report.unserved.iter().take(room).map(unserved));
+        match (seen.since, is_away) {
+            (None, true) => {
+                seen.since = Some(now);
+                let shards = seen.troubled.join("; ");
+                tracing::warn!(
+                    place = self.place,
+                    shards,
+                    "the store does not serve: each limit decides by its on_store_failure"
+                );
+            }
+            (Some(since), false) => {
+                seen.since = None;
+                let away = now.since(since);
+                seen.outage = seen.outage + away;
+                tracing::info!(place = self.place, seconds = away.ceil_seconds(), "the store serves again");
+            }
+            _ => {}
+        }
+    }
+
+    /// Everything that metrics show.
+    pub(crate) fn numbers(&self, report: &Report, stand_in: &StandIn, now: Timestamp) -> StoreNumbers {
+        let seen = self.seen().clone();
+        let outage = seen.since.map_or(seen.outage, |since| seen.outage + now.since(since));
+        let mut count = 0;
+        let mut buckets = Vec::with_capacity(LATENCY_BOUNDS.len());
+        for (bound, calls) in LATENCY_BOUNDS.iter().zip(&report.latency) {
+            count += calls;
+            buckets.push((bound * 1_000, count));
+        }
+        count += report.latency.last().copied().unwrap_or(0);
+        let sum = u64::try_from(report.latency_sum.as_nanos()).unwrap_or(u64::MAX);
+        StoreNumbers {
+            calls: report.calls,
+            requests: report.decisions,
+            latency: (buckets, count, sum),
+            failures: report.failures.iter().map(|(class, count)| (class.name(), *count)).collect(),
+            connected: report.connections,
+            not_connected: report.connection_failures,
+            corrections: report.corrections,
+            debts: stand_in.debts_held as u64,
+            debts_settled: [stand_in.debts_replayed, stand_in.debts_dropped],
+            open_seconds: stand_in.open_for.as_micros() / 1_000_000,
+            nodes: u64::from(report.nodes),
+            outage_seconds: outage.as_micros() / 1_000_000,
+            leases: LeaseReport::default(),
+            limits: Vec::new(),
+            slots_unserved: report.unserved.len() as u64,
+            shards: report.shards.iter().map(shard).collect(),
+        }
+    }
+}
+
+/// Whether the fleet's secret is known, and a shard is there.
+fn is_reached(service: &Service) -> bool {
+    let fleet = service.engine.store().fleet();
+    fleet.is_some_and(|fleet| {
+        let redis = fleet.redis();
+        redis.has_joined() && redis.report().shards.iter().any(|shard| shard.is_connected)
+    })
+}
+
+/// Asks for a counter that nobody has, so that the store knows the script before a caller has to wait for it.
+async fn greet(service: &Service) {
+    let Ok(tally) = service.engine.tally("greeting", Ticks::from_secs(1), Align::Epoch) else { return };
+    for _ in 0..GREETINGS_MAX {
+        if service.engine.add(&tally, &[], 0, service.now()).await.source == Source::Exact {
+            return;
+        }
+    }
+}
+
+/// Tells the store what was admitted while it was away, until it knows all of it or does not answer.
+async fn settle(service: &Service) {
+    settle_of(&service.engine, service).await;
+    if let Some(capacity) = &service.capacity {
+        settle_of(capacity, service).await;
+    }
+}
+
+async fn settle_of(engine: &Engine<Stores>, service: &Service) {
+    while let Ok(replayed) = engine.settle_debts(service.now()).await {
+        if replayed.told > 0 {
+            tracing::debug!(
+                told = replayed.told,
+                left = replayed.left,
+                "counters were put right in the store"
+            );
+        }
+        if replayed.told == 0 || replayed.left == 0 {
+            return;
+        }
+    }
+}
+
+fn unserved(unserved: &UnservedSlot) -> String {
+    let UnservedSlot { slot, class } = unserved;
+    let how = match class {
+        ReplyClass::NoConnection => "no node has it",
+        _ => "it is half migrated, and no node answers for all of its keys",
+    };
+    format!("slot {slot}: {how} ({}); finish or undo that with `redis-cli --cluster fix`", class.name())
+}
+
+fn told(shard: &ShardReport) -> String {
+    match &shard.last_error {
+        Some(error) => format!("{}: {error}", shard.address),
+        None => shard.address.clone(),
+    }
+}
+
+fn shard(report: &ShardReport) -> ShardNumbers {
+    ShardNumbers {
+        address: report.address.clone(),
+        state: match report.state {
+            BreakerState::Closed => ShardState::Closed,
+            BreakerState::Open => ShardState::Open,
+            BreakerState::Probing => ShardState::Probing,
+            BreakerState::Ramping => ShardState::Ramping,
+        },
+        opened: report.opened,
+        in_flight: report.in_flight as u64,
+        away_seconds: report.away_for.as_secs(),
+    }
+}

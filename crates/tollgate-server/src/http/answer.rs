@@ -52,7 +52,7 @@ pub(super) enum Answered {
     /// Done, and there is nothing to say.
     Done,
     /// What somebody else's interface answers.
-    CompatAnswer(CompatAnswer),
+    Foreign(CompatAnswer),
 }
 
 /// An answer whose status, headers and body another program's interface prescribes.

@@ -14,7 +14,7 @@ impl Meter {
         let samples = self.samples(now);
         let shared = self.shared.get().map(|numbers| numbers());
         let upstreams = self.gateway.get().map(|numbers| gateway::folded(numbers())).unwrap_or_default();
-        let controllers = self.overload.get().map(|shedder| overload::Shown::new(shedder));
+        let controllers = self.overload.get().map(|shedder| overload::ShownController::new(shedder));
         let mut page = Page::default();
         for metric in names::ALL {
             page.metric(metric);

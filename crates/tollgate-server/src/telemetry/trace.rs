@@ -8,8 +8,8 @@ use tokio::sync::mpsc;
 use tollgate::{Clock, Decision, Source, Ticks, Timestamp};
 
 use super::Sample;
-use super::foreign::Verdict;
-use super::live::{Budget, deciding};
+use super::foreign::RuleVerdict;
+use super::live::{EventBudget, deciding};
 use super::names::{SPANS, VERDICTS, label, verdict_index};
 use crate::protocol::Wire;
 use crate::random;
@@ -81,8 +81,8 @@ pub(crate) struct Tracer {
     /// Out of [`WHOLE`].
     share: u32,
     clock: Clock,
-    denials: Budget,
-    asked: Budget,
+    denials: EventBudget,
+    asked: EventBudget,
     fate: Arc<Fate>,
 }
 
@@ -94,8 +94,8 @@ impl Tracer {
             queue,
             share,
             clock,
-            denials: Budget::new(DENIALS_PER_SECOND),
-            asked: Budget::new(ASKED_PER_SECOND),
+            denials: EventBudget::new(DENIALS_PER_SECOND),
+            asked: EventBudget::new(ASKED_PER_SECOND),
             fate,
         };
         (tracer, spans)
@@ -115,7 +115,7 @@ impl Tracer {
     }
 
     /// The same for a decision by somebody else's rules.
-    pub(super) fn record_foreign(&self, verdict: &Verdict<'_>, wire: Wire, now: Timestamp) {
+    pub(super) fn record_foreign(&self, verdict: &RuleVerdict<'_>, wire: Wire, now: Timestamp) {
         self.record_told(verdict.is_allowed, wire, now, || Told {
             verdict: VERDICTS[verdict.index()],
             limit: (!verdict.limit.is_empty()).then(|| text::shown(verdict.limit)),

@@ -8,8 +8,8 @@ use hyper::body::Incoming;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{HeaderMap, Request, Response};
 
-use super::answer::Told;
-use super::tail::Lines;
+use super::answer::AdminAnswer;
+use super::tail::EventBody;
 use crate::control::ControlPlane;
 use crate::problem::Refusal;
 use crate::problem::{Kind, Problem, problem_details};

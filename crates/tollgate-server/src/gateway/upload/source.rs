@@ -11,7 +11,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::super::carried::Carried;
 use super::super::room::Stay;
-use crate::http::{Allowance, Pace};
+use crate::listen::{Allowance, Pace};
 
 /// Bodies up to this length are there as a whole before they take an upstream's slot, where their length is known.
 pub(super) const SMALL_BYTES_MAX: u64 = 64 << 10;

@@ -23,6 +23,8 @@ const PARTS: usize = 4;
 struct Shared {
     memory: MemoryStore,
     down: [AtomicBool; PARTS],
+    /// Whether it answers, and says that it is not well yet.
+    unwell: AtomicBool,
     /// How many calls are yet to be done without an answer.
     unanswered: AtomicUsize,
     /// After how many calls all of it goes away; never while this is 0.
@@ -49,6 +51,7 @@ impl Shared {
         Arc::new(Self {
             memory: MemoryStore::new(4 << 20, NOW),
             down: Default::default(),
+            unwell: AtomicBool::new(false),
             unanswered: AtomicUsize::new(0),
             lasts: AtomicUsize::new(0),
             forgets_debits: AtomicBool::new(false),
@@ -133,7 +136,7 @@ impl Store for Node {
     }
 
     fn is_away(&self, charge: &Charge<'_>) -> bool {
-        self.fails(charge)
+        self.fails(charge) || self.shared.unwell.load(Ordering::SeqCst)
     }
 }
 

@@ -4,7 +4,7 @@
 //! which it may have been charged: set off against later units it would expire with those that it pays for. Places in flight are left
 //! to [`super::permits`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -27,6 +27,10 @@ pub(super) struct Debts {
     /// How many there are, to be asked without the lock.
     held: AtomicUsize,
     book: Mutex<BTreeMap<Fingerprint, Debt>>,
+    /// How many counters are being reported to the store, to be asked without the lock.
+    reporting: AtomicUsize,
+    /// Those counters. Until the report has arrived the store would admit their units again.
+    reports: Mutex<BTreeSet<Fingerprint>>,
     pub(super) permits: UnreportedPermits,
     pub(super) replayed: AtomicU64,
     pub(super) dropped: AtomicU64,
@@ -68,6 +72,8 @@ impl Refund {
 pub(super) struct Due<'d> {
     debts: &'d Debts,
     what: Option<What>,
+    /// The counter whose units it reports.
+    counter: Option<Fingerprint>,
 }
 
 enum What {
@@ -81,6 +87,8 @@ impl Debts {
         Self {
             held: AtomicUsize::new(0),
             book: Mutex::new(BTreeMap::new()),
+            reporting: AtomicUsize::new(0),
+            reports: Mutex::new(BTreeSet::new()),
             permits: UnreportedPermits::default(),
             replayed: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
@@ -103,6 +111,32 @@ impl Debts {
         self.held.load(Ordering::Relaxed) > 0
     }
 
+    fn reports(&self) -> MutexGuard<'_, BTreeSet<Fingerprint>> {
+        // Each statement leaves the set in order.
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether units of one of these counters are on their way to the store.
+    #[inline]
+    pub(super) fn is_reporting(&self, charges: &[Charge<'_>]) -> bool {
+        self.reporting.load(Ordering::Relaxed) > 0 && {
+            let reports = self.reports();
+            charges.iter().any(|charge| reports.contains(&charge.key))
+        }
+    }
+
+    fn begin_report(&self, counter: Fingerprint) {
+        let mut reports = self.reports();
+        reports.insert(counter);
+        self.reporting.store(reports.len(), Ordering::Relaxed);
+    }
+
+    fn end_report(&self, counter: Fingerprint) {
+        let mut reports = self.reports();
+        reports.remove(&counter);
+        self.reporting.store(reports.len(), Ordering::Relaxed);
+    }
+
     /// Whether one of these counters owes units.
     #[inline]
     pub(super) fn owes(&self, charges: &[Charge<'_>]) -> bool {
@@ -112,10 +146,10 @@ impl Debts {
         }
     }
 
-    /// Whether one of these counters owes units, or places.
+    /// Whether one of these counters owes units or places, or is being reported.
     #[inline]
     pub(super) fn owes_anything(&self, charges: &[Charge<'_>]) -> bool {
-        self.owes(charges) || self.permits.owes(charges)
+        self.owes(charges) || self.is_reporting(charges) || self.permits.owes(charges)
     }
 
     /// Whether a counter was marked no later than at this instant, so that the store does not know what was charged here since.
@@ -278,17 +312,18 @@ impl Debts {
             let Some(debt) = book.remove(&debtor) else { continue };
             let units = self.owed(local, live, &debt, now);
             if units > 0 {
-                due.push(What::Units(debt.counter.clone(), units));
+                self.begin_report(debtor);
+                due.push((What::Units(debt.counter.clone(), units), Some(debtor)));
             }
             if debt.refund.units > 0 {
-                due.push(What::Refund(debt.counter, debt.refund));
+                due.push((What::Refund(debt.counter, debt.refund), None));
             }
         }
         self.held.store(book.len(), Ordering::Relaxed);
         drop(book);
         let permits = self.permits.due(live, of, most.saturating_sub(due.len()), now);
-        due.extend(permits.into_iter().map(What::Permit));
-        due.into_iter().map(|what| Due { debts: self, what: Some(what) }).collect()
+        due.extend(permits.into_iter().map(|owed| (What::Permit(owed), None)));
+        due.into_iter().map(|(what, counter)| Due { debts: self, what: Some(what), counter }).collect()
     }
 
     /// Units that the store must be told of.
@@ -375,6 +410,9 @@ impl Due<'_> {
 
 impl Drop for Due<'_> {
     fn drop(&mut self) {
+        if let Some(counter) = self.counter {
+            self.debts.end_report(counter);
+        }
         // The store may know or not. It is not told twice, but for a place, which has a name.
         if matches!(self.what, Some(What::Units(..) | What::Refund(..))) {
             self.debts.drop_one();

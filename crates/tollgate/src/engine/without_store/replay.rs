@@ -1,6 +1,8 @@
 //! Telling the store what happened while it was away. Without a task of its own: a decision tells what its own keys owe, and whoever runs
 //! the engine has the rest told now and then.
 
+use std::slice;
+
 use super::Standby;
 use super::debts::Due;
 use crate::engine::live::Live;
@@ -81,15 +83,41 @@ impl<S: Store> Engine<S> {
         charges: &[Charge<'_>],
         now: Timestamp,
     ) -> Result<(), StoreFailure> {
-        let is_there =
-            |charge: &&Charge<'_>| self.store.away_for(charge, now).is_none() || !self.store.is_away(charge);
-        let there: Charges<'_> = charges.iter().filter(is_there).copied().collect();
-        let looks: Charges<'_> = there.iter().map(|charge| charge.costing(0)).collect();
-        if self.is_back(standby, &looks, now).await? {
-            // What cannot be told now is told later.
-            let _ = self.tell(standby, live, Some(&there), now).await;
+        // Another request reports it now. The store would admit again what it does not know yet.
+        if standby.debts.is_reporting(charges) {
+            return Err(StoreFailure::Unreachable);
         }
-        Ok(())
+        let is_well =
+            |charge: &Charge<'_>| self.store.away_for(charge, now).is_none() || !self.store.is_away(charge);
+        let (well, unwell): (Charges<'_>, Charges<'_>) = charges.iter().copied().partition(is_well);
+        if self.is_back(standby, &looks(&well), now).await? {
+            self.report_first(standby, live, &well, now).await?;
+        }
+        // A part that was away and answers some calls only: a look shows whether it answers this one.
+        let owes = |charge: &Charge<'_>| standby.debts.owes_anything(slice::from_ref(charge));
+        let owing: Charges<'_> = unwell.into_iter().filter(owes).collect();
+        if owing.is_empty() {
+            return Ok(());
+        }
+        match self.store.charge(&looks(&owing), now).await {
+            Ok(_) => self.report_first(standby, live, &owing, now).await,
+            Err(failure) if failure.is_outage() => Err(StoreFailure::Unreachable),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Reports what these counters owe. While it cannot be reported the store is not asked about them.
+    async fn report_first(
+        &self,
+        standby: &Standby,
+        live: &Live,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+    ) -> Result<(), StoreFailure> {
+        match self.tell(standby, live, Some(charges), now).await {
+            Err(failure) if failure.is_outage() => Err(StoreFailure::Unreachable),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the store is there: by the last that was heard of it, or after an absence by a look. A debt is not risked for that.
@@ -169,4 +197,9 @@ impl<S: Store> Engine<S> {
             self.store.debit(&[charge], now).await
         })
     }
+}
+
+/// The same counters, without a charge.
+fn looks<'c>(charges: &[Charge<'c>]) -> Charges<'c> {
+    charges.iter().map(|charge| charge.costing(0)).collect()
 }

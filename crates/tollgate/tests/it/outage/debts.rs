@@ -8,7 +8,7 @@ use tollgate::policy::{OnStoreFailure, Stages};
 use tollgate::store::StoreFailure;
 use tollgate::{Quota, Rate, Ticks};
 
-use super::{Fleet, after};
+use super::{Fleet, after, source};
 use crate::fixture::{ALGORITHMS, HOUR, NOW, asking, bucket, limit, now_or_never, permits, policy};
 
 fn left(fleet: &Fleet, key: &str) -> u64 {
@@ -268,4 +268,37 @@ fn units_of_an_open_limit_are_reported() {
     assert_eq!(left(&fleet, "k"), 54);
     fleet.settle(NOW);
     assert_eq!(left(&fleet, "k"), 54, "each unit is reported once");
+}
+
+/// The story: a client asks all the time, and the store misses deadlines. While its breaker ramped up, a few calls passed and what this
+/// node had admitted meanwhile was not reported, so store and node each gave a whole quota: 1.8 times the limit.
+#[test]
+fn a_part_that_comes_back_slowly_is_told_first() {
+    let fleet = Fleet::of(1, || bucket("limit", 10));
+    fleet.see(NOW);
+    fleet.shared.set(true);
+    assert!(fleet.check(0, "k", 4, NOW).is_allowed());
+    fleet.shared.set(false);
+    // The store answers, and says that the part is not well yet.
+    fleet.away.store(1, Ordering::SeqCst);
+    fleet.shared.unwell.store(true, Ordering::SeqCst);
+    let decision = fleet.check(0, "k", 1, NOW);
+    assert_eq!((source(&decision), fleet.shared.debits.load(Ordering::SeqCst)), ("exact", 1));
+    assert_eq!(left(&fleet, "k"), 5);
+}
+
+/// While what a key owes cannot be reported the store is not asked about it: it would admit the same units again.
+#[test]
+fn a_key_that_owes_is_not_asked_about() {
+    let fleet = Fleet::of(1, || bucket("limit", 10));
+    fleet.see(NOW);
+    fleet.shared.set(true);
+    assert!(fleet.check(0, "k", 4, NOW).is_allowed());
+    fleet.shared.set(false);
+    fleet.see(NOW);
+    // Of the next calls only a report would be the first, and its answer is lost.
+    fleet.shared.unanswered.store(1, Ordering::SeqCst);
+    let decision = fleet.check(0, "k", 1, NOW);
+    assert_eq!((source(&decision), fleet.shared.debits.load(Ordering::SeqCst)), ("local", 1));
+    assert_eq!(left(&fleet, "k"), 5, "the report that was done and the unit since then");
 }

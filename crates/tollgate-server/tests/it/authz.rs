@@ -84,8 +84,8 @@ fn spellings_of_methods_suffixes_and_fields() {
         assert_eq!((refused.status, refused.header("tollgate-status")), (403, Some("400")), "{method}");
     }
     assert_eq!(held("203.0.113.1", "PROPFIND", "/login", "").status, 200);
-    for (last, path) in (2..).zip(["/login.json", "/login%2ejson", "/login.", "/login/.json", "/LOGIN.Xml/"])
-    {
+    let paths = ["/login.json", "/login%2ejson", "/login.", "/login/.json", "/LOGIN.Xml/", "/log%c4%b1n"];
+    for (last, path) in (2..).zip(paths) {
         let ip = format!("203.0.113.{last}");
         assert_eq!(held(&ip, "POST", "/login", "").status, 200);
         assert_eq!(held(&ip, "POST", path, "").status, 429, "{path}");

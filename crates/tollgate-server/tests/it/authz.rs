@@ -105,6 +105,29 @@ fn spellings_of_methods_suffixes_and_fields() {
     assert_eq!(held("203.0.113.9", "GET", "/?_method=DELETE", "").status, 200);
 }
 
+/// `X-Forwarded-Uri: http://other.test/login` was taken for `/login` of the host that the proxy named. An absolute target is for that host,
+/// or refused, as at the gateway.
+#[test]
+fn absolute_targets_are_for_the_host_of_the_proxy() {
+    let server = Server::start(POLICY);
+    let asked = |names: [&str; 2], suffix: &str, target: &str| {
+        let [host, uri] = names;
+        let headers = format!("X-Forwarded-For: 203.0.113.7\r\n{host}: app.test\r\n{uri}: {target}\r\n");
+        ask(&server, suffix, &headers)
+    };
+    let forwarded = |target: &str| asked(["X-Forwarded-Host", "X-Forwarded-Uri"], "", target);
+    let original = |target: &str| asked(["X-Original-Host", "X-Original-URI"], "/nginx", target);
+    assert_eq!(
+        (forwarded("http://app.test/x").status, original("https://APP.test:443/x").status),
+        (200, 200)
+    );
+    for wrong in ["http://other.test/x", "http://user@app.test/x", "http://app.test:8443/x", "http:///x"] {
+        assert!(forwarded(wrong).problem(400).starts_with("host: "), "{wrong}");
+        let refused = original(wrong);
+        assert_eq!((refused.status, refused.header("tollgate-status")), (403, Some("400")), "{wrong}");
+    }
+}
+
 /// A proxy that knows only 401 and 403 is told the meant status in a header, for every refusal there is.
 #[test]
 fn refusals_in_the_proxys_words() {

@@ -17,6 +17,7 @@ use crate::program::{Server, stderr, stdout, tollgate};
 use crate::redis::Redis;
 use crate::rls::{self, Client};
 use crate::shared::{quick, turn};
+use crate::wire::request;
 
 const GUIDE: &str = include_str!("../../../../docs/callers.md");
 
@@ -339,6 +340,26 @@ fn respelled_credentials_have_no_fresh_quota() {
         }
         assert_eq!(upstream.seen().len(), 2, "{place}");
     }
+}
+
+/// `Authorization: tok` met no limit by the key, on the gateway, `/v1/authz` and in the middleware, and a service that cuts `Bearer` off if
+/// it is there served it as the token. It is the token's identity; a scheme that is joined to its token is refused.
+#[test]
+fn a_token_without_a_scheme_is_counted() {
+    let upstream = Upstream::start();
+    let gateway = gateway(&upstream, "limits: [{name: per-key, by: [api_key], rate: 2/h}]", &[]);
+    let ask = |value: &str| gateway.get("/", &format!("Authorization: {value}\r\n")).status;
+    assert_eq!([ask("Bearer tok"), ask("tok"), ask("tok"), ask("bearer tok")], [200, 200, 429, 429]);
+    assert_eq!([ask("Bearer:tok"), ask("Bearertok"), ask("other")], [400, 400, 200]);
+    let authz = |value: &str| {
+        let head = request("GET", "/v1/authz", &format!("Authorization: {value}\r\n"), b"");
+        gateway.server.exchange(&head).status
+    };
+    assert_eq!(
+        [authz("tok"), authz("Bearer tok"), authz("Bearer:tok"), authz("other")],
+        [429, 429, 400, 200]
+    );
+    assert_eq!(authz("other"), 429);
 }
 
 /// The story: an invented key was a fresh quota, also with `first_of: [api_key, ip]`: 12 of 12 passed a limit of 3 an hour. With a callers

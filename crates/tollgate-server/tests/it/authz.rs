@@ -231,3 +231,39 @@ fn a_shaped_request_is_held() {
     let waited = start.elapsed().as_millis();
     assert!(waited >= 390, "{waited} ms");
 }
+
+/// An answer was held for as long as the queue of a shaping limit, 20 s here, and a proxy that opens on silence let the request pass after
+/// its time-out. A turn that is further away than half a second is refused at once, with the true time, and takes no slot.
+#[test]
+fn a_shaped_request_is_not_held_longer_than_proxies_wait() {
+    let policy = "limits: [{name: shape, by: [ip], algorithm: leaky-bucket, rate: 1/s, burst: 1, queue: 20}]";
+    let server = Server::start(policy);
+    #[allow(clippy::disallowed_methods, reason = "the test measures a real wait")]
+    let start = std::time::Instant::now();
+    assert_eq!(ask(&server, "", "").status, 200);
+    let refused = ask(&server, "", "");
+    let (status, took) = (refused.status, start.elapsed());
+    // A machine so busy that half a second passed between the two has admitted the second.
+    assert!(status == 429 || status == 200 && took.as_millis() >= 500, "{status} after {took:?}");
+    if status == 429 {
+        let retry_after = refused.json()["retry-after-ms"].as_u64().unwrap();
+        assert!((1..=500).contains(&retry_after), "{retry_after}");
+    }
+    let metrics = String::from_utf8(server.send("GET", "/metrics", "").body).unwrap();
+    assert!(metrics.contains(r#"tollgate_decisions_total{outcome="wait",wire="authz"} 0"#) || status == 200);
+    // Requests that come at once all look before the first of them takes its slot; each is answered before a proxy gives up.
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let each = || {
+            let server = &server;
+            scope.spawn(move || {
+                #[allow(clippy::disallowed_methods, reason = "the test measures a real wait")]
+                let start = std::time::Instant::now();
+                (ask(server, "", "X-Forwarded-For: 203.0.113.9\r\n").status, start.elapsed())
+            })
+        };
+        let asked: Vec<_> = (0..8).map(|_| each()).collect();
+        asked.into_iter().map(|asked| asked.join().unwrap()).collect()
+    });
+    assert!(answers.iter().any(|(status, _)| *status == 429), "{answers:?}");
+    assert!(answers.iter().all(|(_, took)| took.as_millis() < 2_000), "{answers:?}");
+}

@@ -8,7 +8,7 @@ use tollgate::engine::SwapError;
 use tollgate::store::Store;
 use tollgate::{
     CheckRequest, Clock, Decision, Engine, HeaderPolicy, Permit, Quota, QuotaError, Reservation, Secret,
-    SwapReport, Ticks, Timestamp,
+    SwapReport, Ticks, Timestamp, Verdict,
 };
 
 use crate::auth::Auth;
@@ -35,6 +35,8 @@ pub(crate) mod holds;
 pub(crate) mod rls;
 pub(crate) mod throttle;
 
+/// How long what a refused request took may be given back; it is given back at once.
+const STEP_BACK_LIFETIME: Ticks = Ticks::from_secs(1);
 /// Most permits that the server remembers; about 64 MiB of them.
 const PERMITS_MAX: usize = 1 << 18;
 /// How long it can be reported how a request ended; then it counts as a failure.
@@ -143,7 +145,7 @@ impl<S: Store> Service<S> {
         &self.clock
     }
 
-    /// Answers one question. This, [`Self::check_at_once`], [`Self::check_views`], [`Self::check_views_at_once`] and [`Self::reserve`] are the only ways from a wire
+    /// Answers one question. This, [`Self::check_at_once`], [`Self::check_within`], [`Self::check_views`], [`Self::check_views_at_once`] and [`Self::reserve`] are the only ways from a wire
     /// to a decision of the engine, so that each is counted once and compared. A look that decides nothing may go to the engine.
     pub(crate) async fn check(&self, request: &CheckRequest<'_>, now: Timestamp, wire: Wire) -> Decision {
         let decision = self.engine.check(request, now).await;
@@ -151,7 +153,46 @@ impl<S: Store> Service<S> {
         decision
     }
 
-    /// The same where the store need not be waited for; `None` where it must be.
+    /// The same for a caller who waits no longer than `wait_max` for its turn: a limit that would let it wait longer denies it, and says
+    /// when the wait is no longer than that.
+    pub(crate) async fn check_within(
+        &self,
+        request: &CheckRequest<'_>,
+        wait_max: Ticks,
+        now: Timestamp,
+        wire: Wire,
+    ) -> Decision {
+        let is_too_long =
+            |decision: &Decision| matches!(decision.verdict(), Verdict::Wait(wait) if wait > wait_max);
+        // A request that cannot wait for long takes no slot to find out.
+        if self.engine.shapes() {
+            let foreseen = self.engine.foresee(request, now).await;
+            if is_too_long(&foreseen) {
+                let denied = foreseen.impatient(wait_max);
+                self.note(request, &denied, now, wire);
+                return denied;
+            }
+        }
+        let mut decision = self.engine.check(request, now).await;
+        if is_too_long(&decision) {
+            // Others came between the look and the charge.
+            self.step_back(request, &mut decision, now).await;
+            decision = decision.impatient(wait_max);
+        }
+        self.note(request, &decision, now, wire);
+        decision
+    }
+
+    /// Gives back what a decision took. What a store that does not answer keeps denies too much for a while, and admits nothing too much.
+    async fn step_back(&self, request: &CheckRequest<'_>, decision: &mut Decision, now: Timestamp) {
+        if let Some(permit) = decision.take_permit() {
+            let _ = self.engine.release(&permit, now).await;
+        }
+        let mut taken = self.engine.set_aside(request, decision, STEP_BACK_LIFETIME, now);
+        let _ = self.engine.cancel(&mut taken, now).await;
+    }
+
+    /// The same as [`Self::check`] where the store need not be waited for; `None` where it must be.
     #[inline]
     pub(crate) fn check_at_once(
         &self,
@@ -296,19 +337,7 @@ impl<S: Store> Service<S> {
         self.foreign.load_full()
     }
 
-    /// The same, and keeps the permit that a concurrency limit gave, so that the caller can give it back by its id.
-    pub(crate) async fn check_and_hold(
-        &self,
-        request: &CheckRequest<'_>,
-        now: Timestamp,
-        wire: Wire,
-    ) -> (Decision, Hold) {
-        let mut decision = self.check(request, now, wire).await;
-        let hold = self.hold(&mut decision, now);
-        (decision, hold)
-    }
-
-    /// Keeps the permit that a decision gave.
+    /// Keeps the permit that a decision gave, so that the caller can give it back by its id.
     #[inline]
     pub(crate) fn hold(&self, decision: &mut Decision, now: Timestamp) -> Hold {
         match decision.take_permit() {

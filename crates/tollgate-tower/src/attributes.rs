@@ -191,7 +191,10 @@ impl Reader {
             return self.all(self.held(peer, rest, line)?);
         }
         let [method, host, target] = family.names().map(|name| single(headers, &name));
-        self.all(self.held(peer, rest, (method?, host?, target?))?)
+        let (method, host, target) = (method?, host?.filter(|host| !host.is_empty()), target?);
+        // A proxy that sends on an absolute target lets the service choose between two hosts, as a client of a gateway would.
+        let host = one_host(target.and_then(absolute).map(|(authority, _)| authority), host)?;
+        self.all(self.held(peer, rest, (method, host, target))?)
     }
 
     /// The subject of a request that another program holds. A method override is refused, because this process cannot
@@ -446,12 +449,16 @@ fn overriding<'s>(subject: &Subject<'s>) -> Option<&'s str> {
 /// the service might serve the other.
 fn own_host<'s>(uri: &'s Uri, headers: &'s HeaderMap) -> Result<Option<&'s str>, Unreadable> {
     let header = single(headers, &HOST)?.filter(|host| !host.is_empty());
-    let Some(authority) = uri.authority().map(http::uri::Authority::as_str) else { return Ok(header) };
+    one_host(uri.authority().map(http::uri::Authority::as_str), header)
+}
+
+fn one_host<'s>(authority: Option<&'s str>, header: Option<&'s str>) -> Result<Option<&'s str>, Unreadable> {
+    let Some(authority) = authority else { return Ok(header) };
     match header {
         Some(header) if host_of(header)? != host_of(authority)? => {
             Err(Unreadable("host: the target and the header name different ones; send one".to_owned()))
         }
-        _ => Ok(Some(authority)),
+        _ => host_of(authority).map(|_| Some(authority)),
     }
 }
 
@@ -466,16 +473,16 @@ fn split(target: &str) -> (Option<&str>, &str) {
     }
     let target = target.split('#').next().unwrap_or_default();
     // An absolute target begins with its server.
-    let target = match target.split_once("://") {
-        Some((scheme, rest))
-            if scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https") =>
-        {
-            rest.find(['/', '?']).map_or("/", |start| &rest[start..])
-        }
-        _ => target,
-    };
+    let target = absolute(target).map_or(target, |(_, path)| path);
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     (Some(if path.is_empty() { "/" } else { path }), query)
+}
+
+/// The server that an absolute target begins with, and the rest of it.
+fn absolute(target: &str) -> Option<(&str, &str)> {
+    let (scheme, rest) = target.split_once("://")?;
+    let is_known = scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
+    is_known.then(|| rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len())))
 }
 
 /// What the fuzz targets use of this module.

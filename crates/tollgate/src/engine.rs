@@ -23,6 +23,7 @@ use crate::time::{Timestamp, WallOffset};
 mod live;
 mod views;
 mod without_store;
+mod wiped;
 mod hold;
 mod permit;
 mod line;
@@ -60,6 +61,7 @@ pub use without_store::{DEBTS_MAX, Replayed, StandIn};
 use block::Blocks;
 use live::{Live, Next};
 use ruling::{Bench, InForce};
+use wiped::Wiped;
 use without_store::Standby;
 
 /// How often a decision takes a new snapshot because a newer policy was faster.
@@ -92,6 +94,7 @@ pub struct Engine<S = MemoryStore> {
     /// What an operator says over the policy.
     bench: Bench,
     blocks: Blocks,
+    wiped: Wiped,
     /// How often it was changed what decisions depend on.
     changes: AtomicU64,
     /// How far the wall clock is ahead, in microseconds, as far as the engine was told. Relaxed: it guards no other memory.
@@ -188,6 +191,7 @@ impl<S: Store> Engine<S> {
             standby: OnceLock::new(),
             bench: Bench::default(),
             blocks: Blocks::default(),
+            wiped: Wiped::default(),
             changes: AtomicU64::new(0),
             wall: AtomicI64::new(0),
         }
@@ -493,8 +497,8 @@ impl<S: Store> Engine<S> {
     /// The same engine, for a program whose stores are of one type. What is made of the store must keep its counters.
     #[must_use]
     pub fn map_store<T: Store>(self, map: impl FnOnce(S) -> T) -> Engine<T> {
-        let Self { store, live, swapping, permits, standby, bench, blocks, changes, wall } = self;
-        Engine { store: map(store), live, swapping, permits, standby, bench, blocks, changes, wall }
+        let Self { store, live, swapping, permits, standby, bench, blocks, wiped, changes, wall } = self;
+        Engine { store: map(store), live, swapping, permits, standby, bench, blocks, wiped, changes, wall }
     }
 
     /// Takes note that the wall clock was set, so that calendar windows and those of the epoch begin and end by it. Whoever has

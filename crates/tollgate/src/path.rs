@@ -2,21 +2,24 @@
 //! Limits are matched by it where the server behind them is unknown; what is counted and sent on keeps its own spelling.
 
 mod canonical;
+mod case;
 
 use std::borrow::Cow;
 
 pub use canonical::{EscapedSlashes, PathProblem, normalise_path};
 pub(crate) use canonical::{is_parameter, normalise_part, normalise_pattern};
+pub(crate) use case::fold_case;
 
 /// What some servers ignore at the end of a segment.
 const IGNORED: [&str; 3] = [".", " ", "%20"];
 
-/// The loose form of a path in its one spelling: small letters, no parameters (`;x`), no dots and spaces at the end of a segment, no
+/// The loose form of a path in its one spelling: one case, no parameters (`;x`), no dots and spaces at the end of a segment, no
 /// empty segments, no slash at the end. Doing it again changes nothing. What does not begin with a slash is no path, and stays as it is.
 ///
 /// ```
 /// assert_eq!(tollgate::path::loose_path("/Login;v=1/"), "/login");
 /// assert_eq!(tollgate::path::loose_path("/login"), "/login");
+/// assert_eq!(tollgate::path::loose_path("/log%C4%B1n"), "/login"); // a dotless i, which is an I in capitals
 /// ```
 #[must_use]
 pub fn loose_path(path: &str) -> Cow<'_, str> {
@@ -26,12 +29,12 @@ pub fn loose_path(path: &str) -> Cow<'_, str> {
     let mut loose = String::with_capacity(path.len());
     for segment in path.split('/').map(kept).filter(|segment| !segment.is_empty()) {
         loose.push('/');
-        loose.extend(segment.chars().map(|letter| letter.to_ascii_lowercase()));
+        loose.push_str(&fold_case(segment));
     }
     if loose.is_empty() {
         loose.push('/');
     }
-    Cow::Owned(loose)
+    if loose == path { Cow::Borrowed(path) } else { Cow::Owned(loose) }
 }
 
 /// A segment without what is ignored of it.
@@ -71,7 +74,8 @@ fn is_loose(path: &[u8]) -> bool {
     let is_kept = |(place, byte): (usize, &u8)| match byte {
         b'A'..=b'Z' | b';' => false,
         b'/' => place == 0 || !is_open(&path[..place]),
-        _ => true,
+        b'%' => !case::is_letter_escape(&path[place..]),
+        _ => byte.is_ascii(),
     };
     path == b"/" || path.iter().enumerate().all(is_kept) && !is_open(path)
 }
@@ -90,7 +94,11 @@ mod tests {
 / / // /;x /. /%20 /;a/;b
 /a/b /a/b /a;x/b /a./b /a%20/B; /A//B/ /a/b/. /a/;x/b
 /a%2fb /a%2fb /a%2Fb /A%2FB
-/caf%c3%a9 /caf%C3%A9 /CAF%c3%a9/
+/caf%c3%a9 /caf%C3%A9 /CAF%c3%a9/ /CAF%C3%89 /café
+/login /log%C4%B1n /LOG%c4%b0N
+/search /%C5%BFearch /%c5%bfEARCH;x
+/keys /%E2%84%AAEYS /%e2%84%aaeys/ /\u{212a}eys
+/files /%EF%AC%81les /%ef%ac%81LE%C5%BF
 /.well-known/x /.well-known/x /.Well-Known/X/
 /a.b /a.b /A.B.
 ";

@@ -307,10 +307,10 @@ impl<'a> CheckRequest<'a> {
     }
 
     /// Names with other spellings of their values.
-    pub(crate) fn spelled(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
-        self.spellings.iter().flat_map(|(position, spelling)| {
-            let attribute = self.attributes.get(usize::from(*position));
-            attribute.into_iter().flat_map(|attribute| spelling.texts().map(|text| (attribute.name, text)))
+    pub(crate) fn spelled(&self) -> impl Iterator<Item = (&'a str, Spelling<'a>)> {
+        self.spellings.iter().filter_map(|(position, spelling)| {
+            let attribute = self.attributes.get(usize::from(*position))?;
+            Some((attribute.name, *spelling))
         })
     }
 

@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use tollgate_testkit::until;
+
 use crate::server::Server;
 
 const EXAMPLE: &str = include_str!("../../examples/engine.rs");
@@ -27,7 +29,13 @@ fn two_processes_share_the_counter() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
+    // A decision has 5 ms, which a busy machine can let pass by itself: then the limit is closed, and the test runs both again.
+    let is_exact = |output: &str| output.lines().all(|line| line.ends_with("source: exact"));
+    let (first, second) = until("every decision is made in the store", || {
+        server.tell(&["FLUSHALL"]);
+        Some((run(), run())).filter(|(first, second)| is_exact(first) && is_exact(second))
+    });
     let allowed = "allowed: true, source: exact\n";
-    assert_eq!(run(), allowed.repeat(3));
-    assert_eq!(run(), format!("{}allowed: false, source: exact\n", allowed.repeat(2)));
+    assert_eq!(first, allowed.repeat(3));
+    assert_eq!(second, format!("{}allowed: false, source: exact\n", allowed.repeat(2)));
 }

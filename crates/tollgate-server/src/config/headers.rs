@@ -1,5 +1,6 @@
 //! The `headers` section of the config: what callers are told about their quotas, and how a denial is told.
 
+use std::slice::from_ref;
 use std::str::FromStr;
 
 use serde::Deserialize;
@@ -10,10 +11,27 @@ use tollgate::headers::{DenialStatus, Dialect, Dialects, Disclosure, Exposure};
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct HeadersDocument {
-    dialects: Option<Vec<String>>,
+    dialects: Option<Names>,
     disclosure: Option<String>,
     anonymous: Option<String>,
     denied: Option<u16>,
+}
+
+/// One name, such as `none`, or several.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "headers.dialects: accepted: a list such as [ietf-11, x-ratelimit], or none")]
+enum Names {
+    One(String),
+    List(Vec<String>),
+}
+
+impl Names {
+    fn as_slice(&self) -> &[String] {
+        match self {
+            Names::One(name) => from_ref(name),
+            Names::List(names) => names,
+        }
+    }
 }
 
 impl HeadersDocument {
@@ -21,7 +39,8 @@ impl HeadersDocument {
     pub(super) fn compile(self, problems: &mut Vec<String>) -> HeaderPolicy {
         let mut policy = HeaderPolicy::default();
         if let Some(names) = self.dialects {
-            let dialects = names.iter().filter_map(|name| read::<Dialect>("dialects", name, problems));
+            let names = names.as_slice().iter();
+            let dialects = names.filter_map(|name| read::<Dialect>("dialects", name, problems));
             match Dialects::new(dialects.collect::<Vec<_>>()) {
                 Ok(dialects) => policy.dialects = dialects,
                 Err(problem) => problems.push(format!("headers.dialects: {problem}")),
@@ -73,6 +92,25 @@ mod tests {
         assert_eq!(policy.denial, DenialStatus::ServiceUnavailable);
         let (usual, problems) = compiled("{}");
         assert_eq!((usual.dialects, problems.len()), (Dialects::default(), 0));
+    }
+
+    /// `dialects: none` was refused, since it is no list. One name needs no list, and the error for anything else says what to write.
+    #[test]
+    fn one_dialect_needs_no_list() {
+        for (text, dialects) in [
+            ("{dialects: none}", &[Dialect::Silent][..]),
+            ("{dialects: [none]}", &[Dialect::Silent]),
+            ("{dialects: ietf-11}", &[Dialect::Ietf11]),
+            ("{dialects: []}", &[]),
+        ] {
+            let (policy, problems) = compiled(text);
+            assert_eq!(policy.dialects.iter().collect::<Vec<_>>(), dialects, "{text}: {problems:?}");
+            assert!(problems.is_empty(), "{text}: {problems:?}");
+        }
+        for wrong in ["{dialects: {ietf-11: true}}", "{dialects: [[none]]}"] {
+            let problem = serde_saphyr::from_str::<HeadersDocument>(wrong).unwrap_err().to_string();
+            assert!(problem.contains("a list such as [ietf-11, x-ratelimit], or none"), "{problem}");
+        }
     }
 
     /// All that is wrong is told at once, with what would be accepted.

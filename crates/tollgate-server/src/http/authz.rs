@@ -11,7 +11,7 @@ use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode};
 use tollgate::headers::{Accepts, Caller};
 use tollgate::store::Store;
-use tollgate::{Answer, Audience, Verdict};
+use tollgate::{Answer, Audience, Ticks, Verdict};
 
 use crate::decision_json::Hold;
 use crate::foreign::InForce;
@@ -25,6 +25,10 @@ use tollgate_tower::attributes::{Family, IDENTITY};
 const STATUS: HeaderName = HeaderName::from_static("tollgate-status");
 /// The place of a concurrency limit, for a proxy that gives it back by `DELETE /v1/permits/{id}`.
 const PERMIT: HeaderName = HeaderName::from_static("tollgate-permit");
+
+/// How long an answer waits at most for the turn of its request. Proxies take silence for a failure, and some let the request pass then:
+/// the time-outs of the files in `deploy/` are longer than this.
+const WAIT_MAX: Ticks = Ticks::from_millis(500);
 
 /// `none` where no limit applies to the request, so that whoever sets a proxy up sees it.
 const LIMITS: HeaderName = HeaderName::from_static("tollgate-limits");
@@ -88,7 +92,8 @@ impl<S: Store> Service<S> {
             return Err(elsewhere(&foreign));
         }
         let watch = Stopwatch::start();
-        let (decision, hold) = self.check_and_hold(&question, now, Wire::Authz).await;
+        let mut decision = self.check_within(&question, WAIT_MAX, now, Wire::Authz).await;
+        let hold = self.hold(&mut decision, now);
         if let Some(foreign) = self.overtaken(&decision) {
             return Err(elsewhere(&foreign));
         }

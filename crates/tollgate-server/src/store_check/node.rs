@@ -157,6 +157,14 @@ fn unreachable(host: &Host, entrance: &Entrance<'_>, error: &RedisError) -> Line
         return fail(format!("{host} is in protected mode and lets only its own machine in"))
             .cured_by("give it users with passwords (ACL SETUSER), then set protected-mode no");
     }
+    if has("DB index is out of range") || has("SELECT is not allowed") {
+        let database = entrance.database;
+        let cure = format!(
+            "name a database that it has, such as {host}/0 (CONFIG GET databases tells how many; a cluster has only 0), or raise `databases` \
+             in its configuration"
+        );
+        return fail(format!("{host} has no database {database}")).cured_by(cure);
+    }
     if has("max number of clients") {
         return fail(format!("{host} has all the clients it takes")).cured_by("raise maxclients");
     }

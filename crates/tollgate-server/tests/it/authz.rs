@@ -84,8 +84,8 @@ fn spellings_of_methods_suffixes_and_fields() {
         assert_eq!((refused.status, refused.header("tollgate-status")), (403, Some("400")), "{method}");
     }
     assert_eq!(held("203.0.113.1", "PROPFIND", "/login", "").status, 200);
-    for (last, path) in (2..).zip(["/login.json", "/login%2ejson", "/login.", "/login/.json", "/LOGIN.Xml/"])
-    {
+    let paths = ["/login.json", "/login%2ejson", "/login.", "/login/.json", "/LOGIN.Xml/", "/log%c4%b1n"];
+    for (last, path) in (2..).zip(paths) {
         let ip = format!("203.0.113.{last}");
         assert_eq!(held(&ip, "POST", "/login", "").status, 200);
         assert_eq!(held(&ip, "POST", path, "").status, 429, "{path}");
@@ -103,6 +103,29 @@ fn spellings_of_methods_suffixes_and_fields() {
     let refused = held("203.0.113.9", "POST", "/?_method=DELETE", "");
     assert!(refused.problem(400).starts_with("_method: it asks for another method"));
     assert_eq!(held("203.0.113.9", "GET", "/?_method=DELETE", "").status, 200);
+}
+
+/// `X-Forwarded-Uri: http://other.test/login` was taken for `/login` of the host that the proxy named. An absolute target is for that host,
+/// or refused, as at the gateway.
+#[test]
+fn absolute_targets_are_for_the_host_of_the_proxy() {
+    let server = Server::start(POLICY);
+    let asked = |names: [&str; 2], suffix: &str, target: &str| {
+        let [host, uri] = names;
+        let headers = format!("X-Forwarded-For: 203.0.113.7\r\n{host}: app.test\r\n{uri}: {target}\r\n");
+        ask(&server, suffix, &headers)
+    };
+    let forwarded = |target: &str| asked(["X-Forwarded-Host", "X-Forwarded-Uri"], "", target);
+    let original = |target: &str| asked(["X-Original-Host", "X-Original-URI"], "/nginx", target);
+    assert_eq!(
+        (forwarded("http://app.test/x").status, original("https://APP.test:443/x").status),
+        (200, 200)
+    );
+    for wrong in ["http://other.test/x", "http://user@app.test/x", "http://app.test:8443/x", "http:///x"] {
+        assert!(forwarded(wrong).problem(400).starts_with("host: "), "{wrong}");
+        let refused = original(wrong);
+        assert_eq!((refused.status, refused.header("tollgate-status")), (403, Some("400")), "{wrong}");
+    }
 }
 
 /// A proxy that knows only 401 and 403 is told the meant status in a header, for every refusal there is.
@@ -207,4 +230,40 @@ fn a_shaped_request_is_held() {
     }
     let waited = start.elapsed().as_millis();
     assert!(waited >= 390, "{waited} ms");
+}
+
+/// An answer was held for as long as the queue of a shaping limit, 20 s here, and a proxy that opens on silence let the request pass after
+/// its time-out. A turn that is further away than half a second is refused at once, with the true time, and takes no slot.
+#[test]
+fn a_shaped_request_is_not_held_longer_than_proxies_wait() {
+    let policy = "limits: [{name: shape, by: [ip], algorithm: leaky-bucket, rate: 1/s, burst: 1, queue: 20}]";
+    let server = Server::start(policy);
+    #[allow(clippy::disallowed_methods, reason = "the test measures a real wait")]
+    let start = std::time::Instant::now();
+    assert_eq!(ask(&server, "", "").status, 200);
+    let refused = ask(&server, "", "");
+    let (status, took) = (refused.status, start.elapsed());
+    // A machine so busy that half a second passed between the two has admitted the second.
+    assert!(status == 429 || status == 200 && took.as_millis() >= 500, "{status} after {took:?}");
+    if status == 429 {
+        let retry_after = refused.json()["retry-after-ms"].as_u64().unwrap();
+        assert!((1..=500).contains(&retry_after), "{retry_after}");
+    }
+    let metrics = String::from_utf8(server.send("GET", "/metrics", "").body).unwrap();
+    assert!(metrics.contains(r#"tollgate_decisions_total{outcome="wait",wire="authz"} 0"#) || status == 200);
+    // Requests that come at once all look before the first of them takes its slot; each is answered before a proxy gives up.
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let each = || {
+            let server = &server;
+            scope.spawn(move || {
+                #[allow(clippy::disallowed_methods, reason = "the test measures a real wait")]
+                let start = std::time::Instant::now();
+                (ask(server, "", "X-Forwarded-For: 203.0.113.9\r\n").status, start.elapsed())
+            })
+        };
+        let asked: Vec<_> = (0..8).map(|_| each()).collect();
+        asked.into_iter().map(|asked| asked.join().unwrap()).collect()
+    });
+    assert!(answers.iter().any(|(status, _)| *status == 429), "{answers:?}");
+    assert!(answers.iter().all(|(_, took)| took.as_millis() < 2_000), "{answers:?}");
 }

@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use tollgate_testkit::rest;
+use tollgate_testkit::{rest, until};
 
 use crate::program::{Server, tollgate};
 use crate::redis::Redis;
@@ -69,23 +69,25 @@ fn on(port: u16, policy: &str, deadline: &str) -> Server {
 fn the_first_decision_is_made_in_the_store() {
     let _turn = turn();
     let redis = Redis::start(&[]);
-    let port = far(redis.port, Duration::from_millis(1));
+    // One round trip is 24 ms, and leaves a busy machine 26 of the 50 that a decision has; two do not fit.
+    let port = far(redis.port, Duration::from_millis(12));
     let policy = "limits:
   - {name: plan, by: [tenant], tier_by: plan, tiers: {free: 10/h, pro: 20/h}, overrides: {acme: 30/h}}
   - {name: whole, rate: 1000/h}";
     let questions = [("t", "free"), ("u", "pro"), ("acme", "free")]
         .map(|(tenant, plan)| format!(r#"{{"attributes":{{"tenant":"{tenant}","plan":"{plan}"}}}}"#));
-    // A busy machine can make 5 ms pass by itself, so each question may have three servers to be the first of.
+    // A very busy machine can make even that pass by itself, so each question may have five servers to be the first of.
     for question in &questions {
         let is_exact = || {
             redis.cli(&["FLUSHALL"]);
-            let server = on(port, policy, "5ms");
-            rest(Duration::from_secs(1));
+            let server = on(port, policy, "50ms");
+            // It signs itself when it is connected, and has agreed with the fleet by then.
+            until("it has signed itself", || (server.metric("tollgate_store_nodes") == 1).then_some(()));
             let answer = server.check(question);
             let limits = answer["limits"].as_array().unwrap().clone();
             limits.len() == 2 && limits.iter().all(|limit| limit["source"] == "exact")
         };
-        assert!((0..3).any(|_| is_exact()), "{question}");
+        assert!((0..5).any(|_| is_exact()), "{question}");
     }
 }
 

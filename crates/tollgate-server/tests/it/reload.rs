@@ -43,6 +43,11 @@ impl Server {
         looked["limits"][0]["limit"].as_u64().unwrap()
     }
 
+    /// Waits until `/readyz` counts so many reloads, good and bad. A policy is in force a moment before its reload is counted.
+    fn await_reloads(&self, wanted: (u64, u64)) {
+        until("the reload is counted", || (self.reloads() == wanted).then_some(()));
+    }
+
     fn await_degraded(&self) -> String {
         until("degraded", || {
             let ready = self.ready();
@@ -66,13 +71,13 @@ fn an_edited_file_is_in_force() {
     scratch.replace("policy.yaml", SIX);
     until("the new limit", || (server.limit() == 6).then_some(()));
     assert_eq!(server.remaining("k"), 2); // Raised by one, and nobody is given a burst.
+    server.await_reloads((1, 0));
     let after = server.ready();
     assert_ne!(before["policy"]["version"], after["policy"]["version"]);
     assert!(after["policy"]["loaded_at"].as_str() > before["policy"]["loaded_at"].as_str());
     let sum = Command::new("sha256sum").arg(scratch.path("policy.yaml")).output().unwrap();
     let version = after["policy"]["version"].as_str().unwrap();
     assert!(String::from_utf8(sum.stdout).unwrap().starts_with(version), "{version}");
-    assert_eq!(server.reloads(), (1, 0));
 }
 
 /// Kubernetes writes a new directory and renames a link over `..data`; the policy is a link through it.
@@ -91,7 +96,7 @@ fn a_config_map_is_swapped() {
     fs::rename(scratch.path("..data_tmp"), scratch.path("..data")).unwrap();
     fs::remove_dir_all(scratch.path("..2030_01")).unwrap();
     until("the new limit", || (server.limit() == 6).then_some(()));
-    assert_eq!(server.reloads(), (1, 0));
+    server.await_reloads((1, 0));
 }
 
 /// A file that is written slowly is not read before it is whole: neither a reload nor an error on the way.
@@ -108,7 +113,7 @@ fn a_torn_write_is_waited_for() {
         rest(Duration::from_millis(100));
     }
     until("the new limit", || (server.limit() == 6).then_some(()));
-    assert_eq!(server.reloads(), (1, 0));
+    server.await_reloads((1, 0));
 }
 
 /// A bad file changes nothing but what the server says about it, in the log and at `/readyz`; the next good one is taken.
@@ -123,10 +128,11 @@ fn a_bad_file_keeps_the_last_good_policy() {
     server.await_log("the policy was not reloaded");
     assert_eq!((server.limit(), server.reloads()), (5, (0, 1)));
     fs::remove_file(scratch.path("policy.yaml")).unwrap();
-    until("the missing file", || (server.reloads() == (0, 2)).then_some(()));
+    server.await_reloads((0, 2));
     assert_eq!(server.limit(), 5);
     scratch.replace("policy.yaml", SIX);
     until("the new limit", || (server.limit() == 6).then_some(()));
+    server.await_reloads((1, 2));
     let ready = server.ready();
     assert_eq!((&ready["status"], ready["policy"].get("error")), (&"ok".into(), None));
 }

@@ -51,6 +51,17 @@ impl Found {
     }
 }
 
+/// For a database that the server does not have, the cure was to look whether the port speaks TLS.
+#[test]
+fn a_database_that_is_not_there_has_its_cure() {
+    let redis = Redis::start(&GOOD);
+    let found = checked(&[&format!("{}/99", redis.url())]);
+    assert_eq!((found.failures(), found.status), (vec!["reach"], Some(1)), "{}", found.text);
+    found.says("reach", "fail", &["has no database 99", "such as", "/0", "CONFIG GET databases"]);
+    let there = checked(&[&format!("{}/15", redis.url()), "--store-deadline", "50ms"]);
+    assert_eq!(there.failures(), Vec::<&str>::new(), "{}", there.text);
+}
+
 /// A Redis that is as it should be is fit, and the check leaves nothing behind.
 #[test]
 fn a_good_server_is_fit() {

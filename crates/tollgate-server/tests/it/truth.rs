@@ -37,6 +37,33 @@ fn passes(server: &Server, attributes: &Value) -> bool {
     server.check(&json!({ "attributes": attributes }).to_string())["allowed"] == true
 }
 
+/// `docs/http.md` said that `limits` has every limit that applied. It has every one that was asked; answers that ask none have fewer, and
+/// the page lists them.
+#[test]
+fn answers_have_the_limits_that_were_asked() {
+    let policy = "limits:
+  - {name: per-key, by: [api_key], rate: 3/h}
+  - {name: plan, by: [tenant], tier_by: plan, tiers: {free: 10/h, gold: unlimited, bad: deny}}
+  - {name: tokens, by: [api_key], rate: 100/h, cost: tokens}";
+    let server = server(policy);
+    let asked = |plan: &str, tokens: &Value| {
+        let attributes = json!({"api_key": "k", "tenant": "t", "plan": plan, "tokens": tokens});
+        let answer = server.check(&json!({ "attributes": attributes }).to_string());
+        let limits: Vec<String> =
+            answer["limits"].as_array().unwrap().iter().map(|limit| limit["name"].to_string()).collect();
+        (answer["verdict"].as_str().unwrap().to_owned(), limits.join(" ").replace('"', ""))
+    };
+    let all = "per-key plan tokens".to_owned();
+    assert_eq!(asked("gold", &json!(5)), ("allow".to_owned(), all.clone()));
+    assert_eq!(asked("free", &json!(96)), ("deny".to_owned(), all.clone()));
+    assert_eq!(asked("free", &json!(500)), ("never".to_owned(), all));
+    assert_eq!(asked("bad", &json!(5)), ("deny".to_owned(), "plan".to_owned()));
+    assert_eq!(asked("free", &json!("x")), ("never".to_owned(), String::new()));
+    let (code, _) = said(&server, "block api_key=k --for 1m");
+    assert_eq!((code, asked("free", &json!(5))), (Some(0), ("deny".to_owned(), String::new())));
+    assert_eq!(server.check(r#"{"attributes":{"ip":"::1"}}"#)["limits"], json!([]));
+}
+
 /// The story: `restore per-key` said "the policy holds again" while all limits were off, and `limits` said "enforce" of each of them.
 #[test]
 fn a_restore_tells_what_still_holds() {

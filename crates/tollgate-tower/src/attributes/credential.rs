@@ -17,12 +17,15 @@ use crate::spelling::plain;
 /// Most locations of credentials in a config.
 pub const LOCATIONS_MAX: usize = 8;
 
+const BEARER: &str = "bearer";
+const BASIC: &str = "basic";
+
 /// Where clients send their credential.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CredentialLocation {
     /// A header.
     Header(HeaderName),
-    /// `Authorization: Bearer …`.
+    /// `Authorization: Bearer …`, or the token alone.
     Bearer,
     /// `Authorization: Basic …`: the name and the password with a colon between them, or the name alone if the password is
     /// empty.
@@ -47,7 +50,7 @@ impl CredentialLocation {
     fn read<'s>(&self, headers: &'s HeaderMap, target: &'s str) -> Result<Option<Cow<'s, str>>, Unreadable> {
         let found = match self {
             CredentialLocation::Header(name) => single(headers, name)?.map(Cow::Borrowed),
-            CredentialLocation::Bearer => authorization(headers, "bearer")?.map(Cow::Borrowed),
+            CredentialLocation::Bearer => authorization(headers, BEARER)?.map(Cow::Borrowed),
             CredentialLocation::Basic => basic(headers)?.map(Cow::Owned),
             CredentialLocation::Cookie(name) => cookie(headers, name)?,
             CredentialLocation::Query(name) => query::attribute(target, name)?,
@@ -121,11 +124,12 @@ fn two(first: &CredentialLocation, second: &CredentialLocation) -> Unreadable {
 fn authorization<'h>(headers: &'h HeaderMap, scheme: &str) -> Result<Option<&'h str>, Unreadable> {
     const WHITE: [char; 2] = [' ', '\t'];
     let Some(value) = single(headers, &AUTHORIZATION)? else { return Ok(None) };
-    let (given, rest) = value.split_once(WHITE).unwrap_or((value, ""));
-    if !given.eq_ignore_ascii_case(scheme) {
-        return Ok(None);
-    }
-    let token = rest.trim_matches(WHITE);
+    let token = match value.split_once(WHITE) {
+        Some((given, rest)) if given.eq_ignore_ascii_case(scheme) => rest.trim_matches(WHITE),
+        // Services that cut `Bearer` off where it is take a token without a scheme for the same credential.
+        None if scheme == BEARER => without_scheme(value)?,
+        _ => return Ok(None),
+    };
     // Servers differ in how they read a quoted token, two tokens, or a comma.
     let is_plain = token.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b',' | b'\\'));
     if !is_plain {
@@ -135,9 +139,25 @@ fn authorization<'h>(headers: &'h HeaderMap, scheme: &str) -> Result<Option<&'h 
     Ok(Some(token).filter(|token| !token.is_empty()))
 }
 
+/// The token of an `Authorization` that is one word. A scheme alone has none, and one that is joined to its token is read differently.
+fn without_scheme(word: &str) -> Result<&str, Unreadable> {
+    for scheme in [BEARER, BASIC] {
+        let rest = word.get(scheme.len()..).filter(|_| word.to_ascii_lowercase().starts_with(scheme));
+        match rest {
+            Some("") => return Ok(""),
+            Some(_) => {
+                let what = "no space between the scheme and the token; accepted: Bearer TOKEN";
+                return Err(Unreadable(format!("authorization: {what}")));
+            }
+            None => {}
+        }
+    }
+    Ok(word)
+}
+
 /// The bearer token.
 pub(super) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Unreadable> {
-    let token = authorization(headers, "bearer")?;
+    let token = authorization(headers, BEARER)?;
     if let Some(token) = token {
         one_spelling(|| AUTHORIZATION.to_string(), token)?;
     }
@@ -146,7 +166,7 @@ pub(super) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Unreadable> {
 
 /// The name and the password of `Basic`, in their normalised spelling.
 fn basic(headers: &HeaderMap) -> Result<Option<String>, Unreadable> {
-    let Some(token) = authorization(headers, "basic")? else { return Ok(None) };
+    let Some(token) = authorization(headers, BASIC)? else { return Ok(None) };
     let decoded = STANDARD.decode(token).or_else(|_| STANDARD_NO_PAD.decode(token)).ok();
     let text = decoded.and_then(|bytes| String::from_utf8(bytes).ok());
     let Some(text) = text else {
@@ -216,12 +236,30 @@ mod tests {
             "Bearer t\u{e9}",
             "Bearer a\\b",
             "Bearer\ta\tb",
+            "Bearertok",
+            "bearer:tok",
+            "Basictok",
+            "a,b",
         ] {
             assert!(read(refused).is_err(), "{refused:?}");
         }
-        for none in ["Bearer", "Bearer ", "Bearertok", "Negotiate tok", "\"Bearer\" tok"] {
+        for none in ["Bearer", "Bearer ", "Basic", "", "Negotiate tok", "\"Bearer\" tok"] {
             assert_eq!(read(none), Ok(None), "{none:?}");
         }
+    }
+
+    /// `Authorization: tok` had no identity, so a client of a service that cuts `Bearer` off if it is there met no limit by its key. It is
+    /// the token, where bearer tokens are read.
+    #[test]
+    fn a_token_without_a_scheme_is_the_token() {
+        let tok = Ok(Some("tok".to_owned()));
+        assert_eq!(read(&[CredentialLocation::Bearer], &[("authorization", " tok ")], ""), tok);
+        assert_eq!(read(&[], &[("authorization", "tok")], ""), tok);
+        assert!(read(&[], &[("authorization", "tok"), ("x-api-key", "other")], "").is_err());
+        assert!(
+            read(&[], &[("authorization", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.AAECAw==")], "").is_err()
+        );
+        assert_eq!(read(&[CredentialLocation::Basic], &[("authorization", "tok")], ""), Ok(None));
     }
 
     /// The story: only the spelling of a JWT after `Bearer` was checked. In another header, a cookie or a parameter, each

@@ -53,6 +53,45 @@ fn a_trusted_proxy_describes_its_request() {
     assert_eq!(read, Ok(expected(&pairs)));
 }
 
+/// `X-Forwarded-Uri: http://other.test/login` was the path `/login` of the host that the proxy named: the service may read the other one.
+/// An absolute target is for the host beside it, or the request is refused.
+#[test]
+fn absolute_targets_are_for_the_host_beside_them() {
+    let families = [
+        (Family::Forwarded, ["x-forwarded-host", "x-forwarded-uri"]),
+        (Family::Original, ["x-original-host", "x-original-uri"]),
+    ];
+    for (family, [host, target]) in families {
+        let line_of = |lines: &[(&'static str, &str)]| -> Result<(String, String), Unreadable> {
+            let found = read(&Reader::default(), PROXY, lines, family)?;
+            Ok((
+                found.get("host").cloned().unwrap_or_default(),
+                found.get("path").cloned().unwrap_or_default(),
+            ))
+        };
+        let login = Ok(("app.test".to_owned(), "/login".to_owned()));
+        for same in ["http://app.test/login", "HTTPS://APP.test:443//login?x", "http://app.test/login#x"] {
+            assert_eq!(line_of(&[(host, "app.test"), (target, same)]), login, "{same}");
+            assert_eq!(line_of(&[(target, same)]), login, "{same}");
+        }
+        for other in [
+            "http://other.test/login",
+            "http://other.test",
+            "http://user@app.test/login",
+            "http://app.test@other.test/login",
+            "http://app.test:8443/login",
+            "http:///login",
+            "http://app.test\\@other.test/login",
+            "ftp://app.test/login",
+        ] {
+            assert!(line_of(&[(host, "app.test"), (target, other)]).is_err(), "{other}");
+        }
+        for wrong in ["http://user@app.test/login", "http:///login", "http://app..test/"] {
+            assert!(line_of(&[(target, wrong)]).is_err(), "{wrong}");
+        }
+    }
+}
+
 /// The headers of an untrusted peer describe no other request.
 #[test]
 fn an_untrusted_peer_has_the_attributes_of_its_own_request() {

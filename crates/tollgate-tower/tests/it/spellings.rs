@@ -123,10 +123,12 @@ fn paths() {
 #[test]
 fn loose_paths() {
     let table = "
-/login /login /LOGIN /Login /login/ /LOGIN/ /login;x /login;x=1/ /login. /login%20 /login%2E /%4Cogin /login//x/.. /login.json /login%2ejson /login%2Ea.b /LOGIN.Xml/ /login.json;x /login/.json | /x.login /login.json/x /logins /login/x /log /login%3Bx /login,x
+/login /login /LOGIN /Login /login/ /LOGIN/ /login;x /login;x=1/ /login. /login%20 /login%2E /%4Cogin /login//x/.. /login.json /login%2ejson /login%2Ea.b /LOGIN.Xml/ /login.json;x /login/.json /log%C4%B1n /LOG%c4%b0N | /x.login /login.json/x /logins /login/x /log /login%3Bx /login,x
 /Login/ /login /Login /login/ /LOGIN;x | /loginx
 /files/report.pdf /files/report.pdf /FILES/Report.PDF /files/report.pdf.json | /files/report /files/report.html
-/api/* /api/x /API/x /api/x/ /Api/X;y/z /api /api/ /API;x | /apis /
+/search/keys /%C5%BFearch/%E2%84%AAeys /SEARCH/%e2%84%aaEYS /%C5%BFEARCH/KEY%C5%BF.json | /%C3%9Fearch/keys
+/caf%C3%A9 /caf%C3%A9 /CAF%C3%89/ | /cafe
+/api/* /%41pi/x /API/x /api/x/ /Api/X;y/z /api /api/ /API;x | /apis /
 / / /;x | /x
 ";
     let mut seen = 0;

@@ -1,7 +1,9 @@
 //! Requests that an operator lets nobody make for a while, by their attributes. Asked before any limit, and one atomic load
 //! when there are none. A block ends by itself, at the instant that its denials told.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
+use std::iter;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,11 +12,12 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::address::{Network, Prefixes};
 use crate::decision::Block;
+use crate::path::{loose_path, without_format};
 use crate::policy::compared::{self, ComparedValue};
 use crate::policy::pattern::NO_ADDRESS;
 use crate::policy::text::{Digits, as_text};
 use crate::policy::{Policy, Problem};
-use crate::request::CheckRequest;
+use crate::request::{CheckRequest, Spelling};
 use crate::time::Timestamp;
 
 /// Most blocks at once. A change makes the whole index anew.
@@ -67,10 +70,66 @@ struct Index {
     wide: Vec<Arc<Block>>,
     /// The attributes that are addresses in some block.
     addresses: HashSet<String>,
+    /// Paths of blocks by their loose form, where that is another one.
+    loose: HashMap<String, Vec<String>>,
+    /// Most dots in the last segment of a path in its loose form: a request with a format suffix more is none of these.
+    dots: usize,
 }
 
 /// Names and values of a request.
 type Pairs<'r> = SmallVec<[(&'r str, &'r str); 16]>;
+
+impl Index {
+    fn know_paths(&mut self, block: &Block) {
+        for (_, value) in &block.attributes {
+            let loose = loose_path(value);
+            self.dots = self.dots.max(without_format(&loose).count());
+            if let Cow::Owned(loose) = loose {
+                self.loose.entry(loose).or_default().push(value.clone());
+            }
+        }
+    }
+
+    /// Adds the paths of blocks that a path in its loose form is, with or without a format suffix.
+    fn add_loose<'p>(&'p self, name: &'p str, path: &'p str, pairs: &mut Pairs<'p>) {
+        for form in iter::once(path).chain(without_format(path).take(self.dots.saturating_add(1))) {
+            pairs.push((name, form));
+            let written = self.loose.get(form).into_iter().flatten();
+            pairs.extend(written.map(|path| (name, path.as_str())));
+        }
+    }
+
+    /// The block that denies longest whatever has these names and values, if any does.
+    fn find(&self, given: &[(&str, &str)], now: Timestamp) -> Option<Arc<Block>> {
+        let is_address = |(name, _): &&(&str, &str)| self.addresses.contains(*name);
+        let addresses: Vec<(&str, String, Network)> =
+            given.iter().filter(is_address).filter_map(|&(name, value)| counted(name, value)).collect();
+        // Some callers send a path or a host in another spelling than the one in which operators name it.
+        let formed: Vec<(&str, ComparedValue)> =
+            given.iter().filter_map(|&(name, value)| Some((name, compared::by_name(name, value)?))).collect();
+        // In order and once each, so that a request of many views takes no longer than their number.
+        let mut pairs = Pairs::from_slice(given);
+        pairs.extend(addresses.iter().map(|(name, key, _)| (*name, key.as_str())));
+        for (name, formed) in &formed {
+            pairs.push((name, formed.as_str()));
+            pairs.extend(formed.other().map(|other| (*name, other)));
+        }
+        pairs.sort_unstable();
+        pairs.dedup();
+        let under = pairs.iter().filter_map(|(name, value)| self.by_value.get(*name)?.get(*value)).flatten();
+        let is_given = |((name, value), network): (&(String, String), &Option<Network>)| {
+            let is_inside = |network: &Network| {
+                addresses.iter().any(|(other, _, given)| other == name && network.contains(given))
+            };
+            network.as_ref().is_some_and(is_inside)
+                || pairs.binary_search(&(name.as_str(), value.as_str())).is_ok()
+        };
+        let covers = |block: &&Arc<Block>| {
+            now < block.until && block.attributes.iter().zip(&block.networks).all(is_given)
+        };
+        under.chain(&self.wide).filter(covers).max_by_key(|block| block.until).cloned()
+    }
+}
 
 /// The blocks of an engine.
 #[derive(Debug, Default)]
@@ -94,15 +153,19 @@ impl Blocks {
     }
 
     fn of_views(&self, views: &[CheckRequest<'_>], now: Timestamp) -> Option<Arc<Block>> {
+        let index = self.index.load();
         let given = || views.iter().flat_map(CheckRequest::attributes);
         let mut rooms: SmallVec<[Digits; 16]> = smallvec![[0; 20]; given().count()];
         let texts = given().zip(&mut rooms).map(|(given, room)| (given.name, as_text(given.value, room)));
         let mut pairs: Pairs<'_> = texts.collect();
         // A block holds for every spelling, as conditions do.
-        for spelled in views.iter().flat_map(CheckRequest::spelled) {
-            pairs.push(spelled);
+        for (name, spelling) in views.iter().flat_map(CheckRequest::spelled) {
+            pairs.push((name, spelling.text()));
+            if let Spelling::LoosePath(path) = spelling {
+                index.add_loose(name, path, &mut pairs);
+            }
         }
-        self.of_pairs(&pairs, now)
+        index.find(&pairs, now)
     }
 
     /// The block that denies longest whatever has these names and values, if any does.
@@ -111,34 +174,7 @@ impl Blocks {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
-        let index = self.index.load();
-        let is_address = |(name, _): &&(&str, &str)| index.addresses.contains(*name);
-        let addresses: Vec<(&str, String, Network)> =
-            pairs.iter().filter(is_address).filter_map(|&(name, value)| counted(name, value)).collect();
-        // Some callers send a path or a host in another spelling than the one in which operators name it.
-        let formed: Vec<(&str, ComparedValue)> =
-            pairs.iter().filter_map(|&(name, value)| Some((name, compared::by_name(name, value)?))).collect();
-        // In order and once each, so that a request of many views takes no longer than their number.
-        let mut pairs = Pairs::from_slice(pairs);
-        pairs.extend(addresses.iter().map(|(name, key, _)| (*name, key.as_str())));
-        for (name, formed) in &formed {
-            pairs.push((name, formed.as_str()));
-            pairs.extend(formed.other().map(|other| (*name, other)));
-        }
-        pairs.sort_unstable();
-        pairs.dedup();
-        let under = pairs.iter().filter_map(|(name, value)| index.by_value.get(*name)?.get(*value)).flatten();
-        let is_given = |((name, value), network): (&(String, String), &Option<Network>)| {
-            let is_inside = |network: &Network| {
-                addresses.iter().any(|(other, _, given)| other == name && network.contains(given))
-            };
-            network.as_ref().is_some_and(is_inside)
-                || pairs.binary_search(&(name.as_str(), value.as_str())).is_ok()
-        };
-        let covers = |block: &&Arc<Block>| {
-            now < block.until && block.attributes.iter().zip(&block.networks).all(is_given)
-        };
-        under.chain(&index.wide).filter(covers).max_by_key(|block| block.until).cloned()
+        self.index.load().find(pairs, now)
     }
 
     /// Adds a block. One of the same attributes is replaced.
@@ -191,6 +227,7 @@ impl Blocks {
     fn publish(&self, all: &[Arc<Block>]) {
         let mut index = Index::default();
         for block in all {
+            index.know_paths(block);
             let each = || block.attributes.iter().zip(&block.networks);
             for ((name, _), _) in each().filter(|(_, network)| network.is_some()) {
                 index.addresses.insert(name.clone());

@@ -206,8 +206,11 @@ impl<S: Store> Engine<S> {
 
     /// Gives a leaky bucket back all that it was charged, if no later request is queued behind.
     async fn step_back(&self, held: &Held, now: Timestamp) -> Result<Settled, StoreFailure> {
-        let live = self.live.load_full();
         let mut settled = Settled::default();
+        if self.wiped.has(held.key, held.decided_at) {
+            return Ok(settled);
+        }
+        let live = self.live.load_full();
         let charge = live.charge_of(held, PermitId(0), held.cost);
         if let (Some(empty_at), Some(charge)) = (held.empty_at, charge) {
             match self.store.step_back(&charge, empty_at, now).await {
@@ -223,6 +226,9 @@ impl<S: Store> Engine<S> {
 
     /// Brings what one counter was charged to `cost`, where it was charged.
     async fn adjust(&self, held: &Held, cost: u64, now: Timestamp) -> Result<Settled, StoreFailure> {
+        if cost < held.cost && self.wiped.has(held.key, held.decided_at) {
+            return Ok(Settled::default());
+        }
         match held.source {
             // A shared counter does not know who paid.
             Source::Overflow if cost < held.cost => Ok(Settled::default()),

@@ -107,13 +107,24 @@ impl Rules {
     }
 
     /// The priority of a request. Without a matching rule it follows the attribute `method`; without a method
-    /// it is a write.
+    /// it is a write. A rule that fits only the loose form of its path may lower the priority and never raises it: else any spelling
+    /// of a critical path would be critical.
     #[must_use]
     pub fn classify(&self, request: &CheckRequest<'_>) -> Priority {
-        let holds = |rule: &&Rule| rule.when.iter().all(|condition| condition.holds(request));
-        if let Some(rule) = self.rules.iter().find(holds) {
-            return rule.priority;
+        let mut highest = Priority::Critical;
+        for rule in &self.rules {
+            if !rule.when.iter().all(|condition| condition.holds(request)) {
+                continue;
+            }
+            highest = rule.priority.min(highest);
+            if rule.when.iter().all(|condition| condition.holds_exactly(request)) {
+                return highest;
+            }
         }
+        Self::unruled(request).min(highest)
+    }
+
+    fn unruled(request: &CheckRequest<'_>) -> Priority {
         let method = request.attributes().iter().find(|attribute| attribute.name == "method");
         match method.map(|attribute| attribute.value) {
             Some(Value::Text(method)) => Priority::of_method(method),
@@ -125,6 +136,7 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::Expression;
 
     fn priority(rules: &Rules, attributes: &[(&str, &str)]) -> Priority {
         let mut request = CheckRequest::new();
@@ -155,6 +167,42 @@ mod tests {
             assert_eq!(priority(&rules, &[("method", method)]), expected);
         }
         assert_eq!(priority(&Rules::default(), &[]), Priority::Write);
+    }
+
+    /// `POST /V1/CHARGES;x` was critical by a rule about `/v1/charges`, so that anybody could have the best priority for a path that the
+    /// service answers with 404. In the loose form a rule lowers a priority, and never raises it.
+    #[test]
+    fn loose_paths_gain_nothing() {
+        let rule = |condition: Condition, priority| Rule { when: vec![condition], priority };
+        let cel = Expression::new("path == '/pay'").unwrap();
+        let rules = Rules::new(vec![
+            rule(Condition::one_of("path", ["/v1/charges", "/live/*"]), Priority::Critical),
+            rule(Condition::Holds(cel), Priority::Critical),
+            rule(Condition::one_of("path", ["/batch"]), Priority::Test),
+            rule(Condition::none_of("path", ["/health", "/x", "/v1/charges", "/PAY"]), Priority::Write),
+        ]);
+        let classify = |path: &str| {
+            let loose = crate::loose_path(path);
+            let mut request = CheckRequest::new().with("method", "GET").unwrap();
+            request.push_spelled("path", path, crate::Spelling::LoosePath(&loose)).unwrap();
+            rules.classify(&request)
+        };
+        for exact in ["/v1/charges", "/live/7", "/pay"] {
+            assert_eq!(classify(exact), Priority::Critical, "{exact}");
+        }
+        for (loose, expected) in [
+            ("/V1/CHARGES", Priority::Read),
+            ("/v1/charges;x", Priority::Read),
+            ("/v1/charges.json", Priority::Read),
+            ("/LIVE/7", Priority::Write),
+            ("/Pay", Priority::Read),
+            ("/batch", Priority::Test),
+            ("/BATCH/", Priority::Test),
+            ("/Health", Priority::Read),
+            ("/users", Priority::Write),
+        ] {
+            assert_eq!(classify(loose), expected, "{loose}");
+        }
     }
 
     #[test]

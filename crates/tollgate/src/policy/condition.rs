@@ -175,6 +175,27 @@ impl Condition {
         }
     }
 
+    /// Whether it holds without the loose form of a path, for what a client gains by. The loose form never helps a client: a condition
+    /// that it fits does not hold by it, and `not` does not hold where it fits.
+    #[must_use]
+    pub(crate) fn holds_exactly(&self, request: &CheckRequest<'_>) -> bool {
+        match self {
+            Condition::OneOf { name, choices, sense } => {
+                let mut given = request.attributes().iter().enumerate();
+                let Some((position, attribute)) = given.find(|(_, attribute)| attribute.name == name) else {
+                    return *sense == Sense::IsNot;
+                };
+                let mut room: Digits = [0; 20];
+                let text = as_text(attribute.value, &mut room);
+                match sense {
+                    Sense::Is => choices.must_be(request, position, text),
+                    Sense::IsNot => !choices.may_be(request, position, text),
+                }
+            }
+            Condition::Holds(expression) => expression.holds_exactly(request),
+        }
+    }
+
     /// Resolves how an expression reads its attributes. Returns the problems with the texts that it compares them with. The
     /// texts of tables are checked with the whole limit.
     pub(crate) fn settle(&mut self, vocabulary: &Vocabulary) -> Vec<(Severity, Problem)> {

@@ -26,7 +26,7 @@ use crate::credential::{CredentialAttributes, CredentialDigest};
 use crate::policy::finding::{Problem, Severity, quoted};
 use crate::policy::text::{Digits, as_text};
 use crate::policy::vocabulary::Vocabulary;
-use crate::request::{COST_MAX, CheckRequest, SPELLING_TEXTS_MAX, SPELLINGS_MAX, Value};
+use crate::request::{COST_MAX, CheckRequest, SPELLING_TEXTS_MAX, SPELLINGS_MAX, Spelling, Value};
 
 /// Longest expression, in bytes.
 pub const EXPRESSION_BYTES_MAX: usize = 4096;
@@ -125,8 +125,17 @@ impl Expression {
     /// makes it true, so that a client cannot escape a limit.
     #[must_use]
     pub fn holds(&self, request: &CheckRequest<'_>) -> bool {
+        self.holds_by(request, |_| true)
+    }
+
+    /// The same without the loose forms of paths.
+    pub(crate) fn holds_exactly(&self, request: &CheckRequest<'_>) -> bool {
+        self.holds_by(request, |spelling| matches!(spelling, Spelling::AsIs(_)))
+    }
+
+    fn holds_by(&self, request: &CheckRequest<'_>, is_read: impl Fn(&Spelling<'_>) -> bool) -> bool {
         let mut others = Others::new();
-        for (position, spelling) in request.spellings() {
+        for (position, spelling) in request.spellings().iter().filter(|(_, spelling)| is_read(spelling)) {
             let Some(attribute) = request.attributes().get(usize::from(*position)) else { continue };
             if self.attributes.contains(attribute.name) {
                 let texts = spelling.texts().filter(|text| attribute.value != Value::Text(text));

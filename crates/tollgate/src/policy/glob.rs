@@ -1,9 +1,8 @@
 //! Patterns with `*` and `{name}`.
 
-use std::borrow::Cow;
 use std::fmt;
 
-use crate::path::{is_with_format, without_format};
+use crate::path::{fold_case, is_with_format, without_format};
 
 /// Format suffixes that are tried for a pattern with both stars and names, the longest first: a path may have a dot in each byte.
 const FORMATS_TRIED: usize = 8;
@@ -33,11 +32,7 @@ impl Glob {
     /// Whether the whole of a path in its loose form fits, whatever the case of the pattern and with or without a format suffix.
     /// The loose form has no slash at the end, so `/v1/*` fits `/v1`.
     pub(crate) fn matches_loosely(&self, path: &str) -> bool {
-        let is_small = !self.pattern.bytes().any(|byte| byte.is_ascii_uppercase());
-        let pattern = match is_small {
-            true => Cow::Borrowed(&*self.pattern),
-            false => Cow::Owned(self.pattern.to_ascii_lowercase()),
-        };
+        let pattern = fold_case(&self.pattern);
         let above = pattern.strip_suffix("/*").or_else(|| pattern.strip_suffix('/'));
         fits_path(&pattern, path) || above.is_some_and(|above| fits_path(above, path))
     }
@@ -215,6 +210,7 @@ mod tests {
     fn globs_match_loose_paths() {
         for (pattern, path, fits) in [
             ("/V1/*", "/v1/chat", true),
+            ("/CAF%C3%89/*", "/caf%c3%a9/x", true),
             ("/v1/*", "/v1", true),
             ("/v1/*/", "/v1/chat", true),
             ("/v*/*", "/v1", true),

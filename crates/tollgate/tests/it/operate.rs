@@ -247,6 +247,25 @@ fn a_block_holds_for_other_spellings() {
     assert!(!ask("/logins", "a.test:8443") && !ask("/login", "a.test:1"));
 }
 
+/// A block on `/Login` held for `/Login` alone: requests came with `/login` as their loose form, and the block kept its capital. A block
+/// holds for all that a limit on its path holds for.
+#[test]
+fn a_block_in_capitals_holds_for_every_case() {
+    let engine = engine(HOUR);
+    engine.block(&of(&[("path", "/Login"), ("k", "x")]), T0 + secs(3), T0).unwrap();
+    let policy = policy("limits: [{ name: l, when: { path: /Login }, rate: 1/h }]");
+    for path in ["/Login", "/LOGIN", "/login", "/login/", "/login.a.b.json", "/LOG%C4%B1N", "/log%C4%B0n;x"] {
+        let loose = tollgate::path::loose_path(path);
+        let mut request = of(&[("k", "x")]);
+        request.push_spelled("path", path, Spelling::LoosePath(&loose)).unwrap();
+        assert_eq!(policy.matches(&request).unwrap().len(), 1, "{path}");
+        assert!(pollster::block_on(engine.check(&request, T0)).block().is_some(), "{path}");
+    }
+    let exactly =
+        |path| pollster::block_on(engine.check(&of(&[("k", "x"), ("path", path)]), T0)).block().is_some();
+    assert!(exactly("/Login") && !exactly("/login"), "where paths are compared exactly, so are blocks");
+}
+
 /// The answer to a blocked request says when to come back, exactly, and the reason only to whom it may be told.
 #[test]
 fn a_blocked_request_is_told_when_to_come_back() {

@@ -157,3 +157,40 @@ fn a_shared_counter_stays_and_is_reported() {
     assert!(!passes(&engine, &[("k", &key)]));
     assert_eq!(reset(&engine, &[("k", "k0")], &[]), forgot(&["a"], &[]), "one that has its own");
 }
+
+/// A reservation of 3, a reset, 3 more requests, and then the reservation was cancelled: its 3 units came back a second time, so that 6
+/// passed since the reset where 3 may. A refund of what the reset has wiped is dropped, by every algorithm; one of what was charged since
+/// is made, and so is one of another key.
+#[test]
+fn a_reservation_of_before_a_reset_gives_nothing_back() {
+    for algorithm in [
+        "algorithm: token-bucket",
+        "algorithm: gcra",
+        "algorithm: fixed-window",
+        "algorithm: sliding-window",
+        "algorithm: sliding-log",
+    ] {
+        let engine = engine(&format!("limits: [{{name: a, by: [k], rate: 3/h, {algorithm}}}]"));
+        let three = |key| of(&[("k", key)]).cost(3).expect("a cost within bounds");
+        let at = |millis| T0 + Ticks::from_millis(millis);
+        let reserve = |key, now| block_on(engine.reserve(&three(key), Ticks::from_secs(60), now)).1;
+        let mut before = reserve("x", at(0)).expect("it passes");
+        let mut committed = reserve("z", at(0)).expect("it passes");
+        let mut other = reserve("y", at(0)).expect("it passes");
+        for key in ["x", "z"] {
+            assert_eq!(block_on(engine.reset(&of(&[("k", key)]), &[], at(1))).unwrap().counters, ["a"]);
+        }
+        let mut since = reserve("x", at(2)).expect("the reset gave all of it back");
+        assert!(reserve("z", at(2)).is_some());
+        let settled = block_on(engine.cancel(&mut before, at(3))).unwrap();
+        assert_eq!(settled.refunded, 0, "{algorithm}");
+        assert_eq!(block_on(engine.commit(&mut committed, 1, at(3))).unwrap().refunded, 0, "{algorithm}");
+        let left = |key| {
+            engine.check_now(&of(&[("k", key)]).looking(), at(4)).limits().next().unwrap().outcome.remaining
+        };
+        assert_eq!((left("x"), left("z"), left("y")), (0, 0, 0), "{algorithm}");
+        assert_eq!(block_on(engine.cancel(&mut since, at(4))).unwrap().refunded, 3, "{algorithm}");
+        assert_eq!(block_on(engine.cancel(&mut other, at(4))).unwrap().refunded, 3, "{algorithm}");
+        assert_eq!((left("x"), left("y")), (3, 3), "{algorithm}");
+    }
+}

@@ -1,0 +1,82 @@
+//! When counters were reset. What was charged before a reset is wiped by it, so that nothing is left to be given back: a refund of it
+//! would give back what was charged since.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+use crate::key::Fingerprint;
+use crate::time::Timestamp;
+
+/// Most counters whose reset is remembered one by one.
+const WIPED_MAX: usize = 1 << 16;
+
+/// The resets of an engine.
+#[derive(Debug, Default)]
+pub(super) struct Wiped {
+    /// Whether there was any. A refund that is made while it turns is made either way, as one a moment earlier or later.
+    any: AtomicBool,
+    resets: RwLock<Resets>,
+}
+
+#[derive(Debug, Default)]
+struct Resets {
+    /// The last reset of each counter.
+    at: HashMap<Fingerprint, Timestamp>,
+    /// The last of those that are no longer remembered one by one. They may have been any counter's.
+    all_until: Option<Timestamp>,
+}
+
+impl Wiped {
+    /// Notes that counters are reset now. Noted before the store does it, so that no refund comes in between.
+    pub(super) fn note(&self, keys: impl Iterator<Item = Fingerprint>, now: Timestamp) {
+        let mut resets = self.resets.write().unwrap_or_else(PoisonError::into_inner);
+        for key in keys {
+            if resets.at.len() >= WIPED_MAX {
+                // Refunds are then dropped that could be made: that denies too much, and admits nothing too much.
+                let last = resets.at.values().max().copied();
+                resets.all_until = resets.all_until.max(last);
+                resets.at.clear();
+            }
+            let at = resets.at.entry(key).or_insert(now);
+            *at = now.max(*at);
+        }
+        // Release: a thread that sees that there are resets sees them, by the lock.
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Whether a charge was wiped. One of the very instant of a reset counts as before it.
+    pub(super) fn has(&self, key: Fingerprint, charged_at: Timestamp) -> bool {
+        // Acquire: see above.
+        if !self.any.load(Ordering::Acquire) {
+            return false;
+        }
+        let resets = self.resets.read().unwrap_or_else(PoisonError::into_inner);
+        resets.all_until.max(resets.at.get(&key).copied()).is_some_and(|at| charged_at <= at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Ticks;
+
+    const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
+
+    fn key(number: u64) -> Fingerprint {
+        Fingerprint { tag: number | 1 << 63, rest: number }
+    }
+
+    /// What is forgotten of resets wipes more rather than less.
+    #[test]
+    fn memory_is_bounded() {
+        let wiped = Wiped::default();
+        let later = |seconds| T0 + Ticks::from_secs(seconds);
+        wiped.note([key(1)].into_iter(), later(5));
+        assert!(wiped.has(key(1), later(5)) && !wiped.has(key(1), later(6)) && !wiped.has(key(2), T0));
+        wiped.note((2..=WIPED_MAX as u64 + 1).map(key), later(7));
+        assert!(wiped.has(key(1), later(5)) && wiped.has(key(0), later(7)) && !wiped.has(key(0), later(8)));
+        let kept = wiped.resets.read().unwrap().at.len();
+        assert!(kept <= WIPED_MAX, "{kept}");
+    }
+}

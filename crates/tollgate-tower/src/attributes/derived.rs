@@ -11,7 +11,7 @@ use tollgate::Value;
 use super::address::Counted;
 use super::host::Host;
 use super::path::normalise;
-use super::{BUILT_IN, HOST_PLACE, IP_PLACE, METHOD_PLACE, Mapped, PATH_PLACE, Reader, Subject};
+use super::{BUILT_IN, HOST_INDEX, IP_INDEX, METHOD_INDEX, Mapped, PATH_INDEX, Reader, Subject};
 
 impl Reader {
     /// The mapped attributes that follow from those that are given, with their names. Those that are given themselves are not among them, nor
@@ -28,13 +28,13 @@ impl Reader {
             })
         };
         let headers = HeaderMap::new();
-        let client = text(IP_PLACE).and_then(|ip| ip.parse::<IpAddr>().ok());
+        let client = text(IP_INDEX).and_then(|ip| ip.parse::<IpAddr>().ok());
         let subject = Subject {
             peer: None,
             client: client.map(|address| Counted { address, ipv6_prefix: self.ipv6_prefix }),
-            method: text(METHOD_PLACE),
-            host: text(HOST_PLACE).and_then(|host| Host::parse(host).ok()),
-            path: text(PATH_PLACE).and_then(|path| normalise(path, self.slashes).ok()),
+            method: text(METHOD_INDEX),
+            host: text(HOST_INDEX).and_then(|host| Host::parse(host).ok()),
+            path: text(PATH_INDEX).and_then(|path| normalise(path, self.slashes).ok()),
             paths: self.paths,
             query: "",
             headers: &headers,

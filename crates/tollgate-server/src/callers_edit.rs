@@ -6,7 +6,9 @@ use std::io::{BufRead, Write};
 use std::path::Path;
 
 use tollgate::CredentialDigest;
-use tollgate_tower::attributes::callers::{CALLERS_MAX, CallerEntry, attribute_problem, entries};
+use tollgate_tower::attributes::callers::{
+    CALLERS_MAX, CallerEntry, attribute_problem, credential_problem, entries,
+};
 
 use crate::callers::read;
 use crate::cli::{CallersCommand, GivenAttribute, GivenValue};
@@ -95,6 +97,9 @@ fn digits(secret: &str) -> String {
 }
 
 fn added(path: &Path, secret: &str, attributes: &[GivenAttribute]) -> Result<Edited, String> {
+    if let Some(problem) = credential_problem(secret) {
+        return Err(format!("the credential {problem}"));
+    }
     let (mut text, found) = opened(path)?;
     let digest = CredentialDigest::of_value(secret);
     if let Some(known) = found.iter().find(|entry| entry.digest == digest) {
@@ -111,7 +116,10 @@ fn added(path: &Path, secret: &str, attributes: &[GivenAttribute]) -> Result<Edi
         ));
     }
     let mut fields = vec![format!("sha256: {}", digits(secret))];
-    for attribute in attributes {
+    for (index, attribute) in attributes.iter().enumerate() {
+        if attributes.iter().take(index).any(|before| before.name == attribute.name) {
+            return Err(format!("{} is given twice; name each attribute once", attribute.name));
+        }
         let value = match &attribute.value {
             GivenValue::Text(text) => text.clone(),
             GivenValue::Number(number) => number.to_string(),

@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &DecideArguments, console: &mut Console) -> u8 {
             status = FAILURE;
         }
         if arguments.json {
-            let decided = Decided::new(&decision, Hold::None, &HeaderPolicy::default(), request.units(), now);
+            let decided = Decided::new(&decision, Hold::None, &HeaderPolicy::default(), &request, now);
             console.line(String::from_utf8_lossy(&decided.text()));
         } else {
             table.row(&decision, now.since(start), console);

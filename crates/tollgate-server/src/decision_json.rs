@@ -2,9 +2,11 @@
 
 use std::borrow::Cow;
 
+use tollgate::credential::CREDENTIAL;
 use tollgate::headers::{Caller, HeaderList};
 use tollgate::{
-    Answer, Audience, Decision, HeaderPolicy, LimitStatus, Reason, Stance, Ticks, Timestamp, Verdict,
+    Answer, Audience, CheckRequest, Decision, HeaderPolicy, LimitStatus, Reason, Stance, Ticks, Timestamp,
+    Verdict,
 };
 
 /// What a decision gave to its caller, to be given back later.
@@ -36,15 +38,16 @@ pub(crate) struct Decided<'d> {
 }
 
 impl<'d> Decided<'d> {
-    /// Adds the headers. Whoever asks is a service that speaks for its callers, so nothing is hidden from it.
+    /// Adds the headers for the caller who made the request. The service that asks gets all numbers of `limits`.
     pub(crate) fn new(
         decision: &'d Decision,
         hold: Hold,
         policy: &HeaderPolicy,
-        cost: u64,
+        request: &CheckRequest<'_>,
         now: Timestamp,
     ) -> Self {
-        let audience = Audience { caller: Caller::Authenticated, cost: Some(cost), ..Audience::default() };
+        let caller = caller(std::slice::from_ref(request));
+        let audience = Audience { caller, cost: Some(request.units()), ..Audience::default() };
         let headers = Answer::headers_of(decision, policy, audience, now);
         Self { decision, headers, hold, report: None }
     }
@@ -53,6 +56,12 @@ impl<'d> Decided<'d> {
     pub(crate) fn awaiting(self, report: Option<String>) -> Self {
         Self { report, ..self }
     }
+}
+
+/// Who made a request that comes in these views: one with a credential is authenticated.
+pub(crate) fn caller(views: &[CheckRequest<'_>]) -> Caller {
+    let mut attributes = views.iter().flat_map(|view| view.attributes());
+    if attributes.any(|given| given.name == CREDENTIAL) { Caller::Authenticated } else { Caller::Anonymous }
 }
 
 /// The reason why a request passes that no limit applies to.

@@ -31,6 +31,9 @@ use limitador::answer::{Asked, Ruling};
 /// A request lacks the attribute that it costs by, so it is refused.
 const GUARD: &str = "limits: [{name: ask-by-rls-or-json, rate: 1/h, cost: no_such_attribute_is_ever_sent}]";
 
+/// The name of its limit.
+const GUARD_NAME: &str = "ask-by-rls-or-json";
+
 /// One file: how it is called, and what is in it.
 #[derive(Debug)]
 pub(crate) struct Source {
@@ -140,6 +143,14 @@ impl Foreign {
         }
     }
 
+    /// The name of each rule, without its numbers, with what it means.
+    pub(crate) fn meanings(&self) -> Vec<(String, String)> {
+        match self {
+            Foreign::Envoy(config) => config.meanings(),
+            Foreign::Limitador(config) => config.meanings(),
+        }
+    }
+
     /// The numbers of each rule, for whoever compares two configurations.
     pub(crate) fn numbers(&self) -> Vec<Numbered> {
         match self {
@@ -194,6 +205,11 @@ pub(crate) fn guard() -> Result<Policy, Findings> {
     Policy::compile("the guard", GUARD.as_bytes()).map(|(policy, _)| policy)
 }
 
+/// Whether a policy is the one that refuses everything, which no operator wrote.
+pub(crate) fn is_guard(policy: &Policy) -> bool {
+    matches!(policy.limits(), [only] if only.name() == GUARD_NAME)
+}
+
 /// An answer, and what single rules said to it.
 pub(crate) struct Answered<'c> {
     pub(crate) answer: Answer,
@@ -203,6 +219,8 @@ pub(crate) struct Answered<'c> {
 /// A configuration in force: its rules, and the windows that they count in.
 pub(crate) struct InForce {
     pub(crate) rules: Arc<Foreign>,
+    /// How many rules there are.
+    pub(crate) rules_total: usize,
     tallies: Tallies,
     pub(crate) ledger: Arc<CounterLedger>,
     /// Since when, and the how manieth configuration of this server it is.
@@ -225,7 +243,8 @@ impl InForce {
         let tallies = rules.tallies(engine)?;
         let ledger: Arc<CounterLedger> = before.map(|before| Arc::clone(&before.ledger)).unwrap_or_default();
         let version = before.map_or(1, |before| before.version + 1);
-        Ok(Self { rules, tallies, ledger, applied_at: now, version })
+        let rules_total = rules.sentences().len();
+        Ok(Self { rules, rules_total, tallies, ledger, applied_at: now, version })
     }
 
     /// The same for an engine that hashes keys with another secret by now.
@@ -233,10 +252,11 @@ impl InForce {
     /// # Errors
     /// As [`InForce::new`].
     pub(crate) fn rekeyed<S: Store>(&self, engine: &Engine<S>) -> Result<Self, QuotaError> {
-        let Self { rules, ledger, applied_at, version, .. } = self;
+        let Self { rules, rules_total, ledger, applied_at, version, .. } = self;
         let tallies = rules.tallies(engine)?;
         Ok(Self {
             rules: Arc::clone(rules),
+            rules_total: *rules_total,
             tallies,
             ledger: Arc::clone(ledger),
             applied_at: *applied_at,

@@ -105,7 +105,8 @@ fn asked(command: &OperateCommand) -> Result<Asked<'_>, String> {
         }
         OperateCommand::Percent(percent) => {
             let body = json!({
-                "limit": percent.limit, "percent": percent.percent, "for": percent.lasting, "note": percent.note,
+                "limit": percent.limit, "all": percent.all, "percent": percent.percent, "for": percent.lasting,
+                "note": percent.note,
             });
             post(&percent.server, "/admin/v1/percent", body, show::ruled)
         }

@@ -84,6 +84,11 @@ impl<'b> Question<'b> {
         identity.known(pairs(&self.attributes), Word::Trusted)
     }
 
+    /// Its attributes, as they stand.
+    pub(crate) fn given(&self) -> Vec<(&str, Value<'_>)> {
+        pairs(&self.attributes).collect()
+    }
+
     /// The question for the engine, about whom is known.
     ///
     /// # Errors
@@ -92,7 +97,11 @@ impl<'b> Question<'b> {
         self.priced(known.request(pairs(&self.attributes))?)
     }
 
-    fn priced<'r>(&self, request: CheckRequest<'r>) -> Result<CheckRequest<'r>, RequestError> {
+    /// The request at the cost that is asked for.
+    ///
+    /// # Errors
+    /// When a bound is passed.
+    pub(crate) fn priced<'r>(&self, request: CheckRequest<'r>) -> Result<CheckRequest<'r>, RequestError> {
         match self.cost {
             Some(cost) => request.cost(cost),
             None => Ok(request),
@@ -136,6 +145,11 @@ impl Named<'_> {
     /// Whom they name.
     pub(crate) fn known(&self, identity: &Identity) -> Known {
         identity.known(pairs(&self.0), Word::Trusted)
+    }
+
+    /// What they are, as they stand.
+    pub(crate) fn given(&self) -> Vec<(&str, Value<'_>)> {
+        pairs(&self.0).collect()
     }
 
     /// An attribute that holds a credential and whose value has a star, if there is one.

@@ -13,7 +13,7 @@ use tollgate::{
 
 use crate::auth::Auth;
 use crate::decision_json::Hold;
-use crate::foreign::{Foreign, InForce, Options};
+use crate::foreign::{Foreign, InForce, Options, is_guard};
 use crate::identity::Identity;
 use crate::policy_file::Rules;
 use crate::protocol::Wire;
@@ -30,6 +30,7 @@ use tollgate_tower::shed::Shedder;
 pub(crate) mod beside;
 pub(crate) mod cell;
 pub(crate) mod cells;
+mod deciding;
 pub(crate) mod foreign;
 pub(crate) mod holds;
 pub(crate) mod rls;
@@ -81,7 +82,10 @@ impl<S: Store> Service<S> {
     /// Answers by this engine, at the times of this clock.
     pub(crate) fn new(engine: Engine<S>, clock: Clock) -> Self {
         let meter = Arc::new(Meter::new());
-        meter.adopt(&engine.policy());
+        let policy = engine.policy();
+        if !is_guard(&policy) {
+            meter.adopt(&policy);
+        }
         Self {
             cells: Cells::new(Table::new(0), |name| engine.key_family(name)),
             engine,
@@ -276,6 +280,7 @@ impl<S: Store> Service<S> {
     /// # Errors
     /// When the engine cannot take them; the old ones stay in force.
     pub(crate) fn replace(&self, rules: Rules, now: Timestamp) -> Result<SwapReport, ReplaceError> {
+        let before = self.deciding();
         let report = match rules {
             Rules::Native(policy) => {
                 let report = self.engine.swap(policy, now)?;
@@ -284,20 +289,22 @@ impl<S: Store> Service<S> {
                 report
             }
             Rules::Foreign(foreign, guard) => {
-                let before = self.foreign();
+                let decided = self.foreign();
                 self.put_in_force(foreign, now)?;
                 let swapped = self.engine.swap(guard, now);
                 if swapped.is_err() {
                     // All or nothing: what decided before goes on.
-                    self.foreign.store(before);
+                    self.foreign.store(decided);
                     self.name_rules();
                 }
                 swapped?
             }
         };
-        self.meter.adopt(&self.engine.policy());
+        if self.foreign().is_none() {
+            self.meter.adopt(&self.engine.policy());
+        }
         self.name_rules();
-        Ok(report)
+        Ok(before.report(&self.deciding(), report))
     }
 
     /// Hashes keys with the secret that a fleet shares, once it is known. Every counter starts anew under it.

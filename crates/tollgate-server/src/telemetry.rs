@@ -65,6 +65,8 @@ pub(crate) struct Event {
     pub(crate) at: Timestamp,
     pub(crate) wire: Wire,
     pub(crate) allowed: bool,
+    /// The name of the verdict.
+    pub(crate) verdict: &'static str,
     /// The limit that denied, or the tightest one.
     pub(crate) limit: String,
     /// The attributes of the request, as text, shortened.
@@ -85,6 +87,8 @@ pub(crate) struct TopKey {
     pub(crate) denied: u64,
     /// Where its answers came from, in the order of [`names::SOURCES`].
     pub(crate) sources: [u64; names::SOURCES.len()],
+    /// Whether its numbers stand for decisions that were not looked at.
+    pub(crate) is_estimated: bool,
 }
 
 /// One number that somebody else than the meter knows.

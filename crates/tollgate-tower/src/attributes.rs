@@ -16,6 +16,7 @@ pub mod address;
 pub mod callers;
 mod cookie;
 pub mod credential;
+mod derived;
 pub mod host;
 pub mod jwt;
 pub(crate) mod needs;

@@ -452,7 +452,9 @@ impl<D: Decide> Admitted<D> {
             hold.report_by_head(&head, unserved.as_ref());
         }
         if let (Some(FollowUp { shared, audience, at }), Some(decision)) = (&self.follow_up, &self.decision) {
-            if let Some(audience) = audience.filter(|_| !is_cached) {
+            // Nor an answer to a request whose charge is given back: the numbers would be those before that.
+            let is_given_back = unserved.is_some() && shared.settings.settling.refunds_unserved;
+            if let Some(audience) = audience.filter(|_| !is_cached && !is_given_back) {
                 let wall = shared.decide.on_wall(*at);
                 let mut list = Answer::headers_of(decision, &shared.settings.headers, audience, wall);
                 refusal::add(&mut head.headers, &mut list);

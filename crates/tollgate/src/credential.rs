@@ -33,6 +33,9 @@ const TWINS: [(usize, usize); 4] = [(86, 42), (128, 64), (152, 76), (176, 88)];
 pub struct CredentialDigest([u8; TEXT_BYTES]);
 
 impl CredentialDigest {
+    /// What to say of a value that [begins as a digest and is none](Self::is_spoilt).
+    pub const SPOILT: &str = "begins as a digest and is none; accepted: sha256: and the 64 hexadecimal digits that sha256sum prints, or the first 32 of them";
+
     /// The digest of a credential's text, whatever that looks like.
     #[must_use]
     pub fn of(credential: &str) -> Self {
@@ -74,6 +77,14 @@ impl CredentialDigest {
         let is_digest =
             matches!(digits.len(), DIGITS | WHOLE_DIGITS) && digits.iter().all(u8::is_ascii_hexdigit);
         is_digest.then(|| Self::from_digits(digits.iter().map(u8::to_ascii_lowercase)))
+    }
+
+    /// Whether a value begins as a digest and is none, so that hardly anyone means it as a credential: a digit is missing, or the
+    /// beginning is in capitals.
+    #[must_use]
+    pub fn is_spoilt(value: &str) -> bool {
+        let begins = value.get(..PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(PREFIX));
+        begins && Self::parse(value).is_none()
     }
 
     fn from_digits(digits: impl Iterator<Item = u8>) -> Self {
@@ -144,6 +155,25 @@ mod tests {
         assert_eq!(CredentialDigest::of("").as_str(), "sha256:e3b0c44298fc1c149afbf4c8996fb924");
         let whole = "sha256:BA7816BF8F01CFEA414140DE5DAE2223B00361A396177A9CB410FF61F20015AD";
         assert_eq!(CredentialDigest::parse(whole), Some(CredentialDigest::of("abc")));
+    }
+
+    /// A digest that lost a digit, or has its beginning in capitals, was hashed as if it were a credential: a block of it held for no request.
+    #[test]
+    fn spoilt_digests_are_known() {
+        let digest = CredentialDigest::of("k1").to_string();
+        for wrong in [
+            "sha256:6ab9",
+            "sha256:",
+            &digest[..38],
+            &digest.to_uppercase(),
+            &format!("{digest}0"),
+            "Sha256:x",
+        ] {
+            assert!(CredentialDigest::is_spoilt(wrong), "{wrong}");
+        }
+        for right in ["k1", "sha256", "", &digest, &format!("{digest}{}", "0".repeat(32))] {
+            assert!(!CredentialDigest::is_spoilt(right), "{right}");
+        }
     }
 
     /// The story: ES256 accepts the signatures (r, s) and (r, n - s), so one token was two identities with a quota each. What differs

@@ -161,12 +161,16 @@ pub struct RulingArguments {
 
 /// The arguments of `percent`.
 #[derive(Debug, Args)]
+#[command(allow_missing_positional = true)]
 pub struct PercentArguments {
     /// The name of the limit
-    #[arg(value_name = "LIMIT")]
-    pub limit: String,
+    #[arg(value_name = "LIMIT", required_unless_present = "all", conflicts_with = "all")]
+    pub limit: Option<String>,
+    /// All limits at once
+    #[arg(long)]
+    pub all: bool,
     /// The share of its keys for which it decides
-    #[arg(value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
+    #[arg(value_name = "PERCENT", required = true, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub percent: u8,
     /// For how long, such as 12h; an hour unless said, and at most 30d
     #[arg(long = "for", value_name = "DURATION")]

@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write;
+use std::slice;
 
 use tollgate::policy::source::{must_be_declared, must_be_text};
-use tollgate::policy::{Expression, LIMIT_NAME_BYTES_MAX};
+use tollgate::policy::{Expression, LIMIT_NAME_BYTES_MAX, Policy, Severity};
 
 use super::Foreign;
 
@@ -63,13 +64,36 @@ impl Foreign {
                 ));
             }
         };
-        let limits = match self {
+        let mut limits = match self {
             Foreign::Envoy(config) => config.converted(domain),
             Foreign::Limitador(config) => config.converted(domain),
         };
+        leave_out_wrong(domain, self.format().name(), &mut limits);
         let lost = limits.iter().filter(|limit| limit.refuses).filter_map(lost).collect();
-        Ok(Conversion { text: text(domain, self.format().name(), limits), lost })
+        Ok(Conversion { text: text(domain, self.format().name(), &limits), lost })
     }
+}
+
+/// Leaves out each limit that a policy refuses, with the reason, so that the others are written all the same. Seldom is one refused, so they
+/// are asked about one by one only where all of them together do not compile.
+fn leave_out_wrong(domain: &str, format: &str, limits: &mut [Converted]) {
+    if problem(&text(domain, format, limits)).is_none() {
+        return;
+    }
+    for converted in limits.iter_mut().filter(|converted| converted.limit.is_ok()) {
+        if let Some(why) = problem(&text(domain, format, slice::from_ref(converted))) {
+            converted.limit = Err(why);
+        }
+    }
+}
+
+/// Why a text is no policy.
+fn problem(text: &str) -> Option<String> {
+    let findings = Policy::compile("the converted policy", text.as_bytes()).err()?;
+    let error = findings.iter().find(|finding| finding.severity == Severity::Error)?;
+    let accepted =
+        if error.accepted.is_empty() { String::new() } else { format!("; accepted: {}", error.accepted) };
+    Some(format!("a policy refuses it: {}{accepted}", error.message))
 }
 
 fn lost(converted: &Converted) -> Option<String> {
@@ -77,13 +101,13 @@ fn lost(converted: &Converted) -> Option<String> {
     Some(format!("{}: {}", comment(&converted.origin), comment(why)))
 }
 
-fn text(domain: &str, format: &str, limits: Vec<Converted>) -> String {
+fn text(domain: &str, format: &str, limits: &[Converted]) -> String {
     let mut text = format!(
         "# Converted from {format}. What is different from there: a request is counted by all of its limits or by none, so one that\n\
          # is refused is not counted; and the counters start anew. Each note says what a limit could do better here.\n\
          domain: {}\n{}limits:",
         quoted(domain),
-        declared(&limits)
+        declared(limits)
     );
     let mut names = HashSet::new();
     let is_empty = !limits.iter().any(|limit| limit.limit.is_ok());
@@ -96,11 +120,11 @@ fn text(domain: &str, format: &str, limits: Vec<Converted>) -> String {
         for note in &converted.notes {
             let _ = writeln!(text, "  # {}", comment(note));
         }
-        match converted.limit {
+        match &converted.limit {
             Err(why) => {
-                let _ = writeln!(text, "  # NOT CONVERTED: {}", comment(&why));
+                let _ = writeln!(text, "  # NOT CONVERTED: {}", comment(why));
             }
-            Ok(native) => write_limit(&mut text, &unique(&converted.name, &mut names), &native),
+            Ok(native) => write_limit(&mut text, &unique(&converted.name, &mut names), native),
         }
     }
     text

@@ -339,8 +339,7 @@ impl<S: Store> Handler<'_, S> {
         let overtaken = self.service.overtaken(decision);
         let (hold, report) =
             (self.service.hold(decision, now), self.service.await_report(request, decision, now));
-        let decided =
-            Decided::new(decision, hold, &self.service.headers, request.units(), self.service.on_wall(now));
+        let decided = Decided::new(decision, hold, &self.service.headers, request, self.service.on_wall(now));
         decided.awaiting(report).write(text);
         overtaken
     }

@@ -44,7 +44,7 @@ impl<S: Store> Handler<'_, S> {
             }
         }
         let decided =
-            Decided::new(&decision, hold, &self.service.headers, request.units(), self.service.on_wall(now));
+            Decided::new(&decision, hold, &self.service.headers, &request, self.service.on_wall(now));
         self.service.meter.took(Wire::Http, watch.elapsed());
         Ok(Answered::Decision(decided.text()))
     }

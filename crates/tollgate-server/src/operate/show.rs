@@ -107,6 +107,13 @@ pub(super) fn state(answer: &Value, console: &mut Console) {
         .collect();
     console.line("");
     lines(&["limit", "left", "counter", "next unit in", "all back in", "mode", "source"], &rows, console);
+    for limit in limits.iter().filter(|limit| limit["state"]["refused_for_ms"].is_u64()) {
+        let (name, state) = (plain(text(limit, "name")), &limit["state"]);
+        let (rest, passes) = (seconds(state, "refused_for_ms"), seconds(state, "retry_after_ms"));
+        console.line(format_args!(
+            "{name}: refuses the key for another {rest} (block_for); the request passes in {passes}"
+        ));
+    }
     for limit in limits {
         let open: Vec<&str> = list(&limit["state"], "open_tiers").iter().filter_map(Value::as_str).collect();
         if !open.is_empty() {
@@ -122,7 +129,7 @@ pub(super) fn state(answer: &Value, console: &mut Console) {
 fn left(state: &Value) -> String {
     match (state["limit"].is_null(), state["allowed"] == true) {
         (true, true) => "unlimited".to_owned(),
-        (true, false) if text(state, "source") == "penalty" => "blocked".to_owned(),
+        (_, false) if text(state, "source") == "penalty" => "blocked".to_owned(),
         (true, false) => "deny".to_owned(),
         (false, _) => format!("{} of {}", state["remaining"], state["limit"]),
     }
@@ -163,6 +170,9 @@ pub(super) fn explanation(answer: &Value, console: &mut Console) {
                 plain(text(state, "quota")),
                 plain(text(state, "chosen"))
             ));
+        }
+        if !matches!(text(state, "source"), "" | "exact" | "policy") {
+            console.line(format_args!("  source: {}", plain(text(state, "source"))));
         }
         if let Some(ruled) = limit.get("ruled") {
             console.line(format_args!("  ruled: {}", ruling(ruled)));
@@ -280,6 +290,10 @@ pub(super) fn reloaded(answer: &Value, console: &mut Console) {
         let fields: Vec<&str> = list(change, "fields").iter().filter_map(Value::as_str).collect();
         let fields = if fields.is_empty() { String::new() } else { format!(": {}", fields.join(", ")) };
         console.line(format_args!("{} {}{fields}", text(change, "change"), plain(text(change, "name"))));
+        if text(change, "change") == "changed" && fields.is_empty() {
+            console.line(format_args!("  - {}", plain(text(change, "before"))));
+            console.line(format_args!("  + {}", plain(text(change, "after"))));
+        }
     }
     for (what, means) in [
         ("restarted", ": it counts by other counters than before"),
@@ -319,6 +333,14 @@ pub(super) fn limits(answer: &Value, console: &mut Console) {
     if let Some(more) = answer["left_off"].as_u64().filter(|more| *more > 0) {
         console.line(format_args!("and {more} more"));
     }
+    let overload: Vec<Vec<String>> = list(answer, "overload")
+        .iter()
+        .map(|ruled| vec![text(ruled, "controller").to_owned(), ruling(ruled)])
+        .collect();
+    if !overload.is_empty() {
+        console.line("");
+        lines(&["overload", "ruled"], &overload, console);
+    }
     let blocks: Vec<Vec<String>> = list(answer, "blocks")
         .iter()
         .map(|block| vec![pairs(&block["attributes"]), text(block, "until").to_owned()])
@@ -355,10 +377,15 @@ pub(super) fn event(event: &Value) -> String {
     let what = match (event["allowed"] == true, event["retry_after_ms"].as_u64()) {
         (true, _) => "allow".to_owned(),
         (false, Some(_)) => format!("DENY, retry in {}", seconds(event, "retry_after_ms")),
+        (false, None) if text(event, "verdict") == "never" => "NEVER".to_owned(),
         (false, None) => "DENY".to_owned(),
     };
+    let reason = match text(event, "reason") {
+        "" => String::new(),
+        reason => format!("  ({})", plain(reason)),
+    };
     format!(
-        "{}  {:<9}  {what:<24}  {:<16}  {}",
+        "{}  {:<9}  {what:<24}  {:<16}  {}{reason}",
         text(event, "at"),
         text(event, "wire"),
         cell(text(event, "limit")),

@@ -102,11 +102,12 @@ fn show_top(answer: &Value, before: &Counts, rows: usize, arguments: &TopArgumen
         let rate =
             known.map_or_else(|| "-".to_owned(), |(known, _)| decisions.saturating_sub(*known).to_string());
         let share = denied.saturating_mul(100).checked_div(decisions).unwrap_or(0);
+        let about = if key["estimated"] == true { "~" } else { "" };
         vec![
             cell(text(key, "limit")),
-            decisions.to_string(),
+            format!("{about}{decisions}"),
             rate,
-            denied.to_string(),
+            format!("{about}{denied}"),
             format!("{share} %"),
             decided(key, known.map(|(_, sources)| sources)),
             cell(text(key, "key")),
@@ -115,6 +116,11 @@ fn show_top(answer: &Value, before: &Counts, rows: usize, arguments: &TopArgumen
     let rows: Vec<Vec<String>> = keys.iter().take(rows).map(row).collect();
     for line in table(&["limit", "decisions", "last second", "denied", "share", "decided", "key"], &rows) {
         console.line(line);
+    }
+    if keys.iter().take(rows.len()).any(|key| key["estimated"] == true) {
+        console.line(
+            "\n~ is estimated: of many decisions in a second one in 16 is looked at, and counts for 16",
+        );
     }
     if keys.is_empty() {
         console.line("no key was asked about yet");
@@ -248,6 +254,19 @@ mod tests {
         );
     }
 
+    /// `top` showed 32 decisions of a key that was asked about twice, as if they were counted. What is estimated says so.
+    #[test]
+    fn estimates_are_marked() {
+        let answer = serde_json::json!({ "at": "T", "keys": [
+            { "limit": "a", "key": "k=1", "decisions": 32, "denied": 16, "estimated": true },
+            { "limit": "a", "key": "k=2", "decisions": 2, "denied": 1 },
+        ]});
+        let seen = frame(&answer, &Counts::new(), 10);
+        assert!(seen.contains("~32") && seen.contains("~16") && !seen.contains("~2 "), "{seen}");
+        assert!(seen.contains("~ is estimated"), "{seen}");
+        assert!(!frame(&answer, &Counts::new(), 0).contains("estimated"));
+    }
+
     /// A line of tail says what was decided about whom, and tells of what it left out.
     #[test]
     fn a_line_of_tail() {
@@ -258,5 +277,12 @@ mod tests {
             "T  rls        DENY, retry in 0.412s     per-key           api_key=k\\r1 n:=5"
         );
         assert!(show::event(&serde_json::json!({ "missed": 7 })).contains("7 decisions"));
+        // A request that no limit applied to was shown as any other, and one that can never pass as one to try again.
+        let unmet = serde_json::json!({ "at": "T", "wire": "http", "allowed": true, "verdict": "allow", "limit": "",
+            "attributes": { "foo": "solo" }, "reason": "no limit applies to these attributes", "source": "none" });
+        assert!(show::event(&unmet).ends_with("foo=solo  (no limit applies to these attributes)"));
+        let never = serde_json::json!({ "at": "T", "wire": "http", "allowed": false, "verdict": "never",
+            "limit": "per-key", "attributes": {}, "reason": "a cost of 9", "source": "exact" });
+        assert!(show::event(&never).contains("  NEVER  "), "{}", show::event(&never));
     }
 }

@@ -95,7 +95,10 @@ fn leased(service: &Service, fleet: &Fleet) -> Vec<LimitLeases> {
 
 /// Which policy is in force, and how attempts to replace it went.
 fn policy(control: &ControlPlane) -> Vec<Sample> {
-    let limits = Sample::new(&names::POLICY_LIMITS, control.service.engine.policy().limits().len() as u64);
+    let service = &control.service;
+    let limits =
+        service.foreign().map_or_else(|| service.engine.policy().limits().len(), |rules| rules.rules_total);
+    let limits = Sample::new(&names::POLICY_LIMITS, limits as u64);
     let status = control.reloader.status();
     let reloads =
         |result, value| Sample { metric: &names::RELOADS, label: Some((label::RESULT, result)), value };

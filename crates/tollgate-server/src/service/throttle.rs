@@ -82,12 +82,35 @@ impl<S: Store> Service<S> {
         ThrottledKey { is_call, passes, counted: named.askers().filter_map(rest).collect() }
     }
 
-    /// Makes the key that these attributes name as if never used; tells how many counters that were.
-    pub(crate) fn forget_throttled(&self, request: &CheckRequest<'_>, now: Timestamp) -> usize {
-        let Some(named) = ThrottledName::by(request) else { return 0 };
-        let forget = |asker: &Asker| self.cells.forget(*asker, named.key.as_bytes(), nanoseconds(now));
-        named.askers().filter(forget).count()
+    /// Makes the key that these attributes name as if never used; tells which counters there were.
+    pub(crate) fn forget_throttled(&self, request: &CheckRequest<'_>, now: Timestamp) -> ForgottenCalls {
+        let mut forgotten = ForgottenCalls::default();
+        let Some(named) = ThrottledName::by(request) else { return forgotten };
+        for asker in named.askers() {
+            if self.cells.forget(asker, named.key.as_bytes(), nanoseconds(now)) {
+                forgotten.counters += 1;
+            } else {
+                forgotten.untouched.push(asker.command());
+            }
+        }
+        forgotten
     }
+}
+
+/// What became of the counters of a key that commands count by limits of their own.
+#[derive(Debug, Default)]
+pub(crate) struct ForgottenCalls {
+    /// Counters that were forgotten.
+    pub(crate) counters: usize,
+    /// Commands that had none for the key.
+    pub(crate) untouched: Vec<&'static str>,
+}
+
+/// The command that is meant by the attribute `command`, where it is written in other letters than calls have it in.
+pub(crate) fn misspelt_command(name: &str, value: &str) -> Option<&'static str> {
+    let is_meant =
+        |command: &&str| name == COMMAND && command.eq_ignore_ascii_case(value) && *command != value;
+    Asker::ALL.into_iter().map(Asker::command).find(is_meant)
 }
 
 /// What attributes mean to commands that tell their limit with each call.

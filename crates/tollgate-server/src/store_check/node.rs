@@ -137,9 +137,14 @@ fn unreachable(host: &Host, entrance: &Entrance<'_>, error: &RedisError) -> Line
             .cured_by("see whether it runs, and whether `bind` and `port` in its configuration are what the address says");
     }
     if error.is_timeout() {
-        return fail(format!("{host} does not answer within {} s", PATIENCE.as_secs())).cured_by(
-            "see whether a firewall is in between, whether the process stands still, and whether the port speaks TLS (then write rediss://)",
-        );
+        let scheme = if entrance.is_secure {
+            "whether the port speaks TLS at all (if not, write redis://)"
+        } else {
+            "whether the port speaks TLS (then write rediss://)"
+        };
+        let cure =
+            format!("see whether a firewall is in between, whether the process stands still, and {scheme}");
+        return fail(format!("{host} does not answer within {} s", PATIENCE.as_secs())).cured_by(cure);
     }
     if has("NOAUTH") {
         return fail(format!("{host} asks for a password"))

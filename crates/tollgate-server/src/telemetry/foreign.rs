@@ -131,6 +131,7 @@ fn log(verdict: &RuleVerdict<'_>, wire: Wire, now: Timestamp) {
 fn event(verdict: &RuleVerdict<'_>, wire: Wire, now: Timestamp) -> Event {
     let pairs = verdict.keys.iter().flat_map(|key| key.attributes);
     Event {
+        verdict: VERDICTS[if verdict.is_allowed { ALLOW } else { DENY }],
         at: now,
         wire,
         allowed: verdict.is_allowed,

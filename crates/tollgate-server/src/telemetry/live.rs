@@ -8,7 +8,7 @@ use tollgate::{CheckRequest, Decision, LimitStatus, Stance, Ticks, Timestamp};
 
 use super::names::{VERDICTS, verdict_index};
 use super::{Event, Meter};
-use crate::decision_json::Why;
+use crate::decision_json::{Why, verdict_name};
 use crate::protocol::Wire;
 use crate::text;
 
@@ -71,6 +71,7 @@ fn event(request: &CheckRequest<'_>, decision: &Decision, wire: Wire, now: Times
         at: now,
         wire,
         allowed: decision.is_allowed(),
+        verdict: verdict_name(decision.verdict()),
         limit: decision
             .refused_by()
             .or(deciding.map(|status| status.limit.name()))

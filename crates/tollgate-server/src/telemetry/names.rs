@@ -61,7 +61,8 @@ pub(crate) static RETRY_AFTER: Metric =
     histogram("tollgate_retry_after_seconds", "How long denied callers were told to stay away.");
 pub(crate) static CONNECTIONS: Metric =
     gauge("tollgate_connections_open", "Connections that are open now, by wire.");
-pub(crate) static POLICY_LIMITS: Metric = gauge("tollgate_policy_limits", "Limits of the policy in force.");
+pub(crate) static POLICY_LIMITS: Metric =
+    gauge("tollgate_policy_limits", "Limits of the policy in force, or rules of another program's file.");
 pub(crate) static RELOADS: Metric =
     counter("tollgate_policy_reloads_total", "Attempts to put another policy in force, by result.");
 pub(crate) static RELOAD_OK: Metric = gauge(

@@ -21,6 +21,8 @@ pub(super) struct SketchEntry {
     pub(super) denied: u64,
     /// Where its answers came from, in the order of [`SOURCES`].
     pub(super) sources: [u64; SOURCES.len()],
+    /// Whether one decision was counted for several.
+    pub(super) is_estimated: bool,
     pub(super) limit: String,
     pub(super) key: String,
 }
@@ -66,6 +68,7 @@ impl Sketch {
         };
         let entry = &mut self.heap[place];
         entry.count += weight;
+        entry.is_estimated |= weight > 1;
         entry.denied += if answered.denied { weight } else { 0 };
         if let Some(source) = answered.source {
             entry.sources[source_index(source)] += weight;
@@ -88,6 +91,7 @@ impl Sketch {
         let entry = &mut self.heap[place];
         (entry.id, entry.error, entry.denied) = (id, entry.count, 0);
         entry.sources = [0; SOURCES.len()];
+        entry.is_estimated = false;
         entry.limit.clear();
         entry.key.clear();
         describe(entry);

@@ -127,9 +127,11 @@ impl Top {
                 decisions: 0,
                 denied: 0,
                 sources: [0; SOURCES.len()],
+                is_estimated: false,
             });
             key.decisions += entry.certain();
             key.denied += entry.denied;
+            key.is_estimated |= entry.is_estimated;
             key.sources.iter_mut().zip(entry.sources).for_each(|(sum, count)| *sum += count);
         }
         drop(windows);

@@ -64,6 +64,10 @@ fn quotas_and_places_do_not_cost_each_other() {
     let status_beside_one = |key: &str| status_beside(key, 1);
     let refused = gateway.get("/x", "X-API-Key: k\r\n");
     assert_eq!((refused.status, refused.header("retry-after").is_some()), (503, true));
+    // It said that 2 are left, and 3 were: what is given back is not shown as taken.
+    for name in ["ratelimit", "ratelimit-policy", "x-ratelimit-remaining", "x-ratelimit-used"] {
+        assert_eq!(refused.header(name), None, "{name}");
+    }
     let told = refused.json();
     assert_eq!((&told["reason"], &told["retryable"]), (&"concurrency-limit".into(), &true.into()));
     assert_eq!(["k"; 5].map(status_beside_one), [503; 5]);
@@ -163,6 +167,7 @@ fn switches_outlive_the_process() {
         command.env("TOLLGATE_SERVER", format!("http://{}", gateway.server.address));
         let output = command.output().unwrap();
         assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()), "{words}");
+        stdout(&output)
     };
     let modes = |gateway: &Gateway| {
         let page = gateway.server.metrics();
@@ -184,6 +189,13 @@ fn switches_outlive_the_process() {
         second.server.banner
     );
     assert_eq!(modes(&second), said);
+    // The banner says that `limits` lists them, and it did not.
+    let listed = say(&second, "limits");
+    for ruled in ["worker-shedder        shadow until 20", "adaptive-concurrency  off until 20"] {
+        assert!(listed.contains(ruled), "{ruled:?} is not in {listed}");
+    }
+    let listed: serde_json::Value = serde_json::from_str(&say(&second, "limits --json")).unwrap();
+    assert_eq!(listed["overload"].as_array().map(Vec::len), Some(2), "{listed}");
     let expected = ["\"worker-shedder\",mode=\"shadow\"} 1", "\"adaptive-concurrency\",mode=\"off\"} 1"];
     assert!(expected.iter().all(|expected| said.iter().any(|said| said == expected)), "{said:?}");
     say(&second, "restore --overload all");

@@ -93,5 +93,6 @@ mod tls;
 mod restart;
 mod traces;
 mod truth;
+mod truth_of_views;
 mod unlimited;
 mod wire;

@@ -130,7 +130,22 @@ fn rights_are_tried_and_named() {
     redis.tell(&["ACL", "SETUSER", "blind", "on", ">s3cret", "~tg:*", "+@all", "-info", "-eval"]);
     let found = checked(&[&format!("redis://blind:s3cret@127.0.0.1:{}", redis.port)]);
     found.says("about", "note", &["INFO", "+info"]);
-    found.says("rights", "fail", &["blind lacks +eval"]);
+    // What scripts do cannot be tried without the right to run one: it was all said to be missing.
+    found.says(
+        "rights",
+        "fail",
+        &["blind lacks +eval; without +eval it was not tried", "ACL SETUSER blind +eval +time"],
+    );
+}
+
+/// The cure for `rediss://` at a port without TLS was to write `rediss://`.
+#[test]
+fn the_cure_for_a_port_without_tls_is_the_other_scheme() {
+    let redis = Redis::start(&GOOD);
+    let found = checked(&[&redis.url().replace("redis://", "rediss://")]);
+    let (mark, cure) = &found.about("reach")[0];
+    assert!(*mark == "fail" && !cure.contains("write rediss://"), "{cure}");
+    assert!(cure.contains("whether the port speaks TLS"), "{cure}");
 }
 
 /// Makes the user that the check of a store itself recommends, with the password s3cret.

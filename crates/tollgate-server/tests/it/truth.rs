@@ -13,13 +13,13 @@ use crate::program::{Server, stderr, stdout, tollgate};
 use crate::rls::{self, Client};
 
 /// What a command says on both streams, and how it ended.
-fn said(server: &Server, words: &str) -> (Option<i32>, String) {
+pub(crate) fn said(server: &Server, words: &str) -> (Option<i32>, String) {
     let output = operate(server, &words.split(' ').collect::<Vec<_>>()).output().unwrap();
     (output.status.code(), stdout(&output) + &stderr(&output))
 }
 
 #[track_caller]
-fn says(server: &Server, words: &str, expected: &[&str]) {
+pub(crate) fn says(server: &Server, words: &str, expected: &[&str]) {
     let (code, text) = said(server, words);
     assert_eq!(code, Some(0), "{words}: {text}");
     for expected in expected {
@@ -27,7 +27,7 @@ fn says(server: &Server, words: &str, expected: &[&str]) {
     }
 }
 
-fn shown(server: &Server, words: &str) -> Value {
+pub(crate) fn shown(server: &Server, words: &str) -> Value {
     let (_, text) = said(server, &format!("{words} --json"));
     serde_json::from_str(&text).unwrap_or_else(|_| panic!("{words}: {text}"))
 }

@@ -213,10 +213,14 @@ fn entry(node: &Node, report: &mut Report) -> Option<CallerEntry> {
 
 fn credential(field: &Entry, text: &str, report: &mut Report) -> Option<CredentialDigest> {
     if field.key == PLAIN {
-        if text.is_empty() {
-            report.error(field.node.at, PLAIN, Problem::new("is empty", "the text of a credential"));
+        let digest_beside = CredentialDigest::parse(text)
+            .map(|_| Problem::new("is a digest", "the text of a credential; sha256: takes its digest"));
+        let problem = credential_problem(text).or(digest_beside);
+        let is_right = problem.is_none();
+        if let Some(problem) = problem {
+            report.error(field.node.at, PLAIN, problem);
         }
-        return (!text.is_empty()).then(|| CredentialDigest::of(text));
+        return is_right.then(|| CredentialDigest::of(text));
     }
     let digits = text.strip_prefix("sha256:").unwrap_or(text);
     let digest = CredentialDigest::parse(&format!("sha256:{digits}"));
@@ -225,6 +229,26 @@ fn credential(field: &Entry, text: &str, report: &mut Report) -> Option<Credenti
         report.error(field.node.at, DIGEST, Problem::new("is no SHA-256", accepted));
     }
     digest
+}
+
+/// Why no request can have a credential, which the message does not show.
+#[must_use]
+pub fn credential_problem(text: &str) -> Option<Problem> {
+    let accepted = "the text of a credential, as a request has it";
+    if text.is_empty() {
+        return Some(Problem::new("is empty", "the text of a credential"));
+    }
+    if text.trim() != text {
+        return Some(Problem::new("has white space around it, which no request has", accepted));
+    }
+    if text.chars().any(char::is_control) {
+        return Some(Problem::new("has a control character, which no request has", accepted));
+    }
+    let is_spoilt = CredentialDigest::is_spoilt(text);
+    is_spoilt.then(|| {
+        let accepted = "sha256: and the 64 hexadecimal digits that sha256sum prints, or the first 32 of them";
+        Problem::new("begins as a digest and is none", accepted)
+    })
 }
 
 fn attribute(field: &Entry, text: &str, report: &mut Report) -> Option<(String, String)> {
@@ -342,6 +366,10 @@ mod tests {
   - {key: s3cret5, plan: [s3cret]}
   - {key: '', plan: a}
   - {key: s3cret6, plan: ''}
+  - {key: ' s3cret7', plan: a}
+  - {key: \"s3cret\\t8\", plan: a}
+  - {key: 'sha256:s3cret9', plan: a}
+  - {key: 'sha256:6ab9f1eb8f7d3388f4f9d586f66e99fd', plan: a}
 ";
         let findings = Callers::read("callers.yaml", text.as_bytes()).unwrap_err().to_string();
         for (line, what) in [
@@ -354,6 +382,10 @@ mod tests {
             (9, "is a list"),
             (10, "is empty"),
             (11, "a value of 0 bytes"),
+            (12, "white space around it"),
+            (13, "a control character"),
+            (14, "begins as a digest and is none"),
+            (15, "is a digest"),
         ] {
             let position = format!("callers.yaml:{line}:");
             assert!(

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::live::counts_tiers_apart;
+use super::penalty::{Blocked, Blocks};
 use super::ruling::{InForce, Ruled, Ruling};
 use super::{ATTEMPTS, Charges, Engine, Question};
 use crate::algorithm::concurrency::PermitId;
@@ -18,7 +19,7 @@ use crate::policy::{
     Choice, Fault, Limit, MATCHED_MAX, Match, Matches, Mode, Penalty, Policy, QuotaIndex, Unmet,
 };
 use crate::request::CheckRequest;
-use crate::store::{Foreseen, Stance, Store, StoreFailure};
+use crate::store::{Charge, Foreseen, Stance, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 /// Most limits that one explanation lists; the others do not apply, and are counted.
@@ -89,6 +90,9 @@ pub struct State {
     pub source: Source,
     /// The numbers.
     pub outcome: Outcome,
+    /// For how long its `block_for` refuses the key, if it does. The request passes when that is over and its counter admits it: that
+    /// is the time of the verdict.
+    pub refused_for: Option<Ticks>,
     /// How its quota was chosen.
     pub choice: Choice,
     /// What that quota allows, in words.
@@ -150,7 +154,12 @@ impl<S: Store> Engine<S> {
             }
             let answers = self.answers(&live, &question, answers, now).await;
             let mut decision = self.conclude(&live, &question, &answers, failure);
-            blocks.iter().for_each(|blocked| decision.penalise(blocked.limit, blocked.rest));
+            let counters = self.counters_behind(&blocks, &question, &matches, now).await;
+            for blocked in &blocks {
+                let counter = counters.iter().find(|(limit, _)| *limit == blocked.limit);
+                let rest = counter.map_or(blocked.rest, |(_, counter)| blocked.rest.max(*counter));
+                decision.penalise(blocked.limit, rest);
+            }
             let counted = decision.limits().filter(|status| status.quota.is_some());
             let mut foreseen = foreseen.into_iter().chain(std::iter::repeat(None));
             let mut met: Vec<MetLimit> = matches
@@ -160,7 +169,10 @@ impl<S: Store> Engine<S> {
                     let unpriced = unpriced.iter().find(|(limit, _)| *limit == matched.limit);
                     let unpriced = unpriced.map(|(_, reason)| reason.clone());
                     let foreseen = foreseen.next().flatten().filter(|_| source != Source::Penalty);
-                    MetLimit { matched, stance, source, outcome, foreseen, unpriced }
+                    let blocked = blocks.iter().find(|blocked| blocked.limit == matched.limit);
+                    let refused_for =
+                        blocked.filter(|_| source == Source::Penalty).map(|blocked| blocked.rest);
+                    MetLimit { matched, stance, source, outcome, foreseen, unpriced, refused_for }
                 })
                 .collect();
             met.extend(question.uncounted.iter().map(MetLimit::from));
@@ -181,6 +193,27 @@ impl<S: Store> Engine<S> {
         } else {
             Foreseen::new()
         }
+    }
+}
+
+impl<S: Store> Engine<S> {
+    /// When the counters behind blocks would admit the request. They are charged beside a block that has no room for so much, so all of
+    /// them say when, and nothing is taken.
+    async fn counters_behind(
+        &self,
+        blocks: &Blocks<'_>,
+        question: &Question<'_>,
+        matches: &[Match],
+        now: Timestamp,
+    ) -> SmallVec<[(u32, Ticks); 1]> {
+        let Some(refusing) = blocks.first().map(Blocked::refusing) else { return SmallVec::new() };
+        let priced = question.charges.iter().zip(matches);
+        let priced = priced.map(|(charge, matched)| Charge { lease: None, ..charge.costing(matched.cost) });
+        let charges: Charges<'_> = priced.chain([refusing]).collect();
+        let Ok(answers) = self.store.charge(&charges, now).await else { return SmallVec::new() };
+        let when = matches.iter().zip(&answers);
+        when.filter_map(|(matched, answer)| Some((matched.limit, answer.outcome.verdict.retry_after()?)))
+            .collect()
     }
 }
 
@@ -222,6 +255,8 @@ struct MetLimit {
     foreseen: Option<Source>,
     /// Why its cost cannot be computed.
     unpriced: Option<String>,
+    /// For how long its block refuses the key.
+    refused_for: Option<Ticks>,
 }
 
 impl From<&Status> for MetLimit {
@@ -229,7 +264,7 @@ impl From<&Status> for MetLimit {
     fn from(status: &Status) -> Self {
         let Status { limit, quota, view, stance, source, outcome, .. } = *status;
         let matched = Match { limit, quota, cost: 0, view, by: SmallVec::new() };
-        Self { matched, stance, source, outcome, foreseen: None, unpriced: None }
+        Self { matched, stance, source, outcome, foreseen: None, unpriced: None, refused_for: None }
     }
 }
 
@@ -283,6 +318,7 @@ fn applied(limit: &Limit, met: &MetLimit, request: &CheckRequest<'_>, rulings: &
         stance: if unpriced.is_some() { Stance::Enforced } else { met.stance },
         source: foreseen.unwrap_or(*source),
         outcome: *outcome,
+        refused_for: met.refused_for,
         choice: limit.choice(request),
         allowance: limit.allowance(matched.quota),
         open_tiers: open_tiers(limit, request),
@@ -304,12 +340,7 @@ fn applied(limit: &Limit, met: &MetLimit, request: &CheckRequest<'_>, rulings: &
         (None, source) if source.is_counted() => counted(&state),
         _ => uncounted(&state),
     });
-    if state.source == Source::Overflow {
-        changes.push(
-            "memory is full, so this key shares a counter with other new keys, until some of those that are known are idle"
-                .to_owned(),
-        );
-    }
+    changes.extend(instead(&state));
     changes.extend(stance(state.stance, mode, percent, ruled.is_some()));
     if !state.open_tiers.is_empty() {
         let names = state.open_tiers.join(" and ");
@@ -345,6 +376,21 @@ fn counted(state: &State) -> String {
     }
 }
 
+/// What counts instead of the key's own counter, if anything does.
+fn instead(state: &State) -> Option<String> {
+    match state.source {
+        Source::Overflow => Some(
+            "memory is full, so this key shares a counter with other new keys, until some of those that are known are idle"
+                .to_owned(),
+        ),
+        Source::Local => Some(format!(
+            "counted by this node alone, because the store does not answer: its share of the quota is {}",
+            state.outcome.limit
+        )),
+        _ => None,
+    }
+}
+
 fn uncounted(state: &State) -> String {
     if state.source == Source::Full {
         return "memory is full, and there is no room for a counter, so it is refused".to_owned();
@@ -354,10 +400,16 @@ fn uncounted(state: &State) -> String {
 }
 
 fn by_penalty(limit: &Limit, state: &State) -> String {
-    let rest = state.outcome.verdict.retry_after().unwrap_or_default();
+    let passes_in = state.outcome.verdict.retry_after().unwrap_or_default();
+    let rest = state.refused_for.unwrap_or(passes_in);
     let denials = limit.block_for().map_or(0, Penalty::after);
+    let counter = if passes_in > rest {
+        format!(", and its counter admits it in {}", Seconds(passes_in))
+    } else {
+        String::new()
+    };
     format!(
-        "refused for another {} after {denials} denials; a reset of the key takes that back",
+        "refused for another {} after {denials} denials{counter}; a reset of the key takes that back",
         Seconds(rest)
     )
 }

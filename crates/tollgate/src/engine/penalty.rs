@@ -123,6 +123,13 @@ pub(super) struct Blocked<'l> {
     block: Charge<'l>,
 }
 
+impl<'l> Blocked<'l> {
+    /// A charge of the block's counter that it never admits, whatever it holds: it has a single unit.
+    pub(super) fn refusing(&self) -> Charge<'l> {
+        self.block.costing(2)
+    }
+}
+
 /// The limits that refuse the request's key; most often none.
 pub(super) type Blocks<'l> = SmallVec<[Blocked<'l>; 1]>;
 

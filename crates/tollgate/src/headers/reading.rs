@@ -52,7 +52,11 @@ pub(super) fn readings<'a>(
 
 impl<'a> Reading<'a> {
     fn of(status: LimitStatus<'a>, rule: &'a Quota, policy: &HeaderPolicy) -> Self {
-        let quota = rule.capacity();
+        // While the store does not answer a node counts its share, and all numbers are of that one counter.
+        let quota = match status.source {
+            Source::Local => status.outcome.limit.min(rule.capacity()),
+            _ => rule.capacity(),
+        };
         // What a store says is shown only as far as the quota can have it.
         let remaining = status.outcome.remaining.min(quota);
         Self {

@@ -230,3 +230,31 @@ fn sentences_and_findings() {
     let built = Policy::new(vec![Limit::new("l", quota).by(["k"]).block_for(penalty)]).expect("it is right");
     assert!(built.sentences()[0].contains("after 2 denials in any second"));
 }
+
+/// `explain` said "refused for another 20 s" of a key whose counter needed a minute: after 20 s it was still denied. It says both times, and
+/// the later one is the decision's, whatever the request costs; and it takes nothing.
+#[test]
+fn explanations_have_the_longer_wait() {
+    let engine = engine("limits: [{name: l, by: [k], rate: 3/h, block_for: {after: 1, in: 1s, for: 60s}}]");
+    ask(&engine, &key("a"), 4, T0);
+    let now = T0 + secs(30);
+    for (cost, counter) in [(1, 1_170), (2, 2_370), (3, 3_570)] {
+        let request = key("a").cost(cost).expect("it fits");
+        let explained = block_on(engine.explain(&request, now));
+        let state = explained.limits[0].state.as_ref().expect("it applies");
+        assert_eq!((state.source, state.refused_for), (Source::Penalty, Some(secs(30))));
+        assert_eq!(state.outcome.verdict.retry_after(), Some(secs(counter)));
+        assert_eq!(state.outcome.remaining, 0, "the counter is shown, too");
+        let said = &explained.limits[0].changes[0];
+        assert!(said.contains("another 30.000 s") && said.contains(&format!("in {counter}.000 s")), "{said}");
+        assert_eq!(engine.check_now(&request, now).retry_after(), Some(secs(counter)));
+    }
+    // A block that lasts longer than the counter needs is the time to wait.
+    let engine = self::engine(LOGIN);
+    ask(&engine, &key("a"), 5, T0);
+    let explained = block_on(engine.explain(&key("a"), T0 + secs(20)));
+    let state = explained.limits[0].state.as_ref().expect("it applies");
+    assert_eq!(state.outcome.verdict.retry_after(), Some(secs(40)));
+    assert!(!explained.limits[0].changes[0].contains("counter"), "{:?}", explained.limits[0].changes);
+    assert!(engine.check_now(&key("a"), T0 + secs(60)).is_allowed(), "nothing was taken");
+}

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tollgate::engine::{BlockError, Forgotten, RulingError};
 use tollgate::policy::{Limit, Policy};
 use tollgate::store::StoreFailure;
-use tollgate::{CheckRequest, Ruled, Ruling, Scope, Timestamp};
+use tollgate::{CheckRequest, CredentialDigest, Ruled, Ruling, Scope, Timestamp};
 use tollgate_tower::attributes::Spelled;
 
 use super::Admin;
@@ -26,12 +26,13 @@ use super::view::{
     LimitsView, OtherView, OverrideView, TopView,
 };
 use crate::control::ControlPlane;
-use crate::identity::Stranger;
+use crate::identity::{Stranger, Word};
 use crate::problem::Refusal;
 use crate::problem::{Kind, Problem};
 use crate::request_body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
 use crate::request_json::Question;
 use crate::service::beside::{ComparisonStatus, NotBegun};
+use crate::service::throttle::{self, ForgottenCalls};
 
 /// Keys of `top`, and entries of `audit`: unless said, and at most.
 const LISTED: (usize, usize) = (20, 1_000);
@@ -174,7 +175,8 @@ impl ControlPlane {
             ruled: single.get(limit.name()).copied(),
             holds: self.service.engine.ruled(limit, act.now),
         };
-        let view = LimitsView::new(&policy, all, holding, &blocks);
+        let mut view = LimitsView::new(&policy, all, holding, &blocks);
+        view.overload = self.overload_rulings(act.now);
         match self.service.foreign() {
             // The engine's own policy only guards it then, and is nobody's business.
             Some(foreign) => AdminAnswer::json(&view.of_foreign(&foreign.rules)),
@@ -184,11 +186,18 @@ impl ControlPlane {
 
     async fn explain(&self, act: &Act<'_>, body: &[u8], depth: Depth) -> Result<AdminAnswer, Problem> {
         let question = Question::check(body)?;
+        let given = question.given();
+        self.spelled_rightly(&given)?;
         let known = question.known(&self.service.identity);
         let request = question.request_of(&known)?;
         self.single(&request)?;
-        let spelled = Spelled::by(&self.service.reader, &request);
-        let read = spelled.request(&request)?;
+        // What a gateway would find by itself, such as the template of the path.
+        let derived = self.service.reader.derived(&given);
+        let complete = completed(&given, &derived);
+        let complete_known = self.service.identity.known(complete.iter().copied(), Word::Trusted);
+        let complete = question.priced(complete_known.request(complete.iter().copied())?)?;
+        let spelled = Spelled::by(&self.service.reader, &complete);
+        let read = spelled.request(&complete)?.or((!derived.is_empty()).then(|| complete.clone()));
         let as_given = self.service.engine.explain(&request, act.now).await;
         let as_read = match &read {
             Some(read) => Some(self.service.engine.explain(read, act.now).await),
@@ -227,12 +236,21 @@ impl ControlPlane {
     }
 
     async fn reset(&self, act: &Act<'_>, form: ResetForm<'_>) -> Result<AdminAnswer, Problem> {
+        let given = form.attributes.given();
+        self.spelled_rightly(&given)?;
         let known = form.attributes.known(&self.service.identity);
         let request = form.attributes.request_of(&known)?;
         self.single(&request)?;
-        // What a gateway counted under its spelling is meant, and what programs send as it stands.
-        let spelled = Spelled::by(&self.service.reader, &request);
-        let views = spelled.readings(&request)?;
+        // What a gateway counted is meant, in its spelling and by what it finds by itself, and what programs send as it stands.
+        let derived = self.service.reader.derived(&given);
+        let complete = completed(&given, &derived);
+        let complete_known = self.service.identity.known(complete.iter().copied(), Word::Trusted);
+        let complete = complete_known.request(complete.iter().copied())?;
+        let spelled = Spelled::by(&self.service.reader, &complete);
+        let mut views = spelled.readings(&complete)?;
+        if !derived.is_empty() {
+            views.push(request.clone());
+        }
         let policy = self.service.engine.policy();
         let is_known = |name: &&String| policy.limits().iter().any(|limit| limit.name() == name.as_str());
         if let Some(unknown) = form.limits.iter().find(|name| !is_known(name)) {
@@ -247,8 +265,15 @@ impl ControlPlane {
                 Problem::new(Kind::StoreUnavailable, unforgotten(failure))
             })?;
         }
-        let throttled = if named.is_empty() { self.service.forget_throttled(&request, act.now) } else { 0 };
-        let counters = forgotten.counters.len() + throttled;
+        let calls = if named.is_empty() {
+            self.service.forget_throttled(&request, act.now)
+        } else {
+            ForgottenCalls::default()
+        };
+        if names.is_empty() {
+            forgotten.untouched.extend(calls.untouched.iter().map(|command| (*command).to_owned()));
+        }
+        let counters = forgotten.counters.len() + calls.counters;
         let mut limits = forgotten.counters;
         limits.dedup();
         let mut answer = json!({ "counters": counters, "limits": limits, "untouched": forgotten.untouched });
@@ -274,6 +299,7 @@ impl ControlPlane {
             );
             return Err(Problem::invalid(detail));
         }
+        self.spelled_rightly(&form.attributes.given())?;
         let known = form.attributes.known(&self.service.identity).alone().map_err(stranger)?;
         let (request, until, note) =
             (form.attributes.request_of(&known)?, form.until(act.now)?, form.note()?);
@@ -296,6 +322,22 @@ impl ControlPlane {
                 "{name}: {value} is a pattern, and a request has one {name}; accepted: the {name} of a request"
             ))),
         }
+    }
+
+    /// Refuses what is nearly the right spelling: no request has it, and the answer would be about none.
+    fn spelled_rightly(&self, given: &[(&str, tollgate::Value<'_>)]) -> Result<(), Problem> {
+        for (name, value) in given {
+            let tollgate::Value::Text(text) = value else { continue };
+            if self.service.identity.credentials().contains(name) && CredentialDigest::is_spoilt(text) {
+                return Err(Problem::invalid(format!("{name}: {}", CredentialDigest::SPOILT)));
+            }
+            if let Some(command) = throttle::misspelt_command(name, text) {
+                return Err(Problem::invalid(format!(
+                    "{name}: requests have it as {command}; accepted: {command}"
+                )));
+            }
+        }
+        Ok(())
     }
 
     fn unblock(&self, act: &Act<'_>, form: &KeyForm<'_>) -> Result<AdminAnswer, Problem> {
@@ -410,6 +452,15 @@ impl ControlPlane {
         }
         AdminAnswer::json(&document)
     }
+}
+
+/// Attributes with those that follow from them.
+fn completed<'a>(
+    given: &[(&'a str, tollgate::Value<'a>)],
+    derived: &'a [(&'a str, String)],
+) -> Vec<(&'a str, tollgate::Value<'a>)> {
+    let derived = derived.iter().map(|(name, value)| (*name, tollgate::Value::Text(value.as_str())));
+    given.iter().copied().chain(derived).collect()
 }
 
 async fn body(request: Request<Incoming>) -> Result<Bytes, Problem> {

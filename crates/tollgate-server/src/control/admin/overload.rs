@@ -3,13 +3,14 @@
 
 use serde_json::json;
 use tollgate::overload::{Controller, Switch};
-use tollgate::{Ruled, Ruling};
+use tollgate::policy::Mode;
+use tollgate::{Ruled, Ruling, Timestamp};
 
 use super::answer::{Act, AdminAnswer, remarked};
 use super::form::{Reach, RulingForm};
 use super::route::Verb;
 use super::token::Role;
-use super::view::{Instant, RuledView};
+use super::view::{Instant, OverloadView, RuledView};
 use crate::control::ControlPlane;
 use crate::problem::Problem;
 use crate::problem::Refusal;
@@ -45,6 +46,17 @@ impl ControlPlane {
         self.switch(act, name, |switch| restored |= switch.revive(act.now))?;
         act.audit(&about(name), if restored { "restored" } else { "there was no ruling" });
         AdminAnswer::json(&json!({ "restored": restored }))
+    }
+
+    /// What operators said over controllers and holds now.
+    pub(super) fn overload_rulings(&self, now: Timestamp) -> Vec<OverloadView> {
+        let Some(shedder) = &self.service.overload else { return Vec::new() };
+        let ruled = |controller: Controller| {
+            let (mode, until) = shedder.switch(controller, |switch| switch.active_override(now))??;
+            let ruling = if mode == Mode::Off { Ruling::Off } else { Ruling::Shadow };
+            Some(OverloadView { controller: controller.as_str(), ruled: Ruled { ruling, until }.into() })
+        };
+        Controller::ALL.into_iter().filter_map(ruled).collect()
     }
 
     /// Tells one controller's switch something, or all of them. All at once are an admin's affair.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use tollgate::SwapReport;
-use tollgate::policy::Difference;
+use tollgate::policy::Change;
 
 use super::answer::{Act, AdminAnswer};
 use super::form::ReloadForm;
@@ -37,14 +37,14 @@ impl<'a> ReloadView<'a> {
     fn new(
         ReloadOutcome { policy, also }: ReloadOutcome,
         version: Option<String>,
-        difference: &'a Difference,
+        changes: &'a [Change],
     ) -> Self {
         let (reloaded, report) = match policy {
             Done::Nothing => (false, SwapReport::default()),
             Done::Reloaded(report) => (true, report),
         };
         let SwapReport { fields, changed, added, removed, restarted, resumed } = report;
-        let changes = view::changes(difference);
+        let changes = changes.iter().map(ChangeView::from).collect();
         let policy = view::fields(&fields);
         Self { reloaded, version, policy, changes, changed, added, removed, restarted, resumed, also }
     }
@@ -76,7 +76,7 @@ impl ControlPlane {
             act.allow(Role::Admin, about)?;
         }
         let reloader = &self.reloader;
-        let before = self.service.engine.policy();
+        let before = self.service.deciding();
         let reloading = async { if form.force { reloader.force().await } else { reloader.now().await } };
         let done = tokio::select! {
             done = reloading => done,
@@ -87,9 +87,8 @@ impl ControlPlane {
             act.audit(about, &format!("refused: {why}"));
             Problem::of_admin(Refusal::Conflict, why)
         })?;
-        let difference = before.difference(&self.service.engine.policy());
-        let view =
-            ReloadView::new(done, reloader.status().version.map(|version| version.short()), &difference);
+        let changes = before.changes(&self.service.deciding());
+        let view = ReloadView::new(done, reloader.status().version.map(|version| version.short()), &changes);
         act.audit(about, &view.outcome());
         AdminAnswer::json(&view)
     }

@@ -110,6 +110,7 @@ mod tests {
 
     fn event(allowed: bool, key: &str) -> Arc<Event> {
         Arc::new(Event {
+            verdict: if allowed { "allow" } else { "deny" },
             at: Timestamp::from_unix_seconds(1_700_000_000),
             wire: Wire::Http,
             allowed,

@@ -99,6 +99,14 @@ impl OtherView {
     }
 }
 
+/// A ruling with the controller of overload that it is about.
+#[derive(Serialize)]
+pub(super) struct OverloadView {
+    pub(super) controller: &'static str,
+    #[serde(flatten)]
+    pub(super) ruled: RuledView,
+}
+
 /// A ruling that was made, with those that hold in its place because they are milder.
 #[derive(Serialize)]
 pub(super) struct OverrideView {
@@ -139,6 +147,9 @@ pub(super) struct LimitsView<'a> {
     /// Limits beyond those that are listed.
     left_off: usize,
     blocks: Vec<BlockView<'a>>,
+    /// What was ruled about controllers of overload.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) overload: Vec<OverloadView>,
     /// What each rule of somebody else's means, where such rules are in force.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     foreign: Vec<String>,
@@ -168,6 +179,7 @@ impl<'a> LimitsView<'a> {
             limits: Vec::new(),
             left_off: 0,
             blocks: blocks.iter().map(|block| BlockView::from(&**block)).collect(),
+            overload: Vec::new(),
             foreign: Vec::new(),
         };
         for limit in policy.limits() {
@@ -195,6 +207,11 @@ struct StateView {
     cost: u64,
     #[serde(flatten)]
     numbers: Option<NumbersView>,
+    /// For how long `block_for` refuses the key, and when the request passes: when that is over, and the counter admits it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused_for_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
     source: &'static str,
     stance: &'static str,
     quota: String,
@@ -221,13 +238,19 @@ impl From<&State> for StateView {
         Self {
             allowed: state.admits,
             cost: state.cost,
-            numbers: state.source.has_numbers().then(|| NumbersView {
+            // A key that is refused for a while has a counter all the same.
+            numbers: (state.source.has_numbers() || state.refused_for.is_some()).then(|| NumbersView {
                 limit: outcome.limit,
                 remaining: outcome.remaining,
                 counted: outcome.is_touched(),
                 next_unit_after_ms: outcome.next_unit_after.ceil_millis(),
                 reset_after_ms: outcome.reset_after.ceil_millis(),
             }),
+            refused_for_ms: state.refused_for.map(Ticks::ceil_millis),
+            retry_after_ms: state
+                .refused_for
+                .and_then(|_| outcome.verdict.retry_after())
+                .map(Ticks::ceil_millis),
             source: state.source.name(),
             stance: match state.stance {
                 Stance::Enforced => "enforce",
@@ -392,6 +415,9 @@ struct TopKeyView<'a> {
     denied: u64,
     /// How many of its answers came from where; empty where that is not told.
     sources: BTreeMap<&'static str, u64>,
+    /// Whether the numbers stand for decisions that were not looked at.
+    #[serde(rename = "estimated", skip_serializing_if = "std::ops::Not::not")]
+    is_estimated: bool,
 }
 
 /// The keys that are asked about most.
@@ -408,6 +434,7 @@ impl<'a> TopView<'a> {
             key: &key.key,
             decisions: key.decisions,
             denied: key.denied,
+            is_estimated: key.is_estimated,
             sources: SOURCES
                 .into_iter()
                 .zip(key.sources)
@@ -425,6 +452,7 @@ pub(super) struct EventView<'a> {
     at: Instant,
     wire: &'static str,
     allowed: bool,
+    verdict: &'static str,
     limit: &'a str,
     attributes: Pairs<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -440,6 +468,7 @@ impl<'a> From<&'a Event> for EventView<'a> {
             at: Instant(event.at),
             wire: event.wire.name(),
             allowed: event.allowed,
+            verdict: event.verdict,
             limit: &event.limit,
             attributes: Pairs(&event.attributes),
             retry_after_ms: event.retry_after_ms,

@@ -9,14 +9,18 @@ impl EnvoyConfig {
     }
 
     pub(in crate::foreign) fn sentences(&self) -> Vec<String> {
-        self.told(sentence)
+        self.each(sentence)
     }
 
     pub(in crate::foreign) fn numbers(&self) -> Vec<Numbered> {
-        self.told(numbered)
+        self.each(numbered)
     }
 
-    fn told<T>(&self, tell: fn(&str, &[&Node]) -> Option<T>) -> Vec<T> {
+    pub(in crate::foreign) fn meanings(&self) -> Vec<(String, String)> {
+        self.each(|domain, path| Some((subject(domain, path), sentence(domain, path)?)))
+    }
+
+    fn each<T>(&self, tell: fn(&str, &[&Node]) -> Option<T>) -> Vec<T> {
         let mut told = Vec::new();
         for domain in &self.domains {
             level(&domain.root, &domain.name, &mut Vec::new(), tell, &mut told);

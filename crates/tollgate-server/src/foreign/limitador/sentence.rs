@@ -7,17 +7,18 @@ impl LimitadorConfig {
     pub(in crate::foreign) fn numbers(&self) -> Vec<Numbered> {
         let limits = self.namespaces.iter().flat_map(|namespace| &namespace.limits);
         limits
-            .map(|limit| {
-                let (_, conditions, variables) = limit.identity();
-                let mut name = limit.namespace.clone();
-                for part in limit.name.iter().chain(&limit.id).chain(&conditions).chain(&variables) {
-                    name.push_str(&format!(", {part}"));
-                }
-                // A limit may be there for several windows.
-                name.push_str(&format!(", {} s", limit.seconds));
-                Numbered { name, off: None, units: limit.max_value, seconds: limit.seconds }
+            .map(|limit| Numbered {
+                name: limit.subject(),
+                off: None,
+                units: limit.max_value,
+                seconds: limit.seconds,
             })
             .collect()
+    }
+
+    pub(in crate::foreign) fn meanings(&self) -> Vec<(String, String)> {
+        let limits = self.namespaces.iter().flat_map(|namespace| &namespace.limits);
+        limits.map(|limit| (limit.subject(), limit.sentence())).collect()
     }
 
     pub(in crate::foreign) fn sentences(&self) -> Vec<String> {
@@ -26,6 +27,18 @@ impl LimitadorConfig {
 }
 
 impl LimitadorLimit {
+    /// What it is about.
+    fn subject(&self) -> String {
+        let (_, conditions, variables) = self.identity();
+        let mut name = self.namespace.clone();
+        for part in self.name.iter().chain(&self.id).chain(&conditions).chain(&variables) {
+            name.push_str(&format!(", {part}"));
+        }
+        // A limit may be there for several windows.
+        name.push_str(&format!(", {} s", self.seconds));
+        name
+    }
+
     pub(super) fn sentence(&self) -> String {
         let joined = |expressions: &[tollgate::policy::source::Cel], between: &str| {
             expressions.iter().map(|expression| expression.source()).collect::<Vec<_>>().join(between)

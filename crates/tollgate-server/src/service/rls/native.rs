@@ -3,11 +3,12 @@
 
 use arc_swap::ArcSwapOption;
 use smallvec::SmallVec;
-use tollgate::headers::{Caller, Dialect, Dialects};
+use tollgate::headers::{Dialect, Dialects};
 use tollgate::request::COST_MAX;
 use tollgate::store::Store;
 use tollgate::{Audience, CheckRequest, Decision, HeaderPolicy, RequestError, Ticks, Timestamp};
 
+use crate::decision_json::caller;
 use crate::foreign::counters::Tallies;
 use crate::identity::{Known, Word};
 use crate::protocol::Wire;
@@ -232,8 +233,7 @@ fn told<S: Store>(
     // Where descriptors cost differently no one number is the request's.
     let cost = views.first().map(CheckRequest::units);
     let cost = cost.filter(|&cost| views.iter().all(|view| view.units() == cost));
-    // Envoy speaks for its callers and is trusted, so nothing is hidden from it.
-    let audience = Audience { caller: Caller::Authenticated, cost, ..Audience::default() };
+    let audience = Audience { caller: caller(views), cost, ..Audience::default() };
     let wall = service.on_wall(now);
     let headers = tollgate::Answer::headers_of(decision, &service.envoy.headers, audience, wall);
     Answer {

@@ -88,3 +88,14 @@ proptest! {
         }
     }
 }
+
+/// A key that one decision was counted for several of is marked, and a key that comes after it is not.
+#[test]
+fn what_stands_for_several_is_an_estimate() {
+    let mut sketch = Sketch::default();
+    let answered = Answered { denied: false, source: None };
+    (0..PLACES as u64).for_each(|id| sketch.add(id, 16, answered, |_| ()));
+    sketch.add(u64::MAX, 1, answered, |_| ());
+    let exact: Vec<u64> = sketch.entries().filter(|entry| !entry.is_estimated).map(SketchEntry::id).collect();
+    assert_eq!(exact, [u64::MAX]);
+}

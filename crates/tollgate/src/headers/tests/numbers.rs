@@ -169,6 +169,17 @@ fn numbers_that_did_not_come_from_the_counter_are_marked() {
     }
 }
 
+/// While the store did not answer, a key's first request got `limit 5, used 5, remaining 0`: the limit was the policy's, and what
+/// remained that of this node's share, which is 1. All numbers are of the counter that counts.
+#[test]
+fn all_numbers_of_a_share_are_those_of_the_share() {
+    let mut case = Case::new("p", fixed(Rate::per_ticks(5, secs(3_600)))).sourced(Source::Local);
+    (case.outcome.limit, case.outcome.remaining) = (1, 0);
+    let shown = |name: &str| header(case.clone(), Dialect::XRateLimit, name);
+    let numbers = ["X-RateLimit-Limit", "X-RateLimit-Used", "X-RateLimit-Remaining"].map(shown);
+    assert_eq!(numbers.map(Option::unwrap_or_default), ["1", "1", "0"]);
+}
+
 /// A limit that let pass because its store was silent has no numbers; its policy still holds.
 #[test]
 fn an_open_limit_shows_its_policy_only() {

@@ -165,7 +165,7 @@ const ERRORS: &[Case] = &[
     ),
     one!("    rate: 1/s\n    burst: -3\n", "4:12: limits[0] \"a\".burst: -3 is negative"),
     one!("    rate: 1/s\n    burst: 1e3\n", "burst: 1e3 is not a whole number in decimal"),
-    one!("    rate: 1/s burst 2\n    burst: 3\n", "3:11: limits[0] \"a\".rate: the burst is said twice"),
+    one!("    rate: 1/s burst 2\n    burst: 3\n", "3:11: limits[0] \"a\".rate: the burst is given twice"),
     one!(
         "    rate: 1/month\n    burst: 1000\n",
         "4:12: limits[0] \"a\".burst: ",

@@ -1,0 +1,106 @@
+//! What decides, rule by rule, so that a reload can compare what was in force with what is: the limits of a policy, or the rules of another
+//! program's file. The policy that stands behind such rules was written by no operator, and is never shown.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tollgate::SwapReport;
+use tollgate::policy::{Change, Policy};
+use tollgate::store::Store;
+
+use super::Service;
+use crate::foreign::Foreign;
+
+/// What decides at one instant.
+pub(crate) enum Deciding {
+    /// A policy of our own.
+    Policy(Arc<Policy>),
+    /// The rules of another program's file.
+    Rules(Arc<Foreign>),
+}
+
+impl<S: Store> Service<S> {
+    /// What decides now.
+    pub(crate) fn deciding(&self) -> Deciding {
+        match self.foreign() {
+            Some(foreign) => Deciding::Rules(Arc::clone(&foreign.rules)),
+            None => Deciding::Policy(self.engine.policy()),
+        }
+    }
+}
+
+impl Deciding {
+    const fn is_foreign(&self) -> bool {
+        matches!(self, Deciding::Rules(_))
+    }
+
+    /// Every limit or rule that is not as it was.
+    pub(crate) fn changes(&self, next: &Self) -> Vec<Change> {
+        if let (Deciding::Policy(before), Deciding::Policy(after)) = (self, next) {
+            return before.difference(after).changes;
+        }
+        let (before, after) = (self.meanings(), next.meanings());
+        let known: HashMap<&str, &str> = pairs(&before).collect();
+        let left: HashMap<&str, &str> = pairs(&after).collect();
+        let (name, sentence) = (str::to_owned, str::to_owned);
+        let news = pairs(&after).filter_map(|(now, means)| match known.get(now) {
+            None => Some(Change::Added { name: name(now), sentence: sentence(means) }),
+            Some(meant) if *meant == means => None,
+            Some(meant) => Some(Change::Changed {
+                name: name(now),
+                fields: Vec::new(),
+                before: sentence(meant),
+                after: sentence(means),
+            }),
+        });
+        let gone = pairs(&before).filter(|(was, _)| !left.contains_key(was));
+        let gone = gone.map(|(was, meant)| Change::Removed { name: name(was), sentence: sentence(meant) });
+        news.chain(gone).collect()
+    }
+
+    /// What a swap did, in the words of what decides: where another program's rules are on either side, the engine's own report is about
+    /// the policy behind them.
+    pub(crate) fn report(&self, next: &Self, swapped: SwapReport) -> SwapReport {
+        if !self.is_foreign() && !next.is_foreign() {
+            return swapped;
+        }
+        let mut report = SwapReport::default();
+        for change in self.changes(next) {
+            match change {
+                Change::Added { name, .. } => report.added.push(name),
+                Change::Removed { name, .. } => report.removed.push(name),
+                Change::Changed { name, .. } => report.changed.push(name),
+            }
+        }
+        report
+    }
+
+    /// Each name with what it means, in the order of the file. Rules of one name are one.
+    fn meanings(&self) -> Vec<(String, String)> {
+        let each = match self {
+            Deciding::Policy(policy) => {
+                policy.limits().iter().map(|limit| (limit.name().to_owned(), limit.sentence())).collect()
+            }
+            Deciding::Rules(rules) => rules.meanings(),
+        };
+        let mut known: HashMap<String, usize> = HashMap::new();
+        let mut all: Vec<(String, String)> = Vec::new();
+        for (name, sentence) in each {
+            match known.get(&name).and_then(|index| all.get_mut(*index)) {
+                Some((_, sentences)) => {
+                    sentences.push_str("; ");
+                    sentences.push_str(&sentence);
+                }
+                None => {
+                    known.insert(name.clone(), all.len());
+                    all.push((name, sentence));
+                }
+            }
+        }
+        all
+    }
+}
+
+fn pairs(meanings: &[(String, String)]) -> impl Iterator<Item = (&str, &str)> {
+    meanings.iter().map(|(name, sentence)| (name.as_str(), sentence.as_str()))
+}

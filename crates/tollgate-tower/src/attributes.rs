@@ -42,6 +42,7 @@ use source::{Source, single};
 use text::{Short, Text};
 use values::OtherSpelling;
 
+use self::query::Query;
 use crate::spelling::parameter::is_named;
 use crate::spelling::{self, METHOD_PARAMETER, MethodOverride, Treatment, treatment};
 
@@ -152,7 +153,7 @@ pub(super) struct Subject<'s> {
     host: Option<Host<'s>>,
     path: Option<Cow<'s, str>>,
     paths: PathMatch,
-    query: &'s str,
+    query: Query<'s>,
     headers: &'s HeaderMap,
     credentials: &'s Credentials,
     callers: Option<&'s ActiveCallers>,
@@ -335,6 +336,7 @@ impl Reader {
         let wants = |index| needs.built_in(index) || needs.any_mapped();
         let client = peer.filter(|_| wants(IP_INDEX)).map(|peer| self.client(peer, headers));
         let (path, query) = target.map_or((None, ""), split);
+        let query = Query::of(path, query);
         let path = path.filter(|_| wants(PATH_INDEX));
         let normal = |path| normalise(path, self.slashes);
         let path = path.map(normal).transpose().map_err(|problem| Unreadable(format!("path: {problem}")))?;
@@ -442,7 +444,8 @@ fn overriding<'s>(subject: &Subject<'s>) -> Option<&'s str> {
     let is_override = |name: &&str| treatment(&spelling::plain(name)) == Some(Treatment::MethodOverride);
     let field = subject.headers.keys().map(HeaderName::as_str).find(is_override);
     let is_posted = subject.method.is_some_and(|method| method == Method::POST.as_str());
-    let parameter = || (is_posted && is_named(subject.query, METHOD_PARAMETER)).then_some(METHOD_PARAMETER);
+    let parameter =
+        || (is_posted && is_named(subject.query.text, METHOD_PARAMETER)).then_some(METHOD_PARAMETER);
     field.or_else(parameter)
 }
 

@@ -410,7 +410,7 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
-        what: "a parameter of the query that limits look at, twice or in another spelling than `v=1`: `v[]=1`, `;v=1`, `V=1`, `v%00=1`",
+        what: "a parameter of the query that limits look at, twice or in another spelling than `v=1`: `v[]=1`, `;v=1` (in the path as well), `V=1`, `v%00=1`; or more than 500 parameters beside it",
         outcome: Outcome::Refused(400),
         reason: "frameworks read it, others do not, and some read the first of two",
         unless: None,
@@ -421,6 +421,8 @@ pub const RULES: &[Rule] = &[
             Sample::get("/login?v[]=1"),
             Sample::get("/login?v%5B0%5D=1"),
             Sample::get("/login?a=1;v=1"),
+            Sample::get("/login;v=1"),
+            Sample::get("/login;a=1&v=1?v=2"),
             Sample::get("/login?v=1;x=2"),
             Sample::get("/login?V=1"),
             Sample::get("/login?[v]=1"),

@@ -8,10 +8,11 @@ use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, HeaderName};
 
+use super::Unreadable;
 use super::cookie::cookie;
+use super::query::{self, Query};
 use super::source::single;
 use super::token::one_spelling;
-use super::{Unreadable, query};
 use crate::spelling::plain;
 
 /// Most locations of credentials in a config.
@@ -47,13 +48,13 @@ impl CredentialLocation {
         }
     }
 
-    fn read<'s>(&self, headers: &'s HeaderMap, target: &'s str) -> Result<Option<Cow<'s, str>>, Unreadable> {
+    fn read<'s>(&self, headers: &'s HeaderMap, query: Query<'s>) -> Result<Option<Cow<'s, str>>, Unreadable> {
         let found = match self {
             CredentialLocation::Header(name) => single(headers, name)?.map(Cow::Borrowed),
             CredentialLocation::Bearer => authorization(headers, BEARER)?.map(Cow::Borrowed),
             CredentialLocation::Basic => basic(headers)?.map(Cow::Owned),
             CredentialLocation::Cookie(name) => cookie(headers, name)?,
-            CredentialLocation::Query(name) => query::attribute(target, name)?,
+            CredentialLocation::Query(name) => query::attribute(query, name)?,
         };
         let found = found.filter(|credential| !credential.is_empty());
         if let Some(credential) = &found {
@@ -98,11 +99,11 @@ impl Credentials {
     pub(super) fn read<'s>(
         &self,
         headers: &'s HeaderMap,
-        target: &'s str,
+        query: Query<'s>,
     ) -> Result<Option<Cow<'s, str>>, Unreadable> {
         let mut found: Option<(&CredentialLocation, Cow<'s, str>)> = None;
         for location in &self.0 {
-            let Some(credential) = location.read(headers, target)? else { continue };
+            let Some(credential) = location.read(headers, query)? else { continue };
             match &found {
                 Some((first, known)) if *known != credential => return Err(two(first, location)),
                 Some(_) => {}
@@ -199,7 +200,7 @@ mod tests {
             if locations.is_empty() { Credentials::default() } else { Credentials::new(locations.to_vec()) };
         let headers = headers(lines);
         credentials
-            .read(&headers, query)
+            .read(&headers, Query::of(None, query))
             .map(|found| found.map(Cow::into_owned))
             .map_err(|error| error.to_string())
     }

@@ -11,6 +11,7 @@ use tollgate::Value;
 use super::address::Counted;
 use super::host::Host;
 use super::path::normalise;
+use super::query::Query;
 use super::{BUILT_IN, HOST_INDEX, IP_INDEX, METHOD_INDEX, Mapped, PATH_INDEX, Reader, Subject};
 
 impl Reader {
@@ -36,7 +37,7 @@ impl Reader {
             host: text(HOST_INDEX).and_then(|host| Host::parse(host).ok()),
             path: text(PATH_INDEX).and_then(|path| normalise(path, self.slashes).ok()),
             paths: self.paths,
-            query: "",
+            query: Query::default(),
             headers: &headers,
             credentials: &self.credentials,
             callers: None,

@@ -3,21 +3,50 @@
 use std::borrow::Cow;
 
 use super::Unreadable;
-use crate::spelling::parameter::{form_text, is_read_as, pieces};
+use crate::spelling::parameter::{form_text, is_named, is_read_as, pieces};
+
+/// Most parameters of a query that limits look at. Express and PHP read the first 1,000, so a later one would be read here alone.
+const PARAMETERS_MAX: usize = 500;
+
+/// Where servers find parameters.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Query<'q> {
+    pub(super) text: &'q str,
+    /// What follows the first semicolon of the path, which Fastify takes for the query.
+    pub(super) path_parameters: &'q str,
+}
+
+impl<'q> Query<'q> {
+    /// The query of a target, with its path as the request has it.
+    pub(super) fn of(path: Option<&'q str>, text: &'q str) -> Self {
+        let path_parameters = path.and_then(|path| path.split_once(';')).map_or("", |(_, rest)| rest);
+        Self { text, path_parameters }
+    }
+}
+
+fn too_many() -> Unreadable {
+    Unreadable(format!("query: more than {PARAMETERS_MAX} parameters; accepted: at most that many"))
+}
 
 /// A parameter that limits use. It must be given at most once, in the spelling that all frameworks read.
 ///
 /// # Errors
 /// It is given twice, or in a spelling that only some frameworks read as this parameter: after a semicolon, with brackets,
 /// in another case, or with an invalid escape.
-pub(super) fn attribute<'q>(query: &'q str, wanted: &str) -> Result<Option<Cow<'q, str>>, Unreadable> {
+pub(super) fn attribute<'q>(query: Query<'q>, wanted: &str) -> Result<Option<Cow<'q, str>>, Unreadable> {
     let refused = |what: &str| {
         let accepted =
             "accepted: once, as NAME=VALUE, with & between parameters and %3B for a semicolon in a value";
         Unreadable(format!("query parameter {wanted}: {what}; {accepted}"))
     };
+    if is_named(query.path_parameters, wanted) {
+        return Err(refused("behind a semicolon of the path, where some servers find it"));
+    }
+    if pieces(query.text).nth(PARAMETERS_MAX).is_some() {
+        return Err(too_many());
+    }
     let mut found = None;
-    for piece in pieces(query) {
+    for piece in pieces(query.text) {
         let Some(name) = form_text(piece.name) else {
             return Err(Unreadable(format!(
                 "query: a name beside {wanted} has an escape that is none, or is not UTF-8; accepted: % with two digits, in UTF-8"
@@ -40,6 +69,9 @@ pub(super) fn attribute<'q>(query: &'q str, wanted: &str) -> Result<Option<Cow<'
 /// A parameter that may be given once. The caller has already refused ambiguous spellings.
 #[cfg(feature = "graphql")]
 pub(crate) fn parameter<'q>(query: &'q str, wanted: &str) -> Result<Option<Cow<'q, str>>, Unreadable> {
+    if query.split('&').nth(PARAMETERS_MAX).is_some() {
+        return Err(too_many());
+    }
     let mut found = None;
     for pair in query.split('&') {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -60,6 +92,10 @@ pub(crate) fn parameter<'q>(query: &'q str, wanted: &str) -> Result<Option<Cow<'
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn attribute<'q>(query: &'q str, wanted: &str) -> Result<Option<Cow<'q, str>>, Unreadable> {
+        super::attribute(Query::of(Some("/a"), query), wanted)
+    }
 
     /// Parameters are decoded as in forms. Duplicates and bytes that are not text are refused.
     #[test]
@@ -94,5 +130,27 @@ mod tests {
         assert_eq!(attribute("user[id]=1", "user_id"), Ok(None));
         assert_eq!(attribute("filter[b]=1&filter[a]=2", "filter[a]").unwrap().unwrap(), "2");
         assert!(attribute("filter[a][]=2", "filter[a]").is_err());
+    }
+
+    /// Fastify 4 begins the query at a semicolon of the path, so a parameter there opened every limit that looks at it.
+    #[test]
+    fn parameters_of_the_path_are_refused() {
+        let read = |path, query| super::attribute(Query::of(Some(path), query), "key");
+        for path in ["/a;key=k1", "/a;key=k1&z=", "/a;x=1;key=k1", "/a;x/b;KEY=k1", "/a;%6Bey=k1"] {
+            assert!(read(path, "").is_err(), "{path}");
+            assert!(read(path, "key=x1").is_err(), "{path}");
+        }
+        for path in ["/a", "/a;v=1", "/key", "/a%3Bkey=k1", "/a;b=key"] {
+            assert_eq!(read(path, "key=k1").unwrap().unwrap(), "k1", "{path}");
+        }
+    }
+
+    /// Express and PHP do not read a parameter behind the 1,000th, so a limit must not either.
+    #[test]
+    fn too_many_parameters_are_refused() {
+        let many = |count: usize| format!("{}v=2", "&".repeat(count));
+        assert_eq!(attribute(&many(499), "v").unwrap().unwrap(), "2");
+        assert!(attribute(&many(500), "v").is_err());
+        assert!(attribute(&";".repeat(1_000), "v").is_err());
     }
 }

@@ -14,7 +14,7 @@ use super::cost::{CostModel, OperationCost};
 use super::persisted::Persisted;
 use super::unique_json::UniqueJson;
 use crate::attributes::query::parameter;
-use crate::spelling::parameter::form_text;
+use crate::spelling::parameter::{form_text, is_read_as, pieces};
 
 /// The parameters of an operation in the query string.
 const PARAMETERS: [&str; 4] = ["query", "operationName", "variables", "extensions"];
@@ -75,7 +75,8 @@ pub(super) fn cost(
 ) -> Result<OperationCost, GraphqlProblem> {
     let bad = |message: &str| GraphqlProblem::new("BAD_REQUEST", message);
     let asked = parts.uri.query().unwrap_or_default();
-    if let Some(name) = ambiguous(asked) {
+    let path_parameters = parts.uri.path().split_once(';').map_or("", |(_, rest)| rest);
+    if let Some(name) = ambiguous(asked).or_else(|| of_path(path_parameters)) {
         let message = format!(
             "{name:.64}: some servers would look for an operation there; accepted: {}",
             PARAMETERS.join(", ")
@@ -106,6 +107,12 @@ pub(super) fn cost(
         }
         _ => Err(bad("content-type: no GraphQL; accepted: application/json and application/graphql")),
     }
+}
+
+/// A name behind a semicolon of the path that Fastify takes for a part of an operation.
+fn of_path(parameters: &str) -> Option<Cow<'_, str>> {
+    let is_part = |name: &str| PARAMETERS.iter().chain(&OTHER_IDS).any(|known| is_read_as(name, known));
+    pieces(parameters).find_map(|piece| form_text(piece.name).filter(|name| is_part(name)))
 }
 
 /// A name in a query string that some servers take for a parameter of an operation, although it is none of the four: in
@@ -207,4 +214,20 @@ fn one(
     let none = Map::new();
     let variables = request.variables.as_ref().map_or(&none, |UniqueJson(variables)| variables);
     model.cost(text, request.operation.as_deref().filter(|name| !name.is_empty()), variables)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fastify 4 reads what follows a semicolon of the path as the query: an operation there ran without its price.
+    #[test]
+    fn operations_in_the_path_are_found() {
+        for parameters in ["query=x", "a=1&query=x", "a;QUERY=x", "variables[n]=1", "id=3", "%71uery=x"] {
+            assert!(of_path(parameters).is_some(), "{parameters}");
+        }
+        for parameters in ["", "v=1", "a=query", "jsessionid=1"] {
+            assert_eq!(of_path(parameters), None, "{parameters}");
+        }
+    }
 }

@@ -182,9 +182,9 @@ mod tests {
             rule(Condition::none_of("path", ["/health", "/x", "/v1/charges", "/PAY"]), Priority::Write),
         ]);
         let classify = |path: &str| {
-            let loose = crate::loose_path(path);
+            let loose = crate::path::loose_path(path);
             let mut request = CheckRequest::new().with("method", "GET").unwrap();
-            request.push_spelled("path", path, crate::Spelling::LoosePath(&loose)).unwrap();
+            request.push_spelled("path", path, crate::request::Spelling::LoosePath(&loose)).unwrap();
             rules.classify(&request)
         };
         for exact in ["/v1/charges", "/live/7", "/pay"] {

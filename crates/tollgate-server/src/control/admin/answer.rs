@@ -197,7 +197,11 @@ impl ControlPlane {
         let complete_known = self.service.identity.known(complete.iter().copied(), Word::Trusted);
         let complete = question.priced(complete_known.request(complete.iter().copied())?)?;
         let spelled = Spelled::by(&self.service.reader, &complete);
-        let read = spelled.request(&complete)?.or((!derived.is_empty()).then(|| complete.clone()));
+        let read = if derived.is_empty() {
+            spelled.request(&complete)?
+        } else {
+            spelled.readings(&complete)?.into_iter().next()
+        };
         let as_given = self.service.engine.explain(&request, act.now).await;
         let as_read = match &read {
             Some(read) => Some(self.service.engine.explain(read, act.now).await),
@@ -246,10 +250,10 @@ impl ControlPlane {
         let complete = completed(&given, &derived);
         let complete_known = self.service.identity.known(complete.iter().copied(), Word::Trusted);
         let complete = complete_known.request(complete.iter().copied())?;
-        let spelled = Spelled::by(&self.service.reader, &complete);
+        let (spelled, as_given) = (Spelled::by(&self.service.reader, &complete), Spelled::default());
         let mut views = spelled.readings(&complete)?;
         if !derived.is_empty() {
-            views.push(request.clone());
+            views.extend(as_given.readings(&request)?);
         }
         let policy = self.service.engine.policy();
         let is_known = |name: &&String| policy.limits().iter().any(|limit| limit.name() == name.as_str());

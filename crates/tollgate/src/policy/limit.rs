@@ -232,6 +232,11 @@ impl Quotas {
         })
     }
 
+    /// The tier that holds for every pair of values that is not listed, if there is one.
+    pub(crate) fn everything(&self) -> Option<QuotaIndex> {
+        self.tiers.get(&*tier_name(ANY, ANY)).copied()
+    }
+
     pub(crate) const fn default_index(&self) -> QuotaIndex {
         match self.default {
             DefaultQuota::Given(index) | DefaultQuota::Strictest(index) => index,

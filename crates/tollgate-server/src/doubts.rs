@@ -3,14 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use tollgate::Policy;
 use tollgate::credential::CREDENTIAL;
-use tollgate::policy::{By, Condition, Limit, Mode, OnStoreFailure};
+use tollgate::policy::{By, Condition, Grant, Limit, Mode, OnStoreFailure, Sense};
+use tollgate::{Policy, Quota};
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::attributes::source::{SetBy, Source};
-
-/// The attribute that nobody can invent or leave out.
-const CLIENT: &str = "ip";
 
 /// Which attributes a stranger chooses, and whether credentials are known.
 #[derive(Debug)]
@@ -55,7 +52,7 @@ impl Strangers {
         let deciding = || limits.iter().enumerate().filter(|(_, limit)| limit.mode() != Mode::Off);
         let doubtful = deciding().filter_map(|(index, limit)| {
             let name = limit.by().iter().map(By::name).find(|name| self.is_chosen(name))?;
-            let is_beside = |(_, other): (usize, &Limit)| self.stands_beside(other, limit);
+            let is_beside = |(_, other): (usize, &Limit)| self.stands_beside(policy, other, limit);
             (!deciding().any(is_beside)).then(|| self.doubt(index, limit, name))
         });
         doubtful.collect()
@@ -66,14 +63,30 @@ impl Strangers {
         self.invented.contains(name) || self.absent.contains(name)
     }
 
-    /// Whether a limit counts everything by address that another one is about.
-    fn stands_beside(&self, limit: &Limit, other: &Limit) -> bool {
+    /// Whether a limit refuses, by address, too much of everything that another one is about.
+    fn stands_beside(&self, policy: &Policy, limit: &Limit, other: &Limit) -> bool {
         let names = || limit.by().iter().map(By::name);
+        let is_client = |name: &str| policy.is_address(name) && !self.is_chosen(name);
         let counts_addresses =
-            names().any(|name| name == CLIENT) && !names().any(|name| self.is_chosen(name));
+            names().any(is_client) && !names().any(|name| self.is_chosen(name) || is_open(limit, name));
         let shown = |condition: &Condition| format!("{condition:?}");
         let others: Vec<String> = other.when().iter().map(shown).collect();
-        counts_addresses && limit.when().iter().all(|condition| others.contains(&shown(condition)))
+        counts_addresses
+            && self.refuses(limit)
+            && limit.when().iter().all(|condition| others.contains(&shown(condition)))
+    }
+
+    /// Whether a limit refuses every stranger that asks too much.
+    fn refuses(&self, limit: &Limit) -> bool {
+        let is_whole =
+            limit.mode() == Mode::Enforce && limit.enforce_percent() == 100 && limit.failures().is_none();
+        // A stranger that chooses its tier chooses one without a bound.
+        let may_choose = limit.tier_by().iter().any(|name| self.is_chosen(name));
+        let is_bounded = |(name, grant): &(String, Grant<&Quota>)| {
+            let is_meant = name == "rate" || may_choose && name.starts_with("tier ");
+            !is_meant || *grant != Grant::Unlimited
+        };
+        is_whole && limit.named_grants().iter().all(is_bounded)
     }
 
     fn doubt(&self, index: usize, limit: &Limit, name: &str) -> String {
@@ -94,6 +107,15 @@ impl Strangers {
             limit.name()
         )
     }
+}
+
+/// Whether a client has as many values of a part of the request as it likes, each with a fresh quota, because no condition names them.
+fn is_open(limit: &Limit, name: &str) -> bool {
+    let is_named = |condition: &Condition| match condition {
+        Condition::OneOf { name: of, choices, sense: Sense::Is } => of == name && choices.globs().is_empty(),
+        _ => false,
+    };
+    ["path", "host", "method"].contains(&name) && !limit.when().iter().any(is_named)
 }
 
 /// Whether it is known that requests come through the gateway, which sees how they end.
@@ -210,7 +232,26 @@ mod tests {
             "one counter for everybody protects nobody"
         );
         assert_eq!(doubts(&strangers, &format!("{key}, {{name: b, by: [ip, api_key], rate: 9/h}}")), 2);
-        assert_eq!(doubts(&strangers, &format!("{key}, {{name: b, by: [ip], mode: off, rate: 9/h}}")), 1);
+        // The story: each of these silenced the warning, and refuses nobody, or a few.
+        for fields in [
+            "by: [ip], mode: off, rate: 9/h",
+            "by: [ip], mode: shadow, rate: 9/h",
+            "by: [ip], enforce_percent: 10, rate: 9/h",
+            "by: [ip], count: failures, rate: 9/h",
+            "by: [ip], rate: unlimited",
+            "by: [ip, path], rate: 9/h",
+            "by: [ip, host], rate: 9/h",
+            "by: [ip], rate: 9/h, tier_by: api_key, tiers: {k1: unlimited}",
+        ] {
+            assert_eq!(doubts(&strangers, &format!("{key}, {{name: b, {fields}}}")), 1, "{fields}");
+        }
+        for fields in [
+            "by: [remote_address], rate: 9/h",
+            "by: [ip, tenant], rate: 9/h",
+            "by: [ip/48], rate: 9/h, overrides: {10.0.0.1: unlimited}",
+        ] {
+            assert_eq!(doubts(&strangers, &format!("{key}, {{name: b, {fields}}}")), 0, "{fields}");
+        }
         assert_eq!(
             doubts(&strangers, &format!("{key}, {{name: b, when: {{path: /x}}, by: [ip], rate: 9/h}}")),
             1

@@ -61,8 +61,9 @@ impl Identity {
             let is_so = move |mapped: &&Mapped| mapped.source.secrecy() == secrecy;
             reader.mapped.iter().filter(is_so).map(|mapped| mapped.name.as_str())
         };
+        let credentials = CredentialAttributes::with(named(Secrecy::Digest).chain(named(Secrecy::Mixed)));
         Self {
-            credentials: CredentialAttributes::with(named(Secrecy::Digest).chain(named(Secrecy::Mixed))),
+            credentials: credentials.or_addresses(named(Secrecy::Mixed), reader.ipv6_prefix),
             mixed: named(Secrecy::Mixed).map(str::to_owned).collect(),
             callers: reader.callers.clone(),
             choices: reader.mapped.iter().filter_map(Choice::of).collect(),
@@ -87,7 +88,12 @@ impl Identity {
             if !self.credentials.contains(name) {
                 continue;
             }
-            let Some(digest) = self.digest(name, value, word) else { continue };
+            let Some(digest) = self.digest(name, value, word) else {
+                let client = |text| self.credentials.client(name, text);
+                let client = if let Value::Text(text) = value { client(text) } else { None };
+                known.clients.extend(client.map(|client| (position, client)));
+                continue;
+            };
             if name == CREDENTIAL
                 && let Some(callers) = &self.callers
             {
@@ -196,6 +202,8 @@ pub(crate) struct Stranger;
 pub(crate) struct Known {
     /// Digests, each with the position of its attribute.
     digests: SmallVec<[(usize, CredentialDigest); 1]>,
+    /// Addresses in the place of credentials, in their one spelling, each with the position of its attribute.
+    clients: SmallVec<[(usize, String); 1]>,
     /// The position of a credential that nobody has: it is no identity, and not told.
     stranger: Option<usize>,
     caller: Option<Arc<Caller>>,
@@ -268,8 +276,11 @@ impl Known {
             {
                 continue;
             }
-            let digest = self.digests.iter().find(|(of, _)| *of == position);
-            request.push(name, digest.map_or(value, |(_, digest)| Value::Text(digest.as_str())))?;
+            let digest =
+                self.digests.iter().find(|(of, _)| *of == position).map(|(_, digest)| digest.as_str());
+            let client =
+                self.clients.iter().find(|(of, _)| *of == position).map(|(_, client)| client.as_str());
+            request.push(name, digest.or(client).map_or(value, Value::Text))?;
         }
         for (name, value) in self.caller.iter().flat_map(|caller| caller.attributes()) {
             request.push(name, value)?;
@@ -328,6 +339,9 @@ mod tests {
         let told = |name, value| told(&identity, &[(name, value)], Word::Trusted).remove(0);
         assert_eq!(told("caller", "10.0.0.1"), "caller=10.0.0.1");
         assert_eq!(told("caller", "2001:db8::/64"), "caller=2001:db8::/64");
+        // The story: `block caller=2001:db8::1` blocked what no request has, and `get` found no counter.
+        assert_eq!(told("caller", "2001:db8::1"), "caller=2001:db8::/64");
+        assert_eq!(told("caller", "::ffff:10.0.0.1"), "caller=10.0.0.1");
         assert_eq!(told("caller", "k1"), format!("caller={}", CredentialDigest::of("k1")));
         assert_eq!(told("session", "10.0.0.1"), format!("session={}", CredentialDigest::of("10.0.0.1")));
     }

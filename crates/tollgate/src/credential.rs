@@ -3,8 +3,11 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::net::IpAddr;
 
 use sha2::{Digest, Sha256};
+
+use crate::address::{IPV6_PREFIX_DEFAULT, Network, canonical};
 
 /// The attribute that holds the credential of a request, unless more are named.
 pub const CREDENTIAL: &str = "api_key";
@@ -115,11 +118,18 @@ impl fmt::Debug for CredentialDigest {
 
 /// The names of the attributes whose values are credentials: [`CREDENTIAL`], and what a program names beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CredentialAttributes(BTreeSet<String>);
+pub struct CredentialAttributes {
+    names: BTreeSet<String>,
+    /// Those that hold the address of a client that has no credential.
+    addressed: BTreeSet<String>,
+    /// How many leading bits of an IPv6 address these have.
+    ipv6_prefix: u8,
+}
 
 impl Default for CredentialAttributes {
     fn default() -> Self {
-        Self(BTreeSet::from([CREDENTIAL.to_owned()]))
+        let names = BTreeSet::from([CREDENTIAL.to_owned()]);
+        Self { names, addressed: BTreeSet::new(), ipv6_prefix: IPV6_PREFIX_DEFAULT }
     }
 }
 
@@ -128,19 +138,57 @@ impl CredentialAttributes {
     #[must_use]
     pub fn with<'n>(names: impl IntoIterator<Item = &'n str>) -> Self {
         let mut all = Self::default();
-        all.0.extend(names.into_iter().map(str::to_owned));
+        all.names.extend(names.into_iter().map(str::to_owned));
         all
+    }
+
+    /// The same where some of them are the address of a client that has no credential, IPv6 by so many leading bits.
+    #[must_use]
+    pub fn or_addresses<'n>(mut self, of: impl IntoIterator<Item = &'n str>, ipv6_prefix: u8) -> Self {
+        self.addressed.extend(of.into_iter().map(str::to_owned));
+        self.ipv6_prefix = ipv6_prefix;
+        self
     }
 
     /// Whether an attribute of this name is a credential.
     #[must_use]
     pub fn contains(&self, name: &str) -> bool {
-        self.0.contains(name)
+        self.names.contains(name)
+    }
+
+    /// Whether a value is the address of a client that has no credential.
+    pub(crate) fn is_address(&self, name: &str, value: &str) -> bool {
+        self.may_be_address(name) && Network::given(value).is_some()
+    }
+
+    /// Whether an attribute may be the address of a client that has no credential.
+    pub(crate) fn may_be_address(&self, name: &str) -> bool {
+        self.addressed.contains(name)
+    }
+
+    /// The one spelling of an address in such an attribute, where the value is another one.
+    #[must_use]
+    pub fn client(&self, name: &str, value: &str) -> Option<String> {
+        let address = value.parse::<IpAddr>().ok().filter(|_| self.may_be_address(name))?;
+        let one = match canonical(address) {
+            IpAddr::V4(address) => address.to_string(),
+            whole @ IpAddr::V6(_) => Network::of(whole, self.ipv6_prefix).to_string(),
+        };
+        (one != value).then_some(one)
+    }
+
+    /// What a policy keeps of a value: its digest, or an address as it is.
+    pub(crate) fn kept(&self, name: &str, value: &str) -> String {
+        if self.is_address(name, value) {
+            value.to_owned()
+        } else {
+            CredentialDigest::of_value(value).to_string()
+        }
     }
 
     /// Their names.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(String::as_str)
+        self.names.iter().map(String::as_str)
     }
 }
 

@@ -110,6 +110,8 @@ pub struct Policy {
     limits: Vec<Limit>,
     /// Attributes of which a limit names values and whose values have a form of their own for that.
     compared: Vec<(String, ComparedAs)>,
+    /// Which attributes hold credentials.
+    credentials: CredentialAttributes,
     index: LimitIndex,
 }
 
@@ -177,8 +179,17 @@ impl Policy {
         }
         let policy = match LimitIndex::new(&limits) {
             Ok(index) => {
-                let compared = compared::names(&limits, report.credentials(), &vocabulary);
-                Some(Policy { domain: None, shard_by: None, vocabulary, limits, compared, index })
+                let credentials = report.credentials().clone();
+                let compared = compared::names(&limits, &credentials, &vocabulary);
+                Some(Policy {
+                    domain: None,
+                    shard_by: None,
+                    vocabulary,
+                    limits,
+                    compared,
+                    credentials,
+                    index,
+                })
             }
             Err(problem) => {
                 report.error(Place::default(), "limits", problem);
@@ -228,6 +239,9 @@ impl Policy {
     /// What is wrong with a single value of an attribute where a pattern, or a spelling that no request has, would match nothing; none if
     /// nothing is.
     pub(crate) fn value_problem(&self, attribute: &str, value: &str) -> Option<Problem> {
+        if self.credentials.is_address(attribute, value) {
+            return None;
+        }
         exact::problem(self.vocabulary.kind(attribute), attribute, value)
     }
 
@@ -260,6 +274,7 @@ impl Policy {
             shard_by: None,
             vocabulary: Vocabulary::default(),
             compared: Vec::new(),
+            credentials: CredentialAttributes::default(),
             index: LimitIndex::default(),
         }
     }

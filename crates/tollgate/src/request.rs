@@ -20,8 +20,8 @@ pub const COST_MAX: u64 = (1 << 53) - 1;
 
 /// The attribute that has the method of a request.
 const METHOD: &str = "method";
-const GET: &str = "GET";
-const HEAD: &str = "HEAD";
+pub(crate) const GET: &str = "GET";
+pub(crate) const HEAD: &str = "HEAD";
 
 /// The value of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

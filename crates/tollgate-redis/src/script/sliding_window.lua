@@ -182,7 +182,8 @@ kinds[SLIDING] = function()
     return write(tag, index, counts), idle_at(index, counts, length, precision)
   end
 
-  -- Equal sub-windows keep their counts. Others start with what still counts, all in the newest one.
+  -- Equal sub-windows keep their counts. Others start with what still counts, all in the newest one; both may be above a
+  -- lowered limit, which must not forget when it is raised again.
   function made.inherit(state, old, at, tag, limit, length, precision)
     if old[1] == 1 then return tag .. sub(state, 4) end
     local newest, counts = load(state, at, old[3], old[4], true)
@@ -190,7 +191,7 @@ kinds[SLIDING] = function()
     local index, offset = place(newest, at, old[3])
     local units = used(newest, counts, index, offset, old[3], old[4], old[5])
     if units == 0 then return false end
-    return write(tag, (at - at % length) / length, { units < limit and units or limit })
+    return write(tag, (at - at % length) / length, { units })
   end
 
   function made.exhausted(tag, limit, length)

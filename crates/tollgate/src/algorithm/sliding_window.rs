@@ -323,7 +323,7 @@ pub fn idle_at(quota: &SlidingWindow, state: &State) -> Timestamp {
 
 /// The state under `quota` of a key that was counted under `previous` until `at`. Where sub-windows stay the same so do the
 /// counts, even above a lowered limit: a limit lowered and raised again must not forget. Other sub-windows start with what
-/// still counts, all in the newest one, which is against the caller.
+/// still counts, all in the newest one, which is against the caller; that, too, may be above a lowered limit.
 #[must_use]
 pub fn inherit(quota: &SlidingWindow, previous: &SlidingWindow, mut state: State, at: Timestamp) -> State {
     if quota.is_counted_like(previous) {
@@ -333,7 +333,7 @@ pub fn inherit(quota: &SlidingWindow, previous: &SlidingWindow, mut state: State
     state.clamp(previous, at);
     match state.used(previous, state.place(previous, at)) {
         0 => State::default(),
-        used => State::new(at.unix_micros() / quota.sub, &[used.min(quota.limit)]),
+        used => State::new(at.unix_micros() / quota.sub, &[used]),
     }
 }
 
@@ -553,6 +553,25 @@ mod tests {
         let carried = inherit(&finer, &quota(10), state.clone(), after(50));
         assert_eq!(carried, State::new(after(50).unix_micros() / 1_000_000, &[8]));
         assert_eq!(inherit(&finer, &quota(10), state, after(500)), State::default());
+    }
+
+    /// The story: a window of ten an hour that was reloaded as one in six minutes and back forgot nine of its units each time, because
+    /// what other sub-windows started with was cut down to their limit.
+    #[test]
+    fn a_change_there_and_back_forgets_nothing() {
+        let hourly = SlidingWindow::new(Rate::per_hour(10), 10, Estimate::Strict).unwrap();
+        let full = charged(&hourly, &[(0, 10)]);
+        let others = [
+            SlidingWindow::new(Rate::per_ticks(1, Ticks::from_secs(360)), 10, Estimate::Strict).unwrap(),
+            SlidingWindow::new(Rate::per_hour(2), 8, Estimate::Interpolate).unwrap(),
+            SlidingWindow::new(Rate::per_ticks(2, Ticks::from_secs(7_200)), 10, Estimate::Strict).unwrap(),
+        ];
+        for other in others {
+            let there = inherit(&other, &hourly, full.clone(), after(1));
+            assert_eq!(remaining(&other, &there, after(1)), 0);
+            let back = inherit(&hourly, &other, there, after(2));
+            assert_eq!(remaining(&hourly, &back, after(2)), 0, "{other:?}");
+        }
     }
 
     /// Numbers that could not be counted exactly are refused, with a cure that is accepted.

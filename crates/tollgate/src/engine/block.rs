@@ -66,8 +66,10 @@ pub enum BlockError {
 struct Index {
     /// Each under one of its attributes, by name and value.
     by_value: HashMap<String, HashMap<String, Vec<Arc<Block>>>>,
-    /// Those of networks alone, of which at least one is wider than what counts as one client.
+    /// Those of networks alone, of which none is what counts as one client.
     wide: Vec<Arc<Block>>,
+    /// Those that are found by an address alone. A request that names another network than that of one client is compared with each.
+    clients: Vec<Arc<Block>>,
     /// The attributes that are addresses in some block.
     addresses: HashSet<String>,
     /// Paths of blocks by their loose form, where that is another one.
@@ -118,16 +120,19 @@ impl Index {
         pairs.dedup();
         let under = pairs.iter().filter_map(|(name, value)| self.by_value.get(*name)?.get(*value)).flatten();
         let is_given = |((name, value), network): (&(String, String), &Option<Network>)| {
-            let is_inside = |network: &Network| {
-                addresses.iter().any(|(other, _, given)| other == name && network.contains(given))
+            // As a condition of a policy: a network fits if some of its addresses do.
+            let is_met = |network: &Network| {
+                addresses.iter().any(|(other, _, given)| other == name && network.overlaps(given))
             };
-            network.as_ref().is_some_and(is_inside)
+            network.as_ref().is_some_and(is_met)
                 || pairs.binary_search(&(name.as_str(), value.as_str())).is_ok()
         };
         let covers = |block: &&Arc<Block>| {
             now < block.until && block.attributes.iter().zip(&block.networks).all(is_given)
         };
-        under.chain(&self.wide).filter(covers).max_by_key(|block| block.until).cloned()
+        let is_wanted = addresses.iter().any(|(_, _, given)| !given.is_one_client());
+        let clients = self.clients.iter().filter(|_| is_wanted);
+        under.chain(&self.wide).chain(clients).filter(covers).max_by_key(|block| block.until).cloned()
     }
 }
 
@@ -232,11 +237,15 @@ impl Blocks {
             for ((name, _), _) in each().filter(|(_, network)| network.is_some()) {
                 index.addresses.insert(name.clone());
             }
-            let is_key = |(_, network): &(&(String, String), &Option<Network>)| {
-                network.as_ref().is_none_or(Network::is_one_client)
+            let is_text = |(_, network): &(&(String, String), &Option<Network>)| network.is_none();
+            let is_client = |(_, network): &(&(String, String), &Option<Network>)| {
+                network.as_ref().is_some_and(Network::is_one_client)
             };
-            match each().find(is_key) {
-                Some(((name, value), _)) => {
+            match each().find(is_text).or_else(|| each().find(is_client)) {
+                Some(((name, value), network)) => {
+                    if network.is_some() {
+                        index.clients.push(Arc::clone(block));
+                    }
                     let values = index.by_value.entry(name.clone()).or_default();
                     values.entry(value.clone()).or_default().push(Arc::clone(block));
                 }
@@ -257,7 +266,7 @@ fn keys(request: &CheckRequest<'_>, policy: &Policy) -> Result<Attributes, Block
         let (name, value) = (given.name.to_owned(), as_text(given.value, &mut [0; 20]).to_owned());
         let network = policy.is_address(given.name).then(|| Prefixes::Default.network(&value)).flatten();
         attributes.push(match network {
-            Some(network) => ((name, network.to_string()), Some(network)),
+            Some(network) => ((name, written(&network)), Some(network)),
             None if policy.is_address(given.name) && value != NO_ADDRESS => {
                 return Err(BlockError::NoAddress { name, value });
             }
@@ -269,6 +278,12 @@ fn keys(request: &CheckRequest<'_>, policy: &Policy) -> Result<Attributes, Block
     }
     attributes.sort_unstable_by(|one, other| one.0.cmp(&other.0));
     Ok(attributes.into_iter().unzip())
+}
+
+/// A network as an operator would write it. A single IPv6 address has its prefix beside it: without one it stands for its network.
+fn written(network: &Network) -> String {
+    let is_bare = network.is_single() && network.first().is_ipv6();
+    if is_bare { format!("{network}/{}", network.prefix()) } else { network.to_string() }
 }
 
 /// The key that an address counts by, and the address itself.

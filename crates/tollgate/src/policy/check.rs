@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, HashMap};
 use crate::memory::state_bytes;
 use crate::policy::by::By;
 use crate::policy::condition::{Choices, Condition, Sense};
-use crate::policy::expression::Expression;
+use crate::policy::expression::{Demands, Expression, Parts};
 use crate::policy::finding::{Place, Problem, Report, quoted};
 use crate::policy::glob::Glob;
 use crate::policy::limit::{
     ANY, BY_MAX, CONDITIONS_MAX, Consistency, Cost, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode,
     QUOTAS_MAX, TIER_SEPARATOR,
 };
-use crate::policy::vocabulary::Vocabulary;
+use crate::policy::vocabulary::{Kind, Vocabulary};
 use crate::policy::{exact, pattern};
 use crate::quota::Quota;
 use crate::request::{COST_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
@@ -177,7 +177,7 @@ fn when(limit: &Limit, vocabulary: &Vocabulary, places: FieldPositions<'_>, repo
             absences(limit, expression, at, report);
         }
     }
-    if let Some(name) = contradiction(&limit.when) {
+    if let Some(name) = contradiction(&limit.when, vocabulary) {
         let message = format!("never matches: {} would have to be two things at once", quoted(&name));
         let problem = Problem::new(message, "conditions that can hold together");
         report.error(at, "when", problem);
@@ -201,9 +201,11 @@ pub(crate) fn condition(
             let at = places(&field);
             attribute(name, vocabulary, at, &field, report);
             let kind = vocabulary.kind(name);
-            for problem in
-                choices.written().iter().filter_map(|written| pattern::problem(kind, name, written))
-            {
+            let is_unknown = |written: &&String| !report.credentials().is_address(name, written);
+            let written = choices.written().iter().filter(is_unknown);
+            let problems: Vec<_> =
+                written.filter_map(|written| pattern::problem(kind, name, written)).collect();
+            for problem in problems {
                 report.error(at, &field, problem);
             }
             if let Some(problem) = number_of(choices) {
@@ -276,39 +278,31 @@ fn number_of(choices: &Choices) -> Option<Problem> {
 }
 
 /// An attribute that no value would satisfy.
-fn contradiction(when: &[Condition]) -> Option<String> {
-    let mut wanted: Vec<(String, Vec<String>)> = Vec::new();
+fn contradiction(when: &[Condition], vocabulary: &Vocabulary) -> Option<String> {
+    let mut demands: BTreeMap<String, Demands> = BTreeMap::new();
     for condition in when {
         match condition {
-            Condition::OneOf { name, choices, sense: Sense::Is } if choices.are_plain() => {
-                if !choices.values().is_empty() {
-                    wanted.push((name.clone(), choices.values().to_vec()));
+            Condition::OneOf { name, choices, sense: Sense::Is } if choices.networks().is_empty() => {
+                let has_any = !choices.values().is_empty() || !choices.globs().is_empty();
+                if has_any {
+                    demands.entry(name.clone()).or_default().one_of(choices.values(), choices.globs());
                 }
             }
             Condition::OneOf { .. } => {}
             Condition::Holds(expression) => {
-                let pairs = expression.equalities();
-                wanted.extend(pairs.into_iter().map(|(name, value)| (name, vec![value])));
+                for (name, others) in expression.demands() {
+                    demands.entry(name).or_default().join(others);
+                }
             }
         }
     }
-    let possible = |name: &str, value: &String| {
-        let known = wanted.iter().filter(|(other, _)| other == name);
-        let globs_fit = when.iter().all(|condition| match condition {
-            Condition::OneOf { name: other, choices, sense: Sense::Is } if other == name => {
-                let globs = choices.globs();
-                globs.is_empty()
-                    || choices.values().contains(value)
-                    || globs.iter().any(|glob| glob.matches(value))
-            }
-            _ => true,
-        });
-        globs_fit && known.into_iter().all(|(_, values)| values.contains(value))
-    };
-    wanted
-        .iter()
-        .find(|(name, values)| !values.iter().any(|value| possible(name, value)))
-        .map(|(name, _)| name.clone())
+    let contradicts = |(name, demands): &(&String, &Demands)| demands.contradict(parts_of(name, vocabulary));
+    demands.iter().find(contradicts).map(|(name, _)| name.clone())
+}
+
+/// An address is compared as the client that it counts as, and its parts as they stand.
+fn parts_of(name: &str, vocabulary: &Vocabulary) -> Parts {
+    if vocabulary.kind(name) == Kind::Address { Parts::Unknown } else { Parts::Known }
 }
 
 fn quotas(limit: &Limit, vocabulary: &Vocabulary, places: FieldPositions<'_>, report: &mut Report) {

@@ -1,5 +1,5 @@
-//! A request as a policy compares it, from every protocol: credentials by their digests, and addresses, paths and hosts in
-//! the normalised spelling of policies. The values that limits count by stay unchanged.
+//! A request as a policy compares it, from every protocol: credentials by their digests, and addresses, paths, hosts and
+//! methods in the normalised spelling of policies. The values that limits count by stay unchanged.
 
 use std::collections::BTreeMap;
 
@@ -15,19 +15,23 @@ use crate::policy::finding::{Problem, Severity};
 use crate::policy::limit::{Cost, Limit};
 use crate::policy::text::{Digits, as_text};
 use crate::policy::vocabulary::{Kind, Vocabulary};
-use crate::request::{CheckRequest, Value};
+use crate::request::{CheckRequest, GET, HEAD, Value};
 
 /// The form in which the values of an attribute are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ComparedAs {
     /// By the digest of a credential.
     Digest,
+    /// By the digest of a credential, or as the address that a client without one has.
+    DigestOrAddress,
     /// By the one spelling of an address.
     Address,
     /// By the one spelling of a path.
     Path,
     /// By the one spelling of a host.
     Host,
+    /// By the one spelling of a method.
+    Method,
 }
 
 /// A value in its form, if that differs from the value in the request.
@@ -39,6 +43,8 @@ pub(crate) enum ComparedValue {
     Text(String),
     /// A host, and the host with its port as another spelling.
     Host(Host<'static>),
+    /// A method. HEAD counts as GET, too.
+    Method(String),
 }
 
 impl ComparedValue {
@@ -46,7 +52,7 @@ impl ComparedValue {
     pub(crate) fn as_str(&self) -> &str {
         match self {
             ComparedValue::Digest(digest) => digest.as_str(),
-            ComparedValue::Text(text) => text,
+            ComparedValue::Text(text) | ComparedValue::Method(text) => text,
             ComparedValue::Host(host) => host.name(),
         }
     }
@@ -55,6 +61,7 @@ impl ComparedValue {
     pub(crate) fn other(&self) -> Option<&str> {
         match self {
             ComparedValue::Host(host) if host.has_port() => Some(host.as_str()),
+            ComparedValue::Method(method) if method == HEAD => Some(GET),
             _ => None,
         }
     }
@@ -69,14 +76,16 @@ impl ComparedAs {
             Kind::Address => Some(ComparedAs::Address),
             Kind::Path => Some(ComparedAs::Path),
             Kind::Host => Some(ComparedAs::Host),
-            Kind::Method | Kind::Text => None,
+            Kind::Method => Some(ComparedAs::Method),
+            Kind::Text => None,
         }
     }
 
     /// A value in this form. Returns `None` if it already has it, or cannot have it.
     fn formed(self, value: Value<'_>) -> Option<ComparedValue> {
         match (self, value) {
-            (ComparedAs::Digest, value) => {
+            (ComparedAs::DigestOrAddress, Value::Text(text)) if Network::given(text).is_some() => None,
+            (ComparedAs::Digest | ComparedAs::DigestOrAddress, value) => {
                 let mut room: Digits = [0; 20];
                 let text = as_text(value, &mut room);
                 let digest = CredentialDigest::of_value(text);
@@ -85,6 +94,7 @@ impl ComparedAs {
             (ComparedAs::Address, Value::Text(text)) => address(text).map(ComparedValue::Text),
             (ComparedAs::Path, Value::Text(text)) => path(text).map(ComparedValue::Text),
             (ComparedAs::Host, Value::Text(text)) => host(text).map(ComparedValue::Host),
+            (ComparedAs::Method, Value::Text(text)) => method(text).map(ComparedValue::Method),
             (_, Value::Number(_)) => None,
         }
     }
@@ -109,6 +119,10 @@ fn path(text: &str) -> Option<String> {
     let (path, query) = text.split_at(end);
     let one = normalise_path(path, EscapedSlashes::Keep).ok()?;
     (one != path).then(|| one.into_owned() + query)
+}
+
+fn method(text: &str) -> Option<String> {
+    text.bytes().any(|byte| byte.is_ascii_lowercase()).then(|| text.to_ascii_uppercase())
 }
 
 fn host(text: &str) -> Option<Host<'static>> {
@@ -167,6 +181,7 @@ pub(crate) fn names(
     let mut names = BTreeMap::new();
     for (name, by_bits) in limits.iter().flat_map(Limit::named) {
         let form = match ComparedAs::of(vocabulary.kind(name)) {
+            _ if credentials.may_be_address(name) => Some(ComparedAs::DigestOrAddress),
             _ if credentials.contains(name) => Some(ComparedAs::Digest),
             Some(ComparedAs::Address) if by_bits == ByBits::Yes => None,
             form => form,

@@ -75,8 +75,10 @@ fn read(root: &Node, report: &mut Report) -> Option<Policy> {
             return None;
         }
     };
-    let compared = compared::names(&limits, report.credentials(), &vocabulary);
-    Some(Policy { domain, shard_by: shard_by.map(str::to_owned), vocabulary, limits, compared, index })
+    let credentials = report.credentials().clone();
+    let compared = compared::names(&limits, &credentials, &vocabulary);
+    let shard_by = shard_by.map(str::to_owned);
+    Some(Policy { domain, shard_by, vocabulary, limits, compared, credentials, index })
 }
 
 fn domain(fields: Fields<'_>, report: &mut Report) -> Option<String> {

@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use crate::algorithm::fixed_window::Align;
 use crate::policy::condition::Condition;
 use crate::policy::finding::quoted;
 use crate::policy::limit::{Cost, Grant, Limit};
 use crate::policy::text::TextMap;
 use crate::policy::{Policy, QuotaIndex};
 use crate::quota::Quota;
+use crate::rate::Rate;
 
 /// The change of one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +32,7 @@ pub enum Change {
     Changed {
         /// Its name.
         name: String,
-        /// The fields that differ. A sentence does not spell out every override, so two that read alike may differ.
+        /// The fields that differ. A sentence does not spell out every field, so two that read alike may differ.
         fields: Vec<&'static str>,
         /// What it meant.
         before: String,
@@ -73,7 +75,7 @@ impl Policy {
     /// The fields of the whole file that `next` would change.
     pub(crate) fn changed_fields(&self, next: &Policy) -> Vec<FieldChange> {
         // Every field is listed, so that a new one causes a compile error here. Limits are compared one by one.
-        let Policy { domain, shard_by, vocabulary, limits: _, compared: _, index: _ } = self;
+        let Policy { domain, shard_by, vocabulary, limits: _, compared: _, index: _, credentials: _ } = self;
         let fields = [
             ("domain", domain == &next.domain, self.domain_sentence(), next.domain_sentence()),
             ("shard_by", shard_by == &next.shard_by, self.shard_sentence(), next.shard_sentence()),
@@ -140,10 +142,17 @@ impl Policy {
 /// The fields in which two limits differ.
 pub(crate) fn differing(one: &Limit, other: &Limit) -> Vec<&'static str> {
     let (a, b) = (&one.quotas, &other.quotas);
+    let mut fields = Vec::new();
+    let same_conditions =
+        one.when.len() == other.when.len() && one.when.iter().all(|condition| holds(&other.when, condition));
+    if !same_conditions {
+        fields.push("when");
+    }
+    if one.by != other.by {
+        fields.push("by");
+    }
+    differing_quotas(one, other, &mut fields);
     let same = [
-        ("when", one.when.len() == other.when.len() && one.when.iter().zip(&other.when).all(same_condition)),
-        ("by", one.by == other.by),
-        ("rate", one.grant(one.default_quota()) == other.grant(other.default_quota())),
         ("tier_by", a.tier_by == b.tier_by),
         ("tiers", by_name(one, &a.tiers) == by_name(other, &b.tiers)),
         ("overrides", by_name(one, &a.overrides) == by_name(other, &b.overrides)),
@@ -154,16 +163,86 @@ pub(crate) fn differing(one: &Limit, other: &Limit) -> Vec<&'static str> {
         ("consistency", one.consistency == other.consistency),
         ("lease", one.lease() == other.lease()),
         ("block_for", one.block_for == other.block_for),
-        ("count", one.failures == other.failures),
+        ("count", one.failures.is_some() == other.failures.is_some()),
+        ("failures", one.failures.is_none() || other.failures.is_none() || one.failures == other.failures),
     ];
-    same.into_iter().filter(|(_, same)| !same).map(|(field, _)| field).collect()
+    fields.extend(same.into_iter().filter(|(_, same)| !same).map(|(field, _)| field));
+    fields
 }
 
-fn by_name<'l>(limit: &'l Limit, quotas: &'l TextMap<QuotaIndex>) -> BTreeMap<&'l str, Grant<&'l Quota>> {
-    quotas.iter().map(|(name, &index)| (&**name, limit.grant(index))).collect()
+/// How much a value grants: units over time, and at once.
+type Amount = Grant<(Option<Rate>, u64)>;
+
+fn amount(grant: Grant<&Quota>) -> Amount {
+    match grant {
+        Grant::Quota(quota) => Grant::Quota((quota.rate().map(over_time), quota.capacity())),
+        Grant::Deny => Grant::Deny,
+        Grant::Unlimited => Grant::Unlimited,
+    }
 }
 
-fn same_condition((one, other): (&Condition, &Condition)) -> bool {
+/// A rate without its burst.
+fn over_time(rate: Rate) -> Rate {
+    Rate::per_ticks(rate.units(), rate.period())
+}
+
+/// The fields that say how much every key gets, and how it is counted. All quotas of a limit are counted alike, so the first one shows it.
+fn differing_quotas(one: &Limit, other: &Limit, fields: &mut Vec<&'static str>) {
+    let (before, after) =
+        (amount(one.grant(one.default_quota())), amount(other.grant(other.default_quota())));
+    let is_concurrency = matches!(one.quotas.all.first(), Some(Quota::Concurrency(_)));
+    let base = if is_concurrency { "concurrency" } else { "rate" };
+    let is_same = match (&before, &after) {
+        // Permits have no rate; the burst and the queue of other quotas are fields of their own.
+        (Grant::Quota((None, permits)), Grant::Quota((None, other_permits))) => permits == other_permits,
+        (Grant::Quota((rate, _)), Grant::Quota((other_rate, _))) => rate == other_rate,
+        _ => before == after,
+    };
+    fields.extend((!is_same).then_some(base));
+    let (Some(one), Some(other)) = (one.quotas.all.first(), other.quotas.all.first()) else { return };
+    match (one, other) {
+        (Quota::TokenBucket(_), Quota::TokenBucket(_)) | (Quota::Gcra(_), Quota::Gcra(_)) => {
+            let written = |quota: &Quota| quota.rate().and_then(Rate::burst_units);
+            let is_burst = written(one) != written(other) && one.capacity() != other.capacity();
+            fields.extend(is_burst.then_some("burst"));
+        }
+        (Quota::FixedWindow(one), Quota::FixedWindow(other)) => {
+            differing_windows(one.align(), other.align(), fields)
+        }
+        (Quota::SlidingWindow(one), Quota::SlidingWindow(other)) => {
+            fields.extend((one.precision() != other.precision()).then_some("precision"));
+            fields.extend((one.estimate() != other.estimate()).then_some("estimate"));
+        }
+        (Quota::LeakyBucket(one), Quota::LeakyBucket(other)) => {
+            fields.extend((one.queue() != other.queue()).then_some("queue"));
+        }
+        (Quota::Concurrency(one), Quota::Concurrency(other)) => {
+            fields.extend((one.ttl() != other.ttl()).then_some("permit_ttl"));
+        }
+        (Quota::SlidingLog(_), Quota::SlidingLog(_)) => {}
+        _ => fields.push("algorithm"),
+    }
+}
+
+fn differing_windows(one: &Align, other: &Align, fields: &mut Vec<&'static str>) {
+    match (one, other) {
+        (Align::Calendar(one), Align::Calendar(other)) => {
+            fields.extend((one.zone() != other.zone()).then_some("timezone"));
+            fields.extend((one.billing_day() != other.billing_day()).then_some("billing_day"));
+        }
+        _ => fields.extend((one != other).then_some("align")),
+    }
+}
+
+fn by_name<'l>(limit: &'l Limit, quotas: &'l TextMap<QuotaIndex>) -> BTreeMap<&'l str, Amount> {
+    quotas.iter().map(|(name, &index)| (&**name, amount(limit.grant(index)))).collect()
+}
+
+fn holds(conditions: &[Condition], condition: &Condition) -> bool {
+    conditions.iter().any(|other| same_condition(condition, other))
+}
+
+fn same_condition(one: &Condition, other: &Condition) -> bool {
     match (one, other) {
         (
             Condition::OneOf { name, choices, sense },

@@ -22,19 +22,20 @@ pub(crate) fn is_pattern(kind: Kind, written: &str) -> bool {
     }
 }
 
+/// Whether a network may be what one client has.
+pub(crate) fn is_client(network: &Network) -> bool {
+    if network.first().is_ipv4() { network.is_single() } else { network.prefix() >= IPV6_CLIENT_MIN }
+}
+
 /// Whether a text is a network of many clients.
 fn is_wide(written: &str) -> bool {
-    let is_client = |network: &Network| match network.first().is_ipv4() {
-        true => network.is_single(),
-        false => network.prefix() >= IPV6_CLIENT_MIN,
-    };
     written.contains('*') || written.parse::<Network>().is_ok_and(|network| !is_client(&network))
 }
 
 /// The problem with a single value of an attribute, if there is one.
 pub(crate) fn problem(kind: Kind, name: &str, written: &str) -> Option<Problem> {
     if written.is_empty() {
-        return None;
+        return pattern::empty(kind, name);
     }
     if is_pattern(kind, written) {
         let accepted = match pattern::address(name, written).filter(|_| kind == Kind::Address) {
@@ -62,8 +63,10 @@ pub(crate) fn problem(kind: Kind, name: &str, written: &str) -> Option<Problem> 
 /// The problem with the name of a tier or an override, if there is one. It may also be a pattern of another product.
 pub(crate) fn name_problem(kind: Kind, name: &str, written: &str) -> Option<Problem> {
     let looks_like_one = || {
+        let is_list = |_: &Problem| is_list(written);
         pattern::negated(name, written)
             .or_else(|| pattern::expression(name, written))
+            .or_else(|| pattern::alternatives(name, written).filter(is_list))
             .filter(|_| kind == Kind::Text)
     };
     let elsewhere = |problem: Problem| {
@@ -71,6 +74,15 @@ pub(crate) fn name_problem(kind: Kind, name: &str, written: &str) -> Option<Prob
         Problem::new(problem.message, accepted)
     };
     problem(kind, name, written).or_else(|| looks_like_one().map(elsewhere))
+}
+
+/// Whether a text lists several values. A comma alone is in names, too: `Acme, Inc.` is one.
+fn is_list(written: &str) -> bool {
+    let is_word = |part: &str| {
+        let part = part.trim();
+        !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    };
+    written.contains('|') || written.split(',').all(is_word)
 }
 
 /// Where a pattern is accepted.
@@ -106,7 +118,9 @@ fn client(name: &str, written: &str) -> Option<Problem> {
 pub(crate) fn literal(kind: Kind, name: &str, text: &str) -> Option<(Severity, Problem)> {
     let error = |problem: Problem| Some((Severity::Error, problem));
     if text.is_empty() {
-        return None;
+        let accepted = format!("has({name}), or !has({name}) for requests without one");
+        let found = Problem::new(format!("an empty text is no {name}"), accepted);
+        return Some(found).filter(|_| kind != Kind::Text).and_then(error);
     }
     let (one, kind_of) = match kind {
         Kind::Text => return None,
@@ -175,9 +189,10 @@ pub(crate) fn part(kind: Kind, name: &str, part: Sought, text: &str) -> Option<(
         return None;
     }
     if part == Sought::Expression {
-        let why = format!("has letters that no {name} has: they are ASCII");
-        let accepted = if kind == Kind::Path { "escapes in capitals, such as caf%C3%A9" } else { "ASCII" };
-        return if text.is_ascii() { None } else { refused(text, &why, accepted).and_then(error) };
+        return sought_by_expression(kind, name, text).and_then(error);
+    }
+    if kind == Kind::Address {
+        return address_part(name, text).and_then(error);
     }
     let one = match kind {
         Kind::Path if text.contains('*') => return as_it_stands(name, text),
@@ -186,6 +201,7 @@ pub(crate) fn part(kind: Kind, name: &str, part: Sought, text: &str) -> Option<(
             return refused(text, why, format!("'/{}'", quoted(text))).and_then(error);
         }
         Kind::Path if text.contains(['?', '#']) => return pattern::path(&format!("/{text}")).and_then(error),
+        Kind::Path if text.contains("//") => single_slashes(text),
         Kind::Path => match normalise_part(text) {
             Ok(one) => one.into_owned(),
             Err(why) => {
@@ -204,6 +220,96 @@ pub(crate) fn part(kind: Kind, name: &str, part: Sought, text: &str) -> Option<(
     refused(text, &why, format!("'{}'", quoted(&one))).and_then(error)
 }
 
+fn single_slashes(text: &str) -> String {
+    let mut one = text.to_owned();
+    while one.contains("//") {
+        one = one.replace("//", "/");
+    }
+    one
+}
+
+/// What is wrong with a text that is looked for in an address. IPv4 has no other form, so what maps it into IPv6 is never there.
+fn address_part(name: &str, text: &str) -> Option<Problem> {
+    let is_part = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f' | b':' | b'.' | b'/');
+    let accepted =
+        format!("a table such as `when: {{ {name}: 10.0.0.0/8 }}`, which compares addresses by their bits");
+    if text.starts_with("::ffff:") {
+        return refused(text, "is never there: a mapped address is compared as the IPv4 address", accepted);
+    }
+    let small = text.to_ascii_lowercase();
+    if small != text && small.bytes().all(is_part) {
+        return refused(
+            text,
+            &format!("is not the spelling in which {name} is compared"),
+            format!("'{small}'"),
+        );
+    }
+    let is_none = NO_ADDRESS.contains(text);
+    if is_none || text.bytes().all(is_part) {
+        return None;
+    }
+    refused(text, &format!("is in no {name}"), accepted)
+}
+
+/// What is wrong with a regular expression that no value of this kind matches. Only letters and signs that stand for themselves are looked
+/// at, so what has classes or flags is not judged by them.
+fn sought_by_expression(kind: Kind, name: &str, text: &str) -> Option<Problem> {
+    if !text.is_ascii() {
+        let why = format!("has letters that no {name} has: they are ASCII");
+        let accepted = if kind == Kind::Path { "escapes in capitals, such as caf%C3%A9" } else { "ASCII" };
+        return refused(text, &why, accepted);
+    }
+    if text.contains("(?") {
+        return None;
+    }
+    let letters = plain_letters(text);
+    let turned = |wrong: fn(&u8) -> bool, other: fn(&u8) -> u8| {
+        let is_wrong = |at: &usize| text.as_bytes().get(*at).is_some_and(wrong);
+        let mut bytes = text.as_bytes().to_vec();
+        let found: Vec<usize> = letters.iter().copied().filter(is_wrong).collect();
+        found.iter().for_each(|at| bytes[*at] = other(&bytes[*at]));
+        let one = String::from_utf8(bytes).unwrap_or_default();
+        let why = format!("is not the spelling in which {name} is compared");
+        if found.is_empty() { None } else { refused(text, &why, format!("'{}'", quoted(&one))) }
+    };
+    match kind {
+        Kind::Method => turned(u8::is_ascii_lowercase, u8::to_ascii_uppercase),
+        Kind::Host => turned(u8::is_ascii_uppercase, u8::to_ascii_lowercase),
+        Kind::Path if text.contains("//") => {
+            let accepted = format!("'{}'", quoted(&single_slashes(text)));
+            refused(text, "has two slashes beside each other, and no path has", accepted)
+        }
+        Kind::Path if text.contains("\\?") => {
+            refused(text, "has a ?, and a path has no query", "a pattern of the path alone")
+        }
+        Kind::Path => {
+            let rest = text
+                .strip_prefix('^')
+                .filter(|rest| rest.starts_with(|c: char| c.is_ascii_alphanumeric()))?;
+            let why = "does not begin with /, and every path does";
+            refused(text, why, format!("'^/{}'", quoted(rest)))
+        }
+        Kind::Address => text.starts_with("^::ffff:").then(|| address_part(name, "::ffff:")).flatten(),
+        Kind::Text => None,
+    }
+}
+
+/// Where in a regular expression the letters are that stand for themselves: outside of classes and escapes.
+fn plain_letters(text: &str) -> Vec<usize> {
+    let (mut found, mut in_class, mut is_escaped) = (Vec::new(), false, false);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = true,
+            b'[' => in_class = true,
+            b']' => in_class = false,
+            _ if byte.is_ascii_alphabetic() && !in_class => found.push(at),
+            _ => {}
+        }
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,6 +322,10 @@ mod tests {
             ("plan", "pro*", "when: { plan: pro* }"),
             ("plan", "!free", "plan: { not: free }"),
             ("plan", "^pro$", "plan: pro"),
+            ("plan", "free|pro", "plan: [free, pro]"),
+            ("plan", "a, b", "plan: [a, b]"),
+            ("plan", "free,pro", "plan: [free, pro]"),
+            ("path", "", "path: \"*\""),
             ("tenant", "10.0.0.0/8", "attributes: [{tenant: address}]"),
             ("ip", "10.0.0.0/8", "when: { ip: 10.0.0.0/8 }"),
             ("ip", "10.0.*", "when: { ip: 10.0.0.0/16 }"),

@@ -1,5 +1,7 @@
 //! CEL expressions over attributes. A compiled expression parses and calls only existing functions.
 
+mod demands;
+mod outcomes;
 mod pattern;
 mod presence;
 mod reading;
@@ -7,22 +9,22 @@ pub(crate) mod scene;
 mod seal;
 mod survey;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LazyLock};
 
 use cel::common::ast::IdedExpr;
 use cel::common::types::{CelBool, CelInt, CelString};
 use cel::common::value::CowVal;
 use cel::context::VariableResolver;
-use cel::{Context, Env, ExecutionError, Program};
+use cel::{Context, Env, Program};
 use smallvec::SmallVec;
 
+pub(crate) use self::demands::{Demands, Parts};
 use self::pattern::Patterns;
 use self::reading::ReadAs;
 use crate::address::{Prefixes, Text};
-use crate::credential::{CredentialAttributes, CredentialDigest};
+use crate::credential::CredentialAttributes;
 use crate::policy::finding::{Problem, Severity, quoted};
 use crate::policy::text::{Digits, as_text};
 use crate::policy::vocabulary::Vocabulary;
@@ -98,13 +100,12 @@ impl Expression {
         if !self.attributes.iter().any(|name| credentials.contains(name)) {
             return Ok(());
         }
-        for text in seal::seal(&mut self.tree, credentials)? {
-            let digest = CredentialDigest::of_value(&text);
+        for (text, digest) in seal::seal(&mut self.tree, credentials)? {
             let before = std::mem::take(&mut self.source);
             self.source = before.replace(&format!("'{text}'"), &format!("'{digest}'"));
             self.source = self.source.replace(&format!("\"{text}\""), &format!("\"{digest}\""));
             // The text of a literal with escapes differs from its value.
-            if text != digest.as_str() && !self.source.contains(digest.as_str()) {
+            if text != digest && !self.source.contains(digest.as_str()) {
                 self.source = format!("an expression about {digest}");
             }
         }
@@ -121,8 +122,8 @@ impl Expression {
         self.needed.iter().map(String::as_str)
     }
 
-    /// Whether it holds for a request, in any spelling of its values. An absent attribute makes it false. Any other error
-    /// makes it true, so that a client cannot escape a limit.
+    /// Whether it holds for a request, in any spelling of its values. An absent attribute makes it false. Where another
+    /// error leaves open whether it is true, it holds, so that a client cannot escape a limit.
     #[must_use]
     pub fn holds(&self, request: &CheckRequest<'_>) -> bool {
         self.holds_by(request, |_| true)
@@ -152,12 +153,9 @@ impl Expression {
     }
 
     fn holds_spelled(&self, request: &CheckRequest<'_>, chosen: &[(u8, &str)]) -> bool {
-        match self.evaluate(request, TextReading::Spelled(chosen)) {
-            Ok(cel::Value::Bool(held)) => held,
-            Ok(_) => true,
-            Err(Failure::Absent(_)) => false,
-            Err(Failure::Other(_)) => true,
-        }
+        self.within(request, TextReading::Spelled(chosen), |context| {
+            outcomes::of(&self.tree, context).may_be_true()
+        })
     }
 
     /// The cost that it computes. Decimal texts are read as numbers, because some protocols carry only text.
@@ -199,11 +197,9 @@ impl Expression {
         survey::is_comparison(&self.tree)
     }
 
-    /// Pairs of attribute and text that must be equal for it to be true.
-    pub(crate) fn equalities(&self) -> Vec<(String, String)> {
-        let mut pairs = Vec::new();
-        survey::equalities(&self.tree, &mut pairs);
-        pairs
+    /// What each attribute must be for it to be true.
+    pub(crate) fn demands(&self) -> BTreeMap<String, Demands> {
+        demands::of(&self.tree)
     }
 
     /// A name that stands alone, when the expression is nothing else.
@@ -212,20 +208,20 @@ impl Expression {
     }
 
     fn evaluate(&self, request: &CheckRequest<'_>, reading: TextReading<'_>) -> Result<cel::Value, Failure> {
+        self.within(request, reading, |context| outcomes::value(&self.tree, context))
+    }
+
+    /// Does something with what a request says. It must not panic.
+    fn within<T>(
+        &self,
+        request: &CheckRequest<'_>,
+        reading: TextReading<'_>,
+        work: impl FnOnce(&Context<'_, '_>) -> T,
+    ) -> T {
         let attributes = RequestVariables { request, reading };
         let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
         context.set_variable_resolver(&attributes);
-        // The interpreter may panic. The panic must not reach the caller.
-        let execute = || catch_unwind(AssertUnwindSafe(|| cel::Value::resolve(&self.tree, &context)));
-        match self.patterns.during(execute) {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(ExecutionError::UndeclaredReference(name))) => {
-                let name = reading::of_variable(&name).map_or(name.as_str(), |(name, _)| name);
-                Err(Failure::Absent(name.to_owned()))
-            }
-            Ok(Err(error)) => Err(Failure::Other(error.to_string())),
-            Err(_) => Err(Failure::Other("the expression cannot be evaluated".to_owned())),
-        }
+        self.patterns.during(|| work(&context))
     }
 }
 

@@ -1,11 +1,11 @@
 //! One compiled limit: the meaning of an entry of the policy, not its text.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use smallvec::SmallVec;
 
-use crate::address::{Prefixes, Text};
+use crate::address::{Network, Prefixes, Text};
 use crate::path::loose_path;
 use crate::policy::builder::intern;
 use crate::policy::by::By;
@@ -139,6 +139,8 @@ pub struct Quotas {
     pub(crate) loose: TextMap<Box<str>>,
     /// Which of the attributes that name the tier are addresses.
     pub(crate) tiers_by_client: [bool; TIER_BY_MAX],
+    /// The prefixes of the IPv6 networks among the overrides, the longest first.
+    pub(crate) override_prefixes: Vec<u8>,
 }
 
 /// A tier or an override that a request has.
@@ -178,6 +180,7 @@ impl Quotas {
             overrides: TextMap::default(),
             loose: TextMap::default(),
             tiers_by_client: [false; TIER_BY_MAX],
+            override_prefixes: Vec::new(),
         }
     }
 
@@ -186,6 +189,10 @@ impl Quotas {
         for (is_client, kind) in self.tiers_by_client.iter_mut().zip(tier_by) {
             *is_client = *kind == Kind::Address;
         }
+        let networks = self.overrides.keys().filter(|_| by == Some(Kind::Address));
+        let networks = networks.filter_map(|name| name.parse::<Network>().ok());
+        let prefixes = networks.filter(|network| network.first().is_ipv6()).map(|network| network.prefix());
+        self.override_prefixes = prefixes.collect::<BTreeSet<u8>>().into_iter().rev().collect();
         let overrides = self.overrides.keys().filter(|_| by == Some(Kind::Path)).map(|name| &**name);
         let parts = self.tiers.keys().flat_map(|name| name.split(TIER_SEPARATOR).zip(tier_by));
         let tiers = parts.filter(|(_, kind)| **kind == Kind::Path).map(|(part, _)| part);
@@ -194,6 +201,18 @@ impl Quotas {
             Cow::Borrowed(_) => None,
         });
         self.loose = names.collect();
+    }
+
+    /// The override of the smallest network that an address is in, where callers send other networks than overrides name.
+    fn override_around(&self, value: &str) -> Option<(&str, QuotaIndex)> {
+        if self.override_prefixes.is_empty() || !value.contains(':') {
+            return None;
+        }
+        let given = Network::given(value)?;
+        let prefixes = self.override_prefixes.iter().filter(|prefix| **prefix < given.prefix());
+        let around = |prefix: &u8| Network::of(given.first(), *prefix).to_string();
+        let found = prefixes.map(around).find_map(|network| self.overrides.get_key_value(network.as_str()));
+        found.map(|(name, quota)| (&**name, *quota))
     }
 
     /// The texts by which a value is looked up. A path also has those of the policy with its loose form.
@@ -230,6 +249,11 @@ impl Quotas {
             });
             pairs.find_map(|name| found(std::str::from_utf8(&name).ok()?))
         })
+    }
+
+    /// The tier that holds for every pair of values that is not listed, if there is one.
+    pub(crate) fn everything(&self) -> Option<QuotaIndex> {
+        self.tiers.get(&*tier_name(ANY, ANY)).copied()
     }
 
     pub(crate) const fn default_index(&self) -> QuotaIndex {
@@ -358,7 +382,9 @@ impl Limit {
             let value = as_text(by.counted(value(position)?, &mut network), &mut digits);
             let texts = quotas.texts(value, request.spellings_of(position));
             let found = texts.into_iter().find_map(|text| quotas.overrides.get_key_value(text));
-            if let Some((name, &quota)) = found {
+            let found =
+                found.map(|(name, quota)| (&**name, *quota)).or_else(|| quotas.override_around(value));
+            if let Some((name, quota)) = found {
                 return Some(Chosen { role: Role::Override, name, quota });
             }
         }

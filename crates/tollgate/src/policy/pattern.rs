@@ -9,7 +9,10 @@ use crate::policy::vocabulary::Kind;
 
 /// The problem with one choice of a condition, if there is one.
 pub(crate) fn problem(kind: Kind, name: &str, written: &str) -> Option<Problem> {
-    if written.is_empty() || written.bytes().all(|byte| byte == b'*') {
+    if written.is_empty() {
+        return empty(kind, name);
+    }
+    if written.bytes().all(|byte| byte == b'*') {
         return None;
     }
     if let Some(problem) = of_any_kind(name, written) {
@@ -24,6 +27,19 @@ pub(crate) fn problem(kind: Kind, name: &str, written: &str) -> Option<Problem> 
     }
 }
 
+/// An empty text, which no address, method, host or path is.
+pub(super) fn empty(kind: Kind, name: &str) -> Option<Problem> {
+    let accepted =
+        format!("{name}: \"*\" for any value, or {name}: {{ not: \"*\" }} for requests without one");
+    (kind != Kind::Text).then(|| Problem::new(format!("an empty text is no {name}"), accepted))
+}
+
+/// A value as a table writes it, in quotes where YAML would take its first character for something else.
+fn shown(value: &str) -> String {
+    let is_special = value.starts_with(['*', '&', '!', '{', '[', '|', '>', '%', '@', '`', '\'', '#']);
+    if is_special { format!("\"{}\"", quoted(value)) } else { quoted(value) }
+}
+
 /// The right spelling of a text that is meant literally.
 pub(super) fn literally(name: &str, written: &str) -> String {
     let quoted = written.replace('\\', "\\\\").replace('\'', "\\'");
@@ -35,14 +51,14 @@ pub(super) fn refused(written: &str, why: &str, accepted: impl Into<String>) -> 
 }
 
 /// Spellings of other languages that no attribute supports.
-fn of_any_kind(name: &str, written: &str) -> Option<Problem> {
+pub(super) fn of_any_kind(name: &str, written: &str) -> Option<Problem> {
     if written.trim() != written {
         return refused(written, "has white space around it", format!("{name}: {}", quoted(written.trim())));
     }
     negated(name, written)
         .or_else(|| compared(name, written))
-        .or_else(|| expression(name, written))
         .or_else(|| keyword(name, written))
+        .or_else(|| expression(name, written))
         .or_else(|| call(name, written))
         .or_else(|| alternatives(name, written))
         .or_else(|| in_quotes(name, written))
@@ -53,7 +69,7 @@ pub(super) fn negated(name: &str, written: &str) -> Option<Problem> {
     let after =
         ["!=", "!", "<>", "not ", "NOT ", "not:"].iter().find_map(|sign| written.strip_prefix(sign))?;
     let value = after.trim_start_matches(['~', '*', '=', ' ']).trim_end_matches('$').trim_start_matches('^');
-    refused(written, "is not how `not` is written", format!("{name}: {{ not: {} }}", quoted(value)))
+    refused(written, "is not how `not` is written", format!("{name}: {{ not: {} }}", shown(value)))
 }
 
 /// `>= 5`, `== GET`, `1..5`.
@@ -105,12 +121,39 @@ fn has_class(written: &str) -> bool {
     inside.parse::<std::net::Ipv6Addr>().is_err()
 }
 
+/// A condition in CEL that looks for a regular expression, as YAML in double quotes writes it.
+fn matches(name: &str, expression: &str) -> String {
+    let raw = if expression.contains('\\') { "r" } else { "" };
+    let (outer, inner) = if expression.contains(['\\', '"']) { ("'", "\"") } else { ("\"", "'") };
+    format!("when: {outer}{name}.matches({raw}{inner}{}{inner}){outer}", quoted(expression))
+}
+
+/// `/users/{id:[0-9]+}` as a regular expression: what stands behind the name of a parameter, or a whole segment.
+fn of_template(expression: &str) -> String {
+    let mut found = String::new();
+    let mut rest = expression;
+    while let Some((before, after)) = rest.split_once('{') {
+        let Some((inside, after)) = after.split_once('}') else { return expression.to_owned() };
+        let is_name =
+            |name: &str| !name.is_empty() && !name.starts_with(|first: char| first.is_ascii_digit());
+        found.push_str(before);
+        match inside.split_once(':') {
+            Some((name, pattern)) if is_name(name) => found.push_str(pattern),
+            None if is_name(inside) && before.ends_with('/') => found.push_str("[^/]+"),
+            _ => found.extend(["{", inside, "}"]),
+        }
+        rest = after;
+    }
+    found.push_str(rest);
+    let is_template = found != expression && found.starts_with('/');
+    if is_template { format!("^{found}$") } else { found }
+}
+
 fn matching(name: &str, written: &str, expression: &str) -> Option<Problem> {
     let simple = expression.trim_start_matches('^').trim_end_matches('$').trim_end_matches(".*");
     let is_plain = !simple.is_empty()
         && simple.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'-' | b'_'));
-    let escaped = expression.replace('\\', "\\\\").replace('\'', "\\'");
-    let cel = format!("when: \"{name}.matches('{}')\"", quoted(&escaped));
+    let cel = matches(name, &of_template(expression));
     let accepted = match (is_plain, expression.ends_with('$')) {
         (true, true) => format!("{name}: {simple}, or {cel}"),
         (true, false) => format!("{name}: {simple}*, or {cel}"),
@@ -129,20 +172,19 @@ fn keyword(name: &str, written: &str) -> Option<Problem> {
 
 /// The right spelling of `word: value`, where the word is a matcher of another product.
 pub(crate) fn of_keyword(name: &str, word: &str, value: &str) -> Option<String> {
-    let value = quoted(value);
+    let (list, starred) = (listed(value), shown(&format!("*{value}")));
+    let regular = matches(name, value);
+    let value = shown(value);
     Some(match word.to_ascii_lowercase().as_str() {
         "exact" | "equals" | "eq" | "is" | "value" | "string" => format!("{name}: {value}"),
         "prefix" | "starts_with" | "startswith" | "starts-with" => format!("{name}: {value}*"),
-        "suffix" | "ends_with" | "endswith" | "ends-with" => format!("{name}: \"*{value}\""),
-        "contains" | "substring" => format!("{name}: \"*{value}*\""),
+        "suffix" | "ends_with" | "endswith" | "ends-with" => format!("{name}: {starred}"),
+        "contains" | "substring" => format!("{name}: {}*\"", starred.trim_end_matches('"')),
         "glob" | "wildcard" | "template" | "cidr" | "network" => format!("{name}: {value}"),
-        "regex" | "regexp" | "re" | "safe_regex" | "pattern" | "matches" | "match" => {
-            format!("when: \"{name}.matches('{value}')\"")
-        }
-        "in" | "any" | "any_of" | "anyof" | "one_of" | "oneof" | "or" => {
-            format!("{name}: [GET, POST], a list of values")
-        }
-        "not_in" | "none_of" | "except" | "ne" | "neq" | "invert" => format!("{name}: {{ not: {value} }}"),
+        "regex" | "regexp" | "re" | "safe_regex" | "pattern" | "matches" | "match" => regular,
+        "in" | "any" | "any_of" | "anyof" | "one_of" | "oneof" | "or" => format!("{name}: {list}"),
+        "not_in" | "none_of" | "except" => format!("{name}: {{ not: {list} }}"),
+        "ne" | "neq" | "invert" => format!("{name}: {{ not: {value} }}"),
         "gt" | "min" => format!("when: \"{name} > {value}\""),
         "gte" | "ge" => format!("when: \"{name} >= {value}\""),
         "lt" | "max" => format!("when: \"{name} < {value}\""),
@@ -151,6 +193,13 @@ pub(crate) fn of_keyword(name: &str, word: &str, value: &str) -> Option<String> 
         "absent" | "missing" => format!("{name}: {{ not: \"*\" }}"),
         _ => return None,
     })
+}
+
+/// Values that another product lists in one text, as a list.
+fn listed(written: &str) -> String {
+    let parts = written.trim_matches(['(', ')', '[', ']', '{', '}']).split([',', '|']);
+    let parts: Vec<String> = parts.map(str::trim).filter(|part| !part.is_empty()).map(shown).collect();
+    format!("[{}]", parts.join(", "))
 }
 
 /// `PathPrefix(/v1)`, `startsWith('/v1')`: calls of functions.
@@ -164,22 +213,21 @@ fn call(name: &str, written: &str) -> Option<Problem> {
     }
     let accepted = match function.to_ascii_lowercase().as_str() {
         "pathprefix" | "startswith" | "prefix" => format!("{name}: {}*", quoted(argument)),
-        "regex" | "pathregexp" | "hostregexp" | "matches" => {
-            format!("when: \"{name}.matches('{}')\"", quoted(argument))
-        }
+        "regex" | "pathregexp" | "hostregexp" | "matches" => matches(name, argument),
         _ => format!("{name}: {}, or CEL as the whole `when`", quoted(argument)),
     };
     refused(written, "calls a function, and a value does not", accepted)
 }
 
 /// `GET|POST`, `GET,POST`, `GET or POST`, `{a,b}`.
-fn alternatives(name: &str, written: &str) -> Option<Problem> {
+pub(super) fn alternatives(name: &str, written: &str) -> Option<Problem> {
     let inside =
         written.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).filter(|rest| rest.contains(','));
     let parts: Vec<&str> = if let Some(inside) = inside {
         inside.split(',').collect()
     } else if written.contains('|') {
-        written.trim_matches(['(', ')']).split('|').collect()
+        let around: &[char] = if name == "path" { &['(', ')'] } else { &['(', ')', '/'] };
+        written.trim_matches(around).split('|').collect()
     } else if written.contains(',')
         && (!written.starts_with('/') || written.contains(",/") || written.contains(", "))
     {
@@ -190,7 +238,7 @@ fn alternatives(name: &str, written: &str) -> Option<Problem> {
         return None;
     };
     let parts: Vec<String> =
-        parts.into_iter().map(str::trim).filter(|part| !part.is_empty()).map(quoted).collect();
+        parts.into_iter().map(str::trim).filter(|part| !part.is_empty()).map(shown).collect();
     let list = format!("{name}: [{}]", parts.join(", "));
     refused(written, "is several values in one text", format!("{list}, or {}", literally(name, written)))
 }
@@ -249,7 +297,7 @@ pub(super) fn host(written: &str) -> Option<Problem> {
         return refused(
             written,
             "has capitals, and hosts are compared in small letters",
-            format!("host: {lower}"),
+            format!("host: {}", shown(&lower)),
         );
     }
     // A star matches a part of a name, so it is checked as a plain name.
@@ -258,7 +306,7 @@ pub(super) fn host(written: &str) -> Option<Problem> {
     if one == written {
         return None;
     }
-    refused(written, "is not the spelling in which hosts are compared", format!("host: {}", quoted(&one)))
+    refused(written, "is not the spelling in which hosts are compared", format!("host: {}", shown(&one)))
 }
 
 /// Replaces a star while a host is parsed.
@@ -309,7 +357,7 @@ fn spelled(written: &str) -> Option<Problem> {
         Ok(one) if one == written => None,
         Ok(one) => {
             let why = "is not the spelling in which paths are compared";
-            refused(written, why, format!("path: {}", quoted(&one)))
+            refused(written, why, format!("path: {}", shown(&one)))
         }
         Err(why) => {
             refused(written, &format!("is no path that can be served: {why}"), "a path such as /login")
@@ -427,6 +475,8 @@ mod tests {
             ("method", "{GET,POST}", "method: [GET, POST]"),
             ("method", "get", "method: GET"),
             ("method", "/GET/", "a method such as GET"),
+            ("method", "", "method: \"*\""),
+            ("host", "", "host: \"*\""),
             ("method", " GET", "method: GET"),
             ("method", "'GET'", "method: GET"),
             ("method", "== GET", "method: GET"),
@@ -442,7 +492,12 @@ mod tests {
             ("path", "/users/:id", "path: /users/{id}"),
             ("path", "/users/<id>", "path: /users/{id}"),
             ("path", "/users/<int:id>", "path: /users/{id}"),
-            ("path", "/users/{id:[0-9]+}", "path.matches("),
+            ("path", "/users/{id:[0-9]+}", "path.matches('^/users/[0-9]+$')"),
+            ("path", "/users/{id}/[a-z]+", "path.matches('^/users/[^/]+/[a-z]+$')"),
+            ("path", "", "path: \"*\" for any value"),
+            ("ip", "", "ip: { not: \"*\" }"),
+            ("method", "/GET|POST/", "method: [GET, POST]"),
+            ("plan", "in: free, pro", "plan: [free, pro]"),
             ("path", "/users/{id:int}", "path: /users/{id}"),
             ("path", "/files/{path...}", "path: /files/*"),
             ("path", "/files/{*rest}", "path: /files/*"),
@@ -465,7 +520,7 @@ mod tests {
             ("path", "/a b", "path: /a%20b"),
             ("path", "/a%40b", "path: /a@b"),
             ("path", "/a%2Bb", "path: /a+b"),
-            ("path", "*/a%2cb", "path: */a,b"),
+            ("path", "*/a%2cb", "path: \"*/a,b\""),
             ("path", "/users/{id}/müller", "path: /users/{id}/m%C3%BCller"),
             ("path", "/a//b", "path: /a/b"),
             ("path", "/a%2ab", "path == '/a*b'"),
@@ -480,9 +535,9 @@ mod tests {
             ("host", "~^www", "host: www*"),
             ("host", "example.com.", "host: example.com"),
             ("host", "example.com:443", "host: example.com"),
-            ("host", "*.example.com:080", "host: *.example.com"),
+            ("host", "*.example.com:080", "host: \"*.example.com\""),
             ("host", "example.com:08443", "host: example.com:8443"),
-            ("host", "[2001:db8:0::1]", "host: [2001:db8::1]"),
+            ("host", "[2001:db8:0::1]", "host: \"[2001:db8::1]\""),
             ("host", "münchen.example", "xn--"),
             ("ip", "10.0.*", "ip: 10.0.0.0/16"),
             ("ip", "10.1.2.3/8", "ip: 10.0.0.0/8"),

@@ -4,8 +4,9 @@
 
 use crate::credential::{CredentialAttributes, CredentialDigest};
 use crate::policy::condition::Condition;
-use crate::policy::finding::Problem;
+use crate::policy::finding::{Problem, quoted};
 use crate::policy::limit::{ANY, Cost, Limit, TIER_SEPARATOR};
+use crate::policy::pattern;
 use crate::policy::text::TextMap;
 
 /// A problem with a part of a limit, by its field.
@@ -17,22 +18,25 @@ impl Limit {
         let mut faults = Faults::new();
         let quotas = &mut self.quotas;
         if let Some(by) = self.by.first().filter(|by| credentials.contains(by.name())) {
-            let is_pattern = quotas.overrides.keys().any(|name| name.contains('*'));
-            faults.extend(is_pattern.then(|| ("overrides".to_owned(), text_unknown(by.name()))));
-            let sealed = seal_table(&mut quotas.overrides, digest_of);
+            let wrong =
+                quotas.overrides.keys().filter_map(|text| value_problem(credentials, by.name(), text));
+            faults.extend(wrong.map(|problem| ("overrides".to_owned(), problem)));
+            let sealed = seal_table(&mut quotas.overrides, |text| credentials.kept(by.name(), text));
             faults.extend(sealed.map(|problem| ("overrides".to_owned(), problem)));
         }
-        let secret: Vec<bool> = quotas.tier_by.iter().map(|name| credentials.contains(name)).collect();
-        for (at, name) in quotas.tier_by.iter().enumerate().filter(|(at, _)| secret.get(*at) == Some(&true)) {
-            let part = |tier: &str| tier.split(TIER_SEPARATOR).nth(at).unwrap_or_default().to_owned();
-            let is_pattern = |tier: &str| part(tier) != ANY && part(tier).contains('*');
-            let is_pattern = quotas.tiers.keys().any(|tier| is_pattern(tier));
-            faults.extend(is_pattern.then(|| ("tiers".to_owned(), text_unknown(name))));
-        }
-        if secret.contains(&true) {
-            let sealed = seal_table(&mut quotas.tiers, |name| seal_tier(name, &secret));
+        if quotas.tier_by.iter().any(|name| credentials.contains(name)) {
+            let tier_by = quotas.tier_by.clone();
+            let has_any = tier_by.len() > 1;
+            for (part, name) in quotas.tiers.keys().flat_map(|tier| tier.split(TIER_SEPARATOR).zip(&tier_by))
+            {
+                let is_meant = credentials.contains(name) && !(has_any && part == ANY);
+                let problem = value_problem(credentials, name, part).filter(|_| is_meant);
+                faults.extend(problem.map(|problem| ("tiers".to_owned(), problem)));
+            }
+            let sealed = seal_table(&mut quotas.tiers, |tier| seal_tier(tier, &tier_by, credentials));
             faults.extend(sealed.map(|problem| ("tiers".to_owned(), problem)));
         }
+        faults.dedup();
         if let Cost::Computed(expression) = &mut self.cost
             && let Err(problem) = expression.seal(credentials)
         {
@@ -42,18 +46,14 @@ impl Limit {
     }
 }
 
-fn digest_of(value: &str) -> String {
-    CredentialDigest::of_value(value).to_string()
-}
-
 /// The name of a tier with digests for those of its values that are credentials.
-fn seal_tier(name: &str, secret: &[bool]) -> String {
-    let part = |(part, is_secret): (&str, &bool)| match part {
+fn seal_tier(tier: &str, tier_by: &[String], credentials: &CredentialAttributes) -> String {
+    let part = |(part, name): (&str, &String)| match part {
         ANY => part.to_owned(),
-        _ if *is_secret => digest_of(part),
+        _ if credentials.contains(name) => credentials.kept(name, part),
         _ => part.to_owned(),
     };
-    let parts: Vec<String> = name.split(TIER_SEPARATOR).zip(secret).map(part).collect();
+    let parts: Vec<String> = tier.split(TIER_SEPARATOR).zip(tier_by).map(part).collect();
     parts.join(&TIER_SEPARATOR.to_string())
 }
 
@@ -77,13 +77,61 @@ impl Condition {
                 if choices.globs().iter().any(|glob| !glob.is_any()) {
                     return Err(text_unknown(name));
                 }
-                choices.replace_values(digest_of);
+                if let Some(problem) =
+                    choices.values().iter().find_map(|text| value_problem(credentials, name, text))
+                {
+                    return Err(problem);
+                }
+                choices.replace_values(|text| credentials.kept(name, text));
                 Ok(())
             }
             Condition::OneOf { .. } => Ok(()),
             Condition::Holds(expression) => expression.seal(credentials),
         }
     }
+}
+
+/// What a digest begins with.
+const DIGEST: &str = "sha256:";
+/// What stands before a credential in `Authorization`, and is no part of it.
+const SCHEMES: [&str; 4] = ["bearer ", "basic ", "token ", "apikey "];
+
+/// What is wrong with a value of an attribute that holds credentials, if no request has it. The value is not shown, and may be one.
+pub(crate) fn value_problem(credentials: &CredentialAttributes, name: &str, text: &str) -> Option<Problem> {
+    let small = text.to_ascii_lowercase();
+    let digest = CredentialDigest::of(text);
+    let meant = format!("{digest} if the text is meant as it stands");
+    let values = format!(
+        "a whole credential, [k1, k2] for several, `{{ not: … }}` of these as a condition, or {meant}"
+    );
+    if text.is_empty() {
+        return Some(Problem::new(
+            "an empty text is no credential",
+            format!("{name}: \"*\" for any credential"),
+        ));
+    }
+    if text.contains('*') {
+        return Some(text_unknown(name));
+    }
+    if let Some(one) = credentials.client(name, text) {
+        let message = format!("{} is not how {} holds an address", quoted(text), quoted(name));
+        return Some(Problem::new(message, one));
+    }
+    if CredentialDigest::parse(text).is_some() || credentials.is_address(name, text) {
+        return None;
+    }
+    if small.starts_with(DIGEST) {
+        let message = "a value begins as a digest does, and is none";
+        let accepted = format!("{DIGEST} in small letters with 32 or 64 hexadecimal digits");
+        return Some(Problem::new(message, accepted));
+    }
+    if SCHEMES.iter().any(|scheme| small.starts_with(scheme)) {
+        let accepted = format!("the credential alone, without the word before it, or {meant}");
+        return Some(Problem::new("a value has the scheme of Authorization before it", accepted));
+    }
+    let why = pattern::of_any_kind(name, text)?.message;
+    let why = why.strip_prefix(quoted(text).as_str()).unwrap_or(" looks like a pattern");
+    Some(Problem::new(format!("a value of {}{why}", quoted(name)), values))
 }
 
 /// The problem of a condition on a part of a credential.

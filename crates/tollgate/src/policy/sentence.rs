@@ -90,6 +90,8 @@ impl Limit {
             .collect();
         let mut text = format!("{verb}, by its {attribute}, {}", listed(&each, "or"));
         match self.quotas.default {
+            // The last tier is for every other pair.
+            _ if self.quotas.everything().is_some() => {}
             DefaultQuota::Given(index) => {
                 let _ = write!(text, "; with any other {attribute}, {}", self.phrase(index));
             }

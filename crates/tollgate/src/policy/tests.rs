@@ -8,6 +8,7 @@ mod documents;
 mod example;
 mod many;
 mod matching;
+mod never;
 mod sentences;
 mod values;
 

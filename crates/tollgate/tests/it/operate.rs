@@ -266,6 +266,54 @@ fn a_block_in_capitals_holds_for_every_case() {
     assert!(exactly("/Login") && !exactly("/login"), "where paths are compared exactly, so are blocks");
 }
 
+/// The story: a block of an address said that it was in force, and denied no one where the config has IPv6 clients count by other than
+/// 64 bits, or a caller sent a network around it. It holds for whatever a policy's `when: {ip: …}, rate: deny` holds for.
+#[test]
+fn a_block_holds_for_networks_that_overlap_it() {
+    for (blocked, given, holds) in [
+        ("2001:db8::1", "2001:db8::/48", true),
+        ("2001:db8::1", "2001:db8::/56", true),
+        ("2001:db8::1", "2001:db8::1/128", true),
+        ("2001:db8::1", "2001:db8::2", true),
+        ("2001:db8::/64", "2001:db8::1/128", true),
+        ("2001:db8::/63", "2001:db8::1/128", true),
+        ("2001:db8::1/128", "2001:db8::/48", true),
+        ("2001:db8::1/128", "2001:db8::1", true),
+        ("2001:db8::1/128", "2001:db8::2", false),
+        ("2001:db8::1", "2001:db8:0:1::/64", false),
+        ("2001:db8::1", "2001:db9::/48", false),
+        ("10.0.0.0/8", "10.0.0.0/7", true),
+        ("10.0.0.0/8", "0.0.0.0/0", true),
+        ("10.1.2.3", "10.1.0.0/16", true),
+        ("10.1.2.3", "10.1.2.4", false),
+    ] {
+        let engine = engine(HOUR);
+        let block = engine.block(&of(&[("ip", blocked)]), T0 + secs(3), T0).unwrap();
+        let request = of(&[("ip", given), ("k", "x")]);
+        assert_eq!(engine.check_now(&request, T0).block().is_some(), holds, "{blocked} and {given}");
+        let network = block.attributes()[0].1.clone();
+        let as_policy = format!("limits: [{{name: d, rate: deny, when: {{ip: '{network}'}}}}]");
+        assert_eq!(
+            !self::engine(&as_policy).check_now(&request, T0).is_allowed(),
+            holds,
+            "{network} and {given}"
+        );
+        // What is shown can be fed back.
+        assert!(engine.unblock(&of(&[("ip", network.as_str())]), T0), "{network}");
+        assert!(engine.blocks(T0).is_empty());
+    }
+}
+
+/// A block of an address and something else holds for requests that have both.
+#[test]
+fn a_block_holds_with_other_attributes_beside_an_address() {
+    let engine = engine(HOUR);
+    engine.block(&of(&[("ip", "2001:db8::1"), ("k", "x")]), T0 + secs(3), T0).unwrap();
+    let ask = |ip, k| engine.check_now(&of(&[("ip", ip), ("k", k)]), T0).block().is_some();
+    assert!(ask("2001:db8::/48", "x") && ask("2001:db8::9", "x"));
+    assert!(!ask("2001:db8::/48", "y") && !ask("2001:db9::1", "x"));
+}
+
 /// The answer to a blocked request says when to come back, exactly, and the reason only to whom it may be told.
 #[test]
 fn a_blocked_request_is_told_when_to_come_back() {

@@ -109,6 +109,8 @@ impl Defaults {
         let align = align.as_deref();
         let consistency = effective("consistency").unwrap_or_default();
         let suits = |field: &str| match field {
+            // Nothing is counted, so no store and no algorithm is asked.
+            field if is_uncounted(own) => field == "mode",
             "algorithm" => !is_concurrent,
             "timezone" => align == Some("calendar") && quota::has_field(&algorithm, field),
             "consistency" => consistency != "leased" || quota::may_be_leased(&algorithm, align),
@@ -122,4 +124,24 @@ impl Defaults {
         let entries = own.iter().chain(added).cloned().collect();
         Cow::Owned(Node { at: limit.at, tree: Tree::Table(entries) })
     }
+}
+
+/// Whether every value of a limit is `unlimited` or `deny`.
+fn is_uncounted(own: &[Entry]) -> bool {
+    let is_value =
+        |node: &Node| node.as_text().is_some_and(|text| matches!(text.trim(), "unlimited" | "deny"));
+    let are_values = |node: &Node| {
+        let mut nodes = vec![node];
+        while let Some(node) = nodes.pop() {
+            match &node.tree {
+                Tree::Table(entries) => nodes.extend(entries.iter().map(|entry| &entry.node)),
+                _ if is_value(node) => {}
+                _ => return false,
+            }
+        }
+        true
+    };
+    let given = |field: &str| own.iter().find(|entry| entry.key == field).map(|entry| &entry.node);
+    let mut fields = ["rate", "tiers", "overrides"].into_iter().filter_map(given).peekable();
+    fields.peek().is_some() && given("concurrency").is_none() && fields.all(are_values)
 }

@@ -1,9 +1,10 @@
 //! One limit of a file. [`super::quota`] reads its quotas, and [`super::when`] its conditions.
 
-use crate::address::Network;
+use crate::address::{Network, Prefixes};
 use crate::policy::check;
 use crate::policy::compile::{lease, on_store_failure, penalty, quota, when};
 use crate::policy::document::{Node, Tree};
+use crate::policy::exact::is_client;
 use crate::policy::expression::Expression;
 use crate::policy::failures::Failures;
 use crate::policy::fields::{self, Fields};
@@ -188,6 +189,8 @@ fn keyed(
                 let message = format!("{written} is a part of the key {key}, since `by` counts by network");
                 Some(Problem::new(message, key.to_string()))
             }
+            // The config may say that so many bits are one client.
+            (Ok(network), Some(_)) if prefixes == Prefixes::Default && is_client(&network) => None,
             (Ok(_), _) => {
                 let accepted =
                     format!("a limit of its own with `when: {{{}: {}}}`", by.name(), quoted(&written));

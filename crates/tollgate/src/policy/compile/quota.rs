@@ -179,10 +179,16 @@ pub(super) fn read(fields: Fields<'_>, report: &mut Report) -> Option<Quotas> {
     let overrides = reader.table("overrides", report);
     paired(fields, report);
     let mut quotas = Quotas { all: reader.all, tier_by, tiers, overrides, ..Quotas::none() };
-    let default = match base {
-        Some(base) => base.map(DefaultQuota::Given),
-        None => strictest(&quotas),
+    let default = match (quotas.everything(), base) {
+        (Some(index), _) => Some(DefaultQuota::Given(index)),
+        (None, Some(base)) => base.map(DefaultQuota::Given),
+        (None, None) => strictest(&quotas),
     };
+    if quotas.everything().is_some() && base.is_some() {
+        let message = "no request has it: the tier \"*\" of \"*\" holds for every pair that is not listed";
+        let problem = Problem::new(message, format!("either {given}, or that tier"));
+        report.warning(fields.key_place(given), given, problem);
+    }
     if base.is_none() && !fields.has("tiers") {
         let accepted = if given == "rate" { RATES } else { "a number of permits, such as 20" };
         let problem = Problem::new("missing: it says nothing about how much passes", accepted);

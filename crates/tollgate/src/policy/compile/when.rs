@@ -72,8 +72,13 @@ fn negated<'n>(name: &str, field: &str, node: &'n Node, report: &mut Report) -> 
     if entry.key == "not" {
         return Some(&entry.node);
     }
-    let value = entry.node.as_text().unwrap_or("…");
-    let meant = pattern::of_keyword(name, &entry.key, value);
+    // Of a credential nothing is shown.
+    let value = match &entry.node.tree {
+        _ if report.credentials().contains(name) => "k1".to_owned(),
+        Tree::List(items) => items.iter().filter_map(Node::as_text).collect::<Vec<_>>().join(", "),
+        _ => entry.node.as_text().unwrap_or("…").to_owned(),
+    };
+    let meant = pattern::of_keyword(name, &entry.key, &value);
     let accepted =
         meant.unwrap_or_else(|| format!("{name}: a value, a list of values, or {{ not: … }} of these"));
     let message = format!("{} is no way of matching here", quoted(&entry.key));

@@ -6,7 +6,7 @@ use cel::common::ast::{CallExpr, Expr, IdedExpr, LiteralValue, operators};
 
 use super::{pattern, survey};
 use crate::policy::exact::{self, Sought};
-use crate::policy::finding::{Problem, Severity};
+use crate::policy::finding::{Problem, Severity, quoted};
 use crate::policy::vocabulary::{Kind, Vocabulary};
 
 /// How an attribute is read.
@@ -73,6 +73,7 @@ impl Settling<'_> {
         let function = call.func_name.as_str();
         match (&mut call.target, call.args.as_mut_slice()) {
             (None, [left, right]) if COMPARISONS.contains(&function) => {
+                self.null(function, left, right);
                 self.beside(left, std::slice::from_ref(&*right));
                 self.beside(right, std::slice::from_ref(&*left));
             }
@@ -85,13 +86,62 @@ impl Settling<'_> {
             }
             (None, [left, right]) if function == operators::IN => {
                 if let Expr::List(list) = &right.expr {
+                    if list.elements.is_empty() {
+                        let problem = Problem::new("an empty list never matches", "at least one value");
+                        self.found.push((Severity::Error, problem));
+                    }
                     self.beside(left, &list.elements);
+                } else {
+                    self.in_text(left, right);
                 }
             }
+            (None, [target, key]) if function == operators::INDEX => self.index(target, key),
             (Some(target), [text]) => self.part(function, target, text),
             (None, [target, text]) => self.part(function, target, text),
             _ => {}
         }
+    }
+
+    /// `plan == null`: no attribute is.
+    fn null(&mut self, function: &str, left: &IdedExpr, right: &IdedExpr) {
+        let is_null = |side: &IdedExpr| matches!(side.expr, Expr::Literal(LiteralValue::Null));
+        let name = match (self.attribute(left), self.attribute(right)) {
+            (Some(name), None) if is_null(right) => name,
+            (None, Some(name)) if is_null(left) => name,
+            _ => return,
+        };
+        let accepted =
+            if function == operators::NOT_EQUALS { format!("has({name})") } else { format!("!has({name})") };
+        let message = format!("no attribute is null, so {} never is", quoted(&name));
+        self.found.push((Severity::Error, Problem::new(message, accepted)));
+    }
+
+    /// `ip in '10.0.0.0/8'`, `'/v1' in path`: a text is no list.
+    fn in_text(&mut self, left: &IdedExpr, right: &IdedExpr) {
+        let literal = |text: &str| format!("'{}'", quoted(text).replace('\\', "\\\\").replace('\'', "\\'"));
+        let accepted = match (self.attribute(left), text_of(left), self.attribute(right), text_of(right)) {
+            (Some(name), _, _, Some(text)) if self.vocabulary.kind(&name) == Kind::Address => {
+                format!("a table such as `when: {{ {}: {} }}`", quoted(&name), quoted(text))
+            }
+            (Some(name), _, _, Some(text)) => format!("{name} == {0}, or {name} in [{0}]", literal(text)),
+            (_, Some(text), Some(name), _) => format!("{name}.contains({})", literal(text)),
+            (Some(one), _, Some(name), _) => format!("{name} == {one}, or {name}.contains({one})"),
+            _ => return,
+        };
+        let problem = Problem::new("`in` needs a list, and no attribute and no text is one", accepted);
+        self.found.push((Severity::Error, problem));
+    }
+
+    /// `header['x-tenant']`: attributes have no parts.
+    fn index(&mut self, target: &IdedExpr, key: &IdedExpr) {
+        let Some(name) = self.attribute(target) else { return };
+        let whole = text_of(key).map(|key| format!("{name}.{key}"));
+        let known = whole.and_then(|whole| self.vocabulary.problem(&whole));
+        let problem = known.unwrap_or_else(|| {
+            let message = format!("{} is one value and has no parts", quoted(&name));
+            Problem::new(message, "an attribute of its own for each value that limits look at")
+        });
+        self.found.push((Severity::Error, problem));
     }
 
     /// An operand, and what it is compared with.

@@ -5,18 +5,18 @@ use cel::common::ast::{CallExpr, Expr, IdedExpr, LiteralValue, operators};
 use cel::common::types::CelString;
 
 use super::{presence, survey};
-use crate::credential::{CredentialAttributes, CredentialDigest};
+use crate::credential::CredentialAttributes;
 use crate::policy::finding::Problem;
-use crate::policy::seal::text_unknown;
+use crate::policy::seal::{text_unknown, value_problem};
 
-/// Replaces literals by digests, and returns the texts that were replaced.
+/// Replaces literals by digests, and returns the texts that were replaced, each with what is there now.
 ///
 /// # Errors
 /// The expression uses a credential for more than its presence or its identity.
 pub(super) fn seal(
     expression: &mut IdedExpr,
     credentials: &CredentialAttributes,
-) -> Result<Vec<String>, Problem> {
+) -> Result<Vec<(String, String)>, Problem> {
     let mut sealing = Sealing { credentials, replaced: Vec::new() };
     sealing.walk(expression)?;
     Ok(sealing.replaced)
@@ -24,7 +24,7 @@ pub(super) fn seal(
 
 struct Sealing<'c> {
     credentials: &'c CredentialAttributes,
-    replaced: Vec<String>,
+    replaced: Vec<(String, String)>,
 }
 
 impl Sealing<'_> {
@@ -69,9 +69,12 @@ impl Sealing<'_> {
         let Expr::Literal(LiteralValue::String(text)) = &mut literal.expr else {
             return Err(text_unknown(name));
         };
-        let digest = CredentialDigest::of_value(text.inner());
-        self.replaced.push(text.inner().to_owned());
-        *text = CelString::from(digest.as_str().to_owned());
+        if let Some(problem) = value_problem(self.credentials, name, text.inner()) {
+            return Err(problem);
+        }
+        let kept = self.credentials.kept(name, text.inner());
+        self.replaced.push((text.inner().to_owned(), kept.clone()));
+        *text = CelString::from(kept);
         Ok(())
     }
 }

@@ -306,7 +306,10 @@ fn part(expression: &IdedExpr) -> Part<'_> {
         (operators::LOGICAL_AND, [left, right]) => Part::And(left, right),
         (operators::LOGICAL_OR, [left, right]) => Part::Or(left, right),
         (operators::LOGICAL_NOT, [inner]) => Part::Not(inner),
-        (operators::CONDITIONAL, [condition, yes, no]) => Part::Choice(condition, yes, no),
+        (operators::CONDITIONAL, [condition, yes, no]) => match (truth(yes), truth(no)) {
+            (Some(false), Some(true)) => Part::Not(condition),
+            _ => Part::Choice(condition, yes, no),
+        },
         (operators::NOT_EQUALS, _) => Part::Says(Polarity::Negated),
         _ => Part::Says(Polarity::Plain),
     }
@@ -354,28 +357,16 @@ fn asks_for(expression: &IdedExpr, name: &str) -> bool {
         || children(expression).into_iter().any(|child| asks_for(child, name))
 }
 
-/// Pairs of attribute and text that must be equal for an expression to be true.
-pub(super) fn equalities(expression: &IdedExpr, pairs: &mut Vec<(String, String)>) {
-    let Expr::Call(call) = &expression.expr else {
-        return;
-    };
-    match (call.func_name.as_str(), call.args.as_slice()) {
-        (operators::LOGICAL_AND, [left, right]) => {
-            equalities(left, pairs);
-            equalities(right, pairs);
-        }
-        (operators::EQUALS, [left, right]) => {
-            let pair = match (dotted(left), literal(right)) {
-                (Some(name), Some(text)) => Some((name, text)),
-                _ => dotted(right).zip(literal(left)),
-            };
-            pairs.extend(pair);
-        }
-        _ => {}
+/// `true` or `false`, as it is written.
+fn truth(expression: &IdedExpr) -> Option<bool> {
+    match &expression.expr {
+        Expr::Literal(LiteralValue::Boolean(truth)) => Some(*truth.inner()),
+        _ => None,
     }
 }
 
-fn literal(expression: &IdedExpr) -> Option<String> {
+/// A text, as it is written.
+pub(super) fn literal(expression: &IdedExpr) -> Option<String> {
     match &expression.expr {
         Expr::Literal(LiteralValue::String(text)) => Some(text.inner().to_owned()),
         _ => None,

@@ -2,6 +2,7 @@
 
 use super::super::compile::{FIELDS, limit};
 use super::policy;
+use crate::policy::Change;
 
 /// For each field of a file, two files that differ in it alone.
 const FILES: [(&str, &str, &str); 5] = [
@@ -87,7 +88,8 @@ const LIMITS: [(&str, &str, &str); 26] = [
 ];
 
 /// `domain: edge` was added, `policy diff` said "1 unchanged" with status 0, and the server answered no other domain any more. Each field
-/// that a file or a limit may have is compared: one that is new and is not in these tables fails here.
+/// that a file or a limit may have is compared: one that is new and is not in these tables fails here. And the field is named: a change of
+/// `algorithm` alone was "changed a: rate".
 #[test]
 fn every_field_is_compared() {
     let limit_files = |limit: &str| format!("limits: [{{{limit}}}]");
@@ -96,6 +98,11 @@ fn every_field_is_compared() {
     let known = |fields: &[&str], field: &&str| fields.contains(field);
     assert!(FIELDS.iter().all(|field| known(&FILES.map(|(field, ..)| field), field)), "{FIELDS:?}");
     assert!(limit::FIELDS.iter().all(|field| known(&LIMITS.map(|(field, ..)| field), field)));
+    for (field, before, after) in &limits[1..] {
+        let difference = policy(before).difference(&policy(after));
+        let [Change::Changed { fields, .. }] = &difference.changes[..] else { panic!("{difference:?}") };
+        assert_eq!(fields, &[*field], "{before} -> {after}");
+    }
     for (field, before, after) in files.into_iter().chain(limits) {
         let (before, after) = (policy(&before), policy(&after));
         for (one, other) in [(&before, &after), (&after, &before)] {
@@ -128,4 +135,16 @@ fn changes_of_the_whole_file_are_reported() {
         ]
     );
     assert_eq!(before.difference(&after).unchanged, 1);
+}
+
+/// The order of a list means nothing: a policy with the same statuses and values in another order is the same.
+#[test]
+fn another_order_is_no_change() {
+    let one = policy(
+        "limits: [{name: a, by: [t], rate: 9/h, count: failures, failures: [401, 403], when: {m: [a, b], n: c}}]",
+    );
+    let other = policy(
+        "limits: [{name: a, by: [t], rate: 9/h, count: failures, failures: [403, 401], when: {n: c, m: [b, a]}}]",
+    );
+    assert!(one.difference(&other).is_empty(), "{:?}", one.difference(&other));
 }

@@ -1,6 +1,6 @@
 //! Sentences that people can check.
 
-use super::policy;
+use super::{policy, warnings};
 
 /// Every algorithm and every option has its words.
 #[test]
@@ -115,4 +115,21 @@ fn a_penalty_in_shadow_refuses_no_key() {
     };
     assert!(sentence("enforce").contains("a key is refused for"), "{}", sentence("enforce"));
     assert!(!sentence("shadow").contains("refused"), "{}", sentence("shadow"));
+}
+
+/// A tier for every other pair is read back as such: `policy check` said that other pairs count as the strictest tier, or have the limit's
+/// own rate, and neither was so.
+#[test]
+fn a_tier_for_every_other_pair_is_read_back() {
+    let tiers = "tier_by: [plan, region], tiers: {free: {\"*\": 2/h}, \"*\": {\"*\": 4/h}}";
+    let policy = policy(&format!("limits: [{{name: a, by: [tenant], {tiers}}}]"));
+    let sentence = policy.limits()[0].sentence();
+    assert!(
+        sentence.contains("4 requests an hour on average and 4 at once (any other plan, any other region)"),
+        "{sentence}"
+    );
+    assert!(!sentence.contains("it counts as"), "{sentence}");
+
+    let said = warnings(&format!("limits: [{{name: a, by: [tenant], rate: 9/h, {tiers}}}]")).to_string();
+    assert!(said.contains("no request has it"), "{said}");
 }

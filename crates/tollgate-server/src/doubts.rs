@@ -232,7 +232,7 @@ mod tests {
             "one counter for everybody protects nobody"
         );
         assert_eq!(doubts(&strangers, &format!("{key}, {{name: b, by: [ip, api_key], rate: 9/h}}")), 2);
-        // The story: each of these silenced the warning, and refuses nobody, or a few.
+        // The story: each of these silenced the warning, and refuses no one, or a few.
         for fields in [
             "by: [ip], mode: off, rate: 9/h",
             "by: [ip], mode: shadow, rate: 9/h",

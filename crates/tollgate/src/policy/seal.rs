@@ -91,8 +91,6 @@ impl Condition {
     }
 }
 
-/// What a digest begins with.
-const DIGEST: &str = "sha256:";
 /// What stands before a credential in `Authorization`, and is no part of it.
 const SCHEMES: [&str; 4] = ["bearer ", "basic ", "token ", "apikey "];
 
@@ -120,9 +118,9 @@ pub(crate) fn value_problem(credentials: &CredentialAttributes, name: &str, text
     if CredentialDigest::parse(text).is_some() || credentials.is_address(name, text) {
         return None;
     }
-    if small.starts_with(DIGEST) {
+    if CredentialDigest::is_spoilt(text) {
         let message = "a value begins as a digest does, and is none";
-        let accepted = format!("{DIGEST} in small letters with 32 or 64 hexadecimal digits");
+        let accepted = "sha256: in small letters with 32 or 64 hexadecimal digits";
         return Some(Problem::new(message, accepted));
     }
     if SCHEMES.iter().any(|scheme| small.starts_with(scheme)) {

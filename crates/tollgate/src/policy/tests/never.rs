@@ -86,7 +86,7 @@ fn a_choice_that_negates_is_a_negation() {
     assert!(warnings(&limit("when: \"plan == 'x' ? true : false\"")).is_empty());
 }
 
-/// The story: of credentials everything was accepted and hashed, so `!k1` was the credential of nobody. A finding shows none of them.
+/// The story: of credentials everything was accepted and hashed, so `!k1` was a credential that no one has. A finding shows none of them.
 #[test]
 fn credentials_that_are_patterns_are_refused() {
     let wrong = [
@@ -283,7 +283,7 @@ fn addresses_beside_credentials_have_one_spelling() {
     );
 }
 
-/// The story: `defaults` said of a limit that counts nothing that nobody passes while the store fails, and warned of fields that it has not.
+/// The story: `defaults` said of a limit that counts nothing that no request passes while the store fails, and warned of fields that it has not.
 #[test]
 fn defaults_are_not_for_limits_that_count_nothing() {
     let defaults = "defaults: {algorithm: sliding-window, precision: 5, on_store_failure: deny, consistency: leased, mode: shadow}";

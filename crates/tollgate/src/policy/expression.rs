@@ -100,7 +100,12 @@ impl Expression {
         if !self.attributes.iter().any(|name| credentials.contains(name)) {
             return Ok(());
         }
-        for (text, digest) in seal::seal(&mut self.tree, credentials)? {
+        let sealed = seal::seal(&mut self.tree, credentials);
+        if sealed.is_err() {
+            // No finding may show the credential that it names.
+            self.source = "an expression about a credential".to_owned();
+        }
+        for (text, digest) in sealed? {
             let before = std::mem::take(&mut self.source);
             self.source = before.replace(&format!("'{text}'"), &format!("'{digest}'"));
             self.source = self.source.replace(&format!("\"{text}\""), &format!("\"{digest}\""));

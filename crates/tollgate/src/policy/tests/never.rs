@@ -114,6 +114,7 @@ fn credentials_that_are_patterns_are_refused() {
             format!("tier_by: api_key\n    tiers: {{\"{text}\": 5/s}}"),
             format!("when: 'api_key == \"{text}\"'"),
             format!("when: 'api_key in [\"{text}\"]'"),
+            format!("when: 'api_key != \"{text}\"'"),
         ] {
             let found = findings(&limit(&fields)).to_string();
             assert!(!found.contains("s3cret"), "{fields}: {found}");

@@ -1,10 +1,10 @@
 //! The token by which clients prove that they may ask. Every wire asks here, and nothing else compares tokens.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use ring::hmac::{self, HMAC_SHA256, Key, Tag};
+
+use crate::disk;
 
 /// The variable that may have the token. There is no flag for it: command lines are visible to everybody on a machine.
 const TOKEN_VARIABLE: &str = "TOLLGATE_AUTH_TOKEN";
@@ -88,13 +88,10 @@ impl Auth {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
-    let most = u64::try_from(TOKEN_BYTES.1).unwrap_or(u64::MAX).saturating_add(2);
-    let read = File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes));
-    read.map_err(|error| {
+    let most = u64::try_from(TOKEN_BYTES.1).unwrap_or(u64::MAX).saturating_add(1);
+    disk::read(path, most).map_err(|error| {
         format!("{}: {error}; --auth-token-file names a file with the token in it", path.display())
-    })?;
-    Ok(bytes)
+    })
 }
 
 #[cfg(test)]

@@ -9,8 +9,9 @@ use tollgate::Timestamp;
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::attributes::callers::{ActiveCallers, CALLERS_BYTES_MAX, Callers};
 
+use crate::disk;
 use crate::failure::Failure;
-use crate::file_watch::{Debounce, Eye, FileReload, Seen, Version, Wish};
+use crate::file_watch::{Debounce, Eye, FileReload, LOOK_TIMEOUT, Seen, Version, Wish, hangs};
 
 /// How the callers are.
 #[derive(Clone, Debug)]
@@ -92,7 +93,7 @@ impl CallersFile {
         if let Some(late) = &status.late {
             return late.text.clone();
         }
-        let text = format!("{}: the disk does not answer", self.path.display());
+        let text = hangs(&self.path.display().to_string(), LOOK_TIMEOUT);
         tracing::error!(error = text, "the callers file cannot be looked at: those before stay known");
         let late = Some(Failure::new(text.clone(), now));
         self.status.store(Arc::new(CallersStatus { late, ..(*status).clone() }));
@@ -112,7 +113,12 @@ impl CallersFile {
         }
         watch.acted(seen.clone());
         let before = self.status.load_full();
-        match load(&self.path, &self.mapped) {
+        let loaded = match &seen {
+            Seen::Version(_) => load(&self.path, &self.mapped),
+            // A pipe, or what else cannot be watched: it would be waited for.
+            Seen::Unreadable(error) => Err(error.clone()),
+        };
+        match loaded {
             Ok(callers) => {
                 let known = callers.len();
                 let is_same = before.error.is_none() && before.version == seen.version();
@@ -149,15 +155,11 @@ fn load(path: &Path, mapped: &[String]) -> Result<Callers, String> {
 
 /// The bytes of a callers file, one more than it may have at most.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, String> {
-    use std::io::Read;
-    let mut bytes = Vec::new();
-    let most = u64::try_from(CALLERS_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
-    let read = std::fs::File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes));
-    read.map_err(|error| match error.kind() {
+    let most = u64::try_from(CALLERS_BYTES_MAX).unwrap_or(u64::MAX);
+    disk::read(path, most).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
             format!("{}: no such file; `tollgate callers add` makes one", path.display())
         }
         _ => format!("{}: {error}; name a file that can be read", path.display()),
-    })?;
-    Ok(bytes)
+    })
 }

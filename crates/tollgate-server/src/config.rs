@@ -2,13 +2,13 @@
 //! compilation is told at once, each with its field and what would be accepted.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
 
+use crate::disk;
 use crate::gateway::{self, HeaderNames, RouteDocument, RoutePlan, Taking};
 use crate::store::StoreDocument;
 use tollgate::HeaderPolicy;
@@ -81,7 +81,7 @@ struct JwtDocument {
 impl JwtDocument {
     fn verifier(&self) -> Result<Verifier, String> {
         let name = self.jwks.display();
-        let text = File::open(&self.jwks).and_then(bounded);
+        let text = bounded(&self.jwks);
         let text = text.map_err(|error| format!("jwks: {name}: {error}; name a file that can be read"))?;
         let verifier =
             Verifier::new(text.as_bytes()).map_err(|problem| format!("jwks: {name}: {problem}"))?;
@@ -160,7 +160,7 @@ pub(crate) fn load(path: Option<&Path>, trusted: &[Network]) -> Result<Config, S
         None => Config::default(),
         Some(path) => {
             let name = path.display();
-            let text = File::open(path).and_then(bounded);
+            let text = bounded(path);
             let text = text.map_err(|error| format!("{name}: {error}; name a file that can be read"))?;
             compile(&text).map_err(|problems| format!("{name}: no config\n  {}", problems.join("\n  ")))?
         }
@@ -172,13 +172,12 @@ pub(crate) fn load(path: Option<&Path>, trusted: &[Network]) -> Result<Config, S
     Ok(config)
 }
 
-fn bounded(file: File) -> io::Result<String> {
-    let mut text = String::new();
-    let read = file.take(CONFIG_BYTES_MAX + 1).read_to_string(&mut text)?;
-    if u64::try_from(read).unwrap_or(u64::MAX) > CONFIG_BYTES_MAX {
+fn bounded(path: &Path) -> io::Result<String> {
+    let bytes = disk::read(path, CONFIG_BYTES_MAX)?;
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > CONFIG_BYTES_MAX {
         return Err(io::Error::other(format!("more than {CONFIG_BYTES_MAX} bytes")));
     }
-    Ok(text)
+    String::from_utf8(bytes).map_err(|_| io::Error::other("not UTF-8"))
 }
 
 /// What a file means. It reads no file but the set of keys that it names.

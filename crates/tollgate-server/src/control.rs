@@ -34,14 +34,21 @@ impl ControlPlane {
     /// wait, and once at a time.
     pub(crate) async fn metrics(&self) -> String {
         let _alone = self.scraping.lock().await;
-        let (meter, now) = (Arc::clone(&self.service.meter), self.service.now());
+        let service = &self.service;
+        let (meter, now, wall) = (Arc::clone(&service.meter), service.now(), service.engine.wall());
         // It fails only when the server is about to end.
-        tokio::task::spawn_blocking(move || meter.exposition(now)).await.unwrap_or_default()
+        tokio::task::spawn_blocking(move || meter.exposition(now, wall)).await.unwrap_or_default()
     }
 
     /// What the operator should know.
     pub(crate) fn report(&self, audience: Audience) -> ReadinessReport {
         let memory = self.service.meter.overflow.status(self.service.now());
-        self.readiness.report(Some(&self.reloader), self.orders.as_deref(), memory, audience)
+        self.readiness.report(
+            Some(&self.reloader),
+            self.orders.as_deref(),
+            memory,
+            audience,
+            self.service.engine.wall(),
+        )
     }
 }

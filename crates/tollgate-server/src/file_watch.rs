@@ -1,13 +1,15 @@
 //! Files that are watched while the server runs: the bytes of a file, or of everything in a directory, and the version that names them.
 //! Symbolic links are followed, so a ConfigMap that Kubernetes swaps is seen as what it points to. `look` bounds how long a disk may take.
 
-use std::fs::{self, File, Metadata};
+use std::fs::{self, Metadata};
 use std::io::Read;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ring::digest::{Context, SHA256};
+
+use crate::disk;
 
 mod look;
 
@@ -98,7 +100,8 @@ pub(crate) fn capture(path: &Path) -> Result<Capture, String> {
     for (relative, _) in walk(path)? {
         let full = if is_directory { path.join(&relative) } else { path.to_owned() };
         let mut bytes = Vec::new();
-        let read = open(&full).and_then(|file| file.take(room.saturating_add(1)).read_to_end(&mut bytes));
+        let read =
+            disk::open(&full).and_then(|file| file.take(room.saturating_add(1)).read_to_end(&mut bytes));
         let read = read.map_err(|error| format!("{}: {error}", full.display()))?;
         room = room.checked_sub(u64::try_from(read).unwrap_or(u64::MAX)).ok_or_else(|| too_much(path))?;
         files.push((relative, bytes));
@@ -135,12 +138,6 @@ fn metadata(path: &Path) -> Result<Metadata, String> {
         std::io::ErrorKind::NotFound => format!("{}: no such file", path.display()),
         _ => format!("{}: {error}", path.display()),
     })
-}
-
-/// Opens a file. What was replaced by a pipe since it was looked at is opened without waiting for somebody who writes to it.
-fn open(path: &Path) -> std::io::Result<File> {
-    let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
-    fs::OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
 /// Refuses what reading could wait for without end.

@@ -56,6 +56,9 @@ async fn once(command: &OperateCommand, console: &mut Console) -> Result<u8, Str
     } else {
         show(&answer, console);
     }
+    if let Some(notice) = answer["notice"].as_str().filter(|_| !server.json) {
+        console.line(plain(notice));
+    }
     if let Some(warning) = answer["warning"].as_str() {
         console.problem(format_args!("tollgate: warning: {}", plain(warning)));
     }

@@ -2,7 +2,6 @@
 //! whole file at a time, and an operator is answered when it is there. A disk that fails is told, and tried again; what was said is in
 //! force all the same.
 
-use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tollgate::store::Store;
-use tollgate::{Engine, Timestamp};
+use tollgate::{Clock, Engine, Timestamp};
 
 use crate::disk::{self, DiskError};
 use crate::failure::Failure;
@@ -70,11 +69,13 @@ impl OperatorStateStart {
 
 impl Orders {
     /// Reads what is kept in a directory that nobody else uses. What is damaged is set aside, and told.
-    pub(crate) fn open(directory: &Path, now: Timestamp) -> OperatorStateStart {
+    pub(crate) fn open(directory: &Path, clock: &Clock) -> OperatorStateStart {
+        let now = clock.now();
+        let wall = clock.wall_offset(now);
         let (said, damage) = match read(&directory.join(NAME)) {
             Ok(None) => (OperatorState::default(), None),
-            Ok(Some(bytes)) => match OperatorState::read(&bytes, now) {
-                Ok(said) => (said, None),
+            Ok(Some(bytes)) => match OperatorState::read(&bytes, now.on_wall(wall)) {
+                Ok(said) => (said.off_wall(wall), None),
                 Err(error) => (OperatorState::default(), Some(error)),
             },
             Err(error) => (OperatorState::default(), Some(error.to_string())),
@@ -161,7 +162,7 @@ impl Orders {
 }
 
 fn read(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
-    let file = match File::open(path) {
+    let file = match disk::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),

@@ -15,6 +15,7 @@ use tollgate::{Secret, Timestamp};
 use crate::cli::DiffArguments;
 use crate::console::Console;
 use crate::control::admin::{changes, fields};
+use crate::disk;
 use crate::operate::{Client, blocking, show_fields};
 use crate::policy_file;
 use crate::policy_file::Rules;
@@ -131,7 +132,7 @@ fn show_decisions(tallied: &Value, console: &mut Console) {
 /// A candidate beside a running server's policy.
 async fn live(new: &Path, arguments: &DiffArguments, console: &mut Console) -> Result<u8, String> {
     let client = Client::new(&arguments.server)?;
-    let text = std::fs::read(new)
+    let text = disk::read(new, FILE_BYTES_MAX as u64)
         .map_err(|error| format!("{}: {error}; name a file that can be read", new.display()))?;
     if text.len() > FILE_BYTES_MAX {
         return Err(format!("{}: more than {FILE_BYTES_MAX} bytes", new.display()));

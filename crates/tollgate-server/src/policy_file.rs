@@ -1,6 +1,5 @@
 //! Where policies are read from: a file, a directory, standard input, or the example inside the program; and which format they have.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -8,6 +7,7 @@ use tollgate::Policy;
 use tollgate::credential::CredentialAttributes;
 use tollgate::policy::{EXAMPLE, FILE_BYTES_MAX, Findings};
 
+use crate::disk;
 use crate::foreign::{self, Foreign, Format, Source};
 
 mod directory;
@@ -140,7 +140,7 @@ fn read(path: &Path) -> Result<Source, PolicyFileError> {
         return Ok(Source { name: STDIN_NAME.to_owned(), bytes });
     }
     let name = path.display().to_string();
-    match File::open(path).and_then(bounded) {
+    match disk::read(path, u64::try_from(FILE_BYTES_MAX).unwrap_or(u64::MAX)) {
         Ok(bytes) => Ok(Source { name, bytes }),
         Err(error) => Err(unreadable(name, &error)),
     }

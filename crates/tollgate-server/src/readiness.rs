@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use tokio::sync::watch;
+use tollgate::time::WallOffset;
 
 use crate::callers::CallersFile;
 use crate::failure::Failure;
@@ -58,7 +59,9 @@ impl Readiness {
         orders: Option<&Orders>,
         memory: Option<Failure>,
         audience: Audience,
+        wall: WallOffset,
     ) -> ReadinessReport {
+        let failed = |failure: &Failure| ErrorReport::of(failure, wall);
         let policy = reloader.map(Reloader::status);
         let tls = self.tls.as_ref().map(|tls| tls.status());
         let callers = self.callers.as_ref().map(|callers| callers.status());
@@ -86,21 +89,21 @@ impl Readiness {
             },
             Audience::Admitted => ReadinessReport {
                 status,
-                policy: policy.map(|status| PolicyReport::of(&status)),
+                policy: policy.map(|status| PolicyReport::of(&status, wall)),
                 tls: tls.map(|status| TlsReport {
                     version: status.version.map(|version| version.short()),
-                    loaded_at: rfc3339(status.loaded_at),
-                    error: status.trouble().map(ErrorReport::of),
+                    loaded_at: rfc3339(status.loaded_at, wall),
+                    error: status.trouble().map(failed),
                 }),
                 callers: callers.map(|status| CallersReport {
                     known: status.known,
                     version: status.version.map(|version| version.short()),
-                    loaded_at: rfc3339(status.loaded_at),
-                    error: status.trouble().map(ErrorReport::of),
+                    loaded_at: rfc3339(status.loaded_at, wall),
+                    error: status.trouble().map(failed),
                 }),
-                store: self.store.as_ref().map(|store| store.report()),
-                orders: unkept.map(|error| OrdersReport { error: ErrorReport::of(&error) }),
-                memory: memory.map(|error| MemoryReport { error: ErrorReport::of(&error) }),
+                store: self.store.as_ref().map(|store| store.report(wall)),
+                orders: unkept.map(|error| OrdersReport { error: failed(&error) }),
+                memory: memory.map(|error| MemoryReport { error: failed(&error) }),
             },
         }
     }
@@ -189,22 +192,23 @@ struct ErrorReport {
 }
 
 impl PolicyReport {
-    fn of(status: &PolicyStatus) -> Self {
+    fn of(status: &PolicyStatus, wall: WallOffset) -> Self {
+        let failed = |failure: &Failure| ErrorReport::of(failure, wall);
         Self {
             name: status.name.clone(),
             origin: status.origin.name(),
             version: status.version.map(|version| version.short()),
-            loaded_at: rfc3339(status.loaded_at),
+            loaded_at: rfc3339(status.loaded_at, wall),
             reloads: Reloads { good: status.good, bad: status.bad },
-            error: status.trouble().map(ErrorReport::of),
-            keep_error: status.keep_error.as_ref().map(ErrorReport::of),
+            error: status.trouble().map(failed),
+            keep_error: status.keep_error.as_ref().map(failed),
         }
     }
 }
 
 impl ErrorReport {
-    fn of(failure: &Failure) -> Self {
-        Self { text: failure.text.clone(), at: rfc3339(failure.at) }
+    fn of(failure: &Failure, wall: WallOffset) -> Self {
+        Self { text: failure.text.clone(), at: rfc3339(failure.at, wall) }
     }
 }
 
@@ -213,7 +217,8 @@ mod tests {
     use super::*;
 
     fn json(readiness: &Readiness) -> String {
-        serde_json::to_string(&readiness.report(None, None, None, Audience::Admitted)).unwrap()
+        serde_json::to_string(&readiness.report(None, None, None, Audience::Admitted, WallOffset::NONE))
+            .unwrap()
     }
 
     /// Only a server that was told to stop is not ready.

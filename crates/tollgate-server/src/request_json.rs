@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use tollgate::credential::CredentialAttributes;
 use tollgate::policy::Ended;
 use tollgate::request::{ATTRIBUTES_MAX, COST_MAX};
 use tollgate::{CheckRequest, RequestError, Ticks, Value};
@@ -150,14 +149,6 @@ impl Named<'_> {
     /// What they are, as they stand.
     pub(crate) fn given(&self) -> Vec<(&str, Value<'_>)> {
         pairs(&self.0).collect()
-    }
-
-    /// An attribute that holds a credential and whose value has a star, if there is one.
-    pub(crate) fn starred(&self, credentials: &CredentialAttributes) -> Option<&str> {
-        let is_starred = |value: &Value<'_>| matches!(value, Value::Text(text) if text.contains('*'));
-        let mut found =
-            pairs(&self.0).filter(|(name, value)| credentials.contains(name) && is_starred(value));
-        found.next().map(|(name, _)| name)
     }
 
     /// A request of whom is known.

@@ -20,6 +20,7 @@ use crate::identity::Identity;
 use crate::log;
 use crate::reload::{self, Start};
 use crate::service::Service;
+use crate::snapshot;
 use crate::store::StoreChoice;
 use crate::store_watch::StoreWatch;
 use crate::tls::Tls;
@@ -69,28 +70,26 @@ pub(crate) fn run(arguments: &ServeArguments, console: &mut Console) -> u8 {
 
 /// Checks what can be checked before anything is opened.
 fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
-    let clock = Clock::precise();
     let auth = Auth::from(arguments.security.auth_token_file.as_deref())?;
-    let tls = arguments.security.tls_files().map(|files| Tls::open(files, clock.now())).transpose()?;
     let is_guarded = auth.is_required() || arguments.security.tls_client_ca.is_some();
     let all = [Some(arguments.http), arguments.grpc.address(), arguments.resp.address()];
     for address in all.into_iter().flatten() {
         is_safe(address, arguments.insecure || is_guarded)?;
     }
     let mut config = config::load(arguments.config.as_deref(), &arguments.trusted_proxy)?;
+    let choice = StoreChoice::of(&arguments.store.settings(), &config.store)?;
+    let state_dir = arguments.reload.state_dir.as_deref();
+    // Counters of an earlier process go on by its clock. A shared store has a clock of its own.
+    let clock = Clock::resumed(snapshot::wall(state_dir.filter(|_| matches!(choice, StoreChoice::Memory))));
+    let tls = arguments.security.tls_files().map(|files| Tls::open(files, clock.now())).transpose()?;
     let callers = arguments.callers.as_ref().or(config.callers.as_ref());
     let callers = callers.map(|path| CallersFile::open(path, &config.reader, clock.now())).transpose()?;
     config.reader.callers = callers.as_ref().map(|callers| callers.live());
     config.taking.reader.callers = config.reader.callers.clone();
     let identity = Identity::of(&config.reader);
-    let start = reload::start(
-        arguments.policy.as_ref(),
-        arguments.reload.state_dir.as_deref(),
-        identity.credentials(),
-    )
-    .map_err(|error| format!("no policy to serve\n{error}"))?;
-    let Config { reader, taking, callers: _, headers, store, mut routes, overload, warnings } = config;
-    let choice = StoreChoice::of(&arguments.store.settings(), &store)?;
+    let start = reload::start(arguments.policy.as_ref(), state_dir, identity.credentials())
+        .map_err(|error| format!("no policy to serve\n{error}"))?;
+    let Config { reader, taking, callers: _, headers, store: _, mut routes, overload, warnings } = config;
     routes.extend(arguments.upstream.as_ref().map(RoutePlan::of_flag));
     if let Some(foreign) = start.loaded.rules.foreign().filter(|_| !routes.is_empty()) {
         return Err(format!(

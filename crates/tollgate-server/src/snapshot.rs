@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tollgate::engine::{RestoreReport, SnapshotReport};
+use tollgate::time::WallOffset;
 use tollgate::{Clock, Engine, Snapshot, Ticks, Timestamp};
 
 use crate::seldom::Seldom;
@@ -18,7 +19,7 @@ mod directory;
 
 /// How long the snapshot at the end may take before the server goes without it.
 const LAST_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a snapshot is taken anew because a policy was put in force meanwhile.
+/// How often a snapshot is taken anew because a policy was put in force or the wall clock set meanwhile.
 const ATTEMPTS: usize = 3;
 
 /// How often counters are written to disk.
@@ -101,6 +102,12 @@ pub(crate) struct HeldDirectory {
     _directory: Directory,
 }
 
+/// How far the wall clock was ahead when the snapshot in a directory was taken: the clock of the next process goes on from there. A
+/// snapshot that cannot be read says nothing about it, and what is wrong with it is reported when it is read.
+pub(crate) fn wall(path: Option<&Path>) -> WallOffset {
+    path.and_then(directory::wall).unwrap_or(WallOffset::NONE)
+}
+
 /// Takes hold of a directory without reading or writing counters there.
 ///
 /// # Errors
@@ -150,13 +157,13 @@ impl Snapshots {
             tokio::time::sleep(interval).await;
             let (snapshots, service) = (Arc::clone(&self), Arc::clone(&service));
             // A disk may take its time: decisions do not wait for it. If the thread panics the next round tries again.
-            let _ = tokio::task::spawn_blocking(move || snapshots.write((&*service).into())).await;
+            let _ = tokio::task::spawn_blocking(move || snapshots.write_for(&service)).await;
         }
     }
 
     /// Writes the last one, when nothing is decided any more.
     pub(crate) async fn last(self: Arc<Self>, service: Arc<Service>) {
-        let writing = tokio::task::spawn_blocking(move || self.write((&*service).into()));
+        let writing = tokio::task::spawn_blocking(move || self.write_for(&service));
         match tokio::time::timeout(LAST_TIMEOUT, writing).await {
             Ok(Ok(Some(written))) => tracing::info!(counters = written.keys, "counters are on disk"),
             Ok(_) => {} // It was told why not.
@@ -166,13 +173,19 @@ impl Snapshots {
         }
     }
 
+    /// Writes one of a service, by the wall clock as it is now: the next process computes its age by that.
+    fn write_for(&self, service: &Service) -> Option<SnapshotReport> {
+        service.follow_wall();
+        self.write(service.into())
+    }
+
     /// Writes one, and notes what became of it.
     fn write(&self, counters: SnapshotCounters<'_>) -> Option<SnapshotReport> {
         let directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
         let begun_at = self.clock.now();
         let mut written = directory.write(counters, begun_at);
         for _ in 1..ATTEMPTS {
-            if !matches!(written, Err(WriteError::PolicyChanged)) {
+            if !matches!(written, Err(WriteError::Changed)) {
                 break;
             }
             written = directory.write(counters, self.clock.now());

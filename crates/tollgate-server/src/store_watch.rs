@@ -8,6 +8,7 @@ use serde::Serialize;
 use tollgate::algorithm::fixed_window::Align;
 use tollgate::engine::StandIn;
 use tollgate::lease::LeaseReport;
+use tollgate::time::WallOffset;
 use tollgate::{Engine, Source, Ticks, Timestamp};
 use tollgate_redis::{BreakerState, LATENCY_BOUNDS, ReplyClass, Report, ShardReport, UnservedSlot};
 
@@ -74,13 +75,13 @@ impl StoreWatch {
     }
 
     /// What to tell.
-    pub(crate) fn report(&self) -> StoreReport {
+    pub(crate) fn report(&self, wall: WallOffset) -> StoreReport {
         let StoreHealth { since, troubled, .. } = self.seen().clone();
         let meaning = "decisions that need these shards are made without them, each limit by its on_store_failure, until they are back";
         StoreReport {
             place: self.place.clone(),
             status: if since.is_some() { "away" } else { "ok" },
-            since: since.map(rfc3339),
+            since: since.map(|since| rfc3339(since, wall)),
             shards: troubled,
             meaning: since.map(|_| meaning),
         }

@@ -3,14 +3,16 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Span, SpanRelativeTo};
+use tollgate::time::WallOffset;
 use tollgate::{Ticks, Timestamp};
 
-/// An instant as RFC 3339 writes it, in UTC, with as many digits as it needs. One that cannot be written is left empty.
-pub(crate) fn rfc3339(at: Timestamp) -> String {
-    written(at).map(|instant| instant.to_string()).unwrap_or_default()
+/// An instant of the decisions' clock, which the wall clock is this far ahead of, as RFC 3339 writes it: in UTC, with as many digits
+/// as it needs. One that cannot be written is left empty.
+pub(crate) fn rfc3339(at: Timestamp, wall: WallOffset) -> String {
+    written(at.on_wall(wall)).map(|instant| instant.to_string()).unwrap_or_default()
 }
 
-/// The same, always to the millisecond: what stands in columns.
+/// An instant of the wall clock, always to the millisecond: what stands in columns.
 pub(crate) fn rfc3339_millis(at: Timestamp) -> String {
     written(at).map(|instant| format!("{instant:.3}")).unwrap_or_default()
 }
@@ -53,8 +55,12 @@ mod tests {
     #[test]
     fn instants_are_written() {
         let second = Timestamp::from_unix_seconds(1);
-        assert_eq!(rfc3339(second), "1970-01-01T00:00:01Z");
-        assert_eq!(rfc3339(second + Ticks::from_micros(250_000)), "1970-01-01T00:00:01.25Z");
+        assert_eq!(rfc3339(second, WallOffset::NONE), "1970-01-01T00:00:01Z");
+        assert_eq!(rfc3339(second, WallOffset::from_micros(3_600_000_000)), "1970-01-01T01:00:01Z");
+        assert_eq!(
+            rfc3339(second + Ticks::from_micros(250_000), WallOffset::NONE),
+            "1970-01-01T00:00:01.25Z"
+        );
         assert_eq!(rfc3339_millis(second), "1970-01-01T00:00:01.000Z");
         let last = Timestamp::from_unix_micros(u64::MAX);
         assert_eq!(rfc3339_millis(last), "2112-09-17T23:53:47.370Z", "the last instant there is");

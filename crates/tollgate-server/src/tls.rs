@@ -1,8 +1,7 @@
 //! TLS on every listener: certificates from disk, reloaded when they change, and the handshake of a connection. The last good
 //! pair stays in use when a new one is wrong. Connections that are open keep what they were opened with.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,6 +15,7 @@ use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
 use tollgate::Timestamp;
 
+use crate::disk;
 use crate::failure::Failure;
 use crate::file_watch::{Debounce, Eye, FileReload, LOOK_TIMEOUT, Seen, Version, Wish, hangs};
 
@@ -272,7 +272,5 @@ pub(crate) fn key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(PEM_BYTES_MAX).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    disk::read(path, PEM_BYTES_MAX)
 }

@@ -164,6 +164,26 @@ impl Clock {
         Self { coarse: None, fine: Fine::Precise(Anchor::new()), wall: Arc::default() }
     }
 
+    /// A precise clock that goes on by the decisions' clock of an earlier process, whose wall clock was this far ahead of it. The
+    /// counters of a [`Snapshot`](crate::Snapshot) keep that clock; [`Snapshot::wall`](crate::Snapshot::wall) reads the offset.
+    ///
+    /// ```
+    /// use tollgate::time::WallOffset;
+    /// use tollgate::Clock;
+    /// let hour = WallOffset::from_micros(3_600_000_000);
+    /// let (wall, resumed) = (Clock::precise(), Clock::resumed(hour));
+    /// let behind = wall.now().since(resumed.now()).ceil_seconds();
+    /// assert!((3_599..=3_600).contains(&behind));
+    /// assert_eq!(resumed.wall_offset(resumed.now()), hour);
+    /// ```
+    #[must_use]
+    pub fn resumed(wall: WallOffset) -> Self {
+        let Anchor { ahead } = Anchor::new();
+        let anchor = Anchor { ahead: ahead.wrapping_add_signed(-wall.as_micros()) };
+        let following = Wall { offset: AtomicI64::new(wall.as_micros()), ..Wall::default() };
+        Self { coarse: None, fine: Fine::Precise(anchor), wall: Arc::new(following) }
+    }
+
     /// A clock that one thread of the process refreshes each millisecond. The thread is started with the first coarse clock
     /// and ends with the last.
     #[must_use]

@@ -514,6 +514,7 @@ impl<S: Store> Engine<S> {
         let now = now.decidable();
         self.wall.store(wall.as_micros(), Ordering::Relaxed);
         self.store.follow_wall(wall, now);
+        self.blocks.follow_wall(wall);
         if let Some(standby) = self.standby.get() {
             standby.local.follow_wall(wall, now);
         }

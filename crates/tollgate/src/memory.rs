@@ -36,7 +36,7 @@ pub(crate) use export::Piece;
 pub(crate) use holds::ActiveHold;
 pub(crate) use large::{Large, LargeEntry, state_bytes};
 pub(crate) use table::{Entry, Full, Slot};
-pub(crate) use wall::without_setting;
+pub(crate) use wall::{KeptSettings, Setting, WALL_SETTINGS_MAX, setting_of};
 
 /// The number of quota numbers.
 pub(crate) const NUMBERS_MAX: usize = 1 << table::NUMBER_BITS;

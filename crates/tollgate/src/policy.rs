@@ -245,6 +245,26 @@ impl Policy {
         exact::problem(self.vocabulary.kind(attribute), attribute, value)
     }
 
+    /// Why no request has an attribute of this name, if that is known: the policy declares others, or it is the spelling of another
+    /// product.
+    #[must_use]
+    pub fn attribute_problem(&self, name: &str) -> Option<Problem> {
+        self.vocabulary.problem(name)
+    }
+
+    /// Why no request has this single value of an attribute, if that is known: it is empty, or looks like a pattern. Conditions and
+    /// overrides refuse the same texts. Addresses are left to those that know networks.
+    #[must_use]
+    pub fn single_problem(&self, attribute: &str, value: &str) -> Option<Problem> {
+        match self.vocabulary.kind(attribute) {
+            Kind::Address => None,
+            _ if value.is_empty() => {
+                Some(Problem::new("an empty text", format!("the {attribute} of a request")))
+            }
+            kind => exact::name_problem(kind, attribute, value),
+        }
+    }
+
     /// Whether a text is a pattern for paths, hosts, methods or addresses, of which a request has one.
     #[must_use]
     pub fn is_pattern(&self, attribute: &str, value: &str) -> bool {

@@ -72,8 +72,12 @@ fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let bytes = std::fs::metadata(path).map_err(|error| file_error(path, &error))?.len();
-    if bytes > PEM_BYTES_MAX {
+    let found = std::fs::metadata(path).map_err(|error| file_error(path, &error))?;
+    // It is read for each connection, and a pipe would be waited for.
+    if !found.is_file() {
+        return Err(file_error(path, &"it is no regular file"));
+    }
+    if found.len() > PEM_BYTES_MAX {
         return Err(file_error(path, &"it is larger than 1 MiB"));
     }
     std::fs::read(path).map_err(|error| file_error(path, &error))

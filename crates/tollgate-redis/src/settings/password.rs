@@ -2,9 +2,9 @@
 //! a restart: let the store accept both, replace the file, then remove the old password.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -15,6 +15,8 @@ use super::SettingsError;
 const PASSWORD_BYTES_MAX: u64 = 1 << 20;
 /// How long reading the file may take before the last password is used. Less than the connect timeout.
 const READ_TIMEOUT: Duration = Duration::from_millis(100);
+/// How long the first reading may take. A pipe that a program writes to is read to its end.
+const START_READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A password's source. Has no `Debug`, because it must not be printed.
 #[derive(Clone)]
@@ -152,13 +154,30 @@ fn read_file(path: &Path) -> Result<String, String> {
     read_line(path)
 }
 
+/// The bytes of a file, one more than it may have at most. On a thread of its own: opening a pipe that no program writes to would
+/// hold up the start without end.
+fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let (sender, receiver) = mpsc::channel();
+    let path = path.to_owned();
+    std::thread::Builder::new().name("tollgate-read".to_owned()).spawn(move || {
+        let mut bytes = Vec::new();
+        let read = File::open(path)
+            .and_then(|file| file.take(PASSWORD_BYTES_MAX + 1).read_to_end(&mut bytes))
+            .map(|_| bytes);
+        let _ = sender.send(read); // The reader may have given up.
+    })?;
+    receiver.recv_timeout(START_READ_TIMEOUT).unwrap_or_else(|_| {
+        let seconds = START_READ_TIMEOUT.as_secs();
+        Err(io::Error::other(format!(
+            "not read within {seconds} s: no program writes to the pipe, or its file system does not answer"
+        )))
+    })
+}
+
 /// The content of a file of one line, without its line end.
 fn read_line(path: &Path) -> Result<String, String> {
     let name = path.display();
-    let mut bytes = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(PASSWORD_BYTES_MAX + 1).read_to_end(&mut bytes))
-        .map_err(|error| format!("{name}: {error}; name a file that can be read"))?;
+    let bytes = read_bytes(path).map_err(|error| format!("{name}: {error}; name a file that can be read"))?;
     if bytes.len() as u64 > PASSWORD_BYTES_MAX {
         return Err(format!("{name}: more than {PASSWORD_BYTES_MAX} bytes"));
     }

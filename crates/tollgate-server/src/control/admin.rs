@@ -42,6 +42,8 @@ pub(crate) struct Admin {
     logins: Logins,
     audit: Audit,
     watchers: Arc<Semaphore>,
+    /// For live views, which outlast the request that began them.
+    clock: Clock,
 }
 
 impl Admin {
@@ -50,9 +52,10 @@ impl Admin {
         Self {
             tokens,
             hosts: Hosts::new(address, names),
-            logins: Logins::new(clock),
+            logins: Logins::new(clock.clone()),
             audit: Audit::default(),
             watchers: Arc::new(Semaphore::new(WATCHERS_MAX)),
+            clock,
         }
     }
 

@@ -126,7 +126,7 @@ async fn an_operator_rules_over_foreign_rules() {
             assert_eq!(ask("v", now + second).await.overall, Code::Ok);
         }
         assert_eq!(ask("v", now + second + second).await.overall, Code::OverLimit);
-        let metrics = service.meter.exposition(now);
+        let metrics = service.meter.exposition(now, tollgate::time::WallOffset::NONE);
         let counted = |verdict: &str| {
             let mut lines = metrics.lines().filter(|line| line.contains(r#"wire="rls""#));
             lines

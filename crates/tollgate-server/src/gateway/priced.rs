@@ -1,8 +1,6 @@
 //! GraphQL at the gateway: requests for the paths that a route names are priced by `tollgate-tower`'s layer, which reads their bodies, before
 //! the limits are asked. All other requests never come here.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -29,6 +27,7 @@ use super::shares::Client;
 use super::table::Table;
 use super::upload::Upload;
 use super::{Own, proxy};
+use crate::disk;
 use crate::listen::Pace;
 use crate::problem::Turned;
 use crate::problem::{Kind, Problem};
@@ -156,13 +155,11 @@ fn known(plan: &PersistedPlan) -> Result<Persisted, String> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes));
-    match read {
+    match disk::read(path, FILE_BYTES_MAX) {
         Err(error) => Err(format!("{error}; name a file that can be read")),
-        Ok(read) if u64::try_from(read).unwrap_or(u64::MAX) > FILE_BYTES_MAX => {
+        Ok(bytes) if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > FILE_BYTES_MAX => {
             Err(format!("more than {FILE_BYTES_MAX} bytes; accepted: as many"))
         }
-        Ok(_) => Ok(bytes),
+        Ok(bytes) => Ok(bytes),
     }
 }

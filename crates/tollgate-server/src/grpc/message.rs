@@ -8,6 +8,7 @@ use crate::envoy_api::{
     RateLimitResponse, RateLimitUnit, ResponseCode,
 };
 use crate::rls::{self, Answer, Code, CurrentLimit, Descriptor, Override, Question, Refusal, Status, Unit};
+use crate::telemetry::is_crowded;
 
 impl From<RateLimitRequest> for Question {
     fn from(request: RateLimitRequest) -> Self {
@@ -48,19 +49,28 @@ impl From<Answer> for RateLimitResponse {
     fn from(answer: Answer) -> Self {
         let header = |(key, value)| HeaderValue { key, value };
         let unlimited = answer.meets_no_limit.then(unlimited);
+        let mut metadata = answer.refusal.map(refused).or(unlimited);
+        let crowded = answer.statuses.iter().map(|status| status.source).find(|source| is_crowded(*source));
+        if let Some(source) = crowded {
+            metadata.get_or_insert_default().fields.extend([field("source", source.name().to_owned())]);
+        }
         Self {
             overall_code: code(answer.overall),
             statuses: answer.statuses.into_iter().map(DescriptorStatus::from).collect(),
             response_headers_to_add: answer.headers.into_iter().map(header).collect(),
-            dynamic_metadata: answer.refusal.map(refused).or(unlimited),
+            dynamic_metadata: metadata,
         }
     }
 }
 
 /// Why a request is refused, for Envoy's access log: `%DYNAMIC_METADATA(envoy.filters.http.ratelimit:cause)%`.
 fn refused(refusal: Refusal) -> Struct {
-    let field = |name: &str, text: String| (name.to_owned(), Value { kind: Some(Kind::StringValue(text)) });
     Struct { fields: [field("cause", refusal.cause), field("reason", refusal.reason)].into() }
+}
+
+/// One entry of the metadata.
+fn field(name: &str, text: String) -> (String, Value) {
+    (name.to_owned(), Value { kind: Some(Kind::StringValue(text)) })
 }
 
 /// The metadata of a request that no limit applies to.

@@ -61,12 +61,13 @@ impl<S: Store> Handler<'_, S> {
     /// Since when the configuration is in force.
     pub(super) fn limitador_status(&self, reloader: &Reloader) -> Result<Answered, Problem> {
         let foreign = self.limitador_in_force()?;
+        let shown = |at| rfc3339(at, self.service.engine.wall());
         let failed_at = reloader.status().error.as_ref().map(|failure| failure.at);
         Ok(CompatAnswer::document(json!({
-            "started_at": rfc3339(self.service.started_at),
-            "config_applied_at": rfc3339(foreign.applied_at),
+            "started_at": shown(self.service.started_at),
+            "config_applied_at": shown(foreign.applied_at),
             "config_version": foreign.version,
-            "config_err_since": failed_at.map(rfc3339),
+            "config_err_since": failed_at.map(shown),
         })))
     }
 

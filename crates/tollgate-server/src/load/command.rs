@@ -123,6 +123,8 @@ struct Line {
     /// Answers that were looked at for the counter that they came from, and how many of them came from one that keys share.
     looked_at: u64,
     shared: u64,
+    /// Whether keys share counters because the server's memory is full.
+    memory_full: bool,
 }
 
 impl Line {
@@ -146,6 +148,7 @@ impl Line {
             denied_by: summary.details.denied_by.clone(),
             looked_at: summary.details.looked_at,
             shared: summary.details.shared,
+            memory_full: summary.details.shared > 0 || summary.details.is_memory_full,
         }
     }
 }

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::details::Details;
+use super::details::{self, Details};
 use super::grpc::Connection;
 use super::plan::{Pace, Plan};
 use super::question::{Protocol, Question};
@@ -69,6 +69,7 @@ impl Asker {
             };
             turn += 1;
             if due >= span.end {
+                summary.details.is_memory_full = self.is_memory_full().await?;
                 return Ok(summary);
             }
             self.until(due).await?;
@@ -92,6 +93,25 @@ impl Asker {
                 }
             }
         }
+    }
+
+    /// Whether the server says that its memory is full. Asked over RESP, whose answers do not say which counter they come from.
+    async fn is_memory_full(&mut self) -> Result<bool, LoadError> {
+        let (Channels::Stream { stream, input, .. }, Question::Resp { .. }) =
+            (&mut self.wire, &self.plan.question)
+        else {
+            return Ok(false);
+        };
+        stream.write_all(b"*2\r\n$4\r\nINFO\r\n$6\r\nmemory\r\n").await.map_err(lost)?;
+        let mut is_full = false;
+        let mut read = |input: &[u8]| {
+            let reply = reply::resp(input, b"", &mut Details::default())?;
+            is_full = details::find(&input[..reply.length], b"tollgate_memory_full:1").is_some();
+            Some(reply)
+        };
+        let answered = tokio::time::timeout(PATIENCE, replies(stream, input, 1, &mut read)).await;
+        answered.map_err(|_| LoadError::Slow { seconds: PATIENCE.as_secs() })??;
+        Ok(is_full)
     }
 
     /// When a request of an open loop is due: the connections take turns.

@@ -18,6 +18,8 @@ pub struct Details {
     pub looked_at: u64,
     /// How many of those came from a counter that several keys share, because the server's memory is full.
     pub shared: u64,
+    /// Whether the server says that its memory is full, where its answers do not.
+    pub is_memory_full: bool,
 }
 
 impl Details {
@@ -39,6 +41,12 @@ impl Details {
         }
     }
 
+    /// Takes note of an answer that says whether its counter is one that keys share.
+    pub(super) fn look_at(&mut self, is_shared: bool) {
+        self.looked_at += 1;
+        self.shared += u64::from(is_shared);
+    }
+
     /// Takes note of a denial by a limit of this name.
     pub(super) fn deny(&mut self, cause: &[u8]) {
         let cause = String::from_utf8_lossy(cause);
@@ -54,6 +62,7 @@ impl Details {
         }
         self.looked_at += other.looked_at;
         self.shared += other.shared;
+        self.is_memory_full |= other.is_memory_full;
     }
 
     /// What a person should know of `denied` denials; nothing where there is nothing to say.
@@ -78,6 +87,12 @@ impl Details {
                  Start it with more --memory, or ask about fewer --keys.",
                 self.shared, self.looked_at
             ));
+        } else if self.is_memory_full {
+            lines.push(
+                "The server's memory is full, or was within the last minute: keys share counters. Start it with more \
+                 --memory, or ask about fewer --keys."
+                    .to_owned(),
+            );
         }
         lines
     }

@@ -128,13 +128,22 @@ impl OperatorState {
         }
     }
 
-    /// The same with the times of the wall clock, by which the next process starts.
-    pub(super) fn on_wall(mut self, wall: WallOffset) -> Self {
+    /// The same with the times of the wall clock, by which the file is read.
+    pub(super) fn on_wall(self, wall: WallOffset) -> Self {
+        self.moved(|until| until.on_wall(wall))
+    }
+
+    /// The same with the times of the decisions' clock, by which the engine is asked.
+    pub(super) fn off_wall(self, wall: WallOffset) -> Self {
+        self.moved(|until| until.off_wall(wall))
+    }
+
+    fn moved(mut self, moved: impl Fn(Timestamp) -> Timestamp) -> Self {
         let rulings = self.all.iter_mut().chain(self.limits.iter_mut().map(|limit| &mut limit.ruled));
         let rulings = rulings.chain(self.overload.iter_mut().map(|controller| &mut controller.ruled));
         let ends =
             rulings.map(|ruled| &mut ruled.until).chain(self.blocks.iter_mut().map(|block| &mut block.until));
-        ends.for_each(|until| *until = Micros(until.instant().on_wall(wall).unix_micros()));
+        ends.for_each(|until| *until = Micros(moved(until.instant()).unix_micros()));
         self
     }
 

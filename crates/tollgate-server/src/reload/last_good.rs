@@ -1,12 +1,14 @@
 //! The last good policy, kept on disk for the next start. A copy is complete before anything points to it, so a crash or a full
 //! disk leaves the one before.
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::disk::{self, DIRECTORY_MODE, FILE_MODE};
 use crate::file_watch::{self, Capture};
 
 /// The file that says which copy is the last good one.
@@ -59,11 +61,12 @@ impl LastGood {
                 .join(capture.files.first().map(|(name, _)| name.as_path()).unwrap_or(Path::new("")))
         };
         let pointer = Pointer { policy: std::path::absolute(policy)?, copy: inside, version };
-        if self.pointer().is_ok_and(|kept| kept == pointer && self.is_whole(&kept)) {
+        if self.pointer().is_ok_and(|kept| kept == pointer && self.is_whole(&kept)) && self.is_private(&name)
+        {
             return Ok(());
         }
-        fs::create_dir_all(&self.directory)?;
-        if !self.is_whole(&pointer) {
+        create_directory(&self.directory)?;
+        if !self.is_whole(&pointer) || !self.is_private(&name) {
             self.copy(&name, capture)?;
         }
         let text = serde_json::to_vec(&pointer).map_err(io::Error::other)?;
@@ -98,7 +101,7 @@ impl LastGood {
 
     fn pointer(&self) -> Result<Pointer, String> {
         let path = self.directory.join(POINTER);
-        let file = File::open(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let file = disk::open(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let read = io::read_to_string(io::Read::take(file, POINTER_BYTES_MAX));
         let text = read.map_err(|error| format!("{}: {error}", path.display()))?;
         serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
@@ -108,6 +111,12 @@ impl LastGood {
     fn is_whole(&self, pointer: &Pointer) -> bool {
         let copy = file_watch::capture(&self.directory.join(&pointer.copy));
         copy.is_ok_and(|copy| copy.version.hex() == pointer.version)
+    }
+
+    /// Whether only this user can look into a copy. A policy may hold credentials, and an earlier version let all users read it.
+    fn is_private(&self, name: &str) -> bool {
+        let found = fs::metadata(self.directory.join(name));
+        found.is_ok_and(|found| found.permissions().mode() & 0o077 == 0)
     }
 
     fn copy(&self, name: &str, capture: &Capture) -> io::Result<()> {
@@ -140,20 +149,29 @@ impl LastGood {
 }
 
 fn fill(draft: &Path, capture: &Capture) -> io::Result<()> {
-    fs::create_dir(draft)?;
+    create_directory(draft)?;
     for (name, bytes) in &capture.files {
         let path = draft.join(name);
         if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent)?;
+            create_directory(parent)?;
         }
         write(&path, bytes)?;
     }
     sync(draft)
 }
 
-/// Writes a file through to the disk.
+/// Creates a directory that only this user can look into, unless it is there.
+fn create_directory(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path)
+}
+
+/// Writes a file that only this user can read through to the disk. One that is there is a draft of an earlier attempt.
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = File::create(path)?;
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path)?;
     file.write_all(bytes)?;
     file.sync_all()
 }
@@ -239,5 +257,26 @@ mod tests {
         scratch.write(&format!("state/{draft}"), "in the way");
         assert!(last_good.keep(&policy, &next).is_err());
         assert_eq!(fs::read_to_string(last_good.find(&policy).unwrap()).unwrap(), "one");
+    }
+
+    /// An earlier version let every user of the machine read the copy. It is made anew, for its owner only, when it is kept again.
+    #[test]
+    fn a_copy_that_others_could_read_is_made_anew() {
+        let scratch = Scratch::new();
+        let policy = scratch.write("policy.yaml", "one");
+        let last_good = LastGood::new(&scratch.path("state"));
+        let keep = || last_good.keep(&policy, &file_watch::capture(&policy).unwrap()).unwrap();
+        keep();
+        let copy = last_good.find(&policy).unwrap();
+        let directory = copy.parent().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        for (path, open) in [(directory, 0o755), (&copy, 0o644)] {
+            fs::set_permissions(path, fs::Permissions::from_mode(open)).unwrap();
+        }
+        keep();
+        let pointer = scratch.path("state").join(POINTER);
+        let modes = [&scratch.path("state"), directory, &copy, &pointer].map(mode);
+        assert_eq!(modes, [0o700, 0o700, 0o600, 0o600]);
+        assert_eq!(fs::read_to_string(&copy).unwrap(), "one");
     }
 }

@@ -21,6 +21,7 @@ pub(super) fn info<S>(resp: &Resp<S>, arguments: Arguments<'_>, reply: &mut Repl
             || asked.any(|asked| names.iter().any(|name| name.as_bytes().eq_ignore_ascii_case(asked)))
     };
     let uptime = now.since(resp.service.started_at).as_micros() / tollgate::time::TICKS_PER_SECOND;
+    let is_full = resp.service.meter.overflow.status(now).is_some();
     let sections = [
         (
             "Server",
@@ -32,6 +33,7 @@ pub(super) fn info<S>(resp: &Resp<S>, arguments: Arguments<'_>, reply: &mut Repl
             ),
         ),
         ("Clients", format!("connected_clients:{}\r\n", resp.service.meter.open(Wire::Resp))),
+        ("Memory", format!("tollgate_memory_full:{}\r\n", u8::from(is_full))),
         ("Persistence", "loading:0\r\n".to_owned()),
         ("Replication", "role:master\r\nconnected_slaves:0\r\n".to_owned()),
     ];

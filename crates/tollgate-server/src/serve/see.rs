@@ -38,7 +38,8 @@ pub(super) fn start(
     let service = &control.service;
     let meter = &service.meter;
     let started = clock.now();
-    meter.probe(move |_| process::samples(started));
+    let following = clock.clone();
+    meter.probe(move |now| process::samples(started.on_wall(following.wall_offset(now))));
     let (watched, counted) = (Arc::downgrade(control), Counted::default());
     meter.probe(move |now| {
         // Weak, so that the numbers do not keep alive what they are about.
@@ -104,7 +105,10 @@ fn policy(control: &ControlPlane) -> Vec<Sample> {
         |result, value| Sample { metric: &names::RELOADS, label: Some((label::RESULT, result)), value };
     vec![
         limits,
-        Sample::new(&names::POLICY_SINCE, status.loaded_at.unix_micros() / TICKS_PER_SECOND),
+        Sample::new(
+            &names::POLICY_SINCE,
+            control.service.on_wall(status.loaded_at).unix_micros() / TICKS_PER_SECOND,
+        ),
         reloads("ok", status.good),
         reloads("failed", status.bad),
         Sample::new(&names::RELOAD_OK, u64::from(status.trouble().is_none())),
@@ -137,7 +141,7 @@ fn snapshots(control: &ControlPlane) -> Vec<Sample> {
     let taken =
         |result, value| Sample { metric: &names::SNAPSHOTS, label: Some((label::RESULT, result)), value };
     let mut samples = vec![taken("ok", status.written), taken("failed", status.failures)];
-    let since = status.last_good_at.map(|at| at.unix_micros() / TICKS_PER_SECOND);
+    let since = status.last_good_at.map(|at| control.service.on_wall(at).unix_micros() / TICKS_PER_SECOND);
     samples.extend(since.map(|since| Sample::new(&names::SNAPSHOT_SINCE, since)));
     samples
 }

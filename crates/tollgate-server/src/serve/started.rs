@@ -48,7 +48,7 @@ impl Started {
         let addresses = listeners.addresses()?;
         let opened = Opened::open(choice, arguments, listeners.resp.is_some(), &clock)?;
         // After the counters, which take hold of the directory.
-        let said = arguments.reload.state_dir.as_deref().map(|path| Orders::open(path, clock.now()));
+        let said = arguments.reload.state_dir.as_deref().map(|path| Orders::open(path, &clock));
         let lines = said.iter().filter_map(|said| said.line.as_deref());
         let state: Vec<&str> = opened.state_line().into_iter().chain(lines).collect();
         let told = banner::BannerNotes { store: &opened.store_lines(), state: &state };

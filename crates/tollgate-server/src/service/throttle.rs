@@ -14,6 +14,8 @@ use crate::telemetry::is_crowded;
 /// The attributes of a call.
 const KEY: &str = "key";
 const COMMAND: &str = "command";
+/// Both of them.
+pub(crate) const ATTRIBUTES: [&str; 2] = [KEY, COMMAND];
 
 impl<S: Store> Service<S> {
     /// The same, with counters of such limits in this table.

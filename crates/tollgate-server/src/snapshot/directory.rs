@@ -8,17 +8,17 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use tollgate::engine::{RestoreError, RestoreReport, SnapshotError, SnapshotReport};
+use tollgate::time::WallOffset;
 use tollgate::{Snapshot, Timestamp};
 
 use super::{CounterCapacity, SnapshotCounters};
-use crate::disk::{self, DiskError, FILE_MODE};
+use crate::disk::{self, DIRECTORY_MODE, DiskError, FILE_MODE};
 use crate::service::cells::Table;
 use crate::service::throttle::nanoseconds;
 use crate::store::Stores;
 
 const NAME: &str = "counters.snapshot";
 const LOCK_NAME: &str = "counters.lock";
-const DIRECTORY_MODE: u32 = 0o700;
 const BUFFER_BYTES: usize = 1 << 18;
 
 /// The directory, held until this is dropped.
@@ -98,11 +98,17 @@ pub(super) enum WriteError {
     #[error(transparent)]
     Disk(#[from] DiskError),
     /// Another one has to be taken.
-    #[error("a policy was put in force meanwhile")]
-    PolicyChanged,
+    #[error("a policy was put in force or the wall clock was set meanwhile")]
+    Changed,
     /// There is nothing to take it of.
     #[error("the counters are not in memory")]
     NotInMemory,
+}
+
+/// The offset of the wall clock in the snapshot of a directory, if that can be read.
+pub(super) fn wall(path: &Path) -> Option<WallOffset> {
+    let file = disk::open(&path.join(NAME)).ok()?;
+    Snapshot::wall(&mut BufReader::new(file)).ok()
 }
 
 impl Directory {
@@ -140,7 +146,7 @@ impl Directory {
                 path.display()
             )
         };
-        let file = match File::open(&path) {
+        let file = match disk::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(FoundSnapshot::Nothing),
             Err(error) => return Err(unreadable(&error)),
@@ -171,7 +177,7 @@ impl Directory {
         let report = disk::replace(&self.path, NAME, |file| {
             counters.engine.snapshot_with(Stores::memory, now, pieces, file).map_err(|error| match error {
                 SnapshotError::Io(error) => DiskError::at("writing")(error).into(),
-                SnapshotError::PolicyChanged => WriteError::PolicyChanged,
+                SnapshotError::PolicyChanged | SnapshotError::WallSet => WriteError::Changed,
                 SnapshotError::NotInMemory => WriteError::NotInMemory,
             })
         })?;

@@ -1,8 +1,8 @@
 //! Files that let a server into its store.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
+
+use crate::disk;
 
 /// Largest file of a password, a secret or certificates.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -26,9 +26,7 @@ pub(super) fn word(path: &Path) -> Result<String, String> {
 /// When it cannot be read, or is too large.
 pub(crate) fn bytes(path: &Path) -> Result<Vec<u8>, String> {
     let name = path.display();
-    let mut bytes = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
+    let bytes = disk::read(path, FILE_BYTES_MAX)
         .map_err(|error| format!("{name}: {error}; name a file that can be read"))?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(format!("{name}: more than {FILE_BYTES_MAX} bytes"));

@@ -2,6 +2,7 @@
 
 use tollgate::overload::{ControllerReport, Priority};
 use tollgate::policy::Mode;
+use tollgate::time::WallOffset;
 use tollgate_tower::shed::Shedder;
 
 use super::exposition::Page;
@@ -11,11 +12,13 @@ use super::names::{self, Metric, label};
 pub(super) struct ShownController<'s> {
     shedder: &'s Shedder,
     reports: Vec<ControllerReport>,
+    /// How far the wall clock is ahead of the clock of the reports.
+    wall: WallOffset,
 }
 
 impl<'s> ShownController<'s> {
-    pub(super) fn new(shedder: &'s Shedder) -> Self {
-        Self { shedder, reports: shedder.reports() }
+    pub(super) fn new(shedder: &'s Shedder, wall: WallOffset) -> Self {
+        Self { shedder, reports: shedder.reports(), wall }
     }
 
     /// Writes the numbers of one metric, if it is one of these.
@@ -42,23 +45,23 @@ impl<'s> ShownController<'s> {
                     page.number(metric, &labels, refused);
                 }
             }
-            show(report, metric, page);
+            show(report, self.wall, metric, page);
         }
     }
 }
 
-fn show(report: &ControllerReport, metric: &Metric, page: &mut Page) {
+fn show(report: &ControllerReport, wall: WallOffset, metric: &Metric, page: &mut Page) {
     let controller = (label::CONTROLLER, report.controller.as_str());
     if *metric == names::OVERLOAD_REASON {
         page.number(metric, &[controller, (label::REASON, report.reason.as_str())], 1);
     } else if *metric == names::OVERLOAD_MODE {
         page.number(metric, &[controller, (label::MODE, mode(report.mode))], 1);
-    } else if let Some(number) = number(report, metric) {
+    } else if let Some(number) = number(report, wall, metric) {
         page.number(metric, &[controller], number);
     }
 }
 
-fn number(report: &ControllerReport, metric: &Metric) -> Option<u64> {
+fn number(report: &ControllerReport, wall: WallOffset, metric: &Metric) -> Option<u64> {
     let shown = [
         (&names::OVERLOAD_LIMIT, report.limit),
         (&names::OVERLOAD_IN_FLIGHT, report.in_flight.map(u64::from)),
@@ -67,7 +70,7 @@ fn number(report: &ControllerReport, metric: &Metric) -> Option<u64> {
         (&names::OVERLOAD_LEVEL, report.level),
         (&names::OVERLOAD_WOULD_REFUSE, Some(report.would_refuse)),
         (&names::OVERLOAD_KILLED, Some(u64::from(report.killed_until.is_some()))),
-        (&names::OVERLOAD_CHANGED, report.changed_at.map(|at| at.unix_micros() / 1_000_000)),
+        (&names::OVERLOAD_CHANGED, report.changed_at.map(|at| at.on_wall(wall).unix_micros() / 1_000_000)),
     ];
     shown.into_iter().find(|(shown, _)| *shown == metric).and_then(|(_, number)| number)
 }

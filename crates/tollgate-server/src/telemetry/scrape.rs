@@ -1,6 +1,7 @@
 //! What `/metrics` shows: every metric of [`names`], in its order, with the numbers that are there.
 
 use tollgate::Timestamp;
+use tollgate::time::WallOffset;
 
 use super::exposition::Page;
 use super::names::{self, Metric, OUTCOMES, SOURCES, VERDICTS, label};
@@ -10,11 +11,11 @@ use crate::protocol::Wire;
 
 impl Meter {
     /// All numbers, as `/metrics` shows them. It may take some milliseconds: not for a thread that answers requests.
-    pub(crate) fn exposition(&self, now: Timestamp) -> String {
+    pub(crate) fn exposition(&self, now: Timestamp, wall: WallOffset) -> String {
         let samples = self.samples(now);
         let shared = self.shared.get().map(|numbers| numbers());
         let upstreams = self.gateway.get().map(|numbers| gateway::folded(numbers())).unwrap_or_default();
-        let controllers = self.overload.get().map(|shedder| overload::ShownController::new(shedder));
+        let controllers = self.overload.get().map(|shedder| overload::ShownController::new(shedder, wall));
         let mut page = Page::default();
         for metric in names::ALL {
             page.metric(metric);

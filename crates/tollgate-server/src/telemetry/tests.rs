@@ -85,7 +85,7 @@ fn counts_are_exact_across_threads_and_reloads() {
             told = [told[0] + limits, told[1] + allowed];
         }
     });
-    let page = series(&service.meter.exposition(time.now()));
+    let page = series(&service.meter.exposition(time.now(), tollgate::time::WallOffset::NONE));
     let wires = Wire::ALL.len() as u64;
     assert_eq!(sum(&page, "tollgate_decisions_total", ""), EACH * wires);
     assert_eq!(sum(&page, "tollgate_decisions_total", "outcome=\"allow\""), told[1]);
@@ -105,10 +105,16 @@ fn totals_survive_reloads() {
         "tollgate_limit_decisions_total{limit=\"all\",outcome=\"allow\",source=\"exact\",wire=\"http\"}";
     for round in 1..=20 {
         ask(&service, &[], Wire::Http, time.now());
-        assert_eq!(series(&service.meter.exposition(time.now()))[name], round);
+        assert_eq!(
+            series(&service.meter.exposition(time.now(), tollgate::time::WallOffset::NONE))[name],
+            round
+        );
         let next = if round % 2 == 0 { POLICY } else { "limits: [{name: other, rate: 1/s}]" };
         service.replace(Rules::Native(compiled(next)), time.now()).unwrap();
-        assert_eq!(series(&service.meter.exposition(time.now()))[name], round);
+        assert_eq!(
+            series(&service.meter.exposition(time.now(), tollgate::time::WallOffset::NONE))[name],
+            round
+        );
         if round % 2 == 1 {
             service.replace(Rules::Native(compiled(POLICY)), time.now()).unwrap();
         }
@@ -125,7 +131,7 @@ fn traffic_adds_no_series() {
         ask(&service, &[("api_key", key), ("tenant", "t")], Wire::Http, time.now());
     }
     service.meter.took(Wire::Http, Duration::from_micros(3));
-    let before = names(&series(&service.meter.exposition(time.now())));
+    let before = names(&series(&service.meter.exposition(time.now(), tollgate::time::WallOffset::NONE)));
     for n in 0..100_000_u64 {
         let key = format!("k{n}\"}} 1\n\u{1b}[31m");
         let other = format!("x{n}");
@@ -133,7 +139,7 @@ fn traffic_adds_no_series() {
         ask(&service, &attributes, Wire::Http, time.now());
         service.meter.took(Wire::Http, Duration::from_micros(n));
     }
-    let page = service.meter.exposition(time.now());
+    let page = service.meter.exposition(time.now(), tollgate::time::WallOffset::NONE);
     let after = names(&series(&page));
     assert_eq!(before, after);
     assert!(after.len() < 200, "{}", after.len());
@@ -157,7 +163,7 @@ fn a_large_policy_has_bounded_series() {
                 asked += 1;
             }
         }
-        let page = series(&service.meter.exposition(time.now()));
+        let page = series(&service.meter.exposition(time.now(), tollgate::time::WallOffset::NONE));
         assert_eq!(sum(&page, "tollgate_limit_decisions_total", ""), asked);
         assert_eq!(page["tollgate_metrics_folded_limits"], (limits - LIMITS_SHOWN) as u64);
         assert!(sum(&page, "tollgate_limit_decisions_total", OTHERS) > 0);
@@ -179,7 +185,7 @@ fn near_and_shadow_are_told_apart() {
     for _ in 0..12 {
         ask(&service, &[("k", "x")], Wire::Resp, time.now());
     }
-    let page = series(&service.meter.exposition(time.now()));
+    let page = series(&service.meter.exposition(time.now(), tollgate::time::WallOffset::NONE));
     let of = |limit: &str, outcome: &str| {
         let labels = format!("{{limit=\"{limit}\",outcome=\"{outcome}\",source=\"exact\",wire=\"resp\"}}");
         page.get(&format!("tollgate_limit_decisions_total{labels}")).copied()
@@ -287,10 +293,10 @@ fn watching_is_bounded() {
 #[test]
 fn others_may_register_their_numbers() {
     let meter = Meter::new();
-    let page = meter.exposition(Timestamp::from_unix_seconds(1));
+    let page = meter.exposition(Timestamp::from_unix_seconds(1), tollgate::time::WallOffset::NONE);
     assert!(!page.contains("\ntollgate_kill_switches "));
     meter.probe(|_| vec![Sample::new(&names::KILL_SWITCHES, 2)]);
-    let page = meter.exposition(Timestamp::from_unix_seconds(1));
+    let page = meter.exposition(Timestamp::from_unix_seconds(1), tollgate::time::WallOffset::NONE);
     assert!(page.contains("\ntollgate_kill_switches 2\n"));
     for metric in names::ALL {
         assert_eq!(page.matches(&format!("# TYPE {} ", metric.name)).count(), 1, "{}", metric.name);

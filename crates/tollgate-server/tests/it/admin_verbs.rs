@@ -366,6 +366,45 @@ fn a_block_takes_values_that_requests_have() {
     assert_eq!(server.remaining("k"), 5);
 }
 
+/// The story: `block apikey=k2`, `X-API-Key=k2`, `api_key=`, `tenant=!a`, `plan=free|pro` and, with `attributes:` declared,
+/// `tenantt=acme` all said "is blocked until", and blocked nothing. What no request can have is refused with what is accepted, and a
+/// name that only may be wrong is doubted.
+#[test]
+fn a_block_takes_names_that_requests_have() {
+    let open = server(POLICY);
+    let declared = server("attributes: [api_key, tenant, ip]\nlimits: [{name: a, by: [tenant], rate: 5/h}]");
+    let refused = [
+        (&open, "X-API-Key=k2", "no request has an attribute X-API-Key"),
+        (&open, "api_key=", "its whole text"),
+        (&open, "api_key=!k1", "its whole text"),
+        (&open, "api_key=k1|k2", "its whole text"),
+        (&open, "tenant=", "the tenant of a request"),
+        (&open, "tenant=!a", "a single value"),
+        (&open, "plan=free|pro", "a single value"),
+        (&open, "ip=", "is not an address"),
+        (&declared, "tenantt=acme", "did you mean tenant?"),
+        (&declared, "tenantt:=7", "did you mean tenant?"),
+    ];
+    for (server, value, accepted) in refused {
+        let output = call(server, &["block", value, "--for", "1m"]);
+        assert_ne!(output.status.code(), Some(0), "{value}: {}", stdout(&output));
+        assert!(stderr(&output).contains(accepted), "{value}: {}", stderr(&output));
+        let blocks = ask(server, TOKEN, "GET", "/admin/v1/limits", "").json();
+        assert!(blocks["blocks"].as_array().is_none_or(Vec::is_empty), "{value}: {blocks}");
+    }
+    let doubted = call(&open, &["block", "apikey=k2", "--for", "1m"]);
+    assert!(stderr(&doubted).contains("no limit counts by apikey"), "{}", stderr(&doubted));
+    for (server, values) in [
+        (&open, &["ip=10.0.0.0/8"][..]),
+        (&open, &["api_key=k1"]),
+        (&declared, &["tenant=acme"]),
+        (&declared, &["command=cl.throttle", "key=a|b"]),
+    ] {
+        let output = call(server, &[&["block"], values, &["--for", "1m"]].concat());
+        assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""), "{values:?}");
+    }
+}
+
 /// `domain: edge` was added, and neither `policy diff` nor the reload said a word: with it a server answers no other domain.
 #[test]
 fn a_change_of_the_whole_policy_is_reported() {

@@ -2,6 +2,8 @@
 //! nowhere.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::json;
@@ -180,6 +182,8 @@ fn policies_name_credentials_as_they_are() {
 }
 
 /// The text of a credential is in no log, no metric, no list, no answer to an operator, no trace of what was said and no file.
+///
+/// Its only copy is that of the policy in the state directory, which was readable for every user of the machine.
 #[test]
 fn a_credential_is_seen_nowhere() {
     const SECRET: &str = "s3cr3t-credential-9f2c";
@@ -192,7 +196,13 @@ fn a_credential_is_seen_nowhere() {
     );
     let (upstream, state) = (Upstream::start(), Scratch::new());
     let directory = state.text("state");
-    let mut gateway = gateway(&upstream, &policy, &["--state-dir", &directory]);
+    state.write("policy.yaml", &policy);
+    let address = format!("http://{}", upstream.address);
+    let (file, anywhere) = (state.text("policy.yaml"), "127.0.0.1:0");
+    let words =
+        ["serve", "--http", anywhere, "--gateway", anywhere, "--policy", &file, "--upstream", &address];
+    let started = command(&[&words[..], &["--state-dir", &directory]].concat());
+    let mut gateway = Gateway::of(Server::spawn(started, ""));
     let mut seen = gateway.server.banner.clone();
     for _ in 0..2 {
         seen += &ask_everywhere(&gateway, SECRET);
@@ -228,18 +238,44 @@ fn a_credential_is_seen_nowhere() {
     let log = gateway.server.rest_of_log();
     assert!(log.contains("decided") && log.contains("sha256:"), "the log has decisions: {log}");
     seen += &log;
-    let mut files = 0;
-    for entry in fs::read_dir(&directory).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_file() {
-            files += 1;
-            seen += &format!("\n{}: {}", path.display(), String::from_utf8_lossy(&fs::read(&path).unwrap()));
+    let files = private_files(Path::new(&directory));
+    assert!(files.len() >= 4, "snapshot, orders, pointer and the copy of the policy: {files:?}");
+    let mut copies = 0;
+    for path in files {
+        let text = String::from_utf8_lossy(&fs::read(&path).unwrap()).into_owned();
+        // The copy of the policy is the policy, and docs/callers.md says so.
+        if path
+            .parent()
+            .and_then(Path::file_name)
+            .is_some_and(|name| name.to_string_lossy().starts_with("policy-"))
+        {
+            assert_eq!(text, policy);
+            copies += 1;
+            continue;
         }
+        seen += &format!("\n{}: {text}", path.display());
     }
-    assert!(files >= 2, "snapshot and orders are written: {seen}");
+    assert_eq!(copies, 1);
     assert!(seen.contains("sha256:"));
     let shown: Vec<&str> = seen.lines().filter(|line| line.contains(SECRET)).collect();
     assert!(shown.is_empty(), "{shown:#?}");
+}
+
+/// The files in a directory and below. Only their owner can read them, or look into a directory.
+fn private_files(directory: &Path) -> Vec<PathBuf> {
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(directory), 0o700, "{}", directory.display());
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(private_files(&path));
+        } else {
+            assert_eq!(mode(&path), 0o600, "{}", path.display());
+            files.push(path);
+        }
+    }
+    files
 }
 
 const LIMITS: &str = "limits:

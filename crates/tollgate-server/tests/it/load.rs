@@ -74,7 +74,18 @@ fn mistakes_are_told() {
 #[test]
 fn denials_and_a_full_memory_are_explained() {
     let policy = "limits: [{name: per-key, by: [api_key], rate: 1/h}, {name: in-flight, by: [api_key], concurrency: 20, permit_ttl: 60s}]";
-    let arguments = ["serve", "--http", "127.0.0.1:0", "--policy", "-", "--resp", "127.0.0.1:0", "--memory"];
+    let arguments = [
+        "serve",
+        "--http",
+        "127.0.0.1:0",
+        "--policy",
+        "-",
+        "--resp",
+        "127.0.0.1:0",
+        "--grpc",
+        "127.0.0.1:0",
+        "--memory",
+    ];
     let server = Server::start_with(&[&arguments[..], &["64MiB"]].concat(), policy);
     let denied = measured(&server, &["--keys", "1"]);
     let (decisions, allowed) = (denied["decisions"].as_u64().unwrap(), denied["allowed"].as_u64().unwrap());
@@ -86,6 +97,7 @@ fn denials_and_a_full_memory_are_explained() {
     let output = run(&words, b"");
     let text = stdout(&output);
     assert!(text.contains(" denied: ") && text.contains(" by per-key"), "{text}");
+    assert!(!text.contains("memory is full"), "{text}");
     assert_eq!(server.send("GET", "/readyz", "").json()["status"], "ok");
 
     let mut small = Server::start_with(&[&arguments[..], &["1MiB"]].concat(), policy);
@@ -93,6 +105,15 @@ fn denials_and_a_full_memory_are_explained() {
         let keys = (0..1_000).map(|key| format!(r#"{{"attributes":{{"api_key":"{batch}-{key}"}}}}"#));
         let body = format!("[{}]", keys.collect::<Vec<_>>().join(","));
         assert_eq!(small.send("POST", "/v1/check/batch", &body).status, 200);
+    }
+    // The story goes on: over RESP and gRPC nothing was said, although the manual promises it for every wire.
+    let (resp, grpc) = (small.resp().to_string(), small.grpc.unwrap().to_string());
+    for (wire, to) in [("http", &small.address.to_string()), ("resp", &resp), ("grpc", &grpc)] {
+        let words = ["bench", "--wire", wire, "--to", to, "--duration", "300ms", "--warmup", "0s"];
+        let said = stdout(&run(&words, b""));
+        assert!(said.contains("The server's memory is full"), "{wire}: {said}");
+        let line = stdout(&run(&[&words[..], &["--json"]].concat(), b""));
+        assert!(line.contains(r#""memory_full":true"#), "{wire}: {line}");
     }
     let crowded = measured(&small, &[]);
     assert!(crowded["shared"].as_u64().unwrap() > 0, "{crowded}");

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use crate::address::Network;
-use crate::time::Timestamp;
+use crate::time::{Timestamp, WallOffset};
 
 /// Requests with all of these attributes are denied until then.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub struct Block {
     /// The network of each attribute that is an address, beside it.
     pub(crate) networks: Vec<Option<Network>>,
     pub(crate) until: Timestamp,
+    /// How far the wall clock is ahead of the clock by which it ends.
+    pub(crate) wall: WallOffset,
 }
 
 impl Block {
@@ -31,11 +33,17 @@ impl Block {
     pub const fn until(&self) -> Timestamp {
         self.until
     }
+
+    /// The same instant as the wall clock shows it, for people.
+    #[must_use]
+    pub const fn until_on_wall(&self) -> Timestamp {
+        self.until.on_wall(self.wall)
+    }
 }
 
 impl fmt::Display for Block {
     /// Why a request is denied, without what else the operator said about it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "blocked by an operator until {}", self.until.rfc3339())
+        write!(f, "blocked by an operator until {}", self.until_on_wall().rfc3339())
     }
 }

@@ -18,7 +18,7 @@ use crate::policy::pattern::NO_ADDRESS;
 use crate::policy::text::{Digits, as_text};
 use crate::policy::{Policy, Problem};
 use crate::request::{CheckRequest, Spelling};
-use crate::time::Timestamp;
+use crate::time::{Timestamp, WallOffset};
 
 /// Most blocks at once. A change makes the whole index anew.
 pub const BLOCKS_MAX: usize = 1_000;
@@ -187,9 +187,10 @@ impl Blocks {
         &self,
         request: &CheckRequest<'_>,
         policy: &Policy,
-        until: Timestamp,
+        until: (Timestamp, WallOffset),
         now: Timestamp,
     ) -> Result<Arc<Block>, BlockError> {
+        let (until, wall) = until;
         let (attributes, networks) = keys(request, policy)?;
         match attributes.len() {
             0 => return Err(BlockError::Everybody),
@@ -201,10 +202,19 @@ impl Blocks {
         if all.len() >= BLOCKS_MAX {
             return Err(BlockError::TooMany);
         }
-        let block = Arc::new(Block { attributes, networks, until });
+        let block = Arc::new(Block { attributes, networks, until, wall });
         all.push(Arc::clone(&block));
         self.publish(&all);
         Ok(block)
+    }
+
+    /// Lets the blocks show when they end by the wall clock as it is now.
+    pub(super) fn follow_wall(&self, wall: WallOffset) {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        for block in all.iter_mut() {
+            *block = Arc::new(Block { wall, ..(**block).clone() });
+        }
+        self.publish(&all);
     }
 
     /// Takes the block of exactly these attributes back; tells whether there was one.

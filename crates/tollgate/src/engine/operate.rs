@@ -26,7 +26,7 @@ impl<S: Store> Engine<S> {
         until: Timestamp,
         now: Timestamp,
     ) -> Result<Arc<Block>, BlockError> {
-        let block = self.blocks.add(attributes, &self.policy(), until, now);
+        let block = self.blocks.add(attributes, &self.policy(), (until, self.wall()), now);
         self.changed();
         block
     }

@@ -11,7 +11,9 @@
 //! have been copied before it and another after it; both hold all that was before the beginning. Units given back after the copy
 //! stay charged.
 //!
-//! *Time.* Instants are those of the clock that counted. If the reader's clock is behind, because it was set back or belongs to
+//! *Time.* Instants are those of the clock that counted, which does not follow the wall clock when that is set. So a snapshot says
+//! how far the wall clock is ahead ([`Snapshot::wall`]), and its reader goes on by the same clock ([`Clock::resumed`]): the time
+//! that has passed is then that of the wall clock between the two, whatever steps came before. If the reader's clock is behind, because it was set back or belongs to
 //! another machine, counters lie ahead of it, and each algorithm draws them back as it does when a clock steps back: nothing is
 //! gifted, and a wait is at most one refill, or two windows and a sub-window. If it is ahead, that much time has passed.
 
@@ -22,10 +24,10 @@ use std::sync::atomic::Ordering;
 use super::live::{Live, Remembered};
 use super::{Engine, SwapError, SwapReport};
 use crate::key::Secret;
-use crate::memory::{Full, MemoryStore, Origin};
+use crate::memory::{Full, KeptSettings, MemoryStore, Origin, Setting, WALL_SETTINGS_MAX, setting_of};
 use crate::policy::Policy;
 use crate::store::Store;
-use crate::time::Timestamp;
+use crate::time::{Timestamp, WallOffset};
 use counters::Counted;
 use fields::{Fields, Unread};
 use frame::{Block, Frames, Unframed};
@@ -61,6 +63,9 @@ pub enum SnapshotError {
     /// What was written belongs to two policies; take another.
     #[error("another policy was put in force while the snapshot was taken; throw it away and take another")]
     PolicyChanged,
+    /// What was written belongs to two settings of the wall clock; take another.
+    #[error("the wall clock was set while the snapshot was taken; throw it away and take another")]
+    WallSet,
     /// The counters are somewhere else, where they outlive this process by themselves.
     #[error("only counters in memory can be written to a snapshot")]
     NotInMemory,
@@ -134,10 +139,12 @@ impl<S: Store> Engine<S> {
         let store = memory(&self.store).ok_or(SnapshotError::NotInMemory)?;
         let (now, live) = (now.decidable(), self.live.load_full());
         let mut frames = Frames::new(to)?;
+        let settings = store.wall_settings();
         frames.write(Block::Head, |fields| head(fields, &self.live.load().secret, store.origin(), now))?;
+        frames.write(Block::Wall, |fields| wall(fields, &settings))?;
         limits::write(&mut frames, &live)?;
         frames.write(Block::Holds, |fields| holds(fields, &live, store, now))?;
-        let counted = counters::write(&mut frames, store, now)?;
+        let counted = counters::write(&mut frames, store, &settings, now)?;
         for part in parts {
             frames.write(Block::Beside, |fields| fields.rest(part.as_ref()))?;
         }
@@ -145,6 +152,9 @@ impl<S: Store> Engine<S> {
         let permits = self.permits.load(Ordering::Relaxed);
         if self.live.load().generation() != live.generation() {
             return Err(SnapshotError::PolicyChanged);
+        }
+        if !store.has_wall_settings(&settings) {
+            return Err(SnapshotError::WallSet);
         }
         frames.write(Block::End, |fields| {
             fields.u64(permits);
@@ -161,12 +171,14 @@ impl Engine<MemoryStore> {
     /// buckets of this process, so it is as private as a key.
     ///
     /// # Errors
-    /// When it cannot be written, or another policy was put in force meanwhile; what was written is then of no use.
+    /// When it cannot be written, or another policy was put in force or the wall clock set meanwhile; what was written is
+    /// then of no use.
     pub fn snapshot(&self, now: Timestamp, to: &mut impl Write) -> Result<SnapshotReport, SnapshotError> {
         self.snapshot_with(|store| Some(store), now, std::iter::empty::<[u8; 0]>(), to)
     }
 
-    /// An engine with the counters of a snapshot, by this policy from `now` on. It follows the policy under which the snapshot was
+    /// An engine with the counters of a snapshot, by this policy from `now` on, an instant of the clock that counted
+    /// ([`Snapshot::wall`]). It follows the policy under which the snapshot was
     /// taken as after [`Engine::swap`].
     ///
     /// # Errors
@@ -178,7 +190,9 @@ impl Engine<MemoryStore> {
     ) -> Result<(Self, SwapReport), SwapError> {
         let Reading { secret, store, remembered, permits, .. } = *snapshot.0;
         let live = Live::recalled(remembered, Arc::new(secret));
+        let wall = store.wall();
         let engine = Self::assemble(live, store, permits);
+        engine.wall.store(wall.as_micros(), Ordering::Relaxed);
         let report = engine.swap_counters(Arc::new(policy), now)?;
         Ok((engine, report))
     }
@@ -205,6 +219,38 @@ impl Engine<MemoryStore> {
 pub struct Snapshot(Box<Reading>);
 
 impl Snapshot {
+    /// How far the wall clock was ahead of the clock that counted, when the snapshot that `from` begins with was taken. Whoever sets
+    /// the wall clock of a machine does not set that clock, so the next process goes on by [`Clock::resumed`](crate::Clock::resumed).
+    ///
+    /// ```
+    /// use tollgate::time::WallOffset;
+    /// use tollgate::{Clock, Engine, Policy, Snapshot};
+    /// let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: monthly, rate: 2/month}]")?;
+    /// let (clock, hour) = (Clock::precise(), WallOffset::from_micros(3_600_000_000));
+    /// let engine = Engine::new(policy, clock.now());
+    /// engine.follow_wall(hour, clock.now());
+    /// let mut file = Vec::new();
+    /// engine.snapshot(clock.now(), &mut file)?;
+    /// let clock = Clock::resumed(Snapshot::wall(&mut file.as_slice())?);
+    /// let snapshot = Snapshot::read(64 << 20, clock.now(), &mut file.as_slice())?;
+    /// # assert_eq!(clock.wall_offset(clock.now()), hour);
+    /// # assert_eq!(snapshot.report().no_room, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When it is no snapshot, of a newer version, cut off or damaged, as far as it is read.
+    pub fn wall(from: &mut impl Read) -> Result<WallOffset, RestoreError> {
+        let mut frames = Unframed::new(from)?;
+        frames.next()?;
+        let (block, payload) = frames.next()?;
+        if block != Block::Wall {
+            return Ok(WallOffset::NONE); // Written before the wall clock was followed.
+        }
+        let settings = Unread::whole(&payload, read_wall).map_err(|what| frames.damaged(what))?;
+        Ok(settings.last().map_or(WallOffset::NONE, |setting| setting.offset))
+    }
+
     /// Reads a snapshot into a memory store of `capacity_bytes`, for decisions from `now` on. Give it a buffered reader.
     ///
     /// # Errors
@@ -258,6 +304,30 @@ fn head(fields: &mut Fields, secret: &Secret, origin: Origin, now: Timestamp) {
     secret.numbers().for_each(|number| fields.u64(number));
 }
 
+/// The settings of the wall clock that windows refer to by their numbers.
+fn wall(fields: &mut Fields, kept: &KeptSettings) {
+    fields.list(&kept.settings, |fields, setting| {
+        fields.instant(setting.since);
+        fields.u64(setting.offset.as_micros().cast_unsigned());
+    });
+}
+
+fn read_wall(fields: &mut Unread<'_>) -> Result<Vec<Setting>, String> {
+    let length = fields.length()?;
+    if length == 0 || length >= WALL_SETTINGS_MAX {
+        return Err(format!("{length} settings of the wall clock"));
+    }
+    let setting = |fields: &mut Unread<'_>| {
+        let (since, micros) = (fields.instant()?, fields.u64()?.cast_signed());
+        let offset = WallOffset::from_micros(micros);
+        let is_possible = offset.as_micros() == micros;
+        is_possible
+            .then_some(Setting { since, offset })
+            .ok_or_else(|| "the wall clock is out of range".to_owned())
+    };
+    (0..length).map(|_| setting(fields)).collect()
+}
+
 fn holds(fields: &mut Fields, live: &Live, store: &MemoryStore, now: Timestamp) {
     fields.u64(live.generation());
     fields.list(live.held(), |fields, (&number, &until)| {
@@ -281,6 +351,8 @@ struct Reading {
     remembered: Remembered,
     counted: Counted,
     permits: u64,
+    /// Settings of the wall clock that windows may refer to.
+    settings: u64,
     /// Whether the holds are known: counters are only put back after that, since a hold may keep one that is idle.
     is_ready: bool,
 }
@@ -308,7 +380,18 @@ impl Reading {
             Unread::whole(&payload, head).map_err(|what| frames.damaged(what))?;
         let store = MemoryStore::new(capacity_bytes, now);
         let (remembered, counted) = (Remembered::default(), Counted::default());
-        Ok(Self { now, taken_at, origin, secret, store, remembered, counted, permits: 1, is_ready: false })
+        Ok(Self {
+            now,
+            taken_at,
+            origin,
+            secret,
+            store,
+            remembered,
+            counted,
+            permits: 1,
+            settings: 1,
+            is_ready: false,
+        })
     }
 
     /// Reads the next block; tells whether it was the last.
@@ -321,6 +404,7 @@ impl Reading {
         let read = Unread::whole(&payload, |fields| match block {
             Block::Limit if !self.is_ready => limits::read_limit(fields, &mut self.remembered),
             Block::Gone if !self.is_ready => limits::read_gone(fields, &mut self.remembered),
+            Block::Wall if !self.is_ready => self.wall(fields),
             Block::Holds if !self.is_ready => self.holds(fields),
             Block::Words | Block::Pairs | Block::Large if self.is_ready => self.counters(block, fields),
             Block::Beside if self.is_ready => part(self.taken_at, fields.rest()),
@@ -329,6 +413,13 @@ impl Reading {
         });
         read.map_err(|what| frames.damaged(what))?;
         Ok(block == Block::End)
+    }
+
+    fn wall(&mut self, fields: &mut Unread<'_>) -> Result<(), String> {
+        let settings = read_wall(fields)?;
+        self.settings = settings.len() as u64;
+        self.store.resume_wall(settings);
+        Ok(())
     }
 
     fn holds(&mut self, fields: &mut Unread<'_>) -> Result<(), String> {
@@ -352,7 +443,13 @@ impl Reading {
                 Block::Words => {
                     self.store.put_word(place, counters::read_slot(fields)?, self.origin, self.now)
                 }
-                Block::Pairs => self.store.put_pair(place, counters::read_slot(fields)?, self.now),
+                Block::Pairs => {
+                    let slot = counters::read_slot(fields)?;
+                    if setting_of(slot.entry.state) >= self.settings {
+                        return Err("a window is of no known setting of the wall clock".to_owned());
+                    }
+                    self.store.put_pair(place, slot, self.now)
+                }
                 _ => {
                     let (key, shelved) = counters::read_large(fields)?;
                     self.store.put_large(place, key, shelved, self.now)

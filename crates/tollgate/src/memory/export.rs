@@ -7,11 +7,12 @@ use super::decide::Origin;
 use super::holds::ActiveHold;
 use super::large::LargeEntry;
 use super::table::{Full, Slot};
+use super::wall::{KeptSettings, Setting};
 use super::{MemoryStore, PartitionId};
 use crate::algorithm::reservoir::FRACTION_BITS;
 use crate::key::Fingerprint;
 use crate::store::{Hold, Store};
-use crate::time::{Ticks, Timestamp};
+use crate::time::{Ticks, Timestamp, WallOffset};
 
 /// Some counters of a store.
 #[derive(Debug)]
@@ -44,6 +45,26 @@ impl MemoryStore {
     /// The instant from which its words are counted.
     pub(crate) const fn origin(&self) -> Origin {
         self.origin
+    }
+
+    /// The settings of the wall clock, for a snapshot.
+    pub(crate) fn wall_settings(&self) -> KeptSettings {
+        self.walls.kept()
+    }
+
+    /// Whether the wall clock was not set since these settings were kept.
+    pub(crate) fn has_wall_settings(&self, kept: &KeptSettings) -> bool {
+        self.walls.are_still(kept)
+    }
+
+    /// Starts with the settings of another store.
+    pub(crate) fn resume_wall(&mut self, settings: Vec<Setting>) {
+        self.walls.resume(settings);
+    }
+
+    /// How far the wall clock is ahead of the clock of decisions.
+    pub(crate) fn wall(&self) -> WallOffset {
+        self.walls.offset()
     }
 
     /// The active holds.

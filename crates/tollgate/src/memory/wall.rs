@@ -19,6 +19,9 @@ const COUNT_BITS: u32 = 53;
 /// Maximum number of wall-clock settings that one store tells apart. Further ones are ignored until a
 /// restart.
 pub(crate) const WALL_SETTINGS_MAX: usize = 1 << (64 - COUNT_BITS);
+/// Maximum number of settings that a snapshot keeps apart, so that a restart has numbers for further ones.
+/// Beyond it, every window is kept as one of the present setting.
+const KEPT_SETTINGS_MAX: usize = WALL_SETTINGS_MAX / 2;
 /// Added to an offset to make it unsigned.
 const OFFSET_BIAS: i64 = 1 << 52;
 
@@ -33,10 +36,30 @@ pub(crate) struct Walls {
 }
 
 /// The offset of the wall clock from an instant on.
-#[derive(Clone, Copy, Debug)]
-struct Setting {
-    since: Timestamp,
-    offset: WallOffset,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Setting {
+    pub(crate) since: Timestamp,
+    pub(crate) offset: WallOffset,
+}
+
+/// The settings that a snapshot keeps, and which numbers its windows refer to them by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeptSettings {
+    /// By number; the last one is the present setting.
+    pub(crate) settings: Vec<Setting>,
+    /// How many settings the store had.
+    had: usize,
+}
+
+impl KeptSettings {
+    /// The words of a window as a snapshot keeps them.
+    pub(crate) const fn words(&self, [first, second]: [u64; 2]) -> [u64; 2] {
+        if self.settings.len() == self.had {
+            [first, second]
+        } else {
+            [first, second & ((1 << COUNT_BITS) - 1)]
+        }
+    }
 }
 
 /// A setting as used by a decision.
@@ -78,6 +101,29 @@ impl Walls {
         let present = Present { number: settings.len() as u64, offset };
         settings.push(Setting { since: now, offset });
         self.present.store(present.packed(), Ordering::Relaxed);
+    }
+
+    /// The settings for a snapshot.
+    pub(crate) fn kept(&self) -> KeptSettings {
+        let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let had = settings.len();
+        if had <= KEPT_SETTINGS_MAX {
+            return KeptSettings { settings, had };
+        }
+        KeptSettings { settings: settings.last().copied().into_iter().collect(), had }
+    }
+
+    /// Whether the wall clock was not set since these settings were kept.
+    pub(crate) fn are_still(&self, kept: &KeptSettings) -> bool {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner).len() == kept.had
+    }
+
+    /// Starts with the settings of a snapshot, in place of its own. None of them is none.
+    pub(crate) fn resume(&mut self, settings: Vec<Setting>) {
+        let Some(last) = settings.last() else { return };
+        let present = Present { number: settings.len() as u64 - 1, offset: last.offset };
+        self.present.store(present.packed(), Ordering::Relaxed);
+        *self.settings.get_mut().unwrap_or_else(PoisonError::into_inner) = settings;
     }
 
     /// The offset of the wall clock.
@@ -143,10 +189,9 @@ impl Walls {
     }
 }
 
-/// The words of an entry without the number of the setting, for a snapshot: another process has its own
-/// settings.
-pub(crate) const fn without_setting([first, second]: [u64; 2]) -> [u64; 2] {
-    [first, second & ((1 << COUNT_BITS) - 1)]
+/// The number of the setting in the second word of an entry.
+pub(crate) const fn setting_of([_, second]: [u64; 2]) -> u64 {
+    second >> COUNT_BITS
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use tollgate::algorithm::calendar::{Calendar, CalendarUnit};
 use tollgate::algorithm::fixed_window::Align;
 use tollgate::engine::{RestoreError, RestoreReport, SNAPSHOT_PART_BYTES_MAX, SnapshotError};
 use tollgate::policy::{Limit, LimitBuilder, Mode};
+use tollgate::time::WallOffset;
 use tollgate::{
     Decision, Engine, MemoryStore, Outcome, Permit, Policy, Quota, Rate, Secret, Snapshot, Source,
     SwapReport, Ticks, Timestamp,
@@ -486,4 +487,49 @@ fn what_is_counted_beside_comes_back() {
     assert!(refused.to_string().ends_with("it is empty"), "{refused}");
     let large = vec![0; SNAPSHOT_PART_BYTES_MAX as usize + 1];
     assert!(engine.snapshot_with(|store| Some(store), NOW, [large], &mut std::io::sink()).is_err());
+}
+
+/// The story: a server started with a wrong clock, NTP set it two hours forward, and a restart said "counters restored (7202 s old)" of
+/// a snapshot that was seconds old: every quota was there again. The snapshot says how far the wall clock is ahead of the clock that
+/// counted, and the next process goes on by that clock, over as many steps as there are.
+#[test]
+fn a_restart_after_a_step_of_the_wall_clock_gives_nothing() {
+    let calendar = || {
+        let hour = Calendar::new(CalendarUnit::Hour, "UTC").expect("valid");
+        limit("calendar", Quota::fixed_window(Rate::per_hour(50), Align::Calendar(hour)).expect("valid"))
+    };
+    let limits = || {
+        let mut limits: Vec<LimitBuilder> = ALGORITHMS.map(|(name, quota)| limit(name, quota(50))).into();
+        limits.push(calendar());
+        limits
+    };
+    let look = |engine: &Engine, now| shown(&now_or_never(engine.peek(&asking("k", 1), now)));
+    for steps in [&[7_200_i64][..], &[-7_200], &[90_000, 86_400], &[1_800, -5_400, 600]] {
+        let running = engine(limits(), NOW);
+        let mut now = NOW;
+        assert!(running.check_now(&asking("k", 7), now).is_allowed());
+        for step in steps {
+            now = now + Ticks::from_secs(5);
+            running.follow_wall(WallOffset::from_micros(step * 1_000_000), now);
+            assert!(running.check_now(&asking("other", 1), now).is_allowed());
+        }
+        let bytes = written(&running, now);
+        let wall = Snapshot::wall(&mut &*bytes).expect("it was just written");
+        assert_eq!(wall, running.wall(), "{steps:?}");
+        let (next, report, _) = read(&bytes, policy(limits()), now).expect("it was just written");
+        assert_eq!((report.taken_at, next.wall()), (now, wall), "{steps:?}");
+        let later = now + Ticks::from_secs(2);
+        assert_eq!(look(&next, later), look(&running, later), "{steps:?}");
+        for engine in [&running, &next] {
+            engine.follow_wall(WallOffset::from_micros(3_600_000_000), later);
+        }
+        assert_eq!(look(&next, later), look(&running, later), "{steps:?} and one more after the restart");
+    }
+}
+
+/// What an older version wrote knows no steps of the wall clock, and what is no snapshot says nothing about it.
+#[test]
+fn the_wall_clock_of_an_older_snapshot_is_the_clock_that_counted() {
+    assert_eq!(Snapshot::wall(&mut &*FORMAT_1).expect("it is whole"), WallOffset::NONE);
+    assert!(Snapshot::wall(&mut &b"something else"[..]).is_err());
 }

@@ -119,3 +119,22 @@ fn an_engine_follows_the_wall_over_a_swap() {
     }
     assert!(!monthly(&engine).0);
 }
+
+/// The story: after a step `block --for 1h` answered with an end that was a week ago, and so did the reason of each denial. What people
+/// read follows the wall clock, also of a block that was there before; how long it holds does not.
+#[test]
+fn a_block_shows_its_end_by_the_wall() {
+    let time = ManualClock::starting_at(START);
+    let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: a, rate: 5/h}]").unwrap();
+    let engine = Engine::new(policy, time.now());
+    let request = CheckRequest::new().with("tenant", "acme").unwrap();
+    let until = time.now() + Ticks::from_secs(3_600);
+    assert!(engine.block(&request, until, time.now()).unwrap().to_string().contains("2023-11-14T13:05:00Z"));
+    time.set_wall(ahead(7 * 24 * HOUR));
+    engine.follow_wall(time.clock().wall_offset(time.now()), time.now());
+    let denied = engine.check_now(&request, time.now());
+    assert!(denied.explanation().unwrap().contains("until 2023-11-21T13:05:00Z"), "{denied:?}");
+    assert_eq!(denied.block().map(tollgate::Block::until), Some(until));
+    time.advance(minutes(60));
+    assert!(engine.check_now(&request, time.now()).is_allowed());
+}

@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 use tollgate::engine::{BlockError, Forgotten, RulingError};
 use tollgate::policy::{Limit, Policy};
 use tollgate::store::StoreFailure;
+use tollgate::time::WallOffset;
 use tollgate::{CheckRequest, CredentialDigest, Ruled, Ruling, Scope, Timestamp};
-use tollgate_tower::attributes::Spelled;
+use tollgate_tower::attributes::{BUILT_IN, Spelled};
 
 use super::Admin;
 use super::form::{self, BlockForm, KeyForm, Query, Reach, ResetForm, RulingForm};
@@ -23,7 +24,7 @@ use super::tail::{self, EventBody, Which};
 use super::token::{Role, Who};
 use super::view::{
     self, AsGivenView, BlockView, Depth, ExplainedRequest, ExplanationView, Instant, LimitFooting,
-    LimitsView, OtherView, OverrideView, TopView,
+    LimitsView, OtherView, OverrideView, RuledView, TopView,
 };
 use crate::control::ControlPlane;
 use crate::identity::{Stranger, Word};
@@ -36,6 +37,9 @@ use crate::service::throttle::{self, ForgottenCalls};
 
 /// Keys of `top`, and entries of `audit`: unless said, and at most.
 const LISTED: (usize, usize) = (20, 1_000);
+/// Where an order holds, and what to do about it, for servers that share a store.
+const ONE_SERVER: &str = "this holds on this server only: other servers on the same store do not hear of it; send the same command \
+                          to each of them (--server)";
 /// How findings call the candidate.
 const CANDIDATE: &str = "candidate";
 
@@ -55,13 +59,14 @@ impl AdminAnswer {
             .map_err(|error| Problem::new(Kind::StoreUnavailable, format!("the answer has no form: {error}")))
     }
 
-    /// The same document with a warning in it.
-    fn warned(self, warning: String) -> Result<Self, Problem> {
+    /// The same document with one more text in it.
+    fn with(self, name: &str, text: &str) -> Result<Self, Problem> {
         let mut told = self;
         if let AdminAnswer::Json(bytes) = &told
             && let Ok(Value::Object(mut document)) = serde_json::from_slice(bytes)
         {
-            document.insert("warning".to_owned(), warning.into());
+            let before = document.get(name).and_then(Value::as_str).map(|before| format!("{before}; "));
+            document.insert(name.to_owned(), format!("{}{text}", before.unwrap_or_default()).into());
             told = Self::json(&document)?;
         }
         Ok(told)
@@ -74,11 +79,22 @@ pub(super) struct Act<'a> {
     who: &'a Who,
     pub(super) verb: Verb,
     pub(super) now: Timestamp,
+    wall: WallOffset,
 }
 
 impl Act<'_> {
     pub(super) fn audit(&self, about: &str, outcome: &str) {
-        self.admin.audit.write(self.who, self.verb.name(), about, outcome, self.now);
+        self.admin.audit.write(self.who, self.verb.name(), about, outcome, self.shown(self.now));
+    }
+
+    /// An instant of the decisions' clock as it is shown.
+    pub(super) const fn shown(&self, at: Timestamp) -> Instant {
+        Instant::new(at, self.wall)
+    }
+
+    /// A ruling as it is shown.
+    pub(super) const fn ruled(&self, ruled: Ruled) -> RuledView {
+        RuledView::new(ruled, self.wall)
     }
 
     /// Refuses who may not do it.
@@ -110,7 +126,7 @@ impl ControlPlane {
         let admin = &self.admin;
         let who = admin.admit(&request, asker.peer)?;
         let verb = Verb::of(request.method(), request.uri().path())?;
-        let act = Act { admin, who, verb, now: self.service.now() };
+        let act = Act { admin, who, verb, now: self.service.now(), wall: self.service.engine.wall() };
         act.allow(verb.role(), "")?;
         if !verb.knows_foreign() {
             self.native(&act)?;
@@ -122,7 +138,7 @@ impl ControlPlane {
             Verb::Top => {
                 let most =
                     Query::read(request.uri().query(), &["limit"])?.number("limit", LISTED.0, LISTED.1)?;
-                AdminAnswer::json(&TopView::new(&self.service.meter.top(most), act.now))
+                AdminAnswer::json(&TopView::new(&self.service.meter.top(most), act.shown(act.now)))
             }
             Verb::Tail => self.tail(&act, request.uri().query(), asker),
             Verb::Audit => {
@@ -143,7 +159,15 @@ impl ControlPlane {
                 standing(self.service.beside.stop(id, act.now))
             }
         }?;
-        if verb.is_order() { self.kept(told).await } else { Ok(told) }
+        if verb.is_order() { self.kept(self.of_one_server(told)?).await } else { Ok(told) }
+    }
+
+    /// Says that an order holds for this server alone, where others count in the same store: they keep their own.
+    fn of_one_server(&self, told: AdminAnswer) -> Result<AdminAnswer, Problem> {
+        match self.readiness.store {
+            Some(_) => told.with("notice", ONE_SERVER),
+            None => Ok(told),
+        }
     }
 
     /// Answers when what was said is on disk. It is in force already: a disk that fails adds a warning, and takes nothing back.
@@ -151,7 +175,7 @@ impl ControlPlane {
         let Some(orders) = &self.orders else { return Ok(told) };
         match orders.keep().await {
             Ok(()) => Ok(told),
-            Err(error) => told.warned(error),
+            Err(error) => told.with("warning", &error),
         }
     }
 
@@ -175,8 +199,8 @@ impl ControlPlane {
             ruled: single.get(limit.name()).copied(),
             holds: self.service.engine.ruled(limit, act.now),
         };
-        let mut view = LimitsView::new(&policy, all, holding, &blocks);
-        view.overload = self.overload_rulings(act.now);
+        let mut view = LimitsView::new(&policy, all, holding, &blocks, act.wall);
+        view.overload = self.overload_rulings(act);
         match self.service.foreign() {
             // The engine's own policy only guards it then, and is nobody's business.
             Some(foreign) => AdminAnswer::json(&view.of_foreign(&foreign.rules)),
@@ -208,7 +232,8 @@ impl ControlPlane {
             None => None,
         };
         let throttled = self.service.throttled(&request, act.now);
-        let mut view = ExplanationView::new(as_read.as_ref().unwrap_or(&as_given), depth, &throttled);
+        let mut view =
+            ExplanationView::new(as_read.as_ref().unwrap_or(&as_given), depth, &throttled, act.wall);
         view.is_stranger = known.is_stranger();
         if let Some((read, explanation)) = read.as_ref().zip(as_read.as_ref()) {
             let given = ExplainedRequest { request: &request, explanation: &as_given };
@@ -233,6 +258,7 @@ impl ControlPlane {
         Ok(AdminAnswer::Lines(tail::lines(
             self.service.meter.watch(),
             which,
+            act.admin.clock.clone(),
             asker.stop,
             place,
             asker.answering,
@@ -297,13 +323,9 @@ impl ControlPlane {
     }
 
     fn block(&self, act: &Act<'_>, form: &BlockForm<'_>) -> Result<AdminAnswer, Problem> {
-        if let Some(name) = form.attributes.starred(self.service.identity.credentials()) {
-            let detail = format!(
-                "{name}: a credential is known by its hash, so no pattern can match it; accepted: its whole text, or sha256:…"
-            );
-            return Err(Problem::invalid(detail));
-        }
-        self.spelled_rightly(&form.attributes.given())?;
+        let given = form.attributes.given();
+        self.spelled_rightly(&given)?;
+        self.nameable(&given)?;
         let known = form.attributes.known(&self.service.identity).alone().map_err(stranger)?;
         let (request, until, note) =
             (form.attributes.request_of(&known)?, form.until(act.now)?, form.note()?);
@@ -312,8 +334,53 @@ impl ControlPlane {
             BlockError::Value { .. } => Problem::invalid(error.to_string()),
             _ => Problem::of_admin(Refusal::Conflict, error.to_string()),
         })?;
-        act.audit(&told(&request), &remarked(&format!("until {}", Instant(until).text()), note));
-        AdminAnswer::json(&BlockView::from(&*block))
+        act.audit(&told(&request), &remarked(&format!("until {}", act.shown(until).text()), note));
+        let told = AdminAnswer::json(&BlockView::from(&*block))?;
+        match self.doubt(&given) {
+            Some(doubt) => told.with("warning", &doubt),
+            None => Ok(told),
+        }
+    }
+
+    /// Refuses attributes that no request has: a block of them would deny nothing. Rules of other programs have names of their own.
+    fn nameable(&self, given: &[(&str, tollgate::Value<'_>)]) -> Result<(), Problem> {
+        let policy = self.service.engine.policy();
+        // Calls that come with their limit have attributes that no policy declares.
+        let named = given.iter().filter(|(name, _)| !throttle::ATTRIBUTES.contains(name));
+        for (name, value) in named.filter(|_| self.service.foreign().is_none()) {
+            if let Some(problem) = policy.attribute_problem(name) {
+                return Err(Problem::invalid(problem.to_string()));
+            }
+            let tollgate::Value::Text(text) = value else { continue };
+            if self.service.identity.credentials().contains(name) {
+                // A credential may look like anything, and is not repeated; its digest can always be named.
+                if text.is_empty() || text.starts_with('!') || text.contains(['*', '|']) {
+                    return Err(Problem::invalid(format!(
+                        "{name}: a credential is known by its hash, so no pattern can match it; accepted: its whole text, or sha256:…"
+                    )));
+                }
+            } else if let Some(problem) = policy.single_problem(name, text) {
+                return Err(Problem::invalid(format!("{name}: {problem}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// What to doubt about a block: it names an attribute that neither a limit nor any request of HTTP is known to have.
+    fn doubt(&self, given: &[(&str, tollgate::Value<'_>)]) -> Option<String> {
+        let policy = self.service.engine.policy();
+        let is_known = |name: &str| {
+            policy.uses(name)
+                || throttle::ATTRIBUTES.contains(&name)
+                || BUILT_IN.contains(&name)
+                || self.service.reader.mapped.iter().any(|mapped| mapped.name == name)
+                || self.service.reader.callers.as_ref().is_some_and(|callers| callers.gives(name))
+        };
+        let mut unknown = given.iter().map(|(name, _)| *name).filter(|name| !is_known(name));
+        let name = unknown.next().filter(|_| self.service.foreign().is_none())?;
+        Some(format!(
+            "no limit counts by {name}, so see whether requests have it: `attributes` in the policy declares names, and then others are refused"
+        ))
     }
 
     /// Refuses a pattern where a request has one value: no counter is that of a pattern.
@@ -383,16 +450,17 @@ impl ControlPlane {
             }
         })?;
         let what = match ruling {
-            Ruling::Percent(percent) => format!("{percent} % until {}", Instant(until).text()),
-            Ruling::Off | Ruling::Shadow => format!("until {}", Instant(until).text()),
+            Ruling::Percent(percent) => format!("{percent} % until {}", act.shown(until).text()),
+            Ruling::Off | Ruling::Shadow => format!("until {}", act.shown(until).text()),
         };
         act.audit(name_of(scope), &remarked(&what, note));
-        let milder = self.others(scope, act.now, |other| *other != ruled);
-        AdminAnswer::json(&OverrideView { ruled: ruled.into(), milder })
+        let milder = self.others(act, scope, |other| *other != ruled);
+        AdminAnswer::json(&OverrideView { ruled: act.ruled(ruled), milder })
     }
 
     /// The rulings that hold where this scope is ruled about, beside those of the scope itself.
-    fn others(&self, scope: Scope<'_>, now: Timestamp, is_other: impl Fn(&Ruled) -> bool) -> Vec<OtherView> {
+    fn others(&self, act: &Act<'_>, scope: Scope<'_>, is_other: impl Fn(&Ruled) -> bool) -> Vec<OtherView> {
+        let now = act.now;
         let policy = self.service.engine.policy();
         let (all, single) = self.service.engine.rulings(now);
         let effective = |name: &str| {
@@ -402,14 +470,14 @@ impl ControlPlane {
         match scope {
             Scope::Limit(name) => effective(name)
                 .filter(|ruled| all == Some(*ruled))
-                .map(OtherView::about_all)
+                .map(|ruled| OtherView::about_all(act.ruled(ruled)))
                 .into_iter()
                 .collect(),
             Scope::All => single
                 .into_iter()
                 .filter_map(|(name, own)| {
                     let ruled = effective(&name).filter(|ruled| *ruled == own)?;
-                    Some(OtherView::about(name, ruled.into()))
+                    Some(OtherView::about(name, act.ruled(ruled)))
                 })
                 .collect(),
         }
@@ -425,9 +493,7 @@ impl ControlPlane {
         }
         let restored = self.service.engine.lift(scope, act.now);
         act.audit(name_of(scope), if restored { "restored" } else { "there was no ruling" });
-        AdminAnswer::json(
-            &json!({ "restored": restored, "still_ruled": self.others(scope, act.now, |_| true) }),
-        )
+        AdminAnswer::json(&json!({ "restored": restored, "still_ruled": self.others(act, scope, |_| true) }))
     }
 
     /// What a candidate would change, and on request how many decisions it does from now on.
@@ -451,7 +517,7 @@ impl ControlPlane {
                 .beside
                 .begin(&self.service.engine, candidate, until, act.now)
                 .map_err(not_begun)?;
-            act.audit(&id.to_string(), &format!("compared until {}", Instant(until).text()));
+            act.audit(&id.to_string(), &format!("compared until {}", act.shown(until).text()));
             document["comparison"] = json!({ "id": id.to_string(), "for_ms": view::millis(lasting) });
         }
         AdminAnswer::json(&document)

@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
-use tollgate::Timestamp;
 
 use super::token::{Role, Who};
 use super::view::Instant;
@@ -33,9 +32,9 @@ pub(super) struct Audit(Mutex<VecDeque<AuditEntry>>);
 
 impl Audit {
     /// Writes an entry.
-    pub(super) fn write(&self, who: &Who, verb: &'static str, about: &str, outcome: &str, now: Timestamp) {
+    pub(super) fn write(&self, who: &Who, verb: &'static str, about: &str, outcome: &str, at: Instant) {
         let entry = AuditEntry {
-            at: Instant(now),
+            at,
             who: who.name.clone(),
             role: who.role,
             verb,
@@ -81,14 +80,9 @@ mod tests {
     #[test]
     fn entries_are_bounded() {
         let (audit, who) = (Audit::default(), Who { name: "alice".into(), role: Role::Operator });
+        let at = Instant::new(tollgate::Timestamp::default(), tollgate::time::WallOffset::NONE);
         for number in 0..ENTRIES_MAX + 5 {
-            audit.write(
-                &who,
-                "reset",
-                &format!("{number} {}", "x".repeat(9_999)),
-                "done",
-                Timestamp::default(),
-            );
+            audit.write(&who, "reset", &format!("{number} {}", "x".repeat(9_999)), "done", at);
         }
         let kept = audit.latest(usize::MAX);
         assert_eq!(kept.len(), ENTRIES_MAX);

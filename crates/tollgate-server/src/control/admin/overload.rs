@@ -4,13 +4,13 @@
 use serde_json::json;
 use tollgate::overload::{Controller, Switch};
 use tollgate::policy::Mode;
-use tollgate::{Ruled, Ruling, Timestamp};
+use tollgate::{Ruled, Ruling};
 
 use super::answer::{Act, AdminAnswer, remarked};
 use super::form::{Reach, RulingForm};
 use super::route::Verb;
 use super::token::Role;
-use super::view::{Instant, OverloadView, RuledView};
+use super::view::OverloadView;
 use crate::control::ControlPlane;
 use crate::problem::Problem;
 use crate::problem::Refusal;
@@ -36,8 +36,8 @@ impl ControlPlane {
             Ruling::Off => switch.kill(until),
             _ => switch.shadow(until),
         })?;
-        act.audit(&about(name), &remarked(&format!("until {}", Instant(until).text()), note));
-        AdminAnswer::json(&RuledView::from(Ruled { ruling, until }))
+        act.audit(&about(name), &remarked(&format!("until {}", act.shown(until).text()), note));
+        AdminAnswer::json(&act.ruled(Ruled { ruling, until }))
     }
 
     /// Restore.
@@ -49,12 +49,12 @@ impl ControlPlane {
     }
 
     /// What operators said over controllers and holds now.
-    pub(super) fn overload_rulings(&self, now: Timestamp) -> Vec<OverloadView> {
+    pub(super) fn overload_rulings(&self, act: &Act<'_>) -> Vec<OverloadView> {
         let Some(shedder) = &self.service.overload else { return Vec::new() };
         let ruled = |controller: Controller| {
-            let (mode, until) = shedder.switch(controller, |switch| switch.active_override(now))??;
+            let (mode, until) = shedder.switch(controller, |switch| switch.active_override(act.now))??;
             let ruling = if mode == Mode::Off { Ruling::Off } else { Ruling::Shadow };
-            Some(OverloadView { controller: controller.as_str(), ruled: Ruled { ruling, until }.into() })
+            Some(OverloadView { controller: controller.as_str(), ruled: act.ruled(Ruled { ruling, until }) })
         };
         Controller::ALL.into_iter().filter_map(ruled).collect()
     }

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc};
+use tollgate::Clock;
 
 use super::view::EventView;
 use crate::shutdown::{Stop, stopped};
@@ -53,13 +54,14 @@ pub(super) enum Which {
 pub(super) fn lines(
     events: broadcast::Receiver<Arc<Event>>,
     which: Which,
+    clock: Clock,
     stop: Stop,
     place: OwnedSemaphorePermit,
     answering: Box<dyn Send + Sync>,
 ) -> EventBody {
     let (sender, lines) = mpsc::channel(LINES_MAX);
     tokio::spawn(async move {
-        let pumped = tokio::time::timeout(LONGEST, pump(events, which, stop, sender));
+        let pumped = tokio::time::timeout(LONGEST, pump(events, which, clock, stop, sender));
         // The view is over either way.
         let _ = pumped.await;
         drop(place);
@@ -70,6 +72,7 @@ pub(super) fn lines(
 async fn pump(
     mut events: broadcast::Receiver<Arc<Event>>,
     which: Which,
+    clock: Clock,
     mut stop: Stop,
     lines: mpsc::Sender<Bytes>,
 ) {
@@ -78,7 +81,7 @@ async fn pump(
         let line = tokio::select! {
             event = events.recv() => match event {
                 Ok(event) if which == Which::Denied && event.allowed => continue,
-                Ok(event) => line(&EventView::from(&*event)),
+                Ok(event) => line(&EventView::new(&event, clock.wall_offset(clock.now()))),
                 Err(RecvError::Lagged(missed)) => line(&serde_json::json!({ "missed": missed })),
                 Err(RecvError::Closed) => return,
             },
@@ -137,7 +140,7 @@ mod tests {
         for number in 0..3 {
             events.send(event(false, &format!("k\n{number}"))).unwrap();
         }
-        let mut lines = lines(receiver, Which::Denied, stopped, place, Box::new(()));
+        let mut lines = lines(receiver, Which::Denied, Clock::precise(), stopped, place, Box::new(()));
         let mut seen = Vec::new();
         while seen.len() < 4 {
             seen.push(next(&mut lines).await.unwrap());

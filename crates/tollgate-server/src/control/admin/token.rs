@@ -2,8 +2,8 @@
 //! that could show one.
 
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use std::fs::{self, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -11,6 +11,8 @@ use std::str::FromStr;
 use ring::digest::{SHA256, digest};
 use serde::Serialize;
 use subtle::ConstantTimeEq;
+
+use crate::disk;
 
 /// Length of a token that somebody chose, in characters.
 const TOKEN_CHARS: (usize, usize) = (16, 256);
@@ -264,14 +266,13 @@ fn one(line: &str) -> Result<AcceptedToken, String> {
 }
 
 fn bounded(path: &Path) -> Result<String, String> {
-    let failed = |error: std::io::Error| format!("{}: {error}; name a file that can be read", path.display());
-    let mut text = String::new();
-    let file = File::open(path).map_err(failed)?;
-    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
-    if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(format!("{}: more than {FILE_BYTES_MAX} bytes", path.display()));
+    let name = path.display();
+    let bytes = disk::read(path, FILE_BYTES_MAX)
+        .map_err(|error| format!("{name}: {error}; name a file that can be read"))?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!("{name}: more than {FILE_BYTES_MAX} bytes"));
     }
-    Ok(text)
+    String::from_utf8(bytes).map_err(|_| format!("{name}: not UTF-8; name a file that can be read"))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Serialize, Serializer};
 use tollgate::engine::{Explained, Explanation, State};
 use tollgate::policy::{Change, Difference, FieldChange, Limit, Mode, Policy};
+use tollgate::time::WallOffset;
 use tollgate::{Block, CheckRequest, Ruled, Ruling, Stance, Ticks, Timestamp};
 
 use crate::foreign::Foreign;
@@ -14,11 +15,16 @@ use crate::telemetry::names::SOURCES;
 use crate::telemetry::{Event, TopKey};
 use crate::time_text::rfc3339_millis;
 
-/// An instant as programs and people read it.
+/// An instant of the wall clock, as programs and people read it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Instant(pub(super) Timestamp);
+pub(super) struct Instant(Timestamp);
 
 impl Instant {
+    /// The instant `at` of the decisions' clock, which the wall clock is this far ahead of.
+    pub(super) const fn new(at: Timestamp, wall: WallOffset) -> Self {
+        Self(at.on_wall(wall))
+    }
+
     pub(super) fn text(self) -> String {
         rfc3339_millis(self.0)
     }
@@ -56,14 +62,14 @@ pub(super) struct RuledView {
     until: Instant,
 }
 
-impl From<Ruled> for RuledView {
-    fn from(ruled: Ruled) -> Self {
+impl RuledView {
+    pub(super) const fn new(ruled: Ruled, wall: WallOffset) -> Self {
         let (ruling, percent) = match ruled.ruling {
             Ruling::Off => ("off", None),
             Ruling::Shadow => ("shadow", None),
             Ruling::Percent(percent) => ("percent", Some(percent)),
         };
-        Self { ruling, percent, until: Instant(ruled.until) }
+        Self { ruling, percent, until: Instant::new(ruled.until, wall) }
     }
 }
 
@@ -75,7 +81,7 @@ pub(super) struct BlockView<'a> {
 
 impl<'a> From<&'a Block> for BlockView<'a> {
     fn from(block: &'a Block) -> Self {
-        Self { attributes: Pairs(block.attributes()), until: Instant(block.until()) }
+        Self { attributes: Pairs(block.attributes()), until: Instant(block.until_on_wall()) }
     }
 }
 
@@ -90,8 +96,8 @@ pub(super) struct OtherView {
 }
 
 impl OtherView {
-    pub(super) fn about_all(ruled: Ruled) -> Self {
-        Self { limit: None, ruled: ruled.into() }
+    pub(super) const fn about_all(ruled: RuledView) -> Self {
+        Self { limit: None, ruled }
     }
 
     pub(super) const fn about(limit: String, ruled: RuledView) -> Self {
@@ -173,9 +179,11 @@ impl<'a> LimitsView<'a> {
         all: Option<Ruled>,
         holding: impl Fn(&Limit) -> LimitFooting,
         blocks: &'a [std::sync::Arc<Block>],
+        wall: WallOffset,
     ) -> Self {
+        let shown = |ruled: Ruled| RuledView::new(ruled, wall);
         let mut view = Self {
-            all: all.map(RuledView::from),
+            all: all.map(shown),
             limits: Vec::new(),
             left_off: 0,
             blocks: blocks.iter().map(|block| BlockView::from(&**block)).collect(),
@@ -193,8 +201,8 @@ impl<'a> LimitsView<'a> {
                 sentence: limit.sentence(),
                 mode: mode_name(mode),
                 percent,
-                ruled: ruled.map(RuledView::from),
-                holds: holds.map(RuledView::from),
+                ruled: ruled.map(shown),
+                holds: holds.map(shown),
             });
         }
         view
@@ -368,7 +376,12 @@ pub(super) enum Depth {
 }
 
 impl<'a> ExplanationView<'a> {
-    pub(super) fn new(explanation: &'a Explanation, depth: Depth, throttled: &ThrottledKey) -> Self {
+    pub(super) fn new(
+        explanation: &'a Explanation,
+        depth: Depth,
+        throttled: &ThrottledKey,
+        wall: WallOffset,
+    ) -> Self {
         let is_call = throttled.is_call;
         let shown = explanation.limits.iter().filter(|_| !is_call);
         let shown = shown.filter(|limit| depth == Depth::Reasons || limit.state.is_some());
@@ -378,7 +391,7 @@ impl<'a> ExplanationView<'a> {
             no_limit_applies: explanation.meets_no_limit() && !is_call,
             blocked: explanation.block.as_ref().map(ToString::to_string),
             fault: explanation.fault.as_ref().filter(|_| !is_call).map(ToString::to_string),
-            limits: shown.map(explained).collect(),
+            limits: shown.map(|limit| explained(limit, wall)).collect(),
             left_off: if depth == Depth::Reasons && !is_call { explanation.left_off } else { 0 },
             is_stranger: false,
             throttled: throttled.counted.iter().map(ThrottledView::from).collect(),
@@ -393,14 +406,14 @@ impl From<&(Asker, Ticks)> for ThrottledView {
     }
 }
 
-fn explained(limit: &Explained) -> ExplainedView<'_> {
+fn explained(limit: &Explained, wall: WallOffset) -> ExplainedView<'_> {
     ExplainedView {
         name: &limit.name,
         applies: limit.state.is_some(),
         sentence: &limit.sentence,
         mode: mode_name(limit.mode),
         percent: limit.percent,
-        ruled: limit.ruled.map(RuledView::from),
+        ruled: limit.ruled.map(|ruled| RuledView::new(ruled, wall)),
         state: limit.state.as_ref().map(StateView::from),
         unmet: limit.unmet.iter().map(ToString::to_string).collect(),
         what_would_change_it: &limit.changes,
@@ -428,7 +441,7 @@ pub(super) struct TopView<'a> {
 }
 
 impl<'a> TopView<'a> {
-    pub(super) fn new(keys: &'a [TopKey], now: Timestamp) -> Self {
+    pub(super) fn new(keys: &'a [TopKey], at: Instant) -> Self {
         let view = |key: &'a TopKey| TopKeyView {
             limit: &key.limit,
             key: &key.key,
@@ -442,7 +455,7 @@ impl<'a> TopView<'a> {
                 .map(|(source, count)| (source.name(), count))
                 .collect(),
         };
-        Self { at: Instant(now), keys: keys.iter().map(view).collect() }
+        Self { at, keys: keys.iter().map(view).collect() }
     }
 }
 
@@ -462,10 +475,10 @@ pub(super) struct EventView<'a> {
     source: &'static str,
 }
 
-impl<'a> From<&'a Event> for EventView<'a> {
-    fn from(event: &'a Event) -> Self {
+impl<'a> EventView<'a> {
+    pub(super) fn new(event: &'a Event, wall: WallOffset) -> Self {
         Self {
-            at: Instant(event.at),
+            at: Instant::new(event.at, wall),
             wire: event.wire.name(),
             allowed: event.allowed,
             verdict: event.verdict,

@@ -3,7 +3,7 @@
 use bytes::{Buf, BufMut, BytesMut};
 use prost::Message;
 
-use super::cause::cause;
+use super::cause::{cause, is_shared};
 use super::fields::{Field, Fields};
 use super::frame::{ACK, Broken, END_HEADERS, END_STREAM, Frame, HIGHEST, Kind, put_head};
 use super::permits::Permits;
@@ -254,11 +254,14 @@ impl Calls {
         let Some(call) = self.call(stream)? else { return Ok(()) };
         call.is_over = true;
         let decided = if said == Field::Fine { message(&call.answer).and_then(verdict) } else { None };
-        if decided == Some(false)
-            && let Some(name) = call.answer.get(PREFIX_BYTES..).and_then(cause)
-        {
-            let name = name.to_vec();
+        let name = call.answer.get(PREFIX_BYTES..).filter(|_| decided == Some(false)).and_then(cause);
+        let name = name.map(<[u8]>::to_vec);
+        let is_shared = call.answer.get(PREFIX_BYTES..).is_some_and(is_shared);
+        if let Some(name) = name {
             self.details.deny(&name);
+        }
+        if decided.is_some() {
+            self.details.look_at(is_shared);
         }
         replies.push(Reply {
             length: 0,

@@ -17,17 +17,24 @@ const STRING_VALUE: u32 = 3;
 const OVER_LIMIT: u64 = 2;
 /// The entry of the metadata that names the limit.
 const CAUSE: &[u8] = b"cause";
+/// The entry of the metadata that says that a counter is not the key's own, because the server's memory is full.
+const SOURCE: &[u8] = b"source";
 
 /// The name of the limit that refused a call; none where the answer has none.
 pub(super) fn cause(message: &[u8]) -> Option<&[u8]> {
-    named(message).or_else(|| over(message)).filter(|name| !name.is_empty())
+    entry(message, CAUSE).or_else(|| over(message)).filter(|name| !name.is_empty())
 }
 
-/// The cause in the metadata.
-fn named(message: &[u8]) -> Option<&[u8]> {
+/// Whether an answer comes from a counter that keys share.
+pub(super) fn is_shared(message: &[u8]) -> bool {
+    entry(message, SOURCE).is_some()
+}
+
+/// A text in the metadata.
+fn entry<'m>(message: &'m [u8], name: &[u8]) -> Option<&'m [u8]> {
     let entries = texts(message, METADATA).flat_map(|metadata| texts(metadata, ENTRIES));
-    let mut causes = entries.filter(|entry| texts(entry, ENTRY_KEY).next() == Some(CAUSE));
-    texts(texts(causes.next()?, ENTRY_VALUE).next()?, STRING_VALUE).next()
+    let mut named = entries.filter(|entry| texts(entry, ENTRY_KEY).next() == Some(name));
+    texts(texts(named.next()?, ENTRY_VALUE).next()?, STRING_VALUE).next()
 }
 
 /// The limit of the first descriptor that is over its own.
@@ -119,6 +126,9 @@ mod tests {
         answer.dynamic_metadata = Some(Struct { fields: fields.into() });
         let message = answer.encode_to_vec();
         assert_eq!(cause(&message), Some(&b"operator-block"[..]));
+        assert!(!is_shared(&message));
+        answer.dynamic_metadata = Some(Struct { fields: [("source".to_owned(), text("overflow"))].into() });
+        assert!(is_shared(&answer.encode_to_vec()));
         for end in 0..message.len() {
             cause(&message[..end]); // Whatever is cut off is not read, and nothing breaks.
         }

@@ -35,7 +35,7 @@ fn ask_rls(service: &Service<MemoryStore>, time: &ManualClock, question: &Questi
 }
 
 fn page(service: &Service<MemoryStore>, time: &ManualClock) -> HashMap<String, u64> {
-    series(&service.meter.exposition(time.now()))
+    series(&service.meter.exposition(time.now(), tollgate::time::WallOffset::NONE))
 }
 
 /// The count of a limit's outcome over RLS.
@@ -106,7 +106,7 @@ fn limits_of_requests_are_counted_together() {
     let time = ManualClock::new();
     let own = Service::new(Engine::new(compiled(POLICY), time.now()), time.clock());
     for service in [served(&time, Format::Envoy, ENVOY), own] {
-        assert!(!service.meter.exposition(time.now()).contains(BROUGHT));
+        assert!(!service.meter.exposition(time.now(), tollgate::time::WallOffset::NONE).contains(BROUGHT));
         for value in ["a", "a", "b"] {
             let mut question = question("d", &[("x", value)]);
             question.descriptors[0].limit = Some(Override { requests_per_unit: 1, unit: Unit::Year });

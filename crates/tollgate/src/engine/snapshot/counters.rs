@@ -8,7 +8,7 @@ use crate::algorithm::concurrency::{self, PermitId};
 use crate::algorithm::sliding_log;
 use crate::algorithm::sliding_window::{self, PRECISION_MAX};
 use crate::key::{Fingerprint, NEVER_ZERO};
-use crate::memory::{Entry, Full, Large, LargeEntry, MemoryStore, PartitionId, Piece, Slot, without_setting};
+use crate::memory::{Entry, Full, KeptSettings, Large, LargeEntry, MemoryStore, PartitionId, Piece, Slot};
 use crate::rate::EXACT_MAX;
 use crate::time::Timestamp;
 
@@ -50,6 +50,7 @@ impl Counted {
 pub(super) fn write<W: Write>(
     frames: &mut Frames<'_, W>,
     store: &MemoryStore,
+    wall: &KeptSettings,
     now: Timestamp,
 ) -> io::Result<Counted> {
     let mut counted = Counted::default();
@@ -60,11 +61,11 @@ pub(super) fn write<W: Write>(
         }
         Piece::Pairs(slots) => {
             counted.add(place, slots.len());
-            let told = |slot: &Slot<2>| {
-                let entry = Entry { state: without_setting(slot.entry.state), number: slot.entry.number };
+            let kept = |slot: &Slot<2>| {
+                let entry = Entry { state: wall.words(slot.entry.state), number: slot.entry.number };
                 Slot { key: slot.key, entry }
             };
-            let slots: Vec<_> = slots.iter().map(told).collect();
+            let slots: Vec<_> = slots.iter().map(kept).collect();
             frames.write(Block::Pairs, |fields| write_slots(fields, place, &slots))
         }
         Piece::Large(key, shelved) => {
@@ -99,9 +100,10 @@ fn write_slots<const WORDS: usize>(fields: &mut Fields, place: PartitionId, slot
 pub(super) fn read_slot<const WORDS: usize>(fields: &mut Unread<'_>) -> Result<Slot<WORDS>, String> {
     let (key, number) = (read_key(fields)?, fields.number()?);
     let mut state = [0; WORDS];
-    for word in &mut state {
-        // One word is a whole one; of two, the first is an instant and the second a number that is counted exactly.
-        *word = if WORDS == 1 { fields.u64()? } else { fields.u64_to(EXACT_MAX)? };
+    for (place, word) in state.iter_mut().enumerate() {
+        // One word is a whole one. Of two, the first is an instant; the second is a number that is counted exactly, beside the
+        // number of a setting of the wall clock.
+        *word = if WORDS == 2 && place == 0 { fields.u64_to(EXACT_MAX)? } else { fields.u64()? };
     }
     Ok(Slot { key, entry: Entry { state, number } })
 }

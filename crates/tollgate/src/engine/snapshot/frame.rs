@@ -12,8 +12,9 @@ use std::io::{self, Read, Write};
 use super::RestoreError;
 use super::fields::Fields;
 
-/// The format that is written, and the newest that is read. Format 1 is the same without [`Block::Beside`].
-pub const VERSION: u32 = 2;
+/// The format that is written, and the newest that is read. Format 1 is the same without [`Block::Beside`], and format 2 without
+/// [`Block::Wall`].
+pub const VERSION: u32 = 3;
 const VERSION_MIN: u32 = 1;
 const MAGIC: &[u8; 8] = b"tollgate";
 /// Largest block, and so the largest part of [`Engine::snapshot_with`](crate::Engine::snapshot_with): the permits of one key may
@@ -32,12 +33,13 @@ pub(super) enum Block {
     Large = 7,
     End = 8,
     Beside = 9,
+    Wall = 10,
 }
 
 impl Block {
     fn of(byte: u8) -> Option<Self> {
-        use Block::{Beside, End, Gone, Head, Holds, Large, Limit, Pairs, Words};
-        let all = [Head, Limit, Gone, Holds, Words, Pairs, Large, End, Beside];
+        use Block::{Beside, End, Gone, Head, Holds, Large, Limit, Pairs, Wall, Words};
+        let all = [Head, Limit, Gone, Holds, Words, Pairs, Large, End, Beside, Wall];
         all.into_iter().find(|block| *block as u8 == byte)
     }
 }

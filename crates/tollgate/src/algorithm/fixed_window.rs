@@ -235,7 +235,8 @@ pub fn inherit(quota: &FixedWindow, previous: &FixedWindow, state: State, at: Ti
     }
 }
 
-#[cfg(all(test, feature = "calendar"))]
+#[cfg(test)]
+#[cfg(feature = "calendar")]
 mod tests {
     use super::*;
     use crate::algorithm::calendar::CalendarUnit;

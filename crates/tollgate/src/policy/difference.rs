@@ -161,10 +161,13 @@ pub(crate) fn differing(one: &Limit, other: &Limit) -> Vec<&'static str> {
         ("enforce_percent", one.enforce_percent == other.enforce_percent),
         ("on_store_failure", one.on_store_failure == other.on_store_failure),
         ("consistency", one.consistency == other.consistency),
-        ("lease", one.lease() == other.lease()),
+        ("lease", one.lease().zip(other.lease()).is_none_or(|(one, other)| one == other)),
         ("block_for", one.block_for == other.block_for),
         ("count", one.failures.is_some() == other.failures.is_some()),
-        ("failures", one.failures.is_none() || other.failures.is_none() || one.failures == other.failures),
+        (
+            "failures",
+            one.failures.as_ref().zip(other.failures.as_ref()).is_none_or(|(one, other)| one == other),
+        ),
     ];
     fields.extend(same.into_iter().filter(|(_, same)| !same).map(|(field, _)| field));
     fields

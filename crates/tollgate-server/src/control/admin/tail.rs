@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(seen[0], "{\"missed\":1}\n");
         assert_eq!(
             seen[1],
-            "{\"at\":\"2023-11-14T22:13:20.000Z\",\"wire\":\"http\",\"allowed\":false,\"limit\":\"per-key\",\
+            "{\"at\":\"2023-11-14T22:13:20.000Z\",\"wire\":\"http\",\"allowed\":false,\"verdict\":\"deny\",\"limit\":\"per-key\",\
              \"attributes\":{\"api_key\":\"k\\n1\"},\"retry_after_ms\":412,\"reason\":\"100 requests a second, burst 200\",\"source\":\"exact\"}\n"
         );
         events.send(event(true, "passes")).unwrap();

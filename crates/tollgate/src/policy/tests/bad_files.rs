@@ -286,7 +286,7 @@ const ERRORS: &[Case] = &[
     ),
     one!(
         "    rate: 5/day\n    algorithm: fixed-window\n    align: calendar\n    consistency: leased\n",
-        "fixed-window cannot be leased: of windows that follow a calendar"
+        "fixed-window cannot be leased: only the counter knows the bounds of calendar windows"
     ),
     one!("    rate: 5/s\n    lease: {ttl: 1s}\n", "lease: an exact limit has no leases"),
     one!(

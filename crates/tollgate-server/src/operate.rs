@@ -56,15 +56,15 @@ async fn once(command: &OperateCommand, console: &mut Console) -> Result<u8, Str
     } else {
         show(&answer, console);
     }
-    if let Some(notice) = answer["notice"].as_str().filter(|_| !server.json) {
+    let done = |name: &str| answer.get(name).and_then(Value::as_bool);
+    // What was not there cannot be taken back: worth a status, for scripts.
+    let is_void = [done("unblocked"), done("restored")].contains(&Some(false));
+    if let Some(notice) = answer["notice"].as_str().filter(|_| !server.json && !is_void) {
         console.line(plain(notice));
     }
     if let Some(warning) = answer["warning"].as_str() {
         console.problem(format_args!("tollgate: warning: {}", plain(warning)));
     }
-    let done = |name: &str| answer.get(name).and_then(Value::as_bool);
-    // What was not there cannot be taken back: worth a status, for scripts.
-    let is_void = [done("unblocked"), done("restored")].contains(&Some(false));
     Ok(if is_void { FAILURE } else { SUCCESS })
 }
 

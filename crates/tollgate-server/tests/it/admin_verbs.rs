@@ -250,7 +250,7 @@ fn a_candidate_is_compared_on_a_trace() {
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     for expected in [
-        "changed a: rate\n  - a: each k may make 2 requests a minute on average and 2 at once\n  + a: each k may make 2 requests a minute on average and 1 at once\n",
+        "changed a: burst\n  - a: each k may make 2 requests a minute on average and 2 at once\n  + a: each k may make 2 requests a minute on average and 1 at once\n",
         "added b\n  + b: everybody together",
         "1 unchanged",
     ] {

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::slice;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
@@ -21,6 +21,7 @@ use crate::store::{Answer, Answers, Charge, Family, Stance, Store, StoreFailure}
 use crate::time::{Timestamp, WallOffset};
 
 mod live;
+mod swap;
 mod views;
 mod without_store;
 mod wiped;
@@ -59,7 +60,7 @@ pub use tally::{Counted, Tally};
 pub use without_store::{DEBTS_MAX, Replayed, StandIn};
 
 use block::Blocks;
-use live::{Live, Next};
+use live::Live;
 use ruling::{Bench, InForce};
 use wiped::Wiped;
 use without_store::Standby;
@@ -435,65 +436,6 @@ impl<S: Store> Engine<S> {
         Arc::clone(&self.live.load().policy)
     }
 
-    /// Puts another policy in force. Counters are kept: a raised number acts at once, a lowered one clamps, and nobody is
-    /// gifted a burst. Decisions under way finish with the policy that they started with.
-    ///
-    /// # Errors
-    /// When a limit was changed more often than its counters can tell apart; the old policy stays in force.
-    pub fn swap(&self, policy: Policy, now: Timestamp) -> Result<SwapReport, SwapError> {
-        let _one_at_a_time = self.swapping.lock().unwrap_or_else(PoisonError::into_inner);
-        let (before, policy) = (self.policy(), Arc::new(policy));
-        let mut report = self.swap_counters(Arc::clone(&policy), now)?;
-        report.compare(&before, &policy);
-        Ok(report)
-    }
-
-    /// The same after a policy of which only the counters are known; its report is about those. One at a time.
-    fn swap_counters(&self, policy: Arc<Policy>, now: Timestamp) -> Result<SwapReport, SwapError> {
-        let now = now.decidable();
-        let before = self.live.load_full();
-        let next = |before: &Live, policy| Live::after(before, policy, now);
-        let next = match next(&before, Arc::clone(&policy)) {
-            Ok(made) => made,
-            // A number that nobody is counted under is free once the policy in force has forgotten it, so that comes first.
-            Err(SwapError::TooManyQuotas { .. }) => {
-                self.put_in_force(next(&before, Arc::clone(&before.policy))?, now);
-                next(&self.live.load(), policy)?
-            }
-        };
-        Ok(self.put_in_force(next, now))
-    }
-
-    /// Hashes keys with another secret from now on, as when the one that a fleet shares is learnt late. Every counter of this
-    /// engine starts anew under it.
-    pub fn rekey(&self, secret: Secret) {
-        self.rekey_with(Arc::new(secret));
-    }
-
-    /// The same, with the secret that another engine has.
-    pub fn rekey_as<T: Store>(&self, other: &Engine<T>) {
-        let secret = Arc::clone(&other.live.load().secret);
-        self.rekey_with(secret);
-    }
-
-    /// Another engine, with a policy and counters of its own, that hashes keys with the same secret: for two that share a store.
-    #[must_use]
-    pub fn sibling<T: Store>(&self, policy: Policy, store: T) -> Engine<T> {
-        let secret = Arc::clone(&self.live.load().secret);
-        Engine::assemble(Live::first(Arc::new(policy), secret, store.is_grouped()), store, first_permit())
-    }
-
-    fn rekey_with(&self, secret: Arc<Secret>) {
-        let _one_at_a_time = self.swapping.lock().unwrap_or_else(PoisonError::into_inner);
-        let live = Live::first(self.policy(), secret, self.store.is_grouped());
-        self.store.prepare(live.families());
-        self.live.store(Arc::new(live));
-        if let Some(standby) = self.standby.get() {
-            standby.drop_debts(); // They name keys that the store does not have.
-        }
-        self.changed();
-    }
-
     /// The same engine, for a program whose stores are of one type. What is made of the store must keep its counters.
     #[must_use]
     pub fn map_store<T: Store>(self, map: impl FnOnce(S) -> T) -> Engine<T> {
@@ -531,20 +473,6 @@ impl<S: Store> Engine<S> {
     #[must_use]
     pub const fn store(&self) -> &S {
         &self.store
-    }
-
-    fn put_in_force(&self, next: Next, now: Timestamp) -> SwapReport {
-        if !next.hold.numbers.is_empty() {
-            self.store.hold(&next.hold);
-        }
-        self.store.prepare(next.live.families());
-        let live = Arc::new(next.live);
-        let before = self.live.swap(Arc::clone(&live));
-        if let Some(standby) = self.standby.get() {
-            standby.follow(&before, &live, now);
-        }
-        self.changed();
-        next.report
     }
 }
 

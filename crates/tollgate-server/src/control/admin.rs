@@ -13,6 +13,7 @@ mod route;
 mod tail;
 mod token;
 mod view;
+mod wording;
 
 pub(crate) use reply::{Asker, respond};
 #[allow(unreachable_pub, reason = "the command line exports it")]

@@ -11,7 +11,6 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tollgate::engine::{BlockError, Forgotten, RulingError};
 use tollgate::policy::{Limit, Policy};
-use tollgate::store::StoreFailure;
 use tollgate::time::WallOffset;
 use tollgate::{CheckRequest, CredentialDigest, Ruled, Ruling, Scope, Timestamp};
 use tollgate_tower::attributes::{BUILT_IN, Spelled};
@@ -26,13 +25,16 @@ use super::view::{
     self, AsGivenView, BlockView, Depth, ExplainedRequest, ExplanationView, Instant, LimitFooting,
     LimitsView, OtherView, OverrideView, RuledView, TopView,
 };
+use super::wording::{
+    joined, not_begun, not_counted, own_limits, remarked, stranger, texts, unforgotten, unknown_limit,
+};
 use crate::control::ControlPlane;
-use crate::identity::{Stranger, Word};
+use crate::identity::Word;
 use crate::problem::Refusal;
 use crate::problem::{Kind, Problem};
 use crate::request_body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
 use crate::request_json::Question;
-use crate::service::beside::{ComparisonStatus, NotBegun};
+use crate::service::beside::ComparisonStatus;
 use crate::service::throttle::{self, ForgottenCalls};
 
 /// Keys of `top`, and entries of `audit`: unless said, and at most.
@@ -291,7 +293,7 @@ impl ControlPlane {
         let mut forgotten = Forgotten::default();
         if !names.is_empty() {
             forgotten = self.service.engine.reset_any(&views, &names, act.now).await.map_err(|failure| {
-                act.audit(&told(&request), &format!("failed: {failure}"));
+                act.audit(&joined(&request), &format!("failed: {failure}"));
                 Problem::new(Kind::StoreUnavailable, unforgotten(failure))
             })?;
         }
@@ -317,7 +319,7 @@ impl ControlPlane {
         if counters > 0 || !names.is_empty() {
             let only = if named.is_empty() { String::new() } else { format!(" only {}", named.join(", ")) };
             let outcome = format!("{counters} counters forgotten");
-            act.audit(&format!("{}{only}", told(&request)), &outcome);
+            act.audit(&format!("{}{only}", joined(&request)), &outcome);
         }
         AdminAnswer::json(&answer)
     }
@@ -334,7 +336,7 @@ impl ControlPlane {
             BlockError::Value { .. } => Problem::invalid(error.to_string()),
             _ => Problem::of_admin(Refusal::Conflict, error.to_string()),
         })?;
-        act.audit(&told(&request), &remarked(&format!("until {}", act.shown(until).text()), note));
+        act.audit(&joined(&request), &remarked(&format!("until {}", act.shown(until).text()), note));
         let told = AdminAnswer::json(&BlockView::from(&*block))?;
         match self.doubt(&given) {
             Some(doubt) => told.with("warning", &doubt),
@@ -415,7 +417,7 @@ impl ControlPlane {
         let known = form.attributes.known(&self.service.identity).in_any_case();
         let request = form.attributes.request_of(&known)?;
         let unblocked = self.service.engine.unblock(&request, act.now);
-        act.audit(&told(&request), if unblocked { "unblocked" } else { "there was no such block" });
+        act.audit(&joined(&request), if unblocked { "unblocked" } else { "there was no such block" });
         // Another block may deny the same request; an address may be inside of the network that it names.
         let pairs = texts(&request);
         let pairs: Vec<(&str, &str)> = pairs.iter().map(|(name, text)| (*name, text.as_str())).collect();
@@ -556,84 +558,9 @@ const fn name_of<'s>(scope: Scope<'s>) -> &'s str {
     }
 }
 
-fn unknown_limit(name: &str) -> Problem {
-    let detail = format!("the policy in force has no limit {name:?}; GET /admin/v1/limits lists them");
-    Problem::of_admin(Refusal::Unknown, detail)
-}
-
-fn stranger(stranger: Stranger) -> Problem {
-    Problem::of_admin(Refusal::Conflict, stranger.to_string())
-}
-
-fn not_begun(reason: NotBegun) -> Problem {
-    match reason {
-        NotBegun::Busy => {
-            let detail =
-                "another comparison is running; wait for its end, or DELETE /admin/v1/policy/diff/{id}";
-            Problem::of_admin(Refusal::Conflict, detail)
-        }
-        NotBegun::NoId => Problem::of_admin(Refusal::Conflict, "the system has no random numbers for its id"),
-    }
-}
-
 fn standing(standing: Option<ComparisonStatus>) -> Result<AdminAnswer, Problem> {
     let standing = standing.ok_or_else(|| {
         Problem::of_admin(Refusal::Unknown, "no comparison has this id; only the latest one is kept")
     })?;
     AdminAnswer::json(&standing)
-}
-
-/// The limits that count these attributes apart from others. A counter that everybody shares is forgotten only by its name.
-fn own_limits<'p>(policy: &'p Policy, views: &[CheckRequest<'_>]) -> Vec<&'p str> {
-    let mut names: Vec<&str> = Vec::new();
-    for limit in views.iter().flat_map(|view| policy.may_count(view)) {
-        if !limit.by().is_empty() && !names.contains(&limit.name()) {
-            names.push(limit.name());
-        }
-    }
-    names
-}
-
-/// Why limits that were named count no request with these attributes.
-fn not_counted(policy: &Policy, named: &[&str], views: &[CheckRequest<'_>]) -> Vec<String> {
-    let why = |limit: &Limit| {
-        let mut reasons = views.iter().map(|view| limit.never_counts(view));
-        let first = reasons.next().filter(|first| !first.is_empty())?;
-        if reasons.any(|reasons| reasons.is_empty()) {
-            return None;
-        }
-        let reasons: Vec<String> = first.iter().map(ToString::to_string).collect();
-        Some(format!("{} counts no such request: {}", limit.name(), reasons.join(", and ")))
-    };
-    policy.limits().iter().filter(|limit| named.contains(&limit.name())).filter_map(why).collect()
-}
-
-/// What became of a reset that failed.
-fn unforgotten(failure: StoreFailure) -> String {
-    match failure {
-        StoreFailure::Unanswered => {
-            format!("{failure}: some counters may have been forgotten; ask again when it answers")
-        }
-        _ => format!("{failure}: nothing was forgotten, here or there; ask again when it answers"),
-    }
-}
-
-/// Names and values of a request, as text.
-fn texts<'r>(request: &CheckRequest<'r>) -> Vec<(&'r str, String)> {
-    let text = |value| match value {
-        tollgate::Value::Text(text) => text.to_owned(),
-        tollgate::Value::Number(number) => number.to_string(),
-    };
-    request.attributes().iter().map(|given| (given.name, text(given.value))).collect()
-}
-
-/// A request for the audit log.
-fn told(request: &CheckRequest<'_>) -> String {
-    let pairs: Vec<String> =
-        texts(request).into_iter().map(|(name, text)| format!("{name}={text}")).collect();
-    pairs.join(" ")
-}
-
-pub(super) fn remarked(what: &str, note: &str) -> String {
-    if note.is_empty() { what.to_owned() } else { format!("{what}: {note}") }
 }

@@ -6,11 +6,12 @@ use tollgate::overload::{Controller, Switch};
 use tollgate::policy::Mode;
 use tollgate::{Ruled, Ruling};
 
-use super::answer::{Act, AdminAnswer, remarked};
+use super::answer::{Act, AdminAnswer};
 use super::form::{Reach, RulingForm};
 use super::route::Verb;
 use super::token::Role;
 use super::view::OverloadView;
+use super::wording::remarked;
 use crate::control::ControlPlane;
 use crate::problem::Problem;
 use crate::problem::Refusal;

@@ -1,0 +1,84 @@
+//! Sentences and problems of answers to operators.
+
+use tollgate::CheckRequest;
+use tollgate::policy::{Limit, Policy};
+use tollgate::store::StoreFailure;
+
+use crate::identity::Stranger;
+use crate::problem::{Problem, Refusal};
+use crate::service::beside::NotBegun;
+
+pub(super) fn unknown_limit(name: &str) -> Problem {
+    let detail = format!("the policy in force has no limit {name:?}; GET /admin/v1/limits lists them");
+    Problem::of_admin(Refusal::Unknown, detail)
+}
+
+pub(super) fn stranger(stranger: Stranger) -> Problem {
+    Problem::of_admin(Refusal::Conflict, stranger.to_string())
+}
+
+pub(super) fn not_begun(reason: NotBegun) -> Problem {
+    match reason {
+        NotBegun::Busy => {
+            let detail =
+                "another comparison is running; wait for its end, or DELETE /admin/v1/policy/diff/{id}";
+            Problem::of_admin(Refusal::Conflict, detail)
+        }
+        NotBegun::NoId => Problem::of_admin(Refusal::Conflict, "the system has no random numbers for its id"),
+    }
+}
+
+/// The limits that count these attributes apart from others. A counter that everybody shares is forgotten only by its name.
+pub(super) fn own_limits<'p>(policy: &'p Policy, views: &[CheckRequest<'_>]) -> Vec<&'p str> {
+    let mut names: Vec<&str> = Vec::new();
+    for limit in views.iter().flat_map(|view| policy.may_count(view)) {
+        if !limit.by().is_empty() && !names.contains(&limit.name()) {
+            names.push(limit.name());
+        }
+    }
+    names
+}
+
+/// Why limits that were named count no request with these attributes.
+pub(super) fn not_counted(policy: &Policy, named: &[&str], views: &[CheckRequest<'_>]) -> Vec<String> {
+    let why = |limit: &Limit| {
+        let mut reasons = views.iter().map(|view| limit.never_counts(view));
+        let first = reasons.next().filter(|first| !first.is_empty())?;
+        if reasons.any(|reasons| reasons.is_empty()) {
+            return None;
+        }
+        let reasons: Vec<String> = first.iter().map(ToString::to_string).collect();
+        Some(format!("{} counts no such request: {}", limit.name(), reasons.join(", and ")))
+    };
+    policy.limits().iter().filter(|limit| named.contains(&limit.name())).filter_map(why).collect()
+}
+
+/// What became of a reset that failed.
+pub(super) fn unforgotten(failure: StoreFailure) -> String {
+    match failure {
+        StoreFailure::Unanswered => {
+            format!("{failure}: some counters may have been forgotten; ask again when it answers")
+        }
+        _ => format!("{failure}: nothing was forgotten, here or there; ask again when it answers"),
+    }
+}
+
+/// Names and values of a request, as text.
+pub(super) fn texts<'r>(request: &CheckRequest<'r>) -> Vec<(&'r str, String)> {
+    let text = |value| match value {
+        tollgate::Value::Text(text) => text.to_owned(),
+        tollgate::Value::Number(number) => number.to_string(),
+    };
+    request.attributes().iter().map(|given| (given.name, text(given.value))).collect()
+}
+
+/// A request for the audit log.
+pub(super) fn joined(request: &CheckRequest<'_>) -> String {
+    let pairs: Vec<String> =
+        texts(request).into_iter().map(|(name, text)| format!("{name}={text}")).collect();
+    pairs.join(" ")
+}
+
+pub(super) fn remarked(what: &str, note: &str) -> String {
+    if note.is_empty() { what.to_owned() } else { format!("{what}: {note}") }
+}

@@ -281,8 +281,8 @@ impl Line {
                 Ok(0) | Err(_) => return Poll::Ready(Some(Err("the client is gone".into()))),
             }
             if self.interim.is_empty() {
-                // The interim response may still be in the buffers of TLS. If this flush fails, the write of the answer
-                // sees the error too.
+                // Inside TLS its bytes may still be buffered. If the flush does not finish, the client gets them with the
+                // answer.
                 let _ = Pin::new(&mut self.stream).poll_flush(context);
             }
         }

@@ -1,4 +1,4 @@
-//! What the user may type. What it means is left to the commands.
+//! The command line as the user types it. The commands interpret it.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -123,7 +123,8 @@ pub struct ServeArguments {
     /// The file of known callers, with which an unknown credential is no identity; counts before `callers` of the config
     #[arg(long, value_name = "FILE", env = "TOLLGATE_CALLERS")]
     pub callers: Option<PathBuf>,
-    /// Proxies that may tell about the requests they hold: an address or a network; this machine unless said, and nobody for the gateway
+    /// Proxies whose forwarding headers are trusted: an address or a network. By default this machine, and none for the
+    /// gateway
     #[arg(long, value_name = "CIDR", env = "TOLLGATE_TRUSTED_PROXY", value_delimiter = ',')]
     pub trusted_proxy: Vec<Network>,
     /// Where to listen for redis clients, which may ask CL.THROTTLE and TG.CHECK; `off` for nowhere
@@ -132,7 +133,8 @@ pub struct ServeArguments {
     /// Where to listen for gRPC, as Envoy's rate-limit service; port 0 picks a free one, off does not listen
     #[arg(long, value_name = "ADDR|off", env = "TOLLGATE_GRPC", default_value = "127.0.0.1:8081", value_parser = value::listen)]
     pub grpc: ListenChoice,
-    /// A service to stand in front of, as a gateway that limits what reaches it: http://, https:// or h2c://
+    /// An upstream service: Tollgate then runs a gateway in front of it and limits what reaches it; http://, https://
+    /// or h2c://
     #[arg(long, value_name = "URL", env = "TOLLGATE_UPSTREAM")]
     pub upstream: Option<Target>,
     /// Where the gateway listens, if there is an upstream or the config has routes
@@ -150,22 +152,22 @@ pub struct ServeArguments {
     /// How long new connections are served after SIGTERM, while /readyz says 503 already; 5s behind a load balancer
     #[arg(long, value_name = "DURATION", env = "TOLLGATE_DRAIN_DELAY", default_value = "0s", value_parser = value::delay)]
     pub drain_delay: Duration,
-    /// What a foreign configuration's own program would be told by its environment.
+    /// Settings that a compat configuration's own program reads from its environment.
     #[command(flatten)]
     pub foreign: ForeignArguments,
-    /// Listen on an address that other machines can reach, although nobody has to prove who they are
+    /// Listen on an address that other machines can reach, although clients need no credentials
     #[arg(long, env = "TOLLGATE_INSECURE", value_parser = clap::builder::BoolishValueParser::new())]
     pub insecure: bool,
-    /// Who may connect, and how they prove it.
+    /// Which clients may connect, and their credentials.
     #[command(flatten)]
     pub security: SecurityArguments,
-    /// How changes of the policy are taken.
+    /// How changes of the policy are applied.
     #[command(flatten)]
     pub reload: ReloadArguments,
-    /// Who may operate it.
+    /// Who may operate the server.
     #[command(flatten)]
     pub admin: AdminArguments,
-    /// What others may see of it.
+    /// Logs and traces.
     #[command(flatten)]
     pub see: SeeArguments,
 }
@@ -225,10 +227,10 @@ pub struct DecideArguments {
     /// How many requests to decide
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=value::TIMES_MAX))]
     pub times: u64,
-    /// When the first request comes, such as 2030-01-01T00:00:00Z; now unless said
+    /// When the first request comes, such as 2030-01-01T00:00:00Z; by default now
     #[arg(long, value_name = "TIME", value_parser = value::instant)]
     pub at: Option<Timestamp>,
-    /// How much time passes between requests, such as 100ms; nobody has to wait for it
+    /// Virtual time between requests, such as 100ms; the command does not wait for it
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = value::duration)]
     pub every: Ticks,
     /// Print each decision as a line of JSON, as the server would answer it
@@ -236,7 +238,7 @@ pub struct DecideArguments {
     pub json: bool,
 }
 
-/// What a load generator asks.
+/// The request of a load generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum BenchWire {
     /// POST /v1/check
@@ -265,7 +267,7 @@ pub struct BenchArguments {
     /// What to ask
     #[arg(long, value_enum, default_value = "http")]
     pub wire: BenchWire,
-    /// Whom to ask; the wire's usual address on this machine unless said
+    /// The server's address; by default the protocol's usual address on this machine
     #[arg(long, value_name = "ADDR", value_parser = value::address)]
     pub to: Option<SocketAddr>,
     /// Requests a second, due at fixed instants (open loop); without it each connection asks as fast as it is answered

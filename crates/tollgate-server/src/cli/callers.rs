@@ -1,4 +1,4 @@
-//! What the user may type about the callers file.
+//! Arguments about the callers file.
 
 use std::path::PathBuf;
 

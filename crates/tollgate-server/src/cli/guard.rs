@@ -1,4 +1,4 @@
-//! What the user may say about who may connect, and about changes while the server runs.
+//! Arguments about TLS and authentication, and about changes while the server runs.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use clap::Args;
 use crate::reload::ReloadSettings;
 use crate::tls::{TlsFiles, TlsVersion};
 
-/// Who may connect, and how they prove it.
+/// Which clients may connect, and their credentials.
 #[derive(Clone, Debug, Default, Args)]
 pub struct SecurityArguments {
     /// The certificate chain of this server in PEM: every wire then speaks TLS
@@ -28,7 +28,7 @@ pub struct SecurityArguments {
 }
 
 impl SecurityArguments {
-    /// The files of TLS, if it is asked for.
+    /// The files of TLS, if it is enabled.
     pub(crate) fn tls_files(&self) -> Option<TlsFiles> {
         Some(TlsFiles {
             certificate: self.tls_cert.clone()?,
@@ -39,7 +39,7 @@ impl SecurityArguments {
     }
 }
 
-/// How changes of the policy are taken.
+/// How changes of the policy are applied.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ReloadArguments {
     /// Where to keep what must survive a restart: snapshots of the counters, the last good policy, and what operators said
@@ -51,7 +51,7 @@ pub struct ReloadArguments {
 }
 
 impl ReloadArguments {
-    /// What they say, for the watcher of the policy.
+    /// The settings for the watcher of the policy.
     pub(crate) fn settings(&self) -> ReloadSettings {
         ReloadSettings { state_dir: self.state_dir.clone(), is_forced: self.force_reload }
     }

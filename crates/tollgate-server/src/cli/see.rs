@@ -1,4 +1,4 @@
-//! What may be typed about logs and traces.
+//! Arguments about logs and traces.
 
 use clap::Args;
 
@@ -19,7 +19,7 @@ pub struct SeeArguments {
     pub otlp_sample: u32,
 }
 
-/// A share as parts of a million, read digit by digit so that nothing is rounded.
+/// A share in parts per million, read digit by digit so that nothing is rounded.
 fn share(text: &str) -> Result<u32, String> {
     let accepted = || "accepted: a number from 0 to 1 with up to six digits, such as 0.01".to_owned();
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
@@ -37,7 +37,7 @@ fn share(text: &str) -> Result<u32, String> {
 mod tests {
     use super::*;
 
-    /// Shares are exact to a millionth, and nonsense is told what would be accepted.
+    /// Shares are exact to a millionth, and an invalid one is refused with what would be accepted.
     #[test]
     fn shares() {
         let cases =

@@ -1,4 +1,4 @@
-//! What the user may say about the store: where counters live, and how to get in.
+//! Arguments about the store: its address, and the credentials for it.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -11,12 +11,12 @@ use tollgate::Ticks;
 use super::value;
 use crate::store::{NodesChoice, StoreLogin, StoreSettings};
 
-/// An address as it was typed. It may have a password in it, so nothing prints it: neither a message of clap's nor `Debug`.
+/// A store address as it was typed. It may contain a password, so neither a message of clap's nor `Debug` prints it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreText(String);
 
 impl StoreText {
-    /// What was typed.
+    /// The text as it was typed.
     pub(crate) fn text(&self) -> &str {
         &self.0
     }
@@ -28,7 +28,7 @@ impl fmt::Debug for StoreText {
     }
 }
 
-/// Taken as it is: a refusal here would be printed with the password.
+/// Accepts any text: clap would print a refused one, with its password.
 impl FromStr for StoreText {
     type Err = Infallible;
 
@@ -37,13 +37,14 @@ impl FromStr for StoreText {
     }
 }
 
-/// Where counters live. What is not said here may be said in the config file.
+/// The store of the counters. The config file may set what is missing here.
 #[derive(Clone, Debug, Default, Args)]
 pub struct StoreArguments {
-    /// Where counters live: `memory`, redis://, rediss://, redis-cluster:// or redis-sentinel://…/service; memory unless said
+    /// Where counters live: `memory`, redis://, rediss://, redis-cluster:// or redis-sentinel://…/service; by default
+    /// memory
     #[arg(long, value_name = "STORE", env = "TOLLGATE_STORE", hide_env_values = true)]
     pub store: Option<StoreText>,
-    /// How long a decision may wait for the store before it is made without: 1ms to 50ms; 5ms unless said
+    /// How long a decision may wait for the store before the fallback decides: 1ms to 50ms; by default 5ms
     #[arg(long, value_name = "DURATION", env = "TOLLGATE_STORE_DEADLINE", value_parser = value::store_deadline)]
     pub store_deadline: Option<Ticks>,
     /// How many servers share the store, for their shares while it is away: a number, or `auto` to count those that sign themselves there
@@ -56,13 +57,13 @@ pub struct StoreArguments {
     /// itself. Without one they agree on one in the store
     #[arg(long, value_name = "FILE", env = "TOLLGATE_STORE_SECRET_FILE")]
     pub store_secret_file: Option<PathBuf>,
-    /// How to get in.
+    /// The credentials for the store.
     #[command(flatten)]
     pub entrance: EntranceArguments,
 }
 
 impl StoreArguments {
-    /// What they say about the store.
+    /// The settings of the store.
     pub(crate) fn settings(&self) -> StoreSettings {
         StoreSettings {
             url: self.store.as_ref().map(|text| text.text().to_owned()),
@@ -75,7 +76,7 @@ impl StoreArguments {
     }
 }
 
-/// What lets into a store.
+/// The credentials for a store.
 #[derive(Clone, Debug, Default, Args)]
 pub struct EntranceArguments {
     /// The store's user; its password is in --store-password-file or in the variable TOLLGATE_STORE_PASSWORD
@@ -84,7 +85,7 @@ pub struct EntranceArguments {
     /// A file with the store's password; the variable TOLLGATE_STORE_PASSWORD may have the password itself
     #[arg(long, value_name = "FILE", env = "TOLLGATE_STORE_PASSWORD_FILE")]
     pub store_password_file: Option<PathBuf>,
-    /// Authorities in PEM that signed the store's certificate; those of the system unless said
+    /// CA certificates in PEM for the store's certificate; by default those of the system
     #[arg(long, value_name = "FILE", env = "TOLLGATE_STORE_CA")]
     pub store_ca: Option<PathBuf>,
     /// A certificate in PEM to show to the store
@@ -96,7 +97,7 @@ pub struct EntranceArguments {
 }
 
 impl EntranceArguments {
-    /// What they say about getting in.
+    /// The credentials for the store.
     pub(crate) fn login(&self) -> StoreLogin {
         StoreLogin {
             user: self.store_user.clone(),
@@ -131,10 +132,10 @@ pub struct StoreCheckArguments {
     /// The store: redis://, rediss://, redis-cluster:// or redis-sentinel://…/service
     #[arg(value_name = "URL", env = "TOLLGATE_STORE", hide_env_values = true)]
     pub url: StoreText,
-    /// How to get in.
+    /// The credentials for the store.
     #[command(flatten)]
     pub entrance: EntranceArguments,
-    /// The deadline that latencies are judged by; 5ms unless said
+    /// The deadline that latencies are compared with; by default 5ms
     #[arg(long, value_name = "DURATION", env = "TOLLGATE_STORE_DEADLINE", value_parser = value::store_deadline)]
     pub store_deadline: Option<Ticks>,
     /// Print what was found as JSON

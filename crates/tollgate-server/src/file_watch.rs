@@ -25,8 +25,7 @@ const BYTES_MAX: u64 = 64 << 20;
 /// Number of looks after a change of metadata in which contents are read as well: two changes within one tick of a
 /// filesystem's clock leave the same metadata.
 const DISTRUST: u32 = 6;
-/// Contents are read at every look with a multiple of this number, whatever the metadata says, because some filesystems
-/// report it wrongly.
+/// Once in this many looks contents are read whatever the metadata says, because some filesystems report it wrongly.
 const DISTRUST_EVERY: u32 = 75;
 
 /// The purpose of a look.

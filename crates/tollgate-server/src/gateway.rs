@@ -111,7 +111,7 @@ pub(crate) struct Gateway {
     priced: Vec<Priced>,
 }
 
-/// Marks an answer of the gateway's own.
+/// Marks the gateway's own answers.
 #[derive(Clone, Copy)]
 struct Own;
 

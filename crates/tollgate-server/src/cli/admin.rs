@@ -9,7 +9,7 @@ use crate::control::admin::{GivenToken, TokenSettings};
 /// The admin tokens of a server.
 #[derive(Debug, Args)]
 pub struct AdminArguments {
-    /// A token for the role admin; without any, one is made and shown at the start
+    /// A token for the role admin; without any, one is generated and shown at the start
     #[arg(long, value_name = "TOKEN", env = "TOLLGATE_ADMIN_TOKEN", hide_env_values = true)]
     pub admin_token: Option<GivenToken>,
     /// Write that token to this file, readable by this user only, instead of showing it

@@ -20,7 +20,7 @@ pub enum OperateCommand {
     Reset(ResetArguments),
     /// Deny every request with these attributes for a while
     Block(BlockArguments),
-    /// Take a block back
+    /// Remove a block
     Unblock(KeyArguments),
     /// Turn a limit off, or all of them, for a while: by default an hour
     Kill(RulingArguments),
@@ -28,11 +28,11 @@ pub enum OperateCommand {
     Shadow(RulingArguments),
     /// Enforce a limit for a share of its keys for a while
     Percent(PercentArguments),
-    /// Take back what kill, shadow or percent did
+    /// Undo kill, shadow or percent
     Restore(RestoreArguments),
-    /// Put in force what is in the policy file of a running server now
+    /// Activate the current policy file of a running server
     Reload(ReloadNowArguments),
-    /// List a running server's limits, and what operators said about them
+    /// List a running server's limits, and operators' overrides
     Limits(ListArguments),
     /// Watch the busiest keys of a running server
     Top(TopArguments),
@@ -51,13 +51,13 @@ pub struct ServerArguments {
     /// The admin token, as the server printed it
     #[arg(long, value_name = "TOKEN", env = "TOLLGATE_ADMIN_TOKEN", hide_env_values = true)]
     pub token: Option<GivenToken>,
-    /// The file that the server wrote its token to
+    /// The file to which the server wrote its token
     #[arg(long, value_name = "FILE", env = "TOLLGATE_ADMIN_TOKEN_FILE")]
     pub token_file: Option<PathBuf>,
     /// TLS settings.
     #[command(flatten)]
     pub trust: TrustArguments,
-    /// Print what the server answered, as JSON
+    /// Print the server's answer as JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -65,7 +65,7 @@ pub struct ServerArguments {
 /// The certificates of both sides, where the server speaks TLS.
 #[derive(Debug, Args)]
 pub struct TrustArguments {
-    /// The authorities, in PEM, one of which has signed the certificate of an https:// server
+    /// CA certificates, in PEM, one of which has signed the certificate of an https:// server
     #[arg(long, value_name = "FILE", env = "TOLLGATE_CA")]
     pub ca: Option<PathBuf>,
     /// A certificate chain, in PEM, for a server that asks for one
@@ -79,8 +79,8 @@ pub struct TrustArguments {
 /// A key.
 #[derive(Debug, Args)]
 pub struct KeyArguments {
-    /// What the requests of the key have: name=text, or name:=5 for a number. A key of CL.THROTTLE or THROTTLE is key=TEXT; add
-    /// command=cl.throttle or command=throttle for one of the two
+    /// The attributes of the key's requests: name=text, or name:=5 for a number. A key of CL.THROTTLE or THROTTLE is
+    /// key=TEXT; add command=cl.throttle or command=throttle for one of the two
     #[arg(value_name = "NAME=VALUE", required = true, value_parser = value::attribute)]
     pub attributes: Vec<GivenAttribute>,
     /// The server, and the credentials for it.
@@ -198,7 +198,7 @@ pub struct RestoreArguments {
 /// The arguments of `reload`.
 #[derive(Debug, Args)]
 pub struct ReloadNowArguments {
-    /// Even if it looks like an accident; a file that is no policy is refused all the same
+    /// Even if it looks like an accident; a file that is not a valid policy is refused all the same
     #[arg(long)]
     pub force: bool,
     /// The server, and the credentials for it.
@@ -266,7 +266,7 @@ pub struct DiffArguments {
     /// Compare with the policy of a running server
     #[arg(long)]
     pub live: bool,
-    /// With --live, let both decide about the server's requests for so long, up to 10m; nothing is charged for it
+    /// With --live, let both decide about the server's requests for this long, up to 10m; nothing is charged for it
     #[arg(long = "for", value_name = "DURATION", requires = "live", value_parser = value::duration)]
     pub lasting: Option<Ticks>,
     /// The server, and the credentials for it.

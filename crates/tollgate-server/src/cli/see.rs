@@ -8,10 +8,11 @@ use crate::telemetry::trace::WHOLE;
 /// The arguments of `serve` about logs and traces.
 #[derive(Debug, Args)]
 pub struct SeeArguments {
-    /// How the log on standard error is written; text on a terminal, else json. TOLLGATE_LOG chooses what is logged, such as info or debug
+    /// The format of the log on standard error; by default text on a terminal, else json. TOLLGATE_LOG chooses what is
+    /// logged, such as info or debug
     #[arg(long, value_name = "FORMAT", env = "TOLLGATE_LOG_FORMAT")]
     pub log_format: Option<LogFormat>,
-    /// Where to send traces: an OTLP collector that takes gRPC, such as http://127.0.0.1:4317
+    /// Where to send traces: an OTLP collector that accepts gRPC, such as http://127.0.0.1:4317
     #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
     pub otlp: Option<String>,
     /// Which share of decisions is traced, from 0 to 1; denials are always traced, up to 100 in a second

@@ -47,14 +47,15 @@ pub struct StoreArguments {
     /// How long a decision may wait for the store before the fallback decides: 1ms to 50ms; by default 5ms
     #[arg(long, value_name = "DURATION", env = "TOLLGATE_STORE_DEADLINE", value_parser = value::store_deadline)]
     pub store_deadline: Option<Ticks>,
-    /// How many servers share the store, for their shares while it is away: a number, or `auto` to count those that sign themselves there
+    /// How many servers share the store, for their shares while it is unreachable: a number, or `auto` to count those
+    /// that register there
     #[arg(long, value_name = "N|auto", env = "TOLLGATE_STORE_NODES", value_parser = value::nodes)]
     pub store_nodes: Option<NodesChoice>,
-    /// Count on at least so many servers, however few are seen
+    /// Assume at least this many servers, however few are seen
     #[arg(long, value_name = "N", env = "TOLLGATE_STORE_MIN_NODES", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub store_min_nodes: Option<u32>,
-    /// A file with the secret that all servers hash keys with, 16 bytes or more; the variable TOLLGATE_STORE_SECRET may have the secret
-    /// itself. Without one they agree on one in the store
+    /// A file with the secret that all servers hash keys with, 16 bytes or more; the variable TOLLGATE_STORE_SECRET may
+    /// contain the secret itself. Without one they agree on one in the store
     #[arg(long, value_name = "FILE", env = "TOLLGATE_STORE_SECRET_FILE")]
     pub store_secret_file: Option<PathBuf>,
     /// The credentials for the store.
@@ -82,13 +83,13 @@ pub struct EntranceArguments {
     /// The store's user; its password is in --store-password-file or in the variable TOLLGATE_STORE_PASSWORD
     #[arg(long, value_name = "NAME", env = "TOLLGATE_STORE_USER")]
     pub store_user: Option<String>,
-    /// A file with the store's password; the variable TOLLGATE_STORE_PASSWORD may have the password itself
+    /// A file with the store's password; the variable TOLLGATE_STORE_PASSWORD may contain the password itself
     #[arg(long, value_name = "FILE", env = "TOLLGATE_STORE_PASSWORD_FILE")]
     pub store_password_file: Option<PathBuf>,
     /// CA certificates in PEM for the store's certificate; by default those of the system
     #[arg(long, value_name = "FILE", env = "TOLLGATE_STORE_CA")]
     pub store_ca: Option<PathBuf>,
-    /// A certificate in PEM to show to the store
+    /// A client certificate in PEM for the store
     #[arg(long, value_name = "FILE", env = "TOLLGATE_STORE_CERT")]
     pub store_cert: Option<PathBuf>,
     /// The key of that certificate in PEM
@@ -112,7 +113,7 @@ impl EntranceArguments {
 /// What to do about a store.
 #[derive(Debug, Subcommand)]
 pub enum StoreCommand {
-    /// Say what is wrong with a Redis or Valkey, and how to cure it
+    /// Report problems of a Redis or Valkey, and how to fix them
     Check(Box<StoreCheckArguments>),
 }
 
@@ -138,7 +139,7 @@ pub struct StoreCheckArguments {
     /// The deadline that latencies are compared with; by default 5ms
     #[arg(long, value_name = "DURATION", env = "TOLLGATE_STORE_DEADLINE", value_parser = value::store_deadline)]
     pub store_deadline: Option<Ticks>,
-    /// Print what was found as JSON
+    /// Print the findings as JSON
     #[arg(long)]
     pub json: bool,
 }

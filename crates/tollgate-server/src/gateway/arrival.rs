@@ -179,7 +179,8 @@ fn acceptable(request: &Parts, method_override: MethodOverride) -> Result<(), Pr
     Ok(())
 }
 
-/// How many fields a request has in HTTP/1: HTTP/2 names its host beside the fields, and may split its cookies into several.
+/// How many fields a request has in HTTP/1. HTTP/2 names its host beside the fields, and may split its cookies into
+/// several.
 fn field_count(request: &Parts) -> usize {
     let host = usize::from(request.uri.authority().is_some() && !request.headers.contains_key(HOST));
     let cookies = request.headers.get_all(COOKIE).iter().count();

@@ -114,7 +114,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// A request came.
+    /// Adds to the budget for a request.
     pub(super) fn earn(&self) {
         // In quiet times the budget is full, and is only read.
         if self.0.load(Ordering::Relaxed) < SAVED_MAX {

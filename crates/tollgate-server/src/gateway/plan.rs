@@ -118,7 +118,7 @@ pub(crate) enum Protocol {
     Auto,
     /// HTTP/1.1.
     Http1,
-    /// HTTP/2, without TLS by prior knowledge.
+    /// HTTP/2, by prior knowledge if there is no TLS.
     H2,
 }
 

@@ -173,7 +173,7 @@ mod tests {
         room.with(|held| assert_eq!((held.bytes, held.clients.len()), (0, 0)));
     }
 
-    /// A proxy that stands for many clients may use the whole budget, and no entry remains for bodies that took
+    /// A proxy that acts for many clients may use the whole budget, and no entry remains for bodies that took
     /// nothing.
     #[test]
     fn many_clients_have_all_of_it() {

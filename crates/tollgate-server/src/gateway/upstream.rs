@@ -36,7 +36,8 @@ const RESTING_MAX: usize = 256;
 
 /// How many connections may turn out to be closed, before anything is sent, until a request fails.
 const ENDED_MAX: usize = RESTING_MAX + 2;
-/// How many shared connections the upstream may close in this way. The next one is used by this request alone.
+/// How many shared connections the upstream may close while a request is being sent. The next one is used by this
+/// request alone.
 const LEFT_MAX: usize = 2;
 
 /// The `User-Agent` of a health check.
@@ -218,8 +219,8 @@ impl Upstream {
             let kept = if is_left < LEFT_MAX { self.kept(is_fresh) } else { None };
             let (sender, has_rested) = match kept {
                 Some(sender) => (sender, true),
-                // On an upstream that allows few requests on a connection, other requests would take the slots before
-                // this one, which was returned.
+                // The upstream may allow few requests on a connection, and others would use those of a shared one before
+                // this returned request. So it gets a connection of its own.
                 None if is_left == LEFT_MAX => (Box::pin(within(left, self.dialer.dial())).await?, false),
                 None => (Box::pin(self.dialed(left)).await?, false),
             };

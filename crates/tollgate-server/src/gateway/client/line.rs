@@ -213,7 +213,7 @@ impl Line {
         rest
     }
 
-    /// The present request is over, and its answer is written.
+    /// The current request is over, and its answer is written.
     pub(super) fn turn_ends(&mut self) {
         self.room = READ_BYTES;
         self.watcher = None;
@@ -281,8 +281,8 @@ impl Line {
                 Ok(0) | Err(_) => return Poll::Ready(Some(Err("the client is gone".into()))),
             }
             if self.interim.is_empty() {
-                // Inside TLS its bytes may still be buffered. If the flush does not finish, the client gets them with the
-                // answer.
+                // Inside TLS its bytes may still be buffered. If the flush does not finish, the client gets them with
+                // the answer.
                 let _ = Pin::new(&mut self.stream).poll_flush(context);
             }
         }

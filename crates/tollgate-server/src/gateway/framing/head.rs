@@ -12,7 +12,7 @@ use super::body::Decoder;
 
 /// Largest head.
 pub(super) const HEAD_BYTES_MAX: usize = 64 << 10;
-/// Most fields of a head. HTTP/2 has the same bound.
+/// Maximum fields of a head. HTTP/2 has the same bound.
 pub(in crate::gateway) const FIELDS_MAX: usize = 100;
 /// Capacity for fields that the gateway adds.
 const FIELDS_ADDED: usize = 8;

@@ -219,8 +219,8 @@ impl Upstream {
             let kept = if is_left < LEFT_MAX { self.kept(is_fresh) } else { None };
             let (sender, has_rested) = match kept {
                 Some(sender) => (sender, true),
-                // The upstream may allow few requests on a connection, and others would use those of a shared one before
-                // this returned request. So it gets a connection of its own.
+                // The upstream may allow few requests on a connection, and others would use those of a shared one
+                // before this returned request. So it gets a connection of its own.
                 None if is_left == LEFT_MAX => (Box::pin(within(left, self.dialer.dial())).await?, false),
                 None => (Box::pin(self.dialed(left)).await?, false),
             };

@@ -1,4 +1,4 @@
-//! What the user may type. What it means is left to the commands.
+//! The command line as the user types it. The commands interpret it.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -110,8 +110,8 @@ pub enum PolicyCommand {
 /// The arguments of `serve`.
 #[derive(Debug, Args)]
 pub struct ServeArguments {
-    /// The policy: a file of Tollgate's, envoyproxy/ratelimit's or Limitador's, a directory of such files, or - for standard input;
-    /// without one, a built-in example that shows every kind of limit
+    /// The policy: a file of Tollgate's, envoyproxy/ratelimit's or Limitador's, a directory of such files, or - for
+    /// standard input; without one, a built-in example that shows every kind of limit
     #[arg(long, value_name = "FILE|DIR", env = "TOLLGATE_POLICY")]
     pub policy: Option<PathBuf>,
     /// Where to listen for HTTP; port 0 picks a free one
@@ -120,28 +120,31 @@ pub struct ServeArguments {
     /// Process settings: trusted proxies, and where the attributes of a proxied request come from
     #[arg(long, value_name = "FILE", env = "TOLLGATE_CONFIG")]
     pub config: Option<PathBuf>,
-    /// The file of known callers, with which an unknown credential is no identity; counts before `callers` of the config
+    /// The file of known callers, with which an unknown credential is no identity; takes precedence over `callers` of
+    /// the config
     #[arg(long, value_name = "FILE", env = "TOLLGATE_CALLERS")]
     pub callers: Option<PathBuf>,
-    /// Proxies that may tell about the requests they hold: an address or a network; this machine unless said, and nobody for the gateway
+    /// Proxies whose forwarding headers are trusted: an address or a network. By default this machine, and none for the
+    /// gateway
     #[arg(long, value_name = "CIDR", env = "TOLLGATE_TRUSTED_PROXY", value_delimiter = ',')]
     pub trusted_proxy: Vec<Network>,
-    /// Where to listen for redis clients, which may ask CL.THROTTLE and TG.CHECK; `off` for nowhere
+    /// Where to listen for redis clients, which may send CL.THROTTLE and TG.CHECK; `off` for nowhere
     #[arg(long, value_name = "ADDR", env = "TOLLGATE_RESP", default_value = "127.0.0.1:6380", value_parser = value::listen)]
     pub resp: ListenChoice,
     /// Where to listen for gRPC, as Envoy's rate-limit service; port 0 picks a free one, off does not listen
     #[arg(long, value_name = "ADDR|off", env = "TOLLGATE_GRPC", default_value = "127.0.0.1:8081", value_parser = value::listen)]
     pub grpc: ListenChoice,
-    /// A service to stand in front of, as a gateway that limits what reaches it: http://, https:// or h2c://
+    /// An upstream service: Tollgate then runs a gateway in front of it and limits what reaches it; http://, https://
+    /// or h2c://
     #[arg(long, value_name = "URL", env = "TOLLGATE_UPSTREAM")]
     pub upstream: Option<Target>,
     /// Where the gateway listens, if there is an upstream or the config has routes
     #[arg(long, value_name = "ADDR", env = "TOLLGATE_GATEWAY", default_value = "127.0.0.1:8000", value_parser = value::address)]
     pub gateway: SocketAddr,
-    /// Where counters live.
+    /// The store of the counters.
     #[command(flatten)]
     pub store: StoreArguments,
-    /// The most memory that counters may take; it is taken as counters need it
+    /// The maximum memory for counters; it is taken as counters need it
     #[arg(long, value_name = "SIZE", env = "TOLLGATE_MEMORY", default_value = memory::MEMORY_DEFAULT, value_parser = value::size)]
     pub memory: u64,
     /// How often the counters are written to the state directory; off writes them only when the server stops
@@ -150,22 +153,22 @@ pub struct ServeArguments {
     /// How long new connections are served after SIGTERM, while /readyz says 503 already; 5s behind a load balancer
     #[arg(long, value_name = "DURATION", env = "TOLLGATE_DRAIN_DELAY", default_value = "0s", value_parser = value::delay)]
     pub drain_delay: Duration,
-    /// What a foreign configuration's own program would be told by its environment.
+    /// Settings that a compat configuration's own program reads from its environment.
     #[command(flatten)]
     pub foreign: ForeignArguments,
-    /// Listen on an address that other machines can reach, although nobody has to prove who they are
+    /// Listen on an address that other machines can reach, although clients need no credentials
     #[arg(long, env = "TOLLGATE_INSECURE", value_parser = clap::builder::BoolishValueParser::new())]
     pub insecure: bool,
-    /// Who may connect, and how they prove it.
+    /// Which clients may connect, and their credentials.
     #[command(flatten)]
     pub security: SecurityArguments,
-    /// How changes of the policy are taken.
+    /// How changes of the policy are applied.
     #[command(flatten)]
     pub reload: ReloadArguments,
-    /// Who may operate it.
+    /// Who may operate the server.
     #[command(flatten)]
     pub admin: AdminArguments,
-    /// What others may see of it.
+    /// Logs and traces.
     #[command(flatten)]
     pub see: SeeArguments,
 }
@@ -179,7 +182,8 @@ pub struct CheckArguments {
     /// The policy files or directories, of any format that `serve` knows; - reads standard input
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// The config of the server that the policies are for: where credentials and attributes come from, and who is known
+    /// The config of the server that the policies are for: where credentials and attributes come from, and which
+    /// callers are known
     #[arg(long, value_name = "FILE", env = "TOLLGATE_CONFIG")]
     pub config: Option<PathBuf>,
 }
@@ -219,16 +223,16 @@ pub struct DecideArguments {
     /// The policy file, - for standard input; without one, the built-in example
     #[arg(long, value_name = "FILE")]
     pub policy: Option<PathBuf>,
-    /// What one request costs; 0 only looks
+    /// What one request costs; 0 only reads
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=COST_MAX))]
     pub cost: u64,
     /// How many requests to decide
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=value::TIMES_MAX))]
     pub times: u64,
-    /// When the first request comes, such as 2030-01-01T00:00:00Z; now unless said
+    /// When the first request comes, such as 2030-01-01T00:00:00Z; by default now
     #[arg(long, value_name = "TIME", value_parser = value::instant)]
     pub at: Option<Timestamp>,
-    /// How much time passes between requests, such as 100ms; nobody has to wait for it
+    /// Virtual time between requests, such as 100ms; the command does not wait for it
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = value::duration)]
     pub every: Ticks,
     /// Print each decision as a line of JSON, as the server would answer it
@@ -236,7 +240,7 @@ pub struct DecideArguments {
     pub json: bool,
 }
 
-/// What a load generator asks.
+/// The request of a load generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum BenchWire {
     /// POST /v1/check
@@ -262,37 +266,37 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = BENCH_HELP)]
 pub struct BenchArguments {
-    /// What to ask
+    /// The request to send
     #[arg(long, value_enum, default_value = "http")]
     pub wire: BenchWire,
-    /// Whom to ask; the wire's usual address on this machine unless said
+    /// The server's address; by default the protocol's usual address on this machine
     #[arg(long, value_name = "ADDR", value_parser = value::address)]
     pub to: Option<SocketAddr>,
-    /// Requests a second, due at fixed instants (open loop); without it each connection asks as fast as it is answered
+    /// Requests a second, due at fixed instants (open loop); without it each connection sends as fast as it is answered
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub rate: Option<u64>,
-    /// How many connections ask
+    /// How many connections send requests
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = value::connections)]
     pub connections: usize,
-    /// How many requests each connection has under way in a closed loop
+    /// How many requests each connection has in flight in a closed loop
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value::pipeline)]
     pub pipeline: usize,
     /// How many checks are in a batch
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = value::batch)]
     pub batch: usize,
-    /// How many different keys are asked about
+    /// How many different keys are used
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=9_999_999))]
     pub keys: u64,
     /// The attribute that holds the key
     #[arg(long, value_name = "NAME", default_value = "api_key")]
     pub attribute: String,
-    /// The domain of Envoy's question
+    /// The domain of Envoy's request
     #[arg(long, value_name = "NAME", default_value = "bench")]
     pub domain: String,
     /// How long to measure
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = value::duration)]
     pub duration: Ticks,
-    /// How long to ask before measuring
+    /// How long to send before the measurement
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = value::duration)]
     pub warmup: Ticks,
     /// After the first run, measure latency at rising loads

@@ -1,5 +1,5 @@
-//! The config file: settings of the process, changed by a restart. A document is read, then compiled; every problem of the
-//! compilation is told at once, each with its field and what would be accepted.
+//! The config file: settings of the process, which take effect at a restart. A document is read, then compiled.
+//! Compilation reports all problems at once, each with its field and what would be accepted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -30,7 +30,7 @@ use headers::HeadersDocument;
 
 /// Largest config file.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
-/// What one address may be given: one connection at least, and at most all places that the gateway has.
+/// Accepted bounds on the connections of one address: from one to all permits of the gateway.
 const CONNECTIONS_PER_ADDRESS: std::ops::RangeInclusive<u32> = 1..=100_000;
 
 /// The file as it is written.
@@ -65,11 +65,11 @@ struct Document {
     store: Option<StoreDocument>,
     #[serde(default)]
     routes: Vec<RouteDocument>,
-    /// Only whether it is there: the library reads it, with the lines in which it stands.
+    /// Only whether it is there: the library reads it, with the lines that it is on.
     overload: Option<serde::de::IgnoredAny>,
 }
 
-/// Whose tokens are believed.
+/// Which tokens are trusted.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JwtDocument {
@@ -96,24 +96,24 @@ impl JwtDocument {
     }
 }
 
-/// What a config file means.
+/// A compiled config file.
 #[derive(Debug, Default)]
 pub(crate) struct Config {
     /// How attributes are read from requests that proxies ask about.
     pub(crate) reader: Reader,
-    /// How the gateway takes requests.
+    /// How the gateway reads requests.
     pub(crate) taking: Taking,
-    /// The file of known callers; whoever opens it gives them to the readers.
+    /// The file of known callers. The code that opens it passes them to the readers.
     pub(crate) callers: Option<PathBuf>,
-    /// What callers are told.
+    /// The headers about quotas in answers to callers.
     pub(crate) headers: HeaderPolicy,
-    /// Where counters live, as far as the file says; the command line counts before it.
+    /// The store of the counters, as far as the file sets it. The command line takes precedence.
     pub(crate) store: StoreDocument,
-    /// Where the gateway sends requests on to.
+    /// The gateway's routes to upstreams.
     pub(crate) routes: Vec<RoutePlan>,
-    /// What the gateway refuses when there is no capacity for it.
+    /// The controllers by which the gateway sheds load.
     pub(crate) overload: Option<Plan>,
-    /// What is accepted, and perhaps not meant.
+    /// Settings that are accepted but may be a mistake.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -150,11 +150,11 @@ enum PathMatching {
     Exact,
 }
 
-/// Reads a config file, or has the defaults without one. `trusted` are the proxies of the command line, which count before those
-/// of the file.
+/// Reads a config file, or returns the defaults without one. `trusted` are the proxies of the command line, which take
+/// precedence over those of the file.
 ///
 /// # Errors
-/// When it is not one; the message says what would be accepted.
+/// When the file is invalid. The message says what would be accepted.
 pub(crate) fn load(path: Option<&Path>, trusted: &[Network]) -> Result<Config, String> {
     let mut config = match path {
         None => Config::default(),
@@ -180,7 +180,7 @@ fn bounded(path: &Path) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| io::Error::other("not UTF-8"))
 }
 
-/// What a file means. It reads no file but the set of keys that it names.
+/// Compiles a file. It reads no other file than the key set that it names.
 fn compile(text: &str) -> Result<Config, Vec<String>> {
     let document: Option<Document> = serde_saphyr::from_str(text).map_err(|error| vec![error.to_string()])?;
     let document = document.unwrap_or_default();
@@ -193,7 +193,7 @@ fn compile(text: &str) -> Result<Config, Vec<String>> {
         }
     });
     let is_trust_said = document.trusted_proxies.is_some();
-    // Those that cannot be mapped are told of once, and not again wherever they are named.
+    // An attribute that cannot be mapped is reported once, and not again at each use of its name.
     let names: Vec<String> = document.attributes.keys().cloned().collect();
     let reader = Reader {
         trusted: trusted(document.trusted_proxies, &mut problems),
@@ -240,14 +240,15 @@ fn compile(text: &str) -> Result<Config, Vec<String>> {
         },
         connections_per_address: document.connections_per_address,
     };
-    // Whoever asks about other people's requests is a proxy, and usually of this machine; a gateway's peer may be anybody.
+    // A peer that asks about other clients' requests is a proxy, usually on this machine. A gateway's peer may be any
+    // client.
     if !is_trust_said {
         taking.reader.trusted = Taking::default().reader.trusted;
     }
     Ok(Config { reader, taking, callers: document.callers, headers, store, routes, overload, warnings })
 }
 
-/// The controllers, and what is wrong with them, each with its field and its line.
+/// The controllers of overload, and their problems, each with its field and its line.
 fn overload(text: &str, problems: &mut Vec<String>, warnings: &mut Vec<String>) -> Option<Plan> {
     let told = |finding: &Finding| {
         let Finding { field, message, line, .. } = finding;
@@ -291,7 +292,7 @@ mod tests {
 
     use super::*;
 
-    /// Everything that a config may say, as the guide shows it.
+    /// All fields of a config are read, as the guide shows them.
     #[test]
     fn a_config_is_read() {
         let text = "
@@ -339,8 +340,8 @@ attributes:
         assert!(compile("").is_ok() && compile("{}").is_ok() && compile("# nothing\n").is_ok());
     }
 
-    /// Nobody's word is taken about a request of the gateway until somebody is named; whoever asks about others' is a proxy of this machine
-    /// unless others are named.
+    /// By default the gateway trusts no peer about a request. A peer that asks about other clients' requests is by
+    /// default a proxy on this machine.
     #[test]
     fn trust_is_given() {
         let local = "127.0.0.1".parse().unwrap();
@@ -355,7 +356,7 @@ attributes:
         assert_eq!(trust(load(None, &["10.0.0.0/8".parse().unwrap()]).unwrap()), (false, false));
     }
 
-    /// What a route sends clients by is something that is read from requests.
+    /// A route may choose upstreams only by attributes that are read from requests.
     #[test]
     fn routes_spread_by_what_is_read() {
         let text = |name: &str| {
@@ -371,7 +372,7 @@ attributes:
         );
     }
 
-    /// Claims are mapped once it is said whose tokens are believed.
+    /// Claims can be mapped only if the config says which tokens are trusted.
     #[test]
     fn claims_are_mapped() {
         let folder = tollgate_testkit::Scratch::new();
@@ -388,7 +389,7 @@ attributes:
         assert!(compile(&text).unwrap_err()[0].starts_with("jwt.jwks: "));
     }
 
-    /// The section of overload stands beside the others, and what is wrong with it is told with them.
+    /// The `overload` section is read with the others, and its problems are reported with theirs.
     #[test]
     fn overload_is_read() {
         let config =

@@ -1,5 +1,6 @@
-//! Files that are watched while the server runs: the bytes of a file, or of everything in a directory, and the version that names them.
-//! Symbolic links are followed, so a ConfigMap that Kubernetes swaps is seen as what it points to. `look` bounds how long a disk may take.
+//! Files that are watched while the server runs: the bytes of a file, or of everything in a directory, and the version
+//! that names them. Symbolic links are followed, so a ConfigMap that Kubernetes swaps is seen by its target. `look`
+//! bounds how long a disk may take.
 
 use std::fs::{self, Metadata};
 use std::io::Read;
@@ -15,38 +16,39 @@ mod look;
 
 pub(crate) use look::{LOOK_TIMEOUT, Looked, Looks};
 
-/// Most files of a directory, and how deep it may be: what a policy has, and no home directory that was named by mistake.
+/// Maximum files of a directory, and its maximum depth: enough for a policy, and too few for a home directory that was
+/// named by mistake.
 const FILES_MAX: usize = 10_000;
 const DEPTH_MAX: usize = 8;
-/// Most bytes of all files together.
+/// Maximum bytes of all files together.
 const BYTES_MAX: u64 = 64 << 20;
-/// Looks after a change of metadata in which contents are read as well: two changes within one tick of a filesystem's clock
-/// leave the same metadata.
+/// Number of looks after a change of metadata in which contents are read as well: two changes within one tick of a
+/// filesystem's clock leave the same metadata.
 const DISTRUST: u32 = 6;
-/// Every so many looks contents are read whatever the metadata says. Some filesystems say the wrong thing.
+/// Once in this many looks contents are read whatever the metadata says, because some filesystems report it wrongly.
 const DISTRUST_EVERY: u32 = 75;
 
-/// What a turn is for.
+/// The purpose of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
-    /// To see whether anything changed.
+    /// To detect a change.
     Look,
-    /// To reload now, without waiting for the file to hold still.
+    /// To reload now, without waiting until the file is stable.
     Now,
-    /// The same, whatever the guard thinks.
+    /// To reload now, even against the guard.
     Force,
 }
 
-/// What a look at the files beside the policy did.
+/// The result of a look at the files beside the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FileReload {
-    /// What is on disk is in use already.
+    /// The files on disk are in use already.
     Nothing,
-    /// It was read anew; in words for the operator.
+    /// The files were read again; with a message for the operator.
     Read(String),
 }
 
-/// The SHA-256 of contents: of a file, what `sha256sum` prints.
+/// The SHA-256 of contents. For a single file it is what `sha256sum` prints.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Version([u8; 32]);
 
@@ -64,12 +66,12 @@ impl Version {
         Self(version)
     }
 
-    /// All of it, in hexadecimal.
+    /// The whole hash, in hexadecimal.
     pub(crate) fn hex(self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Enough of it to tell versions apart.
+    /// A prefix that is long enough to distinguish versions.
     pub(crate) fn short(self) -> String {
         self.0.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
     }
@@ -93,7 +95,7 @@ pub(crate) struct Capture {
 /// Reads everything under a path.
 ///
 /// # Errors
-/// When something cannot be read, or there is too much of it.
+/// When a file cannot be read, or there is too much.
 pub(crate) fn capture(path: &Path) -> Result<Capture, String> {
     let is_directory = metadata(path)?.is_dir();
     let (mut files, mut room) = (Vec::new(), BYTES_MAX);
@@ -113,7 +115,7 @@ pub(crate) fn capture(path: &Path) -> Result<Capture, String> {
     Ok(Capture { files, is_directory, version })
 }
 
-/// The version of several files: names and contents, each with its length, so that no two lists are the same message.
+/// The version of several files: names and contents, each with its length, so that no two lists give the same input.
 fn version_of(files: &[(PathBuf, Vec<u8>)]) -> Version {
     let mut context = Context::new(&SHA256);
     for (name, bytes) in files {
@@ -140,10 +142,10 @@ fn metadata(path: &Path) -> Result<Metadata, String> {
     })
 }
 
-/// Refuses what reading could wait for without end.
+/// Refuses files that a read could block on without end.
 ///
 /// # Errors
-/// When there is a pipe, a socket or a device; what is not there at all is for whoever reads it to tell.
+/// When the path is a pipe, a socket or a device. A missing file passes here; the code that reads it reports that.
 pub(crate) fn is_file_or_directory(path: &Path) -> Result<(), String> {
     let Ok(found) = fs::metadata(path) else { return Ok(()) };
     refuse_special(path, &found)
@@ -165,14 +167,14 @@ fn refuse_special(path: &Path, found: &Metadata) -> Result<(), String> {
     ))
 }
 
-/// Whether it can be watched: a pipe is read once, and cannot.
+/// Whether it can be watched. A pipe can be read only once, so it cannot.
 pub(crate) fn is_watchable(path: &Path) -> bool {
-    // What is not there may still come.
+    // A missing file may still appear.
     path.as_os_str() != "-" && fs::metadata(path).map_or(true, |found| found.is_file() || found.is_dir())
 }
 
-/// The files under a path in the order of their names, with their metadata. What begins with a dot is not a policy: there
-/// Kubernetes keeps the versions of a ConfigMap, and editors their drafts.
+/// The files under a path in the order of their names, with their metadata. Names that begin with a dot are skipped:
+/// Kubernetes keeps the versions of a ConfigMap there, and editors their drafts.
 fn walk(path: &Path) -> Result<Vec<(PathBuf, Metadata)>, String> {
     let root = metadata(path)?;
     refuse_special(path, &root)?;
@@ -215,12 +217,12 @@ fn descend(
     Ok(())
 }
 
-/// What a look found.
+/// The result of a look.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     /// Contents.
     Version(Version),
-    /// Nothing that can be read, and why.
+    /// Nothing readable, with the reason.
     Unreadable(String),
 }
 
@@ -234,7 +236,7 @@ impl Seen {
     }
 }
 
-/// Looks at paths again and again. As long as the metadata stays as it was, contents are not read.
+/// Looks at paths repeatedly. While the metadata is unchanged, contents are not read.
 #[derive(Debug)]
 pub(crate) struct Eye {
     paths: Vec<PathBuf>,
@@ -248,7 +250,7 @@ impl Eye {
         Self { paths, stamp: None, seen: Seen::Unreadable("not looked at yet".to_owned()), looks: 0 }
     }
 
-    /// What is there now.
+    /// Looks at the paths now.
     pub(crate) fn look(&mut self) -> Seen {
         let stamp = self.stamp();
         self.looks = self.looks.wrapping_add(1);
@@ -276,7 +278,7 @@ impl Eye {
         }
     }
 
-    /// Everything that the system tells about the files without reading them.
+    /// A hash of all that the system reports about the files without reading them.
     fn stamp(&self) -> Option<Version> {
         let mut context = Context::new(&SHA256);
         for path in &self.paths {
@@ -291,7 +293,8 @@ impl Eye {
     }
 }
 
-/// Decides when a change is one: when it was seen twice in a row. A file that is still being written is not what it will be.
+/// Decides when to act on a change: when it was seen twice in a row. A file that is still being written differs from
+/// look to look.
 #[derive(Debug, Default)]
 pub(crate) struct Debounce {
     acted_on: Option<Seen>,
@@ -314,14 +317,14 @@ impl Debounce {
         is_stable
     }
 
-    /// This was acted on.
+    /// Records that this was acted on.
     pub(crate) fn acted(&mut self, seen: Seen) {
         self.acted_on = Some(seen);
         self.pending = None;
     }
 }
 
-/// What a look at the disk that has not ended is told as.
+/// The message about a look at the disk that has not ended.
 pub(crate) fn hangs(what: &str, timeout: Duration) -> String {
     format!(
         "{what}: reading did not end within {} s, so the file system does not answer; what is in force stays in force, and \

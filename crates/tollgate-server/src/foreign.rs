@@ -1,5 +1,5 @@
-//! Other people's configurations, unchanged: which format a file has, what it means, and how it answers. Each format decides by its
-//! own rules; what is counted lives in the engine's store beside everything else.
+//! Configurations of other programs, used unchanged: which format a file has, what it means, and how it answers. Each
+//! format decides by its own rules; its counters live in the engine's store with all others.
 
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
@@ -28,13 +28,13 @@ use counters::{Counters, Tallies};
 use limitador::CounterLedger;
 use limitador::answer::{Asked, Ruling};
 
-/// A request lacks the attribute that it costs by, so it is refused.
+/// Every request lacks the attribute that this limit takes its cost from, so every request is refused.
 const GUARD: &str = "limits: [{name: ask-by-rls-or-json, rate: 1/h, cost: no_such_attribute_is_ever_sent}]";
 
-/// The name of its limit.
+/// The name of that limit.
 const GUARD_NAME: &str = "ask-by-rls-or-json";
 
-/// One file: how it is called, and what is in it.
+/// One file: its name and its contents.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) name: String,
@@ -44,7 +44,7 @@ pub(crate) struct Source {
 /// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// Our own.
+    /// Tollgate's own.
     Native,
     /// envoyproxy/ratelimit's.
     Envoy,
@@ -53,7 +53,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// The format of what is written in a file, by its outermost shape.
+    /// Detects the format of a file by its outermost structure.
     pub(crate) fn of(bytes: &[u8]) -> Self {
         match outline(bytes, &["limits", "descriptors"]) {
             Outline::List => Format::Limitador,
@@ -67,7 +67,7 @@ impl Format {
         }
     }
 
-    /// How people call it.
+    /// The name for messages.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Format::Native => "Tollgate policy",
@@ -77,16 +77,16 @@ impl Format {
     }
 }
 
-/// What the operator may choose about answers, beside the files.
+/// Options for answers that are not in the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Answers carry headers for the client.
+    /// Whether answers carry headers for the client.
     pub(crate) has_headers: bool,
-    /// Nothing is refused; the single statuses still tell what would be.
+    /// Whether nothing is refused; the single statuses still report what would be.
     pub(crate) is_shadow: bool,
-    /// Every rule is a quota: a request is refused when all of its rules refuse.
+    /// Whether every rule is a quota: a request is refused when all of its rules refuse.
     pub(crate) is_quota: bool,
-    /// The most that a limit may allow which a request brings along; larger ones are lowered to it.
+    /// The maximum of a limit that a request brings along; larger ones are lowered to it.
     pub(crate) override_max: u32,
 }
 
@@ -106,10 +106,10 @@ pub(crate) enum Foreign {
 }
 
 impl Foreign {
-    /// Compiles the files of one configuration, with its warnings.
+    /// Compiles the files of one configuration. Returns it with its warnings.
     ///
     /// # Errors
-    /// Every problem of every file at once, warnings among them.
+    /// All problems of all files, including warnings.
     pub(crate) fn compile(format: Format, sources: &[Source]) -> Result<(Self, Findings), Findings> {
         let compile = || {
             let mut report = Report::new("");
@@ -135,7 +135,7 @@ impl Foreign {
         }
     }
 
-    /// What each rule means, in a sentence.
+    /// The meaning of each rule, as a sentence.
     pub(crate) fn sentences(&self) -> Vec<String> {
         match self {
             Foreign::Envoy(config) => config.sentences(),
@@ -143,7 +143,7 @@ impl Foreign {
         }
     }
 
-    /// The name of each rule, without its numbers, with what it means.
+    /// The name of each rule, without its numbers, with its meaning.
     pub(crate) fn meanings(&self) -> Vec<(String, String)> {
         match self {
             Foreign::Envoy(config) => config.meanings(),
@@ -151,7 +151,7 @@ impl Foreign {
         }
     }
 
-    /// The numbers of each rule, for whoever compares two configurations.
+    /// The numbers of each rule, for a comparison of two configurations.
     pub(crate) fn numbers(&self) -> Vec<Numbered> {
         match self {
             Foreign::Envoy(config) => config.numbers(),
@@ -159,7 +159,7 @@ impl Foreign {
         }
     }
 
-    /// The windows that it counts in.
+    /// The windows of its counters.
     fn tallies<S: Store>(&self, engine: &Engine<S>) -> Result<Tallies, QuotaError> {
         let lengths = match self {
             Foreign::Envoy(_) => Vec::new(),
@@ -168,7 +168,7 @@ impl Foreign {
         Tallies::new(engine, lengths.into_iter())
     }
 
-    /// What metrics call its rules.
+    /// The names of its rules in the metrics.
     pub(crate) fn metrics(&self) -> Vec<&str> {
         match self {
             Foreign::Envoy(config) => config.metrics(),
@@ -185,22 +185,22 @@ impl Foreign {
     }
 }
 
-/// What a rule comes to.
+/// The numbers of a rule.
 #[derive(Debug)]
 pub(crate) struct Numbered {
-    /// Its name: what it is about, without its numbers.
+    /// Its subject, without its numbers.
     pub(crate) name: String,
-    /// Why it refuses nobody, if so.
+    /// Why it refuses no request, if so.
     pub(crate) off: Option<&'static str>,
     pub(crate) units: u64,
     pub(crate) seconds: u64,
 }
 
-/// What the engine decides by while a foreign configuration is in force: it refuses everything. Whoever asks the engine past the
-/// configuration gets no answer that could admit too much.
+/// The engine's policy while a compat configuration is active: it refuses everything. A caller that asks the engine
+/// directly, past the configuration, gets no answer that could admit too much.
 ///
 /// # Errors
-/// When it does not compile, which a test would have told.
+/// When it does not compile, which a test would have found.
 pub(crate) fn guard() -> Result<Policy, Findings> {
     Policy::compile("the guard", GUARD.as_bytes()).map(|(policy, _)| policy)
 }
@@ -210,26 +210,26 @@ pub(crate) fn is_guard(policy: &Policy) -> bool {
     matches!(policy.limits(), [only] if only.name() == GUARD_NAME)
 }
 
-/// An answer, and what single rules said to it.
+/// An answer, and the results of the single rules.
 pub(crate) struct Answered<'c> {
     pub(crate) answer: Answer,
     pub(crate) rules: Vec<Rule<'c>>,
 }
 
-/// A configuration in force: its rules, and the windows that they count in.
+/// An active configuration: its rules, and the windows of their counters.
 pub(crate) struct InForce {
     pub(crate) rules: Arc<Foreign>,
-    /// How many rules there are.
+    /// The number of rules.
     pub(crate) rules_total: usize,
     tallies: Tallies,
     pub(crate) ledger: Arc<CounterLedger>,
-    /// Since when, and the how manieth configuration of this server it is.
+    /// Since when it is active, and its number among the configurations of this server.
     pub(crate) applied_at: Timestamp,
     pub(crate) version: u64,
 }
 
 impl InForce {
-    /// Puts rules in force on an engine's store.
+    /// Activates rules on an engine's store.
     ///
     /// # Errors
     /// When a window's length is out of range.
@@ -247,7 +247,7 @@ impl InForce {
         Ok(Self { rules, rules_total, tallies, ledger, applied_at: now, version })
     }
 
-    /// The same for an engine that hashes keys with another secret by now.
+    /// The same configuration for an engine that hashes keys with a new secret.
     ///
     /// # Errors
     /// As [`InForce::new`].
@@ -268,7 +268,7 @@ impl InForce {
         Counters { engine, tallies: &self.tallies }
     }
 
-    /// Answers Envoy's question, which was checked.
+    /// Answers a validated question of Envoy's.
     pub(crate) async fn answer<S: Store>(
         &self,
         question: &Question,
@@ -285,7 +285,7 @@ impl InForce {
         }
     }
 
-    /// Decides by Limitador's rules; nothing when the configuration is another one.
+    /// Decides by Limitador's rules; `None` when the configuration has another format.
     pub(crate) async fn decide<S: Store>(
         &self,
         asked: &Asked<'_>,
@@ -296,7 +296,7 @@ impl InForce {
         Some(limitador::answer::decide(config, asked, &self.counters(engine), &self.ledger, now).await)
     }
 
-    /// The counters of a limit of Limitador's that live, as far as they are known.
+    /// The open counters of a limit of Limitador's, as far as they are listed.
     pub(crate) async fn listed<S: Store>(
         &self,
         limit: &limitador::LimitadorLimit,

@@ -1,9 +1,23 @@
-//! The gateway: a reverse proxy in front of services that cannot be changed. The way of a request: `connection` (HTTP/1 by `client`, whose
-//! requests `framing` reads in the one way that nobody reads differently, or HTTP/2 through `frames`, which ends floods) → `arrival` (its one spelling, and who sent it) →
-//! `priced`, for the paths of GraphQL that a route's `graphql` names → the decision → `upload` (the beginning of its body) → `overload` (whether there is capacity) → `proxy` (its route in the `table`, the upstream that `spread` chooses) → `fields` (what the next hop is told) → `upstream` (a slot of the client's `shares`, and a connection of `link`: a `wire`
-//! of HTTP/1, whose answers `reply` reads, or a `shared` one of HTTP/2) → `answer` and `body`.
-//! Routes come from the config by way of `plan`; `health` and `checks` say which upstreams are asked; `tunnel` is for what is no longer HTTP, and `websocket` for what is inside of HTTP/2. `leaving` is for requests whose client has gone.
-//! What the gateway says itself is a `problem`, written by `own`; of an upstream it says no more than a `cause`.
+//! The gateway: a reverse proxy in front of services that cannot be changed.
+//!
+//! A request passes these modules, in this order:
+//! 1. `connection`: HTTP/1 by `client`, whose requests `framing` accepts only if every server reads them alike, or
+//!    HTTP/2 through `frames`, which ends floods;
+//! 2. `arrival`: the one spelling of the request, and its client;
+//! 3. `priced`: the cost of a GraphQL request, for the paths that a route's `graphql` names;
+//! 4. the decision;
+//! 5. `upload`: the beginning of its body;
+//! 6. `overload`: whether there is capacity;
+//! 7. `proxy`: its route in the `table`, and the upstream that `spread` chooses;
+//! 8. `fields`: the header fields for the next hop;
+//! 9. `upstream`: a slot of the client's `shares`, and a connection of `link`, which is a `wire` of HTTP/1, whose
+//!    answers `reply` reads, or a `shared` one of HTTP/2;
+//! 10. `answer` and `body`: the answer on its way back.
+//!
+//! `plan` compiles the routes of the config. `health` and `checks` decide which upstreams get requests. `tunnel`
+//! carries what is no longer HTTP, and `websocket` translates WebSockets inside HTTP/2. `leaving` handles requests
+//! whose client has gone. `own` writes the gateway's own answers, each of which is a `problem`. About a failed
+//! upstream a client learns only a `cause`.
 
 use std::sync::Arc;
 
@@ -54,12 +68,12 @@ mod health;
 mod checks;
 mod numbers;
 
-/// What the fuzz targets see of the gateway.
+/// The parts of the gateway that the fuzz targets call.
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing {
     use super::framing::Reader;
 
-    /// How many of these bytes, which come in parts, are taken for requests, and whether more may be.
+    /// Feeds bytes in parts. Returns how many of them were read as requests, and whether more may follow.
     #[must_use]
     pub fn framed(parts: &[&[u8]]) -> (usize, bool) {
         let mut reader = Reader::new();
@@ -97,15 +111,16 @@ pub(crate) struct Gateway {
     priced: Vec<Priced>,
 }
 
-/// Marks an answer of the gateway's own.
+/// Marks the gateway's own answers.
 #[derive(Clone, Copy)]
 struct Own;
 
 impl Gateway {
-    /// A gateway with these routes, which takes requests so, limits as the service does, and has `links` for its connections to upstreams.
+    /// Builds a gateway with these routes. `taking` sets how it reads requests, `service` decides, and `links` limits
+    /// its connections to upstreams.
     ///
     /// # Errors
-    /// When a file that a route names is not what it should be.
+    /// When a file that a route names is missing or invalid.
     pub(crate) fn new(
         plans: &[RoutePlan],
         taking: Taking,
@@ -134,7 +149,7 @@ impl Gateway {
         self.service.meter.opened(Wire::Gateway)
     }
 
-    /// What the wall clock shows now.
+    /// The wall clock's time now.
     fn wall_now(&self) -> Timestamp {
         self.service.on_wall(self.service.now())
     }

@@ -1,4 +1,4 @@
-//! Listening, the same for every wire: how an address is taken hold of, how many connections there may be, and how they end.
+//! Listening, the same for every protocol: how an address is bound, how many connections are allowed, and how they end.
 
 use std::future::Future;
 use std::io;
@@ -31,15 +31,15 @@ mod patience;
 mod room;
 mod stream;
 
-/// How long requests in flight may take to end once the server was told to stop.
+/// How long requests in flight may take to end after the stop signal.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long to wait after the system refused a connection, for want of file descriptors as a rule.
+/// How long to wait after the system refused a connection, usually for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Takes hold of an address. `flag` is the option by which the user chose it.
+/// Binds an address. `flag` is the option by which the user chose it.
 ///
 /// # Errors
-/// When it cannot be had; the message says what to do.
+/// When the address cannot be bound. The message says what to do.
 pub(crate) async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener, String> {
     let listener = TcpListener::bind(address).await.map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => format!(
@@ -70,7 +70,8 @@ fn shown(address: SocketAddr) -> String {
     }
 }
 
-/// Serves connections until `stop` turns true, then lets requests in flight end. Tells how many were cut off.
+/// Serves connections until `stop` turns true, then waits for requests in flight. Returns how many connections were cut
+/// off.
 pub(crate) async fn serve<F, C>(
     listener: TcpListener,
     room: Room,
@@ -114,10 +115,10 @@ where
                 }
             }
         };
-        let Ok(place) = place else { break None }; // Nobody closes the room.
+        let Ok(place) = place else { break None }; // The semaphores are never closed.
         spawn((stream, seated, place), &door, &stop, &connection);
     };
-    // Whoever was connected before the door closed is served, even if nobody had taken notice yet.
+    // Clients that connected before the listener closed are served, even if they were not accepted yet.
     let unnoticed = waiting(listener, room.most).into_iter().filter_map(|stream| {
         let seated = seated(&room, stream.peer_addr().ok()?.ip())?;
         Some((stream, seated))
@@ -126,12 +127,12 @@ where
         let Some(place) = room.place_now() else { break };
         spawn((stream, seated, place), &door, &stop, &connection);
     }
-    // All places are free when the last connection has ended.
+    // All permits are free when the last connection has ended.
     let _ = tokio::time::timeout(DRAIN_TIMEOUT, room.places.acquire_many(room.most)).await;
     room.taken()
 }
 
-/// A seat in a room; none if the peer's address has as many as it may.
+/// Registers a connection with the connection limit; `None` if the peer's address has its maximum.
 fn seated(room: &Room, peer: IpAddr) -> Option<Seated> {
     match &room.crowd {
         Some(crowd) => crowd.sit(peer),
@@ -139,13 +140,13 @@ fn seated(room: &Room, peer: IpAddr) -> Option<Seated> {
     }
 }
 
-/// Ends a connection at once, and leaves nothing of it in the system.
+/// Resets a connection at once, and leaves no state of it in the system.
 fn turn_away(stream: TcpStream) {
     let _ = stream.set_zero_linger(); // Where that cannot be set, the system remembers it for a while.
     drop(stream);
 }
 
-/// Serves a connection in a task of its own, which its seat gets to know.
+/// Serves a connection in a task of its own. The entry in the connection limit gets the task's handle, to abort it.
 fn spawn<F, C>((stream, seated, place): (TcpStream, Seated, Place), door: &Door, stop: &Stop, connection: &F)
 where
     F: Fn(Stream, Stop) -> C + Clone + Send + 'static,
@@ -156,13 +157,13 @@ where
     seat.is_served_by(tokio::spawn(served).abort_handle());
 }
 
-/// One connection, from the door on.
+/// Serves one connection, beginning with its handshake.
 async fn served<F, C>(stream: TcpStream, held: (Seated, Place), door: Door, stop: Stop, connection: F)
 where
     F: Fn(Stream, Stop) -> C,
     C: Future<Output = ()>,
 {
-    // Answers are small and awaited, so none of them waits to be joined by another. Where that cannot be set, it is only slower.
+    // Answers are small and awaited, so Nagle's algorithm is off. If that cannot be set, the connection is only slower.
     let _ = stream.set_nodelay(true);
     if let Some(stream) = door.open(stream, Arc::clone(&held.0.seat), stop.clone()).await {
         connection(stream, stop).await;
@@ -170,10 +171,10 @@ where
     drop(held);
 }
 
-/// The connections that the system has made and nobody has accepted. Closes the door behind them.
+/// Closes the listener. Returns the connections in its backlog, which were not accepted yet.
 fn waiting(listener: TcpListener, most: u32) -> Vec<TcpStream> {
     let Ok(listener) = listener.into_std() else { return Vec::new() };
-    // It does not block: when there is none left it says so, and ends the list.
+    // The listener does not block: an error ends the list when the backlog is empty.
     let accepted = listener.incoming().take(most as usize).map_while(Result::ok);
     let ready = accepted.filter_map(|stream| {
         stream.set_nonblocking(true).ok()?;
@@ -182,7 +183,7 @@ fn waiting(listener: TcpListener, most: u32) -> Vec<TcpStream> {
     ready.collect()
 }
 
-/// What a listener tells its operator, each at most once a second.
+/// The listener's log messages, each at most once a second.
 #[derive(Default)]
 struct AcceptLog {
     refused: Seldom,

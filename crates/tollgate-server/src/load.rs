@@ -1,6 +1,6 @@
-//! A load generator for any of the wires. In a closed loop each connection asks as fast as it is answered, and throughput is what is
-//! found; in an open loop requests are due at fixed instants, and latency counts from when a request was *due*: a server that
-//! stalls is not excused because the generator waited with it.
+//! A load generator for every protocol. In a closed loop each connection sends as fast as it is answered, and the
+//! result is the throughput. In an open loop requests are due at fixed instants, and latency counts from when a request
+//! was *due*: a server that stalls is not excused because the generator waited with it.
 
 pub mod plan;
 pub mod question;

@@ -1,5 +1,5 @@
-//! What the server tells its operator while it runs: on standard error, as JSON unless a person reads it. Nothing that a request
-//! says can begin a line or move a cursor, and a reader that is slow costs lines, never decisions.
+//! The server's log for its operator, on standard error: JSON, or text on a terminal. Nothing that a request contains
+//! can begin a line or move a cursor, and a slow reader loses lines but never delays decisions.
 
 use std::io::IsTerminal;
 
@@ -11,9 +11,9 @@ mod line;
 use line::Writer;
 pub(crate) use line::lost;
 
-/// Where the level is chosen.
+/// The variable that sets the level.
 const LEVEL_VARIABLE: &str = "TOLLGATE_LOG";
-/// The level unless chosen.
+/// The default level.
 const LEVEL: &str = "info";
 
 /// How the log is written.
@@ -42,7 +42,7 @@ pub(crate) fn start(format: Option<LogFormat>) -> Log {
     let problem = chosen.as_ref().err().map(ToString::to_string);
     let filter = chosen.unwrap_or_else(|_| EnvFilter::new(LEVEL));
     let (writer, lines) = line::start();
-    // Without colours, which are control characters: all of those that are left came from somebody else.
+    // Without colours, which are control characters: all control characters that are left come from logged values.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(lines);
     let usual = if std::io::stderr().is_terminal() { LogFormat::Text } else { LogFormat::Json };
     let _ = match format.unwrap_or(usual) {

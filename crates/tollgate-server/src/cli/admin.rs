@@ -1,4 +1,4 @@
-//! What the user may type about operating: who may, and what to do.
+//! Arguments about operating a server: the admin tokens and the names of the admin interface.
 
 use std::path::PathBuf;
 
@@ -6,10 +6,10 @@ use clap::Args;
 
 use crate::control::admin::{GivenToken, TokenSettings};
 
-/// Who may operate a server.
+/// The admin tokens of a server.
 #[derive(Debug, Args)]
 pub struct AdminArguments {
-    /// A token for the role admin; without any, one is made and shown at the start
+    /// A token for the role admin; without any, one is generated and shown at the start
     #[arg(long, value_name = "TOKEN", env = "TOLLGATE_ADMIN_TOKEN", hide_env_values = true)]
     pub admin_token: Option<GivenToken>,
     /// Write that token to this file, readable by this user only, instead of showing it
@@ -24,7 +24,7 @@ pub struct AdminArguments {
 }
 
 impl AdminArguments {
-    /// Which tokens they name.
+    /// The settings of the tokens.
     pub(crate) fn tokens(&self) -> TokenSettings {
         TokenSettings {
             token: self.admin_token.clone(),

@@ -1,4 +1,4 @@
-//! What the user may type about the callers file.
+//! Arguments about the callers file.
 
 use std::path::PathBuf;
 
@@ -34,7 +34,7 @@ pub struct AddCallerArguments {
     /// What is known of its caller: name=text
     #[arg(value_name = "NAME=VALUE", value_parser = value::attribute)]
     pub attributes: Vec<GivenAttribute>,
-    /// The callers file; it is made where there is none
+    /// The callers file; it is created if it is missing
     #[arg(long, value_name = "FILE", env = "TOLLGATE_CALLERS", default_value = "callers.yaml")]
     pub file: PathBuf,
 }

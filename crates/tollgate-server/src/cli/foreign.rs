@@ -1,24 +1,24 @@
-//! What envoyproxy/ratelimit and Limitador are told by their environment and flags, and not by their files.
+//! Settings that envoyproxy/ratelimit and Limitador read from their environment and flags, not from their files.
 
 use clap::Args;
 use clap::builder::BoolishValueParser;
 
 use crate::foreign::Options;
 
-/// Choices about answers by a foreign configuration.
+/// Options for answers by a compat configuration.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "For configurations of envoyproxy/ratelimit and Limitador")]
 pub struct ForeignArguments {
     /// Answer with rate-limit headers for the client, as the configuration's own program names them
     #[arg(long, env = "TOLLGATE_RLS_HEADERS", value_parser = BoolishValueParser::new())]
     pub rls_headers: bool,
-    /// Refuse nothing: count, and tell in the single statuses what would be refused
+    /// Refuse nothing: count, and report in the single statuses what would be refused
     #[arg(long, env = "TOLLGATE_RLS_SHADOW", value_parser = BoolishValueParser::new())]
     pub rls_shadow: bool,
     /// Treat every rule as one with quota_mode
     #[arg(long, env = "TOLLGATE_RLS_QUOTA", value_parser = BoolishValueParser::new())]
     pub rls_quota: bool,
-    /// The most that a limit may allow which a request brings along; larger ones are lowered to it
+    /// The maximum of a limit that a request brings along; larger ones are lowered to it
     #[arg(long, value_name = "N", env = "TOLLGATE_RLS_OVERRIDE_MAX", default_value_t = u32::MAX, hide_default_value = true)]
     pub rls_override_max: u32,
 }

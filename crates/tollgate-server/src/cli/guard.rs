@@ -1,4 +1,4 @@
-//! What the user may say about who may connect, and about changes while the server runs.
+//! Arguments about TLS and authentication, and about changes while the server runs.
 
 use std::path::PathBuf;
 
@@ -7,28 +7,28 @@ use clap::Args;
 use crate::reload::ReloadSettings;
 use crate::tls::{TlsFiles, TlsVersion};
 
-/// Who may connect, and how they prove it.
+/// Which clients may connect, and their credentials.
 #[derive(Clone, Debug, Default, Args)]
 pub struct SecurityArguments {
-    /// The certificate chain of this server in PEM: every wire then speaks TLS
+    /// The certificate chain of this server in PEM: every protocol then uses TLS
     #[arg(long, value_name = "FILE", env = "TOLLGATE_TLS_CERT", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// The private key of the certificate in PEM
     #[arg(long, value_name = "FILE", env = "TOLLGATE_TLS_KEY", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// Authorities in PEM: every client must then show a certificate that one of them signed
+    /// CA certificates in PEM: every client must then present a certificate that one of them signed
     #[arg(long, value_name = "FILE", env = "TOLLGATE_TLS_CLIENT_CA", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
     /// The oldest version of TLS to accept
     #[arg(long, value_name = "VERSION", env = "TOLLGATE_TLS_MIN_VERSION", value_enum, default_value = "1.3")]
     pub tls_min_version: TlsVersion,
-    /// A file with the token that clients must send; the variable TOLLGATE_AUTH_TOKEN may have the token itself
+    /// A file with the token that clients must send; the variable TOLLGATE_AUTH_TOKEN may contain the token itself
     #[arg(long, value_name = "FILE", env = "TOLLGATE_AUTH_TOKEN_FILE")]
     pub auth_token_file: Option<PathBuf>,
 }
 
 impl SecurityArguments {
-    /// The files of TLS, if it is asked for.
+    /// The files of TLS, if it is enabled.
     pub(crate) fn tls_files(&self) -> Option<TlsFiles> {
         Some(TlsFiles {
             certificate: self.tls_cert.clone()?,
@@ -39,19 +39,20 @@ impl SecurityArguments {
     }
 }
 
-/// How changes of the policy are taken.
+/// How changes of the policy are applied.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ReloadArguments {
-    /// Where to keep what must survive a restart: snapshots of the counters, the last good policy, and what operators said
+    /// A directory for what must survive a restart: snapshots of the counters, the last good policy, and operators'
+    /// overrides and blocks
     #[arg(long, value_name = "DIR", env = "TOLLGATE_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
-    /// Take every policy that compiles, even if most limits vanish, one is switched off, or a number changes tenfold
+    /// Accept every policy that compiles, even if most limits vanish, one is switched off, or a number changes tenfold
     #[arg(long, env = "TOLLGATE_FORCE_RELOAD", value_parser = clap::builder::BoolishValueParser::new())]
     pub force_reload: bool,
 }
 
 impl ReloadArguments {
-    /// What they say, for the watcher of the policy.
+    /// The settings for the watcher of the policy.
     pub(crate) fn settings(&self) -> ReloadSettings {
         ReloadSettings { state_dir: self.state_dir.clone(), is_forced: self.force_reload }
     }

@@ -1,6 +1,6 @@
 //! How much memory counters may take by default.
 
-/// Holds a million callers of the example policy; see docs/operate.md. Memory is taken only as counters need it.
+/// Enough for a million callers of the example policy; see docs/operate.md. Memory is taken only as counters need it.
 pub(crate) const MEMORY_DEFAULT: &str = "512MiB";
 
 #[cfg(test)]
@@ -11,11 +11,11 @@ mod tests {
     use crate::cli::value;
 
     const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
-    /// What docs/operate.md says that a caller of the example policy takes, in bytes.
+    /// The bytes that docs/operate.md gives for a caller of the example policy.
     const CALLER_BYTES: u64 = 310;
 
-    /// The story: with the built-in policy and the default memory, 37,000 callers were too many. A tenth of the default memory holds
-    /// a tenth of a million callers, each with a key and a tenant of its own, and every counter is exact.
+    /// The bug: with the built-in policy and the default memory, 37,000 callers were too many. A tenth of the default
+    /// memory holds a tenth of a million callers, each with its own key and tenant, and every counter is exact.
     #[test]
     fn the_default_memory_holds_a_million_callers_of_the_example() {
         const CALLERS: u64 = 100_000;

@@ -1,4 +1,4 @@
-//! What the user may type to operate a running server.
+//! Arguments to operate a running server.
 
 use std::path::PathBuf;
 
@@ -20,19 +20,19 @@ pub enum OperateCommand {
     Reset(ResetArguments),
     /// Deny every request with these attributes for a while
     Block(BlockArguments),
-    /// Take a block back
+    /// Remove a block
     Unblock(KeyArguments),
-    /// Turn a limit off, or all of them, for a while: an hour unless said
+    /// Turn a limit off, or all of them, for a while: by default an hour
     Kill(RulingArguments),
     /// Put a limit in shadow, or all of them, for a while: it counts and never denies
     Shadow(RulingArguments),
     /// Enforce a limit for a share of its keys for a while
     Percent(PercentArguments),
-    /// Take back what kill, shadow or percent did
+    /// Undo kill, shadow or percent
     Restore(RestoreArguments),
-    /// Put in force what is in the policy file of a running server now
+    /// Activate the current policy file of a running server
     Reload(ReloadNowArguments),
-    /// List a running server's limits, and what operators said about them
+    /// List a running server's limits, and operators' overrides
     Limits(ListArguments),
     /// Watch the busiest keys of a running server
     Top(TopArguments),
@@ -42,7 +42,7 @@ pub enum OperateCommand {
     Audit(ListArguments),
 }
 
-/// Which server, and who asks.
+/// The server, and the credentials for it.
 #[derive(Debug, Args)]
 pub struct ServerArguments {
     /// The running server: http:// or https:// with its host and port
@@ -51,21 +51,21 @@ pub struct ServerArguments {
     /// The admin token, as the server printed it
     #[arg(long, value_name = "TOKEN", env = "TOLLGATE_ADMIN_TOKEN", hide_env_values = true)]
     pub token: Option<GivenToken>,
-    /// The file that the server wrote its token to
+    /// The file to which the server wrote its token
     #[arg(long, value_name = "FILE", env = "TOLLGATE_ADMIN_TOKEN_FILE")]
     pub token_file: Option<PathBuf>,
-    /// Whom to trust, and what to show.
+    /// TLS settings.
     #[command(flatten)]
     pub trust: TrustArguments,
-    /// Print what the server answered, as JSON
+    /// Print the server's answer as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// How both sides prove who they are, where the server speaks TLS.
+/// The certificates of both sides, where the server speaks TLS.
 #[derive(Debug, Args)]
 pub struct TrustArguments {
-    /// The authorities, in PEM, one of which has signed the certificate of an https:// server
+    /// CA certificates, in PEM, one of which has signed the certificate of an https:// server
     #[arg(long, value_name = "FILE", env = "TOLLGATE_CA")]
     pub ca: Option<PathBuf>,
     /// A certificate chain, in PEM, for a server that asks for one
@@ -79,11 +79,11 @@ pub struct TrustArguments {
 /// A key.
 #[derive(Debug, Args)]
 pub struct KeyArguments {
-    /// What the requests of the key have: name=text, or name:=5 for a number. A key of CL.THROTTLE or THROTTLE is key=TEXT; add
-    /// command=cl.throttle or command=throttle for one of the two
+    /// The attributes of the key's requests: name=text, or name:=5 for a number. A key of CL.THROTTLE or THROTTLE is
+    /// key=TEXT; add command=cl.throttle or command=throttle for one of the two
     #[arg(value_name = "NAME=VALUE", required = true, value_parser = value::attribute)]
     pub attributes: Vec<GivenAttribute>,
-    /// Which server, and who asks.
+    /// The server, and the credentials for it.
     #[command(flatten)]
     pub server: ServerArguments,
 }
@@ -97,7 +97,7 @@ pub struct ExplainArguments {
     /// What the request costs
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=COST_MAX))]
     pub cost: u64,
-    /// Which server, and who asks.
+    /// The server, and the credentials for it.
     #[command(flatten)]
     pub server: ServerArguments,
 }
@@ -108,7 +108,8 @@ pub struct ResetArguments {
     /// The key.
     #[command(flatten)]
     pub key: KeyArguments,
-    /// Only the counters of this limit; may be given several times. A counter that everybody shares is forgotten only so
+    /// Only the counters of this limit; may be given several times. A counter that all keys share is reset only this
+    /// way
     #[arg(long = "limit", value_name = "LIMIT")]
     pub limits: Vec<String>,
 }
@@ -134,7 +135,7 @@ pub struct ScopeArguments {
     /// The name of the limit
     #[arg(value_name = "LIMIT")]
     pub limit: Option<String>,
-    /// All limits at once, and those that CL.THROTTLE and THROTTLE tell
+    /// All limits at once, including those given in CL.THROTTLE and THROTTLE commands
     #[arg(long)]
     pub all: bool,
     /// A controller of overload, such as worker-shedder, or all of them with `all`
@@ -148,13 +149,13 @@ pub struct RulingArguments {
     /// Which limits.
     #[command(flatten)]
     pub scope: ScopeArguments,
-    /// For how long, such as 10m; an hour unless said, and at most a day
+    /// For how long, such as 10m; by default an hour, and at most a day
     #[arg(long = "for", value_name = "DURATION")]
     pub lasting: Option<String>,
     /// Why, for the audit log
     #[arg(long, value_name = "TEXT")]
     pub note: Option<String>,
-    /// Which server, and who asks.
+    /// The server, and the credentials for it.
     #[command(flatten)]
     pub server: ServerArguments,
 }
@@ -172,13 +173,13 @@ pub struct PercentArguments {
     /// The share of its keys for which it decides
     #[arg(value_name = "PERCENT", required = true, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub percent: u8,
-    /// For how long, such as 12h; an hour unless said, and at most 30d
+    /// For how long, such as 12h; by default an hour, and at most 30d
     #[arg(long = "for", value_name = "DURATION")]
     pub lasting: Option<String>,
     /// Why, for the audit log
     #[arg(long, value_name = "TEXT")]
     pub note: Option<String>,
-    /// Which server, and who asks.
+    /// The server, and the credentials for it.
     #[command(flatten)]
     pub server: ServerArguments,
 }
@@ -189,7 +190,7 @@ pub struct RestoreArguments {
     /// Which limits.
     #[command(flatten)]
     pub scope: ScopeArguments,
-    /// Which server, and who asks.
+    /// The server, and the credentials for it.
     #[command(flatten)]
     pub server: ServerArguments,
 }
@@ -197,10 +198,10 @@ pub struct RestoreArguments {
 /// The arguments of `reload`.
 #[derive(Debug, Args)]
 pub struct ReloadNowArguments {
-    /// Even if it looks like an accident; a file that is no policy is refused all the same
+    /// Even if it looks like an accident; a file that is not a valid policy is refused all the same
     #[arg(long)]
     pub force: bool,
-    /// Which server, and who asks.
+    /// The server, and the credentials for it.
     #[command(flatten)]
     pub server: ServerArguments,
 }
@@ -208,7 +209,7 @@ pub struct ReloadNowArguments {
 /// The arguments of `limits` and `audit`.
 #[derive(Debug, Args)]
 pub struct ListArguments {
-    /// Which server, and who asks.
+    /// The server, and the credentials for it.
     #[command(flatten)]
     pub server: ServerArguments,
 }
@@ -222,7 +223,7 @@ pub struct TopArguments {
     /// Show once, and end
     #[arg(long)]
     pub once: bool,
-    /// Which server, and who asks.
+    /// The server, and the credentials for it.
     #[command(flatten)]
     pub server: ServerArguments,
 }
@@ -236,7 +237,7 @@ pub struct TailArguments {
     /// Watch for a second, and end
     #[arg(long)]
     pub once: bool,
-    /// Which server, and who asks.
+    /// The server, and the credentials for it.
     #[command(flatten)]
     pub server: ServerArguments,
 }
@@ -265,10 +266,10 @@ pub struct DiffArguments {
     /// Compare with the policy of a running server
     #[arg(long)]
     pub live: bool,
-    /// With --live, let both decide about the server's requests for so long, up to 10m; nothing is charged for it
+    /// With --live, let both decide about the server's requests for this long, up to 10m; nothing is charged for it
     #[arg(long = "for", value_name = "DURATION", requires = "live", value_parser = value::duration)]
     pub lasting: Option<Ticks>,
-    /// Which server, and who asks.
+    /// The server, and the credentials for it.
     #[command(flatten)]
     pub server: ServerArguments,
 }

@@ -1,4 +1,4 @@
-//! What may be typed about logs and traces.
+//! Arguments about logs and traces.
 
 use clap::Args;
 
@@ -8,10 +8,11 @@ use crate::telemetry::trace::WHOLE;
 /// The arguments of `serve` about logs and traces.
 #[derive(Debug, Args)]
 pub struct SeeArguments {
-    /// How the log on standard error is written; text on a terminal, else json. TOLLGATE_LOG chooses what is logged, such as info or debug
+    /// The format of the log on standard error; by default text on a terminal, else json. TOLLGATE_LOG chooses what is
+    /// logged, such as info or debug
     #[arg(long, value_name = "FORMAT", env = "TOLLGATE_LOG_FORMAT")]
     pub log_format: Option<LogFormat>,
-    /// Where to send traces: an OTLP collector that takes gRPC, such as http://127.0.0.1:4317
+    /// Where to send traces: an OTLP collector that accepts gRPC, such as http://127.0.0.1:4317
     #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
     pub otlp: Option<String>,
     /// Which share of decisions is traced, from 0 to 1; denials are always traced, up to 100 in a second
@@ -19,7 +20,7 @@ pub struct SeeArguments {
     pub otlp_sample: u32,
 }
 
-/// A share as parts of a million, read digit by digit so that nothing is rounded.
+/// A share in parts per million, read digit by digit so that nothing is rounded.
 fn share(text: &str) -> Result<u32, String> {
     let accepted = || "accepted: a number from 0 to 1 with up to six digits, such as 0.01".to_owned();
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
@@ -37,7 +38,7 @@ fn share(text: &str) -> Result<u32, String> {
 mod tests {
     use super::*;
 
-    /// Shares are exact to a millionth, and nonsense is told what would be accepted.
+    /// Shares are exact to a millionth, and an invalid one is refused with what would be accepted.
     #[test]
     fn shares() {
         let cases =

@@ -10,7 +10,8 @@ use super::value;
 /// What to simulate.
 #[derive(Debug, Subcommand)]
 pub enum SimulateCommand {
-    /// Servers that share a store: what they admit together, what is stranded, and how often they ask; in virtual time
+    /// Servers that share a store: what they admit together, what is stranded, and how often they call the store; in
+    /// virtual time
     Fleet(FleetArguments),
 }
 
@@ -26,13 +27,13 @@ pub struct FleetArguments {
     /// Servers of the fleet
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=200))]
     pub nodes: u32,
-    /// Keys; the first is asked about as often as all others together
+    /// Keys; the first gets as many requests as all others together
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub keys: u32,
     /// Requests a second of the whole fleet
     #[arg(long, value_name = "N", default_value_t = 4_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub offered: u64,
-    /// How long it goes on, in virtual time
+    /// How long the simulation lasts, in virtual time
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = value::duration)]
     pub time: Ticks,
     /// The share of the load, in per cent, that goes to one server; halfway it goes to another
@@ -44,7 +45,7 @@ pub struct FleetArguments {
     /// Cut one server after the other off from the store for a while
     #[arg(long)]
     pub cuts: bool,
-    /// What chance follows: the same number, the same run
+    /// The seed of the random numbers: the same seed gives the same run
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }

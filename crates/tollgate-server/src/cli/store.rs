@@ -1,4 +1,4 @@
-//! What the user may say about the store: where counters live, and how to get in.
+//! Arguments about the store: its address, and the credentials for it.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -11,12 +11,12 @@ use tollgate::Ticks;
 use super::value;
 use crate::store::{NodesChoice, StoreLogin, StoreSettings};
 
-/// An address as it was typed. It may have a password in it, so nothing prints it: neither a message of clap's nor `Debug`.
+/// A store address as it was typed. It may contain a password, so neither a message of clap's nor `Debug` prints it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreText(String);
 
 impl StoreText {
-    /// What was typed.
+    /// The text as it was typed.
     pub(crate) fn text(&self) -> &str {
         &self.0
     }
@@ -28,7 +28,7 @@ impl fmt::Debug for StoreText {
     }
 }
 
-/// Taken as it is: a refusal here would be printed with the password.
+/// Accepts any text: clap would print a refused one, with its password.
 impl FromStr for StoreText {
     type Err = Infallible;
 
@@ -37,32 +37,34 @@ impl FromStr for StoreText {
     }
 }
 
-/// Where counters live. What is not said here may be said in the config file.
+/// The store of the counters. The config file may set what is missing here.
 #[derive(Clone, Debug, Default, Args)]
 pub struct StoreArguments {
-    /// Where counters live: `memory`, redis://, rediss://, redis-cluster:// or redis-sentinel://…/service; memory unless said
+    /// Where counters live: `memory`, redis://, rediss://, redis-cluster:// or redis-sentinel://…/service; by default
+    /// memory
     #[arg(long, value_name = "STORE", env = "TOLLGATE_STORE", hide_env_values = true)]
     pub store: Option<StoreText>,
-    /// How long a decision may wait for the store before it is made without: 1ms to 50ms; 5ms unless said
+    /// How long a decision may wait for the store before the fallback decides: 1ms to 50ms; by default 5ms
     #[arg(long, value_name = "DURATION", env = "TOLLGATE_STORE_DEADLINE", value_parser = value::store_deadline)]
     pub store_deadline: Option<Ticks>,
-    /// How many servers share the store, for their shares while it is away: a number, or `auto` to count those that sign themselves there
+    /// How many servers share the store, for their shares while it is unreachable: a number, or `auto` to count those
+    /// that register there
     #[arg(long, value_name = "N|auto", env = "TOLLGATE_STORE_NODES", value_parser = value::nodes)]
     pub store_nodes: Option<NodesChoice>,
-    /// Count on at least so many servers, however few are seen
+    /// Assume at least this many servers, however few are seen
     #[arg(long, value_name = "N", env = "TOLLGATE_STORE_MIN_NODES", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub store_min_nodes: Option<u32>,
-    /// A file with the secret that all servers hash keys with, 16 bytes or more; the variable TOLLGATE_STORE_SECRET may have the secret
-    /// itself. Without one they agree on one in the store
+    /// A file with the secret that all servers hash keys with, 16 bytes or more; the variable TOLLGATE_STORE_SECRET may
+    /// contain the secret itself. Without one they agree on one in the store
     #[arg(long, value_name = "FILE", env = "TOLLGATE_STORE_SECRET_FILE")]
     pub store_secret_file: Option<PathBuf>,
-    /// How to get in.
+    /// The credentials for the store.
     #[command(flatten)]
     pub entrance: EntranceArguments,
 }
 
 impl StoreArguments {
-    /// What they say about the store.
+    /// The settings of the store.
     pub(crate) fn settings(&self) -> StoreSettings {
         StoreSettings {
             url: self.store.as_ref().map(|text| text.text().to_owned()),
@@ -75,19 +77,19 @@ impl StoreArguments {
     }
 }
 
-/// What lets into a store.
+/// The credentials for a store.
 #[derive(Clone, Debug, Default, Args)]
 pub struct EntranceArguments {
     /// The store's user; its password is in --store-password-file or in the variable TOLLGATE_STORE_PASSWORD
     #[arg(long, value_name = "NAME", env = "TOLLGATE_STORE_USER")]
     pub store_user: Option<String>,
-    /// A file with the store's password; the variable TOLLGATE_STORE_PASSWORD may have the password itself
+    /// A file with the store's password; the variable TOLLGATE_STORE_PASSWORD may contain the password itself
     #[arg(long, value_name = "FILE", env = "TOLLGATE_STORE_PASSWORD_FILE")]
     pub store_password_file: Option<PathBuf>,
-    /// Authorities in PEM that signed the store's certificate; those of the system unless said
+    /// CA certificates in PEM for the store's certificate; by default those of the system
     #[arg(long, value_name = "FILE", env = "TOLLGATE_STORE_CA")]
     pub store_ca: Option<PathBuf>,
-    /// A certificate in PEM to show to the store
+    /// A client certificate in PEM for the store
     #[arg(long, value_name = "FILE", env = "TOLLGATE_STORE_CERT")]
     pub store_cert: Option<PathBuf>,
     /// The key of that certificate in PEM
@@ -96,7 +98,7 @@ pub struct EntranceArguments {
 }
 
 impl EntranceArguments {
-    /// What they say about getting in.
+    /// The credentials for the store.
     pub(crate) fn login(&self) -> StoreLogin {
         StoreLogin {
             user: self.store_user.clone(),
@@ -111,7 +113,7 @@ impl EntranceArguments {
 /// What to do about a store.
 #[derive(Debug, Subcommand)]
 pub enum StoreCommand {
-    /// Say what is wrong with a Redis or Valkey, and how to cure it
+    /// Report problems of a Redis or Valkey, and how to fix them
     Check(Box<StoreCheckArguments>),
 }
 
@@ -131,13 +133,13 @@ pub struct StoreCheckArguments {
     /// The store: redis://, rediss://, redis-cluster:// or redis-sentinel://…/service
     #[arg(value_name = "URL", env = "TOLLGATE_STORE", hide_env_values = true)]
     pub url: StoreText,
-    /// How to get in.
+    /// The credentials for the store.
     #[command(flatten)]
     pub entrance: EntranceArguments,
-    /// The deadline that latencies are judged by; 5ms unless said
+    /// The deadline that latencies are compared with; by default 5ms
     #[arg(long, value_name = "DURATION", env = "TOLLGATE_STORE_DEADLINE", value_parser = value::store_deadline)]
     pub store_deadline: Option<Ticks>,
-    /// Print what was found as JSON
+    /// Print the findings as JSON
     #[arg(long)]
     pub json: bool,
 }

@@ -1,4 +1,4 @@
-//! How single values of the command line are read. Each message says what would be accepted.
+//! Parsers of single values of the command line. Each message says what would be accepted.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
@@ -12,17 +12,17 @@ pub(super) use crate::time_text::{duration, instant};
 #[cfg(test)]
 mod tests;
 
-/// Most decisions of one `decide`.
+/// Maximum decisions of one `decide`.
 pub(super) const TIMES_MAX: u64 = 1_000_000;
-/// Least and most memory for counters.
+/// Minimum and maximum memory for counters.
 const MEMORY_BYTES: (u64, u64) = (1 << 20, 1 << 40);
 
-/// Where a wire listens, if it does.
+/// The address on which a protocol listens, or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenChoice {
     /// At this address.
     At(SocketAddr),
-    /// Nowhere.
+    /// It does not listen.
     Off,
 }
 
@@ -55,17 +55,17 @@ pub enum GivenValue {
     Number(i64),
 }
 
-/// How many connections a load generator may open.
+/// Parses the number of connections of a load generator.
 pub(super) fn connections(text: &str) -> Result<usize, String> {
     within(text, 1, 10_000)
 }
 
-/// How many requests a connection may have under way.
+/// Parses the number of requests in flight on a connection.
 pub(super) fn pipeline(text: &str) -> Result<usize, String> {
     within(text, 1, 1_000)
 }
 
-/// How many checks a batch may have.
+/// Parses the number of checks in a batch.
 pub(super) fn batch(text: &str) -> Result<usize, String> {
     within(text, 1, 1_000)
 }
@@ -75,7 +75,8 @@ fn within(text: &str, least: usize, most: usize) -> Result<usize, String> {
     number.ok_or_else(|| format!("accepted: a whole number from {least} to {most}"))
 }
 
-/// An address to listen on. `localhost` is the one name: what another name resolves to would decide who can connect.
+/// An address to listen on. `localhost` is the only name that is accepted: the resolution of another name would decide
+/// which machines can connect.
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse() {
         return Ok(address);
@@ -88,7 +89,7 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     Err(format!("not an address and a port; accepted: 127.0.0.1:{meant}, [::1]:{meant} or localhost:{meant}"))
 }
 
-/// The same, or `off`.
+/// An address to listen on, or `off`.
 pub(super) fn listen(text: &str) -> Result<ListenChoice, String> {
     if text.eq_ignore_ascii_case("off") {
         return Ok(ListenChoice::Off);
@@ -149,10 +150,10 @@ pub(super) fn interval(text: &str) -> Result<SnapshotInterval, String> {
     interval.map(SnapshotInterval::Every).ok_or_else(|| format!("out of range; {accepted}"))
 }
 
-/// Longest time that a server which was told to stop goes on serving.
+/// Longest time for which a server goes on serving after the stop signal.
 const DELAY_MAX: Duration = Duration::from_secs(600);
 
-/// How long to go on.
+/// Parses that time.
 pub(super) fn delay(text: &str) -> Result<Duration, String> {
     let accepted = "accepted: 0s to 10m, such as 5s";
     let delay = signed(text).ok_or_else(|| format!("not a duration; {accepted}"))?;

@@ -1,4 +1,5 @@
-//! The `attributes` section of the config: where attributes of a request are read from, beside those that every request has.
+//! The `attributes` section of the config: where attributes of a request are read from, in addition to those that every
+//! request has.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +16,7 @@ use tollgate_tower::attributes::{BUILT_IN, MAPPED_MAX, Mapped};
 /// Longest name of an attribute, a parameter or a cookie.
 const NAME_BYTES_MAX: usize = 64;
 
-/// Where one attribute is read from, as it is written.
+/// The source of one attribute, as the config writes it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Mapping {
@@ -44,7 +45,7 @@ enum Templates {
     Several(Vec<String>),
 }
 
-/// What the section means.
+/// Compiles the section.
 pub(super) fn mapped(
     attributes: BTreeMap<String, Mapping>,
     verifier: Option<&Arc<Verifier>>,
@@ -63,7 +64,7 @@ pub(super) fn mapped(
         };
         mappings.into_iter().filter_map(read).collect()
     };
-    // What is chosen among others is read after them.
+    // An attribute that is chosen among others is compiled after them.
     let mut mapped = all(plain, &[]);
     let chosen = all(chosen, &mapped);
     mapped.extend(chosen);
@@ -109,7 +110,7 @@ fn one(
     Ok(Mapped { name: name.to_owned(), source })
 }
 
-/// What a choice may be made of.
+/// The attributes that a choice may name.
 struct AttributeNames<'k> {
     mapped: &'k [Mapped],
     callers: Option<&'k Path>,
@@ -127,7 +128,7 @@ fn chosen(names: &[String], known: &AttributeNames<'_>) -> Result<Source, String
             CREDENTIAL => Ok(Source::Credential),
             "host" => Ok(Source::Host),
             "method" => Ok(Source::Method),
-            // Whether a caller has it is known when the file of callers is read.
+            // Whether a caller has it is known only when the file of callers is read.
             _ if known.callers.is_some() => Ok(Source::OfCaller(name.clone())),
             _ => Err(format!(
                 "first_of: {name:?} is not known; accepted: ip, api_key, host, method, and what the config maps from a request itself"

@@ -1,4 +1,4 @@
-//! The `credentials` section of the config: where the service behind looks for the credential of a request.
+//! The `credentials` section of the config: where the service behind Tollgate looks for the credential of a request.
 
 use serde::Deserialize;
 use tollgate_tower::attributes::credential::{CredentialLocation, Credentials, LOCATIONS_MAX};
@@ -7,7 +7,7 @@ use super::attributes::plain;
 
 const ACCEPTED: &str = "accepted: bearer, basic, {header: X-API-Key}, {cookie: NAME} and {query: NAME}";
 
-/// One place, as it is written.
+/// One location, as the config writes it.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum PlaceDocument {
@@ -22,7 +22,7 @@ pub(super) struct NamedCredential {
     query: Option<String>,
 }
 
-/// What the section means; `X-API-Key` and the bearer token where there is none.
+/// Compiles the section. By default the locations are `X-API-Key` and the bearer token.
 pub(super) fn compile(places: Option<Vec<PlaceDocument>>, problems: &mut Vec<String>) -> Credentials {
     let Some(places) = places else { return Credentials::default() };
     if places.len() > LOCATIONS_MAX {

@@ -1,4 +1,4 @@
-//! The `headers` section of the config: what callers are told about their quotas, and how a denial is told.
+//! The `headers` section of the config: which headers report quotas to callers, and the status of a denial.
 
 use std::slice::from_ref;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use tollgate::HeaderPolicy;
 use tollgate::headers::{DenialStatus, Dialect, Dialects, Disclosure, Exposure};
 
-/// The section as it is written.
+/// The section as the config writes it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct HeadersDocument {
@@ -35,7 +35,7 @@ impl Names {
 }
 
 impl HeadersDocument {
-    /// What it means. What is not said is as it is without a section.
+    /// Compiles the section. Missing fields keep their defaults.
     pub(super) fn compile(self, problems: &mut Vec<String>) -> HeaderPolicy {
         let mut policy = HeaderPolicy::default();
         if let Some(names) = self.dialects {
@@ -80,7 +80,7 @@ mod tests {
         (document.compile(&mut problems), problems)
     }
 
-    /// Each setting is read by the names that the library has for it, and what is not said stays.
+    /// Each setting is read by the library's name for it, and missing settings keep their defaults.
     #[test]
     fn what_is_said_counts() {
         let (policy, problems) = compiled(
@@ -94,7 +94,8 @@ mod tests {
         assert_eq!((usual.dialects, problems.len()), (Dialects::default(), 0));
     }
 
-    /// `dialects: none` was refused, since it is no list. One name needs no list, and the error for anything else says what to write.
+    /// `dialects: none` was once refused, because it is no list. One name needs no list, and the error for other values
+    /// says what to write.
     #[test]
     fn one_dialect_needs_no_list() {
         for (text, dialects) in [
@@ -113,7 +114,7 @@ mod tests {
         }
     }
 
-    /// All that is wrong is told at once, with what would be accepted.
+    /// All problems are reported at once, with what would be accepted.
     #[test]
     fn what_is_wrong_is_told() {
         let (_, problems) =

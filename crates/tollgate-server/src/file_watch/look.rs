@@ -1,44 +1,44 @@
-//! Looks at the disk on a thread of their own, one at a time, each with a deadline. A file system that hangs, as a network mount
-//! does, holds up only that thread: what waits for the look is told so, and the server stops without it.
+//! Looks at the disk on a separate thread, one at a time, each with a deadline. A file system that hangs, as a network
+//! mount may, blocks only that thread: the caller gets [`Looked::Late`], and the server can stop without it.
 
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-/// How long a look may take before it shows.
+/// How long a look may take before it counts as late.
 pub(crate) const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The look that is under way, if the last one did not end in time.
+/// The look in progress, if the last one did not end in time.
 pub(crate) struct Looks<T> {
     thread: &'static str,
     late: Option<oneshot::Receiver<T>>,
 }
 
-/// What became of a look.
+/// The result of a look.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Looked<T> {
     /// It ended.
     Done(T),
-    /// It broke off, and how.
+    /// It failed, with the reason.
     Broken(&'static str),
-    /// It has not ended. There is no further look until it has: that would wait for the same disk.
+    /// It has not ended. No further look begins until it has, because that would wait for the same disk.
     Late,
 }
 
 impl<T: Send + 'static> Looks<T> {
-    /// Looks on threads of this name.
+    /// Looks on threads with this name.
     pub(crate) const fn new(thread: &'static str) -> Self {
         Self { thread, late: None }
     }
 
-    /// Looks, unless an earlier look has not ended: then tells whether it has by now.
+    /// Looks, unless an earlier look is still in progress. Then it reports whether that one has ended.
     pub(crate) async fn look(&mut self, work: impl FnOnce() -> T + Send + 'static) -> Looked<T> {
         let (mut under_way, patience) = match self.late.take() {
             Some(late) => (late, Duration::ZERO),
             None => {
                 let (sender, receiver) = oneshot::channel();
                 let named = std::thread::Builder::new().name(self.thread.to_owned());
-                // Not a thread of the runtime: that would wait for it when the server stops.
+                // Not a thread of the runtime, which would wait for it when the server stops.
                 let started = named.spawn(move || drop(sender.send(work())));
                 if started.is_err() {
                     return Looked::Broken("the system gives no thread");
@@ -63,8 +63,8 @@ mod tests {
 
     use super::*;
 
-    /// What becomes of the look that is under way, or of this one if there is none. Time that stands still passes faster than a thread
-    /// starts, so that any look may be late at first.
+    /// The result of the look in progress, or of this one if there is none. Paused time passes faster than a thread
+    /// starts, so any look may be late at first.
     async fn end_of(looks: &mut Looks<&'static str>, word: &'static str) -> Looked<&'static str> {
         loop {
             match looks.look(move || word).await {
@@ -74,8 +74,8 @@ mod tests {
         }
     }
 
-    /// A look at a disk that hangs is told to be late, again and again, without a second one; when the disk answers, it is done,
-    /// and looks go on.
+    /// A look at a disk that hangs is reported as late, again and again, and no second look begins. When the disk
+    /// answers, it is done, and further looks begin.
     #[tokio::test(start_paused = true)]
     async fn a_look_that_hangs_is_late_until_it_ends() {
         let mut looks = Looks::new("test");
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(end_of(&mut looks, "next").await, Looked::Done("next"));
     }
 
-    /// A look that breaks off breaks alone.
+    /// A look that fails does not affect later ones.
     #[tokio::test(start_paused = true)]
     async fn a_look_that_breaks_is_told() {
         let mut looks = Looks::new("test");

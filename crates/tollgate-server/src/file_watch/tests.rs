@@ -8,24 +8,24 @@ fn version(text: &str) -> Seen {
     Seen::Version(Version::of(text.as_bytes()))
 }
 
-/// A change is acted on when it was seen twice in a row, and once.
+/// A change is acted on when it was seen twice in a row, and only once.
 #[test]
 fn a_change_must_hold_still() {
     let mut watch = Debounce::default();
     watch.acted(version("a"));
     assert!(!watch.saw(&version("a")));
-    // A file that grows while it is written is different at each look.
+    // A file that grows while it is written differs at each look.
     for torn in ["", "l", "li", "lim"] {
         assert!(!watch.saw(&version(torn)), "{torn:?}");
     }
     assert!(!watch.saw(&version("b")));
     assert!(watch.saw(&version("b")));
     assert!(!watch.saw(&version("b")));
-    // There and back between two looks is no change.
+    // A change that is reverted between two looks is no change.
     assert!(!watch.saw(&version("c")));
     assert!(!watch.saw(&version("b")));
     assert!(!watch.saw(&version("c")));
-    // A file that is gone is a change, too, once it stays away.
+    // A missing file is a change, too, once it stays away.
     let gone = Seen::Unreadable("gone".to_owned());
     assert!(!watch.saw(&gone));
     assert!(watch.saw(&gone));
@@ -41,7 +41,7 @@ fn the_version_of_a_file_is_its_sha256() {
     assert_eq!(version.short(), "ba7816bf8f01cfea");
 }
 
-/// A directory's version has every visible file in it, names and contents; hidden ones have no say.
+/// A directory's version covers the names and contents of its visible files, and no hidden ones.
 #[test]
 fn a_directory_is_its_visible_files() {
     let scratch = Scratch::new();
@@ -58,7 +58,7 @@ fn a_directory_is_its_visible_files() {
     assert_ne!(capture(&path).unwrap().version, first.version);
 }
 
-/// A link that leads in circles, or a tree without end, is refused rather than followed.
+/// A circular link or an endless tree is refused.
 #[test]
 fn a_tree_without_end_is_refused() {
     let scratch = Scratch::new();
@@ -68,7 +68,7 @@ fn a_tree_without_end_is_refused() {
     assert!(capture(&path).unwrap_err().contains("at most 10000 files"));
 }
 
-/// Kubernetes swaps a ConfigMap by renaming a link over `..data`; the file itself keeps its name and its place.
+/// Kubernetes swaps a ConfigMap by renaming a link over `..data`; the path of the file itself stays the same.
 #[test]
 fn a_swapped_link_is_seen() {
     let scratch = Scratch::new();
@@ -93,7 +93,7 @@ fn a_swapped_link_is_seen() {
     }
 }
 
-/// Contents that change without a trace in the metadata are found all the same, a little later.
+/// A change of contents that leaves the metadata the same is found a little later.
 #[test]
 fn metadata_is_not_believed_for_ever() {
     let scratch = Scratch::new();
@@ -106,7 +106,7 @@ fn metadata_is_not_believed_for_ever() {
     assert!(looks.is_some_and(|looks| looks > 1), "{looks:?}");
 }
 
-/// What is missing is told, and may come; a pipe is not watched.
+/// A missing file is reported, and may appear later; a pipe is not watched.
 #[test]
 fn what_can_be_watched() {
     let scratch = Scratch::new();

@@ -1,5 +1,5 @@
-//! Foreign rules in our own form: one limit for each rule that has one here, with a note on what is now possible, and a note in place
-//! of each that has none. What is written compiles.
+//! Writes rules of other programs as a policy: one limit for each rule that can be expressed, with a note on what is
+//! now possible, and a comment instead of each rule that cannot. The text compiles.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write;
@@ -10,23 +10,23 @@ use tollgate::policy::{Expression, LIMIT_NAME_BYTES_MAX, Policy, Severity};
 
 use super::Foreign;
 
-/// One limit in our own form, or why there is none.
+/// One limit of a policy, or the reason why there is none.
 pub(super) struct Converted {
-    /// How people call it; made unique when it is written.
+    /// Its name, which is made unique when it is written.
     pub(super) name: String,
-    /// What the rule says, in its own words.
+    /// The original rule, in its own words.
     pub(super) origin: String,
     pub(super) limit: Result<Native, String>,
-    /// Whether it refuses anything where it comes from: without a limit that passes here.
+    /// Whether the original rule refuses requests. Without a limit they would pass here.
     pub(super) refuses: bool,
-    /// What is different, and what is now possible.
+    /// What differs, and what is now possible.
     pub(super) notes: Vec<String>,
 }
 
-/// The text of a policy, and what it does not say.
+/// The text of a policy, and the rules that it lacks.
 pub(crate) struct Conversion {
     pub(crate) text: String,
-    /// Each rule whose refusals nothing here stands for, and why.
+    /// Each rule whose refusals no limit replaces, and why.
     pub(crate) lost: Vec<String>,
 }
 
@@ -37,16 +37,16 @@ pub(super) struct Native {
     pub(super) when: String,
     pub(super) by: Vec<String>,
     pub(super) rate: String,
-    /// Where its windows begin; none where nothing is counted.
+    /// Where its windows begin; `None` where nothing is counted.
     pub(super) align: Option<&'static str>,
     pub(super) is_shadow: bool,
 }
 
 impl Foreign {
-    /// The rules of one domain in our own form, as the text of a policy file.
+    /// Writes the rules of one domain as the text of a policy file.
     ///
     /// # Errors
-    /// When there are several domains and none, or an unknown one, is named.
+    /// When there are several domains, and none or an unknown one is named.
     pub(crate) fn converted(&self, domain: Option<&str>) -> Result<Conversion, String> {
         let domains = self.domains();
         let known = || domains.iter().take(20).copied().collect::<Vec<_>>().join(", ");
@@ -74,8 +74,8 @@ impl Foreign {
     }
 }
 
-/// Leaves out each limit that a policy refuses, with the reason, so that the others are written all the same. Seldom is one refused, so they
-/// are asked about one by one only where all of them together do not compile.
+/// Leaves out each limit that does not compile, with the reason, so that the others can still be written. That is rare,
+/// so the limits are compiled one by one only if all of them together do not compile.
 fn leave_out_wrong(domain: &str, format: &str, limits: &mut [Converted]) {
     if problem(&text(domain, format, limits)).is_none() {
         return;
@@ -87,7 +87,7 @@ fn leave_out_wrong(domain: &str, format: &str, limits: &mut [Converted]) {
     }
 }
 
-/// Why a text is no policy.
+/// Why a text is not a valid policy.
 fn problem(text: &str) -> Option<String> {
     let findings = Policy::compile("the converted policy", text.as_bytes()).err()?;
     let error = findings.iter().find(|finding| finding.severity == Severity::Error)?;
@@ -130,14 +130,15 @@ fn text(domain: &str, format: &str, limits: &[Converted]) -> String {
     text
 }
 
-/// The names of all attributes, where one of them looks like something else: declared names are taken at their word.
+/// The declaration of all attributes, if the name of one could be taken for something else. Declared names are read as
+/// attributes.
 fn declared(limits: &[Converted]) -> String {
     let natives = || limits.iter().filter_map(|converted| converted.limit.as_ref().ok());
     let mut names: BTreeSet<String> = natives().flat_map(|native| native.by.iter().cloned()).collect();
     for expression in natives().filter_map(|native| Expression::new(&native.when).ok()) {
         names.extend(expression.attributes().map(str::to_owned));
     }
-    // There, values are compared as they stand, whatever they are.
+    // The original compares these values as text, whatever they look like.
     let texts: BTreeSet<String> = natives().flat_map(|native| must_be_text(&native.when)).collect();
     if texts.is_empty() && !names.iter().any(|name| must_be_declared(name)) {
         return String::new();
@@ -168,7 +169,7 @@ fn write_limit(text: &mut String, name: &str, native: &Native) {
     }
 }
 
-/// A name that is allowed and not yet taken.
+/// A valid name that is not yet used.
 fn unique(name: &str, taken: &mut HashSet<String>) -> String {
     let plain: String = name
         .chars()
@@ -192,10 +193,10 @@ fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// The rate of a rule that refuses everything that it is about.
+/// The rate of a rule that refuses all its requests.
 pub(super) const REFUSED: &str = "deny";
 
-/// What stays on one line.
+/// Keeps a comment on one line.
 fn comment(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -216,7 +217,7 @@ pub(super) fn cel_text(text: &str) -> String {
     quoted
 }
 
-/// Whether CEL can name an attribute so.
+/// Whether CEL accepts this as the name of an attribute.
 pub(super) fn is_name(text: &str) -> bool {
     const RESERVED: [&str; 6] = ["true", "false", "null", "in", "has", "limit"];
     let mut letters = text.chars();

@@ -1,5 +1,5 @@
-//! Counters of the windows that other people's rules count in. They live in the engine's store and survive a reload: what names one
-//! is the request, never the number of a rule.
+//! Counters of the windows of compat configurations. They live in the engine's store and survive a reload: a counter is
+//! named by the request, never by the number of a rule.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use tollgate::{Engine, QuotaError, Source, Ticks, Timestamp};
 use crate::rls::Unit;
 use crate::together::together;
 
-/// Most attempts to fill a counter that others add to.
+/// Maximum attempts to fill a counter that other requests add to.
 const FILLINGS_MAX: usize = 4;
 
 /// The windows of a configuration.
@@ -24,7 +24,7 @@ pub(crate) struct Tallies {
 }
 
 impl Tallies {
-    /// Windows of every unit, and from the first hit on of each of these lengths.
+    /// Windows of every unit, and windows of each of these lengths that begin at the first hit.
     ///
     /// # Errors
     /// When a length is out of range.
@@ -49,7 +49,7 @@ pub(crate) struct Counters<'s, S> {
 }
 
 impl<S: Store> Counters<'_, S> {
-    /// What all of them say, in their order. On a store that must be waited for they wait together.
+    /// The results of all futures, in their order. On a store with a network they wait together.
     pub(super) async fn together<F: Future>(&self, futures: Vec<F>) -> Vec<F::Output> {
         let store = self.engine.store();
         if !store.answers_at_once() {
@@ -62,14 +62,15 @@ impl<S: Store> Counters<'_, S> {
         said
     }
 
-    /// Adds to the current window of a unit; 0 only looks. The count after it, or the largest there is when nobody could count: a
-    /// fault is never on the side of admitting.
+    /// Adds to the current window of a unit; 0 only reads. Returns the count after it, or the maximum if the count
+    /// failed, so that a fault never admits a request.
     pub(crate) async fn add(&self, unit: Unit, parts: &[&[u8]], units: u64, now: Timestamp) -> Counted {
         let Some(tally) = self.tallies.units.get(unit as usize) else { return counted(u64::MAX) };
         self.engine.add(tally, parts, units, now).await
     }
 
-    /// Takes from the current window of a unit what was added `within` this time, down to none. The count after it.
+    /// Subtracts from the current window of a unit what was added `within` this time, down to 0. Returns the count
+    /// after it.
     pub(crate) async fn subtract(
         &self,
         unit: Unit,
@@ -84,7 +85,7 @@ impl<S: Store> Counters<'_, S> {
         self.add(unit, parts, 0, now).await
     }
 
-    /// Takes back what was added at this very `now`, from the window that it was counted in.
+    /// Takes back what was added at exactly this `now`, from the window that it was counted in.
     pub(crate) async fn take_back(
         &self,
         unit: Unit,
@@ -98,8 +99,8 @@ impl<S: Store> Counters<'_, S> {
         }
     }
 
-    /// Adds to the window of so many seconds that the first hit began; 0 only looks. No window lasts 0 seconds, so nothing is
-    /// counted in it.
+    /// Adds to a window of this many seconds that began at the first hit; 0 only reads. A window of 0 seconds does not
+    /// exist, so nothing is counted in it.
     pub(super) async fn add_from_first(
         &self,
         seconds: u64,
@@ -114,7 +115,8 @@ impl<S: Store> Counters<'_, S> {
         self.engine.add(tally, parts, units, now).await
     }
 
-    /// The same, up to the most that a counter can hold: what does not fit is left out, and never all of it.
+    /// Adds to such a window up to the maximum of a counter: the part that does not fit is left out, and never all of
+    /// it.
     pub(super) async fn fill_from_first(
         &self,
         seconds: u64,
@@ -124,7 +126,7 @@ impl<S: Store> Counters<'_, S> {
     ) -> Counted {
         let mut units = units.min(EXACT_MAX);
         let mut counted = self.add_from_first(seconds, parts, units, now).await;
-        // Others may add to it meanwhile, so that what is left changes; a counter that they keep full is full.
+        // Other requests may add to it meanwhile, so the rest changes. A counter that they keep full is full.
         for _ in 0..FILLINGS_MAX {
             if counted.total != u64::MAX || units == 0 {
                 break;
@@ -136,7 +138,7 @@ impl<S: Store> Counters<'_, S> {
         counted
     }
 
-    /// Takes from such a window what was added to it `within` this time.
+    /// Subtracts from such a window what was added to it `within` this time.
     pub(super) async fn subtract_from_first(
         &self,
         seconds: u64,
@@ -150,7 +152,7 @@ impl<S: Store> Counters<'_, S> {
         }
     }
 
-    /// Takes back what was added to such a window at this very `now`.
+    /// Takes back what was added to such a window at exactly this `now`.
     pub(super) async fn take_back_from_first(
         &self,
         seconds: u64,
@@ -165,7 +167,7 @@ impl<S: Store> Counters<'_, S> {
     }
 }
 
-/// A count that no counter stands behind.
+/// A count without a counter.
 const fn counted(total: u64) -> Counted {
     let charged_at = Timestamp::from_unix_seconds(0);
     Counted { total, ends_after: Ticks::ZERO, source: Source::Exact, charged_at }
@@ -181,7 +183,7 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
-    /// A store that always fails so, shared by two.
+    /// A store that always fails in this way, shared by two servers.
     struct Failing(StoreFailure);
 
     impl Store for Failing {
@@ -204,8 +206,8 @@ mod tests {
         }
     }
 
-    /// Whether the store is away or does not answer in time, this server counts, as if the other counted as much. The story: a store
-    /// that was too slow was taken for a count that nobody knows, and everybody was over the limit.
+    /// While the store is unreachable or too slow, this server counts locally, as if the other server counted as much.
+    /// The bug: a store that was too slow was taken for an unknown count, and every request was over the limit.
     #[test]
     fn a_store_that_is_away_or_slow_is_stood_in_for() {
         for failure in [StoreFailure::Unreachable, StoreFailure::Unanswered] {

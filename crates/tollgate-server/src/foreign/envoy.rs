@@ -1,6 +1,6 @@
-//! envoyproxy/ratelimit's configuration: `file` reads it, `tree` finds the rule of a descriptor, `answer` decides by the original's
-//! rules, `sentence` explains, `convert` writes our own form. What the original does wrong is not repeated: parts of keys never run
-//! together, counters of different units are different counters, and no request can make it panic.
+//! envoyproxy/ratelimit's configuration: `file` reads it, `tree` finds the rule of a descriptor, `answer` decides by
+//! the original's rules, `sentence` explains, `convert` writes a policy. Faults of the original are not repeated: parts
+//! of keys never run together, counters of different units are different counters, and no request can make it panic.
 
 pub(super) mod answer;
 mod convert;

@@ -1,4 +1,4 @@
-//! The bodies of the fuzz targets for other people's files. No part of the crate's promises.
+//! The bodies of the fuzz targets for files of other programs. Not part of the crate's stable interface.
 
 use tollgate::{Engine, MemoryStore, Secret, Timestamp};
 
@@ -9,17 +9,18 @@ use crate::rls::{Descriptor, Question, json};
 const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 const PLAIN: &[u8] = b"domain: d\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 3}}]";
 
-/// No bytes make the reader of envoyproxy/ratelimit's files panic. What it reads can be explained, converted and asked.
+/// No bytes make the reader of envoyproxy/ratelimit's files panic. A file that it accepts can be explained, converted
+/// and queried.
 pub fn envoy_file(bytes: &[u8]) {
     file(Format::Envoy, bytes);
 }
 
-/// No bytes make the reader of Limitador's files panic. What it reads can be explained, converted and asked.
+/// No bytes make the reader of Limitador's files panic. A file that it accepts can be explained, converted and queried.
 pub fn limitador_file(bytes: &[u8]) {
     file(Format::Limitador, bytes);
 }
 
-/// No body of `/json` panics. What is read is answered, one status for each descriptor.
+/// No body of `/json` causes a panic. A valid one is answered with one status for each descriptor.
 pub fn rls_json(bytes: &[u8]) {
     let Ok(question) = json::question(bytes) else { return };
     if question.check().is_err() {

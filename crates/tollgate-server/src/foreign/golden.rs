@@ -1,5 +1,5 @@
-//! Tables of configurations, questions and the answers that they must get, written by hand from the rules of the original programs.
-//! One text, so that a case is a line:
+//! Tables of configurations, questions and expected answers, written by hand from the rules of the original programs. A
+//! table is one text, so that a case is a line:
 //!
 //! ```text
 //! === name of the configuration
@@ -9,8 +9,9 @@
 //! after 60s
 //! ```
 //!
-//! A descriptor is `key=value, key=value` with `(hits N)`, `(back N)` or `(limit N/unit)` behind it; a status is `-` for none, `*` for
-//! unlimited, or `ok 10/minute left 9 in 60 called name`, of which everything behind the numbers may be left out.
+//! A descriptor is `key=value, key=value` followed by `(hits N)`, `(back N)` or `(limit N/unit)`; a status is `-` for
+//! none, `*` for unlimited, or `ok 10/minute left 9 in 60 called name`, of which everything after the numbers may be
+//! left out.
 
 use tollgate::{Engine, ManualClock, MemoryStore, Secret, Ticks, Timestamp};
 
@@ -21,7 +22,7 @@ use crate::rls::{Answer, Code, Descriptor, Override, Question, Status, Unit};
 /// A whole minute, well inside every longer unit.
 pub(super) const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_040);
 
-/// A configuration in force, on a clock of its own.
+/// An active configuration, with its own clock.
 pub(super) struct Bench {
     pub(super) engine: Engine,
     pub(super) in_force: InForce,
@@ -47,7 +48,7 @@ impl Bench {
     }
 }
 
-/// Runs a table, and tells how many answers it compared.
+/// Runs a table. Returns the number of configurations and of answers that it compared.
 pub(super) fn run(format: Format, table: &str) -> (usize, usize) {
     let (mut configurations, mut answers) = (0, 0);
     for section in table.split("\n=== ").skip(1) {
@@ -136,7 +137,7 @@ fn descriptor(text: &str) -> Descriptor {
     descriptor
 }
 
-/// An answer in the words of the table, with as much of each status as is expected of it.
+/// An answer in the syntax of the table, with as much of each status as the expected one contains.
 fn shown(answer: &Answer, expected: &str) -> String {
     let overall = if answer.overall == Code::Ok { "OK" } else { "OVER" };
     let mut parts = expected.split(" [");

@@ -1,6 +1,6 @@
-//! Limitador's limits: `file` reads them, `matching` finds those of a request, `answer` decides by the original's rules, `ledger`
-//! remembers which counters live, `sentence` explains, `convert` writes our own form. What the original does wrong is not repeated:
-//! checking and adding are one step, and no expression can make it panic.
+//! Limitador's limits: `file` reads them, `matching` finds those of a request, `answer` decides by the original's
+//! rules, `ledger` lists the open counters, `sentence` explains, `convert` writes a policy. Faults of the original are
+//! not repeated: checking and adding are one step, and no expression can make it panic.
 
 pub(crate) mod answer;
 mod convert;
@@ -19,19 +19,19 @@ pub(super) use file::compile;
 pub(super) use ledger::listed;
 pub(crate) use ledger::{CounterLedger, Listed};
 
-/// Every namespace of a configuration.
+/// All namespaces of a configuration.
 #[derive(Debug, Default)]
 pub(crate) struct LimitadorConfig {
     namespaces: Vec<Namespace>,
     by_name: HashMap<String, usize>,
-    /// Where each limit is, by what makes it one: in which namespace, and the how manieth.
+    /// The index of each limit in its namespace, by the namespace's index and the limit's identity.
     by_identity: HashMap<(usize, LimitIdentity), usize>,
 }
 
-/// What makes a limit one to the original: everything but the number and the names. Its length, conditions and variables.
+/// What identifies a limit in the original: its length, conditions and variables, but not its number and names.
 type LimitIdentity = (u64, Vec<String>, Vec<String>);
 
-/// One namespace: what RLS calls a domain.
+/// One namespace, which RLS calls a domain.
 #[derive(Debug)]
 pub(super) struct Namespace {
     pub(super) name: String,
@@ -46,21 +46,21 @@ pub(crate) struct LimitadorLimit {
     pub(crate) max_value: u64,
     pub(crate) seconds: u64,
     pub(crate) name: Option<String>,
-    /// Sorted, each once.
+    /// Sorted and unique.
     pub(crate) conditions: Vec<Cel>,
-    /// Sorted, each once.
+    /// Sorted and unique.
     pub(crate) variables: Vec<Cel>,
-    /// What metrics call it: its namespace, and its name or, without one, its length.
+    /// Its name in the metrics: its namespace, and its name or, without one, its length.
     pub(crate) metric: String,
 }
 
 impl LimitadorConfig {
-    /// The limits of a namespace; none for one that is not there.
+    /// The limits of a namespace; empty for an unknown one.
     pub(super) fn limits(&self, namespace: &str) -> &[LimitadorLimit] {
         self.by_name.get(namespace).map_or(&[], |&at| &self.namespaces[at].limits)
     }
 
-    /// The same, or nothing for a namespace that is not there.
+    /// The limits of a namespace; `None` for an unknown one.
     pub(crate) fn namespace(&self, name: &str) -> Option<&[LimitadorLimit]> {
         self.by_name.contains_key(name).then(|| self.limits(name))
     }
@@ -69,7 +69,7 @@ impl LimitadorConfig {
         self.namespaces.iter().map(|namespace| namespace.name.as_str()).collect()
     }
 
-    /// What metrics call its limits.
+    /// The names of its limits in the metrics.
     pub(super) fn metrics(&self) -> Vec<&str> {
         let limits = self.namespaces.iter().flat_map(|namespace| &namespace.limits);
         limits.map(|limit| limit.metric.as_str()).collect()
@@ -80,7 +80,8 @@ impl LimitadorConfig {
         self.namespaces.iter().flat_map(|namespace| &namespace.limits).map(|limit| limit.seconds).collect()
     }
 
-    /// Adds a limit. One that is the same limit as another only lowers its number; whether it is one of its own is told.
+    /// Adds a limit. A limit with the same identity as another only lowers that one's number. Returns whether it is a
+    /// new limit.
     fn add(&mut self, limit: LimitadorLimit) -> bool {
         let next = self.namespaces.len();
         let at = *self.by_name.entry(limit.namespace.clone()).or_insert(next);

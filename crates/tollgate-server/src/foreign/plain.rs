@@ -1,5 +1,5 @@
-//! The plain question of `/v1/check`, asked of a foreign configuration: its attributes, in their order, are one descriptor. The
-//! attribute `domain` says which domain is meant, where there is more than one.
+//! A plain request of `/v1/check` to a compat configuration: its attributes, in their order, form one descriptor. The
+//! attribute `domain` names the domain, where there is more than one.
 
 use serde::Serialize;
 use tollgate::{CheckRequest, Source, Ticks, Value};
@@ -10,12 +10,12 @@ use crate::rls::{Answer, Code, CurrentLimit, Descriptor, Question, Refusal, Stat
 /// The attribute that names a domain.
 const DOMAIN: &str = "domain";
 
-/// What a foreign configuration says to a plain question, as `/v1/check` answers it.
+/// The answer of `/v1/check` under a compat configuration.
 #[derive(Debug, Serialize)]
 pub(crate) struct Checked {
     pub(crate) allowed: bool,
     pub(crate) verdict: &'static str,
-    /// What refused the request: a rule's name, or the name that blocks have.
+    /// The name of the rule that refused the request, or the name that all blocks have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cause: Option<String>,
     /// Why, in the same words as other decisions.
@@ -29,7 +29,7 @@ pub(crate) struct Checked {
     pub(crate) headers: serde_json::Map<String, serde_json::Value>,
 }
 
-/// What one rule says.
+/// The result of one rule.
 #[derive(Debug, Serialize)]
 pub(crate) struct CheckedLimit {
     pub(crate) name: String,
@@ -44,7 +44,7 @@ pub(crate) struct CheckedLimit {
 }
 
 impl Checked {
-    /// What a plain question is told by the answer to the question that it meant.
+    /// Builds the answer to a plain request from the answer to the question that it was turned into.
     pub(crate) fn new(question: &Question, answer: Answer) -> Self {
         let is_allowed = answer.overall == Code::Ok;
         let limits = answer.statuses.iter().filter_map(|status| limit(question, status)).collect();
@@ -65,10 +65,10 @@ impl Checked {
 }
 
 impl InForce {
-    /// The question that a plain one means.
+    /// Turns a plain request into a question.
     ///
     /// # Errors
-    /// When it does not say which domain is meant.
+    /// When it names no domain, and the configuration does not have exactly one.
     pub(crate) fn question(&self, request: &CheckRequest<'_>) -> Result<Question, Unanswerable> {
         let domains = self.rules.domains();
         let mut said = None;
@@ -98,7 +98,7 @@ impl InForce {
     }
 }
 
-/// Which rule refuses the request for longest, and what it admits.
+/// The rule that refuses the request for longest, and what it admits.
 fn refusal(question: &Question, statuses: &[Status]) -> Option<Refusal> {
     let refusing = statuses.iter().filter(|status| status.code == Code::OverLimit);
     let (status, current) = refusing
@@ -116,7 +116,7 @@ fn refusal(question: &Question, statuses: &[Status]) -> Option<Refusal> {
     Some(Refusal { cause: name(question, current), reason, detail: None })
 }
 
-/// How a rule is called: one without a name by its domain.
+/// The name of a rule; without one, its domain.
 fn name(question: &Question, current: &CurrentLimit) -> String {
     if current.name.is_empty() { question.domain.clone() } else { current.name.clone() }
 }

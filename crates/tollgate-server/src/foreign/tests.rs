@@ -1,4 +1,4 @@
-//! Which format a file has, and how foreign rules come into force and go.
+//! Which format a file has, and how compat configurations are activated and replaced.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,7 +10,7 @@ use crate::protocol::Wire;
 use crate::rls::{Code, Descriptor, Question};
 use crate::service::{Service, rls};
 
-/// The format is told by the outermost shape, whatever else is wrong with a file.
+/// The outermost structure decides the format, whatever else is wrong with a file.
 #[test]
 fn formats_are_told_by_their_shape() {
     let cases = [
@@ -47,7 +47,8 @@ fn native() -> Rules {
     Rules::Native(Policy::compile("p", b"limits: [{name: own, by: [k], rate: 1/h}]").unwrap().0)
 }
 
-/// Rules of every format take each other's place; counters stay, and at no time does the engine admit past foreign rules.
+/// Rules of every format replace each other; counters stay, and at no time does the engine admit a request past the
+/// compat rules.
 #[tokio::test]
 async fn rules_of_all_formats_take_turns() {
     let time = ManualClock::new();
@@ -94,8 +95,8 @@ fn question(domain: &str, value: &str) -> Question {
     Question { domain: domain.to_owned(), descriptors, hits_addend: 1 }
 }
 
-/// A block refuses by every kind of rules, counts nothing, and ends at the instant that it told; and the kill switch lets pass
-/// what is counted all the same.
+/// A block refuses under every kind of rules, counts nothing, and ends at the announced instant. The kill switch admits
+/// requests that are still counted.
 #[tokio::test]
 async fn an_operator_rules_over_foreign_rules() {
     for (rules, domain) in [(foreign(2), "d"), (limitador(), "n")] {
@@ -141,7 +142,7 @@ async fn an_operator_rules_over_foreign_rules() {
     }
 }
 
-/// Whoever watches sees decisions by foreign rules, with what denied.
+/// A watcher sees decisions by compat rules, with the cause of a denial.
 #[tokio::test]
 async fn foreign_decisions_are_watched() {
     let time = ManualClock::new();
@@ -157,7 +158,7 @@ async fn foreign_decisions_are_watched() {
     }
 }
 
-/// A decision that the guard refused because foreign rules came into force meanwhile is recognized.
+/// A decision that the guard refused because compat rules were activated meanwhile is recognised.
 #[tokio::test]
 async fn what_the_guard_refuses_is_asked_again() {
     let time = ManualClock::new();
@@ -171,7 +172,7 @@ async fn what_the_guard_refuses_is_asked_again() {
     assert!(service.overtaken(&before).is_none() && service.overtaken(&after).is_some());
 }
 
-/// What cannot be put in force whole is not put in force at all: the policy of before goes on.
+/// A configuration that cannot be activated completely is not activated at all: the previous policy stays.
 #[tokio::test]
 async fn a_swap_that_fails_leaves_no_foreign_rules() {
     let time = ManualClock::new();
@@ -184,7 +185,7 @@ async fn a_swap_that_fails_leaves_no_foreign_rules() {
     let request = CheckRequest::new().with("k", "v").unwrap();
     let refused = (1_001..3_000).find_map(|rate| {
         let Rules::Foreign(foreign, _) = foreign(2) else { return None };
-        // A guard that changes a limit whose numbers are used up stands for any that the engine does not take.
+        // A guard that changes a limit whose numbers are used up represents any policy that the engine refuses.
         let error = service.replace(Rules::Foreign(foreign, own(rate)), now).err();
         if error.is_none() {
             service.replace(Rules::Native(own(rate)), now).ok()?;
@@ -196,7 +197,8 @@ async fn a_swap_that_fails_leaves_no_foreign_rules() {
     assert!(service.check(&request, now, Wire::Http).await.is_allowed());
 }
 
-/// A question that is under way while foreign rules come into force is answered by one of the two, and not by the guard.
+/// A request in flight while compat rules are activated is answered by the old or the new rules, and never by the
+/// guard.
 #[test]
 fn a_question_is_never_answered_by_the_guard() {
     for _ in 0..300 {

@@ -1,5 +1,6 @@
-//! The body of an upstream's answer. One of HTTP/1 is read by whoever wants it, and gives its connection back when it is over; where the
-//! request is still being sent, both go on in a task of their own, so that neither waits for the other.
+//! The body of an upstream's answer. The client's task reads an HTTP/1 body itself, and the connection is returned for
+//! reuse when the body ends. If the request is still being sent, a separate task does both, so that neither waits for
+//! the other.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,29 +21,29 @@ use super::shares::Client;
 use super::upstream::Upstream;
 use super::wire::Wire;
 
-/// How long the rest of a request may take that has its answer.
+/// Maximum time for the rest of a request whose answer is complete.
 const AFTER_THE_ANSWER: Duration = Duration::from_secs(5);
 
 type Part = Result<Frame<Bytes>, BodyError>;
 
 /// The body of an answer.
 pub(super) enum Answered {
-    /// Read by whoever wants it.
+    /// Of HTTP/1, read directly by the task that polls the body.
     Wire(Reading),
-    /// Read by a task.
+    /// Of HTTP/1, read by a task of its own.
     Pumped(Pumped),
-    /// Of HTTP/2, or of an answer to somebody who wanted another protocol.
+    /// Of HTTP/2, or of an answer to a request for a protocol upgrade.
     Incoming(Incoming),
 }
 
-/// Where a connection goes when its answer is over.
+/// What happens to a connection when its answer is over.
 pub(super) struct Home {
     pub(super) upstream: Arc<Upstream>,
-    /// Whose request it was.
+    /// The client of the request.
     pub(super) client: Client,
-    /// How long it may rest there; none if it may not.
+    /// How long the connection may stay idle in the pool; `None` if it may not be reused.
     pub(super) rest: Option<Duration>,
-    /// What limits on concurrency gave to the request: it is free when both the request and its answer are over.
+    /// Concurrency permits of the request. They are released when both the request and its answer are over.
     pub(super) held: Option<HeldPermits>,
     /// How long the upstream may take to stop when its client has gone.
     pub(super) timeout: Duration,
@@ -55,15 +56,15 @@ pub(super) struct Reading {
     home: Home,
 }
 
-/// What a task has read.
+/// The parts that a task has read.
 pub(super) struct Pumped {
-    /// Parts, and then nothing, which says that it is over.
+    /// Parts of the body, and then `None` at its end.
     parts: mpsc::Receiver<Option<Part>>,
     left: Option<u64>,
     task: Wanted,
 }
 
-/// Ends a task that nobody wants any more. One that has told all goes on with the rest of the request.
+/// Aborts a task when its reader is dropped. A task that has sent the whole body goes on with the rest of the request.
 struct Wanted(Option<AbortHandle>);
 
 impl Drop for Wanted {
@@ -93,7 +94,7 @@ impl Pumped {
 }
 
 impl Answered {
-    /// The body that follows a head.
+    /// Makes the body that follows a head.
     pub(super) fn new(wire: Box<Wire>, body: Decoder, home: Home) -> Self {
         let mut reading = Reading { wire: Some(wire), body, home };
         if reading.wire.as_ref().is_some_and(|wire| !wire.is_sent()) {
@@ -112,7 +113,7 @@ impl Answered {
 }
 
 impl Reading {
-    /// The body has ended: its connection is free.
+    /// The body has ended: its connection is free for another request.
     fn over(&mut self) {
         self.home.held = None;
         if let (Some(wire), Some(rest)) = (self.wire.take(), self.home.rest) {
@@ -129,7 +130,7 @@ impl Reading {
         Poll::Ready(part.map(|part| part.map_err(Into::into)))
     }
 
-    /// Sends on, as far as that goes.
+    /// Sends as much of the request as the upstream takes.
     fn poll_send(&mut self, context: &mut Context<'_>) -> Result<Poll<()>, String> {
         self.wire.as_mut().map_or(Ok(Poll::Ready(())), |wire| wire.poll_send(context))
     }
@@ -153,7 +154,7 @@ async fn pump(mut reading: Reading, parts: mpsc::Sender<Option<Part>>) {
             if free.is_none() {
                 match ready!(place.as_mut().poll(context)) {
                     Ok(permit) => free = Some(permit),
-                    Err(_) => return Poll::Ready(()), // Nobody reads on.
+                    Err(_) => return Poll::Ready(()), // The reader is gone.
                 }
             }
             let part = match fault {
@@ -175,8 +176,8 @@ async fn pump(mut reading: Reading, parts: mpsc::Sender<Option<Part>>) {
     if !reading.body.is_over() {
         return;
     }
-    // What is left of the request, for an upstream that answers before it has read all: for a while, and only where that takes nobody's
-    // place. The answer has given back its own.
+    // The upstream answered before it read the whole request. Send the rest for a while, and only if a slot is free
+    // without a wait. The answer has released its own slot.
     let Some(_slot) = reading.home.upstream.free_slot(reading.home.client) else { return };
     let sent = std::future::poll_fn(|context| match reading.poll_send(context) {
         Ok(Poll::Pending) => Poll::Pending,

@@ -1,4 +1,5 @@
-//! A request as it arrived: whether the gateway takes it at all, and the one spelling in which it is matched, counted and sent on.
+//! A request as it arrived: whether the gateway accepts it, and the one spelling in which it is matched, counted and
+//! sent on.
 
 use std::net::IpAddr;
 
@@ -20,44 +21,45 @@ use crate::problem::{Kind, Problem};
 
 /// Longest path with its query.
 const TARGET_BYTES_MAX: usize = 8 << 10;
-/// Largest sum of names and values of the fields.
+/// Largest sum of the lengths of all field names and values.
 const FIELDS_BYTES_MAX: usize = 16 << 10;
-/// What is sent on, in the words of `Allow`; others are, too, but for two.
+/// The methods that `Allow` lists. All others but two are sent on as well.
 const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
-/// Who is at the other end of a connection, and how it was made.
+/// The other end of a connection, and whether the connection is encrypted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) address: IpAddr,
     pub(crate) is_secure: bool,
 }
 
-/// What is known about a request beside its own lines; it travels in the request's extensions.
+/// What is known about a request beside its head. It travels in the request's extensions.
 #[derive(Clone, Debug)]
 pub(super) struct Arrival {
     pub(super) peer: Peer,
     /// The client behind the peer.
     pub(super) client: IpAddr,
-    /// Whether the peer's word about others is taken.
+    /// Whether the peer is a proxy whose forwarding fields are trusted.
     pub(super) is_trusted: bool,
-    /// Its name, and its port if that does not go without saying.
+    /// The host name, with its port if that is not the default.
     pub(super) host: String,
-    /// What the route's key is, for routes that send one client always to one upstream; by name of attribute.
+    /// Values of the attributes that routes choose an upstream by, so that one client always gets the same one; by
+    /// attribute name.
     pub(super) keys: Vec<(String, String)>,
     pub(super) version: Version,
 }
 
-/// How the gateway takes requests, as the config says.
+/// How the gateway reads requests, from the config.
 #[derive(Clone, Debug)]
 pub(crate) struct Taking {
     pub(crate) reader: Reader,
     pub(crate) header_names: HeaderNames,
-    /// Most connections from one address, where that is said.
+    /// Maximum connections from one address, if the config sets it.
     pub(crate) connections_per_address: Option<u32>,
 }
 
 impl Taking {
-    /// Who may have how many connections.
+    /// The limits on connections from one address.
     pub(crate) fn bound(&self) -> Bound {
         Bound {
             most: self.connections_per_address,
@@ -68,7 +70,7 @@ impl Taking {
 }
 
 impl Default for Taking {
-    /// Nobody's word is taken until somebody is named: any client may reach a gateway.
+    /// By default no proxy is trusted, because any client may reach a gateway.
     fn default() -> Self {
         let reader = Reader { trusted: Trusted::new(Vec::new()), ..Reader::default() };
         Self { reader, header_names: HeaderNames::default(), connections_per_address: None }
@@ -79,9 +81,9 @@ impl Default for Taking {
 pub(super) struct Reading {
     pub(super) reader: Reader,
     pub(super) fields: FieldRules,
-    /// The attributes that routes spread by.
+    /// The attributes by which routes choose an upstream.
     sticky: Vec<String>,
-    /// These, and what is sent on.
+    /// Those attributes, and the ones that are sent on.
     needs: Needs,
 }
 
@@ -94,10 +96,10 @@ impl Reading {
     }
 }
 
-/// Rewrites a request into its one spelling, and says what is known about it.
+/// Rewrites a request into its one spelling, and returns what is known about it.
 ///
 /// # Errors
-/// When it is none that the gateway takes; nothing of it is sent on.
+/// When the gateway does not accept the request. Nothing of it is sent on.
 pub(super) fn arrive(request: &mut Parts, peer: Peer, reading: &Reading) -> Result<Arrival, Problem> {
     let Reading { reader, sticky, needs, .. } = reading;
     websocket::turn(request)?;
@@ -110,13 +112,14 @@ pub(super) fn arrive(request: &mut Parts, peer: Peer, reading: &Reading) -> Resu
         let detail = format!("the path has {} bytes; accepted: {VALUE_BYTES_MAX}", path.len());
         return Err(Problem::new(Kind::Gateway(Turned::TargetTooLong), detail));
     }
-    // Nearly all come in their one spelling, and are left as they are.
+    // Nearly all requests arrive in their one spelling, and stay as they are.
     let is_rewritten = path != Some(request.uri.path()) || request.uri.authority().is_some();
     let path = path.filter(|_| is_rewritten).map(str::to_owned);
     let keys = sticky.iter().filter_map(|name| Some((name.clone(), attributes.get(name)?.to_owned())));
     let keys = keys.collect();
     drop(attributes);
-    // Limits and the upstream must see the same host, so each request names one. In HTTP/1.1 a host in the target does not do instead.
+    // Limits and the upstream must see the same host, so each request names one. In HTTP/1.1 a host in the target does
+    // not replace `Host`.
     let is_named = |_: &String| request.version != Version::HTTP_11 || request.headers.contains_key(HOST);
     let Some(host) = host.filter(is_named) else {
         return Err(Problem::invalid("host: missing; accepted: one, and only one"));
@@ -135,7 +138,7 @@ pub(super) fn arrive(request: &mut Parts, peer: Peer, reading: &Reading) -> Resu
     Ok(arrival)
 }
 
-/// What is refused whatever it asks for.
+/// Checks what is refused on every route.
 fn acceptable(request: &Parts, method_override: MethodOverride) -> Result<(), Problem> {
     let is_let = |unless| match unless {
         Unless::MethodOverrideKept => method_override == MethodOverride::Keep,
@@ -176,14 +179,15 @@ fn acceptable(request: &Parts, method_override: MethodOverride) -> Result<(), Pr
     Ok(())
 }
 
-/// How many fields a request has in HTTP/1: HTTP/2 names its host beside the fields, and may split its cookies into several.
+/// How many fields a request has in HTTP/1. HTTP/2 names its host beside the fields, and may split its cookies into
+/// several.
 fn field_count(request: &Parts) -> usize {
     let host = usize::from(request.uri.authority().is_some() && !request.headers.contains_key(HOST));
     let cookies = request.headers.get_all(COOKIE).iter().count();
     request.headers.len() + host - cookies.saturating_sub(1)
 }
 
-/// Puts the one spelling into the request: whoever reads it from here on reads what is sent on.
+/// Writes the one spelling into the request, so that all later readers see exactly what is sent on.
 fn rewrite(request: &mut Parts, host: &str, path: Option<&str>) -> Result<(), Problem> {
     let unsendable = |_| Problem::invalid("the target cannot be sent on in its one spelling");
     if let Some(path) = path {
@@ -192,7 +196,7 @@ fn rewrite(request: &mut Parts, host: &str, path: Option<&str>) -> Result<(), Pr
         let target = PathAndQuery::try_from(target).map_err(unsendable)?;
         request.uri = Uri::from(target);
     }
-    // It must be one that can stand in a target, too.
+    // The host must also be valid in a request target.
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
     if host.is_empty() || !host.bytes().all(is_name) {
         Authority::try_from(host).map_err(unsendable)?;
@@ -220,7 +224,7 @@ mod tests {
         Ok((request.uri.to_string(), host.unwrap_or_default()))
     }
 
-    /// Whatever the spelling, one is sent on.
+    /// All spellings of a request are sent on as one.
     #[test]
     fn one_spelling() {
         let get = |target: &str, host: &str| arrived(Request::get(target).header("host", host));
@@ -256,7 +260,7 @@ mod tests {
         assert_eq!(arrived(twice), Err(400));
     }
 
-    /// The gateway is no open proxy, reflects nothing, and takes no giants.
+    /// The gateway is no open proxy, reflects nothing, and refuses oversized requests.
     #[test]
     fn refusals() {
         let with = |method: &str, target: &str| {
@@ -275,7 +279,8 @@ mod tests {
         assert_eq!(with("GET", &format!("/{}", "a".repeat(8 << 10))), Err(414));
         let large = Request::get("/").header("host", "a.test").header("x", "a".repeat(17 << 10));
         assert_eq!(arrived(large), Err(431));
-        // HTTP/2 once took any number of fields. Its host counts as one, and all of its cookies as one.
+        // HTTP/2 once accepted any number of fields. Its host counts as one field, and all of its cookies together as
+        // one.
         let many = |names: usize, cookies: usize| {
             let request = Request::get("http://a.test/").version(Version::HTTP_2);
             let named =
@@ -293,7 +298,7 @@ mod tests {
             assert_eq!(via(hop.repeat(5).as_bytes()), Err(508), "{hop}");
             assert!(via(hop.repeat(4).as_bytes()).is_ok(), "{hop}");
         }
-        // What is no text does not hide the rest, and another name is another.
+        // An entry that is not text does not hide the others, and a name that only contains ours does not count.
         assert_eq!(via(&[b"\xff, 1.1 x (", "1.1 tollgate, ".repeat(5).as_bytes()].concat()), Err(508));
         assert!(via("1.1 nottollgate, 1.1 tollgate2, ".repeat(5).as_bytes()).is_ok());
     }

@@ -1,5 +1,5 @@
-//! Bodies of answers on their way: never kept, only handed on, so that whoever is slow slows the other side. What is added is a timeout
-//! for an upstream that does not send.
+//! Bodies of answers. They are passed on and never stored, so that a slow reader slows the sender. This module adds a
+//! timeout for an upstream that stops sending.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -15,16 +15,16 @@ use super::answer::Answered;
 use super::trailers;
 use super::upstream::Place;
 
-/// The error of any body here.
+/// The error of every body in the gateway.
 pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The body of any answer, before limits have looked at it and after.
+/// The body of any answer, before and after the limits have processed it.
 pub(crate) enum Body {
     /// A few bytes of the gateway's own.
     Own(Full<Bytes>),
     /// What an upstream sends.
     Download(Download),
-    /// Either, past other layers.
+    /// Either of them, wrapped by other layers.
     Boxed(UnsyncBoxBody<Bytes, BodyError>),
 }
 pub(crate) type Limited = tollgate_tower::Body<Body>;
@@ -67,13 +67,13 @@ impl hyper::body::Body for Body {
     }
 }
 
-/// The body of an upstream's answer. What it holds is given back when it ends or is given up.
+/// The body of an upstream's answer. Its slot is released when the body ends or is dropped.
 pub(super) struct Download {
     pub(super) body: Answered,
-    /// How long the upstream may send nothing while the client would read on.
+    /// How long the upstream may send nothing while the client is ready to read.
     pub(super) idle: Duration,
     pub(super) waiting: Option<Pin<Box<Sleep>>>,
-    /// The place at the upstream.
+    /// The slot at the upstream.
     pub(super) _place: Place,
 }
 
@@ -139,8 +139,8 @@ impl<H: Unpin + Watched> hyper::body::Body for Holding<H> {
     }
 }
 
-/// Who wants to know when a body is asked for more.
+/// An observer of the polls of a body.
 pub(super) trait Watched {
-    /// It was asked, and had something to give or not.
+    /// The body was polled; `is_ready` says whether it had a part.
     fn polled(&mut self, is_ready: bool);
 }

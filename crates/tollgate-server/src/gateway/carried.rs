@@ -1,4 +1,5 @@
-//! The body of a request on its way through the gateway: as it comes, or held, where its price was read from it.
+//! The body of a request on its way through the gateway: passed on as it comes, or held, where its cost was read from
+//! it.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,16 +14,16 @@ use super::upload::Begun;
 
 /// The body of a request.
 pub(super) enum Carried {
-    /// Handed on as it comes, of HTTP/1 and of HTTP/2.
+    /// Passed on as it comes, of HTTP/1 and of HTTP/2.
     Client(Coming),
     Incoming(Incoming),
-    /// Read here, with the patience that an upstream would have had. Boxed: it is for few.
+    /// Read here, with the timeouts that an upstream would have applied. Boxed because few requests need it.
     Awaited(Box<Roomed>),
-    /// Read before, as it was sent.
+    /// Read before, and kept as it was sent.
     Held(Option<Bytes>),
-    /// Begun to be read, ahead of an upstream's slot.
+    /// Partly read, while the request waits for a slot of the upstream.
     Begun(Box<Begun>),
-    /// Whatever a test sends.
+    /// Any body that a test sends.
     #[cfg(test)]
     Boxed(http_body_util::combinators::UnsyncBoxBody<Bytes, BodyError>),
 }

@@ -1,31 +1,31 @@
-//! Why an upstream could not be asked, or did not answer, as clients are told: one of a fixed set, each with a cure. What exactly
-//! happened names addresses and certificates, and is for the log.
+//! Why an upstream could not be reached, or did not answer, in the words for clients: one of a fixed set, each with a
+//! remedy. The details name addresses and certificates, and go only to the log.
 
 use std::error::Error;
 use std::io;
 
 use tokio_rustls::rustls;
 
-/// What clients are told.
+/// The cause that clients see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// Nobody listens.
+    /// The upstream's port is closed.
     Refused,
-    /// No way leads there.
+    /// There is no route to its network.
     Unreachable,
-    /// No connection in time.
+    /// The connection was not made in time.
     Slow,
     /// Its name has no address.
     NoName,
-    /// It is not who it should be, or does not speak TLS.
+    /// Its certificate is not accepted, or it does not speak TLS.
     Tls,
-    /// It does not speak what the request or the route needs.
+    /// It does not speak the protocol that the request or the route needs.
     Protocol,
-    /// No connection, for a reason that is none of these.
+    /// The connection failed for another reason.
     Failed,
     /// The connection ended before an answer.
     HungUp,
-    /// What it said is no answer.
+    /// Its answer is not valid HTTP.
     Malformed,
     /// The head of its answer is too large.
     TooLarge,
@@ -43,7 +43,7 @@ impl Cause {
             io::ErrorKind::TimedOut => Cause::Slow,
             io::ErrorKind::Unsupported => Cause::Protocol,
             io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => Cause::Tls,
-            // The standard library has no kind for it.
+            // The standard library has no error kind for a failed name lookup.
             _ if error.to_string().contains("lookup address") => Cause::NoName,
             _ => Cause::Failed,
         }
@@ -60,7 +60,7 @@ impl Cause {
         }
     }
 
-    /// The cause and its cure.
+    /// The cause and its remedy, as text for the client.
     pub(super) const fn told(self) -> &'static str {
         match self {
             Cause::Refused => {

@@ -1,4 +1,5 @@
-//! Health checks: each upstream of a route that asks for them is asked for a path now and then; an answer of 2xx or 3xx in time is well.
+//! Health checks. A route's `health` section names a path, which the gateway requests from each upstream at an
+//! interval. An answer of 2xx or 3xx in time means that the upstream is healthy.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +11,11 @@ use super::plan::HealthPlan;
 use super::upstream::Upstream;
 use crate::shutdown::{Stop, stopped};
 
-/// How often connections that nobody needs are closed.
+/// Interval at which idle connections are closed.
 const TIDY_EVERY: Duration = Duration::from_secs(5);
 
 impl Gateway {
-    /// Checks upstreams and closes what rests too long, until the server stops.
+    /// Checks upstreams and closes connections that were idle too long, until the server stops.
     pub(crate) fn tend(self: &Arc<Self>, stop: &Stop) {
         for route in &self.proxy.table.routes {
             for upstream in &route.upstreams {

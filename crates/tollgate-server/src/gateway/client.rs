@@ -1,6 +1,6 @@
-//! A client's connection of HTTP/1: its requests, one after the other, and the rest between them. One task has it, reads each head once, and
-//! drives whoever answers. One that rests has neither a request nor buffers: it is a stream and a timer, so that thousands of
-//! them cost next to nothing.
+//! A client's HTTP/1 connection: its requests, one after the other, and the idle time between them. One task owns it,
+//! reads each head once, and drives the answer. An idle connection has neither a request nor buffers. It is a stream
+//! and a timer, so that thousands of them cost next to nothing.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -31,18 +31,18 @@ mod line;
 mod written;
 mod date;
 
-/// How long a connection waits, once the server was told to stop, for a request that its client has sent already.
+/// How long a connection waits, after the server was asked to stop, for a request that its client has sent already.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
-/// How often it is looked whether a connection rests: one that did nothing from one look to the next does.
+/// Interval of the check for idleness: a connection that did nothing from one check to the next is idle.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long a client may go on sending that has its last answer, and how long it may send nothing meanwhile: as nginx has it. Its connection
-/// counts as one that rests, and makes room for others.
+/// How long a client may go on sending after its last answer, and how long it may pause meanwhile. The values are those
+/// of nginx. Its connection counts as idle, and may be closed in favour of others.
 const DROP_TIMEOUT: Duration = Duration::from_secs(30);
 const DROP_IDLE: Duration = Duration::from_secs(5);
 /// How long an answered request may keep its connection from the next one.
 const FREE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a client that has ended its side waits for its answer: so long for the head, and so long again for each further part.
-/// docs/gateway.md promises this time.
+/// How long the gateway goes on answering a client that has closed its sending side: this long for the head, and again
+/// this long for each further part. docs/gateway.md promises this time.
 const HALF_CLOSED_GRACE: Duration = Duration::from_secs(2);
 
 /// A connection.
@@ -56,11 +56,11 @@ struct Client {
 
 /// What follows a request.
 enum After {
-    /// Another one.
+    /// Another request.
     Next,
-    /// Nothing for now.
+    /// Nothing for now: the connection is idle.
     Rest,
-    /// Nothing at all: the client was told so, or asks no more, or is gone.
+    /// Nothing: the answer said `close`, the client has closed its side, or the client is gone.
     Closed,
     Ended,
     Gone,
@@ -77,7 +77,7 @@ pub(super) async fn serve(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, m
     let (mut stopping, mut has_stopped) = (pin!(stopped(&mut stop)), false);
     let mut first = client.next(stopping.as_mut(), &mut has_stopped).await;
     while let Some(head) = first.take() {
-        // Boxed: all of it is given back when the connection rests.
+        // Boxed, so that its memory is freed while the connection is idle.
         match Box::pin(client.turns(head, stopping.as_mut(), &mut has_stopped)).await {
             After::Next | After::Rest => first = client.next(stopping.as_mut(), &mut has_stopped).await,
             After::Closed => return Box::pin(client.close()).await,
@@ -87,11 +87,11 @@ pub(super) async fn serve(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, m
         }
     }
     let mut line = client.line;
-    let _ = line.shutdown().await; // Nobody waits for anything.
+    let _ = line.shutdown().await; // There is no answer left to wait for.
 }
 
 impl Client {
-    /// Answers requests, beginning with this one, until the connection rests or ends.
+    /// Answers requests, beginning with this one, until the connection is idle or ends.
     async fn turns(
         &self,
         mut head: Result<usize, Flaw>,
@@ -116,7 +116,7 @@ impl Client {
         }
     }
 
-    /// Until nothing was asked and nothing is under way from one look to the next.
+    /// Waits until no request came and none was in flight between two checks.
     async fn rests(&self) {
         let mut look = pin!(sleep(LOOK_EVERY));
         let mut seen = None;
@@ -131,7 +131,8 @@ impl Client {
         }
     }
 
-    /// Waits for the next head: where it ends, or what is wrong with it. None when none comes.
+    /// Waits for the next head. Returns where it ends or what is wrong with it, and `None` when the connection ends
+    /// first.
     async fn next(
         &self,
         mut stopping: Pin<&mut impl Future<Output = ()>>,
@@ -146,7 +147,7 @@ impl Client {
                 ready!(stopping.as_mut().poll(context));
                 *has_stopped = true;
             }
-            // Whoever has begun to ask is answered; a connection that was opened ahead of need is not awaited.
+            // A request that has begun is answered. A connection that was only opened ahead of need is not waited for.
             let lingering = lingering.get_or_insert_with(|| Box::pin(sleep(LINGER)));
             match lingering.as_mut().poll(context) {
                 Poll::Ready(()) if self.line.lock().is_empty() => Poll::Ready(None),
@@ -181,16 +182,16 @@ impl Client {
         after
     }
 
-    /// Whether another request can follow one that is answered, once its body is out of the way.
+    /// Whether another request can follow an answered one, once the rest of its body is read.
     async fn is_free(&self) -> bool {
-        // As a rule it is, and no timer is needed.
+        // Usually it can at once, and no timer is needed.
         let polled = poll_fn(|context| Poll::Ready(self.line.lock().poll_free(context))).await;
         let Poll::Pending = polled else { return matches!(polled, Poll::Ready(true)) };
         let is_free = poll_fn(|context| self.line.lock().poll_free(context));
         timeout(FREE_TIMEOUT, is_free).await.unwrap_or(false)
     }
 
-    /// What the gateway answers, unless the client goes away before.
+    /// Computes the gateway's answer, unless the client goes away first.
     async fn answered(&self, head: Head) -> Option<Response<Limited>> {
         let body = self.line.coming(head.body, head.is_waiting);
         let body = body.map_or(Carried::Held(None), Carried::Client);
@@ -202,7 +203,7 @@ impl Client {
         .await
     }
 
-    /// Writes an answer, and says what follows it.
+    /// Writes an answer, and returns what follows it.
     async fn written(&self, mut response: Response<Limited>, mut asker: Asker) -> After {
         let tunnel = Handed::take(&mut response);
         let behind = {
@@ -247,12 +248,12 @@ impl Client {
         }
     }
 
-    /// Ends the connection behind its last answer.
+    /// Closes the connection after its last answer.
     async fn close(mut self) {
         if self.line.shutdown().await.is_err() || !self.line.lock().has_unread() {
             return;
         }
-        // What nobody reads would end the connection before the client has read its answer.
+        // Unread bytes would reset the connection before the client has read its answer.
         let dropped = async {
             while let Ok(true) =
                 timeout(DROP_IDLE, poll_fn(|context| self.line.lock().poll_drop(context))).await
@@ -262,13 +263,13 @@ impl Client {
     }
 }
 
-/// Whether what is left of a request is of no use: it was refused for how it is written, or its body did not come.
+/// Whether the rest of a request cannot be used: its head was malformed, or its body did not come.
 fn must_close(response: &Response<Limited>) -> bool {
     matches!(response.status().as_u16(), 408 | 414 | 431)
         && response.extensions().get::<super::Own>().is_some()
 }
 
-/// What is told to a client whose head did not pass.
+/// The answer to a client whose head is malformed.
 fn flawed(flaw: Flaw) -> Problem {
     match flaw {
         Flaw::TooLarge => Problem::new(Kind::Gateway(crate::problem::Turned::FieldsTooLarge), flaw.told()),

@@ -1,4 +1,4 @@
-//! One connection of a client: what is spoken on it, what it may take of the machine, how long it may rest, and how it ends.
+//! One connection of a client: its protocol, its bounds, how long it may be idle, and how it ends.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -23,32 +23,33 @@ use super::{Gateway, client};
 use crate::listen::{HEAD_TIMEOUT, Stream};
 use crate::shutdown::{Stop, stopped};
 
-/// How a client of HTTP/2 begins.
+/// The first bytes of an HTTP/2 client.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Most requests at once on one connection of HTTP/2.
+/// Maximum concurrent requests on one HTTP/2 connection.
 const STREAMS_MAX: u32 = 128;
-/// Largest head of one.
+/// Largest head of a request.
 const FIELDS_BYTES_MAX: u32 = 16 << 10;
-/// Streams that a client may reset before they are begun, and that the server may reset because of a client's errors.
+/// Maximum streams that a client may reset before the server handles them, and that the server may reset because of a
+/// client's errors.
 const PENDING_RESETS_MAX: usize = 20;
 const ERROR_RESETS_MAX: usize = 64;
-/// Bytes that a client may send ahead of what the upstream takes, for a request and for all of a connection.
+/// Bytes that a client may send ahead of what the upstream takes, per request and per connection.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
-/// Bytes of an answer that wait for a client to take them.
+/// Maximum bytes of an answer that are buffered for a client.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
-/// How often to ask whether the client is there, and how long it may take to say so.
+/// Interval of pings to the client, and the time that it has to answer one.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often it is looked at what the requests of a connection of HTTP/2 are doing.
+/// Interval at which the requests of an HTTP/2 connection are checked for activity.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// How long closing in good order may take where no request is under way.
+/// Maximum time for a graceful close when no request is in flight.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves one connection until either side ends it.
 pub(crate) async fn connection(stream: Stream, gateway: Arc<Gateway>, mut stop: Stop) {
-    // Without an address there is nobody left to answer.
+    // A socket without a peer address is already closed.
     let Ok(address) = stream.peer_addr().map(|peer| peer.ip()) else { return };
     let peer = Peer { address, is_secure: stream.is_secure() };
     let _open = gateway.opened();
@@ -57,7 +58,7 @@ pub(crate) async fn connection(stream: Stream, gateway: Arc<Gateway>, mut stop: 
     let is_h2 = match is_h2 {
         Some(is_h2) => is_h2,
         None => {
-            // Whoever was connected before the server stopped may have asked already.
+            // A client that connected before the server stopped may have sent a request already.
             let stops = async {
                 stopped(&mut stop).await;
                 tokio::time::sleep(client::LINGER).await;
@@ -73,7 +74,7 @@ pub(crate) async fn connection(stream: Stream, gateway: Arc<Gateway>, mut stop: 
             }
         }
     };
-    // What is large is boxed, so that a connection that rests is small.
+    // The large future is boxed, so that an idle connection is small.
     if is_h2 {
         Box::pin(serve_h2(stream, gateway, peer, stop)).await
     } else {

@@ -1,4 +1,5 @@
-//! How the gateway decides: as every wire does, by the service, so that each decision is counted, compared and ruled once.
+//! How the gateway decides: through the service, as every other protocol does, so that each decision is counted,
+//! compared and overridden exactly once.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -18,7 +19,7 @@ use crate::service::Service;
 use crate::store::Stores;
 use crate::telemetry::Stopwatch;
 
-/// The service, as the middleware asks it.
+/// The service, as the middleware calls it.
 pub(super) struct Deciding(pub(super) Arc<Service>);
 
 impl Decide for Deciding {
@@ -70,7 +71,7 @@ impl Decide for Deciding {
     }
 }
 
-/// What stands behind the decision: requests that pass are sent on.
+/// The service behind the decision: it sends on the requests that pass.
 #[derive(Clone)]
 pub(super) struct Passing(pub(super) Arc<Proxy>);
 

@@ -1,4 +1,4 @@
-//! The stream between a client's socket and whoever reads requests from it: its first bytes say what is spoken.
+//! The stream between a client's socket and its HTTP reader. The first bytes decide which protocol the client speaks.
 
 use std::io;
 use std::pin::Pin;
@@ -9,13 +9,13 @@ use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use super::filtered::{Filter, Filtered};
 use crate::listen::Stream;
 
-/// Most bytes that are read at once to know what is spoken.
+/// Maximum bytes that are read at once to detect the protocol.
 const BEGINNING_BYTES_MAX: usize = 24;
 
-/// A stream of which some bytes were read before anybody knew what they are.
+/// A stream of which some bytes were read to detect the protocol.
 pub(super) type Prefixed = Filtered<Stream, Prefix>;
 
-/// The bytes that were read before, and are to be read again.
+/// The bytes that were read, and must be read again.
 #[derive(Debug)]
 pub(super) struct Prefix(Vec<u8>);
 
@@ -29,7 +29,7 @@ impl Prefixed {
         (self.stream, self.filter.0)
     }
 
-    /// Whether the first bytes are these. Reads no more than it takes to know.
+    /// Whether the stream begins with these bytes. Reads no more than it needs to decide.
     pub(super) async fn begins_with(&mut self, wanted: &[u8]) -> io::Result<bool> {
         let mut bytes = [0; BEGINNING_BYTES_MAX];
         while self.filter.0.len() < wanted.len() {

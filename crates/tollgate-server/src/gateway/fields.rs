@@ -1,5 +1,5 @@
-//! The header fields of what is sent on: those of one hop are taken out, and those that tell who asked are written. What a client
-//! says about itself in their place goes no further, unless the peer is a proxy whose word is taken.
+//! The header fields of what is sent on. Fields of one hop are removed, and fields that identify the client are
+//! written. A client's own values for those are dropped, unless the peer is a trusted proxy.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -21,34 +21,35 @@ const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 
-/// How many fields are written about a request.
+/// How many fields the gateway adds to a request.
 const TOLD: usize = 6;
-/// What the next hop is told about this one, by the version of the client's. The name is [`tollgate_tower::spelling::PSEUDONYM`].
+/// The gateway's entry in `Via`, by the HTTP version of the client. The name is
+/// [`tollgate_tower::spelling::PSEUDONYM`].
 const VIA_10: &str = "1.0 tollgate";
 const VIA_11: &str = "1.1 tollgate";
 const VIA_2: &str = "2 tollgate";
 
-/// Room for what most clients' `Forwarded` says.
+/// Initial capacity for `Forwarded`, enough for most clients.
 const FORWARDED_BYTES: usize = 96;
 
-/// Which header names are sent on.
+/// Which header names the gateway sends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum HeaderNames {
-    /// Those of letters, digits and `-`: many servers cannot tell any other from one of these.
+    /// Only names of letters, digits and `-`. Many servers confuse other names with one of these.
     #[default]
     Plain,
-    /// All that do not stand for a name that matters.
+    /// All names, except those that servers could confuse with a name that the gateway treats specially.
     Any,
 }
 
-/// Who sends a request.
+/// The sender of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sender {
     Stranger,
     TrustedProxy,
 }
 
-/// The header fields that attributes are read from, by name, and which names are sent on.
+/// The header fields that attributes are read from, and which names are sent on.
 #[derive(Debug)]
 pub(super) struct FieldRules {
     mapped: Vec<(HeaderName, SetBy)>,
@@ -62,7 +63,7 @@ impl FieldRules {
         Self { mapped, names, method_override: reader.method_override }
     }
 
-    /// Whether a field of a request ends here, as far as its name tells.
+    /// Whether a request's field is dropped because of its name.
     fn ends(&self, name: &str, sender: Sender) -> bool {
         if let Some((_, set_by)) = self.mapped.iter().find(|(mapped, _)| mapped == name) {
             return *set_by == SetBy::Proxy && sender == Sender::Stranger;
@@ -78,12 +79,12 @@ impl FieldRules {
         }
     }
 
-    /// Whether servers may read a name that is not plain as one that matters.
+    /// Whether servers may read a name with other characters as one that the gateway treats specially.
     pub(super) fn stands_for_another(&self, name: &str) -> bool {
         treatment(&plain(name)).is_some() || self.is_read_as_mapped(name)
     }
 
-    /// Whether servers may read a name as one that attributes are read from, though it is not that one.
+    /// Whether servers may read a name as a different one that attributes are read from.
     fn is_read_as_mapped(&self, name: &str) -> bool {
         let is_it = |mapped: &HeaderName| {
             let mapped = mapped.as_str();
@@ -92,7 +93,7 @@ impl FieldRules {
         self.mapped.iter().any(|(mapped, _)| is_it(mapped))
     }
 
-    /// Whether a field tells who asks or what it asks for, so that `Connection` may not name it away.
+    /// Whether a field identifies the client or its request, so that `Connection` may not remove it.
     fn is_kept(&self, name: &str) -> bool {
         self.is_read(name) || matches!(treatment(name), Some(Treatment::Keep | Treatment::TrustedOnly))
     }
@@ -103,7 +104,7 @@ impl FieldRules {
     }
 }
 
-/// Makes the fields of a request those of the next hop.
+/// Turns the fields of a request into those for the next hop.
 pub(super) fn of_request(headers: &mut HeaderMap, arrival: &Arrival, reading: &Reading) {
     let takes_trailers = headers.get_all(TE).iter().any(|te| names(te).any(|name| name == "trailers"));
     let rules = &reading.fields;
@@ -121,7 +122,7 @@ pub(super) fn of_request(headers: &mut HeaderMap, arrival: &Arrival, reading: &R
     tell(headers, arrival, &reading.reader);
 }
 
-/// Takes out the fields that a question about their names says.
+/// Removes the fields whose names the predicate accepts.
 fn drop_all(headers: &mut HeaderMap, is_dropped: impl Fn(&str) -> bool) {
     let dropped: Vec<HeaderName> = headers.keys().filter(|name| is_dropped(name.as_str())).cloned().collect();
     for name in dropped {
@@ -129,13 +130,13 @@ fn drop_all(headers: &mut HeaderMap, is_dropped: impl Fn(&str) -> bool) {
     }
 }
 
-/// Makes the fields of a response those of the next hop. `None` for one whose body is coded in a way that ends here, since nobody here
-/// decodes it.
+/// Turns the fields of a response into those for the next hop. Returns `None` if the body has a transfer coding other
+/// than `chunked`, because the gateway cannot decode it.
 pub(super) fn of_response(headers: &mut HeaderMap) -> Option<()> {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     match (codings.next(), codings.next()) {
         (None, _) => one_length(headers)?,
-        // Chunks are what was read, whatever length stands beside them.
+        // The body was read as chunks, and a length beside them does not count.
         (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => {
             headers.remove(CONTENT_LENGTH);
         }
@@ -147,7 +148,7 @@ pub(super) fn of_response(headers: &mut HeaderMap) -> Option<()> {
     Some(())
 }
 
-/// A length that is told more than once is told once. `None` where the numbers differ.
+/// Reduces a length that is given several times to one. Returns `None` if the numbers differ.
 fn one_length(headers: &mut HeaderMap) -> Option<()> {
     let lines = headers.get_all(CONTENT_LENGTH).iter();
     let mut told = lines.flat_map(|line| line.as_bytes().split(|&byte| byte == b',')).map(<[u8]>::trim_ascii);
@@ -161,7 +162,7 @@ fn one_length(headers: &mut HeaderMap) -> Option<()> {
     Some(())
 }
 
-/// HTTP/2 may tell cookies in several fields; for everybody else they are one.
+/// Joins cookies, which HTTP/2 may split into several fields, into one field for other servers.
 fn join_cookies(headers: &mut HeaderMap) {
     if !headers.contains_key(COOKIE) {
         return;
@@ -174,25 +175,25 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// How long an upstream says that it keeps a connection, in seconds.
+/// The seconds for which an upstream says that it keeps an idle connection.
 pub(super) fn kept_for(headers: &HeaderMap) -> Option<u64> {
     let value = headers.get(KEEP_ALIVE)?.to_str().ok()?;
     value.split(',').find_map(|part| part.trim().strip_prefix("timeout=")?.parse().ok())
 }
 
-/// The names in a list of them, in small letters.
+/// The names in a comma-separated list, in lower case.
 fn names(value: &HeaderValue) -> impl Iterator<Item = String> {
     let text = value.to_str().unwrap_or_default();
     text.split(',').map(|name| name.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
 }
 
-/// The fields of one hop that `Connection` names, but for what is kept.
+/// The fields that `Connection` names, except those that are kept.
 fn named(headers: &HeaderMap, is_kept: impl Fn(&str) -> bool) -> Vec<String> {
     let lines = headers.get_all(CONNECTION).iter();
     lines.flat_map(names).filter(|name| !is_kept(name)).collect()
 }
 
-/// The headers that attributes are read from, and who may set them.
+/// The headers that attributes are read from, and which senders may set them.
 fn mapped(reader: &Reader) -> impl Iterator<Item = (&HeaderName, SetBy)> {
     let mut found = Vec::new();
     reader.mapped.iter().for_each(|mapped| headers_of(&mapped.source, &mut found));
@@ -208,7 +209,7 @@ fn headers_of<'s>(source: &'s Source, found: &mut Vec<(&'s HeaderName, SetBy)>) 
     }
 }
 
-/// Writes who asked, and how. What trusted proxies told stays before it.
+/// Writes the fields that identify the client and its request. Values of trusted proxies stay in front.
 fn tell(headers: &mut HeaderMap, arrival: &Arrival, reader: &Reader) {
     headers.reserve(TOLD);
     let peer = arrival.peer.address.to_canonical();
@@ -242,13 +243,14 @@ const fn proto(arrival: &Arrival) -> &'static str {
     if arrival.peer.is_secure { "https" } else { "http" }
 }
 
-/// What the other fields tell, as RFC 7239 writes it. It is written anew, since a proxy that sets those lets a client's own
-/// `Forwarded` pass: the chain as far as it is believed, and with its first address what the client asked for.
+/// The same facts in the syntax of RFC 7239. It is written anew, because a proxy that sets the other fields may pass on
+/// a client's own `Forwarded`. It contains the trusted part of the chain, and the client's host and scheme at its first
+/// address.
 fn forwarded(chain: &[IpAddr], headers: &HeaderMap) -> String {
     let mut list = String::with_capacity(FORWARDED_BYTES);
     for (place, address) in chain.iter().map(IpAddr::to_canonical).enumerate() {
         let separator = if place == 0 { "" } else { ", " };
-        // What is more than a token stands in quotes, and an IPv6 address in brackets inside of them.
+        // A value that is not a token is quoted, and an IPv6 address is in brackets inside the quotes.
         let _ = match address {
             IpAddr::V4(address) => write!(list, "{separator}for={address}"),
             IpAddr::V6(address) => write!(list, "{separator}for=\"[{address}]\""),
@@ -268,14 +270,15 @@ fn forwarded(chain: &[IpAddr], headers: &HeaderMap) -> String {
     list
 }
 
-/// The host that the client asked for: the first of those that proxies tell. One that needs more than quotes is none.
+/// The host that the client asked for: the first entry of the proxies' list. `None` if it has characters that need more
+/// than quotes.
 fn told_host(headers: &HeaderMap) -> Option<&str> {
     let first = headers.get(FORWARDED_HOST)?.to_str().ok()?.split(',').next()?.trim();
     let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte);
     Some(first).filter(|host| !host.is_empty() && host.bytes().all(is_fine))
 }
 
-/// Adds to the end of a list, and makes one line of it.
+/// Appends to a list, and joins it into one line.
 fn append(headers: &mut HeaderMap, name: &HeaderName, last: Option<HeaderValue>) {
     let Some(last) = last else { return };
     if !headers.contains_key(name) {
@@ -290,7 +293,7 @@ fn append(headers: &mut HeaderMap, name: &HeaderName, last: Option<HeaderValue>)
     }
 }
 
-/// A value of a field. Addresses and hosts in their one spelling can always be sent.
+/// Makes a field value. Addresses and hosts in their one spelling are always valid.
 fn sendable(text: &str) -> Option<HeaderValue> {
     HeaderValue::from_str(text).ok()
 }
@@ -321,7 +324,7 @@ mod tests {
         Reading::new(Taking { reader, header_names, ..Taking::default() }, &[])
     }
 
-    /// What a server is told of a request from this peer with these fields, as lines.
+    /// The fields that an upstream gets for a request from this peer with these fields, one line each.
     fn sent(peer: &str, fields: &[(&str, &str)]) -> Vec<String> {
         let mut headers = HeaderMap::new();
         for (name, value) in fields {
@@ -353,7 +356,7 @@ mod tests {
         "x-real-ip: 203.0.113.9",
     ];
 
-    /// A stranger's word about itself goes no further, in whatever spelling.
+    /// A stranger's identity fields are dropped, in every spelling.
     #[test]
     fn forgeries_are_dropped() {
         let forged = [
@@ -383,8 +386,8 @@ mod tests {
         assert_eq!(sent("203.0.113.9", &forged), OWN);
     }
 
-    /// A field that the config maps is sent on as it is named there, and in no other spelling. Where all names are sent on, those are not
-    /// that stand for another.
+    /// A field that the config maps is sent on under that exact name, and in no other spelling. Where all names are
+    /// sent on, names that stand for another are still dropped.
     #[test]
     fn names_that_the_config_maps() {
         assert!(sent("203.0.113.9", &[("x_plan", "free")]).contains(&"x_plan: free".to_owned()));
@@ -408,7 +411,7 @@ mod tests {
         }
     }
 
-    /// A request has the method that limits see, unless the config leaves it to the upstream.
+    /// An upstream sees the same method as the limits, unless the config leaves overrides to the upstream.
     #[test]
     fn methods_are_not_overridden() {
         let ends = |name: &str, method_override| {
@@ -424,7 +427,7 @@ mod tests {
         }
     }
 
-    /// A trusted proxy's word stays, and what the gateway knows follows it.
+    /// A trusted proxy's values stay, and the gateway's own follow them.
     #[test]
     fn trusted_proxies_are_heard() {
         let told = [
@@ -447,7 +450,8 @@ mod tests {
         assert_eq!(lines, expected);
     }
 
-    /// Fields of one hop stay there, those that `Connection` names among them; but it names no identity away.
+    /// Fields of one hop are dropped, including those that `Connection` names, but `Connection` cannot remove an
+    /// identity.
     #[test]
     fn one_hop_only() {
         let fields = [
@@ -477,7 +481,7 @@ mod tests {
         assert_eq!(sent("203.0.113.9", &fields), expected);
     }
 
-    /// An upstream says how long it keeps a connection.
+    /// The keep-alive time of an upstream is read.
     #[test]
     fn keep_alive() {
         let told = |value: &'static str| {

@@ -1,4 +1,4 @@
-//! A stream that is read through a filter and written as it is: the one way for all that look at what a client sends, and what it is sent.
+//! A stream that is read through a filter and written directly. All code that inspects the bytes of a client uses it.
 
 use std::io;
 use std::pin::Pin;
@@ -6,9 +6,9 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What stands between a stream and whoever reads from it.
+/// Inspects or changes the bytes that are read from a stream.
 pub(super) trait Filter<S> {
-    /// Reads from the stream, and gives on what may pass.
+    /// Reads from the stream, and returns the bytes that may pass.
     fn poll_read(
         &mut self,
         stream: &mut S,

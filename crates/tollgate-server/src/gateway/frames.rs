@@ -1,5 +1,6 @@
-//! Whether a client of HTTP/2 begins as it should, and how many frames it may send that carry nothing: pings, settings, resets, priorities,
-//! empty parts of bodies, and updates of windows that nothing was taken from. hyper bounds the memory that they take; here is the bound on the work. A client beyond it loses its connection.
+//! Checks that an HTTP/2 client begins correctly, and limits the frames that carry nothing: pings, settings, resets,
+//! priorities, empty parts of bodies, and window updates for data that was not sent. hyper bounds the memory that they
+//! take, and this module bounds the work. A client beyond the limit loses its connection.
 
 use std::io;
 use std::pin::Pin;
@@ -11,20 +12,21 @@ use tokio::time::Instant;
 
 use super::filtered::{Filter, Filtered};
 
-/// Bytes before the first frame, and of each frame's head.
+/// Length of the preface, and of each frame's header.
 const PREFACE_BYTES: usize = 24;
 const HEAD_BYTES: usize = 9;
-/// Most such frames in a second; resets alone; and pings, with which clients measure while a body moves.
+/// Maximum frames without content per second; maximum resets alone; and maximum pings, with which clients measure
+/// bandwidth while a body moves.
 const IDLE_FRAMES_MAX: u32 = 1_000;
 const RESETS_MAX: u32 = 200;
 const PINGS_MAX: u32 = 10_000;
-/// Updates of windows that a part of an answer, or a request, is worth: one of the stream's and one of the connection's.
+/// Window updates that each part of an answer, or each request, allows: one for the stream and one for the connection.
 const UPDATES_EACH: u64 = 2;
-/// Most frames that continue one head.
+/// Maximum CONTINUATION frames of one header block.
 const CONTINUATIONS_MAX: u32 = 16;
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// How often something may happen in a second. The clock is read only when there was enough of it.
+/// A limit per second. The clock is read only when the count reaches the limit.
 #[derive(Debug)]
 struct Pace {
     count: u32,
@@ -49,10 +51,10 @@ impl Pace {
     }
 }
 
-/// Finds the heads of frames, wherever the bytes are cut.
+/// Finds frame headers in a byte stream that may be split anywhere.
 #[derive(Debug)]
 struct Heads {
-    /// Bytes of the preface, or of a frame's content, that are to come.
+    /// Bytes of the preface, or of a frame's payload, that are still to come.
     skipped: usize,
     head: [u8; HEAD_BYTES],
     filled: usize,
@@ -63,7 +65,7 @@ impl Heads {
         Self { skipped, head: [0; HEAD_BYTES], filled: 0 }
     }
 
-    /// The next head, and how long the frame's content is; none when all bytes are taken.
+    /// The next frame header, and the length of the payload; `None` when all bytes are consumed.
     fn next(&mut self, bytes: &mut &[u8]) -> Option<([u8; HEAD_BYTES], usize)> {
         let skipped = self.skipped.min(bytes.len());
         self.skipped -= skipped;
@@ -82,19 +84,19 @@ impl Heads {
     }
 }
 
-/// Follows the frames of a connection.
+/// Counts the frames of a connection.
 #[derive(Debug)]
 struct Counter {
     came: Heads,
     sent: Heads,
-    /// Whether the first frame was there.
+    /// Whether the first frame has come.
     is_begun: bool,
     continued: u32,
     idle: Pace,
     resets: Pace,
     pings: Pace,
     updates: Pace,
-    /// Updates of windows that follow from what was sent and asked.
+    /// Window updates that the data sent and the requests received allow.
     earned: u64,
 }
 
@@ -113,7 +115,7 @@ impl Counter {
         }
     }
 
-    /// Whether the next bytes keep the pace.
+    /// Whether the next bytes stay within the limits.
     fn is_kept(&mut self, mut bytes: &[u8]) -> bool {
         while let Some((head, length)) = self.came.next(&mut bytes) {
             if !self.is_frame_kept(head, length) {
@@ -126,7 +128,7 @@ impl Counter {
     fn is_frame_kept(&mut self, head: [u8; HEAD_BYTES], length: usize) -> bool {
         let [_, _, _, kind, flags, ..] = head;
         if !self.is_begun {
-            // Settings, and not the word that somebody's were heard, are a part of the preface (RFC 9113, 3.4).
+            // The preface ends with a SETTINGS frame that is not an acknowledgement (RFC 9113, 3.4).
             self.is_begun = true;
             return kind == 4 && flags & 1 == 0;
         }
@@ -159,7 +161,7 @@ impl Counter {
         }
     }
 
-    /// These bytes were sent. A client may answer each part of an answer with an update of two windows.
+    /// Records bytes that were sent. A client may answer each part of an answer with updates of two windows.
     fn wrote(&mut self, mut bytes: &[u8]) {
         while let Some(([_, _, _, kind, ..], _)) = self.sent.next(&mut bytes) {
             if kind == 0 {
@@ -169,12 +171,12 @@ impl Counter {
     }
 }
 
-/// What ends a stream whose client floods it.
+/// The filter that ends a stream when its client floods it.
 #[derive(Debug)]
 pub(super) struct Paced(Counter);
 
 impl Paced {
-    /// A stream that ends when its client floods it.
+    /// Wraps a stream, so that it ends when its client floods it.
     pub(super) fn before<S>(stream: S) -> Filtered<S, Self> {
         Filtered { stream, filter: Self(Counter::new(Instant::now())) }
     }
@@ -210,7 +212,7 @@ mod tests {
         [&[0, 0, length, kind, 0, 0, 0, 0, 0], vec![0; usize::from(length)].as_slice()].concat()
     }
 
-    /// How many frames of a kind pass before the connection ends; they come with a rest after each `every`.
+    /// How many frames of a kind pass before the connection ends. The test pauses after each `every` frames.
     async fn passed(kind: u8, length: u8, every: usize) -> usize {
         let mut counter = Counter::new(Instant::now());
         assert!(counter.is_kept(&[b'P'; PREFACE_BYTES]) && counter.is_kept(&frame(4, 0)));
@@ -227,7 +229,7 @@ mod tests {
         50_000
     }
 
-    /// The first frame is the client's settings.
+    /// The first frame must be the client's settings.
     #[test]
     fn beginnings() {
         let begins =
@@ -236,7 +238,7 @@ mod tests {
         assert!(!begins(&frame(6, 8)) && !begins(&frame(1, 9)) && !begins(&[0, 0, 0, 4, 1, 0, 0, 0, 0]));
     }
 
-    /// Frames that carry nothing have a pace; those that carry something have none here.
+    /// Frames that carry nothing are limited; frames that carry something are not limited here.
     #[tokio::test(start_paused = true)]
     async fn floods_end() {
         assert_eq!(passed(3, 4, usize::MAX).await, 200);
@@ -252,7 +254,8 @@ mod tests {
         assert_eq!(passed(3, 4, 150).await, 50_000, "a client that takes its time");
     }
 
-    /// A client may update two windows for each part of an answer that it gets and for each request, at any pace; and no more than that.
+    /// A client may update two windows for each part of an answer and for each request, at any rate, and no more than
+    /// that.
     #[tokio::test(start_paused = true)]
     async fn updates_follow_from_answers() {
         let mut counter = Counter::new(Instant::now());

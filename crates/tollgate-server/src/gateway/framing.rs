@@ -1,5 +1,6 @@
-//! Requests of HTTP/1, read strictly: what two servers could read differently is none. A length beside chunks, a length told twice, or lines
-//! that end without CR are read kindly by many, and differently. Pure: bytes go in, heads and frames come out; [`super::client`] has the stream.
+//! Parses HTTP/1 requests strictly, and rejects what two servers could read differently. Many servers accept a length
+//! beside chunks, a repeated length, or lines that end without CR, and they read them differently. The module is pure:
+//! bytes go in, heads and frames come out. [`super::client`] has the stream.
 
 mod body;
 mod head;

@@ -1,5 +1,5 @@
-//! What a route says about GraphQL: which of its paths are, what operations cost there, and what is refused in any case. Compiling is
-//! pure; the file of known operations is read by [`super::priced`].
+//! A route's `graphql` section: its paths, the cost of operations, and the caps beyond which operations are refused.
+//! Compiling is pure; [`super::priced`] reads the file of known operations.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -11,20 +11,20 @@ use tollgate_tower::graphql::{BODY_BYTES_MAX, Caps, CostModel};
 
 use super::plan::{OneOrMore, Paths};
 
-/// Most paths of one route, and most fields that have a weight or a size of their own.
+/// Maximum paths of one route, and maximum fields that have their own weight or size.
 const PATHS_MAX: usize = 16;
 const NAMES_MAX: usize = 10_000;
-/// What numbers may be.
+/// Accepted ranges of the numbers.
 const DEPTHS: RangeInclusive<u64> = 1..=100;
 const COUNTS: RangeInclusive<u64> = 1..=100_000;
 const OPERATIONS: RangeInclusive<u64> = 1..=100;
 const POINTS: RangeInclusive<u64> = 1..=1_000_000_000;
 const WEIGHTS: RangeInclusive<u64> = 0..=1_000_000_000;
 const ENTRIES: RangeInclusive<u64> = 0..=1_000_000;
-/// How large a body may be that is held to be priced.
+/// Accepted maximum size of a body that is held to compute its cost.
 const BODY_BYTES: RangeInclusive<u64> = 1_024..=1 << 20;
 
-/// The section as it is written.
+/// The section as the config writes it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct GraphqlDocument {
@@ -62,7 +62,7 @@ struct PersistedDocument {
     only: Option<bool>,
 }
 
-/// A section that is there is meant, also with nothing in it.
+/// Reads a section that is present, even if it is empty, as `Some`.
 pub(super) fn present<'d, D: Deserializer<'d>>(from: D) -> Result<Option<GraphqlDocument>, D::Error> {
     Ok(Some(Option::deserialize(from)?.unwrap_or_default()))
 }
@@ -71,23 +71,23 @@ pub(super) fn present<'d, D: Deserializer<'d>>(from: D) -> Result<Option<Graphql
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PersistedPlan {
     pub(super) file: PathBuf,
-    /// Whether no others are accepted.
+    /// Whether all other operations are refused.
     pub(super) is_closed: bool,
 }
 
-/// GraphQL at a route. One that exists is valid, but for the file that it names.
+/// The compiled GraphQL settings of a route. They are valid, except for the file that they name, which is read later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GraphqlPlan {
-    /// These and all below them, in whatever spelling; without a slash at their end.
+    /// These paths and all below them, in every spelling; without a slash at their end.
     pub(super) paths: Vec<String>,
     pub(super) body_bytes_max: usize,
     pub(super) cost_model: CostModel,
     pub(super) persisted: Option<PersistedPlan>,
-    /// The field of an answer that tells what the request has cost.
+    /// The response header that contains the cost of the request.
     pub(super) cost_from: Option<HeaderName>,
 }
 
-/// Compiles the section of a route for these paths.
+/// Compiles the section of a route with these paths.
 pub(super) fn compile(document: GraphqlDocument, route: &Paths, problems: &mut Vec<String>) -> GraphqlPlan {
     let usual = CostModel::default();
     let mut number = |field: &str, given: Option<u64>, usual: u64, accepted: &RangeInclusive<u64>| {
@@ -159,7 +159,7 @@ fn long(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 
-/// Names of fields and arguments are as GraphQL has them: another could never be asked for.
+/// Checks that names of fields and arguments are valid in GraphQL. Others could never be queried.
 fn names<'n>(field: &str, names: impl ExactSizeIterator<Item = &'n String>, problems: &mut Vec<String>) {
     if names.len() > NAMES_MAX {
         problems.push(format!("graphql.{field}: more than {NAMES_MAX}; accepted: as many"));
@@ -229,7 +229,7 @@ mod tests {
         (compile(documents, &[], &mut problems).remove(0).graphql, problems)
     }
 
-    /// Everything that the section may say, and what holds where it says nothing.
+    /// All fields of the section are read, and the defaults hold for the others.
     #[test]
     fn a_section_is_read() {
         let (plan, problems) = compiled(
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(plan.unwrap().cost_model, CostModel::default());
     }
 
-    /// A section that is there prices, even if it says nothing: what looks limited is.
+    /// An empty section still prices operations: a route that looks limited is limited.
     #[test]
     fn an_empty_section_is_meant() {
         for empty in ["", "~", "{}"] {
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(compile(without, &[], &mut Vec::new()).remove(0).graphql, None);
     }
 
-    /// Every problem at once, each with what would be accepted.
+    /// All problems are reported at once, each with the accepted values.
     #[test]
     fn problems_are_told_at_once() {
         let (_, problems) = compiled(

@@ -1,27 +1,27 @@
-//! Whether an upstream should be asked: what checks found, and what became of the last requests. All of it ends by itself: an upstream
-//! that was left alone for a while is tried again.
+//! Whether an upstream should get requests, from its checks and from the results of the last requests. Every rest ends
+//! by itself: a resting upstream is tried again after a while.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use tollgate::{Ticks, Timestamp};
 
-/// Failures in a row after which an upstream is left alone.
+/// Failures in a row after which an upstream rests, that is, gets no requests.
 const FAILURES_MAX: u32 = 5;
-/// For how long at first, and at most; each time in a row doubles it.
+/// The first rest, and the longest. Each rest in a row doubles it.
 const REST: Ticks = Ticks::from_millis(2_000);
 const REST_MAX: Ticks = Ticks::from_millis(60_000);
 
-/// How an upstream is. Relaxed everywhere: the numbers choose among upstreams and guard nothing.
+/// The state of an upstream. Relaxed everywhere: the numbers choose among upstreams and guard nothing.
 #[derive(Debug)]
 pub(super) struct Health {
-    /// What the checks say.
+    /// The result of the health checks.
     is_up: AtomicBool,
     /// Checks in a row that contradict it.
     contrary: AtomicU32,
     failures: AtomicU32,
-    /// How often in a row it was left alone.
+    /// How many times in a row it rested.
     rests: AtomicU32,
-    /// Until when, in microseconds since 1970.
+    /// The end of the rest, in microseconds since 1970.
     rests_until: AtomicU64,
 }
 
@@ -38,19 +38,19 @@ impl Default for Health {
 }
 
 impl Health {
-    /// Whether the checks find it well.
+    /// Whether the health checks find it healthy.
     pub(super) fn is_up(&self) -> bool {
         self.is_up.load(Ordering::Relaxed)
     }
 
-    /// Whether it is left alone for now.
+    /// Whether it rests now.
     pub(super) fn rests(&self, now: Timestamp) -> bool {
         now.unix_micros() < self.rests_until.load(Ordering::Relaxed)
     }
 
-    /// It answered, whatever it said.
+    /// The upstream answered, with any status.
     pub(super) fn answered(&self) {
-        // Read first: all requests meet here, and nearly none has anything to change.
+        // Read first: all requests pass here, and nearly none has to write.
         if self.failures.load(Ordering::Relaxed) != 0 {
             self.failures.store(0, Ordering::Relaxed);
         }
@@ -59,13 +59,13 @@ impl Health {
         }
     }
 
-    /// It could not be reached, or hung up without an answer. Says whether it is left alone from now on.
+    /// The upstream could not be reached, or hung up without an answer. Returns whether it rests from now on.
     pub(super) fn failed(&self, now: Timestamp) -> bool {
         if self.rests(now) {
             return false; // Requests that were under way say nothing new.
         }
         let is_resting = self.rests.load(Ordering::Relaxed) > 0;
-        // One that was left alone has one try.
+        // After a rest one failure is enough.
         if self.failures.fetch_add(1, Ordering::Relaxed) + 1 < FAILURES_MAX && !is_resting {
             return false;
         }
@@ -76,7 +76,7 @@ impl Health {
         true
     }
 
-    /// A check found it well or not. Says what it is from now on, where that changed.
+    /// Records a health check. Returns the new state, if it changed.
     pub(super) fn checked(&self, is_well: bool, (healthy, unhealthy): (u32, u32)) -> Option<bool> {
         let is_up = self.is_up();
         if is_well == is_up {
@@ -97,12 +97,12 @@ impl Health {
     }
 }
 
-/// How many requests may be sent a second time: one for every five, and a few in any case, so that an outage is not answered with a
-/// multiple of its load.
+/// The retry budget: one retry for every five requests, plus a small reserve, so that retries do not multiply the load
+/// during an outage.
 #[derive(Debug)]
 pub(super) struct Budget(AtomicU64);
 
-/// What a retry costs, what a request earns, and the most that is saved.
+/// What a retry costs, what a request earns, and the maximum reserve.
 const RETRY_COST: u64 = 5;
 const REQUEST_GAIN: u64 = 1;
 const SAVED_MAX: u64 = 100;
@@ -114,9 +114,9 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// A request came.
+    /// Adds to the budget for a request.
     pub(super) fn earn(&self) {
-        // Full in quiet times, when it is only read.
+        // In quiet times the budget is full, and is only read.
         if self.0.load(Ordering::Relaxed) < SAVED_MAX {
             let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |saved| {
                 Some((saved + REQUEST_GAIN).min(SAVED_MAX))
@@ -124,7 +124,7 @@ impl Budget {
         }
     }
 
-    /// Whether one may be sent again.
+    /// Takes a retry from the budget. Returns whether it is allowed.
     pub(super) fn spend(&self) -> bool {
         self.0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |saved| saved.checked_sub(RETRY_COST))
@@ -140,7 +140,8 @@ mod tests {
         Timestamp::from_unix_seconds(1_000_000) + Ticks::from_millis(millis)
     }
 
-    /// Five failures in a row give a rest, which ends; the next failure gives a longer one, and an answer ends the series.
+    /// Five failures in a row start a rest, which ends. The next failure starts a longer one, and an answer ends the
+    /// series.
     #[test]
     fn rests() {
         let health = Health::default();
@@ -162,7 +163,8 @@ mod tests {
         assert!(health.failed(longest) && !health.rests(longest + REST_MAX));
     }
 
-    /// As many checks in a row as are asked for change the answer, and one that contradicts begins anew.
+    /// The required number of checks in a row changes the state, and a check that contradicts them starts the count
+    /// anew.
     #[test]
     fn checks() {
         let health = Health::default();
@@ -172,7 +174,7 @@ mod tests {
         assert_eq!(seen, [None, None, None, None, None, Some(false), None, None, None, Some(true)]);
     }
 
-    /// However many requests fail, about one in five is sent again.
+    /// Of any number of failing requests, about one in five is retried.
     #[test]
     fn retries_have_a_budget() {
         let budget = Budget::default();

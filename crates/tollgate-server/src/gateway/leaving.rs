@@ -1,5 +1,6 @@
-//! Requests whose client has gone while an upstream works for them. The upstream hears of it, since its connection ends; what limits on
-//! concurrency gave to the request is held until the upstream stops, so that a client cannot have more work done at once by going away.
+//! Requests whose client has gone while an upstream works on them. The gateway closes the connection, so the upstream
+//! can notice. The request's concurrency permits are held until the upstream stops, so that a client cannot get more
+//! concurrent work by disconnecting.
 
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use super::reply::Head;
 use super::upstream::Outgoing;
 use super::wire::{Trouble, Wire};
 
-/// A connection on which a request is asked. Dropped before the answer is there, it is left in good order.
+/// A connection with a request in flight. If it is dropped before the answer, the connection is closed in an orderly
+/// way.
 pub(super) struct Asking<'o> {
     connection: Option<Box<Wire>>,
     outgoing: &'o Outgoing,
@@ -18,15 +20,15 @@ pub(super) struct Asking<'o> {
 }
 
 impl<'o> Asking<'o> {
-    /// A request on a connection, which may take so long to answer.
+    /// A request on a connection, with a timeout for its answer.
     pub(super) const fn new(connection: Box<Wire>, outgoing: &'o Outgoing, timeout: Duration) -> Self {
         Self { connection: Some(connection), outgoing, timeout }
     }
 
-    /// Sends the request, and waits for the head of its answer, which comes with the connection.
+    /// Sends the request, and waits for the head of its answer. Returns the connection with it.
     ///
     /// # Errors
-    /// When there is none.
+    /// When no answer comes.
     pub(super) async fn ask(mut self, authority: &str) -> Result<(Head, Box<Wire>), Trouble> {
         let gone = || Trouble::Unsent("there is no connection".to_owned());
         let asked = match &mut self.connection {
@@ -49,7 +51,8 @@ impl Drop for Asking<'_> {
     }
 }
 
-/// Leaves a connection whose upstream may still work, and holds permits until it stops, for so long at most. Without any it just ends.
+/// Closes a connection whose upstream may still work, and holds the permits until it stops, at most for `timeout`.
+/// Without permits the connection is closed at once.
 pub(super) fn leave(connection: Box<Wire>, held: Option<HeldPermits>, timeout: Duration) {
     if let (Some(held), Ok(runtime)) = (held, Handle::try_current()) {
         runtime.spawn(async move {
@@ -59,8 +62,8 @@ pub(super) fn leave(connection: Box<Wire>, held: Option<HeldPermits>, timeout: D
     }
 }
 
-/// What comes of sending. Where permits are held, a task waits for it, also if the client goes meanwhile, for so long at most.
-/// For connections that cannot be left in good order.
+/// Runs `sending` to its end. Where permits are held, a task runs it, even if the client goes meanwhile, at most for
+/// `timeout`. This is for connections that cannot be closed in an orderly way.
 pub(super) async fn to_its_end<T: Send + 'static>(
     sending: impl Future<Output = T> + Send + 'static,
     held: Option<HeldPermits>,

@@ -1,4 +1,4 @@
-//! Connections to an upstream: how one is made, with TLS or without, and what is spoken on it.
+//! Connections to an upstream: how one is made, with or without TLS, and its protocol.
 
 use std::io;
 use std::path::Path;
@@ -28,21 +28,21 @@ use super::wire::Wire;
 use crate::listen::{Links, ask_when_silent, end_when_deaf};
 use crate::tls;
 
-/// How long to wait for a descriptor of this process, which is not the upstream's fault.
+/// How long to wait for a file descriptor of this process. The upstream is not at fault for this wait.
 const LINK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What requests are sent on.
+/// The sending side of a connection.
 pub(super) enum Sender {
     /// One request at a time.
     Http1(Box<Wire>),
-    /// The same, for a request that asks for another protocol: what it becomes then is hyper's to hand over.
+    /// The same, for a request that asks for a protocol upgrade. hyper hands over the upgraded stream.
     Upgrade(http1::SendRequest<Lent>),
     /// Many requests at once.
     H2(H2),
 }
 
 impl Sender {
-    /// The place of a request on it, where it has one among others.
+    /// The stream of a request, on a connection that carries several.
     pub(super) fn stream(&self) -> Option<Stream> {
         match self {
             Self::Http1(_) | Self::Upgrade(_) => None,
@@ -63,7 +63,7 @@ pub(super) struct Dialer {
 
 struct Secure {
     name: ServerName<'static>,
-    /// For whatever is agreed on, and for HTTP/1.1 alone.
+    /// For any protocol that ALPN agrees on, and for HTTP/1.1 alone.
     usual: TlsConnector,
     http1: TlsConnector,
 }
@@ -72,7 +72,7 @@ impl Dialer {
     /// For an upstream of a route.
     ///
     /// # Errors
-    /// When the authorities cannot be read, or the name cannot be in a certificate.
+    /// When the CA certificates cannot be read, or the host is no valid name for a certificate.
     pub(super) fn new(target: &Target, route: &RoutePlan, links: &Links) -> Result<Self, String> {
         let (protocol, ca) = (route.protocol, route.ca.as_deref());
         let protocol = if target.is_h2 { Protocol::H2 } else { protocol };
@@ -80,20 +80,20 @@ impl Dialer {
         Ok(Self { host: target.host.clone(), port: target.port, protocol, secure, links: links.clone() })
     }
 
-    /// Whether all connections speak HTTP/2 without asking, so that no other protocol can be asked for.
+    /// Whether all connections use HTTP/2 by prior knowledge, so that no protocol upgrade is possible.
     pub(super) const fn is_only_h2(&self) -> bool {
         matches!(self.protocol, Protocol::H2)
     }
 
-    /// What the target of a request names.
+    /// The scheme in the target of a request.
     pub(super) fn scheme(&self) -> Scheme {
         if self.secure.is_some() { Scheme::HTTPS } else { Scheme::HTTP }
     }
 
-    /// A connection that speaks what the upstream does.
+    /// Makes a connection in the upstream's protocol.
     ///
     /// # Errors
-    /// When there is none to be had.
+    /// When the connection fails.
     pub(super) async fn dial(&self) -> io::Result<Sender> {
         let (tcp, place) = self.tcp().await?;
         let Some(secure) = &self.secure else {
@@ -112,7 +112,7 @@ impl Dialer {
         if is_h2 { h2(stream).await } else { Ok(Sender::Http1(Wire::new(stream))) }
     }
 
-    /// A connection of HTTP/1.1, for a request that asks for another protocol.
+    /// Makes an HTTP/1.1 connection for a request that asks for a protocol upgrade.
     ///
     /// # Errors
     /// As [`Self::dial`].
@@ -126,7 +126,7 @@ impl Dialer {
         upgradable(Link { stream, _place: place }).await
     }
 
-    /// A bare connection, once there is a descriptor for one.
+    /// Makes a TCP connection, once a descriptor is free.
     async fn tcp(&self) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
         let Ok(place) = tokio::time::timeout(LINK_TIMEOUT, self.links.one()).await else {
             return Err(io::Error::new(
@@ -187,7 +187,7 @@ async fn h2(stream: Link) -> io::Result<Sender> {
     H2::new(stream, HEAD_BYTES_MAX).await.map(Sender::H2)
 }
 
-/// A stream to an upstream, and its place among all of them.
+/// A stream to an upstream, and its permit among the connections to all upstreams.
 pub(super) struct Link {
     stream: Inner,
     _place: OwnedSemaphorePermit,

@@ -1,4 +1,5 @@
-//! What is counted about requests that are sent on. Names of routes and upstreams come from the config, all else from closed lists.
+//! Metrics of the requests that are sent on. Route and upstream names come from the config, all other labels from
+//! closed lists.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +9,7 @@ use super::upstream::Failure;
 use crate::telemetry::gateway::{CLASSES, FAILURES, UpstreamSeries};
 use crate::telemetry::{Sample, names};
 
-/// The place among [`FAILURES`].
+/// The index in [`FAILURES`].
 const fn failure_index(failure: &Failure) -> usize {
     match failure {
         Failure::Connect(..) => 0,
@@ -20,7 +21,7 @@ const fn failure_index(failure: &Failure) -> usize {
     }
 }
 
-/// The numbers of one upstream. They guard nothing, so relaxed orderings are enough.
+/// The counters of one upstream. They guard nothing, so relaxed orderings are enough.
 #[derive(Debug, Default)]
 pub(super) struct UpstreamNumbers {
     answers: [AtomicU64; CLASSES.len()],
@@ -39,19 +40,19 @@ impl UpstreamNumbers {
         self.failures[failure_index(failure)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A request was sent here after another upstream, or this one, had failed.
+    /// Counts a request that was sent here after another upstream, or this one, had failed.
     pub(super) fn retried(&self) {
         self.retries.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A tunnel was opened; it is counted until this is dropped.
+    /// Counts an open tunnel until the result is dropped.
     pub(super) fn tunnel(&self) -> Tunnelled {
         self.tunnels.fetch_add(1, Ordering::Relaxed);
         Tunnelled(Arc::clone(&self.tunnels))
     }
 }
 
-/// The numbers of all upstreams, as they are shown.
+/// The counters of all upstreams, for the metrics.
 pub(super) fn series(table: &Table) -> Vec<UpstreamSeries> {
     let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let all =
@@ -68,7 +69,7 @@ pub(super) fn series(table: &Table) -> Vec<UpstreamSeries> {
     shown.collect()
 }
 
-/// Clients that were given up because they were too slow. Relaxed: the numbers guard nothing.
+/// Counts clients that were disconnected because they were too slow. Relaxed: the numbers guard nothing.
 #[derive(Debug, Default)]
 pub(super) struct Slow {
     uploads: AtomicU64,
@@ -76,12 +77,12 @@ pub(super) struct Slow {
 }
 
 impl Slow {
-    /// A client did not send its body at the pace it must.
+    /// A client sent its body too slowly.
     pub(super) fn upload(&self) {
         self.uploads.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A client did not take its answer at the pace it must.
+    /// A client read its answer too slowly.
     pub(super) fn reader(&self) {
         self.readers.fetch_add(1, Ordering::Relaxed);
     }

@@ -1,5 +1,5 @@
-//! What is to be written next on a connection of HTTP/1, to either side: a head, a part of a body, and what ends that part, in one call if they
-//! are there together.
+//! The bytes to write next on an HTTP/1 connection, to either side: a head, a part of a body, and the end of that part,
+//! in one call if they are ready together.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -10,11 +10,12 @@ use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, HeaderName};
 use tokio::io::AsyncWrite;
 
-/// Parts up to this size are copied behind what is there, so that several go out together; and so much is put together at most.
+/// Parts up to this size are copied behind the queued bytes, so that several are written together; and the maximum that
+/// is gathered so.
 const JOINED_BYTES_MAX: usize = 4 << 10;
 const GATHERED_BYTES_MAX: usize = 16 << 10;
 
-/// What is to be written, in this order.
+/// The bytes to write, in this order.
 #[derive(Default)]
 pub(super) struct Outbox {
     pub(super) before: BytesMut,
@@ -24,22 +25,22 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// Something is added to what is to be written.
+    /// Marks that bytes were added.
     pub(super) const fn unflushed(&mut self) {
         self.is_flushed = false;
     }
 
-    /// Whether everything was written, and is on its way.
+    /// Whether everything was written and flushed.
     pub(super) const fn is_flushed(&self) -> bool {
         self.is_flushed
     }
 
-    /// Whether there is a place for another part of a body.
+    /// Whether another part of a body can be queued.
     pub(super) fn takes_more(&self) -> bool {
         self.piece.is_empty() && self.after.is_empty() && self.before.len() < GATHERED_BYTES_MAX
     }
 
-    /// A part of a body with a length.
+    /// Queues a part of a body with a known length.
     pub(super) fn put(&mut self, data: Bytes) {
         if data.len() <= JOINED_BYTES_MAX {
             self.before.extend_from_slice(&data);
@@ -49,7 +50,7 @@ impl Outbox {
         self.is_flushed = false;
     }
 
-    /// A part of a body of chunks.
+    /// Queues a part of a chunked body.
     pub(super) fn put_chunk(&mut self, data: Bytes) {
         if data.is_empty() {
             return;
@@ -63,7 +64,7 @@ impl Outbox {
         }
     }
 
-    /// The end of a body of chunks.
+    /// Queues the end of a chunked body.
     pub(super) fn put_last_chunk(&mut self, trailers: &HeaderMap) {
         self.before.extend_from_slice(b"0\r\n");
         write_fields(&mut self.before, trailers, |_| true);
@@ -71,7 +72,7 @@ impl Outbox {
         self.is_flushed = false;
     }
 
-    /// Writes until nothing is left, and everything is on its way. Tells how much was written in `written`.
+    /// Writes and flushes until nothing is left. Adds the number of bytes to `written`.
     pub(super) fn poll_empty<S: AsyncWrite + Unpin>(
         &mut self,
         stream: &mut S,
@@ -110,7 +111,7 @@ impl Outbox {
     }
 }
 
-/// The line that tells a chunk's size.
+/// Writes the line with a chunk's size.
 fn write_hex(into: &mut BytesMut, number: usize) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digits = (usize::BITS - number.leading_zeros()).div_ceil(4).max(1);
@@ -120,7 +121,7 @@ fn write_hex(into: &mut BytesMut, number: usize) {
     into.extend_from_slice(b"\r\n");
 }
 
-/// Writes the fields that a question about their names says. The length of the body is told by whoever knows it.
+/// Writes the fields whose names the predicate accepts. It skips the length of the body, which the caller writes.
 pub(super) fn write_fields(into: &mut BytesMut, fields: &HeaderMap, is_told: impl Fn(&HeaderName) -> bool) {
     for (name, value) in fields {
         if name == CONTENT_LENGTH || !is_told(name) {
@@ -135,7 +136,7 @@ pub(super) fn write_fields(into: &mut BytesMut, fields: &HeaderMap, is_told: imp
     }
 }
 
-/// Writes the field that tells the length of a body.
+/// Writes `Content-Length`.
 pub(super) fn write_length(into: &mut BytesMut, length: u64) {
     into.extend_from_slice(b"content-length: ");
     into.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());

@@ -1,6 +1,6 @@
-//! Overload at the gateway: what the limits let pass, and there is no capacity for. It stands behind the limits, so that whom a quota refuses
-//! takes neither a place nor a turn in the line, and teaches the controllers nothing; whom it refuses itself gets back from them what was
-//! charged.
+//! Overload at the gateway: sheds requests that the limits admit but for which there is no capacity. It runs after the
+//! limits, so a request that a quota denies takes neither a permit nor a slot in the queue, and does not train the
+//! controllers. A request that is shed here is refunded by the limits.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -21,16 +21,17 @@ use super::proxy::Proxy;
 use crate::service::Service;
 use crate::telemetry::Capacity;
 
-/// What stands behind the limits.
+/// The service behind the limits.
 #[derive(Clone)]
 pub(super) enum Behind {
-    /// Whoever may pass is sent on.
+    /// Every admitted request is sent on.
     Open(Passing),
-    /// Whoever may pass is sent on if there is capacity for it.
+    /// An admitted request is sent on if there is capacity for it.
     Shed(Shed<Counted>, Arc<Proxy>),
 }
 
-/// Whoever there is capacity for. Only here it is known, so here it is counted as what the limits said.
+/// The service behind the shedding. A request that reaches it has capacity, so its admission by the limits is counted
+/// here.
 #[derive(Clone)]
 pub(super) struct Counted {
     passing: Passing,
@@ -54,7 +55,7 @@ impl tower_service::Service<Request<Carried>> for Counted {
 }
 
 impl Behind {
-    /// The way to the upstreams, past these controllers if there are any.
+    /// Makes the service that leads to the upstreams, with these controllers if there are any.
     pub(super) fn new(
         passing: Passing,
         shedder: Option<&Arc<Shedder>>,
@@ -98,7 +99,7 @@ impl tower_service::Service<Request<Carried>> for Behind {
                 })
             }
             Behind::Shed(shed, proxy) => {
-                // Capacity is for requests that have something to send.
+                // Capacity is reserved only for requests that have something to send.
                 let (mut shed, proxy) = (shed.clone(), Arc::clone(proxy));
                 Box::pin(async move {
                     match proxy.begun(request).await {

@@ -1,4 +1,4 @@
-//! How the gateway's own answers are written: as problem+json, or for a call of gRPC as a status in headers alone.
+//! Writes the gateway's own answers: as problem+json, or for a gRPC call as a status in headers alone.
 
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
@@ -9,12 +9,12 @@ use crate::problem::Turned;
 use crate::problem::{Kind, Problem, problem_details};
 use crate::random;
 
-/// The longest that a client is asked to stay away while there is no capacity.
+/// The longest `Retry-After` while there is no capacity.
 const RETRY_SECONDS_MAX: u64 = 5;
-/// When a client of gRPC that retries by itself may do so; negative: not at all.
+/// The delay after which a gRPC client may retry by itself. A negative value forbids the retry.
 const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
-/// What the client of a request speaks.
+/// The protocol of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
     Http,
@@ -22,7 +22,7 @@ pub(super) enum Asker {
 }
 
 impl Asker {
-    /// By the fields of the request.
+    /// Reads it from the fields of the request.
     pub(super) fn of(headers: &HeaderMap) -> Self {
         match headers.get(CONTENT_TYPE) {
             Some(kind) if kind.as_bytes().starts_with(b"application/grpc") => Asker::Grpc,
@@ -31,7 +31,7 @@ impl Asker {
     }
 }
 
-/// A problem as an answer.
+/// Turns a problem into an answer.
 pub(super) fn refused(problem: &Problem, asker: Asker) -> Response<Body> {
     let mut response = match asker {
         Asker::Http => problem_details(problem).map(Body::Own),
@@ -39,14 +39,14 @@ pub(super) fn refused(problem: &Problem, asker: Asker) -> Response<Body> {
     };
     let headers = response.headers_mut();
     if problem.kind.status() == 503 {
-        // Not all at one instant: whoever comes back together is refused together.
+        // Jitter: clients that come back at one instant would be refused together.
         let seconds = 1 + random::next() % RETRY_SECONDS_MAX;
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         if asker == Asker::Grpc {
             headers.insert(PUSHBACK, HeaderValue::from(seconds * 1_000));
         }
     } else if asker == Asker::Grpc && problem.kind != Kind::Gateway(Turned::Unreachable) {
-        // The server may have acted on it, or never will.
+        // The server may have processed the request, or never will.
         headers.insert(PUSHBACK, HeaderValue::from_static("-1"));
     }
     response
@@ -55,12 +55,12 @@ pub(super) fn refused(problem: &Problem, asker: Asker) -> Response<Body> {
 fn call(problem: &Problem) -> Response<Body> {
     let mut response = empty(StatusCode::OK);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    // A text that cannot stand in a header is left out by whoever writes it, with the status in its place.
+    // `add_header` omits a text that is not valid in a header, and writes its status instead.
     let _ = Status::new(code(problem.kind), problem.detail.as_str()).add_header(response.headers_mut());
     response
 }
 
-/// What gRPC calls a problem.
+/// The gRPC code of a problem.
 const fn code(kind: Kind) -> Code {
     match kind {
         Kind::Gateway(Turned::NoRoute | Turned::UnknownProtocol) | Kind::MethodNotAllowed(_) => {
@@ -80,7 +80,7 @@ const fn code(kind: Kind) -> Code {
     }
 }
 
-/// An answer that says no more than its status.
+/// An answer with a status and no body.
 pub(super) fn empty(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Body::default());
     *response.status_mut() = status;

@@ -1,5 +1,5 @@
-//! Routes as the config writes them, and what they mean. Compiling is pure and tells every problem at once, each with its field and
-//! what would be accepted.
+//! Routes as the config writes them, and their compiled form. Compiling is pure and reports all problems at once, each
+//! with its field and what would be accepted.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,30 +13,31 @@ use super::target::Target;
 use crate::listen::Pace;
 use crate::time_text;
 
-/// Most routes, most upstreams of one, and the largest weight.
+/// Maximum routes, maximum upstreams of one route, and the largest weight.
 const ROUTES_MAX: usize = 1_000;
 const UPSTREAMS_MAX: usize = 64;
 const WEIGHT_MAX: u32 = 100;
-/// Most requests under way at one upstream.
+/// Largest accepted bound on the requests in flight at one upstream, and the default.
 const CONNECTIONS_MAX: usize = 10_000;
 const CONNECTIONS: usize = 512;
-/// Most tunnels at one upstream.
+/// Largest accepted bound on the tunnels at one upstream, and the default.
 const TUNNELS_MAX: usize = 100_000;
 const TUNNELS: usize = 512;
-/// How fast a body has to come: so many bytes over so long, on average; and the part of that time which a client has at first.
+/// The minimum rate of a body: this many bytes over this time, on average; and the fraction of that time which a client
+/// has at first.
 const PACE_BYTES: u32 = 30_000;
 const PACE_BYTES_MAX: u32 = 100_000_000;
 const PACE_OVER: Duration = Duration::from_secs(60);
 const PACE_FIRST: u32 = 3;
-/// What part of an upstream's requests and tunnels one client may have, in per cent.
+/// A client's default share of an upstream's requests and tunnels, in per cent.
 const PER_CLIENT: u32 = 25;
 const RETRIES_MAX: u32 = 3;
 /// Longest name of a route.
 const NAME_BYTES_MAX: usize = 64;
-/// The route of `--upstream`.
+/// The route's name for `--upstream`.
 const FLAG_ROUTE: &str = "upstream";
 
-/// One route, as it is written.
+/// One route, as the config writes it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RouteDocument {
@@ -108,44 +109,44 @@ struct HealthDocument {
     unhealthy: Option<u32>,
 }
 
-/// What is spoken with an upstream.
+/// The protocol of an upstream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Protocol {
-    /// HTTP/1.1, or what TLS agrees on.
+    /// HTTP/1.1, or the protocol that TLS agrees on.
     #[default]
     Auto,
     /// HTTP/1.1.
     Http1,
-    /// HTTP/2, without TLS by prior knowledge.
+    /// HTTP/2, by prior knowledge if there is no TLS.
     H2,
 }
 
-/// Which hosts a route is for.
+/// Which hosts a route matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Host {
     Any,
-    /// Every name that ends so, with a dot before it.
+    /// Every name below this one, that is, with this suffix after a dot.
     Below(String),
     Exactly(String),
 }
 
-/// Which paths a route is for.
+/// Which paths a route matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Paths {
-    /// This one and all below it; without a slash at its end, so that `/` is empty.
+    /// This path and all below it; without a slash at its end, so that `/` is empty.
     Below(String),
     Template(Template),
 }
 
-/// How long the parts of a request may take.
+/// Timeouts for the parts of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Timeouts {
-    /// Until there is a connection, TLS and the wait for a place included.
+    /// Until there is a connection, including TLS and the wait for a slot.
     pub(super) connect: Duration,
-    /// Until an answer begins, from the last byte that was sent.
+    /// Until the answer begins, counted from the last byte that was sent.
     pub(super) response: Duration,
-    /// Until the next part of an answer.
+    /// Until the next part of the answer.
     pub(super) idle: Duration,
 }
 
@@ -162,7 +163,7 @@ pub(super) struct HealthPlan {
     pub(super) path: String,
     pub(super) interval: Duration,
     pub(super) timeout: Duration,
-    /// Checks in a row that make it healthy, and unhealthy.
+    /// Checks in a row that make an upstream healthy, and unhealthy.
     pub(super) thresholds: (u32, u32),
 }
 
@@ -173,7 +174,7 @@ pub(super) struct UpstreamPlan {
     pub(super) weight: u32,
 }
 
-/// One route. One that exists is valid, but for files that it names.
+/// One compiled route. It is valid, except for the files that it names, which are read later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RoutePlan {
     pub(super) name: String,
@@ -184,21 +185,21 @@ pub(crate) struct RoutePlan {
     pub(super) timeouts: Timeouts,
     pub(super) health: Option<HealthPlan>,
     pub(super) retries: u32,
-    /// Attributes of which the first that a request has chooses the upstream.
+    /// The first of these attributes that a request has chooses its upstream.
     pub(super) sticky: Vec<String>,
-    /// Most requests, and most tunnels, at one upstream.
+    /// Maximum requests in flight, and maximum tunnels, at one upstream.
     pub(super) connections: usize,
     pub(super) tunnels: usize,
-    /// What part of both one client may have, in per cent.
+    /// The share of both that one client may use, in per cent.
     pub(super) per_client: u32,
-    /// How fast a request's body has to come.
+    /// The minimum rate of a request's body.
     pub(super) pace: Pace,
     pub(super) ca: Option<PathBuf>,
     pub(super) graphql: Option<GraphqlPlan>,
 }
 
 impl RoutePlan {
-    /// What `--upstream` asks for: everything goes there.
+    /// The route of `--upstream`: it matches every request.
     pub(crate) fn of_flag(target: &Target) -> Self {
         Self {
             name: FLAG_ROUTE.to_owned(),
@@ -219,17 +220,18 @@ impl RoutePlan {
         }
     }
 
-    /// How specific it is; the most specific route that matches is taken.
+    /// How specific the route is. The most specific route that matches is used.
     pub(super) fn rank(&self) -> (usize, usize, usize) {
         let host = match &self.host {
             Host::Any => 0,
             Host::Below(suffix) => suffix.len(),
-            // One that names a port knows more than one that does not.
+            // A host with a port is more specific than one without.
             Host::Exactly(name) => usize::MAX - usize::from(!has_port(name)),
         };
         match &self.paths {
             Paths::Below(path) => (host, path.split('/').count(), 0),
-            // Of the same length, one that says how a path ends knows more, the more so the fewer names it has.
+            // Of two paths of the same length, a template is more specific, because it fixes where the path ends; the
+            // more literal segments it has, the more specific it is.
             Paths::Template(template) => {
                 let segments = template.text().split('/');
                 let literal = segments.clone().filter(|segment| !segment.starts_with('{')).count();
@@ -239,7 +241,7 @@ impl RoutePlan {
     }
 }
 
-/// Compiles the routes of a config that reads these attributes from requests.
+/// Compiles the routes of a config. `attributes` are those that the config reads from requests.
 pub(crate) fn compile(
     documents: Vec<RouteDocument>,
     attributes: &[&str],
@@ -318,7 +320,7 @@ fn route(document: RouteDocument, index: usize, problems: &mut Vec<String>) -> R
     }
 }
 
-/// A client's part of what an upstream has, in per cent.
+/// A client's share of an upstream, in per cent.
 fn per_client(text: Option<&str>, problems: &mut Vec<String>) -> u32 {
     let Some(text) = text else { return PER_CLIENT };
     let percent = text.trim().strip_suffix('%').and_then(|digits| digits.trim_end().parse().ok());
@@ -348,7 +350,7 @@ fn host(text: Option<&str>, problems: &mut Vec<String>) -> Host {
     if is_wild { Host::Below(name.to_owned()) } else { Host::Exactly(name.to_owned()) }
 }
 
-/// Whether a host in its one spelling names a port.
+/// Whether a host in its one spelling has a port.
 fn has_port(host: &str) -> bool {
     attributes::host::Host::parse(host).is_ok_and(|host| host.has_port())
 }
@@ -422,7 +424,7 @@ fn health_plan(document: HealthDocument, problems: &mut Vec<String>) -> HealthPl
     HealthPlan { path, interval, timeout, thresholds }
 }
 
-/// A duration of 1 ms to so many seconds.
+/// Reads a duration between 1 ms and `most` seconds.
 fn duration(
     field: &str,
     text: Option<&str>,
@@ -449,7 +451,7 @@ mod tests {
         (compile(documents, &["ip", "tenant"], &mut problems), problems)
     }
 
-    /// Everything that a route may say.
+    /// All fields of a route are read.
     #[test]
     fn routes_are_read() {
         let text = "
@@ -482,7 +484,7 @@ mod tests {
         assert_eq!(rest.name, "route-1");
     }
 
-    /// Every problem at once, each with its field.
+    /// All problems are reported at once, each with its field.
     #[test]
     fn problems_are_told_at_once() {
         let text = "

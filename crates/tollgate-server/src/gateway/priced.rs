@@ -1,5 +1,5 @@
-//! GraphQL at the gateway: requests for the paths that a route names are priced by `tollgate-tower`'s layer, which reads their bodies, before
-//! the limits are asked. All other requests never come here.
+//! GraphQL at the gateway. `tollgate-tower`'s layer reads the body of a request for one of a route's GraphQL paths and
+//! computes its cost, before the limits decide. Other requests do not pass here.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -35,23 +35,24 @@ use crate::problem::{Kind, Problem};
 /// Largest file of known operations.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// The GraphQL of one route.
+/// The GraphQL settings of one route.
 pub(super) struct Priced {
     route: String,
     /// In their loose form, without a slash at their end.
     paths: Vec<String>,
     room: Arc<Room>,
-    /// How fast their bodies have to come.
+    /// The minimum rate of their bodies.
     pace: Pace,
     slow: Arc<Slow>,
     service: Graphql<RateLimit<Behind, Deciding>>,
 }
 
 impl Priced {
-    /// The GraphQL of all routes that have any, limited by this layer and sent on by what is behind it.
+    /// Builds the GraphQL service of each route that has one, in front of this layer of limits and the service behind
+    /// it.
     ///
     /// # Errors
-    /// When a file of known operations is not what it should be.
+    /// When a file of known operations cannot be read or is invalid.
     pub(super) fn all(
         routes: &[RoutePlan],
         limits: &RateLimitLayer<Deciding>,
@@ -94,8 +95,9 @@ impl Priced {
         })
     }
 
-    /// The one that a request is for, by its path first: nearly all are for none. The service behind may take another spelling of a path
-    /// for the path itself, also where that spelling has another route here: the request takes its own route, and is priced.
+    /// Finds the GraphQL service for a request, by its path first, since nearly all requests have none. The upstream
+    /// may treat another spelling of a path as the path itself, even where that spelling has another route here. Such a
+    /// request takes its own route, and is still priced.
     pub(super) fn find<'p>(all: &'p [Self], table: &Table, host: &str, path: &str) -> Option<&'p Self> {
         if all.is_empty() {
             return None;
@@ -115,9 +117,9 @@ impl Priced {
         of_own.or_else(|| fit.find(|(priced, usual)| is_usual(priced, usual))).map(|(priced, _)| priced)
     }
 
-    /// Answers a request that has arrived.
+    /// Answers a request.
     pub(super) async fn answer(&self, parts: Parts, body: Carried, client: Client) -> Response<Limited> {
-        // What has come of a body is in memory until the upstream answers.
+        // The bytes of the body stay in memory until the upstream answers.
         let stay = self.room.enter(client);
         let upload = Upload::new(body, None, self.pace);
         let body = Roomed { body: upload.lend_once(), stay: Arc::clone(&stay) };
@@ -143,7 +145,7 @@ impl Priced {
     }
 }
 
-/// The operations of a file.
+/// Reads the operations of a file.
 fn known(plan: &PersistedPlan) -> Result<Persisted, String> {
     let told = |problem: String| format!("persisted.file: {}: {problem}", plan.file.display());
     let bytes = read(&plan.file).map_err(told)?;

@@ -1,4 +1,5 @@
-//! A request's way through the gateway once it may pass: its route, its upstream, another one where that is safe, and the answer.
+//! Sends an admitted request on: its route, its upstream, a retry at another upstream where that is safe, and the
+//! answer.
 
 use std::sync::Arc;
 
@@ -47,10 +48,11 @@ impl Proxy {
         Self { reading, table, trailers, clock, failing, unsent, slow }
     }
 
-    /// Waits until a request has something to send, so that a client that sends nothing holds neither an upstream's slot nor capacity.
+    /// Waits until the body of a request has begun, so that a client that sends nothing holds neither an upstream's
+    /// slot nor capacity.
     ///
     /// # Errors
-    /// When its body does not come; the answer says why.
+    /// When the body does not come. The answer says why.
     pub(super) async fn begun(&self, request: Request<Carried>) -> Result<Request<Carried>, Response<Body>> {
         if request.body().is_end_stream() || matches!(request.body(), Carried::Held(_)) {
             return Ok(request);
@@ -58,7 +60,7 @@ impl Proxy {
         let arrival = request.extensions().get::<Arrival>();
         let found = arrival.and_then(|arrival| {
             let route = self.table.find(&arrival.host, request.uri().path())?;
-            // A request that no upstream can take is refused without its body.
+            // If no upstream is available, the request is refused without its body.
             route.choose(arrival, &[], self.clock.now())?;
             Some((route, Client::of(arrival, &self.reading.reader), may_trail(arrival, request.body())))
         });
@@ -68,7 +70,8 @@ impl Proxy {
         let (parts, body) = request.into_parts();
         let upload = match asker {
             Asker::Http => Upload::new(body, trailers, route.pace),
-            // A call may be a stream that is idle by nature, and whose server speaks first: its slot is of the client's share.
+            // A gRPC call may be a stream that is idle by nature, and its server may speak first. Its slot counts
+            // towards the client's share.
             Asker::Grpc => Upload::new(body, trailers, Pace::idle(route.timeouts.idle)),
         };
         let begun = match asker {
@@ -88,7 +91,7 @@ impl Proxy {
         }
     }
 
-    /// Sends a request on that has arrived and may pass, and gives back its answer.
+    /// Sends on an admitted request, and returns its answer.
     pub(super) async fn forward(&self, request: Request<Carried>) -> Response<Body> {
         let asker = Asker::of(request.headers());
         match self.answer(request).await {
@@ -105,7 +108,7 @@ impl Proxy {
 
     async fn answer(&self, mut request: Request<Carried>) -> Result<Response<Body>, Undone> {
         let Some(arrival) = request.extensions_mut().remove::<Arrival>() else {
-            // Whoever calls puts it there; this arm is here so that a mistake costs one answer, not the process.
+            // The caller puts it there. This arm is here so that a mistake fails one request instead of the process.
             return Err(Problem::invalid("nothing is known about the request").into());
         };
         let path = request.uri().path();
@@ -146,7 +149,7 @@ impl Proxy {
         handed_on(answer, route, &upstream, wish).map_err(Undone::seen)
     }
 
-    /// Sends a request to one upstream after the other, as far as that is safe.
+    /// Sends a request to one upstream after the other, as far as retries are safe.
     async fn sent(
         &self,
         route: &Route,
@@ -160,7 +163,7 @@ impl Proxy {
         loop {
             let now = self.clock.now();
             let is_fresh = again.is_some();
-            // When all were tried, one that is not broken itself may have had a bad moment.
+            // When all were tried, one that is not down may have failed only for a moment.
             let other = || route.choose(arrival, &tried, now).or_else(|| route.choose(arrival, &[], now));
             let chosen = again.take().or_else(other);
             let Some(upstream) = chosen.and_then(|place| route.upstreams.get(place)) else {
@@ -194,16 +197,17 @@ impl Proxy {
             {
                 return Err(Undone { problem: unanswered(route, &failure), delivery });
             }
-            // It is only the connection that was old.
+            // Only the connection was stale, so the same upstream is tried again.
             again = chosen.filter(|_| matches!(failure, Failure::Stale));
         }
     }
 
-    /// Tells whoever counts, chooses and reads the log.
+    /// Records a failure in the counters, in the upstream's health and in the log.
     fn note(&self, route: &Route, upstream: &Upstream, failure: &Failure, now: Timestamp) {
         upstream.numbers.failed(failure);
-        // One that is late has taken the request and said nothing; any answer in between shows that it is only slow at times.
-        // A request is left only when the upstream has ended a connection of its own under it, too.
+        // An upstream that is late has taken the request and sent nothing; any answer in between shows that it is only
+        // slow at times. A request is left only when the upstream has also ended a connection of its own while the
+        // request was on it.
         let is_its_fault =
             matches!(failure, Failure::Connect(..) | Failure::Left | Failure::Lost(..) | Failure::Late);
         let rests = is_its_fault && upstream.health.failed(now);
@@ -225,12 +229,12 @@ impl Proxy {
     }
 }
 
-/// How far a request came that has no answer.
+/// Whether a request without an answer may have had an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Delivery {
-    /// No upstream has acted on it.
+    /// No upstream has processed it.
     None,
-    /// One may have.
+    /// An upstream may have processed it.
     Possible,
 }
 
@@ -251,7 +255,7 @@ struct Undone {
 }
 
 impl Undone {
-    /// An upstream may have acted on it.
+    /// An upstream may have processed it.
     const fn seen(problem: Problem) -> Self {
         Self { problem, delivery: Delivery::Possible }
     }
@@ -263,15 +267,15 @@ impl From<Problem> for Undone {
     }
 }
 
-/// A problem as the answer of a request that may pass.
+/// Turns a problem into the answer to an admitted request.
 fn answered(problem: &Problem, asker: Asker) -> Response<Body> {
     let mut response = refused(problem, asker);
     response.extensions_mut().insert(ending(problem.kind));
     response
 }
 
-/// What an answer of the gateway's own says about capacity: that upstreams are away or slow, or nothing, where the request itself was at
-/// fault.
+/// What the gateway's own answer means for the controllers of overload: a drop, if upstreams are down or slow, or
+/// nothing, if the request itself was at fault.
 const fn ending(kind: Kind) -> Ending {
     match kind {
         Kind::Gateway(
@@ -281,8 +285,8 @@ const fn ending(kind: Kind) -> Ending {
     }
 }
 
-/// Whether a request may be sent again: the upstream cannot have acted on it, or doing it twice is doing it once; and no part of its
-/// body is gone.
+/// Whether a request may be retried: no upstream can have processed it, or it is idempotent; and its whole body is
+/// still here.
 fn is_safe(failure: &Failure, parts: &request::Parts, upload: &Upload) -> bool {
     upload.is_whole()
         && match failure {
@@ -291,12 +295,12 @@ fn is_safe(failure: &Failure, parts: &request::Parts, upload: &Upload) -> bool {
         }
 }
 
-/// Whether trailers may come: HTTP/1 has them only after chunks.
+/// Whether trailers may come. In HTTP/1 they follow only chunks.
 fn may_trail(arrival: &Arrival, body: &Carried) -> bool {
     !body.is_end_stream() && (arrival.version == Version::HTTP_2 || body.size_hint().exact().is_none())
 }
 
-/// The answer as it goes to the client.
+/// Turns an upstream's answer into the one for the client.
 fn handed_on(
     (mut response, place): Answer,
     route: &Route,
@@ -305,7 +309,7 @@ fn handed_on(
 ) -> Result<Response<Body>, Problem> {
     let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let protocol = response.headers().get(http::header::UPGRADE).cloned();
-    // Each hop has a version of its own: an upstream of HTTP/1.0 does not end the client's connection.
+    // The version belongs to one hop: an upstream that speaks HTTP/1.0 does not end the client's connection.
     *response.version_mut() = Version::HTTP_11;
     if wish.as_ref().and_then(|wish| wish.extended.as_ref()).is_some_and(|asked| asked.is_misled(&response)) {
         let detail = format!("route {:?}: no WebSocket is there", route.name);
@@ -348,7 +352,7 @@ fn no_upstream(route: &Route) -> Problem {
     )
 }
 
-/// What a client is told about a request without an answer. What exactly happened is in the log, not here.
+/// The problem that a client gets for a request without an answer. The details are in the log only.
 fn unanswered(route: &Route, failure: &Failure) -> Problem {
     let name = &route.name;
     match failure {
@@ -385,7 +389,7 @@ fn unanswered(route: &Route, failure: &Failure) -> Problem {
     }
 }
 
-/// What a client is told whose body did not come. One that was too slow is counted.
+/// The problem that a client gets when its body did not come. A body that was too slow is counted.
 pub(super) fn cut_off(fault: Fault, slow: &Slow) -> Problem {
     match fault {
         Fault::TooSlow => {

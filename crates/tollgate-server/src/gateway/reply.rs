@@ -1,5 +1,5 @@
-//! Answers of HTTP/1 from an upstream, read strictly: where a head ends, what it says, and how long its body is. Pure: bytes go in, heads
-//! and frames come out; [`super::wire`] has the stream.
+//! Parses HTTP/1 answers of an upstream strictly: where a head ends, what it contains, and the length of its body. The
+//! module is pure: bytes go in, heads and frames come out. [`super::wire`] has the stream.
 
 use std::mem::MaybeUninit;
 
@@ -12,14 +12,14 @@ use super::cause::Cause;
 use super::framing::part;
 use super::spare;
 
-/// Largest head of an answer, and most fields of it.
+/// Largest head of an answer, and its maximum number of fields.
 pub(super) const HEAD_BYTES_MAX: usize = 64 << 10;
 pub(super) const HEAD_FIELDS_MAX: usize = 256;
-/// Most fields of a trailer section.
+/// Maximum fields of a trailer section.
 const FIELDS_MAX: usize = 100;
-/// Longest line that tells a chunk's size, extensions included.
+/// Longest line with a chunk's size, extensions included.
 const SIZE_LINE_BYTES_MAX: usize = 256;
-/// Hexadecimal digits of a chunk's size.
+/// Maximum hexadecimal digits of a chunk's size.
 const SIZE_DIGITS_MAX: usize = 15;
 /// Largest trailer section.
 const TRAILER_BYTES_MAX: usize = 16 << 10;
@@ -32,13 +32,13 @@ pub(super) struct Broken(pub(super) &'static str);
 const TOO_LARGE: Broken = Broken("the head of its answer is too large");
 
 impl Broken {
-    /// What clients are told.
+    /// The cause that clients see.
     pub(super) fn cause(self) -> Cause {
         if self == TOO_LARGE { Cause::TooLarge } else { Cause::Malformed }
     }
 }
 
-/// The head of an answer, and what it says about what follows.
+/// The head of an answer, and what it says about the bytes after it.
 #[derive(Debug)]
 pub(super) struct Head {
     pub(super) response: Response<()>,
@@ -47,11 +47,11 @@ pub(super) struct Head {
     pub(super) is_kept: bool,
 }
 
-/// The first head among these bytes, which is taken out of them; none if it is not all there. What is only informational is skipped.
-/// In `looked_at` is how many of them it has looked at before, so that a head that drips is not read again and again.
+/// Takes the first head out of the buffer; `None` if it is incomplete. Informational responses are skipped. `looked_at`
+/// holds how many bytes were searched before, so that a head that arrives slowly is not searched again and again.
 ///
 /// # Errors
-/// When it is none that everybody reads alike.
+/// When the head is malformed, or servers could read it differently.
 pub(super) fn head(
     bytes: &mut BytesMut,
     looked_at: &mut usize,
@@ -73,7 +73,7 @@ pub(super) fn head(
     }
 }
 
-/// Behind the empty line that ends a head.
+/// The index after the empty line that ends a head.
 fn end_of_head(bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
     while let Some(found) = bytes.get(at..)?.iter().position(|&byte| byte == b'\n') {
@@ -105,9 +105,9 @@ fn read(head: Bytes) -> Result<Response<()>, Broken> {
     Ok(response)
 }
 
-/// Fields that lie in these bytes, without a copy of what they say.
+/// Builds a map of fields that share the buffer instead of copying it.
 fn told(text: &Bytes, fields: &[httparse::Header<'_>]) -> Option<HeaderMap> {
-    // A few more fit in: whoever hands the answer on adds to it.
+    // Extra capacity, because the gateway adds fields before it passes the answer on.
     let mut headers = spare::take_fields(fields.len() + 8);
     for field in fields {
         let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
@@ -132,11 +132,12 @@ impl Head {
             return Err(Broken("its answer is of HTTP/1.0 and has chunks, which that does not know"));
         }
         if coded && headers.remove(CONTENT_LENGTH).is_some() {
-            is_kept = false; // Chunks are what counts; but somebody else might have read it differently.
+            is_kept = false; // The chunks count, but another server might have used the length.
         }
         let length = length(headers)?;
-        // What announces a body that it must not have may send it all the same: nobody else's answer may be read after it. A HEAD cannot be
-        // told by its answer, and the length of a 304 is that of what was not sent.
+        // An upstream may send a body that its status forbids, if it announces one. The next answer on that connection
+        // could be misread, so it is not reused. This does not concern a `HEAD`, which its answer does not show, or a
+        // 304, whose length is that of the body that was not sent.
         let is_odd = match status {
             StatusCode::NO_CONTENT => {
                 headers.remove(CONTENT_LENGTH);
@@ -160,7 +161,7 @@ impl Head {
     }
 }
 
-/// Whether both sides may go on after this answer.
+/// Whether both sides may use the connection again after this answer.
 fn says_kept(headers: &HeaderMap, version: Version) -> bool {
     let says = |wanted: &[u8]| {
         let lines = headers.get_all(CONNECTION).iter().map(HeaderValue::as_bytes);
@@ -170,7 +171,7 @@ fn says_kept(headers: &HeaderMap, version: Version) -> bool {
     if version == Version::HTTP_10 { says(b"keep-alive") && !says(b"close") } else { !says(b"close") }
 }
 
-/// Whether the body comes in chunks. Nobody asked for any other coding, and nobody behind the gateway is told of one.
+/// Whether the body is chunked. The gateway requests no other transfer coding, and passes none on.
 fn coding(headers: &HeaderMap) -> Result<bool, Broken> {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter().map(HeaderValue::as_bytes);
     match (codings.next(), codings.next()) {
@@ -180,7 +181,7 @@ fn coding(headers: &HeaderMap) -> Result<bool, Broken> {
     }
 }
 
-/// The length that is told: once, or several times the same, of which one goes on.
+/// The length of the body. It may be given several times with the same value, and is then reduced to one.
 fn length(headers: &mut HeaderMap) -> Result<Option<u64>, Broken> {
     const BROKEN: Broken = Broken("the length of its answer is no number, or several");
     let mut length = None;
@@ -203,38 +204,38 @@ fn length(headers: &mut HeaderMap) -> Result<Option<u64>, Broken> {
     Ok(length)
 }
 
-/// What comes next of a body.
+/// What is left of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Decoder {
-    /// So many bytes.
+    /// This many bytes.
     Fixed(u64),
     Chunked(Part),
-    /// All until the connection ends.
+    /// All bytes until the connection ends.
     UntilEnd,
     /// Nothing.
     Over,
 }
 
-/// Where in a body of chunks.
+/// The position in a chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// The line that tells a chunk's size.
+    /// The line with a chunk's size.
     Size,
-    /// So many bytes of a chunk.
+    /// This many bytes of a chunk.
     Chunk(u64),
-    /// The line's end after a chunk.
+    /// The line ending after a chunk.
     ChunkEnd,
     /// Lines after the last chunk.
     Trailer,
 }
 
-/// What was found in some bytes.
+/// The next element of a body.
 #[derive(Debug)]
 pub(super) enum Next {
     Frame(Frame<Bytes>),
     /// The body is over.
     Over,
-    /// It is not, and there is nothing more of it here.
+    /// More bytes are needed.
     More,
 }
 
@@ -243,7 +244,7 @@ impl Decoder {
         matches!(self, Decoder::Over)
     }
 
-    /// How much there is left, where that is known.
+    /// Bytes left, where that is known.
     pub(super) const fn left(&self) -> Option<u64> {
         match self {
             Decoder::Fixed(left) => Some(*left),
@@ -252,10 +253,10 @@ impl Decoder {
         }
     }
 
-    /// Takes the next frame out of these bytes.
+    /// Takes the next frame out of the buffer.
     ///
     /// # Errors
-    /// When the chunks are not what everybody reads alike.
+    /// When the chunks are malformed, or servers could read them differently.
     pub(super) fn next(&mut self, bytes: &mut BytesMut) -> Result<Next, Broken> {
         match self {
             Decoder::Over => Ok(Next::Over),
@@ -278,7 +279,7 @@ impl Decoder {
                 let Some(data) = part(bytes, left) else { return Ok(Next::More) };
                 if *left == 0 {
                     *place = Part::ChunkEnd;
-                    self.skip(bytes)?; // The end may be there already; then nobody needs to ask again.
+                    self.skip(bytes)?; // The end may be there already, which saves a read.
                 }
                 return Ok(Next::Frame(Frame::data(data)));
             }
@@ -295,7 +296,7 @@ impl Decoder {
         Ok(Next::Over)
     }
 
-    /// Goes on to the next bytes that are handed on, or as far as possible. Says whether it moved.
+    /// Skips to the next bytes of a chunk, as far as the buffer reaches. Returns whether it moved.
     fn skip(&mut self, bytes: &mut BytesMut) -> Result<bool, Broken> {
         const BROKEN: Broken = Broken("the chunks of its answer are not as they should be");
         let mut has_moved = false;
@@ -332,7 +333,7 @@ impl Decoder {
     /// The connection has ended.
     ///
     /// # Errors
-    /// When the body has not.
+    /// When the body is incomplete.
     pub(super) fn end(&mut self) -> Result<(), Broken> {
         match self {
             Decoder::UntilEnd | Decoder::Over => {
@@ -344,7 +345,7 @@ impl Decoder {
     }
 }
 
-/// The size in the line that tells it, without its LF. Some servers write spaces behind the digits.
+/// Parses the line of a chunk's size, without its LF. Some servers write spaces after the digits.
 fn size(line: &[u8]) -> Option<u64> {
     let line = line.strip_suffix(b"\r")?;
     let text = line.split(|&byte| byte == b';').next()?.trim_ascii_end();

@@ -1,5 +1,6 @@
-//! Room for bodies that are held, to be priced or until all of a small one is there: so much in all, and a part of it for those of one
-//! client, so that none takes it from the others. It is taken as bytes come: what is only announced takes none.
+//! The memory budget for bodies that are held, to be priced or until a small one is complete. There is a total, and a
+//! share of it for each client, so that no client uses it up. Memory is counted as bytes come; an announced length
+//! takes none.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -14,18 +15,18 @@ use super::body::BodyError;
 use super::shares::Client;
 use super::upload::Lent;
 
-/// Most bytes of bodies that one route holds to price them.
+/// Maximum bytes of bodies that one route holds to price them.
 const BYTES_MAX: usize = 256 << 20;
-/// The part of them that one client may have.
+/// One client may use one part in this many.
 const CLIENTS_MIN: usize = 8;
 
-/// The room.
+/// The memory budget.
 pub(super) struct Room {
     bytes_max: usize,
     held: Mutex<Held>,
 }
 
-/// What is held, in all and by each client that holds anything.
+/// Bytes held, in total and by each client that holds any.
 #[derive(Default)]
 struct Held {
     bytes: usize,
@@ -37,24 +38,24 @@ impl Room {
         Self::of(BYTES_MAX)
     }
 
-    /// For so many bytes.
+    /// A budget of this many bytes.
     pub(super) fn of(bytes_max: usize) -> Arc<Self> {
         Arc::new(Self { bytes_max, held: Mutex::default() })
     }
 
-    /// Room for the body of a client, which has none yet.
+    /// Opens an account for the body of a client. It holds nothing yet.
     pub(super) fn enter(self: &Arc<Self>, client: Client) -> Arc<Stay> {
         let (bytes, is_refused) = (AtomicUsize::new(0), AtomicBool::new(false));
         Arc::new(Stay { room: Arc::clone(self), client, bytes, is_refused })
     }
 
-    /// Locked for a few additions; whoever panics meanwhile leaves numbers that are whole.
+    /// The lock is held for a few additions. A panic in between leaves consistent numbers.
     fn with<T>(&self, change: impl FnOnce(&mut Held) -> T) -> T {
         change(&mut self.held.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// The room of one body. It is given back when the last who knows it has gone.
+/// The memory of one body. It is released when the last handle is dropped.
 pub(super) struct Stay {
     room: Arc<Room>,
     client: Client,
@@ -64,7 +65,7 @@ pub(super) struct Stay {
 }
 
 impl Stay {
-    /// Takes so many bytes more, if there is room for them.
+    /// Takes this many more bytes from the budget. Returns false if they do not fit.
     pub(super) fn take(&self, bytes: usize) -> bool {
         if bytes == 0 {
             return true;
@@ -91,7 +92,7 @@ impl Stay {
         is_taken
     }
 
-    /// Whether there was no room for all of it.
+    /// Whether a part of the body did not fit.
     pub(super) fn is_refused(&self) -> bool {
         self.is_refused.load(Ordering::Relaxed)
     }
@@ -115,7 +116,7 @@ impl Drop for Stay {
     }
 }
 
-/// A body that takes room as it comes.
+/// A body that takes memory from the budget as it comes.
 pub(super) struct Roomed {
     pub(super) body: Lent,
     pub(super) stay: Arc<Stay>,
@@ -153,7 +154,8 @@ impl Body for Roomed {
 mod tests {
     use super::*;
 
-    /// One client has its part and no more, all together have the whole, and what was taken is there again.
+    /// One client gets its share and no more, all clients together get the whole, and released memory can be used
+    /// again.
     #[test]
     fn nobody_takes_it_from_others() {
         let room = Room::of(8 * 100);
@@ -171,7 +173,8 @@ mod tests {
         room.with(|held| assert_eq!((held.bytes, held.clients.len()), (0, 0)));
     }
 
-    /// A proxy for many clients has all of it, and nothing that was never taken is remembered.
+    /// A proxy that acts for many clients may use the whole budget, and no entry remains for bodies that took
+    /// nothing.
     #[test]
     fn many_clients_have_all_of_it() {
         let room = Room::of(800);

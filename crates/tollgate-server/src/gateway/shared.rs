@@ -1,4 +1,5 @@
-//! The connections of HTTP/2 to one upstream. Each serves as many requests at once as the upstream takes; beyond that there is another.
+//! HTTP/2 connections to one upstream. Each carries as many concurrent requests as the upstream allows; beyond that,
+//! another connection is made.
 
 use std::error::Error;
 use std::future::poll_fn;
@@ -18,41 +19,41 @@ use tokio::time::Instant;
 
 use super::upload::Lent;
 
-/// Bytes that an upstream may send ahead of what a client reads, for an answer and for all on one connection.
+/// Bytes that an upstream may send ahead of what a client reads, per answer and per connection.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
-/// Bytes of a request that wait to be sent on one stream.
+/// Maximum bytes of a request that are buffered on one stream.
 const SEND_BUFFER_BYTES: usize = 128 << 10;
-/// How often an upstream is asked whether it is there, and how long it may take to say so.
+/// Interval of pings to an upstream, and the time that it has to answer one.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// What stands for "not said yet": how many requests at once an upstream takes is in the first thing that it says.
+/// Sentinel for the stream limit until the upstream's first SETTINGS frame, which contains the real one.
 const UNSAID: usize = 65_521;
-/// How long and how often one looks whether it was said.
+/// How long, and at which interval, a new connection waits for it.
 const SAYING: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(1);
-/// Most connections. When all of them are full, requests wait for their turn on the one that has the fewest.
+/// Maximum connections. When all of them are full, requests wait on the one with the fewest requests.
 const CONNECTIONS_MAX: usize = 16;
 
-/// One connection, to be shared.
+/// One connection, which several requests share.
 #[derive(Clone)]
 pub(super) struct H2 {
     pub(super) sender: SendRequest<Lent>,
-    /// How many requests at once the upstream takes.
+    /// How many concurrent requests the upstream allows.
     most: Arc<AtomicUsize>,
-    /// As many are there as this has owners besides the one that is kept.
+    /// Its reference count, less the one in the list, is the number of requests.
     streams: Arc<()>,
 }
 
-/// A request's place on a connection, until its answer is over.
+/// A request's share in a connection, until its answer is over.
 pub(super) type Stream = Arc<()>;
 
-/// All of them.
+/// All connections to the upstream.
 #[derive(Default)]
 pub(super) struct Shared(Mutex<Vec<H2>>);
 
 impl Shared {
-    /// A connection with a place for one more request. One that is full only when there can be no other.
+    /// Returns a connection with a free stream, or a full one only when there can be no further connection.
     pub(super) fn one(&self) -> Option<H2> {
         let mut kept = self.lock();
         kept.retain(|h2| !h2.sender.is_closed());
@@ -61,19 +62,19 @@ impl Shared {
         (least.has_place() || is_crowded).then(|| least.clone())
     }
 
-    /// Keeps a connection for others, too.
+    /// Adds a connection that other requests may use, too.
     pub(super) fn keep(&self, h2: &H2) {
         self.lock().push(h2.clone());
     }
 
-    /// Hands out no more of a connection whose upstream wants no further requests on it. What is under way there goes on.
+    /// Removes a connection whose upstream accepts no further requests on it. Those in flight go on.
     pub(super) fn leave(&self, stream: &Stream) {
         self.lock().retain(|kept| !Arc::ptr_eq(&kept.streams, stream));
     }
 
-    /// Sends a request, and keeps no sender while its answer is awaited. hyper gives back a request that was queued as the connection
-    /// ended, but one whose sender was just then in the middle of queueing it only when the last sender is gone: a request that held
-    /// its own would wait for itself.
+    /// Sends a request, and holds no sender while it waits for the answer. If the connection ends, hyper returns a
+    /// request that was queued. But if its sender was just queueing it, hyper does so only when the last sender is
+    /// gone. A request that held its own sender would wait for itself.
     pub(super) fn send(
         &self,
         mut h2: H2,
@@ -86,7 +87,7 @@ impl Shared {
         sending
     }
 
-    /// Closes those that ended, and all but one of those that nobody uses.
+    /// Drops connections that have ended, and all but one of the idle ones.
     pub(super) fn tidy(&self) {
         let mut idle = 0;
         self.lock().retain(|h2| {
@@ -101,10 +102,10 @@ impl Shared {
 }
 
 impl H2 {
-    /// Speaks HTTP/2 on a connection that was just made. Returns once the upstream has said how much it takes.
+    /// Starts HTTP/2 on a new connection. Returns once the upstream has sent its limit of concurrent requests.
     ///
     /// # Errors
-    /// When it does not speak HTTP/2.
+    /// When the upstream does not speak HTTP/2.
     pub(super) async fn new(
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         head_bytes_max: usize,
@@ -123,7 +124,7 @@ impl H2 {
         let until = Instant::now() + SAYING;
         while connection.current_max_send_streams() == UNSAID && !sender.is_closed() && Instant::now() < until
         {
-            tokio::time::sleep(LOOK).await; // Somebody else reads it; there is nothing that tells.
+            tokio::time::sleep(LOOK).await; // hyper's task reads the connection, and sends no notification.
         }
         let most = Arc::new(AtomicUsize::new(connection.current_max_send_streams()));
         let said = Arc::clone(&most);
@@ -131,7 +132,7 @@ impl H2 {
             let mut connection = pin!(connection);
             let driven = poll_fn(|context| {
                 let polled = connection.as_mut().poll(context);
-                // It may change its mind at any time.
+                // The upstream may change its limit at any time.
                 said.store(connection.current_max_send_streams(), Ordering::Relaxed);
                 polled
             });
@@ -142,12 +143,12 @@ impl H2 {
         Ok(Self { sender, most, streams: Arc::default() })
     }
 
-    /// A place on it.
+    /// A share in this connection for one request.
     pub(super) fn stream(&self) -> Stream {
         Arc::clone(&self.streams)
     }
 
-    /// How many requests are there, or about to be.
+    /// How many requests are in flight or about to be.
     fn in_flight(&self) -> usize {
         Arc::strong_count(&self.streams).saturating_sub(1)
     }
@@ -157,24 +158,24 @@ impl H2 {
     }
 }
 
-/// What an upstream refuses that has done nothing about a request, and says so or never got it.
+/// What an upstream refused. It has not processed the request: it says so, or never got it.
 pub(super) enum Refusal {
-    /// This one.
+    /// This request.
     One,
-    /// Any more on the connection, the last ones included.
+    /// All further requests on the connection, the last ones included.
     Connection,
 }
 
-/// What is refused, if that is what happened.
+/// Classifies an error as a refusal, if it is one.
 pub(super) fn refusal(unsent: &TrySendError<Request<Lent>>) -> Option<Refusal> {
     let error = unsent.error();
-    // hyper has the request still, or dropped it as it waited for its turn on a connection that ended.
+    // hyper still has the request, or dropped it while it waited for a stream on a connection that ended.
     if unsent.message().is_some() || error.is_user() {
         return Some(Refusal::Connection);
     }
     let error = error.source()?.downcast_ref::<h2::Error>()?;
     match error.reason()? {
-        // Whatever the reason is: h2 reports it of requests behind the last one that the upstream has looked at.
+        // The reason does not matter: h2 reports this for requests after the last one that the upstream has processed.
         _ if error.is_go_away() && error.is_remote() => Some(Refusal::Connection),
         h2::Reason::REFUSED_STREAM => Some(Refusal::One),
         _ => None,
@@ -187,7 +188,7 @@ mod tests {
 
     use super::*;
 
-    /// A connection to an upstream that takes so many requests at once.
+    /// A connection to an upstream that allows this many concurrent requests.
     async fn connected(most: u32) -> H2 {
         let (near, far) = tokio::io::duplex(1 << 16);
         let answer = hyper::service::service_fn(|_| async {
@@ -201,7 +202,7 @@ mod tests {
         H2::new(near, 64 << 10).await.unwrap()
     }
 
-    /// A connection is shared by as many as the upstream takes, and is another's again when one of them has gone.
+    /// Requests share a connection up to the upstream's limit, and a finished one makes it available again.
     #[tokio::test]
     async fn a_connection_has_as_many_places_as_the_upstream_says() {
         let shared = Shared::default();
@@ -218,7 +219,7 @@ mod tests {
         assert!(shared.one().is_none(), "nobody gets one that was left");
     }
 
-    /// When there are as many connections as may be, the emptiest is shared by more.
+    /// At the maximum number of connections, the one with the fewest requests takes more.
     #[tokio::test]
     async fn a_crowd_shares_what_there_is() {
         let shared = Shared::default();

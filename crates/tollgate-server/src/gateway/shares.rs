@@ -1,6 +1,6 @@
-//! Slots of which each client has a share: requests and tunnels at one upstream, connections to all of them, uploads that have not begun.
-//! A client waits for a slot of its own share first, so those waiting for any slot are at most one share of each client: one client
-//! neither holds all slots nor fills the queue for them.
+//! Slots with a share for each client: requests and tunnels at one upstream, connections to all upstreams, uploads that
+//! have not begun. A client waits for a slot of its own share first. So at most one share of each client waits for any
+//! slot, and one client neither holds all slots nor fills the queue for them.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,20 +14,20 @@ use tollgate_tower::attributes::address::Counted;
 
 use super::arrival::Arrival;
 
-/// Most requests of one client that wait for a slot of its share. Each of them may hold a window of its body.
+/// Maximum requests of one client that wait for a slot of its share. Each of them may hold a window of its body.
 const WAITING_MAX: usize = 1_024;
 
-/// Whose share a slot is of.
+/// The owner of a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Client {
     /// One client, by the address that limits count it by.
     One(IpAddr),
-    /// A trusted proxy that names no client. It stands for many, and has no share.
+    /// A trusted proxy that names no client. It represents many clients, and has no share.
     Many,
 }
 
 impl Client {
-    /// The client of a request, read as limits read it.
+    /// The client of a request, as the limits identify it.
     pub(super) fn of(arrival: &Arrival, reader: &Reader) -> Self {
         if reader.trusted.contains(arrival.client) {
             return Client::Many;
@@ -36,22 +36,23 @@ impl Client {
     }
 }
 
-/// Why there is no slot.
+/// Why no slot was free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Full {
-    /// The client has its share.
+    /// The client's share is used up.
     Client,
-    /// All are taken.
+    /// All slots are taken.
     All,
 }
 
-/// The slots.
+/// The slots and the shares of the clients.
 #[derive(Debug)]
 pub(super) struct Shares {
     all: Arc<Semaphore>,
-    /// Most slots of one client; none where one may have all of them.
+    /// Maximum slots of one client; `None` if one client may use all of them.
     per_client: Option<usize>,
-    /// Clients that hold a slot or wait for one, and no others. Locked for one lookup when a request begins and one when it ends.
+    /// Clients that hold a slot or wait for one, and no others. The lock is held for one lookup when a request begins
+    /// and one when it ends.
     clients: Mutex<HashMap<IpAddr, Share>>,
 }
 
@@ -59,12 +60,12 @@ pub(super) struct Shares {
 #[derive(Debug)]
 struct Share {
     slots: Arc<Semaphore>,
-    /// How many hold or await one of them. The share is forgotten when there is none.
+    /// How many requests hold or await a slot. The share is removed when this is 0.
     members: usize,
 }
 
 impl Shares {
-    /// So many slots, of which each client may have `per_client`.
+    /// This many slots, of which each client may use `per_client`.
     pub(super) fn new(slots: usize, per_client: usize) -> Arc<Self> {
         Arc::new(Self {
             all: Arc::new(Semaphore::new(slots)),
@@ -73,21 +74,21 @@ impl Shares {
         })
     }
 
-    /// As many slots as are wanted, of which each client may have `per_client`.
+    /// Unlimited slots in total, of which each client may use `per_client`.
     pub(super) fn of_each_client(per_client: usize) -> Arc<Self> {
         Self::new(Semaphore::MAX_PERMITS, per_client)
     }
 
-    /// The slots of one client where this percentage is its share, and one at least.
+    /// The slots that this percentage of all is, at least one.
     pub(super) fn part(slots: usize, percent: u32) -> usize {
         let percent = usize::try_from(percent).unwrap_or(usize::MAX);
         (slots.saturating_mul(percent) / 100).max(1)
     }
 
-    /// A slot, which may take so long to come by; and how much of that time is left.
+    /// Waits for a slot, at most for `patience`. Returns it with the time that is left.
     ///
     /// # Errors
-    /// When none is free in time, or too many of the client wait already.
+    /// When none is free in time, or too many requests of the client wait already.
     pub(super) async fn take(
         self: &Arc<Self>,
         client: Client,
@@ -112,10 +113,10 @@ impl Shares {
         Ok((slot, patience.saturating_sub(begun.elapsed())))
     }
 
-    /// A slot, if one is free.
+    /// Takes a slot, if one is free.
     ///
     /// # Errors
-    /// When none is.
+    /// When none is free.
     pub(super) fn try_take(self: &Arc<Self>, client: Client) -> Result<Slot, Full> {
         let member = self.join(client)?;
         Ok(Slot { _permits: self.take_now(member.as_ref())?, _member: member })
@@ -129,7 +130,7 @@ impl Shares {
         Ok((own, Arc::clone(&self.all).try_acquire_owned().map_err(|_| Full::All)?))
     }
 
-    /// The share of a client, for one slot of it.
+    /// Joins the share of a client, to take one slot of it.
     fn join(self: &Arc<Self>, client: Client) -> Result<Option<Member>, Full> {
         let (Client::One(address), Some(per_client)) = (client, self.per_client) else { return Ok(None) };
         let mut clients = self.lock();
@@ -157,17 +158,17 @@ impl Shares {
     }
 }
 
-/// Of the client's share, where it has one, and of all slots.
+/// A permit of the client's share, where it has one, and a permit of all slots.
 type Permits = (Option<OwnedSemaphorePermit>, OwnedSemaphorePermit);
 
-/// A slot. It is free again when this is dropped.
+/// A slot. Dropping it frees the slot.
 #[derive(Debug)]
 pub(super) struct Slot {
     _permits: Permits,
     _member: Option<Member>,
 }
 
-/// One that holds or awaits a slot of a client's share.
+/// A request that holds or awaits a slot of a client's share.
 #[derive(Debug)]
 struct Member {
     shares: Arc<Shares>,
@@ -196,7 +197,8 @@ mod tests {
         (0..count).map(|_| shares.try_take(client).unwrap()).collect()
     }
 
-    /// One client has its share and no more; others have theirs; a proxy for many has what there is. Nothing is remembered afterwards.
+    /// One client gets its share and no more; others get theirs; a proxy for many clients gets all that is free. No
+    /// share remains afterwards.
     #[test]
     fn one_client_has_its_share() {
         let shares = Shares::new(8, 2);
@@ -212,7 +214,8 @@ mod tests {
         assert_eq!((shares.lock().len(), shares.all.available_permits()), (0, 8));
     }
 
-    /// A client whose share is used up waits for its own slots. The queue for all slots is open to others, who are served before it.
+    /// A client whose share is used up waits for its own slots. The queue for all slots stays open to other clients,
+    /// which are served before it.
     #[tokio::test(start_paused = true)]
     async fn a_full_share_delays_nobody_else() {
         let shares = Shares::new(4, 3);
@@ -241,7 +244,7 @@ mod tests {
         assert_eq!((shares.lock().len(), shares.all.available_permits()), (0, 4));
     }
 
-    /// The wait ends in time, says what was full, and tells how much time is left to whoever got a slot.
+    /// The wait ends in time. An error says which slots were full, and a success returns the time that is left.
     #[tokio::test(start_paused = true)]
     async fn waits_end_in_time() {
         let shares = Shares::new(4, 1);
@@ -258,7 +261,7 @@ mod tests {
         assert_eq!(left, 3 * second);
     }
 
-    /// So many of one client wait, and no more: the next one is refused at once, and others are not concerned.
+    /// The queue of one client is bounded: the next request is refused at once, and other clients are not affected.
     #[tokio::test(start_paused = true)]
     async fn the_queue_of_a_client_is_bounded() {
         let shares = Shares::new(4, 1);
@@ -282,7 +285,7 @@ mod tests {
         assert_eq!((shares.lock().len(), shares.all.available_permits()), (0, 4));
     }
 
-    /// A share is one slot at least, and is no bound where it is all of them.
+    /// A share is at least one slot, and sets no bound where it is all of them.
     #[test]
     fn shares_of_few_slots() {
         for (slots, percent, share) in [(512, 25, 128), (3, 25, 1), (1, 25, 1), (10_000, 100, 10_000)] {
@@ -292,7 +295,7 @@ mod tests {
         assert_eq!(Shares::new(2, 1).per_client, Some(1));
     }
 
-    /// A client is what limits take it for: an IPv6 network, or the address that a trusted proxy names.
+    /// A client is identified as in the limits: by an IPv6 network, or by the address that a trusted proxy names.
     #[test]
     fn clients_are_those_of_limits() {
         let reader =

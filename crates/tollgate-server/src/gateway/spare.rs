@@ -1,5 +1,6 @@
-//! What the requests of a thread take turns with, so that they allocate little and a connection that rests holds nothing: buffers, and maps of
-//! fields. Heads that were read lie one behind the other in a few pieces of memory, each of which is used again when all of its heads are gone.
+//! A pool of buffers and header maps for each thread, so that requests allocate little and an idle connection holds no
+//! memory. Parsed heads lie one after the other in a few blocks of memory. A block is reused when all of its heads are
+//! gone.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -7,12 +8,12 @@ use std::collections::VecDeque;
 use bytes::BytesMut;
 use http::{Extensions, HeaderMap};
 
-/// Largest buffer that is kept, and how many are to read into.
+/// Largest buffer that the pool keeps, and its maximum number of read buffers.
 const KEPT_BYTES_MAX: usize = 64 << 10;
 const READ_MAX: usize = 8;
-/// A buffer with less room is used when its memory is free again.
+/// A buffer with less free capacity goes to the end of the pool, and is used again when its memory is free.
 pub(super) const READ_ROOM_BYTES: usize = 4 << 10;
-/// Most maps that are kept, and most fields that one has room for.
+/// Maximum maps that the pool keeps, and the maximum capacity of one.
 const MAPS_MAX: usize = 128;
 const FIELDS_MAX: usize = 48;
 
@@ -23,12 +24,12 @@ thread_local! {
     static EXTENSIONS: RefCell<Vec<Extensions>> = RefCell::default();
 }
 
-/// An empty buffer to read into.
+/// Takes an empty buffer to read into.
 pub(super) fn take_read() -> BytesMut {
     READ.with_borrow_mut(VecDeque::pop_front).unwrap_or_default()
 }
 
-/// Gives back an empty one.
+/// Returns an empty read buffer.
 pub(super) fn give_read(buffer: BytesMut) {
     if buffer.capacity() > KEPT_BYTES_MAX {
         return;
@@ -40,12 +41,12 @@ pub(super) fn give_read(buffer: BytesMut) {
     });
 }
 
-/// An empty buffer to write from.
+/// Takes an empty buffer to write from.
 pub(super) fn take_write() -> BytesMut {
     WRITE.take()
 }
 
-/// Gives back one of which everything is written.
+/// Returns a buffer that was written completely.
 pub(super) fn give_write(mut buffer: BytesMut) {
     buffer.clear();
     if buffer.capacity() <= KEPT_BYTES_MAX {
@@ -53,14 +54,14 @@ pub(super) fn give_write(mut buffer: BytesMut) {
     }
 }
 
-/// An empty map with room for so many fields.
+/// Takes an empty map with capacity for this many fields.
 pub(super) fn take_fields(room: usize) -> HeaderMap {
     let mut fields = MAPS.with_borrow_mut(Vec::pop).unwrap_or_default();
     fields.reserve(room);
     fields
 }
 
-/// Gives back a map that nobody reads any more.
+/// Returns a map that is no longer used.
 pub(super) fn give_fields(mut fields: HeaderMap) {
     if (1..=FIELDS_MAX).contains(&fields.capacity()) {
         fields.clear();
@@ -72,12 +73,12 @@ pub(super) fn give_fields(mut fields: HeaderMap) {
     }
 }
 
-/// What travels with a request, and is nothing yet.
+/// Takes an empty set of extensions for a request.
 pub(super) fn take_extensions() -> Extensions {
     EXTENSIONS.with_borrow_mut(Vec::pop).unwrap_or_default()
 }
 
-/// Gives back what travelled with a request.
+/// Returns the extensions of a request.
 pub(super) fn give_extensions(mut extensions: Extensions) {
     extensions.clear();
     EXTENSIONS.with_borrow_mut(|all| {

@@ -1,10 +1,10 @@
-//! Which of several upstreams a request is sent to: any of them by weight, or for a key always the same. Rendezvous hashing: each
-//! upstream draws a number for the key, and the highest wins; so one that is lost moves its own keys and no others, and gets exactly
-//! those back. Nothing is kept and nothing shared: every node of a fleet chooses alike.
+//! Chooses one of several upstreams for a request: at random by weight, or always the same one for a key. It uses
+//! rendezvous hashing: each upstream computes a number for the key, and the highest wins. If an upstream is lost, only
+//! its own keys move, and it gets exactly those back. The choice has no state, so every node of a fleet chooses alike.
 
 use crate::random;
 
-/// One upstream, as far as it is chosen by.
+/// The weight of one upstream.
 #[derive(Debug)]
 pub(super) struct Share {
     /// One number for each unit of weight.
@@ -12,7 +12,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// The share of an upstream with this name, which alone decides what it draws.
+    /// The share of an upstream. Its numbers depend on its name only.
     pub(super) fn new(name: &str, weight: u32) -> Self {
         let seed = hash(name.as_bytes());
         Self {
@@ -26,27 +26,28 @@ impl Share {
         u64::try_from(self.draws.len()).unwrap_or(u64::MAX)
     }
 
-    /// The highest number that it draws for a key.
+    /// The highest of its numbers for a key.
     fn draw(&self, key: u64) -> u64 {
         self.draws.iter().map(|draw| random::scrambled(draw ^ key)).max().unwrap_or(0)
     }
 }
 
-/// The number of a key. The same on every machine; whoever wants to can find keys that meet, and gains an upstream.
+/// Hashes a key, to the same number on every machine. A client can find keys that collide, but gains no more than a
+/// choice of upstream.
 pub(super) fn hash(bytes: &[u8]) -> u64 {
-    // FNV-1a, and a finaliser that spreads its weak last steps.
+    // FNV-1a, with a finaliser that mixes its weak last steps.
     let folded = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     });
     random::scrambled(folded)
 }
 
-/// The place of the share that wins a key among those that may.
+/// The index of the share that wins a key.
 pub(super) fn of_key<'s>(key: u64, shares: impl Iterator<Item = (usize, &'s Share)>) -> Option<usize> {
     shares.max_by_key(|(_, share)| share.draw(key)).map(|(place, _)| place)
 }
 
-/// The place of any share that may, by weight.
+/// The index of a random share, by weight.
 pub(super) fn any<'s>(shares: impl Iterator<Item = (usize, &'s Share)> + Clone) -> Option<usize> {
     let total: u64 = shares.clone().map(|(_, share)| share.weight()).sum();
     let mut drawn = random::next().checked_rem(total)?;
@@ -82,7 +83,7 @@ mod tests {
         chosen.iter().filter(|chosen| **chosen == place).count() as u64 * 100 / KEYS
     }
 
-    /// A lost upstream moves its own keys and no others, evenly to those that are left; back again, it has exactly its own.
+    /// A lost upstream moves only its own keys, evenly to the others. When it returns, it has exactly its own.
     #[test]
     fn a_lost_upstream_moves_only_its_keys() {
         let shares = shares(&[1, 1, 1, 1, 1]);
@@ -102,14 +103,14 @@ mod tests {
         assert_eq!(chosen(&shares, None), before);
     }
 
-    /// Another upstream takes its part from all others, and nothing moves between those.
+    /// A new upstream takes its part from all others, and no key moves between those.
     #[test]
     fn another_upstream_takes_only_its_part() {
         let (four, five) = (chosen(&shares(&[1; 4]), None), chosen(&shares(&[1; 5]), None));
         assert!(four.iter().zip(&five).all(|(old, new)| old == new || *new == 4));
     }
 
-    /// Weights hold, for keys and without.
+    /// Weights hold with and without keys.
     #[test]
     fn weights() {
         let shares = shares(&[1, 2, 7]);
@@ -127,7 +128,7 @@ mod tests {
         assert_eq!(any(std::iter::empty()), None);
     }
 
-    /// The numbers stay as they are: a fleet is not restarted at one instant.
+    /// The choice never changes, because the nodes of a fleet are not restarted at one instant.
     #[test]
     fn the_choice_is_the_same_for_ever() {
         assert_eq!(hash(b"client-1"), hash(b"client-1"));

@@ -1,4 +1,5 @@
-//! What the requests of one connection of HTTP/2 are doing: whether there are any, and whether a client takes its answers.
+//! The activity of the requests on one HTTP/2 connection: whether there are any, and whether the client reads its
+//! answers.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -9,41 +10,41 @@ use tokio::time::Instant;
 use super::body::Watched;
 use crate::listen::{Seat, WRITE_TIMEOUT};
 
-/// How long a connection of HTTP/2 may last without a request.
+/// How long an HTTP/2 connection may last without a request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What the requests of a connection of HTTP/2 are doing.
+/// The activity of an HTTP/2 connection.
 pub(super) enum State {
     Busy,
-    /// There was none for long enough.
+    /// There was no request for `IDLE_TIMEOUT`.
     Idle,
-    /// A client does not take one of its answers.
+    /// The client does not read one of its answers.
     Stalled,
 }
 
-/// The requests of a connection of HTTP/2.
+/// The requests of an HTTP/2 connection.
 pub(super) struct Streams {
     start: Instant,
-    /// When the last one began or ended. Relaxed, as all here: times that are looked at every few seconds.
+    /// When the last one began or ended. Relaxed, as all atomics here: the times are read every few seconds.
     moved_at: AtomicU64,
-    /// Locked when one begins, and for a look.
+    /// Locked when a request begins, and for each check.
     open: Mutex<Vec<Weak<Pulse>>>,
     seat: Arc<Seat>,
 }
 
-/// One request: when its body was last asked for more, and whether it had any.
+/// One request: when its body was last polled, and whether it had a part.
 struct Pulse {
     start: Instant,
     polled_at: AtomicU64,
-    /// Whether the upstream is awaited, rather than the client.
+    /// Whether the request waits for the upstream rather than for the client.
     awaits_upstream: AtomicBool,
 }
 
-/// A request that has begun; its connection hears of it until this is dropped.
+/// A request that has begun. Its connection counts it until this is dropped.
 pub(super) struct Begun(Arc<Pulse>, Arc<Streams>);
 
 impl Streams {
-    /// None yet, on a connection whose seat hears of them.
+    /// No requests yet, on a connection whose entry in the connection limit records their activity.
     pub(super) fn new(seat: Arc<Seat>) -> Self {
         Self { start: Instant::now(), moved_at: AtomicU64::new(0), open: Mutex::default(), seat }
     }
@@ -98,7 +99,7 @@ impl Pulse {
 }
 
 impl Begun {
-    /// Another on the same connection.
+    /// Begins another request on the same connection.
     pub(super) fn again(&self) -> Self {
         self.1.begin()
     }

@@ -1,4 +1,4 @@
-//! The routes in force: which one a request takes, and which of its upstreams.
+//! The active routes: which one a request takes, and which of its upstreams.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::spread;
 use super::upstream::Upstream;
 use crate::listen::{Links, Pace};
 
-/// What part of the descriptors for connections to upstreams one client may use, in per cent.
+/// The share of the descriptors for connections to upstreams that one client may use, in per cent.
 const LINKS_PER_CLIENT: u32 = 50;
 
 /// A route.
@@ -23,7 +23,7 @@ pub(super) struct Route {
     paths: Paths,
     pub(super) upstreams: Vec<Arc<Upstream>>,
     pub(super) timeouts: Timeouts,
-    /// How fast a request's body has to come.
+    /// The minimum rate of a request's body.
     pub(super) pace: Pace,
     pub(super) health: Option<HealthPlan>,
     pub(super) retries: u32,
@@ -50,7 +50,7 @@ impl Route {
     }
 
     fn is_for(&self, host: &str) -> bool {
-        // A route that names no port is for all of them.
+        // A route without a port matches all ports.
         let is_one = |is_its: &dyn Fn(&str) -> bool| is_its(host) || is_its(name_of(host));
         match &self.host {
             Host::Any => true,
@@ -70,7 +70,7 @@ impl Route {
             }
     }
 
-    /// The same by the loose form of a path.
+    /// Matches the loose form of a path.
     fn matches_loosely(&self, host: &str, loose: &str) -> bool {
         self.is_for(host)
             && match &self.paths {
@@ -79,8 +79,8 @@ impl Route {
             }
     }
 
-    /// The upstream for a request, other than those that were tried. Those that rest are asked when there is no other: a request
-    /// that may fail is better than one that must.
+    /// Chooses the upstream for a request, other than those that were tried. Resting upstreams are used when there is
+    /// no other: a request that may fail is better than one that must.
     pub(super) fn choose(&self, arrival: &Arrival, tried: &[usize], now: Timestamp) -> Option<usize> {
         let key = self.key(arrival);
         let pick = |is_fit: &dyn Fn(&Upstream) -> bool| {
@@ -96,7 +96,7 @@ impl Route {
         pick(&|upstream| !upstream.health.rests(now)).or_else(|| pick(&|_| true))
     }
 
-    /// The number that chooses the upstream; a request without any of the attributes is chosen for by its client's address.
+    /// The hash that chooses the upstream. A request without any of the attributes uses its client's address.
     fn key(&self, arrival: &Arrival) -> Option<u64> {
         if self.sticky.is_empty() {
             return None;
@@ -110,12 +110,12 @@ impl Route {
     }
 }
 
-/// Whether a path is another one, or below it at a slash.
+/// Whether a path equals another one, or is below it at a slash.
 fn is_below(above: &str, path: &str) -> bool {
     path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// A host in its one spelling without its port.
+/// A host in its one spelling, without its port.
 fn name_of(host: &str) -> &str {
     match host.rsplit_once(':') {
         Some((name, _)) if !host.ends_with(']') => name,
@@ -126,13 +126,14 @@ fn name_of(host: &str) -> &str {
 /// All routes, the most specific first.
 pub(super) struct Table {
     pub(super) routes: Vec<Route>,
-    /// Attributes that any route spreads by.
+    /// The attributes by which any route chooses an upstream.
     pub(super) sticky: Vec<String>,
     /// The descriptors for connections to all upstreams.
     pub(super) links: Links,
 }
 
-/// Each client's share of the connections to all upstreams. There is none where its shares of each upstream are not more than that.
+/// Each client's share of the connections to all upstreams; `None` if its shares of the single upstreams do not exceed
+/// that.
 fn shares(plans: &[&RoutePlan], links: &Links) -> Option<Arc<Shares>> {
     let of_one = |plan: &RoutePlan| {
         let slots = [plan.connections, plan.tunnels].map(|slots| Shares::part(slots, plan.per_client));
@@ -144,10 +145,10 @@ fn shares(plans: &[&RoutePlan], links: &Links) -> Option<Arc<Shares>> {
 }
 
 impl Table {
-    /// Of these plans, with descriptors for so many connections.
+    /// Builds the table of these plans, with a budget of descriptors for connections.
     ///
     /// # Errors
-    /// When a file that a plan names is not what it should be.
+    /// When a file that a plan names is missing or invalid.
     pub(super) fn new(plans: &[RoutePlan], links: &Links) -> Result<Self, String> {
         let mut plans: Vec<&RoutePlan> = plans.iter().collect();
         plans.sort_by_key(|plan| std::cmp::Reverse(plan.rank()));
@@ -164,7 +165,7 @@ impl Table {
         self.routes.iter().find(|route| route.matches(host, path))
     }
 
-    /// The route that the usual spelling of a path has, told by its loose form.
+    /// The route of the usual spelling of a path, found by the loose form.
     pub(super) fn find_loosely(&self, host: &str, loose: &str) -> Option<&Route> {
         self.routes.iter().find(|route| route.matches_loosely(host, loose))
     }
@@ -175,7 +176,7 @@ mod tests {
     use super::super::plan::{RouteDocument, compile};
     use super::*;
 
-    /// The most specific route is taken, whatever their order; a path is below another only at a slash.
+    /// The most specific route is used, in any order of the config; a path is below another only at a slash.
     #[test]
     fn the_most_specific_route() {
         let text = "

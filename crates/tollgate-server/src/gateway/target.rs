@@ -1,11 +1,11 @@
-//! Where an upstream is, as a flag or a config names it.
+//! The address of an upstream, as a flag or a config names it.
 
 use std::fmt;
 use std::str::FromStr;
 
 use http::Uri;
 
-/// Where an upstream is.
+/// The address of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     pub(super) is_secure: bool,

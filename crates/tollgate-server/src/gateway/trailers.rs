@@ -1,5 +1,6 @@
-//! The fields after a body. Whoever reads them may join them with those before it, which the gateway has looked at: so none passes that
-//! frames, routes, controls or authenticates a message, tells who asked, or belongs to one hop (RFC 9110, 6.5.1).
+//! The fields after a body. A server may merge them with the fields before it, which the gateway has checked. So the
+//! gateway drops each trailer that frames, routes, controls or authenticates a message, identifies the client, or
+//! belongs to one hop (RFC 9110, 6.5.1).
 
 use std::borrow::Cow;
 
@@ -9,7 +10,7 @@ use tollgate_tower::spelling::{plain, treatment};
 
 use super::fields::{FieldRules, HeaderNames};
 
-/// What frames a message or belongs to one hop, in either direction.
+/// Fields that frame a message or belong to one hop, in either direction.
 const FRAMING: [HeaderName; 10] = [
     header::CONNECTION,
     header::CONTENT_LENGTH,
@@ -23,8 +24,8 @@ const FRAMING: [HeaderName; 10] = [
     header::UPGRADE,
 ];
 
-/// What says how a request is to be read, answered or believed, and so must be known before its body, beside the fields of
-/// [`tollgate_tower::spelling::FIELDS`].
+/// Fields that say how a request is to be read, answered or trusted, and so must come before its body, in addition to
+/// the fields of [`tollgate_tower::spelling::FIELDS`].
 const BEFORE_THE_BODY: [HeaderName; 16] = [
     header::AGE,
     header::CACHE_CONTROL,
@@ -44,7 +45,7 @@ const BEFORE_THE_BODY: [HeaderName; 16] = [
     header::SET_COOKIE,
 ];
 
-/// The trailers of requests.
+/// The rules for trailers of requests.
 pub(super) struct Trailers {
     rules: FieldRules,
 }
@@ -54,7 +55,7 @@ impl Trailers {
         Self { rules }
     }
 
-    /// Leaves what may pass of a request's trailers.
+    /// Removes the trailers of a request that may not pass.
     pub(super) fn clean(&self, trailers: &mut HeaderMap) {
         let is_dropped = |name: &HeaderName| {
             FRAMING.contains(name)
@@ -65,18 +66,18 @@ impl Trailers {
         retain(trailers, |name, meant| !is_dropped(meant) && (name == meant || self.may_pass(name)));
     }
 
-    /// Whether a name passes that is not plain.
+    /// Whether a name with other characters than letters, digits and `-` may pass.
     fn may_pass(&self, name: &HeaderName) -> bool {
         self.rules.names == HeaderNames::Any && !self.rules.stands_for_another(name.as_str())
     }
 }
 
-/// Leaves what may pass of an answer's trailers: all but what would frame it anew.
+/// Removes the trailers of an answer that would change its framing. All others pass.
 pub(super) fn clean_answer(trailers: &mut HeaderMap) {
     retain(trailers, |_, meant| !FRAMING.contains(meant));
 }
 
-/// Leaves the fields that may pass, by their names and by the plain names that servers may read instead.
+/// Keeps the fields that may pass, by their names and by the plain names that servers may read instead.
 fn retain(trailers: &mut HeaderMap, may_pass: impl Fn(&HeaderName, &HeaderName) -> bool) {
     let meant = |name: &HeaderName| match plain(name.as_str()) {
         Cow::Borrowed(_) => name.clone(),
@@ -96,7 +97,7 @@ mod tests {
 
     use super::*;
 
-    /// What could be taken for a field before the body does not pass, however it is spelled; all else does.
+    /// A trailer that a server could read as a field before the body is dropped, in every spelling. All others pass.
     #[test]
     fn what_passes() {
         let source = Source::Header { name: HeaderName::from_static("x-tenant"), set_by: SetBy::Proxy };

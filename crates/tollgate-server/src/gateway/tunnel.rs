@@ -1,5 +1,6 @@
-//! Another protocol inside a connection: it begins only when the upstream has said 101, and then the bytes are nobody's business. Each
-//! direction ends by itself, and whoever is slow slows the other side. A tunnel of which one side has gone ends soon.
+//! Carries another protocol inside a connection. A tunnel begins only when the upstream has answered 101, and then the
+//! gateway does not interpret the bytes. Each direction ends by itself, and a slow reader slows the sender. A tunnel
+//! with one side gone ends soon.
 
 use std::future::poll_fn;
 use std::io;
@@ -21,31 +22,32 @@ use super::numbers::Tunnelled;
 use super::upstream::Place;
 use super::websocket::Extended;
 
-/// How long a tunnel may carry nothing: nobody may be left at the other end.
+/// How long a tunnel may carry nothing. The other end may be gone by then.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3_600);
-/// How long it may carry nothing once one side has ended its direction: that side has gone, as a rule. docs/gateway.md promises this time.
+/// How long it may carry nothing once one side has closed its direction, which usually means that this side has gone.
+/// docs/gateway.md promises this time.
 const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes that are read ahead of what was written, in each direction.
+/// Maximum bytes that are read ahead of what was written, in each direction.
 const BUFFER_BYTES: usize = 16 << 10;
 
-/// Whether a request asks for another protocol, and may.
+/// Whether a request asks for a protocol upgrade, and may do so.
 fn asks<B: Body>(request: &Request<B>) -> bool {
     request.headers().contains_key(UPGRADE)
         && request.body().is_end_stream()
         && (request.version() == Version::HTTP_11 || request.extensions().get::<Extended>().is_some())
 }
 
-/// A wish for another protocol.
+/// A request for a protocol upgrade.
 pub(super) struct Wish {
     pub(super) protocol: HeaderValue,
-    /// The client's end inside of HTTP/2; a connection of HTTP/1 is one itself.
+    /// The client's stream inside HTTP/2. An HTTP/1 connection is that stream itself.
     pub(super) client: Option<OnUpgrade>,
-    /// How it was asked for inside of HTTP/2.
+    /// How the upgrade was requested inside HTTP/2.
     pub(super) extended: Option<Extended>,
 }
 
 impl Wish {
-    /// What a request wants, if it is sent on.
+    /// The upgrade that a request asks for, if it is sent on.
     pub(super) fn of<B: Body>(request: &mut Request<B>) -> Option<Self> {
         let protocol = wanted(request)?;
         let client = match request.version() {
@@ -56,7 +58,7 @@ impl Wish {
     }
 }
 
-/// Another protocol, but for HTTP/2, which the gateway speaks itself.
+/// The requested protocol, other than HTTP/2, which the gateway speaks itself.
 fn wanted<B: Body>(request: &Request<B>) -> Option<HeaderValue> {
     let upgrade = request.headers().get(UPGRADE)?;
     let says_so = request.headers().get_all(CONNECTION).iter().any(|line| {
@@ -69,22 +71,22 @@ fn wanted<B: Body>(request: &Request<B>) -> Option<HeaderValue> {
     (asks(request) && says_so && !is_http && !text.is_empty()).then(|| upgrade.clone())
 }
 
-/// Both ends of a tunnel, and what it holds as long as it lasts.
+/// Both ends of a tunnel, and what it holds while it lasts.
 pub(super) struct Tunnel {
     pub(super) client: Option<OnUpgrade>,
     pub(super) upstream: OnUpgrade,
     pub(super) _place: Place,
     pub(super) _counted: Tunnelled,
-    /// The body of the answer, which holds what the request took of limits.
+    /// The body of the answer, which holds the request's permits.
     pub(super) held: Option<super::Limited>,
 }
 
-/// A tunnel on its way from whoever answers to whoever has the connection.
+/// A tunnel on its way from the code that answers to the task that owns the connection.
 #[derive(Clone)]
 pub(super) struct Handed(Arc<Mutex<Option<Tunnel>>>);
 
 impl Handed {
-    /// The answer that begins a tunnel.
+    /// Adds a tunnel to the answer that begins it.
     pub(super) fn granted<B>(tunnel: Tunnel, response: &mut Response<B>, protocol: HeaderValue) {
         let headers = response.headers_mut();
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
@@ -92,7 +94,8 @@ impl Handed {
         response.extensions_mut().insert(Self(Arc::new(Mutex::new(Some(tunnel)))));
     }
 
-    /// Takes the tunnel of a response, if it begins one, and what its body holds: the request is over when the tunnel is.
+    /// Takes the tunnel of a response, if it begins one. The tunnel takes over the body and its permits, so that the
+    /// request lasts as long as the tunnel.
     pub(super) fn take(response: &mut Response<super::Limited>) -> Option<Tunnel> {
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return None;
@@ -105,14 +108,14 @@ impl Handed {
 }
 
 impl Tunnel {
-    /// Carries bytes to and from a stream of HTTP/2 until both directions have ended.
+    /// Carries bytes to and from an HTTP/2 stream until both directions have ended.
     pub(super) async fn carry(mut self) {
         let Some(client) = self.client.take() else { return };
         let Ok(client) = client.await else { return };
         self.carry_from(TokioIo::new(client)).await;
     }
 
-    /// The same, with this client.
+    /// Carries bytes to and from this client.
     pub(super) async fn carry_from(self, client: impl AsyncRead + AsyncWrite + Unpin) {
         let Ok(upstream) = self.upstream.await else { return };
         carry_between(client, TokioIo::new(upstream)).await;
@@ -138,7 +141,8 @@ async fn carry_between(
             }
             return Poll::Ready(());
         }
-        // The timer is moved when it has fired too early, or would fire too late: a busy tunnel hardly ever moves it.
+        // The timer is reset only when it fired too early or would fire too late, so a busy tunnel hardly ever resets
+        // it.
         let until = watch.until();
         if until < timer.deadline() {
             timer.as_mut().reset(until);
@@ -154,12 +158,12 @@ async fn carry_between(
     .await;
 }
 
-/// What a tunnel does, as its two ends tell. Relaxed: one task writes and reads it.
+/// The activity of a tunnel, which both ends record. Relaxed: one task writes and reads it.
 struct Watch {
     start: Instant,
-    /// When something moved last, in milliseconds from the start.
+    /// The time of the last byte, in milliseconds from the start.
     moved_at: AtomicU64,
-    /// Whether one side has ended its direction.
+    /// Whether one side has closed its direction.
     has_end: AtomicBool,
 }
 
@@ -168,7 +172,7 @@ impl Watch {
         Self { start: Instant::now(), moved_at: AtomicU64::new(0), has_end: AtomicBool::new(false) }
     }
 
-    /// How long the tunnel may last if nothing moves any more.
+    /// When the tunnel ends if nothing moves any more.
     fn until(&self) -> Instant {
         let has_end = self.has_end.load(Ordering::Relaxed);
         let patience = if has_end { HALF_CLOSED_TIMEOUT } else { IDLE_TIMEOUT };
@@ -244,7 +248,7 @@ mod tests {
     use crate::store::Stores;
     use crate::tls::Inside;
 
-    /// An upstream that takes one upgrade, and gives back what it gets until that ends.
+    /// An upstream that accepts one upgrade, and echoes all bytes until their end.
     fn echoing() -> (SocketAddr, std::thread::JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -265,8 +269,8 @@ mod tests {
         (address, thread)
     }
 
-    /// A gateway that is told to stop when its client says so, on a clock that is moved; tells how many connections it cut off, and how long
-    /// after it was told to stop.
+    /// Runs a gateway on a paused clock, and stops it when the client sends a signal. Returns how many connections it
+    /// cut off, and how long after the stop signal.
     async fn stopping(
         upstream: SocketAddr,
         address: mpsc::Sender<SocketAddr>,
@@ -296,9 +300,9 @@ mod tests {
         tokio::time::pause();
         let begun = tokio::time::Instant::now();
         stop.send(true).unwrap();
-        tokio::time::sleep(Duration::from_millis(1)).await; // Everybody hears of it before time moves on.
+        tokio::time::sleep(Duration::from_millis(1)).await; // All tasks see it before time moves on.
         tokio::time::advance(Duration::from_secs(10)).await;
-        // The client looks whether the tunnel still carries, in the time that sockets need.
+        // The client checks that the tunnel still carries bytes, in the real time that sockets need.
         tokio::time::resume();
         address.send(upstream).unwrap();
         told.recv().await.unwrap();
@@ -307,8 +311,8 @@ mod tests {
         (serving.await.unwrap(), begun.elapsed())
     }
 
-    /// A tunnel of which one side has ended lasts for five seconds without a byte, and as long as bytes come. One of which neither has may
-    /// be silent for an hour.
+    /// A tunnel with one side closed lasts for five seconds without a byte, and as long as bytes come. A tunnel with
+    /// both sides open may be silent for an hour.
     #[tokio::test(start_paused = true)]
     async fn a_half_closed_tunnel_ends_soon() {
         use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
@@ -335,7 +339,7 @@ mod tests {
         }
     }
 
-    /// A server that stops lets a tunnel go on for 15 seconds, no less, and cuts it then.
+    /// A server that stops keeps a tunnel for 15 seconds, no less, and then cuts it off.
     #[test]
     fn a_stop_cuts_tunnels_off_in_time() {
         let (upstream, echo) = echoing();
@@ -344,7 +348,7 @@ mod tests {
         let server = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(stopping(upstream, address, told))
-            // The runtime ends here, as the program would, and every connection with it.
+            // The runtime ends here, as the program would, and closes every connection.
         });
         let mut client = TcpStream::connect(addresses.recv().unwrap()).unwrap();
         client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();

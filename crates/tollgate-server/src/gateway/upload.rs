@@ -1,5 +1,6 @@
-//! The body of a request on its way to an upstream. Its beginning is read ahead of the upstream's slot; the rest is handed on as it comes.
-//! A client that is awaited must keep its pace until the upstream has answered.
+//! The body of a request on its way to an upstream. Its beginning is read before the request takes a slot of the
+//! upstream; the rest is passed on as it comes. While the gateway waits for the client, the client must keep the
+//! minimum rate until the upstream has answered.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,9 +27,9 @@ mod source;
 pub(super) use source::Fault;
 use source::{Asked, Source};
 
-/// Most bytes of small bodies that wait for their rest, of all requests. A client has a part of them: [`Room`].
+/// Maximum bytes of incomplete small bodies, of all requests together. Each client has a share of them: [`Room`].
 const AHEAD_BYTES_MAX: usize = 64 << 20;
-/// Most requests whose body is awaited before they take a slot, and a client's share of them, in per cent.
+/// Maximum requests that wait for their body before they take a slot, and a client's share of them, in per cent.
 const UNBEGUN_MAX: usize = 8_192;
 const UNBEGUN_PER_CLIENT: u32 = 25;
 
@@ -36,11 +37,11 @@ const UNBEGUN_PER_CLIENT: u32 = 25;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unbegun {
     Fault(Fault),
-    /// As many bodies are awaited as may be.
+    /// The maximum number of requests waits for their bodies already.
     Full(Full),
 }
 
-/// What bodies may take that have not begun to be sent on, for all requests of a gateway.
+/// The bounds on bodies that are not being sent on yet, for all requests of a gateway.
 pub(super) struct Unsent {
     requests: Arc<Shares>,
     bytes: Arc<Room>,
@@ -53,22 +54,24 @@ impl Default for Unsent {
     }
 }
 
-/// The body of a request, before an upstream has begun to read it. It can be lent to one after the other as long as none has, and after
-/// that if it is small enough to be kept. Most requests have none, and need nothing for it.
+/// The body of a request, before an upstream has begun to read it. It can be lent to one attempt after the other until
+/// one reads it, and after that if it is small enough to be kept. Most requests have no body, and allocate nothing for
+/// it.
 #[derive(Clone)]
 pub(super) struct Upload(Option<Arc<Shared>>);
 
 struct Shared {
-    /// Locked to read the beginning of it, and for the moment of taking it.
+    /// Locked to read the beginning of the body, and for the moment of taking it.
     source: Mutex<Option<Source>>,
     size: SizeHint,
-    /// What may pass of its trailers; none where none can come, or nobody wants them.
+    /// The filter for its trailers; `None` where none can come, or none are wanted.
     trailers: Option<Arc<Trailers>>,
     fault: Mutex<Option<Fault>>,
     begun: Instant,
-    /// When the last of it went on, in microseconds since then. Relaxed, as the flags: all only tell somebody to wait on.
+    /// When the last part was passed on, in microseconds since `begun`. Relaxed, as the flags: all of them only extend
+    /// a wait.
     moved: AtomicU64,
-    /// Whether an upstream would read on, and the client sends nothing.
+    /// Whether an upstream is ready to read on while the client sends nothing.
     is_awaited: AtomicBool,
     is_answered: AtomicBool,
 }
@@ -90,18 +93,18 @@ impl Upload {
         })))
     }
 
-    /// The body of a request that has none.
+    /// The body of a request without one.
     pub(super) const fn empty() -> Self {
         Self(None)
     }
 
-    /// Waits until there is something to send: all of a small body, else the first bytes.
+    /// Waits until there is something to send: all of a small body, or the first bytes of a large one.
     ///
     /// # Errors
-    /// When it does not come, or too many are awaited.
+    /// When the body does not come, or too many requests wait for theirs.
     pub(super) async fn begin(&self, unsent: &Unsent, client: Client) -> Result<(), Unbegun> {
         let Some(shared) = &self.0 else { return Ok(()) };
-        // As a rule it is there with the head, and takes nothing.
+        // Usually the body comes with the head, and takes nothing from the bounds.
         let polled = std::future::poll_fn(|context| Poll::Ready(shared.poll_begin(context))).await;
         if let Poll::Ready(begun) = polled {
             return begun.map_err(Unbegun::Fault);
@@ -113,12 +116,12 @@ impl Upload {
         std::future::poll_fn(|context| shared.poll_begin(context)).await.map_err(Unbegun::Fault)
     }
 
-    /// The body for one attempt.
+    /// Lends the body to one attempt.
     pub(super) fn lend(&self) -> Lent {
         Lent { shared: self.0.clone(), taken: None, _held: None }
     }
 
-    /// The body for the only attempt: nothing of it is kept for another.
+    /// Lends the body to the only attempt: nothing of it is kept for another.
     pub(super) fn lend_once(&self) -> Lent {
         let taken = self.0.as_ref().and_then(|shared| shared.source().take());
         Lent { taken, ..self.lend() }
@@ -133,14 +136,14 @@ impl Upload {
         self.0.as_ref().map_or(SizeHint::with_exact(0), |shared| shared.size)
     }
 
-    /// Whether HTTP/1 has to send it in chunks: its length is not known, or trailers are announced and may come.
+    /// Whether HTTP/1 must send it in chunks: its length is unknown, or trailers are announced and may come.
     pub(super) fn is_chunked(&self, headers: &HeaderMap) -> bool {
         self.0.as_ref().is_some_and(|shared| {
             shared.size.exact().is_none() || shared.trailers.is_some() && headers.contains_key(TRAILER)
         })
     }
 
-    /// How long it is, where that is known before it has come.
+    /// Its length, where that is known in advance.
     pub(super) fn length(&self) -> Option<u64> {
         self.0.as_ref().map_or(Some(0), |shared| shared.size.exact())
     }
@@ -150,8 +153,8 @@ impl Upload {
         self.0.as_ref().and_then(fault)
     }
 
-    /// Until when an answer must come that was asked for at an instant: so long after the last byte went on. A client that is awaited has
-    /// its own time.
+    /// The deadline of an answer: `patience` after the last byte of the request was sent. Time in which the gateway
+    /// waits for the client does not count.
     pub(super) fn due(&self, begun: Instant, patience: Duration) -> Instant {
         let since = self.0.as_ref().map_or(begun, |shared| {
             let is_awaited = shared.is_awaited.load(Ordering::Relaxed);
@@ -160,7 +163,7 @@ impl Upload {
         since + patience
     }
 
-    /// What comes of sending it, unless nothing does in time.
+    /// Runs `sending`, and returns `None` if the deadline passes.
     pub(super) async fn in_time<F: Future>(&self, patience: Duration, sending: F) -> Option<F::Output> {
         let (mut sending, begun) = (std::pin::pin!(sending), Instant::now());
         let mut due = begun + patience;
@@ -175,7 +178,7 @@ impl Upload {
         }
     }
 
-    /// From now on the answer sets the pace: a stream in both directions may rest.
+    /// The answer has begun. From now on the body has no minimum rate, because a stream in both directions may pause.
     pub(super) fn answered(&self) {
         if let Some(shared) = &self.0 {
             shared.is_answered.store(true, Ordering::Relaxed);
@@ -188,7 +191,7 @@ impl Shared {
         self.source.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The body for an attempt that begins to read it: a copy where all of it is there, else the body itself.
+    /// Takes the body for an attempt that begins to read it: a copy if the whole body is here, or else the body itself.
     fn take(&self, context: &mut Context<'_>) -> Option<Source> {
         let mut source = self.source();
         let copy = source.as_mut()?.copy(context);
@@ -230,7 +233,7 @@ impl Shared {
     }
 }
 
-/// A request's body, as an upstream's connection reads it.
+/// A request's body, as a connection to an upstream reads it.
 pub(super) struct Lent {
     shared: Option<Arc<Shared>>,
     taken: Option<Source>,
@@ -238,7 +241,7 @@ pub(super) struct Lent {
 }
 
 impl Lent {
-    /// The same, with permits that are held until it is read, however early the answer is over.
+    /// Adds permits that are held until the body is read, even if the answer ends earlier.
     pub(super) fn holding(self, held: Option<HeldPermits>) -> Self {
         Self { _held: held, ..self }
     }
@@ -299,7 +302,7 @@ impl Body for Lent {
     }
 }
 
-/// An upload as the body of a request, for what stands between its beginning and the upstream.
+/// An upload as the body of a request, for the layers between its beginning and the upstream.
 pub(super) struct Begun {
     pub(super) upload: Upload,
     lent: Lent,

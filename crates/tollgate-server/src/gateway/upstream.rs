@@ -1,5 +1,5 @@
-//! One upstream: its connections, how many requests may be there at once, and what becomes of one that is sent. Connections of HTTP/1
-//! are kept while they rest; those of HTTP/2 serve many requests each.
+//! One upstream: its connections, its limit of concurrent requests, and the outcome of each request. Idle HTTP/1
+//! connections are kept in a pool; an HTTP/2 connection carries many requests.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,22 +26,24 @@ use super::upload::{Lent, Upload};
 use super::wire::{Trouble, Wire};
 use crate::listen::Links;
 
-/// How long a connection may rest, unless the upstream says less.
+/// How long a connection may be idle, unless the upstream announces less.
 const REST: Duration = Duration::from_secs(30);
-/// What is left of the time that an upstream grants, so that both do not end a connection at one instant.
+/// The margin by which the gateway stays below the time that an upstream announces, so that both sides do not close a
+/// connection at one instant.
 const REST_MARGIN: Duration = Duration::from_secs(1);
-/// Most connections that rest.
+/// Maximum idle connections.
 const RESTING_MAX: usize = 256;
 
-/// How many connections may turn out to have ended before anything is sent until a request is given up.
+/// How many connections may turn out to be closed, before anything is sent, until a request fails.
 const ENDED_MAX: usize = RESTING_MAX + 2;
-/// How many shared connections may be left by the upstream just then. The next one is the request's alone.
+/// How many shared connections the upstream may close while a request is being sent. The next one is used by this
+/// request alone.
 const LEFT_MAX: usize = 2;
 
-/// What a check of health calls itself.
+/// The `User-Agent` of a health check.
 const HEALTH_AGENT: &str = concat!("tollgate-health/", env!("CARGO_PKG_VERSION"));
 
-/// Why there is no answer: what clients are told of it, and what the log is.
+/// Why there is no answer, with the cause for clients and the details for the log.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// No connection could be made: nothing was sent.
@@ -50,31 +52,31 @@ pub(super) enum Failure {
     Busy(Scarce),
     /// The client's share had no free slot in time: nothing was sent.
     Share(Scarce),
-    /// The upstream says that it has not looked at the request.
+    /// The upstream says that it has not processed the request.
     Refused,
-    /// A connection of HTTP/1 that had rested had ended: nothing was sent.
+    /// An idle HTTP/1 connection was already closed: nothing was sent.
     Unsent,
-    /// The upstream wants no more on a connection of HTTP/2, or has ended it, and has not looked at the request.
+    /// The upstream accepts no more requests on an HTTP/2 connection, or has closed it, and has not processed this one.
     Left,
-    /// A connection that had rested ended as the request was sent, and the request may be repeated: the upstream had closed it before,
-    /// as a rule.
+    /// An idle connection ended while the request was being sent, and the request may be repeated. Usually the upstream
+    /// had closed the connection before.
     Stale,
     /// The connection ended before an answer.
     Lost(Cause, String),
-    /// No answer in time.
+    /// No answer came in time.
     Late,
 }
 
-/// What there is only so much of.
+/// What the request waited for in vain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scarce {
-    /// Requests under way at one upstream.
+    /// Requests in flight at one upstream.
     Requests,
     /// Tunnels open at one upstream.
     Tunnels,
     /// Connections of this process to all upstreams.
     Connections,
-    /// Requests whose body is awaited.
+    /// Requests that wait for their body.
     Uploads,
 }
 
@@ -129,9 +131,9 @@ pub(super) struct Upstream {
     tunnels: Arc<Shares>,
     /// Each client's share of the connections to all upstreams, where those are few.
     links: Option<Arc<Shares>>,
-    /// Connections of HTTP/1 that rest, the last used last. Locked to push and to pop.
+    /// Idle HTTP/1 connections, the last used last. Locked to push and to pop.
     resting: Mutex<Vec<Resting>>,
-    /// Connections of HTTP/2. A task that makes one holds the lock.
+    /// HTTP/2 connections. A task that makes one holds the lock.
     shared: Shared,
     dialing: tokio::sync::Mutex<()>,
 }
@@ -146,26 +148,27 @@ pub(super) struct Outgoing {
     pub(super) parts: request::Parts,
     pub(super) upload: Upload,
     pub(super) is_upgrade: bool,
-    /// Whose share of the upstream it takes.
+    /// The client whose share of the upstream it uses.
     pub(super) client: Client,
-    /// What limits on concurrency gave to it.
+    /// Its concurrency permits.
     pub(super) held: Option<HeldPermits>,
 }
 
-/// An answer, and the place that it takes until it is over.
+/// An answer, and the slots that it holds until it is over.
 pub(super) type Answer = (Response<Answered>, Place);
 
-/// A slot at an upstream, and one among all connections of its client, where those are counted. Boxed: that is rare.
+/// A slot at the upstream, and one of the client's share of all connections, where those are counted. Boxed because
+/// that is rare.
 type Slots = (Slot, Option<Box<Slot>>);
 
-/// Slots at an upstream, and a place on its connection where others use that, too.
+/// The slots of a request, and its stream on a shared connection.
 pub(super) struct Place {
     _slots: Slots,
     _stream: Option<Stream>,
 }
 
 impl Upstream {
-    /// One of a route.
+    /// An upstream of a route.
     ///
     /// # Errors
     /// As [`Dialer::new`].
@@ -193,10 +196,10 @@ impl Upstream {
         })
     }
 
-    /// Sends a request, and waits for the head of its answer. Where it is to be fresh, on no connection of HTTP/1 that has rested.
+    /// Sends a request, and waits for the head of its answer. With `is_fresh` it uses no idle HTTP/1 connection.
     ///
     /// # Errors
-    /// When there is none; the failure says whether the upstream may have seen the request.
+    /// When no answer comes. The failure says whether the upstream may have seen the request.
     pub(super) async fn send(
         self: &Arc<Self>,
         outgoing: &Outgoing,
@@ -216,7 +219,8 @@ impl Upstream {
             let kept = if is_left < LEFT_MAX { self.kept(is_fresh) } else { None };
             let (sender, has_rested) = match kept {
                 Some(sender) => (sender, true),
-                // An upstream that takes few requests on a connection has them from others before the one that came back.
+                // The upstream may allow few requests on a connection, and others would use those of a shared one
+                // before this returned request. So it gets a connection of its own.
                 None if is_left == LEFT_MAX => (Box::pin(within(left, self.dialer.dial())).await?, false),
                 None => (Box::pin(self.dialed(left)).await?, false),
             };
@@ -230,12 +234,12 @@ impl Upstream {
         Err(Failure::Lost(Cause::HungUp, "one connection after the other ended".to_owned()))
     }
 
-    /// What it is called in a request that names no host: host and port.
+    /// The host and port, for a request that names no host.
     fn authority(&self) -> &str {
         self.name.split_once("://").map_or("", |(_, authority)| authority)
     }
 
-    /// A slot among the requests that may be there at once, or among the tunnels, and what is left of the time to connect.
+    /// Waits for a slot among the requests or the tunnels. Returns it with the rest of the connect timeout.
     async fn slots(&self, outgoing: &Outgoing) -> Result<(Slots, Duration), Failure> {
         let (shares, scarce) = match outgoing.is_upgrade {
             true => (&self.tunnels, Scarce::Tunnels),
@@ -252,7 +256,7 @@ impl Upstream {
         Ok(((slot, Some(Box::new(link))), left))
     }
 
-    /// Closes connections that rest, since others are needed and there are no descriptors for them.
+    /// Closes idle connections, because new ones are needed and no descriptors are free.
     pub(super) fn make_room(&self) {
         self.shared.tidy();
         self.resting.lock().unwrap_or_else(PoisonError::into_inner).clear();
@@ -263,7 +267,7 @@ impl Upstream {
         self.requests.try_take(client).ok()
     }
 
-    /// A connection that is there already.
+    /// An existing connection.
     fn kept(&self, is_fresh: bool) -> Option<Sender> {
         if let Some(h2) = self.shared.one() {
             return Some(Sender::H2(h2));
@@ -281,7 +285,7 @@ impl Upstream {
         None
     }
 
-    /// A new connection. Where requests share them, the first that needs one makes it.
+    /// Makes a new connection. Where requests share connections, the first request that needs one makes it.
     async fn dialed(&self, patience: Duration) -> Result<Sender, Failure> {
         if !self.dialer.is_only_h2() {
             return Ok(self.keep_shared(within(patience, self.dialer.dial()).await?));
@@ -303,7 +307,8 @@ impl Upstream {
         sender
     }
 
-    /// Sends a request on a connection. Boxed is what few requests need and is large, so that what all need is small.
+    /// Sends a request on a connection. The large futures that few requests need are boxed, so that the common one is
+    /// small.
     async fn over(
         self: &Arc<Self>,
         sender: Sender,
@@ -343,7 +348,8 @@ impl Upstream {
         })
     }
 
-    /// Sends a request on a connection of HTTP/1, which comes back when the answer is over, if both sides want to.
+    /// Sends a request on an HTTP/1 connection, which returns to the pool when the answer is over, if both sides keep
+    /// it open.
     async fn over_wire(
         self: &Arc<Self>,
         wire: Box<Wire>,
@@ -365,22 +371,22 @@ impl Upstream {
         Ok(head.response.map(|()| Answered::new(wire, head.body, home)))
     }
 
-    /// What comes of sending, if it does in time.
+    /// Runs `sending`, and fails if the deadline passes.
     async fn in_time<F: Future>(&self, sending: F, outgoing: &Outgoing) -> Result<F::Output, Failure> {
         outgoing.upload.in_time(self.timeouts.response, sending).await.ok_or(Failure::Late)
     }
 
-    /// Keeps a connection whose answer is over.
+    /// Keeps an idle connection whose answer is over.
     pub(super) fn keep(&self, wire: Box<Wire>, rest: Duration) {
         let until = Instant::now() + rest;
         let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
         if resting.len() >= RESTING_MAX {
-            resting.remove(0); // The one that nobody needed for the longest time.
+            resting.remove(0); // The one that was idle for longest.
         }
         resting.push(Resting { wire, until });
     }
 
-    /// The status that a check of its health gets, on a connection of its own.
+    /// Sends a health check on a connection of its own. Returns its status.
     pub(super) async fn look(self: &Arc<Self>, path: &str) -> Option<StatusCode> {
         let request = Request::get(path).header(USER_AGENT, HEALTH_AGENT);
         let (parts, ()) = request.body(()).ok()?.into_parts();
@@ -395,11 +401,11 @@ impl Upstream {
                 let request = outgoing.request(Version::HTTP_2, self.dialer.scheme(), self.authority());
                 Some(h2.sender.send_request(request).await.ok()?.status())
             }
-            Sender::Upgrade(_) => None, // Nobody asked for another protocol.
+            Sender::Upgrade(_) => None, // No upgrade was requested.
         }
     }
 
-    /// Closes connections that nobody needed for long enough.
+    /// Closes connections that were idle for too long.
     pub(super) fn tidy(&self) {
         self.shared.tidy();
         let now = Instant::now();
@@ -409,13 +415,13 @@ impl Upstream {
 }
 
 impl Outgoing {
-    /// Whether an upstream that may have seen it can be asked again.
+    /// Whether the request may be repeated after an upstream may have seen it.
     fn is_repeatable(&self) -> bool {
         self.parts.method.is_idempotent() && self.upload.is_whole()
     }
 
-    /// The request as hyper wants it: HTTP/1 names its host in a field, HTTP/2 in the target. A check of health names none;
-    /// a server is asked by its own name then, since it must be asked by one.
+    /// The request as hyper expects it: HTTP/1 names its host in a field, HTTP/2 in the target. A health check names
+    /// none and gets the name of the upstream, because every request must name a host.
     fn request(&self, version: Version, scheme: Scheme, authority: &str) -> Request<Lent> {
         let mut parts = self.parts.clone();
         parts.version = version;
@@ -439,7 +445,7 @@ impl Outgoing {
     }
 }
 
-/// A connection, within this time.
+/// Makes a connection within this time.
 async fn within(
     patience: Duration,
     dialing: impl Future<Output = std::io::Result<Sender>>,
@@ -457,7 +463,7 @@ fn too_slow() -> Failure {
     Failure::Connect(Cause::Slow, "none in time".to_owned())
 }
 
-/// How long a connection may rest after an answer with these fields.
+/// How long a connection may be idle after an answer with these fields.
 fn rest(headers: &http::HeaderMap) -> Option<Duration> {
     let granted = fields::kept_for(headers).map(Duration::from_secs);
     let rest = granted.map_or(REST, |granted| granted.saturating_sub(REST_MARGIN).min(REST));

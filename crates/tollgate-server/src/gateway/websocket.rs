@@ -1,5 +1,6 @@
-//! WebSocket over HTTP/2 (RFC 8441). An extended CONNECT is what HTTP/1.1 asks for with a GET and `Upgrade`, so that is made of it before
-//! anybody looks: limits, routes and upstreams know one kind of WebSocket. Back at the connection, 101 becomes the 200 of HTTP/2.
+//! WebSocket over HTTP/2 (RFC 8441). An extended CONNECT means the same as a GET with `Upgrade` in HTTP/1.1. The
+//! gateway turns it into that first, so that limits, routes and upstreams see one kind of WebSocket. At the connection,
+//! 101 becomes the 200 of HTTP/2 again.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -12,22 +13,22 @@ use crate::problem::Turned;
 use crate::problem::{Kind, Problem};
 use crate::random;
 
-/// The one protocol that is carried.
+/// The only protocol that the gateway carries so.
 const WEBSOCKET: &str = "websocket";
-/// What RFC 6455 adds to a key.
+/// The suffix that RFC 6455 appends to a key.
 const SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// A request that was an extended CONNECT; it travels in the request's extensions.
+/// Marks a request that was an extended CONNECT. It travels in the request's extensions.
 #[derive(Clone, Debug)]
 pub(super) struct Extended {
-    /// What a server says that has read the key.
+    /// The expected `Sec-WebSocket-Accept`.
     accept: String,
 }
 
-/// Makes the request of HTTP/1.1 that an extended CONNECT means. Any other request stays as it is.
+/// Turns an extended CONNECT into the equivalent HTTP/1.1 request. Any other request stays as it is.
 ///
 /// # Errors
-/// When it asks for another protocol, or in a form that cannot be sent on.
+/// When it asks for another protocol, or cannot be sent on in this form.
 pub(super) fn turn(request: &mut Parts) -> Result<(), Problem> {
     if request.method != Method::CONNECT {
         return Ok(());
@@ -40,7 +41,7 @@ pub(super) fn turn(request: &mut Parts) -> Result<(), Problem> {
     if !request.uri.path().starts_with('/') {
         return Err(Problem::invalid("path: not one of a WebSocket; accepted: such as /chat"));
     }
-    // It tells a server that answers from one that repeats an old answer; nobody gains by guessing it.
+    // The key distinguishes a fresh answer from a replayed one. An attacker gains nothing by guessing it.
     let key = [random::next().to_be_bytes(), random::next().to_be_bytes()].concat();
     let key = BASE64_STANDARD.encode(key);
     request.method = Method::GET;
@@ -48,7 +49,7 @@ pub(super) fn turn(request: &mut Parts) -> Result<(), Problem> {
     headers.remove(SEC_WEBSOCKET_ACCEPT);
     headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(UPGRADE, HeaderValue::from_static(WEBSOCKET));
-    // What base64 writes can always be sent.
+    // Base64 is always a valid header value.
     if let Ok(key) = HeaderValue::from_str(&key) {
         headers.insert(SEC_WEBSOCKET_KEY, key);
     }
@@ -56,14 +57,15 @@ pub(super) fn turn(request: &mut Parts) -> Result<(), Problem> {
     Ok(())
 }
 
-/// What a server answers to a key.
+/// The `Sec-WebSocket-Accept` for a key.
 fn accept(key: &str) -> String {
     let text = format!("{key}{SUFFIX}");
     BASE64_STANDARD.encode(ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes()))
 }
 
 impl Extended {
-    /// Whether a client would take an answer for the beginning of its WebSocket, as any success is, and it is none.
+    /// Whether a client would take an answer for the start of its WebSocket, as it does with any success, though it is
+    /// not.
     pub(super) fn is_misled<B>(&self, response: &Response<B>) -> bool {
         match response.status() {
             StatusCode::SWITCHING_PROTOCOLS => !self.is_granted(response.headers()),
@@ -71,7 +73,7 @@ impl Extended {
         }
     }
 
-    /// Whether the fields of a 101 are those of a server that has read the request.
+    /// Whether the fields of a 101 come from a server that has read the request.
     fn is_granted(&self, headers: &HeaderMap) -> bool {
         let is = |name, wanted: &str| {
             let mut values = headers.get_all(name).iter();
@@ -84,7 +86,7 @@ impl Extended {
     }
 }
 
-/// Makes the answer of HTTP/2 of a 101.
+/// Turns a 101 into the answer of HTTP/2.
 pub(super) fn turn_back<B>(response: &mut Response<B>) {
     *response.status_mut() = StatusCode::OK;
     for name in [CONNECTION, UPGRADE, SEC_WEBSOCKET_ACCEPT] {
@@ -96,7 +98,7 @@ pub(super) fn turn_back<B>(response: &mut Response<B>) {
 mod tests {
     use super::*;
 
-    /// The example of RFC 6455, 1.3; and nothing else is taken for it.
+    /// The example of RFC 6455, 1.3. No other value is accepted.
     #[test]
     fn the_key_is_answered() {
         let extended = Extended { accept: accept("dGhlIHNhbXBsZSBub25jZQ==") };

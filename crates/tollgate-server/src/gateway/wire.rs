@@ -1,5 +1,5 @@
-//! A connection of HTTP/1 to an upstream, and one request after the other on it. Whoever asks drives it: there is no task of its own, so
-//! that an answer needs no hand-over; only what goes on after somebody has stopped asking gets one.
+//! An HTTP/1 connection to an upstream, and one request after the other on it. The caller drives it. It has no task of
+//! its own, so that an answer needs no hand-over; only work that goes on after the caller has stopped gets a task.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -20,11 +20,11 @@ use super::reply::{self, Broken, Decoder, Head, Next};
 use super::upload::{Lent, Upload};
 use super::upstream::Outgoing;
 
-/// Room for what is read at once: at first, and after some reads that have filled it.
+/// Size of the read buffer: at first, and after several reads that have filled it.
 const READ_BYTES: usize = 8 << 10;
 const READ_BYTES_MAX: usize = 64 << 10;
 
-/// What the timer of a new connection is set for.
+/// The first deadline of a new connection's timer.
 const PATIENCE_FIRST: Duration = Duration::from_secs(5);
 
 /// Why there is no answer.
@@ -34,38 +34,38 @@ pub(super) enum Trouble {
     Unsent(String),
     /// The connection ended without a byte of an answer.
     Gone(String),
-    /// Anything else.
+    /// Any other failure.
     Lost(Cause, String),
-    /// There was none in time.
+    /// No answer came in time.
     Late,
 }
 
 /// A connection.
 pub(super) struct Wire {
     link: Link,
-    /// Read, and not yet used.
+    /// Bytes that were read and not yet used.
     read: BytesMut,
-    /// How much of it was looked at for the end of a head.
+    /// How many of them were searched for the end of a head.
     looked_at: usize,
     room: usize,
     outbox: Outbox,
     upload: Sending,
-    /// Fires when an answer is late, or before: as it goes from one request to the next, it is hardly ever moved.
+    /// Fires when an answer is late, or earlier. It is kept from one request to the next, so it is hardly ever reset.
     patience: Pin<Box<Sleep>>,
-    /// How much of the present request was written, and whether any of its answer was read.
+    /// How many bytes of the current request were written, and whether any of its answer was read.
     written: u64,
     has_read: bool,
     /// Whether the head of the answer was read.
     has_answered: bool,
 }
 
-/// How far the request's body is.
+/// The progress of the request's body.
 enum Sending {
-    /// So many bytes of it are left.
+    /// This many bytes are left.
     Fixed(Lent, u64),
     Chunked(Lent),
     Done,
-    /// The upstream takes no more of it; it may have answered before.
+    /// The upstream takes no more of it. It may have answered already.
     Refused(String),
 }
 
@@ -85,16 +85,16 @@ impl Wire {
         })
     }
 
-    /// Whether nothing came while it rested: neither its end, nor bytes that nobody asked for.
+    /// Whether nothing came while it was idle: neither its end, nor unexpected bytes.
     pub(super) fn is_fit(&mut self) -> bool {
         self.read.is_empty() && self.poll_fill(&mut Context::from_waker(Waker::noop())).is_pending()
     }
 
-    /// Sends a request, and waits for the head of its answer, for so long after the last of it went on. The body of the request may still
-    /// be under way then.
+    /// Sends a request, and waits for the head of its answer, at most `patience` after the last byte was sent. The body
+    /// of the request may still be in progress then.
     ///
     /// # Errors
-    /// When there is none.
+    /// When no answer comes.
     pub(super) async fn ask(
         &mut self,
         outgoing: &Outgoing,
@@ -129,7 +129,7 @@ impl Wire {
 
     fn poll_head(&mut self, context: &mut Context<'_>, asked: &Method) -> Poll<Result<Head, Trouble>> {
         loop {
-            // Whether all is sent or not: the answer may come before.
+            // Ready or not: the answer may come before the whole request is sent.
             let _ = self.poll_send(context).map_err(|why| Trouble::Lost(Cause::HungUp, why))?;
             let head = reply::head(&mut self.read, &mut self.looked_at, asked);
             if let Some(head) = head.map_err(|broken| Trouble::Lost(broken.cause(), broken.0.to_owned()))? {
@@ -152,18 +152,18 @@ impl Wire {
         }
     }
 
-    /// Whether the upstream may act on the present request: some of it was written.
+    /// Whether the upstream may process the current request, because some of it was written.
     pub(super) const fn has_asked(&self) -> bool {
         self.written > 0
     }
 
-    /// Ends its side, since the client has gone, and waits until the upstream stops: until it sends an answer that it has not begun, or
-    /// more of one that it has, or ends its side, too.
+    /// Closes its sending side, because the client has gone, and waits until the upstream stops. That is when it sends
+    /// the head of an answer, or more of one that had begun, or closes its side, too.
     pub(super) async fn leave(mut self: Box<Self>) {
         (self.upload, self.outbox) = (Sending::Done, Outbox::default());
         let _ = self.link.shutdown().await; // Where that fails, the connection has ended.
         while let Ok(1..) = std::future::poll_fn(|context| self.poll_fill(context)).await {
-            // What is only informational is no answer.
+            // An informational response is no answer.
             if self.has_answered
                 || !matches!(reply::head(&mut self.read, &mut self.looked_at, &Method::GET), Ok(None))
             {
@@ -172,13 +172,14 @@ impl Wire {
         }
     }
 
-    /// Sends on as far as that goes. Ready when the whole request is sent, or the upstream takes no more of it.
+    /// Sends as much as the upstream takes. Ready when the whole request is sent, or the upstream takes no more of it.
     ///
     /// # Errors
-    /// When the client does not send its body as it should.
+    /// When the client's body fails.
     pub(super) fn poll_send(&mut self, context: &mut Context<'_>) -> Result<Poll<()>, String> {
         loop {
-            // The first part of a body is joined to the head; each further one waits until the one before is gone.
+            // The first part of a body is written together with the head; each further part waits until the previous
+            // one is written.
             let is_waiting = self.outbox.takes_more() && self.poll_upload(context)?.is_pending();
             match self.outbox.poll_empty(&mut self.link, &mut self.written, context) {
                 Poll::Pending => return Ok(Poll::Pending),
@@ -196,7 +197,7 @@ impl Wire {
         }
     }
 
-    /// Asks for the next part of the request's body, if there is one.
+    /// Polls the next part of the request's body, if there is one.
     fn poll_upload(&mut self, context: &mut Context<'_>) -> Result<Poll<()>, String> {
         let (Sending::Fixed(body, _) | Sending::Chunked(body)) = &mut self.upload else {
             return Ok(Poll::Ready(()));
@@ -210,7 +211,7 @@ impl Wire {
         }
     }
 
-    /// Puts the next part of the request's body into what is to be written.
+    /// Queues the next part of the request's body for writing.
     fn queue(&mut self, frame: Option<Frame<Bytes>>) -> Result<(), String> {
         let frame = frame.map(Frame::into_data);
         match (&mut self.upload, frame) {
@@ -242,7 +243,7 @@ impl Wire {
         matches!(self.upload, Sending::Done) && self.outbox.is_flushed()
     }
 
-    /// The next frame of an answer's body; none when it is over.
+    /// The next frame of an answer's body; `None` when it is over.
     pub(super) fn poll_frame(
         &mut self,
         context: &mut Context<'_>,
@@ -266,7 +267,7 @@ impl Wire {
         }
     }
 
-    /// Reads what is there; nothing at the end of the connection.
+    /// Reads the bytes that are there. Returns 0 at the end of the connection.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut spare = self.read.capacity() - self.read.len();
         if spare < self.room / 2 {
@@ -283,7 +284,7 @@ impl Wire {
     }
 }
 
-/// Writes the head of a request, and says what is to follow it.
+/// Writes the head of a request. Returns the body that follows it.
 fn begin(outbox: &mut Outbox, parts: &request::Parts, upload: &Upload, authority: &str) -> Sending {
     outbox.unflushed();
     let before = &mut outbox.before;
@@ -294,7 +295,7 @@ fn begin(outbox: &mut Outbox, parts: &request::Parts, upload: &Upload, authority
     before.extend_from_slice(b" HTTP/1.1\r\n");
     write_fields(before, &parts.headers, |_| true);
     if !parts.headers.contains_key(HOST) {
-        // A check of health names none: a server is asked by its own name then, since it must be asked by one.
+        // A health check names no host and gets the name of the upstream, because every request must name one.
         [b"host: ", authority.as_bytes(), b"\r\n"]
             .into_iter()
             .for_each(|part| before.extend_from_slice(part));

@@ -1,5 +1,5 @@
-//! Who is connected to a listener that anybody may reach: how many from each address, and who has to go when there is no place for
-//! the next. The book holds those who are connected, and nobody else.
+//! The connection limit of a public listener: how many connections each address has, and which one is evicted when a
+//! new one needs a permit. It lists open connections only.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,49 +14,52 @@ pub(crate) use seat::Seat;
 
 mod seat;
 
-/// What part of a listener's places one address may take unless said: a half, and one at least.
+/// An address may have one part in this many of a listener's permits by default: a half, and at least one.
 const ADDRESS_PART: usize = 2;
-/// How many connections are looked at to find one that has to go. It need not be the very first of all, and this is the bound on the work.
+/// How many connections are examined to find one to evict. The choice need not be the best of all, and this bounds the
+/// work.
 const LOOKS_MAX: usize = 64;
-/// How long a connection may ask nothing before it may have to go: whoever has just come, or was just answered, is about to ask.
+/// How long a connection may be idle before it can be evicted. A client that has just connected, or was just answered,
+/// is about to send a request.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Who may have how many connections.
+/// The limits on connections from one address.
 #[derive(Clone, Debug)]
 pub(crate) struct Bound {
-    /// Most from one address; the part above unless said.
+    /// Maximum from one address; by default the part above.
     pub(crate) most: Option<u32>,
-    /// Those who stand for many clients, and have no bound.
+    /// Proxies that act for many clients, and have no limit.
     pub(crate) trusted: Trusted,
-    /// How many leading bits of an IPv6 address tell clients apart.
+    /// How many leading bits of an IPv6 address identify a client.
     pub(crate) ipv6_prefix: u8,
 }
 
-/// Who is connected.
+/// The open connections.
 #[derive(Debug)]
 pub(crate) struct Crowd {
     bound: Bound,
     most: usize,
     start: Instant,
-    /// Locked when a connection begins and when it ends, for a few steps each, and for a look at [`LOOKS_MAX`] of them.
+    /// Locked when a connection begins and when it ends, for a few steps each, and to examine [`LOOKS_MAX`] of them.
     present: Mutex<Present>,
-    /// Connections that were turned away for their address, and those that had to go. Relaxed: they guard nothing.
+    /// Connections that were refused because of their address, and those that were evicted. Relaxed: they guard
+    /// nothing.
     turned_away: AtomicU64,
     sent_away: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Present {
-    /// In no order; each knows its place in the list.
+    /// In no order; each entry knows its index in the list.
     seats: Vec<Arc<Seat>>,
-    /// How many of them are an address's; an address without any is not here.
+    /// The number of connections of each address. An address without any has no entry.
     by_address: HashMap<IpAddr, usize>,
-    /// Where the next look begins.
+    /// The index at which the next search begins.
     hand: usize,
 }
 
 impl Crowd {
-    /// Nobody yet, of at most `places`.
+    /// No connections yet, of at most `places`.
     pub(super) fn new(bound: Bound, places: usize) -> Self {
         let most = bound.most.map_or((places / ADDRESS_PART).max(1), |most| most as usize);
         Self {
@@ -69,7 +72,7 @@ impl Crowd {
         }
     }
 
-    /// A seat for a peer; none if its address has as many as it may.
+    /// Registers a connection of a peer; `None` if its address has its maximum.
     pub(super) fn sit(self: &Arc<Self>, peer: IpAddr) -> Option<Seated> {
         let counted = Counted { address: peer, ipv6_prefix: self.bound.ipv6_prefix };
         let address = (!self.bound.trusted.contains(peer)).then(|| counted.network());
@@ -88,8 +91,8 @@ impl Crowd {
         Some(Seated { seat, address, crowd: Some(Arc::clone(self)) })
     }
 
-    /// Sends one away who asks nothing: who has never asked before who rests after an answer, and whoever did so for longest. Tells whether
-    /// there was one.
+    /// Evicts an idle connection. One that never sent a request goes before one that is idle after an answer, and then
+    /// the longest idle one goes first. Returns whether there was one.
     pub(super) fn make_room(&self) -> bool {
         let mut present = self.present();
         let count = present.seats.len();
@@ -105,12 +108,12 @@ impl Crowd {
         true
     }
 
-    /// How many connections were turned away for their address, and how many had to go for others.
+    /// How many connections were refused because of their address, and how many were evicted.
     pub(crate) fn numbers(&self) -> [u64; 2] {
         [&self.turned_away, &self.sent_away].map(|count| count.load(Ordering::Relaxed))
     }
 
-    /// Most connections from one address.
+    /// Maximum connections from one address.
     pub(super) const fn most(&self) -> usize {
         self.most
     }
@@ -137,7 +140,7 @@ impl Crowd {
     }
 }
 
-/// A seat that is taken. Dropped, it is free again.
+/// A registered connection. Dropping it removes the entry.
 #[derive(Debug)]
 pub(crate) struct Seated {
     pub(super) seat: Arc<Seat>,
@@ -146,7 +149,7 @@ pub(crate) struct Seated {
 }
 
 impl Seated {
-    /// Where nobody is counted.
+    /// For a listener that does not count addresses.
     pub(super) fn uncounted() -> Self {
         Self { seat: Arc::new(Seat::taken(Instant::now(), 0)), address: None, crowd: None }
     }
@@ -175,14 +178,14 @@ mod tests {
         crowd.sit(peer.parse().unwrap())
     }
 
-    /// How many connections and how many addresses are in the book.
+    /// The number of listed connections, and of listed addresses.
     fn written(crowd: &Crowd) -> (usize, usize) {
         let present = crowd.present();
         (present.seats.len(), present.by_address.len())
     }
 
-    /// An IPv4 address has its bound however it is spelled, an IPv6 address shares that of its network, and a trusted proxy has none. The
-    /// book is empty when the last has gone.
+    /// All spellings of an IPv4 address share one limit, an IPv6 address shares that of its network, and a trusted
+    /// proxy has none. The list is empty when the last connection has ended.
     #[tokio::test]
     async fn each_address_has_its_bound() {
         let crowd = crowd(Some(2), 100);
@@ -201,7 +204,7 @@ mod tests {
         assert_eq!(written(&crowd), (0, 0));
     }
 
-    /// Unless said, one address leaves half of the places to others.
+    /// By default one address leaves half of the permits to others.
     #[tokio::test]
     async fn half_of_the_places_are_for_others() {
         for (places, most) in [(100_000, 50_000), (5, 2), (1, 1), (0, 1)] {
@@ -210,8 +213,8 @@ mod tests {
         assert_eq!(crowd(Some(7), 5).most(), 7);
     }
 
-    /// Who has never asked goes before who rests, and who has waited for longest before others. Nobody goes who is answered, or who has only
-    /// just come, and nobody is told to go twice.
+    /// A connection that never sent a request is evicted before an idle one, and the longest waiting one first. A
+    /// connection that is being answered, or that is new, is not evicted, and none is evicted twice.
     #[tokio::test(start_paused = true)]
     async fn those_who_ask_nothing_make_room() {
         let crowd = crowd(None, 100);
@@ -250,7 +253,7 @@ mod tests {
         assert_eq!(crowd.numbers(), [0, 4]);
     }
 
-    /// However many there are, a look is at so many of them, and the next goes on from there.
+    /// Each search examines at most `LOOKS_MAX` connections, and the next one continues from there.
     #[tokio::test(start_paused = true)]
     async fn all_are_looked_at_in_turn() {
         let crowd = crowd(None, 10_000);
@@ -266,7 +269,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever comes and goes in whatever order, the book is about those who are there.
+        /// After any sequence of connects and disconnects, the list contains exactly the open connections.
         #[test]
         fn the_book_is_about_those_who_are_there(steps in prop::collection::vec((0..6_u8, any::<prop::sample::Index>()), 0..200)) {
             let crowd = crowd(Some(3), 100);

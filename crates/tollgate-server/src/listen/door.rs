@@ -1,4 +1,4 @@
-//! How a connection comes in: as it is, or through a handshake that is bounded in time and number.
+//! How an accepted connection begins: directly, or with a TLS handshake that is bounded in time and number.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +11,14 @@ use super::stream::Stream;
 use crate::shutdown::{Stop, stopped};
 use crate::tls::{Inside, Tls};
 
-/// How long a handshake may take, its wait for a place included.
+/// How long a handshake may take, including the wait for a permit.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most handshakes at once on one listener. Not a few for each core: those that a client leaves half done would keep all others
-/// out. This many can hold 64 MiB, and whoever would block them has to open 200 connections a second.
+/// Maximum concurrent handshakes on one listener. A few per core would not do: handshakes that a client leaves
+/// unfinished would block all others. This many can hold 64 MiB, and an attacker would have to open 200 connections a
+/// second to block them.
 const HANDSHAKES_MAX: usize = 1_024;
 
-/// The way in of one listener. Cheap to clone.
+/// The TLS setup of one listener. Cheap to clone.
 #[derive(Clone)]
 pub(crate) enum Door {
     /// Without TLS.
@@ -26,15 +27,15 @@ pub(crate) enum Door {
     Tls {
         /// The certificates.
         tls: Arc<Tls>,
-        /// What is spoken inside.
+        /// The protocol inside TLS.
         inside: Inside,
-        /// Places for handshakes.
+        /// Permits for handshakes.
         places: Arc<Semaphore>,
     },
 }
 
 impl Door {
-    /// The door of a wire: with TLS if there is any.
+    /// The setup for a protocol: with TLS if `tls` is set.
     pub(crate) fn new(tls: Option<&Arc<Tls>>, inside: Inside) -> Self {
         tls.map_or(Door::Plain, |tls| Door::Tls {
             tls: Arc::clone(tls),
@@ -43,7 +44,7 @@ impl Door {
         })
     }
 
-    /// Lets a connection in, or gives it up.
+    /// Completes the handshake, or gives the connection up.
     pub(super) async fn open(&self, stream: TcpStream, seat: Arc<Seat>, mut stop: Stop) -> Option<Stream> {
         let Door::Tls { tls, inside, places } = self else {
             return Some(Stream::plain(stream, seat));
@@ -60,7 +61,7 @@ impl Door {
         };
         tokio::select! {
             opened = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake) => opened.ok().flatten(),
-            () = stopped(&mut stop) => None, // Nothing was asked yet, so nobody waits for an answer.
+            () = stopped(&mut stop) => None, // No request was sent yet, so no client waits for an answer.
         }
     }
 }

@@ -1,35 +1,36 @@
-//! Notices peers that are gone without a word, as a machine that loses its power or its network is: the system asks them whether they
-//! are still there. docs/gateway.md promises the time.
+//! Detects peers that are gone without closing, such as a machine that lost its power or its network, by TCP keep-alive
+//! probes. docs/gateway.md promises the time.
 
 use std::io;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 
-/// How long a connection may be silent before the peer is asked.
+/// How long a connection may be silent before the first probe.
 const ASKED_AFTER: Duration = Duration::from_secs(30);
-/// How long after one question the next follows, and how many stay without an answer.
+/// Interval of the probes, and how many may stay unanswered.
 const ASKED_EVERY: Duration = Duration::from_secs(10);
 const QUESTIONS: u32 = 3;
-/// How long a peer may leave what was sent to it unacknowledged, or take nothing of it. No question is asked meanwhile.
+/// How long a peer may leave sent data unacknowledged, or accept none of it. No probes are sent meanwhile.
 #[cfg(target_os = "linux")]
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(60);
 
-/// Most bytes that the system takes ahead of what it can send. Beyond them a write waits, and so shows how fast the peer reads. A system
-/// that takes megabytes shows nothing for minutes of a peer that reads slowly.
+/// Maximum bytes that the system buffers ahead of what it can send. Beyond that a write waits, and so shows how fast
+/// the peer reads. A system that buffers megabytes hides a slow reader for minutes.
 #[cfg(target_os = "linux")]
 const UNSENT_BYTES_MAX: u32 = 64 << 10;
 
-/// Has the system ask a silent peer. A listener hands this on to the connections that it accepts.
+/// Enables keep-alive probes. Connections inherit this from their listener.
 ///
 /// # Errors
-/// When the system cannot; the peer is then gone when it says so.
+/// When the system does not support it. Then a peer counts as gone only when it closes its connection.
 pub(crate) fn ask_when_silent(socket: SockRef<'_>) -> io::Result<()> {
     let asked = TcpKeepalive::new().with_time(ASKED_AFTER).with_interval(ASKED_EVERY).with_retries(QUESTIONS);
     socket.set_tcp_keepalive(&asked)
 }
 
-/// The same, and ends a connection whose peer acknowledges nothing. Not for an upstream that may take its time to read a body.
+/// Enables the probes, and ends a connection whose peer acknowledges nothing. Not for an upstream that may take its
+/// time to read a body.
 ///
 /// # Errors
 /// As [`ask_when_silent`].
@@ -39,10 +40,10 @@ pub(crate) fn end_when_deaf(socket: SockRef<'_>) -> io::Result<()> {
     ask_when_silent(socket)
 }
 
-/// Has writes wait for a peer that reads slowly, so that its pace can be judged. A listener hands this on, too.
+/// Makes writes wait for a peer that reads slowly, so that its rate can be measured. Connections inherit this, too.
 ///
 /// # Errors
-/// When the system cannot; a slow reader may be taken for one that does not read.
+/// When the system does not support it. Then a slow reader may be taken for one that does not read.
 pub(super) fn show_pace(socket: SockRef<'_>) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     socket.set_tcp_notsent_lowat(UNSENT_BYTES_MAX)?;
@@ -57,7 +58,8 @@ mod tests {
 
     use super::*;
 
-    /// A connection has from its listener what ends it when its peer is gone: within a minute, whether something was sent or not.
+    /// A connection inherits from its listener the settings that end it when its peer is gone: within a minute, whether
+    /// data was sent or not.
     #[tokio::test]
     async fn accepted_connections_ask() {
         let listener = crate::listen::bind("127.0.0.1:0".parse().unwrap(), "--http").await.unwrap();

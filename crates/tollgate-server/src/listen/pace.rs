@@ -1,27 +1,28 @@
-//! How fast a client has to be: so many bytes over so long a time, on average. A client is only charged for time in which it is awaited,
-//! and its bytes earn that time back, up to a bound. So bursts and pauses pass, and a trickle does not, however long it lasts.
+//! The minimum rate of a client: this many bytes over this time, on average. Only time in which the server waits for
+//! the client counts, and its bytes earn that time back, up to a bound. So bursts and pauses pass, and a trickle fails,
+//! however long it lasts.
 
 use std::time::Duration;
 
-/// A minimum pace.
+/// A minimum rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pace {
-    /// Bytes that earn all of `over`.
+    /// Bytes that earn the whole of `over`.
     pub(crate) bytes: u32,
     /// The longest wait that bytes can earn.
     pub(crate) over: Duration,
-    /// How long a client may be awaited at first.
+    /// How long the server waits for a client at first.
     pub(crate) first: Duration,
 }
 
 impl Pace {
-    /// A client that may be silent for so long, whenever it likes.
+    /// A client that may be silent for this long at any time.
     pub(crate) const fn idle(timeout: Duration) -> Self {
         Self { bytes: 1, over: timeout, first: timeout }
     }
 }
 
-/// How long a client may still be awaited.
+/// How long the server still waits for a client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allowance {
     pace: Pace,
@@ -37,12 +38,12 @@ impl Allowance {
         self.left
     }
 
-    /// The client was awaited.
+    /// The server waited for the client.
     pub(crate) fn spend(&mut self, waited: Duration) {
         self.left = self.left.saturating_sub(waited);
     }
 
-    /// So many bytes moved.
+    /// This many bytes moved.
     pub(crate) fn earn(&mut self, bytes: usize) {
         let Pace { bytes: all, over, .. } = self.pace;
         if self.left >= over {
@@ -62,7 +63,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const PACE: Pace = Pace { bytes: 30_000, over: Duration::from_secs(60), first: Duration::from_secs(20) };
 
-    /// How many seconds a client lasts that sends so many bytes and then is awaited for a second, again and again.
+    /// How many seconds a client lasts that repeatedly sends this many bytes and then keeps the server waiting for a
+    /// second.
     fn lasts(bytes: usize) -> Option<u32> {
         let mut allowance = Allowance::new(PACE);
         (0..10_000).find(|_| {
@@ -72,7 +74,7 @@ mod tests {
         })
     }
 
-    /// Whoever keeps the pace lasts, and whoever is below it does not, however little.
+    /// A client at the minimum rate lasts, and one below it does not, however small the difference.
     #[test]
     fn the_average_counts() {
         assert_eq!(lasts(500), None);
@@ -82,7 +84,7 @@ mod tests {
         assert!(lasts(499).is_some_and(|seconds| seconds > 5_000));
     }
 
-    /// A burst earns a pause, of a minute at most: a gigabyte is no reason to be awaited for a day.
+    /// A burst earns a pause of at most a minute: a gigabyte is no reason to wait for a client for a day.
     #[test]
     fn bursts_earn_pauses() {
         let mut allowance = Allowance::new(PACE);

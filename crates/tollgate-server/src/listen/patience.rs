@@ -1,5 +1,6 @@
-//! How long a connection waits for its client: for the first byte of a request, for the rest of its head, and for room to
-//! write. hyper has one timeout for the first two; a client that keeps a connection open is not a slow one, so they differ here.
+//! Timeouts of a connection for its client: for the first byte of a request, for the rest of its head, and for space to
+//! write. hyper has one timeout for the first two. They differ here, because a client that keeps a connection open is
+//! not a slow one.
 
 use std::io;
 use std::pin::Pin;
@@ -14,36 +15,38 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::Seat;
 use super::pace::{Allowance, Pace};
 
-/// How long a request's head may take to arrive, and the first byte of a connection.
+/// How long a request's head may take to arrive, and also the first byte of a connection.
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection may rest between requests.
+/// How long a connection may be idle between requests.
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a client may refuse to read.
+/// How long a client may not read.
 pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How fast a client has to read what waits for it: 500 bytes a second, on average over a minute. A client's system says that there is
-/// room again only when a good part of its buffer is read, so one that reads steadily is seen to take nothing for half a minute.
+/// The minimum rate at which a client must read: 500 bytes a second, on average over a minute. A client's system
+/// announces space only when a good part of its buffer is read, so a steady reader may seem to read nothing for half a
+/// minute.
 const READ_PACE: Pace = Pace { bytes: 30_000, over: Duration::from_secs(60), first: WRITE_TIMEOUT };
 
-/// What a connection is doing, shared by the stream and whoever answers requests.
+/// The state of a connection, shared by the stream and the code that answers requests.
 #[derive(Debug, Default)]
 pub(crate) struct Phase {
-    /// Odd while a request is being answered. Relaxed suffices everywhere: only the task of the connection reads and writes it.
+    /// Odd while a request is being answered. Relaxed suffices everywhere: only the task of the connection reads and
+    /// writes it.
     turns: AtomicU32,
     /// Whether any byte was ever read.
     touched: AtomicBool,
-    /// Whether the bytes are another protocol's, which may rest as long as it likes.
+    /// Whether the connection carries another protocol, which has no idle timeout here.
     left: AtomicBool,
-    /// Where it is told whether the connection is used, if anybody wants to know.
+    /// The entry in the connection limit that records whether the connection is used, if there is one.
     seat: Option<Arc<Seat>>,
 }
 
 impl Phase {
-    /// The phase of a connection whose seat hears of it.
+    /// The state of a connection with an entry in the connection limit.
     pub(crate) fn at(seat: Arc<Seat>) -> Self {
         Self { seat: Some(seat), ..Self::default() }
     }
 
-    /// A request's head is complete; until the guard is dropped its answer is under way.
+    /// A request's head is complete. Its answer is in progress until the guard is dropped.
     pub(crate) fn answering(self: &Arc<Self>) -> Answering {
         self.turns.fetch_add(1, Ordering::Relaxed);
         if let Some(seat) = &self.seat {
@@ -52,14 +55,14 @@ impl Phase {
         Answering(Arc::clone(self))
     }
 
-    /// The number of the turn that has not begun yet; none while a request is being answered, or on a connection that is no longer one of
-    /// HTTP.
+    /// The number of the next turn, which has not begun; `None` while a request is being answered, or on a connection
+    /// that no longer carries HTTP.
     pub(crate) fn rest(&self) -> Option<u32> {
         let turn = self.turns.load(Ordering::Relaxed);
         Some(turn).filter(|turn| turn % 2 == 0 && !self.left.load(Ordering::Relaxed))
     }
 
-    /// From now on the connection is no longer one of HTTP.
+    /// The connection no longer carries HTTP.
     pub(crate) fn leave(&self) {
         if let Some(seat) = &self.seat {
             seat.begin(); // It is used until its end.
@@ -73,7 +76,7 @@ impl Phase {
     }
 }
 
-/// While it exists, a request is being answered.
+/// A guard that exists while a request is being answered.
 #[derive(Debug)]
 pub(crate) struct Answering(Arc<Phase>);
 
@@ -86,14 +89,14 @@ impl Drop for Answering {
     }
 }
 
-/// How far the head of a turn is, and what the timer is set for.
+/// The progress of a head, and what the timer is set for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Head {
     /// Nothing came yet on this connection; the timer was set when it was made.
     First,
-    /// Nothing came yet in this turn, and the timer is still that of the last.
+    /// Nothing came yet in this turn, and the timer is still that of the last one.
     Absent,
-    /// Nothing came yet, and the timer is set for that.
+    /// Nothing came yet, and the timer is set for the idle timeout.
     Resting,
     /// Some of it came, and the timer is not yet set for the rest.
     Begun,
@@ -101,19 +104,19 @@ enum Head {
     Awaited,
 }
 
-/// A stream that gives up on a client that does not move.
+/// A stream that ends with a timeout if its client does not move.
 #[derive(Debug)]
 pub(crate) struct Patient<S> {
     stream: S,
     phase: Arc<Phase>,
-    /// Fires at this instant or before. It is moved when it has fired too early, or would fire too late: so a connection that is asked
-    /// again and again hardly ever moves it.
+    /// Fires at `until` or earlier. It is reset only when it fired too early or would fire too late, so a busy
+    /// connection hardly ever resets it.
     reading: Pin<Box<Sleep>>,
     until: Instant,
-    /// The turn that the stream is in, and how far its head is.
+    /// The current turn of the stream, and the progress of its head.
     turn: u32,
     head: Head,
-    /// Since when the client does not read, and how long it may still be awaited.
+    /// Since when the client does not read, and how long the server still waits for it.
     writing: Option<(Instant, Pin<Box<Sleep>>)>,
     reader: Allowance,
 }
@@ -138,7 +141,8 @@ impl<S> Patient<S> {
         &self.stream
     }
 
-    /// Whether a head is awaited, rather than a body, which has a timeout of its own. A new turn begins with a rest.
+    /// Whether the connection waits for a head, rather than for a body, which has its own timeout. A new turn begins
+    /// idle.
     fn awaits_head(&mut self) -> bool {
         let turn = self.phase.turns.load(Ordering::Relaxed);
         if turn % 2 == 1 || self.phase.left.load(Ordering::Relaxed) {
@@ -159,14 +163,15 @@ impl<S> Patient<S> {
         }
     }
 
-    /// Nothing arrives: whether to wait on. Only here is a timer set: a head that arrives whole needs none.
+    /// No bytes came: checks the timeout. Only this function sets a timer, because a head that arrives at once needs
+    /// none.
     fn poll_patience(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         if !self.awaits_head() {
             return Poll::Pending;
         }
         let (next, patience) = match self.head {
             Head::Absent => (Head::Resting, IDLE_TIMEOUT),
-            // The head must now be complete in time, however slowly the rest of it drips.
+            // From now on the head has a deadline, however slowly the rest of it drips.
             Head::Begun => (Head::Awaited, HEAD_TIMEOUT),
             waiting => (waiting, Duration::ZERO),
         };
@@ -186,7 +191,7 @@ impl<S> Patient<S> {
         Poll::Pending
     }
 
-    /// What became of a write of so many bytes. A client that reads nothing, or too slowly, is given up after a while.
+    /// Handles the result of a write. A client that reads nothing, or too slowly, times out after a while.
     fn written<T>(
         &mut self,
         context: &mut Context<'_>,
@@ -245,7 +250,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Inside TLS there is a last word to be written, which a client may refuse to read, too.
+        // TLS writes a closing message, which a client may also not read.
         let this = self.get_mut();
         let ended = Pin::new(&mut this.stream).poll_shutdown(context);
         this.written(context, ended, |()| 0)
@@ -278,14 +283,14 @@ mod tests {
         (client, Patient::new(stream, Arc::clone(&phase)), phase)
     }
 
-    /// Seconds of virtual time until reading gives up.
+    /// Seconds of virtual time until a read times out.
     async fn patience(patient: &mut Patient<DuplexStream>) -> u64 {
         let start = Instant::now();
         assert_eq!(patient.read_u8().await.unwrap_err().kind(), io::ErrorKind::TimedOut);
         start.elapsed().as_secs()
     }
 
-    /// A client that drips its head gets no more time than one that is silent.
+    /// A client that drips its head gets no more time than a silent one.
     #[tokio::test(start_paused = true)]
     async fn a_head_that_drips_is_given_up() {
         let (mut client, mut patient, phase) = pair();
@@ -301,7 +306,7 @@ mod tests {
         assert!(phase.is_touched());
     }
 
-    /// Between requests a connection may rest for longer; once the next head has begun, patience is short again.
+    /// Between requests a connection may be idle for longer; once the next head has begun, the timeout is short again.
     #[tokio::test(start_paused = true)]
     async fn an_idle_connection_is_not_a_slow_one() {
         let (mut client, mut patient, phase) = pair();
@@ -319,7 +324,7 @@ mod tests {
         assert_eq!(patience(&mut patient).await, 10);
     }
 
-    /// While a request is answered the stream waits: the body has a timeout of its own.
+    /// While a request is answered the stream does not time out, because the body has its own timeout.
     #[tokio::test(start_paused = true)]
     async fn a_body_is_not_a_head() {
         let (_client, mut patient, phase) = pair();
@@ -328,7 +333,7 @@ mod tests {
         assert!(read.is_err());
     }
 
-    /// A client that does not read is given up; one that reads slowly is not.
+    /// A client that does not read times out; one that reads slowly does not.
     #[tokio::test(start_paused = true)]
     async fn a_client_must_read() {
         let (mut client, mut patient, _) = pair();
@@ -342,7 +347,7 @@ mod tests {
         assert_eq!((error.kind(), start.elapsed().as_secs()), (io::ErrorKind::TimedOut, 30));
     }
 
-    /// A client that takes a few bytes now and then once held its answer, and an upstream's slot, for as long as it liked.
+    /// A client that read a few bytes now and then could once hold its answer, and an upstream's slot, for any time.
     #[tokio::test(start_paused = true)]
     async fn a_client_must_read_at_a_pace() {
         let (mut client, mut patient, _) = pair();
@@ -359,7 +364,7 @@ mod tests {
         assert_eq!((error.kind(), start.elapsed().as_secs()), (io::ErrorKind::TimedOut, 30));
         drop(patient);
         assert!((48..=96).contains(&reading.await.unwrap()));
-        // One that keeps the pace gets all of it, however long that takes.
+        // A client at the minimum rate gets the whole answer, however long that takes.
         let (mut client, mut patient, _) = pair();
         let reading = tokio::spawn(async move {
             let mut read = 0;
@@ -376,7 +381,7 @@ mod tests {
         assert_eq!(reading.await.unwrap(), 64 << 10);
     }
 
-    /// A stream whose last word nobody takes.
+    /// A stream on which the closing message is never read.
     struct Deaf;
 
     impl AsyncWrite for Deaf {
@@ -393,7 +398,7 @@ mod tests {
         }
     }
 
-    /// The end of a connection needs no consent: a client that does not read the last word is given up as well.
+    /// The close of a connection needs no consent: a client that does not read the closing message times out as well.
     #[tokio::test(start_paused = true)]
     async fn a_client_must_take_the_end() {
         let mut patient = Patient::new(Deaf, Arc::new(Phase::default()));

@@ -1,5 +1,6 @@
-//! Room for connections: so many to a listener, and no more of all listeners and to all upstreams than there are descriptors. A part
-//! of those belongs to each listener alone, and one to connections to upstreams, so that no crowd at one door closes the others.
+//! The connection limit of each listener, and the fd budget of all listeners and upstream connections together. Each
+//! listener has a part of the descriptors for itself, and so have connections to upstreams, so that load at one
+//! listener does not block the others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,32 +11,34 @@ use super::crowd::{Bound, Crowd};
 use crate::process::descriptors;
 use crate::telemetry::{Meter, Sample, names};
 
-/// Most connections at once to one listener of those who ask for decisions, and to the gateway's. Further ones wait in the system's
-/// queue until one ends.
+/// Maximum concurrent connections to a listener for decisions, and to the gateway's. Further ones wait in the system's
+/// backlog until one ends.
 const CONNECTIONS_MAX: u32 = 10_000;
 const PUBLIC_CONNECTIONS_MAX: u32 = 100_000;
-/// File descriptors that are left to files, and the share of the others that connections may take, in per cent.
+/// File descriptors that are reserved for files, and the share of the others for connections, in per cent.
 const FILES_RESERVED: usize = 64;
 const FILES_SHARE: usize = 80;
-/// The least that connections may take however few descriptors there are.
+/// The minimum for connections, however few descriptors there are.
 const CONNECTIONS_MIN: usize = 8;
-/// What part of all descriptors for connections is one listener's own: an eighth, and one at least.
+/// Each listener has one part in this many of all connection descriptors for itself: an eighth, and at least one.
 const OWN_PART: usize = 8;
-/// What part of them is for connections to upstreams alone: a quarter. A client that rests needs none there.
+/// Connections to upstreams have one part in this many for themselves: a quarter. An idle client needs none there.
 const LINKS_PART: usize = 4;
-/// How often it is looked who might go, where there is no place and nobody went.
+/// Interval of the search for a connection to evict, while no permit is free.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Why a connection was ended that had done nothing wrong, as a label: its address had as many as it may, or others needed its place.
+/// The reason label of a connection that was ended without a fault of its own: its address had its maximum, or another
+/// connection needed its permit.
 const ENDINGS: [&str; 2] = ["address", "room"];
 
-/// The descriptors that the listeners of a process have for their connections.
+/// The descriptors for the connections of a process's listeners.
 pub(crate) struct House {
     own: usize,
     shared: Arc<Semaphore>,
 }
 
 impl House {
-    /// For so many listeners, and the descriptors for connections to upstreams, where one of the listeners is the gateway's.
+    /// The budget for this many listeners, and the descriptors for connections to upstreams, where one of the listeners
+    /// is the gateway's.
     pub(crate) fn new(listeners: usize, has_gateway: bool) -> (Self, Links) {
         let all = descriptors().map_or(usize::MAX, share).min(Semaphore::MAX_PERMITS);
         Self::and_links(all, listeners, has_gateway)
@@ -56,12 +59,12 @@ impl House {
         Self { own, shared: Arc::new(Semaphore::new(shared)) }
     }
 
-    /// The room of a listener for those who ask for decisions.
+    /// The connection limit of a listener for decisions.
     pub(crate) fn room(&self) -> Room {
         self.room_for(CONNECTIONS_MAX)
     }
 
-    /// The room of the listener in front of upstreams, which anybody may reach.
+    /// The connection limit of the gateway's listener, which any client may reach.
     pub(crate) fn public_room(&self, bound: Bound) -> Room {
         let mut room = self.room_for(PUBLIC_CONNECTIONS_MAX);
         let descriptors = self.own.saturating_add(self.shared.available_permits());
@@ -76,7 +79,7 @@ impl House {
     }
 }
 
-/// Descriptors that nobody else takes, and those that are anybody's.
+/// Descriptors reserved for one user, and those that all share.
 #[derive(Clone)]
 struct Descriptors {
     own: Arc<Semaphore>,
@@ -84,7 +87,7 @@ struct Descriptors {
 }
 
 impl Descriptors {
-    /// One of them, once there is one.
+    /// Waits for a descriptor.
     async fn one(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
         let (own, shared) = (Arc::clone(&self.own), Arc::clone(&self.shared));
         tokio::select! {
@@ -94,7 +97,7 @@ impl Descriptors {
         }
     }
 
-    /// One of them, if there is one.
+    /// Takes a descriptor, if one is free.
     fn one_now(&self) -> Option<OwnedSemaphorePermit> {
         let own = Arc::clone(&self.own).try_acquire_owned();
         own.or_else(|_| Arc::clone(&self.shared).try_acquire_owned()).ok()
@@ -106,29 +109,29 @@ impl Descriptors {
 pub(crate) struct Links {
     most: usize,
     descriptors: Descriptors,
-    /// Notified when there is none for a connection that is needed.
+    /// Notified when a connection is needed and no descriptor is free.
     wanted: Arc<Notify>,
 }
 
 impl Links {
-    /// Only so many, for a test.
+    /// This many only, for a test.
     #[cfg(test)]
     pub(crate) fn of(links: usize) -> Self {
         let (own, shared) = (Arc::new(Semaphore::new(links)), Arc::new(Semaphore::new(0)));
         Self { most: links, descriptors: Descriptors { own, shared }, wanted: Arc::default() }
     }
 
-    /// How many there are at most, where no listener needs what it shares with them.
+    /// The maximum, when no listener uses the shared part.
     pub(crate) const fn most(&self) -> usize {
         self.most
     }
 
-    /// Returns when one was needed and there was none.
+    /// Waits until a descriptor was needed and none was free.
     pub(crate) async fn wanted(&self) {
         self.wanted.notified().await;
     }
 
-    /// One of them, once there is one.
+    /// Waits for a descriptor.
     pub(crate) async fn one(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
         if let Some(one) = self.descriptors.one_now() {
             return Ok(one);
@@ -138,26 +141,26 @@ impl Links {
     }
 }
 
-/// Places for the connections of one listener.
+/// The permits for the connections of one listener.
 pub(crate) struct Room {
     pub(super) most: u32,
     pub(super) places: Arc<Semaphore>,
     descriptors: Descriptors,
-    /// Who is there, where anybody may be.
+    /// The open connections by address, on a public listener.
     pub(super) crowd: Option<Arc<Crowd>>,
 }
 
-/// A place taken, and its descriptor.
+/// A connection's permit, and its descriptor.
 pub(super) type Place = [OwnedSemaphorePermit; 2];
 
 impl Room {
-    /// A place, once there is one.
+    /// Waits for a permit.
     pub(super) async fn place(&self) -> Result<Place, AcquireError> {
         let place = Arc::clone(&self.places).acquire_owned().await?;
         Ok([place, self.descriptors.one().await?])
     }
 
-    /// A place, once somebody has gone who asked nothing, where anybody may be, or who was done.
+    /// Waits for a permit. On a public listener it evicts idle connections meanwhile.
     pub(super) async fn made_place(&self) -> Result<Place, AcquireError> {
         let Some(crowd) = &self.crowd else { return self.place().await };
         loop {
@@ -168,13 +171,13 @@ impl Room {
         }
     }
 
-    /// A place, if there is one.
+    /// Takes a permit, if one is free.
     pub(super) fn place_now(&self) -> Option<Place> {
         let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
         Some([place, self.descriptors.one_now()?])
     }
 
-    /// Shows how many connections had to go, where anybody may come.
+    /// Registers the metric of ended connections, on a public listener.
     pub(crate) fn show(&self, meter: &Meter) {
         let Some(crowd) = self.crowd.clone() else { return };
         meter.probe(move |_| {
@@ -188,13 +191,13 @@ impl Room {
         });
     }
 
-    /// How many places are taken.
+    /// How many permits are taken.
     pub(super) fn taken(&self) -> usize {
         (self.most as usize).saturating_sub(self.places.available_permits())
     }
 }
 
-/// How many of so many descriptors connections may take: a snapshot or a policy must still find one to be opened with.
+/// How many of these descriptors connections may use. Some remain free, so that a snapshot or a policy can be opened.
 fn share(descriptors: usize) -> usize {
     (descriptors / 100 * FILES_SHARE + descriptors % 100 * FILES_SHARE / 100)
         .saturating_sub(FILES_RESERVED)
@@ -225,7 +228,8 @@ mod tests {
         assert!(descriptors().is_none_or(|descriptors| descriptors > 0));
     }
 
-    /// A listener whose clients take all that they can leaves each other one its own part; together they take no more than all.
+    /// A listener whose clients take all that they can leaves each other listener its own part; together they take no
+    /// more than all.
     #[test]
     fn each_listener_has_places_of_its_own() {
         for (connections, own) in [(755, 94), (38, 4), (8, 1)] {
@@ -240,8 +244,8 @@ mod tests {
             assert!(at_once(second.place()).is_ok(), "what is anybody's is free again");
         }
     }
-    /// However many clients rest at the gateway, connections to upstreams have a quarter of all descriptors; where clients are few they
-    /// have more.
+    /// Idle clients of the gateway, however many, leave a quarter of all descriptors to connections to upstreams; with
+    /// few clients, upstreams have more.
     #[test]
     fn upstreams_have_links_of_their_own() {
         for (connections, own) in [(15_936, 3_984), (755, 188), (8, 2)] {

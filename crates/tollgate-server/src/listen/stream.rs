@@ -1,4 +1,4 @@
-//! A connection's stream, the same type with TLS and without, so that every wire takes either.
+//! A connection's stream, the same type with TLS and without, so that every protocol accepts either.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -16,13 +16,13 @@ use super::crowd::Seat;
 #[derive(Debug)]
 pub(crate) struct Stream {
     way: Way,
-    /// Its seat among the others, which hears whether it is used.
+    /// Its entry in the connection limit, which records whether it is used.
     seat: Arc<Seat>,
 }
 
 #[derive(Debug)]
 enum Way {
-    /// As the bytes come.
+    /// Without TLS.
     Plain(TcpStream),
     /// Inside TLS. Boxed: it is much larger.
     Tls(Box<TlsStream<TcpStream>>),
@@ -37,12 +37,12 @@ impl Stream {
         Self { way: Way::Tls(Box::new(stream)), seat }
     }
 
-    /// Its seat, which whoever answers requests is to tell of them.
+    /// Its entry in the connection limit. The code that answers requests records them there.
     pub(crate) fn seat(&self) -> Arc<Seat> {
         Arc::clone(&self.seat)
     }
 
-    /// Who is at the other end.
+    /// The address of the peer.
     ///
     /// # Errors
     /// When the connection is gone.
@@ -53,7 +53,7 @@ impl Stream {
         }
     }
 
-    /// Whether it was found to have ended in disorder since the last time that somebody looked.
+    /// Whether an error occurred on the socket since the last call.
     pub(crate) fn has_failed(&self) -> bool {
         let stream = match &self.way {
             Way::Plain(stream) => stream,
@@ -62,19 +62,19 @@ impl Stream {
         !matches!(stream.take_error(), Ok(None))
     }
 
-    /// Makes its end one in disorder. Inside TLS it is one already, unless an end is told.
+    /// Makes the close a reset. With TLS it is one already, unless a closing message is sent.
     pub(crate) fn reset(&self) {
         if let Way::Plain(stream) = &self.way {
             let _ = stream.set_zero_linger(); // Where that cannot be set, it ends as any other.
         }
     }
 
-    /// Whether it is inside TLS.
+    /// Whether it uses TLS.
     pub(crate) const fn is_secure(&self) -> bool {
         matches!(self.way, Way::Tls(_))
     }
 
-    /// What the handshake agreed to speak; without one, nothing was said.
+    /// The protocol that ALPN agreed on, if any.
     pub(crate) fn agreed(&self) -> Option<&[u8]> {
         match &self.way {
             Way::Plain(_) => None,

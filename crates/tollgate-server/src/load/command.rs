@@ -1,4 +1,4 @@
-//! `tollgate bench`: from what was typed to a table, and a picture of latency against load.
+//! `tollgate bench`: from the arguments to a table, and a plot of latency against load.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -120,7 +120,8 @@ struct Line {
     p999_us: u64,
     max_us: u64,
     denied_by: BTreeMap<String, u64>,
-    /// Answers that were looked at for the counter that they came from, and how many of them came from one that keys share.
+    /// Answers that were examined for the source of their count, and how many of them came from a counter that keys
+    /// share.
     looked_at: u64,
     shared: u64,
     /// Whether keys share counters because the server's memory is full.

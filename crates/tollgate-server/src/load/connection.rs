@@ -1,4 +1,5 @@
-//! One connection that asks: closed, with several requests under way, or open, when each is due.
+//! One connection of the generator: closed loop with several requests in flight, or open loop with each request when it
+//! is due.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,11 +18,12 @@ use super::run::LoadError;
 use super::summary::Summary;
 use crate::random::scrambled;
 
-/// How much earlier than due a timer wakes: timers are a millisecond coarse, and the rest is waited for by asking again and again.
+/// How much earlier than due a timer wakes: timers have a resolution of a millisecond, and the rest of the wait is
+/// polled.
 const EARLY: Duration = Duration::from_millis(2);
-/// How long an answer may take before the run is given up.
+/// How long an answer may take before the run fails.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
-/// Most bytes of answers that wait to be read: a thousand of the longest are less.
+/// Maximum bytes of unread answers: a thousand of the longest are less.
 const INPUT_BYTES_MAX: usize = 64 << 20;
 
 /// The span of time that is measured.
@@ -35,7 +37,7 @@ pub(super) struct Span {
 pub(super) struct Asker {
     plan: Plan,
     index: usize,
-    /// How many keys it has drawn, counted from where no other connection is.
+    /// How many keys it has drawn, counted from a start that no other connection uses.
     drawn: u64,
     wire: Channels,
 }
@@ -57,8 +59,8 @@ impl Asker {
         Ok(Self { plan: plan.clone(), index, drawn: (index as u64) << 32, wire })
     }
 
-    /// Asks until the span is over. Counts the decisions that were answered within it, and the latency of every request that was due
-    /// within it: one that comes too late to count is the slowest of all.
+    /// Sends requests until the span is over. Counts the decisions that were answered within it, and the latency of
+    /// every request that was due within it: one that comes too late to count is the slowest of all.
     pub(super) async fn ask(mut self, span: Span) -> Result<Summary, LoadError> {
         let mut summary = Summary::new().map_err(|_| LoadError::Histogram)?;
         let mut turn = 0;
@@ -95,7 +97,8 @@ impl Asker {
         }
     }
 
-    /// Whether the server says that its memory is full. Asked over RESP, whose answers do not say which counter they come from.
+    /// Whether the server reports that its memory is full. Used for RESP, whose answers do not name the source of their
+    /// count.
     async fn is_memory_full(&mut self) -> Result<bool, LoadError> {
         let (Channels::Stream { stream, input, .. }, Question::Resp { .. }) =
             (&mut self.wire, &self.plan.question)
@@ -123,7 +126,7 @@ impl Asker {
         begin + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// Sends as many requests as are to be under way at once, and waits for all their answers.
+    /// Sends all requests that are to be in flight at once, and waits for their answers.
     async fn turn(&mut self, turn: u64) -> Result<(Vec<Reply>, Details), LoadError> {
         let mut details = Details::default();
         let requests = match self.plan.pace {
@@ -154,7 +157,7 @@ impl Asker {
         }
     }
 
-    /// Waits until an instant, to well below a millisecond.
+    /// Waits until an instant, with a precision well below a millisecond.
     async fn until(&mut self, due: Instant) -> Result<(), LoadError> {
         if let Some(early) = due.checked_sub(EARLY)
             && early > Instant::now()
@@ -171,7 +174,7 @@ impl Asker {
     }
 }
 
-/// A connection that does not wait for more to send.
+/// Opens a connection with Nagle's algorithm off.
 pub(super) async fn connected(target: SocketAddr) -> Result<TcpStream, LoadError> {
     let failed = |error: std::io::Error| LoadError::Connect { target, reason: error.to_string() };
     let stream = TcpStream::connect(target).await.map_err(failed)?;
@@ -183,7 +186,7 @@ fn lost(error: std::io::Error) -> LoadError {
     LoadError::Lost { reason: error.to_string() }
 }
 
-/// Waits for the answers to so many requests.
+/// Waits for the answers to this many requests.
 async fn replies(
     stream: &mut TcpStream,
     input: &mut BytesMut,
@@ -212,7 +215,7 @@ async fn replies(
 
 fn first_reply(input: &[u8], question: &Question, details: &mut Details, turn: u64) -> Option<Reply> {
     match question {
-        // redis-cell says 0 for yes; everybody else says 1.
+        // redis-cell answers 0 for yes; all others answer 1.
         Question::Resp { words } if words.first().is_some_and(|word| word.starts_with("CL.")) => {
             reply::resp(input, b":0\r", details)
         }

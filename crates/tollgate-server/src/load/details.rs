@@ -1,12 +1,12 @@
-//! Why requests were denied, as far as answers say it: by which limit, and whether by a counter that keys share.
+//! Why requests were denied, as far as the answers show it: by which limit, and whether by a counter that keys share.
 
 use std::collections::BTreeMap;
 
-/// One answer in so many is looked at for what a look at every answer would take too long.
+/// One answer in this many is examined where examining every answer would take too long.
 const SAMPLED: u64 = 16;
-/// Most limits that are told apart; the rest is counted together.
+/// Maximum limits that are counted by name; the rest is counted together.
 const CAUSES_MAX: usize = 20;
-/// What counts denials by other limits.
+/// The name for denials by other limits.
 const OTHERS: &str = "(others)";
 
 /// Why requests were denied.
@@ -14,18 +14,18 @@ const OTHERS: &str = "(others)";
 pub struct Details {
     /// Denials by the name of the limit that caused them, where the answer has it.
     pub denied_by: BTreeMap<String, u64>,
-    /// Answers that were looked at for the counter that they came from.
+    /// Answers that were examined for the source of their count.
     pub looked_at: u64,
     /// How many of those came from a counter that several keys share, because the server's memory is full.
     pub shared: u64,
-    /// Whether the server says that its memory is full, where its answers do not.
+    /// Whether the server reports that its memory is full, where its answers do not.
     pub is_memory_full: bool,
 }
 
 impl Details {
-    /// Looks at the body of an answer over HTTP: the decision, or those of a batch.
+    /// Examines the body of an answer over HTTP: a decision, or those of a batch.
     pub(super) fn look_at_json(&mut self, body: &[u8], turn: u64) {
-        // One decision that allows has no denial to look for.
+        // A single decision that allows has no denial to look for.
         let mut rest = if body.starts_with(b"{\"allowed\":true") { &[] } else { body };
         while let Some(at) = find(rest, b"{\"allowed\":false,\"verdict\":\"") {
             rest = &rest[at + 1..];
@@ -41,13 +41,13 @@ impl Details {
         }
     }
 
-    /// Takes note of an answer that says whether its counter is one that keys share.
+    /// Records an answer that shows whether its counter is shared by keys.
     pub(super) fn look_at(&mut self, is_shared: bool) {
         self.looked_at += 1;
         self.shared += u64::from(is_shared);
     }
 
-    /// Takes note of a denial by a limit of this name.
+    /// Records a denial by a limit of this name.
     pub(super) fn deny(&mut self, cause: &[u8]) {
         let cause = String::from_utf8_lossy(cause);
         let is_known = self.denied_by.contains_key(&*cause) || self.denied_by.len() < CAUSES_MAX;
@@ -55,7 +55,7 @@ impl Details {
         *self.denied_by.entry(cause).or_default() += 1;
     }
 
-    /// Adds what was found elsewhere.
+    /// Adds the results of another part.
     pub(super) fn add(&mut self, other: &Details) {
         for (cause, denied) in &other.denied_by {
             *self.denied_by.entry(cause.clone()).or_default() += denied;
@@ -65,7 +65,7 @@ impl Details {
         self.is_memory_full |= other.is_memory_full;
     }
 
-    /// What a person should know of `denied` denials; nothing where there is nothing to say.
+    /// The lines about `denied` denials for the user; empty if there is nothing to report.
     #[must_use]
     pub fn lines(&self, denied: u64) -> Vec<String> {
         let mut lines = Vec::new();
@@ -98,9 +98,9 @@ impl Details {
     }
 }
 
-/// The text of a member that begins so, if it is the next but one after where `json` begins.
+/// The text of the member that begins with `before`, if it is near the beginning of `json`.
 fn member<'j>(json: &'j [u8], before: &[u8]) -> Option<&'j [u8]> {
-    // The longest verdict is shorter than that.
+    // The longest verdict is shorter than this.
     const NEAR: usize = 64;
     let at = find(json.get(..NEAR.min(json.len()))?, before)? + before.len();
     let text = &json[at..];
@@ -121,7 +121,7 @@ pub(super) fn find(buffer: &[u8], wanted: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// Each denial of a batch is counted by its cause; what is allowed, and what has no cause, is not.
+    /// Each denial of a batch is counted by its cause; allowed requests, and denials without a cause, are not.
     #[test]
     fn denials_are_counted_by_cause() {
         let body = br#"[{"allowed":false,"verdict":"deny","cause":"per-key","reason":"x","limits":[]},{"allowed":true,"verdict":"allow","limits":[{"name":"a","allowed":false,"source":"overflow"}]},{"allowed":false,"verdict":"never","cause":"a\"b"},{"allowed":false,"verdict":"deny"}]"#;
@@ -139,7 +139,7 @@ mod tests {
         assert!(Details::default().lines(0).is_empty());
     }
 
-    /// However many names there are, few are kept.
+    /// The number of names is bounded.
     #[test]
     fn the_number_of_causes_is_bounded() {
         let mut details = Details::default();

@@ -1,6 +1,6 @@
-//! A connection that makes unary calls, and nothing more than those take: a general client costs more than the server that it is to
-//! measure. [`calls`] knows what is under way and [`permits`] what may be, [`frame`], [`fields`] and [`request`] how it is said; here
-//! it is sent and received.
+//! A connection that makes unary calls, and nothing more: a general client costs more than the server that it measures.
+//! [`calls`] tracks the calls in flight, [`permits`] tracks what the server allows, and [`frame`], [`fields`] and
+//! [`request`] encode and decode. This module sends and receives.
 
 mod calls;
 mod cause;
@@ -26,10 +26,10 @@ use super::question::Question;
 use super::reply::Reply;
 use super::run::LoadError;
 
-/// Room for what is read at once.
+/// Size of one read.
 const READ_BYTES: usize = 16 << 10;
 
-/// A connection, and the next one when its streams are used up or the server asks for it.
+/// A connection, and the next one when its streams are used up or the server closes it.
 pub(super) struct Connection {
     target: SocketAddr,
     head: Head,
@@ -56,7 +56,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Makes so many calls, whose messages are written by `write`, and waits until all have ended.
+    /// Makes this many calls, whose messages `write` writes, and waits until all have ended.
     pub(super) async fn exchange(
         &mut self,
         requests: usize,
@@ -90,16 +90,16 @@ impl Connection {
         Ok(replies)
     }
 
-    /// Why calls were refused since this was last asked.
+    /// Takes the reasons of refusals since the last call.
     pub(super) fn details(&mut self) -> Details {
         std::mem::take(&mut self.calls.details)
     }
 
-    /// Answers what the server says between calls, which it takes for a sign of life, until an instant.
+    /// Answers the server's frames between calls, such as pings, until an instant.
     pub(super) async fn rest(&mut self, until: Instant) -> Result<(), LoadError> {
         while !self.calls.is_spent() {
             self.send().await?;
-            // Receiving waits for bytes first and then takes them at once, so nothing is lost when it is given up.
+            // Receiving waits for bytes first and then takes them at once, so a cancelled receive loses nothing.
             match timeout_at(until, self.receive(&mut Vec::new())).await {
                 Err(_) => return Ok(()),
                 Ok(received) => received?,
@@ -109,7 +109,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Says hello, and waits until the server has said what it permits.
+    /// Sends the preface, and waits for the server's settings.
     async fn greet(&mut self) -> Result<(), LoadError> {
         put_hello(&mut self.output);
         self.send().await?;
@@ -135,7 +135,7 @@ impl Connection {
     }
 }
 
-/// A connection that cannot be used any more.
+/// The error of a connection that cannot be used any more.
 fn lost(reason: impl std::fmt::Display) -> LoadError {
     LoadError::Lost { reason: reason.to_string() }
 }

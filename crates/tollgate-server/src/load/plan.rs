@@ -1,16 +1,16 @@
-//! What to do: how many connections ask what, for how long, and how fast.
+//! A run's parameters: how many connections send which question, for how long, and at which rate.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::question::Question;
 
-/// How fast to ask.
+/// The rate of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// Each connection asks again as soon as it was answered.
+    /// Each connection sends the next request as soon as it was answered.
     Closed,
-    /// So many requests a second in all, whatever the answers do.
+    /// This many requests a second in all, independent of the answers.
     Open {
         /// Requests a second.
         per_second: u64,
@@ -20,19 +20,19 @@ pub enum Pace {
 /// One run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Whom to ask.
+    /// The server.
     pub target: SocketAddr,
-    /// What to ask.
+    /// The question to send.
     pub question: Question,
-    /// How many connections ask.
+    /// How many connections send.
     pub connections: usize,
-    /// How many requests each has under way at once; in an open loop, one.
+    /// How many requests each has in flight at once; in an open loop, one.
     pub pipeline: usize,
-    /// How many different keys are asked about, all equally often.
+    /// How many different keys are used, all equally often.
     pub keys: u64,
-    /// How fast.
+    /// The rate.
     pub pace: Pace,
-    /// How long to ask before anything is measured.
+    /// How long to send before the measurement.
     pub warmup: Duration,
     /// How long to measure.
     pub duration: Duration,

@@ -1,4 +1,4 @@
-//! Latency against load, as characters: one row for each load, the scale doubling from mark to mark.
+//! Latency against load as text: one row for each load, on a scale that doubles from mark to mark.
 
 /// Latencies at one load, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ const COLUMNS_PER_DOUBLING: u64 = 4;
 /// The latency at the left edge, in microseconds.
 const LEFT_EDGE: u64 = 8;
 
-/// The rows of the picture; none without points.
+/// The rows of the plot; empty without points.
 pub(super) fn rows(points: &[Point]) -> Vec<String> {
     if points.is_empty() {
         return Vec::new();
@@ -42,7 +42,7 @@ pub(super) fn rows(points: &[Point]) -> Vec<String> {
     rows
 }
 
-/// The column of a latency: steps of a quarter of a doubling, by whole numbers alone.
+/// The column of a latency: steps of a quarter of a doubling, in integer arithmetic.
 fn column(micros: u64) -> usize {
     let micros = micros.max(LEFT_EDGE);
     let doublings = u64::from((micros / LEFT_EDGE).ilog2());
@@ -63,7 +63,7 @@ fn named(micros: u64) -> String {
 mod tests {
     use super::*;
 
-    /// A longer latency is never further left, and the picture shows both marks of every load.
+    /// A longer latency is never further left, and the plot shows both marks of every load.
     #[test]
     fn columns_grow_with_latency() {
         assert!((0..100_000u64).is_sorted_by_key(column));

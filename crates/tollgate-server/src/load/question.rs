@@ -16,7 +16,7 @@ pub enum Protocol {
     Grpc,
 }
 
-/// What is asked, over and over.
+/// The request that is sent over and over.
 #[derive(Clone, Debug)]
 pub enum Question {
     /// A request over HTTP; `{key}` in its body is replaced.
@@ -28,7 +28,7 @@ pub enum Question {
         /// How many decisions one request asks for.
         decisions: u64,
     },
-    /// A batch of checks over HTTP, each about a key of its own.
+    /// A batch of checks over HTTP, each with its own key.
     Batch {
         /// The attribute that holds the key.
         attribute: String,
@@ -40,15 +40,15 @@ pub enum Question {
         /// Its words.
         words: Vec<String>,
     },
-    /// Envoy's rate-limit question.
+    /// Envoy's rate-limit request.
     Rls {
         /// The domain.
         domain: String,
         /// The descriptor entry that holds the key.
         attribute: String,
     },
-    /// A unary call with a message that holds the key in its first field, as text, followed by these bytes. Its answer's first
-    /// field says whether it allows.
+    /// A unary call with a message that holds the key in its first field, as text, followed by these bytes. The first
+    /// field of its answer says whether it allows.
     Grpc {
         /// `/package.Service/Method`.
         path: String,
@@ -58,7 +58,7 @@ pub enum Question {
 }
 
 impl Question {
-    /// How it is framed.
+    /// Its protocol.
     #[must_use]
     pub const fn protocol(&self) -> Protocol {
         match self {
@@ -87,10 +87,11 @@ impl Question {
         }
     }
 
-    /// What the number in the first field of a call's answer says: whether it allows, if it is a decision at all.
+    /// Reads a decision from the number in the first field of a call's answer: whether it allows, if it is a decision
+    /// at all.
     pub(super) const fn verdict(&self) -> fn(u64) -> Option<bool> {
         match self {
-            // The message of whoever else is asked has a flag there, which is absent when it is not set.
+            // Other services have a flag in that field, which is absent when it is not set.
             Question::Grpc { .. } => |allowed| match allowed {
                 0 | 1 => Some(allowed == 1),
                 _ => None,
@@ -103,7 +104,7 @@ impl Question {
         }
     }
 
-    /// Writes one request: for HTTP and RESP with its frame, for gRPC the message alone.
+    /// Writes one request: for HTTP and RESP with its framing, for gRPC the message alone.
     pub fn write(&self, out: &mut BytesMut, mut key: impl FnMut() -> u64) {
         match self {
             Question::Http { path, body, .. } => {
@@ -137,7 +138,7 @@ impl Question {
                     descriptors: vec![descriptor],
                     hits_addend: 1,
                 };
-                // A buffer that grows cannot be too small.
+                // A growable buffer cannot be too small.
                 let _ = message.encode(out);
             }
             Question::Grpc { rest, .. } => {
@@ -151,7 +152,7 @@ impl Question {
     }
 }
 
-/// A key as users have them.
+/// A key that looks like a user's.
 fn name(number: u64) -> String {
     format!("user-{number:07}")
 }

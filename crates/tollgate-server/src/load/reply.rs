@@ -1,25 +1,25 @@
-//! Where an answer ends, and whether it allows. Only as much of each protocol as that takes.
+//! Where an answer ends, and whether it allows. Parses only as much of each protocol as that needs.
 
 use super::details::{Details, find};
 
 /// An answer in a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reply {
-    /// How many bytes it takes.
+    /// Its size in bytes.
     pub(super) length: usize,
-    /// How many decisions in it allow.
+    /// How many of its decisions allow.
     pub(super) allowed: u64,
-    /// Whether it is an answer at all, and not an error.
+    /// Whether it is an answer and not an error.
     pub(super) answered: bool,
 }
 
-/// The first answer of a buffer, once it is whole.
+/// The first answer in a buffer, once it is complete.
 pub(super) fn http(buffer: &[u8], details: &mut Details, turn: u64) -> Option<Reply> {
     let head = find(buffer, b"\r\n\r\n")? + 4;
     let status = buffer.get(9..12)?;
     let length = head.saturating_add(content_length(&buffer[..head]));
     let body = buffer.get(head..length)?;
-    // A decision begins with it; those of single limits inside it begin with their names.
+    // Only a decision begins with this; the results of its single limits begin with their names.
     let allowed = count(body, b"{\"allowed\":true");
     details.look_at_json(body, turn);
     Some(Reply { length, allowed, answered: status == b"200" || status == b"429" })
@@ -34,8 +34,8 @@ fn content_length(head: &[u8]) -> usize {
         .unwrap_or(0)
 }
 
-/// The same for RESP. An array of integers allows as redis-cell has it (0 first); `TG.CHECK` and others as 1 first: the caller says
-/// which number is a yes.
+/// The first answer of RESP in a buffer. In an array of integers, redis-cell puts 0 first for yes, and `TG.CHECK` and
+/// others put 1. The caller passes the one that means yes.
 pub(super) fn resp(buffer: &[u8], yes: &[u8], details: &mut Details) -> Option<Reply> {
     let length = resp_length(buffer, 0)?;
     let answered = buffer.first() != Some(&b'-');
@@ -53,10 +53,10 @@ pub(super) fn resp(buffer: &[u8], yes: &[u8], details: &mut Details) -> Option<R
     Some(Reply { length, allowed: u64::from(is_yes), answered })
 }
 
-/// Where the name of the limit stands in an answer to `TG.CHECK`.
+/// The index of the limit's name in an answer to `TG.CHECK`.
 const NAME_PLACE: usize = 6;
 
-/// The cause of a denial, where the answer is one that has it.
+/// The cause of a denial, if the answer contains it.
 fn resp_cause(buffer: &[u8]) -> Option<&[u8]> {
     let mut at = line_end(buffer).filter(|_| buffer.starts_with(b"*8\r"))?;
     for _ in 0..NAME_PLACE {
@@ -67,7 +67,7 @@ fn resp_cause(buffer: &[u8]) -> Option<&[u8]> {
     name.get(line_end(name)?..end.checked_sub(2)?)
 }
 
-/// Most levels that an answer is nested.
+/// Maximum nesting of an answer.
 const DEPTH_MAX: usize = 8;
 
 fn resp_length(buffer: &[u8], depth: usize) -> Option<usize> {
@@ -91,7 +91,7 @@ fn resp_length(buffer: &[u8], depth: usize) -> Option<usize> {
     }
 }
 
-/// Just after the first line.
+/// The index after the first line.
 fn line_end(buffer: &[u8]) -> Option<usize> {
     find(buffer, b"\r\n").map(|at| at + 2)
 }

@@ -1,4 +1,4 @@
-//! One run of a plan: connects, warms up, measures, and shows how it goes.
+//! One run of a plan: connects, warms up, measures, and reports progress.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,23 +10,23 @@ use super::connection::{Asker, Span};
 use super::plan::Plan;
 use super::summary::Summary;
 
-/// Why a run could not be made, or not be finished.
+/// Why a run could not start or finish.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// Nobody answers there.
+    /// The server does not accept a connection.
     #[error(
         "cannot connect to {target}: {reason}; start the server first (`tollgate serve`), or name its address with --to"
     )]
     Connect {
-        /// Where.
+        /// The server's address.
         target: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         reason: String,
     },
-    /// A connection was lost while it was used.
+    /// A connection was lost during the run.
     #[error("a connection was lost: {reason}; is the wire the right one for this address?")]
     Lost {
-        /// What the system says.
+        /// The system's error.
         reason: String,
     },
     /// An answer did not come.
@@ -34,18 +34,18 @@ pub enum LoadError {
         "no answer came within {seconds} s; the server may be overloaded: ask for less with --rate or --connections"
     )]
     Slow {
-        /// How long was waited.
+        /// The timeout.
         seconds: u64,
     },
     /// A connection's task ended unexpectedly.
     #[error("a connection of the generator ended by itself: {0}; please report this")]
     Ended(String),
-    /// The latencies have nowhere to go.
+    /// The histogram could not be created.
     #[error("the histogram cannot be made; please report this")]
     Histogram,
 }
 
-/// Carries out a plan. `progress` is called once a second with what share of the time is over, in per cent.
+/// Runs a plan. `progress` is called once a second with the elapsed part of the time, in per cent.
 ///
 /// # Errors
 /// When connections cannot be made, or break.

@@ -1,4 +1,4 @@
-//! What a run found.
+//! The result of a run.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use hdrhistogram::Histogram;
 
 use super::details::Details;
 
-/// Most that a latency is told apart from, and its digits.
+/// The maximum latency that the histogram distinguishes, and its significant digits.
 const LATENCY_MAX: Duration = Duration::from_secs(60);
 const DIGITS: u8 = 3;
 
-/// What a run found.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Summary {
-    /// Decisions that were answered while it was measured.
+    /// Decisions that were answered during the measurement.
     pub decisions: u64,
     /// How many of them allowed.
     pub allowed: u64,
@@ -21,17 +21,17 @@ pub struct Summary {
     pub errors: u64,
     /// Why the others were denied.
     pub details: Details,
-    /// How long was measured.
+    /// The measured time.
     pub elapsed: Duration,
-    /// Nanoseconds from when each request was due, or sent in a closed loop, until its answer was whole.
+    /// Nanoseconds from when each request was due, or sent in a closed loop, until its answer was complete.
     latencies: Histogram<u64>,
 }
 
 impl Summary {
-    /// Nothing yet.
+    /// An empty result.
     ///
     /// # Errors
-    /// Never with these bounds; the histogram's maker may refuse others.
+    /// Never with these bounds; the histogram's constructor may refuse others.
     pub(super) fn new() -> Result<Self, hdrhistogram::CreationError> {
         let most = u64::try_from(LATENCY_MAX.as_nanos()).unwrap_or(u64::MAX);
         let latencies = Histogram::new_with_bounds(1, most, DIGITS)?;
@@ -43,7 +43,7 @@ impl Summary {
         self.latencies.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Adds what another connection found.
+    /// Adds the result of another connection.
     pub(super) fn add(&mut self, other: &Summary) {
         self.decisions += other.decisions;
         self.allowed += other.allowed;
@@ -60,7 +60,8 @@ impl Summary {
         u64::try_from(u128::from(self.decisions) * 1_000_000_000 / nanos).unwrap_or(u64::MAX)
     }
 
-    /// The latency that so many of 100,000 requests stayed within: 50,000 is the median, 99,900 the 99.9th percentile.
+    /// The latency that this many of 100,000 requests did not exceed: 50,000 is the median, 99,900 the 99.9th
+    /// percentile.
     #[must_use]
     #[allow(
         clippy::float_arithmetic,

@@ -1,4 +1,4 @@
-//! Lines on their way to standard error: cleaned, cut to a length, and handed to a thread that writes them.
+//! Lines on their way to standard error: cleaned, cut to a maximum length, and sent to a thread that writes them.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,14 +9,14 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::text;
 
-/// Lines that wait to be written.
+/// Maximum lines that wait to be written.
 const LINES_MAX: usize = 4_096;
-/// Longest line, in bytes; what follows is cut off.
+/// Longest line, in bytes; the rest is cut off.
 const LINE_BYTES_MAX: usize = 8 << 10;
 /// How long the last lines may take when the process ends.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Lines of this process that nobody took in time.
+/// Lines of this process that could not be queued or written.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
 /// How many lines were lost.
@@ -24,14 +24,14 @@ pub(crate) fn lost() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
 
-/// What the thread is told.
+/// A message to the writing thread.
 enum Message {
     Line(Vec<u8>),
-    /// Everything up to here is to be written; then say so.
+    /// Write everything up to here, then confirm it.
     Finish(std::sync::mpsc::Sender<()>),
 }
 
-/// Gives each event of the log a line.
+/// Queues one line for each event of the log.
 #[derive(Clone)]
 pub(super) struct LogSink(SyncSender<Message>);
 
@@ -41,7 +41,7 @@ pub(super) struct Writer(SyncSender<Message>);
 /// Starts the thread that writes to standard error.
 pub(super) fn start() -> (Writer, LogSink) {
     let (lines, waiting) = sync_channel(LINES_MAX);
-    // Without a thread to be had, lines are lost and counted.
+    // If no thread can be started, lines are lost and counted.
     let _ = std::thread::Builder::new().name("tollgate-log".to_owned()).spawn(move || write(&waiting));
     (Writer(lines.clone()), LogSink(lines))
 }
@@ -50,7 +50,7 @@ fn write(waiting: &Receiver<Message>) {
     while let Ok(message) = waiting.recv() {
         match message {
             Message::Line(line) => {
-                // With standard error gone there is nobody left to tell.
+                // A failure of standard error cannot be logged, so it is only counted.
                 if io::stderr().write_all(&line).is_err() {
                     LOST.fetch_add(1, Ordering::Relaxed);
                 }
@@ -79,7 +79,7 @@ impl<'a> MakeWriter<'a> for LogSink {
 }
 
 impl Write for &LogSink {
-    /// Takes one event of the log, whole.
+    /// Takes one complete event of the log.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.0.try_send(Message::Line(cleaned(bytes))).is_err() {
             LOST.fetch_add(1, Ordering::Relaxed);
@@ -92,7 +92,7 @@ impl Write for &LogSink {
     }
 }
 
-/// One line, whatever it was: without anything that acts, of bounded length, and with its end.
+/// Turns an event into one line: without control characters, of bounded length, and with a line ending.
 fn cleaned(bytes: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(bytes);
     let mut line = String::with_capacity(text.len() + 1);
@@ -112,7 +112,7 @@ fn cleaned(bytes: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Whatever is inside, it is one line of bounded length, and JSON's escapes are not doubled.
+    /// Any event becomes one line of bounded length, and JSON's escapes are not doubled.
     #[test]
     fn one_event_is_one_line() {
         assert_eq!(cleaned(b"{\"a\":\"b\\nc\"}\n"), b"{\"a\":\"b\\nc\"}\n");
@@ -121,7 +121,7 @@ mod tests {
         assert!(long.len() < LINE_BYTES_MAX + 8 && long.ends_with("…\n".as_bytes()));
     }
 
-    /// A reader that does not read costs lines, which are counted, and nobody waits.
+    /// A reader that does not read loses lines, which are counted, and no caller waits.
     #[test]
     fn a_slow_reader_costs_lines() {
         let (sender, waiting) = sync_channel(1);

@@ -1,8 +1,8 @@
-//! What is typed, and what it is read as.
+//! How typed values are parsed.
 
 use super::*;
 
-/// Sizes are read with the units that people write, and nonsense is refused with what would be accepted.
+/// Sizes are read with the usual units, and an invalid one is refused with what would be accepted.
 #[test]
 fn sizes() {
     assert_eq!(size("64MiB"), Ok(64 << 20));
@@ -15,7 +15,7 @@ fn sizes() {
     }
 }
 
-/// A server that was told to stop goes on for a while at most.
+/// A server goes on serving after the stop signal for a bounded time.
 #[test]
 fn delays() {
     assert_eq!(delay("0s"), Ok(Duration::ZERO));
@@ -25,7 +25,7 @@ fn delays() {
     }
 }
 
-/// Snapshots are written at a sensible pace, or not.
+/// The interval of snapshots is bounded, or snapshots are off.
 #[test]
 fn intervals() {
     assert_eq!(interval("off"), Ok(SnapshotInterval::Off));
@@ -44,7 +44,7 @@ fn addresses() {
     assert!(address("example.com:80").is_err());
 }
 
-/// A wire can be switched off, and the message says so.
+/// A protocol can be switched off, and the message says so.
 #[test]
 fn listening_is_a_choice() {
     assert_eq!(listen("off"), Ok(ListenChoice::Off));

@@ -1,5 +1,5 @@
-//! Decides about a question by the original's rules: every descriptor is charged, whatever the others say; what was charged stays
-//! charged when it is refused; a look at exactly the limit passes.
+//! Decides by the original's rules: every descriptor is charged, whatever the results of the others; a refused request
+//! stays charged; a read at exactly the limit passes.
 
 use tollgate::engine::Counted;
 use tollgate::store::Store;
@@ -11,16 +11,17 @@ use crate::foreign::{Answered, Options};
 use crate::rls::{Answer, Code, CurrentLimit, Descriptor, Question, Status, Unit};
 use crate::telemetry::{BROUGHT, Rule};
 
-/// Most that one descriptor adds to a counter: more than any limit allows, and so little that no counter soon runs over.
+/// Maximum that one descriptor adds to a counter: more than any limit allows, and small enough that a counter does not
+/// soon overflow.
 const ADDEND_MAX: u64 = 1 << 33;
 
-/// What decides about one descriptor.
+/// The rule for one descriptor.
 enum Ruling<'c> {
-    /// Nothing: no rule, or one that another rule of this request replaces.
+    /// No rule, or one that another rule of this request replaces.
     None,
     /// A rule that allows everything.
     Unlimited { called: Called<'c> },
-    /// So many in a unit.
+    /// A number of requests per unit.
     Counted {
         current: CurrentLimit,
         unit: Unit,
@@ -31,7 +32,7 @@ enum Ruling<'c> {
     },
 }
 
-/// What metrics call a rule: its name, and one with values of the request where it asks for that.
+/// The name of a rule in the metrics, and one with values of the request where the rule asks for that.
 type Called<'c> = (&'c str, Option<String>);
 
 /// Answers a question.
@@ -60,13 +61,13 @@ pub(in crate::foreign) async fn answer<'c, S: Store>(
     let said = rulings.into_iter().zip(outcomes).zip(asked);
     let rules = said.filter(|(_, asked)| *asked);
     let rules = rules.filter_map(|((ruling, outcome), _)| rule(ruling, outcome, options)).collect();
-    // The originals say nothing of requests that no rule is about, so only the meter does.
+    // The original does not report requests without a rule, so only the metrics do.
     let answer =
         Answer { overall, statuses, headers, refusal: None, meets_no_limit: false, is_faulty: false };
     Answered { answer, rules }
 }
 
-/// What a rule said, for whoever counts: what is left of it, and whether the request is over it.
+/// The result of a rule, for the metrics: the rest, and whether the request is over it.
 fn rule<'c>(
     ruling: Ruling<'c>,
     (left, is_over, source): (u32, bool, Source),
@@ -82,7 +83,7 @@ fn rule<'c>(
     Some(Rule { name, detail, is_denied: is_over, is_shadow, is_near, source })
 }
 
-/// What decides about each descriptor, once rules that others replace are left out.
+/// The rule of each descriptor, without the rules that others replace.
 fn rulings<'c>(domain: Option<&'c Domain>, question: &Question, options: &Options) -> Vec<Ruling<'c>> {
     let Some(domain) = domain else {
         return question.descriptors.iter().map(|_| Ruling::None).collect();
@@ -131,7 +132,8 @@ fn ruled(MatchedNode { limit, patterns, detail }: MatchedNode<'_>) -> Ruling<'_>
     }
 }
 
-/// Charges one descriptor, and tells what its rule says: also whether it is over, where a rule in shadow tells nobody.
+/// Charges one descriptor. Returns the status of its rule, and whether it is over its limit, which the status of a rule
+/// in shadow mode does not show.
 async fn status<S: Store>(
     question: &Question,
     descriptor: &Descriptor,
@@ -154,14 +156,15 @@ async fn status<S: Store>(
     let addend = descriptor.hits(question).min(ADDEND_MAX);
     let limit = u64::from(current.requests_per_unit);
     let counted = if descriptor.is_negative_hits {
-        // The original takes them from the window in which they arrive, whenever they were counted.
+        // The original subtracts from the window in which the request arrives, whenever the hits were counted.
         counters.subtract(unit, &parts, addend, Ticks::ZERO, now).await
     } else {
         counters.add(unit, &parts, addend, now).await
     };
     let Counted { total: after, source, .. } = counted;
     let is_over = after > limit && !descriptor.is_negative_hits;
-    // What only this node's share refuses the limit may have room for, so that the store is not told of it.
+    // The limit may have room for a request that only this node's share refuses, so this charge is not reported to the
+    // store.
     if is_over && source == Source::Local && after < u64::MAX {
         counters.take_back(unit, &parts, addend, &counted, now).await;
     }
@@ -182,7 +185,7 @@ fn until_reset(unit: Unit, wall: Timestamp) -> Ticks {
     Ticks::from_secs(seconds - into)
 }
 
-/// Over when a rule says so that is no quota, or when all quotas say so.
+/// Over when a rule that is no quota is over, or when all quotas are.
 fn overall(statuses: &[Status], quotas: &[bool]) -> Code {
     let is_over = |status: &Status| status.code == Code::OverLimit;
     let pairs = || statuses.iter().zip(quotas);
@@ -192,7 +195,7 @@ fn overall(statuses: &[Status], quotas: &[bool]) -> Code {
     if is_refused || are_used_up { Code::OverLimit } else { Code::Ok }
 }
 
-/// The numbers of one descriptor: the last that refuses and is no quota, else the first with the least left.
+/// The numbers of one descriptor: the last that refuses and is no quota, or else the first with the least left.
 fn headers(statuses: &[Status], quotas: &[bool]) -> Vec<(String, String)> {
     let mut pairs = statuses.iter().zip(quotas);
     let refused = pairs.rfind(|(status, is_quota)| !**is_quota && status.code == Code::OverLimit);

@@ -1,4 +1,5 @@
-//! Rules of a tree as limits of our own: the way through the tree becomes a condition, since here every limit that fits applies.
+//! Writes the rules of a tree as limits: the path through the tree becomes a condition, because in a policy every limit
+//! that matches applies.
 
 use tollgate::policy::Expression;
 use tollgate::rate::UNITS_PER_SECOND_MAX;
@@ -7,7 +8,7 @@ use super::tree::{EnvoyConfig, Node, RateAllowance, TreeLevel};
 use crate::foreign::convert::{Converted, Native, REFUSED, cel_text, is_name};
 use crate::rls::Unit;
 
-/// A rule, with the level that it stands in for each entry before.
+/// A rule and its ancestors, each with the level that contains it.
 type Path<'c> = Vec<(&'c TreeLevel, &'c Node)>;
 
 impl EnvoyConfig {
@@ -141,7 +142,7 @@ fn rate(requests: u32, unit: Unit) -> String {
     }
 }
 
-/// What this limit could do here that it could not there.
+/// What the limit could do in a policy that it could not do there.
 fn better(requests: u32, unit: Unit) -> String {
     match unit {
         Unit::Second | Unit::Minute | Unit::Hour => format!(
@@ -158,12 +159,12 @@ fn better(requests: u32, unit: Unit) -> String {
     }
 }
 
-/// What the value of an entry must be for its own rule.
+/// The condition that the value of an entry must meet for its own rule.
 fn own(node: &Node, notes: &mut Vec<String>) -> Option<String> {
     (!node.value.is_empty()).then(|| condition(node, notes))
 }
 
-/// What it must not be, because another rule of the level would be met instead.
+/// The conditions that exclude values for which another rule of the level would match instead.
 fn others(level: &TreeLevel, node: &Node, notes: &mut Vec<String>) -> Vec<String> {
     if !node.value.is_empty() && !node.value.contains('*') {
         return Vec::new();

@@ -1,5 +1,5 @@
-//! From files to rules: every problem at once, in the words of our own policy files. A file that the original loads is loaded; what
-//! it reads without a word and then ignores is read with a warning.
+//! From files to rules. All problems are reported at once, in the words of Tollgate's own policy files. A file that the
+//! original loads is loaded; fields that it silently ignores get a warning.
 
 use tollgate::policy::Problem;
 use tollgate::policy::source::{
@@ -12,10 +12,10 @@ use crate::rls::Unit;
 
 /// Deepest nesting: a list and a table for each entry of a descriptor.
 const READING: Reading = Reading { depth_max: 2 * ENTRIES_MAX + 4, second_document: SecondDocument::Ignored };
-/// Most entries that a rule may ask for.
+/// Maximum entries that a rule may require.
 const ENTRIES_MAX: usize = 32;
 
-/// The fields of each table. The original knows them all wherever they are, and takes no notice of those that mean nothing there.
+/// The fields of each table. The original knows all of them everywhere, and ignores those that mean nothing in a table.
 const FILE: [&str; 2] = ["domain", "descriptors"];
 const DESCRIPTOR: [&str; 10] = [
     "key",
@@ -45,7 +45,7 @@ pub(in crate::foreign) fn compile(sources: &[Source], report: &mut Report) -> En
     config
 }
 
-/// The same with merge keys (`<<`) replaced by the fields that they stand for. What a table says itself comes first. Nothing
+/// Replaces merge keys (`<<`) by the fields that they refer to. Fields of the table itself take precedence. Nothing
 /// grows by it: the reader has counted each alias as often as it is used.
 fn merged(value: Value) -> Value {
     let tree = match value.tree {
@@ -70,7 +70,7 @@ fn merged(value: Value) -> Value {
     Value { at: value.at, tree }
 }
 
-/// Whether it is a table, or a list of tables. Anything else stays, and is reported as a field that nobody knows.
+/// Whether it is a table, or a list of tables. Any other value stays, and is reported as an unknown field.
 fn is_mergeable(value: &Value) -> bool {
     match &value.tree {
         Tree::Table(_) => true,
@@ -113,7 +113,7 @@ fn domain<'n>(fields: Fields<'n>, report: &mut Report) -> Option<&'n str> {
     }
 }
 
-/// The rules of one level. `path` is the field that has them.
+/// Reads the rules of one level. `path` is the field that contains them.
 fn level(fields: Fields<'_>, path: &str, level: &mut TreeLevel, report: &mut Report) {
     let Some(value) = fields.get("descriptors") else { return };
     let items = match &value.tree {
@@ -228,7 +228,7 @@ fn requests_per_unit(fields: Fields<'_>, path: &str, report: &mut Report) -> Opt
     }
 }
 
-/// A whole number in any of YAML's spellings.
+/// A whole number in any of YAML's notations.
 pub(in crate::foreign) fn integer(text: &str) -> Option<u64> {
     let digits = text.trim().replace('_', "");
     let digits = digits.strip_prefix('+').unwrap_or(&digits);
@@ -239,7 +239,7 @@ pub(in crate::foreign) fn integer(text: &str) -> Option<u64> {
         Some(_) if digits.starts_with('0') => (&digits[1..], 8),
         _ => (digits, 10),
     };
-    // from_str_radix would take a sign here.
+    // from_str_radix would accept a sign here.
     if digits.is_empty() {
         return (text.trim() == "").then_some(0);
     }
@@ -285,7 +285,7 @@ fn replaces(fields: Fields<'_>, own: &str, path: &str, report: &mut Report) -> V
     names
 }
 
-/// Reports what the original does not know, and warns of what it takes no notice of here.
+/// Reports fields that the original does not know, and warns of those that it ignores here.
 fn only(fields: Fields<'_>, here: &[&str], path: &str, report: &mut Report) {
     let within = |entry: &Entry| match path {
         "" => quoted(&entry.key),
@@ -316,7 +316,7 @@ fn home(field: &str) -> &'static str {
     }
 }
 
-/// A field's text as it is written; nothing for nothing.
+/// A field's text as it is written; empty for an empty value.
 fn text<'n>(fields: Fields<'n>, name: &str, path: &str, report: &mut Report) -> Option<&'n str> {
     let value = fields.get(name)?;
     match &value.tree {

@@ -1,4 +1,4 @@
-//! What each rule means, in a sentence.
+//! The meaning of each rule, as a sentence.
 
 use super::tree::{EnvoyConfig, EnvoyLimit, Node, RateAllowance, TreeLevel};
 use crate::foreign::Numbered;
@@ -29,7 +29,7 @@ impl EnvoyConfig {
     }
 }
 
-/// What `tell` says about each rule.
+/// Collects the result of a function for each rule.
 fn level<'c, T>(
     level: &'c TreeLevel,
     domain: &str,
@@ -45,7 +45,7 @@ fn level<'c, T>(
     }
 }
 
-/// What a rule is about.
+/// The subject of a rule.
 fn subject(domain: &str, path: &[&Node]) -> String {
     let places: Vec<String> = path.iter().map(|node| place(node)).collect();
     format!("{domain}: {}", places.join(", "))
@@ -71,7 +71,7 @@ fn sentence(domain: &str, path: &[&Node]) -> Option<String> {
     Some(format!("{subject}: {}", allowance(limit)))
 }
 
-/// One entry, as people say it.
+/// One entry, as text.
 fn place(node: &Node) -> String {
     let Node { key, value, is_shared, .. } = node;
     match (value.is_empty(), node.has_star(), is_shared) {

@@ -1,4 +1,5 @@
-//! The rules of the original, row by row; every kind of wrong file; and our tree against a plain transcription of the rules.
+//! The rules of the original, row by row; every kind of invalid file; and our tree against a plain transcription of the
+//! rules.
 
 use std::collections::HashMap;
 
@@ -6,14 +7,14 @@ use crate::foreign::golden::{Bench, run};
 use crate::foreign::{Conversion, Foreign, Format, Source};
 use crate::rls::{Code, Descriptor, Override, Question, Status, Unit};
 
-/// Every line of the table is answered as it says.
+/// Every row of the table gets its expected answer.
 #[test]
 fn the_golden_table_holds() {
     let (configurations, answers) = run(Format::Envoy, include_str!("golden.txt"));
     assert!(configurations >= 20 && answers >= 200, "{configurations} configurations, {answers} answers");
 }
 
-/// Wrong files, and everything that must be said about them.
+/// Invalid files, and all that must be reported about them.
 const WRONG: [(&str, &[&str]); 24] = [
     ("domain: d\ndescriptors:\n  - key: a\n    rats: 1\n", &["f:4:5: descriptors[0].rats: unknown field"]),
     (
@@ -83,7 +84,7 @@ const WRONG: [(&str, &[&str]); 24] = [
     ("domain: d\ndescriptors: [{key: [a]}]\n", &["descriptors[0].key: is a list"]),
     ("domain: d\ndescriptors:\n  - key: a\n    key: b\n", &["f:4:5: descriptors[0].key: said twice"]),
     ("domain: d\ndescriptors: [\n", &["not YAML"]),
-    // Everything at once, in the order of the file.
+    // All problems at once, in the order of the file.
     (
         "domain: d\nbogus: 1\ndescriptors:\n  - value: x\n  - key: a\n    rate_limit: {unit: eon, requests_per_unit: x}\n",
         &[
@@ -103,7 +104,7 @@ fn findings(file: &str) -> Result<String, String> {
     }
 }
 
-/// Every problem is told at once, with its place, its field and what would be accepted.
+/// All problems are reported at once, with position, field and what would be accepted.
 #[test]
 fn wrong_files_are_refused_with_every_reason() {
     for (file, expected) in WRONG {
@@ -116,7 +117,7 @@ fn wrong_files_are_refused_with_every_reason() {
     }
 }
 
-/// What the original loads and then ignores is loaded, with a warning.
+/// Fields that the original loads and then ignores are loaded, with a warning.
 #[test]
 fn what_means_nothing_is_told() {
     let cases = [
@@ -139,7 +140,7 @@ fn what_means_nothing_is_told() {
     assert_eq!(findings(clean).as_deref(), Ok(""));
 }
 
-/// Rules may be as deep as 32 entries, and deeper files are refused, not crashed on.
+/// Rules may have up to 32 entries; deeper files are refused and cause no crash.
 #[test]
 fn nesting_is_bounded() {
     let nested = |depth: usize| {
@@ -153,7 +154,7 @@ fn nesting_is_bounded() {
     }
 }
 
-/// Two files with one domain are one domain, and say so; a rule that both have is an error of the second.
+/// Two files with one domain form one domain, with a warning; a rule that both contain is an error of the second.
 #[test]
 fn domains_of_several_files_are_joined() {
     let source = |name: &str, text: &str| Source { name: name.to_owned(), bytes: text.as_bytes().to_vec() };
@@ -174,7 +175,7 @@ fn domains_of_several_files_are_joined() {
     );
 }
 
-/// A reload with other numbers keeps what was counted, and one without a rule forgets nothing.
+/// A reload with other numbers keeps the counts, and a reload without a rule forgets nothing.
 #[test]
 fn counters_survive_a_reload() {
     let file = |requests: u32| {
@@ -236,7 +237,7 @@ fn fits(pattern: &str, text: &str) -> bool {
     true
 }
 
-/// The rule of a descriptor, and the text that its counter is called by.
+/// The rule of a descriptor, and the name of its counter.
 fn naive<'r>(rules: &'r [Rule], entries: &[(String, String)]) -> Option<(&'r Rule, String)> {
     let mut level = rules;
     let mut name = String::new();
@@ -332,7 +333,7 @@ fn written(rules: &[Rule]) -> String {
     format!("[{}]", rules.iter().map(one).collect::<Vec<_>>().join(", "))
 }
 
-/// What the transcription answers: the overall code, and each status as code, remaining and limit.
+/// The answer of the transcription: the overall code, and each status as code, remaining and limit.
 fn transcribed(
     rules: &[Rule],
     question: &Question,
@@ -374,7 +375,7 @@ fn transcribed(
     (if over { Code::OverLimit } else { Code::Ok }, statuses)
 }
 
-/// Random trees and questions: our answers are those of the transcription, one after the other.
+/// For random trees and questions, all answers equal those of the transcription.
 #[test]
 fn decisions_are_those_of_a_plain_transcription() {
     let mut random = Random(2026);
@@ -406,7 +407,7 @@ fn decisions_are_those_of_a_plain_transcription() {
     );
 }
 
-/// Sentences say what each rule does.
+/// Sentences state what each rule does.
 #[test]
 fn sentences_explain() {
     let bench = Bench::new(
@@ -424,7 +425,8 @@ fn sentences_explain() {
     );
 }
 
-/// A converted policy meets, for every value of one entry, the limit of the rule that the original meets, and only that one.
+/// For every value of one entry, a converted policy matches the limit of the rule that the original matches, and only
+/// that one.
 #[test]
 fn conversions_meet_what_the_rules_meet() {
     let mut random = Random(11);
@@ -432,10 +434,10 @@ fn conversions_meet_what_the_rules_meet() {
     for _ in 0..150 {
         let mut rules = random.rules(2);
         for (at, rule) in rules.iter_mut().enumerate() {
-            // Each rule is known by its number.
+            // The number of requests identifies each rule.
             rule.limit = rule.limit.map(|_| (u32::try_from(at).unwrap() + 1, false, false, false));
         }
-        // The order of inner parts is not looked at; the note says so.
+        // The order of inner parts is not checked; the note says so.
         rules.retain(|rule| rule.value != "*a*" || rule.shared);
         let bench = Bench::new(Format::Envoy, &format!("domain: d\ndescriptors: {}", written(&rules)));
         let Ok(Conversion { text, .. }) = bench.in_force.rules.converted(None) else { continue };

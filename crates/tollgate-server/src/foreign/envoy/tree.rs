@@ -1,4 +1,4 @@
-//! The rules of each domain as a tree, and the way of a descriptor through it.
+//! The rules of each domain as a tree, and the path of a descriptor through it.
 
 use std::cell::LazyCell;
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use tollgate::policy::glob::Glob;
 use crate::rls::Unit;
 use crate::text;
 
-/// Every domain of a configuration.
+/// All domains of a configuration.
 #[derive(Debug, Default)]
 pub(crate) struct EnvoyConfig {
     pub(super) domains: Vec<Domain>,
@@ -22,25 +22,25 @@ pub(super) struct Domain {
     pub(super) root: TreeLevel,
 }
 
-/// The rules that one entry of a descriptor may meet.
+/// The rules that one entry of a descriptor may match.
 #[derive(Debug, Default)]
 pub(super) struct TreeLevel {
     /// In the file's order.
     pub(super) nodes: Vec<Node>,
-    /// Which of them is for a key and a value.
+    /// The index of the rule for a key and a value.
     exact: HashMap<String, HashMap<String, usize>>,
-    /// Which have a star, in the file's order.
+    /// The rules with a star, in the file's order.
     wild: Vec<(usize, Wildcard)>,
-    /// Which is for any value of a key.
+    /// The index of the rule for any value of a key.
     any: HashMap<String, usize>,
 }
 
-/// How a rule with a star is met.
+/// How a rule with a star matches.
 #[derive(Debug)]
 enum Wildcard {
-    /// The key is plain, and the value fits.
+    /// The key is plain, and the value matches.
     Value(Glob),
-    /// The key has a star itself: key and value fit as one text, with an underscore between.
+    /// The key contains a star: key and value match as one text, with an underscore between them.
     Whole(Glob),
 }
 
@@ -51,9 +51,9 @@ pub(super) struct Node {
     /// Empty for any value.
     pub(super) value: String,
     pub(super) limit: Option<EnvoyLimit>,
-    /// All values that its star stands for are counted together.
+    /// Whether all values that match its star share one counter.
     pub(super) is_shared: bool,
-    /// Metrics tell the value that its entry has (`value_to_metric`).
+    /// Whether metrics show the value of its entry (`value_to_metric`).
     pub(super) tells_value: bool,
     pub(super) children: TreeLevel,
 }
@@ -62,14 +62,14 @@ pub(super) struct Node {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct EnvoyLimit {
     pub(super) allowance: RateAllowance,
-    /// Empty where it has none.
+    /// Empty if it has none.
     pub(super) name: String,
     pub(super) replaces: Vec<String>,
     pub(super) is_shadow: bool,
     pub(super) is_quota: bool,
-    /// What metrics call it: the domain and the way to it, as the original does.
+    /// Its name in the metrics: the domain and the path to it, as in the original.
     pub(super) metric: String,
-    /// Metrics tell the value of every entry (`detailed_metric`).
+    /// Whether metrics show the value of every entry (`detailed_metric`).
     pub(super) tells_values: bool,
 }
 
@@ -78,22 +78,22 @@ pub(super) struct EnvoyLimit {
 pub(super) enum RateAllowance {
     /// Everything, uncounted.
     Unlimited,
-    /// So many in each unit; none at all for 0.
+    /// This many in each unit; 0 allows none.
     PerUnit(u32, Unit),
 }
 
-/// The rule that a descriptor met, and what it is counted by.
+/// The rule that a descriptor matched, and the key of its counter.
 #[derive(Debug)]
 pub(super) struct MatchedNode<'c> {
     pub(super) limit: &'c EnvoyLimit,
-    /// For each entry the pattern that stands for its value, if values are counted together there.
+    /// For each entry the pattern that replaces its value, if such values share a counter.
     pub(super) patterns: Vec<Option<&'c str>>,
-    /// What metrics call it with values of the request, where the rule asks for that.
+    /// Its name in the metrics with values of the request, if the rule asks for that.
     pub(super) detail: Option<String>,
 }
 
 impl EnvoyConfig {
-    /// The domain of this name, made when it is not there.
+    /// The domain of this name. It is created if it is missing.
     pub(super) fn domain_mut(&mut self, name: &str) -> &mut Domain {
         let next = self.domains.len();
         let at = *self.by_name.entry(name.to_owned()).or_insert(next);
@@ -103,14 +103,14 @@ impl EnvoyConfig {
         &mut self.domains[at]
     }
 
-    /// Tells each rule what metrics call it. For a configuration that is complete.
+    /// Sets the name of each rule in the metrics, once the configuration is complete.
     pub(super) fn name_rules(&mut self) {
         for domain in &mut self.domains {
             domain.root.name_rules(&text::plain(&domain.name));
         }
     }
 
-    /// What metrics call its rules.
+    /// The names of its rules in the metrics.
     pub(in crate::foreign) fn metrics(&self) -> Vec<&str> {
         let mut limits = Vec::new();
         self.domains.iter().for_each(|domain| domain.root.list(&mut limits));
@@ -123,7 +123,7 @@ impl EnvoyConfig {
 }
 
 impl Domain {
-    /// The rule that decides about a descriptor, if one does: that of its last entry, reached through one rule for each entry
+    /// The rule for a descriptor, if there is one: that of its last entry, reached through one rule for each entry
     /// before.
     pub(super) fn met<'c>(&'c self, entries: &[(String, String)]) -> Option<MatchedNode<'c>> {
         let mut level = &self.root;
@@ -140,7 +140,7 @@ impl Domain {
         Some(MatchedNode { limit, patterns, detail })
     }
 
-    /// What metrics call a rule with the values of these entries.
+    /// The name of a rule in the metrics, with the values of these entries.
     fn detail(&self, path: &[&Node], entries: &[(String, String)], tells_values: bool) -> String {
         let mut name = text::plain(&self.name);
         for (node, (key, value)) in path.iter().zip(entries) {
@@ -163,7 +163,7 @@ impl Node {
         self.value.contains('*') || self.key.contains('*')
     }
 
-    /// What metrics call its part of the way.
+    /// Its part of the name in the metrics.
     fn metric(&self) -> String {
         let (key, value) = (text::plain(&self.key), text::plain(&self.value));
         if value.is_empty() { key } else { format!("{key}_{value}") }
@@ -171,7 +171,7 @@ impl Node {
 }
 
 impl TreeLevel {
-    /// Tells each rule below here what metrics call it.
+    /// Sets the name of each rule below this level in the metrics.
     fn name_rules(&mut self, way: &str) {
         for node in &mut self.nodes {
             let way = format!("{way}.{}", node.metric());
@@ -182,7 +182,7 @@ impl TreeLevel {
         }
     }
 
-    /// Adds every rule below here to the list.
+    /// Adds all rules below this level to the list.
     fn list<'c>(&'c self, limits: &mut Vec<&'c EnvoyLimit>) {
         for node in &self.nodes {
             limits.extend(&node.limit);
@@ -190,7 +190,7 @@ impl TreeLevel {
         }
     }
 
-    /// Adds a rule. Where there is one for the same key and value that one stays; whether it was added is told.
+    /// Adds a rule, unless there is one for the same key and value. Returns whether it was added.
     pub(super) fn add(&mut self, node: Node) -> bool {
         let at = self.nodes.len();
         let (key, value) = (node.key.clone(), node.value.clone());
@@ -219,10 +219,11 @@ impl TreeLevel {
         true
     }
 
-    /// The rule for an entry: the one with its value, else the first in the file whose star fits, else the one for any value.
+    /// The rule for an entry: the one with its value, else the first in the file whose star matches, else the one for
+    /// any value.
     pub(super) fn find(&self, key: &str, value: &str) -> Option<&Node> {
         let exact = self.exact.get(key).and_then(|values| values.get(value));
-        // Made once, and only where a rule asks for it.
+        // Built once, and only if a rule needs it.
         let whole = LazyCell::new(|| format!("{key}_{value}"));
         let fits = |(at, wildcard): &&(usize, Wildcard)| match wildcard {
             Wildcard::Value(glob) => self.nodes[*at].key == key && glob.matches(value),

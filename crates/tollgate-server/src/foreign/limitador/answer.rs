@@ -1,6 +1,6 @@
-//! Decides by Limitador's rules: every limit that a request meets must have room for it, and a request that is refused adds nothing.
-//! Adding and looking are one step here: all is added, and given back where one limit has no room, so that requests at the same
-//! time may refuse each other but never pass together.
+//! Decides by Limitador's rules: every limit that a request matches must have room for it, and a refused request adds
+//! nothing. Adding and checking are one step here: the request is added to all counters, and taken back if one limit
+//! has no room. So concurrent requests may refuse each other, but never pass together.
 
 use std::cmp::Reverse;
 
@@ -19,15 +19,15 @@ use crate::telemetry::Rule;
 /// What to do with the counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Only look whether there is room.
+    /// Only check whether there is room.
     Check,
-    /// Add, room or not.
+    /// Add, whether there is room or not.
     Report,
-    /// Add where there is room.
+    /// Add if there is room.
     CheckAndReport,
 }
 
-/// What is asked about.
+/// The question.
 pub(crate) struct Asked<'a> {
     pub(crate) namespace: &'a str,
     pub(crate) descriptors: Vec<&'a [(String, String)]>,
@@ -35,18 +35,18 @@ pub(crate) struct Asked<'a> {
     pub(crate) action: Action,
 }
 
-/// How full one counter is.
+/// The state of one counter.
 pub(crate) struct Load<'c> {
     pub(crate) limit: &'c LimitadorLimit,
     pub(crate) remaining: u64,
     pub(crate) is_over: bool,
-    /// Until its window ends; its whole length where none has begun.
+    /// Until its window ends; the whole length if none has begun.
     pub(crate) resets_after: Ticks,
     /// Where its count comes from.
     pub(crate) source: Source,
 }
 
-/// What all limits say together.
+/// The result of all limits together.
 pub(crate) struct Ruling<'c> {
     pub(crate) is_limited: bool,
     /// The tightest first.
@@ -54,7 +54,7 @@ pub(crate) struct Ruling<'c> {
 }
 
 impl<'c> Ruling<'c> {
-    /// What each limit said, for whoever counts.
+    /// The result of each limit, for the metrics.
     pub(crate) fn rules(&self, is_shadow: bool) -> Vec<Rule<'c>> {
         let rule = |load: &Load<'c>| Rule {
             name: &load.limit.metric,
@@ -87,7 +87,7 @@ pub(in crate::foreign) async fn decide<'c, S: Store>(
     let mut totals = Vec::with_capacity(met.len());
     let mut is_limited = false;
     for (met, counted) in met.iter().zip(counters.together(counted).await) {
-        // Nothing was added where nobody could count; taking it back would be a gift.
+        // If the count failed, nothing was added; taking it back would add room that does not exist.
         let added = if counted.total == u64::MAX { 0 } else { adds };
         let wanted = counted.total.saturating_add(asked.delta - adds);
         let is_over = asked.action != Action::Report && wanted > met.limit.max_value;
@@ -109,7 +109,7 @@ pub(in crate::foreign) async fn decide<'c, S: Store>(
         }
         loads.push(load(met, before, kept, is_over));
     }
-    // Of equals the one that lasts longest: advice that is followed is then enough.
+    // Of equal ones the longest comes first, so that a client that follows the advice waits long enough.
     loads.sort_by_key(|load| (!load.is_over, load.remaining, Reverse(load.resets_after)));
     Ruling { is_limited, loads }
 }
@@ -124,13 +124,14 @@ async fn count<S: Store>(
 ) -> Counted {
     let (seconds, parts) = (met.limit.seconds, parts(met.limit, &met.values));
     match action {
-        // What has happened is counted as far as a counter goes, so that the next question is refused.
+        // Usage that has already happened is counted up to the maximum of a counter, so that the next check is refused.
         Action::Report => counters.fill_from_first(seconds, &parts, adds, now).await,
         Action::Check | Action::CheckAndReport => counters.add_from_first(seconds, &parts, adds, now).await,
     }
 }
 
-/// Takes from the counter of one limit what this request added to it: from the window in which it was counted, which may have ended.
+/// Takes back from the counter of one limit what this request added to it, from the window in which it was counted,
+/// which may have ended.
 async fn take_back<S: Store>(
     met: &MatchedLimit<'_>,
     units: u64,
@@ -142,14 +143,14 @@ async fn take_back<S: Store>(
     counters.take_back_from_first(met.limit.seconds, &parts, units, counted, now).await;
 }
 
-/// Takes from the counter of one limit what an earlier request added to it. Which window that was nobody says; as everywhere in files
-/// of other programs it is taken to be the current one.
+/// Subtracts from the counter of one limit what an earlier request added to it. The request does not name the window.
+/// As for all files of other programs, it is taken to be the current one.
 async fn subtract<S: Store>(met: &MatchedLimit<'_>, units: u64, counters: &Counters<'_, S>, now: Timestamp) {
     let parts = parts(met.limit, &met.values);
     counters.subtract_from_first(met.limit.seconds, &parts, units, Ticks::ZERO, now).await;
 }
 
-/// How full a counter is that had this and was given so much.
+/// The state of a counter with this count before, to which so much was added.
 fn load<'c>(met: &MatchedLimit<'c>, before: Counted, kept: u64, is_over: bool) -> Load<'c> {
     let Counted { ends_after, source, .. } = before;
     let (limit, total) = (met.limit, before.total.saturating_add(kept));
@@ -158,8 +159,8 @@ fn load<'c>(met: &MatchedLimit<'c>, before: Counted, kept: u64, is_over: bool) -
     Load { limit, remaining, is_over, resets_after, source }
 }
 
-/// Answers Envoy's question. The first status has the tightest limit; the others have none, since limits here are about the
-/// request as a whole.
+/// Answers Envoy's question. The first status contains the tightest limit; the others contain none, because Limitador's
+/// limits apply to the request as a whole.
 pub(in crate::foreign) async fn answer<'c, S: Store>(
     config: &'c LimitadorConfig,
     question: &Question,
@@ -177,7 +178,7 @@ pub(in crate::foreign) async fn answer<'c, S: Store>(
     };
     if gives_back {
         give_back(config, &asked, counters, now).await;
-        // Nobody asks to pass; this only tells what there is now.
+        // This is no request to pass; it only reads the current counts.
         (asked.delta, asked.action) = (0, Action::Report);
     }
     let ruling = decide(config, &asked, counters, ledger, now).await;
@@ -188,13 +189,13 @@ pub(in crate::foreign) async fn answer<'c, S: Store>(
     let overall = if ruling.is_limited && !options.is_shadow { Code::OverLimit } else { Code::Ok };
     let headers = if options.has_headers { headers(&ruling.loads) } else { Vec::new() };
     let rules = if gives_back { Vec::new() } else { ruling.rules(options.is_shadow) };
-    // The originals say nothing of requests that no rule is about, so only the meter does.
+    // The original does not report requests without a rule, so only the metrics do.
     let answer =
         Answer { overall, statuses, headers, refusal: None, meets_no_limit: false, is_faulty: false };
     Answered { answer, rules }
 }
 
-/// Takes from every counter that the request meets what it gives back.
+/// Subtracts what the request gives back from every counter that it matches.
 async fn give_back<S: Store>(
     config: &LimitadorConfig,
     asked: &Asked<'_>,
@@ -206,8 +207,9 @@ async fn give_back<S: Store>(
     counters.together(given).await;
 }
 
-/// What the request costs, or gives back: the most that a descriptor says, else what the question says. Limits here are about the
-/// request as a whole, so a descriptor cannot cost by itself, and one that gives back beside others that pay changes nothing.
+/// What the request costs, or gives back: the maximum over its descriptors, or else the number of the question. Limits
+/// apply to the request as a whole, so a descriptor has no cost of its own, and one that gives back beside others that
+/// pay changes nothing.
 fn delta(question: &Question, gives_back: bool) -> u64 {
     let told = question.descriptors.iter().filter(|descriptor| descriptor.is_negative_hits == gives_back);
     let said = told.filter_map(|descriptor| descriptor.hits_addend).max();
@@ -237,7 +239,7 @@ pub(crate) fn headers(loads: &[Load<'_>]) -> Vec<(String, String)> {
     for load in loads {
         all.push_str(&format!(", {};w={}", load.limit.max_value, load.limit.seconds));
         if let Some(name) = &load.limit.name {
-            // What a header cannot carry, or what would end the text, is left out.
+            // Characters that a header cannot carry, or that would end the text, are left out.
             let name: String =
                 name.chars().filter(|c| (' '..='~').contains(c) && !"\"\\".contains(*c)).collect();
             all.push_str(&format!(";name=\"{name}\""));

@@ -1,4 +1,4 @@
-//! Limits of Limitador's as limits of our own: `descriptors[0]['name']` becomes the attribute `name`.
+//! Writes Limitador's limits as limits of a policy: `descriptors[0]['name']` becomes the attribute `name`.
 
 use tollgate::policy::Expression;
 use tollgate::rate::UNITS_PER_SECOND_MAX;
@@ -64,7 +64,8 @@ fn is_ours(text: &str) -> bool {
     Expression::new(text).is_ok_and(|expression| expression.attributes().all(is_plain))
 }
 
-/// The expression with attributes in place of what it reads of the first descriptor. None if it reads something that is no name.
+/// The expression with attributes instead of the entries of the first descriptor that it reads; `None` if it reads an
+/// entry that is not a valid name.
 fn attribute_names(source: &str) -> Option<String> {
     const FIRST: &str = "descriptors[0]";
     let mut text = String::new();

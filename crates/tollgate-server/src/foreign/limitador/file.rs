@@ -1,4 +1,4 @@
-//! From files to limits: every problem at once, in the words of our own policy files.
+//! From files to limits. All problems are reported at once, in the words of Tollgate's own policy files.
 
 use tollgate::policy::Problem;
 use tollgate::policy::source::{
@@ -13,9 +13,9 @@ use crate::text::plain;
 
 const READING: Reading = Reading { depth_max: 8, second_document: SecondDocument::Refused };
 const FIELDS: [&str; 7] = ["id", "namespace", "max_value", "seconds", "name", "conditions", "variables"];
-/// Longest window, in seconds: as for every window here.
+/// Longest window, in seconds, as for every window of Tollgate.
 const SECONDS_MAX: u64 = PERIOD_MAX.ceil_seconds();
-/// Most conditions, and most variables, of one limit.
+/// Maximum conditions, and maximum variables, of one limit.
 const EXPRESSIONS_MAX: usize = 64;
 
 /// Reads all files of a configuration.
@@ -95,7 +95,7 @@ fn limit(fields: Fields<'_>, index: usize, report: &mut Report) -> Option<Limita
     })
 }
 
-/// A field's text; nothing for nothing.
+/// A field's text; `None` for an empty value.
 fn text<'n>(fields: Fields<'n>, name: &str, report: &mut Report) -> Option<&'n str> {
     match fields.get(name).map(|value| &value.tree) {
         None | Some(Tree::Empty) => None,
@@ -117,7 +117,7 @@ fn number(fields: Fields<'_>, name: &str, max: u64, report: &mut Report) -> Opti
     }
 }
 
-/// Expressions, sorted, each once.
+/// Expressions, sorted and unique.
 fn expressions(fields: Fields<'_>, name: &str, report: &mut Report) -> Option<Vec<Cel>> {
     let accepted = "a list of CEL expressions, [] for none";
     let Some(value) = fields.get(name) else {

@@ -1,5 +1,5 @@
-//! Which counters live. A counter's name is hashed when it is counted, so whoever wants to list counters must have been told of
-//! them: here, once for each window, when its first hit begins it.
+//! The list of open counters. A counter's name is hashed when it is counted, so counters can be listed only if their
+//! names are recorded. This module records each once per window, when the first hit begins it.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -11,15 +11,15 @@ use super::LimitadorLimit;
 use super::matching::{Counted, MatchedLimit, parts};
 use crate::foreign::counters::Counters;
 
-/// Most counters that are listed. Others are counted just the same.
+/// Maximum listed counters. Others are counted all the same.
 const LISTED_MAX: usize = 10_000;
-/// Most bytes of a listed counter's values, which clients choose. Longer ones are counted just the same; all that are listed take
-/// about 10 MB.
+/// Maximum bytes of a listed counter's values, which clients choose. Counters with longer values are counted all the
+/// same; all listed ones together take about 10 MB.
 const VALUES_BYTES_MAX: usize = 512;
-/// How long a full list waits before the dead are taken out again.
+/// Minimum time between two sweeps of expired counters from a full list.
 const SWEEP_EVERY: Ticks = Ticks::from_secs(1);
 
-/// The counters that live, as far as they are known.
+/// The open counters, as far as they are listed.
 #[derive(Default)]
 pub(crate) struct CounterLedger {
     live: Mutex<Live>,
@@ -29,11 +29,11 @@ pub(crate) struct CounterLedger {
 #[derive(Default)]
 struct Live {
     counters: HashMap<CounterIdentity, Timestamp>,
-    /// When the dead were last taken out.
+    /// The time of the last sweep.
     swept_at: Timestamp,
 }
 
-/// A limit and the values that it counts by.
+/// A limit and the values of its variables.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CounterIdentity {
     namespace: String,
@@ -74,15 +74,15 @@ impl CounterIdentity {
 }
 
 impl CounterLedger {
-    /// A window has begun. Where somebody else writes just now, or there is no room, the counter is not listed: a list is not
-    /// worth a wait.
+    /// Records a window that has begun. If another thread holds the lock, or the list is full, the counter is not
+    /// listed, because a list is not worth a wait.
     pub(super) fn begin(&self, met: &MatchedLimit<'_>, now: Timestamp) {
         let size = |value: &Counted| if let Counted::By(text) = value { text.len() } else { 0 };
         if met.values.iter().map(size).sum::<usize>() > VALUES_BYTES_MAX {
             return;
         }
         let Ok(mut live) = self.live.try_lock() else { return };
-        // Seldom, so that a flood of new keys does not pay for it with each of them.
+        // Rarely, so that a flood of new keys does not pay for a sweep with each of them.
         if live.counters.len() >= LISTED_MAX && now.since(live.swept_at) >= SWEEP_EVERY {
             live.counters.retain(|_, until| *until > now);
             live.swept_at = now;
@@ -92,7 +92,7 @@ impl CounterLedger {
         }
     }
 
-    /// The values of the counters of a limit that live.
+    /// The values of a limit's open counters.
     pub(super) fn values(
         &self,
         limit: &LimitadorLimit,
@@ -110,15 +110,15 @@ impl CounterLedger {
     }
 }
 
-/// A counter that lives.
+/// An open counter.
 pub(crate) struct Listed {
-    /// The variables and their values; none for a value that cannot be counted by.
+    /// The variables and their values; `None` for a value that is not usable as a key.
     pub(crate) values: Vec<(String, Option<String>)>,
     pub(crate) remaining: u64,
     pub(crate) expires_after: Ticks,
 }
 
-/// The counters of a limit that live, with what they count now.
+/// The open counters of a limit, with their current counts.
 pub(in crate::foreign) async fn listed<S: Store>(
     limit: &LimitadorLimit,
     counters: &Counters<'_, S>,

@@ -1,10 +1,10 @@
-//! Which limits a request meets, and which counter of each.
+//! Which limits a request matches, and which counter of each.
 
 use tollgate::policy::source::{Evaluated, Scene};
 
 use super::{LimitadorConfig, LimitadorLimit};
 
-/// A limit that a request meets.
+/// A limit that a request matches.
 pub(super) struct MatchedLimit<'c> {
     pub(super) limit: &'c LimitadorLimit,
     /// The value of each variable, in their order.
@@ -14,14 +14,15 @@ pub(super) struct MatchedLimit<'c> {
 /// The value of a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Counted {
-    /// A text, or what was made one.
+    /// A text, or a value that was converted to text.
     By(String),
-    /// None that can be counted by: all such requests are counted together, since leaving them out would open the limit.
+    /// A value that is not usable as a key: all such requests share one counter, because leaving them out would open
+    /// the limit.
     Together,
 }
 
 impl LimitadorConfig {
-    /// Every limit of a namespace that the descriptors meet.
+    /// Every limit of a namespace that the descriptors match.
     pub(super) fn met<'c, 'd>(
         &'c self,
         namespace: &str,
@@ -45,8 +46,8 @@ impl LimitadorConfig {
     }
 }
 
-/// Whether a condition holds. What the request does not have makes it false; what is no truth value makes it true, the stricter
-/// reading.
+/// Whether a condition holds. An attribute that the request lacks makes it false; a value that is no boolean makes it
+/// true, the stricter reading.
 fn holds(evaluated: &Evaluated) -> bool {
     match evaluated {
         Evaluated::Truth(held) => *held,
@@ -55,7 +56,7 @@ fn holds(evaluated: &Evaluated) -> bool {
     }
 }
 
-/// The values of all variables; none when the request lacks one, and the limit does not apply.
+/// The values of all variables; `None` when the request lacks one, and the limit does not apply.
 fn values(limit: &LimitadorLimit, scene: &Scene<'_>) -> Option<Vec<Counted>> {
     limit
         .variables
@@ -69,8 +70,8 @@ fn values(limit: &LimitadorLimit, scene: &Scene<'_>) -> Option<Vec<Counted>> {
         .collect()
 }
 
-/// What names the counter of a limit and values, apart from its window's length: the namespace, the conditions and the variables
-/// with their values. Not the number, nor the names: changing those keeps the counter.
+/// The parts of a counter's name, apart from its window's length: the namespace, the conditions, and the variables with
+/// their values. The number and the names are not parts, so changing those keeps the counter.
 pub(super) fn parts<'p>(limit: &'p LimitadorLimit, values: &'p [Counted]) -> Vec<&'p [u8]> {
     let mut parts: Vec<&[u8]> = vec![limit.namespace.as_bytes()];
     for condition in &limit.conditions {

@@ -1,4 +1,4 @@
-//! What each limit means, in a sentence.
+//! The meaning of each limit, as a sentence.
 
 use super::{LimitadorConfig, LimitadorLimit};
 use crate::foreign::Numbered;
@@ -27,14 +27,14 @@ impl LimitadorConfig {
 }
 
 impl LimitadorLimit {
-    /// What it is about.
+    /// The subject of the limit.
     fn subject(&self) -> String {
         let (_, conditions, variables) = self.identity();
         let mut name = self.namespace.clone();
         for part in self.name.iter().chain(&self.id).chain(&conditions).chain(&variables) {
             name.push_str(&format!(", {part}"));
         }
-        // A limit may be there for several windows.
+        // The same limit may exist for several windows.
         name.push_str(&format!(", {} s", self.seconds));
         name
     }

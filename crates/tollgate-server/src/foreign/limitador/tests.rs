@@ -1,4 +1,4 @@
-//! Limitador's rules row by row, every kind of wrong file, and what it must not do under concurrency.
+//! Limitador's rules row by row, every kind of invalid file, and behaviour under concurrency.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,7 +8,7 @@ use crate::foreign::golden::{Bench, run};
 use crate::foreign::{Foreign, Format, Source};
 use crate::rls::{Code, Descriptor, Question};
 
-/// Every line of the table is answered as it says.
+/// Every row of the table gets its expected answer.
 #[test]
 fn the_golden_table_holds() {
     let (configurations, answers) = run(Format::Limitador, include_str!("golden.txt"));
@@ -23,7 +23,7 @@ fn findings(file: &str) -> Result<String, String> {
     }
 }
 
-/// Every problem is told at once, with its place, its field and what would be accepted.
+/// All problems are reported at once, with position, field and what would be accepted.
 #[test]
 fn wrong_files_are_refused_with_every_reason() {
     const REST: &str = "seconds: 1, conditions: [], variables: []";
@@ -52,7 +52,7 @@ fn wrong_files_are_refused_with_every_reason() {
     }
 }
 
-/// What can be used and hardly means what it says is told.
+/// A file that is usable but probably a mistake gets a warning.
 #[test]
 fn odd_files_are_warned_of() {
     let cases = [
@@ -81,7 +81,8 @@ const TWO: &str = "\
 - {namespace: n, max_value: 1000, seconds: 3600, conditions: [], variables: [\"descriptors[0].user\"]}
 ";
 
-/// The story: the original looks and then adds, so requests at the same time pass together. Here never more pass than fit.
+/// The bug in the original: it checks and then adds, so concurrent requests pass together. Here never more pass than
+/// fit.
 #[test]
 fn requests_at_the_same_time_do_not_pass_together() {
     let bench = Bench::new(Format::Limitador, TWO);
@@ -100,7 +101,8 @@ fn requests_at_the_same_time_do_not_pass_together() {
             });
         }
     });
-    // A request may be refused because of one that is being refused; in the end the room that is left is less than one request.
+    // A request may be refused because of another that is itself refused; in the end less room is left than one request
+    // needs.
     let passed = passed.into_inner();
     assert!((20..=33).contains(&passed), "{passed}");
     let look = Question {
@@ -122,7 +124,7 @@ fn decide(bench: &Bench, action: Action, delta: u64) -> (bool, Vec<u64>) {
     (ruling.is_limited, ruling.loads.iter().map(|load| load.remaining).collect())
 }
 
-/// A check changes nothing, a report adds whatever there is, and both together add where there is room.
+/// A check changes nothing, a report always adds, and both together add if there is room.
 #[test]
 fn check_report_and_both() {
     let bench = Bench::new(Format::Limitador, TWO);
@@ -134,7 +136,7 @@ fn check_report_and_both() {
     assert_eq!(decide(&bench, Action::Report, u64::MAX), (false, vec![0, 0]));
 }
 
-/// Counters that live are listed with what they have left, also after a limit was lowered below what it counts.
+/// Open counters are listed with what they have left, even after a limit was lowered below its count.
 #[test]
 fn counters_are_listed() {
     let mut bench = Bench::new(Format::Limitador, TWO);
@@ -162,7 +164,7 @@ fn counters_are_listed() {
     assert_eq!(listed(&bench), []);
 }
 
-/// A file of thousands of limits is read in a moment, not in a time that grows with its square.
+/// A file of thousands of limits is read quickly, and not in quadratic time.
 #[test]
 fn many_limits_are_read_in_a_moment() {
     let one = |at: usize| {
@@ -185,7 +187,7 @@ fn one(value: &str, is_negative_hits: bool) -> Question {
     Question { domain: "n".to_owned(), descriptors, hits_addend: 1 }
 }
 
-/// Negative hits come back, and are never refused.
+/// Negative hits are given back, and are never refused.
 #[test]
 fn negative_hits_are_given_back() {
     let bench = Bench::new(Format::Limitador, PAIR);
@@ -198,7 +200,7 @@ fn negative_hits_are_given_back() {
     assert_eq!([ask(true), ask(true), ask(true)], [(Code::Ok, 1), (Code::Ok, 2), (Code::Ok, 2)]);
 }
 
-/// A report of more than a counter can hold fills it, so that the next question is refused.
+/// A report of more than a counter can hold fills it, so that the next check is refused.
 #[test]
 fn a_huge_report_fills_the_counter() {
     for already in [0, 1] {
@@ -214,7 +216,7 @@ fn a_huge_report_fills_the_counter() {
     }
 }
 
-/// A counter of long values is not listed, and counts as any other.
+/// A counter with long values is not listed, and counts like any other.
 #[test]
 fn long_values_are_counted_and_not_listed() {
     let bench = Bench::new(Format::Limitador, PAIR);

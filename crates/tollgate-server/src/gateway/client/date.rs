@@ -1,4 +1,4 @@
-//! The date of an answer. It is written once in a second.
+//! The `Date` field of an answer. Each thread formats it once a second.
 
 use std::cell::Cell;
 
@@ -9,7 +9,7 @@ use tollgate::Timestamp;
 pub(super) type Date = [u8; 29];
 
 thread_local! {
-    /// The last second that was asked for, and its date.
+    /// The last second that was formatted, and its date.
     static LAST: Cell<(i64, Date)> = const { Cell::new((0, *b"Thu, 01 Jan 1970 00:00:00 GMT")) };
 }
 
@@ -22,7 +22,7 @@ pub(super) fn at(now: Timestamp) -> Date {
     }
     let written = jiff::Timestamp::from_second(second).ok();
     let written = written.and_then(|at| DateTimePrinter::new().timestamp_to_rfc9110_string(&at).ok());
-    // Every instant that there is can be written; this arm is here so that a mistake costs an old date, not the process.
+    // Every instant can be formatted. This fallback is here so that a mistake yields an old date instead of a panic.
     let date = written.and_then(|text| text.as_bytes().try_into().ok()).unwrap_or(date);
     LAST.set((second, date));
     date
@@ -32,7 +32,7 @@ pub(super) fn at(now: Timestamp) -> Date {
 mod tests {
     use super::*;
 
-    /// The example of RFC 9110, 5.6.7; and the next second, and that before.
+    /// The example of RFC 9110, 5.6.7, then the next second, then the first again.
     #[test]
     fn dates_are_written() {
         let at = |second| String::from_utf8(at(Timestamp::from_unix_seconds(second)).to_vec()).unwrap();

@@ -1,5 +1,5 @@
-//! A client's connection, as its task and the body of its present request share it: what was read ahead, how far the body is, and
-//! whether the client is still there.
+//! A client's connection, shared by its task and the body of its current request: the bytes read ahead, the progress of
+//! the body, and whether the client is still there.
 
 use std::io;
 use std::mem;
@@ -18,46 +18,46 @@ use super::super::framing::{self, Decoder, Flaw, Next};
 use super::super::spare;
 use crate::listen::{Patient, Stream};
 
-/// Room for what is read at once: at first, and after some reads that have filled it.
+/// Size of the read buffer: at first, and after several reads that have filled it.
 const READ_BYTES: usize = 16 << 10;
 const READ_BYTES_MAX: usize = 64 << 10;
-/// Most bytes that are read ahead of the request that is being answered.
+/// Maximum bytes read ahead of the request that is being answered.
 const AHEAD_BYTES_MAX: usize = 16 << 10;
-/// How often it is looked whether a client is gone that has sent more than is read ahead.
+/// Interval of the check for a client that is gone after it sent more than is read ahead.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// What a client is told that waits before it sends its body.
+/// The interim response to a client that waits before it sends its body.
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// A connection.
 pub(super) struct Line {
     stream: Patient<Stream>,
-    /// Read, and not yet used; and how much of it was looked at for the end of a head.
+    /// Bytes that were read and not yet used, and how many of them were searched for the end of a head.
     read: BytesMut,
     looked_at: usize,
     room: usize,
-    /// What is left of the present request's body, whether anybody may still ask for it, and whether somebody waits for more of it.
+    /// The rest of the current request's body, whether its reader still exists, and whether that reader waits for more.
     body: Decoder,
     is_held: bool,
     is_awaited: bool,
-    /// What is to be told before the body is read.
+    /// The rest of the interim response that must be written before the body is read.
     interim: &'static [u8],
-    /// Whether no more can come, or only what is of no use.
+    /// Whether the client has closed its side, and whether further bytes are unusable.
     has_ended: bool,
     is_broken: bool,
-    /// The wait for the answer to a client that has ended its side: each request has its own.
+    /// The timer for the answer to a client that has closed its sending side. Each request has its own.
     grace: Option<Pin<Box<Sleep>>>,
-    /// The wait for another look at a client that has sent too much to be read ahead.
+    /// The timer of the next check of a client that has sent too much to be read ahead.
     looking: Option<Pin<Box<Sleep>>>,
-    /// The task of the connection, while somebody else reads.
+    /// The waker of the connection's task, while the reader of the body reads.
     watcher: Option<Waker>,
 }
 
-/// A connection, by whom it is shared. Locked for the moment of a read or a write; hardly ever by two at once.
+/// A shared handle of a connection. The lock is held for one read or write, and is hardly ever contended.
 #[derive(Clone)]
 pub(super) struct Shared(Arc<Mutex<Line>>);
 
 impl Shared {
-    /// A connection of which these bytes were read before.
+    /// Wraps a connection, of which these bytes were read before.
     pub(super) fn new(stream: Patient<Stream>, begun: &[u8]) -> Self {
         Self(Arc::new(Mutex::new(Line {
             stream,
@@ -80,7 +80,7 @@ impl Shared {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The body of a request that begins now, for whoever answers it.
+    /// Makes the body of a request that begins now, for the code that answers it.
     pub(super) fn coming(&self, body: Decoder, is_waiting: bool) -> Option<Coming> {
         let mut line = self.lock();
         (line.grace, line.looking) = (None, None);
@@ -92,10 +92,10 @@ impl Shared {
 }
 
 impl Line {
-    /// Where the next head ends, once all of it is there; none when the connection ends before.
+    /// Returns where the next head ends, once all of it is there, or `None` when the connection ends first.
     ///
     /// # Errors
-    /// When it is none.
+    /// When the bytes are not a head.
     pub(super) fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<usize>, Flaw>> {
         loop {
             if !self.read.is_empty()
@@ -114,26 +114,27 @@ impl Line {
         }
     }
 
-    /// Whether nothing of a request has come.
+    /// Whether no byte of a request has come.
     pub(super) fn is_empty(&self) -> bool {
         self.read.is_empty()
     }
 
-    /// The bytes of a head, and nothing behind it.
+    /// Takes the bytes of a head out of the buffer, without those after it.
     pub(super) fn take_head(&mut self, end: usize) -> Bytes {
         let head = self.read.split_to(end).freeze();
         self.tidy();
         head
     }
 
-    /// A connection that holds nothing that was read has no buffer of its own.
+    /// Returns the read buffer to the pool if it is empty.
     fn tidy(&mut self) {
         if self.read.is_empty() && self.room == READ_BYTES {
             spare::give_read(mem::take(&mut self.read));
         }
     }
 
-    /// Watches the client while its request is answered: ready when there is nobody left to answer. What comes meanwhile is kept, up to a bound.
+    /// Watches the client while its request is answered. Ready when the client is gone. What it sends meanwhile is
+    /// kept, up to a bound.
     pub(super) fn poll_gone(&mut self, grace: Duration, context: &mut Context<'_>) -> Poll<()> {
         while !self.has_ended && !self.is_awaited && self.read.len() < AHEAD_BYTES_MAX {
             match self.poll_fill(context) {
@@ -152,22 +153,22 @@ impl Line {
                 self.poll_look(context)
             };
         }
-        // A client may say that it has no more to ask, and still wait for the answer, for a moment. Who has gone away says the same, and must
-        // not keep an upstream busy.
+        // A client may close its sending side and still wait for the answer, so it gets a short time. A client that has
+        // gone away looks the same, and must not keep an upstream busy.
         self.grace.get_or_insert_with(|| Box::pin(sleep(grace))).as_mut().poll(context)
     }
 
-    /// The client takes what it is sent, so it is there.
+    /// The client reads its answer, so it is still there.
     pub(super) fn is_reading(&mut self) {
         self.grace = None;
     }
 
-    /// Ends the connection in disorder, so that the client knows that it has not got all.
+    /// Resets the connection, so that the client knows that its answer is incomplete.
     pub(super) fn reset(&mut self) {
         self.stream.inner().reset();
     }
 
-    /// Nothing is read, so an end would not be seen: looks now and then whether the connection was reset.
+    /// Checks at intervals whether the connection was reset. Nothing is read now, so an end would not be seen.
     fn poll_look(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let looking = self.looking.get_or_insert_with(|| Box::pin(sleep(LOOK_EVERY)));
         while looking.as_mut().poll(context).is_ready() {
@@ -179,7 +180,8 @@ impl Line {
         Poll::Pending
     }
 
-    /// Ready when the body of a request that was answered is over, or nobody asks for the rest of it. Says whether another request can follow.
+    /// Ready when the body of an answered request is over, or its reader is gone. Returns whether another request can
+    /// follow.
     pub(super) fn poll_free(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         self.skip_body();
         if self.is_held && !self.body.is_over() && !self.is_broken {
@@ -189,7 +191,7 @@ impl Line {
         Poll::Ready(self.body.is_over() && !self.is_broken)
     }
 
-    /// Takes away what is there of a body that nobody asks for. Says whether it is over, or somebody sees to it.
+    /// Drops buffered bytes of a body without a reader. Returns whether the body is over or still has a reader.
     pub(super) fn skip_body(&mut self) -> bool {
         while !self.is_held && !self.is_broken && !self.body.is_over() {
             match self.body.next(&mut self.read) {
@@ -201,40 +203,41 @@ impl Line {
         !self.is_broken && (self.is_held || self.body.is_over())
     }
 
-    /// The answer begins: nobody is told to go on any more. Gives what is left of having been told.
+    /// The answer begins, so `100 Continue` is no longer sent. Returns the rest of one that was partly written.
     pub(super) fn answer_begins(&mut self) -> &'static [u8] {
         let is_begun = self.interim.len() < CONTINUE.len();
         let rest = if is_begun { mem::take(&mut self.interim) } else { &[] };
-        // A client that was not told to go on may send its body or not, and must not be told behind its answer.
+        // A client that got no `100 Continue` may send its body or not, and must not get one after its answer.
         self.is_broken |= !mem::take(&mut self.interim).is_empty();
         self.grace = None;
         rest
     }
 
-    /// The present request is over, and its answer is written.
+    /// The current request is over, and its answer is written.
     pub(super) fn turn_ends(&mut self) {
         self.room = READ_BYTES;
         self.watcher = None;
         self.tidy();
     }
 
-    /// Reads and drops, so that a client that still sends can read its answer before the connection is reset. Whether anything came.
+    /// Reads and drops bytes, so that a client that still sends can read its answer before the connection is reset.
+    /// Returns whether any came.
     pub(super) fn poll_drop(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         self.read.clear();
         self.poll_fill(context).map(|read| matches!(read, Ok(1..)))
     }
 
-    /// Whether the client may have sent what nobody has read.
+    /// Whether the client may have sent bytes that were not read.
     pub(super) fn has_unread(&self) -> bool {
         !self.has_ended && (!self.read.is_empty() || !self.body.is_over() || self.is_broken)
     }
 
-    /// The stream, to be written to.
+    /// The stream, for writing.
     pub(super) const fn stream(&mut self) -> &mut Patient<Stream> {
         &mut self.stream
     }
 
-    /// Reads what is there; nothing at the end of the connection.
+    /// Reads the bytes that are there. Returns 0 at the end of the connection.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if self.has_ended {
             return Poll::Ready(Ok(0));
@@ -278,7 +281,8 @@ impl Line {
                 Ok(0) | Err(_) => return Poll::Ready(Some(Err("the client is gone".into()))),
             }
             if self.interim.is_empty() {
-                // Inside TLS it may still be here; whoever reads the answer reads it, too.
+                // Inside TLS its bytes may still be buffered. If the flush does not finish, the client gets them with
+                // the answer.
                 let _ = Pin::new(&mut self.stream).poll_flush(context);
             }
         }
@@ -309,7 +313,7 @@ impl Line {
         }
     }
 
-    /// Tells the task of the connection that it has to look, unless it is the one that runs.
+    /// Wakes the task of the connection, unless it is the one that is running.
     fn tell(&mut self, context: Option<&Context<'_>>) {
         let is_own = |watcher: &Waker| context.is_some_and(|context| watcher.will_wake(context.waker()));
         if self.watcher.as_ref().is_some_and(|watcher| !is_own(watcher))
@@ -363,7 +367,7 @@ impl Drop for Coming {
     }
 }
 
-/// A connection that is no longer one of HTTP: what was read ahead comes first.
+/// Reads from a connection that no longer carries HTTP. The bytes that were read ahead come first.
 impl AsyncRead for Shared {
     fn poll_read(
         self: Pin<&mut Self>,

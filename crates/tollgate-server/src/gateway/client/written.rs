@@ -1,4 +1,5 @@
-//! An answer as HTTP/1 writes it: its head, how its body is framed for who asked, and the body itself, as fast as the client takes it.
+//! Writes an answer in HTTP/1: its head, its body in the framing that the client understands, as fast as the client
+//! reads.
 
 use std::io;
 use std::pin::Pin;
@@ -17,10 +18,10 @@ use super::super::spare;
 use super::date;
 use super::line::Shared;
 
-/// Who is answered.
+/// What the request says about how it may be answered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asker {
-    /// Whether it wants no more than the head.
+    /// Whether the request is a `HEAD`.
     wants_head: bool,
     is_10: bool,
     takes_trailers: bool,
@@ -29,7 +30,7 @@ pub(super) struct Asker {
 }
 
 impl Asker {
-    /// Of a request with this head.
+    /// From the head of a request.
     pub(super) fn of(head: &Head) -> Self {
         Self {
             wants_head: head.request.method() == Method::HEAD,
@@ -39,7 +40,7 @@ impl Asker {
         }
     }
 
-    /// Of what is no request.
+    /// For bytes that are not a request.
     pub(super) const fn unknown() -> Self {
         Self { wants_head: false, is_10: false, takes_trailers: false, is_kept: false }
     }
@@ -48,34 +49,34 @@ impl Asker {
 /// How a body is framed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Framing {
-    /// There is none.
+    /// There is no body.
     Absent,
     Fixed(u64),
     Chunked,
-    /// By the end of the connection.
+    /// The end of the connection ends the body.
     UntilEnd,
 }
 
-/// An answer on its way.
+/// An answer that is being written.
 pub(super) struct Answer {
     outbox: Outbox,
-    /// What is left of the body. It is dropped when it is over, and what it held is free before the client can know.
+    /// The rest of the body. It is dropped at its end, and releases what it held before the client can see that end.
     body: Option<Limited>,
     framing: Framing,
     takes_trailers: bool,
     is_cut: bool,
-    /// Bytes that are on their way.
+    /// Bytes that were written.
     pub(super) written: u64,
     /// Whether another request may follow.
     pub(super) is_kept: bool,
 }
 
-/// Why an answer could not be written as a whole: the connection is of no use any more.
+/// Why an answer could not be written completely. The connection cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
-    /// The client did not take it at the pace it must.
+    /// The client read too slowly.
     Slow,
-    /// The client has gone, or the upstream did not send all of it.
+    /// The client has gone, or the upstream did not send the whole body.
     Lost,
 }
 
@@ -86,7 +87,7 @@ impl Cut {
 }
 
 impl Answer {
-    /// Writes the head, behind what is left of another one.
+    /// Prepares the head, after the rest of an interim response.
     pub(super) fn new(
         response: Response<Limited>,
         asker: Asker,
@@ -104,7 +105,7 @@ impl Answer {
         spare::give_fields(parts.headers);
         let has_body = match framing {
             Framing::Absent => false,
-            Framing::Fixed(0) => !body.is_end_stream(), // Trailers may tell what it cost.
+            Framing::Fixed(0) => !body.is_end_stream(), // Trailers may contain the cost.
             _ => true,
         };
         Self {
@@ -118,10 +119,10 @@ impl Answer {
         }
     }
 
-    /// Writes on until all is on its way.
+    /// Writes until the whole answer is written.
     ///
     /// # Errors
-    /// When that does not come about.
+    /// When that fails.
     pub(super) fn poll(&mut self, line: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Cut>> {
         loop {
             let gathered = self.gather(context);
@@ -139,7 +140,7 @@ impl Answer {
         }
     }
 
-    /// Puts together what is there to be written.
+    /// Queues the parts that are there to be written.
     fn gather(&mut self, context: &mut Context<'_>) -> Poll<()> {
         while let Some(body) = self.body.as_mut().filter(|_| self.outbox.takes_more()) {
             match ready!(Pin::new(body).poll_frame(context)) {
@@ -161,7 +162,7 @@ impl Answer {
                 let Some(rest) = left.checked_sub(length) else { return self.cut() };
                 *left = rest;
                 self.outbox.put(data);
-                // Trailers may follow that are for the limits alone.
+                // Trailers may follow, which only the limits read.
                 if rest == 0 && self.body.as_ref().is_some_and(|body| body.is_end_stream()) {
                     self.body = None;
                 }
@@ -185,7 +186,7 @@ impl Answer {
         self.body = None;
     }
 
-    /// Whether the end of the connection is what tells that the answer is whole.
+    /// Whether the end of the connection marks the end of the answer.
     pub(super) const fn ends_with_connection(&self) -> bool {
         matches!(self.framing, Framing::UntilEnd)
     }
@@ -224,7 +225,7 @@ fn write_head(into: &mut BytesMut, parts: &response::Parts, framing: Framing, as
         Framing::Fixed(length) => write_length(into, length),
         Framing::Chunked => into.extend_from_slice(b"transfer-encoding: chunked\r\n"),
         Framing::UntilEnd => {}
-        // What a body would have been, where one is only not sent.
+        // The length that a body would have had, where only the body itself is not sent.
         Framing::Absent if asker.wants_head || status == StatusCode::NOT_MODIFIED => {
             let length = headers.get(CONTENT_LENGTH).map(HeaderValue::as_bytes);
             if let Some(length) = length {

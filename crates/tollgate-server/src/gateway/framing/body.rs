@@ -1,29 +1,29 @@
-//! The body of a request: which of the bytes belong to it, and where it ends. Chunks are read byte by byte between their bytes, so that
-//! nothing is taken that servers could read differently.
+//! The body of a request: which bytes belong to it, and where it ends. The bytes between chunks are parsed one by one,
+//! and a body that servers could read differently is rejected.
 
 use bytes::{Buf, Bytes, BytesMut};
 use hyper::body::Frame;
 
 use super::head::{end_of_lines, trailers};
 
-/// Longest line that tells a chunk's size, extensions included.
+/// Longest line with a chunk's size, extensions included.
 const SIZE_LINE_BYTES_MAX: u32 = 256;
-/// Hexadecimal digits of a chunk's size.
+/// Maximum hexadecimal digits of a chunk's size.
 const SIZE_DIGITS_MAX: u32 = 15;
 /// Largest trailer section.
 const TRAILER_BYTES_MAX: usize = 16 << 10;
 
-/// What comes next of a body.
+/// What is left of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::gateway) enum Decoder {
     /// Nothing.
     Over,
-    /// So many bytes.
+    /// This many bytes.
     Fixed(u64),
     Chunked(Place),
 }
 
-/// Where in a body of chunks.
+/// The position in a chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::gateway) enum Place {
     /// A line with a chunk's size: digits so far, their value, and the length of the line.
@@ -33,7 +33,7 @@ pub(in crate::gateway) enum Place {
         length: u32,
         part: SizePart,
     },
-    /// So many bytes of a chunk.
+    /// This many bytes of a chunk.
     Chunk(u64),
     /// CR, then LF, after a chunk.
     ChunkEnd,
@@ -42,7 +42,7 @@ pub(in crate::gateway) enum Place {
     Trailer,
 }
 
-/// Where in the line of a chunk's size.
+/// The position in the line of a chunk's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::gateway) enum SizePart {
     Digits,
@@ -52,17 +52,17 @@ pub(in crate::gateway) enum SizePart {
 
 const SIZE: Place = Place::Size { digits: 0, value: 0, length: 0, part: SizePart::Digits };
 
-/// What was found in some bytes.
+/// The next element of a body.
 #[derive(Debug)]
 pub(in crate::gateway) enum Next {
     Frame(Frame<Bytes>),
     /// The body is over.
     Over,
-    /// It is not, and there is nothing more of it here.
+    /// More bytes are needed.
     More,
 }
 
-/// The chunks are not what every server reads alike.
+/// The chunks are malformed, or servers could read them differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::gateway) struct Broken;
 
@@ -70,7 +70,7 @@ impl Decoder {
     /// A body of chunks.
     pub(super) const CHUNKED: Self = Decoder::Chunked(SIZE);
 
-    /// A body of so many bytes.
+    /// A body of this length.
     pub(super) const fn of_length(bytes: u64) -> Self {
         if bytes == 0 { Decoder::Over } else { Decoder::Fixed(bytes) }
     }
@@ -79,7 +79,7 @@ impl Decoder {
         matches!(self, Decoder::Over)
     }
 
-    /// How much there is left, where that is known.
+    /// Bytes left, where that is known.
     pub(in crate::gateway) const fn left(&self) -> Option<u64> {
         match self {
             Decoder::Over => Some(0),
@@ -88,10 +88,10 @@ impl Decoder {
         }
     }
 
-    /// Takes the next frame out of these bytes.
+    /// Takes the next frame out of the buffer.
     ///
     /// # Errors
-    /// When the chunks are not what every server reads alike.
+    /// When the chunks are malformed, or servers could read them differently.
     pub(in crate::gateway) fn next(&mut self, bytes: &mut BytesMut) -> Result<Next, Broken> {
         match self {
             Decoder::Over => Ok(Next::Over),
@@ -122,7 +122,7 @@ impl Decoder {
         }
     }
 
-    /// Goes on to the next bytes that are handed on, or to the trailers, or as far as possible.
+    /// Skips to the next bytes of a chunk, or to the trailers, as far as the buffer reaches.
     fn skip(&mut self, bytes: &mut BytesMut) -> Result<(), Broken> {
         let mut at = 0;
         let skipped = loop {
@@ -141,7 +141,7 @@ impl Decoder {
         skipped
     }
 
-    /// The end of the body, once the fields behind it are there.
+    /// Ends the body, once its trailers have come.
     fn trailer(&mut self, bytes: &mut BytesMut) -> Result<Next, Broken> {
         let end = end_of_lines(bytes, 0).map_err(|_| Broken)?;
         if end.unwrap_or(bytes.len()) > TRAILER_BYTES_MAX {
@@ -160,7 +160,7 @@ impl Decoder {
     }
 }
 
-/// As many of these bytes as are left; none if there are none.
+/// Takes at most `left` bytes, or `None` if the buffer is empty.
 pub(in crate::gateway) fn part(bytes: &mut BytesMut, left: &mut u64) -> Option<Bytes> {
     if bytes.is_empty() {
         return None;
@@ -170,7 +170,7 @@ pub(in crate::gateway) fn part(bytes: &mut BytesMut, left: &mut u64) -> Option<B
     Some(bytes.split_to(taken).freeze())
 }
 
-/// What follows a byte between chunks; none if it may not stand there.
+/// The position after a byte between chunks; `None` if the byte is not allowed there.
 fn behind(place: Place, byte: u8) -> Option<Place> {
     match place {
         Place::ChunkEnd => (byte == b'\r').then_some(Place::ChunkEndLf),

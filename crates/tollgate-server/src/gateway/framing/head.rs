@@ -1,4 +1,5 @@
-//! The head of a request: where it ends, what it says, and how long its body is; nothing is taken that servers could read differently.
+//! The head of a request: where it ends, what it contains, and the length of its body. A head that servers could read
+//! differently is rejected.
 
 use std::mem::MaybeUninit;
 
@@ -11,9 +12,9 @@ use super::body::Decoder;
 
 /// Largest head.
 pub(super) const HEAD_BYTES_MAX: usize = 64 << 10;
-/// Most fields of a head. HTTP/2 has the same bound.
+/// Maximum fields of a head. HTTP/2 has the same bound.
 pub(in crate::gateway) const FIELDS_MAX: usize = 100;
-/// Room for fields that are added on the way.
+/// Capacity for fields that the gateway adds.
 const FIELDS_ADDED: usize = 8;
 
 /// What is wrong with a head.
@@ -27,7 +28,7 @@ pub(in crate::gateway) enum Flaw {
 }
 
 impl Flaw {
-    /// The flaw, and what would be accepted.
+    /// The flaw, and what would be accepted, as text for the client.
     pub(in crate::gateway) const fn told(self) -> &'static str {
         match self {
             Flaw::Line => {
@@ -58,12 +59,12 @@ impl From<httparse::Error> for Flaw {
     }
 }
 
-/// Behind the empty line that ends the first head among these bytes; none if it is not all there. In `looked_at` is how many of them were
-/// looked at before, so that a head that drips is not read again and again. Empty lines before it are a leftover of old clients, mean
-/// nothing, and are taken out.
+/// The index after the empty line that ends the first head; `None` if the head is incomplete. `looked_at` holds how
+/// many bytes were searched before, so that a head that arrives slowly is not searched again and again. Empty lines
+/// before a head come from old clients, mean nothing, and are removed.
 ///
 /// # Errors
-/// When it is too large, or a line of it ends without CR.
+/// When the head is too large, or one of its lines ends without CR.
 pub(in crate::gateway) fn end(bytes: &mut BytesMut, looked_at: &mut usize) -> Result<Option<usize>, Flaw> {
     while bytes.starts_with(b"\r\n") {
         bytes.advance(2);
@@ -77,7 +78,7 @@ pub(in crate::gateway) fn end(bytes: &mut BytesMut, looked_at: &mut usize) -> Re
     Ok(end)
 }
 
-/// Behind the first empty line, of which a part may be among the bytes that were looked at.
+/// The index after the first empty line, a part of which may be among the bytes that were searched before.
 ///
 /// # Errors
 /// When a line ends without CR.
@@ -94,24 +95,24 @@ pub(super) fn end_of_lines(bytes: &[u8], looked_at: usize) -> Result<Option<usiz
     Ok(None)
 }
 
-/// A head, and what it says about what follows.
+/// A head, and what it says about the bytes after it.
 #[derive(Debug)]
 pub(in crate::gateway) struct Head {
     pub(in crate::gateway) request: Request<()>,
     pub(in crate::gateway) body: Decoder,
-    /// Whether the client would ask again on its connection.
+    /// Whether the client wants to keep the connection open.
     pub(in crate::gateway) is_kept: bool,
-    /// Whether it waits to be told before it sends the body.
+    /// Whether the client waits for `100 Continue` before it sends the body.
     pub(in crate::gateway) is_waiting: bool,
-    /// Whether it reads fields behind the body of an answer.
+    /// Whether the client accepts trailers.
     pub(in crate::gateway) takes_trailers: bool,
 }
 
 impl Head {
-    /// Reads a head, of which nothing is copied.
+    /// Parses a head without copying it.
     ///
     /// # Errors
-    /// When it is one that servers could read differently.
+    /// When servers could read it differently.
     pub(in crate::gateway) fn read(text: Bytes) -> Result<Self, Flaw> {
         let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
         let mut told = httparse::Request::new(&mut []);
@@ -150,7 +151,7 @@ impl Head {
     }
 }
 
-/// What the fields of a head say to whoever has the connection.
+/// The fields of a head that concern the connection.
 #[derive(Default)]
 struct Found {
     length: Option<Decoder>,
@@ -180,27 +181,27 @@ impl Found {
             }
             return Ok(());
         };
-        // Told twice, in either way, even if both say the same.
+        // A second length or coding is refused, even if both agree.
         if self.length.replace(found).is_some() { Err(Flaw::Length) } else { Ok(()) }
     }
 }
 
-/// The names in a list of them, without what follows a semicolon.
+/// The names in a comma-separated list, without the parameters after a semicolon.
 fn names(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     let parts = value.split(|&byte| byte == b',');
     parts.filter_map(|part| part.split(|&byte| byte == b';').next()).map(<[u8]>::trim_ascii)
 }
 
-/// A length in digits and nothing else.
+/// Parses a length of digits only.
 fn decimal(text: &[u8]) -> Option<u64> {
     let is_number = !text.is_empty() && text.len() <= 18 && text.iter().all(u8::is_ascii_digit);
     is_number.then(|| std::str::from_utf8(text).ok()?.parse().ok()).flatten()
 }
 
-/// The fields behind a body, with the empty line that ends them.
+/// Parses trailers, with the empty line that ends them.
 ///
 /// # Errors
-/// When they are not what every server reads alike.
+/// When servers could read them differently.
 pub(super) fn trailers(text: &Bytes) -> Result<HeaderMap, Flaw> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let httparse::Status::Complete((_, fields)) = httparse::parse_headers(text, &mut fields)? else {

@@ -1,4 +1,4 @@
-//! Requests as they are read from bytes that come in parts: what tests and fuzz targets see of a connection.
+//! Reads requests from bytes that come in parts, as a connection does, for tests and fuzz targets.
 
 use bytes::{Bytes, BytesMut};
 use http::header::UPGRADE;
@@ -22,9 +22,9 @@ pub(in crate::gateway) struct Reader {
     looked_at: usize,
     decoder: Decoder,
     pub(in crate::gateway) requests: Vec<Read>,
-    /// How many bytes were taken.
+    /// How many bytes were consumed.
     pub(in crate::gateway) taken: usize,
-    /// Whether what comes next is no request, or another protocol's.
+    /// Whether the next bytes are malformed, or belong to another protocol.
     pub(in crate::gateway) is_broken: bool,
     pub(in crate::gateway) has_asked: bool,
 }

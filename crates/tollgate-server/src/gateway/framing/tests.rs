@@ -1,4 +1,4 @@
-//! What is read for a request, and what is not.
+//! Which bytes are read as requests, and which are not.
 
 use bytes::Bytes;
 use http::header::HOST;
@@ -8,12 +8,12 @@ use proptest::prelude::*;
 use super::head::HEAD_BYTES_MAX;
 use super::*;
 
-/// What is read from bytes that come at once.
+/// Reads bytes that come at once.
 fn read(bytes: impl AsRef<[u8]>) -> Reader {
     parts([bytes])
 }
 
-/// What is read from bytes that come in parts.
+/// Reads bytes that come in parts.
 fn parts(all: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Reader {
     let mut reader = Reader::new();
     all.into_iter().for_each(|part| reader.feed(part.as_ref()));
@@ -24,7 +24,7 @@ fn bytewise(text: &str) -> Reader {
     parts(text.as_bytes().chunks(1))
 }
 
-/// A reader, as text: what was taken, from which requests, and why no more.
+/// The state of a reader as text: the requests, the bytes consumed, and why it stopped.
 fn told(reader: &Reader) -> String {
     let Reader { requests, taken, is_broken, has_asked, .. } = reader;
     format!("{requests:?} {taken} {is_broken} {has_asked}")
@@ -46,7 +46,7 @@ fn what_is_strict_passes() {
     let reader = read(&all);
     assert!(reader.taken == all.len() && !reader.is_broken && reader.requests.len() == requests.len());
     for request in requests {
-        // Whole, and byte by byte; then a bad one, which shows that the end was found.
+        // At once, and byte by byte; then a malformed one, which shows that the end was found.
         let reader = bytewise(request);
         assert!(!reader.is_broken && reader.requests.iter().all(|read| read.is_whole), "{request}");
         let reader = read(format!("{request}\n"));
@@ -54,7 +54,7 @@ fn what_is_strict_passes() {
     }
 }
 
-/// A request is what it says: its line, its fields as they stand, its body without chunks, and the fields behind it.
+/// A request is read with its request line, its fields unchanged, its body without chunk framing, and its trailers.
 #[test]
 fn requests_are_read() {
     let reader = read(
@@ -70,7 +70,7 @@ fn requests_are_read() {
     assert_eq!((&read.body[..], &read.trailers["x-sum"]), (&b"hello world"[..], &"1".parse().unwrap()));
 }
 
-/// Who asks again, waits, or takes trailers, says so.
+/// A head says whether the client keeps the connection, waits for `100 Continue`, or accepts trailers.
 #[test]
 fn what_heads_say() {
     let head = |line: &str, fields: &str| {
@@ -87,7 +87,7 @@ fn what_heads_say() {
     assert_eq!(head(old, "Connection: keep-alive\r\nConnection: close"), (false, false, false));
 }
 
-/// Nothing that two servers could read differently passes: neither its end, nor what follows it.
+/// A request is rejected if two servers could disagree on where it ends or what follows it.
 #[test]
 fn what_is_not_strict_is_broken() {
     let head = |fields: &str| format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n");
@@ -148,7 +148,8 @@ fn what_is_not_strict_is_broken() {
     }
 }
 
-/// After a request for another protocol the bytes are nobody's until it is granted. One with a body is a request like others.
+/// After an upgrade request the next bytes are not parsed until the upgrade is granted. An upgrade request with a body
+/// is an ordinary request.
 #[test]
 fn upgrades_ask() {
     let head = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
@@ -159,7 +160,7 @@ fn upgrades_ask() {
     assert!(whole("GET / HTTP/1.0\r\nUpgrade: x\r\n\r\n"));
 }
 
-/// A head without end is not kept without end, nor is a section of trailers; and neither has fields without end.
+/// Heads and trailer sections are bounded in bytes and in fields.
 #[test]
 fn heads_are_bounded() {
     let line = format!("X: {}\r\n", "a".repeat(1_000));
@@ -180,7 +181,7 @@ fn heads_are_bounded() {
     assert_eq!(Head::read(Bytes::from(many(101))).unwrap_err(), Flaw::TooLarge);
 }
 
-/// Pieces that requests are made of.
+/// Pieces from which the test builds requests.
 const WORDS: [&str; 24] = [
     "GET / HTTP/1.1\r\n",
     "POST /x HTTP/1.1\r\n",
@@ -209,7 +210,7 @@ const WORDS: [&str; 24] = [
 ];
 
 proptest! {
-    /// However the bytes come, the same requests are read from them; and no bytes make the reader panic.
+    /// Any split of the bytes yields the same requests, and no bytes make the reader panic.
     #[test]
     fn any_split_reads_the_same(words in vec(0..WORDS.len(), 0..40), noise in vec((any::<u16>(), any::<u8>()), 0..3), cuts in vec(any::<u16>(), 0..12)) {
         let mut bytes: Vec<u8> = words.iter().flat_map(|&word| WORDS[word].bytes()).collect();
@@ -229,7 +230,7 @@ proptest! {
         prop_assert_eq!(told(&parts(bytes.chunks(1))), told(&whole));
     }
 
-    /// What was made as a request is read as that request.
+    /// A generated request is read back unchanged.
     #[test]
     fn requests_come_through(
         path in "/[a-z0-9/._~-]{0,40}",

@@ -1,6 +1,7 @@
 use super::*;
 
-/// What is read of an answer that comes in parts of so many bytes: its status, its body, its trailers, and whether the connection is kept.
+/// Reads an answer that comes in parts of `parts` bytes. Returns its status, its body, the number of its trailers, and
+/// whether the connection is kept.
 fn read_in(parts: usize, answer: &str, asked: &Method) -> Result<(u16, String, usize, bool), Broken> {
     let (mut bytes, mut looked_at, mut head) = (BytesMut::new(), 0, None);
     let (mut body, mut trailers) = (Vec::new(), 0);
@@ -23,7 +24,7 @@ fn read_in(parts: usize, answer: &str, asked: &Method) -> Result<(u16, String, u
     Ok((head.response.status().as_u16(), String::from_utf8(body).unwrap(), trailers, is_kept))
 }
 
-/// The same, which must not depend on how the bytes come.
+/// Reads an answer, and checks that the result does not depend on how the bytes are split.
 fn read(answer: &str) -> Result<(u16, String, usize, bool), Broken> {
     let whole = read_in(answer.len(), answer, &Method::GET);
     for parts in 1..8 {
@@ -32,7 +33,7 @@ fn read(answer: &str) -> Result<(u16, String, usize, bool), Broken> {
     whole
 }
 
-/// Each way to tell where an answer ends.
+/// Each way to mark the end of an answer.
 #[test]
 fn lengths() {
     let told = |status, body: &str, trailers, is_kept| Ok((status, body.to_owned(), trailers, is_kept));
@@ -50,7 +51,7 @@ fn lengths() {
         ("HTTP/1.1 200 OK\r\n\r\nuntil the end", told(200, "until the end", 0, false)),
         ("HTTP/1.1 204 No Content\r\n\r\n", told(204, "", 0, true)),
         ("HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n", told(204, "", 0, true)),
-        // A body that must not be there may come all the same.
+        // An upstream may send a body that the status forbids.
         ("HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n", told(204, "", 0, false)),
         ("HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n", told(204, "", 0, false)),
         ("HTTP/1.1 304 Not Modified\r\nTransfer-Encoding: chunked\r\n\r\n", told(304, "", 0, false)),
@@ -64,17 +65,17 @@ fn lengths() {
             told(200, "a", 2, true),
         ),
         ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", told(200, "", 0, true)),
-        // Chunks count; but two lengths are one too many to go on with.
+        // Chunks count, but after two lengths the connection is not reused.
         (
             "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
             told(200, "a", 0, false),
         ),
-        // What is only informational is not the answer.
+        // An informational response is not the answer.
         (
             "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na",
             told(200, "a", 0, true),
         ),
-        // What nobody asked for is not the next answer.
+        // Bytes that follow an answer unasked are not read as the next one.
         ("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\naHTTP/1.1 200 OK\r\n\r\n", told(200, "a", 0, false)),
         (
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nHTTP/1.1 200 OK\r\n\r\n",
@@ -88,7 +89,7 @@ fn lengths() {
     assert_eq!(head, told(200, "", 0, true));
 }
 
-/// What could be read differently, or is cut off, is no answer.
+/// An answer that is cut off, or that servers could read differently, is refused.
 #[test]
 fn what_is_broken() {
     let chunked = |body: &str| format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{body}");

@@ -1,4 +1,4 @@
-//! Where the body of a request comes from: what was read ahead, and then the client, which must keep its pace.
+//! The source of a request's body: the bytes read ahead, and then the client, which must keep the minimum rate.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -13,10 +13,10 @@ use super::super::carried::Carried;
 use super::super::room::Stay;
 use crate::listen::{Allowance, Pace};
 
-/// Bodies up to this length are there as a whole before they take an upstream's slot, where their length is known.
+/// Bodies of known length up to this size are read completely before they take a slot of an upstream.
 pub(super) const SMALL_BYTES_MAX: u64 = 64 << 10;
 
-/// What became of a request's body.
+/// Why a request's body is incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::gateway) enum Fault {
     TooSlow,
@@ -30,19 +30,19 @@ pub(super) enum Asked {
     Unanswered,
 }
 
-/// Where a body comes from: what was read ahead, and then the client.
+/// The source of a body: the frames read ahead, and then the client.
 pub(super) struct Source {
     ahead: VecDeque<Frame<Bytes>>,
     ahead_bytes: usize,
-    /// The room that they take while their rest is awaited, and whether there was none for all of them.
+    /// The memory that they take while the rest is still to come, and whether the budget refused a part of it.
     stay: Option<Arc<Stay>>,
     is_cramped: bool,
     body: Carried,
     is_over: bool,
-    /// What was found out about it while it was read ahead of an attempt, which has yet to hear of it.
+    /// A fault that was found while the body was read ahead of an attempt, and was not reported to that attempt yet.
     fault: Option<Fault>,
     allowance: Allowance,
-    /// Since when the client is awaited.
+    /// Since when the gateway waits for the client.
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
 }
 
@@ -62,8 +62,8 @@ impl Source {
         }
     }
 
-    /// The same body for one attempt, if all of it is there: another attempt can be made then. What the client has sent meanwhile is
-    /// read, since a small body is often there as a whole though its length was not announced.
+    /// Copies the body for one attempt, if it is complete, so that another attempt remains possible. It first reads
+    /// what the client has sent meanwhile, because a small body is often complete though its length was not announced.
     pub(super) fn copy(&mut self, context: &mut Context<'_>) -> Option<Self> {
         while !self.is_complete()
             && u64::try_from(self.ahead_bytes).is_ok_and(|bytes| bytes < SMALL_BYTES_MAX)
@@ -95,18 +95,18 @@ impl Source {
         })
     }
 
-    /// Whether all of it was read ahead.
+    /// Whether the whole body was read ahead.
     fn is_complete(&self) -> bool {
         self.is_over || self.body.is_end_stream()
     }
 
-    /// Whether there is something to send of a body of this length.
+    /// Whether a body of this length has something to send.
     pub(super) fn has_begun(&self, length: Option<u64>) -> bool {
         let wanted = length.filter(|length| *length <= SMALL_BYTES_MAX && !self.is_cramped).unwrap_or(1);
         self.is_over || u64::try_from(self.ahead_bytes).unwrap_or(u64::MAX) >= wanted
     }
 
-    /// From here on what is read ahead takes room.
+    /// From now on the bytes that are read ahead count towards the memory budget.
     pub(super) fn stay_in(&mut self, stay: Arc<Stay>) {
         self.is_cramped = !stay.take(self.ahead_bytes);
         self.stay = Some(stay);
@@ -134,7 +134,8 @@ impl Source {
         self.poll_client(context, asked)
     }
 
-    /// The next frame of the client. One that keeps us waiting must have earned it, as long as it has no answer.
+    /// The next frame of the client. Until the request has its answer, a wait for the client uses up the client's
+    /// allowance.
     pub(super) fn poll_client(
         &mut self,
         context: &mut Context<'_>,

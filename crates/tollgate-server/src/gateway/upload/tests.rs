@@ -1,4 +1,4 @@
-//! When a body begins, what it may take, and how slowly it may come.
+//! When a body begins, which bounds it has, and how slowly it may come.
 
 use http_body_util::BodyExt;
 use tokio::time::sleep;
@@ -8,14 +8,15 @@ use super::*;
 
 const PACE: Pace = Pace { bytes: 300, over: Duration::from_secs(60), first: Duration::from_secs(20) };
 
-/// A body that comes, and what says how far it is.
+/// An upload in progress, and its shared state.
 fn coming() -> (Upload, Arc<Shared>) {
     let upload = Upload::new(Carried::from(Bytes::from_static(b"x")), None, PACE);
     let shared = upload.0.clone().unwrap();
     (upload, shared)
 }
 
-/// The time for an answer is counted from the last byte of a request, to the moment, and not at all while the client is awaited.
+/// The timeout of an answer counts exactly from the last byte of the request, and not while the gateway waits for the
+/// client.
 #[tokio::test(start_paused = true)]
 async fn an_answer_is_late_to_the_moment() {
     let second = Duration::from_secs(1);
@@ -25,7 +26,7 @@ async fn an_answer_is_late_to_the_moment() {
         begun.elapsed().as_secs()
     };
     assert_eq!(late(&Upload::empty()).await, 2);
-    // The last byte goes on after a second.
+    // The last byte is sent after a second.
     let (upload, moving) = coming();
     tokio::spawn(async move {
         sleep(second).await;
@@ -45,7 +46,7 @@ async fn an_answer_is_late_to_the_moment() {
     assert_eq!(Upload::empty().in_time(2 * second, sleep(second)).await, Some(()));
 }
 
-/// A body whose length is told, and the hand that sends its parts.
+/// A body with this announced length, and the channel that sends its parts.
 fn of_length(length: Option<u64>) -> (Upload, tokio::sync::mpsc::UnboundedSender<&'static [u8]>) {
     let (send, parts) = tokio::sync::mpsc::unbounded_channel();
     (Upload::new(Carried::Boxed(Parts { parts, length }.boxed_unsync()), None, PACE), send)
@@ -83,7 +84,8 @@ async fn seconds_until_begun(upload: &Upload, unsent: &Unsent) -> (u64, Result<(
     (begun.elapsed().as_secs(), result)
 }
 
-/// A small body begins when all of it is there; a large one, and one of unknown length, with its first bytes. All of it is sent on.
+/// A small body begins when it is complete; a large one, and one of unknown length, with its first bytes. All of it is
+/// sent on.
 #[tokio::test(start_paused = true)]
 async fn a_body_begins_when_there_is_something_to_send() {
     for (length, seconds) in [(Some(6), 10), (Some(SMALL_BYTES_MAX + 1), 5), (None, 5)] {
@@ -103,8 +105,9 @@ async fn a_body_begins_when_there_is_something_to_send() {
     }
 }
 
-/// The story: a request that an upstream had not looked at was lost, because its body had been read, though all of it had been there. A
-/// small body that is there as a whole can be sent again; a large one, and one that is still to come, are sent once.
+/// The bug: a request that an upstream had not processed was lost, because its body had been read, though all of it had
+/// been there. A small body that is complete can be sent again; a large one, and one that is still to come, are sent
+/// once.
 #[tokio::test(start_paused = true)]
 async fn a_small_body_can_be_sent_again() {
     for length in [Some(6), None] {
@@ -132,7 +135,8 @@ async fn a_small_body_can_be_sent_again() {
     drop(send);
 }
 
-/// A body that never comes is given up after its first time, one that trickles not much later. Neither holds anything then.
+/// The gateway gives up a body that never comes after its first allowance, and a body that trickles not much later.
+/// Afterwards neither holds anything.
 #[tokio::test(start_paused = true)]
 async fn a_body_that_does_not_begin_is_given_up() {
     let unsent = Unsent::default();
@@ -150,8 +154,8 @@ async fn a_body_that_does_not_begin_is_given_up() {
     assert_eq!(upload.fault(), Some(Fault::TooSlow));
 }
 
-/// Where there is no room to wait for all of a small body, it takes its slot with what there is; where too many are awaited, it is
-/// refused. Others have their own share of both.
+/// If the memory budget has no room for the whole of a small body, the request takes its slot with what has come. If
+/// too many requests wait for their bodies, it is refused. Other clients have their own share of both.
 #[tokio::test(start_paused = true)]
 async fn what_is_awaited_is_bounded() {
     let unsent = Unsent { requests: Shares::new(4, 2), bytes: Room::of(8 * 2) };
@@ -178,7 +182,7 @@ async fn what_is_awaited_is_bounded() {
     }
 }
 
-/// The pace holds while the upstream reads, too, until it has answered.
+/// The minimum rate also holds while the upstream reads, until it has answered.
 #[tokio::test(start_paused = true)]
 async fn the_pace_holds_until_the_answer() {
     let (upload, send) = of_length(None);

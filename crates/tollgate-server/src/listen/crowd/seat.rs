@@ -1,4 +1,4 @@
-//! What one connection is doing, as far as it matters to those for whom there is no place.
+//! The activity of one connection, by which the connection limit chooses one to evict.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -7,24 +7,23 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-/// A connection. Its numbers are relaxed: they are looked at to choose one of many, and a request that begins in the moment of that look
-/// meets what any does whose connection was just about to be closed.
+/// A connection. Its atomics are relaxed: they are read to choose one of many. A request that begins at that moment
+/// meets what any request meets whose connection is just being closed.
 #[derive(Debug)]
 pub(crate) struct Seat {
     start: Instant,
-    /// Requests and tunnels that are under way.
+    /// Requests and tunnels in flight.
     busy: AtomicU32,
-    /// When it was taken, or the last request ended, in milliseconds from the start.
+    /// When it was opened, or its last request ended, in milliseconds from the start.
     since: AtomicU64,
     has_asked: AtomicBool,
     is_leaving: AtomicBool,
-    /// Where it is in the list of all; written under the lock of that list.
+    /// Its index in the list of all connections; written under the lock of that list.
     index: AtomicUsize,
     task: OnceLock<AbortHandle>,
 }
 
-/// How much it is to be wished that a connection goes: one that has never asked before another, and then for how long it has asked
-/// nothing.
+/// The priority of an eviction: connections that never sent a request come first, then the longest idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Wish {
     has_never_asked: bool,
@@ -49,19 +48,19 @@ impl Seat {
         self.busy.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One that has begun is over.
+    /// A request or tunnel is over.
     pub(crate) fn end(&self) {
         self.since.store(millis(self.start), Ordering::Relaxed);
         self.has_asked.store(true, Ordering::Relaxed);
         self.busy.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Who serves the connection: ended, it ends.
+    /// Stores the task that serves the connection. Aborting it ends the connection.
     pub(crate) fn is_served_by(&self, task: AbortHandle) {
         let _ = self.task.set(task); // There is one.
     }
 
-    /// How much it is to be wished that it goes; nothing if it may stay in any case.
+    /// The priority of its eviction; `None` if it must not be evicted.
     pub(super) fn wish(&self, grace: Duration) -> Option<Wish> {
         let idle = millis(self.start).saturating_sub(self.since.load(Ordering::Relaxed));
         let may_stay = self.busy.load(Ordering::Relaxed) > 0

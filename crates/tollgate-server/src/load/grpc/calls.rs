@@ -1,4 +1,4 @@
-//! The calls of one connection, from bytes to bytes: what is under way, and how each call ended.
+//! The calls of one connection, from bytes to bytes: which are in flight, and how each ended.
 
 use bytes::{Buf, BufMut, BytesMut};
 use prost::Message;
@@ -11,15 +11,15 @@ use super::request::{PREFIX_BYTES, put_window};
 use crate::load::details::Details;
 use crate::load::reply::Reply;
 
-/// Largest answer, and largest block of fields.
+/// Largest answer, and largest header block.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 const BLOCK_BYTES_MAX: usize = 64 << 10;
 /// Bytes of a ping.
 const PING_BYTES: usize = 8;
-/// So much of the connection's window is used before it is widened again: half of it, so it never runs out.
+/// How much of the connection's window is used before it is widened again: half of it, so it never runs out.
 const WINDOW_USED_MAX: u32 = HIGHEST / 2;
 
-/// What the number in an answer's first field says: whether it allows, if it is a decision.
+/// Reads a decision from the number in an answer's first field: whether it allows, if it is a decision.
 pub(super) type Verdict = fn(u64) -> Option<bool>;
 
 /// The calls of one connection.
@@ -29,13 +29,13 @@ pub(super) struct Calls {
     /// The streams of the calls of this turn: the first, and the one after the last.
     first: u32,
     next: u32,
-    /// The calls of this turn, in order. Those behind them are kept for their buffers.
+    /// The calls of this turn, in order. The entries after them are kept for their buffers.
     calls: Vec<Call>,
     /// How many of them are not over.
     open: usize,
     permits: Permits,
     fields: Fields,
-    /// A block of fields that goes on in the next frame.
+    /// A header block that continues in the next frame.
     block: Option<(Block, Vec<u8>)>,
     /// Bytes of the connection's window that answers have used.
     used: u32,
@@ -49,11 +49,11 @@ struct Call {
     is_over: bool,
 }
 
-/// Where a block of fields belongs.
+/// The stream of a header block.
 #[derive(Clone, Copy, Debug)]
 struct Block {
     stream: u32,
-    /// Whether the call is over with it.
+    /// Whether it ends the call.
     is_last: bool,
 }
 
@@ -73,12 +73,12 @@ impl Calls {
         }
     }
 
-    /// Whether the other side said what it permits. Nothing should be asked before.
+    /// Whether the server's settings have come. No call should be made before.
     pub(super) const fn is_settled(&self) -> bool {
         self.permits.is_settled
     }
 
-    /// Whether another connection must take over: this one is to end, or has used up its streams.
+    /// Whether another connection must take over: this one is closing, or has used up its streams.
     pub(super) const fn is_spent(&self) -> bool {
         self.permits.is_leaving || self.next > HIGHEST
     }
@@ -88,7 +88,7 @@ impl Calls {
         self.open == 0
     }
 
-    /// Begins another call with a message of so many bytes, if one may be begun now, and says its stream.
+    /// Begins another call with a message of this many bytes, if one is allowed now. Returns its stream.
     pub(super) fn begin(&mut self, message_bytes: usize) -> Result<Option<u32>, Broken> {
         let bytes = u32::try_from(PREFIX_BYTES + message_bytes).unwrap_or(u32::MAX);
         if self.is_spent() || !self.permits.spend(self.open, bytes)? {
@@ -115,7 +115,8 @@ impl Calls {
         ((stream - self.first) / 2) as usize
     }
 
-    /// Takes every whole frame of what came. What must be said in return is added to `output`, and calls that ended to `replies`.
+    /// Consumes every complete frame. Frames to send in return are added to `output`, and calls that ended to
+    /// `replies`.
     pub(super) fn take(
         &mut self,
         input: &mut BytesMut,
@@ -167,7 +168,7 @@ impl Calls {
                 output.put_slice(frame.payload);
             }
             Kind::GoAway => self.leave(frame, replies)?,
-            // A call is sent whole, so only the window of all of them matters.
+            // A call is sent in one piece, so only the connection's window matters.
             Kind::Window if frame.stream == 0 => self.permits.widen(frame.number(0)? & HIGHEST),
             Kind::Push => return Err(Broken::Ill("a push, which was declined")),
             Kind::Settings | Kind::Ping | Kind::Window | Kind::Other => {}
@@ -193,7 +194,7 @@ impl Calls {
             }
         }
         if frame.has(END_STREAM) {
-            // It does not say how the call went.
+            // It contains no status of the call.
             self.end(frame.stream, Field::Other, replies)?;
         }
         Ok(())
@@ -213,7 +214,7 @@ impl Calls {
     }
 
     fn fields(&mut self, block: Block, bytes: &[u8], replies: &mut Vec<Reply>) -> Result<(), Broken> {
-        // Also for a call that is over: later blocks may refer to what this one says.
+        // Also for a call that is over, because later blocks may refer to the fields of this one.
         let said = self.fields.read(bytes)?;
         if block.is_last {
             self.end(block.stream, said, replies)
@@ -222,7 +223,7 @@ impl Calls {
         }
     }
 
-    /// The other side ends the connection, and says which call is the last that it answers.
+    /// The server closes the connection, and names the last call that it answers.
     fn leave(&mut self, frame: &Frame<'_>, replies: &mut Vec<Reply>) -> Result<(), Broken> {
         let last = frame.number(0)? & HIGHEST;
         let error = frame.number(4)?;
@@ -236,7 +237,7 @@ impl Calls {
         Ok(())
     }
 
-    /// A call that is under way; none if it is over. Whoever speaks of one that never began is confused.
+    /// A call in flight; `None` if it is over. A frame for a call that never began is an error.
     fn call(&mut self, stream: u32) -> Result<Option<&mut Call>, Broken> {
         if stream >= self.next || stream.is_multiple_of(2) {
             return Err(Broken::Ill("an answer that nobody asked for"));
@@ -248,7 +249,8 @@ impl Calls {
         Ok(self.calls.get_mut(index).filter(|call| !call.is_over))
     }
 
-    /// Ends a call, if it is not over. It is answered only if it went well and its one message is whole and a decision.
+    /// Ends a call, if it is not over. It counts as answered only if its status is OK and its one message is complete
+    /// and a decision.
     fn end(&mut self, stream: u32, said: Field, replies: &mut Vec<Reply>) -> Result<(), Broken> {
         let verdict = self.verdict;
         let Some(call) = self.call(stream)? else { return Ok(()) };
@@ -272,18 +274,18 @@ impl Calls {
         Ok(())
     }
 
-    /// As if all streams but these last ones had been used.
+    /// Acts as if all streams but these last ones had been used.
     #[cfg(test)]
     pub(super) fn skip_to(&mut self, stream: u32) {
         self.next = stream;
     }
 }
 
-/// The number in the first field of the one message of an answer; a field that is not there is zero. What it means is for the
-/// question to say.
+/// The number in the first field of an answer's only message; a missing field is zero. Its meaning depends on the
+/// question.
 fn message(answer: &[u8]) -> Option<u64> {
     let (&[compressed, a, b, c, d], message) = answer.split_first_chunk()?;
     let is_whole = u32::from_be_bytes([a, b, c, d]) as usize == message.len();
-    // A lone number is a message with one field, and fields that a message does not have are checked and skipped.
+    // A single number is decoded as a message with one field; unknown fields are checked and skipped.
     (compressed == 0 && is_whole).then(|| u64::decode(message).ok()).flatten()
 }

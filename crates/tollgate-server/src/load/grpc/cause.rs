@@ -1,9 +1,9 @@
-//! Which limit refused a call, as an answer of Envoy's protocol says it: by the name in its metadata, else by that of a descriptor that
-//! is over its limit. Nothing else of the answer is read.
+//! Which limit refused a call, from an answer in Envoy's protocol: the name in its metadata, or else that of a
+//! descriptor that is over its limit. Nothing else of the answer is read.
 
 use prost::encoding::{WireType, decode_key, decode_varint};
 
-/// ProtoFields of `RateLimitResponse`, `DescriptorStatus`, `RateLimit` and of protobuf's `Struct`, by number.
+/// Field numbers of `RateLimitResponse`, `DescriptorStatus`, `RateLimit` and of protobuf's `Struct`.
 const STATUSES: u32 = 2;
 const METADATA: u32 = 6;
 const CODE: u32 = 1;
@@ -15,12 +15,12 @@ const ENTRY_VALUE: u32 = 2;
 const STRING_VALUE: u32 = 3;
 /// The code of a descriptor that is over its limit.
 const OVER_LIMIT: u64 = 2;
-/// The entry of the metadata that names the limit.
+/// The metadata entry that names the limit.
 const CAUSE: &[u8] = b"cause";
-/// The entry of the metadata that says that a counter is not the key's own, because the server's memory is full.
+/// The metadata entry that is present if a counter is not the key's own, because the server's memory is full.
 const SOURCE: &[u8] = b"source";
 
-/// The name of the limit that refused a call; none where the answer has none.
+/// The name of the limit that refused a call; `None` if the answer has none.
 pub(super) fn cause(message: &[u8]) -> Option<&[u8]> {
     entry(message, CAUSE).or_else(|| over(message)).filter(|name| !name.is_empty())
 }
@@ -46,7 +46,7 @@ fn over(message: &[u8]) -> Option<&[u8]> {
     limits.find_map(|limit| texts(limit, NAME).next())
 }
 
-/// The fields of a message that have this number and are texts or messages.
+/// The fields of a message with this number that are texts or messages.
 fn texts(message: &[u8], wanted: u32) -> impl Iterator<Item = &[u8]> {
     ProtoFields(message).filter_map(move |(field, part)| match part {
         ProtoValue::Text(text) if field == wanted => Some(text),
@@ -61,7 +61,7 @@ enum ProtoValue<'m> {
     Other,
 }
 
-/// The fields of a message, one after the other; they end where it is not understood.
+/// The fields of a message, one after the other. The iterator ends at a field that it cannot read.
 struct ProtoFields<'m>(&'m [u8]);
 
 impl<'m> ProtoFields<'m> {
@@ -111,7 +111,8 @@ mod tests {
         DescriptorStatus { code: code.into(), current_limit: Some(limit), ..DescriptorStatus::default() }
     }
 
-    /// The story: a load of gRPC said "denied by limits that the answers do not name", and every answer named its limit.
+    /// The bug: a gRPC load reported "denied by limits that the answers do not name", though every answer named its
+    /// limit.
     #[test]
     fn the_limit_is_named_by_the_metadata_or_the_status() {
         let statuses = vec![status(Code::Ok, "per-address"), status(Code::OverLimit, "per-key")];

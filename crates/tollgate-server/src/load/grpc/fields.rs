@@ -1,26 +1,27 @@
-//! The fields of an answer, as HPACK (RFC 7541) packs them, read for one fact: whether the call went well.
+//! The fields of an answer in HPACK (RFC 7541), read for one fact: whether the call succeeded.
 //!
-//! Nothing is unpacked for that. A text has one Huffman code, so `grpc-status` and `0` are recognised in either form without
-//! decoding; and no sizes are counted, because whoever follows the standard never refers to what was dropped from the table.
+//! Nothing is decoded for that. A text has one Huffman code, so `grpc-status` and `0` are recognised in either form
+//! without decoding. No sizes are counted, because a server that follows the standard never refers to an entry that was
+//! dropped from the table.
 
 use std::collections::VecDeque;
 
 use super::frame::Broken;
 
-/// Entries of the table that everybody has; those that were said on the connection follow, the latest first.
+/// Entries of the static table. The entries of the connection follow, the latest first.
 const STATIC_ENTRIES: usize = 61;
-/// Most entries that can be referred to: the table has 4096 bytes unless agreed otherwise, and each takes 32 and its text.
+/// Maximum entries that can be referred to: the table has 4096 bytes by default, and each entry takes 32 and its text.
 const RECENT_MAX: usize = 4096 / 32;
-/// Most bytes after the first that a number has.
+/// Maximum bytes of a number after the first.
 const NUMBER_BYTES_MAX: u32 = 4;
 
 const STATUS: [&[u8]; 2] = [b"grpc-status", &[0x9a, 0xca, 0xc8, 0xb2, 0x12, 0x34, 0xda, 0x8f]];
 const ZERO: [&[u8]; 2] = [b"0", &[0x07]];
 
-/// What a field says.
+/// The meaning of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Field {
-    /// The call went well.
+    /// The call succeeded.
     Fine,
     /// The call failed.
     Failed,
@@ -28,15 +29,15 @@ pub(super) enum Field {
     Other,
 }
 
-/// The fields of one connection: their packing refers to what was said before.
+/// The fields of one connection. Their encoding refers to earlier fields.
 #[derive(Debug, Default)]
 pub(super) struct Fields {
     recent: VecDeque<Field>,
 }
 
 impl Fields {
-    /// Reads a whole block, which must be every block of the connection, in order. Says whether the call went well; `Other` if
-    /// that is not said.
+    /// Reads a complete block. All blocks of the connection must be read, in order. Returns whether the call succeeded;
+    /// `Other` if the block has no status.
     pub(super) fn read(&mut self, block: &[u8]) -> Result<Field, Broken> {
         let mut rest = block;
         let mut status = Field::Other;
@@ -58,7 +59,7 @@ impl Fields {
             };
             match field {
                 Field::Other => {}
-                // Of two statuses, the worse counts.
+                // Of two statuses, the failed one counts.
                 Field::Fine if status == Field::Failed => {}
                 said => status = said,
             }
@@ -69,7 +70,7 @@ impl Fields {
     fn entry(&self, index: usize) -> Result<Field, Broken> {
         match index.checked_sub(STATIC_ENTRIES + 1) {
             None if index == 0 => Err(Broken::Ill("a field without an index")),
-            // No entry of the table that everybody has says how a call went.
+            // The static table has no entry for the status of a call.
             None => Ok(Field::Other),
             Some(recent) => {
                 self.recent.get(recent).copied().ok_or(Broken::Ill("a field that was never said"))
@@ -77,7 +78,7 @@ impl Fields {
         }
     }
 
-    /// A field whose value, and perhaps its name, is spelled out.
+    /// A field whose value, and perhaps its name, is a literal.
     fn literal(&self, rest: &mut &[u8], bits: u32) -> Result<Field, Broken> {
         let is_status = match number(rest, bits)? {
             0 => text_is(rest, STATUS)?,
@@ -92,7 +93,7 @@ impl Fields {
     }
 }
 
-/// Takes a number that begins in the low bits of the first byte.
+/// Reads a number that begins in the low bits of the first byte.
 fn number(rest: &mut &[u8], bits: u32) -> Result<usize, Broken> {
     const CUT: Broken = Broken::Ill("a number that is cut off");
     let (&first, mut after) = rest.split_first().ok_or(CUT)?;
@@ -115,7 +116,7 @@ fn number(rest: &mut &[u8], bits: u32) -> Result<usize, Broken> {
     Ok(value)
 }
 
-/// Takes a text, and says whether it is this one, given plainly and in Huffman's code.
+/// Reads a text, and returns whether it is this one, given as plain text and in Huffman code.
 fn text_is(rest: &mut &[u8], [plain, huffman]: [&[u8]; 2]) -> Result<bool, Broken> {
     let is_huffman = rest.first().is_some_and(|first| first & 0x80 != 0);
     let length = number(rest, 7)?;
@@ -141,7 +142,7 @@ mod tests {
         block
     }
 
-    /// A status is understood in every form it can have, and nothing else is taken for one.
+    /// A status is recognised in all its forms, and no other field is taken for one.
     #[test]
     fn a_status_is_recognised_in_every_form() {
         let (name, zero) = ([(false, STATUS[0]), (true, STATUS[1])], [(false, ZERO[0]), (true, ZERO[1])]);
@@ -150,7 +151,7 @@ mod tests {
                 for zero in zero {
                     assert_eq!(read(&literal(first, [name, zero])), Ok(Field::Fine));
                 }
-                // 8 is unavailable; Huffman's code of it is 011110.
+                // 8 is RESOURCE_EXHAUSTED, and its Huffman code is 011110.
                 for value in
                     [(false, &b"8"[..]), (true, &[0x7b]), (false, b""), (false, b"00"), (false, b"\x07")]
                 {
@@ -165,7 +166,7 @@ mod tests {
         assert_eq!(read(&both), Ok(Field::Failed));
     }
 
-    /// What was said once is referred to afterwards, by its distance from the latest.
+    /// A field is later referred to by its distance from the latest.
     #[test]
     fn a_field_is_remembered() {
         let mut fields = Fields::default();
@@ -173,11 +174,11 @@ mod tests {
         assert_eq!(fields.read(&status), Ok(Field::Fine));
         assert_eq!(fields.read(&[0xbe]), Ok(Field::Fine));
         assert_eq!(fields.read(&[0xbf]), Err(Broken::Ill("a field that was never said")));
-        // A new size of the table, and a date: index 33 of everybody's table.
+        // A new size of the table, and a date: index 33 of the static table.
         assert_eq!(fields.read(b"\x3f\xe1\x1f\x61\x03now"), Ok(Field::Other));
         assert_eq!(fields.read(&[0xbe]), Ok(Field::Other));
         assert_eq!(fields.read(&[0x88, 0xbe, 0xbf]), Ok(Field::Fine));
-        // Its name with another value: index 63, without remembering it.
+        // Its name with another value: index 63, without adding it to the table.
         assert_eq!(fields.read(b"\x0f\x30\x018"), Ok(Field::Failed));
         for _ in 0..RECENT_MAX {
             fields.read(b"\x61\x03now").unwrap();

@@ -1,12 +1,12 @@
-//! Frames of HTTP/2: the first of what came, and the heads of those that are sent. What they mean is left to [`super::calls`].
+//! HTTP/2 frames: parses the first one of the input, and writes frame headers. [`super::calls`] interprets them.
 
 use bytes::{BufMut, BytesMut};
 
-/// Bytes before a frame's payload.
+/// Bytes of a frame's header.
 pub(super) const HEAD_BYTES: usize = 9;
-/// Largest payload of a frame: what both sides may send unless they agree on more, which this side never does.
+/// Largest payload of a frame: the default of HTTP/2, which this side never raises.
 pub(super) const PAYLOAD_BYTES_MAX: u32 = 16 << 10;
-/// The highest stream, and the widest window.
+/// The highest stream identifier, and the widest window.
 pub(super) const HIGHEST: u32 = 0x7fff_ffff;
 
 pub(super) const ACK: u8 = 0x1;
@@ -15,31 +15,31 @@ pub(super) const END_HEADERS: u8 = 0x4;
 pub(super) const PADDED: u8 = 0x8;
 pub(super) const PRIORITY: u8 = 0x20;
 
-/// Why a conversation cannot go on.
+/// Why a connection cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Broken {
-    /// The other side speaks something else, most likely.
+    /// The server probably speaks another protocol.
     #[error("a frame claims {0} bytes where HTTP/2 allows {PAYLOAD_BYTES_MAX}")]
     Long(u32),
-    /// A frame, or what is in it, makes no sense.
+    /// A frame, or its content, is invalid.
     #[error("what came is not HTTP/2 as it should be: {0}")]
     Ill(&'static str),
-    /// A question cannot be sent.
+    /// A question is too large to be sent.
     #[error(
         "the question has {bytes} bytes, and {most} can be sent at once; shorten the domain or the attribute"
     )]
     Large {
-        /// How many it has.
+        /// Its size.
         bytes: u32,
-        /// How many it may have.
+        /// The maximum.
         most: u32,
     },
-    /// The other side gave up.
+    /// The server closed the connection with an error.
     #[error("the server ended the connection with error {0} of HTTP/2")]
     Left(u32),
 }
 
-/// What a frame is for.
+/// The type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Data,
@@ -51,7 +51,7 @@ pub(super) enum Kind {
     GoAway,
     Window,
     Continuation,
-    /// Advice that may be ignored, and everything that was invented later.
+    /// Frames that may be ignored, and all types that were added later.
     Other,
 }
 
@@ -87,7 +87,7 @@ impl Kind {
     }
 }
 
-/// One frame that came.
+/// One received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame<'i> {
     pub(super) kind: Kind,
@@ -97,7 +97,7 @@ pub(super) struct Frame<'i> {
 }
 
 impl<'i> Frame<'i> {
-    /// The first frame of what came, once it is whole. One that is too long is known by its head.
+    /// The first frame of the input, once it is complete. One that is too long is recognised by its header.
     pub(super) fn first(input: &'i [u8]) -> Result<Option<Self>, Broken> {
         let Some((&[long, middle, short, code, flags, a, b, c, d], rest)) = input.split_first_chunk() else {
             return Ok(None);
@@ -110,7 +110,7 @@ impl<'i> Frame<'i> {
         Ok(rest.get(..length as usize).map(|payload| Self { kind: Kind::of(code), flags, stream, payload }))
     }
 
-    /// How many bytes it takes.
+    /// Its size in bytes.
     pub(super) const fn length(&self) -> usize {
         HEAD_BYTES + self.payload.len()
     }
@@ -119,7 +119,7 @@ impl<'i> Frame<'i> {
         self.flags & flag != 0
     }
 
-    /// What a frame of data or fields carries, without padding and priority.
+    /// The content of a DATA or HEADERS frame, without padding and priority.
     pub(super) fn content(&self) -> Result<&'i [u8], Broken> {
         let mut content = self.payload;
         let mut padding = 0;
@@ -134,14 +134,14 @@ impl<'i> Frame<'i> {
         Ok(&content[..length])
     }
 
-    /// The number in the payload that begins at this byte.
+    /// The number at this offset of the payload.
     pub(super) fn number(&self, at: usize) -> Result<u32, Broken> {
         let bytes = self.payload.get(at..).and_then(<[u8]>::first_chunk);
         Ok(u32::from_be_bytes(*bytes.ok_or(Broken::Ill("a payload that is cut off"))?))
     }
 }
 
-/// Writes the head of a frame whose payload has so many bytes, of which no more than 2²⁴ can be said.
+/// Writes the header of a frame with a payload of this length, which must be below 2²⁴.
 pub(super) fn put_head(out: &mut BytesMut, length: usize, kind: Kind, flags: u8, stream: u32) {
     out.put_uint(length as u64, 3);
     out.put_slice(&[kind.code(), flags]);
@@ -152,7 +152,7 @@ pub(super) fn put_head(out: &mut BytesMut, length: usize, kind: Kind, flags: u8,
 mod tests {
     use super::*;
 
-    /// A frame is found when its last byte has come, and not before; what follows it stays.
+    /// A frame is found when its last byte has come, and not before; the bytes after it stay.
     #[test]
     fn a_frame_ends_where_it_ends() {
         let bytes = [0, 0, 3, 0, END_STREAM, 0x80, 0, 0, 5, b'a', b'b', b'c', 0, 0];
@@ -170,7 +170,8 @@ mod tests {
         assert_eq!(out[8..], [5]);
     }
 
-    /// A frame that is too long is refused before it is waited for; an answer of another protocol is such a frame.
+    /// A frame that is too long is refused before the rest of it comes; an answer in another protocol looks like such a
+    /// frame.
     #[test]
     fn a_frame_that_is_too_long_is_refused_at_once() {
         assert_eq!(Frame::first(&[0, 0x40, 0, 0, 0, 0, 0, 0, 1]), Ok(None));
@@ -179,7 +180,7 @@ mod tests {
         assert!(matches!(Frame::first(b"-ERR unknown command\r\n"), Err(Broken::Long(_))));
     }
 
-    /// Padding and priority are taken off, and refused where they are more than there is.
+    /// Padding and priority are removed, and refused if they exceed the payload.
     #[test]
     fn content_is_what_is_left_of_padding_and_priority() {
         let frame = |kind, flags, payload| Frame { kind, flags, stream: 1, payload };

@@ -1,29 +1,29 @@
-//! What the other side permits: how many calls at once, and how many bytes.
+//! What the server allows: how many concurrent calls, and how many bytes.
 
 use super::frame::{Broken, PAYLOAD_BYTES_MAX};
 use super::request::WINDOW_BYTES;
 
-/// The settings that are heeded, by number.
+/// The identifiers of the settings that are used.
 const CALLS: u16 = 3;
 const CALL_BYTES: u16 = 4;
 
-/// What the other side permits.
+/// What the server allows.
 #[derive(Debug)]
 pub(super) struct Permits {
-    /// Whether it said anything yet.
+    /// Whether its settings have come.
     pub(super) is_settled: bool,
-    /// Whether it said that no call is to follow.
+    /// Whether it accepts no further calls.
     pub(super) is_leaving: bool,
-    /// Calls at once.
+    /// Concurrent calls.
     calls: u32,
     /// Bytes of one call.
     call_bytes: u32,
-    /// Bytes of all calls together, until it permits more.
+    /// Bytes of all calls together, until the server widens the window.
     bytes: i64,
 }
 
 impl Permits {
-    /// What is permitted where nothing was said.
+    /// The defaults of HTTP/2.
     pub(super) fn new() -> Self {
         Self {
             is_settled: false,
@@ -34,7 +34,7 @@ impl Permits {
         }
     }
 
-    /// Takes the settings of a frame.
+    /// Applies the settings of a frame.
     pub(super) fn settle(&mut self, payload: &[u8]) -> Result<(), Broken> {
         let (settings, cut) = payload.as_chunks();
         if !cut.is_empty() {
@@ -52,12 +52,12 @@ impl Permits {
         Ok(())
     }
 
-    /// Permits so many bytes more.
+    /// Widens the window by this many bytes.
     pub(super) fn widen(&mut self, bytes: u32) {
         self.bytes = self.bytes.saturating_add(i64::from(bytes));
     }
 
-    /// Uses what one more call takes, beside those that are open, if it is permitted now.
+    /// Takes what one more call needs, in addition to the open ones, if it is allowed now.
     pub(super) fn spend(&mut self, open: usize, bytes: u32) -> Result<bool, Broken> {
         // A call is sent in one frame.
         let most = self.call_bytes.min(PAYLOAD_BYTES_MAX);

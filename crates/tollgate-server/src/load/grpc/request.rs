@@ -1,5 +1,5 @@
-//! What this side says: hello, and requests whose head is the same bytes each time, because nothing in it refers to what was said
-//! before.
+//! What the client sends: the preface, and requests whose header block is the same bytes each time, because nothing in
+//! it refers to earlier fields.
 
 use std::net::SocketAddr;
 
@@ -7,18 +7,18 @@ use bytes::{BufMut, BytesMut};
 
 use super::frame::{END_HEADERS, END_STREAM, HEAD_BYTES, HIGHEST, Kind, put_head};
 
-/// How an HTTP/2 connection begins.
+/// The first bytes of an HTTP/2 connection.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Settings, by number: nothing is to be pushed, and an answer of any size fits.
+/// Settings by identifier: no push, and a stream window for an answer of any size.
 const SETTINGS: [(u16, u32); 2] = [(2, 0), (4, HIGHEST)];
-/// Bytes that a connection's window has before anybody widens it.
+/// Initial window of a connection.
 pub(super) const WINDOW_BYTES: u32 = 65_535;
-/// Bytes before a message: whether it is compressed, and its length.
+/// Bytes before a message: the compression flag and the length.
 pub(super) const PREFIX_BYTES: usize = 5;
-/// Where a frame's stream is in its head.
+/// The offset of the stream identifier in a frame's header.
 const STREAM_AT: usize = 5;
 
-/// Begins a conversation, with a window as wide as can be.
+/// Begins a connection, with the widest window.
 pub(super) fn put_hello(out: &mut BytesMut) {
     out.put_slice(PREFACE);
     put_head(out, SETTINGS.len() * 6, Kind::Settings, 0, 0);
@@ -43,7 +43,7 @@ impl Head {
     /// The head of calls of a method.
     pub(super) fn new(path: &str, target: SocketAddr) -> Self {
         let mut block = BytesMut::new();
-        // `:method: POST` and `:scheme: http` are in everybody's table; so are the names of the next three.
+        // `:method: POST` and `:scheme: http` are in the static table; so are the names of the next three.
         block.put_slice(&[0x83, 0x86]);
         block.put_u8(0x04);
         put_text(&mut block, path);
@@ -60,7 +60,7 @@ impl Head {
         Self(frame)
     }
 
-    /// Writes a whole request.
+    /// Writes a complete request.
     pub(super) fn put(&self, out: &mut BytesMut, stream: u32, message: &[u8]) {
         let begin = out.len();
         out.put_slice(&self.0);
@@ -72,7 +72,7 @@ impl Head {
     }
 }
 
-/// Writes a text of a field as it is.
+/// Writes a text of a field without Huffman code.
 fn put_text(out: &mut BytesMut, text: &str) {
     const MOST: usize = 0x7f;
     let mut length = text.len();

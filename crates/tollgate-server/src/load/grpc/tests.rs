@@ -18,10 +18,10 @@ const DENIED: Reply = Reply { length: 0, allowed: 0, answered: true };
 const FAILED: Reply = Reply { length: 0, allowed: 0, answered: false };
 
 const HEAD: &[u8] = &[0x88];
-/// `grpc-status: 0`, remembered; and as it is remembered.
+/// `grpc-status: 0` with indexing; and as a reference to that entry.
 const FINE: &[u8] = b"\x40\x88\x9a\xca\xc8\xb2\x12\x34\xda\x8f\x81\x07";
 const FINE_AGAIN: &[u8] = &[0xbe];
-/// Messages whose first field says yes, no, and nothing.
+/// Messages whose first field means yes, no, and nothing.
 const YES: &[u8] = &[0, 0, 0, 0, 2, 0x08, 1];
 const NO: &[u8] = &[0, 0, 0, 0, 2, 0x08, 2];
 const NOTHING: &[u8] = &[0, 0, 0, 0, 0];
@@ -41,7 +41,7 @@ fn put_answer(out: &mut BytesMut, stream: u32, message: &[u8], status: &[u8]) {
     put(out, Kind::Headers, END_HEADERS | END_STREAM, stream, status);
 }
 
-/// Calls under way, after settings came.
+/// Calls in flight, after the settings came.
 fn asked(count: usize) -> Calls {
     let mut calls = Calls::new(question().verdict());
     let mut settings = BytesMut::new();
@@ -53,14 +53,14 @@ fn asked(count: usize) -> Calls {
     calls
 }
 
-/// What came of these bytes, and what was said in return.
+/// The replies to these bytes, and the output in return.
 fn taken(calls: &mut Calls, bytes: &[u8]) -> Result<(Vec<Reply>, BytesMut), Broken> {
     let (mut output, mut replies) = (BytesMut::new(), Vec::new());
     calls.take(&mut BytesMut::from(bytes), &mut output, &mut replies)?;
     Ok((replies, output))
 }
 
-/// A conversation with everything in it that a server may say.
+/// A connection's input with every frame that a server may send.
 fn conversation() -> BytesMut {
     let mut out = BytesMut::new();
     put(&mut out, Kind::Settings, 0, 0, &[0, 3, 0, 0, 0, 9, 0, 4, 0, 0, 0x40, 0]);
@@ -75,13 +75,13 @@ fn conversation() -> BytesMut {
     put(&mut out, Kind::Data, 0, 3, &NO[3..]);
     put(&mut out, Kind::Reset, 0, 5, &[0, 0, 0, 8]);
     put(&mut out, Kind::Window, 0, 0, &[0, 0, 0, 1]);
-    // The date was said since, so the status is one further back.
+    // The date was added since, so the status is one entry further back.
     put(&mut out, Kind::Headers, END_HEADERS | END_STREAM, 3, &[0xbf]);
     put(&mut out, Kind::Reset, 0, 3, &[0, 0, 0, 0]);
     out
 }
 
-/// Wherever the network cuts what a server says, it means the same.
+/// The input means the same wherever the network splits it.
 #[test]
 fn what_comes_in_pieces_means_the_same() {
     let whole = conversation();
@@ -104,7 +104,7 @@ fn what_comes_in_pieces_means_the_same() {
     }
 }
 
-/// Only an answer that is whole, says that it went well, and decides, is one.
+/// Only a complete answer with status OK that contains a decision counts.
 #[test]
 fn an_answer_must_be_whole_fine_and_a_decision() {
     let compressed = &[1, 0, 0, 0, 2, 0x08, 1][..];
@@ -130,7 +130,7 @@ fn an_answer_must_be_whole_fine_and_a_decision() {
         let (replies, _) = taken(&mut asked(1), &bytes).unwrap();
         assert_eq!(replies, [expected], "{message:?} {status:?}");
     }
-    // All in one block, as errors are told; and no word on how it went.
+    // All in one block, as errors are sent; and without a status.
     for (kind, flags, payload) in
         [(Kind::Headers, END_HEADERS | END_STREAM, FINE), (Kind::Data, END_STREAM, YES)]
     {
@@ -143,7 +143,8 @@ fn an_answer_must_be_whole_fine_and_a_decision() {
     assert_eq!([0, 1, 2].map(other), [Some(false), Some(true), None]);
 }
 
-/// A server that leaves answers what it took; the rest failed, and the next call needs another connection.
+/// A server that closes the connection answers the calls that it took; the others failed, and the next call needs
+/// another connection.
 #[test]
 fn calls_that_a_leaving_server_did_not_take_have_failed() {
     let mut calls = asked(3);
@@ -164,7 +165,7 @@ fn calls_that_a_leaving_server_did_not_take_have_failed() {
     assert_eq!(taken(&mut asked(1), &bytes).map(|_| ()), Err(Broken::Left(11)));
 }
 
-/// What no server may say ends the conversation, whatever it is.
+/// Any frame that a server may not send ends the connection.
 #[test]
 fn nonsense_is_refused() {
     let cases: [(Kind, u8, u32, &[u8]); 10] = [
@@ -195,7 +196,7 @@ fn nonsense_is_refused() {
     assert!(taken(&mut Calls::new(question().verdict()), &bytes).is_err(), "no settings");
 }
 
-/// Nothing is sent that the server does not permit: neither more calls, nor more bytes, nor a larger call.
+/// The client never exceeds what the server allows: neither in calls, nor in bytes, nor in the size of a call.
 #[test]
 fn what_the_server_permits_is_kept() {
     let mut calls = asked(0);
@@ -223,7 +224,7 @@ fn the_window_for_answers_does_not_run_out() {
     let mut bytes = BytesMut::new();
     put_answer(&mut bytes, 1, YES, FINE);
     taken(&mut calls, &bytes).unwrap();
-    // What comes for a call that is over counts all the same.
+    // Data for a call that is over counts as well.
     let mut frame = BytesMut::new();
     put(&mut frame, Kind::Data, 0, 1, &[0; 16 << 10]);
     let mut widened = Vec::new();
@@ -236,7 +237,7 @@ fn the_window_for_answers_does_not_run_out() {
     assert_eq!(widened, [(1 << 16, (1 << 30) + 7)]);
 }
 
-/// The real server on one port, which ends after so many connections.
+/// The real server on one port, which stops after this many connections.
 async fn served(policy: &str, connections: usize) -> (SocketAddr, watch::Sender<bool>) {
     let (policy, _) = Policy::compile("policy.yaml", policy.as_bytes()).unwrap();
     let clock = Clock::precise();
@@ -265,7 +266,7 @@ fn count(replies: &[Reply], wanted: Reply) -> usize {
     replies.iter().filter(|&&reply| reply == wanted).count()
 }
 
-/// Any number of calls at once are answered, also more than the server permits, and the key is limited as it should be.
+/// Any number of concurrent calls is answered, even more than the server allows, and the key is limited correctly.
 #[tokio::test]
 async fn calls_are_answered_by_the_real_server() {
     let (address, _stop) = served(TEN, 1).await;
@@ -275,7 +276,7 @@ async fn calls_are_answered_by_the_real_server() {
     assert_eq!((count(&replies, ALLOWED), count(&replies, DENIED)), (9, 4_991));
 }
 
-/// When the streams are used up, another connection takes over, in the middle of a turn if need be.
+/// When the streams are used up, another connection takes over, in the middle of a turn if necessary.
 #[tokio::test]
 async fn a_connection_without_streams_is_replaced() {
     let (address, _stop) = served(TEN, 2).await;
@@ -288,7 +289,7 @@ async fn a_connection_without_streams_is_replaced() {
     assert_eq!(connection.stream.local_addr().unwrap(), before);
 }
 
-/// A server that says goodbye between calls is asked again on another connection.
+/// After a GOAWAY between calls, the next call uses another connection.
 #[tokio::test]
 async fn a_goodbye_between_calls_is_no_error() {
     let (address, stop) = served(TEN, 1).await;
@@ -302,7 +303,7 @@ async fn a_goodbye_between_calls_is_no_error() {
     assert_eq!(exchanged(&mut connection, 1).await, [ALLOWED]);
 }
 
-/// An error of gRPC is counted as one, and a method that is not there is an error.
+/// A gRPC error is counted as an error, and so is an unknown method.
 #[tokio::test]
 async fn errors_are_told_from_denials() {
     let (address, _stop) = served(TEN, 1).await;
@@ -312,7 +313,7 @@ async fn errors_are_told_from_denials() {
     assert_eq!(replies, [FAILED; 3]);
 }
 
-/// A server that asks for a sign of life between calls gets one, so a slow load keeps its connections.
+/// The client answers a ping between calls, so a slow load keeps its connections.
 #[tokio::test]
 async fn a_resting_connection_answers() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,4 +1,4 @@
-//! What is written is what a reader of HTTP/1 that is not ours reads.
+//! An independent parser of HTTP/1 reads back what was written.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use super::super::super::body::{Body, BodyError};
 use super::*;
 
-/// A body of these frames, which are not all there at once.
+/// A body of these frames, which are not all ready at once.
 struct Frames {
     frames: VecDeque<Frame<Bytes>>,
     is_late: bool,
@@ -48,7 +48,7 @@ fn own(text: &[u8]) -> Limited {
 const NOW: Timestamp = Timestamp::from_unix_seconds(784_111_777);
 const PLAIN: Asker = Asker { wants_head: false, is_10: false, takes_trailers: false, is_kept: true };
 
-/// What is written for an answer; whether all of it was, and whether another may follow.
+/// Writes an answer. Returns the bytes, whether the answer was complete, and whether another may follow.
 fn written(response: Response<Limited>, asker: Asker) -> (Vec<u8>, bool, bool) {
     let mut answer = Answer::new(response, asker, b"", NOW);
     let mut context = Context::from_waker(Waker::noop());
@@ -72,7 +72,7 @@ fn status(code: u16, body: Limited) -> Response<Limited> {
     response
 }
 
-/// A body whose length is known, and that tells in trailers what it cost.
+/// A body of known length, with its cost in trailers.
 struct Priced {
     frames: VecDeque<Frame<Bytes>>,
     left: u64,
@@ -99,7 +99,7 @@ impl hyper::body::Body for Priced {
     }
 }
 
-/// Trailers behind a known length are not sent, but seen: what stands in them may be what a request cost.
+/// Trailers after a body of known length are not sent, but the limits see them, because they may contain the cost.
 #[test]
 fn trailers_behind_a_length_are_seen() {
     for text in ["", "hello"] {
@@ -117,7 +117,7 @@ fn trailers_behind_a_length_are_seen() {
     }
 }
 
-/// Each kind of answer, to each kind of client, to the letter.
+/// Each kind of answer, to each kind of client, byte for byte.
 #[test]
 fn answers_are_written() {
     const DATED: &str = "date: Sun, 06 Nov 1994 08:49:37 GMT\r\n";
@@ -143,14 +143,14 @@ fn answers_are_written() {
             "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n{DATED}\r\n5\r\nhello\r\n1\r\n!\r\n0\r\n\r\n"
         )
     );
-    // HTTP/1.0 knows no chunks: the end of the connection is the end.
+    // HTTP/1.0 has no chunks: the end of the connection ends the body.
     let (wire, is_whole, is_kept) = written(status(200, streamed([data("hello"), data("!")])), old);
     assert_eq!(
         String::from_utf8(wire).unwrap(),
         format!("HTTP/1.0 200 OK\r\nconnection: close\r\n{DATED}\r\nhello!")
     );
     assert!(is_whole && !is_kept);
-    // What has no body says nothing of one, or what it would be.
+    // An answer without a body has no length, or the one that its body would have had.
     for (code, asker, length) in
         [(204, PLAIN, ""), (304, PLAIN, "content-length: 9\r\n"), (200, head, "content-length: 9\r\n")]
     {
@@ -159,13 +159,13 @@ fn answers_are_written() {
         let text = text(response, asker);
         assert!(text.ends_with(&format!("\r\n{length}{DATED}\r\n")), "{text}");
     }
-    // A date that is there stays; a code without a name has none.
+    // An existing date stays. A status without a standard reason phrase gets none.
     let mut response = status(599, own(b""));
     response.headers_mut().insert(DATE, HeaderValue::from_static("x"));
     assert_eq!(text(response, PLAIN), "HTTP/1.1 599 \r\ndate: x\r\ncontent-length: 0\r\n\r\n");
 }
 
-/// Trailers go to those who read them.
+/// Only clients that announced `TE: trailers` get trailers.
 #[test]
 fn trailers_are_written() {
     let frames = || {
@@ -179,7 +179,7 @@ fn trailers_are_written() {
     assert!(text(frames(), PLAIN).ends_with("1\r\nx\r\n0\r\n\r\n"));
 }
 
-/// An answer that is shorter or longer than it says is cut, not padded, and nothing follows it.
+/// An answer whose body is shorter or longer than its length is cut off, not padded, and no answer follows it.
 #[test]
 fn a_wrong_length_is_no_end() {
     struct Says(Frames, u64);
@@ -204,7 +204,7 @@ fn a_wrong_length_is_no_end() {
     }
 }
 
-/// The bytes of a body that came in chunks.
+/// Decodes a chunked body.
 fn unchunked(mut rest: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     loop {
@@ -223,7 +223,7 @@ fn unchunked(mut rest: &[u8]) -> Vec<u8> {
 }
 
 proptest! {
-    /// Any answer is read back as it was: by its status, its fields and its body.
+    /// Any answer is read back with the same status, fields and body.
     #[test]
     fn what_is_written_is_read(
         code in 200u16..600,

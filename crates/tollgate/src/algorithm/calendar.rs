@@ -1,5 +1,5 @@
-//! Calendar windows: the minute, hour, day, week, month or year around an instant, as a wall clock in a time zone shows it.
-//! Counting inside a window is left to [`crate::algorithm::fixed_window`].
+//! Calendar windows: the minute, hour, day, week, month or year around an instant, as a wall clock in a time zone shows
+//! it. Counting inside a window is left to [`crate::algorithm::fixed_window`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -306,7 +306,8 @@ mod tests {
         assert_window(Week, "Europe/Rome", "2024-10-27T22:59:59Z", week.0, week.1);
     }
 
-    /// Months that begin on a billing day follow each other, also where a month has no such day, and over clock changes.
+    /// Months that begin on a billing day follow each other, also where a month has no such day, and over clock
+    /// changes.
     #[test]
     fn months_from_a_billing_day() {
         let window = |day, zone: &str, now: &str| {

@@ -171,7 +171,7 @@ impl State {
     #[inline]
     fn clamped(self, quota: &FixedWindow, now: Timestamp) -> Self {
         if self.ends_at.since(now) <= quota.period {
-            return self; // Nearly always, and cheaper to tell than where windows lie.
+            return self; // Nearly always, and cheaper than to compute the windows.
         }
         Self { ends_at: self.ends_at.min(quota.latest_end(now)), count: self.count }
     }

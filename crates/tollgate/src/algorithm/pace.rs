@@ -116,8 +116,8 @@ fn within_a_millionth(gain: u64, price: u64, g: u64, p: u64) -> bool {
     g > 0 && u128::from(g) * u128::from(price) * 1_000_000 >= u128::from(gain) * u128::from(p) * 999_999
 }
 
-/// The largest fraction not above `gain / price` whose terms stay within both maxima: a walk down the Stern–Brocot tree,
-/// whole runs at a time.
+/// The largest fraction not above `gain / price` whose terms stay within both maxima: a walk down the Stern–Brocot
+/// tree, whole runs at a time.
 fn best_below(gain: u64, price: u64, gain_max: u64, price_max: u64) -> Option<(u64, u64)> {
     let (gain, price) = (u128::from(gain), u128::from(price));
     let (gain_max, price_max) = (u128::from(gain_max), u128::from(price_max));

@@ -17,8 +17,9 @@ pub const FRACTION_BITS: u32 = 16;
 pub const GAIN_MAX: u64 = 1 << FRACTION_BITS;
 const FRACTION_MASK: u64 = GAIN_MAX - 1;
 
-/// The arithmetic of a reservoir whose whole state fits one word: the tick at which it is full again in the upper 48 bits,
-/// the fraction of a tick, in credits, below. Words compare as instants do, so one unit costs an addition and a comparison.
+/// The arithmetic of a reservoir whose whole state fits one word: the tick at which it is full again in the upper 48
+/// bits, the fraction of a tick, in credits, below. Words compare as instants do, so one unit costs an addition and a
+/// comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Word {
     /// The time from empty to full.
@@ -42,7 +43,8 @@ pub enum WordStep {
 }
 
 impl Word {
-    /// Asks for one unit of a reservoir that is full again at `word`, at the instant `now`, both counted from one origin.
+    /// Asks for one unit of a reservoir that is full again at `word`, at the instant `now`, both counted from one
+    /// origin.
     #[must_use]
     #[inline(always)]
     pub const fn unit(&self, word: u64, now: u64) -> WordStep {

@@ -302,7 +302,8 @@ mod tests {
         charge(quota, state.clone(), now, 0).1.remaining
     }
 
-    /// Retry advice is exact for every cost: one tick early is denied, on the tick is admitted. So are the other two times.
+    /// Retry advice is exact for every cost: one tick early is denied, on the tick is admitted. So are the other two
+    /// times.
     #[test]
     fn every_time_told_is_exact_to_the_tick() {
         let quota = per_minute(10);

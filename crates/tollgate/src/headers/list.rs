@@ -16,7 +16,8 @@ const TEXT_BYTES: usize = 256;
 /// The largest number that a structured field may hold: 15 digits.
 pub(super) const NUMBER_MAX: u64 = 999_999_999_999_999;
 
-/// The headers of one answer, in the order to send them. All values share one buffer, so that an answer costs one allocation.
+/// The headers of one answer, in the order to send them. All values share one buffer, so that an answer costs one
+/// allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeaderList {
     text: String,

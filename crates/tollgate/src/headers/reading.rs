@@ -177,10 +177,11 @@ fn refill_seconds(quota: &Quota, units: u64) -> u64 {
     }
 }
 
-/// The window of a policy: the time in which the whole capacity comes back. For a window that is its period. For a bucket it
-/// is not: 100 a second with a burst of 200 is `q=200;w=2`, because `q=200;w=1` would promise twice the rate and `q=100;w=1`
-/// would contradict the 150 that may remain. Whole seconds are rounded up, so capacity over window never exceeds the rate;
-/// a capacity that comes back within a second is understated, which slows a client down but never has it denied.
+/// The window of a policy: the time in which the whole capacity comes back. For a window that is its period. For a
+/// bucket it is not: 100 a second with a burst of 200 is `q=200;w=2`, because `q=200;w=1` would promise twice the rate
+/// and `q=100;w=1` would contradict the 150 that may remain. Whole seconds are rounded up, so capacity over window
+/// never exceeds the rate; a capacity that comes back within a second is understated, which slows a client down but
+/// never has it denied.
 fn window(quota: &Quota) -> Option<u64> {
     match quota {
         Quota::Concurrency(_) => None,

@@ -292,7 +292,7 @@ impl Local {
     pub(super) fn mark(&self, spot: &Spot<'_>, now: Timestamp) {
         let shares = self.shares.load();
         if let Some(own) = shares.own(spot) {
-            let _ = self.counters.copy_to(&self.marks, &own.charge, now); // Without room it is told by `since_mark`.
+            let _ = self.counters.copy_to(&self.marks, &own.charge, now); // Without room `since_mark` is `None`.
         }
     }
 

@@ -63,7 +63,7 @@ impl<S: Store> Engine<S> {
     /// Reports the deferred charges of these keys, before the store is charged for them.
     ///
     /// # Errors
-    /// When the store is away, and need not be asked.
+    /// When the store is unreachable, and need not be asked.
     pub(in crate::engine) async fn pay_first(
         &self,
         live: &Live,
@@ -94,7 +94,7 @@ impl<S: Store> Engine<S> {
         if self.is_back(standby, &looks(&well), now).await? {
             self.report_first(standby, live, &well, now).await?;
         }
-        // Part of the store was away and answers only some calls: a look shows whether it answers this one.
+        // Part of the store was unreachable and answers only some calls: a look shows whether it answers this one.
         let owes = |charge: &Charge<'_>| standby.debts.owes_anything(slice::from_ref(charge));
         let owing: Charges<'_> = unwell.into_iter().filter(owes).collect();
         if owing.is_empty() {

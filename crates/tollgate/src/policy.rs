@@ -266,7 +266,8 @@ impl Policy {
         }
     }
 
-    /// Whether a text is a pattern for paths, hosts, methods or addresses, where a request has a single value.
+    /// Whether a text is a pattern for paths, hosts or methods, where a request has a single value. Addresses are never
+    /// patterns here.
     #[must_use]
     pub fn is_pattern(&self, attribute: &str, value: &str) -> bool {
         let kind = self.vocabulary.kind(attribute);

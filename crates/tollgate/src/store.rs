@@ -71,7 +71,8 @@ pub trait Store: Send + Sync {
         now: Timestamp,
     ) -> impl Future<Output = Result<Answers, StoreFailure>> + Send;
 
-    /// Whether [`Store::charge_at_once`] always answers, as memory does. Otherwise it is not called.
+    /// Whether [`Store::charge_at_once`] always answers, as memory does. Otherwise it is called only if
+    /// [`Store::may_answer_at_once`].
     #[inline]
     fn answers_at_once(&self) -> bool {
         false

@@ -275,8 +275,8 @@ impl<S: Store> Engine<S> {
         answers: &[Answer],
         now: Timestamp,
     ) {
-        // Most answers that come without asking the store have nothing new to count. Without a charge there is nothing
-        // to count either.
+        // Most answers that come without asking the store have nothing new to count. An empty list of answers
+        // has nothing to count either.
         let is_silent = |answer: &Answer| match answer.source {
             Source::Lease => answer.unheard == 0,
             Source::DenyCache => true,

@@ -1,6 +1,6 @@
-//! What two servers could read differently in the head of a request, and what a gateway does about it: one table of header fields
-//! ([`FIELDS`]) and one of everything else ([`RULES`]), each row with its reason. A gateway works from them, its guide shows them, and
-//! a test walks every row.
+//! What two servers could read differently in the head of a request, and what a gateway does about it: one table of
+//! header fields ([`FIELDS`]) and one of everything else ([`RULES`]), each row with its reason. The gateway works from
+//! these tables, its guide shows them, and a test walks every row.
 
 pub(crate) mod parameter;
 
@@ -16,28 +16,28 @@ use http::{Method, Uri};
 pub enum Treatment {
     /// Dropped in both directions: it belongs to one connection.
     Hop,
-    /// Dropped, whoever sends it.
+    /// Dropped from every sender.
     Drop,
-    /// Dropped, unless the peer is a trusted proxy.
+    /// Dropped, except from a trusted proxy.
     TrustedOnly,
-    /// Dropped, unless the config keeps method overrides.
+    /// Dropped, except where the config keeps method overrides.
     MethodOverride,
-    /// Sent on. `Connection` cannot name it away.
+    /// Forwarded. `Connection` cannot list it for removal.
     Keep,
 }
 
 /// Header fields that are treated alike, for one reason.
 #[derive(Clone, Copy, Debug)]
 pub struct Fields {
-    /// Their names in small letters. A star at the end stands for the rest of a name.
+    /// Their names in lowercase. A star at the end matches the rest of a name.
     pub names: &'static [&'static str],
     /// What happens to them. Any other spelling of the same name, such as one with `_`, is dropped.
     pub treatment: Treatment,
-    /// Why.
+    /// The reason for it.
     pub reason: &'static str,
 }
 
-/// The header fields that are treated specially; all others are sent on if their names are plain ([`is_plain`]).
+/// The header fields that are treated specially; all others are forwarded if their names are plain ([`is_plain`]).
 pub const FIELDS: &[Fields] = &[
     Fields {
         names: &[
@@ -171,7 +171,7 @@ pub const FIELDS: &[Fields] = &[
     },
 ];
 
-/// What happens to all other fields whose names are not plain: what they are, what happens, and why.
+/// The treatment of all other fields whose names are not plain: what they are, what happens, and why.
 pub const NOT_PLAIN: [&str; 3] = [
     "a field whose name has anything but letters, digits and `-`: `X_Forwarded-For`, `my_field`",
     "dropped, unless the config maps it; `header_names: any` sends it on, if it is no other spelling of a field above or of one that the config maps",
@@ -186,13 +186,13 @@ static NAMES: LazyLock<Vec<(&'static str, Treatment)>> = LazyLock::new(|| {
     names
 });
 
-/// The beginnings of names of [`FIELDS`] that have a star.
+/// The prefixes of names of [`FIELDS`] that have a star.
 static FAMILIES: LazyLock<Vec<(&'static str, Treatment)>> = LazyLock::new(|| {
     let all = FIELDS.iter().flat_map(|fields| fields.names.iter().map(|name| (*name, fields.treatment)));
     all.filter_map(|(name, treatment)| Some((name.strip_suffix('*')?, treatment))).collect()
 });
 
-/// What happens to a field of this name, in small letters; none if it is not in the table.
+/// The treatment of a field of this name, in lowercase; `None` if it is not in the table.
 #[must_use]
 pub fn treatment(name: &str) -> Option<Treatment> {
     let found = NAMES.binary_search_by_key(&name, |(known, _)| known).ok();
@@ -201,13 +201,14 @@ pub fn treatment(name: &str) -> Option<Treatment> {
     exact.or_else(family).map(|(_, treatment)| *treatment)
 }
 
-/// Whether the name of a field has only letters, digits and `-`: what every server reads alike.
+/// Whether the name of a field has only letters, digits and `-`, which every server reads alike.
 #[must_use]
 pub fn is_plain(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
-/// The plain name that servers may read instead of this one: CGI, WSGI and Rack read `_` as `-`, and some every other sign.
+/// The plain name that servers may read instead of this one: CGI, WSGI and Rack read `_` as `-`, and some read every
+/// other sign so.
 #[must_use]
 pub fn plain(name: &str) -> Cow<'_, str> {
     if is_plain(name) {
@@ -221,26 +222,27 @@ pub fn plain(name: &str) -> Cow<'_, str> {
 /// What is done with fields and parameters by which a request asks for another method than its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MethodOverride {
-    /// A gateway drops the fields, and refuses the parameters; whoever decides about a request that another program holds can only refuse.
+    /// A gateway drops the fields, and rejects the parameters. A service that decides about a request which another
+    /// program holds can only reject both.
     #[default]
     Drop,
-    /// They are sent on.
+    /// They are forwarded.
     Keep,
 }
 
-/// A setting of the config that lets pass what is refused by default.
+/// A setting of the config that admits what is rejected by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unless {
     /// `method_override: keep`.
     MethodOverrideKept,
 }
 
-/// What becomes of a request that a [`Rule`] is about.
+/// The outcome for a request that a [`Rule`] matches.
 #[derive(Clone, Copy, Debug)]
 pub enum Outcome {
     /// It is answered with this status.
     Refused(u16),
-    /// It is sent on with this request line, for this host.
+    /// It is forwarded with this request line, for this host.
     SentOn {
         /// The method and the target.
         line: &'static str,
@@ -249,7 +251,7 @@ pub enum Outcome {
     },
 }
 
-/// A request that a [`Rule`] is about.
+/// A request that a [`Rule`] matches.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     /// Its method.
@@ -285,16 +287,16 @@ impl Sample {
 pub enum Versions {
     /// HTTP/1 and HTTP/2.
     All,
-    /// HTTP/1 alone: there is no such thing in HTTP/2, or a connection of HTTP/2 ends by it.
+    /// HTTP/1 alone: HTTP/2 has no such thing, or ends the connection because of it.
     Http1,
 }
 
-/// How a rule is found to be about a request.
+/// How a rule is matched against a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Check {
-    /// By this test of the head. Whoever is refused is told the text.
+    /// By this test of the head. The text is sent to a client that is rejected.
     Head(fn(&Parts) -> bool, &'static str),
-    /// By whoever reads the host and the path ([`crate::attributes`]), which says why.
+    /// By the code that reads the host and the path ([`crate::attributes`]), which gives the reason.
     Reading,
 }
 
@@ -309,11 +311,11 @@ pub struct Rule {
     pub reason: &'static str,
     /// The setting that turns it off.
     pub unless: Option<Unless>,
-    /// How it is found.
+    /// How it is matched.
     pub check: Check,
     /// The versions of HTTP that can write it.
     pub versions: Versions,
-    /// Requests that it is about.
+    /// Requests that it matches.
     pub samples: &'static [Sample],
 }
 
@@ -325,11 +327,12 @@ pub const PSEUDONYM: &str = "tollgate";
 /// The parameter in which frameworks look for another method.
 pub(crate) const METHOD_PARAMETER: &str = "_method";
 
-/// What clients are told whose method is no token in capitals.
+/// The message to clients whose method is not a token in capitals.
 pub(crate) const METHOD_ACCEPTED: &str =
     "method: it has small letters, or is no method; accepted: capitals, such as POST";
 
-/// Everything but header fields. What is not refused is sent on in one spelling, which is the one that limits are matched with.
+/// Everything but header fields. What is not rejected is forwarded in one spelling, which is the one that limits are
+/// matched with.
 pub const RULES: &[Rule] = &[
     Rule {
         what: "a method with small letters: `post`, `Post`",
@@ -524,7 +527,7 @@ pub const RULES: &[Rule] = &[
     },
 ];
 
-/// The first rule by which a request is refused before anybody reads more of it than its head; settings may let it pass.
+/// The first rule that rejects a request by its head alone, before any other part is read; settings may let it pass.
 #[must_use]
 pub fn refused(
     request: &Parts,
@@ -538,7 +541,7 @@ pub fn refused(
     })
 }
 
-/// Whether this is a method as servers have them: a token without small letters.
+/// Whether this is a method as servers accept them: a token without lowercase letters.
 pub(crate) fn is_method(text: &str) -> bool {
     let is_sign = |byte: u8| b"!#$%&'*+-.^_`|~".contains(&byte);
     !text.is_empty()
@@ -560,7 +563,7 @@ fn expects_wrongly(request: &Parts) -> bool {
     lines.next().is_some() || !first.as_bytes().eq_ignore_ascii_case(b"100-continue")
 }
 
-/// How often a request may pass a Tollgate before it is taken for one that goes round in circles.
+/// How often a request may pass a Tollgate before it is taken for a loop.
 const HOPS_MAX: usize = 5;
 
 fn is_looping(request: &Parts) -> bool {
@@ -578,7 +581,7 @@ fn has_method_parameter(request: &Parts) -> bool {
 mod tests {
     use super::*;
 
-    /// Each name is there once, in small letters, and is found; so are families.
+    /// Each name is there once, in lowercase, and is found; so are families.
     #[test]
     fn every_name_is_found() {
         let all = FIELDS.iter().flat_map(|fields| fields.names.iter().map(|name| (*name, fields.treatment)));
@@ -598,7 +601,7 @@ mod tests {
         assert_eq!(plain("X.Forwarded!For_x"), "x-forwarded-for-x");
     }
 
-    /// Unknown methods stay, in capitals; what is no method is none.
+    /// Unknown methods stay, in capitals; text that is not a method is rejected.
     #[test]
     fn methods() {
         for method in ["GET", "M-SEARCH", "PURGE", "X2"] {

@@ -1,17 +1,18 @@
-//! Client addresses: read from text, compared by their bits, and counted by their networks. An IPv4 address inside an IPv6
-//! address (mapped, NAT64, 6to4) is that IPv4 address, so one client has one key however its address is written.
+//! Client addresses: parsed from text, compared by their bits, and counted by their networks. An IPv4 address inside an
+//! IPv6 address (mapped, NAT64, 6to4) is that IPv4 address, so one client has one key however its address is written.
 
 use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// How many leading bits of an IPv6 address count by default: a customer of a provider usually has all of them.
+/// How many leading bits of an IPv6 address count by default: a provider's customer usually has all the addresses below
+/// them.
 pub const IPV6_PREFIX_DEFAULT: u8 = 64;
 /// Bits of an IPv4 address.
 const IPV4_BITS: u8 = 32;
 /// Bits of an IPv6 address.
 const IPV6_BITS: u8 = 128;
-/// The longest text of a network: an IPv6 address of 39 characters and `/128`, with room to spare.
+/// The longest text of a network: an IPv6 address of 39 characters and `/128`, with space to spare.
 const TEXT_BYTES_MAX: usize = 48;
 /// Translated IPv4 addresses (RFC 6052); the IPv4 address is the last 32 bits.
 const NAT64: u128 = 0x0064_ff9b << 96;
@@ -42,7 +43,7 @@ fn masked(bits: u128, prefix: u8) -> u128 {
     bits & u128::MAX.checked_shl(u32::from(IPV6_BITS.saturating_sub(prefix))).unwrap_or(0)
 }
 
-/// A range of addresses of one family. A single address is a range of its own.
+/// A range of addresses of one family. A single address is a range of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Network {
     /// The first address, in its canonical form.
@@ -52,7 +53,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// The network of an address that has so many leading bits.
+    /// The network of an address with this prefix length.
     #[must_use]
     pub fn of(address: IpAddr, prefix: u8) -> Self {
         let around = match address {
@@ -65,7 +66,7 @@ impl Network {
             NAT64_BITS
         };
         match canonical(address) {
-            // The prefix is about the IPv6 address around the IPv4 address.
+            // The prefix counts the bits of the IPv6 address around the IPv4 address.
             IpAddr::V4(inside) if prefix >= outer => Self::of_v4(inside, prefix - outer),
             _ => {
                 let prefix = prefix.min(IPV6_BITS);
@@ -80,7 +81,7 @@ impl Network {
         Self { first: IpAddr::V4(Ipv4Addr::from_bits(address.to_bits() & mask)), prefix }
     }
 
-    /// The range that holds this address only.
+    /// The range that contains only this address.
     #[must_use]
     pub fn single(address: IpAddr) -> Self {
         Self::of(address, if address.is_ipv4() { IPV4_BITS } else { IPV6_BITS })
@@ -111,18 +112,18 @@ impl Network {
         self.prefix
     }
 
-    /// Whether it is what one client counts by: a whole IPv4 address, or the default network of an IPv6 address.
+    /// Whether it is the network of one client: a whole IPv4 address, or the default network of an IPv6 address.
     pub(crate) fn is_one_client(&self) -> bool {
         self.prefix == if self.first.is_ipv4() { IPV4_BITS } else { IPV6_PREFIX_DEFAULT }
     }
 
-    /// Whether it holds one address only.
+    /// Whether it contains only one address.
     #[must_use]
     pub fn is_single(&self) -> bool {
         self.prefix == if self.first.is_ipv4() { IPV4_BITS } else { IPV6_BITS }
     }
 
-    /// Reads an address or a network as requests carry it. Bits behind the prefix are dropped.
+    /// Parses an address or a network as requests carry it. Bits after the prefix are dropped.
     pub(crate) fn given(text: &str) -> Option<Self> {
         match Written::read(text)? {
             Written::Address(address) => Some(Self::single(address)),
@@ -144,7 +145,7 @@ impl fmt::Display for Network {
 impl FromStr for Network {
     type Err = String;
 
-    /// Reads an address or a network as a policy writes it. Whatever no request could match is refused.
+    /// Parses an address or a network as a policy writes it. A text that no request could match is rejected.
     fn from_str(text: &str) -> Result<Self, String> {
         let (address, prefix) = match Written::read(text) {
             Some(Written::Address(address)) => return Ok(Self::single(address)),
@@ -197,7 +198,7 @@ fn starred(text: &str) -> Option<Network> {
     is_starred.then(|| Network::of_v4(Ipv4Addr::new(octet(0), octet(1), octet(2), octet(3)), prefix))
 }
 
-/// An address as it stands in a text, with its number of bits if the text has one.
+/// An address as written in a text, with its prefix length if the text has one.
 enum Written {
     Address(IpAddr),
     Network(IpAddr, u8),
@@ -222,7 +223,7 @@ pub enum Prefixes {
     /// An IPv4 address whole, an IPv6 address by its /64, and a network as the caller gives it.
     #[default]
     Default,
-    /// By at most so many leading bits.
+    /// By at most this many leading bits.
     Bits {
         /// Of an IPv4 address.
         ipv4: u8,
@@ -232,7 +233,7 @@ pub enum Prefixes {
 }
 
 impl Prefixes {
-    /// By so many bits, which are within the bounds of both families.
+    /// By this many bits, which are within the bounds of both families.
     pub(crate) fn new(ipv4: u8, ipv6: u8) -> Option<Self> {
         let is_valid = (1..=IPV4_BITS).contains(&ipv4) && (1..=IPV6_BITS).contains(&ipv6);
         is_valid.then_some(Prefixes::Bits { ipv4, ipv6 })
@@ -255,7 +256,7 @@ impl Prefixes {
         Some(Network::of(whole.first, whole.prefix.min(most)))
     }
 
-    /// The text that stands for a caller's address in a key. A text that is no address stands for itself.
+    /// The text for a caller's address in a key. A text that is no address is used as it is.
     #[inline]
     pub(crate) fn counted<'t>(self, text: &'t str, room: &'t mut Text) -> &'t str {
         // An IPv4 address has one spelling only, so the common case needs no parsing.
@@ -274,7 +275,7 @@ impl Prefixes {
 }
 
 impl fmt::Display for Prefixes {
-    /// As `by` writes it behind the attribute.
+    /// As `by` writes it after the attribute.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Prefixes::Default => Ok(()),
@@ -284,7 +285,7 @@ impl fmt::Display for Prefixes {
     }
 }
 
-/// Room for the text of any network, so that a key is made without allocating.
+/// A buffer for the text of any network, so that a key is made without allocating.
 #[derive(Clone, Copy, Debug)]
 pub struct Text {
     bytes: [u8; TEXT_BYTES_MAX],
@@ -347,7 +348,7 @@ mod tests {
         }
     }
 
-    /// What a policy writes is read strictly, and a refusal says what would be accepted.
+    /// Texts in a policy are parsed strictly, and an error says what would be accepted.
     #[test]
     fn networks_are_read_strictly() {
         for right in ["10.0.0.0/8", "10.0.0.1", "0.0.0.0/0", "::/0", "2001:db8::/32", "::ffff:10.0.0.0/104"] {
@@ -372,7 +373,7 @@ mod tests {
         assert_eq!(mapped, "10.0.0.0/8".parse().unwrap());
     }
 
-    /// A range of one family never holds an address of the other.
+    /// A range of one family never contains an address of the other.
     #[test]
     fn families_are_apart() {
         let network = |text: &str| text.parse::<Network>().unwrap();
@@ -396,7 +397,7 @@ mod tests {
             }
         }
 
-        /// A network holds exactly the addresses that share its leading bits.
+        /// A network contains exactly the addresses that share its leading bits.
         #[test]
         fn networks_hold_what_shares_their_bits(one: u32, other: u32, prefix in 0u8..=32) {
             let network = Network::of(IpAddr::V4(Ipv4Addr::from_bits(one)), prefix);

@@ -2,12 +2,14 @@
 //!
 //! Rules that hold for all of them:
 //! - Integers only, rounding always against the caller.
-//! - `State::default()` is the state of a key never seen. `idle_at` tells when a state has become indistinguishable from it.
-//! - A denied charge leaves the state as it was; only a state that a clock stepping back has put out of range is clamped,
-//!   and the clamp is kept.
-//! - A cost of 0 looks and changes nothing. A cost above the capacity is answered with `Never`.
+//! - `State::default()` is the state of a key never seen. `idle_at` returns when a state becomes indistinguishable from
+//!   it.
+//! - A denied charge leaves the state as it was; only a state that a clock step backwards has put out of range is
+//!   clamped, and the clamp is kept.
+//! - A cost of 0 looks and changes nothing. A cost above the capacity gets `Never`.
 //! - `now` may be earlier than the state: no function panics, and nothing is admitted that the quota does not allow.
-//! - After `Timestamp::LAST` time stands still, so that no state reaches beyond the last instant that has a name.
+//! - After `Timestamp::LAST` time stands still, so that no state reaches beyond the last instant that can be
+//!   represented.
 
 use crate::time::{Ticks, Timestamp};
 
@@ -23,19 +25,19 @@ pub mod sliding_log;
 pub mod sliding_window;
 pub mod token_bucket;
 
-/// When the units were charged that a refund gives back.
+/// When the units of a refund were charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charged {
     /// At this instant, by the clock of their counter.
     At(Timestamp),
-    /// At some instant that is at most so long ago. The refund makes no more room than the units took, whichever instant that
-    /// was: a bucket takes it to be the earliest, a window gives back the oldest units that count, and gives nothing back if the
-    /// earliest no longer counts.
+    /// At some instant at most this long ago. The refund makes no more room than the units took, whichever instant that
+    /// was. A bucket assumes the earliest. A window refunds the oldest units that count, and nothing if the earliest
+    /// instant no longer counts.
     Within(Ticks),
 }
 
 impl Charged {
-    /// Nobody knows when: nothing is given back but permits, which have names.
+    /// The instant is unknown: nothing is refunded except permits, which have ids.
     pub const UNKNOWN: Charged = Charged::Within(Ticks::MAX);
 
     /// The earliest instant at which they may have been charged.

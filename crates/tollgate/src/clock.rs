@@ -1,8 +1,7 @@
 //! The only reader of the system's clocks. Everywhere else time is a value.
 //!
-//! A clock is anchored to the wall clock once, when it is created, and then follows the monotonic clock, so
-//! it never steps. [`Clock::wall_offset`] tells how far the wall clock was set since, for calendar windows
-//! and absolute times.
+//! A clock is anchored to the wall clock once, when it is created, and then follows the monotonic clock, so it never
+//! steps. [`Clock::wall_offset`] returns how far the wall clock was set since, for calendar windows and absolute times.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -24,9 +23,10 @@ const WALL_READING_MAX: Ticks = Ticks::from_millis(20);
 
 /// The source of `now`. No clock exceeds [`Timestamp::LAST`].
 ///
-/// A precise clock reads the system clock for each decision (about 25 ns, and it keeps the processor from overlapping memory
-/// accesses). A coarse clock reads a number that one thread of the process refreshes each millisecond; decisions are then
-/// made for an instant up to a few milliseconds in the past. A manual clock stands still until a test moves it.
+/// A precise clock reads the system clock for each decision (about 25 ns, and it keeps the processor from overlapping
+/// memory accesses). A coarse clock reads a number that one thread of the process refreshes each millisecond; decisions
+/// are then made for an instant up to a few milliseconds in the past. A manual clock stands still until a test moves
+/// it.
 #[derive(Clone, Debug)]
 pub struct Clock {
     /// Checked first, since users of a coarse clock count nanoseconds.
@@ -119,7 +119,7 @@ struct Manual {
 
 impl Default for Manual {
     fn default() -> Self {
-        // Some day in 2023, so that windows before it exist.
+        // A day in 2023, so that windows before it exist.
         let now = AtomicU64::new(1_700_000_000_000_000);
         Self { now, sleepers: Mutex::default(), wall: Arc::default() }
     }
@@ -164,8 +164,9 @@ impl Clock {
         Self { coarse: None, fine: Fine::Precise(Anchor::new()), wall: Arc::default() }
     }
 
-    /// A precise clock that goes on by the decisions' clock of an earlier process, whose wall clock was this far ahead of it. The
-    /// counters of a [`Snapshot`](crate::Snapshot) keep that clock; [`Snapshot::wall`](crate::Snapshot::wall) reads the offset.
+    /// A precise clock that continues the decisions' clock of an earlier process, whose wall clock was this far ahead
+    /// of it. The counters of a [`Snapshot`](crate::Snapshot) keep that clock;
+    /// [`Snapshot::wall`](crate::Snapshot::wall) reads the offset.
     ///
     /// ```
     /// use tollgate::time::WallOffset;
@@ -184,8 +185,8 @@ impl Clock {
         Self { coarse: None, fine: Fine::Precise(anchor), wall: Arc::new(following) }
     }
 
-    /// A clock that one thread of the process refreshes each millisecond. The thread is started with the first coarse clock
-    /// and ends with the last.
+    /// A clock that one thread of the process refreshes each millisecond. The thread is started with the first coarse
+    /// clock and ends with the last.
     #[must_use]
     pub fn coarse() -> Self {
         static RUNNING: Mutex<Weak<Ticker>> = Mutex::new(Weak::new());
@@ -288,7 +289,7 @@ impl ManualClock {
         Timestamp::from_unix_micros(self.0.now.load(Ordering::SeqCst)).decidable()
     }
 
-    /// Sets the wall clock, as NTP or an operator does: this clock, by which decisions are made, goes on as before.
+    /// Sets the wall clock, as NTP or an operator does: the decisions' clock, which is this one, goes on as before.
     ///
     /// ```
     /// use tollgate::ManualClock;

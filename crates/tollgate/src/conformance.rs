@@ -1,8 +1,8 @@
-//! The suite that every store must pass. Each function is one promise of [`Store`] as an [`Engine`] keeps it, checked by
+//! The suite that every store must pass. Each function checks one guarantee of [`Store`] through an [`Engine`], by
 //! assertions; a failing one panics and says what broke.
 //!
-//! It needs a way to make an empty store for decisions from an instant on, and works through the engine alone, so anybody
-//! can run it against a store of their own:
+//! It needs a function that makes an empty store for decisions from an instant on. It works through the engine alone,
+//! so any program can run it against its own store:
 //!
 //! ```
 //! use tollgate::{MemoryStore, conformance};
@@ -14,9 +14,9 @@
 //! block_on(conformance::modes::shadow_never_denies(&make));
 //! ```
 //!
-//! The store must take the time from the `now` of each call. One that has a clock of its own is run in a mode in which it is
-//! told the time, or with that clock replaced. Keys of different calls never meet, since each engine has its own secret; a
-//! store may therefore be shared by all of them.
+//! The store must take the time from the `now` of each call. A store with a clock of its own is run in a mode in which
+//! it uses `now`, or with that clock replaced. Keys of different calls never collide, because each engine has its own
+//! secret; all calls may therefore share a store.
 
 #![allow(
     clippy::expect_used,
@@ -36,7 +36,7 @@ use crate::engine::Engine;
 use crate::store::Store;
 use crate::time::Timestamp;
 
-/// Runs the whole suite, one promise after the other.
+/// Runs the whole suite, one check after the other.
 pub async fn all<S: Store>(make: &impl Fn(Timestamp) -> S) {
     all_or_nothing::all(make).await;
     modes::all(make).await;

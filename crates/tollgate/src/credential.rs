@@ -1,5 +1,6 @@
-//! The one form in which credentials are compared, counted and shown: `sha256:` and the first half of the SHA-256 in hexadecimal digits.
-//! It is the same on every node and after every restart. The text of a credential is hashed where it arrives and kept nowhere.
+//! The one form in which credentials are compared, counted and shown: `sha256:` and the first half of the SHA-256 in
+//! hexadecimal digits. It is the same on every node and after every restart. The text of a credential is hashed where
+//! it arrives and never stored.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,20 +10,20 @@ use sha2::{Digest, Sha256};
 
 use crate::address::{IPV6_PREFIX_DEFAULT, Network, canonical};
 
-/// The attribute that holds the credential of a request, unless more are named.
+/// The attribute that holds the credential of a request, by default.
 pub const CREDENTIAL: &str = "api_key";
-/// What every digest begins with.
+/// The prefix of every digest.
 const PREFIX: &str = "sha256:";
 /// Hexadecimal digits that are kept: 128 bits.
 const DIGITS: usize = 32;
 /// Hexadecimal digits of a whole SHA-256, as `sha256sum` prints it.
 const WHOLE_DIGITS: usize = 64;
 const TEXT_BYTES: usize = PREFIX.len() + DIGITS;
-/// Signatures that have a twin: their characters in base64url, and how many of these are of the first of their two numbers alone.
-/// They are those of P-256 and Ed25519, P-384, Ed448 and P-521.
+/// Signatures that can be written in two ways: their characters in base64url, and how many of these belong to the first
+/// of their two numbers alone. They are those of P-256 and Ed25519, P-384, Ed448 and P-521.
 const TWINS: [(usize, usize); 4] = [(86, 42), (128, 64), (152, 76), (176, 88)];
 
-/// What stands for a credential.
+/// The digest that replaces a credential.
 ///
 /// ```
 /// use tollgate::CredentialDigest;
@@ -36,7 +37,7 @@ const TWINS: [(usize, usize); 4] = [(86, 42), (128, 64), (152, 76), (176, 88)];
 pub struct CredentialDigest([u8; TEXT_BYTES]);
 
 impl CredentialDigest {
-    /// What to say of a value that [begins as a digest and is none](Self::is_spoilt).
+    /// The message about a value that [begins as a digest and is none](Self::is_spoilt).
     pub const SPOILT: &str = "begins as a digest and is none; accepted: sha256: and the 64 hexadecimal digits that sha256sum prints, or the first 32 of them";
 
     /// The digest of a credential's text, whatever that looks like.
@@ -48,12 +49,13 @@ impl CredentialDigest {
         Self::from_digits(digits)
     }
 
-    /// What is hashed of a credential: all of it, but for a JWT with a signature of two numbers, as ES256 makes them. Anyone who has such a
-    /// token can write the second number in another way that verifiers accept, so it says nothing about who sends the token. The first
-    /// number does: it is at least 252 bits that only the token has, so a stranger cannot name the token.
+    /// The part of a credential that is hashed: all of it, except for a JWT with a signature of two numbers, as ES256
+    /// makes them. The holder of such a token can write the second number in another way that verifiers accept, so it
+    /// does not identify the sender. The first number does: it is at least 252 bits that only the token has, so a
+    /// stranger cannot name the token.
     #[must_use]
     pub fn hashed_part(credential: &str) -> &str {
-        // Base64 of an object in JSON begins with an `e`.
+        // Base64 of a JSON object begins with an `e`.
         let Some((signed, signature)) = credential.rsplit_once('.').filter(|_| credential.starts_with('e'))
         else {
             return credential;
@@ -67,7 +69,7 @@ impl CredentialDigest {
         kept.and_then(|kept| credential.get(..kept)).unwrap_or(credential)
     }
 
-    /// The digest that a value stands for: the value itself where it is a digest already, else its hash.
+    /// The digest of a value: the value itself if it is a digest already, otherwise its hash.
     #[must_use]
     pub fn of_value(value: &str) -> Self {
         Self::parse(value).unwrap_or_else(|| Self::of(value))
@@ -82,8 +84,8 @@ impl CredentialDigest {
         is_digest.then(|| Self::from_digits(digits.iter().map(u8::to_ascii_lowercase)))
     }
 
-    /// Whether a value begins as a digest and is none, so that hardly anyone means it as a credential: a digit is missing, or the
-    /// beginning is in capitals.
+    /// Whether a value begins as a digest and is none, so that it is hardly meant as a credential: a digit is missing,
+    /// or the prefix is in capitals.
     #[must_use]
     pub fn is_spoilt(value: &str) -> bool {
         let begins = value.get(..PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(PREFIX));
@@ -116,13 +118,13 @@ impl fmt::Debug for CredentialDigest {
     }
 }
 
-/// The names of the attributes whose values are credentials: [`CREDENTIAL`], and what a program names beside it.
+/// The names of the attributes whose values are credentials: [`CREDENTIAL`], and those that a program adds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CredentialAttributes {
     names: BTreeSet<String>,
-    /// Those that hold the address of a client that has no credential.
+    /// Attributes that hold the address of a client that has no credential.
     addressed: BTreeSet<String>,
-    /// How many leading bits of an IPv6 address these have.
+    /// How many leading bits of an IPv6 address they hold.
     ipv6_prefix: u8,
 }
 
@@ -142,7 +144,8 @@ impl CredentialAttributes {
         all
     }
 
-    /// The same where some of them are the address of a client that has no credential, IPv6 by so many leading bits.
+    /// The same, where some of them hold the address of a client that has no credential, IPv6 by this many leading
+    /// bits.
     #[must_use]
     pub fn or_addresses<'n>(mut self, of: impl IntoIterator<Item = &'n str>, ipv6_prefix: u8) -> Self {
         self.addressed.extend(of.into_iter().map(str::to_owned));
@@ -161,12 +164,12 @@ impl CredentialAttributes {
         self.may_be_address(name) && Network::given(value).is_some()
     }
 
-    /// Whether an attribute may be the address of a client that has no credential.
+    /// Whether an attribute may hold the address of a client that has no credential.
     pub(crate) fn may_be_address(&self, name: &str) -> bool {
         self.addressed.contains(name)
     }
 
-    /// The one spelling of an address in such an attribute, where the value is another one.
+    /// The canonical spelling of an address in such an attribute, where the value is spelled differently.
     #[must_use]
     pub fn client(&self, name: &str, value: &str) -> Option<String> {
         let address = value.parse::<IpAddr>().ok().filter(|_| self.may_be_address(name))?;
@@ -177,7 +180,7 @@ impl CredentialAttributes {
         (one != value).then_some(one)
     }
 
-    /// What a policy keeps of a value: its digest, or an address as it is.
+    /// What a policy stores of a value: its digest, or an address as it is.
     pub(crate) fn kept(&self, name: &str, value: &str) -> String {
         if self.is_address(name, value) {
             value.to_owned()
@@ -205,7 +208,8 @@ mod tests {
         assert_eq!(CredentialDigest::parse(whole), Some(CredentialDigest::of("abc")));
     }
 
-    /// A digest that lost a digit, or has its beginning in capitals, was hashed as if it were a credential: a block of it held for no request.
+    /// The story: a digest that lost a digit, or has its prefix in capitals, was hashed as if it were a credential: a
+    /// block of it matched no request.
     #[test]
     fn spoilt_digests_are_known() {
         let digest = CredentialDigest::of("k1").to_string();
@@ -224,8 +228,9 @@ mod tests {
         }
     }
 
-    /// The story: ES256 accepts the signatures (r, s) and (r, n - s), so one token was two identities with a quota each. What differs
-    /// between the two is not hashed; tokens that differ in anything else are others, and other texts are hashed as they are.
+    /// The story: ES256 accepts the signatures (r, s) and (r, n - s), so one token was two identities with a quota
+    /// each. The part that differs between the two is not hashed. Tokens that differ in anything else are different
+    /// credentials, and other texts are hashed as they are.
     #[test]
     fn twins_of_a_signature_are_one_credential() {
         let token =
@@ -250,7 +255,7 @@ mod tests {
         }
     }
 
-    /// What only looks like a digest is a credential.
+    /// A text that only looks like a digest is a credential.
     #[test]
     fn other_texts_are_hashed() {
         for text in [

@@ -1,5 +1,5 @@
-//! The answer: what all matched limits say together, and what each of them said. Headers and bodies are left to
-//! [`crate::headers`].
+//! The decision: the verdict of all matched limits together, and the status of each of them. Headers and bodies are
+//! left to [`crate::headers`].
 
 use std::sync::Arc;
 
@@ -19,26 +19,26 @@ pub use block::Block;
 pub(crate) use held::Held;
 pub use held::Permit;
 
-/// Why a request was refused.
+/// Why a request was denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// A quota is used up; waiting cures it.
+    /// A quota is exhausted; waiting cures it.
     Quota,
     /// It costs more than a limit ever admits.
     Cost,
     /// The request itself is at fault; see [`Decision::fault`].
     Fault,
-    /// An operator lets no such request pass for a while; see [`Decision::block`].
+    /// An operator blocks such requests for a while; see [`Decision::block`].
     Blocked,
-    /// A limit refuses the key for a while, because it denied it too often (`block_for`); waiting cures it.
+    /// A limit blocks the key for a while, because it denied it too often (`block_for`); waiting cures it.
     Penalty,
     /// The policy denies it (`deny`), whatever was counted; waiting does not help.
     Forbidden,
-    /// Nobody could count for the limits that refused it: their store is away, or full. The caller did nothing wrong.
+    /// The limits that denied it could not count it: their store is unreachable, or full. The caller did nothing wrong.
     Unavailable,
 }
 
-/// What one limit said, as kept inside a decision.
+/// The status of one limit, as kept inside a decision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Status {
     pub(crate) limit: u32,
@@ -57,30 +57,30 @@ impl Status {
     }
 }
 
-/// What one limit said.
+/// The status of one limit.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitStatus<'a> {
-    /// Its place in the policy of the decision, from 0.
+    /// Its index in the policy of the decision, from 0.
     pub index: usize,
     /// The limit.
     pub limit: &'a Limit,
-    /// The quota that it applied to this key; none where the policy says `unlimited` or `deny`.
+    /// The quota that it applied to this key; `None` where the policy says `unlimited` or `deny`.
     pub quota: Option<&'a Quota>,
-    /// Which of the request's views it applied to, counted from 0.
+    /// The index of the request's descriptor that it applied to, from 0.
     pub view: usize,
     /// Whether it took part in the verdict.
     pub stance: Stance,
     /// Where its answer came from.
     pub source: Source,
-    /// A number that stands for the key, for jitter that is stable for each key. Never shown to anybody.
+    /// A hash of the key, for jitter that is stable for each key. Never shown in an answer.
     pub key_hash: u64,
-    /// Its answer.
+    /// Its outcome.
     pub outcome: Outcome,
     /// When it was charged, by the clock of its counter; see [`crate::store::Answer::charged_at`].
     pub charged_at: Timestamp,
 }
 
-/// The answer to one request. A denial is a value, not an error.
+/// The decision about one request. A denial is a value, not an error.
 #[derive(Clone, Debug)]
 pub struct Decision {
     policy: Arc<Policy>,
@@ -92,21 +92,21 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// A decision about which no limit has said anything yet.
+    /// A decision without any status yet.
     #[inline]
     pub(crate) fn open(policy: Arc<Policy>) -> Self {
         let statuses = SmallVec::new();
         Self { policy, verdict: Verdict::Allow, statuses, fault: None, block: None, permit: None }
     }
 
-    /// Adds what the limits say, and what follows from all of it.
+    /// Adds the statuses of the limits, and the verdict that follows from them.
     #[inline]
     pub(crate) fn conclude(&mut self, statuses: impl Iterator<Item = Status>) {
         self.statuses.extend(statuses);
         self.verdict = combine(&self.statuses);
     }
 
-    /// Adds what limits say that no counter stands behind, each at its place in the policy's order.
+    /// Adds the statuses of limits without a counter, in the policy's order.
     pub(crate) fn add_uncounted(&mut self, statuses: &[Status]) {
         if !statuses.is_empty() {
             self.statuses.extend_from_slice(statuses);
@@ -115,7 +115,7 @@ impl Decision {
         }
     }
 
-    /// Whether a limit counted the request that counts only failures, so that its end is to be reported.
+    /// Whether a limit that counts only failures counted the request, so that its end is to be reported.
     #[must_use]
     pub fn awaits_its_end(&self) -> bool {
         let awaits =
@@ -134,7 +134,7 @@ impl Decision {
         self.statuses.iter().any(denies)
     }
 
-    /// Lets an enforced limit refuse the request for so long, or for as long as its counter needs if that is longer.
+    /// Makes an enforced limit deny the request for `rest`, or for as long as its counter needs if that is longer.
     pub(crate) fn penalise(&mut self, limit: u32, rest: Ticks) {
         let enforced = |status: &&mut Status| status.limit == limit && status.stance == Stance::Enforced;
         for status in self.statuses.iter_mut().filter(enforced) {
@@ -148,7 +148,7 @@ impl Decision {
         self.verdict = combine(&self.statuses);
     }
 
-    /// Gives the permit that the decision took to whoever asked.
+    /// Attaches the permit that the decision took, for the caller.
     pub(crate) fn give(&mut self, permit: Option<Box<Permit>>) {
         self.permit = permit;
     }
@@ -194,14 +194,14 @@ impl Decision {
         self.verdict.is_allowed()
     }
 
-    /// When to come back, for a denial that waiting cures.
+    /// When to retry after a denial that waiting cures.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Ticks> {
         self.verdict.retry_after()
     }
 
-    /// Why the request was refused, if it was. One limit whose quota is used up is reason enough, whatever became of the
-    /// others.
+    /// Why the request was denied, if it was. One limit with an exhausted quota is reason enough, whatever the others
+    /// say.
     #[must_use]
     pub fn reason(&self) -> Option<Reason> {
         let mut refusing = self.statuses.iter().filter(|status| status.refuses());
@@ -225,20 +225,20 @@ impl Decision {
         self.statuses.is_empty() && self.fault.is_none() && self.block.is_none()
     }
 
-    /// What is wrong with the request itself, if that is why it was refused.
+    /// The fault of the request itself, if that is why it was denied.
     #[must_use]
     pub fn fault(&self) -> Option<&Fault> {
         self.fault.as_deref()
     }
 
-    /// The operator's block that refused the request, if that is why. No limit was asked then.
+    /// The operator's block that denied the request, if that is why. No limit was asked then.
     #[must_use]
     pub fn block(&self) -> Option<&Block> {
         self.block.as_deref()
     }
 
-    /// The name of what refused the request: the limit that is the cause, or [`Block::NAME`]. None where the request itself is
-    /// at fault.
+    /// The name of what denied the request: the limit that is the cause, or [`Block::NAME`]. `None` where the request
+    /// itself is at fault.
     #[must_use]
     pub fn cause_name(&self) -> Option<&str> {
         match &self.block {
@@ -247,13 +247,14 @@ impl Decision {
         }
     }
 
-    /// What a concurrency limit gave, to be released when the request is done. It returns by itself when it expires.
+    /// The permit that a concurrency limit granted, to be released when the request is done. It returns by itself when
+    /// it expires.
     pub fn take_permit(&mut self) -> Option<Permit> {
         self.permit.take().map(|permit| *permit)
     }
 
-    /// The same decision for a caller who waits no longer than `patience`: a limit that would let it wait longer denies it, until the
-    /// wait is no longer than that. What was charged for the wait is to be given back.
+    /// The same decision for a caller that waits no longer than `patience`: a limit with a longer wait denies it, until
+    /// the wait is no longer than that. The caller must refund what was charged for the wait.
     #[must_use]
     pub fn impatient(mut self, patience: Ticks) -> Self {
         for status in &mut self.statuses {
@@ -267,7 +268,8 @@ impl Decision {
         self
     }
 
-    /// The same decision where each limit, known by its place in the policy, its quota and when it is as if never used, makes wait for so long.
+    /// The same decision with forecast waits. `wait` computes the wait of a limit from its index in the policy, its
+    /// quota and the time until its counter is idle.
     pub(crate) fn foreseen(mut self, wait: impl Fn(u32, &Quota, Ticks) -> Ticks) -> Self {
         for status in &mut self.statuses {
             let Some(quota) = self.policy.limits()[status.limit as usize].quota(status.quota) else {
@@ -282,7 +284,7 @@ impl Decision {
         self
     }
 
-    /// What each matched limit said, in the policy's order.
+    /// The status of each matched limit, in the policy's order.
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitStatus<'_>> + Clone {
         self.statuses.iter().map(|status| {
             let limit = &self.policy.limits()[status.limit as usize];
@@ -300,8 +302,8 @@ impl Decision {
         })
     }
 
-    /// The enforced limit that is the cause of a denial: the one that keeps the request away longest, and of several that can never
-    /// admit it the smallest.
+    /// The enforced limit that is the cause of a denial: the one with the longest wait, and among several that can
+    /// never admit the request the smallest.
     #[must_use]
     pub fn cause(&self) -> Option<LimitStatus<'_>> {
         self.limits()

@@ -1,5 +1,5 @@
-//! The pages of the documentation, so that `cargo test` compiles and runs every Rust example in them. The policies in them are
-//! compiled by the policy's own tests.
+//! The pages of the documentation, so that `cargo test` compiles and runs every Rust example in them. The policy's own
+//! tests compile the policies in them.
 
 #[doc = include_str!("../../../README.md")]
 struct Readme;

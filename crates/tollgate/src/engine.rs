@@ -1,4 +1,4 @@
-//! The engine: a policy, a store, and the way of a decision between them.
+//! The engine: a policy, a store, and the path of a decision between them.
 
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
@@ -65,7 +65,7 @@ use ruling::{Bench, InForce};
 use wiped::Wiped;
 use without_store::Standby;
 
-/// How often a decision takes a new snapshot because a newer policy was faster.
+/// How often a decision reloads the active policy because a newer one overtook it.
 const ATTEMPTS: usize = 4;
 
 type Charges<'a> = SmallVec<[Charge<'a>; 6]>;
@@ -87,18 +87,19 @@ type Charges<'a> = SmallVec<[Charge<'a>; 6]>;
 pub struct Engine<S = MemoryStore> {
     store: S,
     live: ArcSwap<Live>,
-    /// Held while a policy is swapped in, so that two swaps do not build on the same predecessor.
+    /// Locked while a policy is swapped in, so that two swaps do not build on the same predecessor.
     swapping: Mutex<()>,
     permits: AtomicU64,
-    /// What stands in for a store that can be away.
+    /// The fallback for a store that can be unreachable.
     standby: OnceLock<Box<Standby>>,
-    /// What an operator says over the policy.
+    /// The operator's overrides of the policy.
     bench: Bench,
     blocks: Blocks,
     wiped: Wiped,
-    /// How often it was changed what decisions depend on.
+    /// How often the attributes that decisions depend on may have changed.
     changes: AtomicU64,
-    /// How far the wall clock is ahead, in microseconds, as far as the engine was told. Relaxed: it guards no other memory.
+    /// How far the wall clock is ahead, in microseconds, by the last call of `follow_wall`. Relaxed: it guards no other
+    /// memory.
     wall: AtomicI64,
 }
 
@@ -109,21 +110,21 @@ impl Engine<MemoryStore> {
         Self::with_store(policy, MemoryStore::new(CAPACITY_BYTES_DEFAULT, now.decidable()), Secret::random())
     }
 
-    /// Answers one request at once. Memory never waits, so no async runtime is needed.
+    /// Decides about one request without waiting. Memory never waits, so no async runtime is needed.
     #[must_use]
     #[inline]
     pub fn check_now(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
         self.check_views_now(slice::from_ref(request), now)
     }
 
-    /// The same for a request that is told in several views; see [`Engine::check_views`].
+    /// As [`Engine::check_now`], for a request with several descriptors; see [`Engine::check_views`].
     #[must_use]
     #[inline]
     pub fn check_views_now(&self, views: &[CheckRequest<'_>], now: Timestamp) -> Decision {
         self.check_at_once(views, now).unwrap_or_else(|| unreachable!("memory answers at once"))
     }
 
-    /// Answers many requests, in order.
+    /// Decides about many requests, in order.
     #[must_use]
     pub fn check_all_now(&self, requests: &[CheckRequest<'_>], now: Timestamp) -> Vec<Decision> {
         requests.iter().map(|request| self.check_now(request, now)).collect()
@@ -136,7 +137,7 @@ impl Engine<MemoryStore> {
     }
 }
 
-/// A decision, and the snapshot that it was made from.
+/// A decision, and the active policy and overrides that it was made from.
 struct Made {
     live: Arc<Live>,
     matches: Matches,
@@ -151,7 +152,7 @@ impl Made {
     }
 }
 
-/// What a request asks of a store, by one policy.
+/// What a request asks of a store, under one policy.
 struct Question<'l> {
     matches: Matches,
     rulings: InForce,
@@ -159,12 +160,12 @@ struct Question<'l> {
     permit: Option<PermitId>,
     /// How many permits of the fallback the store had recorded when it was asked.
     reported: u64,
-    /// What limits say that no counter has to be asked for.
+    /// The statuses of limits that need no counter.
     uncounted: Vec<Status>,
 }
 
 impl Question<'_> {
-    /// Nothing asked yet.
+    /// An empty question.
     #[inline]
     fn of(rulings: InForce) -> Self {
         let (matches, charges) = (Matches::new(), Charges::new());
@@ -198,9 +199,9 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Answers one request, of one view or several, if its store can without waiting, as memory always can and leases mostly can; otherwise
-    /// nothing was charged, and [`Engine::check`] or [`Engine::check_views`] answers. It is the same decision with fewer steps, for whoever
-    /// makes millions of them.
+    /// Decides about one request, with one descriptor or several, if the store can answer without waiting. Memory
+    /// always can, and leases mostly can. `None`: nothing was charged, and [`Engine::check`] or [`Engine::check_views`]
+    /// decides. It is the same decision with fewer steps, for callers that make millions of them.
     #[must_use]
     #[inline]
     pub fn check_at_once(&self, views: &[CheckRequest<'_>], now: Timestamp) -> Option<Decision> {
@@ -209,7 +210,8 @@ impl<S: Store> Engine<S> {
         decided
     }
 
-    /// The same, written where it is needed, which is empty: a decision is large, and each hand it goes through would copy it.
+    /// As [`Engine::check_at_once`], but writes to `decided`, which must be empty: a decision is large, and returning
+    /// it through several functions would copy it each time.
     pub fn decide_at_once(&self, views: &[CheckRequest<'_>], now: Timestamp, decided: &mut Option<Decision>) {
         if !self.store.may_answer_at_once() {
             return;
@@ -217,7 +219,7 @@ impl<S: Store> Engine<S> {
         let now = now.decidable();
         for attempt in 0.. {
             let live = self.live.load();
-            // A denial may have to be counted, so who cannot be asked at once is not asked here.
+            // A denial may have to be counted, so a store that would make it wait is not asked here.
             if (!live.is_leased || live.has_penalties()) && !self.store.answers_at_once() {
                 return;
             }
@@ -275,12 +277,13 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Answers one request. It always answers: a failing store is a decision chosen by policy, not an error.
+    /// Decides about one request. It always answers: a failing store leads to a decision chosen by policy, not to an
+    /// error.
     pub fn check(&self, request: &CheckRequest<'_>, now: Timestamp) -> impl Future<Output = Decision> + Send {
         self.check_views(slice::from_ref(request), now)
     }
 
-    /// The way of a decision, with what it was made from.
+    /// The path of a decision. Returns also what it was made from.
     async fn decide(&self, views: &[CheckRequest<'_>], now: Timestamp) -> Made {
         let now = now.decidable();
         for attempt in 0.. {
@@ -330,7 +333,7 @@ impl<S: Store> Engine<S> {
         unreachable!("the last attempt concludes")
     }
 
-    /// From a request to charges.
+    /// Matches a request and builds its charges.
     #[inline]
     fn ask<'l>(
         &self,
@@ -343,7 +346,8 @@ impl<S: Store> Engine<S> {
         Ok(question)
     }
 
-    /// The same, written where it is needed: a question is large, and each hand it goes through would copy it.
+    /// As `ask`, but writes to a question of the caller: a question is large, and returning it through several
+    /// functions would copy it each time.
     #[inline]
     fn ask_into<'l>(
         &self,
@@ -360,7 +364,7 @@ impl<S: Store> Engine<S> {
         Ok(())
     }
 
-    /// From answers to a decision. They stand in for the store's where it failed.
+    /// Builds the decision from the answers, which come from the fallback where the store failed.
     #[inline]
     fn conclude(
         &self,
@@ -390,7 +394,7 @@ impl<S: Store> Engine<S> {
             && decision.is_allowed()
         {
             let took = |answer: &Answer| match failure {
-                // The store may have given the place, too.
+                // The store may have granted the permit, too.
                 Some(StoreFailure::Unanswered) => Source::Exact,
                 _ => answer.source,
             };
@@ -399,56 +403,58 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// A number for the permits of this decision, if it takes any.
+    /// An id for the permits of this decision, if it takes any.
     fn next_permit(&self, live: &Live, matches: &[Match]) -> Option<PermitId> {
-        // Relaxed: the numbers need only differ.
+        // Relaxed: the ids need only differ.
         matches
             .iter()
             .any(|matched| live.takes_permit(matched))
             .then(|| PermitId(self.permits.fetch_add(1, Ordering::Relaxed)))
     }
 
-    /// What the request would be answered, without charging anything.
+    /// The decision that the request would get, without charging anything.
     pub async fn peek(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
         self.check(&request.clone().looking(), now).await
     }
 
-    /// Whether decisions depend on an attribute of this name. Who reads requests need not read what nobody asks for.
+    /// Whether decisions depend on an attribute of this name. A program that reads requests can skip attributes that
+    /// are not used.
     #[must_use]
     pub fn uses(&self, attribute: &str) -> bool {
         self.blocks.uses(attribute) || self.live.load().policy.uses(attribute)
     }
 
-    /// A number that changes whenever [`Engine::uses`] may answer otherwise than before.
+    /// A number that changes whenever [`Engine::uses`] may return something else than before.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// After the change, so that whoever sees the number sees the change.
+    /// Called after the change. Release: a thread that sees the new number sees the change.
     fn changed(&self) {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// The policy in force.
+    /// The active policy.
     #[must_use]
     pub fn policy(&self) -> Arc<Policy> {
         Arc::clone(&self.live.load().policy)
     }
 
-    /// The same engine, for a program whose stores are of one type. What is made of the store must keep its counters.
+    /// The same engine on another type of store, for a program whose stores are of one type. The new store must keep
+    /// the counters.
     #[must_use]
     pub fn map_store<T: Store>(self, map: impl FnOnce(S) -> T) -> Engine<T> {
         let Self { store, live, swapping, permits, standby, bench, blocks, wiped, changes, wall } = self;
         Engine { store: map(store), live, swapping, permits, standby, bench, blocks, wiped, changes, wall }
     }
 
-    /// Takes note that the wall clock was set, so that calendar windows and those of the epoch begin and end by it. Whoever has
-    /// the clock calls this about once a second with [`Clock::wall_offset`](crate::Clock::wall_offset), or for each request: where
-    /// nothing changed it is one comparison. Tells whether anything changed.
+    /// Applies a new setting of the wall clock, so that calendar windows and epoch windows begin and end by it. The
+    /// owner of the clock calls this about once a second with [`Clock::wall_offset`](crate::Clock::wall_offset), or for
+    /// each request: without a change it is one comparison. Returns whether anything changed.
     ///
-    /// A step opens no window early: what was counted goes on to count in the window in which the clock lands, and a window that
-    /// the clock was set back out of goes on.
+    /// A clock step opens no window early: what was counted goes on to count in the window in which the clock lands,
+    /// and a window that the clock was set back out of goes on.
     pub fn follow_wall(&self, wall: WallOffset, now: Timestamp) -> bool {
         if self.wall() == wall {
             return false;
@@ -463,7 +469,7 @@ impl<S: Store> Engine<S> {
         true
     }
 
-    /// How far the wall clock is ahead of the decisions' clock, as far as the engine was told.
+    /// How far the wall clock is ahead of the decisions' clock, by the last call of [`Engine::follow_wall`].
     #[must_use]
     pub fn wall(&self) -> WallOffset {
         WallOffset::from_micros(self.wall.load(Ordering::Relaxed))
@@ -477,13 +483,13 @@ impl<S: Store> Engine<S> {
 }
 
 impl Live {
-    /// Leaves only the limits of these names, or all if there are none.
+    /// Keeps only the limits with these names, or all if there are none.
     fn keep_named(&self, matches: &mut Matches, names: &[&str]) {
         let name = |matched: &Match| self.policy.limits()[matched.limit as usize].name();
         matches.retain(|matched| names.is_empty() || names.contains(&name(matched)));
     }
 
-    /// The charges that the matched limits make, in the policy's order.
+    /// The charges of the matched limits, in the policy's order.
     fn charges<'l>(
         &'l self,
         views: &[CheckRequest<'_>],
@@ -515,7 +521,7 @@ impl Live {
         (Stance::Enforced, &counters.enforced, key)
     }
 
-    /// The charge that one matched limit makes, which has a counter.
+    /// The charge of one matched limit, which has a counter.
     #[inline]
     fn charge<'l>(
         &'l self,
@@ -544,12 +550,12 @@ impl Live {
     }
 }
 
-/// The first number for permits. Several engines may share a store, and theirs must differ.
+/// The first id for permits. Engines that share a store must use different ids, so it is random.
 fn first_permit() -> u64 {
     RandomState::new().hash_one(0) >> 3
 }
 
-/// Fills in what each limit said.
+/// Fills in the outcome of each limit.
 #[inline]
 fn combine(matches: &[Match], charges: &[Charge<'_>], answers: &[Answer], decision: &mut Decision) {
     let answered = matches.iter().zip(charges).zip(answers);

@@ -1,4 +1,4 @@
-//! What fuzz targets may see and programs may not. No part of the crate's promises.
+//! Functions for fuzz targets only. They are not part of the crate's public API.
 
 pub use crate::engine::sealed;
 

@@ -209,7 +209,8 @@ impl Gate {
 
     /// Takes a permit; see [`KeyedGate::acquire`].
     ///
-    /// # Errors The outcome, when all permits are in use.
+    /// # Errors
+    /// The outcome, when all permits are in use.
     pub fn acquire(&self) -> Result<InFlight, Outcome> {
         InFlight::take(&self.gate, self.key)
     }
@@ -224,9 +225,9 @@ impl Gate {
         Acquiring::new(self.gate.clone(), self.key)
     }
 
-    /// Gives units back that were charged `within` this time, and wakes the first waiter. The call does not say which charge
-    /// took them, so no more is given back than is right for any charge of that time; see [`Charged::Within`]. A leaky bucket
-    /// gives nothing back: departure times do not change.
+    /// Refunds units that were charged `within` this time, and wakes the first waiter. The call does not say which
+    /// charge took them, so the refund is no larger than is right for any charge of that time; see [`Charged::Within`].
+    /// A leaky bucket refunds nothing: departure times do not change.
     pub fn refund(&self, units: u64, within: Ticks) {
         self.gate.refund_key(self.key, units, within);
     }
@@ -299,7 +300,7 @@ impl KeyedGate {
     }
 
     /// Waits for one unit of `key`, first in, first out. Dropping the wait leaves the queue and costs
-    /// nothing. With [`Ready::within`] it fails immediately when its turn cannot come in time. Calls of
+    /// nothing. With [`Ready::within`] it fails immediately when the unit cannot come in time. Calls of
     /// [`check`](Self::check) and [`acquire`](Self::acquire) do not queue and may overtake it.
     ///
     /// With a concurrency quota the permit is returned when it expires, and not before. Use
@@ -334,7 +335,7 @@ impl KeyedGate {
         Acquiring::new(self.clone(), self.fingerprint(key))
     }
 
-    /// Gives units back to `key` that were charged `within` this time, and wakes its first waiter; nothing for a leaky
+    /// Refunds units of `key` that were charged `within` this time, and wakes its first waiter; nothing for a leaky
     /// bucket, see [`Gate::refund`].
     pub fn refund<K: GateKey + ?Sized>(&self, key: &K, units: u64, within: Ticks) {
         self.refund_key(self.fingerprint(key), units, within);

@@ -1,11 +1,12 @@
-//! What a caller is told: status, headers and body, as pure functions of a decision. The wall time is an argument, and the
-//! output is text, so that any HTTP stack may send it; reading requests and writing responses is left to the wires.
+//! The answer to a caller: status, headers and body, as pure functions of a decision. The wall time is an argument, and
+//! the output is text, so that any HTTP stack may send it. Reading requests and writing responses is left to the
+//! protocols.
 //!
-//! The way of an answer: decision → `reading` (the numbers of each enforced limit) → `sheet` (which of them are shown) →
-//! the dialects that the operator chose → [`HeaderList`], and for a refusal a [`Body`].
+//! The path of an answer: decision → `reading` (the numbers of each enforced limit) → `sheet` (which of them are shown)
+//! → the dialects that the operator chose → [`HeaderList`], and for a refusal a [`Body`].
 //!
-//! Left to the wires: no quota header belongs on a 3xx or 304, an answer from a cache, a CORS preflight or a health check,
-//! and the epoch seconds of `x-ratelimit` need a `Date` beside them.
+//! Left to the protocols: no quota header belongs on a 3xx or 304, an answer from a cache, a CORS preflight or a health
+//! check, and the epoch seconds of `x-ratelimit` need a `Date` beside them.
 
 mod answer;
 mod body;

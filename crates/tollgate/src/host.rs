@@ -1,12 +1,13 @@
-//! The one spelling of a host: what limits and routes are matched against, and what a gateway sends on. What is no host that every
-//! server reads alike is refused.
+//! The one spelling of a host: limits and routes are matched against it, and a gateway forwards it. A text that servers
+//! may read differently is rejected.
 
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
 
-/// Longest name of a host, in bytes: no longer one can be asked for.
+/// Longest name of a host, in bytes: DNS has no longer names.
 const NAME_BYTES_MAX: usize = 253;
-/// The ports that go without saying. Which of them does, only whoever ended TLS knows, so neither is told.
+/// The default ports, which may be omitted. Only the program that ended TLS knows which of them is the default, so
+/// neither is written.
 const USUAL_PORTS: [u16; 2] = [80, 443];
 
 /// A host and its port in their one spelling.
@@ -17,15 +18,16 @@ const USUAL_PORTS: [u16; 2] = [80, 443];
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host<'h> {
-    /// Both, as a request names them: the port only if it is unusual.
+    /// Both, as a request names them: the port only if it is not a default port.
     text: Cow<'h, str>,
-    /// How much of it is the name.
+    /// The length of the name in it.
     name_bytes: usize,
 }
 
 impl<'h> Host<'h> {
-    /// Reads a host with or without a port: small letters, without the dot that ends a full name, an IPv6 address as it is printed; the port
-    /// a number from 1 to 65535 without zeros before it, and none where it goes without saying.
+    /// Parses a host with or without a port. The name is written in lowercase and without the dot that ends a full
+    /// name, an IPv6 address as it is printed. The port is a number from 1 to 65535 without leading zeros, and is
+    /// omitted if it is a default port.
     ///
     /// # Errors
     /// When it is neither a name nor an address; the message says what would be accepted.
@@ -44,7 +46,7 @@ impl<'h> Host<'h> {
         let name_bytes = name.len();
         let text = match port {
             None => name,
-            // The usual case: it stood so in the request.
+            // The usual case: the request has this spelling.
             Some(port) if matches!(&name, Cow::Borrowed(name) if is_followed_by(text, name, port)) => {
                 Cow::Borrowed(text)
             }
@@ -59,19 +61,19 @@ impl<'h> Host<'h> {
         self.text.get(..self.name_bytes).unwrap_or_default()
     }
 
-    /// The name with its port, if that does not go without saying; this is what is sent on.
+    /// The name with its port, if that is not a default port; this is what a gateway forwards.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Whether it names an unusual port.
+    /// Whether it has a port that is not a default port.
     #[must_use]
     pub fn has_port(&self) -> bool {
         self.text.len() > self.name_bytes
     }
 
-    /// The same host, apart from the text that it was read from.
+    /// The same host, independent of the text that it was parsed from.
     pub(crate) fn into_owned(self) -> Host<'static> {
         Host { text: Cow::Owned(self.text.into_owned()), name_bytes: self.name_bytes }
     }
@@ -100,7 +102,7 @@ fn refused(text: &str) -> String {
     format!("{shown:?} is not a name and a port; accepted: example.com, example.com:8443 or [2001:db8::1]")
 }
 
-/// The name, and what follows the colon behind it.
+/// The name, and the text after the colon behind it.
 fn split(text: &str) -> Option<(&str, Option<&str>)> {
     if text.starts_with('[') {
         let (name, rest) = text.split_at(text.find(']')? + 1);

@@ -1,21 +1,21 @@
 //! Keys: the identity of one counter, as a keyed 128-bit hash of length-prefixed parts. No key string is ever kept.
 //!
-//! The hash is NH, the almost-universal hash under UMAC, in two lanes with secrets of their own: the parts become pairs of
-//! 64-bit words, and each lane sums `(first + secret) × (second + secret)` modulo 2^128. Whoever does not know the secrets
-//! finds two keys with equal sums in one lane with probability 2^-64 at best, whatever keys are chosen. The sums are folded
-//! to 64 bits each, and the half that says where a table keeps the key is a non-linear mix of both, so that one observed
-//! neighbour does not tell the next.
+//! The hash is NH, the almost-universal hash under UMAC, in two lanes with secrets of their own: the parts become pairs
+//! of 64-bit words, and each lane sums `(first + secret) × (second + secret)` modulo 2^128. An attacker that does not
+//! know the secrets finds two keys with equal sums in one lane with probability 2^-64 at best, whatever keys are
+//! chosen. The sums are folded to 64 bits each. The half that locates a key in a table is a non-linear mix of both, so
+//! that one observed neighbour does not reveal the next.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
 /// Pairs of words hashed with secrets of their own; longer messages are folded once for each block of this many.
 const BLOCK_PAIRS: usize = 32;
-/// A bit that every tag has, since a table marks a free slot by zero. It is above those that say where the key lives.
+/// A bit that every tag has, because a table marks a free slot by zero. It is above the bits that locate the key.
 pub(crate) const NEVER_ZERO: u64 = 1 << 30;
 /// Bytes of a part that share the first word with its length.
 const HEAD_BYTES: usize = 6;
-/// Says that a part is longer than the sixteen bits of the first word can tell, and has its length in the second.
+/// Marks a part whose length does not fit the sixteen bits in the first word; the second word has its length.
 const LONG_PART: u64 = 0xFFFE;
 /// Bytes of a part that its first pair of words holds.
 const PAIR_BYTES: usize = HEAD_BYTES + 8;
@@ -32,20 +32,20 @@ pub struct Secret {
 /// A keyed 128-bit hash: the identity of one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Fingerprint {
-    /// The half that also says where a table keeps it; never zero.
+    /// The half that also locates it in a table; never zero.
     pub(crate) tag: u64,
     /// The other half.
     pub(crate) rest: u64,
 }
 
-/// A hash under way. Copied from a family's prefix for each key.
+/// A hash in progress. Copied from a family's prefix for each key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prefix {
     lanes: [u128; 2],
     position: usize,
 }
 
-/// The keys of one family that a program counts by itself, outside of any policy. Has no `Debug`, as its secret.
+/// The keys of one family that a program counts by itself, outside of any policy. Has no `Debug`, like its secret.
 ///
 /// ```
 /// use tollgate::Secret;
@@ -67,14 +67,14 @@ impl KeyFamily {
         Self { secret, prefix }
     }
 
-    /// The keyed hash of a key. The upper half is never zero; both halves may say where a table keeps the key.
+    /// The keyed hash of a key. The upper half is never zero; both halves may be used to locate the key in a table.
     #[must_use]
     #[inline]
     pub fn hash(&self, key: &[u8]) -> u128 {
         self.secret.text_key(&self.prefix, key).whole()
     }
 
-    /// The same for a key of several parts: no two lists of parts are one key.
+    /// The hash of a key of several parts: no two lists of parts have the same key.
     #[must_use]
     pub fn hash_parts(&self, parts: &[&[u8]]) -> u128 {
         let mut prefix = self.prefix;
@@ -84,7 +84,7 @@ impl KeyFamily {
 }
 
 impl Secret {
-    /// Two that are the same, for two engines that are to choose the same keys where they enforce a share of them.
+    /// Two equal secrets, for two engines that must select the same keys where they enforce a percentage of them.
     #[must_use]
     pub fn twins() -> (Self, Self) {
         let one = Self::random();
@@ -103,7 +103,7 @@ impl Secret {
         Self::expand(|counter| left.hash_one(counter) ^ right.hash_one(!counter))
     }
 
-    /// A secret that is the same every time, for tests and simulations that must repeat.
+    /// A secret that is the same every time, for tests and simulations that must be repeatable.
     #[must_use]
     pub fn repeatable(seed: u64) -> Self {
         // SplitMix64: it need not be secret, only well mixed.
@@ -115,12 +115,12 @@ impl Secret {
         })
     }
 
-    /// Its numbers in the order in which they are drawn, for a snapshot. Whoever has them can aim at buckets.
+    /// Its numbers in the order in which they are drawn, for a snapshot. An attacker that has them can target buckets.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
         self.pairs.iter().flatten().chain(&self.family).chain(&self.fold).copied()
     }
 
-    /// The secret of these numbers; none if there are not as many as it has.
+    /// The secret with these numbers; `None` if their count is wrong.
     pub(crate) fn from_numbers(numbers: &[u64]) -> Option<Self> {
         let mut left = numbers.iter();
         let mut enough = true;
@@ -132,8 +132,8 @@ impl Secret {
         (enough && left.next().is_none()).then_some(secret)
     }
 
-    /// The secret that these words make, each asked for by its number: for processes that must hash alike. The words must be as
-    /// secret, and as random, as the secret is to be.
+    /// The secret that these words make, each requested by its number: for processes that must hash alike. The words
+    /// must be as secret, and as random, as the secret is to be.
     #[must_use]
     pub fn of_words(word: impl FnMut(u64) -> u64) -> Self {
         Self::expand(word)
@@ -161,7 +161,7 @@ impl Secret {
         start
     }
 
-    /// The key that one text alone makes. The common case, so a short text takes a short way.
+    /// The key of a single text. This is the common case, so a short text takes a fast path.
     #[inline(always)]
     pub(crate) fn text_key(&self, family: &Prefix, text: &[u8]) -> Fingerprint {
         if let (true, Some(head), Some(tail)) =
@@ -207,15 +207,15 @@ impl Prefix {
         [(left >> 64) as u64 ^ left as u64, (right >> 64) as u64 ^ right as u64]
     }
 
-    /// Adds one part: its length and first bytes as one word, then the other bytes, eight a word, in pairs. Since the length
-    /// comes first, two lists of parts that differ give words that differ.
+    /// Adds one part: its length and first bytes as one word, then the other bytes, eight per word, in pairs. Because
+    /// the length comes first, two lists of parts that differ give words that differ.
     #[inline]
     pub(crate) fn part(&mut self, secret: &Secret, bytes: &[u8]) {
         for_each_pair(bytes, |first, second| self.pair(secret, first, second));
     }
 
-    /// A key of this family that no parts can give: the first word of a part ends in its length or in [`LONG_PART`], which
-    /// are below 65,535.
+    /// A key of this family that no parts can produce: the first word of a part ends in its length or in [`LONG_PART`],
+    /// which are below 65,535.
     pub(crate) fn overflow(mut self, secret: &Secret, share: u64) -> Fingerprint {
         self.pair(secret, 0xFFFF, share);
         self.finish(secret)
@@ -241,12 +241,12 @@ fn added(lanes: [u128; 2], secrets: &[u64; 4], first: u64, second: u64) -> [u128
 }
 
 impl Fingerprint {
-    /// Both halves in one number, the tag above.
+    /// Both halves in one number, the tag in the upper half.
     pub(crate) const fn whole(self) -> u128 {
         ((self.tag as u128) << 64) | self.rest as u128
     }
 
-    /// A number that stands for the key in jitter and percentages, and tells nothing about its neighbours.
+    /// A number for the key in jitter and percentages, which reveals nothing about its neighbours.
     pub(crate) const fn digest(self) -> u64 {
         self.rest.rotate_left(32) ^ self.tag
     }
@@ -260,7 +260,8 @@ pub(crate) const fn mix(value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// The words of one part, two at a time. Reading them back needs only the first one's length, so the encoding is injective.
+/// The words of one part, two at a time. Decoding needs only the length in the first word, so the encoding is
+/// injective.
 #[inline]
 fn for_each_pair(bytes: &[u8], mut pair: impl FnMut(u64, u64)) {
     if bytes.len() as u64 >= LONG_PART {
@@ -268,7 +269,8 @@ fn for_each_pair(bytes: &[u8], mut pair: impl FnMut(u64, u64)) {
     }
     let (head, rest) = bytes.split_at(bytes.len().min(HEAD_BYTES));
     let (second, rest) = rest.split_at(rest.len().min(8));
-    // A part that is not longer than its first pair shows its last eight bytes there, whichever of them the first word has.
+    // A part that fits its first pair stores its last eight bytes in the second word, even those that the first word
+    // has.
     let second = match bytes.last_chunk::<8>() {
         Some(last) if rest.is_empty() => u64::from_le_bytes(*last),
         _ => word(second),
@@ -280,7 +282,7 @@ fn for_each_pair(bytes: &[u8], mut pair: impl FnMut(u64, u64)) {
     }
 }
 
-/// The same for a part whose length does not fit beside its first bytes.
+/// As `for_each_pair`, for a part whose length does not fit beside its first bytes.
 #[cold]
 fn for_each_long_pair(bytes: &[u8], mut pair: impl FnMut(u64, u64)) {
     pair(LONG_PART, bytes.len() as u64);
@@ -317,7 +319,7 @@ fn word(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// The words of a part can be read back: nothing is lost, whatever its length.
+    /// The words of a part can be decoded: nothing is lost, whatever its length.
     #[test]
     fn the_encoding_of_parts_can_be_read_back() {
         for length in 0..200 {
@@ -326,7 +328,7 @@ mod tests {
             let claimed = (encoded[0] & 0xFFFF) as usize;
             let mut bytes: Vec<u8> = encoded[0].to_le_bytes()[2..].to_vec();
             if (8..=PAIR_BYTES).contains(&length) {
-                // The last eight bytes stand whole in the second word.
+                // The second word holds the last eight bytes in full.
                 bytes.truncate(length - 8);
             }
             for word in &encoded[1..] {
@@ -388,7 +390,7 @@ mod tests {
         assert!(counts.iter().all(|&count| (40..=160).contains(&count)), "{:?}", counts.iter().max());
     }
 
-    /// The short way for short texts gives the same key as the long one.
+    /// The fast path for short texts gives the same key as the slow path.
     #[test]
     fn the_short_way_is_the_long_way() {
         let secret = Secret::repeatable(10);
@@ -401,7 +403,7 @@ mod tests {
         }
     }
 
-    /// A family of a program's own tells keys and lists of parts apart, and another family gives other hashes.
+    /// A family of a program's own distinguishes keys and lists of parts, and another family gives other hashes.
     #[test]
     fn families_of_a_program() {
         let family = |name| KeyFamily::new(name, Secret::repeatable(11));

@@ -1,9 +1,9 @@
 //! Tollgate's core: every rate-limiting algorithm, the memory store, the policy file, and decisions about requests.
 //! It knows neither sockets nor an async runtime.
 //!
-//! The modules stand in the order in which they build on each other: a module uses those above it, never below. First
-//! what one limit needs (time, rates, algorithms, keys, stores), up to [`Gate`]. Then, with the feature `policy`, what a
-//! policy needs: the request, the limits that match it, the decision, its headers, leases, and the `Engine`.
+//! The modules are in the order in which they build on each other: a module uses those above it, never below. First
+//! what one limit needs (time, rates, algorithms, keys, stores), up to [`Gate`]. Then, with the feature `policy`, what
+//! a policy needs: the request, the limits that match it, the decision, its headers, leases, and the `Engine`.
 //!
 //! | feature | adds |
 //! |---|---|
@@ -11,8 +11,8 @@
 //! | `calendar` | fixed windows that follow the calendar of a time zone, with the database of time zones |
 //! | `conformance` | the suite that every store must pass; needs `policy` |
 //!
-//! With `default-features = false` the crate is [`Gate`], [`KeyedGate`], [`MemoryStore`] and the algorithms, on 15 crates
-//! in all:
+//! With `default-features = false` the crate is [`Gate`], [`KeyedGate`], [`MemoryStore`] and the algorithms, on 15
+//! crates in all:
 //!
 //! ```
 //! use tollgate::{Gate, Quota, Rate};
@@ -21,7 +21,7 @@
 //! # Ok::<(), tollgate::QuotaError>(())
 //! ```
 
-// The build with `policy` finds dead code. Without it, what the memory store does for an engine is unused.
+// The build with `policy` finds dead code. Without it, the parts of the memory store that serve an engine are unused.
 #![cfg_attr(not(feature = "policy"), allow(dead_code, unused_imports, reason = "only the engine uses it"))]
 
 pub mod time;

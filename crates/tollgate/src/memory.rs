@@ -224,7 +224,8 @@ impl MemoryStore {
     /// Charges all enforced counters or none. It waits only for the few dozen instructions that another
     /// thread holds a lock.
     ///
-    /// # Errors [`StoreFailure::Superseded`] when a newer policy has already taken over a counter.
+    /// # Errors
+    /// [`StoreFailure::Superseded`] when a newer policy has already taken over a counter.
     #[inline]
     pub fn charge_now(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
         let mut answers = Answers::new();

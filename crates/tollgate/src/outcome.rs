@@ -1,4 +1,4 @@
-//! What one limit answers to one charge, and where the answer came from. Combining several answers is left to `decision`.
+//! The outcome of one charge to one limit, and its source. Combining several outcomes is left to `decision`.
 
 use crate::time::Ticks;
 
@@ -7,16 +7,16 @@ use crate::time::Ticks;
 pub enum Verdict {
     /// Pass now.
     Allow,
-    /// Pass, but only after waiting this long: a shaping limit has already given the request its place.
+    /// Pass, but only after waiting this long: a shaping limit has already given the request its slot.
     Wait(Ticks),
-    /// Refused now; the same request is admitted after this long, absent other traffic, and not one tick earlier.
+    /// Denied now; the same request is admitted after this long, absent other traffic, and not one tick earlier.
     Deny {
-        /// How long to stay away.
+        /// How long to wait.
         retry_after: Ticks,
     },
-    /// Refused for ever: the cost exceeds what the limit could ever admit at once.
+    /// Denied for ever: the cost exceeds what the limit could ever admit at once.
     Never,
-    /// Refused whatever was counted: the limit's value for the request is `deny`. Only another policy changes that.
+    /// Denied whatever was counted: the limit's value for the request is `deny`. Only another policy changes that.
     Forbidden,
 }
 
@@ -27,7 +27,7 @@ impl Verdict {
         matches!(self, Verdict::Allow | Verdict::Wait(_))
     }
 
-    /// When to come back: only a denial that can be cured by waiting has it.
+    /// When to retry: only a denial that waiting cures has it.
     #[must_use]
     pub const fn retry_after(self) -> Option<Ticks> {
         match self {
@@ -37,23 +37,23 @@ impl Verdict {
     }
 }
 
-/// One limit's answer, with its numbers after the charge. Carries durations, never instants.
+/// One limit's outcome, with its numbers after the charge. Carries durations, never instants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// What the limit says.
+    /// The verdict of the limit.
     pub verdict: Verdict,
     /// The most that can be admitted at once: burst, window limit, queue and one in service, or permits.
     pub limit: u64,
     /// Units that could be admitted right now, after this charge.
     pub remaining: u64,
-    /// Until one more unit than `remaining` is available; zero when nothing is used.
+    /// Time until one more unit than `remaining` is available; zero when nothing is used.
     pub next_unit_after: Ticks,
-    /// Until the counter is as if never used, absent other traffic.
+    /// Time until the counter is as if never used, absent other traffic.
     pub reset_after: Ticks,
 }
 
 impl Outcome {
-    /// The answer of a limit that counts nothing for a request: its numbers mean nothing.
+    /// The outcome of a limit that counts nothing for a request: its numbers mean nothing.
     #[must_use]
     pub const fn uncounted(verdict: Verdict) -> Self {
         Self { verdict, limit: 0, remaining: 0, next_unit_after: Ticks::ZERO, reset_after: Ticks::ZERO }
@@ -79,21 +79,21 @@ pub enum Source {
     Exact,
     /// The counter that new keys of a limit share while the memory store is full.
     Overflow,
-    /// Units drawn from the store ahead of time.
+    /// Units of a lease, acquired from the store ahead of time.
     Lease,
     /// A denial remembered until its retry time.
     DenyCache,
-    /// This process's own bucket, because the store did not answer.
+    /// This process's fallback counter, because the store did not answer.
     Local,
-    /// Nobody: the store did not answer and the limit lets pass.
+    /// No counter: the store did not answer and the limit admits every request.
     Open,
-    /// Nobody: the store did not answer and the limit lets nobody pass.
+    /// No counter: the store did not answer and the limit denies every request.
     Closed,
-    /// Nobody: the store had no room, neither for the counter nor for a shared one.
+    /// No counter: the store had no room, neither for the counter nor for a shared one.
     Full,
     /// The policy itself, which says `unlimited` or `deny` for the request, so that no counter was asked.
     Policy,
-    /// The limit's `block_for`: it has denied the key too often, and refuses it for a while.
+    /// The limit's `block_for`: it has denied the key too often, and blocks it for a while.
     Penalty,
 }
 
@@ -115,13 +115,13 @@ impl Source {
         }
     }
 
-    /// Whether the answer has numbers to show, if only those of a quota that nobody counted by.
+    /// Whether the answer has numbers to show, including those of a quota whose counter was not asked.
     #[must_use]
     pub const fn has_numbers(self) -> bool {
         !matches!(self, Source::Policy | Source::Penalty)
     }
 
-    /// Whether a counter stands behind the answer. If none does, its numbers mean nothing.
+    /// Whether the answer comes from a counter. If it does not, its numbers mean nothing.
     #[must_use]
     pub const fn is_counted(self) -> bool {
         !matches!(self, Source::Open | Source::Closed | Source::Full | Source::Policy | Source::Penalty)

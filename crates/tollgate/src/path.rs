@@ -1,5 +1,6 @@
-//! Paths: their one spelling, and their loose form. What servers that forgive much take for the same path has the same loose form.
-//! Limits are matched by it where the server behind them is unknown; what is counted and sent on keeps its own spelling.
+//! Paths: their canonical spelling, and their loose form. Paths that lenient servers treat as the same have the same
+//! loose form. Limits are matched by it where the server behind them is unknown; the path that is counted and forwarded
+//! keeps its own spelling.
 
 mod canonical;
 mod case;
@@ -10,11 +11,12 @@ pub use canonical::{EscapedSlashes, PathProblem, normalise_path};
 pub(crate) use canonical::{is_parameter, normalise_part, normalise_pattern};
 pub(crate) use case::fold_case;
 
-/// What some servers ignore at the end of a segment.
+/// Suffixes of a segment that some servers ignore.
 const IGNORED: [&str; 3] = [".", " ", "%20"];
 
-/// The loose form of a path in its one spelling: one case, no parameters (`;x`), no dots and spaces at the end of a segment, no
-/// empty segments, no slash at the end. Doing it again changes nothing. What does not begin with a slash is no path, and stays as it is.
+/// The loose form of a path in its canonical spelling: one case, no parameters (`;x`), no dots and spaces at the end of
+/// a segment, no empty segments, no slash at the end. It is idempotent. A text that does not begin with a slash is no
+/// path, and stays as it is.
 ///
 /// ```
 /// assert_eq!(tollgate::path::loose_path("/Login;v=1/"), "/login");
@@ -37,7 +39,7 @@ pub fn loose_path(path: &str) -> Cow<'_, str> {
     if loose == path { Cow::Borrowed(path) } else { Cow::Owned(loose) }
 }
 
-/// A segment without what is ignored of it.
+/// A segment without its ignored parts.
 fn kept(segment: &str) -> &str {
     let mut kept = segment.split(';').next().unwrap_or_default();
     while let Some(shorter) = IGNORED.iter().find_map(|ignored| kept.strip_suffix(ignored)) {
@@ -46,8 +48,9 @@ fn kept(segment: &str) -> &str {
     kept
 }
 
-/// Whether a path in its loose form is another one, or that one with a format suffix: `/login.json` is served by the handler of `/login`
-/// in Rails, Spring, Django REST framework and others, whatever the suffix is, and by some of them `/login/.json`, too.
+/// Whether a path in its loose form equals another one, or equals it with a format suffix: in Rails, Spring, Django
+/// REST framework and others the handler of `/login` serves `/login.json`, whatever the suffix is, and in some of them
+/// `/login/.json`, too.
 pub(crate) fn is_with_format(path: &str, wanted: &str) -> bool {
     let is_format = |rest: &str| {
         let suffix = rest.strip_prefix('/').unwrap_or(rest);
@@ -56,8 +59,8 @@ pub(crate) fn is_with_format(path: &str, wanted: &str) -> bool {
     path.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || is_format(rest))
 }
 
-/// A path without its format suffix, once for each dot of its last segment: which of them begins the suffix only the server knows.
-/// The shortest form comes first.
+/// A path without its format suffix, once for each dot of its last segment: only the server knows which of them begins
+/// the suffix. The shortest form comes first.
 pub(crate) fn without_format(path: &str) -> impl DoubleEndedIterator<Item = &str> {
     let last = path.rfind('/').map_or(0, |slash| slash + 1);
     let dots = path.bytes().enumerate().skip(last).filter(|(_, byte)| *byte == b'.');
@@ -67,7 +70,7 @@ pub(crate) fn without_format(path: &str) -> impl DoubleEndedIterator<Item = &str
     })
 }
 
-/// The common case, in one pass: nothing to change.
+/// The common case, in one pass: whether nothing has to change.
 fn is_loose(path: &[u8]) -> bool {
     let is_open =
         |before: &[u8]| matches!(before.last(), None | Some(b'/' | b'.' | b' ')) || before.ends_with(b"%20");
@@ -86,7 +89,7 @@ mod tests {
 
     use super::*;
 
-    /// Line by line: the loose form, and spellings that have it.
+    /// Each row: the loose form, and spellings that have it.
     #[test]
     fn spellings() {
         let table = "
@@ -131,7 +134,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every form without a suffix is one that the path is, with a suffix.
+        /// The path equals every one of its forms without a suffix, with a suffix added.
         #[test]
         fn forms_without_a_suffix_agree(path in "/([a-c./]){0,12}") {
             for wanted in without_format(&path) {
@@ -139,7 +142,7 @@ mod tests {
             }
         }
 
-        /// Once loose, always loose, and then it is borrowed.
+        /// The loose form of a loose form is itself, and is borrowed.
         #[test]
         fn loose_is_a_fixed_point(path in "/(/|;|\\.|%20|%C3| |[a-zA-Z]){0,12}") {
             let once = loose_path(&path).into_owned();

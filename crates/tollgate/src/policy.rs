@@ -1,6 +1,6 @@
-//! The policy: limits compiled from a file, and which of them a request meets.
+//! The policy: limits compiled from a file, and which of them a request matches.
 //!
-//! The way of a policy: text → `document` (a tree with positions) → `compile` (pure, reports every problem at once) →
+//! The path of a policy: text → `document` (a tree with positions) → `compile` (pure, reports every problem at once) →
 //! [`Policy`], immutable. `policy check`, start-up and live reload all call the same [`Policy::compile`].
 
 mod finding;
@@ -57,7 +57,7 @@ pub use unmet::{Choice, Unmet};
 pub use vocabulary::DECLARED_MAX;
 pub(crate) use vocabulary::Vocabulary;
 
-/// What other formats than our own are read with, so that their findings look the same. No part of the crate's promises.
+/// Readers for other formats than our own, so that their findings look the same. Not part of the crate's public API.
 #[doc(hidden)]
 pub mod source {
     pub use super::document::{Entry, Node, Outline, Reading, SecondDocument, Tree, outline, read};
@@ -66,8 +66,8 @@ pub mod source {
     pub use super::fields::{Fields, count, text};
     pub use super::finding::{Place, Report, nearest, quoted};
 
-    /// The attributes that a policy must declare as texts to compare them as this expression does: it names values that none of their
-    /// kind has, such as a path in another spelling.
+    /// The attributes that a policy must declare as texts to compare them as this expression does: the expression names
+    /// values that no attribute of their kind has, such as a path in another spelling.
     #[must_use]
     pub fn must_be_text(expression: &str) -> Vec<String> {
         use super::vocabulary::Kind;
@@ -95,10 +95,10 @@ use finding::{Place, Report};
 use index::LimitIndex;
 use vocabulary::Kind;
 
-/// Most limits in a policy.
+/// Maximum number of limits in a policy.
 pub const LIMITS_MAX: usize = 100_000;
 
-/// A policy that shows every kind of limit. A server that is told nothing else starts with it.
+/// A policy that shows every kind of limit. A server without a policy of its own starts with it by default.
 pub const EXAMPLE: &str = include_str!("policy/example.yaml");
 
 /// The limits of one domain, compiled and indexed.
@@ -108,7 +108,7 @@ pub struct Policy {
     shard_by: Option<String>,
     vocabulary: Vocabulary,
     limits: Vec<Limit>,
-    /// Attributes of which a limit names values and whose values have a form of their own for that.
+    /// Attributes that limits compare in a normalized form.
     compared: Vec<(String, ComparedAs)>,
     /// Which attributes hold credentials.
     credentials: CredentialAttributes,
@@ -116,7 +116,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Compiles the bytes of a policy file; `source_name` is how findings call it. With a policy come its warnings.
+    /// Compiles the bytes of a policy file; `source_name` is its name in findings. Returns the policy and its warnings.
     ///
     /// ```
     /// use tollgate::policy::Policy;
@@ -134,7 +134,8 @@ impl Policy {
         Self::compile_for(source_name, bytes, &CredentialAttributes::default())
     }
 
-    /// The same where more attributes than [`CREDENTIAL`](crate::credential::CREDENTIAL) hold credentials.
+    /// As [`Policy::compile`], where more attributes than [`CREDENTIAL`](crate::credential::CREDENTIAL) hold
+    /// credentials.
     ///
     /// # Errors
     /// As [`Policy::compile`].
@@ -146,7 +147,7 @@ impl Policy {
         compile::compile(source_name, bytes, credentials)
     }
 
-    /// A policy of limits made in Rust, checked as a file's are.
+    /// A policy of limits made in Rust, checked like those of a file.
     ///
     /// # Errors
     /// Every problem at once, warnings among them.
@@ -206,7 +207,7 @@ impl Policy {
         self
     }
 
-    /// The RLS domain that it answers; without one it answers every domain.
+    /// The RLS domain that it serves; without one it serves every domain.
     #[must_use]
     pub fn domain(&self) -> Option<&str> {
         self.domain.as_deref()
@@ -224,7 +225,7 @@ impl Policy {
         &self.limits
     }
 
-    /// The attributes of a request that the policy does not declare; none if it declares no names.
+    /// The attributes of a request that the policy does not declare; empty if it declares no names.
     pub fn undeclared<'r>(&'r self, request: &'r CheckRequest<'_>) -> impl Iterator<Item = &'r str> {
         let names = request.attributes().iter().map(|given| given.name);
         names.filter(|_| self.vocabulary.is_declared()).filter(|name| !self.vocabulary.knows(name))
@@ -236,8 +237,8 @@ impl Policy {
         self.vocabulary.kind(attribute) == Kind::Address
     }
 
-    /// What is wrong with a single value of an attribute where a pattern, or a spelling that no request has, would match nothing; none if
-    /// nothing is.
+    /// What is wrong with a single value of an attribute, where a pattern or a spelling that no request has would match
+    /// nothing. `None` if nothing is wrong.
     pub(crate) fn value_problem(&self, attribute: &str, value: &str) -> Option<Problem> {
         if self.credentials.is_address(attribute, value) {
             return None;
@@ -245,15 +246,15 @@ impl Policy {
         exact::problem(self.vocabulary.kind(attribute), attribute, value)
     }
 
-    /// Why no request has an attribute of this name, if that is known: the policy declares others, or it is the spelling of another
-    /// product.
+    /// Why no request has an attribute of this name, if that is known: the policy declares others, or it is the
+    /// spelling of another product.
     #[must_use]
     pub fn attribute_problem(&self, name: &str) -> Option<Problem> {
         self.vocabulary.problem(name)
     }
 
-    /// Why no request has this single value of an attribute, if that is known: it is empty, or looks like a pattern. Conditions and
-    /// overrides refuse the same texts. Addresses are left to those that know networks.
+    /// Why no request has this single value of an attribute, if that is known: it is empty, or looks like a pattern.
+    /// Conditions and overrides reject the same texts. Addresses are left to the code that knows networks.
     #[must_use]
     pub fn single_problem(&self, attribute: &str, value: &str) -> Option<Problem> {
         match self.vocabulary.kind(attribute) {
@@ -265,14 +266,15 @@ impl Policy {
         }
     }
 
-    /// Whether a text is a pattern for paths, hosts, methods or addresses, of which a request has one.
+    /// Whether a text is a pattern for paths, hosts or methods, where a request has a single value. Addresses are never
+    /// patterns here.
     #[must_use]
     pub fn is_pattern(&self, attribute: &str, value: &str) -> bool {
         let kind = self.vocabulary.kind(attribute);
         kind != Kind::Text && kind != Kind::Address && exact::is_pattern(kind, value)
     }
 
-    /// Whether any decision by it depends on an attribute of this name.
+    /// Whether any decision by this policy depends on an attribute of this name.
     #[must_use]
     pub fn uses(&self, attribute: &str) -> bool {
         self.shard_by() == Some(attribute) || self.limits().iter().any(|limit| limit.uses(attribute))
@@ -286,7 +288,8 @@ impl Policy {
 }
 
 impl Policy {
-    /// A policy of these limits that no request meets: of limits that are only remembered, and for tests that need no file.
+    /// A policy of these limits that no request matches: for limits that are only remembered, and for tests that need
+    /// no file.
     pub(crate) fn of_limits(limits: Vec<Limit>) -> Self {
         Self {
             limits,

@@ -1,6 +1,5 @@
 //! A limit's algorithm and numbers. A [`Quota`] that exists is exact: its arithmetic cannot overflow, drift, or need
-//! more than 53 bits. Its numbers are checked by [`crate::rate`] and by the algorithms, whose arithmetic is in
-//! [`crate::algorithm`].
+//! more than 53 bits. [`crate::rate`] and the algorithms check its numbers; the arithmetic is in [`crate::algorithm`].
 
 use std::time::Duration;
 
@@ -21,7 +20,7 @@ use crate::time::{Ticks, Timestamp};
 pub enum Quota {
     /// Credits that refill steadily.
     TokenBucket(TokenBucket),
-    /// The same decisions from one timestamp.
+    /// The same decisions as a token bucket, from one timestamp.
     Gcra(Gcra),
     /// A counter that starts anew with each window.
     FixedWindow(FixedWindow),
@@ -84,7 +83,7 @@ impl Quota {
         LeakyBucket::new(rate, queue).map(Quota::LeakyBucket)
     }
 
-    /// So many requests in flight; a permit that nobody gives back returns after `expires_after`.
+    /// This many requests in flight; a permit that is not released returns after `expires_after`.
     ///
     /// # Errors
     /// When the numbers are out of range; see [`QuotaError`].
@@ -120,14 +119,14 @@ impl Quota {
         }
     }
 
-    /// How long a counter can tell what happened: after this much rest it is as if never used.
+    /// How long a counter remembers: after this much time without a charge it is as if never used.
     #[must_use]
     pub fn memory(&self) -> Ticks {
         match self {
             Quota::TokenBucket(bucket) => Ticks::from_micros(bucket.reservoir().fill_ticks()),
             Quota::Gcra(bucket) => Ticks::from_micros(bucket.reservoir().fill_ticks()),
             Quota::LeakyBucket(bucket) => Ticks::from_micros(bucket.shape().reservoir().fill_ticks()),
-            // A calendar's longest month or year is within twice its usual length, as two windows are.
+            // A calendar's longest month or year is within twice its usual length, like two windows.
             Quota::FixedWindow(window) => window.period() + window.period(),
             Quota::SlidingWindow(window) => window.period() + window.period(),
             Quota::SlidingLog(log) => log.period(),
@@ -135,8 +134,8 @@ impl Quota {
         }
     }
 
-    /// Whether a counter that is carried over from `previous` is as if never used no later than it would have been there. Where
-    /// it is not, counters must be held when a policy with this quota takes over.
+    /// Whether a counter that is carried over from `previous` is as if never used no later than it would have been
+    /// there. Otherwise counters must be held when a policy with this quota takes over.
     #[must_use]
     pub(crate) fn forgets_with(&self, previous: &Quota) -> bool {
         match (self, previous) {
@@ -152,7 +151,7 @@ impl Quota {
         }
     }
 
-    /// The reservoir behind it, if its units come back at a steady pace.
+    /// Its reservoir, if its units come back at a steady pace.
     pub(crate) const fn reservoir(&self) -> Option<&Reservoir> {
         match self {
             Quota::Gcra(quota) => Some(quota.reservoir()),
@@ -162,14 +161,14 @@ impl Quota {
         }
     }
 
-    /// The instant by which a counter counts a charge that it admitted at `now` with this outcome. A clock that was behind the
-    /// counter's newest unit is counted where time stood still: what is told of the counter says where that was.
+    /// The instant by which a counter counts a charge that it admitted at `now` with this outcome. If the clock was
+    /// behind the counter's newest unit, time stood still for the counter, and the numbers of the outcome show where.
     #[must_use]
     pub fn counted_at(&self, outcome: &Outcome, now: Timestamp) -> Timestamp {
         let reset_at = now + outcome.reset_after;
         match self {
             Quota::TokenBucket(_) | Quota::Gcra(_) | Quota::LeakyBucket(_) | Quota::Concurrency(_) => now,
-            // Any instant of the window will do, and its last one is one whatever its windows are.
+            // Any instant of the window will do, and its last one is always inside.
             Quota::FixedWindow(_) => reset_at - Ticks::ONE,
             Quota::SlidingWindow(window) => {
                 let counted_for = window.sub_window().as_micros() * (u64::from(window.precision()) + 1);
@@ -179,11 +178,11 @@ impl Quota {
         }
     }
 
-    /// How many of `units`, charged at one instant, still count at a later one: the others have come back by themselves, and
-    /// giving them back again would be a gift. A unit that has come back in part still counts.
+    /// How many of `units`, charged at one instant, still count at a later one. The others have come back by
+    /// themselves, and refunding them again would give units away. A unit that has come back in part still counts.
     ///
-    /// A fixed window from the first hit is taken to have begun with this charge, which is the latest that it can have: when it
-    /// began is known only to its counter, whose [`reset_after`](crate::Outcome::reset_after) tells when it ends.
+    /// A fixed window from the first hit is assumed to have begun with this charge, which is the latest possible: only
+    /// its counter knows when it began, and its [`reset_after`](crate::Outcome::reset_after) shows when it ends.
     #[must_use]
     pub fn still_counted(&self, units: u64, charged_at: Timestamp, now: Timestamp) -> u64 {
         let elapsed = now.since(charged_at);
@@ -242,7 +241,7 @@ mod tests {
             .chain([Rate::per_ticks(999_999_999_989, PERIOD_MAX), Rate::per_ticks(7, Ticks::from_micros(11))])
     }
 
-    /// The largest number that a message accepts: of "1 to 23: what …" it is 23.
+    /// The largest number that a message accepts: for "1 to 23: what …" it is 23.
     fn most(accepted: &str) -> u64 {
         let (_, rest) = accepted.split_once(" to ").unwrap();
         rest[..rest.find(|c: char| !c.is_ascii_digit()).unwrap()].parse().unwrap()
@@ -251,8 +250,8 @@ mod tests {
     /// Makes a bucket of a burst.
     type Make = fn(Rate) -> Result<Quota, QuotaError>;
 
-    /// The story: a token bucket that was too large was told to become a token bucket. Whatever is said to be accepted is: the
-    /// burst up to the tick, and another algorithm only where it helps.
+    /// The story: the error for a token bucket that was too large suggested a token bucket. Whatever an error says is
+    /// accepted must be accepted: the burst up to the tick, and another algorithm only where it helps.
     #[test]
     fn a_burst_too_large_is_told_the_largest() {
         let makes: [(&str, Make); 3] = [
@@ -303,8 +302,8 @@ mod tests {
         assert!(matches!(huge, QuotaError::Range { field: "burst", value: 1_000, .. }), "{huge}");
     }
 
-    /// The precision that a sliding window is told suits it; where none does it is told something else. The same for what a
-    /// sliding log is told.
+    /// The precision that an error suggests for a sliding window suits it; where none does, the error suggests
+    /// something else. The same holds for the suggestion for a sliding log.
     #[test]
     fn a_told_precision_suits() {
         let told = |message: &str, before: &str| {

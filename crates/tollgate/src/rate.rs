@@ -1,19 +1,19 @@
-//! Rates, the bounds of their numbers, and why numbers cannot be a quota. Reading rates from text is left to
-//! `policy`.
+//! Rates, the bounds of their numbers, and why numbers cannot be a quota. Parsing rates from text is left to `policy`.
 
 use std::time::Duration;
 
 use crate::time::{REACH_MAX, TICKS_PER_SECOND, Ticks};
 
-/// Largest integer that a quota's arithmetic may reach: what Lua's doubles hold exactly, so that Redis agrees with memory.
+/// Largest integer that a quota's arithmetic may reach: the largest that Lua's doubles hold exactly, so that Redis
+/// agrees with memory.
 pub const EXACT_MAX: u64 = (1 << 53) - 1;
 /// Longest period of a rate: a leap year.
 pub const PERIOD_MAX: Ticks = Ticks::from_secs(366 * 86_400);
 const _: () = assert!(2 * PERIOD_MAX.as_micros() < REACH_MAX.as_micros()); // A window may end two periods ahead.
-/// Fastest rate, in units a second.
+/// Fastest rate, in units per second.
 pub const UNITS_PER_SECOND_MAX: u64 = 10_000_000;
 
-/// So many units in a period, and how many of them at once.
+/// A number of units per period, and how many of them may pass at once.
 ///
 /// ```
 /// use tollgate::Rate;
@@ -70,14 +70,14 @@ impl Rate {
         Self::per_ticks(units, Ticks::from_secs(30 * 86_400))
     }
 
-    /// Lets so many units pass at once. Unless said, as many as the rate has in one period.
+    /// Lets this many units pass at once. The default is the rate's units of one period.
     #[must_use]
     pub const fn burst(mut self, units: u64) -> Self {
         self.burst = Some(units);
         self
     }
 
-    /// Units in a period.
+    /// Units per period.
     #[must_use]
     pub const fn units(self) -> u64 {
         self.units
@@ -89,7 +89,7 @@ impl Rate {
         self.period
     }
 
-    /// Units at once, if said.
+    /// The burst, if it was set.
     #[must_use]
     pub const fn burst_units(self) -> Option<u64> {
         self.burst
@@ -129,7 +129,7 @@ pub enum QuotaError {
     /// A period that is zero or too long.
     #[error("a period of {ticks} microseconds; accepted are 1 microsecond to 366 days")]
     Period {
-        /// What it was.
+        /// The period.
         ticks: u64,
     },
     /// Faster than [`UNITS_PER_SECOND_MAX`].
@@ -138,7 +138,7 @@ pub enum QuotaError {
     /// Numbers whose arithmetic would not be exact.
     #[error("{what}; {cure}")]
     Inexact {
-        /// Which arithmetic does not fit.
+        /// The arithmetic that does not fit.
         what: String,
         /// What would be accepted.
         cure: String,
@@ -146,9 +146,9 @@ pub enum QuotaError {
     /// A number outside its range.
     #[error("{field}: {value} is out of range; accepted are {accepted}")]
     Range {
-        /// Which number.
+        /// The name of the number.
         field: &'static str,
-        /// What it was.
+        /// Its value.
         value: u64,
         /// What would be accepted.
         accepted: String,
@@ -158,13 +158,13 @@ pub enum QuotaError {
         "timezone: `{zone}` is unknown; accepted is a name of the IANA database, such as Europe/Rome or UTC"
     )]
     Zone {
-        /// What it was.
+        /// The name that was given.
         zone: String,
     },
 }
 
 impl QuotaError {
-    /// The same, with something else that would be accepted.
+    /// The same error, with another alternative that would be accepted.
     pub(crate) fn or(mut self, alternative: &str) -> Self {
         if let QuotaError::Inexact { cure: told, .. } | QuotaError::Range { accepted: told, .. } = &mut self {
             told.push_str(", or ");

@@ -1,21 +1,21 @@
-//! The question: what a caller tells about a request, checked at the edge so that nothing below has to.
+//! The request: the attributes that a caller sends, checked at the edge so that no other module has to check them.
 
 use smallvec::SmallVec;
 
 use crate::key::{Prefix, Secret};
 use crate::path::without_format;
 
-/// Most attributes a request may carry.
+/// Maximum number of attributes of a request.
 pub const ATTRIBUTES_MAX: usize = 64;
 /// Longest attribute name, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 /// Longest attribute value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 4096;
-/// Most views of one request.
+/// Maximum number of descriptors of one request.
 pub const VIEWS_MAX: usize = 64;
-/// Most other spellings of one request's values.
+/// Maximum number of other spellings of one request's values.
 pub const SPELLINGS_MAX: usize = 3;
-/// Largest cost of one request; larger is a mistake, not a request.
+/// Largest cost of one request; a larger one is a mistake, not a request.
 pub const COST_MAX: u64 = (1 << 53) - 1;
 
 /// The attribute that has the method of a request.
@@ -71,17 +71,18 @@ impl From<i64> for Value<'_> {
 pub struct Attribute<'a> {
     /// The name that policies mention.
     pub name: &'a str,
-    /// What the caller says it is.
+    /// The value that the caller gives.
     pub value: Value<'a>,
 }
 
-/// Another spelling of an attribute's value. A condition that holds for it holds for the request, too; limits count by the value.
+/// Another spelling of an attribute's value. A condition that holds for it holds for the request, too; limits count by
+/// the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spelling<'a> {
     /// Compared as it is, such as a host with its port.
     AsIs(&'a str),
-    /// A path in its loose form ([`crate::path::loose_path`]), compared with the loose form of what a condition names: it is that one, or that
-    /// one with a format suffix (`/login.json` for `/login`).
+    /// A path in its loose form ([`crate::path::loose_path`]), compared with the loose form of the path in a condition:
+    /// it matches if it equals that one, or equals it with a format suffix (`/login.json` for `/login`).
     LoosePath(&'a str),
 }
 
@@ -92,8 +93,8 @@ impl<'a> Spelling<'a> {
         }
     }
 
-    /// Every text that is compared where only equal texts can be. The format suffix of a path begins at the first or at the last dot of
-    /// its last segment.
+    /// Every text to compare where only equality can be tested. The format suffix of a path begins at the first or at
+    /// the last dot of its last segment.
     pub(crate) fn texts(self) -> impl Iterator<Item = &'a str> {
         let suffixes = match self {
             Spelling::LoosePath(path) => {
@@ -106,10 +107,10 @@ impl<'a> Spelling<'a> {
     }
 }
 
-/// Most texts of one spelling.
+/// Maximum number of texts of one spelling.
 pub(crate) const SPELLING_TEXTS_MAX: usize = 3;
 
-/// Why a request was refused at the edge, before any limit was asked.
+/// Why a request was rejected at the edge, before any limit was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// More attributes than [`ATTRIBUTES_MAX`].
@@ -118,21 +119,21 @@ pub enum RequestError {
     /// An attribute name that is empty or longer than [`NAME_BYTES_MAX`].
     #[error("attributes: a name of {bytes} bytes; accepted are 1 to {NAME_BYTES_MAX}")]
     NameLength {
-        /// How long it was.
+        /// Its length.
         bytes: usize,
     },
     /// A value longer than [`VALUE_BYTES_MAX`].
     #[error("attributes.{name}: a value of {bytes} bytes; accepted are at most {VALUE_BYTES_MAX}")]
     ValueLength {
-        /// Which attribute.
+        /// The name of the attribute.
         name: String,
-        /// How long it was.
+        /// The length of the value.
         bytes: usize,
     },
     /// One name given twice.
     #[error("attributes.{name}: given twice; give each attribute once")]
     Duplicate {
-        /// Which attribute.
+        /// The name of the attribute.
         name: String,
     },
     /// More other spellings than [`SPELLINGS_MAX`].
@@ -141,12 +142,12 @@ pub enum RequestError {
     /// A cost above [`COST_MAX`].
     #[error("cost: {cost} is out of range; accepted are 0 (only look) to {COST_MAX}")]
     Cost {
-        /// What was asked.
+        /// The cost that was given.
         cost: u64,
     },
 }
 
-/// One question: attributes and a cost. One that exists is within all bounds.
+/// One request: attributes and a cost. A request that exists is within all bounds.
 ///
 /// ```
 /// use tollgate::CheckRequest;
@@ -157,7 +158,7 @@ pub enum RequestError {
 #[derive(Clone, Debug)]
 pub struct CheckRequest<'a> {
     attributes: SmallVec<[Attribute<'a>; 8]>,
-    /// Other spellings, each with the position of its attribute.
+    /// Other spellings, each with the index of its attribute.
     spellings: SmallVec<[(u8, Spelling<'a>); SPELLINGS_MAX]>,
     cost: u64,
 }
@@ -169,7 +170,7 @@ impl Default for CheckRequest<'_> {
 }
 
 impl<'a> CheckRequest<'a> {
-    /// A request of cost 1 about which nothing is known yet.
+    /// A request of cost 1 without attributes.
     #[must_use]
     pub fn new() -> Self {
         Self { attributes: SmallVec::new(), spellings: SmallVec::new(), cost: 1 }
@@ -178,7 +179,7 @@ impl<'a> CheckRequest<'a> {
     /// Adds an attribute.
     ///
     /// # Errors
-    /// When a bound of this module is passed or the name was given before; see [`RequestError`].
+    /// When a bound of this module is exceeded or the name was given before; see [`RequestError`].
     pub fn with(mut self, name: &'a str, value: impl Into<Value<'a>>) -> Result<Self, RequestError> {
         self.push(name, value)?;
         Ok(self)
@@ -212,7 +213,8 @@ impl<'a> CheckRequest<'a> {
         Ok(())
     }
 
-    /// HEAD is a GET without its body, so a condition on GET holds for it too. Whoever may not GET could otherwise ask by HEAD.
+    /// HEAD is a GET without its body, so a condition on GET holds for it too. A client that may not GET could
+    /// otherwise use HEAD.
     #[cold]
     fn head(&mut self) {
         if self.spellings.len() < SPELLINGS_MAX {
@@ -238,14 +240,14 @@ impl<'a> CheckRequest<'a> {
         if bytes > VALUE_BYTES_MAX {
             return Err(RequestError::ValueLength { name: name.to_owned(), bytes });
         }
-        // There are fewer attributes than numbers for them.
+        // There are fewer attributes than a `u8` can count.
         let position = u8::try_from(self.attributes.len()).unwrap_or(u8::MAX);
         self.push(name, value)?;
         self.spellings.push((position, other));
         Ok(())
     }
 
-    /// The same request with other values at these positions, some of which have another spelling.
+    /// The same request with other values at these indexes, some of which have another spelling.
     pub(crate) fn replaced<'r>(
         &self,
         replaced: impl Iterator<Item = (usize, &'r str, Option<&'r str>)>,
@@ -288,20 +290,20 @@ impl<'a> CheckRequest<'a> {
         Ok(())
     }
 
-    /// The same question without asking for anything.
+    /// The same request with a cost of 0, which only looks.
     #[must_use]
     pub fn looking(mut self) -> Self {
         self.cost = 0;
         self
     }
 
-    /// What is known about the request.
+    /// The attributes of the request.
     #[must_use]
     pub fn attributes(&self) -> &[Attribute<'a>] {
         &self.attributes
     }
 
-    /// Other spellings, each with the position of its attribute.
+    /// Other spellings, each with the index of its attribute.
     pub(crate) fn spellings(&self) -> &[(u8, Spelling<'a>)] {
         &self.spellings
     }
@@ -314,13 +316,13 @@ impl<'a> CheckRequest<'a> {
         })
     }
 
-    /// Other spellings of the attribute at a position.
+    /// Other spellings of the attribute at an index.
     pub(crate) fn spellings_of(&self, position: usize) -> impl Iterator<Item = Spelling<'a>> {
         let is_its = move |of: u8| usize::from(of) == position;
         self.spellings.iter().filter(move |(of, _)| is_its(*of)).map(|(_, spelling)| *spelling)
     }
 
-    /// The units that it asks for, unless a limit computes its own.
+    /// The units that it asks for, for limits that do not compute their own cost.
     #[must_use]
     pub const fn units(&self) -> u64 {
         self.cost

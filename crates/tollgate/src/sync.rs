@@ -1,4 +1,4 @@
-//! The atomics and locks of the memory store, replaced by loom's when it searches for races.
+//! The atomics and locks of the memory store. Under loom, which searches for races, they are loom's.
 
 #[cfg(not(loom))]
 pub(crate) use std::{

@@ -1,6 +1,6 @@
 //! Time as values: instants and durations in whole ticks. Reading a clock is left to [`Clock`](crate::Clock), the edge.
 //!
-//! One tick is one microsecond everywhere. It is the finest time Redis can tell, so memory and Redis agree bit for bit,
+//! One tick is one microsecond everywhere. It is the finest resolution of Redis, so memory and Redis agree bit for bit,
 //! and an instant stays below 2^53, the largest integer that Lua holds exactly.
 
 use std::ops::{Add, Sub};
@@ -22,8 +22,8 @@ pub struct Ticks(u64);
 
 /// How far the wall clock is ahead of the clock that decisions are made by, in ticks; negative where it is behind.
 ///
-/// Decisions run on the monotonic clock, which never steps. The wall clock does: an operator or NTP sets it. Whatever the wall
-/// clock decides (calendar windows, absolute times in headers) is computed at [`Timestamp::on_wall`].
+/// Decisions run on the monotonic clock, which never steps. The wall clock does: an operator or NTP sets it. Everything
+/// that follows the wall clock (calendar windows, absolute times in headers) is computed at [`Timestamp::on_wall`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct WallOffset(i64);
 
@@ -74,12 +74,12 @@ impl Timestamp {
         Self::from_unix_micros(self.0.saturating_add_signed(-wall.0))
     }
 
-    /// The last instant Tollgate can name (the year 2112). Later instants saturate to it.
+    /// The last instant that Tollgate can represent (the year 2112). Later instants saturate to it.
     pub const MAX: Timestamp = Timestamp((1 << 52) - 1);
 
-    /// The last instant at which anything is decided (the year 2109): what a counter remembers lies ahead of the decision
-    /// that made it, and must still have a name. Later, time stands still here: nothing refills, and nothing is admitted
-    /// that the quota does not allow.
+    /// The last instant at which anything is decided (the year 2109): the state of a counter lies ahead of the decision
+    /// that made it, and must still be representable. Later, time stands still here: nothing refills, and nothing is
+    /// admitted that the quota does not allow.
     pub const LAST: Timestamp = Timestamp(Self::MAX.0 - REACH_MAX.0);
 
     /// The instant this many microseconds after the Unix epoch, saturating at [`Timestamp::MAX`].
@@ -88,7 +88,7 @@ impl Timestamp {
         if micros > Self::MAX.0 { Self::MAX } else { Self(micros) }
     }
 
-    /// An instant whose microseconds are known to be in range, as those of another instant are.
+    /// An instant whose microseconds are known to be in range, because they come from another instant.
     #[inline]
     pub(crate) const fn from_valid_micros(micros: u64) -> Self {
         Self(micros)
@@ -106,19 +106,19 @@ impl Timestamp {
         self.0
     }
 
-    /// Seconds since the Unix epoch, rounded up: whoever waits for them has waited enough.
+    /// Seconds since the Unix epoch, rounded up: a caller that waits until then has waited long enough.
     pub(crate) const fn ceil_unix_seconds(self) -> u64 {
         self.0.div_ceil(TICKS_PER_SECOND)
     }
 
-    /// The instant as RFC 3339 has it, to the second, rounded up in the same way.
+    /// The instant in RFC 3339, to the second, rounded up in the same way.
     #[cfg(feature = "policy")]
     pub(crate) fn rfc3339(self) -> impl std::fmt::Display {
         let seconds = i64::try_from(self.ceil_unix_seconds()).unwrap_or(i64::MAX);
         jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::MAX)
     }
 
-    /// The instant for which a decision at this one is made: this one, but none after [`Timestamp::LAST`].
+    /// The instant that a decision at this one uses: this one, but none after [`Timestamp::LAST`].
     #[must_use]
     #[inline]
     pub(crate) const fn decidable(self) -> Self {
@@ -133,11 +133,11 @@ impl Timestamp {
 }
 
 impl Ticks {
-    /// No time at all.
+    /// The zero duration.
     pub const ZERO: Ticks = Ticks(0);
-    /// The smallest time there is.
+    /// The smallest duration.
     pub const ONE: Ticks = Ticks(1);
-    /// Longer than anything Tollgate measures.
+    /// Longer than any duration that Tollgate measures.
     pub const MAX: Ticks = Ticks(Timestamp::MAX.0);
 
     /// This many microseconds, saturating at [`Ticks::MAX`].
@@ -171,19 +171,19 @@ impl Ticks {
         self.0
     }
 
-    /// Milliseconds, rounded up, so that waiting for them is always enough.
+    /// Milliseconds, rounded up, so that waiting for them is always long enough.
     #[must_use]
     pub const fn ceil_millis(self) -> u64 {
         self.0.div_ceil(1_000)
     }
 
-    /// Seconds, rounded up, so that waiting for them is always enough.
+    /// Seconds, rounded up, so that waiting for them is always long enough.
     #[must_use]
     pub const fn ceil_seconds(self) -> u64 {
         self.0.div_ceil(TICKS_PER_SECOND)
     }
 
-    /// Whether this is no time at all.
+    /// Whether the duration is zero.
     #[must_use]
     pub const fn is_zero(self) -> bool {
         self.0 == 0

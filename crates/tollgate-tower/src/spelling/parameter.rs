@@ -8,7 +8,7 @@ pub(crate) fn is_named(query: &str, wanted: &str) -> bool {
     pieces(query).any(|piece| form_text(piece.name).is_some_and(|name| is_read_as(&name, wanted)))
 }
 
-/// A parameter of a query, as far as separators tell.
+/// A parameter of a query, as separated by `&` and `;`.
 pub(crate) struct Piece<'q> {
     pub(crate) name: &'q str,
     pub(crate) value: &'q str,
@@ -18,7 +18,7 @@ pub(crate) struct Piece<'q> {
     pub(crate) is_cut: bool,
 }
 
-/// The parameters of a query. Some frameworks part them at semicolons, too.
+/// The parameters of a query. Some frameworks split them at semicolons, too.
 pub(crate) fn pieces(query: &str) -> impl Iterator<Item = Piece<'_>> {
     query.split('&').flat_map(|pair| {
         let is_cut = pair.contains(';');
@@ -29,8 +29,8 @@ pub(crate) fn pieces(query: &str) -> impl Iterator<Item = Piece<'_>> {
     })
 }
 
-/// Whether some framework reads a name as another: with brackets around or behind it, in other letters (ASP.NET), with `.`, a space or a
-/// bracket that is not closed for `_` or a space before it (PHP), or with a NUL behind it.
+/// Whether some framework reads a name as another: with brackets around or behind it, in other case (ASP.NET), with
+/// `.`, a space or an unclosed bracket for `_` or a space before it (PHP), or with a NUL behind it.
 pub(crate) fn is_read_as(name: &str, wanted: &str) -> bool {
     if name == wanted {
         return true;
@@ -55,7 +55,7 @@ fn is_same(one: &str, other: &str) -> bool {
     one.bytes().map(folded).eq(other.bytes().map(folded))
 }
 
-/// A name or a value as forms write it.
+/// Decodes a name or a value as forms write it.
 pub(crate) fn form_text(text: &str) -> Option<Cow<'_, str>> {
     if !text.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
         return Some(Cow::Borrowed(text));
@@ -77,7 +77,7 @@ pub(crate) fn form_text(text: &str) -> Option<Cow<'_, str>> {
     String::from_utf8(bytes).ok().map(Cow::Owned)
 }
 
-/// The byte that two hexadecimal digits stand for.
+/// The byte that two hexadecimal digits encode.
 pub fn escaped(high: u8, low: u8) -> Option<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     Some(digit(high)? << 4 | digit(low)?)

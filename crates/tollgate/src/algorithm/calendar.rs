@@ -1,5 +1,5 @@
-//! Calendar windows: the minute, hour, day, week, month or year around an instant, as a wall clock in a time zone shows it.
-//! Counting inside a window is left to [`crate::algorithm::fixed_window`].
+//! Calendar windows: the minute, hour, day, week, month or year around an instant, as a wall clock in a time zone shows
+//! it. Counting inside a window is left to [`crate::algorithm::fixed_window`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,10 +13,10 @@ use crate::time::{TICKS_PER_SECOND, Ticks, Timestamp};
 /// Bits of the memo that hold a window's length in seconds: a leap year needs 25.
 const LENGTH_BITS: u32 = 26;
 
-/// The last day of a month on which one may begin.
+/// The last day of a month that a billing month may begin on.
 pub const BILLING_DAY_MAX: u8 = 31;
 
-/// What a calendar window is one of.
+/// The unit of a calendar window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CalendarUnit {
     /// From second 0 to the next.
@@ -60,7 +60,7 @@ impl CalendarUnit {
         }
     }
 
-    /// So many units as a span of whole days, months or years.
+    /// A number of units as a span of whole days, months or years.
     fn span(self, units: i64) -> Span {
         match self {
             CalendarUnit::Week => units.weeks(),
@@ -71,7 +71,7 @@ impl CalendarUnit {
     }
 }
 
-/// A calendar unit in a time zone. Cheap to ask: it remembers the last window it found.
+/// A calendar unit in a time zone. Cheap to query: it remembers the last window it found.
 #[derive(Debug)]
 pub struct Calendar {
     unit: CalendarUnit,
@@ -95,7 +95,7 @@ impl Calendar {
         Ok(Self { unit, zone, billing_day: 1, memo: AtomicU64::new(0) })
     }
 
-    /// The same months, beginning on this day instead of the first. A month without such a day begins on its last.
+    /// The same months, beginning on this day instead of the first. A month without such a day begins on its last day.
     ///
     /// # Errors
     /// When the windows are not months, or the day is not one of 1 to 31.
@@ -116,7 +116,7 @@ impl Calendar {
         self.billing_day
     }
 
-    /// What its windows are one of.
+    /// The unit of its windows.
     #[must_use]
     pub const fn unit(&self) -> CalendarUnit {
         self.unit
@@ -128,12 +128,13 @@ impl Calendar {
         self.zone.iana_name().unwrap_or("UTC")
     }
 
-    /// The window around `now`: from its first instant up to, and without, the first of the next. Windows cover all time
-    /// and never overlap. One that starts before the Unix epoch is told to start there.
+    /// The window around `now`: from its first instant up to, and without, the first of the next. Windows cover all
+    /// time and never overlap. A window that starts before the Unix epoch is returned as starting there.
     #[must_use]
     pub fn window(&self, now: Timestamp) -> (Timestamp, Timestamp) {
         let second = now.unix_micros() / TICKS_PER_SECOND;
-        // One word holds the whole window, so whatever is read is a true window: no ordering with other memory is needed.
+        // One word holds the whole window, so every value read is a valid window: no ordering with other memory is
+        // needed.
         let memo = self.memo.load(Ordering::Relaxed);
         let (start, length) = (memo >> LENGTH_BITS, memo & ((1 << LENGTH_BITS) - 1));
         if second.wrapping_sub(start) < length {
@@ -146,8 +147,8 @@ impl Calendar {
         instants(start, end)
     }
 
-    /// The window around a second, in seconds. Should the database fail on a date, which it does not before the year 9999,
-    /// windows are UTC's, so that a limit stays a limit.
+    /// The window around a second, in seconds. Should the database fail on a date, which it does not before the year
+    /// 9999, the window is UTC's, so that a limit stays a limit.
     fn find(&self, second: u64) -> (u64, u64) {
         let found = i64::try_from(second).ok().and_then(|second| match self.unit {
             CalendarUnit::Minute => self.by_clock(second, 60),
@@ -178,14 +179,15 @@ impl Calendar {
         Some((start, end))
     }
 
-    /// The day on which a window begins, of the first day of its unit.
+    /// The day on which a window begins, given the first day of its unit.
     fn on_billing_day(&self, first: Date) -> Option<Date> {
         let day = i8::try_from(self.billing_day).ok()?.min(first.days_in_month());
         if day == 1 { Some(first) } else { first.with().day(day).build().ok() }
     }
 
-    /// Days, weeks, months and years start at the first instant of their first date, whatever the clock then shows. Where a
-    /// clock is set back over midnight a date comes twice; its neighbours are tried, so that the window holds the instant.
+    /// Days, weeks, months and years start at the first instant of their first date, whatever the clock then shows.
+    /// Where a clock is set back over midnight a date comes twice. So the neighbouring windows are tried, until one
+    /// contains the instant.
     fn by_date(&self, second: i64) -> Option<(i64, i64)> {
         let today = self.zone.to_datetime(jiff::Timestamp::from_second(second).ok()?).date();
         let first = self.unit.first_day(today)?;
@@ -216,7 +218,7 @@ impl Clone for Calendar {
     }
 }
 
-/// Equal calendars have the same windows; what they remember does not matter.
+/// Equal calendars have the same windows; their memos do not matter.
 impl PartialEq for Calendar {
     fn eq(&self, other: &Self) -> bool {
         self.unit == other.unit && self.zone == other.zone && self.billing_day == other.billing_day
@@ -304,7 +306,8 @@ mod tests {
         assert_window(Week, "Europe/Rome", "2024-10-27T22:59:59Z", week.0, week.1);
     }
 
-    /// Months that begin on a billing day follow each other, also where a month has no such day, and over clock changes.
+    /// Months that begin on a billing day follow each other, also where a month has no such day, and over clock
+    /// changes.
     #[test]
     fn months_from_a_billing_day() {
         let window = |day, zone: &str, now: &str| {
@@ -370,7 +373,7 @@ mod tests {
         }
     }
 
-    /// What a calendar remembers neither changes its answers nor its equality.
+    /// The memo of a calendar changes neither its answers nor its equality.
     #[test]
     fn the_memo_is_invisible() {
         let calendar = Calendar::new(CalendarUnit::Day, "Europe/Rome").unwrap();
@@ -384,7 +387,7 @@ mod tests {
         assert_ne!(calendar, Calendar::new(CalendarUnit::Hour, "Europe/Rome").unwrap());
     }
 
-    /// A zone that nobody knows is refused, and the message says what is accepted.
+    /// An unknown zone is rejected, and the message says what is accepted.
     #[test]
     fn unknown_zones_are_refused() {
         for zone in ["Mars/Olympus", "", "CEST-ish", "Etc/Unknown"] {

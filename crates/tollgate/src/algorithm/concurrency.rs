@@ -1,5 +1,5 @@
-//! Concurrency: permits in flight, each with an expiry. A holder gives its permit back; that of a crashed one comes back by
-//! itself. Naming permits is left to the caller.
+//! Concurrency: permits, each with an expiry. A holder releases its permit; the permit of a crashed holder expires. The
+//! caller chooses permit ids.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,9 +9,9 @@ use crate::outcome::{Outcome, Verdict};
 use crate::rate::{EXACT_MAX, QuotaError};
 use crate::time::{Ticks, Timestamp};
 
-/// Most permits of a limit.
+/// Maximum number of permits of a limit.
 pub const PERMITS_MAX: u64 = 1_000_000;
-/// Longest life of a permit that nobody gives back.
+/// Longest life of a permit that is not released.
 pub const TTL_MAX: Ticks = Ticks::from_secs(86_400);
 
 /// The numbers of a concurrency limit.
@@ -21,31 +21,32 @@ pub struct Concurrency {
     ttl: Ticks,
 }
 
-/// The name of a permit. Whoever charges chooses it, and gives back under it.
+/// The id of a permit. The caller that charges chooses it, and releases under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PermitId(pub u64);
 
-/// Most permits that are kept as a plain list. Beyond it looking through a list would take longer than an index does.
+/// Maximum number of permits in a plain list. Beyond it a linear search would take longer than an index does.
 const FEW_MAX: usize = 32;
-/// An index becomes a list again when it has only so many permits left, so that one permit more or less does not rebuild it.
+/// An index becomes a list again when it has only this many permits left, so that one permit more or less does not
+/// rebuild it.
 const FEW_AGAIN: usize = FEW_MAX / 4;
-/// Bytes that an allocator takes for itself with each piece of memory.
+/// Bytes of an allocator's overhead per allocation.
 const ALLOCATION_BYTES: usize = 16;
-/// Bytes that a permit takes in an index: its share of two trees whose nodes are half full.
+/// Bytes of a permit in an index: its share of two trees whose nodes are half full.
 const INDEXED_BYTES: usize = 80;
 
-/// The permits in flight. Takes memory for those that there are, not for those that there could be.
+/// The permits in flight. Memory grows with the permits that exist, not with the limit.
 #[derive(Clone, Debug)]
 pub struct State(Permits);
 
 #[derive(Clone, Debug)]
 enum Permits {
-    /// In the order in which they expire. A single one takes no memory of its own.
+    /// In the order in which they expire. A single one needs no allocation.
     Few(SmallVec<[Permit; 1]>),
     Many(Box<Index>),
 }
 
-/// A permit. The order of the fields is that of lists: by expiry, then by name.
+/// A permit. The order of the fields is that of lists: by expiry, then by id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Permit {
     expires_at: Timestamp,
@@ -53,7 +54,7 @@ struct Permit {
     units: u64,
 }
 
-/// Permits by name, and in the order in which they expire.
+/// Permits by id, and in the order in which they expire.
 #[derive(Clone, Debug, Default)]
 struct Index {
     by_id: BTreeMap<PermitId, Permit>,
@@ -62,7 +63,7 @@ struct Index {
 }
 
 impl Concurrency {
-    /// `limit` permits at once, each of which lives for `ttl` unless it is given back.
+    /// `limit` permits at once, each of which lives for `ttl` if it is not released.
     ///
     /// # Errors
     /// When a number is out of range.
@@ -90,14 +91,14 @@ impl Concurrency {
         self.limit
     }
 
-    /// How long a permit lives when nobody gives it back.
+    /// How long a permit lives when it is not released.
     #[must_use]
     pub const fn ttl(&self) -> Ticks {
         self.ttl
     }
 }
 
-/// Most that [`State::heap_bytes`] says of such a limit.
+/// Maximum of [`State::heap_bytes`] for such a limit.
 pub(crate) const fn heap_bytes_max(quota: &Concurrency) -> u64 {
     size_of::<Index>() as u64 + ALLOCATION_BYTES as u64 + quota.limit * INDEXED_BYTES as u64
 }
@@ -108,7 +109,7 @@ impl Default for State {
     }
 }
 
-/// The same permits are the same state, however they are kept.
+/// States with the same permits are equal, in either representation.
 impl PartialEq for State {
     fn eq(&self, other: &Self) -> bool {
         self.len() == other.len() && self.permits().eq(other.permits())
@@ -141,7 +142,7 @@ impl State {
         }
     }
 
-    /// Bytes that it takes beside its own size, for those who account for its memory.
+    /// Bytes that it uses beyond its own size, for memory accounting.
     pub(crate) fn heap_bytes(&self) -> u64 {
         let bytes = match &self.0 {
             Permits::Few(list) if list.spilled() => list.capacity() * size_of::<Permit>() + ALLOCATION_BYTES,
@@ -163,7 +164,7 @@ impl State {
         few.iter().chain(indexed).map(|permit| (permit.id, permit.units, permit.expires_at))
     }
 
-    /// The permits of such a list; none if it is not what permits can be.
+    /// The state with these permits; `None` if they are not valid.
     pub(crate) fn from_permits(
         permits: impl IntoIterator<Item = (PermitId, u64, Timestamp)>,
     ) -> Option<Self> {
@@ -178,7 +179,7 @@ impl State {
         Some(state)
     }
 
-    /// All units that are remembered.
+    /// The total units of all remembered permits.
     fn held(&self) -> u64 {
         match &self.0 {
             Permits::Few(list) => list.iter().map(|permit| permit.units).sum(),
@@ -209,8 +210,8 @@ impl State {
         }
     }
 
-    /// Draws back expiries that lie more than two lives ahead of `now`: further, no step back of the clock is believed, and
-    /// a smaller one must not cut a life short.
+    /// Pulls back expiries that lie more than two lives ahead of `now`: a larger step back of the clock is not
+    /// believed, and a smaller one must not cut a life short.
     fn clamp(&mut self, quota: &Concurrency, now: Timestamp) {
         let furthest = now + quota.ttl + quota.ttl;
         while let Some((expires_at, id)) = self.last() {
@@ -238,7 +239,7 @@ impl State {
         }
     }
 
-    /// Removes a permit and tells its units; zero when there is none. Gives back the memory that is no longer needed.
+    /// Removes a permit. Returns its units; zero when there is none. Frees memory that is no longer needed.
     fn remove(&mut self, id: PermitId) -> u64 {
         match &mut self.0 {
             Permits::Few(list) => {
@@ -284,7 +285,7 @@ impl State {
         enough.map_or(Timestamp::default(), |(_, _, expires_at)| expires_at)
     }
 
-    /// Adds units to a permit, which then lives anew, and drops those that have expired.
+    /// Adds units to a permit, which is thereby renewed, and drops those that have expired.
     fn add(&mut self, quota: &Concurrency, now: Timestamp, id: PermitId, units: u64) {
         while let Some((expires_at, expired)) = self.first() {
             if expires_at > now {
@@ -312,7 +313,7 @@ impl State {
     }
 }
 
-/// Takes `cost` units under a permit. A permit that is already held is added to and lives anew.
+/// Takes `cost` units under a permit. Units for a permit that is already held are added, and renew it.
 #[must_use]
 pub fn charge(
     quota: &Concurrency,
@@ -338,8 +339,8 @@ pub fn charge(
     (state, outcome)
 }
 
-/// Takes note of a permit that was given elsewhere, whatever the limit says: its holder has it. One that is in flight already stays as it
-/// is, so that it may be told twice.
+/// Records a permit that was granted elsewhere, whatever the limit says: its holder has it. A permit that is in flight
+/// already stays as it is, so it may be reported twice.
 #[must_use]
 pub fn take_note(
     quota: &Concurrency,
@@ -356,7 +357,7 @@ pub fn take_note(
     state
 }
 
-/// Gives a permit back. Tells whether it was in flight: giving it back twice, or after it expired, changes nothing.
+/// Releases a permit. Returns whether it was in flight: releasing it twice, or after it expired, changes nothing.
 #[must_use]
 pub fn release(_quota: &Concurrency, mut state: State, now: Timestamp, permit: PermitId) -> (State, bool) {
     let released = state.is_live(permit, now.decidable());
@@ -366,8 +367,8 @@ pub fn release(_quota: &Concurrency, mut state: State, now: Timestamp, permit: P
     (state, released)
 }
 
-/// Lets a permit live anew, for a holder that is still there. Tells whether it was in flight: one that was given back or has expired stays gone,
-/// since its place may be another's.
+/// Renews a permit, for a holder that is still running. Returns whether it was in flight: one that was released or has
+/// expired stays gone, because another request may have taken its units.
 #[must_use]
 pub fn renew(quota: &Concurrency, mut state: State, now: Timestamp, permit: PermitId) -> (State, bool) {
     let now = now.decidable();
@@ -379,7 +380,7 @@ pub fn renew(quota: &Concurrency, mut state: State, now: Timestamp, permit: Perm
     (state, renewed)
 }
 
-/// Gives back `units` of a permit, which keeps the rest until its expiry.
+/// Refunds `units` of a permit, which keeps the rest until its expiry.
 #[must_use]
 pub fn refund(_quota: &Concurrency, mut state: State, now: Timestamp, permit: PermitId, units: u64) -> State {
     let now = now.decidable();
@@ -399,8 +400,9 @@ pub fn idle_at(_quota: &Concurrency, state: &State) -> Timestamp {
     state.last().map_or(Timestamp::default(), |(expires_at, _)| expires_at)
 }
 
-/// The state under `quota` of a key that was counted under `previous` until `at`: permits in flight stay in flight, even
-/// above a lowered limit, and keep their expiries. Where the new life is much shorter, the next charge draws them back.
+/// The state under `quota` of a key that was counted under `previous` until `at`: permits in flight stay in flight,
+/// even above a lowered limit, and keep their expiries. Where the new life is much shorter, the next charge pulls them
+/// back.
 #[must_use]
 pub fn inherit(_quota: &Concurrency, _previous: &Concurrency, state: State, _at: Timestamp) -> State {
     state
@@ -452,7 +454,7 @@ mod tests {
         assert_eq!(remaining(&quota, &state, after(39)), 10);
     }
 
-    /// Giving back frees at once, and only once; an expired permit has already come back.
+    /// A release frees units at once, and only once; an expired permit has already come back.
     #[test]
     fn release_is_idempotent() {
         let quota = permits(3);
@@ -467,7 +469,8 @@ mod tests {
         assert_eq!(remaining(&quota, &state, after(31)), 3);
     }
 
-    /// A permit that is renewed lives anew, takes no unit more, and only while it lives; also where there is no room for another.
+    /// A renewed permit gets a new life and takes no further unit, but only while it lives; also where there is no room
+    /// for another.
     #[test]
     fn a_renewed_permit_lives_anew() {
         let quota = permits(3);
@@ -482,7 +485,8 @@ mod tests {
         }
     }
 
-    /// A permit that is charged again holds both charges and lives anew: against the caller, and freed by one release.
+    /// A permit that is charged again holds both charges and is renewed: that counts against the caller, and one
+    /// release frees both.
     #[test]
     fn a_permit_charged_again_is_added_to() {
         let quota = permits(3);
@@ -494,7 +498,7 @@ mod tests {
         assert_eq!(state, State::default());
     }
 
-    /// A denial changes nothing, nor does a look; what exceeds the limit never passes.
+    /// Neither a denial nor a look changes anything; a cost above the limit never passes.
     #[test]
     fn denials_and_looks_change_nothing() {
         let quota = permits(3);
@@ -506,7 +510,7 @@ mod tests {
         assert_eq!(verdict, Verdict::Never);
     }
 
-    /// A refund gives back part of a permit, which keeps the rest until its expiry.
+    /// A refund returns part of a permit, which keeps the rest until its expiry.
     #[test]
     fn refunds_give_back_a_part() {
         let quota = permits(5);
@@ -518,7 +522,7 @@ mod tests {
         assert_eq!(refund(&quota, state.clone(), after(1), PermitId(8), 3), state);
     }
 
-    /// After a step back no permit dies early, and none lives longer than two lives.
+    /// After the clock steps back no permit expires early, and none lives longer than two lives.
     #[test]
     fn steps_back_prolong_by_one_life_at_most() {
         let quota = permits(2);
@@ -533,7 +537,7 @@ mod tests {
         assert_eq!(remaining(&quota, &state, long_ago + two_lives), 2);
     }
 
-    /// A live change keeps permits in flight: raising acts at once, lowering waits until enough have come back.
+    /// A live change keeps permits in flight: raising applies at once, lowering waits until enough have come back.
     #[test]
     fn changed_limits_keep_permits() {
         let state = taken(&permits(5), &[(0, 2), (1, 2)]);
@@ -549,8 +553,8 @@ mod tests {
         assert_eq!(idle_at(&shorter, &drawn_back), after(4));
     }
 
-    /// A list that becomes an index, and an index that becomes a list again, have the same permits; what is given back takes no
-    /// memory any more, and a single permit never takes any.
+    /// A list that becomes an index, and an index that becomes a list again, have the same permits. Released permits
+    /// use no memory any more, and a single permit never uses any.
     #[test]
     fn permits_are_the_same_however_they_are_kept() {
         let quota = permits(1_000);
@@ -581,7 +585,7 @@ mod tests {
         assert_eq!((state.heap_bytes(), taken(&quota, &[(0, 5)]).heap_bytes()), (0, 0));
     }
 
-    /// Numbers out of range are refused.
+    /// Numbers out of range are rejected.
     #[test]
     fn numbers_out_of_range_are_refused() {
         let second = Ticks::from_secs(1);

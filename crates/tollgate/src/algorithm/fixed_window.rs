@@ -1,5 +1,5 @@
-//! Fixed window: one counter that starts anew with each window. Admits in the worst sliding window twice its limit: a full
-//! one at the end of a window, another at the start of the next.
+//! Fixed window: one counter that starts anew with each window. In the worst case a sliding window contains twice the
+//! limit: a full one at the end of a window, another at the start of the next.
 
 use crate::algorithm::Charged;
 #[cfg(feature = "calendar")]
@@ -21,7 +21,7 @@ pub struct FixedWindow {
 pub enum Align {
     /// At multiples of the period since the Unix epoch.
     Epoch,
-    /// At a key's first admitted request, and after a window's end at the next.
+    /// At a key's first admitted request, and after a window's end at the next admitted request.
     FirstHit,
     /// With the calendar's minutes, hours, days, weeks, months or years. Needs the feature `calendar`.
     #[cfg(feature = "calendar")]
@@ -47,8 +47,8 @@ pub struct State {
 }
 
 impl FixedWindow {
-    /// The rate's units in each window; its period is the window's length, unless the calendar tells it. A burst has no
-    /// meaning here.
+    /// The rate's units in each window. The rate's period is the window's length, except for calendar windows. A burst
+    /// has no meaning here.
     ///
     /// # Errors
     /// When the rate is out of range.
@@ -57,7 +57,7 @@ impl FixedWindow {
         Ok(Self { limit: rate.units(), period: rate.period(), align })
     }
 
-    /// A window that counts as far as numbers go, for whoever compares the count with a limit of their own.
+    /// A window that counts without a limit, for callers that compare the count with a limit of their own.
     ///
     /// # Errors
     /// When the period is out of range.
@@ -66,7 +66,7 @@ impl FixedWindow {
         Ok(Self { limit: EXACT_MAX, period: rate.period(), align })
     }
 
-    /// Units a window.
+    /// Units per window.
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
@@ -97,8 +97,9 @@ impl FixedWindow {
         }
     }
 
-    /// The latest end of a window that is believed at `now`: that of the window after the one a new key would get. The clock
-    /// may have stepped back, and then the newer window stays in force, so that a clock that trembles gives none twice.
+    /// The latest end of a window that is believed at `now`: that of the window after the one a new key would get. The
+    /// clock may have stepped back. Then the newer window stays active, so that a clock that jitters never grants a
+    /// window twice.
     #[must_use]
     pub fn latest_end(&self, now: Timestamp) -> Timestamp {
         match &self.align {
@@ -108,8 +109,8 @@ impl FixedWindow {
         }
     }
 
-    /// Whether an instant lies in the window that ends at `ends_at` and counts at `now`. Of a calendar only the window around
-    /// `now` is known: another, which a clock that stepped back has left in force, has no instants.
+    /// Whether an instant lies in the window that ends at `ends_at` and counts at `now`. Of a calendar only the window
+    /// around `now` is known: another window, which stayed active when the clock stepped back, contains no instants.
     #[cfg_attr(
         not(feature = "calendar"),
         expect(unused_variables, reason = "only a calendar depends on `now`")
@@ -126,7 +127,7 @@ impl FixedWindow {
         at >= starts_at && at < ends_at
     }
 
-    /// Whether its windows are the other's, so that a count means the same in both.
+    /// Whether its windows equal those of the other, so that a count means the same in both.
     pub(crate) fn is_counted_like(&self, other: &FixedWindow) -> bool {
         self.align == other.align && (self.period == other.period || self.align.is_calendar())
     }
@@ -166,11 +167,11 @@ impl State {
         self.count
     }
 
-    /// The same state, unless it lies further ahead of `now` than any step back of the clock is believed.
+    /// The same state, pulled back if it lies further ahead of `now` than any step back of the clock is believed.
     #[inline]
     fn clamped(self, quota: &FixedWindow, now: Timestamp) -> Self {
         if self.ends_at.since(now) <= quota.period {
-            return self; // Nearly always, and cheaper to tell than where windows lie.
+            return self; // Nearly always, and cheaper than to compute the windows.
         }
         Self { ends_at: self.ends_at.min(quota.latest_end(now)), count: self.count }
     }
@@ -201,7 +202,8 @@ pub fn charge(quota: &FixedWindow, state: State, now: Timestamp, cost: u64) -> (
     (next, quota.outcome(wanted, now, Verdict::Allow))
 }
 
-/// Gives back `units` that were charged in the current window; those that are of another, or may be, are dropped.
+/// Refunds `units` that were charged in the current window; units of another window, or possibly of another, are
+/// dropped.
 #[must_use]
 pub fn refund(quota: &FixedWindow, state: State, now: Timestamp, units: u64, charged: Charged) -> State {
     let now = now.decidable();
@@ -221,8 +223,9 @@ pub fn idle_at(_quota: &FixedWindow, state: &State) -> Timestamp {
     state.ends_at
 }
 
-/// The state under `quota` of a key that was counted under `previous` until `at`. Where windows stay the same so does the
-/// count, even above a lowered limit: a limit lowered and raised again must not forget. Other windows start full of it.
+/// The state under `quota` of a key that was counted under `previous` until `at`. Where windows stay the same so does
+/// the count, even above a lowered limit: a limit lowered and raised again must not forget. Different windows start
+/// with that count.
 #[must_use]
 pub fn inherit(quota: &FixedWindow, previous: &FixedWindow, state: State, at: Timestamp) -> State {
     if quota.is_counted_like(previous) {
@@ -281,7 +284,7 @@ mod tests {
         }
     }
 
-    /// The worst of a fixed window: a full limit on each side of a boundary, and not one more.
+    /// The worst case of a fixed window: a full limit on each side of a boundary, and not one more.
     #[test]
     fn twice_the_limit_around_a_boundary() {
         let quota = per_minute(10, Align::Epoch);
@@ -291,7 +294,7 @@ mod tests {
         assert!(!charge(&quota, state, after(119), 1).1.is_allowed());
     }
 
-    /// A window that is aligned to the first hit starts with it, and the next one not before the next hit.
+    /// A window that is aligned to the first hit starts with it, and the next window not before the next hit.
     #[test]
     fn first_hit_windows_start_with_a_hit() {
         let quota = per_minute(10, Align::FirstHit);
@@ -312,7 +315,7 @@ mod tests {
         assert_eq!(denied.verdict.retry_after(), Some(april_in_rome.since(march_2024)));
     }
 
-    /// Nothing used has nothing to wait for, a look changes nothing, and what exceeds the limit never passes.
+    /// An unused window has nothing to wait for, a look changes nothing, and a cost above the limit never passes.
     #[test]
     fn looks_and_impossible_costs_change_nothing() {
         for align in aligns() {
@@ -325,7 +328,7 @@ mod tests {
         }
     }
 
-    /// A refund makes room in the current window, none beyond it, and an empty window is as if never seen.
+    /// A refund makes room in the current window only, and an empty window is as if never seen.
     #[test]
     fn refunds_make_room() {
         let quota = per_minute(10, Align::FirstHit);
@@ -339,7 +342,7 @@ mod tests {
         assert_eq!(refund(&quota, state, after(60), 1, Charged::At(T0)), state, "its window has ended");
     }
 
-    /// What was charged in a window is not given back to the next, whose room it never took.
+    /// Units charged in one window are not refunded to the next, where they took no room.
     #[test]
     fn refund_after_window_rollover_is_dropped() {
         for align in aligns() {
@@ -354,7 +357,8 @@ mod tests {
         }
     }
 
-    /// A clock that trembles at a boundary gives no window twice; one that steps back far denies for two windows at most.
+    /// A clock that jitters at a boundary grants no window twice; one that steps back far denies for two windows at
+    /// most.
     #[test]
     fn steps_back_admit_nothing_more() {
         for align in aligns() {
@@ -376,7 +380,8 @@ mod tests {
         }
     }
 
-    /// A live change keeps the count: raising acts at once, lowering leaves nothing, and back again nothing was forgotten.
+    /// A live change keeps the count: raising applies at once, lowering leaves nothing, and after raising again nothing
+    /// was forgotten.
     #[test]
     fn changed_limits_keep_the_count() {
         let quota = |limit| per_minute(limit, Align::Epoch);
@@ -390,7 +395,7 @@ mod tests {
         assert_eq!(remaining(10, back), 2);
     }
 
-    /// Other windows start with what still counted; what no longer did is gone.
+    /// Different windows start with the units that still counted; units that no longer did are gone.
     #[test]
     fn changed_windows_carry_the_count() {
         let minute = per_minute(10, Align::Epoch);

@@ -1,5 +1,5 @@
-//! GCRA: one timestamp, the theoretical arrival time (TAT), at which the bucket is full again. Decides as the token bucket
-//! does, from half the memory.
+//! GCRA: one timestamp, the theoretical arrival time (TAT), at which the bucket is full again. Decides as the token
+//! bucket does, with half the memory.
 
 use crate::algorithm::Charged;
 use crate::algorithm::reservoir::{GAIN_MAX, Reservoir};
@@ -49,7 +49,7 @@ impl Gcra {
         self.rate
     }
 
-    /// Units at once.
+    /// The burst, in units.
     #[must_use]
     pub const fn burst(&self) -> u64 {
         self.reservoir.units()
@@ -77,7 +77,7 @@ impl State {
         (self.tick, self.fraction)
     }
 
-    /// The credits that are missing at `now`, at most a reservoir full.
+    /// The credits that are missing at `now`, at most the whole reservoir.
     #[must_use]
     #[inline]
     pub fn missing(self, reservoir: &Reservoir, now: Timestamp) -> u64 {
@@ -109,7 +109,7 @@ pub fn charge(reservoir: &Reservoir, state: State, now: Timestamp, cost: u64) ->
     (next, reservoir.outcome(left, verdict))
 }
 
-/// The step under [`charge`]: the next state, the credits that are then missing, and the verdict.
+/// The step inside [`charge`]: the next state, the credits that are then missing, and the verdict.
 #[must_use]
 #[inline]
 pub fn advance(reservoir: &Reservoir, state: State, now: Timestamp, cost: u64) -> (State, u64, Verdict) {
@@ -117,13 +117,14 @@ pub fn advance(reservoir: &Reservoir, state: State, now: Timestamp, cost: u64) -
     let missing = state.missing(reservoir, now);
     let (left, verdict) = reservoir.take(missing, cost);
     let admitted = verdict.is_allowed() && cost > 0;
-    // Out of range only after the clock stepped back, or the quota shrank: kept, so that it costs one interval, not the step.
+    // Out of range only after the clock stepped back, or the quota shrank. The clamped state is kept, so that a clock
+    // step costs one interval, not the whole step.
     let clamped = missing == reservoir.credits();
     let next = if admitted || clamped { State::lacking(left, reservoir, now) } else { state };
     (next, left, verdict)
 }
 
-/// Gives back `units`, as far as they have not come back since they were charged; at most to a full bucket.
+/// Refunds `units`, as far as they have not come back since they were charged; at most to a full bucket.
 #[must_use]
 pub fn refund(reservoir: &Reservoir, state: State, now: Timestamp, units: u64, charged: Charged) -> State {
     let now = now.decidable();
@@ -131,8 +132,8 @@ pub fn refund(reservoir: &Reservoir, state: State, now: Timestamp, units: u64, c
     State::lacking(reservoir.put(state.missing(reservoir, now), units, elapsed), reservoir, now)
 }
 
-/// Gives back `units` of a charge that left the bucket full again at `full_at`, if it was the last: none if another was charged since, whose
-/// turn would otherwise come to be another's, too.
+/// Refunds `units` of a charge that left the bucket full again at `full_at`, if it was the last charge. If another
+/// request was charged since, nothing is refunded: its slot would otherwise be given to another request, too.
 #[must_use]
 pub fn step_back(
     reservoir: &Reservoir,

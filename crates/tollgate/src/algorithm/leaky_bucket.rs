@@ -1,5 +1,5 @@
-//! Leaky bucket: a queue that drains steadily. Requests leave one emission interval apart; a request that comes early is told
-//! how long to wait, up to `queue` deep, then denied. `queue: 0` is strict spacing.
+//! Leaky bucket: a queue that drains steadily. Requests leave one emission interval apart. A request that comes early
+//! gets a wait, while at most `queue` units wait; beyond that it is denied. `queue: 0` is strict spacing.
 //!
 //! NGINX: `burst=N` is `queue: N`; `burst=N nodelay` is `algorithm: gcra` with `burst: N + 1`; `burst=N delay=M` is
 //! `queue: N - M` with `burst: M + 1`.
@@ -21,7 +21,8 @@ pub struct LeakyBucket {
 }
 
 impl LeakyBucket {
-    /// A queue for `queue` waiting units that drains at `rate`. The rate's burst units leave without waiting; unless said, one.
+    /// A queue for `queue` waiting units that drains at `rate`. The rate's burst units leave without waiting; the
+    /// default is one.
     ///
     /// # Errors
     /// When the numbers are out of range, or the state would not fit one word exactly.
@@ -45,7 +46,7 @@ impl LeakyBucket {
         self.queue
     }
 
-    /// Units that may wait and those that need not.
+    /// Units that may wait, plus the burst that need not.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         self.shape.burst()
@@ -57,14 +58,14 @@ impl LeakyBucket {
         self.at_once
     }
 
-    /// The GCRA under it.
+    /// The underlying GCRA.
     #[must_use]
     pub const fn shape(&self) -> &Gcra {
         &self.shape
     }
 }
 
-/// Which of the two numbers is too large, or the rate too awkward.
+/// The error that names which of the two numbers is too large, or that the rate cannot be counted exactly.
 fn refused(rate: Rate, burst: u64, queue: u64) -> QuotaError {
     let room = Room::of(rate, GAIN_MAX);
     match room.units.checked_sub(burst) {
@@ -92,8 +93,8 @@ pub fn charge(quota: &LeakyBucket, state: State, now: Timestamp, cost: u64) -> (
     (next, reservoir.outcome(left, verdict))
 }
 
-/// How long a charge of `cost` units waits behind those after whom the bucket is empty in `empty_after`, or up to a tick longer; also where the
-/// queue has no room for it.
+/// How long a charge of `cost` units waits in a bucket that is empty in `empty_after`, or up to a tick longer; also
+/// where the queue has no room for it.
 #[must_use]
 pub fn wait_behind(quota: &LeakyBucket, empty_after: Ticks, cost: u64) -> Ticks {
     let reservoir = quota.shape.reservoir();

@@ -1,17 +1,16 @@
-//! An exact rational rate: so many credits each tick, so many credits a unit. The numbers under token bucket, GCRA and
-//! leaky bucket.
+//! An exact rational rate: credits per tick, and credits per unit. Token bucket, GCRA and leaky bucket compute with it.
 
 use crate::rate::{EXACT_MAX, QuotaError, Rate};
 
-/// Credits accrue by `gain` each tick; one unit costs `price` credits. `gain / price` is the rate in units a tick, exact
-/// wherever the numbers fit and otherwise less than one millionth below the rate asked for, never above it.
+/// Credits accrue by `gain` each tick; one unit costs `price` credits. `gain / price` is the rate in units per tick. It
+/// is exact wherever the numbers fit, and otherwise less than one millionth below the requested rate, never above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pace {
     gain: Divisor,
     price: Divisor,
 }
 
-/// A divisor with its reciprocal, so that the hot path multiplies instead of dividing.
+/// A divisor with its reciprocal, so that the fast path multiplies instead of dividing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Divisor {
     value: u64,
@@ -79,14 +78,14 @@ impl Pace {
         Ok(Self { gain: Divisor::new(gain), price: Divisor::new(price) })
     }
 
-    /// Credits each tick.
+    /// Credits per tick.
     #[must_use]
     #[inline]
     pub const fn gain(self) -> Divisor {
         self.gain
     }
 
-    /// Credits a unit.
+    /// Credits per unit.
     #[must_use]
     #[inline]
     pub const fn price(self) -> Divisor {
@@ -117,12 +116,12 @@ fn within_a_millionth(gain: u64, price: u64, g: u64, p: u64) -> bool {
     g > 0 && u128::from(g) * u128::from(price) * 1_000_000 >= u128::from(gain) * u128::from(p) * 999_999
 }
 
-/// The largest fraction not above `gain / price` whose terms stay within both maxima: a walk down the Stern–Brocot tree,
-/// whole runs at a time.
+/// The largest fraction not above `gain / price` whose terms stay within both maxima: a walk down the Stern–Brocot
+/// tree, whole runs at a time.
 fn best_below(gain: u64, price: u64, gain_max: u64, price_max: u64) -> Option<(u64, u64)> {
     let (gain, price) = (u128::from(gain), u128::from(price));
     let (gain_max, price_max) = (u128::from(gain_max), u128::from(price_max));
-    // The target lies in low..high, which are neighbours in the tree: 0/1 and 1/0 at first.
+    // The target lies in low..high, which are neighbours in the tree: initially 0/1 and 1/0.
     let (mut low, mut high) = ((0u128, 1u128), (1u128, 0u128));
     loop {
         let short = gain * low.1 - low.0 * price;
@@ -149,7 +148,7 @@ mod tests {
     use super::*;
     use crate::time::Ticks;
 
-    /// The walk finds what trying every fraction finds.
+    /// The walk finds the same fraction as an exhaustive search.
     #[test]
     fn best_below_agrees_with_exhaustive_search() {
         for (gain, price) in [
@@ -179,7 +178,7 @@ mod tests {
         }
     }
 
-    /// Division by reciprocal is division.
+    /// Division by reciprocal equals division.
     #[test]
     fn reciprocals_divide() {
         for value in [1, 2, 3, 7, 10, 9_999, 1_000_000, 2_592_000_000_000, EXACT_MAX] {

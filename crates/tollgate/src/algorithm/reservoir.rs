@@ -1,5 +1,6 @@
-//! What token bucket, GCRA and leaky bucket share: a reservoir of credits that refills at a [`Pace`], and the answer that
-//! follows from how many credits it lacks. How the lack is remembered between charges is what tells the three apart.
+//! What token bucket, GCRA and leaky bucket share: a reservoir of credits that refills at a [`Pace`], and the outcome
+//! that follows from how many credits it lacks. The three differ in how they remember the missing credits between
+//! charges.
 
 use crate::algorithm::pace::Pace;
 use crate::outcome::{Outcome, Verdict};
@@ -12,15 +13,16 @@ const _: () = assert!(FILL_TICKS_MAX < REACH_MAX.as_micros());
 
 /// Bits of a [`Word`] that hold the fraction of a tick.
 pub const FRACTION_BITS: u32 = 16;
-/// Most credits a tick of a reservoir whose state fits one word.
+/// Maximum credits per tick of a reservoir whose state fits one word.
 pub const GAIN_MAX: u64 = 1 << FRACTION_BITS;
 const FRACTION_MASK: u64 = GAIN_MAX - 1;
 
-/// The arithmetic of a reservoir whose whole state fits one word: the tick at which it is full again in the upper 48 bits,
-/// the fraction of a tick, in credits, below. Words compare as instants do, so one unit costs an addition and a comparison.
+/// The arithmetic of a reservoir whose whole state fits one word: the tick at which it is full again in the upper 48
+/// bits, the fraction of a tick, in credits, below. Words compare as instants do, so one unit costs an addition and a
+/// comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Word {
-    /// From empty to full.
+    /// The time from empty to full.
     reach: u64,
     /// What one unit adds.
     step: u64,
@@ -29,23 +31,25 @@ pub struct Word {
     gain: u64,
 }
 
-/// What one unit does to a word.
+/// The effect of one unit on a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WordStep {
     /// Admitted; the next word.
     Admit(u64),
-    /// Denied for so many ticks.
+    /// Denied for this many ticks.
     Deny(u64),
-    /// The word is out of the quota's range, as after a clock that stepped back: only the whole arithmetic can tell.
+    /// The word is out of the quota's range, as after a clock that stepped back: the full arithmetic has to decide.
     OutOfRange,
 }
 
 impl Word {
-    /// Asks for one unit of a reservoir that is full again at `word`, at the instant `now`, both counted from one origin.
+    /// Asks for one unit of a reservoir that is full again at `word`, at the instant `now`, both counted from one
+    /// origin.
     #[must_use]
     #[inline(always)]
     pub const fn unit(&self, word: u64, now: u64) -> WordStep {
-        // Nothing wraps: an instant has 48 bits of ticks, and reach and step are at most two years, which is 46 bits.
+        // No operation wraps: an instant has 48 bits of ticks, and reach and step are at most two years, which is 46
+        // bits.
         let base = if word > now { word } else { now };
         let limit = now.wrapping_add(self.reach);
         if base > limit {
@@ -70,7 +74,8 @@ impl Word {
     }
 }
 
-/// The most units that a reservoir of a rate may hold, and why not more; zero when not even one unit can be counted exactly.
+/// The maximum units of a reservoir with a given rate, and why not more; zero when not even one unit can be counted
+/// exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Room {
     pub(crate) units: u64,
@@ -78,8 +83,8 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Of a rate that is in range. More units leave less precision and take longer to refill, so whatever is below one that
-    /// fits fits too.
+    /// The maximum for a rate that is in range. More units leave less precision and take longer to refill, so every
+    /// number below one that fits also fits.
     pub(crate) fn of(rate: Rate, gain_max: u64) -> Self {
         let fits = |units: u64| Reservoir::fitting(rate, units, gain_max).is_some();
         let (mut most, mut too_many) = (0, EXACT_MAX);
@@ -92,7 +97,7 @@ impl Room {
         Self { units: most, because }
     }
 
-    /// Why a burst of so many `units` is refused.
+    /// Why a burst of `units` is rejected.
     pub(crate) fn refuse(self, rate: Rate, units: u64) -> QuotaError {
         let (said, period) = (rate.units(), rate.period().as_micros());
         match (self.units, rate.burst_units()) {
@@ -130,14 +135,14 @@ impl Reservoir {
     /// A reservoir that refills at `rate` and holds `units`; its pace gains at most `gain_max` credits a tick.
     ///
     /// # Errors
-    /// When the rate is out of range, or so many units cannot be counted exactly or do not refill in two years. The units are
-    /// then told to be the rate's burst.
+    /// When the rate is out of range, or so many units cannot be counted exactly or do not refill in two years. The
+    /// error then calls the units the rate's burst.
     pub fn new(rate: Rate, units: u64, gain_max: u64) -> Result<Self, QuotaError> {
         let rate = rate.checked()?;
         Self::fitting(rate, units, gain_max).ok_or_else(|| Room::of(rate, gain_max).refuse(rate, units))
     }
 
-    /// The same for a rate that is in range; none when it does not fit.
+    /// As [`Reservoir::new`], for a rate that is in range; `None` when it does not fit.
     pub(crate) fn fitting(rate: Rate, units: u64, gain_max: u64) -> Option<Self> {
         let pace = Pace::new(rate, units, gain_max).ok()?;
         let credits = units * pace.price().get();
@@ -166,21 +171,22 @@ impl Reservoir {
         self.credits
     }
 
-    /// From empty to full.
+    /// Ticks from empty to full.
     #[must_use]
     #[inline]
     pub const fn fill_ticks(&self) -> u64 {
         self.fill_ticks
     }
 
-    /// Credits gained in so many ticks, at most a reservoir full.
+    /// Credits gained in so many ticks, at most the whole reservoir.
     #[must_use]
     #[inline]
     pub const fn gained(&self, ticks: u64) -> u64 {
         if ticks >= self.fill_ticks { self.credits } else { ticks * self.pace.gain().get() }
     }
 
-    /// Whether what is carried over from `previous` is full no later than there: it holds no more, and refills no slower.
+    /// Whether a state carried over from `previous` is full here no later than there: this reservoir holds no more, and
+    /// refills no slower.
     pub(crate) fn forgets_with(&self, previous: &Reservoir) -> bool {
         let speed = |one: &Reservoir, other: &Reservoir| {
             u128::from(one.pace.gain().get()) * u128::from(other.pace.price().get())
@@ -203,7 +209,8 @@ impl Reservoir {
         fits.then_some(word)
     }
 
-    /// Takes `cost` units from a reservoir that lacks `missing` credits: the credits it lacks then, and the verdict.
+    /// Takes `cost` units from a reservoir that lacks `missing` credits. Returns the credits it lacks then, and the
+    /// verdict.
     #[must_use]
     #[inline]
     pub const fn take(&self, missing: u64, cost: u64) -> (u64, Verdict) {
@@ -219,9 +226,9 @@ impl Reservoir {
         }
     }
 
-    /// Gives back `units` that were charged `elapsed` ago: the credits it lacks then. What has come back by itself since is
-    /// not given back again. So a refund never makes more room than the charge took: in every interval, what was admitted and
-    /// kept stays within the burst and the rate.
+    /// Refunds `units` that were charged `elapsed` ago. Returns the credits that are missing then. Credits that have
+    /// come back since are not refunded again. So a refund never makes more room than the charge took: in every
+    /// interval, what was admitted and kept stays within the burst and the rate.
     #[must_use]
     #[inline]
     pub const fn put(&self, missing: u64, units: u64, elapsed: Ticks) -> u64 {
@@ -230,7 +237,7 @@ impl Reservoir {
         missing.saturating_sub((units * self.pace.price().get()).saturating_sub(regained))
     }
 
-    /// The answer of a reservoir that lacks `missing` credits after the charge.
+    /// The outcome of a reservoir that lacks `missing` credits after the charge.
     #[must_use]
     #[inline]
     pub const fn outcome(&self, missing: u64, verdict: Verdict) -> Outcome {
@@ -250,8 +257,9 @@ impl Reservoir {
         }
     }
 
-    /// The credits that this reservoir lacks when it takes over from `other`, which lacks `missing`: the available units are
-    /// kept, down to this one's size, a fraction of a unit rounded against the caller. A full one stays full.
+    /// The credits that this reservoir lacks when it takes over from `other`, which lacks `missing`. The available
+    /// units are kept, up to the size of this reservoir, with a fraction of a unit rounded against the caller. A full
+    /// reservoir stays full.
     #[must_use]
     pub fn inherit(&self, other: &Reservoir, missing: u64) -> u64 {
         if missing == 0 {
@@ -269,8 +277,8 @@ mod tests {
     use crate::algorithm::gcra;
     use crate::time::Timestamp;
 
-    /// One unit in one word is decided as the whole arithmetic decides it: verdict, wait and next state, whatever the rate,
-    /// the state and the instant.
+    /// A decision about one unit in one word equals that of the full arithmetic: verdict, wait and next state, for
+    /// every rate, state and instant.
     #[test]
     fn a_word_decides_as_the_whole_arithmetic() {
         let rates = [

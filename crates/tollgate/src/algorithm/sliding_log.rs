@@ -19,14 +19,14 @@ pub struct SlidingLog {
     period: Ticks,
 }
 
-/// The admitted units, oldest first. Entries hold running totals, so that any stretch is summed by a subtraction.
+/// The admitted units, oldest first. Entries hold running totals, so that any range is summed by a subtraction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     entries: VecDeque<Entry>,
     forgotten: u64,
 }
 
-/// Units that were admitted at one instant, as the total of all units up to and with them.
+/// Units that were admitted at one instant, stored as the total of all units up to and including them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     at: Timestamp,
@@ -46,7 +46,7 @@ impl SlidingLog {
         Ok(Self { limit: rate.units(), period: rate.period() })
     }
 
-    /// Units a window.
+    /// Units per window.
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
@@ -74,7 +74,7 @@ fn too_many(rate: Rate) -> QuotaError {
 }
 
 impl State {
-    /// How many parts it has, for those who account for its memory.
+    /// The number of entries, for memory accounting.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -85,7 +85,7 @@ impl State {
         self.entries.iter().zip(totals).map(|(entry, before)| (entry.at, entry.total - before))
     }
 
-    /// The log of such pairs; none if they are not what a log can be.
+    /// The log of such pairs; `None` if they are not valid for a log.
     pub(crate) fn from_units(units: impl IntoIterator<Item = (Timestamp, u64)>) -> Option<Self> {
         let mut entries: VecDeque<Entry> = VecDeque::new();
         let mut total = 0u64;
@@ -103,7 +103,7 @@ impl State {
         self.entries.back().map_or(self.forgotten, |entry| entry.total)
     }
 
-    /// Draws back units that lie more than a window ahead of `now`: further, no step back of the clock is believed.
+    /// Pulls back units that lie more than a window ahead of `now`: a larger step back of the clock is not believed.
     fn clamp(&mut self, quota: &SlidingLog, now: Timestamp) {
         let furthest = now + quota.period;
         for entry in self.entries.iter_mut().rev() {
@@ -114,7 +114,7 @@ impl State {
         }
     }
 
-    /// The instant to judge at. While the clock is behind the newest unit, time stands still there.
+    /// The instant to decide at. While the clock is behind the newest unit, time stands still there.
     fn reached(&self, now: Timestamp) -> Timestamp {
         self.entries.back().map_or(now, |entry| entry.at.max(now))
     }
@@ -134,15 +134,15 @@ impl State {
         self.total() - before
     }
 
-    /// The first instant at which at most `most` units count, given that more do now: when the last of those expires that
-    /// are one too many.
+    /// The first instant at which at most `most` units count, given that more count now: when the last of the surplus
+    /// units expires.
     fn falls_to(&self, quota: &SlidingLog, most: u64) -> Timestamp {
         let surplus = self.total().saturating_sub(most);
         let last = self.entries.partition_point(|entry| entry.total < surplus);
         self.entries.get(last).map_or(Timestamp::default(), |entry| entry.at + quota.period)
     }
 
-    /// Forgets what no longer counts at an instant.
+    /// Forgets units that no longer count at an instant.
     fn forget(&mut self, quota: &SlidingLog, at: Timestamp) {
         let expired = self.expired(quota, at);
         if let Some(last) = self.entries.drain(..expired).next_back() {
@@ -150,8 +150,8 @@ impl State {
         }
     }
 
-    /// Adds units at an instant and forgets what no longer counts. Only an admission forgets: it leaves the instant it was
-    /// made at, before which no later one is judged, so nothing forgotten could count again.
+    /// Adds units at an instant and forgets those that no longer count. Only an admission forgets: it records its own
+    /// instant, and no later decision is made before that, so a forgotten unit could not count again.
     fn add(&mut self, quota: &SlidingLog, at: Timestamp, units: u64) {
         self.forget(quota, at);
         let total = self.total() + units;
@@ -167,7 +167,7 @@ impl State {
         last.map_or(self.forgotten, |entry| entry.total)
     }
 
-    /// Takes units away from the entries between two places, the latest of them first.
+    /// Removes units from the entries between two indexes, the latest of them first.
     fn take_latest(&mut self, from: usize, until: usize, units: u64) {
         if until <= from {
             return;
@@ -183,7 +183,7 @@ impl State {
         self.drop_empty();
     }
 
-    /// Takes units away from the entries after a place, the oldest of them first.
+    /// Removes units from the entries from an index on, the oldest of them first.
     fn take_oldest(&mut self, from: usize, units: u64) {
         let least = self.before(from);
         for entry in self.entries.range_mut(from..) {
@@ -192,7 +192,7 @@ impl State {
         self.drop_empty();
     }
 
-    /// Forgets instants that have no units any more.
+    /// Removes entries without units.
     fn drop_empty(&mut self) {
         let mut before = self.forgotten;
         self.entries.retain(|entry| entry.total > std::mem::replace(&mut before, entry.total));
@@ -232,8 +232,9 @@ pub fn charge(quota: &SlidingLog, mut state: State, now: Timestamp, cost: u64) -
     (state, outcome)
 }
 
-/// Gives back `units` that were charged at an instant: those of that instant, then those before it, and never a later one,
-/// which counts for longer. Where only the earliest instant is known, the oldest that count, if that instant counts.
+/// Refunds `units` that were charged at an instant: those of that instant, then those before it, and never a later one,
+/// which counts for longer. Where only the earliest instant is known, it refunds the oldest units that count, if that
+/// instant counts.
 #[must_use]
 pub fn refund(quota: &SlidingLog, mut state: State, now: Timestamp, units: u64, charged: Charged) -> State {
     let now = now.decidable();
@@ -260,9 +261,10 @@ pub fn idle_at(quota: &SlidingLog, state: &State) -> Timestamp {
     state.entries.back().map_or(Timestamp::default(), |entry| entry.at + quota.period)
 }
 
-/// The state under `quota` of a key that was counted under `previous` until `at`: the log itself, since its instants are
-/// true under any period, and a limit lowered and raised again must not forget. What no longer counted under the previous
-/// period is dropped first: under a longer one it would count again, and only if no admission had happened to drop it.
+/// The state under `quota` of a key that was counted under `previous` until `at`: the log itself, because its instants
+/// are valid under any period, and a limit lowered and raised again must not forget. Units that no longer counted under
+/// the previous period are dropped first. Under a longer period they would count again, and only if no admission had
+/// happened to drop them.
 #[must_use]
 pub fn inherit(_quota: &SlidingLog, previous: &SlidingLog, mut state: State, at: Timestamp) -> State {
     let at = at.decidable();
@@ -300,7 +302,8 @@ mod tests {
         charge(quota, state.clone(), now, 0).1.remaining
     }
 
-    /// Retry advice is exact for every cost: one tick early is denied, on the tick is admitted. So are the other two times.
+    /// Retry advice is exact for every cost: one tick early is denied, on the tick is admitted. So are the other two
+    /// times.
     #[test]
     fn every_time_told_is_exact_to_the_tick() {
         let quota = per_minute(10);
@@ -329,7 +332,7 @@ mod tests {
         assert!(charge(&quota, state, after(60), 1).1.is_allowed());
     }
 
-    /// What no longer counts is forgotten: a log never holds more entries than its limit.
+    /// Units that no longer count are forgotten: a log never holds more entries than its limit.
     #[test]
     fn the_log_is_bounded() {
         let quota = per_minute(5);
@@ -343,7 +346,7 @@ mod tests {
         assert_eq!(units, expected);
     }
 
-    /// A denial changes nothing, nor does a look; what exceeds the limit never passes.
+    /// Neither a denial nor a look changes anything; a cost above the limit never passes.
     #[test]
     fn denials_and_looks_change_nothing() {
         let quota = per_minute(10);
@@ -354,7 +357,7 @@ mod tests {
         assert_eq!(charge(&quota, state, after(300), 11).1.verdict, Verdict::Never);
     }
 
-    /// A refund undoes its charge, and all of them leave a key as if never seen.
+    /// A refund undoes its charge, and refunding all charges leaves a key as if never seen.
     #[test]
     fn refunds_undo_their_charge() {
         let quota = per_minute(10);
@@ -368,8 +371,8 @@ mod tests {
         assert_eq!(refunded(500, 1, 51), State::default());
     }
 
-    /// A late refund gives back units of its own instant or older ones, never those that came later. Where only the
-    /// earliest instant is known, it gives back the oldest that count, and nothing if that one may no longer count.
+    /// A late refund returns units of its own instant or older ones, never later ones. Where only the earliest instant
+    /// is known, it refunds the oldest units that count, and nothing if that instant may no longer count.
     #[test]
     fn a_late_refund_gives_back_its_own_instant() {
         let quota = per_minute(10);
@@ -399,7 +402,7 @@ mod tests {
         );
     }
 
-    /// A clock that trembles ages no unit; one that steps back far denies for two windows at most.
+    /// A clock that jitters ages no unit; one that steps back far denies for two windows at most.
     #[test]
     fn steps_back_admit_nothing_more() {
         let quota = per_minute(10);
@@ -418,7 +421,7 @@ mod tests {
         assert!(charge(&quota, state, long_ago + retry_after, 1).1.is_allowed());
     }
 
-    /// A live change keeps the log, whose instants are true under any period.
+    /// A live change keeps the log, whose instants are valid under any period.
     #[test]
     fn changed_quotas_keep_the_log() {
         let state = charged(&per_minute(10), &[(3, 4), (50, 4)]);
@@ -436,7 +439,7 @@ mod tests {
         assert_eq!(remaining(&hourly, &partly, after(70)), 96);
     }
 
-    /// A limit too large to remember is refused, and told what is accepted.
+    /// A limit too large to remember is rejected, and the error says what is accepted.
     #[test]
     fn large_limits_are_refused_with_a_cure() {
         assert!(SlidingLog::new(Rate::per_minute(LOG_MAX)).is_ok());

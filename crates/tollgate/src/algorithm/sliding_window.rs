@@ -1,5 +1,5 @@
-//! Sliding window: counters of sub-windows that slide over time, in constant memory. The oldest sub-window is only partly
-//! covered by the window that ends now; how it counts is the [`Estimate`].
+//! Sliding window: counters of sub-windows that slide over time, in constant memory. The oldest sub-window is only
+//! partly covered by the window that ends now; how it counts is the [`Estimate`].
 
 use smallvec::SmallVec;
 
@@ -8,9 +8,9 @@ use crate::outcome::{Outcome, Verdict};
 use crate::rate::{EXACT_MAX, QuotaError, Rate};
 use crate::time::{Ticks, Timestamp};
 
-/// Most sub-windows of a window.
+/// Maximum number of sub-windows of a window.
 pub const PRECISION_MAX: u32 = 60;
-/// Longest that a window may be beyond its period, as a divisor of it: the promise is a millionth.
+/// A window may exceed its period by at most the period divided by this: the guarantee is a millionth.
 const EXCESS_DIVISOR: u64 = 1_000_000;
 
 /// The numbers of a sliding window.
@@ -26,10 +26,10 @@ pub struct SlidingWindow {
 /// How the oldest sub-window counts, which the window covers only in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Estimate {
-    /// By the share of it that is covered, rounded up, as if its units had come evenly. With a precision of 1 it is the
-    /// usual pair of counters.
+    /// By the share of it that is covered, rounded up, as if its units had come evenly. With a precision of 1 this is
+    /// the usual pair of counters.
     Interpolate,
-    /// Whole, so that no window of the period's length ever admits more than the limit.
+    /// In full, so that no window of the period's length ever admits more than the limit.
     Strict,
 }
 
@@ -40,7 +40,7 @@ pub struct State {
     counts: SmallVec<[u64; 2]>,
 }
 
-/// Where an instant lies: in which sub-window, and how many ticks into it.
+/// The position of an instant: its sub-window, and the ticks since the start of that.
 #[derive(Clone, Copy)]
 struct Place {
     index: u64,
@@ -48,7 +48,7 @@ struct Place {
 }
 
 impl SlidingWindow {
-    /// Whether its sub-windows are the other's, so that counts mean the same in both.
+    /// Whether its sub-windows equal those of the other, so that counts mean the same in both.
     pub(crate) fn is_counted_like(&self, other: &SlidingWindow) -> bool {
         (self.sub, self.precision) == (other.sub, other.precision)
     }
@@ -77,7 +77,7 @@ impl SlidingWindow {
         Ok(Self { limit: rate.units(), period: rate.period(), precision, sub, estimate })
     }
 
-    /// Units a window.
+    /// Units per window.
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
@@ -89,7 +89,7 @@ impl SlidingWindow {
         self.period
     }
 
-    /// Sub-windows of a window.
+    /// Sub-windows per window.
     #[must_use]
     pub const fn precision(&self) -> u32 {
         self.precision
@@ -107,7 +107,7 @@ impl SlidingWindow {
         self.estimate
     }
 
-    /// Where in a state's counters the oldest sub-window stands.
+    /// The index of the oldest sub-window in a state's counters.
     const fn oldest(&self) -> usize {
         self.precision as usize
     }
@@ -143,12 +143,13 @@ impl SlidingWindow {
 }
 
 impl State {
-    /// How many parts it has, for those who account for its memory.
+    /// The number of counters, for memory accounting.
     pub(crate) fn len(&self) -> usize {
         self.counts.len()
     }
 
-    /// The state from its parts: the newest sub-window's number, and the units of it and of those before it, newest first.
+    /// The state from its parts: the newest sub-window's number, and the units of it and of those before it, newest
+    /// first.
     #[must_use]
     pub fn new(newest: u64, counts: &[u64]) -> Self {
         Self { newest, counts: SmallVec::from_slice(counts) }
@@ -166,15 +167,15 @@ impl State {
         &self.counts
     }
 
-    /// Draws back a state that lies more than a window ahead of `now`: further, no step back of the clock is believed.
+    /// Pulls back a state that lies more than a window ahead of `now`: a larger step back of the clock is not believed.
     #[inline]
     fn clamp(&mut self, quota: &SlidingWindow, now: Timestamp) {
         let furthest = now.unix_micros() / quota.sub + u64::from(quota.precision);
         self.newest = self.newest.min(furthest);
     }
 
-    /// Where `now` lies. While the clock is behind the newest sub-window, time stands still at its start: a clock that
-    /// trembles at a boundary then ages no counter.
+    /// The position of `now`. While the clock is behind the newest sub-window, time stands still at its start: a clock
+    /// that jitters at a boundary then ages no counter.
     #[inline]
     fn place(&self, quota: &SlidingWindow, now: Timestamp) -> Place {
         let index = now.unix_micros() / quota.sub;
@@ -185,13 +186,13 @@ impl State {
         Place { index, offset }
     }
 
-    /// How many sub-windows a place is ahead of the newest.
+    /// How many sub-windows a position is ahead of the newest.
     #[inline]
     fn behind(&self, place: Place) -> usize {
         usize::try_from(place.index.saturating_sub(self.newest)).unwrap_or(usize::MAX)
     }
 
-    /// The units that count at a place: the younger sub-windows whole, the oldest as the estimate says.
+    /// The units that count at a position: the younger sub-windows in full, the oldest by the estimate.
     #[inline]
     fn used(&self, quota: &SlidingWindow, place: Place) -> u64 {
         let Some(oldest) = quota.oldest().checked_sub(self.behind(place)) else {
@@ -202,8 +203,8 @@ impl State {
         recent + quota.covered(units, place.offset)
     }
 
-    /// The first instant at which at most `most` units count, given that more count at the place: the window slides on,
-    /// and one sub-window after the other becomes its oldest.
+    /// The first instant at which at most `most` units count, given that more count at the position: the window slides
+    /// on, and one sub-window after the other becomes its oldest.
     fn falls_to(&self, quota: &SlidingWindow, from: Place, most: u64) -> Timestamp {
         let mut younger: u64 = self.counts.iter().sum();
         for (position, &units) in self.counts.iter().enumerate().rev() {
@@ -219,7 +220,7 @@ impl State {
         quota.start_of(self.newest + u64::from(quota.precision) + 1)
     }
 
-    /// Adds units at a place, which becomes the newest sub-window.
+    /// Adds units at a position, which becomes the newest sub-window.
     fn add(&mut self, quota: &SlidingWindow, place: Place, units: u64) {
         let behind = self.behind(place);
         match (quota.oldest() + 1).checked_sub(behind) {
@@ -270,8 +271,9 @@ pub fn charge(quota: &SlidingWindow, mut state: State, now: Timestamp, cost: u64
     (state, outcome)
 }
 
-/// Gives back `units` that were charged at an instant: to its sub-window, then to those before it, and never to a later one,
-/// whose units count for longer. Where only the earliest instant is known, to the oldest that count, if that instant counts.
+/// Refunds `units` that were charged at an instant: to its sub-window, then to those before it, and never to a later
+/// one, whose units count for longer. Where only the earliest instant is known, it refunds the oldest units that count,
+/// if that instant counts.
 #[must_use]
 pub fn refund(
     quota: &SlidingWindow,
@@ -321,9 +323,10 @@ pub fn idle_at(quota: &SlidingWindow, state: &State) -> Timestamp {
     }
 }
 
-/// The state under `quota` of a key that was counted under `previous` until `at`. Where sub-windows stay the same so do the
-/// counts, even above a lowered limit: a limit lowered and raised again must not forget. Other sub-windows start with what
-/// still counts, all in the newest one, which is against the caller; that, too, may be above a lowered limit.
+/// The state under `quota` of a key that was counted under `previous` until `at`. Where sub-windows stay the same so do
+/// the counts, even above a lowered limit: a limit lowered and raised again must not forget. Different sub-windows
+/// start with the units that still count, all in the newest one, which is against the caller. That sum, too, may be
+/// above a lowered limit.
 #[must_use]
 pub fn inherit(quota: &SlidingWindow, previous: &SlidingWindow, mut state: State, at: Timestamp) -> State {
     if quota.is_counted_like(previous) {
@@ -342,18 +345,18 @@ const fn sub_window(period: u64, precision: u32) -> u64 {
     period.div_ceil(precision as u64)
 }
 
-/// Whether as many sub-windows of whole ticks make the period, or a window that is hardly longer.
+/// Whether this many sub-windows of whole ticks make up the period, or a window that is hardly longer.
 fn divides_evenly(period: u64, precision: u32) -> bool {
     let excess = sub_window(period, precision) * u64::from(precision) - period;
     excess * EXCESS_DIVISOR <= period
 }
 
-/// Whether the share of a sub-window that holds all units is counted exactly.
+/// Whether the share of a sub-window that holds all units can be computed exactly.
 const fn is_exact(rate: Rate, precision: u32) -> bool {
     rate.units() <= EXACT_MAX / sub_window(rate.period().as_micros(), precision)
 }
 
-/// Whether a rate can be counted in as many sub-windows.
+/// Whether a rate can be counted in this many sub-windows.
 pub(crate) fn suits(rate: Rate, precision: u32) -> bool {
     divides_evenly(rate.period().as_micros(), precision) && is_exact(rate, precision)
 }
@@ -424,7 +427,8 @@ mod tests {
         charge(quota, state.clone(), now, 0).1.remaining
     }
 
-    /// Retry advice is exact for every cost: one tick early is denied, on the tick is admitted. So are the other two times.
+    /// Retry advice is exact for every cost: one tick early is denied, on the tick is admitted. So are the other two
+    /// times.
     #[test]
     fn every_time_told_is_exact_to_the_tick() {
         for quota in quotas(10) {
@@ -462,7 +466,7 @@ mod tests {
         assert_eq!(remaining(&quota, &state, after(120)), 100);
     }
 
-    /// Strict counts the oldest sub-window whole: the burst that straddles a boundary stops at the limit.
+    /// Strict counts the oldest sub-window in full: the burst that straddles a boundary stops at the limit.
     #[test]
     fn strict_never_admits_more_in_any_window() {
         let quota = per_minute(10, 6, Estimate::Strict);
@@ -471,7 +475,7 @@ mod tests {
         assert!(charge(&quota, state, after(70), 10).1.is_allowed());
     }
 
-    /// A denial changes nothing, nor does a look; what exceeds the limit never passes.
+    /// Neither a denial nor a look changes anything; a cost above the limit never passes.
     #[test]
     fn denials_and_looks_change_nothing() {
         for quota in quotas(10) {
@@ -484,7 +488,7 @@ mod tests {
         }
     }
 
-    /// A refund undoes its charge, and all of them leave a key as if never seen.
+    /// A refund undoes its charge, and refunding all charges leaves a key as if never seen.
     #[test]
     fn refunds_undo_their_charge() {
         for quota in quotas(10) {
@@ -499,7 +503,7 @@ mod tests {
         }
     }
 
-    /// A late refund gives back the units of its own sub-window, and never those that came later.
+    /// A late refund returns the units of its own sub-window, and never later ones.
     #[test]
     fn a_late_refund_gives_back_its_own_sub_window() {
         let quota = per_minute(10, 10, Estimate::Strict);
@@ -516,7 +520,7 @@ mod tests {
         assert_eq!(remaining(&quota, &unknown, after(113)), 6, "the oldest were given back");
     }
 
-    /// A clock that trembles at a boundary ages no counter; one that steps back far denies for two windows at most.
+    /// A clock that jitters at a boundary ages no counter; one that steps back far denies for two windows at most.
     #[test]
     fn steps_back_admit_nothing_more() {
         for quota in quotas(10) {
@@ -537,7 +541,8 @@ mod tests {
         }
     }
 
-    /// A live change keeps the counts: raising acts at once, lowering leaves nothing, other sub-windows carry what counts.
+    /// A live change keeps the counts: raising applies at once, lowering leaves nothing, different sub-windows carry
+    /// the units that count.
     #[test]
     fn changed_quotas_keep_the_count() {
         let quota = |limit| per_minute(limit, 10, Estimate::Strict);
@@ -555,8 +560,8 @@ mod tests {
         assert_eq!(inherit(&finer, &quota(10), state, after(500)), State::default());
     }
 
-    /// The story: a window of ten an hour that was reloaded as one in six minutes and back forgot nine of its units each time, because
-    /// what other sub-windows started with was cut down to their limit.
+    /// The story: a window of ten an hour that was reloaded as one in six minutes and back forgot nine of its units
+    /// each time, because the initial count of the different sub-windows was cut down to their limit.
     #[test]
     fn a_change_there_and_back_forgets_nothing() {
         let hourly = SlidingWindow::new(Rate::per_hour(10), 10, Estimate::Strict).unwrap();
@@ -574,7 +579,7 @@ mod tests {
         }
     }
 
-    /// Numbers that could not be counted exactly are refused, with a cure that is accepted.
+    /// Numbers that could not be counted exactly are rejected, and the error names numbers that are accepted.
     #[test]
     fn inexact_numbers_are_refused_with_a_cure() {
         let million_a_year = Rate::per_ticks(1_000_000, Ticks::from_secs(365 * 86_400));

@@ -1,5 +1,5 @@
-//! Token bucket: credits and the time they were counted. Refills steadily up to its burst; admits in any interval `t` at
-//! most `burst + rate × t`.
+//! Token bucket: credits and the time they were counted. It refills steadily up to its burst; in any interval `t` it
+//! admits at most `burst + rate × t`.
 
 use crate::algorithm::Charged;
 use crate::algorithm::reservoir::{GAIN_MAX, Reservoir, Room};
@@ -14,7 +14,7 @@ pub struct TokenBucket {
     reservoir: Reservoir,
 }
 
-/// The credits that a bucket lacks, and when that was so.
+/// The credits that a bucket lacks, and the instant at which it lacked them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
     missing: u64,
@@ -45,7 +45,7 @@ impl TokenBucket {
         self.rate
     }
 
-    /// Units at once.
+    /// The burst, in units.
     #[must_use]
     pub const fn burst(&self) -> u64 {
         self.reservoir.units()
@@ -77,8 +77,8 @@ impl State {
         }
     }
 
-    /// When the bucket is full again, and the credits by which it would be over-full at that tick: the same state, anchored
-    /// at the instant from which it equals a bucket never used.
+    /// When the bucket is full again, and the credits by which it would be over-full at that tick: the same state,
+    /// anchored at the instant from which it equals a bucket never used.
     #[must_use]
     #[inline]
     pub fn to_full(self, reservoir: &Reservoir) -> (Timestamp, u64) {
@@ -92,11 +92,11 @@ impl State {
     #[inline]
     pub fn from_full(full_at: Timestamp, surplus: u64, reservoir: &Reservoir) -> Self {
         if full_at == Timestamp::default() {
-            return Self::default(); // There is no tick before the epoch to anchor at; nobody was charged by then.
+            return Self::default(); // No tick before the epoch can be the anchor, and no key was charged by then.
         }
         let gain = reservoir.pace().gain().get();
         Self {
-            // One tick may gain more than the bucket holds, and no bucket lacks more than that.
+            // One tick may gain more credits than the bucket holds, and no bucket lacks more than it holds.
             missing: gain.saturating_sub(surplus).min(reservoir.credits()),
             at: full_at - Ticks::ONE,
         }
@@ -116,7 +116,7 @@ pub fn charge(quota: &TokenBucket, state: State, now: Timestamp, cost: u64) -> (
     (next, reservoir.outcome(left, verdict))
 }
 
-/// Gives back `units`, as far as they have not come back since they were charged; at most to a full bucket.
+/// Refunds `units`, as far as they have not come back since they were charged; at most to a full bucket.
 #[must_use]
 pub fn refund(quota: &TokenBucket, state: State, now: Timestamp, units: u64, charged: Charged) -> State {
     let now = now.decidable();
@@ -145,8 +145,9 @@ mod tests {
 
     const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
-    /// A bucket that gains ten units a tick but holds only five, anchored where it is full, once lacked ten: more than it
-    /// holds, and the next look at it underflowed. A key never seen, seen so at the epoch, had also lost a tick's gain.
+    /// The story: a bucket that gains ten units a tick but holds only five, anchored where it is full, lacked ten. That
+    /// is more than it holds, and the next look at it underflowed. A key never seen, anchored so at the epoch, had also
+    /// lost a tick's gain.
     #[test]
     fn the_anchor_of_a_full_bucket_lacks_nothing() {
         let quota = TokenBucket::new(Rate::per_second(10_000_000).burst(5)).unwrap();
@@ -159,7 +160,7 @@ mod tests {
         }
     }
 
-    /// The two anchors of a state tell the same, before and after both.
+    /// Both anchors of a state give the same answers, before and after both instants.
     #[test]
     fn anchoring_where_it_is_full_changes_no_answer() {
         for rate in [Rate::per_second(7), Rate::per_second(3_000_001).burst(4), Rate::per_month(1)] {

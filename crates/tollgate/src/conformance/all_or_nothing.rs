@@ -29,8 +29,8 @@ pub async fn an_admission_charges_every_counter<S: Store>(make: &impl Fn(Timesta
     }
 }
 
-/// Whichever algorithm denies and whichever stands by, in either order: the bystander's counter is exactly as before, and
-/// the denial names its cause and that cause's retry time.
+/// For every pair of algorithms, one that denies and one that does not, in either order: the counter of the other is
+/// exactly as before, and the denial names its cause and that cause's retry time.
 pub async fn a_denial_leaves_every_other_counter<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for tight in ALGORITHMS {
         for other in ALGORITHMS {
@@ -61,7 +61,7 @@ pub async fn a_denial_leaves_every_other_counter<S: Store>(make: &impl Fn(Timest
     }
 }
 
-/// A cost above one limit's capacity is told apart from a denial that waiting cures, and charges nothing.
+/// A cost above one limit's capacity is reported differently than a denial that waiting cures, and charges nothing.
 pub async fn a_cost_that_never_fits_leaves_every_counter<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for tight in ALGORITHMS {
         let mut limits: Vec<LimitBuilder> =

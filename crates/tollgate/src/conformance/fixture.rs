@@ -1,4 +1,5 @@
-//! What the suite's parts share: one quota of each algorithm, an engine with a clock that stands still, and short questions.
+//! What the suite's parts share: one quota of each algorithm, an engine with a clock that stands still, and short
+//! requests.
 
 use std::future::{Future, poll_fn};
 use std::task::Poll;
@@ -26,16 +27,16 @@ pub(super) const START: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 /// The period of every quota here, and the life of every permit.
 pub(super) const HOUR: Ticks = Ticks::from_secs(3_600);
 
-/// What a counter does with a raised or lowered quota.
+/// What a counter keeps when its quota is raised or lowered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keeps {
-    /// What is available: a bucket does not fill up because it grew.
+    /// The available units: a bucket does not fill up because it grew.
     Available,
-    /// What was used: a window that grew has the difference to spare.
+    /// The used units: a window that grew has the difference available.
     Used,
 }
 
-/// One way to count.
+/// One algorithm under test.
 #[derive(Clone, Copy)]
 pub(super) struct Algorithm {
     pub(super) name: &'static str,
@@ -55,14 +56,14 @@ impl Algorithm {
     }
 }
 
-/// Every algorithm, and every form of it that a store keeps differently.
+/// Every algorithm, and every variant of it that a store keeps differently.
 pub(super) const ALGORITHMS: [Algorithm; 10] = [
     Algorithm {
         name: "token-bucket",
         keeps: Keeps::Available,
         make: |n| Quota::token_bucket(Rate::per_hour(n)),
     },
-    // A rate just below a whole number of units a tick: its fractions do not fit sixteen bits.
+    // A rate just below a whole number of units per tick: its fractions do not fit sixteen bits.
     Algorithm {
         name: "token-bucket, wide",
         keeps: Keeps::Available,
@@ -100,9 +101,9 @@ pub(super) const ALGORITHMS: [Algorithm; 10] = [
 
 /// The token bucket, where any algorithm will do.
 pub(super) const BUCKET: Algorithm = ALGORITHMS[0];
-/// The line.
+/// The leaky bucket, which queues.
 pub(super) const LINE: Algorithm = ALGORITHMS[8];
-/// The permits.
+/// The concurrency limit, which grants permits.
 pub(super) const PERMITS: Algorithm = ALGORITHMS[9];
 
 fn fixed(units: u64, align: Align) -> Result<Quota, QuotaError> {
@@ -118,28 +119,28 @@ pub(super) fn policy(limits: Vec<LimitBuilder>) -> Policy {
     Policy::new(limits).expect("the suite's policies are valid")
 }
 
-/// A question about one key.
+/// A request for one key.
 pub(super) fn asking(key: &str, cost: u64) -> CheckRequest<'_> {
     let request = CheckRequest::new().with("key", key).and_then(|request| request.cost(cost));
     request.expect("the suite's requests are valid")
 }
 
-/// A question about one key of a plan.
+/// A request for one key of a plan.
 pub(super) fn on_plan<'a>(key: &'a str, plan: &'a str, cost: u64) -> CheckRequest<'a> {
     asking(key, cost).with("plan", plan).expect("the suite's requests are valid")
 }
 
-/// Names and answers of a decision's limits.
+/// Names and outcomes of a decision's limits.
 pub(super) fn answers(decision: &Decision) -> Vec<(String, Outcome)> {
     decision.limits().map(|status| (status.limit.name().to_owned(), status.outcome)).collect()
 }
 
-/// The name of the limit that a denial names.
+/// The name of the limit that caused a denial.
 pub(super) fn cause(decision: &Decision) -> String {
     decision.cause().map(|status| status.limit.name().to_owned()).unwrap_or_default()
 }
 
-/// Waits for all of them at once, which spares a far store the round trips.
+/// Awaits all futures concurrently, which saves round trips to a remote store.
 pub(super) async fn together(futures: impl Iterator<Item = impl Future<Output = ()>>) {
     let mut waiting: Vec<_> = futures.map(Box::pin).collect();
     poll_fn(|context| {
@@ -161,7 +162,7 @@ impl<S: Store> Rig<S> {
         Self { engine, now: START }
     }
 
-    /// Asks, and insists that the counters themselves answered.
+    /// Checks a request, and asserts that the counters themselves answered.
     pub(super) async fn check(&self, request: &CheckRequest<'_>) -> Decision {
         let decision = self.engine.check(request, self.now).await;
         for status in decision.limits() {
@@ -180,12 +181,12 @@ impl<S: Store> Rig<S> {
         self.check(&asking(key, cost)).await.is_allowed()
     }
 
-    /// What every counter of a key says, without asking for anything.
+    /// The outcome of every counter of a key, without a charge.
     pub(super) async fn peek(&self, key: &str) -> Vec<(String, Outcome)> {
         answers(&self.engine.peek(&asking(key, 1), self.now).await)
     }
 
-    /// What is left in the counter of one limit.
+    /// The units left in the counter of one limit.
     pub(super) async fn left(&self, key: &str, limit: &str) -> u64 {
         let all = self.peek(key).await;
         let found = all.iter().find(|(name, _)| name == limit);

@@ -1,5 +1,6 @@
-//! What was admitted and kept, counted in every interval as each algorithm is defined. Nothing here knows how a counter
-//! is kept: a trace of reservations is settled late, in part, twice or never, and the definition is asked about the rest.
+//! What was admitted and kept, counted in every interval by the definition of each algorithm. Nothing here knows how a
+//! counter is implemented: a trace of reservations is settled late, in part, twice or never, and the result is checked
+//! against the definition.
 
 use super::fixture::{Rig, asking};
 use crate::algorithm::fixed_window::Align;
@@ -15,9 +16,9 @@ use crate::time::{Ticks, Timestamp};
 
 /// The period of every quota here, and the life of every permit.
 const PERIOD: Ticks = Ticks::from_secs(10);
-/// Units of every quota here, in a period and at once.
+/// Units of every quota here, per period and at once.
 const UNITS: u64 = 10;
-/// How long a reservation can be settled: longer than anything is counted, so that late ones are tried.
+/// How long a reservation can be settled: longer than any unit is counted, so that late settlements are tried.
 const LIFETIME: Ticks = Ticks::from_secs(25);
 /// Steps of a trace.
 const STEPS: usize = 60;
@@ -59,13 +60,14 @@ fn rig<S: Store>(make: &impl Fn(Timestamp) -> S, quota: &Quota) -> Rig<S> {
     Rig::new(make, vec![Limit::new("limit", quota.clone()).by(["key"]).cost(Cost::Asked)])
 }
 
-/// The windows in which nothing more than the limit may be kept, wherever they begin.
+/// The windows in which no more than the limit may be kept, wherever they begin.
 fn exact_windows() -> impl Iterator<Item = (&'static str, Quota)> {
     quotas().into_iter().filter(|(name, _)| name.starts_with("sliding-log") || name.contains("strict"))
 }
 
-/// The story: 10 in 10 s. 5 are reserved at 0 s, 5 pass at 7 s, the reservation is cancelled, 5 more pass. At 10 s another 5
-/// passed, which were 15 in 3 s: the cancellation had taken back those of 7 s, and what was left expired at 10 s.
+/// The story: 10 in 10 s. 5 are reserved at 0 s, 5 pass at 7 s, the reservation is cancelled, 5 more pass. At 10 s
+/// another 5 passed, which made 15 in 3 s: the cancellation had refunded the units of 7 s, and the units that were left
+/// expired at 10 s.
 pub async fn a_late_cancel_gives_back_its_own_units<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for (name, quota) in exact_windows() {
         let mut rig = rig(make, &quota);
@@ -84,7 +86,7 @@ pub async fn a_late_cancel_gives_back_its_own_units<S: Store>(make: &impl Fn(Tim
     }
 }
 
-/// The same for a commit below the estimate: 9 reserved at 0 s and 1 used leave room for 9 until 10 s, and none for more.
+/// The same for a commit below the estimate: 9 reserved at 0 s and 1 used leave room for 9 until 10 s, and for no more.
 pub async fn a_late_commit_gives_back_its_own_units<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for (name, quota) in exact_windows() {
         let mut rig = rig(make, &quota);
@@ -100,8 +102,8 @@ pub async fn a_late_commit_gives_back_its_own_units<S: Store>(make: &impl Fn(Tim
     }
 }
 
-/// The story: a bucket of 2 that refills 1 in a second lent half a unit: cancelled after 0.9 s, a unit that had come back by
-/// nine tenths was given back whole. 2 at 0.9 s and 1 at 1 s were kept, where 2.1 may be.
+/// The story: a bucket of 2 that refills 1 in a second gave away most of a unit. A unit cancelled after 0.9 s, which
+/// had come back by nine tenths, was refunded in full. 2 at 0.9 s and 1 at 1 s were kept, where 2.1 may be.
 pub async fn a_bucket_gives_back_what_it_has_not_regained<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let rate = Rate::per_second(1).burst(2);
     for quota in [Quota::token_bucket(rate), Quota::gcra(rate)] {
@@ -120,8 +122,8 @@ pub async fn a_bucket_gives_back_what_it_has_not_regained<S: Store>(make: &impl 
     }
 }
 
-/// The story: 5 pass at 0 s, and 10 at 21 s. Whoever then gave back 5 by attributes alone, and meant those of 0 s, was given 5 of
-/// the others: 15 were kept at 21 s.
+/// The story: 5 pass at 0 s, and 10 at 21 s. A caller that then refunded 5 by attributes alone, and meant those of 0 s,
+/// was refunded 5 of the others: 15 were kept at 21 s.
 pub async fn a_refund_that_may_be_too_old_is_dropped<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let is_window = |quota: &Quota| {
         matches!(quota, Quota::FixedWindow(_) | Quota::SlidingWindow(_) | Quota::SlidingLog(_))
@@ -140,7 +142,8 @@ pub async fn a_refund_that_may_be_too_old_is_dropped<S: Store>(make: &impl Fn(Ti
     }
 }
 
-/// The story of a bucket, told by attributes alone: what may have been charged 0.9 s ago has come back by nine tenths.
+/// The story of the bucket, with a refund by attributes alone: a unit that may have been charged 0.9 s ago has come
+/// back by nine tenths.
 pub async fn a_refund_of_an_age_takes_it_to_be_that_old<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let rate = Rate::per_second(1).burst(2);
     for quota in [Quota::token_bucket(rate), Quota::gcra(rate)] {
@@ -159,7 +162,7 @@ pub async fn a_refund_of_an_age_takes_it_to_be_that_old<S: Store>(make: &impl Fn
     }
 }
 
-/// Numbers that look random and are the same each time.
+/// A pseudo-random generator with a fixed seed.
 struct Random(u64);
 
 impl Random {
@@ -193,11 +196,11 @@ impl Random {
 struct Kept {
     at: Timestamp,
     units: u64,
-    /// When they were given back, of permits.
+    /// For permits: when they were released.
     until: Option<Timestamp>,
 }
 
-/// A reservation that is not settled yet, and what of the trace it is.
+/// A reservation that is not settled yet, and its entry in the trace.
 struct Open {
     reservation: Reservation,
     entry: usize,
@@ -208,7 +211,7 @@ struct Open {
 struct Trace {
     kept: Vec<Kept>,
     open: Vec<Open>,
-    /// What passed without a reservation.
+    /// Entries that passed without a reservation.
     checked: Vec<usize>,
     permits: Vec<(Permit, usize)>,
 }
@@ -227,7 +230,7 @@ fn leaves_at(verdict: Verdict, now: Timestamp) -> Timestamp {
     }
 }
 
-/// Checks or reserves some units, and takes down what passed.
+/// Checks or reserves some units, and records what passed.
 async fn ask<S: Store>(rig: &Rig<S>, trace: &mut Trace, random: &mut Random, most: u64) {
     let cost = 1 + random.below(most);
     if random.below(3) == 0 {
@@ -246,7 +249,7 @@ async fn ask<S: Store>(rig: &Rig<S>, trace: &mut Trace, random: &mut Random, mos
     }
 }
 
-/// Settles one reservation that is open: at nothing, at a part, or above its estimate.
+/// Settles one open reservation: at nothing, at a part, or above its estimate.
 async fn settle<S: Store>(rig: &Rig<S>, trace: &mut Trace, random: &mut Random, quota: &Quota) {
     if trace.open.is_empty() {
         return;
@@ -257,7 +260,7 @@ async fn settle<S: Store>(rig: &Rig<S>, trace: &mut Trace, random: &mut Random, 
     let actual = match random.below(3) {
         0 => None,
         1 => Some(random.below(cost + 1)),
-        // What is charged beyond a turn in a line is nobody's departure.
+        // Units charged beyond a queue slot belong to no departure.
         _ if matches!(quota, Quota::LeakyBucket(_)) => Some(cost),
         _ => Some(cost + random.below(3)),
     };
@@ -275,15 +278,16 @@ async fn settle<S: Store>(rig: &Rig<S>, trace: &mut Trace, random: &mut Random, 
     let kept = &mut trace.kept[entry];
     match quota {
         Quota::Concurrency(_) => kept.until = Some(rig.now),
-        // Who has left a line has used its turn, whatever it says afterwards.
+        // A request that has left the queue has used its slot, whatever it cost in the end.
         Quota::LeakyBucket(_) => kept.units -= settled.refunded.min(kept.units),
         _ => kept.units = kept.units.min(actual.unwrap_or(0)),
     }
 }
 
-/// Gives back some units of what passed without a reservation, by attributes and an age alone. The age is never less than the true one.
+/// Refunds some units that passed without a reservation, by attributes and an age alone. The age is never less than the
+/// true one.
 async fn refund<S: Store>(rig: &Rig<S>, trace: &mut Trace, random: &mut Random, quota: &Quota) {
-    // A line keeps its turns, and permits have names.
+    // A leaky bucket keeps its queue slots, and permits have ids.
     if trace.checked.is_empty() || matches!(quota, Quota::LeakyBucket(_) | Quota::Concurrency(_)) {
         return;
     }
@@ -295,11 +299,11 @@ async fn refund<S: Store>(rig: &Rig<S>, trace: &mut Trace, random: &mut Random, 
     assert!(rig.engine.refund(&asking("k", units), within, rig.now).await.is_ok());
 }
 
-/// Plays a random trace, and tells what was kept.
+/// Plays a random trace. Returns what was kept.
 async fn play<S: Store>(rig: &mut Rig<S>, quota: &Quota, seed: u64) -> Vec<Kept> {
     let mut random = Random::new(seed);
     let mut trace = Trace::default();
-    // In a line each unit has a departure of its own only if it comes alone.
+    // In a queue each unit has a departure of its own only if its request costs one unit.
     let most = if matches!(quota, Quota::LeakyBucket(_)) { 1 } else { 6 };
     for _ in 0..STEPS {
         rig.now = random.next_instant(rig.now);
@@ -318,7 +322,7 @@ async fn play<S: Store>(rig: &mut Rig<S>, quota: &Quota, seed: u64) -> Vec<Kept>
     trace.kept
 }
 
-/// The most units kept in any `length` of time, whose end is not part of it: every interval that begins with one is tried.
+/// The most units kept in any interval of `length`, without its end: every interval that begins with an entry is tried.
 fn most_within(kept: &[Kept], length: Ticks) -> u64 {
     let inside = |first: &Kept| {
         let within = kept.iter().filter(|one| one.at >= first.at && one.at < first.at + length);
@@ -327,7 +331,7 @@ fn most_within(kept: &[Kept], length: Ticks) -> u64 {
     kept.iter().map(inside).max().unwrap_or(0)
 }
 
-/// The most by which any interval holds more than the rate alone gives it, in units × ticks of the rate's period.
+/// The most by which any interval holds more than the rate alone admits, in units × ticks of the rate's period.
 fn most_above(kept: &[Kept], rate: Rate) -> i128 {
     let (gained, period) = (i128::from(rate.units()), i128::from(rate.period().as_micros()));
     let mut most = 0;
@@ -350,14 +354,14 @@ fn most_in_flight(kept: &[Kept], ttl: Ticks) -> u64 {
     kept.iter().map(|one| in_flight(one.at)).max().unwrap_or(0)
 }
 
-/// The definition's bound for what was kept.
+/// Asserts the bound that the definition sets for what was kept.
 fn assert_bound(name: &str, quota: &Quota, kept: &[Kept], seed: u64) {
     let windows = || kept.iter().map(|one| one.at.unix_micros() / PERIOD.as_micros());
     let holds = match quota {
         Quota::TokenBucket(_) | Quota::Gcra(_) | Quota::LeakyBucket(_) => {
             let rate = quota.rate().expect("a bucket has a rate");
             let period = i128::from(rate.period().as_micros());
-            // A line lets go one at a time, a departure rounded up to a whole tick.
+            // A leaky bucket lets units depart one at a time, and a departure is rounded up to a whole tick.
             let (at_once, rounding) = match quota {
                 Quota::LeakyBucket(_) => (1, i128::from(rate.units())),
                 _ => (i128::from(UNITS), 0),
@@ -378,7 +382,7 @@ fn assert_bound(name: &str, quota: &Quota, kept: &[Kept], seed: u64) {
     assert!(holds, "{name}, seed {seed}: kept {kept:#?}");
 }
 
-/// Whatever is settled, when and to what: no interval keeps more than the algorithm's definition gives it.
+/// Whatever is settled, when and to what: no interval keeps more than the algorithm's definition admits.
 pub async fn no_interval_keeps_more_than_its_bound<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for (name, quota) in quotas() {
         for seed in SEEDS {
@@ -390,8 +394,8 @@ pub async fn no_interval_keeps_more_than_its_bound<S: Store>(make: &impl Fn(Time
     }
 }
 
-/// To drop every refund would keep every bound. After any trace, what is reserved and cancelled at once leaves every number
-/// as it was.
+/// A store that drops every refund would keep every bound. So after any trace, a reservation that is cancelled at once
+/// leaves every number as it was.
 pub async fn a_cancel_at_once_restores_the_room<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for (name, quota) in quotas() {
         for seed in SEEDS {
@@ -399,7 +403,7 @@ pub async fn a_cancel_at_once_restores_the_room<S: Store>(make: &impl Fn(Timesta
             play(&mut rig, &quota, seed).await;
             let before = rig.peek("k").await;
             let room = rig.left("k", "limit").await.min(3);
-            // A line that is left at once was never there; one that lets go at once has let go.
+            // A request that leaves a queue at once was never in it; one that did not have to wait has departed.
             if room == 0 || matches!(quota, Quota::LeakyBucket(_)) {
                 continue;
             }

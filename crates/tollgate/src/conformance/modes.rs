@@ -1,4 +1,4 @@
-//! Limits that only watch, that watch a share of the keys, and that are off.
+//! Limits in shadow, limits enforced for a percentage of the keys, and limits that are off.
 
 use super::fixture::{ALGORITHMS, BUCKET, Rig, START, answers, asking};
 use crate::headers::{Answer, Audience, Caller, HeaderPolicy};
@@ -17,7 +17,7 @@ pub async fn all<S: Store>(make: &impl Fn(Timestamp) -> S) {
     off_is_not_asked(make).await;
 }
 
-/// A limit in shadow says what it would have done, for every algorithm, and the request passes all the same.
+/// A limit in shadow reports what it would have done, for every algorithm, and the request passes all the same.
 pub async fn shadow_never_denies<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in ALGORITHMS {
         let rig = Rig::new(make, vec![algorithm.limit("watched", 2).mode(Mode::Shadow)]);
@@ -32,7 +32,7 @@ pub async fn shadow_never_denies<S: Store>(make: &impl Fn(Timestamp) -> S) {
     }
 }
 
-/// Beside a shadow limit of any algorithm, an enforced one counts exactly as it does alone.
+/// Beside a limit in shadow of any algorithm, an enforced one counts exactly as it does alone.
 pub async fn shadow_never_touches_an_enforced_counter<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for enforced in ALGORITHMS {
         for watching in ALGORITHMS {
@@ -64,7 +64,7 @@ pub async fn shadow_is_not_counted_when_the_request_is_denied<S: Store>(make: &i
     }
 }
 
-/// Callers are told nothing of a limit in shadow: neither when it would have denied nor when another does.
+/// Callers see nothing of a limit in shadow: neither when it would have denied nor when another does.
 pub async fn shadow_is_not_in_the_answer<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let limits = vec![BUCKET.limit("watching", 1).mode(Mode::Shadow), BUCKET.limit("enforced", 3)];
     let rig = Rig::new(make, limits);
@@ -78,8 +78,8 @@ pub async fn shadow_is_not_in_the_answer<S: Store>(make: &impl Fn(Timestamp) -> 
     }
 }
 
-/// `enforce_percent` picks about that share of the keys, the same ones each time, keeps them when the share is raised, and
-/// only they are ever denied.
+/// `enforce_percent` selects about that percentage of the keys, the same ones each time, keeps them when the percentage
+/// is raised, and only they are ever denied.
 pub async fn a_share_of_the_keys_is_enforced_and_stays_so<S: Store>(make: &impl Fn(Timestamp) -> S) {
     const KEYS: usize = 600;
     let rig = Rig::new(make, vec![BUCKET.limit("limit", 1).enforce_percent(30)]);
@@ -101,7 +101,7 @@ pub async fn a_share_of_the_keys_is_enforced_and_stays_so<S: Store>(make: &impl 
     assert!((288..=432).contains(&share), "{share} of {KEYS} keys are enforced at 60 per cent");
 }
 
-/// How each key is treated. The first round uses up a key's only unit.
+/// The stance of each key. The first round uses up a key's only unit.
 async fn stances<S: Store>(rig: &Rig<S>, keys: usize) -> Vec<Stance> {
     let mut stances = Vec::with_capacity(keys);
     for number in 0..keys {

@@ -1,4 +1,4 @@
-//! What was taken and may come back: reservations, permits, refunds, resets.
+//! Settlement of what was taken: reservations, permits, refunds, resets.
 
 use super::fixture::{ALGORITHMS, Algorithm, BUCKET, HOUR, LINE, PERMITS, Rig, START, asking, on_plan};
 use crate::decision::{Decision, Permit};
@@ -31,17 +31,17 @@ pub async fn all<S: Store>(make: &impl Fn(Timestamp) -> S) {
     a_reset_forgets_all_or_the_named(make).await;
 }
 
-/// All algorithms whose units can be given back by number.
+/// All algorithms whose units can be refunded by number.
 fn countable() -> impl Iterator<Item = Algorithm> {
     ALGORITHMS.into_iter().filter(|each| each.name != PERMITS.name)
 }
 
-/// Those that give back whatever was taken. A leaky bucket does not: who has a turn in its line keeps it.
+/// The algorithms that refund whatever was taken. A leaky bucket does not: a request in its queue keeps its slot.
 fn refundable() -> impl Iterator<Item = Algorithm> {
     countable().filter(|each| each.name != LINE.name)
 }
 
-/// 6 reserved, 2 used: 4 come back.
+/// 6 reserved, 2 used: 4 are refunded.
 pub async fn a_commit_below_the_estimate_gives_the_rest_back<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in refundable() {
         let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
@@ -54,7 +54,8 @@ pub async fn a_commit_below_the_estimate_gives_the_rest_back<S: Store>(make: &im
     }
 }
 
-/// 3 reserved, 8 used of 10: 5 more are charged. 3 reserved, 12 used: all 7 that are left are charged, and 2 are unpaid.
+/// 3 reserved, 8 used of 10: 5 more are charged. 3 reserved, 12 used: all 7 that are left are charged, and 2 are
+/// unpaid.
 pub async fn a_commit_above_the_estimate_charges_what_there_is<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in countable() {
         for (actual, charged, unpaid) in [(3, 0, 0), (8, 5, 0), (10, 7, 0), (12, 7, 2)] {
@@ -69,7 +70,7 @@ pub async fn a_commit_above_the_estimate_charges_what_there_is<S: Store>(make: &
 }
 
 /// The story: a commit above the estimate was charged by the limit's first quota, whatever tier the key had. A key of a
-/// large tier was then clamped to the smallest, and lost nearly all that it had.
+/// large tier was then clamped to the smallest, and lost nearly all its units.
 pub async fn a_commit_above_the_estimate_counts_by_the_keys_own_tier<S: Store>(
     make: &impl Fn(Timestamp) -> S,
 ) {
@@ -86,7 +87,7 @@ pub async fn a_commit_above_the_estimate_counts_by_the_keys_own_tier<S: Store>(
     }
 }
 
-/// After a cancellation every counter, permits among them, is as before the reservation.
+/// After a cancellation every counter, permits included, is as before the reservation.
 pub async fn a_cancelled_reservation_never_was<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let each = ALGORITHMS.iter().filter(|each| each.name != LINE.name);
     let rig = Rig::new(make, each.map(|each| each.limit(each.name, 10)).collect());
@@ -98,7 +99,7 @@ pub async fn a_cancelled_reservation_never_was<S: Store>(make: &impl Fn(Timestam
     let settled = rig.engine.cancel(&mut reservation.expect("it was admitted"), rig.now).await;
     assert_eq!(settled, Ok(Settled { refunded: 5, charged: 0, unpaid: 0 }));
     assert_eq!(rig.peek("k").await, before);
-    // A limit in shadow that had no room took nothing, so nothing comes back to it.
+    // A limit in shadow that had no room took nothing, so nothing is refunded to it.
     let rig = Rig::new(make, vec![BUCKET.limit("a", 10), BUCKET.limit("watching", 3).mode(Mode::Shadow)]);
     assert!(rig.admits("k", 2).await);
     let (_, reservation) = rig.engine.reserve(&asking("k", 4), LIFETIME, rig.now).await;
@@ -106,8 +107,8 @@ pub async fn a_cancelled_reservation_never_was<S: Store>(make: &impl Fn(Timestam
     assert_eq!((rig.left("k", "a").await, rig.left("k", "watching").await), (8, 1));
 }
 
-/// The story: a window from the first hit was taken to have begun with the reservation. It had begun long before, so what was
-/// cancelled after its end was given to the next one. One tick before its end it is given back whole.
+/// The story: a window from the first hit was taken to have begun with the reservation. It had begun long before, so
+/// units cancelled after its end were refunded to the next one. One tick before its end they are refunded in full.
 pub async fn a_window_that_has_ended_is_not_given_back_to<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let first_hit = ALGORITHMS.iter().find(|each| each.name == "fixed-window, first hit");
     let first_hit = first_hit.expect("it is one of them");
@@ -143,7 +144,7 @@ pub async fn a_reservation_that_expires_stays_charged<S: Store>(make: &impl Fn(T
     }
 }
 
-/// What was not admitted holds nothing that could be given back.
+/// A denied reservation holds nothing that could be refunded.
 pub async fn a_denied_reservation_holds_nothing<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let rig = Rig::new(make, vec![BUCKET.limit("a", 10), PERMITS.limit("b", 3)]);
     assert!(rig.admits("k", 2).await);
@@ -187,8 +188,8 @@ pub async fn a_reservation_survives_a_swap<S: Store>(make: &impl Fn(Timestamp) -
     }
 }
 
-/// Whoever goes away from a line, from its end or from its middle, and whatever is given back to it: those who came later leave later, one
-/// interval apart.
+/// Whichever waiters leave a queue, from its end or from its middle, and whatever is refunded to it: later requests
+/// depart later, one interval apart.
 pub async fn those_in_line_keep_their_turns<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let interval = Ticks::from_secs(360);
     for gone in [&[1_usize, 2][..], &[2, 1], &[3], &[3, 2, 1], &[1, 3], &[0], &[0, 1, 2], &[]] {
@@ -208,7 +209,7 @@ pub async fn those_in_line_keep_their_turns<S: Store>(make: &impl Fn(Timestamp) 
         for _ in 0..3 {
             leaves.push(rig.now + wait_of(&rig.check(&asking("k", 1)).await));
         }
-        // The first has left before anybody goes away, so that its turn was used.
+        // The first has departed before any waiter leaves, so its slot was used.
         let stayed = (0..leaves.len()).filter(|place| *place == 0 || !gone.contains(place));
         let stayed: Vec<Timestamp> = stayed.map(|place| leaves[place]).collect();
         let is_apart = |pair: &[Timestamp]| pair[1] >= pair[0] + interval;
@@ -230,7 +231,7 @@ async fn permit<S: Store>(rig: &Rig<S>) -> Option<Permit> {
     rig.check(&asking("k", 1)).await.take_permit()
 }
 
-/// Releasing gives one place back; releasing again, or what another holds, changes nothing.
+/// A release returns one permit; releasing it again, or a permit of another holder, changes nothing.
 pub async fn a_permit_is_released_once<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let rig = Rig::new(make, vec![PERMITS.limit("in-flight", 2), BUCKET.limit("rate", 100)]);
     let first = permit(&rig).await.expect("two places are free");
@@ -251,7 +252,7 @@ pub async fn a_permit_is_released_once<S: Store>(make: &impl Fn(Timestamp) -> S)
     assert!(rig.engine.peek(&asking("k", 1), rig.now).await.take_permit().is_none(), "a look takes no place");
 }
 
-/// The permit of a crashed holder comes back when it expires, exactly then, and releasing it late frees nobody's place.
+/// The permit of a crashed holder comes back exactly when it expires, and a late release frees no other permit.
 pub async fn a_permit_comes_back_by_itself<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let mut rig = Rig::new(make, vec![PERMITS.limit("in-flight", 1)]);
     let lost = permit(&rig).await.expect("the place is free");
@@ -268,7 +269,8 @@ pub async fn a_permit_comes_back_by_itself<S: Store>(make: &impl Fn(Timestamp) -
     assert!(permit(&rig).await.is_some());
 }
 
-/// A permit that is renewed in time lives on, however long, and takes no place more; one that has expired stays gone.
+/// A permit that is renewed in time lives on, however long, and takes no further permit; one that has expired stays
+/// gone.
 pub async fn a_renewed_permit_lives_on<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let mut rig = Rig::new(make, vec![PERMITS.limit("in-flight", 2)]);
     let held = permit(&rig).await.expect("two places are free");
@@ -295,7 +297,7 @@ pub async fn a_renewed_permit_lives_on<S: Store>(make: &impl Fn(Timestamp) -> S)
     assert_eq!(rig.left("k", "in-flight").await, 3, "nobody renews what a crashed holder had");
 }
 
-/// A permit taken under one policy is released under the next, whether the limit was raised, lowered or removed.
+/// A permit acquired under one policy is released under the next, whether the limit was raised, lowered or removed.
 pub async fn a_permit_survives_a_swap<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for limit in [1, 2, 5, 9] {
         let rig = Rig::new(make, vec![PERMITS.limit("in-flight", 5)]);
@@ -315,7 +317,7 @@ pub async fn a_permit_survives_a_swap<S: Store>(make: &impl Fn(Timestamp) -> S) 
     }
 }
 
-/// A refund gives back what was taken and never more than that: an unused counter has its capacity, not above it.
+/// A refund returns what was taken and never more: an unused counter has its capacity, not above it.
 pub async fn a_refund_gives_back_exactly<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in refundable() {
         let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
@@ -333,7 +335,7 @@ pub async fn a_refund_gives_back_exactly<S: Store>(make: &impl Fn(Timestamp) -> 
     }
 }
 
-/// A reset forgets the counters of one key: all of them, or only those of the named limits.
+/// A reset covers the counters of one key: all of them, or only those of the named limits.
 pub async fn a_reset_forgets_all_or_the_named<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let rig = Rig::new(make, ALGORITHMS.iter().map(|each| each.limit(each.name, 10)).collect());
     for key in ["k", "other"] {

@@ -1,4 +1,4 @@
-//! A policy put in force over another: counters are kept, a raise acts at once, a lowering clamps, nobody is gifted a burst.
+//! Policy swaps: counters are kept, a raise applies at once, a lowering clamps, and no key gains a burst.
 
 use super::fixture::{ALGORITHMS, BUCKET, HOUR, Keeps, PERMITS, Rig, asking, on_plan, policy, together};
 use crate::engine::SwapReport;
@@ -22,8 +22,8 @@ pub async fn all<S: Store>(make: &impl Fn(Timestamp) -> S) {
     other_numbers_keep_counters_and_other_names_do_not(make).await;
 }
 
-/// An exhausted counter of 10 raised to 20: a window has the difference at once, a bucket waits for its refill, and a key
-/// never seen has all 20.
+/// An exhausted counter of 10 raised to 20: a window has the difference at once, a bucket waits for its refill, and a
+/// key never seen has all 20.
 pub async fn a_raise_acts_at_once_and_gifts_nothing<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in ALGORITHMS {
         let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
@@ -63,7 +63,7 @@ pub async fn a_raised_bucket_refills_at_the_new_rate<S: Store>(make: &impl Fn(Ti
     }
 }
 
-/// 2 of 10 used, then 5: a bucket is clamped to 5, a window has 3 left. Raised to 10 again, neither forgets.
+/// 2 of 10 used, then lowered to 5: a bucket is clamped to 5, a window has 3 left. Raised to 10 again, neither forgets.
 pub async fn lowering_clamps_and_is_not_forgotten<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in ALGORITHMS {
         let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
@@ -81,7 +81,8 @@ pub async fn lowering_clamps_and_is_not_forgotten<S: Store>(make: &impl Fn(Times
     }
 }
 
-/// 8 of 10 used, then 5: a window is overdrawn and denies, a bucket has the 2 that it had. Raised again, both have 2.
+/// 8 of 10 used, then lowered to 5: a window is overdrawn and denies, a bucket has the 2 that it had. Raised again,
+/// both have 2.
 pub async fn lowering_below_what_was_used_denies<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in ALGORITHMS {
         let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
@@ -100,7 +101,7 @@ pub async fn lowering_below_what_was_used_denies<S: Store>(make: &impl Fn(Timest
     }
 }
 
-/// However often a limit goes to and fro between 10 and 20 at one instant, a window admits 20 in all and a bucket 10.
+/// However often a limit changes between 10 and 20 at one instant, a window admits 20 in all and a bucket 10.
 pub async fn swapping_to_and_fro_never_admits_more<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in ALGORITHMS {
         let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
@@ -143,7 +144,7 @@ fn rated(algorithm: &str, rate: &str) -> Policy {
     Policy::compile("policy.yaml", text.as_bytes()).expect("the suite's policies are valid").0
 }
 
-/// Requests of many other keys, so that a store gives away the place of every key that it may forget.
+/// Sends requests of many other keys, so that a store reuses the slot of every key that it may forget.
 async fn crowd<S: Store>(rig: &Rig<S>) {
     for hundred in 0..20 {
         let one = |number| async move {
@@ -154,8 +155,9 @@ async fn crowd<S: Store>(rig: &Rig<S>) {
     }
 }
 
-/// Counters exhausted under 10 a minute that becomes 10 a day. Long after they would have been full again, a key that stayed
-/// quiet is answered as one that kept asking. The story: the quiet one was forgotten, and began anew with all 10.
+/// Counters exhausted under 10 a minute that becomes 10 a day. Long after they would have been full again, a key that
+/// stayed quiet gets the same answer as one that kept asking. The story: the quiet key was forgotten, and began anew
+/// with all 10.
 pub async fn slowing_gifts_nothing_to_those_who_stay_quiet<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in RATED {
         let mut rig = Rig::new(make, Vec::new());
@@ -173,8 +175,8 @@ pub async fn slowing_gifts_nothing_to_those_who_stay_quiet<S: Store>(make: &impl
     }
 }
 
-/// 10 an hour becomes 10 a day and 10 an hour again: what came back between is counted at the rates that were in force,
-/// whether or not anybody asked meanwhile.
+/// 10 an hour becomes 10 a day and 10 an hour again: units that came back in between are counted at the rates that were
+/// active, whether or not the key was charged meanwhile.
 pub async fn what_nobody_asked_between_swaps_is_not_lost<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in ["token-bucket", "gcra", "leaky-bucket, queue: 9", "sliding-log"] {
         let mut rig = Rig::new(make, Vec::new());
@@ -199,10 +201,10 @@ fn tiers(algorithm: super::fixture::Algorithm) -> Vec<LimitBuilder> {
     vec![algorithm.limit("limit", 10).tiers("plan", tiers)]
 }
 
-/// A key that goes from one tier to the other and back keeps its counter, and is gifted nothing, where both tiers forget after
-/// the same time.
+/// A key that changes its tier and back keeps its counter and gains nothing, where both tiers forget after the same
+/// time.
 pub async fn a_key_may_change_its_tier<S: Store>(make: &impl Fn(Timestamp) -> S) {
-    // The wide bucket is the same rate with another burst, so its tiers forget after different times.
+    // The wide bucket has the same rate with another burst, so its tiers forget after different times.
     for algorithm in ALGORITHMS.into_iter().filter(|algorithm| algorithm.name != "token-bucket, wide") {
         let rig = Rig::new(make, tiers(algorithm));
         let look = async |plan: &str| {
@@ -227,7 +229,7 @@ pub async fn a_key_may_change_its_tier<S: Store>(make: &impl Fn(Timestamp) -> S)
     }
 }
 
-/// An override added live acts on its key at once and on no other.
+/// An override added live applies to its key at once and to no other.
 pub async fn an_override_acts_on_one_key<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in ALGORITHMS {
         let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
@@ -241,7 +243,7 @@ pub async fn an_override_acts_on_one_key<S: Store>(make: &impl Fn(Timestamp) -> 
     }
 }
 
-/// The report tells changed, added, removed and restarted limits apart, and the counters behave as it says.
+/// The report distinguishes changed, added, removed and restarted limits, and the counters behave accordingly.
 pub async fn other_numbers_keep_counters_and_other_names_do_not<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let before = || {
         let buckets = ["changed", "renamed", "restarted"].map(|name| BUCKET.limit(name, 10));

@@ -1,4 +1,4 @@
-//! What a decision took: counters that were charged, and permits in flight. Settling and releasing them is left to
+//! What a decision took: counters that were charged, and permits. Settling and releasing them is left to
 //! [`crate::engine`].
 
 use std::sync::Arc;
@@ -18,31 +18,32 @@ use crate::time::{Ticks, Timestamp};
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
     pub(crate) limit: Arc<str>,
-    /// Whose counter it is, by number: a limit that counts anew since has others.
+    /// The family of the counter, by number: a limit that has started anew since then has another family.
     pub(crate) family: u64,
     pub(crate) key: Fingerprint,
     pub(crate) group: Option<u16>,
-    /// The quota of the key's own tier, and its place among the limit's quotas.
+    /// The quota of the key's own tier, and its index among the limit's quotas.
     pub(crate) quota: (Quota, QuotaIndex),
     /// The number of that quota when it was charged.
     pub(crate) number: u32,
     pub(crate) stance: Stance,
-    /// Whose counter it was: the store's, or this process's while the store was away.
+    /// Which counter was charged: that of the store, or the fallback counter of this process during an outage.
     pub(crate) source: Source,
-    /// What it was charged at first, and what it has been brought to since.
+    /// The initial charge, and what it has been adjusted to since.
     pub(crate) estimate: u64,
     pub(crate) cost: u64,
     pub(crate) settles: bool,
-    /// Units of it that were given back too late to make room.
+    /// Units of it that were refunded too late to make room.
     pub(crate) dropped: u64,
-    /// When it was decided, by this node's clock, and by which instant its counter counts it, by the counter's.
+    /// The instant of the decision, by this node's clock, and the instant by which its counter counts it, by the
+    /// counter's clock.
     pub(crate) decided_at: Timestamp,
     pub(crate) charged_at: Option<Timestamp>,
     /// When the fixed window ends that it was charged in.
     pub(crate) window_ends_at: Option<Timestamp>,
-    /// When the leaky bucket that it was charged to is empty again, unless another request queues behind it.
+    /// When the leaky bucket that it was charged to is empty again, if no other request queues behind it.
     pub(crate) empty_at: Option<Timestamp>,
-    /// When its turn comes, as it was told, if it has to wait.
+    /// When it leaves the queue, by its decision, if it has to wait.
     pub(crate) turn_at: Option<Timestamp>,
 }
 
@@ -54,7 +55,7 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// The permit of this number with what it holds; none if that is nothing.
+    /// The permit with this id and what it holds; `None` if that is nothing.
     pub(crate) fn new(id: PermitId, held: SmallVec<[Held; 1]>) -> Option<Self> {
         (!held.is_empty()).then_some(Self { id, held })
     }
@@ -64,13 +65,13 @@ impl Permit {
         &self.held
     }
 
-    /// How long it lives unless it is renewed: the shortest life among its counters.
+    /// How long it lives without a renewal: the shortest life among its counters.
     #[must_use]
     pub fn ttl(&self) -> Ticks {
         self.held.iter().map(|held| held.quota.0.memory()).min().unwrap_or_default()
     }
 
-    /// A number that names it within the engine.
+    /// The id of the permit within the engine.
     #[must_use]
     pub const fn id(&self) -> PermitId {
         self.id
@@ -78,7 +79,7 @@ impl Permit {
 }
 
 impl Held {
-    /// What a charge took that a limit of a policy matched.
+    /// What a charge took for a matched limit of a policy.
     pub(crate) fn new(policy: &Policy, matched: &Match, charge: &Charge<'_>, source: Source) -> Self {
         let limit = &policy.limits()[matched.limit as usize];
         Self {
@@ -103,7 +104,7 @@ impl Held {
         }
     }
 
-    /// What was taken by a decision at `now`, as one of its limits told.
+    /// What a decision at `now` took, by the status of one of its limits.
     pub(crate) fn by_status(
         policy: &Policy,
         matched: &Match,
@@ -111,7 +112,8 @@ impl Held {
         status: &LimitStatus<'_>,
         now: Timestamp,
     ) -> Self {
-        // A window from the first hit may have begun long before this charge, so only its own counter knows when it ends.
+        // A window from the first hit may have begun long before this charge, so only its own counter knows when it
+        // ends.
         let ends_at = now + status.outcome.reset_after;
         let window_ends_at = matches!(charge.quota, Quota::FixedWindow(_)).then_some(ends_at);
         let is_leaky = matches!(charge.quota, Quota::LeakyBucket(_)) && status.source == Source::Exact;
@@ -134,8 +136,8 @@ impl Held {
         matches!(self.quota.0, Quota::LeakyBucket(_))
     }
 
-    /// How many of these units, of those that it was charged, still count, as far as this node can tell. The counter gives back
-    /// no more than that, whatever is told here.
+    /// How many of these charged units still count, as far as this node knows. The counter refunds no more than really
+    /// count, whatever this returns.
     pub(crate) fn still_counted(&self, units: u64, now: Timestamp) -> u64 {
         match self.window_ends_at {
             Some(ends_at) if ends_at <= now => 0,
@@ -144,7 +146,8 @@ impl Held {
         }
     }
 
-    /// Notes that it was brought to `cost`, as far as its counter did that. A turn in a line that was not given back is kept.
+    /// Records that the charge was adjusted to `cost`, as far as its counter did that. A queue slot that was not given
+    /// back is kept.
     pub(crate) fn settle(&mut self, cost: u64, refunded: u64, charged: u64) {
         if cost < self.cost && !self.is_leaky() {
             self.dropped += (self.cost - cost).saturating_sub(refunded);
@@ -154,7 +157,7 @@ impl Held {
         }
     }
 
-    /// Where the key's quota is among a limit's: the same quota, else the one in its place since it was changed.
+    /// The index of the key's quota in a limit: that of the same quota, otherwise that of the quota that replaced it.
     pub(crate) fn quota_in(&self, limit: &Limit) -> usize {
         let (quota, QuotaIndex(index)) = &self.quota;
         let same = limit.quotas().iter().position(|other| other == quota);

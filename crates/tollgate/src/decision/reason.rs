@@ -1,5 +1,5 @@
-//! Why a request was refused, in words, and when to come back: the same on every protocol. Which of it a caller may see is left to
-//! [`crate::headers`].
+//! Why a request was denied, in words, and when to retry: the same on every protocol. What of it a caller may see is
+//! left to [`crate::headers`].
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -14,7 +14,8 @@ use crate::time::Ticks;
 const PERMIT_RETRY: Ticks = Ticks::from_secs(1);
 
 impl Reason {
-    /// The word for it that programs act on. A quota that is used up, a cost and a fault have none: a sentence says what they are about.
+    /// The word for it that programs act on. An exhausted quota, a cost and a fault have none: a sentence describes
+    /// them.
     #[must_use]
     pub const fn word(self) -> Option<&'static str> {
         match self {
@@ -28,8 +29,8 @@ impl Reason {
 }
 
 impl LimitStatus<'_> {
-    /// How long a caller that this limit denied should stay away. It is exact, except that a denied concurrency limit is worth
-    /// another look after a second, however long its permits live.
+    /// How long a caller that this limit denied should wait. It is exact, except that a denied concurrency limit is
+    /// worth another look after a second, however long its permits live.
     #[must_use]
     pub fn retry_advice(&self) -> Option<Ticks> {
         let retry_after = self.outcome.verdict.retry_after()?;
@@ -60,8 +61,8 @@ impl LimitStatus<'_> {
         text
     }
 
-    /// Of several limits that refuse a request the one with the highest rank is the cause: one that says `deny`, else one that can
-    /// never admit it, the smallest first, else the one that keeps it away longest.
+    /// Among several limits that deny a request, the one with the highest rank is the cause: one that says `deny`,
+    /// otherwise one that can never admit it, the smallest first, otherwise the one with the longest wait.
     #[must_use]
     pub fn refusal_rank(&self) -> (u8, Ticks, Reverse<u64>) {
         match self.outcome.verdict {
@@ -75,15 +76,16 @@ impl LimitStatus<'_> {
 }
 
 impl Decision {
-    /// When to come back, for a denial that waiting cures: the longest advice of the limits that refused the request, or the end of
-    /// the operator's block. `Retry-After` is this, rounded up to seconds, with jitter added.
+    /// When to retry after a denial that waiting cures: the longest advice of the limits that denied the request, or
+    /// the end of the operator's block. `Retry-After` is this, rounded up to seconds, with jitter added.
     #[must_use]
     pub fn retry_advice(&self) -> Option<Ticks> {
         self.cause().map_or(self.verdict.retry_after(), |status| status.retry_advice())
     }
 
-    /// What refused the request: a limit's name, [`Block::NAME`], or [`Decision::REQUEST`] where no limit was found to ask. It also
-    /// names a limit in shadow whose cost the request does not tell, so it is for operators and services, not for their callers.
+    /// What denied the request: a limit's name, [`Block::NAME`], or [`Decision::REQUEST`] where no limit was asked. It
+    /// also names a limit in shadow whose cost cannot be computed from the request, so it is for operators and
+    /// services, not for their callers.
     #[must_use]
     pub fn refused_by(&self) -> Option<&str> {
         match (self.fault(), self.block()) {
@@ -94,10 +96,10 @@ impl Decision {
         }
     }
 
-    /// The cause of a refusal that no limit and no operator is the cause of.
+    /// The cause of a denial that neither a limit nor an operator caused.
     pub const REQUEST: &'static str = "request";
 
-    /// Why the request was refused, in a sentence for people; none if it passes.
+    /// Why the request was denied, in a sentence for people; `None` if it passes.
     #[must_use]
     pub fn explanation(&self) -> Option<Cow<'_, str>> {
         let reason = self.reason()?;
@@ -120,7 +122,7 @@ impl Decision {
     }
 }
 
-/// Why nobody could count.
+/// Why the limit could not be counted.
 const fn uncounted(source: Source) -> &'static str {
     match source {
         Source::Full => "memory is full, and there is no room for a counter",
@@ -147,7 +149,7 @@ mod tests {
         (text(decision.refused_by()), text(decision.explanation().as_deref()), decision.retry_advice())
     }
 
-    /// Every refusal names its cause and says why, also one that no wait cures, and says when its numbers are not exact.
+    /// Every denial names its cause and says why, also one that no wait cures, and says when its numbers are not exact.
     #[test]
     fn a_refusal_names_its_cause_and_says_why() {
         let quota = "100 requests a second, burst 200";
@@ -185,8 +187,8 @@ mod tests {
         assert!(decision.explanation().unwrap().contains("limits match"));
     }
 
-    /// A permit comes back when its request ends, so its expiry does not keep callers away; a quota that is exhausted for longer
-    /// than a second does, and is the cause then.
+    /// A permit comes back when its request ends, so its expiry does not keep callers away. A quota that is exhausted
+    /// for longer than a second does, and is the cause then.
     #[test]
     fn an_expiry_of_permits_is_no_advice_to_stay_away() {
         let in_flight = Case::new("in-flight", permits(20, secs(30))).denied(secs(29));

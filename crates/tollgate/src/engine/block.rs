@@ -1,5 +1,5 @@
-//! Requests that an operator lets nobody make for a while, by their attributes. Asked before any limit, and one atomic load
-//! when there are none. A block ends by itself, at the instant that its denials told.
+//! Blocks: an operator denies all requests with certain attributes for a while. Blocks are checked before any limit,
+//! with one atomic load when there are none. A block ends by itself, at the instant that its denials advertised.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -20,15 +20,15 @@ use crate::policy::{Policy, Problem};
 use crate::request::{CheckRequest, Spelling};
 use crate::time::{Timestamp, WallOffset};
 
-/// Most blocks at once. A change makes the whole index anew.
+/// Maximum number of blocks. A change rebuilds the whole index.
 pub const BLOCKS_MAX: usize = 1_000;
-/// Most attributes of one block.
+/// Maximum number of attributes of one block.
 pub const BLOCK_ATTRIBUTES_MAX: usize = 8;
 
-/// Why a block was not taken.
+/// Why a block was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlockError {
-    /// No attribute, which would be everybody.
+    /// No attribute, which would deny every request.
     #[error(
         "a block names no attribute and would deny everybody; accepted are 1 to {BLOCK_ATTRIBUTES_MAX} attributes, such as api_key=k1"
     )]
@@ -36,7 +36,7 @@ pub enum BlockError {
     /// More attributes than [`BLOCK_ATTRIBUTES_MAX`].
     #[error("a block of {0} attributes; accepted are 1 to {BLOCK_ATTRIBUTES_MAX}")]
     TooManyAttributes(usize),
-    /// The value of an address that is none.
+    /// The value of an address attribute that is not an address.
     #[error(
         "{name}={value} is not an address; accepted are addresses and networks, such as 10.0.0.1 or 10.0.0.0/8"
     )]
@@ -46,7 +46,7 @@ pub enum BlockError {
         /// Its value.
         value: String,
     },
-    /// A value that no request has: a pattern, or a spelling of a method, a host or a path that is not theirs.
+    /// A value that no request has: a pattern, or a spelling of a method, a host or a path that requests never have.
     #[error("{name}: {problem}")]
     Value {
         /// The attribute.
@@ -54,27 +54,29 @@ pub enum BlockError {
         /// What is wrong, and what would be accepted.
         problem: Problem,
     },
-    /// As many blocks as may be.
+    /// The maximum number of blocks exists.
     #[error(
         "there are {BLOCKS_MAX} blocks; take some of them back, or block an attribute that they have in common"
     )]
     TooMany,
 }
 
-/// Blocks by what finds them.
+/// Index of blocks.
 #[derive(Debug, Default)]
 struct Index {
-    /// Each under one of its attributes, by name and value.
+    /// Each block under one of its attributes, by name and value.
     by_value: HashMap<String, HashMap<String, Vec<Arc<Block>>>>,
-    /// Those of networks alone, of which none is what counts as one client.
+    /// Blocks of networks only, none of which is the network that counts as one client.
     wide: Vec<Arc<Block>>,
-    /// Those that are found by an address alone. A request that names another network than that of one client is compared with each.
+    /// Blocks that are found by an address only. A request with a network other than that of one client is compared
+    /// with each.
     clients: Vec<Arc<Block>>,
-    /// The attributes that are addresses in some block.
+    /// The attributes that are addresses in at least one block.
     addresses: HashSet<String>,
-    /// Paths of blocks by their loose form, where that is another one.
+    /// Paths of blocks by their loose form, where the loose form differs.
     loose: HashMap<String, Vec<String>>,
-    /// Most dots in the last segment of a path in its loose form: a request with a format suffix more is none of these.
+    /// Maximum number of dots in the last segment of a loose path. A request with one more format suffix matches none
+    /// of them.
     dots: usize,
 }
 
@@ -92,7 +94,7 @@ impl Index {
         }
     }
 
-    /// Adds the paths of blocks that a path in its loose form is, with or without a format suffix.
+    /// Adds the block paths that a loose path matches, with or without a format suffix.
     fn add_loose<'p>(&'p self, name: &'p str, path: &'p str, pairs: &mut Pairs<'p>) {
         for form in iter::once(path).chain(without_format(path).take(self.dots.saturating_add(1))) {
             pairs.push((name, form));
@@ -101,15 +103,15 @@ impl Index {
         }
     }
 
-    /// The block that denies longest whatever has these names and values, if any does.
+    /// The block that lasts longest among those that match these names and values.
     fn find(&self, given: &[(&str, &str)], now: Timestamp) -> Option<Arc<Block>> {
         let is_address = |(name, _): &&(&str, &str)| self.addresses.contains(*name);
         let addresses: Vec<(&str, String, Network)> =
             given.iter().filter(is_address).filter_map(|&(name, value)| counted(name, value)).collect();
-        // Some callers send a path or a host in another spelling than the one in which operators name it.
+        // Some callers spell a path or a host differently than operators do.
         let formed: Vec<(&str, ComparedValue)> =
             given.iter().filter_map(|&(name, value)| Some((name, compared::by_name(name, value)?))).collect();
-        // In order and once each, so that a request of many views takes no longer than their number.
+        // Sorted and without duplicates, so that a request with many descriptors takes no longer than their number.
         let mut pairs = Pairs::from_slice(given);
         pairs.extend(addresses.iter().map(|(name, key, _)| (*name, key.as_str())));
         for (name, formed) in &formed {
@@ -120,7 +122,7 @@ impl Index {
         pairs.dedup();
         let under = pairs.iter().filter_map(|(name, value)| self.by_value.get(*name)?.get(*value)).flatten();
         let is_given = |((name, value), network): (&(String, String), &Option<Network>)| {
-            // As a condition of a policy: a network fits if some of its addresses do.
+            // As in a condition of a policy: a network matches if some of its addresses do.
             let is_met = |network: &Network| {
                 addresses.iter().any(|(other, _, given)| other == name && network.overlaps(given))
             };
@@ -139,18 +141,20 @@ impl Index {
 /// The blocks of an engine.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
-    /// Whether there is anything to look at. A decision made while it turns is made either way, as one a moment earlier or later.
+    /// Whether there are any blocks. A decision that races with a change is decided either way, as if made a moment
+    /// earlier or later.
     any: AtomicBool,
     index: ArcSwap<Index>,
-    /// Every block, in the order in which they were made; the index is made from it.
+    /// Every block, in order of creation; the index is built from it.
     all: Mutex<Vec<Arc<Block>>>,
 }
 
 impl Blocks {
-    /// The block that denies a request longest, if any does: one each of whose attributes some view has.
+    /// The block that lasts longest among those that deny the request. A block denies if each of its attributes is in
+    /// some descriptor.
     #[inline]
     pub(super) fn of(&self, views: &[CheckRequest<'_>], now: Timestamp) -> Option<Arc<Block>> {
-        // Acquire: whoever sees that there are blocks sees them.
+        // Acquire: a thread that sees the flag also sees the blocks.
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
@@ -163,7 +167,7 @@ impl Blocks {
         let mut rooms: SmallVec<[Digits; 16]> = smallvec![[0; 20]; given().count()];
         let texts = given().zip(&mut rooms).map(|(given, room)| (given.name, as_text(given.value, room)));
         let mut pairs: Pairs<'_> = texts.collect();
-        // A block holds for every spelling, as conditions do.
+        // A block applies to every spelling, as conditions do.
         for (name, spelling) in views.iter().flat_map(CheckRequest::spelled) {
             pairs.push((name, spelling.text()));
             if let Spelling::LoosePath(path) = spelling {
@@ -173,7 +177,7 @@ impl Blocks {
         index.find(&pairs, now)
     }
 
-    /// The block that denies longest whatever has these names and values, if any does.
+    /// The block that lasts longest among those that match these names and values.
     pub(super) fn of_pairs(&self, pairs: &[(&str, &str)], now: Timestamp) -> Option<Arc<Block>> {
         // Acquire: as above.
         if !self.any.load(Ordering::Acquire) {
@@ -182,7 +186,7 @@ impl Blocks {
         self.index.load().find(pairs, now)
     }
 
-    /// Adds a block. One of the same attributes is replaced.
+    /// Adds a block. It replaces a block with the same attributes.
     pub(super) fn add(
         &self,
         request: &CheckRequest<'_>,
@@ -208,7 +212,7 @@ impl Blocks {
         Ok(block)
     }
 
-    /// Lets the blocks show when they end by the wall clock as it is now.
+    /// Updates the end times that blocks display after the wall clock was set.
     pub(super) fn follow_wall(&self, wall: WallOffset) {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         for block in all.iter_mut() {
@@ -217,7 +221,7 @@ impl Blocks {
         self.publish(&all);
     }
 
-    /// Takes the block of exactly these attributes back; tells whether there was one.
+    /// Removes the block with exactly these attributes. Returns whether there was one.
     pub(super) fn remove(&self, request: &CheckRequest<'_>, policy: &Policy, now: Timestamp) -> bool {
         let Ok((attributes, _)) = keys(request, policy) else { return false };
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
@@ -228,7 +232,7 @@ impl Blocks {
         all.len() < before
     }
 
-    /// Whether any of them names this attribute.
+    /// Whether any block uses this attribute.
     pub(super) fn uses(&self, attribute: &str) -> bool {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().any(|block| block.attributes.iter().any(|(name, _)| name == attribute))
@@ -269,7 +273,7 @@ impl Blocks {
 
 type Attributes = (Vec<(String, String)>, Vec<Option<Network>>);
 
-/// The attributes of a block. An address stands for the network that it counts by, as in a key.
+/// The attributes of a block. An address is replaced by the network that it counts by, as in a key.
 fn keys(request: &CheckRequest<'_>, policy: &Policy) -> Result<Attributes, BlockError> {
     let mut attributes: Vec<((String, String), Option<Network>)> = Vec::new();
     for given in request.attributes() {
@@ -290,7 +294,8 @@ fn keys(request: &CheckRequest<'_>, policy: &Policy) -> Result<Attributes, Block
     Ok(attributes.into_iter().unzip())
 }
 
-/// A network as an operator would write it. A single IPv6 address has its prefix beside it: without one it stands for its network.
+/// A network as an operator would write it. A single IPv6 address is written with its prefix: without one it means its
+/// network.
 fn written(network: &Network) -> String {
     let is_bare = network.is_single() && network.first().is_ipv6();
     if is_bare { format!("{network}/{}", network.prefix()) } else { network.to_string() }

@@ -1,4 +1,4 @@
-//! Corrections of what was counted: units given back.
+//! Corrections of counters: refunds.
 
 use std::slice;
 
@@ -14,19 +14,21 @@ use crate::store::{Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 impl<S: Store> Engine<S> {
-    /// Gives back what an earlier request with these attributes took `within` this time, as far as it is still counted. Nobody says
-    /// which request that was, so no more is given back than is right for any of that time, and nothing if one of them may no longer
-    /// count; see [`Charged::Within`]. A caller that has the decision gives back exactly what it took: [`Engine::set_aside`] makes a
-    /// reservation of it, and [`Engine::cancel`] returns that to the instant of its charge.
+    /// Refunds what an earlier request with these attributes took `within` this time, as far as it still counts. The
+    /// caller does not say which request that was. So the refund is no larger than is right for every instant of that
+    /// time, and it is nothing if a request at one of these instants may no longer count; see [`Charged::Within`]. A
+    /// caller that has the decision can refund exactly what it took: [`Engine::set_aside`] makes a reservation of it,
+    /// and [`Engine::cancel`] refunds that at the instant of its charge.
     ///
-    /// `within` is counted back from the instant at which the store gets the refund: on a shared store it includes the way there.
+    /// `within` is counted back from the instant at which the store gets the refund: on a shared store it includes the
+    /// way there.
     ///
-    /// A leaky bucket gives nothing back: those who wait keep their turns, and a turn that was used stays used. A refund that has begun
-    /// is finished: what a store that fails in the middle leaves of it is given back when the store is back.
+    /// A leaky bucket refunds nothing: waiters keep their slots, and a slot that was used stays used. A refund that has
+    /// begun is finished: if the store fails in the middle, the rest is refunded when the store is back.
     ///
     /// # Errors
-    /// When the store does not answer. Nothing was given back then, and it may be asked again; but not after
-    /// [`StoreFailure::Unanswered`], with which all was given back that can be, and some of it perhaps not.
+    /// When the store does not answer. Then nothing was refunded and the call may be repeated, except after
+    /// [`StoreFailure::Unanswered`]: in that case everything was refunded that could be, and some of it perhaps not.
     pub async fn refund(
         &self,
         request: &CheckRequest<'_>,
@@ -36,7 +38,8 @@ impl<S: Store> Engine<S> {
         self.refund_of(request, &[], within, now).await
     }
 
-    /// The same, only to the limits named in `limits`; to all that the request matches if none is.
+    /// As [`Engine::refund`], but only for the limits named in `limits`; for all limits that the request matches if
+    /// `limits` is empty.
     ///
     /// # Errors
     /// As [`Engine::refund`].
@@ -57,8 +60,8 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Gives back to the counters that are not yet `done`: one by one, since a swap that overtakes one of them must not have
-    /// another given back twice.
+    /// Refunds to the counters that are not yet `done`, one by one: a policy swap that interrupts one refund must not
+    /// cause another counter to be refunded twice.
     async fn refund_rest(
         &self,
         request: &CheckRequest<'_>,
@@ -74,19 +77,20 @@ impl<S: Store> Engine<S> {
         let charges = live.charges(views, &matches, &rulings, PermitId(0));
         let mut unanswered = Ok(());
         for (matched, charge) in matches.iter().zip(&charges) {
-            // Who has left a line has used its turn, and who still waits in it steps back by its reservation.
+            // A request that has left the queue has used its slot. One that still waits leaves the queue by cancelling
+            // its reservation.
             if done.contains(&charge.key) || matches!(charge.quota, Quota::LeakyBucket(_)) {
                 continue;
             }
             let charge = &charge.of(Charged::Within(within));
             match self.store.refund(slice::from_ref(charge), now).await {
                 Ok(()) => self.refund_here(&live, matched, charge, now),
-                // It may have been given back, so it is not given back again.
+                // The refund may have been made, so it is not repeated.
                 Err(StoreFailure::Unanswered) => unanswered = Err(StoreFailure::Unanswered),
                 Err(failure @ StoreFailure::Superseded) => return Err(failure),
-                // Nothing was given back, and asking again is safe.
+                // Nothing was refunded, and the call may be repeated.
                 Err(failure) if done.is_empty() => return Err(failure),
-                // What has begun is finished when the store is back.
+                // A refund that has begun is finished when the store is back.
                 Err(_) => self.owe(&live, matched, charge, now),
             }
             done.push(charge.key);

@@ -1,4 +1,4 @@
-//! What others have admitted in this engine's name, taken from its counters afterwards.
+//! Debits: charges afterwards for requests that others have admitted in this engine's name.
 
 use std::slice;
 
@@ -12,11 +12,13 @@ use crate::store::{Store, StoreFailure};
 use crate::time::Timestamp;
 
 impl<S: Store> Engine<S> {
-    /// Takes from the counters of a request what was consumed without asking, each down to none. `units` says how many: it is given what
-    /// the limit said before, and what one such request costs there. Places in flight are not taken.
+    /// Takes from the counters of a request what was consumed without a check, each down to zero. `units` computes how
+    /// many units to take from the limit's status before the debit and the cost of one such request there. Permits are
+    /// not taken.
     ///
-    /// The decision is a look at the counters as they were before. Units that a counter did not have are not remembered here, nor are
-    /// those that a store was told of without answering, or in the very moment of a policy's change.
+    /// The decision shows the counters as they were before. Units that a counter did not have are not remembered.
+    /// Neither are units that were sent to a store which did not answer, or that were debited at the very moment of a
+    /// policy change.
     ///
     /// ```
     /// use tollgate::{CheckRequest, Clock, Engine, Policy};
@@ -75,11 +77,11 @@ impl<S: Store> Engine<S> {
                 charge.cost = asked.min(status.outcome.remaining);
             }
             match failure {
-                // Here, and the store is told when it is back.
+                // Charged locally, and reported to the store when it is back.
                 Some(failure) => drop(self.answers(&live, &question, Err(failure), now).await),
                 None => {
                     for charge in question.charges.iter().filter(|charge| charge.cost > 0) {
-                        // Perhaps it was done, so it is not tried again.
+                        // It may have been done, so it is not repeated.
                         let _ = self.store.debit(slice::from_ref(charge), now).await;
                     }
                     drop(self.answers(&live, &question, Ok(answers), now).await);
@@ -106,7 +108,8 @@ mod tests {
         engine.check_now(&request.clone().looking(), now).limits().map(|one| one.outcome.remaining).collect()
     }
 
-    /// Each counter pays what it has, by its own cost, whatever the others have; shadows are counted, and places are not taken.
+    /// Each counter pays what it has, by its own cost, whatever the others have. Limits in shadow are counted, and
+    /// permits are not taken.
     #[test]
     fn each_counter_pays_what_it_has() {
         let policy = b"
@@ -131,7 +134,7 @@ limits:
         assert_eq!(asked, expected.map(|(name, stance, cost)| (name.to_owned(), stance, cost)));
     }
 
-    /// What is blocked pays nothing, and says so.
+    /// A blocked request pays nothing, and its decision names the block.
     #[test]
     fn a_block_is_told() {
         let engine = Engine::new(Policy::compile("p", b"limits: [{name: all, rate: 4/h}]").unwrap().0, NOW);

@@ -1,5 +1,5 @@
-//! Why a request is answered as it is: every limit of the policy, whether it applies and why not, what is left of it, and what would
-//! change that. Nothing is charged. It asks the same questions as a decision does, so the two cannot differ.
+//! Explains a decision: every limit of the policy, whether it applies and why not, what remains of it, and what would
+//! change that. Nothing is charged. It asks the store exactly as a decision does, so the two cannot differ.
 
 use std::fmt;
 use std::slice;
@@ -22,20 +22,20 @@ use crate::request::CheckRequest;
 use crate::store::{Charge, Foreseen, Stance, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
-/// Most limits that one explanation lists; the others do not apply, and are counted.
+/// Maximum number of limits in one explanation; the others do not apply, and are counted.
 pub const LIMITS_EXPLAINED_MAX: usize = 200;
 
-/// Why a request is answered as it is.
+/// Why a request gets its decision.
 #[derive(Clone, Debug)]
 pub struct Explanation {
     /// The operator's block that denies it before any limit is asked.
     pub block: Option<Arc<Block>>,
-    /// What is wrong with the request itself, if anything is.
+    /// The fault of the request itself, if it has one.
     pub fault: Option<Fault>,
-    /// Every limit of the policy: those that apply, then those that mention an attribute of the request and do not apply, then the
-    /// others, each in the policy's order.
+    /// Every limit of the policy: first those that apply, then those that mention an attribute of the request and do
+    /// not apply, then the others, each group in the policy's order.
     pub limits: Vec<Explained>,
-    /// How many more do not apply.
+    /// How many more limits do not apply.
     pub left_off: usize,
 }
 
@@ -56,33 +56,33 @@ impl Explanation {
     }
 }
 
-/// What one limit has to do with a request.
+/// How one limit relates to a request.
 #[derive(Clone, Debug)]
 pub struct Explained {
-    /// Its name.
+    /// The name of the limit.
     pub name: String,
-    /// What it means.
+    /// What the limit means, as a sentence.
     pub sentence: String,
-    /// Why it does not apply, by the policy; none if it does.
+    /// Why it does not apply, by the policy; empty if it does.
     pub unmet: Vec<Unmet>,
-    /// What an operator ruled about it.
+    /// The operator's override of it.
     pub ruled: Option<Ruled>,
-    /// Whether it decides now, and for which share of keys, rulings included.
+    /// Whether it decides now, and for which share of keys, overrides included.
     pub mode: Mode,
     /// See [`Explained::mode`].
     pub percent: u8,
-    /// What is left of it; none where it does not apply.
+    /// What remains of it; `None` where it does not apply.
     pub state: Option<State>,
     /// What would change its answer, in sentences.
     pub changes: Vec<String>,
 }
 
-/// What is left of a limit for a request's key.
+/// What remains of a limit for a request's key.
 #[derive(Clone, Debug)]
 pub struct State {
     /// What the request would cost.
     pub cost: u64,
-    /// Whether so much is left.
+    /// Whether that much remains.
     pub admits: bool,
     /// Whether it would take part in the verdict.
     pub stance: Stance,
@@ -90,33 +90,33 @@ pub struct State {
     pub source: Source,
     /// The numbers.
     pub outcome: Outcome,
-    /// For how long its `block_for` refuses the key, if it does. The request passes when that is over and its counter admits it: that
-    /// is the time of the verdict.
+    /// For how long its `block_for` denies the key, if it does. The request passes when the block is over and the
+    /// counter admits the request; that is the time in the verdict.
     pub refused_for: Option<Ticks>,
     /// How its quota was chosen.
     pub choice: Choice,
     /// What that quota allows, in words.
     pub allowance: String,
-    /// The attributes that name a tier and that the request lacks, where tiers have counters of their own: with one of them another
-    /// counter decides.
+    /// The attributes that name a tier and that the request lacks, where tiers have counters of their own. A request
+    /// with one of them is decided by another counter.
     pub open_tiers: Vec<String>,
 }
 
 impl<S: Store> Engine<S> {
-    /// Why a request is answered as it is. Nothing is charged.
+    /// Explains the decision about a request. Nothing is charged.
     pub async fn explain(&self, request: &CheckRequest<'_>, now: Timestamp) -> Explanation {
         let now = now.decidable();
         let rulings = self.bench.at(now);
         let (policy, fault, met) = self.met(request, &rulings, now).await;
         let block = self.blocks.of(slice::from_ref(request), now);
         let mut explanation = Explanation {
-            // A blocked request is denied before its cost is looked at.
+            // A blocked request is denied before its cost is computed.
             fault: fault.filter(|_| block.is_none()),
             block,
             limits: Vec::new(),
             left_off: 0,
         };
-        // Limits compare some values in a form of their own.
+        // Limits compare some values in a normalized form.
         match policy.compared(request, &mut Replaced::new()) {
             None => explanation.go_through(&policy, &met, request, &rulings),
             Some(request) => explanation.go_through(&policy, &met, &request, &rulings),
@@ -124,7 +124,7 @@ impl<S: Store> Engine<S> {
         explanation
     }
 
-    /// The limits that apply, with what is left of each, by one policy.
+    /// The limits that apply, with what remains of each, under one policy.
     async fn met(
         &self,
         request: &CheckRequest<'_>,
@@ -184,7 +184,7 @@ impl<S: Store> Engine<S> {
 }
 
 impl<S: Store> Engine<S> {
-    /// What this node would answer without asking the counters.
+    /// What this node would answer without asking the store.
     fn foreseen(&self, question: &Question<'_>, matches: &[Match], now: Timestamp) -> Foreseen {
         let priced = question.charges.iter().zip(matches);
         let charges: Charges<'_> = priced.map(|(charge, matched)| charge.costing(matched.cost)).collect();
@@ -197,8 +197,8 @@ impl<S: Store> Engine<S> {
 }
 
 impl<S: Store> Engine<S> {
-    /// When the counters behind blocks would admit the request. They are charged beside a block that has no room for so much, so all of
-    /// them say when, and nothing is taken.
+    /// When the counters of blocked limits would admit the request. They are charged together with the block's counter,
+    /// which cannot admit the charge. So every counter reports a time, and nothing is taken.
     async fn counters_behind(
         &self,
         blocks: &Blocks<'_>,
@@ -218,7 +218,7 @@ impl<S: Store> Engine<S> {
 }
 
 impl Explanation {
-    /// Adds the limits that have to do with a request.
+    /// Adds the limits that relate to a request.
     fn go_through(
         &mut self,
         policy: &Policy,
@@ -245,17 +245,17 @@ impl Explanation {
     }
 }
 
-/// A limit that applies, and what it said, apart from the decision.
+/// A limit that applies and its outcome, without the decision.
 struct MetLimit {
     matched: Match,
     stance: Stance,
     source: Source,
     outcome: Outcome,
-    /// What answers in the counter's place, if anything does.
+    /// The source that answers instead of the counter, if there is one.
     foreseen: Option<Source>,
     /// Why its cost cannot be computed.
     unpriced: Option<String>,
-    /// For how long its block refuses the key.
+    /// For how long its block denies the key.
     refused_for: Option<Ticks>,
 }
 
@@ -268,8 +268,8 @@ impl From<&Status> for MetLimit {
     }
 }
 
-/// The limits that a decision would charge, at their costs. Where it charges none because the request is at fault, those that apply
-/// are listed all the same, and which of them cannot compute their costs.
+/// The limits that a decision would charge, with their costs. When it would charge none because the request is at
+/// fault, the limits that apply are listed anyway, and which of them cannot compute their costs.
 fn priced(
     policy: &Policy,
     request: &CheckRequest<'_>,
@@ -282,7 +282,7 @@ fn priced(
         return (matches, fault, unpriced);
     }
     matches.clear();
-    // Whatever is wrong with a request that only looks was wrong before.
+    // A fault that a look finds was found before.
     let looking = request.clone().looking();
     let _ = rulings.match_into(policy, slice::from_ref(&looking), &mut matches);
     let mut digests = Replaced::new();
@@ -293,7 +293,7 @@ fn priced(
         match limit.cost_of(&request) {
             Ok(cost) => matched.cost = cost,
             Err(_) if !matched.quota.is_counted() => {}
-            // One in shadow that cannot count a request does not.
+            // A limit in shadow that cannot compute the cost does not count the request.
             Err(_) if rulings.footing(limit).0 == Mode::Shadow => return false,
             Err(reason) => unpriced.push((matched.limit, reason)),
         }
@@ -314,7 +314,7 @@ fn applied(limit: &Limit, met: &MetLimit, request: &CheckRequest<'_>, rulings: &
     let state = State {
         cost: matched.cost,
         admits,
-        // A request at fault is refused, also where its key would only be counted.
+        // A request at fault is denied, also where its key would only be counted.
         stance: if unpriced.is_some() { Stance::Enforced } else { met.stance },
         source: foreseen.unwrap_or(*source),
         outcome: *outcome,
@@ -434,7 +434,7 @@ fn stance(stance: Stance, mode: Mode, percent: u8, ruled: bool) -> Option<String
     }
 }
 
-/// The attributes of a tier that a request lacks, where tiers count apart and the key has no quota of its own.
+/// The tier attributes that a request lacks, where tiers count apart and the key has no override.
 fn open_tiers(limit: &Limit, request: &CheckRequest<'_>) -> Vec<String> {
     if !counts_tiers_apart(limit) || matches!(limit.choice(request), Choice::Override { .. }) {
         return Vec::new();
@@ -478,7 +478,7 @@ fn unapplied(limit: &Limit, request: &CheckRequest<'_>, rulings: &InForce) -> Ex
     }
 }
 
-/// Why a limit in shadow, all of whose conditions hold, does not count a request.
+/// Why a limit in shadow does not count a request although all of its conditions hold.
 fn uncounted_in_shadow(limit: &Limit, request: &CheckRequest<'_>) -> String {
     match limit.cost_of(request) {
         Err(reason) => format!("it is in shadow, and its cost cannot be computed: {reason}"),
@@ -520,7 +520,7 @@ fn pairs(by: &[(String, String)]) -> String {
     by.iter().map(|(attribute, value)| format!("{attribute}={value}")).collect::<Vec<_>>().join(" and ")
 }
 
-/// A time in seconds, to the millisecond, rounded up as in all advice.
+/// A time in seconds, rounded up to the millisecond as in all retry advice.
 struct Seconds(Ticks);
 
 impl fmt::Display for Seconds {

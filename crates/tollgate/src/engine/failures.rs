@@ -1,5 +1,6 @@
-//! Limits that count only failures (`count: failures`). A request is charged when it is decided about, so that no more than the
-//! limit are ever under way, and gets its units back when its response is no failure. One whose end nobody reports stays charged.
+//! Limits that count only failures (`count: failures`). A request is charged when it is decided, so that no more
+//! requests than the limit are ever in flight. It is refunded when its response is no failure. A request whose end is
+//! never reported stays charged.
 
 use super::Engine;
 use super::hold::{CommitError, Reservation, Settled};
@@ -10,8 +11,8 @@ use crate::store::Store;
 use crate::time::{Ticks, Timestamp};
 
 impl<S: Store> Engine<S> {
-    /// What a decision of [`Engine::check`] took of limits that count only failures, until [`Engine::report`] says how the request
-    /// ended; none if it took nothing there.
+    /// What a decision of [`Engine::check`] took from limits that count only failures, until [`Engine::report`] says
+    /// how the request ended. `None` if it took nothing there.
     pub fn awaiting(
         &self,
         request: &CheckRequest<'_>,
@@ -26,7 +27,7 @@ impl<S: Store> Engine<S> {
         self.split_awaiting(&mut all)
     }
 
-    /// Takes out of a reservation what it has of limits that count only failures.
+    /// Splits off the part of a reservation that belongs to limits which count only failures.
     pub fn split_awaiting(&self, reservation: &mut Reservation) -> Option<Reservation> {
         let live = self.live.load();
         let counts_failures =
@@ -34,8 +35,8 @@ impl<S: Store> Engine<S> {
         reservation.split(counts_failures)
     }
 
-    /// Reports how a request ended: limits for which that is no failure get their units back. It may be tried again as
-    /// [`Engine::cancel`] may.
+    /// Reports how a request ended. Limits for which that is no failure refund it. A failed call may be repeated, as
+    /// with [`Engine::cancel`].
     ///
     /// # Errors
     /// When it is too late, it was reported before, or the store does not answer.

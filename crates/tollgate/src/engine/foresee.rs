@@ -1,5 +1,5 @@
-//! What a request would be answered, with the wait that it would be told, and nothing charged: for whoever cannot wait for long, and must not
-//! take a place in a line to find out.
+//! Forecasts a decision and its wait without a charge. It is for callers that cannot wait for long, and that must not
+//! take a slot in a queue to find out how long the wait is.
 
 use std::slice;
 
@@ -20,7 +20,7 @@ impl<S: Store> Engine<S> {
         quotas.any(|quota| matches!(quota, Quota::LeakyBucket(bucket) if bucket.queue() > 0))
     }
 
-    /// As [`Engine::peek`], and told to wait as the request itself would be now, or up to a tick longer.
+    /// As [`Engine::peek`], with the wait that the request itself would get now, or up to a tick more.
     pub async fn foresee(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
         let look = request.clone().looking();
         let Made { live, rulings, decision, .. } = self.decide(slice::from_ref(&look), now).await;

@@ -1,5 +1,5 @@
-//! What a decision took and may give back: reservations that are settled later. They are plain values; whoever drops one without
-//! settling it leaves the counters as they are. Places in flight are left to [`super::permit`].
+//! Reservations: what a decision took and may give back, settled later. They are plain values: dropping one without
+//! settling it leaves the counters as they are. Permits are left to [`super::permit`].
 
 use std::slice;
 
@@ -22,22 +22,23 @@ use crate::time::{Ticks, Timestamp};
 pub struct Reservation {
     pub(super) held: SmallVec<[Held; 4]>,
     permit: Option<Permit>,
-    /// Where it stands in line, if it moves up there.
+    /// Its queue slot, if it moves up in a queue of this process.
     pub(super) lined: Option<Lined>,
-    /// When its turn comes, at the latest.
+    /// When it leaves the queue, at the latest.
     pub(super) leaves_at: Timestamp,
     expires_at: Timestamp,
     is_settled: bool,
 }
 
-/// What settling a reservation did, for the limit that it changed most.
+/// The result of settling a reservation, for the limit that it changed most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
-    /// Units given back.
+    /// Units refunded.
     pub refunded: u64,
     /// Units charged beyond the estimate.
     pub charged: u64,
-    /// Units beyond the estimate that the counter had no room for. They were consumed, so a limit was passed by that much.
+    /// Units beyond the estimate that the counter had no room for. They were consumed, so the limit was exceeded by
+    /// that much.
     pub unpaid: u64,
 }
 
@@ -50,8 +51,8 @@ pub enum CommitError {
     /// It was committed or cancelled before.
     #[error("the reservation was committed or cancelled before; each is settled once")]
     AlreadySettled,
-    /// The store did not answer. The reservation is as it was, but for the counters that had answered before, and may be
-    /// settled again.
+    /// The store did not answer. The reservation is unchanged, except for the counters that had answered before, and
+    /// may be settled again.
     #[error(transparent)]
     Store(#[from] StoreFailure),
 }
@@ -63,7 +64,7 @@ impl Reservation {
         self.expires_at
     }
 
-    /// Takes out what it has of some limits, by their names; none if that is nothing.
+    /// Splits off the part that belongs to some limits, by name; `None` if there is no such part.
     pub(super) fn split(&mut self, is_taken: impl Fn(&str) -> bool) -> Option<Self> {
         let taken: SmallVec<[Held; 4]> =
             self.held.iter().filter(|held| is_taken(&held.limit)).cloned().collect();
@@ -75,20 +76,20 @@ impl Reservation {
         Some(Self { held: taken, permit: None, lined: None, leaves_at, expires_at, is_settled: false })
     }
 
-    /// Lets go of what it has of other limits than these: that stays charged.
+    /// Drops the parts of other limits than these; they stay charged.
     pub(super) fn keep(&mut self, is_kept: impl Fn(&str) -> bool) {
         self.held.retain(|held| is_kept(&held.limit));
     }
 
-    /// Parts it from the places in flight that came with it, for a caller that gives them back at another time than it settles.
+    /// Separates the permit from the reservation, for a caller that releases it at another time than it settles.
     pub fn take_permit(&mut self) -> Option<Permit> {
         self.permit.take()
     }
 }
 
 impl<S: Store> Engine<S> {
-    /// Charges the request's cost as an estimate, to be settled within `lifetime` from when its turn comes, which is at once unless it has to
-    /// wait. One that is not settled stays charged.
+    /// Charges the request's cost as an estimate, to be settled within `lifetime`. The lifetime starts when the request
+    /// leaves the queue, which is at once if it does not have to wait. A reservation that is not settled stays charged.
     pub async fn reserve(
         &self,
         request: &CheckRequest<'_>,
@@ -106,8 +107,8 @@ impl<S: Store> Engine<S> {
         (decision, Some(Reservation { permit, ..reservation }))
     }
 
-    /// What a decision of [`Engine::check`] took, as a reservation without its permit, for whoever may have to give it back: while a request
-    /// waits for its turn, [`Engine::cancel`] is how it steps back from the line.
+    /// Turns what a decision of [`Engine::check`] took into a reservation without its permit, for a caller that may
+    /// have to give it back: a request that waits in a queue leaves it by [`Engine::cancel`].
     pub fn set_aside(
         &self,
         request: &CheckRequest<'_>,
@@ -117,20 +118,21 @@ impl<S: Store> Engine<S> {
     ) -> Reservation {
         let now = decided_at.decidable();
         let (live, rulings, views) = (self.live.load_full(), self.bench.at(now), slice::from_ref(request));
-        // A policy that was put in force meanwhile may charge other counters: of those nothing was taken.
+        // A policy that became active meanwhile may charge other counters: nothing was taken from those.
         let matches = rulings.matches(&live.policy, views).unwrap_or_default();
         let charges = live.charges(views, &matches, &rulings, PermitId(0));
         reserved(&live, &matches, &charges, decision, lifetime, now)
     }
 
-    /// Settles a reservation at what the request really cost: the rest is given back, what is beyond the estimate is charged
-    /// as far as the counters have room.
+    /// Settles a reservation at the request's actual cost: the rest is refunded, and units beyond the estimate are
+    /// charged as far as the counters have room.
     ///
-    /// The cost is that of the limits which compute it from attributes; if none does, of those that count the cost asked for.
-    /// Limits with a fixed cost keep what they took.
+    /// The cost applies to the limits that compute it from attributes or, if there are none, to those that count the
+    /// requested cost. Limits with a fixed cost keep what they took.
     ///
-    /// A store that does not answer leaves the reservation to be settled again, as does a future that is dropped: what was
-    /// settled by then stays so and is not done twice, nor is a change that the store may have made without being able to tell.
+    /// If the store does not answer, or the future is dropped, the reservation may be settled again. What was settled
+    /// by then stays settled and is not repeated. Neither is a change that the store may have made although its answer
+    /// was lost.
     ///
     /// # Errors
     /// When the reservation has expired, was settled before, or the store does not answer.
@@ -143,9 +145,10 @@ impl<S: Store> Engine<S> {
         self.settle(reservation, Some(actual), now).await
     }
 
-    /// Gives back all that a reservation took. It may be tried again as [`Engine::commit`] may. A place in the line of a leaky bucket is given
-    /// back while it waits: those behind move up if it has [lined up](Engine::line_up); otherwise they keep their turns, and it is given back
-    /// if it is the last. A turn that was used stays used.
+    /// Gives back all that a reservation took. A failed call may be repeated, as with [`Engine::commit`]. A slot in the
+    /// queue of a leaky bucket is given back while the request waits. If the request has [lined up](Engine::line_up),
+    /// the waiters behind it move up. Otherwise they keep their slots, and the slot is given back only if it is the
+    /// last. A slot that was used stays used.
     ///
     /// # Errors
     /// When the reservation has expired, was settled before, or the store does not answer.
@@ -183,7 +186,8 @@ impl<S: Store> Engine<S> {
                 if parted == (Parted::Free { at }) {
                     Settled { refunded: held.cost, ..Settled::default() }
                 } else if actual.is_some() || has_left {
-                    // A request pays for its turn before it comes: the next may leave no earlier, whatever this one cost.
+                    // A request pays for its slot before it leaves: the next may leave no earlier, whatever this one
+                    // cost.
                     Settled::default()
                 } else {
                     self.step_back(held, now).await?
@@ -204,7 +208,7 @@ impl<S: Store> Engine<S> {
         Ok(settled)
     }
 
-    /// Gives a leaky bucket back all that it was charged, if no later request is queued behind.
+    /// Refunds a leaky bucket in full, if no later request is queued behind.
     async fn step_back(&self, held: &Held, now: Timestamp) -> Result<Settled, StoreFailure> {
         let mut settled = Settled::default();
         if self.wiped.has(held.key, held.decided_at) {
@@ -215,7 +219,7 @@ impl<S: Store> Engine<S> {
         if let (Some(empty_at), Some(charge)) = (held.empty_at, charge) {
             match self.store.step_back(&charge, empty_at, now).await {
                 Ok(true) => settled.refunded = charge.cost,
-                // It may have been given back, so it is not given back again.
+                // The refund may have been made, so it is not repeated.
                 Ok(false) | Err(StoreFailure::Unanswered | StoreFailure::Superseded) => {}
                 Err(failure) => return Err(failure),
             }
@@ -224,13 +228,13 @@ impl<S: Store> Engine<S> {
         Ok(settled)
     }
 
-    /// Brings what one counter was charged to `cost`, where it was charged.
+    /// Adjusts what one counter was charged to `cost`, in the counter that was charged.
     async fn adjust(&self, held: &Held, cost: u64, now: Timestamp) -> Result<Settled, StoreFailure> {
         if cost < held.cost && self.wiped.has(held.key, held.decided_at) {
             return Ok(Settled::default());
         }
         match held.source {
-            // A shared counter does not know who paid.
+            // A shared counter does not know which key paid.
             Source::Overflow if cost < held.cost => Ok(Settled::default()),
             Source::Local => Ok(self.adjust_here(held, cost, now)),
             _ => {
@@ -254,7 +258,7 @@ impl<S: Store> Engine<S> {
     }
 }
 
-/// What a decision took of the counters that it named.
+/// The reservation of what a decision took from its counters.
 fn reserved(
     live: &Live,
     matches: &[Match],
@@ -263,7 +267,7 @@ fn reserved(
     lifetime: Ticks,
     now: Timestamp,
 ) -> Reservation {
-    // What nobody counted cannot be given back.
+    // Units that were never counted cannot be refunded.
     let is_held = |status: &LimitStatus<'_>| status.outcome.is_allowed() && status.source.is_counted();
     let of = |charge: &Charge<'_>| {
         decision
@@ -277,7 +281,7 @@ fn reserved(
         .filter_map(|(matched, charge)| Some((matched, charge, of(charge).filter(is_held)?)))
         .map(|(matched, charge, status)| Held::by_status(&live.policy, matched, charge, &status, now))
         .collect();
-    // Where some limits compute their own cost, the actual cost is theirs; the others count requests, not units.
+    // Where some limits compute their own cost, the actual cost applies to those; the others count requests, not units.
     let computed = |limit: &Limit| matches!(limit.cost(), Cost::Attribute(_) | Cost::Computed(_));
     let is_computed = |held: &Held| live.counters_of(&held.limit).is_some_and(|(limit, _)| computed(limit));
     if held.iter().any(is_computed) {
@@ -314,7 +318,7 @@ async fn adjust_once(
         }
         let refund: Charges<'_> = live.charge_of(held, PermitId(0), units).into_iter().collect();
         match store.refund(&refund, now).await {
-            // It may have been given back, so it is not given back again.
+            // The refund may have been made, so it is not repeated.
             Ok(()) | Err(StoreFailure::Unanswered) => {}
             Err(failure) => return Err(failure),
         }
@@ -326,7 +330,7 @@ async fn adjust_once(
     Ok(settled)
 }
 
-/// Takes up to `units` from a counter, whatever it has: the units were consumed already.
+/// Takes up to `units` from a counter, as many as it has: the units were consumed already.
 async fn debit(
     store: &impl Store,
     live: &Live,
@@ -335,7 +339,7 @@ async fn debit(
     now: Timestamp,
 ) -> Result<u64, StoreFailure> {
     let Some(charge) = live.charge_of(held, PermitId(0), 0) else { return Ok(0) };
-    // Between the look and the charge another request may be faster; then there is less to take, or nothing.
+    // Another request may come between the look and the charge; then there is less to take, or nothing.
     for _ in 0..ATTEMPTS {
         let answers = store.charge(&[charge], now).await?;
         let available = answers.first().map_or(0, |answer| answer.outcome.remaining).min(units);
@@ -344,7 +348,7 @@ async fn debit(
                 return Ok(available);
             }
             Ok(_) => {}
-            // It may have been taken, so it is not taken again.
+            // The units may have been taken, so they are not taken again.
             Err(StoreFailure::Unanswered) => return Ok(available),
             Err(failure) => return Err(failure),
         }

@@ -1,4 +1,5 @@
-//! Requests that wait for their turn here, in a line that moves up when somebody leaves it. The lines themselves are the memory store's.
+//! Requests that wait in a queue of this process, which moves up when a waiter leaves it. The memory store owns the
+//! queues.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,26 +15,27 @@ use crate::quota::Quota;
 use crate::store::{Stance, Store};
 use crate::time::Timestamp;
 
-/// Something to await until one's turn in a line has come. Dropping it changes nothing: who goes away cancels its reservation.
+/// A future that completes when a request may leave its queue. Dropping it changes nothing: a request that goes away
+/// cancels its reservation.
 #[derive(Debug)]
 #[must_use = "nobody waits until it is awaited"]
 pub struct Turn(Arc<DepartureSlot>);
 
-/// Where a reservation stands in line, and for which of its counters.
+/// The queue slot of a reservation, and the counter that it queues for.
 #[derive(Debug)]
 pub(super) struct Lined {
     at: usize,
     spot: Arc<DepartureSlot>,
 }
 
-/// How a reservation parted from its line.
+/// How a reservation left its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Parted {
-    /// It stood in none.
+    /// It was in no queue.
     No,
-    /// It left the line of this counter before its turn came.
+    /// It left the queue of this counter before its slot came.
     Free { at: usize },
-    /// It keeps its turn, or has used it.
+    /// It keeps its slot, or has used it.
     Used,
 }
 
@@ -46,11 +48,13 @@ impl Future for Turn {
 }
 
 impl<S: Store> Engine<S> {
-    /// Lets a request that was told to wait do so in a line of this process: when somebody before it goes away, its turn comes earlier, and when
-    /// it goes away itself ([`Engine::cancel`]), those behind move up and the bucket has its units back. The clock is that of its decision.
+    /// Lets a request that has to wait do so in a queue of this process. When a waiter before it goes away, it leaves
+    /// earlier. When it goes away itself ([`Engine::cancel`]), the waiters behind move up and the bucket is refunded.
+    /// `clock` is the clock of its decision.
     ///
-    /// None where it keeps the instant that it was told: on a store that others share; where it waits in several lines at once, since a place that
-    /// moves up in one while the request stays for the other would be used by two; and above 333,333 units a second.
+    /// Returns `None` where the request keeps the instant in its decision: on a shared store; where it waits in several
+    /// queues at once, because a slot that moves up in one queue while the request waits for the other would be used
+    /// twice; and above 333,333 units a second.
     pub fn line_up(&self, reservation: &mut Reservation, clock: &Clock) -> Option<Turn> {
         let waits = |held: &Held| held.turn_at.is_some() && held.stance == Stance::Enforced;
         let mut waiting = reservation.held.iter().enumerate().filter(|(_, held)| waits(held));
@@ -71,7 +75,7 @@ impl<S: Store> Engine<S> {
         Some(Turn(spot))
     }
 
-    /// Takes a reservation out of its line: it leaves if it is cancelled, and keeps its turn if it is committed.
+    /// Removes a reservation from its queue: it leaves if it is cancelled, and keeps its slot if it is committed.
     pub(super) fn part(&self, reservation: &mut Reservation, actual: Option<u64>, now: Timestamp) -> Parted {
         let Some(Lined { at, spot }) = &reservation.lined else { return Parted::No };
         let empty_at = match actual {

@@ -1,4 +1,4 @@
-//! A policy in force: its limits with the families of their counters, and how a new policy takes over from it.
+//! An active policy: its limits with the families of their counters, and how a new policy takes over from it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -21,27 +21,27 @@ mod report;
 pub(super) use lineage::{Records, Remembered};
 pub use report::SwapReport;
 
-/// How long after its counters are idle a replaced quota is remembered, for decisions that are still under way.
+/// How long a replaced quota is remembered after its counters are idle, for decisions that are still in flight.
 const GRACE: Ticks = Ticks::from_secs(60);
 
-/// The quotas that counters of limits no longer there may be counted under, by what those counters are.
+/// The quotas that counters of removed limits may be counted under, by the identity of those counters.
 type Gone = HashMap<Vec<String>, Vec<Option<Record>>>;
 
-/// A policy in force. Immutable; a swap makes a new one.
+/// An active policy. Immutable; a swap makes a new one.
 pub(crate) struct Live {
     pub(crate) policy: Arc<Policy>,
-    /// What keys are hashed with.
+    /// The secret that keys are hashed with.
     pub(super) secret: Arc<Secret>,
     /// Which counters belong together, where the store wants to know.
     grouping: Grouping,
     pub(super) counters: Vec<Counters>,
     by_name: HashMap<String, usize>,
-    /// Whether a limit is leased, so that a store may know an answer.
+    /// Whether a limit is leased, so that a store may answer without a charge.
     pub(super) is_leased: bool,
     /// Whether a limit blocks keys that it denied too often.
     pub(super) has_penalties: bool,
-    /// Counters of limits that are gone, or were changed beyond recognition, until they are idle. If such a limit comes back
-    /// it finds them.
+    /// Counters of limits that are gone, or whose identity has changed, until they are idle. If such a limit comes
+    /// back, it finds them.
     gone: Gone,
     /// How many policies the engine had before this one.
     generation: u64,
@@ -59,11 +59,11 @@ pub(super) struct Counters {
     pub(super) by: Vec<By>,
     /// The tier of each quota, where tiers have counters of their own.
     tiers: Vec<String>,
-    /// What counts denials, where keys are blocked for them.
+    /// The counters of denials, where keys are blocked for them.
     pub(super) companions: Option<Companions>,
 }
 
-/// Why a policy could not be put in force.
+/// Why a policy could not be made active.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SwapError {
     /// A limit was changed too often.
@@ -72,16 +72,16 @@ pub enum SwapError {
          or give the limit a new name"
     )]
     TooManyQuotas {
-        /// Which limit.
+        /// The name of the limit.
         limit: String,
     },
 }
 
-/// A policy ready to be put in force.
+/// A policy that is ready to be made active.
 pub(super) struct Next {
     pub(super) live: Live,
     pub(super) report: SwapReport,
-    /// What the store must be told before.
+    /// The counters that the store must hold before the policy becomes active.
     pub(super) hold: Hold,
 }
 
@@ -182,13 +182,13 @@ impl Live {
         Past { records: self.remembered(limit), numbers: &[], successors: Vec::new() }
     }
 
-    /// The quotas that counters of such a limit may still be counted under, from an earlier time.
+    /// The quotas of earlier policies that counters of such a limit may still be counted under.
     fn remembered(&self, limit: &Limit) -> &[Option<Record>] {
         if self.gone.is_empty() { &[] } else { self.gone.get(&identity(limit)).map_or(&[], Vec::as_slice) }
     }
 
-    /// What is remembered of limits that the next policy does not have. Their counters go on under the quotas that they have,
-    /// and those retire when such a limit comes back with others.
+    /// What is remembered of limits that the next policy does not have. Their counters keep their quotas, and those
+    /// retire when such a limit comes back with others.
     fn gone_after(&self, next: &Policy, now: Timestamp) -> Gone {
         let stays: HashSet<Vec<String>> = next.limits().iter().map(identity).collect();
         let leave = |record: &Option<Record>| {
@@ -220,7 +220,8 @@ impl Live {
         self.grouping.of(request, matched, counters, &self.secret)
     }
 
-    /// The families that decisions charge, as far as the policy tells: tiers and overrides are quotas of their limit's.
+    /// The families that decisions charge, as far as the policy determines them: tiers and overrides are quotas of
+    /// their limit.
     pub(super) fn families(&self) -> impl Iterator<Item = &Family> {
         let each = self.policy.limits().iter().zip(&self.counters);
         each.flat_map(|(limit, counters)| {
@@ -237,13 +238,13 @@ impl Live {
         })
     }
 
-    /// The families that decisions charge while a limit, or all of them, are ruled to shadow.
+    /// The families that decisions charge while an override puts a limit, or all of them, in shadow.
     pub(super) fn shadows(&self, of: Option<usize>) -> impl Iterator<Item = &Family> {
         let each = self.counters.iter().enumerate();
         each.filter(move |(place, _)| of.is_none_or(|of| of == *place)).map(|(_, counters)| &counters.shadow)
     }
 
-    /// Which of the limits has this name.
+    /// The index of the limit with this name.
     pub(super) fn position(&self, name: &str) -> Option<usize> {
         self.by_name.get(name).copied()
     }
@@ -253,7 +254,7 @@ impl Live {
         self.by_name.get(name).map(|&index| (&self.policy.limits()[index], &self.counters[index]))
     }
 
-    /// Whether a matched limit hands out permits.
+    /// Whether a matched limit grants permits.
     pub(super) fn takes_permit(&self, matched: &Match) -> bool {
         let limit = &self.policy.limits()[matched.limit as usize];
         matches!(limit.quota(matched.quota), Some(Quota::Concurrency(_)))
@@ -284,8 +285,8 @@ impl Grouping {
         Self { is_wanted, by: by.map(|attribute| (attribute.to_owned(), secret.prefix(&[b"group"]))) }
     }
 
-    /// Only counters of limits that count by the attribute have a group: any other counter is shared by keys of several groups,
-    /// and must be kept in one place.
+    /// Only counters of limits that count by the attribute have a group. Any other counter is shared by keys of several
+    /// groups, and must be kept on one node.
     #[inline]
     fn of(
         &self,
@@ -311,14 +312,15 @@ impl Grouping {
 /// What is known of a limit's counters when the next policy takes over.
 struct Past<'l> {
     records: &'l [Option<Record>],
-    /// The number of each quota of the policy before; none if it did not have the limit.
+    /// The number of each quota of the policy before; empty if it did not have the limit.
     numbers: &'l [u32],
-    /// Which quota of the policy before, the second, is followed by which, the first.
+    /// Pairs of quotas: one of the next policy, and the one of the policy before that it follows.
     successors: Vec<(QuotaIndex, QuotaIndex)>,
 }
 
 impl Past<'_> {
-    /// Whether a counter that is idle by the quota that it was counted under might not be by the one that follows.
+    /// Whether a counter that is idle by the quota that it was counted under might not be idle by the quota that
+    /// follows.
     fn must_be_held(&self, limit: &Limit) -> bool {
         let later =
             |next: QuotaIndex, quota: &Quota| limit.quota(next).is_some_and(|next| !next.forgets_with(quota));
@@ -331,8 +333,8 @@ impl Past<'_> {
         self.successors.iter().any(|&(next, old)| self.record(old).is_some_and(|old| later(next, &old.quota)))
     }
 
-    /// Whether some key may get another quota than it had. Then every quota gets a new number, so that each counter tells whether it
-    /// was last asked before the change or after it.
+    /// Whether some key may get another quota than it had. Then every quota gets a new number, so that each counter
+    /// shows whether it was last charged before or after the change.
     fn is_changed(&self, limit: &Limit) -> bool {
         let differs = |next: QuotaIndex, old: &Record| limit.quota(next) != Some(&old.quota);
         self.successors.iter().any(|&(next, old)| self.record(old).is_some_and(|old| differs(next, old)))
@@ -357,7 +359,7 @@ impl Past<'_> {
     }
 }
 
-/// How long the longest memory of a limit's quotas is.
+/// The longest memory among a limit's quotas.
 fn memory_of(limit: &Limit) -> Ticks {
     limit.quotas().iter().map(Quota::memory).max().unwrap_or(Ticks::ZERO)
 }
@@ -369,8 +371,8 @@ impl Counters {
         Self::assemble(limit, secret, records.collect(), numbers)
     }
 
-    /// The counters of a limit from the next policy on. Quotas get numbers whose counters are not held, so that only those stay
-    /// that nobody has asked since.
+    /// The counters of a limit under the next policy. Quotas get numbers whose counters are not held, so that only
+    /// counters stay held that were not charged since.
     fn after(
         past: &Past<'_>,
         limit: &Limit,
@@ -379,7 +381,7 @@ impl Counters {
         held: &HashMap<u32, Timestamp>,
     ) -> Result<Self, SwapError> {
         let old = past.records;
-        // A quota that nobody can still be counted under is forgotten; its number is free from the next swap on.
+        // A quota that no counter can still be counted under is forgotten; its number is free from the next swap on.
         let mut records: Vec<Option<Record>> =
             old.iter().map(|record| record.clone().filter(|record| !is_forgotten(record, from.at))).collect();
         let mut numbers = Vec::with_capacity(limit.quotas().len());
@@ -434,13 +436,13 @@ impl Counters {
     }
 }
 
-/// The name of each quota's tier, the first where several have the same numbers. None for a limit without tiers, and none where
-/// all its quotas forget after the same time: then a key's tiers share a counter. Otherwise each has its own, for a key could
-/// refill a shared one under its fastest tier and spend it under its largest.
+/// The name of each quota's tier, the first where several have the same numbers. Empty for a limit without tiers. Also
+/// empty where all its quotas forget after the same time: then a key's tiers share a counter. Otherwise each tier has
+/// its own, because a key could refill a shared counter under its fastest tier and spend it under its largest.
 fn tiers(limit: &Limit) -> Vec<String> {
     let memories = || limit.quotas().iter().map(|quota| quota.memory().as_micros());
     let (shortest, longest) = (memories().min().unwrap_or(0), memories().max().unwrap_or(0));
-    // A thousandth is the rounding of awkward rates, not another time.
+    // A thousandth is the rounding of awkward rates, not a different time.
     if limit.tier_by().is_empty() || longest - shortest <= longest / 1_000 {
         return Vec::new();
     }
@@ -459,8 +461,8 @@ pub(super) fn counts_tiers_apart(limit: &Limit) -> bool {
     !tiers(limit).is_empty()
 }
 
-/// What the counters of a limit are: its name, how their states are kept, and what they count by, which is the tier, too, where
-/// tiers count apart. Numbers are not part of it.
+/// The identity of a limit's counters: its name, how their states are kept, and what they count by, including the tier
+/// where tiers count apart. Numbers are not part of it.
 fn identity(limit: &Limit) -> Vec<String> {
     let kind = match limit.quotas() {
         quotas if quotas.iter().any(is_wide) => "token-bucket, wide",
@@ -481,8 +483,9 @@ fn is_forgotten(record: &Record, now: Timestamp) -> bool {
     record.matters_until != Timestamp::default() && record.matters_until + GRACE < now
 }
 
-/// A number for a quota: the one that it has if it may be kept, else a new one whose counters are not held, else whatever is
-/// possible. Reusing the number of a replaced quota, or of held counters, costs room, and exactness about what nobody asked between.
+/// A number for a quota: its current one if it may be kept, else a new one whose counters are not held, else any
+/// possible one. Reusing the number of a replaced quota, or of held counters, costs memory. It also costs exactness for
+/// counters that were not charged in between.
 fn number_for(
     quota: &Quota,
     old: &[Option<Record>],

@@ -1,6 +1,6 @@
-//! What an operator may do to a running engine. All of it is over the policy, none of it in a store: it works with the store down,
-//! and outlives a reload. It lives in memory; whoever wants it to outlive the process keeps what `rulings` and `blocks` tell, and says it
-//! again with `resume_rulings` and `block`.
+//! What an operator may do to a running engine. All of it overrides the policy, and none of it is in a store: it works
+//! while the store is down, and it survives a reload. It is kept in memory. A program that wants it to survive a
+//! restart saves what `rulings` and `blocks` return, and restores it with `resume_rulings` and `block`.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use crate::store::Store;
 use crate::time::Timestamp;
 
 impl<S: Store> Engine<S> {
-    /// Denies every request that has these attributes, whatever else it has, until then. An address stands for all that count as
-    /// one with it, and may be a network. A block of the same attributes is replaced.
+    /// Denies every request that has these attributes, whatever else it has, until `until`. An address includes all
+    /// addresses that count as one with it, and may be a network. A block with the same attributes is replaced.
     ///
     /// # Errors
     /// When it names no attribute or too many, an address that is none, or there are too many blocks.
@@ -31,34 +31,34 @@ impl<S: Store> Engine<S> {
         block
     }
 
-    /// Takes the block of exactly these attributes back; tells whether there was one.
+    /// Removes the block with exactly these attributes. Returns whether there was one.
     pub fn unblock(&self, attributes: &CheckRequest<'_>, now: Timestamp) -> bool {
         let was_blocked = self.blocks.remove(attributes, &self.policy(), now);
         self.changed();
         was_blocked
     }
 
-    /// The blocks that hold, oldest first.
+    /// The active blocks, oldest first.
     #[must_use]
     pub fn blocks(&self, now: Timestamp) -> Vec<Arc<Block>> {
         self.blocks.list(now)
     }
 
-    /// The block that denies longest what has these names and values, for whoever decides by rules of its own. Nothing is too
-    /// long or too many for it, and a name may have several values.
+    /// The block that lasts longest among those that match these names and values, for a program that decides by rules
+    /// of its own. Any number of pairs of any length is accepted, and a name may have several values.
     #[must_use]
     pub fn blocked(&self, pairs: &[(&str, &str)], now: Timestamp) -> Option<Arc<Block>> {
         self.blocks.of_pairs(pairs, now)
     }
 
-    /// What is ruled about all limits at this instant, if anything is, for whoever decides by rules of its own.
+    /// The override of all limits at this instant, if there is one, for a program that decides by rules of its own.
     #[must_use]
     pub fn ruling_about_all(&self, now: Timestamp) -> Option<Ruling> {
         self.bench.at(now).about_all()
     }
 
-    /// Rules about a limit, or all of them, over the policy and until then. An earlier ruling of the same scope is replaced.
-    /// Where one about a limit and one about all hold at once, the milder does.
+    /// Overrides the policy for a limit, or for all limits, until an instant. An earlier override of the same scope is
+    /// replaced. Where an override of the limit and one of all limits apply at once, the milder one wins.
     ///
     /// ```
     /// use tollgate::{CheckRequest, Clock, Engine, Policy, Ruled, Ruling, Scope, Ticks};
@@ -75,14 +75,14 @@ impl<S: Store> Engine<S> {
     /// ```
     ///
     /// # Errors
-    /// When the policy has no such limit or it is off there, or too many limits have rulings.
+    /// When the policy has no such limit or it is off there, or too many limits have overrides.
     pub fn rule(&self, scope: Scope<'_>, ruled: Ruled, now: Timestamp) -> Result<(), RulingError> {
         self.bench.rule(&self.policy(), scope, ruled, now)?;
         self.prepare_shadow(scope, ruled.ruling);
         Ok(())
     }
 
-    /// What is ruled to shadow, in whole or in part, is counted apart.
+    /// Prepares the shadow counters: a limit that an override puts in shadow, fully or in part, is counted apart.
     fn prepare_shadow(&self, scope: Scope<'_>, ruling: Ruling) {
         let live = self.live.load();
         match scope {
@@ -96,8 +96,8 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// The limits of the policy in force that may be [leased](crate::lease), and the [numbers](crate::store::Family::id) of their
-    /// counters: of those that decide, and of those that only shadow.
+    /// The limits of the active policy that may be [leased](crate::lease), and the [numbers](crate::store::Family::id)
+    /// of their counters: first those that decide, then those in shadow.
     #[must_use]
     pub fn leased_families(&self) -> Vec<(String, [u64; 2])> {
         let live = self.live.load();
@@ -109,27 +109,27 @@ impl<S: Store> Engine<S> {
             .collect()
     }
 
-    /// What an operator's word about a limit is at this instant: the milder one where one about it and one about all hold. None for a
-    /// limit that is off in the policy, which no ruling turns on.
+    /// The operator's override of a limit at this instant. Where an override of the limit and one of all limits apply,
+    /// it is the milder one. `None` for a limit that is off in the policy, which no override turns on.
     #[must_use]
     pub fn ruled(&self, limit: &Limit, now: Timestamp) -> Option<Ruled> {
         self.bench.at(now).over(limit)
     }
 
-    /// Whether a limit decides at this instant, and for which share of keys, rulings included.
+    /// Whether a limit decides at this instant, and for which share of keys, overrides included.
     #[must_use]
     pub fn footing(&self, limit: &Limit, now: Timestamp) -> (Mode, u8) {
         self.bench.at(now).standing(limit)
     }
 
-    /// Takes a ruling back; tells whether there was one. The policy holds again, unless another ruling holds too: see
-    /// [`Engine::ruled`].
+    /// Removes an override. Returns whether there was one. The policy then applies again, unless another override does:
+    /// see [`Engine::ruled`].
     pub fn lift(&self, scope: Scope<'_>, now: Timestamp) -> bool {
         self.bench.restore(scope, now)
     }
 
-    /// An engine of another policy, or the same, with counters of its own in memory that start empty: for a look at what it would
-    /// decide. Rulings of this engine hold there, too, and `enforce_percent` chooses the same keys.
+    /// An engine of another policy, or the same, with counters of its own in memory that start empty: for a candidate
+    /// policy. The overrides of this engine apply there, too, and `enforce_percent` selects the same keys.
     pub fn beside(&self, policy: Arc<Policy>, bytes: u64, now: Timestamp) -> Engine<MemoryStore> {
         let now = now.decidable();
         let engine =
@@ -139,17 +139,18 @@ impl<S: Store> Engine<S> {
         engine
     }
 
-    /// The rulings that hold: the one about all limits, and those about single ones by name.
+    /// The active overrides: the one of all limits, and those of single limits by name.
     #[must_use]
     pub fn rulings(&self, now: Timestamp) -> (Option<Ruled>, Vec<(String, Ruled)>) {
         self.bench.list(now)
     }
 
-    /// Takes up what [`Engine::rulings`] told earlier, as after a restart, instead of all rulings that there are. What has ended since
-    /// is left out. A ruling about a limit that the policy does not have waits for one that does, as it does over a swap.
+    /// Replaces all overrides with those that [`Engine::rulings`] returned earlier, as after a restart. Overrides that
+    /// have ended since are left out. An override of a limit that the policy does not have waits for a policy that has
+    /// the limit, as it does over a swap.
     ///
     /// # Errors
-    /// When there are too many, or a share is more than all; nothing is changed then.
+    /// When there are too many, or a percentage is above 100; nothing is changed then.
     pub fn resume_rulings(
         &self,
         (all, single): (Option<Ruled>, Vec<(String, Ruled)>),

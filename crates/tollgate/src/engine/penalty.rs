@@ -1,6 +1,6 @@
-//! Keys that a limit refuses for a while because it denied them too often (`block_for`). Two companion counters in the limit's own
-//! store carry that: one of denials, and one of a single unit that is taken while the key is refused. So the whole fleet sees a
-//! block, it ends by itself, and nothing is kept of a key that behaves.
+//! Penalties (`block_for`): a limit blocks a key for a while because it denied the key too often. Two companion
+//! counters in the limit's own store implement that: one of denials, and one of a single unit that is taken while the
+//! key is blocked. So the whole fleet sees a block, it ends by itself, and keys that behave use no memory.
 
 use std::future::Future;
 use std::pin::pin;
@@ -31,7 +31,8 @@ pub(super) struct Companions {
 }
 
 impl Companions {
-    /// Those of a limit, if it blocks keys. Their identity has the numbers in it, so other numbers start anew.
+    /// The companions of a limit, if it blocks keys. Their identity includes the penalty's numbers, so a change of
+    /// these starts new counters.
     pub(super) fn of(limit: &Limit, secret: &Secret) -> Option<Self> {
         let penalty = limit.block_for()?;
         let family = |what: &'static [u8], quota: &Quota| {
@@ -88,7 +89,7 @@ impl Live {
             Companion::Block => (&companions.block, penalty.block()),
         };
         let request = &views[usize::from(matched.view)];
-        // By the key alone, without its tier: whoever changes the tier stays blocked.
+        // By the key alone, without its tier: a client that changes its tier stays blocked.
         let mut key = *family.prefix();
         for (&position, by) in matched.by.iter().zip(&counters.by) {
             let value = request.attributes()[usize::from(position)].value;
@@ -108,7 +109,7 @@ impl Live {
         })
     }
 
-    /// The companion counters of all matches, to be forgotten with them.
+    /// The companion counters of all matches, to be reset with them.
     pub(super) fn companions<'l>(&'l self, views: &[CheckRequest<'_>], matches: &[Match]) -> Charges<'l> {
         let both = [Companion::Strikes, Companion::Block];
         let of = |matched| both.into_iter().filter_map(move |which| self.companion(views, matched, which));
@@ -116,7 +117,7 @@ impl Live {
     }
 }
 
-/// A limit that refuses the request's key, and the counter that says so.
+/// A limit that blocks the request's key, and the counter of the block.
 pub(super) struct Blocked<'l> {
     pub(super) limit: u32,
     pub(super) rest: Ticks,
@@ -124,16 +125,17 @@ pub(super) struct Blocked<'l> {
 }
 
 impl<'l> Blocked<'l> {
-    /// A charge of the block's counter that it never admits, whatever it holds: it has a single unit.
+    /// A charge that the block's counter never admits, whatever it holds: its capacity is one unit.
     pub(super) fn refusing(&self) -> Charge<'l> {
         self.block.costing(2)
     }
 }
 
-/// The limits that refuse the request's key; most often none.
+/// The limits that block the request's key; usually none.
 pub(super) type Blocks<'l> = SmallVec<[Blocked<'l>; 1]>;
 
-/// How long a key is still refused, as the counter of its block says. A counter that keys share says nothing about one.
+/// How long a key is still blocked, by the counter of its block. A counter that keys share says nothing about one of
+/// them.
 fn blocked_for(answer: &Answer) -> Option<Ticks> {
     let is_own = matches!(answer.source, Source::Exact | Source::DenyCache);
     let rest = answer.outcome.reset_after;
@@ -141,8 +143,8 @@ fn blocked_for(answer: &Answer) -> Option<Ticks> {
 }
 
 impl<S: Store> Engine<S> {
-    /// The limits that have blocked the request's key. A store that does not answer leaves the request to the failure modes of the
-    /// limits themselves.
+    /// The limits that have blocked the request's key. If the store does not answer, the fallbacks of the limits
+    /// decide.
     pub(super) async fn blocks_of<'l>(
         &self,
         live: &'l Live,
@@ -168,8 +170,8 @@ impl<S: Store> Engine<S> {
             .collect()
     }
 
-    /// Decides about a request whose key is blocked. The counters are charged together with the blocks, which deny: so nothing is
-    /// taken, and each limit says when it would admit the request. None: the store did not answer.
+    /// Decides about a request whose key is blocked. The counters are charged together with the blocks, which deny. So
+    /// nothing is taken, and each limit reports when it would admit the request. `None`: the store did not answer.
     pub(super) async fn decide_blocked(
         &self,
         live: &Live,
@@ -198,8 +200,8 @@ impl<S: Store> Engine<S> {
         Some(decision)
     }
 
-    /// Counts a denial for each limit that blocks keys and denied this request. One that has denied often enough refuses the key from
-    /// now on, and the decision says so.
+    /// Counts a denial for each limit that blocks keys and denied this request. A limit that has denied often enough
+    /// blocks the key from now on, and the decision shows the block.
     pub(super) async fn strike(
         &self,
         live: &Live,
@@ -224,7 +226,7 @@ impl<S: Store> Engine<S> {
             if !is_due {
                 continue;
             }
-            // Where this is denied another request has begun the block.
+            // If this is denied, another request has begun the block.
             if let Ok(begun) = self.store.charge(slice::from_ref(&block), now).await
                 && let Some(rest) = begun.first().and_then(blocked_for)
             {
@@ -234,7 +236,7 @@ impl<S: Store> Engine<S> {
     }
 }
 
-/// The result of work that waits for nothing, as on memory; none if it would wait.
+/// The result of a future that does not wait, as on memory; `None` if it would wait.
 pub(super) fn at_once<T>(work: impl Future<Output = T>) -> Option<T> {
     match pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => Some(done),

@@ -1,4 +1,4 @@
-//! Places in flight: held by name, renewed while their holder lives, and given back where they were taken.
+//! Permits: held by id, renewed while their holder lives, and released where they were acquired.
 
 use super::live::Live;
 use super::{ATTEMPTS, Charges, Engine};
@@ -9,7 +9,7 @@ use crate::policy::Match;
 use crate::store::{Charge, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
-/// The permit that the charges took under this number; none if they only looked.
+/// The permit that the charges acquired under this id; `None` if they only looked.
 pub(super) fn taken(
     live: &Live,
     matches: &[Match],
@@ -25,11 +25,12 @@ pub(super) fn taken(
 }
 
 impl<S: Store> Engine<S> {
-    /// Lets a permit live anew, for whoever holds it for longer than `permit_ttl`: it must be renewed before that has passed, else its place is
-    /// another's. Renewing one that was given back, or has expired, changes nothing.
+    /// Renews a permit, for a holder that keeps it for longer than `permit_ttl`. The holder must renew it before that
+    /// time has passed, otherwise another request may take it. Renewing a permit that was released, or has expired,
+    /// changes nothing.
     ///
     /// # Errors
-    /// When the store does not answer; it may be asked again.
+    /// When the store does not answer; the call may be repeated.
     pub async fn renew(&self, permit: &Permit, now: Timestamp) -> Result<(), StoreFailure> {
         let now = now.decidable();
         let live = self.live.load_full();
@@ -45,7 +46,7 @@ impl<S: Store> Engine<S> {
         self.store.renew(&charges, now).await
     }
 
-    /// How long a permit lives after it is renewed, by the policy that is now in force: it must be renewed again before that.
+    /// How long a permit lives after it is renewed, by the active policy: it must be renewed again before that.
     #[must_use]
     pub fn renewed_for(&self, permit: &Permit) -> Ticks {
         let live = self.live.load();
@@ -53,7 +54,7 @@ impl<S: Store> Engine<S> {
         lives.map(|charge| charge.quota.memory()).min().unwrap_or_else(|| permit.ttl())
     }
 
-    /// Gives back a permit, where it was taken. Giving it back again, or after it expired, changes nothing.
+    /// Releases a permit where it was acquired. Releasing it again, or after it expired, changes nothing.
     ///
     /// # Errors
     /// When the store does not answer; the permit then returns by itself when it expires.

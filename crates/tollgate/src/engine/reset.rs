@@ -1,5 +1,5 @@
-//! Counters forgotten on an operator's word. A reset is about every counter that the named attributes may have been counted by:
-//! conditions that need an attribute that is not named may have held, and a tier that is not named may be any.
+//! Resets of counters by an operator. A reset covers every counter that the given attributes may have been counted by:
+//! a condition on an attribute that is not given may have held, and a tier that is not given may be any.
 
 use std::collections::HashSet;
 use std::slice;
@@ -16,18 +16,20 @@ use crate::request::CheckRequest;
 use crate::store::{Charge, Stance, Store, StoreFailure};
 use crate::time::Timestamp;
 
-/// What a reset found. A counter that has counted nothing, or nothing that still matters, is as if it had never been.
+/// What a reset found. A counter that has counted nothing, or nothing that still matters, is treated as if it did not
+/// exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Forgotten {
-    /// The limits that had counted something, by name: one entry for each counter, of which a limit with tiers may have several.
+    /// The limits that had counted something, by name: one entry per counter, so a limit with tiers may have several.
     pub counters: Vec<String>,
     /// The limits that count these attributes and had counted nothing.
     pub untouched: Vec<String>,
-    /// The limits that count these attributes in a counter that several keys share, because memory is full. It stays.
+    /// The limits that count these attributes in a counter that several keys share, because memory is full. It is not
+    /// reset.
     pub shared: Vec<String>,
 }
 
-/// One counter that a reset is about.
+/// One counter that a reset covers.
 struct ResetTarget<'l> {
     matched: Match,
     charge: Charge<'l>,
@@ -43,8 +45,8 @@ struct ResetFindings {
 }
 
 impl<S: Store> Engine<S> {
-    /// Forgets what was counted for these attributes, whatever else the requests had, by every limit or only by those named in
-    /// `limits`. Returns which counters existed.
+    /// Resets the counters of these attributes, whatever else the requests had, for every limit or only for those named
+    /// in `limits`. Returns which counters existed.
     ///
     /// ```
     /// use tollgate::{CheckRequest, Clock, Engine, Policy};
@@ -60,8 +62,8 @@ impl<S: Store> Engine<S> {
     /// ```
     ///
     /// # Errors
-    /// When the store does not answer. Nothing was forgotten then, here or in the store; but with [`StoreFailure::Unanswered`] some of
-    /// it perhaps was, and it may be asked again.
+    /// When the store does not answer. Then nothing was reset, here or in the store. With [`StoreFailure::Unanswered`],
+    /// part of it perhaps was, and the call may be repeated.
     pub async fn reset(
         &self,
         request: &CheckRequest<'_>,
@@ -71,8 +73,8 @@ impl<S: Store> Engine<S> {
         self.reset_any(slice::from_ref(request), limits, now).await
     }
 
-    /// The same for attributes that have several readings, as a path that a gateway reads and a program states: what was counted by any of
-    /// them is forgotten.
+    /// As [`Engine::reset`], for attributes that have several readings, such as a path that a gateway reads and a
+    /// program states: the counters of every reading are reset.
     ///
     /// # Errors
     /// As [`Engine::reset`].
@@ -95,8 +97,9 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Looks at all of them, then forgets them. A store that does not answer is found out before anything is forgotten, and what
-    /// this node counted while the store was away is forgotten only with what the store counted: otherwise more would pass.
+    /// Looks at all counters, then resets them. So a store that does not answer is noticed before anything is reset.
+    /// What this node counted during an outage is reset only together with the store's count: otherwise more requests
+    /// would pass.
     async fn forget(
         &self,
         live: &Live,
@@ -125,7 +128,7 @@ impl<S: Store> Engine<S> {
             let charges: Charges<'_> = part.iter().map(|target| target.charge).collect();
             self.wiped.note(charges.iter().map(|charge| charge.key), now);
             let answered = self.store.reset(&charges, now).await;
-            // What was forgotten before stays so, and whoever asks again gets the rest.
+            // What was reset before stays reset, and a repeated call resets the rest.
             answered.map_err(|failure| match failure {
                 StoreFailure::Superseded => failure,
                 _ if has_begun => StoreFailure::Unanswered,
@@ -205,7 +208,7 @@ impl Live {
         targets
     }
 
-    /// The counter that a decision would charge now, and the one that it charges when no operator's word is over the policy.
+    /// The counter that a decision would charge now, and the one that it charges when no override applies.
     fn ever_charged<'l>(
         &'l self,
         readings: &[CheckRequest<'_>],

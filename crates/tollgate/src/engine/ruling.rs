@@ -1,6 +1,7 @@
-//! What an operator rules about limits for a while, over the policy: off, in shadow, or for a share of keys. Rulings stand beside
-//! the policy, by the limits' names, so a reload keeps them; and each is asked whether it still holds at the instant of the decision,
-//! so it ends by itself, without a timer and whatever the store does. They live in memory; `resume` takes up what was kept elsewhere.
+//! Overrides: an operator sets limits off, in shadow, or to a percentage of keys for a while, over the policy.
+//! Overrides are kept beside the policy, by the limits' names, so they survive a reload. Each decision checks whether
+//! an override still applies at its instant. So an override ends by itself, without a timer and whatever the store
+//! does. Overrides are kept in memory; `resume` restores those that were saved elsewhere.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -13,22 +14,22 @@ use crate::policy::{Fault, Limit, Matches, Mode, Policy};
 use crate::request::CheckRequest;
 use crate::time::Timestamp;
 
-/// Most limits that may have a ruling of their own at once.
+/// Maximum number of limits with an override of their own.
 pub const RULINGS_MAX: usize = 1_000;
 
-/// What an operator says about a limit, whatever its policy says.
+/// An operator's override of a limit's mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ruling {
-    /// It is not asked: the kill switch.
+    /// The limit is not asked: the kill switch.
     Off,
-    /// It counts and reports, and never denies.
+    /// The limit counts and reports, and never denies.
     Shadow,
-    /// It decides for this share of its keys, in per cent, and shadows the others.
+    /// The limit decides for this percentage of its keys, and is in shadow for the others.
     Percent(u8),
 }
 
 impl Ruling {
-    /// How much it leaves of a limit; the milder of two has less.
+    /// How much of a limit remains in effect; the milder of two overrides has less.
     const fn strictness(self) -> u8 {
         match self {
             Ruling::Off => 0,
@@ -37,7 +38,7 @@ impl Ruling {
         }
     }
 
-    /// The share, if it is more than all.
+    /// The percentage, if it is above 100.
     const fn excess(self) -> Option<u8> {
         match self {
             Ruling::Percent(percent @ 101..) => Some(percent),
@@ -46,49 +47,49 @@ impl Ruling {
     }
 }
 
-/// A ruling with its end.
+/// An override with its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ruled {
-    /// What was ruled.
+    /// The override.
     pub ruling: Ruling,
-    /// The first instant at which it no longer holds.
+    /// The first instant at which it no longer applies.
     pub until: Timestamp,
 }
 
-/// About which limits a ruling is.
+/// Which limits an override applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope<'a> {
-    /// The one of this name.
+    /// The limit with this name.
     Limit(&'a str),
-    /// All of them, those of later policies included.
+    /// All limits, those of later policies included.
     All,
 }
 
-/// Why a ruling was not taken.
+/// Why an override was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RulingError {
-    /// The policy in force has no such limit.
+    /// The active policy has no such limit.
     #[error("the policy in force has no limit {0:?}; accepted are the names of its limits")]
     UnknownLimit(String),
-    /// The limit is off by its policy, so that it is not even looked for.
+    /// The limit is off in the policy, so it is not even matched.
     #[error("limit {0:?} is off in the policy; change its mode there")]
     OffInPolicy(String),
-    /// As many limits are ruled about as may be.
+    /// The maximum number of limits have an override.
     #[error(
         "{RULINGS_MAX} limits have a ruling of their own; restore some of them, or rule about all limits"
     )]
     TooMany,
-    /// More than all.
+    /// A percentage above 100.
     #[error("{0} per cent; accepted are 0 to 100")]
     Percent(u8),
-    /// A share of the keys of a limit that has only one.
+    /// A percentage of the keys of a limit that has only one.
     #[error(
         "limit {0:?} has no `by`, so it has one key only, of which there is no share; accepted are kill and shadow"
     )]
     OneKey(String),
 }
 
-/// Every ruling, those included that have ended since the last change.
+/// All overrides, including those that have ended since the last change.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rulings {
     all: Option<Ruled>,
@@ -100,14 +101,14 @@ impl Rulings {
         Self { all, by_limit: by_limit.into_iter().collect() }
     }
 
-    /// The ruling that holds for a limit: the milder one where two do. A limit without `by` has one key only, so a share of its
-    /// keys means nothing, and its policy holds.
+    /// The override that applies to a limit: the milder one where two apply. A limit without `by` has only one key, so
+    /// a percentage of its keys means nothing, and its policy applies.
     fn about(&self, limit: &Limit, now: Timestamp) -> Option<Ruled> {
         let both = [self.all, self.by_limit.get(limit.name()).copied()];
         let holding = both.into_iter().flatten().filter(|ruled| now < ruled.until);
         let has_keys = !limit.by().is_empty();
         let holding = holding.filter(|ruled| has_keys || !matches!(ruled.ruling, Ruling::Percent(_)));
-        // Of two alike the one that lasts longer tells the end.
+        // Of two equal overrides, the one that lasts longer gives the end.
         holding.min_by_key(|ruled| (ruled.ruling.strictness(), Reverse(ruled.until)))
     }
 
@@ -117,21 +118,22 @@ impl Rulings {
     }
 }
 
-/// The rulings of an engine.
+/// The overrides of an engine.
 #[derive(Debug, Default)]
 pub(super) struct Bench {
-    /// Whether there is anything to look at. A decision made while it turns is made either way, as one a moment earlier or later.
+    /// Whether there are any overrides. A decision that races with a change is decided either way, as if made a moment
+    /// earlier or later.
     any: AtomicBool,
     rulings: ArcSwap<Rulings>,
-    /// Held while rulings change, so that two changes do not build on the same predecessor.
+    /// Locked while overrides change, so that two changes do not build on the same predecessor.
     changing: Mutex<()>,
 }
 
 impl Bench {
-    /// What holds at an instant.
+    /// The overrides at an instant.
     #[inline]
     pub(super) fn at(&self, now: Timestamp) -> InForce {
-        // Acquire: whoever sees that there are rulings sees them.
+        // Acquire: a thread that sees the flag also sees the overrides.
         let rulings = self.any.load(Ordering::Acquire).then(|| self.rulings.load_full());
         InForce { rulings, now }
     }
@@ -181,7 +183,7 @@ impl Bench {
         })
     }
 
-    /// Takes a ruling back; tells whether there was one.
+    /// Removes an override. Returns whether there was one.
     pub(super) fn restore(&self, scope: Scope<'_>, now: Timestamp) -> bool {
         self.change(now, |rulings| match scope {
             Scope::Limit(name) => rulings.by_limit.remove(name).is_some(),
@@ -189,7 +191,7 @@ impl Bench {
         })
     }
 
-    /// Puts these rulings in the place of all that there are, whatever limits the policy has: one about a limit that is gone waits, as
+    /// Replaces all overrides with these, whatever limits the policy has: an override of a limit that is gone waits, as
     /// it does over a swap.
     pub(super) fn resume(&self, rulings: Rulings, now: Timestamp) -> Result<(), RulingError> {
         let kinds = rulings.by_limit.values().chain(&rulings.all).map(|ruled| ruled.ruling);
@@ -210,12 +212,12 @@ impl Bench {
         });
     }
 
-    /// Takes over what another engine's operator has ruled.
+    /// Copies the overrides of another engine.
     pub(super) fn follow(&self, other: &Bench, now: Timestamp) {
         self.replace(Rulings::clone(&other.rulings.load()), now);
     }
 
-    /// Every ruling that holds, those about single limits by their names.
+    /// All overrides that apply; those of single limits by name.
     pub(super) fn list(&self, now: Timestamp) -> (Option<Ruled>, Vec<(String, Ruled)>) {
         let mut rulings = Rulings::clone(&self.rulings.load());
         rulings.forget_ended(now);
@@ -225,7 +227,7 @@ impl Bench {
     }
 }
 
-/// The rulings at the instant of one decision. Taken once, so that a change never splits it.
+/// The overrides at the instant of one decision. Loaded once, so that a change never splits a decision.
 #[derive(Clone, Debug)]
 pub(super) struct InForce {
     rulings: Option<Arc<Rulings>>,
@@ -237,12 +239,12 @@ impl InForce {
         self.rulings.as_ref()?.about(limit, self.now)
     }
 
-    /// The ruling that changes what the policy says about a limit: one that is off there stays off.
+    /// The override that changes what the policy says about a limit: a limit that is off there stays off.
     pub(super) fn over(&self, limit: &Limit) -> Option<Ruled> {
         self.about(limit).filter(|_| limit.mode() != Mode::Off)
     }
 
-    /// Whether a limit decides, and for which share of keys, for people: see [`InForce::over`].
+    /// Whether a limit decides, and for which share of keys, for display: see [`InForce::over`].
     pub(super) fn standing(&self, limit: &Limit) -> (Mode, u8) {
         if limit.mode() == Mode::Off { (Mode::Off, limit.enforce_percent()) } else { self.footing(limit) }
     }
@@ -268,7 +270,7 @@ impl InForce {
         }
     }
 
-    /// The limits that a request meets and that have a counter for it.
+    /// The limits that a request matches and that have a counter for it.
     #[inline]
     pub(super) fn matches(&self, policy: &Policy, views: &[CheckRequest<'_>]) -> Result<Matches, Fault> {
         let mut matches = Matches::new();
@@ -277,7 +279,7 @@ impl InForce {
         Ok(matches)
     }
 
-    /// All limits that a request meets, written where they are needed.
+    /// Writes all limits that a request matches to `matches`.
     #[inline]
     pub(super) fn match_into(
         &self,

@@ -1,21 +1,23 @@
-//! Counters written down, and read again by another process: so a restart does not gift anybody a month's quota.
+//! Snapshots: counters written to a file and read by another process, so that a restart does not give away a month's
+//! quota.
 //!
-//! A snapshot holds the counters as they lie in memory (hashes of keys, never keys), the secret of those hashes, and every quota
-//! that one of them may have been counted under. Whoever reads it puts a policy in force after the one that was remembered, as a
-//! live swap does: so a policy that changed with the restart is no case of its own.
+//! A snapshot holds the counters as they are in memory (hashes of keys, never keys), the secret of those hashes, and
+//! every quota that one of them may have been counted under. The reader makes a policy active after the remembered one,
+//! as a live swap does. So a policy that changed with the restart is no special case.
 //!
-//! *What it promises.* Decisions go on while a snapshot is taken, so it is not one instant. Each counter is copied once, or twice
-//! and the later copy counts, at some instant after the beginning and under the lock that its decisions take: so it holds
-//! everything that was admitted before the beginning (see [`Table::walk`](crate::memory)). What a crash forgets is, for each
-//! counter, at most what it admitted between its own copy and the crash. Of a request that met several limits one counter may
-//! have been copied before it and another after it; both hold all that was before the beginning. Units given back after the copy
-//! stay charged.
+//! *Guarantees.* Decisions go on while a snapshot is taken, so it is not of one instant. Each counter is copied once,
+//! or twice and the later copy counts, at some instant after the beginning and under the lock that its decisions take.
+//! So the copy holds everything that was admitted before the beginning (see [`Table::walk`](crate::memory)). A crash
+//! loses, for each counter, at most what it admitted between its own copy and the crash. If a request matched several
+//! limits, one counter may have been copied before it and another after it; both hold all that was admitted before the
+//! beginning. Units refunded after the copy stay charged.
 //!
-//! *Time.* Instants are those of the clock that counted, which does not follow the wall clock when that is set. So a snapshot says
-//! how far the wall clock is ahead ([`Snapshot::wall`]), and its reader goes on by the same clock ([`Clock::resumed`]): the time
-//! that has passed is then that of the wall clock between the two, whatever steps came before. If the reader's clock is behind, because it was set back or belongs to
-//! another machine, counters lie ahead of it, and each algorithm draws them back as it does when a clock steps back: nothing is
-//! gifted, and a wait is at most one refill, or two windows and a sub-window. If it is ahead, that much time has passed.
+//! *Time.* Instants are those of the clock that counted, which does not follow the wall clock when that is set. So a
+//! snapshot records how far the wall clock is ahead ([`Snapshot::wall`]), and its reader continues the same clock
+//! ([`Clock::resumed`]). The time that has passed is then that of the wall clock between the two, whatever steps came
+//! before. If the reader's clock is behind, because it was set back or belongs to another machine, counters lie in the
+//! future, and each algorithm pulls them back as it does when a clock steps back. That gives nothing away, and a wait
+//! is at most one refill, or two windows and a sub-window. If the reader's clock is ahead, that much time has passed.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -50,7 +52,7 @@ pub struct SnapshotReport {
     pub keys: u64,
     /// Counters that new keys shared because the store was full.
     pub overflow_keys: u64,
-    /// Bytes in all.
+    /// Total bytes.
     pub bytes: u64,
 }
 
@@ -66,7 +68,7 @@ pub enum SnapshotError {
     /// What was written belongs to two settings of the wall clock; take another.
     #[error("the wall clock was set while the snapshot was taken; throw it away and take another")]
     WallSet,
-    /// The counters are somewhere else, where they outlive this process by themselves.
+    /// The counters are not in memory but in a store that outlives this process.
     #[error("only counters in memory can be written to a snapshot")]
     NotInMemory,
 }
@@ -74,26 +76,26 @@ pub enum SnapshotError {
 /// What was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RestoreReport {
-    /// When the snapshot was begun, by the clock of whoever took it.
+    /// When the snapshot was begun, by the clock of the process that took it.
     pub taken_at: Timestamp,
-    /// Counters of keys that are there again.
+    /// Counters of keys that were restored.
     pub keys: u64,
-    /// Counters that new keys shared, there again.
+    /// Counters that new keys shared, restored.
     pub overflow_keys: u64,
     /// Counters that no longer matter, and were left out.
     pub idle: u64,
-    /// Counters that this store had no room for: their keys are as if never seen. None unless its capacity is smaller than that
-    /// of the store which was written, or hardly larger than what was in it.
+    /// Counters that this store had no room for: their keys are as if never seen. Zero unless the capacity is smaller
+    /// than that of the store which was written, or hardly larger than its contents.
     pub no_room: u64,
 }
 
-/// Why a snapshot could not be read. Nothing of it is then in force.
+/// Why a snapshot could not be read. Nothing of it is then active.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     /// It could not be read.
     #[error("the snapshot could not be read: {0}")]
     Io(#[from] io::Error),
-    /// It is something else.
+    /// It is not a snapshot.
     #[error("this is not a snapshot of Tollgate")]
     Foreign,
     /// It was written by a newer version.
@@ -109,13 +111,13 @@ pub enum RestoreError {
         "the snapshot ends too early, after {bytes} bytes: it was not written to its end, or cut off since"
     )]
     Truncated {
-        /// How much there is of it.
+        /// How many bytes there are.
         bytes: u64,
     },
     /// It is not what was written.
     #[error("the snapshot is damaged near byte {at}: {what}")]
     Damaged {
-        /// Where.
+        /// The position of the damage.
         at: u64,
         /// What is wrong there.
         what: String,
@@ -123,9 +125,10 @@ pub enum RestoreError {
 }
 
 impl<S: Store> Engine<S> {
-    /// As [`Engine::snapshot`], with what the program counts by itself beside the engine, in parts of at most
-    /// [`SNAPSHOT_PART_BYTES_MAX`]. They are asked for one by one, and come back from [`Snapshot::read_with`] as they are and in this
-    /// order. Hashes of an [`Engine::key_family`] mean the same there. `memory` finds the counters in the engine's store.
+    /// As [`Engine::snapshot`], with counts that the program keeps itself, in parts of at most
+    /// [`SNAPSHOT_PART_BYTES_MAX`]. The parts are requested one by one, and [`Snapshot::read_with`] returns them
+    /// unchanged and in this order. Hashes of an [`Engine::key_family`] mean the same there. `memory` finds the
+    /// counters in the engine's store.
     ///
     /// # Errors
     /// As [`Engine::snapshot`]; when a part is too large; and when `memory` finds no counters.
@@ -148,7 +151,7 @@ impl<S: Store> Engine<S> {
         for part in parts {
             frames.write(Block::Beside, |fields| fields.rest(part.as_ref()))?;
         }
-        // Permits that were written have lower numbers, and a policy put in force since then has another generation.
+        // The permits in the snapshot have lower ids, and a policy made active since then has another generation.
         let permits = self.permits.load(Ordering::Relaxed);
         if self.live.load().generation() != live.generation() {
             return Err(SnapshotError::PolicyChanged);
@@ -167,19 +170,18 @@ impl<S: Store> Engine<S> {
 }
 
 impl Engine<MemoryStore> {
-    /// Writes every counter that matters, while decisions go on. Give it a buffered writer. What it writes lets its reader aim at
-    /// buckets of this process, so it is as private as a key.
+    /// Writes every counter that matters, while decisions go on. Pass a buffered writer. The output lets its reader
+    /// target buckets of this process, so it is as private as a key.
     ///
     /// # Errors
-    /// When it cannot be written, or another policy was put in force or the wall clock set meanwhile; what was written is
+    /// When it cannot be written, or another policy became active or the wall clock was set meanwhile; the output is
     /// then of no use.
     pub fn snapshot(&self, now: Timestamp, to: &mut impl Write) -> Result<SnapshotReport, SnapshotError> {
         self.snapshot_with(|store| Some(store), now, std::iter::empty::<[u8; 0]>(), to)
     }
 
-    /// An engine with the counters of a snapshot, by this policy from `now` on, an instant of the clock that counted
-    /// ([`Snapshot::wall`]). It follows the policy under which the snapshot was
-    /// taken as after [`Engine::swap`].
+    /// An engine with the counters of a snapshot, under this policy from `now` on, an instant of the clock that counted
+    /// ([`Snapshot::wall`]). The policy follows the one under which the snapshot was taken, as after [`Engine::swap`].
     ///
     /// # Errors
     /// As [`Engine::swap`].
@@ -198,7 +200,7 @@ impl Engine<MemoryStore> {
     }
 }
 
-/// A snapshot that was read to its end and found whole.
+/// A snapshot that was read to its end and found intact.
 ///
 /// ```
 /// use tollgate::{CheckRequest, Clock, Engine, Policy, Snapshot};
@@ -219,8 +221,9 @@ impl Engine<MemoryStore> {
 pub struct Snapshot(Box<Reading>);
 
 impl Snapshot {
-    /// How far the wall clock was ahead of the clock that counted, when the snapshot that `from` begins with was taken. Whoever sets
-    /// the wall clock of a machine does not set that clock, so the next process goes on by [`Clock::resumed`](crate::Clock::resumed).
+    /// How far the wall clock was ahead of the clock that counted when the snapshot in `from` was taken. Setting the
+    /// wall clock of a machine does not set that clock, so the next process continues with
+    /// [`Clock::resumed`](crate::Clock::resumed).
     ///
     /// ```
     /// use tollgate::time::WallOffset;
@@ -251,7 +254,7 @@ impl Snapshot {
         Ok(settings.last().map_or(WallOffset::NONE, |setting| setting.offset))
     }
 
-    /// Reads a snapshot into a memory store of `capacity_bytes`, for decisions from `now` on. Give it a buffered reader.
+    /// Reads a snapshot into a memory store of `capacity_bytes`, for decisions from `now` on. Pass a buffered reader.
     ///
     /// # Errors
     /// When it is no snapshot, of a newer version, cut off or damaged.
@@ -259,12 +262,12 @@ impl Snapshot {
         Self::read_with(capacity_bytes, now, |_, _| Ok(()), from)
     }
 
-    /// The same, and hands over what [`Engine::snapshot_with`] wrote beside the engine's counters: each part as it is, with the
-    /// instant at which the snapshot was begun. What follows it may still be found damaged, and then no part counts. A snapshot of
-    /// an older version has none.
+    /// As [`Snapshot::read`], and passes on the parts that [`Engine::snapshot_with`] wrote beside the engine's
+    /// counters: each part unchanged, with the instant at which the snapshot was begun. Later blocks may still be
+    /// damaged, and then no part is valid. A snapshot of an older version has no parts.
     ///
     /// # Errors
-    /// As [`Snapshot::read`]; and when `part` says what is wrong with one.
+    /// As [`Snapshot::read`]; and when `part` returns an error for one.
     pub fn read_with(
         capacity_bytes: u64,
         now: Timestamp,
@@ -278,7 +281,7 @@ impl Snapshot {
         Ok(Self(Box::new(reading)))
     }
 
-    /// What is in it.
+    /// What the snapshot contains.
     #[must_use]
     pub fn report(&self) -> RestoreReport {
         let Reading { taken_at, counted, .. } = &*self.0;
@@ -304,7 +307,7 @@ fn head(fields: &mut Fields, secret: &Secret, origin: Origin, now: Timestamp) {
     secret.numbers().for_each(|number| fields.u64(number));
 }
 
-/// The settings of the wall clock that windows refer to by their numbers.
+/// The settings of the wall clock that windows refer to by number.
 fn wall(fields: &mut Fields, kept: &KeptSettings) {
     fields.list(&kept.settings, |fields, setting| {
         fields.instant(setting.since);
@@ -353,7 +356,7 @@ struct Reading {
     permits: u64,
     /// Settings of the wall clock that windows may refer to.
     settings: u64,
-    /// Whether the holds are known: counters are only put back after that, since a hold may keep one that is idle.
+    /// Whether the holds are known: counters are restored only after that, because a hold may keep an idle one.
     is_ready: bool,
 }
 
@@ -394,7 +397,7 @@ impl Reading {
         })
     }
 
-    /// Reads the next block; tells whether it was the last.
+    /// Reads the next block. Returns whether it was the last.
     fn block<R: Read>(
         &mut self,
         frames: &mut Unframed<'_, R>,
@@ -467,7 +470,8 @@ impl Reading {
     }
 }
 
-/// Most policies that an engine can have had: more than anybody lives to see, and few enough to count on.
+/// Maximum number of policies that an engine can have had: more than any engine reaches, and small enough for exact
+/// arithmetic.
 const GENERATION_MAX: u64 = 1 << 52;
-/// The same for permits.
+/// The maximum number of permits, likewise.
 const PERMITS_MAX: u64 = 1 << 62;

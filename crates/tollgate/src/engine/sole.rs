@@ -14,7 +14,7 @@ use super::ruling::InForce;
 use super::{Engine, combine};
 
 impl<S: Store> Engine<S> {
-    /// Decides about a request of one view by a policy of one plain limit; tells whether it did.
+    /// Decides about a request with one descriptor by a policy of one plain limit. Returns whether it did.
     #[inline]
     pub(super) fn decide_sole(
         &self,
@@ -34,7 +34,7 @@ impl<S: Store> Engine<S> {
         }
         let charge = live.charge(views, &matched, rulings, PermitId(0));
         let mut answers = Answers::new();
-        // A counter that fails is asked again by the whole way, which knows what stands in for it.
+        // A counter that fails is asked again on the slow path, which has the fallback.
         let answered = self.store.charge_at_once(slice::from_ref(&charge), now, &mut answers);
         let is_answered = answered == Some(Ok(()));
         if is_answered {

@@ -10,11 +10,11 @@ use crate::store::Store;
 use crate::time::Timestamp;
 
 impl<S: Store> Engine<S> {
-    /// Puts another policy in force. Counters are kept: a raised number acts at once, a lowered one clamps, and nobody is
-    /// gifted a burst. Decisions under way finish with the policy that they started with.
+    /// Makes another policy active. Counters are kept: a raised number applies at once, a lowered one clamps, and no
+    /// key gains a burst. Decisions in flight finish with the policy that they started with.
     ///
     /// # Errors
-    /// When a limit was changed more often than its counters can tell apart; the old policy stays in force.
+    /// When a limit was changed more often than its counters can distinguish; the old policy stays active.
     pub fn swap(&self, policy: Policy, now: Timestamp) -> Result<SwapReport, SwapError> {
         let _one_at_a_time = self.swapping.lock().unwrap_or_else(PoisonError::into_inner);
         let (before, policy) = (self.policy(), Arc::new(policy));
@@ -23,14 +23,15 @@ impl<S: Store> Engine<S> {
         Ok(report)
     }
 
-    /// The same after a policy of which only the counters are known; its report is about those. One at a time.
+    /// The swap of counters, also after a policy of which only the counters are known; the report is about those. The
+    /// caller runs one swap at a time.
     pub(super) fn swap_counters(&self, policy: Arc<Policy>, now: Timestamp) -> Result<SwapReport, SwapError> {
         let now = now.decidable();
         let before = self.live.load_full();
         let next = |before: &Live, policy| Live::after(before, policy, now);
         let next = match next(&before, Arc::clone(&policy)) {
             Ok(made) => made,
-            // A number that nobody is counted under is free once the policy in force has forgotten it, so that comes first.
+            // A number that no counter uses is free once the active policy has forgotten it, so that step comes first.
             Err(SwapError::TooManyQuotas { .. }) => {
                 self.put_in_force(next(&before, Arc::clone(&before.policy))?, now);
                 next(&self.live.load(), policy)?
@@ -39,19 +40,20 @@ impl<S: Store> Engine<S> {
         Ok(self.put_in_force(next, now))
     }
 
-    /// Hashes keys with another secret from now on, as when the one that a fleet shares is learnt late. Every counter of this
-    /// engine starts anew under it.
+    /// Hashes keys with another secret from now on, as when the fleet's shared secret is learnt late. Every counter of
+    /// this engine starts anew under it.
     pub fn rekey(&self, secret: Secret) {
         self.rekey_with(Arc::new(secret));
     }
 
-    /// The same, with the secret that another engine has.
+    /// As [`Engine::rekey`], with the secret of another engine.
     pub fn rekey_as<T: Store>(&self, other: &Engine<T>) {
         let secret = Arc::clone(&other.live.load().secret);
         self.rekey_with(secret);
     }
 
-    /// Another engine, with a policy and counters of its own, that hashes keys with the same secret: for two that share a store.
+    /// Another engine, with a policy and counters of its own, that hashes keys with the same secret: for two engines
+    /// that share a store.
     #[must_use]
     pub fn sibling<T: Store>(&self, policy: Policy, store: T) -> Engine<T> {
         let secret = Arc::clone(&self.live.load().secret);

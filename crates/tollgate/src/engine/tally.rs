@@ -1,5 +1,6 @@
-//! Counting without a limit: what other people's rules are decided by. The counters live in the engine's store beside all others,
-//! under its bound; what a count means is left to whoever asks. Who counts otherwise has a table of its own, by keys of the engine.
+//! Tallies: counting without a limit, for rules of other programs. The counters are in the engine's store with all
+//! others, under its memory budget; the caller decides what a count means. A program that counts differently keeps its
+//! own table, by keys of the engine.
 
 use std::slice;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use super::live::Live;
 #[derive(Clone, Debug)]
 pub struct Tally(Arc<Windows>);
 
-/// What they are. Debts keep it, since no policy does.
+/// The definition of a tally. Deferred charges keep it, because no policy does.
 #[derive(Debug)]
 pub(super) struct Windows {
     family: Family,
@@ -47,13 +48,13 @@ impl Windows {
     }
 }
 
-/// A count, after what was added to it.
+/// A count, after units were added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counted {
-    /// The units of the window so far. Where there was no room to count, as many as there can be. Of [`Source::Local`], as many as there
-    /// would be if every node that shares the store had counted as much as this one.
+    /// The units of the window so far. Where there was no room to count, the largest number. From [`Source::Local`],
+    /// the units that there would be if every node that shares the store had counted as much as this one.
     pub total: u64,
-    /// Until the window ends; nothing for a window in which nothing was counted.
+    /// Time until the window ends; zero for a window in which nothing was counted.
     pub ends_after: Ticks,
     /// Where the count comes from.
     pub source: Source,
@@ -62,14 +63,14 @@ pub struct Counted {
 }
 
 impl<S: Store> Engine<S> {
-    /// Keys that a program counts in a table of its own, hashed with this engine's secret: so they are the same after a snapshot,
-    /// which [`Engine::snapshot_with`] lets the table go into.
+    /// Keys that a program counts in a table of its own, hashed with this engine's secret. So they are the same after a
+    /// snapshot, into which [`Engine::snapshot_with`] can write the table.
     #[must_use]
     pub fn key_family(&self, name: &str) -> KeyFamily {
         KeyFamily::new(name, self.live.load().secret.copy())
     }
 
-    /// Windows to count in. Those of one name, length and alignment are the same ones, whoever asks for them.
+    /// Windows to count in. All callers that give the same name, length and alignment get the same windows.
     ///
     /// # Errors
     /// When the length is out of range; see [`QuotaError`].
@@ -86,10 +87,11 @@ impl<S: Store> Engine<S> {
         Ok(Tally(Arc::new(Windows { family, quota })))
     }
 
-    /// Adds units to the counter that these parts name; 0 only looks. It always adds, whatever the count; only one that can grow
-    /// no more stays as it is, and is then told as the largest there is.
+    /// Adds units to the counter that these parts name; 0 only looks. Units are always added, whatever the count. Only
+    /// a counter that can grow no more stays as it is, and returns the largest number.
     ///
-    /// It always answers, as [`Engine::check`] does: while the store is away this node counts, and tells the store when it is back.
+    /// The call always answers, as [`Engine::check`] does: while the store is unreachable this node counts, and it
+    /// reports to the store when that is back.
     pub async fn add(&self, tally: &Tally, parts: &[&[u8]], units: u64, now: Timestamp) -> Counted {
         let (now, live) = (now.decidable(), self.live.load_full());
         let charge = entry(&live, tally, parts, units);
@@ -118,16 +120,17 @@ impl<S: Store> Engine<S> {
         Counted { total, ends_after: outcome.reset_after, source: answer.source, charged_at }
     }
 
-    /// Takes away units that were added `within` this time, down to none; nothing if they may be of an earlier window. A store that is
-    /// away is told when it is back; one whose answer is lost is not told twice.
+    /// Subtracts units that were added `within` this time, down to zero; nothing if they may be of an earlier window.
+    /// If the store is unreachable, the subtraction is reported when it is back. If an answer is lost, it is not
+    /// reported twice.
     pub async fn subtract(&self, tally: &Tally, parts: &[&[u8]], units: u64, within: Ticks, now: Timestamp) {
         let (now, live) = (now.decidable(), self.live.load_full());
         let charge = entry(&live, tally, parts, units).of(Charged::Within(within));
         self.uncount(&live, tally, &charge, &charge, now).await;
     }
 
-    /// Takes away units that were [added](Engine::add) at this very `now`, from the window that they were counted in. It is for whoever
-    /// counts first and then finds that the request does not pass.
+    /// Takes back units that were [added](Engine::add) at this very `now`, from the window that they were counted in.
+    /// It is for callers that count first and then find that the request does not pass.
     pub async fn take_back(
         &self,
         tally: &Tally,
@@ -145,7 +148,7 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Takes away in the store, and here where that follows it: each has a clock of its own.
+    /// Subtracts in the store, and in the local count that follows it: each has a clock of its own.
     async fn uncount(
         &self,
         live: &Live,
@@ -163,7 +166,7 @@ impl<S: Store> Engine<S> {
 }
 
 impl Counted {
-    /// A count that nobody could make: the largest there is.
+    /// The largest count, for units that could not be counted.
     const fn full() -> Self {
         let charged_at = Timestamp::from_unix_seconds(0);
         Self { total: u64::MAX, ends_after: Ticks::ZERO, source: Source::Full, charged_at }
@@ -190,7 +193,8 @@ mod tests {
         Engine::new(Policy::new(Vec::new()).unwrap(), T0)
     }
 
-    /// A count goes on above every limit, starts anew with its window, and is the same for whoever asks for the same windows.
+    /// A count continues above every limit, starts anew with its window, and is the same for all callers of the same
+    /// windows.
     #[test]
     fn counts_go_on_and_start_anew() {
         pollster::block_on(async {
@@ -211,7 +215,7 @@ mod tests {
         });
     }
 
-    /// A restart with a snapshot keeps what was counted.
+    /// A restart with a snapshot keeps the counts.
     #[test]
     fn counts_are_in_a_snapshot() {
         pollster::block_on(async {
@@ -225,8 +229,8 @@ mod tests {
         });
     }
 
-    /// Counters of a policy that are held, because a slower one followed it, do not hold the tallies of the configuration that
-    /// takes over: their windows make room for the next ones.
+    /// Counters of a policy that are held, because a slower one followed it, do not hold the tallies of the
+    /// configuration that takes over: their windows make room for the next ones.
     #[test]
     fn tallies_are_not_held() {
         const WINDOWS: u64 = 200;
@@ -256,7 +260,7 @@ mod tests {
         });
     }
 
-    /// A tally that an older version wrote under another number goes on: it is neither lost nor refused.
+    /// A tally that an older version wrote under another number continues: it is neither lost nor rejected.
     #[test]
     fn a_tally_under_another_number_goes_on() {
         pollster::block_on(async {
@@ -270,7 +274,7 @@ mod tests {
         });
     }
 
-    /// What can grow no more is told as the largest count: above every limit.
+    /// A counter that can grow no more returns the largest count, which is above every limit.
     #[test]
     fn a_full_counter_is_above_every_limit() {
         pollster::block_on(async {

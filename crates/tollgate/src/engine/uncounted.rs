@@ -1,5 +1,5 @@
-//! Limits whose value for a request is `unlimited` or `deny`. No counter stands behind them, so no store is asked about them: they
-//! answer while it is away, too, and a request that one of them forbids is charged nowhere.
+//! Limits whose value for a request is `unlimited` or `deny`. They have no counter, so no store is asked: they also
+//! answer while the store is unreachable, and a request that one of them forbids is charged nowhere.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl Question<'_> {
 }
 
 impl Live {
-    /// Moves the matches that need no counter out of `matches`, as what they say.
+    /// Moves the matches that need no counter out of `matches`, as statuses.
     #[inline]
     pub(super) fn take_uncounted(
         &self,

@@ -1,4 +1,4 @@
-//! A request told from several points of view, as Envoy's descriptors do: still one decision, all or nothing.
+//! Requests with several descriptors, as Envoy sends them: still one decision, all or nothing.
 
 use super::Engine;
 use crate::decision::Decision;
@@ -7,9 +7,9 @@ use crate::store::Store;
 use crate::time::Timestamp;
 
 impl<S: Store> Engine<S> {
-    /// Answers one request that is told in several views, each with attributes and a cost of its own. A limit applies at most
-    /// once, to the first view that has what it asks for, and no limit sees attributes of two views together. All limits
-    /// that apply are charged, or none.
+    /// Decides about one request with several descriptors, each with attributes and a cost of its own. A limit applies
+    /// at most once, to the first descriptor that matches it, and no limit sees attributes of two descriptors together.
+    /// All limits that apply are charged, or none.
     ///
     /// ```
     /// use tollgate::{CheckRequest, Clock, Engine, Policy};
@@ -28,7 +28,7 @@ impl<S: Store> Engine<S> {
     pub async fn check_views(&self, views: &[CheckRequest<'_>], now: Timestamp) -> Decision {
         match self.check_at_once(views, now) {
             Some(decision) => decision,
-            // Apart: the future of a decision that waits is large, and most never do.
+            // Boxed, because the future of a decision that waits is large, and most decisions never wait.
             None => Box::pin(self.decide(views, now)).await.decision,
         }
     }
@@ -61,28 +61,29 @@ limits:
         attributes.iter().try_fold(CheckRequest::new(), add).and_then(|request| request.cost(cost)).unwrap()
     }
 
-    /// Name, view and remaining units of each limit that applied, in the policy's order.
+    /// Name, descriptor and remaining units of each limit that applied, in the policy's order.
     fn told(decision: &Decision) -> Vec<(&str, usize, u64)> {
         let status = decision.limits();
         status.map(|status| (status.limit.name(), status.view, status.outcome.remaining)).collect()
     }
 
-    /// Each limit applies once, to the first view that has its attributes, at that view's cost. One that needs attributes of
-    /// two views does not apply, and a name may have another value in each view.
+    /// Each limit applies once, to the first descriptor that has its attributes, at the cost of that descriptor. A
+    /// limit that needs attributes of two descriptors does not apply, and a name may have a different value in each
+    /// descriptor.
     #[test]
     fn a_limit_applies_to_the_first_view_that_it_matches() {
         let engine = engine(LIMITS);
         let views = [view(&[("b", "1")], 3), view(&[("a", "1")], 1), view(&[("a", "2")], 1)];
         let decision = block_on(engine.check_views(&views, NOW));
         assert_eq!(told(&decision), [("only-a", 1, 1), ("only-b", 0, 6), ("all", 0, 6), ("quiet", 0, 1)]);
-        // The second view's key was charged, the third's was not.
+        // The second descriptor's key was charged, the third's was not.
         assert_eq!(told(&engine.check_now(&view(&[("a", "1")], 0), NOW))[0], ("only-a", 0, 1));
         assert_eq!(told(&engine.check_now(&view(&[("a", "2")], 0), NOW))[0], ("only-a", 0, 2));
-        // Both in one view is another matter.
+        // With both attributes in one descriptor, the limit `both` applies.
         assert_eq!(told(&engine.check_now(&view(&[("a", "1"), ("b", "1")], 0), NOW))[0], ("both", 0, 9));
     }
 
-    /// If the limit of one view denies, those of no view are charged.
+    /// If the limit of one descriptor denies, the limits of no descriptor are charged.
     #[test]
     fn views_are_charged_all_or_none() {
         let engine = engine(LIMITS);
@@ -95,7 +96,7 @@ limits:
         assert_eq!(told(&left)[..2], [("only-b", 0, 8), ("all", 0, 8)]);
     }
 
-    /// A view of cost 0 only looks, beside others that pay.
+    /// A descriptor of cost 0 only looks, beside others that pay.
     #[test]
     fn a_view_may_only_look() {
         let engine = engine(LIMITS);
@@ -107,7 +108,7 @@ limits:
         }
     }
 
-    /// One view is the same as a request. None at all meets no limit.
+    /// One descriptor is the same as a request. A request without descriptors matches no limit.
     #[test]
     fn one_view_is_a_request() {
         let (one, other) = (engine(LIMITS), engine(LIMITS));
@@ -121,7 +122,8 @@ limits:
         assert_eq!(told(&block_on(one.check_views(&[], NOW))), []);
     }
 
-    /// A limit that cannot tell its cost from its view refuses the request, and too many views do.
+    /// The request is denied if a limit cannot compute its cost from its descriptor, and if there are too many
+    /// descriptors.
     #[test]
     fn a_faulty_view_refuses_the_request() {
         let engine = engine("limits: [{name: t, by: [a], rate: 9/h, cost: tokens}, {name: all, rate: 9/h}]");
@@ -136,7 +138,7 @@ limits:
         assert_eq!(told(&engine.check_now(&view(&[("b", "1")], 0), NOW)), [("all", 0, 8)]);
     }
 
-    /// Units can be given back to one of the limits that a request meets.
+    /// Units can be refunded to one of the limits that a request matches.
     #[test]
     fn a_refund_may_name_its_limits() {
         let engine = engine(LIMITS);

@@ -1,5 +1,5 @@
-//! When counters were reset. What was charged before a reset is wiped by it, so that nothing is left to be given back: a refund of it
-//! would give back what was charged since.
+//! When counters were reset. A reset wipes the charges before it, so nothing of them is left to refund: a refund of
+//! such a charge would refund later charges.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,13 +8,14 @@ use std::sync::{PoisonError, RwLock};
 use crate::key::Fingerprint;
 use crate::time::Timestamp;
 
-/// Most counters whose reset is remembered one by one.
+/// Maximum number of counters whose reset is remembered individually.
 const WIPED_MAX: usize = 1 << 16;
 
 /// The resets of an engine.
 #[derive(Debug, Default)]
 pub(super) struct Wiped {
-    /// Whether there was any. A refund that is made while it turns is made either way, as one a moment earlier or later.
+    /// Whether there was any reset. A refund that races with a reset is made either way, as if a moment earlier or
+    /// later.
     any: AtomicBool,
     resets: RwLock<Resets>,
 }
@@ -23,17 +24,17 @@ pub(super) struct Wiped {
 struct Resets {
     /// The last reset of each counter.
     at: HashMap<Fingerprint, Timestamp>,
-    /// The last of those that are no longer remembered one by one. They may have been any counter's.
+    /// The last of the resets that are no longer remembered individually. They may have been of any counter.
     all_until: Option<Timestamp>,
 }
 
 impl Wiped {
-    /// Notes that counters are reset now. Noted before the store does it, so that no refund comes in between.
+    /// Records that counters are being reset. Called before the store resets them, so that no refund comes in between.
     pub(super) fn note(&self, keys: impl Iterator<Item = Fingerprint>, now: Timestamp) {
         let mut resets = self.resets.write().unwrap_or_else(PoisonError::into_inner);
         for key in keys {
             if resets.at.len() >= WIPED_MAX {
-                // Refunds are then dropped that could be made: that denies too much, and admits nothing too much.
+                // Then some valid refunds are dropped, which denies too much but never admits too much.
                 let last = resets.at.values().max().copied();
                 resets.all_until = resets.all_until.max(last);
                 resets.at.clear();
@@ -41,11 +42,11 @@ impl Wiped {
             let at = resets.at.entry(key).or_insert(now);
             *at = now.max(*at);
         }
-        // Release: a thread that sees that there are resets sees them, by the lock.
+        // Release: a thread that sees the flag sees the resets, by the lock.
         self.any.store(true, Ordering::Release);
     }
 
-    /// Whether a charge was wiped. One of the very instant of a reset counts as before it.
+    /// Whether a charge was wiped. A charge at the very instant of a reset counts as before it.
     pub(super) fn has(&self, key: Fingerprint, charged_at: Timestamp) -> bool {
         // Acquire: see above.
         if !self.any.load(Ordering::Acquire) {
@@ -67,7 +68,7 @@ mod tests {
         Fingerprint { tag: number | 1 << 63, rest: number }
     }
 
-    /// What is forgotten of resets wipes more rather than less.
+    /// When resets are forgotten, more charges count as wiped, not fewer.
     #[test]
     fn memory_is_bounded() {
         let wiped = Wiped::default();

@@ -1,5 +1,6 @@
-//! What is answered when the store does not: each limit has stages of its own, from open over this node's share to closed. The share is
-//! counted with every decision, so that it is warm; what it admits is told to the store when it is back.
+//! The fallback: decisions while the store does not answer. Each limit has stages of its own, from open through this
+//! node's share to closed. Every decision charges the share, so that it is warm. What the share admits during an outage
+//! is reported to the store when that is back.
 
 use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,10 +32,10 @@ use local::{AWAY_RETRY, Local, Side, Spot};
 pub use replay::Replayed;
 use watch::{Stage, Watch};
 
-/// How many nodes share a store that cannot tell.
+/// The assumed number of nodes where the store does not know it.
 const NODES_UNKNOWN: u32 = 3;
 
-/// What stands in for a store that can be away. A store that answers at once has none.
+/// The fallback for a store that can be unreachable. A store that answers at once has none.
 pub(super) struct Standby {
     pub(super) local: Local,
     watch: Watch,
@@ -42,12 +43,12 @@ pub(super) struct Standby {
     answers: [AtomicU64; 3],
 }
 
-/// What stood in for the store so far, in numbers.
+/// Statistics of the fallback.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StandIn {
-    /// How many nodes each limit is shared by.
+    /// How many nodes share each limit.
     pub nodes: u32,
-    /// How long limits were open in all.
+    /// The total time that limits were open.
     pub open_for: Ticks,
     /// Answers of open limits.
     pub open: u64,
@@ -55,17 +56,17 @@ pub struct StandIn {
     pub local: u64,
     /// Answers of closed limits.
     pub closed: u64,
-    /// Counters that the store must still be told about.
+    /// Counters that are still to be reported to the store.
     pub debts_held: usize,
-    /// Counters that it was told about.
+    /// Counters that were reported to the store.
     pub debts_replayed: u64,
-    /// Counters that it was not, or perhaps not, told about: there were too many, or an answer was lost.
+    /// Counters that were not, or perhaps not, reported: there were too many, or an answer was lost.
     pub debts_dropped: u64,
-    /// Bytes of the counters that stand in.
+    /// Bytes of the fallback counters.
     pub bytes: u64,
 }
 
-/// One limit's part of a question.
+/// The matches and charges of a question, limit by limit.
 type Asked<'q, 'l> = SmallVec<[(&'q Match, Charge<'l>); 6]>;
 
 impl Standby {
@@ -78,13 +79,13 @@ impl Standby {
         }
     }
 
-    /// Follows a policy that was put in force after another.
+    /// Follows a policy that became active after another.
     pub(super) fn follow(&self, before: &Live, live: &Live, now: Timestamp) {
         self.debts.carry(&self.local, before, now);
         self.local.reshape(live, self.local.nodes(), now);
     }
 
-    /// Follows the number of nodes, and the policy in force if that was missed.
+    /// Follows the number of nodes, and the active policy if its swap was missed.
     fn attend(&self, nodes: u32, live: &Live, now: Timestamp) {
         if let Some(nodes) = self.local.wants(nodes, || self.watch.is_shaken(now), live) {
             self.debts.carry(&self.local, live, now);
@@ -96,12 +97,13 @@ impl Standby {
         self.debts.drop_all();
     }
 
-    /// Gives back to the share what the store knows of, or is not to be told.
+    /// Refunds to the share units that the store knows of, or that are not to be reported.
     fn give(&self, spot: &Spot<'_>, now: Timestamp) {
         self.sides(spot).for_each(|side| self.local.refund(side, spot, now));
     }
 
-    /// Gives back to the share what was charged here at an instant: the store does not know of it, unless it was told since.
+    /// Refunds to the share units that were charged locally at an instant: the store does not know of them unless they
+    /// were reported since.
     fn take_back(&self, spot: &Spot<'_>, charged_at: Timestamp, now: Timestamp) {
         if self.debts.is_marked_since(spot.charge, charged_at) {
             self.local.refund(Side::Counters, spot, now);
@@ -110,12 +112,12 @@ impl Standby {
         }
     }
 
-    /// Takes from the share what the store knows of, or is not to be told.
+    /// Takes from the share units that the store knows of, or that are not to be reported.
     fn keep_warm(&self, spot: &Spot<'_>, now: Timestamp) {
         self.sides(spot).for_each(|side| self.local.keep_warm(side, spot, now));
     }
 
-    /// Where a counter is kept: one with debts has a mark, too.
+    /// Where a counter is kept: a counter with deferred charges has a mark, too.
     fn sides(&self, spot: &Spot<'_>) -> impl Iterator<Item = Side> {
         let marks = self.debts.owes(slice::from_ref(spot.charge)).then_some(Side::Marks);
         std::iter::once(Side::Counters).chain(marks)
@@ -143,7 +145,7 @@ fn refuses(charge: &Charge<'_>, answer: &Answer) -> bool {
 }
 
 impl<S: Store> Engine<S> {
-    /// What stands in for the store; made when it is first needed.
+    /// The fallback; created when it is first needed.
     pub(super) fn standby(&self, live: &Live, now: Timestamp) -> &Standby {
         self.standby.get_or_init(|| {
             let standby = Box::new(Standby::new(live, self.nodes(), now));
@@ -152,7 +154,7 @@ impl<S: Store> Engine<S> {
         })
     }
 
-    /// How many nodes share the store, as far as it can tell.
+    /// How many nodes share the store, as far as the store knows.
     pub fn nodes(&self) -> u32 {
         match self.store.nodes() {
             0 => NODES_UNKNOWN,
@@ -160,7 +162,7 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// What stood in for the store so far; none for a store that is never away.
+    /// Statistics of the fallback so far; `None` for a store that is never unreachable.
     #[must_use]
     pub fn stand_in(&self) -> Option<StandIn> {
         let Standby { local, watch, debts, answers } = &**self.standby.get()?;
@@ -178,7 +180,7 @@ impl<S: Store> Engine<S> {
         })
     }
 
-    /// The answers to a question: the store's, which are also counted here, or those that stand in for them.
+    /// The answers to a question: those of the store, which are also counted locally, or those of the fallback.
     pub(super) async fn answers(
         &self,
         live: &Live,
@@ -202,12 +204,13 @@ impl<S: Store> Engine<S> {
                     }
                 }
             }
-            // Apart: it is large, and every decision that waits would have room for it.
+            // Boxed, because this future is large and every decision that waits would reserve room for it.
             Err(failure) => Box::pin(self.answers_without(live, question, failure, now)).await,
         }
     }
 
-    /// Gives back what the store charged, and refuses, since it gave places that are too many beside those that this node gave.
+    /// Refunds what the store charged and denies, because the permits of the store and of this node together are too
+    /// many.
     async fn without_room(
         &self,
         live: &Live,
@@ -229,7 +232,7 @@ impl<S: Store> Engine<S> {
             let verdict = Verdict::Deny { retry_after: AWAY_RETRY };
             *answer = Answer::new(Outcome { verdict, remaining: 0, ..answer.outcome }, Source::Local);
         }
-        // A refund that is lost is a place that the store holds until it expires: on the side of denying.
+        // If the refund is lost, the store holds the permit until it expires, which errs on the side of denying.
         let _ = self.store.refund(&taken, now).await;
         answers
     }
@@ -250,7 +253,7 @@ impl<S: Store> Engine<S> {
         answers
     }
 
-    /// The same where nobody can wait.
+    /// As `answers`, where the caller cannot wait.
     pub(super) fn answers_at_once(
         &self,
         live: &Live,
@@ -263,7 +266,7 @@ impl<S: Store> Engine<S> {
         answers
     }
 
-    /// Counts here what the store has admitted.
+    /// Counts locally what the store has admitted.
     #[inline]
     pub(super) fn follow_store(
         &self,
@@ -272,7 +275,8 @@ impl<S: Store> Engine<S> {
         answers: &[Answer],
         now: Timestamp,
     ) {
-        // Of what is known without asking most answers have nothing to tell. Where nothing was asked nothing was heard either.
+        // Most answers that come without asking the store have nothing new to count. An empty list of answers
+        // has nothing to count either.
         let is_silent = |answer: &Answer| match answer.source {
             Source::Lease => answer.unheard == 0,
             Source::DenyCache => true,
@@ -285,7 +289,7 @@ impl<S: Store> Engine<S> {
 
     fn follow_news(&self, live: &Live, question: &Question<'_>, answers: &[Answer], now: Timestamp) {
         let standby = self.standby(live, now);
-        // What is known without asking says nothing about the store.
+        // An answer that comes without asking the store says nothing about the store's health.
         let is_known = |answer: &Answer| matches!(answer.source, Source::Lease | Source::DenyCache);
         if !answers.iter().all(is_known) {
             standby.watch.answered(now);
@@ -313,8 +317,8 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Where a part of the store is away and another is not: what is there is asked again, and the other stands in for the rest. None if
-    /// all of it is away.
+    /// Decides when part of the store is unreachable: the reachable part is charged again, and the fallback answers for
+    /// the rest. `None` if all of it is unreachable.
     async fn partly(
         &self,
         live: &Live,
@@ -334,7 +338,7 @@ impl<S: Store> Engine<S> {
         let (gone, there) = (part(true), part(false));
         let mut ours = self.by_stages(live, &gone, failure, now);
         let refused = gone.iter().zip(&ours).any(|((_, charge), answer)| refuses(charge, answer));
-        // What this node refuses is charged nowhere.
+        // A request that this node denies is charged nowhere.
         let charges: Charges<'_> =
             there.iter().map(|(_, charge)| if refused { charge.costing(0) } else { *charge }).collect();
         let (standby, reported) = (self.standby(live, now), self.permits_reported());
@@ -360,7 +364,8 @@ impl<S: Store> Engine<S> {
         merged
     }
 
-    /// Decides without the store, each limit by the stage that it is in. All or nothing: what is admitted is charged for all.
+    /// Decides without the store, each limit by its stage. All or nothing: an admitted request is charged to all
+    /// limits.
     fn by_stages(
         &self,
         live: &Live,
@@ -389,7 +394,7 @@ impl<S: Store> Engine<S> {
         let refused = |answers: &Answers| {
             asked.iter().zip(answers).any(|((_, charge), answer)| refuses(charge, answer))
         };
-        // One limit is asked and charged in one step; of several each is asked before any is charged.
+        // A single limit is asked and charged in one step; several limits are all asked before any is charged.
         let takes_at_once = asked.len() == 1;
         let answers = all(takes_at_once);
         if takes_at_once || refused(&answers) {
@@ -400,7 +405,7 @@ impl<S: Store> Engine<S> {
         }
         let answers = all(true);
         if refused(&answers) {
-            // Another request was faster.
+            // A concurrent request took the units.
             self.give_back(live, asked, &answers, now);
         } else {
             note(standby, asked, &answers, failure);
@@ -417,14 +422,14 @@ impl<S: Store> Engine<S> {
         now: Timestamp,
     ) -> Stage {
         if !failure.is_outage() {
-            // A counter that is out of order is no outage: it is counted here, and never opened.
+            // A faulty counter is no outage: it is counted locally, and never opened.
             return if stages.counts_locally() { Stage::Local } else { Stage::Closed };
         }
         let away = self.store.away_for(charge, now).unwrap_or_else(|| standby.watch.away_for(now));
         standby.watch.stage(stages, away, now)
     }
 
-    /// Takes back what was charged here.
+    /// Takes back what was charged locally.
     fn give_back(&self, live: &Live, asked: &[(&Match, Charge<'_>)], answers: &[Answer], now: Timestamp) {
         let standby = self.standby(live, now);
         for ((matched, charge), answer) in asked.iter().zip(answers) {
@@ -453,8 +458,8 @@ fn asked<'q, 'l>(question: &'q Question<'l>) -> Asked<'q, 'l> {
     question.matches.iter().zip(question.charges.iter().copied()).collect()
 }
 
-/// Whether a place that the store gave is one too many beside those that it may not have known of, as it was asked after it had
-/// recorded so many.
+/// Whether a permit that the store granted is one too many, beside those that it may not have known of. The charge was
+/// sent when the store had recorded `reported` permits.
 fn is_beyond(standby: &Standby, charge: &Charge<'_>, answer: &Answer, reported: u64, now: Timestamp) -> bool {
     matches!(charge.quota, Quota::Concurrency(_))
         && charge.stance == Stance::Enforced
@@ -463,7 +468,7 @@ fn is_beyond(standby: &Standby, charge: &Charge<'_>, answer: &Answer, reported: 
         && standby.debts.permits.unknown(charge, reported, now) > answer.outcome.remaining
 }
 
-/// Which answers of the store are such places; none if none is.
+/// Which answers of the store are such permits; `None` if there are none.
 fn beyond(
     standby: &Standby,
     asked: &[(&Match, Charge<'_>)],
@@ -477,11 +482,11 @@ fn beyond(
     beyond.contains(&true).then_some(beyond)
 }
 
-/// Takes down what the store must be told of an admitted request.
+/// Records what must be reported to the store about an admitted request.
 fn note(standby: &Standby, asked: &[(&Match, Charge<'_>)], answers: &[Answer], failure: StoreFailure) {
     for ((_, charge), answer) in asked.iter().zip(answers) {
         let is_admitted = answer.outcome.is_allowed() && charge.cost > 0;
-        // A place that the store may have given already is told to it, too: it has a name, and counts once.
+        // A permit that the store may have granted already is reported, too: it has an id, and counts once.
         if is_admitted && answer.source == Source::Local && failure.is_outage() {
             standby.debts.add(charge);
         }
@@ -493,7 +498,7 @@ fn note(standby: &Standby, asked: &[(&Match, Charge<'_>)], answers: &[Answer], f
 struct Course {
     stage: Stage,
     stages: Stages,
-    /// Whether the store is told of it when it is back.
+    /// Whether it is reported to the store when that is back.
     is_reported: bool,
 }
 
@@ -525,7 +530,8 @@ fn one(
             let held = || Held::new(&live.policy, matched, charge, Source::Local).into();
             let is_place = matches!(charge.quota, Quota::Concurrency(_));
             if takes && charge.cost > 0 && is_place && is_reported {
-                // Before it is given: an answer of the store that comes meanwhile finds it here, or it finds that one in the share.
+                // Before the grant: a concurrent answer of the store then finds this permit here, or the share already
+                // counts the store's permit.
                 if !standby.debts.permits.announce(charge, held, now) {
                     return closed();
                 }
@@ -541,7 +547,7 @@ fn one(
     }
 }
 
-/// An answer that no counter stands behind.
+/// An answer without a counter.
 fn uncounted(charge: &Charge<'_>, verdict: Verdict, source: Source) -> Answer {
     let limit = charge.quota.capacity();
     let outcome =

@@ -1,4 +1,4 @@
-//! The entry point: from a decision to what is sent.
+//! The entry point: from a decision to the answer that is sent.
 
 use crate::decision::{Decision, Reason};
 use crate::outcome::Verdict;
@@ -13,20 +13,21 @@ use super::policy::{Audience, Caller, Disclosure, HeaderPolicy};
 use super::sheet::Sheet;
 use super::{ietf, vendor};
 
-/// What to send. An allowed request keeps the status and body of its own response; only the headers are added to it.
+/// The answer to send. An allowed request keeps the status and body of its own response; only the headers are added to
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// 200 when the request passes, otherwise 429 or what the operator chose instead, 503 where nobody could count, 403 where the
-    /// policy denies the request, and 400 or 413 where its cost can never pass.
+    /// 200 when the request passes. Otherwise 429 or the operator's choice instead, 503 where limits could not be
+    /// counted, 403 where the policy denies the request, and 400 or 413 where its cost can never pass.
     pub status: u16,
-    /// Headers to add. The content type of a body is told by the body.
+    /// Headers to add. The content type of a body is part of the body.
     pub headers: HeaderList,
-    /// What to say instead of the response that the caller did not get.
+    /// The body to send instead of the response that the caller did not get.
     pub body: Option<Body>,
 }
 
 impl Answer {
-    /// The answer to a decision, for one reader, at a wall time.
+    /// The answer to a decision, for one caller, at a wall time.
     #[must_use]
     pub fn of(decision: &Decision, policy: &HeaderPolicy, audience: Audience, now: Timestamp) -> Self {
         let sheet = Sheet::of(decision, policy, audience, now);
@@ -42,8 +43,9 @@ impl Answer {
         }
     }
 
-    /// The answer to whom there is no capacity for: a 503, never a 429, whatever status the operator chose for denials, because the caller
-    /// did nothing wrong. `identity` is a hash of the caller: the same one is told the same second for a while, and others another.
+    /// The answer to a request that is shed for lack of capacity: a 503, never a 429, whatever status the operator
+    /// chose for denials, because the caller did nothing wrong. `identity` is a hash of the caller: the same caller
+    /// gets the same second for a while, and other callers get others.
     #[must_use]
     pub fn of_refusal(
         refusal: &overload::Refusal,
@@ -52,7 +54,7 @@ impl Answer {
         identity: u64,
         now: Timestamp,
     ) -> Self {
-        // Controllers are the platform's, as limits without `by` are: their names are not for every caller.
+        // Controllers belong to the platform, like limits without `by`: not every caller may see their names.
         let disclosed = audience.caller == Caller::Authenticated && policy.disclosure != Disclosure::Never;
         let retry = Retry::after_overload(identity, refusal.pressure, now);
         let mut headers = HeaderList::default();
@@ -65,7 +67,7 @@ impl Answer {
         }
     }
 
-    /// The headers of that answer alone, for a wire that has a body of its own.
+    /// The headers of that answer alone, for a protocol that has a body of its own.
     #[must_use]
     pub fn headers_of(
         decision: &Decision,
@@ -77,7 +79,7 @@ impl Answer {
     }
 }
 
-/// Why the request is refused, if it is.
+/// Why the request is denied, if it is.
 fn refusal<'a>(decision: &'a Decision, sheet: &'a Sheet<'_>) -> Option<Refusal<'a>> {
     let reason = decision.reason()?;
     if let Some(fault) = decision.fault() {
@@ -96,7 +98,7 @@ fn refusal<'a>(decision: &'a Decision, sheet: &'a Sheet<'_>) -> Option<Refusal<'
     if reason == Reason::Unavailable {
         return Some(Refusal::Unavailable);
     }
-    // Of several that can never admit it the smallest decides what would pass.
+    // Among several limits that can never admit it, the smallest decides what would pass.
     let too_small = sheet
         .refusing()
         .filter(|reading| reading.status.outcome.verdict == Verdict::Never)

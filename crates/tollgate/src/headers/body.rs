@@ -1,4 +1,4 @@
-//! What a refusal says in its body: problem details (RFC 9457), the same in plain text, or Discord's object.
+//! The body of a refusal: problem details (RFC 9457), the same in plain text, or Discord's object.
 
 use std::borrow::Cow;
 
@@ -17,11 +17,11 @@ use super::reading::Reading;
 use super::sheet::Sheet;
 use super::vendor::{discord_scope, push_decimal};
 
-/// Longest explanation in a body, in characters. It may quote what the request said.
+/// Longest explanation in a body, in characters. It may quote the request.
 const DETAIL_CHARS_MAX: usize = 1_024;
-/// What everybody is told who may not see quotas, of quotas that are used up. It is what would be written.
+/// The constant body of an exhausted quota for callers that may not see quotas. It equals what would be written.
 const STRANGER_DENIED: &str = r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"retryable":true}"#;
-/// Room for a usual problem.
+/// Initial capacity for a usual problem.
 const PROBLEM_BYTES: usize = 512;
 
 /// The body of a refusal.
@@ -33,16 +33,16 @@ pub struct Body {
     pub text: Cow<'static, str>,
 }
 
-/// Why a request is refused, as its status and its problem type tell.
+/// Why a request is refused, as its status and its problem type show it.
 #[derive(Debug)]
 pub(super) enum Refusal<'a> {
-    /// Quotas are used up; waiting cures it.
+    /// Quotas are exhausted; waiting cures it.
     Quota,
-    /// Nobody could count; waiting may cure it.
+    /// The limit could not be counted; waiting may cure it.
     Unavailable,
     /// The cost is more than a limit ever admits.
     TooCostly {
-        /// Which limit, if it belongs to the caller.
+        /// The name of the limit, if it belongs to the caller.
         limit: Option<&'a str>,
         /// What it counts.
         unit: Unit,
@@ -51,14 +51,14 @@ pub(super) enum Refusal<'a> {
     },
     /// The request itself is at fault.
     Fault(&'a Fault),
-    /// Limits refuse its sender for a while, because they denied it too often; waiting cures it.
+    /// Limits block its sender for a while, because they denied it too often; waiting cures it.
     Penalty,
     /// The policy denies it; waiting does not cure it.
     Forbidden {
-        /// The limit that says so.
+        /// The limit that denies it.
         limit: &'a str,
     },
-    /// An operator lets it not pass for a while; waiting cures it.
+    /// An operator blocks it for a while; waiting cures it.
     Blocked(&'a Block),
 }
 
@@ -108,13 +108,13 @@ impl Refusal<'_> {
         }
     }
 
-    /// Whether the caller is told more than that it is refused and when to come back: where quotas may be told, and one of its own
-    /// limits, an operator or the request itself is the cause.
+    /// Whether the caller sees more than that it is refused and when to retry: where quotas may be disclosed, and the
+    /// cause is one of its own limits, an operator or the request itself.
     fn is_told(&self, sheet: &Sheet<'_>) -> bool {
         let is_callers = match self {
             Refusal::Quota | Refusal::Unavailable | Refusal::Penalty => sheet.violated().next().is_some(),
             Refusal::TooCostly { limit, .. } => limit.is_some(),
-            // A limit that says `deny` counts nothing, so its name tells nothing of others.
+            // A limit that says `deny` counts nothing, so its name discloses nothing about other callers.
             Refusal::Forbidden { .. } | Refusal::Fault(_) | Refusal::Blocked(_) => true,
         };
         sheet.disclosed && is_callers
@@ -137,7 +137,7 @@ impl Refusal<'_> {
     /// Why the request was refused, as far as callers may know it: in the words of every other protocol.
     fn reason(&self, sheet: &Sheet<'_>) -> Option<Cow<'static, str>> {
         let word = match self {
-            // The type says as much to everybody.
+            // The type says as much to every caller.
             Refusal::Unavailable => return Reason::Unavailable.word().map(Cow::Borrowed),
             Refusal::Forbidden { .. } => return Reason::Forbidden.word().map(Cow::Borrowed),
             _ if !self.is_told(sheet) => return None,
@@ -213,8 +213,8 @@ pub(super) fn write(
     }
 }
 
-/// Problem details. Where quotas may not be told, all refusals of one kind have the same body: names, numbers and exact
-/// waits would tell strangers which tenants exist and how busy they are.
+/// Problem details. Where quotas may not be disclosed, all refusals of one kind have the same body: names, numbers and
+/// exact waits would show strangers which tenants exist and how busy they are.
 fn problem(refusal: &Refusal<'_>, status: u16, sheet: &Sheet<'_>) -> Body {
     let text = match refusal {
         Refusal::Quota if !refusal.is_told(sheet) && status == 429 => Cow::Borrowed(STRANGER_DENIED),
@@ -244,7 +244,7 @@ fn written(refusal: &Refusal<'_>, status: u16, sheet: &Sheet<'_>) -> String {
     out
 }
 
-/// What only those are told who may see quotas.
+/// The part that only callers see which may see quotas.
 fn push_disclosed(out: &mut String, refusal: &Refusal<'_>, sheet: &Sheet<'_>) {
     out.push_str(",\"detail\":");
     push_json(out, &refusal.detail(sheet));
@@ -304,8 +304,8 @@ fn push_json(out: &mut String, text: &str) {
     out.push('"');
 }
 
-/// The body of an answer to whom there is no capacity for. The cause is told to everybody, as a word of a closed list; the controller and
-/// the priority only where quotas are.
+/// The body for a request that is shed for lack of capacity. Every caller sees the cause, as a word of a closed list.
+/// The controller and the priority are shown only where quotas are.
 pub(super) fn overload(
     refusal: &overload::Refusal,
     status: u16,
@@ -361,7 +361,7 @@ fn discord(sheet: &Sheet<'_>) -> Option<Body> {
     Some(Body { content_type: "application/json", text: text.into() })
 }
 
-/// Why a limit refuses its sender for a while; its quota where it only denied the request.
+/// Why a limit blocks its sender for a while; its quota where it only denied the request.
 fn push_penalty(detail: &mut String, reading: &Reading<'_>) {
     if !detail.is_empty() {
         detail.push_str("; ");
@@ -411,7 +411,7 @@ fn push_amount(detail: &mut String, reading: &Reading<'_>) {
     }
 }
 
-/// A line is told by its rate and its length: what it holds is neither.
+/// A queue is described by its rate and its length: its capacity is neither.
 fn push_line(detail: &mut String, bucket: &LeakyBucket, unit: &str) {
     let (rate, queue) = (bucket.rate(), bucket.queue());
     push(
@@ -435,7 +435,7 @@ mod tests {
     use crate::headers::tests::fixture;
     use crate::time::Timestamp;
 
-    /// What strangers are told without writing it is what would be written.
+    /// The constant body for strangers equals what would be written.
     #[test]
     fn strangers_are_told_what_would_be_written() {
         let (decision, policy) = (fixture::decision(&[]), HeaderPolicy::default());
@@ -444,7 +444,7 @@ mod tests {
     }
 
     proptest! {
-        /// Text is quoted as everybody quotes it, whatever is in it.
+        /// Text is quoted as JSON requires, whatever is in it.
         #[test]
         fn text_is_quoted_as_json(text in "[\\x00-\\x7f]{0,40}|\\PC{0,40}") {
             let mut quoted = String::new();

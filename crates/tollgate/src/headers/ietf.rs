@@ -22,7 +22,7 @@ pub(super) fn write_11(headers: &mut HeaderList, sheet: &Sheet<'_>) {
     });
 }
 
-/// The editors' branch: `r` is called `a`, `t` is called `w`, and the cost and the partition are told.
+/// The editors' branch: `r` is called `a`, `t` is called `w`, and the cost and the partition are included.
 pub(super) fn write_next(headers: &mut HeaderList, sheet: &Sheet<'_>) {
     write_policies(headers, sheet);
     headers.write("RateLimit", |out| {
@@ -38,8 +38,8 @@ pub(super) fn write_next(headers: &mut HeaderList, sheet: &Sheet<'_>) {
             push_vendor(out, reading);
         });
     });
-    // Only the names of the dimensions, never a caller's values. Names that no parameter can have leave the limit out, since
-    // a part of its dimensions would describe another partition.
+    // Only the names of the dimensions, never a caller's values. If a name cannot be a parameter, the limit is left
+    // out, because part of its dimensions would describe another partition.
     let partitioned = sheet.listed().filter(|reading| {
         let by = reading.status.limit.by();
         !by.is_empty() && by.iter().all(|dimension| is_key(dimension.name()))
@@ -79,8 +79,8 @@ pub(super) fn write_06(headers: &mut HeaderList, sheet: &Sheet<'_>) {
     write_unnamed_policies(headers, sheet);
 }
 
-/// The reset of the drafts that require one: the effective window; of an untouched limit the window over which to spread it;
-/// of a concurrency limit, which has neither, the second after which to look again.
+/// The reset of the drafts that require one: the effective window; for an untouched limit the window over which to
+/// spread it; for a concurrency limit, which has neither, the second after which to look again.
 fn reset(reading: &Reading<'_>) -> u64 {
     reading.effective.or(reading.window).unwrap_or(1)
 }
@@ -112,7 +112,7 @@ fn write_unnamed_policies(headers: &mut HeaderList, sheet: &Sheet<'_>) {
     });
 }
 
-/// The registered unit. Requests are the default and go without saying: the draft spells them in two ways.
+/// The registered unit. Requests are the default and are omitted: the draft spells them in two ways.
 fn quota_unit(reading: &Reading<'_>) -> Option<&'static str> {
     match reading.unit {
         _ if reading.is_concurrency() => Some("concurrent-requests"),

@@ -5,18 +5,19 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-/// Most headers in one answer: all dialects that can be spoken together need fewer.
+/// Maximum number of headers in one answer: all dialects that can be combined need fewer.
 pub const HEADERS_MAX: usize = 32;
 /// Longest value of one header, so that all of them stay below what clients and proxies accept.
 pub const FIELD_BYTES_MAX: usize = 4_096;
 
-/// Room for the values of a usual answer.
+/// Initial capacity for the values of a usual answer.
 const TEXT_BYTES: usize = 256;
 
 /// The largest number that a structured field may hold: 15 digits.
 pub(super) const NUMBER_MAX: u64 = 999_999_999_999_999;
 
-/// The headers of one answer, in the order to send them. All values share one buffer, so that an answer costs one allocation.
+/// The headers of one answer, in the order to send them. All values share one buffer, so that an answer costs one
+/// allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeaderList {
     text: String,
@@ -36,8 +37,8 @@ impl HeaderList {
         starts.zip(&self.entries).map(|(start, entry)| (entry.name, &self.text[start..entry.end]))
     }
 
-    /// Takes all values as one text, and each name with the place of its value, for whoever keeps the text instead of copying from it.
-    /// The list is empty afterwards.
+    /// Takes all values as one text, and each name with the range of its value, for callers that keep the text instead
+    /// of copying from it. The list is empty afterwards.
     pub fn take_text(&mut self) -> (String, impl Iterator<Item = (&'static str, Range<usize>)>) {
         let mut start = 0;
         let entries = self
@@ -77,15 +78,15 @@ impl HeaderList {
         self.end(name);
     }
 
-    /// Adds a header that `write` appends. A value that may not be sent leaves the list as it was: this is the one place that
-    /// a header's bytes pass through, so nothing that an operator names a limit can split a response.
+    /// Adds a header that `write` appends. A value that may not be sent leaves the list as it was. Every header passes
+    /// through this function, so no name that an operator gives a limit can split a response.
     pub(super) fn write(&mut self, name: &'static str, write: impl FnOnce(&mut String)) {
         let start = self.begin();
         write(&mut self.text);
         let value = &self.text.as_bytes()[start..];
         let sendable = !value.is_empty()
             && value.len() <= FIELD_BYTES_MAX
-            // No early end, so that the compiler looks at many bytes at once.
+            // No early exit, so that the compiler can check many bytes at once.
             && value.iter().fold(true, |printable, byte| printable & matches!(byte, b' '..=b'~'));
         if sendable {
             self.end(name);
@@ -103,7 +104,7 @@ impl HeaderList {
         self.text.len()
     }
 
-    /// What was appended is the value of this header.
+    /// Makes the appended text the value of this header.
     #[inline]
     fn end(&mut self, name: &'static str) {
         if self.entries.len() < HEADERS_MAX {
@@ -121,6 +122,6 @@ pub(super) fn push_number(out: &mut String, value: u64) {
 
 /// Appends formatted text.
 pub(super) fn push(out: &mut String, arguments: fmt::Arguments<'_>) {
-    // Writing to a string cannot fail; only the trait's signature says that it could.
+    // Writing to a string cannot fail; only the trait's signature allows it.
     let _ = fmt::Write::write_fmt(out, arguments);
 }

@@ -1,4 +1,4 @@
-//! What the operator lets callers see, and what is known about the one who reads the answer.
+//! What the operator discloses to callers, and what is known about the caller that gets the answer.
 
 use std::collections::HashMap;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ pub struct HeaderPolicy {
     pub pacing: Pacing,
     /// The status of a denial.
     pub denial: DenialStatus,
-    /// What limits count, by their names. One that is not here counts requests.
+    /// What limits count, by their names. A limit that is not listed counts requests.
     pub units: HashMap<String, Unit>,
 }
 
@@ -36,8 +36,8 @@ impl HeaderPolicy {
     }
 }
 
-/// When quota headers are sent. A refusal keeps its `Retry-After` at every level, except that an anonymous caller who is
-/// exposed to [`Exposure::None`] loses it too at [`Disclosure::Never`].
+/// When quota headers are sent. A refusal keeps its `Retry-After` at every level, with one exception: an anonymous
+/// caller at [`Exposure::None`] does not get it at [`Disclosure::Never`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Disclosure {
     /// With every answer.
@@ -65,8 +65,8 @@ impl FromStr for Disclosure {
     }
 }
 
-/// How much a caller without an identity sees. Limits without `by` are shown to no caller at all: what remains of a shared counter
-/// tells how much others use it.
+/// How much a caller without an identity sees. Limits without `by` are shown to no caller at all: the remaining units
+/// of a shared counter show how much others use it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Exposure {
     /// As `RetryAfter`, and at [`Disclosure::Never`] nothing at all.
@@ -88,7 +88,8 @@ impl FromStr for Exposure {
     }
 }
 
-/// Whether the advertised window is stretched, so that a client who spreads what remains over it keeps the sustained rate.
+/// Whether the advertised window is stretched, so that a client that spreads the remaining units over it keeps the
+/// sustained rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Pacing {
     /// At least the time in which the remaining units would refill.
@@ -131,24 +132,24 @@ pub enum Unit {
     Tokens,
 }
 
-/// Who reads the answer, as far as it matters.
+/// What matters about the caller that gets the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Audience {
-    /// Whether anybody vouched for it.
+    /// Whether it is authenticated.
     pub caller: Caller,
     /// What it can read.
     pub accepts: Accepts,
-    /// The cost that the request asked for, where the wire knows it.
+    /// The cost that the request asked for, where the protocol knows it.
     pub cost: Option<u64>,
 }
 
-/// Whether anybody vouched for the caller.
+/// Whether the caller is authenticated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Caller {
-    /// Nobody did. Also what is assumed unless said otherwise.
+    /// It is not. This is the default.
     #[default]
     Anonymous,
-    /// The wire has authenticated it.
+    /// The protocol has authenticated it.
     Authenticated,
 }
 
@@ -163,8 +164,8 @@ pub enum Accepts {
 }
 
 impl Accepts {
-    /// What the value of an `Accept` header allows. JSON is preferred wherever any range covers it; a caller that sends no
-    /// such header accepts everything.
+    /// What the value of an `Accept` header allows. JSON is preferred wherever any range covers it; a caller that sends
+    /// no such header accepts everything.
     #[must_use]
     pub fn from_header(accept: &str) -> Self {
         const JSON: [&str; 4] = ["application/problem+json", "application/json", "application/*", "*/*"];
@@ -177,7 +178,7 @@ impl Accepts {
             });
             !refused && JSON.iter().any(|json| json.eq_ignore_ascii_case(kind))
         };
-        // What most callers send needs no reading.
+        // The values that most callers send need no parsing.
         if JSON.contains(&accept) || accept.split(',').any(covers) { Accepts::Json } else { Accepts::Text }
     }
 }
@@ -186,11 +187,11 @@ impl Accepts {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: unknown name {name:?}; accepted are {accepted}")]
 pub struct UnknownName {
-    /// Which setting.
+    /// The setting.
     pub what: &'static str,
-    /// What it was.
+    /// The unknown name.
     pub name: String,
-    /// What would be accepted.
+    /// The names that are accepted.
     pub accepted: String,
 }
 

@@ -1,5 +1,5 @@
-//! The numbers of one limit as callers see them. One rule for each number, so that every dialect and every wire agrees.
-//! Durations are rounded up and units down: advice that is followed is always enough.
+//! The numbers of one limit as callers see them. One rule for each number, so that every dialect and every protocol
+//! agrees. Durations are rounded up and units down: a caller that follows the advice always waits long enough.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -17,7 +17,7 @@ use super::structured::shown_name;
 /// A limit is near exhaustion when at most one part in this many is left.
 const NEAR_EXHAUSTION_PARTS: u64 = 5;
 
-/// What one enforced limit shows.
+/// The numbers that one enforced limit shows.
 #[derive(Clone, Debug)]
 pub(super) struct Reading<'a> {
     /// Its name, safe to send.
@@ -26,11 +26,11 @@ pub(super) struct Reading<'a> {
     pub(super) unit: Unit,
     /// The most that can be admitted at once.
     pub(super) quota: u64,
-    /// Seconds in which so much is admitted in the long run; a concurrency limit has none.
+    /// Seconds in which the quota is admitted in the long run; a concurrency limit has none.
     pub(super) window: Option<u64>,
-    /// What is left after this request.
+    /// Units left after this request.
     pub(super) remaining: u64,
-    /// Seconds until more is available, or over which to spread what is left. Nothing when the limit is untouched.
+    /// Seconds until more is available, or over which to spread what is left. `None` when the limit is untouched.
     pub(super) effective: Option<u64>,
     /// The rule behind the numbers.
     pub(super) rule: &'a Quota,
@@ -38,8 +38,8 @@ pub(super) struct Reading<'a> {
     pub(super) status: LimitStatus<'a>,
 }
 
-/// What the limits that took part in a decision show, in the policy's order. Limits in shadow are dropped here, before
-/// anything can print them, and so are those that count nothing for the request: they have no numbers.
+/// The readings of the limits that took part in a decision, in the policy's order. Limits in shadow are dropped here,
+/// before anything can print them, and so are those that count nothing for the request: they have no numbers.
 pub(super) fn readings<'a>(
     decision: &'a Decision,
     policy: &'a HeaderPolicy,
@@ -52,12 +52,12 @@ pub(super) fn readings<'a>(
 
 impl<'a> Reading<'a> {
     fn of(status: LimitStatus<'a>, rule: &'a Quota, policy: &HeaderPolicy) -> Self {
-        // While the store does not answer a node counts its share, and all numbers are of that one counter.
+        // During an outage a node counts its share, and all numbers are those of the fallback counter.
         let quota = match status.source {
             Source::Local => status.outcome.limit.min(rule.capacity()),
             _ => rule.capacity(),
         };
-        // What a store says is shown only as far as the quota can have it.
+        // The store's number is capped at the quota.
         let remaining = status.outcome.remaining.min(quota);
         Self {
             name: shown_name(status.limit.name()),
@@ -76,17 +76,17 @@ impl<'a> Reading<'a> {
         self.quota - self.remaining
     }
 
-    /// Until the counter is as if never used.
+    /// Time until the counter is as if never used.
     pub(super) const fn reset_after(&self) -> Ticks {
         self.status.outcome.reset_after
     }
 
-    /// Whether it counts what is in flight, not what passes.
+    /// Whether it counts requests in flight, not requests per time.
     pub(super) const fn is_concurrency(&self) -> bool {
         matches!(self.rule, Quota::Concurrency(_))
     }
 
-    /// Whether it belongs to the caller. A limit without `by` is the platform's, and nothing of it is shown to callers.
+    /// Whether it belongs to the caller. A limit without `by` belongs to the platform, and callers see nothing of it.
     pub(super) fn is_owned(&self) -> bool {
         !self.status.limit.by().is_empty()
     }
@@ -101,7 +101,8 @@ impl<'a> Reading<'a> {
         self.status.source != Source::Exact
     }
 
-    /// Whether its numbers mean anything: a limit that passed or refused because its store was silent has counted nothing.
+    /// Whether its numbers mean anything: a limit that admitted or denied because its store did not answer has counted
+    /// nothing.
     pub(super) const fn is_known(&self) -> bool {
         self.status.source.is_counted()
     }
@@ -111,12 +112,12 @@ impl<'a> Reading<'a> {
         self.remaining <= self.quota / NEAR_EXHAUSTION_PARTS
     }
 
-    /// How long a denied caller must stay away.
+    /// How long a denied caller must wait.
     pub(super) fn wait(&self) -> Option<Ticks> {
         self.status.retry_advice()
     }
 
-    /// The units that the request consumed, when that is known without asking the policy again.
+    /// The units that the request consumed, when that is known without evaluating the policy again.
     pub(super) const fn cost(&self, asked: Option<u64>) -> Option<u64> {
         match self.status.limit.cost {
             Cost::Asked => asked,
@@ -125,10 +126,10 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// The order in which limits are worth showing: refusals first, then waits, each with the longest first; then the caller's
-    /// own limits before the platform's; then by the time to exhaustion. That is the time for which the rest lasts at the limit's
-    /// own rate: raw units would not compare, since a thousand left of half a million a second are gone long before fifty left of
-    /// a hundred.
+    /// The order in which limits are worth showing: refusals first, then waits, each with the longest first; then the
+    /// caller's own limits before the platform's; then by the time to exhaustion. That is the time for which the
+    /// remaining units last at the limit's own rate. Raw units would not compare: a thousand left of half a million a
+    /// second are gone long before fifty left of a hundred.
     pub(super) fn urgency(&self) -> (Reverse<(u8, Ticks)>, bool, u128) {
         let held_up = match self.status.outcome.verdict {
             Verdict::Never | Verdict::Forbidden => (3, Ticks::ZERO),
@@ -139,13 +140,14 @@ impl<'a> Reading<'a> {
         (Reverse(held_up), !self.is_owned(), refill_micros(self.rule, self.remaining))
     }
 
-    /// The limit's own period: of its rate, or the life of a permit.
+    /// The limit's own period: that of its rate, or the life of a permit.
     pub(super) fn period(&self) -> Ticks {
         pace(self.rule).1
     }
 }
 
-/// Units and the period in which they come back. A concurrency limit promises no more than its permits each time they expire.
+/// Units and the period in which they come back. A concurrency limit promises no more than its permits each time they
+/// expire.
 #[inline]
 fn pace(quota: &Quota) -> (u64, Ticks) {
     match quota {
@@ -154,7 +156,7 @@ fn pace(quota: &Quota) -> (u64, Ticks) {
     }
 }
 
-/// Microseconds in which a quota gives `units`, rounded up.
+/// Microseconds in which a quota refills `units`, rounded up.
 #[inline]
 fn refill_micros(quota: &Quota, units: u64) -> u128 {
     let (of, period) = pace(quota);
@@ -165,7 +167,7 @@ fn refill_micros(quota: &Quota, units: u64) -> u128 {
     }
 }
 
-/// Seconds in which a quota gives `units`, rounded up.
+/// Seconds in which a quota refills `units`, rounded up.
 #[inline]
 fn refill_seconds(quota: &Quota, units: u64) -> u64 {
     let micros = refill_micros(quota, units);
@@ -175,10 +177,11 @@ fn refill_seconds(quota: &Quota, units: u64) -> u64 {
     }
 }
 
-/// The window of a policy: the time in which the whole capacity comes back. For a window that is its period. For a bucket it
-/// is not: 100 a second with a burst of 200 is `q=200;w=2`, because `q=200;w=1` would promise twice the rate and `q=100;w=1`
-/// would contradict the 150 that may remain. Whole seconds are rounded up, so capacity over window never exceeds the rate;
-/// a capacity that comes back within a second is understated, which slows a client down but never has it denied.
+/// The window of a policy: the time in which the whole capacity comes back. For a window that is its period. For a
+/// bucket it is not: 100 a second with a burst of 200 is `q=200;w=2`, because `q=200;w=1` would promise twice the rate
+/// and `q=100;w=1` would contradict the 150 that may remain. Whole seconds are rounded up, so capacity over window
+/// never exceeds the rate; a capacity that comes back within a second is understated, which slows a client down but
+/// never has it denied.
 fn window(quota: &Quota) -> Option<u64> {
     match quota {
         Quota::Concurrency(_) => None,
@@ -186,15 +189,15 @@ fn window(quota: &Quota) -> Option<u64> {
     }
 }
 
-/// The effective window in seconds. A denial says when the same request passes, and is never stretched: `Retry-After` must
-/// not be earlier, and would keep a caller away for no reason.
+/// The effective window in seconds. A denial says when the same request passes, and is never stretched: `Retry-After`
+/// must not be earlier, and a stretched one would keep a caller away for no reason.
 #[inline]
 pub(super) fn effective(outcome: &Outcome, quota: &Quota, remaining: u64, pacing: Pacing) -> Option<u64> {
     match (quota, outcome.verdict) {
         (Quota::Concurrency(_), _) => None,
         (_, Verdict::Deny { retry_after }) => Some(retry_after.ceil_seconds().max(1)),
         _ if outcome.next_unit_after.is_zero() => None,
-        // Nothing comes back before the window ends, and what remains may be spread up to there.
+        // Nothing comes back before the window ends, and the remaining units may be spread up to its end.
         (Quota::FixedWindow(_), _) => Some(outcome.reset_after.ceil_seconds()),
         (quota, _) => {
             let next_unit = outcome.next_unit_after.ceil_seconds();

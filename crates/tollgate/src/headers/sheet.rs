@@ -1,4 +1,4 @@
-//! Which numbers an answer shows: all enforced limits as policies, and of those the ones that matter now.
+//! Which numbers an answer shows: all enforced limits as policies, and among those the ones that matter now.
 
 use smallvec::SmallVec;
 
@@ -9,15 +9,16 @@ use super::jitter::Retry;
 use super::policy::{Audience, Caller, Disclosure, Exposure, HeaderPolicy, Unit};
 use super::reading::{Reading, readings};
 
-/// What a decision has to show, before any dialect writes it.
+/// What a decision can show, before any dialect writes it.
 #[derive(Debug)]
 pub(super) struct Sheet<'a> {
     /// Every enforced limit, in the policy's order. Only [`Sheet::owned`] are shown.
     readings: SmallVec<[Reading<'a>; 4]>,
-    /// Which of them matter now, the most urgent first: every violated one, otherwise the caller's own closest to exhaustion.
-    /// On a denial nothing else is listed, because `Retry-After` must not be earlier than any window beside it.
+    /// Which of them matter now, the most urgent first: every violated limit, otherwise the caller's own limit that is
+    /// closest to exhaustion. On a denial nothing else is listed, because `Retry-After` must not be earlier than any
+    /// window beside it.
     chosen: SmallVec<[usize; 4]>,
-    /// When to come back, if the request was denied and that may be told.
+    /// When to retry, if the request was denied and the caller may know it.
     pub(super) retry: Option<Retry>,
     /// Whether the request passes.
     pub(super) allowed: bool,
@@ -25,7 +26,7 @@ pub(super) struct Sheet<'a> {
     pub(super) cost: Option<u64>,
     /// The wall time.
     pub(super) now: Timestamp,
-    /// Whether quotas may be told, in headers and bodies.
+    /// Whether quotas may be disclosed, in headers and bodies.
     pub(super) disclosed: bool,
     disclosure: Disclosure,
 }
@@ -51,11 +52,11 @@ impl<'a> Sheet<'a> {
             disclosed: false,
             disclosure: policy.disclosure,
         };
-        // In place: readings are large.
+        // Extended in the struct itself: readings are large to move.
         sheet.readings.extend(readings(decision, policy));
         sheet.choose();
         sheet.disclosed = exposure == Exposure::Full && sheet.calls_for_disclosure();
-        // Told at every other level: a caller that does not know when to retry retries at once.
+        // Sent at every other level: a caller that does not know when to retry retries at once.
         let silent = exposure == Exposure::None && policy.disclosure == Disclosure::Never;
         if !silent && let Some(retry_after) = decision.retry_after() {
             sheet.retry = match decision.reason() {
@@ -70,7 +71,8 @@ impl<'a> Sheet<'a> {
         self.chosen.iter().filter_map(|&index| self.readings.get(index))
     }
 
-    /// The limit that matters most, whoever it belongs to: for when to come back, and for words that tell nothing else of it.
+    /// The limit that matters most, the caller's or the platform's: for the retry time, and for words that disclose
+    /// nothing else of it.
     pub(super) fn most_urgent(&self) -> Option<&Reading<'a>> {
         self.chosen().next()
     }
@@ -80,17 +82,17 @@ impl<'a> Sheet<'a> {
         self.readings.iter().filter(|reading| reading.is_owned())
     }
 
-    /// The limits to list with their numbers, the most urgent first. One that refused because nobody could count has none.
+    /// The limits to list with their numbers, the most urgent first. A limit that could not be counted has no numbers.
     pub(super) fn listed(&self) -> impl Iterator<Item = &Reading<'a>> + Clone {
         self.chosen().filter(|reading| reading.is_known() && reading.is_owned())
     }
 
-    /// The limit that matters most of those listed.
+    /// The most urgent limit among those listed.
     pub(super) fn tightest(&self) -> Option<&Reading<'a>> {
         self.listed().next()
     }
 
-    /// The limit that matters most of those that count a unit, for dialects that show each unit apart.
+    /// The most urgent limit among those that count a unit, for dialects that show each unit apart.
     pub(super) fn tightest_of(&self, unit: Unit) -> Option<&Reading<'a>> {
         self.readings
             .iter()
@@ -98,7 +100,7 @@ impl<'a> Sheet<'a> {
             .min_by_key(|reading| reading.urgency())
     }
 
-    /// The limits that refused the request, the most urgent first, whoever they belong to.
+    /// The limits that refused the request, the caller's and the platform's, the most urgent first.
     pub(super) fn refusing(&self) -> impl Iterator<Item = &Reading<'a>> + Clone {
         self.chosen().filter(|reading| reading.is_violated())
     }

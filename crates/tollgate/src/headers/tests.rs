@@ -1,5 +1,5 @@
-//! Tests of what callers are told: golden vectors of the contract, the rule of each number, and properties that hold for
-//! every decision there can be.
+//! Tests of the answers that callers get: golden vectors of the contract, the rule of each number, and properties that
+//! hold for every possible decision.
 
 mod disclosure;
 pub(crate) mod fixture;

@@ -1,4 +1,4 @@
-//! The headers that vendors made common. All of them show the tightest limit only.
+//! The header families that vendors made common. All of them show the tightest limit only.
 
 use crate::time::Ticks;
 
@@ -36,7 +36,7 @@ pub(super) fn write_discord(headers: &mut HeaderList, sheet: &Sheet<'_>) {
     if let Some(reading) = sheet.tightest() {
         write_discord_bucket(headers, sheet, reading);
     }
-    // Whose limit it is tells nothing else of it, so it is told of the platform's too.
+    // The scope of a limit discloses nothing else of it, so it is sent for the platform's limits, too.
     let refusing = sheet.most_urgent().filter(|reading| reading.is_known());
     if let (Some(reading), Some(_)) = (refusing, sheet.retry) {
         let scope = discord_scope(reading);
@@ -62,7 +62,8 @@ fn write_discord_bucket(headers: &mut HeaderList, sheet: &Sheet<'_>, reading: &R
     });
 }
 
-/// Whose limit it is, in Discord's words: everybody's, the caller's for all requests, or the caller's for some.
+/// The scope of a limit in Discord's words: shared by all callers, the caller's for all requests, or the caller's for
+/// some.
 pub(super) fn discord_scope(reading: &Reading<'_>) -> &'static str {
     if reading.status.limit.by().is_empty() {
         "shared"

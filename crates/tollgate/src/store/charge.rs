@@ -1,4 +1,4 @@
-//! The question to a store: which counters a request wants to charge, and by how much.
+//! A charge, the question to a store: which counters a request wants to charge, and by how much.
 
 use std::sync::atomic::AtomicU32;
 
@@ -12,37 +12,37 @@ use crate::outcome::{Outcome, Source};
 use crate::quota::Quota;
 use crate::time::{Ticks, Timestamp};
 
-/// Counters that the new keys of one limit share while a store is full.
+/// Number of counters that the new keys of one limit share while a store is full.
 pub(crate) const OVERFLOW_SHARES: usize = 8;
 
-/// All counters of one limit: where their keys start, and every quota that one of them may have been counted under.
+/// All counters of one limit: the prefix of their keys, and every quota that one of them may have been counted under.
 #[derive(Debug)]
 pub struct Family {
     prefix: Prefix,
     overflow: [Fingerprint; OVERFLOW_SHARES],
     records: Vec<Option<Record>>,
-    /// Whether its only quota is what any number stands for.
+    /// Whether every number means its only quota.
     is_single: bool,
     wide: bool,
     id: u64,
     marks: Box<[AtomicU32]>,
 }
 
-/// A quota that counters of a family were, or are, counted under. Its place in the family is its number.
+/// A quota that counters of a family were, or are, counted under. Its index in the family is its number.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub(crate) quota: Quota,
-    /// When it came into force, and in which of the engine's policies, counted from the first.
+    /// When it became active, and under which of the engine's policies, counted from the first.
     pub(crate) since: Reign,
     /// When a new policy replaced it; counters that it left are carried over from that instant.
     pub(crate) retired: Option<Reign>,
-    /// The number of the quota whose place it took, if there was one.
+    /// The number of the quota that it replaced, if there was one.
     pub(crate) before: Option<u32>,
-    /// Until when a counter that was last counted under it may still differ from one never seen. Of a quota that has left force.
+    /// For a replaced quota: until when a counter that was last counted under it may still differ from one never seen.
     pub(crate) matters_until: Timestamp,
 }
 
-/// The beginning or the end of a quota's time in force.
+/// The beginning or the end of a quota's active time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reign {
     /// Which policy of the engine began it, or ended it.
@@ -51,7 +51,7 @@ pub(crate) struct Reign {
 }
 
 impl Record {
-    /// A quota in force from the first policy on.
+    /// A quota that is active from the first policy on.
     pub(crate) fn first(quota: Quota) -> Self {
         let since = Reign { policy: 0, at: Timestamp::default() };
         Self { quota, since, retired: None, before: None, matters_until: Timestamp::default() }
@@ -59,7 +59,7 @@ impl Record {
 }
 
 impl Record {
-    /// The instant, or that at which it was replaced if that was before: until then its counters were its own.
+    /// `now`, or the instant at which the quota was replaced if that was earlier: until then its counters were its own.
     pub(crate) fn latest(&self, now: Timestamp) -> Timestamp {
         self.retired.map_or(now, |retired| retired.at.min(now))
     }
@@ -70,9 +70,9 @@ impl Record {
 pub struct Succession<'a> {
     /// The quota that a counter was counted under until then.
     pub from: &'a Quota,
-    /// The one that took its place.
+    /// The quota that replaced it.
     pub to: &'a Quota,
-    /// When.
+    /// The instant of the change.
     pub at: Timestamp,
 }
 
@@ -86,7 +86,8 @@ impl Family {
         Self { prefix, overflow, records, is_single: false, wide, id, marks }
     }
 
-    /// Counters whose quota never changes: whatever number one of them has, also from an older snapshot, it is counted under this.
+    /// Counters whose quota never changes: a counter with any number, also from an older snapshot, is counted under
+    /// this quota.
     pub(crate) fn single(secret: &Secret, identity: &[&[u8]], quota: Quota) -> Self {
         Self { is_single: true, ..Self::new(secret, identity, vec![Some(Record::first(quota))]) }
     }
@@ -96,13 +97,13 @@ impl Family {
         &self.prefix
     }
 
-    /// The shared counter that stands in for `key` when there is no room for it.
+    /// The shared counter that is used for `key` when there is no room for its own.
     pub(crate) fn overflow(&self, key: Fingerprint) -> Fingerprint {
         let share = key.rest % OVERFLOW_SHARES as u64;
         self.overflow[usize::try_from(share).unwrap_or(0)]
     }
 
-    /// A number that stands for the family, the same in every process with the same secret.
+    /// A number that identifies the family, the same in every process with the same secret.
     #[must_use]
     pub const fn id(&self) -> u64 {
         self.id
@@ -113,7 +114,7 @@ impl Family {
         (0..).zip(&self.records).filter_map(|(number, record)| Some((number, &record.as_ref()?.quota)))
     }
 
-    /// A number that a store may remember beside one of those quotas, at first 0; it lives as long as the family.
+    /// A number that a store may keep beside one of those quotas, initially 0; it lives as long as the family.
     #[must_use]
     pub fn mark(&self, number: u32) -> Option<&AtomicU32> {
         self.marks.get(if self.is_single { 0 } else { number as usize })
@@ -124,8 +125,9 @@ impl Family {
         self.records.get(place)?.as_ref()
     }
 
-    /// The way of a counter from the quota that it was last counted under to that of a charge, through all that were in force
-    /// between: it must not matter whether anybody asked meanwhile. `None` if this family does not know that quota.
+    /// The steps of a counter from the quota that it was last counted under to that of a charge, through all quotas
+    /// that were active in between: the result must not depend on whether the counter was charged meanwhile. `None` if
+    /// this family does not know that quota.
     #[must_use]
     pub fn successions<'a>(
         &'a self,
@@ -138,7 +140,8 @@ impl Family {
         let mut number = to;
         while let Some(record) = self.record(number) {
             let Some(retired) = first.retired.filter(|retired| record.since.policy > retired.policy) else {
-                // Both were in force at one time: a key that changes its tier is carried over now, else when it was replaced.
+                // Both were active at the same time: a key that changes its tier is carried over now, otherwise at the
+                // replacement.
                 steps.push(Succession { from: &first.quota, to: &record.quota, at: first.latest(now) });
                 break;
             };
@@ -159,7 +162,8 @@ impl Family {
         &self.records
     }
 
-    /// Whether its token buckets need two words: if one of them does, all do, so that a key has one place whatever its tier.
+    /// Whether its token buckets need two words: if one of them does, all do, so that a key has one location whatever
+    /// its tier.
     #[inline]
     pub(crate) const fn is_wide(&self) -> bool {
         self.wide
@@ -192,7 +196,7 @@ pub struct Charge<'a> {
     pub(crate) permit: PermitId,
     pub(crate) group: Option<u16>,
     pub(crate) lease: Option<Lease>,
-    /// Of a refund: when what is given back was charged.
+    /// For a refund: when the units were charged.
     pub(crate) charged: Charged,
 }
 
@@ -203,7 +207,7 @@ impl<'a> Charge<'a> {
         self.key.whole()
     }
 
-    /// All counters of its limit.
+    /// The family of all counters of its limit.
     #[must_use]
     pub const fn family(&self) -> &'a Family {
         self.family
@@ -233,44 +237,47 @@ impl<'a> Charge<'a> {
         self.stance
     }
 
-    /// The permit that a concurrency limit takes or gives back.
+    /// The permit that a concurrency limit grants or releases.
     #[must_use]
     pub const fn permit(&self) -> PermitId {
         self.permit
     }
 
-    /// Which counters it belongs together with, by the policy's `shard_by`: those of one group should be kept in one place. Told only
-    /// to a store that [asks](crate::store::Store::is_grouped); none where the request lacks the attribute.
+    /// The group of counters that it belongs to, by the policy's `shard_by`: counters of one group should be kept on
+    /// one node. It is set only for a store that [asks](crate::store::Store::is_grouped); `None` where the request
+    /// lacks the attribute.
     #[must_use]
     pub const fn group(&self) -> Option<u16> {
         self.group
     }
 
-    /// The bounds of what a node may hold of it ahead of time; none where each request asks the counter itself.
+    /// The bounds of what a node may lease of it; `None` where each request charges the counter itself.
     #[must_use]
     pub const fn lease(&self) -> Option<Lease> {
         self.lease
     }
 
-    /// Of a refund: when what is given back was charged. Of a charge it says nothing: the store tells when it was made.
+    /// For a refund: when the units were charged. For a charge it has no meaning: the store's answer says when it was
+    /// made.
     #[must_use]
     pub const fn charged(&self) -> Charged {
         self.charged
     }
 
-    /// The same for other units.
+    /// The same charge with another cost.
     #[must_use]
     pub const fn costing(self, cost: u64) -> Self {
         Self { cost, ..self }
     }
 
-    /// The refund of what this charge took, as its store answered.
+    /// The refund of what this charge took, by the store's answer.
     #[must_use]
     pub fn refunding(self, answer: &Answer) -> Self {
         Self { charged: Charged::At(answer.counted_at(self.quota)), ..self }
     }
 
-    /// The same refund for a store that gets it later by this time. One that knows the instant of its charge stays as it is.
+    /// The same refund for a store that receives it later by `way`. A refund that knows the instant of its charge stays
+    /// as it is.
     #[must_use]
     pub fn later(self, way: Ticks) -> Self {
         match self.charged {
@@ -279,41 +286,42 @@ impl<'a> Charge<'a> {
         }
     }
 
-    /// The refund of what was charged at an instant.
+    /// The refund of units that were charged at an instant.
     pub(crate) const fn of_instant(self, charged_at: Timestamp) -> Self {
         self.of(Charged::At(charged_at))
     }
 
-    /// The refund of what was charged then.
+    /// The refund of units that were charged then.
     pub(crate) const fn of(self, charged: Charged) -> Self {
         Self { charged, ..self }
     }
 }
 
-/// What a store answers for one charge.
+/// A store's answer to one charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The limit's answer.
+    /// The outcome.
     pub outcome: Outcome,
     /// Where it came from.
     pub source: Source,
-    /// Of an answer by [`Source::Lease`]: units of the counter that were spent here and that no answer has told of, this charge's included.
-    /// Most tell none, and one now and then all. Any other answer tells of its own charge, and has 0 here.
+    /// For an answer by [`Source::Lease`]: units of the counter that were spent here and that no earlier answer has
+    /// reported, including this charge. Most answers report none, and one now and then reports all. Any other answer
+    /// reports its own charge, and has 0 here.
     pub unheard: u32,
-    /// When it was charged, by the clock of its counter; of an answer by [`Source::Lease`], when the oldest of the units that are
-    /// held were drawn. The epoch where nobody tells: what is given back is then dropped as too old.
+    /// When it was charged, by the clock of its counter. For an answer by [`Source::Lease`], when the oldest of the
+    /// held units were acquired. The epoch where this is unknown: a refund is then dropped as too old.
     pub charged_at: Timestamp,
 }
 
 impl Answer {
-    /// An answer that tells of its own charge.
+    /// An answer that reports its own charge.
     #[must_use]
     #[inline]
     pub const fn new(outcome: Outcome, source: Source) -> Self {
         Self { outcome, source, unheard: 0, charged_at: Timestamp::from_unix_seconds(0) }
     }
 
-    /// The same, charged at an instant by the counter's clock.
+    /// The same answer, charged at an instant by the counter's clock.
     #[must_use]
     #[inline]
     pub const fn charged(self, at: Timestamp) -> Self {
@@ -329,7 +337,8 @@ impl Answer {
         }
     }
 
-    /// The units that whoever keeps count beside the store has not heard of yet, of a charge that was admitted at this cost.
+    /// The units that were not reported before, for a charge that was admitted at this cost: for a program that counts
+    /// beside the store.
     #[must_use]
     #[inline]
     pub fn news(&self, cost: u64) -> u64 {

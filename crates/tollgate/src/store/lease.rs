@@ -11,7 +11,7 @@ pub(crate) const SHARE_MAX: u32 = 500_000;
 pub(crate) const TTL_MIN: Ticks = Ticks::from_millis(10);
 pub(crate) const TTL_MAX: Ticks = Ticks::from_secs(60);
 
-/// Lease lifetimes that a unit may last. Older units are spent first, so few last for two.
+/// Number of lease lifetimes that a unit may last. Older units are spent first, so few last for two.
 const LIVES_MAX: u64 = 4;
 
 /// The bounds of a limit's leases.
@@ -31,8 +31,8 @@ impl Default for Lease {
 }
 
 impl Lease {
-    /// The units of a quota that one node may hold: its share, and at least one. With many nodes it is less, so that all
-    /// together hold at most half of the limit.
+    /// The units of a quota that one node may hold: its share, and at least one. With many nodes it is less, so that
+    /// all nodes together hold at most half of the limit.
     #[must_use]
     pub fn most(self, quota: &Quota, nodes: u32) -> u64 {
         let capacity = u128::from(quota.capacity());
@@ -65,7 +65,7 @@ impl Lease {
         self.is_auto
     }
 
-    /// Whether counters of this quota can lend units.
+    /// Whether counters of this quota can lease units.
     #[must_use]
     pub const fn suits(quota: &Quota) -> bool {
         match quota {

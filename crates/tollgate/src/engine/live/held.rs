@@ -1,4 +1,4 @@
-//! What earlier decisions took, as charges in this policy.
+//! What earlier decisions took, as charges under this policy.
 
 use super::Live;
 use crate::algorithm::Charged;
@@ -8,7 +8,7 @@ use crate::policy::QuotaIndex;
 use crate::store::{Charge, Stance};
 
 impl Live {
-    /// The charge of what was taken, in this policy; none when the limit is gone, or counts anew.
+    /// The charge of what was taken, under this policy; `None` when the limit is gone, or counts anew.
     pub(in crate::engine) fn charge_of(
         &self,
         held: &Held,
@@ -34,13 +34,13 @@ impl Live {
             stance: held.stance,
             permit,
             group: held.group,
-            // What settles later is settled with the counter itself.
+            // Later settlement goes to the counter itself, not to a lease.
             lease: None,
             charged: held.charged_at.map_or(Charged::UNKNOWN, Charged::At),
         })
     }
 
-    /// Which limit and which of its quotas it was taken of, in this policy.
+    /// The indexes of the limit and of the quota that it was taken from, in this policy.
     pub(in crate::engine) fn place_of(&self, held: &Held) -> Option<(usize, QuotaIndex)> {
         let position = self.position(&held.limit)?;
         let at = held.quota_in(&self.policy.limits()[position]);

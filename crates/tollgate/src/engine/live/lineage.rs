@@ -1,4 +1,4 @@
-//! What a policy in force knows of its counters, taken apart for a snapshot and put together again.
+//! What an active policy knows of its counters, taken apart for a snapshot and put together again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub(in crate::engine) type Records = Vec<Option<Record>>;
 /// A policy as far as its counters remember it.
 #[derive(Default)]
 pub(in crate::engine) struct Remembered {
-    /// Each limit with the numbers of its quotas. Of a limit only what makes its counters is needed.
+    /// Each limit with the numbers of its quotas. Only what identifies its counters is needed.
     pub(in crate::engine) limits: Vec<(Limit, Vec<u32>, Records)>,
     /// Counters of limits that were gone already.
     pub(in crate::engine) gone: Gone,
@@ -26,7 +26,7 @@ pub(in crate::engine) struct Remembered {
 }
 
 impl Live {
-    /// A policy as it is remembered, for the next to be put in force after it. No request meets a limit of it.
+    /// A remembered policy, for the next one to follow. No request matches a limit of it.
     pub(in crate::engine) fn recalled(remembered: Remembered, secret: Arc<Secret>) -> Self {
         let Remembered { limits, gone, generation, held } = remembered;
         let (mut known, mut counters) = (Vec::with_capacity(limits.len()), Vec::with_capacity(limits.len()));
@@ -56,7 +56,7 @@ impl Live {
         self.generation
     }
 
-    /// The limits in force, with the numbers of their quotas and all that their counters may be counted under.
+    /// The active limits, with the numbers of their quotas and every quota that their counters may be counted under.
     pub(in crate::engine) fn in_force(&self) -> impl Iterator<Item = (&Limit, &[u32], &[Option<Record>])> {
         self.policy
             .limits()
@@ -65,7 +65,7 @@ impl Live {
             .map(|(limit, counters)| (limit, counters.numbers.as_slice(), counters.enforced.records()))
     }
 
-    /// Limits that are gone, by what their counters are.
+    /// Removed limits, by the identity of their counters.
     pub(in crate::engine) const fn gone(&self) -> &Gone {
         &self.gone
     }

@@ -1,29 +1,29 @@
-//! What a swap of policies did, limit by limit.
+//! The result of a policy swap, limit by limit.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::policy::{FieldChange, Limit, Policy, differing};
 
-/// What a swap did to the counters.
+/// The effect of a swap on the counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SwapReport {
-    /// Fields of the whole policy that are not as they were.
+    /// Fields of the whole policy that have changed.
     pub fields: Vec<FieldChange>,
-    /// Limits of which anything changed, be it numbers, conditions or mode; their counters were kept.
+    /// Limits with any change, be it of numbers, conditions or mode; their counters were kept.
     pub changed: Vec<String>,
     /// Limits that are new.
     pub added: Vec<String>,
     /// Limits that are gone.
     pub removed: Vec<String>,
-    /// Limits that count by other counters than before, because what they count by, or how, is not what it was. These start anew, unless
-    /// the store has them from an earlier process or another one.
+    /// Limits that use other counters than before, because what they count by, or how, has changed. These start anew,
+    /// unless the store has them from an earlier process or another one.
     pub restarted: Vec<String>,
-    /// Limits that are again what they were in an earlier policy: they count by the counters that they had then.
+    /// Limits that are again what they were in an earlier policy: they use the counters that they had then.
     pub resumed: Vec<String>,
 }
 
 impl SwapReport {
-    /// Adds what else than numbers changed.
+    /// Adds the changes other than numbers.
     pub(in crate::engine) fn compare(&mut self, before: &Policy, after: &Policy) {
         self.fields = before.changed_fields(after);
         let known: HashMap<&str, &Limit> =

@@ -1,4 +1,4 @@
-//! Counters as bytes and back, as they lie in the tables and on the shelf.
+//! Counters as bytes and back, as they are in the tables and among the large states.
 
 use std::io::{self, Write};
 
@@ -101,8 +101,8 @@ pub(super) fn read_slot<const WORDS: usize>(fields: &mut Unread<'_>) -> Result<S
     let (key, number) = (read_key(fields)?, fields.number()?);
     let mut state = [0; WORDS];
     for (place, word) in state.iter_mut().enumerate() {
-        // One word is a whole one. Of two, the first is an instant; the second is a number that is counted exactly, beside the
-        // number of a setting of the wall clock.
+        // A single word uses all its bits. Of two words, the first is an instant. The second is an exact count, beside
+        // the number of a setting of the wall clock.
         *word = if WORDS == 2 && place == 0 { fields.u64_to(EXACT_MAX)? } else { fields.u64()? };
     }
     Ok(Slot { key, entry: Entry { state, number } })

@@ -1,4 +1,4 @@
-//! Numbers, texts and lists as bytes and back. Reading asks of every number whether it can be.
+//! Numbers, texts and lists as bytes and back. The reader checks that every number is possible.
 
 use crate::memory::NUMBERS_MAX;
 use crate::policy::TEXT_BYTES_MAX;
@@ -43,7 +43,7 @@ impl Fields {
         self.0.extend_from_slice(text.as_bytes());
     }
 
-    /// How many of something follow. What does not fit does not fit a block either, which is then refused.
+    /// How many items follow. A length that does not fit does not fit a block either, which is then rejected.
     fn length(&mut self, length: usize) {
         self.u32(u32::try_from(length).unwrap_or(u32::MAX));
     }
@@ -58,7 +58,7 @@ impl Fields {
         items.for_each(|item| write(self, item));
     }
 
-    /// Something that may not be there.
+    /// An optional value.
     pub(super) fn option<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
         self.u8(u8::from(value.is_some()));
         if let Some(value) = value {
@@ -67,7 +67,7 @@ impl Fields {
     }
 }
 
-/// Bytes still to be read. What is wrong with them is told as text.
+/// Bytes still to be read. Errors are texts.
 pub(super) struct Unread<'b>(&'b [u8]);
 
 impl<'b> Unread<'b> {
@@ -85,7 +85,7 @@ impl<'b> Unread<'b> {
         self.0.is_empty()
     }
 
-    /// All that is left.
+    /// All remaining bytes.
     pub(super) const fn rest(&mut self) -> &'b [u8] {
         let rest = self.0;
         self.0 = &[];
@@ -130,7 +130,7 @@ impl<'b> Unread<'b> {
         }
     }
 
-    /// How many of something follow: no more than there are bytes, since each takes one at least.
+    /// How many items follow: no more than there are bytes, because each takes one at least.
     pub(super) fn length(&mut self) -> Result<usize, String> {
         let length = self.u32()? as usize;
         if length <= self.0.len() { Ok(length) } else { Err("a list is longer than its part".to_owned()) }
@@ -146,7 +146,7 @@ impl<'b> Unread<'b> {
         std::str::from_utf8(text).map_err(|_| "a text is not UTF-8".to_owned())
     }
 
-    /// Something that may not be there.
+    /// An optional value.
     pub(super) fn option<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, String>,

@@ -1,5 +1,5 @@
-//! The blocks of a snapshot: each with its kind, its length and a checksum of everything up to its end, so that a block that is
-//! changed, lost, moved or added is noticed before it is looked into, and an end that is missing is noticed, too.
+//! The blocks of a snapshot. Each has its kind, its length and a checksum of everything up to its end. So a block that
+//! is changed, lost, moved or added is noticed before it is decoded, and so is a missing end.
 //!
 //! ```text
 //! "tollgate" | version:32 | blocks…        each block: kind:8 | length:32 | payload | checksum:64
@@ -12,16 +12,16 @@ use std::io::{self, Read, Write};
 use super::RestoreError;
 use super::fields::Fields;
 
-/// The format that is written, and the newest that is read. Format 1 is the same without [`Block::Beside`], and format 2 without
+/// The format that is written, and the newest that is read. Format 1 lacks [`Block::Beside`], and format 2 lacks
 /// [`Block::Wall`].
 pub const VERSION: u32 = 3;
 const VERSION_MIN: u32 = 1;
 const MAGIC: &[u8; 8] = b"tollgate";
-/// Largest block, and so the largest part of [`Engine::snapshot_with`](crate::Engine::snapshot_with): the permits of one key may
-/// be a million.
+/// Largest block, and so the largest part of [`Engine::snapshot_with`](crate::Engine::snapshot_with): one key may have
+/// a million permits.
 pub const BLOCK_BYTES_MAX: u32 = 32 << 20;
 
-/// What is in a block.
+/// The kind of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Block {
     Head = 1,
@@ -82,7 +82,7 @@ impl<'w, W: Write> Frames<'w, W> {
         self.to.write_all(bytes)
     }
 
-    /// Tells how many bytes it were.
+    /// Flushes the writer. Returns the number of bytes written.
     pub(super) fn finish(self) -> io::Result<u64> {
         self.to.flush()?;
         Ok(self.bytes)
@@ -112,7 +112,7 @@ impl<'r, R: Read> Unframed<'r, R> {
         }
     }
 
-    /// The next block, after its checksum was found right.
+    /// The next block, after its checksum was verified.
     pub(super) fn next(&mut self) -> Result<(Block, Vec<u8>), RestoreError> {
         let [kind] = self.array()?;
         let length = u32::from_le_bytes(self.array()?);
@@ -121,7 +121,7 @@ impl<'r, R: Read> Unframed<'r, R> {
         }
         let mut payload = std::mem::take(&mut self.payload);
         payload.clear();
-        // Grows with what is there, not with what the length says.
+        // The buffer grows with the bytes that arrive, not with the stated length.
         let read = self.from.take(u64::from(length)).read_to_end(&mut payload)?;
         self.bytes += read as u64;
         if read as u64 != u64::from(length) {
@@ -136,7 +136,7 @@ impl<'r, R: Read> Unframed<'r, R> {
         Ok((block, payload))
     }
 
-    /// Makes sure that nothing follows.
+    /// Verifies that nothing follows.
     pub(super) fn end(&mut self) -> Result<(), RestoreError> {
         let mut rest = [0];
         match self.from.read(&mut rest)? {
@@ -187,7 +187,7 @@ impl Checksum {
     }
 }
 
-/// What each byte does to the checksum.
+/// The effect of each byte on the checksum.
 static TABLE: [u64; 256] = table();
 
 const fn table() -> [u64; 256] {
@@ -207,7 +207,7 @@ const fn table() -> [u64; 256] {
     table
 }
 
-/// Puts right checksums on bytes that have the shape of a snapshot, so that fuzzing reaches what is behind them.
+/// Sets correct checksums in bytes that have the shape of a snapshot, so that fuzzing reaches the code behind them.
 #[cfg(feature = "fuzzing")]
 #[must_use]
 pub fn sealed(bytes: &[u8]) -> Vec<u8> {

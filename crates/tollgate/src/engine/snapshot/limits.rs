@@ -1,5 +1,5 @@
-//! Limits as bytes and back, as far as their counters depend on them: what they count by, and every quota that a counter may have
-//! been counted under. Conditions, costs and modes are the next policy's business.
+//! Limits as bytes and back, as far as their counters depend on them: what they count by, and every quota that a
+//! counter may have been counted under. Conditions, costs and modes come from the next policy.
 
 use std::io::{self, Write};
 
@@ -12,7 +12,7 @@ use crate::policy::limit::{DefaultQuota, Quotas};
 use crate::policy::{BY_MAX, By, LIMITS_MAX, Limit, QUOTAS_MAX, QuotaIndex, TIER_BY_MAX};
 use crate::store::{Record, Reign};
 
-/// Stands between the attributes that name a tier together.
+/// Separates the attributes that name a tier together.
 const SEPARATOR: &str = "\u{1f}";
 
 /// Writes what is remembered of every limit, those that are gone included.

@@ -1,4 +1,5 @@
-//! A quota as bytes and back. Only its numbers are written; reading makes it anew, so one that is read is as valid as any.
+//! A quota as bytes and back. Only its numbers are written; the reader constructs the quota anew, so it is as valid as
+//! any.
 
 use super::fields::{Fields, Unread};
 use crate::algorithm::calendar::{Calendar, CalendarUnit};
@@ -145,7 +146,7 @@ fn read_align(fields: &mut Unread<'_>) -> Result<Align, String> {
 mod tests {
     use super::*;
 
-    /// Every quota is read as it was written, and writing nothing of it can be left out.
+    /// Every quota is read as it was written, and none of the written bytes can be left out.
     #[test]
     fn quotas_are_read_as_they_were_written() {
         let rates = [
@@ -181,7 +182,7 @@ mod tests {
         }
     }
 
-    /// Numbers that no constructor accepts are refused with its reason.
+    /// Numbers that no constructor accepts are rejected with its reason.
     #[test]
     fn what_no_constructor_accepts_is_refused() {
         let refused = |tag: u8, numbers: &[u64]| {

@@ -1,5 +1,6 @@
-//! Counting without a limit while the store is away: here, as if every node that shares the store counted as much. It is the way of limits
-//! with one stage and no share, so what is counted here is told to the store when it is back.
+//! Counts tallies, which have no limit, while the store is unreachable. This node counts locally and assumes that every
+//! node which shares the store counts as much. A tally has a single stage and no share, so this node reports its local
+//! count when the store is back.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::store::{Answer, Charge, Store, StoreFailure};
 use crate::time::Timestamp;
 
 impl<S: Store> Engine<S> {
-    /// Counts here what the store has counted.
+    /// Adds what the store has counted to the local count.
     pub(in crate::engine) fn follow_counted(&self, live: &Live, charge: &Charge<'_>, now: Timestamp) {
         if self.store.answers_at_once() {
             return;
@@ -25,7 +26,8 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Counts here what the store could not count, and tells how many nodes are taken to count as much. None if there is no room.
+    /// Counts locally what the store could not count. Returns the number of nodes that are assumed to count as much, or
+    /// `None` if there is no room.
     pub(in crate::engine) fn count_here(
         &self,
         live: &Live,
@@ -51,21 +53,22 @@ impl<S: Store> Engine<S> {
         Some((answer, u64::from(standby.local.nodes())))
     }
 
-    /// Takes away here what was taken away in the store.
+    /// Subtracts locally what the store has subtracted.
     pub(in crate::engine) fn follow_discounted(&self, charge: &Charge<'_>, now: Timestamp) {
         if let Some(standby) = self.standby.get() {
             standby.give(&Spot::tally(charge), now);
         }
     }
 
-    /// Takes back what was counted here at this very `now`, of which the store does not know unless it was told since.
+    /// Takes back units that were counted locally at this very `now`. The store does not know of them unless they were
+    /// reported since.
     pub(in crate::engine) fn uncount_here(&self, charge: &Charge<'_>, now: Timestamp) {
         if let Some(standby) = self.standby.get() {
             standby.take_back(&Spot::tally(charge), now, now);
         }
     }
 
-    /// Takes away here what the store could not take away, and has to be told.
+    /// Subtracts locally what the store could not subtract, and records it to be reported later.
     pub(in crate::engine) fn discount_here(
         &self,
         live: &Live,

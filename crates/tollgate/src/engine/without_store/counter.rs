@@ -1,4 +1,4 @@
-//! What a debt or a place was counted by: a limit of the policy, or a tally, which no policy knows.
+//! The counter of a deferred charge or a permit: a counter of a limit in the policy, or a tally, which no policy knows.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::engine::tally::Windows;
 use crate::key::Fingerprint;
 use crate::store::Charge;
 
-/// What a debt was counted by.
+/// The counter of a deferred charge.
 #[derive(Clone, Debug)]
 pub(super) enum Counter {
     Limit(Box<Held>),
@@ -24,7 +24,7 @@ impl From<Held> for Counter {
 }
 
 impl Counter {
-    /// The charge that it has now; none when its limit is gone.
+    /// The charge of this counter under the active policy; `None` when its limit is gone.
     pub(super) fn charge<'c>(&'c self, live: &'c Live, permit: PermitId, cost: u64) -> Option<Charge<'c>> {
         match self {
             Counter::Limit(held) => live.charge_of(held, permit, cost),
@@ -39,7 +39,7 @@ impl Counter {
         }
     }
 
-    /// Whether it is counted by a share, which changes with the policy and the number of nodes.
+    /// Whether the counter has a share of a limit, which changes with the policy and the number of nodes.
     pub(super) const fn has_share(&self) -> bool {
         matches!(self, Counter::Limit(_))
     }

@@ -1,8 +1,10 @@
-//! What this process admitted by itself and the store does not know yet, and what it could not give back. Each is told to the store once,
-//! when it answers again. A debt is what this node's share has used more than it would have by what the store knows: so it fades as
-//! units come back, and nobody pays for what is long over. What is to be given back is kept apart from that, with the earliest instant at
-//! which it may have been charged: set off against later units it would expire with those that it pays for. Places in flight are left
-//! to [`super::permits`].
+//! Deferred charges: units that this process admitted alone and the store does not know yet, and refunds that the store
+//! could not make. Each is reported to the store once, when the store answers again.
+//!
+//! The size of a deferred charge is the difference between what this node's share has used and what it would have used
+//! by the store's knowledge. So it shrinks as units come back, and no caller pays for usage that is long over. Refunds
+//! are kept apart, each with the earliest instant at which its units may have been charged: netted against later units,
+//! a refund would expire with the units that it pays for. Permits are left to [`super::permits`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -19,37 +21,37 @@ use crate::quota::Quota;
 use crate::store::Charge;
 use crate::time::Timestamp;
 
-/// Most counters with debts. What another owes is dropped, and counted.
+/// Maximum number of counters with deferred charges. Those of further counters are dropped, and the drop is counted.
 pub const DEBTS_MAX: usize = 10_000;
 
-/// The debts of this process.
+/// The deferred charges of this process.
 pub(super) struct Debts {
-    /// How many there are, to be asked without the lock.
+    /// The number of entries, readable without the lock.
     held: AtomicUsize,
     book: Mutex<BTreeMap<Fingerprint, Debt>>,
-    /// How many counters are being reported to the store, to be asked without the lock.
+    /// The number of counters being reported to the store, readable without the lock.
     reporting: AtomicUsize,
-    /// Those counters. Until the report has arrived the store would admit their units again.
+    /// The counters being reported. Until the report has arrived, the store would admit their units again.
     reports: Mutex<BTreeSet<Fingerprint>>,
     pub(super) permits: UnreportedPermits,
     pub(super) replayed: AtomicU64,
     pub(super) dropped: AtomicU64,
 }
 
-/// What one counter owes.
+/// The deferred charge of one counter.
 #[derive(Clone, Debug)]
 pub(super) struct Debt {
     counter: Counter,
-    /// Units beside those that were taken since the counter was marked.
+    /// Units in addition to those taken since the counter was marked.
     beside: u64,
-    /// When it was marked.
+    /// When the counter was marked.
     at: Timestamp,
-    /// Units that the limit let pass while it was open, and when the last of them passed.
+    /// Units that the limit admitted while it was open, and when the last of them was admitted.
     open: (u64, Timestamp),
     refund: Refund,
 }
 
-/// Units that the store has to give back.
+/// Units that the store has to refund.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Refund {
     units: u64,
@@ -58,7 +60,7 @@ struct Refund {
 }
 
 impl Refund {
-    /// Both together. An earlier instant gives back less, never more.
+    /// Adds up two refunds. The earlier instant is kept, which refunds less, never more.
     fn and(self, other: Refund) -> Refund {
         if self.units == 0 {
             return other;
@@ -68,11 +70,11 @@ impl Refund {
     }
 }
 
-/// What is to be told to the store. Units that are dropped without having been told are counted as dropped.
+/// One report to the store. Units in a report that is dropped before the store has answered are counted as dropped.
 pub(super) struct Due<'d> {
     debts: &'d Debts,
     what: Option<What>,
-    /// The counter whose units it reports.
+    /// The counter whose units are reported.
     counter: Option<Fingerprint>,
 }
 
@@ -96,14 +98,14 @@ impl Debts {
     }
 
     fn book(&self) -> MutexGuard<'_, BTreeMap<Fingerprint, Debt>> {
-        // Each statement leaves the book in order.
+        // A panicking thread cannot leave the map half changed: each statement leaves it consistent.
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many counters owe something, and how many places the store must be told of.
+    /// The number of counters with deferred charges, plus the number of permits that the store has yet to record.
     #[inline]
     pub(super) fn held(&self) -> usize {
-        // Relaxed: a debt that was just made is found by the next who asks.
+        // Relaxed: a thread that misses an entry made just now finds it at its next call.
         self.held.load(Ordering::Relaxed) + self.permits.owed()
     }
 
@@ -112,11 +114,11 @@ impl Debts {
     }
 
     fn reports(&self) -> MutexGuard<'_, BTreeSet<Fingerprint>> {
-        // Each statement leaves the set in order.
+        // A panicking thread cannot leave the set half changed: each statement leaves it consistent.
         self.reports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether units of one of these counters are on their way to the store.
+    /// Whether units of one of these counters are being reported to the store now.
     #[inline]
     pub(super) fn is_reporting(&self, charges: &[Charge<'_>]) -> bool {
         self.reporting.load(Ordering::Relaxed) > 0 && {
@@ -137,7 +139,7 @@ impl Debts {
         self.reporting.store(reports.len(), Ordering::Relaxed);
     }
 
-    /// Whether one of these counters owes units.
+    /// Whether one of these counters has deferred units.
     #[inline]
     pub(super) fn owes(&self, charges: &[Charge<'_>]) -> bool {
         self.holds_units() && {
@@ -146,18 +148,19 @@ impl Debts {
         }
     }
 
-    /// Whether one of these counters owes units or places, or is being reported.
+    /// Whether one of these counters has deferred units or permits, or is being reported.
     #[inline]
     pub(super) fn owes_anything(&self, charges: &[Charge<'_>]) -> bool {
         self.owes(charges) || self.is_reporting(charges) || self.permits.owes(charges)
     }
 
-    /// Whether a counter was marked no later than at this instant, so that the store does not know what was charged here since.
+    /// Whether a counter was marked at this instant or before, so that the store does not know what was charged locally
+    /// since.
     pub(super) fn is_marked_since(&self, charge: &Charge<'_>, at: Timestamp) -> bool {
         self.holds_units() && self.book().get(&charge.key).is_some_and(|debt| debt.at <= at)
     }
 
-    /// Some counter that owes something, to be looked at.
+    /// Any counter with a deferred charge, for a look that tests the store.
     pub(super) fn any(&self, live: &Live) -> Option<(Counter, PermitId)> {
         let units = {
             let book = self.book();
@@ -167,7 +170,8 @@ impl Debts {
         units.or_else(|| self.permits.any(live))
     }
 
-    /// Marks a counter that is about to be charged without the store. Called before the charge, so that nothing of it is in the mark.
+    /// Marks a counter that is about to be charged without the store. The caller marks it before the charge, so that
+    /// the mark contains nothing of it.
     pub(super) fn begin(
         &self,
         local: &Local,
@@ -198,7 +202,7 @@ impl Debts {
         self.held.store(book.len(), Ordering::Relaxed);
     }
 
-    /// Takes down a charge that was made without the store: a place, or units that [`Debts::begin`] had no room for.
+    /// Records a charge that was made without the store: a permit, or units that [`Debts::begin`] had no room for.
     pub(super) fn add(&self, charge: &Charge<'_>) {
         if matches!(charge.quota, Quota::Concurrency(_)) {
             self.permits.give(charge);
@@ -207,7 +211,7 @@ impl Debts {
         }
     }
 
-    /// Records units that an open limit let pass. They may be more than this node's share, which therefore cannot count them.
+    /// Records units that an open limit admitted. They may exceed this node's share, so the share cannot count them.
     pub(super) fn add_open(
         &self,
         local: &Local,
@@ -228,14 +232,15 @@ impl Debts {
         }
     }
 
-    /// Takes back units that an open limit let pass and another limit then refused.
+    /// Takes back units that an open limit admitted and another limit then denied.
     pub(super) fn take_back_open(&self, charge: &Charge<'_>) {
         if let Some(debt) = self.book().get_mut(&charge.key) {
             debt.open.0 = debt.open.0.saturating_sub(charge.cost);
         }
     }
 
-    /// Counts up what is owed before the shares that it is counted by are replaced. It does not fade any more.
+    /// Adds up the deferred units before the shares that they are computed from are replaced. From then on they no
+    /// longer shrink.
     pub(super) fn carry(&self, local: &Local, live: &Live, now: Timestamp) {
         if !self.holds_units() {
             return;
@@ -251,7 +256,7 @@ impl Debts {
         }
     }
 
-    /// Takes down what the store could not give back, and was given back here.
+    /// Records a refund that the store could not make and that was made locally.
     pub(super) fn add_refund(
         &self,
         local: &Local,
@@ -271,7 +276,7 @@ impl Debts {
         }
     }
 
-    /// Forgets what a counter owes.
+    /// Drops the deferred charges of one counter.
     pub(super) fn forget(&self, charge: &Charge<'_>) {
         self.permits.forget(charge.key);
         if self.holds_units() {
@@ -281,7 +286,7 @@ impl Debts {
         }
     }
 
-    /// Drops everything, as when keys are no longer what they were.
+    /// Drops all deferred charges, as when keys change their meaning.
     pub(super) fn drop_all(&self) {
         let mut book = self.book();
         self.dropped.fetch_add((book.len() + self.permits.clear()) as u64, Ordering::Relaxed);
@@ -293,7 +298,7 @@ impl Debts {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes out what these charges owe, or, of nobody in particular, as many as `most`.
+    /// Takes out the deferred charges of these counters, or of any counters, up to `most`.
     pub(super) fn take(
         &self,
         local: &Local,
@@ -326,9 +331,9 @@ impl Debts {
         due.into_iter().map(|(what, counter)| Due { debts: self, what: Some(what), counter }).collect()
     }
 
-    /// Units that the store must be told of.
+    /// The units to report to the store.
     fn owed(&self, local: &Local, live: &Live, debt: &Debt, now: Timestamp) -> u64 {
-        // If the limit is gone, so is what it counted.
+        // When the limit is gone, what it counted is gone too.
         let Some(charge) = debt.counter.charge(live, PermitId(0), 0) else { return 0 };
         let Some(spot) = debt.counter.spot(live, &charge) else { return 0 };
         let since = local.since_mark(&spot, now);
@@ -340,7 +345,7 @@ impl Debts {
         counted.saturating_add(open).min(charge.quota.capacity())
     }
 
-    /// Takes down again what the store was not asked for after all.
+    /// Records again a report that was not sent after all.
     fn put_back(&self, local: &Local, live: &Live, what: What, now: Timestamp) {
         let (counter, beside, refund) = match what {
             What::Units(counter, units) => (counter, units, Refund::default()),
@@ -360,18 +365,18 @@ impl Debts {
     }
 }
 
-/// What still counts of the units that an open limit let pass, taken to have passed with the last of them.
+/// How many of the units that an open limit admitted still count. All are taken to be as late as the last of them.
 fn still_open(charge: &Charge<'_>, (units, latest): (u64, Timestamp), now: Timestamp) -> u64 {
     charge.quota.still_counted(units, latest, now)
 }
 
 impl Due<'_> {
-    /// Whether the units are to be given back.
+    /// Whether the report is a refund.
     pub(super) fn is_refund(&self) -> bool {
         matches!(self.what, Some(What::Refund(..)))
     }
 
-    /// The charge that tells it. What several requests gave back has no one instant, but an earliest.
+    /// The charge that reports it. Refunds of several requests have no single instant, so the earliest is given.
     pub(super) fn charge<'c>(&'c self, live: &'c Live, now: Timestamp) -> Option<Charge<'c>> {
         match self.what.as_ref()? {
             What::Units(counter, units) => counter.charge(live, PermitId(0), *units),
@@ -383,7 +388,7 @@ impl Due<'_> {
         }
     }
 
-    /// The place that it tells of, if it is one.
+    /// The permit that is reported, if it is one.
     fn permit(&self) -> Option<Name> {
         match &self.what {
             Some(What::Permit(owed)) => Some(owed.name),
@@ -391,7 +396,7 @@ impl Due<'_> {
         }
     }
 
-    /// The store knows.
+    /// The store has recorded the report.
     pub(super) fn paid(mut self, now: Timestamp) {
         if let Some(name) = self.permit() {
             self.debts.permits.reported(&name, now);
@@ -400,7 +405,7 @@ impl Due<'_> {
         self.debts.replayed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The store was not asked.
+    /// The report was not sent.
     pub(super) fn put_back(mut self, local: &Local, live: &Live, now: Timestamp) {
         if let Some(what) = self.what.take() {
             self.debts.put_back(local, live, what, now);
@@ -413,7 +418,8 @@ impl Drop for Due<'_> {
         if let Some(counter) = self.counter {
             self.debts.end_report(counter);
         }
-        // The store may know or not. It is not told twice, but for a place, which has a name.
+        // The store may have recorded the report or not. Units are not reported twice; a permit is, because it has an
+        // id and counts once.
         if matches!(self.what, Some(What::Units(..) | What::Refund(..))) {
             self.debts.drop_one();
         }

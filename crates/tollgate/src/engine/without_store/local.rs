@@ -1,5 +1,5 @@
-//! The counters that stand in for a store that is away: one for each key, at this node's share. They are charged with every decision,
-//! also while the store answers, so that they are warm when they are needed and the way that is taken then is the one that always runs.
+//! The fallback counters: one for each key, at this node's share of the limit. Every decision charges them, also while
+//! the store answers. So they are warm when they are needed, and an outage runs code that always runs.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,37 +15,38 @@ use crate::quota::Quota;
 use crate::store::{Answer, Charge, Family, Stance, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp, WallOffset};
 
-/// Bytes of the counters that stand in.
+/// Bytes of the fallback counters.
 const LOCAL_BYTES: u64 = 32 << 20;
-/// Bytes of those that bound open limits.
+/// Bytes of the counters that bound open limits.
 const CEILING_BYTES: u64 = 1 << 20;
-/// Bytes of the marks of debts.
+/// Bytes of the marks of deferred charges.
 const MARK_BYTES: u64 = 2 << 20;
-/// What is told whom a share can never admit: the store is expected back, not the share to grow.
+/// Retry advice for a request that the share can never admit: the store is expected back, while the share does not
+/// grow.
 pub(super) const AWAY_RETRY: Ticks = Ticks::from_secs(1);
 
-/// The counters of this process.
+/// The fallback counters of this process.
 pub(crate) struct Local {
     counters: MemoryStore,
     ceilings: MemoryStore,
-    /// What the counters of keys with debts would be without what the store does not know.
+    /// Copies of the counters of keys with deferred charges, without the units that the store does not know.
     marks: MemoryStore,
     shares: ArcSwap<Shares>,
-    /// Held while shares change.
+    /// Locked while shares change.
     shaping: Mutex<()>,
 }
 
-/// Every limit's share, for one policy and one number of nodes.
+/// The shares of every limit, for one policy and one number of nodes.
 struct Shares {
     of: Arc<Policy>,
-    /// Which policy of the engine that is.
+    /// The generation of that policy in the engine.
     generation: u64,
     nodes: u32,
     live: Live,
     shares: Vec<Vec<Share>>,
 }
 
-/// A charge, with the place that its limit and quota have in a policy.
+/// A charge, with the indexes of its limit and its quota in a policy.
 #[derive(Clone, Copy)]
 pub(super) struct Spot<'s> {
     place: Place<'s>,
@@ -59,7 +60,7 @@ enum Place<'s> {
         limit: usize,
         quota: QuotaIndex,
     },
-    /// Of no limit: what is counted is only counted, and has no share.
+    /// A tally: it has no limit, so units are only counted and there is no share.
     Tally,
 }
 
@@ -69,41 +70,42 @@ impl<'s> Spot<'s> {
         Self { place: Place::Limit { live, limit, quota }, charge }
     }
 
-    /// Of something that was taken under an earlier policy; none if its limit is gone.
+    /// The charge of units taken under an earlier policy; `None` if their limit is gone.
     pub(super) fn held(live: &'s Live, held: &Held, charge: &'s Charge<'s>) -> Option<Self> {
         let (limit, quota) = live.place_of(held)?;
         Some(Self { place: Place::Limit { live, limit, quota }, charge })
     }
 
-    /// Of a counter without a limit.
+    /// The charge of a tally.
     pub(super) const fn tally(charge: &'s Charge<'s>) -> Self {
         Self { place: Place::Tally, charge }
     }
 }
 
-/// Which counters: those that stand in, or their marks.
+/// Which set of counters: the fallback counters, or their marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Counters,
     Marks,
 }
 
-/// A charge of this process's counters.
+/// A charge of a fallback counter.
 #[derive(Clone, Copy)]
 struct Own<'s> {
     charge: Charge<'s>,
-    /// The units of its quota that are not part of the share; see [`Share`].
+    /// Units of the quota that are not part of the share; see [`Share`].
     spare: u64,
 }
 
 impl Own<'_> {
-    /// Units at once.
+    /// The burst of the share, in units.
     fn units(&self) -> u64 {
         self.charge.quota.capacity() - self.spare
     }
 
-    /// How many units must be there for a request of this cost to pass, counted with the spare ones: those that it costs, or for one
-    /// that costs more than the share, all of them. So it passes when nothing was taken, and is paid off afterwards.
+    /// How many units must be available for a request of this cost to pass, the spare units included: its cost or, if
+    /// it costs more than the share, the whole share. So a request that is larger than the share passes when the share
+    /// is unused, and is paid off afterwards.
     fn wanted(&self, cost: u64) -> u64 {
         cost.min(self.units()) + self.spare
     }
@@ -123,13 +125,13 @@ impl Shares {
         Self { of: Arc::clone(&live.policy), generation, nodes, live: live_shares, shares }
     }
 
-    /// The charge of this process's own counter for one of the store's.
+    /// Converts a charge of the store's counter to one of the fallback counter.
     fn own<'s>(&'s self, spot: &Spot<'s>) -> Option<Own<'s>> {
         let Spot { place, charge } = *spot;
         let Place::Limit { live, limit, quota } = place else {
             return Some(Own { charge: *charge, spare: 0 });
         };
-        // A decision that began before a swap has another order of limits.
+        // A decision that began before a policy swap has its limits in another order.
         let position = if Arc::ptr_eq(&self.of, &live.policy) {
             limit
         } else {
@@ -159,18 +161,19 @@ impl Local {
         }
     }
 
-    /// Takes note that the wall clock was set.
+    /// Applies a new setting of the wall clock.
     pub(in crate::engine) fn follow_wall(&self, wall: WallOffset, now: Timestamp) {
         [&self.counters, &self.ceilings, &self.marks].iter().for_each(|store| store.follow_wall(wall, now));
     }
 
-    /// How many nodes the limits are shared by.
+    /// The number of nodes that share the limits.
     pub(super) fn nodes(&self) -> u32 {
         self.shares.load().nodes
     }
 
-    /// The number of nodes that the shares should be for, if they are not: another one, or another policy. While the store is shaken it
-    /// may only grow: a node that cannot be seen may still be there.
+    /// The number of nodes that the shares should be computed for, if they are not: the number has changed, or the
+    /// policy has. While the store is failing the number may only grow, because a node that cannot be seen may still be
+    /// running.
     pub(super) fn wants(&self, told: u32, is_shaken: impl FnOnce() -> bool, live: &Live) -> Option<u32> {
         let (shares, told) = (self.shares.load(), told.min(NODES_MAX));
         let is_older = shares.generation < live.generation() && !Arc::ptr_eq(&shares.of, &live.policy);
@@ -178,7 +181,7 @@ impl Local {
         (is_older || !stays).then_some(if stays { shares.nodes } else { told })
     }
 
-    /// Shares for another policy or another number of nodes. Counters are kept, as in a swap.
+    /// Recomputes the shares for another policy or another number of nodes. Counters are kept, as in a policy swap.
     pub(super) fn reshape(&self, live: &Live, nodes: u32, now: Timestamp) {
         let _one_at_a_time = self.shaping.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.shares.load();
@@ -186,7 +189,7 @@ impl Local {
             return;
         }
         let (policy, shares) = Shares::policy(&live.policy, nodes);
-        // If a limit was changed too often its shares stay what they were, until the oldest are forgotten.
+        // If a limit was changed too often, its old shares stay until the oldest quotas are forgotten.
         if let Ok(next) = Live::after(&before.live, policy, now) {
             if !next.hold.numbers.is_empty() {
                 self.counters.hold(&next.hold);
@@ -203,7 +206,7 @@ impl Local {
         }
     }
 
-    /// Takes what was admitted elsewhere, as far as the share has it. Nobody waits for an answer.
+    /// Charges what was admitted elsewhere, as far as the share has units. The outcome is ignored.
     pub(super) fn keep_warm(&self, side: Side, spot: &Spot<'_>, now: Timestamp) {
         let shares = self.shares.load();
         if let Some(own) = shares.own(spot) {
@@ -211,7 +214,7 @@ impl Local {
         }
     }
 
-    /// What this node's share says to a charge, which is taken if it admits and `takes`.
+    /// Asks this node's share about a charge. The units are taken if the share admits them and `takes` is set.
     pub(super) fn ask(&self, spot: &Spot<'_>, takes: bool, now: Timestamp) -> Result<Answer, StoreFailure> {
         let shares = self.shares.load();
         let own = shares.own(spot).ok_or(StoreFailure::Superseded)?;
@@ -223,7 +226,7 @@ impl Local {
         };
         let answer = self.counters.ask(&own.charge, demand, now)?;
         let source = if answer.source == Source::Full { Source::Full } else { Source::Local };
-        // What a look would leave is not what is there.
+        // A look with a cost reports what it would leave; ask again for what is there.
         let answer = if matches!(demand, ChargeMode::Would(1..)) && answer.outcome.is_allowed() {
             let look = self.counters.ask(&own.charge, ChargeMode::Would(0), now)?.outcome;
             Answer { outcome: Outcome { verdict: answer.outcome.verdict, ..look }, ..answer }
@@ -233,7 +236,7 @@ impl Local {
         Ok(Answer::new(self.told(&own, answer.outcome, now), source).charged(answer.charged_at))
     }
 
-    /// The numbers of a share, of which the spare units are no part.
+    /// Converts an outcome to the numbers of the share, which exclude the spare units.
     fn told(&self, own: &Own<'_>, outcome: Outcome, now: Timestamp) -> Outcome {
         let spare = own.spare;
         let verdict = match outcome.verdict {
@@ -244,7 +247,8 @@ impl Local {
         let remaining = outcome.remaining.saturating_sub(spare);
         let mut told = Outcome { verdict, limit: own.units(), remaining, ..outcome };
         if outcome.remaining < spare {
-            // It pays off a request that was larger than the share: the next unit is further than the next of the spare ones.
+            // The counter pays off a request that was larger than the share: its next unit comes later than the next
+            // spare unit.
             let next = self.counters.ask(&own.charge, ChargeMode::Would(spare + 1), now);
             if let Ok(Answer { outcome: Outcome { verdict: Verdict::Deny { retry_after }, .. }, .. }) = next {
                 told.next_unit_after = retry_after;
@@ -253,11 +257,11 @@ impl Local {
         told
     }
 
-    /// Gives back what a charge took from the share.
+    /// Refunds what a charge took from the share.
     pub(super) fn refund(&self, side: Side, spot: &Spot<'_>, now: Timestamp) {
         let shares = self.shares.load();
         if let Some(own) = shares.own(spot) {
-            // Memory answers, and what is not there is not given back.
+            // Memory always answers, and it ignores units that are not there.
             let _ = self.side(side).refund_now(&own.charge, now);
         }
         if side == Side::Counters && matches!(spot.charge.quota, Quota::Concurrency(_)) {
@@ -265,17 +269,17 @@ impl Local {
         }
     }
 
-    /// Lets a permit live anew in the share.
+    /// Renews a permit in the share.
     pub(super) fn renew(&self, spot: &Spot<'_>, now: Timestamp) {
         let shares = self.shares.load();
         if let Some(own) = shares.own(spot) {
-            // Memory answers, and what is not there is not renewed.
+            // Memory always answers, and it ignores a permit that is not there.
             let _ = self.counters.renew_now(&own.charge, now);
         }
         let _ = self.ceilings.renew_now(spot.charge, now);
     }
 
-    /// Forgets a counter.
+    /// Resets a counter.
     pub(super) fn reset(&self, spot: &Spot<'_>, now: Timestamp) {
         let shares = self.shares.load();
         if let Some(own) = shares.own(spot) {
@@ -283,16 +287,17 @@ impl Local {
         }
     }
 
-    /// Remembers what a counter is now, which the store knows: what it has more later on the store is to be told.
+    /// Copies a counter as it is now, when the store knows all of it. Whatever it counts beyond the copy later is to be
+    /// reported.
     pub(super) fn mark(&self, spot: &Spot<'_>, now: Timestamp) {
         let shares = self.shares.load();
         if let Some(own) = shares.own(spot) {
-            let _ = self.counters.copy_to(&self.marks, &own.charge, now); // Without room it is told by `since_mark`.
+            let _ = self.counters.copy_to(&self.marks, &own.charge, now); // Without room `since_mark` is `None`.
         }
     }
 
-    /// What was taken from a counter since it was marked, as far as it has not come back: less than nothing if more was given back. None if
-    /// there was no room to count it apart from others.
+    /// Units taken from a counter since it was marked, minus those that have come back; negative if more was refunded.
+    /// `None` if there was no room for a mark of its own.
     pub(super) fn since_mark(&self, spot: &Spot<'_>, now: Timestamp) -> Option<i64> {
         let shares = self.shares.load();
         let own = shares.own(spot)?;
@@ -304,7 +309,7 @@ impl Local {
             .then(|| more_used(own.charge.quota, &now_is.outcome, &was.outcome))
     }
 
-    /// Whether an open limit lets a request pass: up to so many times this node's share.
+    /// Whether an open limit admits a request: up to `up_to` times this node's share.
     pub(super) fn is_below_ceiling(
         &self,
         charge: &Charge<'_>,
@@ -319,19 +324,20 @@ impl Local {
         self.ceilings.ask(&bound, demand, now).is_ok_and(|answer| answer.outcome.is_allowed())
     }
 
-    /// Bytes that the counters take.
+    /// Bytes that the counters use.
     pub(super) fn bytes(&self) -> u64 {
         self.counters.bytes() + self.ceilings.bytes() + self.marks.bytes()
     }
 }
 
-/// By how many units one outcome of a quota has more used than another, a part of a unit rounded up.
+/// By how many units one outcome of a quota has used more than another. A fraction of a unit is rounded up.
 fn more_used(quota: &Quota, one: &Outcome, other: &Outcome) -> i64 {
     let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let Some(reservoir) = quota.reservoir() else {
         return signed(other.remaining) - signed(one.remaining);
     };
-    // What is missing is told by the time to full, to the tick: whole units would hide that both have the same part of one.
+    // The time until the bucket is full gives the missing units to the tick. Whole units would hide that both outcomes
+    // have used the same fraction of one.
     let [one, other] = [one, other].map(|outcome| outcome.reset_after.as_micros());
     let units = |ticks: u64| {
         let credits = u128::from(ticks.saturating_sub(1)) * u128::from(reservoir.pace().gain().get());

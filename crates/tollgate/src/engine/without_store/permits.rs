@@ -1,8 +1,8 @@
-//! UnreportedPermits in flight that this process gives without the store, from before they are given until the store has taken note of them. A
-//! place has a name and counts once, so it is reported again and again until the store has answered.
+//! Permits that this process grants without the store, from just before the grant until the store has recorded them. A
+//! permit has an id and counts once, so it is reported again and again until the store has answered.
 //!
-//! What the store gives meanwhile is judged beside them: an answer counts every place of this process that the store may not have
-//! known of when it gave another.
+//! Permits that the store grants meanwhile are checked against them: the check counts every permit of this process that
+//! the store may not have known of when it granted another.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -16,29 +16,29 @@ use crate::key::Fingerprint;
 use crate::store::Charge;
 use crate::time::{Ticks, Timestamp};
 
-/// Most places that are remembered. Without room for another none is given.
+/// Maximum number of permits that are remembered. Without room for another one, no permit is granted.
 const PERMITS_MAX: usize = 10_000;
-/// How long a place is remembered after the store has taken note of it: longer than any question is under way, whose deadline is far
-/// below a second.
+/// How long a permit is remembered after the store has recorded it: longer than any charge is in flight, whose deadline
+/// is far below a second.
 const REPORTED_FOR: Ticks = Ticks::from_secs(10);
 
-/// A place, by its key and its name.
+/// A permit, by its key and its id.
 pub(super) type Name = (Fingerprint, PermitId);
 
-/// A place that the store has yet to record.
+/// A permit that the store has yet to record.
 pub(super) struct Owed {
     pub(super) name: Name,
     pub(super) counter: Counter,
     pub(super) units: u64,
 }
 
-/// The places of this process that the store does not know of, or did not a moment ago.
+/// The permits of this process that the store does not know of, or did not know of a moment ago.
 #[derive(Default)]
 pub(super) struct UnreportedPermits {
-    /// How many of them there are, and how many the store has yet to record: to be asked without the lock.
+    /// The number of permits remembered, and the number that the store has yet to record; readable without the lock.
     held: AtomicUsize,
     owed: AtomicUsize,
-    /// Counts the places that the store has recorded. A question remembers the number that it was asked at.
+    /// Counts the permits that the store has recorded. A charge remembers the count at which it was sent.
     reported: AtomicU64,
     book: Mutex<Book>,
 }
@@ -46,7 +46,7 @@ pub(super) struct UnreportedPermits {
 #[derive(Default)]
 struct Book {
     places: BTreeMap<Name, Entry>,
-    /// Those that the store has recorded, in that order.
+    /// The permits that the store has recorded, in that order.
     reported: VecDeque<(Timestamp, Name)>,
     owed: usize,
 }
@@ -62,16 +62,16 @@ struct Entry {
 enum State {
     /// The share is being asked for it.
     Announced(Counter),
-    /// It was given, and the store was never asked to take note of it.
+    /// The share granted it, and the store was never asked to record it.
     Given(Counter),
-    /// The store was asked, and may have taken note.
+    /// The store was asked to record it, and may have done so.
     Asked(Counter),
-    /// The store has taken note, as the how manieth place.
+    /// The store has recorded it; the number is its ordinal among the recorded permits.
     Reported(u64),
 }
 
 impl State {
-    /// What it is reported with, if it has to be.
+    /// The counter to report it with, if it has to be reported.
     const fn owed(&self) -> Option<&Counter> {
         match self {
             State::Given(counter) | State::Asked(counter) => Some(counter),
@@ -93,7 +93,7 @@ impl Book {
         self.places.insert(name, place);
     }
 
-    /// Forgets those that every question under way knows to be in the store's answer.
+    /// Forgets permits that are certainly part of the store's answer to every charge in flight.
     fn sweep(&mut self, now: Timestamp) {
         while let Some(&(at, name)) = self.reported.front()
             && now.since(at) >= REPORTED_FOR
@@ -107,12 +107,13 @@ impl Book {
 }
 
 impl UnreportedPermits {
-    /// Does something to the book, and counts what is in it then.
+    /// Runs a function on the book, then updates the counts of what it holds.
     fn with<T>(&self, act: impl FnOnce(&mut Book) -> T) -> T {
-        // Each statement leaves the book in order.
+        // A panicking thread cannot leave the book half changed: each statement leaves it consistent.
         let mut book: MutexGuard<'_, Book> = self.book.lock().unwrap_or_else(PoisonError::into_inner);
         let done = act(&mut book);
-        // Relaxed: whoever must see a place has announced it before it took the lock of a share, which orders the two.
+        // Relaxed: a thread that must see a permit announced it before it took the lock of a share, which orders the
+        // two.
         self.held.store(book.places.len(), Ordering::Relaxed);
         self.owed.store(book.owed, Ordering::Relaxed);
         done
@@ -122,20 +123,20 @@ impl UnreportedPermits {
         self.held.load(Ordering::Relaxed) == 0
     }
 
-    /// How many places the store has yet to record.
+    /// The number of permits that the store has yet to record.
     #[inline]
     pub(super) fn owed(&self) -> usize {
         self.owed.load(Ordering::Relaxed)
     }
 
-    /// How many places the store has recorded so far: these it knows when it is asked next.
+    /// The number of permits that the store has recorded so far: it knows these when the next charge arrives.
     pub(super) fn reported_so_far(&self) -> u64 {
-        // Acquire: the answers that the number stands for lie before it.
+        // Acquire: pairs with the Release in `reported`, so the answers that the number counts happened before.
         self.reported.load(Ordering::Acquire)
     }
 
-    /// Takes down a place that the share is about to be asked for, so that an answer of the store that comes meanwhile finds it.
-    /// Returns whether there was room; without it the place must not be given.
+    /// Records a permit that the share is about to be asked for, so that a concurrent answer of the store takes it into
+    /// account. Returns whether there was room; without room the permit must not be granted.
     pub(super) fn announce(
         &self,
         charge: &Charge<'_>,
@@ -153,7 +154,7 @@ impl UnreportedPermits {
         })
     }
 
-    /// The share has given it.
+    /// The share has granted the permit.
     pub(super) fn give(&self, charge: &Charge<'_>) {
         let name = (charge.key, charge.permit);
         self.with(|book| {
@@ -163,7 +164,7 @@ impl UnreportedPermits {
         });
     }
 
-    /// Forgets a place that was given back, or not given after all; returns whether the store cannot know of it.
+    /// Forgets a permit that was released, or was not granted after all. Returns whether the store cannot know of it.
     pub(super) fn take_back(&self, charge: &Charge<'_>) -> bool {
         if self.is_empty() {
             return false;
@@ -172,8 +173,8 @@ impl UnreportedPermits {
         place.is_some_and(|place| matches!(place.state, State::Announced(_) | State::Given(_)))
     }
 
-    /// Units of the key's places that the store may not have known of when it answered a question that was asked after it had recorded
-    /// so many.
+    /// Units of the key's permits that the store may not have known of when it answered a charge. The charge was sent
+    /// when the store had recorded `reported_before` permits.
     pub(super) fn unknown(&self, charge: &Charge<'_>, reported_before: u64, now: Timestamp) -> u64 {
         if self.is_empty() {
             return 0;
@@ -188,7 +189,7 @@ impl UnreportedPermits {
         })
     }
 
-    /// Whether the store has yet to record places of one of these keys.
+    /// Whether the store has yet to record permits of one of these keys.
     pub(super) fn owes(&self, charges: &[Charge<'_>]) -> bool {
         let is_owed = |book: &mut Book| {
             let mut places = charges.iter().flat_map(|charge| book.places.range(all_of(charge.key)));
@@ -197,7 +198,7 @@ impl UnreportedPermits {
         self.owed() > 0 && self.with(is_owed)
     }
 
-    /// Some place that the store has yet to record.
+    /// Any permit that the store has yet to record.
     pub(super) fn any(&self, live: &Live) -> Option<(Counter, PermitId)> {
         self.with(|book| {
             let owed = |(name, place): (&Name, &Entry)| Some((place.state.owed()?.clone(), name.1));
@@ -206,8 +207,8 @@ impl UnreportedPermits {
         })
     }
 
-    /// The places of these keys that the store has yet to record, or, of all keys, as many as `most`. They stay here until it
-    /// has answered. Those that have expired, or whose limit is gone, are forgotten.
+    /// The permits of these keys that the store has yet to record, or those of all keys, up to `most`. They stay here
+    /// until the store has answered. Permits that have expired, or whose limit is gone, are forgotten.
     pub(super) fn due(
         &self,
         live: &Live,
@@ -241,13 +242,14 @@ impl UnreportedPermits {
         })
     }
 
-    /// The store has taken note of a place.
+    /// The store has recorded a permit.
     pub(super) fn reported(&self, name: &Name, now: Timestamp) {
         self.with(|book| {
             if book.places.get(name).is_none_or(|place| place.state.owed().is_none()) {
                 return; // It was given back meanwhile, or another request has reported it.
             }
-            // Under the lock, so that number and state go together; Release, for whoever reads the number and then asks the store.
+            // Under the lock, so that number and state change together. Release: for a thread that reads the number and
+            // then charges the store.
             let number = self.reported.fetch_add(1, Ordering::Release) + 1;
             if let Some(place) = book.remove(name) {
                 book.insert(*name, Entry { state: State::Reported(number), ..place });
@@ -256,7 +258,7 @@ impl UnreportedPermits {
         });
     }
 
-    /// Lets a place live anew that its holder still has.
+    /// Renews a permit that its holder still has.
     pub(super) fn renew(&self, charge: &Charge<'_>, now: Timestamp) {
         if !self.is_empty() {
             self.with(|book| {
@@ -267,7 +269,7 @@ impl UnreportedPermits {
         }
     }
 
-    /// Forgets the places of a key.
+    /// Forgets the permits of a key.
     pub(super) fn forget(&self, key: Fingerprint) {
         if !self.is_empty() {
             self.with(|book| {
@@ -277,13 +279,13 @@ impl UnreportedPermits {
         }
     }
 
-    /// Forgets all; returns how many the store has not recorded.
+    /// Forgets all permits. Returns how many of them the store has not recorded.
     pub(super) fn clear(&self) -> usize {
         self.with(|book| std::mem::take(book).owed)
     }
 }
 
-/// Every place of a key.
+/// The range of all permits of a key.
 const fn all_of(key: Fingerprint) -> RangeInclusive<Name> {
     (key, PermitId(0))..=(key, PermitId(u64::MAX))
 }

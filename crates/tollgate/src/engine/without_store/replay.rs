@@ -1,5 +1,5 @@
-//! Telling the store what happened while it was away. Without a task of its own: a decision tells what its own keys owe, and whoever runs
-//! the engine has the rest told now and then.
+//! Reports to the store what happened while it was unreachable. There is no task for it: a decision reports the
+//! deferred charges of its own keys, and the program that runs the engine reports the rest now and then.
 
 use std::slice;
 
@@ -11,21 +11,22 @@ use crate::store::{Charge, Store, StoreFailure};
 use crate::time::Timestamp;
 use crate::together::together;
 
-/// Most debts that are told in one go.
+/// Maximum number of deferred charges in one report.
 const AT_ONCE: usize = 64;
 
-/// What became of the debts that were to be told.
+/// The result of reporting deferred charges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
-    /// Counters that the store was told about.
+    /// Counters that were reported to the store.
     pub told: usize,
-    /// Counters that it must still be told about.
+    /// Counters that are still to be reported.
     pub left: usize,
 }
 
 impl<S: Store> Engine<S> {
-    /// Tells the store what was admitted here while it was away, and gives back what could not be given back: up to 64 counters a call.
-    /// Each is told once. Whoever runs an engine on a shared store calls this now and then; nothing is done while the store is away.
+    /// Reports to the store what was admitted here while it was unreachable, and makes the refunds that could not be
+    /// made: up to 64 counters per call. Each is reported once. A program with an engine on a shared store calls this
+    /// now and then; the call does nothing while the store is unreachable.
     ///
     /// # Errors
     /// When the store does not answer.
@@ -38,7 +39,7 @@ impl<S: Store> Engine<S> {
         let some = standby.debts.any(&live);
         let look = some.as_ref().and_then(|(counter, permit)| counter.charge(&live, *permit, 0));
         let looks = look.as_slice();
-        // Without a look there are only debts of limits that are gone.
+        // Without a counter to look at, all deferred charges belong to limits that are gone.
         let told = if looks.is_empty() || self.is_back(standby, looks, now).await? {
             self.tell(standby, &live, None, now).await?
         } else {
@@ -47,22 +48,22 @@ impl<S: Store> Engine<S> {
         Ok(Replayed { told, left: standby.debts.held() })
     }
 
-    /// Whether these keys owe something that the store must be told before they are asked about.
+    /// Whether these keys have deferred charges that must be reported before the store is charged for them.
     #[inline]
     pub(in crate::engine) fn must_pay_first(&self, charges: &[Charge<'_>]) -> bool {
         !self.store.answers_at_once()
             && self.standby.get().is_some_and(|standby| standby.debts.owes_anything(charges))
     }
 
-    /// How many places that were given here the store has taken note of by now.
+    /// The number of locally granted permits that the store has recorded so far.
     pub(in crate::engine) fn permits_reported(&self) -> u64 {
         self.standby.get().map_or(0, |standby| standby.debts.permits.reported_so_far())
     }
 
-    /// Tells the store what these keys owe, before they are asked about.
+    /// Reports the deferred charges of these keys, before the store is charged for them.
     ///
     /// # Errors
-    /// When the store is away, and need not be asked.
+    /// When the store is unreachable, and need not be asked.
     pub(in crate::engine) async fn pay_first(
         &self,
         live: &Live,
@@ -72,7 +73,7 @@ impl<S: Store> Engine<S> {
         let Some(standby) = self.standby.get().filter(|standby| standby.debts.owes_anything(charges)) else {
             return Ok(());
         };
-        // Apart: it is large, and every decision that waits would have room for it.
+        // Boxed, because this future is large and every decision that waits would reserve room for it.
         Box::pin(self.pay_now(standby, live, charges, now)).await
     }
 
@@ -83,7 +84,7 @@ impl<S: Store> Engine<S> {
         charges: &[Charge<'_>],
         now: Timestamp,
     ) -> Result<(), StoreFailure> {
-        // Another request reports it now. The store would admit again what it does not know yet.
+        // Another request is reporting it now. The store would admit again the units that it does not know yet.
         if standby.debts.is_reporting(charges) {
             return Err(StoreFailure::Unreachable);
         }
@@ -93,7 +94,7 @@ impl<S: Store> Engine<S> {
         if self.is_back(standby, &looks(&well), now).await? {
             self.report_first(standby, live, &well, now).await?;
         }
-        // A part that was away and answers some calls only: a look shows whether it answers this one.
+        // Part of the store was unreachable and answers only some calls: a look shows whether it answers this one.
         let owes = |charge: &Charge<'_>| standby.debts.owes_anything(slice::from_ref(charge));
         let owing: Charges<'_> = unwell.into_iter().filter(owes).collect();
         if owing.is_empty() {
@@ -106,7 +107,8 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Reports what these counters owe. While it cannot be reported the store is not asked about them.
+    /// Reports the deferred charges of these counters. While they cannot be reported, the store is not charged for
+    /// them.
     async fn report_first(
         &self,
         standby: &Standby,
@@ -120,7 +122,8 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Whether the store is there: by the last that was heard of it, or after an absence by a look. A debt is not risked for that.
+    /// Whether the store is reachable: by its last answer or, after an outage, by a look. The look avoids risking a
+    /// deferred charge.
     async fn is_back(
         &self,
         standby: &Standby,
@@ -149,7 +152,8 @@ impl<S: Store> Engine<S> {
     ) -> Result<usize, StoreFailure> {
         let due = standby.debts.take(&standby.local, live, of, AT_ONCE, now);
         let (mut told, mut failed) = (0, None);
-        // Somebody's decision waits for those of its own counters: they go out together. The others are risked one by one.
+        // A decision waits for the reports of its own counters, so these are sent concurrently. The others are sent one
+        // by one, so that a failure loses at most one.
         let mut answers = match of {
             Some(_) => together(due.iter().map(|due| self.pay(due, live, now))).await,
             None => Vec::new(),
@@ -188,7 +192,7 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Tells the store of one debt. None where the policy has no such counter any more.
+    /// Reports one deferred charge to the store. `None` when the policy no longer has its counter.
     async fn pay(&self, due: &Due<'_>, live: &Live, now: Timestamp) -> Option<Result<(), StoreFailure>> {
         let charge = due.charge(live, now)?;
         Some(if due.is_refund() {
@@ -199,7 +203,7 @@ impl<S: Store> Engine<S> {
     }
 }
 
-/// The same counters, without a charge.
+/// The same counters with a cost of 0, which only looks.
 fn looks<'c>(charges: &[Charge<'c>]) -> Charges<'c> {
     charges.iter().map(|charge| charge.costing(0)).collect()
 }

@@ -1,4 +1,5 @@
-//! What is given back, or charged beyond an estimate, follows what was taken: in this process's counters, and in its debts.
+//! Settlement while the store is unreachable: refunds, and charges beyond an estimate, are applied to the fallback
+//! counters and to the deferred charges.
 
 use super::{Side, Spot, Standby};
 use crate::algorithm::concurrency::PermitId;
@@ -12,7 +13,8 @@ use crate::store::{Charge, Store};
 use crate::time::Timestamp;
 
 impl<S: Store> Engine<S> {
-    /// Brings what was charged here while the store was away to `cost`. What the store was told of it meanwhile stays charged there.
+    /// Adjusts a charge that was made locally during an outage to `cost`. What was reported to the store meanwhile
+    /// stays charged there.
     pub(in crate::engine) fn adjust_here(&self, held: &Held, cost: u64, now: Timestamp) -> Settled {
         let live = self.live.load_full();
         let mut settled = Settled::default();
@@ -20,7 +22,7 @@ impl<S: Store> Engine<S> {
         let Standby { local, debts, .. } = &**standby;
         if cost < held.cost {
             let units = held.cost - cost;
-            // The share is a bucket, whatever the limit is: it counts what was charged by the instant of the decision.
+            // The share is a bucket, whatever the limit is: it counts units by the instant of the decision.
             let charge = live.charge_of(held, PermitId(0), units);
             let charge = charge.map(|charge| charge.of_instant(held.decided_at));
             if let Some(spot) = charge.as_ref().and_then(|charge| Spot::held(&live, held, charge)) {
@@ -44,7 +46,8 @@ impl<S: Store> Engine<S> {
         settled
     }
 
-    /// Follows here what was changed in the store. What was given back there was charged here when it was decided.
+    /// Applies to the fallback counters what was changed in the store. Units that the store refunded were charged
+    /// locally at the instant of the decision.
     pub(in crate::engine) fn follow_adjusted(&self, held: &Held, settled: Settled, now: Timestamp) {
         let Some(standby) = self.standby.get() else { return };
         let live = self.live.load_full();
@@ -64,7 +67,7 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Gives a place back here; tells whether the store need not know, because it never did.
+    /// Releases a permit locally. Returns whether the store need not be asked, because it never knew of the permit.
     pub(in crate::engine) fn release_here(
         &self,
         live: &Live,
@@ -79,7 +82,7 @@ impl<S: Store> Engine<S> {
         match held.source {
             Source::Local => standby.debts.permits.take_back(&charge),
             Source::Open => true,
-            // The store may know of it, or not: it is told that it is over, and no more that it is there.
+            // The store may know of the permit or not: it gets the release, and the grant is no longer reported.
             _ => {
                 standby.debts.permits.take_back(&charge);
                 false
@@ -87,7 +90,7 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Lets a place live anew here; tells whether the store need not know, because it never did.
+    /// Renews a permit locally. Returns whether the store need not be asked, because it never knew of the permit.
     pub(in crate::engine) fn renew_here(
         &self,
         live: &Live,
@@ -105,7 +108,7 @@ impl<S: Store> Engine<S> {
         held.source == Source::Open
     }
 
-    /// Gives back here what was given back in the store.
+    /// Refunds locally what the store has refunded.
     pub(in crate::engine) fn refund_here(
         &self,
         live: &Live,
@@ -118,7 +121,7 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Takes down what is still to be given back of a refund that has begun.
+    /// Records the part of a started refund that the store has yet to make.
     pub(in crate::engine) fn owe(&self, live: &Live, matched: &Match, charge: &Charge<'_>, now: Timestamp) {
         let standby = self.standby(live, now);
         let held = Held::new(&live.policy, matched, charge, Source::Exact);
@@ -126,7 +129,7 @@ impl<S: Store> Engine<S> {
         standby.debts.add_refund(&standby.local, live, charge, held.into(), now);
     }
 
-    /// Forgets here what was forgotten in the store.
+    /// Resets locally what was reset in the store.
     pub(in crate::engine) fn reset_here(
         &self,
         live: &Live,

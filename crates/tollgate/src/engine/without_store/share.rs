@@ -1,9 +1,10 @@
-//! One node's share of a quota: what it may admit by itself so that all nodes together keep to the quota. Pure.
+//! One node's share of a quota: what the node may admit alone so that all nodes together keep to the quota. Pure
+//! functions.
 //!
-//! A share is a bucket of the N-th part of the rate and of the burst, at least one unit: so a limit of 5 a minute on 20 nodes admits 20
-//! once, and then 5 a minute by all of them. Windows and logs become buckets too, which are small and cannot lose the part of a unit
-//! that a window of a share would round off; only large fixed windows stay what they are, since a month's count is better than a
-//! month's refill.
+//! A share is a bucket with 1/N of the rate and of the burst, at least one unit: a limit of 5 a minute on 20 nodes
+//! admits 20 once, and then 5 a minute by all nodes together. Windows and logs become buckets too. Buckets are small,
+//! and they do not lose the fraction of a unit that a window of a share would round off. Only large fixed windows stay
+//! windows, because a month's count is better than a month's refill.
 
 use crate::algorithm::concurrency::Concurrency;
 use crate::algorithm::fixed_window::{Align, FixedWindow};
@@ -14,22 +15,22 @@ use crate::quota::Quota;
 use crate::rate::{PERIOD_MAX, Rate};
 use crate::time::Ticks;
 
-/// Most nodes that a limit is shared by; more share it as if they were so many.
+/// Maximum number of nodes that a limit is divided by; a larger fleet uses this number.
 pub(crate) const NODES_MAX: u32 = 1_000;
-/// Fixed windows of at least so many units stay windows: what a share rounds off is then at most a unit of each node.
+/// Fixed windows of at least this many units stay windows: rounding then costs at most one unit per node.
 const WINDOW_UNITS_MIN: u64 = NODES_MAX as u64;
 
 /// The share of one quota.
 #[derive(Clone, Debug)]
 pub(super) struct Share {
-    /// What is counted by. It has room for more than the share, since a single request may cost more.
+    /// The quota to count by. Its capacity may exceed the share, because a single request may cost more.
     pub(super) quota: Quota,
-    /// The units of it that are not part of the share.
+    /// The units of `quota` that are not part of the share.
     pub(super) spare: u64,
 }
 
 impl Share {
-    /// Units at once.
+    /// The burst of the share, in units.
     #[cfg(test)]
     fn units(&self) -> u64 {
         self.quota.capacity() - self.spare
@@ -77,7 +78,7 @@ fn of_quota(quota: &Quota, nodes: u32, windows: bool) -> Share {
     }
 }
 
-/// The rate of one of so many nodes. One that is slower than a unit a year is a unit a year.
+/// The rate of one node out of `nodes`. The slowest rate is one unit a year.
 fn slowed(rate: Rate, nodes: u64) -> Rate {
     let (mut units, mut period) = (rate.units(), u128::from(rate.period().as_micros()) * u128::from(nodes));
     let common = u64::try_from(gcd(u128::from(units), period)).unwrap_or(1).max(1);
@@ -97,7 +98,8 @@ fn gcd(mut one: u128, mut other: u128) -> u128 {
     one
 }
 
-/// A bucket that admits `units` at once, with room for a request of up to `largest` where that can be counted exactly.
+/// A bucket that admits `units` at once, with capacity for a request of up to `largest` where that can be counted
+/// exactly.
 fn bucket_of(rate: Rate, units: u64, largest: u64) -> Share {
     let made = |room: u64| {
         let quota = Quota::token_bucket(rate.burst(room)).ok()?;
@@ -107,7 +109,8 @@ fn bucket_of(rate: Rate, units: u64, largest: u64) -> Share {
         let room = [GAIN_MAX, u64::MAX].map(|gain| Room::of(rate, gain).units).into_iter().max().unwrap_or(0);
         made(room.min(largest.max(units)).max(1))
     };
-    // A rate that cannot be counted exactly, or does not refill in two years, is so slow that a unit a year is as good.
+    // A rate that cannot be counted exactly, or does not refill within two years, is so slow that one unit a year
+    // serves.
     let slowest = || Quota::token_bucket(Rate::per_ticks(1, PERIOD_MAX)).ok();
     made(largest.max(units)).or_else(fitting).unwrap_or_else(|| Share {
         quota: slowest().unwrap_or_else(|| unreachable!("a unit a year is a rate")),
@@ -115,7 +118,8 @@ fn bucket_of(rate: Rate, units: u64, largest: u64) -> Share {
     })
 }
 
-/// How far one key may go while a limit is open: `times` this node's share of each period. None for what no number can tell.
+/// The maximum for one key while a limit is open: `times` this node's share per period. `None` if no quota can express
+/// it.
 pub(super) fn ceiling(quota: &Quota, nodes: u32, times: u32) -> Option<Quota> {
     let (nodes, times) = (u64::from(nodes.clamp(1, NODES_MAX)), u64::from(times));
     let part = |units: u64| (units.saturating_mul(times) / nodes).max(1);
@@ -131,7 +135,7 @@ pub(super) fn ceiling(quota: &Quota, nodes: u32, times: u32) -> Option<Quota> {
     }
 }
 
-/// A limit that is only there for its counters: the same keys, tiers and overrides, with these quotas.
+/// A limit that exists only for its counters: the same keys, tiers and overrides, with the quotas of the shares.
 pub(super) fn shared(limit: &Limit, shares: &[Share]) -> Limit {
     let all = shares.iter().map(|share| share.quota.clone()).collect();
     let quotas = Quotas { all, ..limit.quotas.clone() };
@@ -148,7 +152,8 @@ mod tests {
         of_limit(&limit, nodes).remove(0)
     }
 
-    /// The fleet's shares together admit no more than the quota over time, and at once no more than its burst or one for each node.
+    /// The shares of the fleet together admit no more than the quota over time, and at once no more than its burst or
+    /// one unit per node.
     #[test]
     fn shares_add_up_to_the_quota() {
         let rates = [(5, 60), (1, 1), (7, 1), (100, 1), (1_000, 3_600), (1, 30 * 86_400), (999_983, 86_400)];
@@ -167,7 +172,8 @@ mod tests {
                     let whole = u128::from(units) * u128::from(slow.period().as_micros());
                     let year = slow.period() == PERIOD_MAX && slow.units() == 1;
                     assert!(fleet * 1_000_000 <= whole || year, "{rate:?} {nodes}: {slow:?}");
-                    // Not much less either: what is rounded off the rate is at most a millionth.
+                    // Not much less either: rounding takes at most a millionth off the rate, and this check allows ten
+                    // times that.
                     assert!(
                         year || fleet * 1_000_000 >= whole - whole / 100_000,
                         "{rate:?} {nodes}: {slow:?}"
@@ -177,7 +183,7 @@ mod tests {
         }
     }
 
-    /// The example: 5 a minute on 20 nodes is one at once, and one in four minutes.
+    /// The example: 5 a minute on 20 nodes is one unit at once, and one every four minutes.
     #[test]
     fn a_small_limit_stays_right() {
         for quota in [

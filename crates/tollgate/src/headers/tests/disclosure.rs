@@ -1,4 +1,4 @@
-//! Who is told what: disclosure levels, exposure of anonymous callers, and limits in shadow.
+//! What each caller sees: disclosure levels, exposure of anonymous callers, and limits in shadow.
 
 use super::fixture::{Case, NOW, answer, authenticated, bucket, contract, decision, lines, millis, secs};
 use crate::headers::{Answer, Audience, Caller, Dialect, Disclosure, Exposure, HeaderPolicy};
@@ -45,7 +45,7 @@ fn levels_of_disclosure() {
     assert_eq!(DISCLOSURES.map(|level| shown(denied(), level)), [true, true, true, false]);
 }
 
-/// Near exhaustion only what is nearly exhausted is listed, although another limit would be gone sooner.
+/// Near exhaustion, only limits that are nearly exhausted are listed, although another limit would be exhausted sooner.
 #[test]
 fn near_exhaustion_lists_only_what_is_near() {
     let policy = HeaderPolicy { disclosure: Disclosure::NearExhaustion, ..HeaderPolicy::default() };
@@ -95,8 +95,8 @@ fn full_exposure_shows_strangers_everything() {
     assert_eq!(anonymous, authenticated);
 }
 
-/// The story: `X-RateLimit-*` never appeared at the gateway, because every caller there counted as a stranger. By default a caller
-/// sees the limits that it owns, with or without an identity.
+/// The story: `X-RateLimit-*` never appeared at the gateway, because every caller there counted as a stranger. By
+/// default a caller sees the limits that it owns, with or without an identity.
 #[test]
 fn callers_see_their_own_limits_by_default() {
     let names = |case: Case| {
@@ -119,8 +119,8 @@ fn the_rest_can_be_hidden_from_callers_without_an_identity() {
     assert!(told(near(), "always", "retry-after", Caller::Authenticated).headers.get("RateLimit").is_some());
 }
 
-/// A limit without `by` is the platform's. What remains of it would tell callers how busy others are, so no dialect and no body
-/// names it or has its numbers; a refusal still says when to come back.
+/// A limit without `by` belongs to the platform. Its remaining units would show callers how busy others are, so no
+/// dialect and no body names it or has its numbers; a refusal still says when to retry.
 #[test]
 fn limits_of_the_platform_are_never_shown() {
     let platform = || Case::new("platform", bucket(Rate::per_second(7))).by(&[]);

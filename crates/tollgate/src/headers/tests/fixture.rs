@@ -1,4 +1,4 @@
-//! Decisions without an engine: limits and what they said, put together by hand.
+//! Decisions without an engine: limits and their outcomes, put together by hand.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::time::{Ticks, Timestamp};
 /// The wall time of the golden vectors.
 pub(crate) const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
-/// One limit and what it said.
+/// One limit and its outcome.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) name: String,
@@ -34,7 +34,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// A limit that nobody has used.
+    /// A limit that was never charged.
     pub(crate) fn new(name: &str, quota: Quota) -> Self {
         let outcome = Outcome {
             verdict: Verdict::Allow,
@@ -55,7 +55,7 @@ impl Case {
         }
     }
 
-    /// So many units left, the next one and a full counter after these times.
+    /// This many units left, the next one and a full counter after these times.
     pub(crate) fn left(mut self, remaining: u64, next_unit: Ticks, reset: Ticks) -> Self {
         self.outcome.remaining = remaining;
         self.outcome.next_unit_after = next_unit;
@@ -119,7 +119,7 @@ impl Case {
     }
 }
 
-/// The decision that follows from what the limits said.
+/// The decision that follows from the outcomes of the limits.
 pub(crate) fn decision(cases: &[Case]) -> Decision {
     let policy = Policy::of_limits(cases.iter().map(Case::limit).collect());
     let statuses = (0..).zip(cases).map(|(limit, case)| Status {

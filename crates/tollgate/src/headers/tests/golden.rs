@@ -119,8 +119,8 @@ fn durations_are_written_as_go_does() {
     assert_eq!(reset(secs(0)), "0s");
 }
 
-/// The contract's full 429. It differs from the example in one point: the limit that still admits is not listed beside the
-/// violated one, since its window could then be later than `Retry-After`, which the draft forbids.
+/// The contract's full 429. It differs from the example in one point: the limit that still admits is not listed beside
+/// the violated one, because its window could then be later than `Retry-After`, which the draft forbids.
 #[test]
 fn a_full_429() {
     let cases = [
@@ -156,7 +156,7 @@ fn a_full_429() {
     );
 }
 
-/// The product speaks the draft and `X-RateLimit-*` unless told otherwise.
+/// By default the product sends the draft's headers and `X-RateLimit-*`.
 #[test]
 fn default_dialects() {
     let default: Vec<Dialect> = Dialects::default().iter().collect();
@@ -185,7 +185,7 @@ fn dialects_are_known_by_name() {
     assert!(unknown.to_string().contains("accepted are ietf-11, ietf-next"), "{unknown}");
 }
 
-/// Two dialects that give one header two meanings are refused when they are configured, not mixed on the wire.
+/// Two dialects that give one header two meanings are rejected when they are configured, not mixed in an answer.
 #[test]
 fn dialects_that_share_a_header_exclude_each_other() {
     let conflict = Dialects::new([Dialect::XRateLimit, Dialect::Ietf11, Dialect::Discord]).unwrap_err();

@@ -1,4 +1,4 @@
-//! The rule of each number: windows, what remains, and which limit is shown.
+//! The rule of each number: windows, remaining units, and which limit is shown.
 
 use super::fixture::{
     Case, NOW, answer, authenticated, bucket, contract, decision, fixed, header, leaky, log, millis, permits,
@@ -34,7 +34,8 @@ fn unpaced(case: Case) -> String {
     answer.headers.get("RateLimit").unwrap().to_owned()
 }
 
-/// Paced, a client that spreads what remains over the window keeps the sustained rate; unpaced, it learns of the next unit.
+/// With pacing, a client that spreads the remaining units over the window keeps the sustained rate; without it, the
+/// answer shows when the next unit comes.
 #[test]
 fn an_allowed_answer_advertises_the_next_unit_or_the_pace() {
     let case = charged(Rate::per_minute(100), 79, 1);
@@ -73,7 +74,8 @@ fn a_sliding_log_is_paced_as_a_bucket() {
     assert_eq!(unpaced(case), r#""p";r=5;t=3"#);
 }
 
-/// The window is the time in which the capacity comes back, so capacity over window is the sustained rate and never more.
+/// The window is the time in which the capacity comes back, so capacity over window is the sustained rate and never
+/// more.
 #[test]
 fn policies_never_promise_more_than_the_rate() {
     assert_eq!(policy(Case::new("p", bucket(Rate::per_second(100).burst(200)))), r#""p";q=200;w=2"#);
@@ -84,7 +86,7 @@ fn policies_never_promise_more_than_the_rate() {
     assert_eq!(policy(Case::new("p", fixed(Rate::per_ticks(5, millis(1_500))))), r#""p";q=5;w=2"#);
 }
 
-/// Permits come back when requests end, so the expiry of one is no reason to stay away.
+/// Permits come back when requests end, so the expiry of one is no reason to wait.
 #[test]
 fn concurrency_has_a_unit_and_no_window() {
     let case = Case::new("in-flight", permits(20, secs(30))).left(3, secs(30), secs(30));
@@ -169,8 +171,9 @@ fn numbers_that_did_not_come_from_the_counter_are_marked() {
     }
 }
 
-/// While the store did not answer, a key's first request got `limit 5, used 5, remaining 0`: the limit was the policy's, and what
-/// remained that of this node's share, which is 1. All numbers are of the counter that counts.
+/// The story: while the store did not answer, a key's first request got `limit 5, used 5, remaining 0`. The limit was
+/// the policy's, and the remaining units were those of this node's share, which is 1. All numbers must come from the
+/// counter that counts.
 #[test]
 fn all_numbers_of_a_share_are_those_of_the_share() {
     let mut case = Case::new("p", fixed(Rate::per_ticks(5, secs(3_600)))).sourced(Source::Local);
@@ -180,7 +183,7 @@ fn all_numbers_of_a_share_are_those_of_the_share() {
     assert_eq!(numbers.map(Option::unwrap_or_default), ["1", "1", "0"]);
 }
 
-/// A limit that let pass because its store was silent has no numbers; its policy still holds.
+/// A limit that admitted a request because its store did not answer has no numbers; its policy is still shown.
 #[test]
 fn an_open_limit_shows_its_policy_only() {
     let open = Case::new("open", bucket(Rate::per_second(1))).sourced(Source::Open);
@@ -190,7 +193,7 @@ fn an_open_limit_shows_its_policy_only() {
     assert_eq!(beside.headers.get("RateLimit"), Some(r#""p";r=20;t=12"#));
 }
 
-/// Structured fields hold 15 digits: no quota has more, and whatever else might is cut down to them.
+/// Structured fields hold 15 digits: no quota has more, and any other number that might is capped.
 #[test]
 fn numbers_fit_their_fields() {
     let fastest = fixed(Rate::per_ticks(316_224_000_000_000, PERIOD_MAX));
@@ -213,7 +216,7 @@ fn hostile_names_are_escaped_or_replaced() {
     }
 }
 
-/// Dimensions that no structured field can name leave the partition out; a caller's values are never in it.
+/// If a structured field cannot name a dimension, the partition is left out; a caller's values are never in it.
 #[test]
 fn partitions_are_named_only_where_all_dimensions_can_be() {
     let partition =

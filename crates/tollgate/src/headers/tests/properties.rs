@@ -1,4 +1,4 @@
-//! What holds for every decision there can be.
+//! Properties of every possible decision.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -45,7 +45,7 @@ fn verdicts() -> impl Strategy<Value = Verdict> {
     ]
 }
 
-/// A limit that said anything at all, possible or not: a store may be wrong, headers must still be sendable.
+/// A limit with any outcome, possible or not: a store may be wrong, headers must still be sendable.
 pub(super) fn cases() -> impl Strategy<Value = Case> {
     let sources = prop_oneof![
         2 => Just(Source::Exact),
@@ -128,7 +128,7 @@ fn longest_run_of_digits(text: &str) -> usize {
 }
 
 proptest! {
-    /// Every RateLimit field is a structured field that says what was meant: it parses, and is written back unchanged.
+    /// Every RateLimit field is a structured field with the intended meaning: it parses, and is written back unchanged.
     #[test]
     fn structured_fields_round_trip(cases in vec(cases(), 0..8), now in instants()) {
         assert_structured(&answered(&cases, &[Dialect::Ietf11], now));
@@ -142,7 +142,8 @@ proptest! {
         prop_assert!(policies.iter().all(|policy| matches!(policy.bare_item, BareItem::Integer(_))));
     }
 
-    /// Headers can be sent whatever the limits are called and whatever a store answers, and only announced ones are sent.
+    /// Headers can be sent whatever the names of the limits and whatever a store answers, and only announced ones are
+    /// sent.
     #[test]
     fn every_header_is_sendable(cases in vec(cases(), 0..=MATCHED_MAX), now in instants()) {
         for dialects in SPOKEN {
@@ -161,8 +162,9 @@ proptest! {
         }
     }
 
-    /// Retry-After is a whole number, at least 1, never before any window that is listed beside it, and never more than the
-    /// jitter after it; and it is there exactly on denials. They are the caller's own fault only if somebody has counted.
+    /// Retry-After is a whole number, at least 1, never before any window that is listed beside it, and never later
+    /// than that by more than the jitter. It is present exactly on denials. These are the caller's own fault only if
+    /// the limits were counted.
     #[test]
     fn retry_after_follows_the_window(cases in vec(cases(), 0..6), now in instants()) {
         let decision = decision(&cases);
@@ -174,7 +176,7 @@ proptest! {
             // A concurrency limit has no window; its wait is a second.
             let wait = listed.iter().map(|item| integer(item, "t").unwrap_or(1)).max();
             prop_assert!(told >= 1 && Some(told) >= wait);
-            // What the JSON of a decision advises is never later than the header: jitter is only added.
+            // The advice in the JSON of a decision is never later than the header: jitter is only added.
             let advice = decision.retry_advice().map(|advice| advice.ceil_seconds());
             prop_assert!(advice.is_some_and(|advice| i64::try_from(advice).unwrap() <= told));
             let counted = decision.limits().all(|status| status.source.is_counted());
@@ -185,7 +187,7 @@ proptest! {
         }
     }
 
-    /// The headers alone are those of the whole answer.
+    /// The headers alone equal those of the whole answer.
     #[test]
     fn headers_alone_are_those_of_the_answer(cases in vec(cases(), 0..6), now in instants()) {
         let decision = decision(&cases);
@@ -195,7 +197,7 @@ proptest! {
         }
     }
 
-    /// The same key is told the same in the same window, whatever the microsecond.
+    /// The same key gets the same advice in the same window, whatever the microsecond.
     #[test]
     fn retry_after_is_stable(key in any::<u64>(), wait in 1..86_400u64, offset in 0..86_400_000_000u64) {
         let day = Timestamp::from_unix_seconds(19_000 * 86_400);
@@ -215,7 +217,7 @@ proptest! {
         }
     }
 
-    /// Bodies are JSON whatever the limits are called, and agree with the status and the headers.
+    /// Bodies are JSON whatever the names of the limits, and agree with the status and the headers.
     #[test]
     fn problems_are_json(cases in vec(cases(), 0..6), now in instants()) {
         let answer = Answer::of(&decision(&cases), &HeaderPolicy::default(), authenticated(), now);
@@ -228,7 +230,7 @@ proptest! {
         }
     }
 
-    /// What a policy advertises is never more than the quota's own rate.
+    /// A policy never advertises more than the quota's own rate.
     #[test]
     fn policies_never_overstate(quota in quotas()) {
         let rate = quota.rate();

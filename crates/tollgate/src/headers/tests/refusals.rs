@@ -1,4 +1,4 @@
-//! Refusals: statuses, bodies, and when to come back.
+//! Refusals: statuses, bodies, and when to retry.
 
 use super::fixture::{
     Case, NOW, answer, authenticated, bucket, contract, decision, faulty, fixed, leaky, lines, permits, secs,
@@ -41,8 +41,9 @@ fn a_cost_above_the_capacity_is_a_bad_request() {
     );
 }
 
-/// The story: a limit that was closed because its store was away was answered as a quota used up. The caller did nothing wrong,
-/// so it is a 503 with a short time to come back, without numbers that nobody counted, and without a vendor's words for quotas.
+/// The story: a limit that was closed because its store was unreachable was answered as an exhausted quota. The caller
+/// did nothing wrong, so it is a 503 with a short retry time, without numbers that were never counted, and without a
+/// vendor's words for quotas.
 #[test]
 fn what_nobody_could_count_is_unavailable() {
     for source in [Source::Closed, Source::Full] {
@@ -78,8 +79,8 @@ fn what_nobody_could_count_is_unavailable() {
     }
 }
 
-/// The story: a penalty, a block and a policy's `deny` had words on other protocols, and none in a problem. Every refusal names its
-/// cause and says why; a stranger sees neither, but for the words that the type says already.
+/// The story: a penalty, a block and a policy's `deny` had words on other protocols, and none in a problem. Every
+/// refusal names its cause and says why; a stranger sees neither, except for the words that the type already contains.
 #[test]
 fn every_refusal_has_a_cause_and_a_reason() {
     let case = || Case::new("p", bucket(Rate::per_second(10)));
@@ -106,8 +107,8 @@ fn every_refusal_has_a_cause_and_a_reason() {
     }
 }
 
-/// A caller whose quota is used up is told so, whatever else could not be counted. It is still kept away for as long as both
-/// ask for.
+/// A caller with an exhausted quota gets that reason, whatever else could not be counted. The retry time still covers
+/// both limits.
 #[test]
 fn a_quota_used_up_comes_before_a_closed_limit() {
     let closed = Case::new("closed", bucket(Rate::per_second(10))).denied(secs(1)).sourced(Source::Closed);
@@ -127,7 +128,8 @@ fn too_many_bytes_are_content_too_large() {
     assert!(answer.body.unwrap().text.contains(r#""status":413"#));
 }
 
-/// A request at fault is told what is wrong with it, but not which limit found out: it may be one in shadow.
+/// A request at fault gets an answer that says what is wrong with it, but not which limit found out: it may be one in
+/// shadow.
 #[test]
 fn a_fault_is_a_bad_request_of_its_own_type() {
     let fault =
@@ -147,7 +149,7 @@ fn a_fault_is_a_bad_request_of_its_own_type() {
     assert!(answer.body.unwrap().text.contains("urn:tollgate:problem:too-many-limits"));
 }
 
-/// What a request says may be quoted, but not at any length.
+/// A body may quote the request, but only up to a bounded length.
 #[test]
 fn explanations_are_bounded() {
     let fault = Fault::Cost { limit: "p".to_owned(), reason: "é".repeat(100_000) };
@@ -186,7 +188,7 @@ fn json_is_sent_wherever_a_range_covers_it() {
     }
 }
 
-/// One line of configuration makes denials look like NGINX's.
+/// A single setting makes denials look like NGINX's.
 #[test]
 fn denials_can_be_503_for_old_clients() {
     let policy = HeaderPolicy { denial: DenialStatus::ServiceUnavailable, ..HeaderPolicy::default() };
@@ -252,7 +254,7 @@ fn keys_are_told_different_seconds() {
     assert_eq!(told(10_000), (10_000..=10_030).collect::<Vec<_>>());
 }
 
-/// One client that asks again during its window is told the same instant, give or take the rounding.
+/// A client that asks again during its window gets the same instant, within rounding.
 #[test]
 fn a_key_is_told_one_instant_during_a_window() {
     let midnight = crate::Timestamp::from_unix_seconds(20_000 * 86_400);

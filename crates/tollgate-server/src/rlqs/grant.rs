@@ -7,7 +7,7 @@ pub(super) type Nano = u64;
 /// One per second.
 pub(super) const NANO: u64 = 1_000_000_000;
 
-/// The resolution of a share: each fill adds as many tokens as the whole limit has thousandths.
+/// The resolution of a share: the whole limit earns at least this many tokens in one fill interval.
 const STEPS: u128 = 1_000;
 /// The longest time between two fills, in seconds.
 const FILL_SECONDS_MAX: u32 = 1_000_000;

@@ -118,7 +118,8 @@ impl Shares {
     }
 
     /// Records how many requests an Envoy admitted. Call it before drawing the due units, because it corrects the
-    /// estimate. Returns the counters where the seat was known. Other counters must be charged with all of the usage.
+    /// estimate. Returns the seat's counters, which now include the usage. Other counters must be charged with all of
+    /// it.
     pub(crate) fn used(&mut self, id: SeatId, allowed: u64, now: Timestamp) -> Vec<CounterId> {
         let Some(seat) = self.seats.get(&id) else { return Vec::new() };
         let micros = i128::from(now.since(seat.reported_at).as_micros());

@@ -1,4 +1,5 @@
-//! Converts answers and problems to HTTP. This is the only module that chooses a status.
+//! Converts answers and problems to HTTP. The statuses of answers are chosen only here, and those of problems in
+//! `problem`.
 
 use bytes::Bytes;
 use http_body_util::Full;

@@ -1,12 +1,11 @@
-//! Futures that never wait, as those on memory: asked once, without a runtime. For tests and fuzz targets.
+//! Runs futures that never wait, such as those on memory: polls once, without a runtime. For tests and fuzz targets.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-/// What a future says at once.
+/// The output of a future that is ready on its first poll.
 ///
-/// # Panics
-/// When it waits.
+/// # Panics When it waits.
 #[allow(clippy::panic, reason = "a broken promise is told by a panic")]
 pub(crate) fn at_once<F: Future>(future: F) -> F::Output {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {

@@ -1,4 +1,4 @@
-//! Signals: SIGTERM from the service manager and SIGINT from Ctrl-C stop the server, and SIGHUP reloads its files.
+//! Signals: SIGTERM from systemd or the like and SIGINT from Ctrl-C stop the server, and SIGHUP reloads its files.
 
 use std::io;
 

@@ -97,7 +97,7 @@ pub(super) enum WriteError {
     /// Writing to the disk failed.
     #[error(transparent)]
     Disk(#[from] DiskError),
-    /// The counters changed their form, so another snapshot has to be taken.
+    /// A policy became active or the wall clock was set meanwhile, so another snapshot has to be taken.
     #[error("a policy was put in force or the wall clock was set meanwhile")]
     Changed,
     /// The counters are not in memory.

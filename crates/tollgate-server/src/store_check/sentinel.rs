@@ -8,7 +8,7 @@ use tollgate_redis::Host;
 use super::node::{Entrance, Node, said};
 use super::report::{Line, Mark};
 
-/// Fewer sentinels than this cannot form a majority after one fails.
+/// With fewer sentinels than this there is no majority when two disagree.
 const SENTINELS_MIN: usize = 3;
 
 /// Asks the sentinels in turn for the server that they watch.

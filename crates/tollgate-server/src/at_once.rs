@@ -5,7 +5,8 @@ use std::task::{Context, Poll, Waker};
 
 /// The output of a future that is ready on its first poll.
 ///
-/// # Panics When it waits.
+/// # Panics
+/// When it waits.
 #[allow(clippy::panic, reason = "a broken promise is told by a panic")]
 pub(crate) fn at_once<F: Future>(future: F) -> F::Output {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {

@@ -29,7 +29,8 @@ pub(crate) enum Auth {
 impl Auth {
     /// The setting of the file, or else of the environment.
     ///
-    /// # Errors When a token cannot be read or used. The message never contains it.
+    /// # Errors
+    /// When a token cannot be read or used. The message never contains it.
     pub(crate) fn from(file: Option<&Path>) -> Result<Self, String> {
         let text = match file {
             Some(path) => read(path)?,

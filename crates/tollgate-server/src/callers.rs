@@ -51,7 +51,8 @@ pub(crate) struct CallersFile {
 impl CallersFile {
     /// Reads the file. Its callers are used by servers that read requests with `reader`.
     ///
-    /// # Errors When it cannot be read. The message says what would be accepted.
+    /// # Errors
+    /// When it cannot be read. The message says what would be accepted.
     pub(crate) fn open(path: &Path, reader: &Reader, now: Timestamp) -> Result<Arc<Self>, String> {
         let mapped: Vec<String> = reader.mapped.iter().map(|mapped| mapped.name.clone()).collect();
         let (mut eye, mut watch) = (Eye::new(vec![path.to_owned()]), Debounce::default());
@@ -101,7 +102,8 @@ impl CallersFile {
 
     /// Reloads the file if it changed.
     ///
-    /// # Errors Why the file on disk is not in use.
+    /// # Errors
+    /// Why the file on disk is not in use.
     pub(crate) fn turn(&self, wish: Wish, now: Timestamp) -> Result<FileReload, String> {
         // Cycles run one after the other. The lock only satisfies the compiler.
         let (eye, watch) = &mut *self.watch.lock().unwrap_or_else(PoisonError::into_inner);

@@ -37,7 +37,8 @@ impl DiskError {
 /// Reads a file. Of a larger file it reads only `bytes_max` bytes and one more, which is enough to refuse it. A pipe is
 /// read to its end, so that another program can provide a secret or a config.
 ///
-/// # Errors When it cannot be read, or not within [`READ_TIMEOUT`].
+/// # Errors
+/// When it cannot be read, or not within [`READ_TIMEOUT`].
 pub(crate) fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     read_within(path, bytes_max, READ_TIMEOUT)
 }
@@ -63,7 +64,8 @@ fn read_within(path: &Path, bytes_max: u64, timeout: Duration) -> io::Result<Vec
 
 /// Opens a regular file. A pipe or a device is refused without waiting for it.
 ///
-/// # Errors When it cannot be opened, or is not a regular file.
+/// # Errors
+/// When it cannot be opened, or is not a regular file.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -72,7 +74,8 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 
 /// Writes a temporary file, and renames it over the existing one.
 ///
-/// # Errors When writing fails, or `fill` returns an error.
+/// # Errors
+/// When writing fails, or `fill` returns an error.
 pub(crate) fn replace<T, E: From<DiskError>>(
     directory: &Path,
     name: &str,
@@ -118,7 +121,8 @@ fn filled<T, E: From<DiskError>>(
 
 /// Renames a damaged file, and returns the new path.
 ///
-/// # Errors When it cannot be renamed.
+/// # Errors
+/// When it cannot be renamed.
 pub(crate) fn set_aside(directory: &Path, name: &str) -> io::Result<PathBuf> {
     let named = |number| directory.join(format!("{name}.bad-{number}"));
     let aside = (1..ASIDE_MAX).map(named).find(|path| !path.exists()).unwrap_or_else(|| named(ASIDE_MAX));

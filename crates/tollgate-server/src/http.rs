@@ -22,7 +22,8 @@ pub(crate) mod fuzzing {
 
     /// The attributes of a request as text, and its cost; or why it is invalid.
     ///
-    /// # Errors The text that the protocol would send.
+    /// # Errors
+    /// The text that the protocol would send.
     pub fn question(bytes: &[u8]) -> Result<(Vec<(String, String)>, u64), String> {
         let question = Question::check(bytes).map_err(|problem| problem.detail)?;
         let request = question.request().map_err(|error| error.to_string())?;

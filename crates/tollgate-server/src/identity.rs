@@ -242,7 +242,8 @@ impl Known {
 
     /// The digests only, for state that must not depend on later changes of the callers file.
     ///
-    /// # Errors When the callers file does not contain the credential, so that no request has it.
+    /// # Errors
+    /// When the callers file does not contain the credential, so that no request has it.
     pub(crate) fn alone(self) -> Result<Self, Stranger> {
         if self.stranger.is_some() {
             Err(Stranger)
@@ -264,7 +265,8 @@ impl Known {
 
     /// The request, with digests for credentials and the attributes of the callers file, which take precedence.
     ///
-    /// # Errors When a bound is exceeded.
+    /// # Errors
+    /// When a bound is exceeded.
     #[inline]
     pub(crate) fn request<'r>(
         &'r self,

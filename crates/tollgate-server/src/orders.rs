@@ -98,7 +98,8 @@ impl Orders {
 
     /// Saves the current state, and waits until it is on disk.
     ///
-    /// # Errors When it is not on disk, so that it would not survive a restart. The message says why.
+    /// # Errors
+    /// When it is not on disk, so that it would not survive a restart. The message says why.
     pub(crate) async fn keep(&self) -> Result<(), String> {
         let mut change = 0;
         self.asked.send_modify(|asked| {

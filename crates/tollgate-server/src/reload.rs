@@ -65,7 +65,8 @@ pub(crate) struct ReloadOutcome {
 impl ReloadOutcome {
     /// Combines all results.
     ///
-    /// # Errors Why a file on disk is not in use, and what became active in spite of that.
+    /// # Errors
+    /// Why a file on disk is not in use, and what became active in spite of that.
     fn of(policy: Result<Done, String>, beside: [Result<FileReload, String>; 2]) -> Result<Self, String> {
         let (mut also, mut errors) = (Vec::new(), Vec::new());
         let policy = policy.unwrap_or_else(|error| {
@@ -110,14 +111,16 @@ impl Reloader {
 
     /// Reloads the policy, the callers file and the certificates now.
     ///
-    /// # Errors Why a file on disk is not in use, in words for the operator.
+    /// # Errors
+    /// Why a file on disk is not in use, in words for the operator.
     pub(crate) async fn now(&self) -> Result<ReloadOutcome, String> {
         self.ask(Wish::Now).await
     }
 
     /// Reloads now, even a policy that the guard refuses. A policy that does not compile is still refused.
     ///
-    /// # Errors As [`Reloader::now`].
+    /// # Errors
+    /// As [`Reloader::now`].
     pub(crate) async fn force(&self) -> Result<ReloadOutcome, String> {
         self.ask(Wish::Force).await
     }
@@ -141,7 +144,8 @@ pub(crate) struct Start {
 
 /// Loads the policy to start with: that of the file, or else the last good one.
 ///
-/// # Errors When there is neither.
+/// # Errors
+/// When there is neither.
 pub(crate) fn start(
     path: Option<&PathBuf>,
     state_dir: Option<&Path>,

@@ -22,7 +22,8 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reads the whole body.
 ///
-/// # Errors When it is larger than `limit`, too slow, incomplete, or not JSON by its headers.
+/// # Errors
+/// When it is larger than `limit`, too slow, incomplete, or not JSON by its headers.
 pub(crate) fn read(request: Request<Incoming>, limit: usize) -> impl Future<Output = Result<Bytes, Problem>> {
     let accepted = is_json(request.headers());
     let bytes = read_any(request, limit);
@@ -34,7 +35,8 @@ pub(crate) fn read(request: Request<Incoming>, limit: usize) -> impl Future<Outp
 
 /// Reads the whole body, with any content type.
 ///
-/// # Errors When it is larger than `limit`, too slow, or incomplete.
+/// # Errors
+/// When it is larger than `limit`, too slow, or incomplete.
 pub(crate) fn read_any(
     request: Request<Incoming>,
     limit: usize,

@@ -48,28 +48,32 @@ enum Form {
 impl<'b> Question<'b> {
     /// Reads the body of a check.
     ///
-    /// # Errors When it does not have exactly this form.
+    /// # Errors
+    /// When it does not have exactly this form.
     pub(crate) fn check(body: &'b [u8]) -> Result<Self, Problem> {
         parse(body, Form::Check)
     }
 
     /// Reads the body of a reservation.
     ///
-    /// # Errors When it does not have exactly this form.
+    /// # Errors
+    /// When it does not have exactly this form.
     pub(crate) fn reservation(body: &'b [u8]) -> Result<Self, Problem> {
         parse(body, Form::Reservation)
     }
 
     /// Reads the body of a batch.
     ///
-    /// # Errors When one of its requests is invalid. Then none is answered.
+    /// # Errors
+    /// When one of its requests is invalid. Then none is answered.
     pub(crate) fn batch(body: &'b [u8]) -> Result<Vec<Self>, Problem> {
         parse(body, Batch)
     }
 
     /// The request as it was sent, for rules of other programs.
     ///
-    /// # Errors When a bound is exceeded.
+    /// # Errors
+    /// When a bound is exceeded.
     pub(crate) fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
         self.priced(request_of(&self.attributes)?)
     }
@@ -86,14 +90,16 @@ impl<'b> Question<'b> {
 
     /// The request for the engine, with the identity applied.
     ///
-    /// # Errors When a bound is exceeded.
+    /// # Errors
+    /// When a bound is exceeded.
     pub(crate) fn request_of<'r>(&'r self, known: &'r Known) -> Result<CheckRequest<'r>, RequestError> {
         self.priced(known.request(pairs(&self.attributes))?)
     }
 
     /// The request with its cost.
     ///
-    /// # Errors When a bound is exceeded.
+    /// # Errors
+    /// When a bound is exceeded.
     pub(crate) fn priced<'r>(&self, request: CheckRequest<'r>) -> Result<CheckRequest<'r>, RequestError> {
         match self.cost {
             Some(cost) => request.cost(cost),
@@ -129,7 +135,8 @@ pub(crate) struct Named<'b>(Vec<(Cow<'b, str>, Given<'b>)>);
 impl Named<'_> {
     /// A request with these attributes.
     ///
-    /// # Errors When a bound is exceeded.
+    /// # Errors
+    /// When a bound is exceeded.
     pub(crate) fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
         request_of(&self.0)
     }
@@ -146,7 +153,8 @@ impl Named<'_> {
 
     /// A request with the identity applied.
     ///
-    /// # Errors When a bound is exceeded.
+    /// # Errors
+    /// When a bound is exceeded.
     pub(crate) fn request_of<'r>(&'r self, known: &'r Known) -> Result<CheckRequest<'r>, RequestError> {
         known.request(pairs(&self.0))
     }
@@ -160,7 +168,8 @@ impl<'de: 'b, 'b> serde::Deserialize<'de> for Named<'b> {
 
 /// Reads the body of a commit: the real cost of the request.
 ///
-/// # Errors When it does not have exactly this form.
+/// # Errors
+/// When it does not have exactly this form.
 pub(crate) fn settlement(body: &[u8]) -> Result<u64, Problem> {
     let question = parse(body, Form::Settlement)?;
     question.cost.ok_or_else(|| {
@@ -170,7 +179,8 @@ pub(crate) fn settlement(body: &[u8]) -> Result<u64, Problem> {
 
 /// Reads the body of a report: how a request ended.
 ///
-/// # Errors When it does not have exactly this form.
+/// # Errors
+/// When it does not have exactly this form.
 pub(crate) fn ended(body: &[u8]) -> Result<Ended, Problem> {
     let report = parse(body, Form::Report)?;
     match (report.status, report.failed) {

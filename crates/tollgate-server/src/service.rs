@@ -279,7 +279,8 @@ impl<S: Store> Service<S> {
 
     /// Activates other rules, as a reload does. Counters are kept.
     ///
-    /// # Errors When the engine rejects them. The old rules stay active.
+    /// # Errors
+    /// When the engine rejects them. The old rules stay active.
     pub(crate) fn replace(&self, rules: Rules, now: Timestamp) -> Result<SwapReport, ReplaceError> {
         let before = self.deciding();
         let report = match rules {
@@ -324,7 +325,8 @@ impl<S: Store> Service<S> {
 
     /// Activates another program's configuration.
     ///
-    /// # Errors When a window's length is out of range. The previous rules stay active.
+    /// # Errors
+    /// When a window's length is out of range. The previous rules stay active.
     pub(crate) fn put_in_force(&self, rules: Foreign, now: Timestamp) -> Result<(), QuotaError> {
         let before = self.foreign.load_full();
         let next = InForce::new(rules, &self.engine, before.as_deref(), now)?;

@@ -110,7 +110,8 @@ pub(crate) fn wall(path: Option<&Path>) -> WallOffset {
 
 /// Locks a directory without reading or writing counters there.
 ///
-/// # Errors As [`Snapshots::open`].
+/// # Errors
+/// As [`Snapshots::open`].
 pub(crate) fn hold(path: &Path) -> Result<HeldDirectory, String> {
     Ok(HeldDirectory { _directory: Directory::open(path)? })
 }
@@ -126,7 +127,8 @@ pub(crate) struct SnapshotStart {
 impl Snapshots {
     /// Locks the directory and reads its snapshot. A damaged one is set aside.
     ///
-    /// # Errors When the directory or the snapshot cannot be read, or another server uses it.
+    /// # Errors
+    /// When the directory or the snapshot cannot be read, or another server uses it.
     pub(crate) fn open(
         path: &Path,
         every: SnapshotInterval,

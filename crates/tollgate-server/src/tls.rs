@@ -102,7 +102,8 @@ pub(crate) struct Tls {
 impl Tls {
     /// Reads these files.
     ///
-    /// # Errors When the files have the wrong content. The message says which, and what would be accepted.
+    /// # Errors
+    /// When the files have the wrong content. The message says which, and what would be accepted.
     pub(crate) fn open(files: TlsFiles, now: Timestamp) -> Result<Arc<Self>, String> {
         let (mut eye, mut watch) = (Eye::new(files.paths()), Debounce::default());
         let seen = eye.look();
@@ -157,7 +158,8 @@ impl Tls {
     /// Reloads changed files. Certificate and key are two files that are seldom replaced at the same instant. A pair
     /// that does not match is therefore not used, and the next look may find one that does.
     ///
-    /// # Errors Why the files on disk are not in use.
+    /// # Errors
+    /// Why the files on disk are not in use.
     pub(crate) fn turn(&self, wish: Wish, now: Timestamp) -> Result<FileReload, String> {
         // Cycles run one after the other. The lock only satisfies the compiler.
         let (eye, watch) = &mut *self.watch.lock().unwrap_or_else(PoisonError::into_inner);
@@ -242,7 +244,8 @@ fn verifier(
 
 /// The CAs in a file.
 ///
-/// # Errors When it contains none, or something else. The message says what would be accepted.
+/// # Errors
+/// When it contains none, or something else. The message says what would be accepted.
 pub(crate) fn authorities(path: &Path) -> Result<RootCertStore, String> {
     let mut authorities = RootCertStore::empty();
     for certificate in certificates(path)? {

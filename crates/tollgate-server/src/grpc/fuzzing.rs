@@ -26,7 +26,8 @@ limits:
 /// Checks that no input makes the gRPC protocol panic, and that a valid request gets an answer with a status for each
 /// descriptor, none of which contradicts the overall code.
 ///
-/// # Panics When one of these properties is violated.
+/// # Panics
+/// When one of these properties is violated.
 #[allow(clippy::expect_used, reason = "a broken promise is told by a panic")]
 pub fn rls_message(bytes: &[u8]) {
     let Asked::Readable(question) = read(bytes) else { return };

@@ -125,7 +125,8 @@ impl Stream {
 
     /// Processes a message.
     ///
-    /// # Errors When the message is invalid. The cause is a wrong configuration, and never what clients send.
+    /// # Errors
+    /// When the message is invalid. The cause is a wrong configuration, and never what clients send.
     async fn hear(&mut self, reports: Reports) -> Result<(), Status> {
         if self.service.foreign().is_some() {
             return Err(Status::failed_precondition(

@@ -15,8 +15,9 @@ use crate::telemetry::Stopwatch;
 impl<S: Store> Handler<'_, S> {
     /// Reserves units until their real cost is known.
     ///
-    /// # Errors When the request is invalid, no reservation is possible at the moment, or the server cannot remember
-    /// another one.
+    /// # Errors
+    /// When the request is invalid, no reservation is possible at the moment, or the server cannot remember another
+    /// one.
     pub(super) async fn answer_reserve(&self, question: &Question<'_>) -> Result<Answered, Problem> {
         let known = question.known(&self.service.identity);
         let request = question.request_of(&known)?;

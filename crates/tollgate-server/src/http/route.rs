@@ -43,7 +43,8 @@ pub(super) enum HttpRoute {
 impl HttpRoute {
     /// The route of a method and a path.
     ///
-    /// # Errors When the path does not exist, or accepts other methods.
+    /// # Errors
+    /// When the path does not exist, or accepts other methods.
     pub(super) fn of(method: &Method, path: &str) -> Result<Self, Problem> {
         let (route, accepted) = Self::at(path)?;
         let is_accepted =

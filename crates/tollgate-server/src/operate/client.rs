@@ -39,7 +39,8 @@ pub(crate) struct Client {
 impl Client {
     /// A client for the server that the arguments name.
     ///
-    /// # Errors When the arguments name no usable server.
+    /// # Errors
+    /// When the arguments name no usable server.
     pub(crate) fn new(arguments: &ServerArguments) -> Result<Self, String> {
         let url = arguments.server.trim_end_matches('/').to_owned();
         let accepted = "accepted: --server http://127.0.0.1:8080, or https://";
@@ -67,7 +68,8 @@ impl Client {
 
     /// Sends a request, and reads the whole answer.
     ///
-    /// # Errors When there is no answer, or it is a refusal.
+    /// # Errors
+    /// When there is no answer, or it is a refusal.
     pub(crate) async fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, String> {
         let text = body.map(ToString::to_string).unwrap_or_default();
         self.send(method, path, text.into_bytes(), "application/json").await
@@ -75,7 +77,8 @@ impl Client {
 
     /// Sends a request with a body of any content type.
     ///
-    /// # Errors As [`Client::call`].
+    /// # Errors
+    /// As [`Client::call`].
     pub(crate) async fn send(
         &self,
         method: &str,
@@ -93,7 +96,8 @@ impl Client {
 
     /// Opens a streamed answer.
     ///
-    /// # Errors When there is no answer, or it is a refusal.
+    /// # Errors
+    /// When there is no answer, or it is a refusal.
     pub(crate) async fn open(&self, path: &str) -> Result<Incoming, String> {
         Ok(self.ask("GET", path, Vec::new(), "application/json").await?.into_body())
     }

@@ -25,7 +25,8 @@ pub(super) struct SecureClient {
 impl SecureClient {
     /// The TLS settings in the arguments for a server of this name.
     ///
-    /// # Errors When they name no CA, or files with wrong content.
+    /// # Errors
+    /// When they name no CA, or files with wrong content.
     pub(super) fn new(arguments: &TrustArguments, host: &str) -> Result<Self, String> {
         let path = arguments.ca.as_deref().ok_or(
             "whom to trust is not said; give the authority that signed the server's certificate with --ca FILE or TOLLGATE_CA",

@@ -150,7 +150,8 @@ impl OperatorState {
 
     /// Reads the bytes of a file, and drops what has expired.
     ///
-    /// # Errors When the bytes are not exactly what was written.
+    /// # Errors
+    /// When the bytes are not exactly what was written.
     pub(super) fn read(bytes: &[u8], now: Timestamp) -> Result<Self, String> {
         let (head, body) = split(bytes).ok_or("it has no first line")?;
         let written = head.strip_prefix(FORM).ok_or("its first line is not one that this version writes")?;
@@ -167,7 +168,8 @@ impl OperatorState {
 
     /// Serializes the state to the bytes of a file.
     ///
-    /// # Errors When it cannot be serialized, which does not happen. An error costs one attempt and not the process.
+    /// # Errors
+    /// When it cannot be serialized, which does not happen. An error costs one attempt and not the process.
     pub(super) fn write(&self) -> Result<Vec<u8>, serde_json::Error> {
         let body = serde_json::to_vec(self)?;
         let mut bytes = format!("{FORM}{}\n", Version::of(&body).hex()).into_bytes();

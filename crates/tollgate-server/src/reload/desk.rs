@@ -118,7 +118,8 @@ impl<S: Store> PolicyReload<S> {
 
     /// Performs one cycle.
     ///
-    /// # Errors Why the files on disk are not active.
+    /// # Errors
+    /// Why the files on disk are not active.
     pub(super) fn turn(&self, wish: Wish) -> Result<Done, String> {
         let Some(path) = &self.path else {
             return match wish {

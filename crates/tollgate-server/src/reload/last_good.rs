@@ -49,7 +49,8 @@ impl LastGood {
 
     /// Saves a copy of a policy, which replaces the previous one.
     ///
-    /// # Errors When the copy cannot be written. The previous one is then still there.
+    /// # Errors
+    /// When the copy cannot be written. The previous one is then still there.
     pub(crate) fn keep(&self, policy: &Path, capture: &Capture) -> io::Result<()> {
         let version = capture.version.hex();
         let name = format!("{COPY_PREFIX}{version}");
@@ -79,7 +80,8 @@ impl LastGood {
 
     /// The path of the last good copy of a policy.
     ///
-    /// # Errors Why there is none, in words.
+    /// # Errors
+    /// Why there is none, in words.
     pub(crate) fn find(&self, policy: &Path) -> Result<PathBuf, String> {
         let pointer = self.pointer()?;
         let wanted = std::path::absolute(policy).map_err(|error| error.to_string())?;

@@ -71,7 +71,8 @@ impl Frame {
     /// Reads one command from the front of `bytes`. Returns how many bytes it took, or `None` if it is incomplete. A
     /// command without arguments is ignored.
     ///
-    /// # Errors When the bytes can never become a command.
+    /// # Errors
+    /// When the bytes can never become a command.
     #[inline]
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<Option<usize>, FrameError> {
         self.spans.clear();

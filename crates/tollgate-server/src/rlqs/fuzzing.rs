@@ -26,7 +26,8 @@ limits:
 
 /// Checks that no input makes the quota service panic, and that every valid bucket gets an answer in Envoy's encoding.
 ///
-/// # Panics When one of these properties is violated.
+/// # Panics
+/// When one of these properties is violated.
 #[allow(clippy::expect_used, reason = "a broken promise is told by a panic")]
 pub fn rlqs_message(bytes: &[u8]) {
     let Ok(reports) = Reports::decode(bytes) else { return };

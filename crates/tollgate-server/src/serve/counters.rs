@@ -36,7 +36,8 @@ pub(super) struct Counting {
 impl Opened {
     /// Locks the state directory, and reads the counters in it if they belong there.
     ///
-    /// # Errors When the directory or its contents cannot be read, or another server uses it.
+    /// # Errors
+    /// When the directory or its contents cannot be read, or another server uses it.
     pub(super) fn open(
         choice: StoreChoice,
         arguments: &ServeArguments,
@@ -84,7 +85,8 @@ impl Opened {
 
     /// Creates the engine, with the counters of the last run if there are any here.
     ///
-    /// # Errors When the counters cannot be used under this policy.
+    /// # Errors
+    /// When the counters cannot be used under this policy.
     pub(super) fn counting(self, policy: Policy, clock: &Clock) -> Result<Counting, String> {
         let Self { choice, capacity, state, held } = self;
         let now = clock.now();

@@ -49,7 +49,8 @@ pub(super) struct Open {
 impl Listeners {
     /// Binds the addresses that the arguments name. Binds the gateway's address if there are routes.
     ///
-    /// # Errors When an address cannot be bound. The message says what to do.
+    /// # Errors
+    /// When an address cannot be bound. The message says what to do.
     pub(super) async fn bind(arguments: &ServeArguments, routes: &[RoutePlan]) -> Result<Self, String> {
         Ok(Self {
             http: listen::bind(arguments.http, "--http").await?,
@@ -64,7 +65,8 @@ impl Listeners {
 
     /// The bound addresses.
     ///
-    /// # Errors When the system does not report an address.
+    /// # Errors
+    /// When the system does not report an address.
     pub(super) fn addresses(&self) -> Result<Addresses, String> {
         Ok(Addresses {
             gateway: self.gateway.as_ref().map(address_of).transpose()?,
@@ -76,7 +78,8 @@ impl Listeners {
 
     /// Serves all listeners until `stopped` turns true.
     ///
-    /// # Errors When the gateway cannot be built from its routes.
+    /// # Errors
+    /// When the gateway cannot be built from its routes.
     pub(super) async fn open(
         self,
         control: &Arc<ControlPlane>,

@@ -28,7 +28,8 @@ pub(super) struct Spans {
 
 /// Registers the metrics of this process, and starts sending traces if a collector is configured.
 ///
-/// # Errors When the collector's address is invalid.
+/// # Errors
+/// When the collector's address is invalid.
 pub(super) fn start(
     control: &Arc<ControlPlane>,
     arguments: &SeeArguments,

@@ -36,7 +36,8 @@ pub(super) struct Started {
 impl Started {
     /// Assembles a server, and prints its banner.
     ///
-    /// # Errors When the state directory, the tokens or the settings cannot be used.
+    /// # Errors
+    /// When the state directory, the tokens or the settings cannot be used.
     pub(super) fn new(
         arguments: &ServeArguments,
         prepared: Prepared,

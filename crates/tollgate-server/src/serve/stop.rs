@@ -27,7 +27,8 @@ pub(super) struct StopPlan {
 impl StopPlan {
     /// Serves until a signal arrives, and then until the requests in flight have ended.
     ///
-    /// # Errors When a listener ends by itself.
+    /// # Errors
+    /// When a listener ends by itself.
     pub(super) async fn until_stopped(
         mut self,
         signals: &mut Signals,

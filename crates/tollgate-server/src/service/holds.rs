@@ -109,7 +109,8 @@ impl<T> Holds<T> {
 
     /// Lends what is held under `id`. If several callers try, one gets it.
     ///
-    /// # Errors When nothing is held under the id, or it is lent.
+    /// # Errors
+    /// When nothing is held under the id, or it is lent.
     pub(crate) fn lend(&self, id: Id, now: Timestamp) -> Result<Lent<'_, T>, Absent> {
         let mut shard = self.shard(id);
         shard.expire(now);

@@ -15,8 +15,9 @@ pub(crate) use native::Envoy;
 
 /// Answers a request by the active rules. gRPC and JSON both use this function.
 ///
-/// # Errors When the request is invalid. A decision is never an error, whatever happened to the store: Envoy would let
-/// the request pass.
+/// # Errors
+/// When the request is invalid. A decision is never an error, whatever happened to the store: Envoy would let the
+/// request pass.
 pub(crate) async fn answer<S: Store>(
     service: &Service<S>,
     question: &Question,

@@ -114,7 +114,8 @@ pub(super) fn wall(path: &Path) -> Option<WallOffset> {
 impl Directory {
     /// Locks a directory, and creates it if it does not exist.
     ///
-    /// # Errors When the directory cannot be used. The message says what to do.
+    /// # Errors
+    /// When the directory cannot be used. The message says what to do.
     pub(super) fn open(path: &Path) -> Result<Self, String> {
         let shown = path.display();
         let unusable = |error: io::Error| {
@@ -135,7 +136,8 @@ impl Directory {
 
     /// Reads the snapshot, if there is one. A damaged one is set aside.
     ///
-    /// # Errors When it cannot be read: it may be intact, so nothing is overwritten.
+    /// # Errors
+    /// When it cannot be read: it may be intact, so nothing is overwritten.
     pub(super) fn read(&self, capacity: CounterCapacity, now: Timestamp) -> Result<FoundSnapshot, String> {
         let path = self.path.join(NAME);
         let unreadable = |error: &dyn std::fmt::Display| {
@@ -162,7 +164,8 @@ impl Directory {
 
     /// Writes a snapshot, which replaces the existing one.
     ///
-    /// # Errors When writing fails, or a policy became active meanwhile.
+    /// # Errors
+    /// When writing fails, or a policy became active meanwhile.
     pub(super) fn write(
         &self,
         counters: SnapshotCounters<'_>,

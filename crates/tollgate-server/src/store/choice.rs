@@ -97,7 +97,8 @@ impl Shared {
 
     /// Creates an engine on this store. It starts to connect, and does not wait for the connection.
     ///
-    /// # Errors When the settings contradict each other.
+    /// # Errors
+    /// When the settings contradict each other.
     pub(crate) fn engine(self, policy: Policy) -> Result<Engine<Stores>, String> {
         let store = RedisStore::connect(self.settings).map_err(|error| format!("--store: {error}"))?;
         let secret = store.secret().unwrap_or_else(Secret::random);
@@ -109,7 +110,8 @@ impl Shared {
 impl StoreChoice {
     /// The selected store.
     ///
-    /// # Errors When the settings are invalid. The message says what would be accepted, and never echoes a password.
+    /// # Errors
+    /// When the settings are invalid. The message says what would be accepted, and never echoes a password.
     pub(crate) fn of(given: &StoreSettings, file: &StoreDocument) -> Result<Self, String> {
         let url = given.url.as_deref().or(file.url.as_deref()).unwrap_or("memory");
         if url == "memory" {
@@ -161,7 +163,8 @@ impl StoreChoice {
 
 /// The connection settings of a store, with its credentials.
 ///
-/// # Errors As [`StoreChoice::of`].
+/// # Errors
+/// As [`StoreChoice::of`].
 pub(crate) fn settings(url: &str, login: &StoreLogin) -> Result<Settings, String> {
     let mut settings = Settings::parse(url).map_err(|error| error.to_string())?;
     let user = login.user.as_deref().or(settings.credentials().0).map(str::to_owned);

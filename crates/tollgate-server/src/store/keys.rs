@@ -9,7 +9,8 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Reads a file of one line, such as a password, without the line's end.
 ///
-/// # Errors When it cannot be read, or is empty.
+/// # Errors
+/// When it cannot be read, or is empty.
 pub(super) fn word(path: &Path) -> Result<String, String> {
     let text = String::from_utf8(bytes(path)?).map_err(|_| format!("{}: no UTF-8", path.display()))?;
     let word = text.trim_end_matches(['\r', '\n']);
@@ -21,7 +22,8 @@ pub(super) fn word(path: &Path) -> Result<String, String> {
 
 /// Reads a file.
 ///
-/// # Errors When it cannot be read, or is too large.
+/// # Errors
+/// When it cannot be read, or is too large.
 pub(crate) fn bytes(path: &Path) -> Result<Vec<u8>, String> {
     let name = path.display();
     let bytes = disk::read(path, FILE_BYTES_MAX)

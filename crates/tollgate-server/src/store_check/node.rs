@@ -60,7 +60,8 @@ pub(super) struct Node {
 impl Node {
     /// Connects.
     ///
-    /// # Errors When the server is unreachable or rejects the login. The line says why, and what to do.
+    /// # Errors
+    /// When the server is unreachable or rejects the login. The line says why, and what to do.
     pub(super) async fn reach(host: &Host, entrance: &Entrance<'_>) -> Result<Self, Line> {
         let refused = |error: &RedisError| unreachable(host, entrance, error);
         let client = entrance.client(host).map_err(|error| refused(&error))?;

@@ -116,7 +116,8 @@ impl Act<'_> {
 impl ControlPlane {
     /// Executes an operator's request.
     ///
-    /// # Errors When the operator may not do it, or it cannot be done. The message says what would be accepted.
+    /// # Errors
+    /// When the operator may not do it, or it cannot be done. The message says what would be accepted.
     pub(super) async fn operate(
         &self,
         request: Request<Incoming>,

@@ -72,7 +72,8 @@ pub(super) struct ReloadForm {
 
 /// Reads a body.
 ///
-/// # Errors When it does not have exactly this form.
+/// # Errors
+/// When it does not have exactly this form.
 pub(super) fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Problem> {
     serde_json::from_slice(body).map_err(|error| {
         let what = if error.is_data() { "" } else { "not valid JSON: " };

@@ -145,7 +145,8 @@ fn source_of(peer: Option<IpAddr>) -> IpAddr {
 impl Admin {
     /// Identifies the sender of a request.
     ///
-    /// # Errors When the request is not admitted. The message says what would be accepted.
+    /// # Errors
+    /// When the request is not admitted. The message says what would be accepted.
     pub(super) fn admit<B>(&self, request: &Request<B>, peer: Option<IpAddr>) -> Result<&Who, Problem> {
         self.hosts.admit(request)?;
         let Some(token) = bearer(request.headers()) else {
@@ -161,7 +162,8 @@ impl Admin {
     /// Programs send neither `Origin` nor `Sec-Fetch-Site`. Browsers leave out both as well if a page of a plain
     /// `http://` name sends a GET to that same name, so the name is always checked.
     ///
-    /// # Errors When a browser sent the request for such a page, or may have.
+    /// # Errors
+    /// When a browser sent the request for such a page, or may have.
     pub(crate) fn refuse_other_sites<B>(&self, request: &Request<B>) -> Result<(), Problem> {
         let headers = request.headers();
         if headers.contains_key(ORIGIN) || headers.contains_key(FETCH_SITE) {
@@ -172,7 +174,8 @@ impl Admin {
 
     /// Checks only the name, for a request that may come from a page of any site, such as one that a proxy asks about.
     ///
-    /// # Errors When the request uses a name that a page may have, and nothing else keeps pages out.
+    /// # Errors
+    /// When the request uses a name that a page may have, and nothing else keeps pages out.
     pub(crate) fn refuse_other_names<B>(&self, request: &Request<B>) -> Result<(), Problem> {
         self.hosts.admit_program(request)
     }

@@ -48,7 +48,8 @@ pub(super) enum Verb {
 impl Verb {
     /// The verb of a method and a path.
     ///
-    /// # Errors When the path does not exist, or accepts another method.
+    /// # Errors
+    /// When the path does not exist, or accepts another method.
     pub(super) fn of(method: &Method, path: &str) -> Result<Self, Problem> {
         let (verb, accepted) = match path {
             "/admin/v1/limits" => (Verb::Limits, "GET"),

@@ -83,7 +83,8 @@ impl FromStr for GivenToken {
 impl GivenToken {
     /// Generates an unguessable token.
     ///
-    /// # Errors When the system has no random bytes.
+    /// # Errors
+    /// When the system has no random bytes.
     fn random() -> Result<Self, String> {
         let mut bytes = [0; RANDOM_BYTES];
         getrandom::fill(&mut bytes)
@@ -102,7 +103,8 @@ impl GivenToken {
 
     /// Reads the token that a server wrote to a file.
     ///
-    /// # Errors When there is none. The message says what to do.
+    /// # Errors
+    /// When there is none. The message says what to do.
     pub(crate) fn from_file(path: &Path) -> Result<Self, String> {
         let text = bounded(path)?;
         text.trim().parse().map_err(|error| format!("{}: {error}", path.display()))
@@ -166,7 +168,8 @@ pub(crate) struct TokenSettings {
 
 /// The tokens that the settings name. One is generated if they name none.
 ///
-/// # Errors When a file cannot be read or written, or has the wrong content. The message says what would be accepted.
+/// # Errors
+/// When a file cannot be read or written, or has the wrong content. The message says what would be accepted.
 pub(crate) fn credentials(settings: &TokenSettings) -> Result<Credentials, String> {
     let mut known = Vec::new();
     let mut notices = Vec::new();

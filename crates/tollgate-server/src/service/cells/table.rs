@@ -91,7 +91,8 @@ impl Table {
     /// Restores entries from a piece that was saved when the clock said `taken_at`. If the clock says less now, it was
     /// set back, and the entries move back with it: no key gains units, and no key waits longer than before.
     ///
-    /// # Errors When the bytes are not a valid piece.
+    /// # Errors
+    /// When the bytes are not a valid piece.
     pub(crate) fn put_back(&self, piece: &[u8], taken_at: i64, now: i64) -> Result<PutBack, String> {
         let (room, entries) = match piece.split_first() {
             Some((&room, entries)) if room == Room::Own as u8 => (Room::Own, entries),

@@ -27,7 +27,8 @@ const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Creates an exporter to a collector. Nothing is sent yet, so the collector need not be reachable.
 ///
-/// # Errors When the address is invalid.
+/// # Errors
+/// When the address is invalid.
 pub(crate) fn exporter(endpoint: &str) -> Result<SpanExporter, String> {
     let accepted = "accepted: http://HOST:4317 or https://HOST:4317, where an OTLP collector takes gRPC";
     if !endpoint.starts_with("http://") && !endpoint.starts_with("https://") {

@@ -83,9 +83,9 @@ pub(super) struct Counter {
     /// Until this instant a recent denial counts as pressure: some Envoy reported that it denied requests.
     pressed_until: Timestamp,
     horizon: Ticks,
-    /// The seats that share the counter.
+    /// The buckets that share the counter.
     pub(super) seats: BTreeSet<SeatId>,
-    /// The sum of all grants that may still be followed, including those of departed seats.
+    /// The sum of all grants that may still be followed, including those of departed buckets.
     pub(super) out: Share,
     /// How the counter is divided, and since when.
     pub(super) level: Option<(Timestamp, Level)>,

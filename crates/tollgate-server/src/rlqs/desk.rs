@@ -1,5 +1,5 @@
 //! Connects reports to the engine's counters: takes the usage that Envoys report, and divides the remaining units
-//! again. Each server has one `Desk`, which all streams share.
+//! again. Each server has one, which all streams share.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};

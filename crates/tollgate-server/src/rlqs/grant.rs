@@ -104,7 +104,7 @@ pub(super) struct Grant {
     pub(super) expires_at: Timestamp,
 }
 
-/// Maximum number of grants remembered for one seat.
+/// Maximum number of grants remembered for one bucket.
 const GRANTS_MAX: usize = 8;
 
 /// The grants that an Envoy may be following. Envoy does not acknowledge a new grant, so the older ones count until it

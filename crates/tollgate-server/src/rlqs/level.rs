@@ -1,5 +1,4 @@
-//! Divides a limit by demand: a seat that asks for less than an equal part gets all of it, and the others get equal
-//! parts.
+//! Divides a limit by demand: a wish for less than an equal part is granted in full, and the others get equal parts.
 
 use super::grant::Nano;
 

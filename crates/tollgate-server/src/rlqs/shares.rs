@@ -1,10 +1,10 @@
-//! How much each Envoy may admit: the seats of Envoys at counters, and the assignment of each seat. Pure: the caller
-//! passes the time, and nothing is sent here.
+//! How much each Envoy may admit: the buckets of Envoys at the counters that apply to them, and the assignment of each
+//! bucket. Pure: the caller passes the time, and nothing is sent here.
 //!
-//! The grants that may still be followed add up to at most a counter's budget, with two exceptions. New seats get a
-//! first share immediately, a tenth of the limit for all of them together. A seat that may pass requests at all gets at
-//! least the smallest bucket that Envoy accepts. A seat that must give up units is notified first. The others get the
-//! units when it is certain that Envoy has read that message.
+//! The grants that may still be followed add up to at most a counter's budget, with two exceptions. New buckets get a
+//! first share immediately, a tenth of the limit for all of them together. A bucket that may pass requests at all gets
+//! at least the smallest token bucket that Envoy accepts. An Envoy that must give up units is notified first. The
+//! others get the units when it is certain that it has read the message.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -21,9 +21,9 @@ mod tests;
 
 use seat::{INTERVAL_USUAL, Seat, TRANSIT, Tie};
 
-/// Maximum number of seats, which is Envoys times buckets.
+/// Maximum number of buckets, counted for each Envoy.
 pub(crate) const SEATS_MAX: usize = 100_000;
-/// How often unused seats and counters are swept.
+/// How often unused buckets and counters are swept.
 const SWEEP_EVERY: Ticks = Ticks::from_secs(2);
 
 /// One bucket of one Envoy.
@@ -83,7 +83,7 @@ pub(crate) struct SharesSummary {
     pub(crate) debt: u64,
 }
 
-/// All seats and counters.
+/// All buckets and counters.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
     seats: BTreeMap<SeatId, Seat>,
@@ -108,7 +108,7 @@ impl Shares {
         counter.draw(left, now)
     }
 
-    /// The seats through which to take due units: one seat for each counter whose draw is due.
+    /// The buckets through which to take due units: one for each counter whose draw is due.
     pub(crate) fn draws(&self, now: Timestamp) -> Vec<SeatId> {
         let due = self.counters.values().filter(|counter| counter.is_draw_due(now));
         let mut seats: Vec<SeatId> = due.filter_map(|counter| counter.seats.first().copied()).collect();
@@ -118,7 +118,7 @@ impl Shares {
     }
 
     /// Records how many requests an Envoy admitted. Call it before drawing the due units, because it corrects the
-    /// estimate. Returns the seat's counters, which now include the usage. Other counters must be charged with all of
+    /// estimate. Returns the bucket's counters, which now include the usage. Other counters must be charged with all of
     /// it.
     pub(crate) fn used(&mut self, id: SeatId, allowed: u64, now: Timestamp) -> Vec<CounterId> {
         let Some(seat) = self.seats.get(&id) else { return Vec::new() };
@@ -133,7 +133,7 @@ impl Shares {
         seat.ties.iter().map(|tie| tie.counter).collect()
     }
 
-    /// Processes a report. Returns the orders to send, of which at least one goes to the seat that reported.
+    /// Processes a report. Returns the orders to send, of which at least one goes to the bucket in the report.
     pub(crate) fn report(
         &mut self,
         id: SeatId,
@@ -153,7 +153,7 @@ impl Shares {
         let is_pressed = usage.denied > 0 && matches!(current, Some(Strategy::TokenBucket { .. }));
         seat.hear(usage, now);
         let (horizon, is_idle) = (seat.ttl(), seat.is_idle(now));
-        // A seat without a bucket was not denied because a bucket was empty.
+        // Without a token bucket, a request was not denied because the token bucket was empty.
         self.sit(id, standing, is_pressed, horizon, now);
         if is_idle {
             self.leave_seat(id, now);
@@ -168,7 +168,7 @@ impl Shares {
         orders
     }
 
-    /// Sets the expected usage of a seat until its next report: its last demand, or its whole share if the share was
+    /// Sets the expected usage of a bucket until its next report: its last demand, or its whole share if the share was
     /// too small.
     fn expect(&mut self, id: SeatId, is_pressed: bool, now: Timestamp) {
         let Some(seat) = self.seats.get_mut(&id) else { return };
@@ -185,7 +185,7 @@ impl Shares {
         }
     }
 
-    /// Whether the seat is occupied, so that orders can be sent to it again.
+    /// Whether the bucket is in use, so that orders can be sent to it again.
     pub(crate) fn has(&self, id: SeatId) -> bool {
         self.seats.get(&id).is_some_and(|seat| !seat.is_gone)
     }
@@ -211,7 +211,7 @@ impl Shares {
         }
     }
 
-    /// Attaches a seat to the counters that apply to it, and records their remaining units.
+    /// Attaches a bucket to the counters that apply to it, and records their remaining units.
     fn sit(&mut self, id: SeatId, standing: &Standing, is_pressed: bool, horizon: Ticks, now: Timestamp) {
         let looks: &[Look] = match standing {
             Standing::Limited(looks) => looks,
@@ -252,7 +252,7 @@ impl Shares {
         self.recount(id, now);
     }
 
-    /// Detaches a seat from its counters, and removes what it had there.
+    /// Detaches a bucket from its counters, and removes what it had there.
     fn stand_up(&mut self, id: SeatId, now: Timestamp) {
         let Some(seat) = self.seats.get_mut(&id) else { return };
         let (ties, counted) = (std::mem::take(&mut seat.ties), std::mem::take(&mut seat.counted));
@@ -265,7 +265,7 @@ impl Shares {
         }
     }
 
-    /// Marks a seat as departed. Its grants count until they expire.
+    /// Marks a bucket as departed. Its grants count until they expire.
     fn leave_seat(&mut self, id: SeatId, now: Timestamp) {
         let Some(seat) = self.seats.get_mut(&id) else { return };
         seat.is_gone = true;
@@ -282,7 +282,7 @@ impl Shares {
         self.recount(id, now);
     }
 
-    /// Updates the counters to what the seat may follow now.
+    /// Updates the counters to what the bucket may follow now.
     fn recount(&mut self, id: SeatId, now: Timestamp) {
         let Some(seat) = self.seats.get_mut(&id) else { return };
         let (before, after) = (seat.counted, seat.grants.in_force(now));
@@ -298,7 +298,7 @@ impl Shares {
         }
     }
 
-    /// Sends a strategy to a seat.
+    /// Sends a strategy to a bucket.
     fn send(&mut self, id: SeatId, strategy: Strategy, now: Timestamp) -> Order {
         let Some(seat) = self.seats.get_mut(&id) else { return Order::Abandon };
         let ttl = seat.ttl();
@@ -308,7 +308,7 @@ impl Shares {
         Order::Assign(Assignment { strategy, ttl_seconds })
     }
 
-    /// Removes seats whose grants have expired, and counters without seats.
+    /// Removes buckets whose grants have expired, and counters without buckets.
     fn sweep(&mut self, now: Timestamp) {
         if self.swept_at.is_some_and(|at| now.since(at) < SWEEP_EVERY) {
             return;

@@ -1,20 +1,21 @@
-//! From reports to assignments: the target of each seat, what it may already have, and which seats receive an order.
+//! From reports to assignments: the target of each bucket, what it may already have, and which buckets receive an
+//! order.
 
 use tollgate::Timestamp;
 
 use super::*;
 
-/// At a counter with more seats than this, a seat receives an order only when it reports.
+/// At a counter with more buckets than this, a bucket receives an order only when it is reported.
 const TOLD_AT_ONCE_MAX: usize = 64;
-/// How often a counter with more seats is divided again.
+/// How often a counter with more buckets is divided again.
 const DIVIDED_EVERY: Ticks = Ticks::from_millis(250);
-/// The fraction of a limit that all new seats together may get beyond it: one part in this many.
+/// The fraction of a limit that all new buckets together may get beyond it: one part in this many.
 const FIRST_SHARES: u64 = 10;
-/// The fraction of a limit that is reserved for seats without demand: one part in this many.
+/// The fraction of a limit that is reserved for buckets without demand: one part in this many.
 const KEPT_FOR_IDLE: u64 = 10;
 
 impl Shares {
-    /// Returns an order for the seat that reported, and one for each other seat whose share changes.
+    /// Returns an order for the bucket in the report, and one for each other bucket whose share changes.
     pub(super) fn balance(&mut self, id: SeatId, is_new: bool, now: Timestamp) -> Vec<(SeatId, Order)> {
         let others = self.others(id);
         for &other in &others {
@@ -51,7 +52,7 @@ impl Shares {
         orders
     }
 
-    /// The other seats at its counters, if there are few.
+    /// The other buckets at its counters, if there are few.
     fn others(&self, id: SeatId) -> Vec<SeatId> {
         let Some(seat) = self.seats.get(&id) else { return Vec::new() };
         let counters = || seat.ties.iter().filter_map(|tie| self.counters.get(&tie.counter));
@@ -67,7 +68,7 @@ impl Shares {
         others
     }
 
-    /// Divides the counters of a seat, and the counters of its neighbours that are not divided yet.
+    /// Divides the counters of a bucket, and the counters of its neighbours that are not divided yet.
     fn divide(&mut self, id: SeatId, now: Timestamp) {
         let Some(seat) = self.seats.get(&id) else { return };
         for tie in seat.ties.clone() {
@@ -95,7 +96,7 @@ impl Shares {
         }
     }
 
-    /// The target of a seat: the smallest share that any of its counters gives it.
+    /// The target of a bucket: the smallest share that any of its counters gives it.
     fn target(&mut self, id: SeatId, now: Timestamp) -> Share {
         let Some(seat) = self.seats.get(&id) else { return Share::default() };
         for tie in seat.ties.clone() {
@@ -122,8 +123,8 @@ impl Shares {
         shares.reduce(least).unwrap_or_default()
     }
 
-    /// The target of a new seat. It is at least the first share, even while the counter owes so much that nothing is
-    /// assigned. [`Self::within_room`] bounds the sum for all new seats.
+    /// The target of a new bucket. It is at least the first share, even while the counter owes so much that nothing is
+    /// assigned. [`Self::within_room`] bounds the sum for all new buckets.
     fn at_least_first(&self, id: SeatId, target: Share) -> Share {
         let Some(seat) = self.seats.get(&id) else { return target };
         let firsts = seat.ties.iter().filter_map(|tie| {
@@ -135,10 +136,10 @@ impl Shares {
     }
 
     /// Limits a target to what its counters can give beside the grants that others may be following. Without such room,
-    /// a new seat may have half of the remaining first shares, which are a tenth of the limit beyond the limit. First
+    /// a new bucket may have half of the remaining first shares, which are a tenth of the limit beyond the limit. First
     /// shares are computed from the limit, not from the currently assigned part. While something is owed that part is
-    /// smaller, but others may still follow the whole limit. A new seat would then get nothing until they have given it
-    /// up.
+    /// smaller, but others may still follow the whole limit. A new bucket would then get nothing until they have given
+    /// it up.
     fn within_room(&self, id: SeatId, target: Share, is_new: bool, now: Timestamp) -> Share {
         let Some(seat) = self.seats.get(&id) else { return Share::default() };
         let mut possible = target;
@@ -156,14 +157,14 @@ impl Shares {
                 (out.rate.saturating_sub(mine.rate), out.tokens.saturating_sub(mine.tokens));
             let first_of = budget.rate.max(numbers.refill(counter.horizon()));
             possible.rate = possible.rate.min(room(budget.rate, rates, numbers.rate, first_of));
-            // Tokens are spent at once, so only tokens that are really left count.
+            // Tokens are spent immediately, so only tokens that are really left count.
             let tokens = room(budget.tokens, at_once, numbers.capacity, budget.tokens);
             possible.tokens = possible.tokens.min(tokens.max(1));
         }
         possible
     }
 
-    /// Grants a seat as much of its target as there is room for.
+    /// Grants a bucket as much of its target as there is room for.
     fn grant(&mut self, id: SeatId, target: Share, is_new: bool, now: Timestamp) -> Option<(SeatId, Order)> {
         let possible = self.within_room(id, target, is_new, now);
         let seat = self.seats.get(&id)?;
@@ -183,8 +184,8 @@ impl Shares {
         Some((id, self.send(id, strategy, now)))
     }
 
-    /// The seat's current strategy, if it is close enough to the target and fits. Sending it again only extends it, and
-    /// Envoy keeps its tokens.
+    /// The bucket's current strategy, if it is close enough to the target and fits. Sending it again only extends it,
+    /// and Envoy keeps its tokens.
     fn kept(&self, id: SeatId, target: Share, now: Timestamp) -> Option<Strategy> {
         let seat = self.seats.get(&id)?;
         let strategy = seat.grants.current(now)?.strategy;
@@ -201,14 +202,14 @@ impl Shares {
         .then_some(strategy)
     }
 
-    /// The share last sent to a seat.
+    /// The share last sent to a bucket.
     fn current(&self, id: SeatId, now: Timestamp) -> Option<Share> {
         let seat = self.seats.get(&id)?;
         seat.grants.current(now).map(|grant| grant.strategy.share())
     }
 }
 
-/// The units per second that a seat wants from a counter: its demand with headroom, or an equal part while the demand
+/// The units per second that a bucket wants from a counter: its demand with headroom, or an equal part while the demand
 /// is unknown. It always includes a little for the next request.
 fn wish(seat: &Seat, cost: u64, whole: Nano, seats: usize) -> Nano {
     let seats = seats.max(1) as u64;

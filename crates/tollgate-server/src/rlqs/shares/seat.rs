@@ -16,7 +16,7 @@ pub(super) const TRANSIT: Ticks = Ticks::from_secs(1);
 /// A bucket that is unused for this long is abandoned.
 const IDLE_AFTER: Ticks = Ticks::from_secs(60);
 
-/// The link between a seat and a counter.
+/// The link between a bucket and a counter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tie {
     pub(super) counter: CounterId,
@@ -29,7 +29,7 @@ pub(super) struct Tie {
 pub(super) struct Seat {
     pub(super) ties: Vec<Tie>,
     pub(super) grants: Grants,
-    /// The share that the counters currently record for this seat.
+    /// The share that the counters currently record for this bucket.
     pub(super) counted: Share,
     /// The last measured demand in requests per second. Unknown before the second report.
     pub(super) demand: Option<Nano>,

@@ -189,7 +189,7 @@ fn a_counter_of_several_buckets_is_divided() {
     assert!(shares.counters[&CounterId(1, 0)].out.rate <= 310 * NANO);
 }
 
-/// Seats beyond the maximum are refused, and other seats are unaffected.
+/// Buckets beyond the maximum are refused, and other buckets are unaffected.
 #[test]
 fn seats_are_bounded() {
     let (mut shares, now) = (Shares::default(), Timestamp::from_unix_seconds(1_700_000_000));

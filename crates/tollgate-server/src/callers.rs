@@ -49,7 +49,7 @@ pub(crate) struct CallersFile {
 }
 
 impl CallersFile {
-    /// Reads the file. Its callers are used by servers that read requests with `reader`.
+    /// Reads the file, for a server that reads requests with `reader`.
     ///
     /// # Errors
     /// When it cannot be read. The message says what would be accepted.

@@ -47,7 +47,8 @@ pub(crate) struct DescriptorEntry {
     pub(crate) value: String,
 }
 
-/// `RateLimitDescriptor.RateLimitOverride`. Its unit is an `envoy.type.v3.RateLimitUnit`, whose numbers [`RateLimitUnit`] shares.
+/// `RateLimitDescriptor.RateLimitOverride`. Its unit is an `envoy.type.v3.RateLimitUnit`, whose numbers
+/// [`RateLimitUnit`] shares.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(crate) struct RateLimitOverride {
     #[prost(uint32, tag = "1")]

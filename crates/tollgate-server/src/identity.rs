@@ -359,9 +359,9 @@ mod tests {
         Identity::of(&Reader { mapped, callers, ..Reader::default() })
     }
 
-    /// Regression: a limit by `caller`, the first of `api_key` and `ip`, applied at the gateway only, and `explain
-    /// api_key=k1` reported that the request has no caller. Given attributes now have the same alternatives as
-    /// attributes read from HTTP.
+    /// Regression: a limit by `caller`, the first of `api_key` and `ip`, applied at the gateway only. For `api_key=k1`,
+    /// `explain` reported that the request has no caller. Given attributes now have the same alternatives as attributes
+    /// read from HTTP.
     #[test]
     fn the_first_of_several_is_derived() {
         let identity = choosing(vec![Source::Credential, Source::Client], None);

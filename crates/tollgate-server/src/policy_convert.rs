@@ -1,4 +1,4 @@
-//! `tollgate policy convert`: prints a foreign configuration as a Tollgate policy. Rules that would be lost are listed
+//! `tollgate policy convert`: prints a compat configuration as a Tollgate policy. Rules that would be lost are listed
 //! on standard error and make it fail: an operator who overlooks the notes must not activate a policy that leaves
 //! requests unlimited.
 

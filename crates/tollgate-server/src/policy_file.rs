@@ -40,7 +40,7 @@ pub(crate) enum PolicyFileError {
 pub(crate) enum Rules {
     /// A policy file.
     Native(Policy),
-    /// A foreign configuration, and the guard policy that refuses every request that bypasses it.
+    /// A compat configuration, and the guard policy that refuses every request that bypasses it.
     Foreign(Foreign, Policy),
 }
 

@@ -215,7 +215,7 @@ impl<S: Store> Service<S> {
     #[inline]
     fn note(&self, request: &CheckRequest<'_>, decision: &Decision, now: Timestamp, wire: Wire) {
         if self.overtaken(decision).is_some() {
-            return; // It is no decision: foreign rules are asked instead, and that is counted.
+            return; // Not a decision: compat rules are evaluated instead, and that is counted.
         }
         self.meter.record(request, decision, wire, now);
         self.beside.observe(std::slice::from_ref(request), decision, now);
@@ -335,7 +335,7 @@ impl<S: Store> Service<S> {
         Ok(())
     }
 
-    /// Registers the names of foreign rules with the meter, so that they are shown before the first request.
+    /// Registers the names of compat rules with the meter, so that they are shown before the first request.
     fn name_rules(&self) {
         let foreign = self.foreign();
         self.meter.adopt_rules(&foreign.as_ref().map(|foreign| foreign.rules.metrics()).unwrap_or_default());
@@ -411,7 +411,7 @@ pub(crate) enum ReplaceError {
     /// The engine rejects the policy.
     #[error(transparent)]
     Swap(#[from] SwapError),
-    /// A window of a foreign configuration is out of range.
+    /// A window of a compat configuration is out of range.
     #[error(transparent)]
     Window(#[from] QuotaError),
 }

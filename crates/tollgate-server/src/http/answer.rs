@@ -287,7 +287,7 @@ impl<S: Store> Handler<'_, S> {
         Ok(Answered::Decision(text))
     }
 
-    /// The answer to one request of a batch by foreign rules that became active meanwhile.
+    /// The answer to one request of a batch by compat rules that became active meanwhile.
     async fn check_overtaken(
         &self,
         foreign: &InForce,
@@ -302,7 +302,7 @@ impl<S: Store> Handler<'_, S> {
         Ok(answers.map_err(|(_, error)| wrong(&error))?.pop().unwrap_or_default())
     }
 
-    /// Decides, and writes the answer. If foreign rules became active meanwhile, they must be evaluated instead.
+    /// Decides, and writes the answer. If compat rules became active meanwhile, they must be evaluated instead.
     async fn decide(
         &self,
         request: &CheckRequest<'_>,
@@ -346,7 +346,7 @@ impl<S: Store> Handler<'_, S> {
         overtaken
     }
 
-    /// Answers plain checks by a foreign configuration: all of them, or none if one of them is invalid.
+    /// Answers plain checks by a compat configuration: all of them, or none if one of them is invalid.
     async fn check_foreign(
         &self,
         foreign: &InForce,

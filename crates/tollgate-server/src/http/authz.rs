@@ -112,7 +112,7 @@ impl<S: Store> Service<S> {
     }
 }
 
-/// The error that points to the interface of the active foreign rules.
+/// The error that points to the interface of the active compat rules.
 fn elsewhere(foreign: &InForce) -> Problem {
     let format = foreign.rules.format().name();
     let detail = format!("in force is {format}: ask by RLS, POST /json or POST /v1/check");

@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(told(&of("deny"), &of("10/s")), "");
     }
 
-    /// A foreign rule that becomes zero, and a tenfold change of a concurrency limit, are suspicious.
+    /// A compat rule that becomes zero, and a tenfold change of a concurrency limit, are suspicious.
     #[test]
     fn zero_and_in_flight() {
         let number = |units| Grant::Quota(Number { units, period: Ticks::from_secs(1), at_once: units });

@@ -66,7 +66,7 @@ pub(super) async fn answer<S: Store>(
     }
 }
 
-/// Writes the error that points to the protocol of the active foreign rules.
+/// Writes the error that points to the protocol of the active compat rules.
 #[cold]
 fn elsewhere(foreign: &InForce, reply: &mut Reply<'_>) {
     let format = foreign.rules.format().name();

@@ -29,7 +29,7 @@ pub(crate) enum Ruled<'c> {
 }
 
 impl<S: Store> Service<S> {
-    /// Answers a validated request of Envoy by foreign rules.
+    /// Answers a validated request of Envoy by compat rules.
     pub(crate) async fn answer_foreign(
         &self,
         foreign: &InForce,
@@ -109,7 +109,7 @@ impl<S: Store> Service<S> {
         Some(limits.map_or(Ruled::Blocked, |limits| Ruled::Decided { is_refused, limits }))
     }
 
-    /// The foreign rules, if they became active during a decision and the guard policy therefore refused the request.
+    /// The compat rules, if they became active during a decision and the guard policy therefore refused the request.
     #[inline]
     pub(crate) fn overtaken(&self, decision: &Decision) -> Option<Arc<InForce>> {
         decision.fault().and_then(|_| self.foreign())
@@ -133,7 +133,7 @@ impl<S: Store> Service<S> {
         self.engine.blocked(&pairs, now)
     }
 
-    /// The configured options, with the operator's override of all limits applied. Foreign rules have no keys to
+    /// The configured options, with the operator's override of all limits applied. Compat rules have no keys to
     /// sample, so a percentage is ignored and they decide about all requests.
     fn options_at(&self, now: Timestamp) -> Options {
         let is_mild = matches!(self.engine.ruling_about_all(now), Some(Ruling::Off | Ruling::Shadow));

@@ -1,5 +1,5 @@
 //! Answers Envoy's rate-limit requests by the active rules: `native` for a Tollgate policy, and its own evaluator for a
-//! foreign configuration.
+//! compat configuration.
 
 use tollgate::Timestamp;
 use tollgate::store::Store;
@@ -29,7 +29,7 @@ pub(crate) async fn answer<S: Store>(
     }
     let watch = Stopwatch::start();
     let answer = native::answer(service, question, now).await;
-    // Foreign rules may have become active meanwhile, so that the guard policy refused the request.
+    // Compat rules may have become active meanwhile, so that the guard policy refused the request.
     if answer.is_faulty
         && let Some(foreign) = service.foreign()
     {

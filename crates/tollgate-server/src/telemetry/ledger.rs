@@ -126,7 +126,7 @@ struct AllSeries {
     by_name: HashMap<Box<str>, Arc<Series>>,
     /// In order of appearance, the series for all others first.
     all: Vec<Arc<Series>>,
-    /// How many of them are limits of policies, or foreign rules.
+    /// How many of them are limits of policies, or compat rules.
     limits: usize,
     /// The number of names of the latest policy without their own series.
     folded: usize,

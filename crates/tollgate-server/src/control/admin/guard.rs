@@ -101,7 +101,7 @@ impl Logins {
         Self { failures: quota.ok().map(|quota| Gate::builder(quota).clock(clock).keyed()) }
     }
 
-    /// How long a source must wait before its next wrong token is checked.
+    /// How long a source with too many wrong tokens must wait, if it must.
     fn wait(&self, source: IpAddr) -> Option<Ticks> {
         let state = self.failures.as_ref()?.charge(&source, 0);
         (state.remaining == 0).then_some(state.next_unit_after)

@@ -102,7 +102,7 @@ fn rules_are_counted_by_name() {
     assert_eq!(sum(&page, "tollgate_decisions_total", ""), all + 12);
 }
 
-/// Limits that requests carry are counted together, under foreign rules and under a policy.
+/// Limits that requests carry are counted together, under compat rules and under a policy.
 #[test]
 fn limits_of_requests_are_counted_together() {
     let time = ManualClock::new();

@@ -125,8 +125,8 @@ async fn counters_are_drawn_from_as_time_goes_by() {
             passed += u64::from(rig.service.engine.check(&key, rig.clock.now()).await.is_allowed());
         }
     }
-    // The limit is 500 with a burst of 100. Callers that ask for each request are served first, so the Envoy owes most
-    // of its expected usage.
+    // The limit gives 500 units in this time, plus a burst of 100. Callers that ask for each request are served first,
+    // so the Envoy owes most of its expected usage.
     assert!((400..=480).contains(&passed), "{passed}");
     let owed = rig.desk.samples(rig.clock.now()).into_iter().find(|one| one.metric == &names::RLQS_OWED);
     assert!(owed.unwrap().value > 0);

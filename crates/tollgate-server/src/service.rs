@@ -215,7 +215,7 @@ impl<S: Store> Service<S> {
     #[inline]
     fn note(&self, request: &CheckRequest<'_>, decision: &Decision, now: Timestamp, wire: Wire) {
         if self.overtaken(decision).is_some() {
-            return; // Not a decision: compat rules are evaluated instead, and that is counted.
+            return; // It is no decision: foreign rules are asked instead, and that is counted.
         }
         self.meter.record(request, decision, wire, now);
         self.beside.observe(std::slice::from_ref(request), decision, now);

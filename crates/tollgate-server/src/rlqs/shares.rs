@@ -21,7 +21,7 @@ mod tests;
 
 use seat::{INTERVAL_USUAL, Seat, TRANSIT, Tie};
 
-/// Maximum number of buckets, counted for each Envoy.
+/// Maximum number of buckets of all Envoys together. A bucket counts once for each Envoy that has it.
 pub(crate) const SEATS_MAX: usize = 100_000;
 /// How often unused buckets and counters are swept.
 const SWEEP_EVERY: Ticks = Ticks::from_secs(2);

@@ -70,7 +70,7 @@ impl ControlPlane {
         };
         if name == ALL {
             for controller in Controller::ALL {
-                let _ = shedder.switch(controller, &mut tell); // A controller that does not exist is skipped.
+                let _ = shedder.switch(controller, &mut tell); // One that is not there has nothing to hear.
             }
             return Ok(());
         }

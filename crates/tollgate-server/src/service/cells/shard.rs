@@ -67,7 +67,7 @@ impl Shard {
                 let (charged, next) = limit.charge(None, now, quantity);
                 match next {
                     Some(next) if next > now => self.insert(hash, next, now).map(|()| charged),
-                    _ => Ok(charged), // The counter is empty, so nothing is stored.
+                    _ => Ok(charged), // Nothing to remember: it is as if never used.
                 }
             }
         }

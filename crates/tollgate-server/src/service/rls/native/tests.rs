@@ -49,7 +49,7 @@ limits:
     let (policy, _) = Policy::compile("policy.yaml", limits.as_bytes()).unwrap();
     let store = Away { memory: MemoryStore::new(1 << 20, NOW), is_gone: AtomicBool::new(false) };
     let service = Service::new(Engine::with_store(policy, store, Secret::repeatable(1)), Clock::precise());
-    assert_eq!(ask(&service, &["seen"]).await.overall, Code::Ok); // A store that was never reachable opens no limit.
+    assert_eq!(ask(&service, &["seen"]).await.overall, Code::Ok); // A store that was never there opens no limit.
     service
 }
 

@@ -1,9 +1,9 @@
-//! Futures that never wait, as those on memory: asked once, without a runtime. For tests and fuzz targets.
+//! Runs futures that never wait, such as those on memory: polls once, without a runtime. For tests and fuzz targets.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-/// What a future says at once.
+/// The output of a future that is ready on its first poll.
 ///
 /// # Panics
 /// When it waits.

@@ -1,4 +1,5 @@
-//! The token by which clients prove that they may ask. Every wire asks here, and nothing else compares tokens.
+//! The token by which clients prove that they may ask. Every protocol uses this module, and nothing else compares
+//! tokens.
 
 use std::path::Path;
 
@@ -6,28 +7,30 @@ use ring::hmac::{self, HMAC_SHA256, Key, Tag};
 
 use crate::disk;
 
-/// The variable that may have the token. There is no flag for it: command lines are visible to everybody on a machine.
+/// The environment variable for the token. There is no flag for it, because command lines are visible to all users of a
+/// machine.
 const TOKEN_VARIABLE: &str = "TOLLGATE_AUTH_TOKEN";
-/// Shortest and longest token.
+/// Minimum and maximum length of a token, in bytes.
 const TOKEN_BYTES: (usize, usize) = (16, 1_024);
 /// The scheme before the token in an `Authorization` header.
 const SCHEME: &[u8] = b"bearer ";
 
-/// Who may ask.
+/// Which clients may ask.
 #[derive(Default)]
 pub(crate) enum Auth {
-    /// Whoever can connect.
+    /// Any client that can connect.
     #[default]
     Open,
-    /// Whoever has the token. Only its keyed hash is kept, so that a comparison takes as long whatever is compared.
+    /// Any client with the token. Only its keyed hash is stored, so that a comparison takes the same time for every
+    /// value.
     Token { key: Box<Key>, tag: Tag },
 }
 
 impl Auth {
-    /// What the file, or else the environment, asks for.
+    /// The setting of the file, or else of the environment.
     ///
     /// # Errors
-    /// When there is a token that cannot be read or used; the message never has it.
+    /// When a token cannot be read or used. The message never contains it.
     pub(crate) fn from(file: Option<&Path>) -> Result<Self, String> {
         let text = match file {
             Some(path) => read(path)?,
@@ -40,7 +43,7 @@ impl Auth {
         Self::token(text.trim_ascii()).map_err(|error| format!("{name}: {error}"))
     }
 
-    /// Whoever has this token.
+    /// Admits clients with this token.
     fn token(token: &[u8]) -> Result<Self, String> {
         let (least, most) = TOKEN_BYTES;
         if token.len() < least || token.len() > most || !token.iter().all(u8::is_ascii_graphic) {
@@ -57,13 +60,13 @@ impl Auth {
         Ok(Self::Token { key, tag })
     }
 
-    /// Whether a token is needed.
+    /// Whether a token is required.
     pub(crate) const fn is_required(&self) -> bool {
         matches!(self, Auth::Token { .. })
     }
 
-    /// Whether whoever brings this token may ask: the argument of RESP's `AUTH`, as a rule. Takes the same time for every token of
-    /// one length.
+    /// Whether a client with this token may ask. The token usually is the argument of RESP's `AUTH`. The check takes
+    /// the same time for every token of one length.
     pub(crate) fn admits_token(&self, token: &[u8]) -> bool {
         match self {
             Auth::Open => true,
@@ -73,7 +76,7 @@ impl Auth {
         }
     }
 
-    /// The same for an `Authorization` header of HTTP, or gRPC's metadata of that name: `Bearer TOKEN`.
+    /// Whether a client with this `Authorization` header may ask, in HTTP or in gRPC metadata: `Bearer TOKEN`.
     pub(crate) fn admits_header(&self, value: Option<&[u8]>) -> bool {
         match (self, value) {
             (Auth::Open, _) => true,
@@ -127,13 +130,14 @@ mod tests {
         assert!(!auth.admits_header(None));
     }
 
-    /// Without a token configured nobody needs one.
+    /// If no token is configured, no client needs one.
     #[test]
     fn open() {
         assert!(!Auth::Open.is_required() && Auth::Open.admits_header(None) && Auth::Open.admits_token(b"x"));
     }
 
-    /// A file may end in a newline; a token that anybody could guess, or that no header can have, is refused without being told.
+    /// A file may end in a newline. A guessable token, or one that no header can carry, is refused, and the error does
+    /// not echo it.
     #[test]
     fn tokens_are_checked() {
         let scratch = tollgate_testkit::Scratch::new();

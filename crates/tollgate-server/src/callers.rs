@@ -1,5 +1,5 @@
-//! The callers file of a running server: read at the start, watched as the policy is, and replaced only by one that is right. What was known
-//! before stays known while the file is wrong, and `/readyz`, the log and the metrics say so.
+//! The callers file of a running server: read at the start, watched like the policy, and replaced only by a valid
+//! version. While the file is wrong the previous callers stay known, and `/readyz`, the log and the metrics show it.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,17 +13,17 @@ use crate::disk;
 use crate::failure::Failure;
 use crate::file_watch::{Debounce, Eye, FileReload, LOOK_TIMEOUT, Seen, Version, Wish, hangs};
 
-/// How the callers are.
+/// The state of the callers.
 #[derive(Clone, Debug)]
 pub(crate) struct CallersStatus {
-    /// How many are known.
+    /// The number of known callers.
     pub(crate) known: usize,
-    /// What they were read from, by the SHA-256 of the file.
+    /// The version of the file, its SHA-256.
     pub(crate) version: Option<Version>,
     pub(crate) loaded_at: Timestamp,
-    /// Why what is on disk is not known, as long as it is not.
+    /// Why the file on disk is not in use, while that is so.
     pub(crate) error: Option<Failure>,
-    /// The disk does not answer, since when.
+    /// Since when the disk has not answered, while that is so.
     late: Option<Failure>,
 }
 
@@ -32,16 +32,16 @@ impl CallersStatus {
         Self { known, version: seen.version(), loaded_at: now, error: None, late: None }
     }
 
-    /// What an operator should know.
+    /// The problem that an operator should know.
     pub(crate) fn trouble(&self) -> Option<&Failure> {
         self.late.as_ref().or(self.error.as_ref())
     }
 }
 
-/// A file of callers, and who is known by it.
+/// A callers file, and its known callers.
 pub(crate) struct CallersFile {
     path: PathBuf,
-    /// Attributes that the config reads from requests: a caller cannot have them, too.
+    /// Attributes that the config reads from requests. A caller cannot define them as well.
     mapped: Vec<String>,
     live: ActiveCallers,
     status: ArcSwap<CallersStatus>,
@@ -49,10 +49,10 @@ pub(crate) struct CallersFile {
 }
 
 impl CallersFile {
-    /// Reads the file. The callers are given to whoever reads requests like this.
+    /// Reads the file, for a server that reads requests with `reader`.
     ///
     /// # Errors
-    /// When it cannot be read; the message says what would be accepted.
+    /// When it cannot be read. The message says what would be accepted.
     pub(crate) fn open(path: &Path, reader: &Reader, now: Timestamp) -> Result<Arc<Self>, String> {
         let mapped: Vec<String> = reader.mapped.iter().map(|mapped| mapped.name.clone()).collect();
         let (mut eye, mut watch) = (Eye::new(vec![path.to_owned()]), Debounce::default());
@@ -69,17 +69,17 @@ impl CallersFile {
         }))
     }
 
-    /// Who is known, now and after every reload.
+    /// The known callers, now and after every reload.
     pub(crate) fn live(&self) -> ActiveCallers {
         self.live.clone()
     }
 
-    /// How the callers are.
+    /// The state of the callers.
     pub(crate) fn status(&self) -> Arc<CallersStatus> {
         self.status.load_full()
     }
 
-    /// The disk answers again.
+    /// Records that the disk answers again.
     pub(crate) fn answers(&self) {
         let status = self.status.load_full();
         if status.late.is_some() {
@@ -87,7 +87,7 @@ impl CallersFile {
         }
     }
 
-    /// The disk has not answered in time; those who are known stay so. Gives the text of it back.
+    /// Records that the disk has not answered in time. The known callers stay. Returns the text.
     pub(crate) fn late(&self, now: Timestamp) -> String {
         let status = self.status.load_full();
         if let Some(late) = &status.late {
@@ -103,9 +103,9 @@ impl CallersFile {
     /// Reloads the file if it changed.
     ///
     /// # Errors
-    /// Why what is on disk is not known.
+    /// Why the file on disk is not in use.
     pub(crate) fn turn(&self, wish: Wish, now: Timestamp) -> Result<FileReload, String> {
-        // Turns come one after the other; the lock only says so to the compiler.
+        // Cycles run one after the other. The lock only satisfies the compiler.
         let (eye, watch) = &mut *self.watch.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = eye.look();
         if !watch.saw(&seen) && wish == Wish::Look {
@@ -115,7 +115,7 @@ impl CallersFile {
         let before = self.status.load_full();
         let loaded = match &seen {
             Seen::Version(_) => load(&self.path, &self.mapped),
-            // A pipe, or what else cannot be watched: it would be waited for.
+            // A pipe, or another file that cannot be watched: reading it would wait.
             Seen::Unreadable(error) => Err(error.clone()),
         };
         match loaded {
@@ -153,7 +153,7 @@ fn load(path: &Path, mapped: &[String]) -> Result<Callers, String> {
     Ok(callers)
 }
 
-/// The bytes of a callers file, one more than it may have at most.
+/// The bytes of a callers file, up to one byte more than its maximum size.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, String> {
     let most = u64::try_from(CALLERS_BYTES_MAX).unwrap_or(u64::MAX);
     disk::read(path, most).map_err(|error| match error.kind() {

@@ -1,5 +1,5 @@
-//! `tollgate callers`: adds, lists and removes callers of a file. Credentials are written as their SHA-256 and never shown. Every other line
-//! stays as it is, comments included; a file is replaced as a whole or not at all.
+//! `tollgate callers`: adds, lists and removes callers of a file. Credentials are written as their SHA-256 and never
+//! shown. Every other line stays unchanged, including comments. A file is replaced as a whole or not at all.
 
 use std::fs;
 use std::io::{BufRead, Write};
@@ -16,12 +16,12 @@ use crate::console::Console;
 use crate::disk::{self, DiskError};
 use crate::{FAILURE, SUCCESS, USAGE};
 
-/// What a new file begins with.
+/// The beginning of a new file.
 const HEAD: &str = "# Known callers: a credential, as its SHA-256, and what is known of whoever has it. `tollgate callers` edits this file.
 callers:
 ";
 
-/// Runs one of the commands, and tells how it ended.
+/// Runs one of the commands, and returns its exit status.
 pub(crate) fn run(command: &CallersCommand, console: &mut Console) -> u8 {
     let done = match command {
         CallersCommand::Add(add) => {
@@ -55,7 +55,7 @@ impl Edited {
     }
 }
 
-/// The credential that was given, or the first line of standard input.
+/// The given credential, or the first line of standard input.
 fn secret(given: Option<&str>) -> Result<String, String> {
     let text = match given {
         Some(text) if text != "-" => text.to_owned(),
@@ -73,7 +73,7 @@ fn secret(given: Option<&str>) -> Result<String, String> {
     }
 }
 
-/// The text and the entries of a file; of none, an empty one.
+/// The text and the entries of a file. Both are empty if there is no file.
 fn opened(path: &Path) -> Result<(String, Vec<CallerEntry>), String> {
     if !path.exists() {
         return Ok((HEAD.to_owned(), Vec::new()));
@@ -84,7 +84,7 @@ fn opened(path: &Path) -> Result<(String, Vec<CallerEntry>), String> {
     Ok((text, found))
 }
 
-/// All digits of a credential's SHA-256; of a digest, those that it has.
+/// All hexadecimal digits of a credential's SHA-256. For a digest, the digits it has.
 fn digits(secret: &str) -> String {
     match CredentialDigest::parse(secret) {
         Some(_) => secret.trim_start_matches("sha256:").to_ascii_lowercase(),
@@ -136,7 +136,7 @@ fn added(path: &Path, secret: &str, attributes: &[GivenAttribute]) -> Result<Edi
     Ok(Edited::said(format!("{digest} added; {} known", counted(found.len() + 1)), SUCCESS))
 }
 
-/// The text with one more entry behind the last.
+/// The text with one more entry after the last.
 fn appended(text: &str, found: &[CallerEntry], entry: &str) -> Option<String> {
     let mut text = text.to_owned();
     if !text.ends_with('\n') {
@@ -148,7 +148,7 @@ fn appended(text: &str, found: &[CallerEntry], entry: &str) -> Option<String> {
             let dash = line.find('-')?;
             line.get(..dash).filter(|before| before.chars().all(|c| c == ' '))?.to_owned()
         }
-        // An empty list in brackets makes room for one in lines.
+        // An empty list in brackets is replaced by a list in lines.
         None => {
             text = text.replace("callers: []", "callers:");
             "  ".to_owned()
@@ -170,7 +170,8 @@ fn removed(path: &Path, secret: &str) -> Result<Edited, String> {
     let start =
         found.get(place).and_then(|entry| usize::try_from(entry.line).ok()).unwrap_or(1).saturating_sub(1);
     let next = found.get(place + 1).and_then(|entry| usize::try_from(entry.line).ok());
-    // An entry goes on as long as lines are indented deeper than its dash; what follows belongs to the next one, or to nobody.
+    // An entry continues while lines are indented deeper than its dash. Later lines belong to the next entry, or to
+    // none.
     let dash = lines.get(start).and_then(|line| line.find('-')).unwrap_or(0);
     let is_inside = |line: &&&str| {
         line.len() > dash + 1 && line.get(..=dash).is_some_and(|before| before.trim().is_empty())
@@ -214,7 +215,7 @@ fn counted(number: usize) -> String {
     if number == 1 { "1 caller".to_owned() } else { format!("{number} callers") }
 }
 
-/// A text that YAML reads as that text.
+/// Quotes a text so that YAML reads it as that text.
 fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | '@');
     let begins_plainly = text.starts_with(|c: char| c.is_ascii_alphanumeric());
@@ -229,14 +230,14 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// Replaces the file, if what was made of it is a file of so many callers.
+/// Replaces the file, if the new text parses to this number of callers.
 fn written(path: &Path, text: &str, callers: usize) -> Result<(), String> {
     let name = path.display();
     let read = entries(&name.to_string(), text.as_bytes()).map_err(|findings| findings.to_string());
     if read.map(|read| read.len()) != Ok(callers) {
         return Err(format!("{name}: its list is not one caller to a line; edit it by hand"));
     }
-    // A link is followed, so that it stays one.
+    // A symbolic link is followed, so that it stays one.
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let permissions = fs::metadata(&target).ok().map(|found| found.permissions());
     let directory = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -1,4 +1,4 @@
-//! Where people read: standard output and standard error. A reader that goes away, such as `head`, is not an error.
+//! Standard output and standard error of a command. A reader that goes away, such as `head`, is not an error.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -16,7 +16,7 @@ impl Console {
         Self::new(io::BufWriter::new(io::stdout()), io::stderr())
     }
 
-    /// Streams of the caller's choice.
+    /// Streams that the caller chooses.
     pub(crate) fn new(out: impl Write + 'static, err: impl Write + 'static) -> Self {
         Self { out: Box::new(out), err: Box::new(err), closed: false }
     }
@@ -26,24 +26,24 @@ impl Console {
         self.closed |= writeln!(self.out, "{line}").is_err();
     }
 
-    /// Writes text that is not a line, such as what clears a screen.
+    /// Writes text that is not a line, such as an escape sequence that clears the screen.
     pub(crate) fn text(&mut self, text: impl Display) {
         self.closed |= write!(self.out, "{text}").is_err();
     }
 
-    /// Writes one line about a problem, after all of the answer so far: the two streams may be one terminal.
+    /// Writes one line about a problem. Flushes the answer first, because both streams may be one terminal.
     pub(crate) fn problem(&mut self, line: impl Display) {
         self.flush();
-        // With standard error gone there is nobody left to tell.
+        // If standard error is gone, the problem cannot be shown.
         let _ = writeln!(self.err, "{line}");
     }
 
-    /// Makes sure that everything written is seen.
+    /// Flushes everything written.
     pub(crate) fn flush(&mut self) {
         self.closed |= self.out.flush().is_err();
     }
 
-    /// Whether nobody reads the answer any more, so that a long one may stop.
+    /// Whether the reader of the answer has gone, so that a long answer may stop.
     pub(crate) const fn is_closed(&self) -> bool {
         self.closed
     }

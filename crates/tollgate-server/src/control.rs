@@ -1,5 +1,5 @@
-//! What is known and done about a running server beside its decisions: reloads, readiness, snapshots, operator state and the admin API.
-//! No decision passes through here.
+//! The control plane of a running server: reloads, readiness, snapshots, operator state and the admin API. No decision
+//! passes through here.
 
 pub(crate) mod admin;
 
@@ -12,26 +12,26 @@ use crate::service::Service;
 use crate::snapshot;
 use admin::Admin;
 
-/// What operators and probes talk to.
+/// The state behind probes and the admin API.
 pub(crate) struct ControlPlane {
-    /// The decisions that it is about.
+    /// The service that makes the decisions.
     pub(crate) service: Arc<Service>,
-    /// Asks for another policy.
+    /// Requests reloads.
     pub(crate) reloader: Reloader,
     pub(crate) readiness: Readiness,
-    /// What became of the snapshots of its counters; nothing if none are taken.
+    /// The results of snapshots. Empty if none are taken.
     pub(crate) snapshots: Arc<snapshot::Board>,
-    /// Where what operators say is kept; none without a state directory.
+    /// The operator state on disk. `None` without a state directory.
     pub(crate) orders: Option<Arc<Orders>>,
-    /// Who may operate the server.
+    /// The operators of the server.
     pub(crate) admin: Admin,
-    /// Held while all numbers are read.
+    /// Held while all metrics are read.
     pub(crate) scraping: tokio::sync::Mutex<()>,
 }
 
 impl ControlPlane {
-    /// What was counted, as Prometheus reads it. It is read on a thread of its own, since it may take longer than a decision should
-    /// wait, and once at a time.
+    /// The metrics in Prometheus format. They are read on a separate thread, because that may take longer than a
+    /// decision should wait, and once at a time.
     pub(crate) async fn metrics(&self) -> String {
         let _alone = self.scraping.lock().await;
         let service = &self.service;
@@ -40,7 +40,7 @@ impl ControlPlane {
         tokio::task::spawn_blocking(move || meter.exposition(now, wall)).await.unwrap_or_default()
     }
 
-    /// What the operator should know.
+    /// The readiness report for the operator.
     pub(crate) fn report(&self, audience: Audience) -> ReadinessReport {
         let memory = self.service.meter.overflow.status(self.service.now());
         self.readiness.report(

@@ -1,4 +1,4 @@
-//! `tollgate decide`: decisions here and now, on a clock that moves as told.
+//! `tollgate decide`: decisions in this process, on a clock that the arguments move.
 
 use tollgate::{CheckRequest, Clock, Engine, HeaderPolicy, MemoryStore, RequestError, Secret};
 
@@ -15,7 +15,7 @@ use table::Table;
 /// Memory for the few counters of one request.
 const MEMORY_BYTES: u64 = 4 << 20;
 
-/// Decides, and tells whether all were allowed.
+/// Decides, and returns whether all requests were allowed.
 pub(crate) fn run(arguments: &DecideArguments, console: &mut Console) -> u8 {
     let loaded = match policy_file::load(arguments.policy.as_ref()) {
         Ok(loaded) => loaded,

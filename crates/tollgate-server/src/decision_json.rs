@@ -1,4 +1,4 @@
-//! A decision as JSON: what the HTTP wire answers and what `decide --json` prints.
+//! A decision as JSON, for the HTTP protocol and for `decide --json`.
 
 use std::borrow::Cow;
 
@@ -14,21 +14,21 @@ use tollgate::{
 pub(crate) enum Hold {
     /// Nothing.
     None,
-    /// The place of a concurrency limit.
+    /// A permit of a concurrency limit.
     Permit {
-        /// Its name on the wire.
+        /// Its id in the protocol.
         id: String,
     },
-    /// Units set aside.
+    /// Reserved units.
     Reservation {
-        /// Its name on the wire.
+        /// Its id in the protocol.
         id: String,
         /// How long it can be settled.
         lifetime: Ticks,
     },
 }
 
-/// A decision with the headers for whoever made the request.
+/// A decision with the headers for the client that made the request.
 #[derive(Debug)]
 pub(crate) struct Decided<'d> {
     decision: &'d Decision,
@@ -38,7 +38,7 @@ pub(crate) struct Decided<'d> {
 }
 
 impl<'d> Decided<'d> {
-    /// Adds the headers for the caller who made the request. The service that asks gets all numbers of `limits`.
+    /// Adds the headers for the client that made the request. The service that asks gets all numbers of `limits`.
     pub(crate) fn new(
         decision: &'d Decision,
         hold: Hold,
@@ -52,22 +52,22 @@ impl<'d> Decided<'d> {
         Self { decision, headers, hold, report: None }
     }
 
-    /// The same with the id by which the end of the request is to be reported.
+    /// Adds the id by which the end of the request is reported.
     pub(crate) fn awaiting(self, report: Option<String>) -> Self {
         Self { report, ..self }
     }
 }
 
-/// Who made a request that comes in these views: one with a credential is authenticated.
+/// The caller of a request with these descriptors: a request with a credential is authenticated.
 pub(crate) fn caller(views: &[CheckRequest<'_>]) -> Caller {
     let mut attributes = views.iter().flat_map(|view| view.attributes());
     if attributes.any(|given| given.name == CREDENTIAL) { Caller::Authenticated } else { Caller::Anonymous }
 }
 
-/// The reason why a request passes that no limit applies to.
+/// The reason of a request that passes because no limit applies to it.
 const NO_LIMIT: &str = "no limit applies to these attributes";
 
-/// Room for a decision by one or two limits, so that writing one takes memory once.
+/// Initial capacity, enough for a decision by one or two limits, so that writing one allocates once.
 pub(crate) const DECISION_BYTES: usize = 768;
 
 /// The name of a verdict.
@@ -80,8 +80,8 @@ pub(crate) const fn verdict_name(verdict: Verdict) -> &'static str {
     }
 }
 
-/// Why a request was refused, or passes because no limit applies to it. Four reasons are words that programs act on, and `detail` has the sentence; every other reason is a
-/// sentence itself.
+/// Why a request was refused, or passes because no limit applies to it. Four reasons are words that programs act on,
+/// and `detail` has the sentence. Every other reason is a sentence itself.
 #[derive(Debug, Default)]
 pub(crate) struct Why<'d> {
     pub(crate) reason: Option<Cow<'d, str>>,
@@ -89,7 +89,7 @@ pub(crate) struct Why<'d> {
 }
 
 impl<'d> Why<'d> {
-    /// Nothing for a request that limits let pass.
+    /// Empty for a request that limits admitted.
     pub(crate) fn of(decision: &'d Decision) -> Self {
         match decision.reason().map(Reason::word) {
             None if decision.meets_no_limit() => Self { reason: Some(Cow::Borrowed(NO_LIMIT)), detail: None },
@@ -101,14 +101,15 @@ impl<'d> Why<'d> {
 }
 
 impl Decided<'_> {
-    /// As JSON.
+    /// The JSON text.
     pub(crate) fn text(&self) -> Vec<u8> {
         let mut text = Vec::with_capacity(DECISION_BYTES);
         self.write(&mut text);
         text
     }
 
-    /// Appends it as JSON. Written by hand: keys and what stands between them are one text each, which halves the work of an answer.
+    /// Appends the JSON text. Written by hand: each key with its punctuation is one constant, which halves the work of
+    /// an answer.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let verdict = self.decision.verdict();
         let wait = if let Verdict::Wait(wait) = verdict { Some(wait) } else { None };
@@ -140,7 +141,7 @@ impl Decided<'_> {
         }
         raw(out, "],\"headers\":{");
         for (index, (header, value)) in self.headers.iter().enumerate() {
-            // Names are constants of the core, of letters and hyphens.
+            // Names are constants of the core, made of letters and hyphens.
             name(out, if index == 0 { "\"" } else { ",\"" }, header);
             out.push(b':');
             string(out, value);
@@ -154,7 +155,7 @@ fn limit(out: &mut Vec<u8>, status: &LimitStatus<'_>) {
     raw(out, "{\"name\":");
     string(out, status.limit.name());
     raw(out, if outcome.is_allowed() { ",\"allowed\":true" } else { ",\"allowed\":false" });
-    // Where no counter decides there is no number.
+    // If no counter decides, there is no number.
     let counter = Some(outcome).filter(|_| status.source.has_numbers());
     number(out, ",\"limit\":", counter.map(|outcome| outcome.limit));
     number(out, ",\"remaining\":", counter.map(|outcome| outcome.remaining));
@@ -171,12 +172,12 @@ fn limit(out: &mut Vec<u8>, status: &LimitStatus<'_>) {
     );
 }
 
-/// Text that is JSON already.
+/// Appends text that is JSON already.
 fn raw(out: &mut Vec<u8>, json: &str) {
     out.extend_from_slice(json.as_bytes());
 }
 
-/// A member that is a number, if there is one.
+/// Appends a member with a number, if there is one.
 fn number(out: &mut Vec<u8>, before: &str, number: Option<u64>) {
     if let Some(number) = number {
         raw(out, before);
@@ -184,14 +185,14 @@ fn number(out: &mut Vec<u8>, before: &str, number: Option<u64>) {
     }
 }
 
-/// A word of ours, which has nothing to escape, in the quotes of which `before` has the first.
+/// Appends a constant that needs no escapes, with a closing quote. `before` has the opening quote.
 fn name(out: &mut Vec<u8>, before: &str, name: &str) {
     raw(out, before);
     raw(out, name);
     out.push(b'"');
 }
 
-/// A member that is text, if there is one.
+/// Appends a member with a text, if there is one.
 fn text(out: &mut Vec<u8>, before: &str, text: Option<&str>) {
     if let Some(text) = text {
         raw(out, before);
@@ -199,15 +200,15 @@ fn text(out: &mut Vec<u8>, before: &str, text: Option<&str>) {
     }
 }
 
-/// A string in quotes, with what JSON asks to escape.
+/// Appends a string in quotes, with JSON escapes.
 fn string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     let mut rest = text;
-    // Run by run, since most texts have nothing to escape, and headers little.
+    // Run by run, because most texts have nothing to escape, and headers little.
     while let Some(place) = rest.bytes().position(|byte| ESCAPED[usize::from(byte)]) {
         let (run, special) = rest.split_at(place);
         raw(out, run);
-        // What is escaped is one byte long.
+        // An escaped character is one byte long.
         let (byte, after) = special.split_at(1);
         byte.bytes().for_each(|byte| escaped(out, byte));
         rest = after;
@@ -216,7 +217,7 @@ fn string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
 }
 
-/// Which bytes are not written as they are.
+/// The bytes that must be escaped.
 const ESCAPED: [bool; 256] = {
     let mut escaped = [false; 256];
     let mut byte = 0;
@@ -243,7 +244,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whatever the text, somebody else's parser reads it back.
+        /// A standard JSON parser reads back any text.
         #[test]
         fn strings_can_be_read_back(text: String) {
             let mut out = Vec::new();

@@ -1,4 +1,4 @@
-//! Files that are replaced as a whole or not at all, and files that are damaged: set aside for whoever wants to know why.
+//! Files that are replaced as a whole or not at all, and damaged files that are set aside for inspection.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Read, Write};
@@ -7,35 +7,35 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Nobody else's business: what is kept has keys in it, or the secret of their hashes.
+/// Readable by the owner only: the files contain keys, or the secret of their hashes.
 pub(crate) const FILE_MODE: u32 = 0o600;
-/// The same for a directory.
+/// The mode of a directory, for the same reason.
 pub(crate) const DIRECTORY_MODE: u32 = 0o700;
 const BUFFER_BYTES: usize = 1 << 18;
-/// How long a file may take to be read: a pipe that no program writes to, and a file system that hangs, would never end.
+/// Timeout for reading a file: a pipe without a writer, or a file system that hangs, would never end.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most damaged files of a name that are kept; a further one takes the place of the last.
+/// Maximum number of damaged files of a name that are kept. A further one replaces the last.
 pub(crate) const ASIDE_MAX: u32 = 5;
 
-/// Why a file was not replaced. The one before is still there.
+/// Why a file was not replaced. The previous one is still there.
 #[derive(Debug, thiserror::Error)]
 #[error("{step}: {error}")]
 pub(crate) struct DiskError {
-    /// What was tried.
+    /// The step that failed.
     step: &'static str,
-    /// What the system says.
+    /// The system's error.
     error: io::Error,
 }
 
 impl DiskError {
-    /// What went wrong at a step.
+    /// An error of a step.
     pub(crate) fn at(step: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |error| Self { step, error }
     }
 }
 
-/// Reads a file, of a larger one only `bytes_max` bytes and one more: enough to refuse it. A pipe is read to its end, so that a secret
-/// or a config may come from another program.
+/// Reads a file. Of a larger file it reads only `bytes_max` bytes and one more, which is enough to refuse it. A pipe is
+/// read to its end, so that another program can provide a secret or a config.
 ///
 /// # Errors
 /// When it cannot be read, or not within [`READ_TIMEOUT`].
@@ -46,7 +46,7 @@ pub(crate) fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
 fn read_within(path: &Path, bytes_max: u64, timeout: Duration) -> io::Result<Vec<u8>> {
     let (sender, receiver) = mpsc::channel();
     let path = path.to_owned();
-    // A thread of its own, since neither opening nor reading has a deadline. One that hangs ends with the process.
+    // A separate thread, because neither opening nor reading has a deadline. A thread that hangs ends with the process.
     std::thread::Builder::new().name("tollgate-read".to_owned()).spawn(move || {
         let mut bytes = Vec::new();
         let read = File::open(path)
@@ -62,36 +62,37 @@ fn read_within(path: &Path, bytes_max: u64, timeout: Duration) -> io::Result<Vec
     })
 }
 
-/// Opens a file that is to be a regular one. A pipe or a device in its place is refused, not waited for.
+/// Opens a regular file. A pipe or a device is refused without waiting for it.
 ///
 /// # Errors
-/// When it cannot be opened, or is something else.
+/// When it cannot be opened, or is not a regular file.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no regular file")) }
 }
 
-/// Writes a file beside the one that is there, and then puts it in its place.
+/// Writes a temporary file, and renames it over the existing one.
 ///
 /// # Errors
-/// When the disk does not take it, or whoever fills it has nothing to write.
+/// When writing fails, or `fill` returns an error.
 pub(crate) fn replace<T, E: From<DiskError>>(
     directory: &Path,
     name: &str,
     fill: impl FnOnce(&mut BufWriter<&File>) -> Result<T, E>,
 ) -> Result<T, E> {
-    // What a crash leaves of it is never read.
+    // A temporary file that a crash leaves behind is never read.
     let temporary = directory.join(format!("{name}.tmp"));
     let written = filled(&temporary, fill).and_then(|filled| {
         fs::rename(&temporary, directory.join(name)).map_err(DiskError::at("putting it in place"))?;
-        // And the name, too.
+        // The directory entry is synced too.
         let synced = File::open(directory).and_then(|directory| directory.sync_all());
         synced.map_err(DiskError::at("waiting for the disk"))?;
         Ok(filled)
     });
     if written.is_err() {
-        // A full disk is not helped by half a file. If that fails, too, the next attempt will say why.
+        // On a full disk an incomplete file only wastes space. If removing it fails as well, the next attempt reports
+        // why.
         let _ = fs::remove_file(&temporary);
     }
     written
@@ -113,12 +114,12 @@ fn filled<T, E: From<DiskError>>(
     let filled = fill(&mut buffered)?;
     buffered.flush().map_err(DiskError::at("writing"))?;
     drop(buffered);
-    // Only what is known to be on the disk takes the place of what is.
+    // The existing file is replaced only after the new one is known to be on disk.
     file.sync_all().map_err(DiskError::at("waiting for the disk"))?;
     Ok(filled)
 }
 
-/// Gives a damaged file another name, and tells which.
+/// Renames a damaged file, and returns the new path.
 ///
 /// # Errors
 /// When it cannot be renamed.
@@ -141,7 +142,7 @@ mod tests {
         path
     }
 
-    /// A pipe that no program writes to is given up in time, and one that a program writes to is read to its end.
+    /// Reading a pipe without a writer times out, and a pipe with a writer is read to its end.
     #[test]
     fn a_pipe_is_read_within_a_deadline() {
         let scratch = Scratch::new();
@@ -152,7 +153,7 @@ mod tests {
         let writing = path.clone();
         let writer = std::thread::spawn(move || fs::write(writing, "0123456789abc"));
         assert_eq!(read(&path, 10).unwrap(), b"0123456789a", "and one byte more than it may have");
-        // It may have been cut off.
+        // The write may have failed because the reader closed.
         let _ = writer.join();
     }
 

@@ -1,11 +1,12 @@
-//! JSON in which no object has a key twice: of two values one would be ignored, and another program might ignore the other one.
+//! JSON in which no object has a key twice: one of two values would be ignored, and another program might ignore the
+//! other one.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// Most characters of a key that an error repeats.
+/// Maximum number of characters of a key that an error echoes.
 const SHOWN_CHARS: usize = 64;
 
 /// Reads one document.
@@ -86,7 +87,8 @@ impl<'de> Visitor<'de> for Distinct {
 mod tests {
     use super::*;
 
-    /// What has no key twice is read as ever; what has one is refused, at any depth and however the key is spelt.
+    /// A document without duplicate keys is read as usual. A duplicate key is refused, at any depth and in any
+    /// spelling.
     #[test]
     fn a_key_is_given_once() {
         for text in [r#"{"a":[1,-2,3.5,null,true,"x",{"a":{}}],"b":{"a":1}}"#, "7", "[]"] {

@@ -1,5 +1,5 @@
-//! What is doubtful about a policy for requests of HTTP: limits that a stranger passes by inventing what they count by, or by leaving it out;
-//! and limits that mean less on some ways in, or while a store is away.
+//! Warnings about a policy for HTTP requests: limits that an unauthenticated client can evade, because it can invent or
+//! omit the attributes they count by; and limits that mean less on some protocols, or while a store is unreachable.
 
 use std::collections::BTreeSet;
 
@@ -9,25 +9,25 @@ use tollgate::{Policy, Quota};
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::attributes::source::{SetBy, Source};
 
-/// Which attributes a stranger chooses, and whether credentials are known.
+/// The attributes that an unauthenticated client chooses, and whether credentials are known.
 #[derive(Debug)]
 pub(crate) struct Strangers {
-    /// What a stranger can invent.
+    /// Attributes that a client can invent.
     invented: BTreeSet<String>,
-    /// What a request may lack.
+    /// Attributes that a request may lack.
     absent: BTreeSet<String>,
     knows_callers: bool,
 }
 
 impl Default for Strangers {
-    /// Where nothing is known of the config.
+    /// The defaults, for an unknown config.
     fn default() -> Self {
         Self::of(&Reader::default())
     }
 }
 
 impl Strangers {
-    /// As requests are read.
+    /// The attributes as `reader` reads them from requests.
     pub(crate) fn of(reader: &Reader) -> Self {
         let knows_callers = reader.callers.is_some();
         let named = |is_so: &dyn Fn(&Source) -> bool| {
@@ -46,7 +46,7 @@ impl Strangers {
         Self { invented, absent, knows_callers }
     }
 
-    /// The doubts about a policy, each with what would be accepted.
+    /// The warnings about a policy, each with what would be accepted.
     pub(crate) fn doubts(&self, policy: &Policy) -> Vec<String> {
         let limits = policy.limits();
         let deciding = || limits.iter().enumerate().filter(|(_, limit)| limit.mode() != Mode::Off);
@@ -58,12 +58,12 @@ impl Strangers {
         doubtful.collect()
     }
 
-    /// Whether a stranger decides by it which counter is charged.
+    /// Whether a client can choose the counter by this attribute.
     fn is_chosen(&self, name: &str) -> bool {
         self.invented.contains(name) || self.absent.contains(name)
     }
 
-    /// Whether a limit refuses, by address, too much of everything that another one is about.
+    /// Whether `limit` bounds, by address, every request to which `other` applies.
     fn stands_beside(&self, policy: &Policy, limit: &Limit, other: &Limit) -> bool {
         let names = || limit.by().iter().map(By::name);
         let is_client = |name: &str| policy.is_address(name) && !self.is_chosen(name);
@@ -76,11 +76,11 @@ impl Strangers {
             && limit.when().iter().all(|condition| others.contains(&shown(condition)))
     }
 
-    /// Whether a limit refuses every stranger that asks too much.
+    /// Whether a limit refuses every unauthenticated client that exceeds it.
     fn refuses(&self, limit: &Limit) -> bool {
         let is_whole =
             limit.mode() == Mode::Enforce && limit.enforce_percent() == 100 && limit.failures().is_none();
-        // A stranger that chooses its tier chooses one without a bound.
+        // A client that can choose its tier may choose an unlimited one.
         let may_choose = limit.tier_by().iter().any(|name| self.is_chosen(name));
         let is_bounded = |(name, grant): &(String, Grant<&Quota>)| {
             let is_meant = name == "rate" || may_choose && name.starts_with("tier ");
@@ -109,7 +109,8 @@ impl Strangers {
     }
 }
 
-/// Whether a client has as many values of a part of the request as it likes, each with a fresh quota, because no condition names them.
+/// Whether a client can send any number of values of a part of the request, each with a fresh quota, because no
+/// condition lists them.
 fn is_open(limit: &Limit, name: &str) -> bool {
     let is_named = |condition: &Condition| match condition {
         Condition::OneOf { name: of, choices, sense: Sense::Is } => of == name && choices.globs().is_empty(),
@@ -118,16 +119,17 @@ fn is_open(limit: &Limit, name: &str) -> bool {
     ["path", "host", "method"].contains(&name) && !limit.when().iter().any(is_named)
 }
 
-/// Whether it is known that requests come through the gateway, which sees how they end.
+/// Whether requests are known to come through the gateway, which sees how they end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ends {
     /// The config has routes.
     Seen,
-    /// Nothing is known of it.
+    /// The config is unknown.
     Unknown,
 }
 
-/// Where a limit does something else than it says: on ways in that do not tell how a request ended, and while a shared store is away.
+/// Cases in which a limit does not do what it says: on protocols that do not report how a request ended, and while a
+/// shared store is unreachable.
 pub(crate) fn exceptions(policy: &Policy, ends: Ends) -> Vec<String> {
     let mut found = Vec::new();
     for (index, limit) in policy.limits().iter().enumerate().filter(|(_, limit)| limit.mode() != Mode::Off) {
@@ -150,7 +152,7 @@ pub(crate) fn exceptions(policy: &Policy, ends: Ends) -> Vec<String> {
     found
 }
 
-/// Whether whoever sends a request can make up the value.
+/// Whether the client can invent the value.
 fn is_invented(source: &Source, knows_callers: bool) -> bool {
     match source {
         Source::Header { set_by, .. } => *set_by == SetBy::Client,
@@ -162,7 +164,7 @@ fn is_invented(source: &Source, knows_callers: bool) -> bool {
     }
 }
 
-/// Whether whoever sends a request can leave the value out.
+/// Whether the client can omit the value.
 fn may_lack(source: &Source) -> bool {
     match source {
         Source::Client
@@ -171,7 +173,7 @@ fn may_lack(source: &Source) -> bool {
         | Source::Host
         | Source::Fixed(_)
         | Source::Path(_) => false,
-        // What a proxy says, or a token that was verified, is not the client's to leave out; but a request without it is nobody's.
+        // A client cannot omit what a proxy sets, or a verified token. A request without it belongs to no identity.
         Source::Header { set_by: SetBy::Proxy, .. } | Source::Jwt { .. } | Source::Extension(_) => false,
         Source::Hashed(inner) | Source::Attribute { source: inner, .. } => may_lack(inner),
         Source::FirstOf(sources) => sources.iter().all(may_lack),
@@ -199,7 +201,8 @@ mod tests {
         Strangers::of(&Reader { mapped, callers, ..Reader::default() })
     }
 
-    /// A limit that needs to know how requests end, or a store that is there, says so; what is advised settles it.
+    /// A limit that needs to know how requests end, or needs a reachable store, gets a warning. Following the advice
+    /// removes it.
     #[test]
     fn exceptions_are_told_and_settled() {
         let told = |fields: &str, ends| {
@@ -219,7 +222,8 @@ mod tests {
         assert_eq!(told("block_for: 10m, count: failures, mode: off", Ends::Unknown), "");
     }
 
-    /// A limit by what strangers choose is doubted unless one by ip stands beside it, for the same requests.
+    /// A limit by attributes that clients choose gets a warning, unless another limit by ip applies to the same
+    /// requests.
     #[test]
     fn a_limit_by_ip_settles_it() {
         let strangers = Strangers::default();
@@ -232,7 +236,7 @@ mod tests {
             "one counter for everybody protects nobody"
         );
         assert_eq!(doubts(&strangers, &format!("{key}, {{name: b, by: [ip, api_key], rate: 9/h}}")), 2);
-        // The story: each of these silenced the warning, and refuses no one, or a few.
+        // Regression: each of these silenced the warning, although it refuses no request, or only a few.
         for fields in [
             "by: [ip], mode: off, rate: 9/h",
             "by: [ip], mode: shadow, rate: 9/h",
@@ -264,8 +268,8 @@ mod tests {
         assert_eq!(doubts(&strangers, "{name: a, by: [tenant], rate: 3/h}, {name: b, rate: 1/h}"), 0);
     }
 
-    /// The story: `first_of: [api_key, ip]` was what `policy check` recommended, and twelve of twelve invented keys passed a limit of three.
-    /// It is right once credentials are known.
+    /// Regression: `policy check` recommended `first_of: [api_key, ip]`, and twelve of twelve invented keys passed a
+    /// limit of three. The recommendation is right once credentials are known.
     #[test]
     fn falling_back_to_the_address_helps_only_against_known_callers() {
         let chosen = || Source::FirstOf(vec![Source::Credential, Source::Client]);

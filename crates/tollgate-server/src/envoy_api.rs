@@ -1,8 +1,9 @@
-//! The messages of Envoy's rate-limit service (RLS) and rate-limit quota service (RLQS) that Tollgate reads and writes, with the field
-//! numbers of Envoy's API. Fields that Tollgate neither reads nor sets are left out: protobuf skips unknown fields.
+//! The messages of Envoy's rate-limit service (RLS) and rate-limit quota service (RLQS) that Tollgate reads and writes,
+//! with the field numbers of Envoy's API. Fields that Tollgate neither reads nor sets are left out: protobuf skips
+//! unknown fields.
 //!
-//! The crate `envoy-types` has all of Envoy's API, 88,000 lines, and took a tenth of the release build. The tests hold these
-//! messages against it, byte for byte.
+//! The crate `envoy-types` has all of Envoy's API, 88,000 lines, and took a tenth of the release build. The tests
+//! compare these messages with it, byte for byte.
 
 use prost::{Enumeration, Message, Oneof};
 use prost_types::{Duration, Struct};
@@ -46,7 +47,8 @@ pub(crate) struct DescriptorEntry {
     pub(crate) value: String,
 }
 
-/// `RateLimitDescriptor.RateLimitOverride`. Its unit is an `envoy.type.v3.RateLimitUnit`, whose numbers [`RateLimitUnit`] shares.
+/// `RateLimitDescriptor.RateLimitOverride`. Its unit is an `envoy.type.v3.RateLimitUnit`, whose numbers
+/// [`RateLimitUnit`] shares.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(crate) struct RateLimitOverride {
     #[prost(uint32, tag = "1")]
@@ -55,7 +57,7 @@ pub(crate) struct RateLimitOverride {
     pub(crate) unit: i32,
 }
 
-/// `RateLimitResponse.RateLimit.Unit`. An override knows no week.
+/// `RateLimitResponse.RateLimit.Unit`. An override has no week.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Enumeration)]
 #[repr(i32)]
 pub(crate) enum RateLimitUnit {

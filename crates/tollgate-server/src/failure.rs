@@ -1,11 +1,11 @@
-//! Something that went wrong and lasts, as `/readyz` and the admin interface show it.
+//! An error that lasts, as `/readyz` and the admin API show it.
 
 use tollgate::Timestamp;
 
-/// Longest error text that is kept, in characters.
+/// Maximum length of an error text, in characters.
 const ERROR_CHARS_MAX: usize = 4_000;
 
-/// Something that went wrong, and when.
+/// An error, and when it occurred.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) text: String,

@@ -1,4 +1,4 @@
-//! What fuzz targets may see and programs may not. No part of the crate's promises.
+//! Functions for fuzz targets. They are not part of the public API.
 
 pub use crate::foreign::fuzzing::{envoy_file, limitador_file, rls_json};
 pub use crate::gateway::fuzzing::framed;

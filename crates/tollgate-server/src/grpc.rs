@@ -1,5 +1,6 @@
-//! The gRPC wire: Envoy's rate-limit service, and gRPC's own health check. The way of a call: `connection` (HTTP/2, bounded)
-//! → `call` (which method; streams of quotas go to `quota_stream` and [`crate::rlqs`]) → `unary` (its one message) → `codec` (bytes, whatever they are) → `message` (Envoy's types ↔ ours) → [`crate::rls`].
+//! The gRPC protocol: Envoy's rate-limit service, and gRPC's own health check. The path of a call: `connection`
+//! (HTTP/2, bounded) → `call` (the method; quota streams go to `quota_stream` and [`crate::rlqs`]) → `unary` (its one
+//! message) → `codec` (decodes any bytes) → `message` (converts Envoy's types) → [`crate::rls`].
 
 mod connection;
 mod call;

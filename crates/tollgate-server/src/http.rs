@@ -1,5 +1,6 @@
-//! The HTTP wire. The way of a request: `connection` (its patience) → `route` (what is asked) → `access` (by whom) → `request_body` (bytes, bounded) →
-//! `request_json` → `answer` and `held` (the service) → `reply` (the one place where answers become HTTP; problems do in `problem`).
+//! The HTTP protocol. The path of a request: `connection` (its timeouts) → `route` (what it asks for) → `access` (its
+//! token) → `request_body` (bytes, bounded) → `request_json` → `answer` and `held` (the service) → `reply` (converts
+//! answers to HTTP; `problem` converts problems).
 
 mod connection;
 mod route;
@@ -13,16 +14,16 @@ mod reply;
 
 pub(crate) use connection::connection;
 
-/// What the fuzz targets see of this wire.
+/// The part of this protocol for fuzz targets.
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing {
     use crate::request_json::Question;
     use tollgate::Value;
 
-    /// The attributes of a question, as text, and its cost; or why it is none.
+    /// The attributes of a request as text, and its cost; or why it is invalid.
     ///
     /// # Errors
-    /// As the wire would tell it.
+    /// The text that the protocol would send.
     pub fn question(bytes: &[u8]) -> Result<(Vec<(String, String)>, u64), String> {
         let question = Question::check(bytes).map_err(|problem| problem.detail)?;
         let request = question.request().map_err(|error| error.to_string())?;

@@ -1,5 +1,6 @@
-//! Who a request is about, on the ways in that are told attributes: JSON, RLS, RLQS, RESP and operators. Plain credentials become digests
-//! here, and known callers get their attributes, as the gateway does with what it reads from HTTP; so all ways in count one identity.
+//! Identifies the caller of a request on the protocols that send attributes: JSON, RLS, RLQS, RESP and the admin API.
+//! Plain credentials become digests here, and known callers get their attributes. The gateway does the same with what
+//! it reads from HTTP, so all protocols count the same identity.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,36 +14,37 @@ use tollgate_tower::attributes::callers::{ActiveCallers, Caller};
 use tollgate_tower::attributes::source::{Secrecy, Source};
 use tollgate_tower::attributes::{BUILT_IN, Mapped, Reader};
 
-/// The attribute that is the client's address.
+/// The attribute with the client's address.
 const ADDRESS: &str = BUILT_IN[0];
 
-/// Whose words the attributes are.
+/// The origin of the attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Word {
-    /// A program's or an operator's, who may name a credential by its digest.
+    /// A program or an operator, who may name a credential by its digest.
     Trusted,
-    /// A client's, passed on by a proxy: whatever it looks like, it is the credential's text.
+    /// A client, whose values a proxy passes on. Whatever the value looks like, it is the text of the credential.
     Client,
 }
 
-/// Which attributes hold credentials, and who is known.
+/// The attributes with credentials, and the known callers.
 #[derive(Debug, Default)]
 pub(crate) struct Identity {
     credentials: CredentialAttributes,
-    /// Attributes whose values are digests or plain, by where they were found, and never a plain text.
+    /// Attributes whose values are either a digest or a plain value, depending on their source, but never a plain
+    /// credential.
     mixed: Vec<String>,
     callers: Option<ActiveCallers>,
     choices: Vec<Arc<Choice>>,
     ipv6_prefix: u8,
 }
 
-/// An attribute that is the first of others that a request has. What reads HTTP finds it by itself; elsewhere it is derived from
-/// what is told, so that all ways in count the same.
+/// An attribute that is the first present one of several alternatives. Code that reads HTTP finds it itself. On other
+/// protocols it is derived from the given attributes, so that all protocols count the same.
 #[derive(Debug)]
 struct Choice {
     name: String,
     of: Vec<String>,
-    /// Whether its value is the digest of theirs.
+    /// Whether its value is the digest of the alternative's value.
     is_hashed: bool,
 }
 
@@ -55,7 +57,7 @@ impl Choice {
 }
 
 impl Identity {
-    /// As requests of HTTP are read.
+    /// The identity rules of this reader of HTTP requests.
     pub(crate) fn of(reader: &Reader) -> Self {
         let named = |secrecy: Secrecy| {
             let is_so = move |mapped: &&Mapped| mapped.source.secrecy() == secrecy;
@@ -76,7 +78,7 @@ impl Identity {
         &self.credentials
     }
 
-    /// What is known of a request with these attributes.
+    /// Identifies the caller of a request with these attributes.
     #[inline]
     pub(crate) fn known<'a>(&self, pairs: impl Iterator<Item = (&'a str, Value<'a>)>, word: Word) -> Known {
         let mut known = Known::default();
@@ -108,9 +110,9 @@ impl Identity {
         known
     }
 
-    /// What an attribute is that was not told, if it can be anything.
+    /// Derives an attribute that was not given, if one of its alternatives is present.
     fn choose(&self, choice: &Arc<Choice>, told: &[(&str, Value<'_>)], known: &Known) -> Option<Chosen> {
-        // What the callers file says of anybody is nobody's own word.
+        // If the callers file defines this attribute for any caller, a request cannot claim it.
         if self.callers.as_ref().is_some_and(|callers| callers.gives(&choice.name)) {
             return None;
         }
@@ -125,7 +127,7 @@ impl Identity {
         chosen(rank, Some(value))
     }
 
-    /// What a request is known to have as an attribute.
+    /// The value of an attribute of a request, after identification.
     fn value_of(&self, name: &str, told: &[(&str, Value<'_>)], known: &Known) -> Option<String> {
         if let Some(value) = known.caller.as_ref().and_then(|caller| caller.get(name)) {
             return Some(value.to_owned());
@@ -138,7 +140,7 @@ impl Identity {
             return Some(digest.to_string());
         }
         let text = match told.get(position)?.1 {
-            // As the client's address is written where it is read from a connection.
+            // In the same form as an address that is read from a connection.
             Value::Text(text)
                 if name == ADDRESS
                     && let Ok(address) = text.parse() =>
@@ -151,7 +153,7 @@ impl Identity {
         Some(text).filter(|text| !text.is_empty())
     }
 
-    /// The digest of a value; none where it is kept as it is.
+    /// The digest of a value, or `None` if the value stays as it is.
     fn digest(&self, name: &str, value: Value<'_>, word: Word) -> Option<CredentialDigest> {
         let number;
         let text = match value {
@@ -161,7 +163,7 @@ impl Identity {
                 number.as_str()
             }
         };
-        // One that is too long is refused as any other value.
+        // A value that is too long is refused later like any other.
         if text.is_empty() || text.len() > VALUE_BYTES_MAX || (self.is_mixed(name) && is_address(text)) {
             return None;
         }
@@ -175,7 +177,7 @@ impl Identity {
         self.mixed.iter().any(|mixed| mixed == name)
     }
 
-    /// A pair as it may be shown and compared with blocks, where rules of another program see the plain one.
+    /// The digest of a credential for output and for blocks, where rules of another program see the plain value.
     pub(crate) fn sealed(&self, name: &str, value: &str) -> Option<CredentialDigest> {
         if self.credentials.contains(name) {
             self.digest(name, Value::Text(value), Word::Client)
@@ -185,7 +187,7 @@ impl Identity {
     }
 }
 
-/// Whether a text is what stands for a client without a credential: an address or a network.
+/// Whether a text is an address or a network, which identifies a client without a credential.
 fn is_address(text: &str) -> bool {
     text.split('/').next().is_some_and(|address| address.parse::<IpAddr>().is_ok())
 }
@@ -197,36 +199,36 @@ fn is_address(text: &str) -> bool {
 )]
 pub(crate) struct Stranger;
 
-/// What is known of one request.
+/// The identity of one request.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
-    /// Digests, each with the position of its attribute.
+    /// Digests, each with the index of its attribute.
     digests: SmallVec<[(usize, CredentialDigest); 1]>,
-    /// Addresses in the place of credentials, in their one spelling, each with the position of its attribute.
+    /// Addresses instead of credentials, in canonical form, each with the index of its attribute.
     clients: SmallVec<[(usize, String); 1]>,
-    /// The position of a credential that nobody has: it is no identity, and not told.
+    /// The index of an unknown credential. It is no identity, and is dropped from the request.
     stranger: Option<usize>,
     caller: Option<Arc<Caller>>,
-    /// Attributes that are the first of others.
+    /// Attributes that were derived from alternatives.
     chosen: SmallVec<[Chosen; 1]>,
 }
 
-/// The rank of what was told itself.
+/// The rank of an attribute that was given itself.
 const TOLD: usize = 0;
 
-/// What an attribute is that is the first of others.
+/// The value of an attribute with alternatives.
 #[derive(Debug)]
 struct Chosen {
     choice: Arc<Choice>,
-    /// Which of the others it is, from 1, or [`TOLD`].
+    /// The number of the alternative, from 1, or [`TOLD`].
     rank: usize,
-    /// None where it was told, so that nothing is to be added.
+    /// `None` if the attribute was given, so that nothing is added.
     value: Option<String>,
 }
 
 impl Known {
-    /// Makes one choice for a request that is told in several views: only the views that have the first of the alternatives have
-    /// the attribute.
+    /// Makes one choice for a request with several descriptors: only the descriptors with the first of the present
+    /// alternatives keep the attribute.
     pub(crate) fn agree(views: &mut [Known]) {
         let all: SmallVec<[(String, usize); 4]> = views
             .iter()
@@ -238,10 +240,10 @@ impl Known {
         views.iter_mut().for_each(|view| view.chosen.retain(is_first));
     }
 
-    /// The digests alone, for what is to hold whatever the callers file says later.
+    /// The digests only, for state that must not depend on later changes of the callers file.
     ///
     /// # Errors
-    /// When the callers file does not know the credential, so that no request has it.
+    /// When the callers file does not contain the credential, so that no request has it.
     pub(crate) fn alone(self) -> Result<Self, Stranger> {
         if self.stranger.is_some() {
             Err(Stranger)
@@ -250,20 +252,21 @@ impl Known {
         }
     }
 
-    /// The digests alone, also of a credential that the callers file has forgotten: what holds about it can be taken back.
+    /// The digests only, even of a credential that the callers file no longer contains, so that a block of it can be
+    /// removed.
     pub(crate) fn in_any_case(self) -> Self {
         Self { caller: None, stranger: None, chosen: SmallVec::new(), ..self }
     }
 
-    /// Whether a credential was named that the callers file does not know.
+    /// Whether the request names a credential that the callers file does not contain.
     pub(crate) const fn is_stranger(&self) -> bool {
         self.stranger.is_some()
     }
 
-    /// The request, with digests for credentials and what the callers file says. The file's word counts before any other.
+    /// The request, with digests for credentials and the attributes of the callers file, which take precedence.
     ///
     /// # Errors
-    /// When a bound is passed.
+    /// When a bound is exceeded.
     #[inline]
     pub(crate) fn request<'r>(
         &'r self,
@@ -308,7 +311,7 @@ mod tests {
         request.attributes().iter().map(|given| format!("{}={}", given.name, text(given.value))).collect()
     }
 
-    /// A credential is its digest whoever names it; a client's own text is hashed also where it looks like a digest.
+    /// A credential becomes its digest on every protocol. A client's text is hashed even if it looks like a digest.
     #[test]
     fn credentials_are_digests() {
         let identity = Identity::default();
@@ -325,7 +328,7 @@ mod tests {
         );
     }
 
-    /// Of an attribute that is a credential or an address, the address stays.
+    /// If an attribute is a credential or an address, an address stays as it is.
     #[test]
     fn addresses_of_mixed_attributes_stay() {
         let source = Source::FirstOf(vec![Source::Credential, Source::Client]);
@@ -337,7 +340,7 @@ mod tests {
         };
         let identity = Identity::of(&reader);
         let told = |name, value| told(&identity, &[(name, value)], Word::Trusted).remove(0);
-        // The story: `block caller=2001:db8::1` blocked what no request has, and `get` found no counter.
+        // Regression: `block caller=2001:db8::1` blocked a value that no request has, and `get` found no counter.
         for (given, kept) in [
             ("10.0.0.1", "caller=10.0.0.1"),
             ("2001:db8::/64", "caller=2001:db8::/64"),
@@ -356,8 +359,9 @@ mod tests {
         Identity::of(&Reader { mapped, callers, ..Reader::default() })
     }
 
-    /// The story: a limit by `caller`, the first of `api_key` and `ip`, held at the gateway only; `explain api_key=k1` said that the
-    /// request has no caller. What is told is chosen from as what is read.
+    /// Regression: a limit by `caller`, the first of `api_key` and `ip`, applied at the gateway only. For `api_key=k1`,
+    /// `explain` reported that the request has no caller. Given attributes now have the same alternatives as attributes
+    /// read from HTTP.
     #[test]
     fn the_first_of_several_is_derived() {
         let identity = choosing(vec![Source::Credential, Source::Client], None);
@@ -383,7 +387,7 @@ mod tests {
         assert_eq!(stranger, ["ip=192.0.2.1", "caller=192.0.2.1"]);
     }
 
-    /// A request in several views has one caller: the first alternative that any of them has.
+    /// A request with several descriptors has one caller: the first alternative that any of them has.
     #[test]
     fn views_make_one_choice() {
         let identity = choosing(vec![Source::Credential, Source::Client], None);
@@ -400,7 +404,8 @@ mod tests {
         assert_eq!(views.iter().zip(&known).map(has).collect::<Vec<_>>(), [false, true, false]);
     }
 
-    /// Known credentials bring their caller's attributes, whatever else is said of those; unknown ones are nobody's.
+    /// A known credential adds its caller's attributes, which override given ones. An unknown credential is no
+    /// identity.
     #[test]
     fn callers_have_attributes_and_strangers_none() {
         let callers = Callers::read("c", b"callers: [{key: k1, tenant: acme, plan: pro}]").unwrap();

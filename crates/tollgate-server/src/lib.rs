@@ -1,9 +1,9 @@
-//! The program `tollgate`: what the user typed, the commands that it names, and the wires that ask for decisions.
-//! Limits, policies and headers are the core's; nothing here computes a quota.
+//! The program `tollgate`: its command line, its commands, and the protocols that ask for decisions. The core crate has
+//! limits, policies and headers. Nothing here computes a quota.
 
 // A module uses only those above it.
 
-// Leaves: what everything else is written in.
+// Leaves, which everything else uses.
 mod protocol;
 mod shutdown;
 mod failure;
@@ -21,7 +21,7 @@ mod together;
 mod at_once;
 mod console;
 
-// What comes in and goes out, apart from any connection.
+// Input and output, independent of any connection.
 mod auth;
 mod identity;
 mod problem;
@@ -32,7 +32,7 @@ mod decision_json;
 mod envoy_api;
 mod rls;
 
-// Files of the server, and its store.
+// The server's files, and its store.
 mod callers;
 mod tls;
 mod doubts;
@@ -51,7 +51,7 @@ mod rlqs;
 mod grpc;
 mod gateway;
 
-// The control plane, and HTTP, which leads to both.
+// The control plane, and HTTP, which serves it and decisions.
 mod store_watch;
 mod snapshot;
 mod orders;
@@ -60,7 +60,7 @@ mod readiness;
 mod control;
 mod http;
 
-// What the user may type or write, and the commands.
+// The command line, the config, and the commands.
 mod config;
 pub mod cli;
 mod policy_check;
@@ -85,19 +85,19 @@ use clap::Parser;
 use cli::{Cli, Command, PolicyCommand, StoreCommand};
 use console::Console;
 
-/// Everything was as asked.
+/// The command succeeded.
 const SUCCESS: u8 = 0;
 /// The command worked, and its answer is no: a policy with errors, a refused request, a server that could not start.
 const FAILURE: u8 = 1;
 /// The command could not be understood or carried out.
 const USAGE: u8 = 2;
 
-/// Runs the command that the arguments name, and tells how it ended.
+/// Runs the command that the arguments name, and returns its exit status.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version are answers, too: clap knows which stream they belong to, and the status.
+            // Help and version are answers as well: clap knows their stream and their status.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE));
         }

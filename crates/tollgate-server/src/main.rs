@@ -1,4 +1,4 @@
-//! The program `tollgate`. All it does is in the library of this crate.
+//! The program `tollgate`. The library of this crate does all the work.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! The commands that operate a running server: what was typed becomes a request to its admin interface, and the answer a table.
+//! The commands that operate a running server: each becomes a request to its admin API, and the answer becomes a table.
 
 mod client;
 mod screen;
@@ -19,7 +19,7 @@ use crate::console::Console;
 use crate::text::plain;
 use crate::{FAILURE, SUCCESS, USAGE};
 
-/// Runs one of the commands, and tells how it ended.
+/// Runs one of the commands, and returns its exit status.
 pub(crate) fn run(command: &OperateCommand, console: &mut Console) -> u8 {
     blocking(console, async |console| match command {
         OperateCommand::Top(arguments) => views::top(arguments, console).await,
@@ -28,7 +28,7 @@ pub(crate) fn run(command: &OperateCommand, console: &mut Console) -> u8 {
     })
 }
 
-/// Runs a conversation with a server to its end.
+/// Runs an asynchronous command to its end.
 pub(crate) fn blocking(
     console: &mut Console,
     conversation: impl AsyncFnOnce(&mut Console) -> Result<u8, String>,
@@ -47,7 +47,7 @@ pub(crate) fn blocking(
     }
 }
 
-/// One question and its answer.
+/// Sends one request, and prints its answer.
 async fn once(command: &OperateCommand, console: &mut Console) -> Result<u8, String> {
     let Asked { server, method, path, body, show } = asked(command)?;
     let answer = Client::new(server)?.call(method, path, body.as_ref()).await?;
@@ -57,7 +57,7 @@ async fn once(command: &OperateCommand, console: &mut Console) -> Result<u8, Str
         show(&answer, console);
     }
     let done = |name: &str| answer.get(name).and_then(Value::as_bool);
-    // What was not there cannot be taken back: worth a status, for scripts.
+    // If there was nothing to remove, the status is a failure, for scripts.
     let is_void = [done("unblocked"), done("restored")].contains(&Some(false));
     if let Some(notice) = answer["notice"].as_str().filter(|_| !server.json && !is_void) {
         console.line(plain(notice));

@@ -1,6 +1,6 @@
-//! What operators said over the policy (blocks, kill switches, shadow, percent) and over controllers of overload, kept on disk for the next start. One task writes it, a
-//! whole file at a time, and an operator is answered when it is there. A disk that fails is told, and tried again; what was said is in
-//! force all the same.
+//! Operator state: the overrides (off, shadow, percent) and blocks over the policy, and the overrides of overload
+//! controllers, kept on disk for the next start. One task writes it, a whole file at a time, and an operator gets an
+//! answer once it is on disk. A disk failure is reported and retried. The change is active in any case.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -20,40 +20,40 @@ use tollgate_tower::shed::Shedder;
 mod file;
 
 const NAME: &str = "operator.orders";
-/// Largest file that is read; as many blocks as may be, each as long as it may be, are less.
+/// Maximum size of the file. The maximum number of blocks, each of the maximum length, is smaller.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 /// How long an operator waits for the disk.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long after a failure it is tried again.
+/// The pause before a retry after a failure.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// How far the writing has come.
+/// The progress of the writer.
 #[derive(Clone, Debug, Default)]
 struct Progress {
-    /// The last change that an attempt was made for.
+    /// The last change for which a write was attempted.
     through: u64,
-    /// Why the last attempt failed, or what the start found damaged.
+    /// Why the last write failed, or what the start found damaged.
     error: Option<Failure>,
 }
 
-/// Where it is kept.
+/// The operator state on disk.
 pub(crate) struct Orders {
     directory: PathBuf,
-    /// How many changes were to be kept.
+    /// The number of changes to be saved.
     asked: watch::Sender<u64>,
     progress: watch::Sender<Progress>,
 }
 
-/// What a start found.
+/// The result of reading the file at the start.
 pub(crate) struct OperatorStateStart {
     pub(crate) orders: Arc<Orders>,
-    /// What to tell about it, if it is anything.
+    /// A line for the banner, if there is anything to report.
     pub(crate) line: Option<String>,
     said: OperatorState,
 }
 
 impl OperatorStateStart {
-    /// Says again what was said before.
+    /// Applies the saved state again.
     pub(crate) fn resume<S: Store>(
         self,
         engine: &Engine<S>,
@@ -68,7 +68,7 @@ impl OperatorStateStart {
 }
 
 impl Orders {
-    /// Reads what is kept in a directory that nobody else uses. What is damaged is set aside, and told.
+    /// Reads the file in a directory that no other server uses. A damaged file is set aside and reported.
     pub(crate) fn open(directory: &Path, clock: &Clock) -> OperatorStateStart {
         let now = clock.now();
         let wall = clock.wall_offset(now);
@@ -91,15 +91,15 @@ impl Orders {
         OperatorStateStart { orders: Arc::new(orders), line: line.or_else(|| told(&said)), said }
     }
 
-    /// Why what operators said is not on disk, or was not at the start, if that is so.
+    /// Why the operator state is not on disk, or was damaged at the start, if that is so.
     pub(crate) fn error(&self) -> Option<Failure> {
         self.progress.borrow().error.clone()
     }
 
-    /// Has what is in force now written down, and waits until it is.
+    /// Saves the current state, and waits until it is on disk.
     ///
     /// # Errors
-    /// When it is not, so that it would not survive a restart; the message says why.
+    /// When it is not on disk, so that it would not survive a restart. The message says why.
     pub(crate) async fn keep(&self) -> Result<(), String> {
         let mut change = 0;
         self.asked.send_modify(|asked| {
@@ -115,7 +115,7 @@ impl Orders {
         }
     }
 
-    /// Writes whenever something was said, as long as it is polled, and again after a failure.
+    /// Writes after every change, while it is polled, and again after a failure.
     pub(crate) async fn run(self: Arc<Self>, service: Arc<Service>) {
         let mut asked = self.asked.subscribe();
         loop {
@@ -127,7 +127,7 @@ impl Orders {
             } else {
                 let _ = next.await;
             }
-            // Read before what is in force is: whoever asked up to here said it before.
+            // Read before the state is: every change counted up to here is in the state already.
             let through = *asked.borrow();
             let now = service.now();
             let said = OperatorState::of(&service.engine, service.overload.as_deref(), now);
@@ -172,7 +172,7 @@ fn read(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// Puts a damaged file out of the way, and says so in a sentence.
+/// Sets a damaged file aside, and returns a sentence about it.
 fn set_aside(directory: &Path, error: &str) -> String {
     let where_to = match disk::set_aside(directory, NAME) {
         Ok(aside) => {
@@ -187,7 +187,7 @@ fn set_aside(directory: &Path, error: &str) -> String {
     )
 }
 
-/// What the banner says about a start.
+/// The line of the banner about a start.
 fn told(said: &OperatorState) -> Option<String> {
     let several = |count: usize, what: &str| match count {
         0 => None,

@@ -1,4 +1,4 @@
-//! `tollgate policy check`: what each limit of a file means, and everything that is wrong with it.
+//! `tollgate policy check`: prints the meaning of each limit of a file, and every problem.
 
 use tollgate::Clock;
 use tollgate_tower::attributes::Reader;
@@ -12,7 +12,7 @@ use crate::identity::Identity;
 use crate::policy_file::{self, PolicyFileError};
 use crate::{FAILURE, SUCCESS, USAGE};
 
-/// Checks every file, whatever the others are like.
+/// Checks every file, even if others have problems.
 pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
     let mut status = SUCCESS;
     let mut described = false;
@@ -58,7 +58,7 @@ pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
     status
 }
 
-/// How requests are read that the policies are for, and whether it is seen how they end.
+/// How requests for these policies are read, and whether the server sees how they end.
 fn reader(arguments: &CheckArguments) -> Result<(Reader, Ends), String> {
     let config = config::load(arguments.config.as_deref(), &[])?;
     let mut reader = config.reader;
@@ -68,7 +68,7 @@ fn reader(arguments: &CheckArguments) -> Result<(Reader, Ends), String> {
     Ok((reader, if config.routes.is_empty() { Ends::Unknown } else { Ends::Seen }))
 }
 
-/// Tells every problem, one to a line.
+/// Prints every problem, one per line.
 fn report(error: &PolicyFileError, console: &mut Console) {
     match error {
         PolicyFileError::Wrong(findings) => console.problem(findings),

@@ -1,5 +1,6 @@
-//! `tollgate policy convert`: a foreign configuration in our own form, on standard output. Rules that would be lost are named on
-//! standard error, and make it fail: whoever does not read the notes must not put an open door into force.
+//! `tollgate policy convert`: prints a compat configuration as a Tollgate policy. Rules that would be lost are listed
+//! on standard error and make it fail: an operator who overlooks the notes must not activate a policy that leaves
+//! requests unlimited.
 
 use tollgate::Policy;
 
@@ -9,7 +10,7 @@ use crate::foreign::Conversion;
 use crate::policy_file;
 use crate::{FAILURE, SUCCESS, USAGE};
 
-/// Converts, and compiles what was written before anybody relies on it.
+/// Converts, and compiles the result before it is used.
 pub(crate) fn run(arguments: &ConvertArguments, console: &mut Console) -> u8 {
     let loaded = match policy_file::load(Some(&arguments.file)) {
         Ok(loaded) => loaded,

@@ -1,5 +1,6 @@
-//! `tollgate policy diff`: what another policy would change, in sentences and in decisions: of a trace, on a clock that moves as the
-//! trace says, or of a running server that lets both decide for a while.
+//! `tollgate policy diff`: shows what a candidate policy would change, in sentences and in decisions. The decisions are
+//! those of a trace, on a clock that follows the trace, or those of a running server that evaluates both policies for a
+//! while.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -25,12 +26,12 @@ use crate::text::plain;
 use crate::time_text::instant;
 use crate::{FAILURE, SUCCESS, USAGE};
 
-/// Longest line of a trace.
+/// Maximum length of a line of a trace.
 const LINE_BYTES_MAX: usize = 1 << 20;
-/// How often a comparison on a server is asked about.
+/// How often the state of a comparison on a server is polled.
 const POLL: Duration = Duration::from_millis(500);
 
-/// Compares, and tells whether anything differs.
+/// Compares, and returns whether anything differs.
 pub(crate) fn run(arguments: &DiffArguments, console: &mut Console) -> u8 {
     match (arguments.live, &arguments.files[..]) {
         (false, [old, new]) => match here(old, new, arguments, console) {
@@ -53,7 +54,7 @@ pub(crate) fn run(arguments: &DiffArguments, console: &mut Console) -> u8 {
     }
 }
 
-/// Two files, and the decisions of a trace.
+/// Compares two files, and the decisions about a trace.
 fn here(old: &Path, new: &Path, arguments: &DiffArguments, console: &mut Console) -> Result<u8, String> {
     let load = |path: &Path| policy_file::load(Some(&path.to_owned())).map_err(|error| error.to_string());
     let native = |path: &Path| match load(path)?.rules {
@@ -129,7 +130,7 @@ fn show_decisions(tallied: &Value, console: &mut Console) {
     }
 }
 
-/// A candidate beside a running server's policy.
+/// Compares a candidate with the policy of a running server.
 async fn live(new: &Path, arguments: &DiffArguments, console: &mut Console) -> Result<u8, String> {
     let client = Client::new(&arguments.server)?;
     let text = disk::read(new, FILE_BYTES_MAX as u64)
@@ -167,7 +168,7 @@ async fn live(new: &Path, arguments: &DiffArguments, console: &mut Console) -> R
     Ok(if changes || decisions { FAILURE } else { SUCCESS })
 }
 
-/// When a request came, as a trace tells it.
+/// The time of a request in a trace.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum At {
@@ -190,7 +191,7 @@ struct Trace {
     name: String,
     reader: BufReader<File>,
     number: u64,
-    /// The line that was read to learn when the trace begins.
+    /// The line that was read to find the start of the trace.
     first: Option<(Vec<u8>, Timestamp)>,
 }
 

@@ -1,4 +1,4 @@
-//! Where policies are read from: a file, a directory, standard input, or the example inside the program; and which format they have.
+//! Loads policies from a file, a directory, standard input, or the built-in example, and detects their format.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -12,9 +12,9 @@ use crate::foreign::{self, Foreign, Format, Source};
 
 mod directory;
 
-/// How findings call the built-in policy.
+/// The name of the built-in policy in findings.
 const EXAMPLE_NAME: &str = "the built-in example policy";
-/// How findings call standard input.
+/// The name of standard input in findings.
 const STDIN_NAME: &str = "<stdin>";
 
 /// Why there is no policy.
@@ -23,24 +23,24 @@ pub(crate) enum PolicyFileError {
     /// The file cannot be read.
     #[error("{name}: {reason}; {cure}")]
     Unreadable {
-        /// How the user called it.
+        /// The name that the user gave.
         name: String,
-        /// What the system says.
+        /// The system's error.
         reason: String,
-        /// What to do about it.
+        /// The cure.
         cure: &'static str,
     },
-    /// What was read is not a policy.
+    /// The content is not a policy.
     #[error(transparent)]
     Wrong(#[from] Findings),
 }
 
-/// What decides: a policy of our own, or somebody else's configuration.
+/// The rules that decide: a Tollgate policy, or another program's configuration.
 #[derive(Debug)]
 pub(crate) enum Rules {
     /// A policy file.
     Native(Policy),
-    /// A foreign configuration, and the policy that refuses whoever asks the engine past it.
+    /// A compat configuration, and the guard policy that refuses every request that bypasses it.
     Foreign(Foreign, Policy),
 }
 
@@ -52,7 +52,7 @@ impl Rules {
         }
     }
 
-    /// Somebody else's configuration, if that is what decides.
+    /// Another program's configuration, if it decides.
     pub(crate) const fn foreign(&self) -> Option<&Foreign> {
         match self {
             Rules::Native(_) => None,
@@ -60,7 +60,7 @@ impl Rules {
         }
     }
 
-    /// Both, for whoever takes them over.
+    /// Both parts, for a caller that takes ownership.
     pub(crate) fn into_parts(self) -> (Policy, Option<Foreign>) {
         match self {
             Rules::Native(policy) => (policy, None),
@@ -68,7 +68,7 @@ impl Rules {
         }
     }
 
-    /// What each rule means, in a sentence.
+    /// The meaning of each rule, in a sentence.
     pub(crate) fn sentences(&self) -> Vec<String> {
         match self {
             Rules::Native(policy) => policy.sentences(),
@@ -77,7 +77,7 @@ impl Rules {
     }
 }
 
-/// The rules of a file, how it is called, and its warnings.
+/// The rules of a file, its name, and its warnings.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) name: String,
@@ -85,12 +85,13 @@ pub(crate) struct Loaded {
     pub(crate) warnings: Findings,
 }
 
-/// Reads the rules of a file or of the files in a directory, of standard input for `-`, or the example when nothing is named.
+/// Loads the rules of a file or of the files in a directory, of standard input for `-`, or of the example if no path is
+/// given.
 pub(crate) fn load(path: Option<&PathBuf>) -> Result<Loaded, PolicyFileError> {
     load_for(path, &CredentialAttributes::default())
 }
 
-/// The same where these attributes hold credentials.
+/// Loads rules when these attributes hold credentials.
 pub(crate) fn load_for(
     path: Option<&PathBuf>,
     credentials: &CredentialAttributes,
@@ -110,7 +111,7 @@ pub(crate) fn load_for(
     Ok(Loaded { name, rules, warnings })
 }
 
-/// What sources mean; all of them have one format.
+/// Compiles sources, all of which have the same format.
 fn rules(
     name: &str,
     sources: &[Source],
@@ -146,7 +147,8 @@ fn read(path: &Path) -> Result<Source, PolicyFileError> {
     }
 }
 
-/// Everything up to one byte more than the compiler accepts: it then says that the file is too large, and how large it may be.
+/// Reads up to one byte more than the compiler accepts. The compiler then reports that the file is too large, and the
+/// maximum.
 fn bounded(reader: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let limit = u64::try_from(FILE_BYTES_MAX).unwrap_or(u64::MAX);

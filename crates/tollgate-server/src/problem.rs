@@ -1,4 +1,4 @@
-//! Why a request over HTTP got no answer of its own kind, and how that is told. A denial is not among these: it is an answer.
+//! Errors of HTTP requests, and their representation. A denial is not an error: it is an answer.
 
 use tollgate::RequestError;
 use tollgate::engine::CommitError;
@@ -11,10 +11,10 @@ pub(crate) use admin::Refusal;
 pub(crate) use details::{problem_details, response};
 pub(crate) use gateway::Turned;
 
-/// Longest explanation, in characters. It may quote what the request said.
+/// Maximum length of an explanation, in characters. It may quote the request.
 const DETAIL_CHARS_MAX: usize = 500;
 
-/// What kind of problem it is: what a program may match on.
+/// The kind of a problem, which programs may match on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The body is not what this path accepts.
@@ -23,19 +23,19 @@ pub(crate) enum Kind {
     BodyTooLarge,
     /// The body came too slowly.
     BodyTooSlow,
-    /// The body did not arrive whole.
+    /// The body did not arrive completely.
     BodyCutOff,
-    /// The body is said to be something else than JSON.
+    /// The content type is not JSON.
     UnsupportedMediaType,
-    /// The request does not prove that it may ask.
+    /// The request has no valid token.
     Unauthorized,
-    /// Nothing is at this path.
+    /// The path does not exist.
     NotFound,
-    /// The path belongs to another format than that of the policy in force.
+    /// The path belongs to another format than that of the active policy.
     WrongFormat,
-    /// The path is right, the method is not; these are accepted.
+    /// The path exists, but not with this method. Accepted are these.
     MethodNotAllowed(&'static str),
-    /// No such reservation, or none any more.
+    /// No such reservation exists, or it exists no longer.
     UnknownReservation,
     /// The reservation was committed or cancelled before.
     ReservationSettled,
@@ -43,17 +43,17 @@ pub(crate) enum Kind {
     ReservationBusy,
     /// The reservation can no longer be settled.
     ReservationExpired,
-    /// As many reservations are open as the server can remember.
+    /// The server remembers as many open reservations as it can.
     TooManyReservations,
     /// The store did not answer.
     StoreUnavailable,
-    /// The admin interface did not do what was asked.
+    /// The admin API refused the request.
     Admin(Refusal),
-    /// The gateway did not send a request on, or got no answer to it.
+    /// The gateway did not forward a request, or got no answer to it.
     Gateway(Turned),
 }
 
-/// A kind, and what is wrong in words that say what would be accepted.
+/// A kind, and an explanation that says what would be accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
     pub(crate) kind: Kind,
@@ -97,7 +97,7 @@ impl From<CommitError> for Problem {
 }
 
 impl Kind {
-    /// The status to answer with.
+    /// The HTTP status.
     pub(crate) const fn status(self) -> u16 {
         match self {
             Kind::InvalidRequest | Kind::BodyCutOff => 400,
@@ -114,7 +114,7 @@ impl Kind {
         }
     }
 
-    /// The problem type: a name that stays.
+    /// The problem type: a stable name.
     pub(crate) const fn urn(self) -> &'static str {
         match self {
             Kind::InvalidRequest => "urn:tollgate:problem:invalid-request",
@@ -137,7 +137,7 @@ impl Kind {
         }
     }
 
-    /// Which of several kinds with one type it is.
+    /// Distinguishes several kinds that share one type.
     pub(crate) const fn reason(self) -> Option<&'static str> {
         match self {
             Kind::Gateway(turned) => turned.reason(),
@@ -145,7 +145,7 @@ impl Kind {
         }
     }
 
-    /// What all problems of this kind have in common.
+    /// The title of all problems of this kind.
     pub(crate) const fn title(self) -> &'static str {
         match self {
             Kind::InvalidRequest => "The request is not valid",

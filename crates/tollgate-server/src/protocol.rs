@@ -1,6 +1,6 @@
-//! The ways in which a question comes in. Metrics, logs and decisions name them.
+//! The protocols by which requests arrive. Metrics, logs and decisions name them.
 
-/// The way a question came in.
+/// The protocol of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Wire {
     /// JSON over HTTP.
@@ -13,12 +13,12 @@ pub(crate) enum Wire {
     Resp,
     /// Limitador's HTTP interface.
     Limitador,
-    /// A request on its way through the gateway.
+    /// A request that passes through the gateway.
     Gateway,
 }
 
 impl Wire {
-    /// Every wire, in the order of their numbers.
+    /// Every protocol, in the order of their numbers.
     pub(crate) const ALL: [Wire; 6] =
         [Wire::Http, Wire::Authz, Wire::Rls, Wire::Resp, Wire::Limitador, Wire::Gateway];
 
@@ -34,7 +34,7 @@ impl Wire {
         }
     }
 
-    /// Whether Tollgate reads the attributes from requests by itself, so that no caller names them.
+    /// Whether Tollgate itself reads the attributes from requests, so that no caller names them.
     pub(crate) const fn reads_requests(self) -> bool {
         matches!(self, Wire::Authz | Wire::Gateway)
     }

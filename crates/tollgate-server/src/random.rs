@@ -1,9 +1,9 @@
-//! Numbers that look random and are cheap: for sampling, for the ids of spans and for the keys of a load, where nobody gains by
-//! guessing them.
+//! Cheap pseudorandom numbers for sampling, for the ids of spans and for the keys of a load, where guessing them gains
+//! nothing.
 
 use std::cell::Cell;
 
-/// A number as unlike its neighbours as can be: the finaliser of splitmix64.
+/// Scrambles a number with the finalizer of splitmix64, so that neighbours become unrelated.
 #[inline]
 pub(crate) const fn scrambled(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -15,7 +15,7 @@ pub(crate) const fn scrambled(number: u64) -> u64 {
 /// The next number of this thread.
 #[inline]
 pub(crate) fn next() -> u64 {
-    // Without the system's randomness two threads would draw the same numbers, which only confuses their traces.
+    // Without the system's randomness two threads would produce the same numbers, which only confuses their traces.
     thread_local!(static STATE: Cell<u64> = Cell::new(getrandom::u64().unwrap_or(0)));
     STATE.with(|state| {
         let number = state.get();

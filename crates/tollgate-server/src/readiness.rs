@@ -1,5 +1,6 @@
-//! What `/readyz` answers. Ready is a server that answers decisions, whatever its policy file or its store are like: a fleet that
-//! turns unready all at once, for a file or a store that all of it shares, is an outage. Only one that is told to stop is not.
+//! The answer of `/readyz`. A server is ready if it answers decisions, whatever the state of its policy file or its
+//! store: a fleet that turns unready together, because of a shared file or store, is an outage. Only a server that
+//! received a stop signal is not ready.
 
 use std::sync::Arc;
 
@@ -15,19 +16,19 @@ use crate::store_watch::{StoreReport, StoreWatch};
 use crate::time_text::rfc3339;
 use crate::tls::Tls;
 
-/// Whether the server is ready, and what its operator should know.
+/// Whether the server is ready, and the state for its operator.
 #[derive(Default)]
 pub(crate) struct Readiness {
     pub(crate) tls: Option<Arc<Tls>>,
-    /// The file of known callers, if there is one.
+    /// The callers file, if there is one.
     pub(crate) callers: Option<Arc<CallersFile>>,
-    /// The store that servers share, if there is one.
+    /// The shared store, if there is one.
     pub(crate) store: Option<Arc<StoreWatch>>,
     stopping: watch::Sender<bool>,
 }
 
 impl Readiness {
-    /// Of a server with these files and this store.
+    /// The readiness of a server with these files and this store.
     pub(crate) fn of(
         tls: Option<Arc<Tls>>,
         callers: Option<Arc<CallersFile>>,
@@ -36,12 +37,12 @@ impl Readiness {
         Self { tls, callers, store, stopping: watch::Sender::default() }
     }
 
-    /// The server was told to stop: whoever spreads requests should send none here from now on.
+    /// Records the stop signal: load balancers should send no requests here from now on.
     pub(crate) fn stop(&self) {
         self.stopping.send_replace(true);
     }
 
-    /// Ends when the server was told to stop.
+    /// Waits for the stop signal.
     pub(crate) async fn stopped(&self) {
         // It fails only without a sender, which lives as long as this.
         let _ = self.stopping.subscribe().wait_for(|stopping| *stopping).await;
@@ -52,7 +53,7 @@ impl Readiness {
         !*self.stopping.borrow()
     }
 
-    /// What to tell.
+    /// The report to send.
     pub(crate) fn report(
         &self,
         reloader: Option<&Reloader>,
@@ -109,16 +110,16 @@ impl Readiness {
     }
 }
 
-/// Who asks.
+/// The recipient of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Audience {
-    /// Somebody who has not proved anything: a probe, as a rule. Names and errors of files are not for them.
+    /// A client without a token, usually a probe. It gets no names or errors of files.
     Anybody,
-    /// Somebody who may ask for decisions.
+    /// A client that may ask for decisions.
     Admitted,
 }
 
-/// The answer.
+/// The body of the answer.
 #[derive(Debug, Serialize)]
 pub(crate) struct ReadinessReport {
     status: &'static str,
@@ -128,13 +129,13 @@ pub(crate) struct ReadinessReport {
     tls: Option<TlsReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     callers: Option<CallersReport>,
-    /// The store that servers share. It never makes a server unready: all of them would be at once.
+    /// The shared store. It never makes a server unready, because all servers would be unready together.
     #[serde(skip_serializing_if = "Option::is_none")]
     store: Option<StoreReport>,
-    /// What operators said over the policy, while it is not on disk or was not readable at the start.
+    /// The operator state, while it is not on disk or if it was unreadable at the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     orders: Option<OrdersReport>,
-    /// The memory for counters, while it is full: new keys share counters then.
+    /// The memory for counters, while it is full: new keys then share counters.
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<MemoryReport>,
 }
@@ -221,7 +222,7 @@ mod tests {
             .unwrap()
     }
 
-    /// Only a server that was told to stop is not ready.
+    /// A server is unready only after the stop signal.
     #[test]
     fn stopping_is_not_ready() {
         let readiness = Readiness::default();

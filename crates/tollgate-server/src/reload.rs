@@ -1,9 +1,11 @@
-//! Live reload. A policy file or directory is looked at about twice a second, and at once on SIGHUP; a change that holds still is
-//! compiled, guarded against accidents, and swapped in. Whatever goes wrong, the last good policy stays in force, and says so.
+//! Live reload. A policy file or directory is checked about twice a second, and immediately on SIGHUP. A stable change
+//! is compiled, guarded against accidents, and swapped in. On any error the last good policy stays active, and the
+//! status shows it.
 //!
-//! `file_watch` (what is on disk) → `desk` (one turn: read, guard, swap) → `status` (what others may know); `guard` says what is
-//! suspicious, `last_good` keeps a copy for the next start. Certificates are reloaded by the same beat. Each looks at the disk on a
-//! thread of its own and within a deadline (`file_watch::Looks`), so that a file system that hangs shows, and holds up nothing else.
+//! `file_watch` (the files on disk) → `desk` (one cycle: read, guard, swap) → `status`. `guard` finds suspicious
+//! changes, and `last_good` saves a copy for the next start. Certificates are reloaded in the same cycle. Each looks at
+//! the disk on its own thread and within a deadline (`file_watch::Looks`), so that a hanging file system is reported
+//! and delays nothing else.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,36 +36,37 @@ mod status;
 
 pub(crate) use status::{Origin, PolicyStatus};
 
-/// How often the disk is looked at. A change is seen within one beat, must hold still for another, and is in force within a second.
+/// How often the disk is checked. A change is seen within one interval, must be stable for another, and is active
+/// within a second.
 const BEAT: Duration = Duration::from_millis(400);
-/// Most requests to reload that wait for their turn.
+/// Maximum number of queued reload requests.
 const REQUESTS_MAX: usize = 16;
-/// How often a file that changes while it is read is read again, at the start.
+/// How many times a file that changes during a read is read again, at the start.
 const START_ATTEMPTS: u32 = 10;
 
-/// What a turn did.
+/// The result of a cycle for the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Done {
-    /// What is on disk is in force already, or not yet still.
+    /// The file on disk is active already, or not stable yet.
     Nothing,
-    /// Another policy is in force.
+    /// Another policy became active.
     Reloaded(SwapReport),
 }
 
-/// What a reload did.
+/// The result of a reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReloadOutcome {
-    /// To the policy.
+    /// The result for the policy.
     pub(crate) policy: Done,
-    /// To the files beside it, as far as they changed; in words for the operator.
+    /// The results for the other files that changed, in words for the operator.
     pub(crate) also: Vec<String>,
 }
 
 impl ReloadOutcome {
-    /// All of it together.
+    /// Combines all results.
     ///
     /// # Errors
-    /// Why something on disk is not in use, and what is in spite of that.
+    /// Why a file on disk is not in use, and what became active in spite of that.
     fn of(policy: Result<Done, String>, beside: [Result<FileReload, String>; 2]) -> Result<Self, String> {
         let (mut also, mut errors) = (Vec::new(), Vec::new());
         let policy = policy.unwrap_or_else(|error| {
@@ -93,7 +96,7 @@ struct Request {
     reply: oneshot::Sender<Result<ReloadOutcome, String>>,
 }
 
-/// Asks for reloads, and knows how the last ones went. Cheap to clone.
+/// Requests reloads, and has the status of the last ones. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Reloader {
     requests: mpsc::Sender<Request>,
@@ -106,15 +109,15 @@ impl Reloader {
         self.status.load_full()
     }
 
-    /// Reloads now: the policy, the callers file and the certificates.
+    /// Reloads the policy, the callers file and the certificates now.
     ///
     /// # Errors
-    /// Why something on disk is not in use, in words for the operator.
+    /// Why a file on disk is not in use, in words for the operator.
     pub(crate) async fn now(&self) -> Result<ReloadOutcome, String> {
         self.ask(Wish::Now).await
     }
 
-    /// Reloads now, even what the guard refuses. What does not compile is still refused.
+    /// Reloads now, even a policy that the guard refuses. A policy that does not compile is still refused.
     ///
     /// # Errors
     /// As [`Reloader::now`].
@@ -130,7 +133,7 @@ impl Reloader {
     }
 }
 
-/// What a server starts with.
+/// The policy that a server starts with.
 pub(crate) struct Start {
     pub(crate) loaded: Loaded,
     origin: Origin,
@@ -139,7 +142,7 @@ pub(crate) struct Start {
     pub(crate) error: Option<String>,
 }
 
-/// The policy to start with: the file's, else the last good one's.
+/// Loads the policy to start with: that of the file, or else the last good one.
 ///
 /// # Errors
 /// When there is neither.
@@ -192,22 +195,22 @@ fn from_last_good(
     }
 }
 
-/// How changes of the policy are taken.
+/// The settings of reloads.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReloadSettings {
-    /// Where the last good policy is kept.
+    /// The directory for the last good policy.
     pub(crate) state_dir: Option<PathBuf>,
-    /// Whether every policy that compiles is taken, whatever the guard thinks.
+    /// Whether every policy that compiles is accepted, regardless of the guard.
     pub(crate) is_forced: bool,
 }
 
-/// What is reloaded by the same beat as the policy.
+/// The other files that are reloaded in the same cycle as the policy.
 pub(crate) struct WatchedFiles {
     pub(crate) tls: Option<Arc<Tls>>,
     pub(crate) callers: Option<Arc<CallersFile>>,
 }
 
-/// Watches the disk, once the server runs.
+/// Watches the disk while the server runs.
 pub(crate) struct Watcher {
     requests: mpsc::Receiver<Request>,
     status: Arc<ArcSwap<PolicyStatus>>,
@@ -220,7 +223,7 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// What watches the policy that a server starts with, and what asks it for reloads.
+    /// Creates the watcher of the policy that a server starts with, and the handle that requests reloads.
     pub(crate) fn new(
         start: &mut Start,
         path: Option<&PathBuf>,
@@ -245,7 +248,7 @@ impl Watcher {
         (Reloader { requests: sender, status }, watcher)
     }
 
-    /// Watches for as long as the server runs. A turn that breaks, breaks alone: the next one comes.
+    /// Watches while the server runs. A cycle that panics does not stop the next one.
     pub(crate) async fn run<S: Store + 'static>(
         self,
         service: Arc<Service<S>>,
@@ -281,13 +284,13 @@ impl Watcher {
             if let Some(reply) = reply {
                 let has_files = beside.tls.is_some() || beside.callers.is_some();
                 let done = if desk.is_fixed() && has_files { Ok(Done::Nothing) } else { done };
-                let _ = reply.send(ReloadOutcome::of(done, [recalled, renewed])); // Whoever asked may have gone.
+                let _ = reply.send(ReloadOutcome::of(done, [recalled, renewed])); // The caller may have gone.
             }
         }
     }
 }
 
-/// Looks whether the certificates changed, if there are any.
+/// Checks whether the certificates changed, if there are any.
 async fn renew<S: Store>(
     tls: Option<&Arc<Tls>>,
     looks: &mut Looks<Result<FileReload, String>>,
@@ -309,7 +312,7 @@ async fn renew<S: Store>(
     }
 }
 
-/// Looks whether the callers file changed, if there is one.
+/// Checks whether the callers file changed, if there is one.
 async fn recall<S: Store>(
     callers: Option<&Arc<CallersFile>>,
     looks: &mut Looks<Result<FileReload, String>>,
@@ -331,7 +334,7 @@ async fn recall<S: Store>(
     }
 }
 
-/// Tells that a turn broke off. Even if that breaks, too, the next turn comes.
+/// Reports that a cycle panicked. Even if the report panics as well, the next cycle runs.
 fn told<S: Store>(desk: &PolicyReload<S>, how: &str) -> String {
     let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| desk.broken(how)));
     told.unwrap_or_else(|_| how.to_owned())

@@ -1,4 +1,4 @@
-//! The bytes of a request: bounded in size and time, and said to be JSON.
+//! Reads the body of a request: bounded in size and time, with a JSON content type.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use hyper::{HeaderMap, Request};
 use crate::problem::{Kind, Problem};
 use crate::within::within;
 
-/// Largest body of one question.
+/// Maximum size of the body of one request.
 pub(crate) const BODY_BYTES_MAX: usize = 64 << 10;
-/// Largest body of a batch.
+/// Maximum size of the body of a batch.
 pub(crate) const BATCH_BYTES_MAX: usize = 1 << 20;
-/// How much of a body that is too large is read nevertheless, so that its sender gets to read the answer.
+/// How much of an oversized body is still read, so that its sender gets to read the answer.
 const SURPLUS_BYTES_MAX: usize = 1 << 20;
-/// How long a body may take to arrive.
+/// Timeout for the arrival of a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reads the whole body.
 ///
 /// # Errors
-/// When it is larger than `limit`, too slow, cut off, or not JSON by its headers.
+/// When it is larger than `limit`, too slow, incomplete, or not JSON by its headers.
 pub(crate) fn read(request: Request<Incoming>, limit: usize) -> impl Future<Output = Result<Bytes, Problem>> {
     let accepted = is_json(request.headers());
     let bytes = read_any(request, limit);
@@ -33,15 +33,15 @@ pub(crate) fn read(request: Request<Incoming>, limit: usize) -> impl Future<Outp
     }
 }
 
-/// Reads the whole body, whatever it is said to be.
+/// Reads the whole body, with any content type.
 ///
 /// # Errors
-/// When it is larger than `limit`, too slow, or cut off.
+/// When it is larger than `limit`, too slow, or incomplete.
 pub(crate) fn read_any(
     request: Request<Incoming>,
     limit: usize,
 ) -> impl Future<Output = Result<Bytes, Problem>> {
-    // The head is let go before anything waits for the body.
+    // The head is dropped before anything waits for the body.
     let body = request.into_body();
     async move {
         within(BODY_TIMEOUT, collect(body, limit)).await.unwrap_or_else(|| {
@@ -71,7 +71,7 @@ async fn collect(body: Incoming, limit: usize) -> Result<Bytes, Problem> {
         let Ok(data) = frame.into_data() else { continue }; // Trailers mean nothing here.
         length += data.len();
         if length <= limit {
-            // The usual body is one frame, which is then used as it is.
+            // Usually the body is one frame, which is used without a copy.
             if bytes.is_empty() && body.is_end_stream() {
                 return Ok(data);
             }
@@ -81,7 +81,7 @@ async fn collect(body: Incoming, limit: usize) -> Result<Bytes, Problem> {
     if length > limit { Err(too_large()) } else { Ok(bytes.into()) }
 }
 
-/// Whether the headers say JSON, or say nothing.
+/// Whether the content type is JSON or missing.
 fn is_json(headers: &HeaderMap) -> Result<(), Problem> {
     let unsupported = |detail: &str| Err(Problem::new(Kind::UnsupportedMediaType, detail));
     if let Some(kind) = headers.get(CONTENT_TYPE) {
@@ -103,7 +103,7 @@ fn is_json(headers: &HeaderMap) -> Result<(), Problem> {
 mod tests {
     use super::*;
 
-    /// JSON may come with parameters or without a type; anything else, and anything packed, is refused.
+    /// JSON may have parameters, and the type may be missing. Any other type, and any content encoding, is refused.
     #[test]
     fn content_types() {
         let with = |name, value: &str| HeaderMap::from_iter([(name, value.parse().unwrap())]);

@@ -1,5 +1,5 @@
-//! JSON into questions. The parser is serde_json's; this module says what is accepted, and refuses the rest with the field at
-//! fault. Nothing nested deeper than a request's attributes is ever entered, so depth needs no counter.
+//! Parses JSON into requests with serde_json. This module defines what is accepted, and refuses the rest with the name
+//! of the wrong field. It never enters anything nested deeper than a request's attributes, so it needs no depth limit.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,20 +18,20 @@ pub(crate) use number::whole;
 
 use number::{AttributeValue, Given, Whole};
 
-/// Most questions in a batch.
+/// Maximum number of requests in a batch.
 pub(crate) const BATCH_MAX: usize = 1_000;
-/// How long a reservation may live: at least, unless said, and at most.
+/// Minimum, default and maximum lifetime of a reservation.
 pub(crate) const LIFETIME_MS: (u64, u64, u64) = (1, 60_000, 3_600_000);
-/// Longest piece of the caller's text that a message repeats, in characters.
+/// Maximum length of the caller's text that a message echoes, in characters.
 const QUOTED_MAX: usize = 60;
 
-/// What a caller asked, as it was written. Text is borrowed from the body where it has no escapes.
+/// A caller's request as it was written. Text without escapes is borrowed from the body.
 #[derive(Debug, Default)]
 pub(crate) struct Question<'b> {
     attributes: Vec<(Cow<'b, str>, Given<'b>)>,
     cost: Option<u64>,
     lifetime_ms: Option<u64>,
-    /// Of a report: the status that the request ended with, or whether it failed.
+    /// For a report: the status that the request ended with, or whether it failed.
     status: Option<u16>,
     failed: Option<bool>,
 }
@@ -49,7 +49,7 @@ impl<'b> Question<'b> {
     /// Reads the body of a check.
     ///
     /// # Errors
-    /// When it is not exactly that.
+    /// When it does not have exactly this form.
     pub(crate) fn check(body: &'b [u8]) -> Result<Self, Problem> {
         parse(body, Form::Check)
     }
@@ -57,7 +57,7 @@ impl<'b> Question<'b> {
     /// Reads the body of a reservation.
     ///
     /// # Errors
-    /// When it is not exactly that.
+    /// When it does not have exactly this form.
     pub(crate) fn reservation(body: &'b [u8]) -> Result<Self, Problem> {
         parse(body, Form::Reservation)
     }
@@ -65,41 +65,41 @@ impl<'b> Question<'b> {
     /// Reads the body of a batch.
     ///
     /// # Errors
-    /// When one of its questions is wrong; none is answered then.
+    /// When one of its requests is invalid. Then none is answered.
     pub(crate) fn batch(body: &'b [u8]) -> Result<Vec<Self>, Problem> {
         parse(body, Batch)
     }
 
-    /// The question as it was asked, for rules of other programs.
+    /// The request as it was sent, for rules of other programs.
     ///
     /// # Errors
-    /// When a bound is passed.
+    /// When a bound is exceeded.
     pub(crate) fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
         self.priced(request_of(&self.attributes)?)
     }
 
-    /// Who it is about.
+    /// Identifies the caller.
     pub(crate) fn known(&self, identity: &Identity) -> Known {
         identity.known(pairs(&self.attributes), Word::Trusted)
     }
 
-    /// Its attributes, as they stand.
+    /// Its attributes as they were sent.
     pub(crate) fn given(&self) -> Vec<(&str, Value<'_>)> {
         pairs(&self.attributes).collect()
     }
 
-    /// The question for the engine, about whom is known.
+    /// The request for the engine, with the identity applied.
     ///
     /// # Errors
-    /// When a bound is passed.
+    /// When a bound is exceeded.
     pub(crate) fn request_of<'r>(&'r self, known: &'r Known) -> Result<CheckRequest<'r>, RequestError> {
         self.priced(known.request(pairs(&self.attributes))?)
     }
 
-    /// The request at the cost that is asked for.
+    /// The request with its cost.
     ///
     /// # Errors
-    /// When a bound is passed.
+    /// When a bound is exceeded.
     pub(crate) fn priced<'r>(&self, request: CheckRequest<'r>) -> Result<CheckRequest<'r>, RequestError> {
         match self.cost {
             Some(cost) => request.cost(cost),
@@ -107,7 +107,7 @@ impl<'b> Question<'b> {
         }
     }
 
-    /// How long a reservation is to live.
+    /// The lifetime of a reservation.
     pub(crate) fn lifetime(&self) -> Ticks {
         Ticks::from_millis(self.lifetime_ms.unwrap_or(LIFETIME_MS.1))
     }
@@ -136,25 +136,25 @@ impl Named<'_> {
     /// A request with these attributes.
     ///
     /// # Errors
-    /// When a bound is passed.
+    /// When a bound is exceeded.
     pub(crate) fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
         request_of(&self.0)
     }
 
-    /// Whom they name.
+    /// Identifies the caller that they name.
     pub(crate) fn known(&self, identity: &Identity) -> Known {
         identity.known(pairs(&self.0), Word::Trusted)
     }
 
-    /// What they are, as they stand.
+    /// The attributes as they were sent.
     pub(crate) fn given(&self) -> Vec<(&str, Value<'_>)> {
         pairs(&self.0).collect()
     }
 
-    /// A request of whom is known.
+    /// A request with the identity applied.
     ///
     /// # Errors
-    /// When a bound is passed.
+    /// When a bound is exceeded.
     pub(crate) fn request_of<'r>(&'r self, known: &'r Known) -> Result<CheckRequest<'r>, RequestError> {
         known.request(pairs(&self.0))
     }
@@ -166,10 +166,10 @@ impl<'de: 'b, 'b> serde::Deserialize<'de> for Named<'b> {
     }
 }
 
-/// Reads the body of a commit: what the request really cost.
+/// Reads the body of a commit: the real cost of the request.
 ///
 /// # Errors
-/// When it is not exactly that.
+/// When it does not have exactly this form.
 pub(crate) fn settlement(body: &[u8]) -> Result<u64, Problem> {
     let question = parse(body, Form::Settlement)?;
     question.cost.ok_or_else(|| {
@@ -180,7 +180,7 @@ pub(crate) fn settlement(body: &[u8]) -> Result<u64, Problem> {
 /// Reads the body of a report: how a request ended.
 ///
 /// # Errors
-/// When it is not exactly that.
+/// When it does not have exactly this form.
 pub(crate) fn ended(body: &[u8]) -> Result<Ended, Problem> {
     let report = parse(body, Form::Report)?;
     match (report.status, report.failed) {
@@ -278,7 +278,7 @@ impl<'de> Visitor<'de> for Form {
     }
 }
 
-/// Refuses a field that was there before.
+/// Refuses a duplicate field.
 fn once<T, E: Error>(field: &str, before: Option<T>) -> Result<(), E> {
     match before {
         None => Ok(()),
@@ -286,12 +286,12 @@ fn once<T, E: Error>(field: &str, before: Option<T>) -> Result<(), E> {
     }
 }
 
-/// An error with the path to where it happened. The position at the end of serde_json's message is kept as a position.
+/// An error with the path to its position. The position at the end of serde_json's message is kept.
 fn inside<E: Error>(path: &str, error: &E) -> E {
     E::custom(format_args!("{path}{error}"))
 }
 
-/// The caller's own text for a message: short, and visibly where it begins and ends.
+/// The caller's text for a message: shortened, and quoted so that its ends are visible.
 fn shortened(text: &str) -> String {
     if text.chars().nth(QUOTED_MAX).is_some() {
         let start: String = text.chars().take(QUOTED_MAX).collect();
@@ -354,7 +354,7 @@ impl<'de> Visitor<'de> for Attributes {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut attributes: Self::Value = Vec::new();
         while let Some(name) = map.next_key_seed(Name)? {
-            // Both are checked again when the request is made; here they bound the work of this loop.
+            // Both are checked again when the request is built. Here they bound the work of this loop.
             if attributes.len() == ATTRIBUTES_MAX {
                 return Err(A::Error::custom(format_args!(
                     "attributes: more than {ATTRIBUTES_MAX} were given; send only those that the policy mentions"

@@ -1,6 +1,6 @@
-//! The RESP wire: what any redis client can ask. Bytes become commands in [`frame`], a [`session`] carries them out, [`reply`]
-//! turns answers into bytes, and a [`connection`] moves both. `TG.CHECK` asks the service as every wire does; `CL.THROTTLE` tells
-//! its limit with each call, so it has counters of its own there.
+//! The RESP protocol, for any redis client. [`frame`] parses bytes into commands, a [`session`] executes them,
+//! [`reply`] encodes answers, and a [`connection`] moves the bytes. `TG.CHECK` asks the service like every protocol.
+//! `CL.THROTTLE` carries its limit in each call, so the service has separate counters for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,20 +26,20 @@ mod tests;
 
 pub(crate) use connection::connection;
 
-/// What all connections share.
+/// State that all connections share.
 pub(crate) struct Resp<S = Stores> {
     service: Arc<Service<S>>,
-    /// How many connections there ever were. Relaxed: the numbers need only differ.
+    /// The number of connections so far. Relaxed: the numbers only have to be distinct.
     ids: AtomicU64,
 }
 
 impl<S> Resp<S> {
-    /// Answers by this service.
+    /// Answers with this service.
     pub(crate) const fn new(service: Arc<Service<S>>) -> Self {
         Self { service, ids: AtomicU64::new(0) }
     }
 
-    /// A number for another connection.
+    /// The number of a new connection.
     fn next_id(&self) -> u64 {
         self.ids.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }

@@ -1,6 +1,7 @@
-//! Envoy's rate-limit quota service: Envoys report what they let pass, and are assigned token buckets to go on with. The way of a
-//! report: `grpc/quota_stream` (one Envoy) → `message` (bytes) → `bucket` (which attributes) → `desk` (the engine's counters) → `shares` (who may
-//! have how much, of which `counter`, `level` and `grant` are parts) → back to the streams that are told something.
+//! Envoy's rate-limit quota service: Envoys report the requests they admitted, and are assigned token buckets. The path
+//! of a report: `grpc/quota_stream` (one Envoy) → `message` (bytes) → `bucket` (attributes) → `desk` (the engine's
+//! counters) → `shares` (the share of each Envoy, with `counter`, `level` and `grant`) → back to the streams whose
+//! assignments change.
 
 mod bucket;
 mod counter;

@@ -1,5 +1,5 @@
-//! Envoy's rate-limit question and its answer, apart from any protocol: gRPC and JSON are read into it. What is answered is decided in
-//! `service::rls`.
+//! Envoy's rate-limit request and its answer, independent of a protocol: gRPC and JSON are decoded into them.
+//! `service::rls` decides the answer.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use crate::decision_json::Why;
 
 pub(crate) mod json;
 
-/// The field of an answer's metadata that says that the request passes because no limit applies to it.
+/// The metadata field of an answer whose request passes because no limit applies to it.
 pub(crate) const NO_LIMIT_APPLIES: &str = "no_limit_applies";
 
 /// Whether a request may pass.
@@ -51,12 +51,12 @@ impl Unit {
         }
     }
 
-    /// The unit that lasts so long.
+    /// The unit of this length.
     pub(crate) fn lasting(period: Ticks) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| Ticks::from_secs(unit.seconds()) == period)
     }
 
-    /// Its name, as configurations write it.
+    /// Its name in configurations.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Unit::Second => "second",
@@ -69,33 +69,33 @@ impl Unit {
         }
     }
 
-    /// The unit of this name, in capitals or not.
+    /// The unit of this name, in any case.
     pub(crate) fn of(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
     }
 }
 
-/// A limit that the request brings along.
+/// A limit that the request carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Override {
     pub(crate) requests_per_unit: u32,
     pub(crate) unit: Unit,
 }
 
-/// One descriptor: what is known about the request, from one point of view.
+/// One descriptor: one set of attributes of the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Descriptor {
     /// Names and values, in the order given.
     pub(crate) entries: Vec<(String, String)>,
     pub(crate) limit: Option<Override>,
-    /// What this descriptor costs, if not what the request costs; 0 only looks.
+    /// The cost of this descriptor, if it differs from that of the request. 0 only reads.
     pub(crate) hits_addend: Option<u64>,
-    /// The hits are given back instead of taken.
+    /// Whether the hits are given back instead of taken.
     pub(crate) is_negative_hits: bool,
 }
 
 impl Descriptor {
-    /// What it costs, as part of this question.
+    /// Its cost, as part of this request.
     pub(crate) fn hits(&self, question: &Question) -> u64 {
         self.hits_addend.unwrap_or(u64::from(question.hits_addend.max(1)))
     }
@@ -105,24 +105,24 @@ impl Descriptor {
         self.entries.iter().map(|(name, value)| (name.as_str(), Value::Text(value)))
     }
 
-    /// What names the counter of a limit that it brings along: the domain, and every entry.
+    /// The key of the limit that it carries: the domain, and every entry.
     pub(crate) fn counted_by<'q>(&'q self, domain: &'q str) -> Vec<&'q [u8]> {
         let entries = self.entries.iter().flat_map(|(key, value)| [key.as_bytes(), value.as_bytes()]);
         std::iter::once(domain.as_bytes()).chain(entries).collect()
     }
 }
 
-/// A question.
+/// A rate-limit request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Question {
     pub(crate) domain: String,
     pub(crate) descriptors: Vec<Descriptor>,
-    /// What the request costs; 0 means 1, as the protocol has it.
+    /// The cost of the request. 0 means 1, as the protocol defines.
     pub(crate) hits_addend: u32,
 }
 
 impl Question {
-    /// What every question must have, whoever answers it. Wires see to it; behind them it is taken for granted.
+    /// Validates what every request must have. Each protocol calls it, and later code relies on it.
     pub(crate) fn check(&self) -> Result<(), Unanswerable> {
         if self.domain.is_empty() {
             return Err(Unanswerable::Invalid("domain: it is empty; name the domain to ask".to_owned()));
@@ -134,13 +134,13 @@ impl Question {
     }
 }
 
-/// The limit that a descriptor met.
+/// The limit that applies to a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CurrentLimit {
-    /// Its name; empty where it has none.
+    /// Its name, empty if it has none.
     pub(crate) name: String,
     pub(crate) requests_per_unit: u32,
-    /// The unit that the limit is stated in, if it is one that the protocol has.
+    /// The unit of the limit, if the protocol has it.
     pub(crate) unit: Option<Unit>,
 }
 
@@ -151,12 +151,12 @@ pub(crate) struct Status {
     pub(crate) current_limit: Option<CurrentLimit>,
     pub(crate) limit_remaining: u32,
     pub(crate) until_reset: Option<Ticks>,
-    /// Where the numbers come from.
+    /// The source of the numbers.
     pub(crate) source: Source,
 }
 
 impl Status {
-    /// What a descriptor is told that no limit is about.
+    /// The status of a descriptor to which no limit applies.
     pub(crate) const fn of_no_limit(code: Code) -> Self {
         Self { code, current_limit: None, limit_remaining: 0, until_reset: None, source: Source::Exact }
     }
@@ -169,18 +169,18 @@ pub(crate) struct Answer {
     pub(crate) statuses: Vec<Status>,
     /// Headers for the response to the client, whatever the code.
     pub(crate) headers: Vec<(String, String)>,
-    /// Why the request is refused, where that is known; for protocols that have room for it.
+    /// Why the request is refused, if that is known, for protocols that can carry it.
     pub(crate) refusal: Option<Refusal>,
     /// The request passes because no limit applies to it.
     pub(crate) meets_no_limit: bool,
-    /// Nothing was decided by any rule, because the question is at fault.
+    /// No rule decided anything, because the request is invalid.
     pub(crate) is_faulty: bool,
 }
 
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    /// The limit, or the name of what else refuses it.
+    /// The limit, or the name of another cause.
     pub(crate) cause: String,
     /// A sentence, or a word that `detail` explains.
     pub(crate) reason: String,
@@ -188,7 +188,7 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// Why a decision refuses its request; none if it does not.
+    /// Why a decision refuses its request, or `None` if it does not.
     pub(crate) fn of(decision: &Decision) -> Option<Self> {
         let Why { reason, detail } = Why::of(decision);
         Some(Self {
@@ -200,13 +200,13 @@ impl Refusal {
 }
 
 impl Answer {
-    /// How long those are away that refuse.
+    /// The longest wait among the statuses that refuse.
     pub(crate) fn retry_after(&self) -> Option<Ticks> {
         let refusing = self.statuses.iter().filter(|status| status.code == Code::OverLimit);
         refusing.filter_map(|status| status.until_reset).max()
     }
 
-    /// The same code for the request and for each of so many descriptors, and nothing to tell.
+    /// The same code for the request and for each of `descriptors`, without further content.
     pub(crate) fn blank(code: Code, descriptors: usize) -> Self {
         Self {
             overall: code,
@@ -218,16 +218,16 @@ impl Answer {
         }
     }
 
-    /// The answer to a question that no limit applies to.
+    /// The answer to a request to which no limit applies.
     pub(crate) fn of_no_limit(descriptors: usize) -> Self {
         Self { meets_no_limit: true, ..Self::blank(Code::Ok, descriptors) }
     }
 }
 
-/// Why a question cannot be answered; never a decision.
+/// Why a request cannot be answered. Never a decision.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unanswerable {
-    /// The question is wrong; the text says what would be accepted.
+    /// The request is invalid. The text says what would be accepted.
     #[error("{0}")]
     Invalid(String),
 }

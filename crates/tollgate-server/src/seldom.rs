@@ -1,11 +1,11 @@
-//! Warnings that could come with every request, and are told once a second.
+//! A log throttle: warnings that could come with every request are logged once a second.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate::Timestamp;
 use tollgate::time::TICKS_PER_SECOND;
 
-/// Lets one warning through in each second, and counts the others.
+/// Admits one warning in each second, and counts the others.
 #[derive(Debug, Default)]
 pub(crate) struct Seldom {
     second: AtomicU64,
@@ -13,10 +13,11 @@ pub(crate) struct Seldom {
 }
 
 impl Seldom {
-    /// Whether to warn now; if so, how many warnings were left out since the last.
+    /// Whether to warn now. If so, returns how many warnings were skipped since the last.
     pub(crate) fn due(&self, now: Timestamp) -> Option<u64> {
         let second = now.unix_micros() / TICKS_PER_SECOND;
-        // Relaxed: the numbers guard nothing. Two threads at the turn of a second may both warn, which is seldom enough.
+        // Relaxed: the numbers guard no other memory. At the turn of a second two threads may both warn, which is rare
+        // enough.
         if self.second.swap(second, Ordering::Relaxed) == second {
             self.skipped.fetch_add(1, Ordering::Relaxed);
             return None;
@@ -29,7 +30,7 @@ impl Seldom {
 mod tests {
     use super::*;
 
-    /// A thousand warnings in a second are one, and the next one tells how many there were.
+    /// A thousand warnings in a second become one, and the next one reports how many there were.
     #[test]
     fn one_warning_a_second() {
         let seldom = Seldom::default();

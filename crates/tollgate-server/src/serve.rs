@@ -1,4 +1,4 @@
-//! `tollgate serve`: from what was typed to a server that answers until it is told to stop.
+//! `tollgate serve`: from the arguments to a server that runs until a stop signal.
 
 use std::mem::take;
 use std::net::SocketAddr;
@@ -39,11 +39,11 @@ mod signal;
 mod started;
 mod stop;
 
-/// How often leases are renewed and given back.
+/// How often leases are renewed and returned.
 const TEND_EVERY: Duration = Duration::from_millis(5);
-/// How often it is looked whether the wall clock was set.
+/// How often the wall clock is checked for a change.
 const WALL_EVERY: Duration = Duration::from_secs(1);
-/// How long threads that wait for a disk may keep a server that has ended.
+/// How long threads that wait for a disk may delay the end of a server.
 const THREADS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Starts the server and waits for its end.
@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &ServeArguments, console: &mut Console) -> u8 {
         let runtime = runtime
             .map_err(|error| format!("the system gives no threads: {error}; free some and try again"))?;
         let ended = runtime.block_on(serve(arguments, prepared, console));
-        // Dropped, it would wait for every thread, even one that a disk never answers.
+        // Dropping it would wait for every thread, even one whose disk never answers.
         runtime.shutdown_timeout(THREADS_TIMEOUT);
         ended
     });
@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &ServeArguments, console: &mut Console) -> u8 {
     }
 }
 
-/// Checks what can be checked before anything is opened.
+/// Checks everything that can be checked before anything is opened.
 fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
     let auth = Auth::from(arguments.security.auth_token_file.as_deref())?;
     let is_guarded = auth.is_required() || arguments.security.tls_client_ca.is_some();
@@ -79,7 +79,7 @@ fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
     let mut config = config::load(arguments.config.as_deref(), &arguments.trusted_proxy)?;
     let choice = StoreChoice::of(&arguments.store.settings(), &config.store)?;
     let state_dir = arguments.reload.state_dir.as_deref();
-    // Counters of an earlier process go on by its clock. A shared store has a clock of its own.
+    // Counters of an earlier process continue on its clock. A shared store has its own clock.
     let clock = Clock::resumed(snapshot::wall(state_dir.filter(|_| matches!(choice, StoreChoice::Memory))));
     let tls = arguments.security.tls_files().map(|files| Tls::open(files, clock.now())).transpose()?;
     let callers = arguments.callers.as_ref().or(config.callers.as_ref());
@@ -112,7 +112,7 @@ fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
     Ok(Prepared { clock, auth, tls, start, callers, reader, taking, headers, choice, routes, overload })
 }
 
-/// What a server needs before it opens anything.
+/// The validated settings of a server, before it opens anything.
 struct Prepared {
     clock: Clock,
     auth: Auth,
@@ -123,13 +123,14 @@ struct Prepared {
     headers: HeaderPolicy,
     taking: Taking,
     choice: StoreChoice,
-    /// Of the gateway; without any there is none.
+    /// The routes of the gateway. Without any there is no gateway.
     routes: Vec<RoutePlan>,
-    /// What the gateway refuses by when there is no capacity.
+    /// The overload controllers of the gateway.
     overload: Option<Plan>,
 }
 
-/// Whoever can connect can use up anybody's quota, so only this machine may, unless strangers are kept out or the operator insists.
+/// Any client that can connect can use up the quota of any key. So only this machine may connect, unless clients must
+/// authenticate or the operator insists.
 fn is_safe(address: SocketAddr, guarded_or_insecure: bool) -> Result<(), String> {
     if address.ip().is_loopback() || guarded_or_insecure {
         return Ok(());
@@ -147,7 +148,7 @@ async fn serve(
     mut prepared: Prepared,
     console: &mut Console,
 ) -> Result<(), String> {
-    // Asked for before the address is known to anybody, so that no signal finds the server without a plan.
+    // Registered before the address is bound, so that every signal finds the server prepared.
     let mut signals =
         signal::Signals::new().map_err(|error| format!("signals cannot be received: {error}"))?;
     let hangups =
@@ -177,7 +178,7 @@ async fn serve(
         task.abort();
     }
     if let Some(fleet) = service.engine.store().fleet() {
-        // What is held goes back while the store still counts this server.
+        // Leases are returned while the store still counts this server.
         fleet.store.close(service.now()).await;
         fleet.redis().leave().await;
     }
@@ -187,7 +188,7 @@ async fn serve(
     ended
 }
 
-/// Lets windows and headers follow the wall clock when it is set, as long as it is polled.
+/// Makes windows and headers follow changes of the wall clock, while it is polled.
 async fn follow_wall(service: Arc<Service>) {
     loop {
         tokio::time::sleep(WALL_EVERY).await;
@@ -195,12 +196,12 @@ async fn follow_wall(service: Arc<Service>) {
     }
 }
 
-/// Keeps what is held of a shared store's counters in order, as long as it is polled.
+/// Maintains the leases of a shared store, while it is polled.
 async fn tend(service: Arc<Service>) {
     loop {
         tokio::time::sleep(TEND_EVERY).await;
         let service = Arc::clone(&service);
-        // In a task of its own: one that panics must not be the last.
+        // In a separate task, so that a panic does not end the loop.
         let tended = tokio::spawn(async move {
             if let Some(fleet) = service.engine.store().fleet() {
                 fleet.store.maintain(service.now()).await;

@@ -1,5 +1,5 @@
-//! What every wire asks: the engine with its clock, what callers hold, and what is counted about it all. A wire turns bytes into a
-//! [`CheckRequest`] and a [`Decision`] into bytes; between the two it is here.
+//! The service behind every protocol: the engine with its clock, what callers hold, and the metrics. A protocol turns
+//! bytes into a [`CheckRequest`] and a [`Decision`] into bytes. Everything between is here.
 
 use std::sync::Arc;
 
@@ -36,13 +36,13 @@ pub(crate) mod holds;
 pub(crate) mod rls;
 pub(crate) mod throttle;
 
-/// How long what a refused request took may be given back; it is given back at once.
+/// How long the charge of a refused request may be given back. In practice it is given back immediately.
 const STEP_BACK_LIFETIME: Ticks = Ticks::from_secs(1);
-/// Most permits that the server remembers; about 64 MiB of them.
+/// Maximum number of permits that the server remembers, about 64 MiB.
 const PERMITS_MAX: usize = 1 << 18;
-/// How long it can be reported how a request ended; then it counts as a failure.
+/// How long the end of a request can be reported. After that it counts as a failure.
 const REPORT_LIFETIME: Ticks = Ticks::from_secs(60);
-/// Most open reservations; about 64 MiB of them.
+/// Maximum number of open reservations, about 64 MiB.
 const RESERVATIONS_MAX: usize = 1 << 17;
 
 /// The engine, and what its callers hold.
@@ -51,35 +51,35 @@ pub(crate) struct Service<S = Stores> {
     clock: Clock,
     pub(crate) started_at: Timestamp,
     pub(crate) headers: HeaderPolicy,
-    /// How attributes are read from requests that proxies ask about.
+    /// Reads attributes from requests that proxies ask about.
     pub(crate) reader: Reader,
-    /// Who requests are about that tell attributes.
+    /// Identifies the callers of requests that carry attributes.
     pub(crate) identity: Identity,
     pub(crate) permits: Holds<Permit>,
     pub(crate) reservations: Holds<Reservation>,
-    /// What requests took of limits that count only failures, until it is reported how they ended.
+    /// The charges of requests at limits that count only failures, until the end of each request is reported.
     pub(crate) reports: Holds<Reservation>,
     /// Counters of limits that come with the call.
     pub(crate) cells: Cells,
     pub(crate) meter: Arc<Meter>,
     pub(crate) envoy: Envoy,
-    /// Who may ask; every wire but the health checks looks here.
+    /// Which clients may ask. Every protocol except health checks uses it.
     pub(crate) auth: Auth,
-    /// Another policy beside the one in force, if two are compared.
+    /// The comparison with a candidate policy, if there is one.
     pub(crate) beside: Beside,
-    /// Somebody else's configuration; while there is one, it decides, and not the engine's policy.
+    /// Another program's configuration. While there is one, it decides instead of the engine's policy.
     foreign: ArcSwapOption<InForce>,
     pub(crate) foreign_options: Options,
-    /// What the gateway refuses by when there is no capacity; none unless the config has it.
+    /// The overload controllers of the gateway, if the config has any.
     pub(crate) overload: Option<Arc<Shedder>>,
-    /// What counts the fleet's capacity in the store that servers share, if that is to be counted.
+    /// The engine that counts the fleet's capacity in a shared store, if that is configured.
     pub(crate) capacity: Option<Arc<Engine<S>>>,
     no_room: Seldom,
     pub(crate) distrusted: Seldom,
 }
 
 impl<S: Store> Service<S> {
-    /// Answers by this engine, at the times of this clock.
+    /// Answers with this engine, at the times of this clock.
     pub(crate) fn new(engine: Engine<S>, clock: Clock) -> Self {
         let meter = Arc::new(Meter::new());
         let policy = engine.policy();
@@ -110,24 +110,24 @@ impl<S: Store> Service<S> {
         }
     }
 
-    /// The same, with another way to read attributes, and to tell callers about their quotas.
+    /// Sets how attributes are read, and which quota headers callers get.
     pub(crate) fn reading(self, reader: Reader, headers: HeaderPolicy) -> Self {
         let identity = Identity::of(&reader);
         Self { reader, identity, envoy: Envoy::new(&headers), headers, ..self }
     }
 
-    /// The time by which requests are answered.
+    /// The time for the next answers.
     pub(crate) fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// What the wall clock shows when requests are answered by this time: by the setting that windows end by, so that a window's end is
-    /// told to the second.
+    /// The wall-clock time of `now`. It uses the offset by which windows end, so that the end of a window is exact to
+    /// the second.
     pub(crate) fn on_wall(&self, now: Timestamp) -> Timestamp {
         now.on_wall(self.engine.wall())
     }
 
-    /// Lets everything whose windows begin by the wall clock know if that was set.
+    /// If the wall clock was set, updates everything whose windows start by it.
     pub(crate) fn follow_wall(&self) {
         let now = self.now();
         let (before, wall) = (self.engine.wall(), self.clock.wall_offset(now));
@@ -144,21 +144,22 @@ impl<S: Store> Service<S> {
         }
     }
 
-    /// The clock that tells it.
+    /// The clock of the service.
     pub(crate) const fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// Answers one question. This, [`Self::check_at_once`], [`Self::check_within`], [`Self::check_views`], [`Self::check_views_at_once`] and [`Self::reserve`] are the only ways from a wire
-    /// to a decision of the engine, so that each is counted once and compared. A look that decides nothing may go to the engine.
+    /// Decides about one request. This method, [`Self::check_at_once`], [`Self::check_within`], [`Self::check_views`],
+    /// [`Self::check_views_at_once`] and [`Self::reserve`] are the only paths from a protocol to a decision of the
+    /// engine, so that each decision is counted once and compared. A read that decides nothing may go to the engine.
     pub(crate) async fn check(&self, request: &CheckRequest<'_>, now: Timestamp, wire: Wire) -> Decision {
         let decision = self.engine.check(request, now).await;
         self.note(request, &decision, now, wire);
         decision
     }
 
-    /// The same for a caller who waits no longer than `wait_max` for its turn: a limit that would let it wait longer denies it, and says
-    /// when the wait is no longer than that.
+    /// Decides about a request of a caller that waits at most `wait_max` for its slot. A limit with a longer wait
+    /// denies it, and the retry time is when the wait is no longer than that.
     pub(crate) async fn check_within(
         &self,
         request: &CheckRequest<'_>,
@@ -168,7 +169,7 @@ impl<S: Store> Service<S> {
     ) -> Decision {
         let is_too_long =
             |decision: &Decision| matches!(decision.verdict(), Verdict::Wait(wait) if wait > wait_max);
-        // A request that cannot wait for long takes no slot to find out.
+        // A request that cannot wait that long takes no slot.
         if self.engine.shapes() {
             let foreseen = self.engine.foresee(request, now).await;
             if is_too_long(&foreseen) {
@@ -179,7 +180,7 @@ impl<S: Store> Service<S> {
         }
         let mut decision = self.engine.check(request, now).await;
         if is_too_long(&decision) {
-            // Others came between the look and the charge.
+            // Other requests came between the read and the charge.
             self.step_back(request, &mut decision, now).await;
             decision = decision.impatient(wait_max);
         }
@@ -187,7 +188,8 @@ impl<S: Store> Service<S> {
         decision
     }
 
-    /// Gives back what a decision took. What a store that does not answer keeps denies too much for a while, and admits nothing too much.
+    /// Gives back the charge of a decision. If the store does not answer, the charge stays: that denies too much for a
+    /// while, but admits nothing too much.
     async fn step_back(&self, request: &CheckRequest<'_>, decision: &mut Decision, now: Timestamp) {
         if let Some(permit) = decision.take_permit() {
             let _ = self.engine.release(&permit, now).await;
@@ -196,7 +198,7 @@ impl<S: Store> Service<S> {
         let _ = self.engine.cancel(&mut taken, now).await;
     }
 
-    /// The same as [`Self::check`] where the store need not be waited for; `None` where it must be.
+    /// The fast path of [`Self::check`], if the store answers without waiting. `None` if it does not.
     #[inline]
     pub(crate) fn check_at_once(
         &self,
@@ -209,7 +211,7 @@ impl<S: Store> Service<S> {
         Some(decision)
     }
 
-    /// Tells whoever counts and compares.
+    /// Records a decision in the metrics and in the comparison.
     #[inline]
     fn note(&self, request: &CheckRequest<'_>, decision: &Decision, now: Timestamp, wire: Wire) {
         if self.overtaken(decision).is_some() {
@@ -219,7 +221,7 @@ impl<S: Store> Service<S> {
         self.beside.observe(std::slice::from_ref(request), decision, now);
     }
 
-    /// The same for a request that is told in several views. Rules beside the policy have admitted it.
+    /// Decides about a request with several descriptors, which rules beside the policy have admitted.
     pub(crate) async fn check_views(
         &self,
         views: &[CheckRequest<'_>],
@@ -232,7 +234,7 @@ impl<S: Store> Service<S> {
         decision
     }
 
-    /// The same where the store need not be waited for; `None` where it must be.
+    /// The fast path of [`Self::check_views`], if the store answers without waiting. `None` if it does not.
     pub(crate) fn check_views_at_once(
         &self,
         views: &[CheckRequest<'_>],
@@ -262,7 +264,7 @@ impl<S: Store> Service<S> {
         self.beside.observe(views, decision, now);
     }
 
-    /// The same, and reserves what it costs until the real cost is known.
+    /// Decides, and reserves the cost until the real cost is known.
     pub(crate) async fn reserve(
         &self,
         request: &CheckRequest<'_>,
@@ -275,10 +277,10 @@ impl<S: Store> Service<S> {
         (decision, reservation)
     }
 
-    /// Puts other rules in force, as a reload does. Counters are kept.
+    /// Activates other rules, as a reload does. Counters are kept.
     ///
     /// # Errors
-    /// When the engine cannot take them; the old ones stay in force.
+    /// When the engine rejects them. The old rules stay active.
     pub(crate) fn replace(&self, rules: Rules, now: Timestamp) -> Result<SwapReport, ReplaceError> {
         let before = self.deciding();
         let report = match rules {
@@ -293,7 +295,7 @@ impl<S: Store> Service<S> {
                 self.put_in_force(foreign, now)?;
                 let swapped = self.engine.swap(guard, now);
                 if swapped.is_err() {
-                    // All or nothing: what decided before goes on.
+                    // All or nothing: the previous rules stay active.
                     self.foreign.store(decided);
                     self.name_rules();
                 }
@@ -314,17 +316,17 @@ impl<S: Store> Service<S> {
             capacity.rekey_as(&self.engine);
         }
         self.envoy.rekeyed();
-        // Windows of a length that was good once are good again. A reload that comes between makes its own.
+        // A window length that was valid before is valid again. A reload in between creates its own windows.
         let again = |foreign: &Arc<InForce>| {
             foreign.rekeyed(&self.engine).map_or_else(|_| Arc::clone(foreign), Arc::new)
         };
         self.foreign.rcu(|foreign| foreign.as_ref().map(again));
     }
 
-    /// Lets somebody else's configuration decide from now on.
+    /// Activates another program's configuration.
     ///
     /// # Errors
-    /// When a window's length is out of range; what decided before stays in force.
+    /// When a window's length is out of range. The previous rules stay active.
     pub(crate) fn put_in_force(&self, rules: Foreign, now: Timestamp) -> Result<(), QuotaError> {
         let before = self.foreign.load_full();
         let next = InForce::new(rules, &self.engine, before.as_deref(), now)?;
@@ -333,18 +335,19 @@ impl<S: Store> Service<S> {
         Ok(())
     }
 
-    /// Tells the meter which foreign rules there are, so that they are shown before anybody asks.
+    /// Registers the names of compat rules with the meter, so that they are shown before the first request.
     fn name_rules(&self) {
         let foreign = self.foreign();
         self.meter.adopt_rules(&foreign.as_ref().map(|foreign| foreign.rules.metrics()).unwrap_or_default());
     }
 
-    /// Somebody else's configuration, if one is in force. Taken once for each decision, so that a reload never splits one.
+    /// Another program's configuration, if one is active. Loaded once for each decision, so that a reload never splits
+    /// one.
     pub(crate) fn foreign(&self) -> Option<Arc<InForce>> {
         self.foreign.load_full()
     }
 
-    /// Keeps the permit that a decision gave, so that the caller can give it back by its id.
+    /// Stores the permit of a decision, so that the caller can release it by its id.
     #[inline]
     pub(crate) fn hold(&self, decision: &mut Decision, now: Timestamp) -> Hold {
         match decision.take_permit() {
@@ -353,7 +356,8 @@ impl<S: Store> Service<S> {
         }
     }
 
-    /// Keeps what a request took of limits that count only failures, under an id to report its end by. Without room it stays charged.
+    /// Stores the charge of a request at limits that count only failures, under an id for its report. Without room it
+    /// stays charged.
     pub(crate) fn await_report(
         &self,
         request: &CheckRequest<'_>,
@@ -376,7 +380,8 @@ impl<S: Store> Service<S> {
         match self.permits.put(permit, now + lifetime, now) {
             Ok(id) => Hold::Permit { id: id.to_string() },
             Err(_) => {
-                // The place stays taken until it expires: that denies too much for a while, and admits nothing too much.
+                // The permit stays taken until it expires: that denies too much for a while, but admits nothing too
+                // much.
                 if let Some(skipped) = self.no_room.due(now) {
                     tracing::warn!(
                         skipped,
@@ -389,28 +394,29 @@ impl<S: Store> Service<S> {
     }
 }
 
-/// All that the views tell, for whoever counts decisions. Where two of them have a name for different values the first counts.
+/// All attributes of the descriptors, for the metrics. If two descriptors have different values for a name, the first
+/// wins.
 fn merged<'a>(views: &[CheckRequest<'a>]) -> CheckRequest<'a> {
     let mut all = CheckRequest::new();
     for attribute in views.iter().flat_map(|view| view.attributes()) {
-        // What does not fit is a name that is there already, or one too many to be told.
+        // An attribute that is rejected is a duplicate name, or exceeds the maximum number.
         let _ = all.push(attribute.name, attribute.value);
     }
     all
 }
 
-/// Why rules could not be put in force.
+/// Why rules could not be activated.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReplaceError {
-    /// The engine cannot take the policy.
+    /// The engine rejects the policy.
     #[error(transparent)]
     Swap(#[from] SwapError),
-    /// A window of a foreign configuration is out of range.
+    /// A window of a compat configuration is out of range.
     #[error(transparent)]
     Window(#[from] QuotaError),
 }
 
-/// How long the permits of a decision live: the longest of its concurrency limits.
+/// The lifetime of a decision's permits: the longest of its concurrency limits.
 fn permit_lifetime(decision: &Decision) -> Ticks {
     let lifetime = |quota: &Quota| match quota {
         Quota::Concurrency(permits) => permits.ttl(),
@@ -426,8 +432,8 @@ mod tests {
     use super::*;
     use crate::rls::{Descriptor, Question};
 
-    /// Every call of every wire has a future of its own, which is copied when it is made and when it is spawned. So what waits for
-    /// nothing has no room in it for what may have to wait.
+    /// Every call of every protocol has its own future, which is copied when it is created and when it is spawned. A
+    /// future on the fast path therefore has no space for the state of the slow path.
     #[test]
     fn futures_are_small() {
         let (policy, _) = Policy::compile("test", b"limits: [{name: all, rate: 1/s}]").unwrap();

@@ -1,11 +1,11 @@
-//! How tasks learn that the server is to stop.
+//! The stop signal for tasks.
 
 use tokio::sync::watch;
 
-/// Turns true when the server is to stop; a connection then answers what is in flight, and ends.
+/// Turns true when the server stops. A connection then answers the requests in flight, and ends.
 pub(crate) type Stop = watch::Receiver<bool>;
 
-/// Until the server is told to stop, which it also is when nobody is left to tell it.
+/// Waits until the server stops. A dropped sender counts as a stop.
 pub(crate) async fn stopped(stop: &mut Stop) {
     let _ = stop.wait_for(|stop| *stop).await;
 }

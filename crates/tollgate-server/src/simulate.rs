@@ -1,4 +1,4 @@
-//! `tollgate simulate fleet`: what servers that share a store admit together, before they do.
+//! `tollgate simulate fleet`: predicts what servers that share a store admit together.
 
 use tollgate::policy::Limit;
 use tollgate::store::Lease;
@@ -9,16 +9,17 @@ use crate::cli::{FleetArguments, SimulateCommand};
 use crate::console::Console;
 use crate::{FAILURE, SUCCESS, USAGE, policy_file};
 
-/// Requests that are simulated at most: about a minute's work.
+/// Maximum number of simulated requests: about a minute's work.
 const REQUESTS_MAX: u64 = 20_000_000;
-/// The widest bar of a picture.
+/// The maximum width of a bar.
 const BAR: u64 = 50;
-/// Requests a second that one redis-server decides, many to a call, by this project's own measurement (bench/README.md).
+/// Requests per second that one redis-server decides, with many in each call, by this project's own measurement
+/// (bench/README.md).
 const STORE_REQUESTS: u64 = 300_000;
-/// The fleet on paper.
+/// The servers and requests per second of the extrapolated fleet.
 const PAPER: (u64, u64) = (100, 1_000_000);
 
-/// Simulates what was asked for.
+/// Runs a simulation.
 pub(crate) fn run(command: &SimulateCommand, console: &mut Console) -> u8 {
     let SimulateCommand::Fleet(arguments) = command;
     let (name, quota, lease) = match chosen(arguments) {
@@ -66,7 +67,7 @@ pub(crate) fn run(command: &SimulateCommand, console: &mut Console) -> u8 {
     SUCCESS
 }
 
-/// The limit that is simulated, and the bounds of its leases.
+/// The simulated limit, and the bounds of its leases.
 fn chosen(arguments: &FleetArguments) -> Result<(String, Quota, Lease), String> {
     let Some(file) = &arguments.policy else {
         let quota = Quota::token_bucket(Rate::per_second(1_000)).map_err(|error| error.to_string())?;
@@ -94,7 +95,7 @@ fn chosen(arguments: &FleetArguments) -> Result<(String, Quota, Lease), String> 
     Ok((limit.name().to_owned(), quota, limit.lease().unwrap_or_default()))
 }
 
-/// What a limit gives one key at most in a time: what is there at once, and what comes.
+/// The maximum that a limit admits for one key in a time: its burst, plus what the rate gives.
 fn bound(quota: &Quota, time: Ticks) -> u64 {
     let come = quota.rate().map_or(0, |rate| {
         let units = u128::from(rate.units()) * u128::from(time.as_micros());
@@ -155,15 +156,15 @@ fn bar(count: u64, widest: u64) -> String {
     "█".repeat(usize::try_from(width).unwrap_or(0))
 }
 
-/// The same limit with a hundred servers and a million requests a second, by what was seen here; and what would not hold first.
+/// Extrapolates the result to a hundred servers and a million requests per second, and names what would fail first.
 fn paper(scenario: &FleetScenario, leased: &FleetOutcome) -> Vec<String> {
     let (nodes, offered) = PAPER;
     let capacity = scenario.quota.capacity();
     let share = capacity / (2 * nodes);
-    // A server renews a key once in the life of a lease, or whenever its part is spent.
+    // A server renews a key once in the lifetime of a lease, or whenever its share is spent.
     let spent = bound(&scenario.quota, Ticks::from_secs(1)).saturating_sub(capacity) / share.max(1);
     let renewed = nodes * 1_000_000 / scenario.lease.1.as_micros().max(1);
-    // And where more is asked for than there is, some forty times a second for what is due to it.
+    // If demand exceeds the limit, a server also asks about forty times a second for units that have become available.
     let given = bound(&scenario.quota, Ticks::from_secs(1)).saturating_sub(capacity);
     let scarce = if offered > given { nodes * 40 } else { 0 };
     let calls = if share < 2 { offered } else { spent.max(renewed).max(scarce).min(offered) };

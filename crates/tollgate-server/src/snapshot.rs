@@ -1,5 +1,5 @@
-//! Counters on disk, so that a restart does not gift anybody a month's quota: read at the start, written now and then and at the
-//! end. The decision path writes nothing; a disk that is full, slow or gone is told, and costs no decision.
+//! Counters on disk, so that a restart gives no key a fresh monthly quota: read at the start, written periodically and
+//! at the end. The decision path writes nothing. A disk that is full, slow or gone is reported, and costs no decision.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,9 +17,9 @@ use directory::{Directory, FoundSnapshot, WriteError};
 
 mod directory;
 
-/// How long the snapshot at the end may take before the server goes without it.
+/// How long the last snapshot may take before the server ends without it.
 const LAST_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a snapshot is taken anew because a policy was put in force or the wall clock set meanwhile.
+/// How many times a snapshot is taken again because a policy became active or the wall clock was set meanwhile.
 const ATTEMPTS: usize = 3;
 
 /// How often counters are written to disk.
@@ -31,32 +31,32 @@ pub enum SnapshotInterval {
     Every(Duration),
 }
 
-/// What became of the snapshots so far, for whoever shows numbers.
+/// The results of snapshots so far, for metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SnapshotStatus {
-    /// What the start found.
+    /// What the start restored.
     pub(crate) restored: Option<RestoreReport>,
-    /// Whether the start found one that was damaged, and set it aside.
+    /// Whether the start found a damaged snapshot and set it aside.
     pub(crate) was_damaged: bool,
-    /// When the last good one was begun.
+    /// When the last good one was started.
     pub(crate) last_good_at: Option<Timestamp>,
-    /// Counters in it.
+    /// The number of counters in it.
     pub(crate) keys: u64,
     /// Its size.
     pub(crate) bytes: u64,
     /// How long it took.
     pub(crate) duration: Ticks,
-    /// How many were written, and how many could not be.
+    /// How many were written, and how many failed.
     pub(crate) written: u64,
     pub(crate) failures: u64,
 }
 
-/// The status, shared by whoever writes snapshots and whoever shows it.
+/// The status, shared by the writer of snapshots and the metrics.
 #[derive(Debug, Default)]
 pub(crate) struct Board(Mutex<SnapshotStatus>);
 
 impl Board {
-    /// What became of the snapshots so far.
+    /// The results of snapshots so far.
     pub(crate) fn status(&self) -> SnapshotStatus {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -66,16 +66,16 @@ impl Board {
     }
 }
 
-/// Room for counters.
+/// Memory for counters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CounterCapacity {
-    /// Bytes for those of the engine.
+    /// Bytes for the engine's counters.
     pub(crate) bytes: u64,
-    /// Bytes for those of limits that come with the call; 0 where no wire takes such calls.
+    /// Bytes for counters of limits that come with the call. 0 if no protocol accepts such calls.
     pub(crate) throttle_bytes: u64,
 }
 
-/// What is written: the engine's counters, and those of limits that come with the call.
+/// The content of a snapshot: the engine's counters, and those of limits that come with the call.
 #[derive(Clone, Copy)]
 struct SnapshotCounters<'a> {
     engine: &'a Engine<Stores>,
@@ -88,7 +88,7 @@ impl<'a> From<&'a Service> for SnapshotCounters<'a> {
     }
 }
 
-/// Where snapshots are kept, and how often they are written.
+/// The location of snapshots, and how often they are written.
 pub(crate) struct Snapshots {
     directory: Mutex<Directory>,
     every: SnapshotInterval,
@@ -97,18 +97,18 @@ pub(crate) struct Snapshots {
     pub(crate) board: Arc<Board>,
 }
 
-/// The directory of a server whose counters are elsewhere, kept from other servers as long as this lives.
+/// The directory of a server whose counters are elsewhere, locked against other servers while this exists.
 pub(crate) struct HeldDirectory {
     _directory: Directory,
 }
 
-/// How far the wall clock was ahead when the snapshot in a directory was taken: the clock of the next process goes on from there. A
-/// snapshot that cannot be read says nothing about it, and what is wrong with it is reported when it is read.
+/// The wall-clock offset of the snapshot in a directory, which the clock of the next process continues. An unreadable
+/// snapshot gives no offset, and its error is reported when it is restored.
 pub(crate) fn wall(path: Option<&Path>) -> WallOffset {
     path.and_then(directory::wall).unwrap_or(WallOffset::NONE)
 }
 
-/// Takes hold of a directory without reading or writing counters there.
+/// Locks a directory without reading or writing counters there.
 ///
 /// # Errors
 /// As [`Snapshots::open`].
@@ -116,7 +116,7 @@ pub(crate) fn hold(path: &Path) -> Result<HeldDirectory, String> {
     Ok(HeldDirectory { _directory: Directory::open(path)? })
 }
 
-/// What a start found: the snapshot, and what to tell about it.
+/// The result of a start: the snapshot, and a line about it.
 pub(crate) struct SnapshotStart {
     pub(crate) snapshot: Option<Snapshot>,
     pub(crate) throttled: Table,
@@ -125,7 +125,7 @@ pub(crate) struct SnapshotStart {
 }
 
 impl Snapshots {
-    /// Takes hold of the directory and reads the snapshot in it. A damaged one is set aside.
+    /// Locks the directory and reads its snapshot. A damaged one is set aside.
     ///
     /// # Errors
     /// When the directory or the snapshot cannot be read, or another server uses it.
@@ -150,36 +150,36 @@ impl Snapshots {
         Ok(SnapshotStart { snapshot, throttled, line, snapshots })
     }
 
-    /// Writes a snapshot now and then, as long as it is polled.
+    /// Writes snapshots periodically, while it is polled.
     pub(crate) async fn run(self: Arc<Self>, service: Arc<Service>) {
         let SnapshotInterval::Every(interval) = self.every else { return std::future::pending().await };
         loop {
             tokio::time::sleep(interval).await;
             let (snapshots, service) = (Arc::clone(&self), Arc::clone(&service));
-            // A disk may take its time: decisions do not wait for it. If the thread panics the next round tries again.
+            // A disk may be slow, and decisions do not wait for it. If the thread panics the next interval tries again.
             let _ = tokio::task::spawn_blocking(move || snapshots.write_for(&service)).await;
         }
     }
 
-    /// Writes the last one, when nothing is decided any more.
+    /// Writes the last snapshot, when no more decisions are made.
     pub(crate) async fn last(self: Arc<Self>, service: Arc<Service>) {
         let writing = tokio::task::spawn_blocking(move || self.write_for(&service));
         match tokio::time::timeout(LAST_TIMEOUT, writing).await {
             Ok(Ok(Some(written))) => tracing::info!(counters = written.keys, "counters are on disk"),
-            Ok(_) => {} // It was told why not.
+            Ok(_) => {} // The failure was logged.
             Err(_) => {
                 tracing::error!("the disk is too slow: what was counted since the last snapshot is lost")
             }
         }
     }
 
-    /// Writes one of a service, by the wall clock as it is now: the next process computes its age by that.
+    /// Writes a snapshot of a service, with the current wall clock: the next process computes its age by that.
     fn write_for(&self, service: &Service) -> Option<SnapshotReport> {
         service.follow_wall();
         self.write(service.into())
     }
 
-    /// Writes one, and notes what became of it.
+    /// Writes a snapshot, and records the result.
     fn write(&self, counters: SnapshotCounters<'_>) -> Option<SnapshotReport> {
         let directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
         let begun_at = self.clock.now();
@@ -212,7 +212,7 @@ impl Snapshots {
     }
 }
 
-/// What the banner says about a start.
+/// The line of the banner about a start.
 fn told(found: &FoundSnapshot, path: &Path, now: Timestamp) -> String {
     match found {
         FoundSnapshot::Nothing => format!("no snapshot in {} yet; counters start empty", path.display()),
@@ -249,7 +249,8 @@ mod tests {
 
     const CAPACITY: CounterCapacity = CounterCapacity { bytes: 1 << 20, throttle_bytes: 1 << 20 };
 
-    /// The board tells what became of each snapshot: good ones with their size, failures by number, and what a start found.
+    /// The board shows the result of each snapshot: the size of good ones, the number of failures, and what a start
+    /// restored.
     #[test]
     fn the_board_tells_what_became_of_snapshots() {
         let path = tollgate_testkit::folder("board");

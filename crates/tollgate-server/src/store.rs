@@ -1,4 +1,4 @@
-//! Where the server's counters live: one type for all of its stores, so that everything above it is compiled once.
+//! The server's store: one type for all kinds, so that everything above it is compiled once.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub(crate) use choice::{
 };
 pub(crate) use keys::bytes;
 
-/// Keys of which units may be held ahead of time; about 300 bytes each.
+/// Maximum number of keys with leases, about 300 bytes each.
 const LEASED_KEYS_MAX: usize = 200_000;
 
 /// A store of the server.
@@ -30,20 +30,20 @@ const LEASED_KEYS_MAX: usize = 200_000;
 pub(crate) enum Stores {
     /// In this process.
     Memory(MemoryStore),
-    /// Where other servers count, too. Shared by the engines of this one.
+    /// In a store that other servers share. The engines of this server share it as well.
     Redis(Arc<Fleet>),
 }
 
-/// A store that servers share.
+/// A shared store.
 pub(crate) struct Fleet {
-    /// With what is held of its counters ahead of time.
+    /// With the leases of its counters.
     pub(crate) store: LeasedStore<RedisStore>,
-    /// How many servers there are at least, however few are seen.
+    /// The minimum number of servers, however few are seen.
     min_nodes: u32,
 }
 
 impl Fleet {
-    /// A store that at least so many servers share.
+    /// A store that at least this many servers share.
     pub(crate) fn new(store: RedisStore, min_nodes: u32) -> Self {
         Self { store: LeasedStore::new(store, LEASED_KEYS_MAX).expect_nodes(min_nodes), min_nodes }
     }
@@ -55,7 +55,7 @@ impl Fleet {
 }
 
 impl Stores {
-    /// The memory store, if it is one: only such counters can be counted, and written to a snapshot.
+    /// The memory store, if it is one: only its counters can be counted and written to a snapshot.
     pub(crate) const fn memory(&self) -> Option<&MemoryStore> {
         match self {
             Stores::Memory(store) => Some(store),
@@ -63,7 +63,7 @@ impl Stores {
         }
     }
 
-    /// The store that servers share, if it is one.
+    /// The shared store, if it is one.
     pub(crate) const fn fleet(&self) -> Option<&Arc<Fleet>> {
         match self {
             Stores::Memory(_) => None,
@@ -211,7 +211,7 @@ impl Store for Stores {
     fn nodes(&self) -> u32 {
         match self {
             Stores::Memory(store) => store.nodes(),
-            // 0 is a number that nobody knows yet, and stays so unless the operator says a least one.
+            // 0 means that the number is not known yet, and stays 0 unless the operator sets a minimum.
             Stores::Redis(fleet) => fleet.redis().node_count().max(fleet.min_nodes),
         }
     }

@@ -1,4 +1,4 @@
-//! `tollgate store check`: what is wrong with a store that a fleet is to share, and how to cure it.
+//! `tollgate store check`: finds problems of a store that a fleet shares, and their cures.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,12 +23,12 @@ mod rights;
 mod sentinel;
 mod slot;
 
-/// From here on the clocks of servers of one cluster differ too much, in microseconds.
+/// Difference of the clocks of one cluster's servers from which it is too large, in microseconds.
 const SPREAD_MAX: i64 = 1_000_000;
-/// Every slot, for a server that has all keys.
+/// Every slot, for a server that holds all keys.
 const EVERY_SLOT: [(u16, u16); 1] = [(0, SLOTS - 1)];
 
-/// Checks a store and tells what was found.
+/// Checks a store, and prints the findings.
 pub(crate) fn run(arguments: &StoreCheckArguments, console: &mut Console) -> u8 {
     let report = prepared(arguments).and_then(|prepared| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &StoreCheckArguments, console: &mut Console) -> u8 
     }
 }
 
-/// How to get into the store, with the certificates that are in files.
+/// The settings of the store, with the certificates from files.
 struct StoreAccess {
     settings: Settings,
     certificates: TlsCertificates,
@@ -98,7 +98,7 @@ async fn inspect(StoreAccess { settings, certificates }: &StoreAccess) -> Report
         }
         Topology::Cluster(hosts) => lines.extend(whole(hosts, &entrance, deadline).await),
         Topology::Sentinel { sentinels, service } => {
-            // Sentinels have no databases, and users of their own if any.
+            // Sentinels have no databases, and their own users if any.
             let plain = Entrance { user: None, password: None, database: 0, ..entrance };
             let (found, primary) = sentinel::look(sentinels, service, &plain).await;
             lines.extend(found);
@@ -111,18 +111,18 @@ async fn inspect(StoreAccess { settings, certificates }: &StoreAccess) -> Report
     Report::new(if is_secure { place.replacen("redis", "rediss", 1) } else { place }, lines)
 }
 
-/// How the servers of a store belong together.
+/// The topology of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deployment {
     /// One server.
     Single,
-    /// A cluster that shares the keys out.
+    /// A cluster that divides the keys.
     Cluster,
-    /// One server that sentinels watch, and replace.
+    /// One server that sentinels watch and replace.
     Sentinel,
 }
 
-/// One server that keeps all keys.
+/// Checks one server that holds all keys.
 async fn single(host: &Host, kind: Deployment, entrance: &Entrance<'_>, deadline: Duration) -> Vec<Line> {
     let node = match Node::reach(host, entrance).await {
         Ok(node) => node,
@@ -138,7 +138,7 @@ async fn single(host: &Host, kind: Deployment, entrance: &Entrance<'_>, deadline
     lines
 }
 
-/// What is found out by trying; and the difference of clocks.
+/// Findings of active tests, and the clock offset.
 async fn tried(
     node: &Node,
     entrance: &Entrance<'_>,
@@ -153,7 +153,7 @@ async fn tried(
     (lines, offset)
 }
 
-/// A cluster: as a whole, and primary by primary.
+/// Checks a cluster: as a whole, and each primary.
 async fn whole(hosts: &[Host], entrance: &Entrance<'_>, deadline: Duration) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut door = None;
@@ -166,7 +166,7 @@ async fn whole(hosts: &[Host], entrance: &Entrance<'_>, deadline: Duration) -> V
                 ));
                 door.get_or_insert(node);
             }
-            // One that is away is a warning as long as another tells where everybody is.
+            // An unreachable server is a warning while another one knows the whole cluster.
             Err(line) => lines.push(Line { mark: Mark::Warn, ..line }),
         }
     }
@@ -202,7 +202,7 @@ async fn whole(hosts: &[Host], entrance: &Entrance<'_>, deadline: Duration) -> V
     lines
 }
 
-/// Whether the servers of a cluster agree on the time: after a failover counters go by another clock.
+/// Whether the servers of a cluster agree on the time: after a failover counters follow another clock.
 fn spread(offsets: &[i64]) -> Option<Line> {
     let spread = offsets.iter().max()?.saturating_sub(*offsets.iter().min()?);
     let line =

@@ -1,5 +1,5 @@
-//! Watches a shared store: tells in the log when it goes and comes, remembers how it is for `/readyz` and the metrics, and lets the
-//! engine have the fleet's secret once it is known. Decisions do not wait for any of it.
+//! Watches a shared store: logs when it becomes unreachable and reachable, keeps its state for `/readyz` and the
+//! metrics, and gives the engine the fleet's secret once it is known. Decisions do not wait for any of it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,20 +17,21 @@ use crate::store::Stores;
 use crate::telemetry::{ShardNumbers, ShardState, StoreNumbers};
 use crate::time_text::rfc3339;
 
-/// How long a start waits for the fleet's secret, so that a server whose store is there counts in it from its first decision on.
+/// How long a start waits for the fleet's secret, so that a server with a reachable store counts in it from its first
+/// decision.
 const JOIN_PATIENCE: Duration = Duration::from_millis(500);
-/// How much longer it waits for shards that are on their way to be ready, where some of the store answers.
+/// How much longer it waits for shards that are becoming ready, if some of the store answers.
 const WARM_PATIENCE: Duration = Duration::from_secs(2);
-/// How often it is looked at.
+/// How often the state is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How often a start looks whether the store is prepared for the policy.
+/// How often a start checks whether the store is prepared for the policy.
 const PREPARED_EVERY: Duration = Duration::from_millis(2);
-/// How often a greeting is tried; what it is for can wait for a caller.
+/// How many times the warm-up request is tried. Without it, the first caller waits for the script to load.
 const GREETINGS_MAX: usize = 5;
-/// Shards that a report names.
+/// Maximum number of shards that a report names.
 const NAMED_MAX: usize = 8;
 
-/// How a shared store is, as this server sees it.
+/// The state of a shared store, as this server sees it.
 pub(crate) struct StoreWatch {
     place: String,
     seen: Mutex<StoreHealth>,
@@ -40,13 +41,13 @@ pub(crate) struct StoreWatch {
 struct StoreHealth {
     /// Since when a shard does not serve, if one does not.
     since: Option<Timestamp>,
-    /// How long that was so, before.
+    /// The total duration of earlier outages.
     outage: Ticks,
-    /// Which shards, and why.
+    /// The affected shards, and why.
     troubled: Vec<String>,
 }
 
-/// What `/readyz` says about it.
+/// The part of `/readyz` about the store.
 #[derive(Debug, Serialize)]
 pub(crate) struct StoreReport {
     place: String,
@@ -60,7 +61,7 @@ pub(crate) struct StoreReport {
 }
 
 impl StoreWatch {
-    /// Of a store at this place, which is shown.
+    /// Watches a store at this address, which is shown.
     pub(crate) fn new(place: String) -> Arc<Self> {
         Arc::new(Self { place, seen: Mutex::default() })
     }
@@ -74,7 +75,7 @@ impl StoreWatch {
         self.seen().since.is_some()
     }
 
-    /// What to tell.
+    /// The report to send.
     pub(crate) fn report(&self, wall: WallOffset) -> StoreReport {
         let StoreHealth { since, troubled, .. } = self.seen().clone();
         let meaning = "decisions that need these shards are made without them, each limit by its on_store_failure, until they are back";
@@ -87,7 +88,7 @@ impl StoreWatch {
         }
     }
 
-    /// Looks again and again, as long as it is polled.
+    /// Checks the state repeatedly, while it is polled.
     pub(crate) async fn run(self: Arc<Self>, service: Arc<Service>) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -96,15 +97,15 @@ impl StoreWatch {
         }
     }
 
-    /// Looks once.
+    /// Checks the state once.
     pub(crate) fn look_at(&self, service: &Service) {
         if let Some(fleet) = service.engine.store().fleet() {
             self.look(&fleet.redis().report(), service.now());
         }
     }
 
-    /// Learns the fleet's secret, for as long as that takes, in the background; returns when it is known and the store knows what will be
-    /// asked, or after a while without.
+    /// Gets the fleet's secret in the background, however long that takes. Returns when the secret is known and the
+    /// store is prepared for the policy, or after a timeout.
     pub(crate) async fn join(service: &Arc<Service>) {
         let began = tokio::time::Instant::now();
         let joining = tokio::spawn({
@@ -161,7 +162,7 @@ impl StoreWatch {
         }
     }
 
-    /// Everything that metrics show.
+    /// All numbers for the metrics.
     pub(crate) fn numbers(&self, report: &Report, stand_in: &StandIn, now: Timestamp) -> StoreNumbers {
         let seen = self.seen().clone();
         let outage = seen.since.map_or(seen.outage, |since| seen.outage + now.since(since));
@@ -194,7 +195,7 @@ impl StoreWatch {
     }
 }
 
-/// Whether the fleet's secret is known, and a shard is there.
+/// Whether the fleet's secret is known and a shard is connected.
 fn is_reached(service: &Service) -> bool {
     let fleet = service.engine.store().fleet();
     fleet.is_some_and(|fleet| {
@@ -203,7 +204,7 @@ fn is_reached(service: &Service) -> bool {
     })
 }
 
-/// Asks for a counter that nobody has, so that the store knows the script before a caller has to wait for it.
+/// Reads an unused counter, so that the store has the script before a caller would wait for it.
 async fn greet(service: &Service) {
     let Ok(tally) = service.engine.tally("greeting", Ticks::from_secs(1), Align::Epoch) else { return };
     for _ in 0..GREETINGS_MAX {
@@ -213,7 +214,7 @@ async fn greet(service: &Service) {
     }
 }
 
-/// Tells the store what was admitted while it was away, until it knows all of it or does not answer.
+/// Reconciles deferred charges with the store, until all are sent or the store does not answer.
 async fn settle(service: &Service) {
     settle_of(&service.engine, service).await;
     if let Some(capacity) = &service.capacity {

@@ -1,5 +1,5 @@
-//! What is counted about decisions. Recorded once for each, from the [`Decision`], in [`crate::service::Service::check`]; everything
-//! that shows numbers reads them here. Bounded whatever the traffic: limits come from the policy, keys only through a sketch.
+//! Metrics of decisions. Each [`Decision`] is recorded once, in [`crate::service::Service::check`], and everything that
+//! shows numbers reads them here. Bounded for any traffic: limits come from the policy, and keys only through a sketch.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -53,13 +53,13 @@ use trace::Tracer;
 use unlimited::Unlimited;
 use waiting::Waiting;
 
-/// Events that a slow reader of the live view may fall behind before it loses some.
+/// How many events a slow reader of the live view may fall behind before it loses some.
 const EVENTS_MAX: usize = 1_024;
 
-/// Of so many decisions one is timed, at a wire that samples.
+/// One in this many decisions is timed, on a protocol that samples.
 const WATCHED: u64 = 16;
 
-/// One decision, for whoever watches live.
+/// One decision, for the live view.
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
     pub(crate) at: Timestamp,
@@ -72,12 +72,12 @@ pub(crate) struct Event {
     /// The attributes of the request, as text, shortened.
     pub(crate) attributes: Vec<(String, String)>,
     pub(crate) retry_after_ms: Option<u64>,
-    /// Why the request was refused, where a limit of a policy or an operator refused it.
+    /// Why the request was refused, if a limit of a policy or an operator refused it.
     pub(crate) reason: Option<String>,
     pub(crate) source: &'static str,
 }
 
-/// A key that is asked about often.
+/// A frequent key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TopKey {
     pub(crate) limit: String,
@@ -85,17 +85,17 @@ pub(crate) struct TopKey {
     pub(crate) key: String,
     pub(crate) decisions: u64,
     pub(crate) denied: u64,
-    /// Where its answers came from, in the order of [`names::SOURCES`].
+    /// Its answers by source, in the order of [`names::SOURCES`].
     pub(crate) sources: [u64; names::SOURCES.len()],
-    /// Whether its numbers stand for decisions that were not looked at.
+    /// Whether its numbers are extrapolated from sampled decisions.
     pub(crate) is_estimated: bool,
 }
 
-/// One number that somebody else than the meter knows.
+/// One number that another module provides.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
     pub(crate) metric: &'static Metric,
-    /// A label, of which both sides are from a closed list.
+    /// A label, with name and value from closed lists.
     pub(crate) label: Option<(&'static str, &'static str)>,
     pub(crate) value: u64,
 }
@@ -107,29 +107,29 @@ impl Sample {
     }
 }
 
-/// What became of a request that limits let pass.
+/// The result of the capacity check for a request that limits admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Capacity {
-    /// There was capacity for it.
+    /// There was capacity.
     Passed,
-    /// The same, after a wait for its turn at a limit.
+    /// There was capacity, after a wait in the queue of a limit.
     PassedLate,
-    /// There was none.
+    /// There was no capacity.
     Shed,
 }
 
-/// Asked for numbers at each scrape.
+/// Provides numbers at each scrape.
 type Probe = Box<dyn Fn(Timestamp) -> Vec<Sample> + Send + Sync>;
-/// The same about a store that servers share.
+/// Provides the numbers of a shared store at each scrape.
 type Shared = Box<dyn Fn() -> StoreNumbers + Send + Sync>;
 
-/// The same about a gateway's upstreams.
+/// Provides the numbers of a gateway's upstreams at each scrape.
 type Upstreams = Box<dyn Fn() -> Vec<gateway::UpstreamSeries> + Send + Sync>;
 
 /// Counts decisions.
 pub(crate) struct Meter {
     events: broadcast::Sender<Arc<Event>>,
-    /// Whether anybody may be watching: asking the channel takes a lock.
+    /// Whether there may be watchers. Asking the channel would take a lock.
     is_watched: AtomicBool,
     budget: live::EventBudget,
     verdicts: Cells,
@@ -139,7 +139,7 @@ pub(crate) struct Meter {
     retries: Histogram,
     top: Top,
     connections: Connections,
-    /// Locked when somebody registers, and at a scrape.
+    /// Locked when a probe is registered, and at a scrape.
     probes: Mutex<Vec<Probe>>,
     tracer: OnceLock<Tracer>,
     shared: OnceLock<Shared>,
@@ -173,14 +173,14 @@ impl Meter {
         }
     }
 
-    /// Counts one decision. On the hot path: takes no lock and allocates nothing, unless somebody watches or the decision is one
-    /// of those that name the top keys.
+    /// Counts one decision. On the hot path: takes no lock and allocates nothing, unless there is a watcher or the
+    /// decision is sampled for the top keys.
     #[inline]
     pub(crate) fn record(&self, request: &CheckRequest<'_>, decision: &Decision, wire: Wire, now: Timestamp) {
         self.record_beside(request, decision, &[], wire, now);
     }
 
-    /// The same where rules beside the policy said something, too.
+    /// Counts one decision, with the outcomes of rules beside the policy.
     pub(crate) fn record_beside(
         &self,
         request: &CheckRequest<'_>,
@@ -189,7 +189,7 @@ impl Meter {
         wire: Wire,
         now: Timestamp,
     ) {
-        // Where capacity is looked at as well, whoever passes the limits is not answered yet.
+        // If capacity is checked as well, a request that passes the limits is not decided yet.
         let is_open = wire == Wire::Gateway && decision.is_allowed() && self.overload.get().is_some();
         if !is_open {
             self.verdicts.add(verdict_cell(wire, verdict_index(decision)), 1);
@@ -202,7 +202,7 @@ impl Meter {
             self.retries.observe(retry.as_micros().saturating_mul(1_000));
         }
         self.top.record(request, decision, now);
-        // Relaxed: whoever begins to watch sees decisions from about now on.
+        // Relaxed: a new watcher sees decisions from about now on.
         if self.is_watched.load(Ordering::Relaxed) {
             self.tell(request, decision, wire, now);
         }
@@ -214,12 +214,13 @@ impl Meter {
         }
     }
 
-    /// Counts a decision that no limit of the policy made: the caller told its limit with the question.
+    /// Counts a decision by a limit that came with the call, and not by a limit of the policy.
     pub(crate) fn record_unnamed(&self, is_allowed: bool, wire: Wire) {
         self.verdicts.add(verdict_cell(wire, if is_allowed { names::ALLOW } else { names::DENY }), 1);
     }
 
-    /// Counts requests that an Envoy let pass within its quota although no limit applies to them: attributes have these names.
+    /// Counts requests that an Envoy admitted within its quota although no limit applies to them. Their attributes have
+    /// these names.
     pub(crate) fn passed_by_envoy<'n>(
         &self,
         names: impl Iterator<Item = &'n str>,
@@ -231,7 +232,7 @@ impl Meter {
         }
     }
 
-    /// Counts what became of a request of the gateway that limits let pass, where capacity is looked at as well.
+    /// Counts the result of the capacity check for a request of the gateway that limits admitted.
     pub(crate) fn record_capacity(&self, capacity: Capacity) {
         let verdict = match capacity {
             Capacity::Passed => names::ALLOW,
@@ -241,66 +242,67 @@ impl Meter {
         self.verdicts.add(verdict_cell(Wire::Gateway, verdict), 1);
     }
 
-    /// Counts a question that was refused because it could not be read or counted.
+    /// Counts a request that was refused because it could not be read or counted.
     pub(crate) fn record_fault(&self, wire: Wire) {
         self.verdicts.add(verdict_cell(wire, names::FAULT), 1);
     }
 
-    /// A watch for one decision in [`WATCHED`], for a wire where reading the time twice would cost a good part of a decision.
+    /// A stopwatch for one decision in [`WATCHED`], for a protocol where reading the time twice would cost a good part
+    /// of a decision.
     pub(crate) fn sampled_watch(&self) -> Option<Stopwatch> {
         random::next().is_multiple_of(WATCHED).then(Stopwatch::start)
     }
 
-    /// Counts how long one decision took at a wire, from the question read whole to the answer made.
+    /// Counts the duration of one decision on a protocol, from the complete request to the finished answer.
     pub(crate) fn took(&self, wire: Wire, duration: Duration) {
         self.durations[wire as usize].observe(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// The keys that were asked about most in the last one or two minutes, most first; an estimate that is never too high by more
-    /// than sampling makes it. Limits that count everybody together have no keys, and are not among them.
+    /// The most frequent keys of the last one or two minutes, in descending order. An estimate is too high only by the
+    /// error of sampling. Limits with a single counter for all requests have no keys, and are not included.
     pub(crate) fn top(&self, most: usize) -> Vec<TopKey> {
         self.top.list(most)
     }
 
-    /// Decisions from now on, for as long as the receiver lives; at most [`live::EVENTS_PER_SECOND`].
+    /// Decisions from now on, while the receiver lives, at most [`live::EVENTS_PER_SECOND`].
     pub(crate) fn watch(&self) -> broadcast::Receiver<Arc<Event>> {
         let receiver = self.events.subscribe();
-        // After the subscription, so that whoever finds nobody there and says so is contradicted.
+        // After the subscription, so that it overrides a concurrent store of false by a thread that found no watcher.
         self.is_watched.store(true, Ordering::SeqCst);
         receiver
     }
 
-    /// A connection was opened; it is counted until the answer is dropped.
+    /// Counts an open connection until the returned value is dropped.
     pub(crate) fn opened(&self, wire: Wire) -> Open {
         self.connections.opened(wire)
     }
 
-    /// How many connections of a wire are open.
+    /// The number of open connections of a protocol.
     pub(crate) fn open(&self, wire: Wire) -> u64 {
         self.connections.open(wire)
     }
 
-    /// Gets to know a policy, so that its limits are shown before anybody asks.
+    /// Registers a policy, so that its limits are shown before the first decision.
     pub(crate) fn adopt(&self, policy: &Arc<Policy>) {
         self.ledger.adopt(policy);
     }
 
-    /// Gets to know the rules of somebody else's configuration, in place of another's.
+    /// Registers the rules of another program's configuration, which replace those of the previous one.
     pub(crate) fn adopt_rules(&self, names: &[&str]) {
         self.ledger.adopt_rules(names);
     }
 
-    /// Shows numbers of somebody else's, asked for at each scrape. The function must be quick.
+    /// Registers a probe of another module, called at each scrape. The function must be fast.
     pub(crate) fn probe(&self, probe: impl Fn(Timestamp) -> Vec<Sample> + Send + Sync + 'static) {
         self.probes().push(Box::new(probe));
     }
 
-    /// Shows numbers of a store that servers share, asked for at each scrape. There is one; a second changes nothing.
+    /// Registers the numbers of a shared store, read at each scrape. There is one, and a second call changes nothing.
     pub(crate) fn show_store(&self, numbers: impl Fn() -> StoreNumbers + Send + Sync + 'static) {
         let _ = self.shared.set(Box::new(numbers));
     }
 
-    /// Shows numbers of a gateway, asked for at each scrape. There is one; a second changes nothing.
+    /// Registers the numbers of a gateway, read at each scrape. There is one, and a second call changes nothing.
     pub(crate) fn show_gateway(
         &self,
         numbers: impl Fn() -> Vec<gateway::UpstreamSeries> + Send + Sync + 'static,
@@ -308,39 +310,39 @@ impl Meter {
         let _ = self.gateway.set(Box::new(numbers));
     }
 
-    /// Shows numbers of controllers of overload, asked for at each scrape, and leaves it to the gateway to tell whether there was capacity
-    /// for a request. There is one set of them; a second changes nothing.
+    /// Registers the numbers of overload controllers, read at each scrape. From then on the gateway reports whether
+    /// there was capacity for a request. There is one set of controllers, and a second call changes nothing.
     pub(crate) fn show_overload(&self, shedder: Arc<Shedder>) {
         let _ = self.overload.set(shedder);
     }
 
-    /// A request begins to wait for its turn.
+    /// Records that a request starts to wait in a queue.
     pub(crate) fn began_waiting(&self, wait: Ticks) {
         self.waiting.began(wait);
     }
 
-    /// A request waits no longer.
+    /// Records that a request no longer waits.
     pub(crate) fn ended_waiting(&self) {
         self.waiting.ended();
     }
 
-    /// Traces decisions from now on. A meter has one tracer; a second changes nothing.
+    /// Traces decisions from now on. A meter has one tracer, and a second call changes nothing.
     pub(crate) fn trace(&self, tracer: Tracer) {
         let _ = self.tracer.set(tracer);
     }
 
     fn probes(&self) -> MutexGuard<'_, Vec<Probe>> {
-        // A probe that panicked once may be asked again.
+        // A probe that panicked once may be called again.
         self.probes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The counter of a verdict at a wire.
+/// The index of the counter of a verdict on a protocol.
 const fn verdict_cell(wire: Wire, verdict: usize) -> usize {
     wire as usize * VERDICTS.len() + verdict
 }
 
-/// Measures how long something takes.
+/// Measures a duration.
 pub(crate) struct Stopwatch(Instant);
 
 #[allow(

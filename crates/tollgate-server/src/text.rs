@@ -1,5 +1,5 @@
-//! Text that came from outside, made fit for people to read: in logs, in the live view, among the top keys. Nothing in it moves
-//! a cursor, begins a line or turns the direction of reading, and it is short.
+//! Makes external text safe for people to read in logs, in the live view and among the top keys. The result cannot move
+//! a cursor, start a line or change the reading direction, and it is short.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -8,10 +8,10 @@ use tollgate::credential::CREDENTIAL;
 use tollgate::request::Attribute;
 use tollgate::{CheckRequest, CredentialDigest, Value};
 
-/// Most characters that are shown of one value; those that are escaped count as one.
+/// Maximum number of characters shown of one value. An escaped character counts as one.
 pub(crate) const VALUE_CHARS_MAX: usize = 64;
 
-/// Adds a value to a text.
+/// Appends a value to a text.
 pub(crate) fn push_value(into: &mut String, value: Value<'_>) {
     match value {
         Value::Text(text) => push(into, text),
@@ -22,7 +22,7 @@ pub(crate) fn push_value(into: &mut String, value: Value<'_>) {
     }
 }
 
-/// Adds a text that somebody else wrote.
+/// Appends an external text.
 pub(crate) fn push(into: &mut String, text: &str) {
     for (count, character) in text.chars().enumerate() {
         if count == VALUE_CHARS_MAX {
@@ -30,21 +30,21 @@ pub(crate) fn push(into: &mut String, text: &str) {
             return;
         }
         match character {
-            // It would begin an escape that is none.
+            // Otherwise it would look like the start of an escape.
             '\\' => into.push_str(r"\\"),
             _ => push_plain(into, character),
         }
     }
 }
 
-/// The same, as a text of its own.
+/// The escaped and shortened text.
 pub(crate) fn shown(text: &str) -> String {
     let mut shown = String::new();
     push(&mut shown, text);
     shown
 }
 
-/// A value as it may be seen. Most ways in tell digests; rules of other programs are asked with credentials as they are.
+/// A value for output. Most protocols use digests, but rules of other programs see plain credentials.
 pub(crate) fn unsecret<'v>(name: &str, value: &'v str) -> Cow<'v, str> {
     if name == CREDENTIAL {
         Cow::Owned(CredentialDigest::of_value(value).to_string())
@@ -66,14 +66,14 @@ pub(crate) fn attributes(request: &CheckRequest<'_>) -> Vec<(String, String)> {
     request.attributes().iter().map(pair).collect()
 }
 
-/// A text of any length in which nothing acts. What was escaped before stays as it is.
+/// Escapes a text of any length. Existing escapes stay unchanged.
 pub(crate) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     text.chars().for_each(|character| push_plain(&mut plain, character));
     plain
 }
 
-/// Adds one character, escaped if it does anything but look like itself.
+/// Appends one character, escaped if it is not plain.
 pub(crate) fn push_plain(into: &mut String, character: char) {
     if is_plain(character) {
         into.push(character);
@@ -82,7 +82,7 @@ pub(crate) fn push_plain(into: &mut String, character: char) {
     }
 }
 
-/// Whether a character only looks like itself.
+/// Whether a character has no effect but its own glyph.
 const fn is_plain(character: char) -> bool {
     let turns_direction = matches!(character,
         '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
@@ -96,7 +96,7 @@ const fn is_plain(character: char) -> bool {
 mod tests {
     use super::*;
 
-    /// Nothing that a terminal or a log reader acts on comes through, and what is harmless stays readable.
+    /// No control character reaches a terminal or a log reader, and harmless text stays readable.
     #[test]
     fn what_acts_is_escaped() {
         assert_eq!(shown("naïve ключ 鍵"), "naïve ключ 鍵");

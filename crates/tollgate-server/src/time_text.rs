@@ -1,4 +1,5 @@
-//! Instants and durations as text: as the server writes them in JSON, and as people type them. Each message says what would be accepted.
+//! Instants and durations as text: as the server writes them in JSON, and as people type them. Each error says what
+//! would be accepted.
 
 use std::time::Duration;
 
@@ -6,13 +7,13 @@ use jiff::{SignedDuration, Span, SpanRelativeTo};
 use tollgate::time::WallOffset;
 use tollgate::{Ticks, Timestamp};
 
-/// An instant of the decisions' clock, which the wall clock is this far ahead of, as RFC 3339 writes it: in UTC, with as many digits
-/// as it needs. One that cannot be written is left empty.
+/// An instant of the decision clock as RFC 3339, converted by the offset of the wall clock: in UTC, with as many digits
+/// as it needs. Empty if the instant cannot be written.
 pub(crate) fn rfc3339(at: Timestamp, wall: WallOffset) -> String {
     written(at.on_wall(wall)).map(|instant| instant.to_string()).unwrap_or_default()
 }
 
-/// An instant of the wall clock, always to the millisecond: what stands in columns.
+/// An instant of the wall clock, always to the millisecond, for columns.
 pub(crate) fn rfc3339_millis(at: Timestamp) -> String {
     written(at).map(|instant| format!("{instant:.3}")).unwrap_or_default()
 }
@@ -22,7 +23,7 @@ fn written(at: Timestamp) -> Option<jiff::Timestamp> {
     jiff::Timestamp::from_microsecond(micros).ok()
 }
 
-/// An instant as RFC 3339 writes it.
+/// Parses an RFC 3339 instant.
 pub(crate) fn instant(text: &str) -> Result<Timestamp, String> {
     let accepted = "accepted: 1970-01-01T00:00:00Z to 2112-09-17T00:00:00Z, such as 2030-01-31T12:00:00Z";
     let instant: jiff::Timestamp = text.parse().map_err(|_| format!("not a time of RFC 3339; {accepted}"))?;
@@ -33,7 +34,7 @@ pub(crate) fn instant(text: &str) -> Result<Timestamp, String> {
         .ok_or_else(|| format!("out of range; {accepted}"))
 }
 
-/// A duration such as `100ms`, `1h 30m` or `7d`; a day has 24 hours.
+/// Parses a duration such as `100ms`, `1h 30m` or `7d`. A day has 24 hours.
 pub(crate) fn duration(text: &str) -> Result<Ticks, String> {
     let accepted = "accepted: 0s and more, such as 100ms, 2s, 1h30m or 7d";
     let duration = signed(text).ok_or_else(|| format!("not a duration; {accepted}"))?;
@@ -41,7 +42,7 @@ pub(crate) fn duration(text: &str) -> Result<Ticks, String> {
     Ok(Ticks::ceil_from(duration))
 }
 
-/// A duration of any sign. Months and years have no length that everybody agrees on.
+/// Parses a duration of any sign. Months and years are refused, because their length varies.
 pub(crate) fn signed(text: &str) -> Option<SignedDuration> {
     let span: Span = text.parse().ok()?;
     span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()
@@ -51,7 +52,7 @@ pub(crate) fn signed(text: &str) -> Option<SignedDuration> {
 mod tests {
     use super::*;
 
-    /// Times are told as people and programs read them, up to the last one.
+    /// Instants are written in the standard form, up to the last one.
     #[test]
     fn instants_are_written() {
         let second = Timestamp::from_unix_seconds(1);
@@ -66,7 +67,7 @@ mod tests {
         assert_eq!(rfc3339_millis(last), "2112-09-17T23:53:47.370Z", "the last instant there is");
     }
 
-    /// Times and durations outside of what Tollgate can name are refused, not bent.
+    /// Times and durations outside the supported range are refused, not adjusted.
     #[test]
     fn times() {
         assert_eq!(instant("1970-01-01T00:00:01Z"), Ok(Timestamp::from_unix_seconds(1)));

@@ -1,5 +1,5 @@
-//! TLS on every listener: certificates from disk, reloaded when they change, and the handshake of a connection. The last good
-//! pair stays in use when a new one is wrong. Connections that are open keep what they were opened with.
+//! TLS on every listener: certificates from disk, reloaded when they change, and the handshake of a connection. The
+//! last good pair stays in use if a new one is wrong. Open connections keep the certificates of their handshake.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,22 +19,22 @@ use crate::disk;
 use crate::failure::Failure;
 use crate::file_watch::{Debounce, Eye, FileReload, LOOK_TIMEOUT, Seen, Version, Wish, hangs};
 
-/// Largest file of certificates or keys.
+/// Maximum size of a file with certificates or keys.
 const PEM_BYTES_MAX: u64 = 1 << 20;
-/// Both versions of TLS that are spoken, or one.
+/// The accepted TLS versions: both, or only 1.3.
 pub(crate) const FROM_12: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
 const FROM_13: &[&SupportedProtocolVersion] = &[&TLS13];
 
-/// What is spoken inside TLS, as the handshake calls it.
+/// The protocol inside TLS, by its ALPN name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Inside {
     /// HTTP/1.1.
     Http,
     /// HTTP/2, for gRPC.
     Grpc,
-    /// Either, as the client likes.
+    /// Either, as the client prefers.
     Both,
-    /// A protocol that has no name there.
+    /// A protocol without an ALPN name.
     Unnamed,
 }
 
@@ -61,31 +61,31 @@ pub enum TlsVersion {
     V13,
 }
 
-/// The files that it is all made of.
+/// The TLS files.
 #[derive(Clone, Debug)]
 pub(crate) struct TlsFiles {
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
-    /// Who signed the certificates that clients must show; none if they need not.
+    /// The CAs of client certificates. `None` if clients need no certificate.
     pub(crate) client_authorities: Option<PathBuf>,
-    /// The oldest version that is accepted.
+    /// The oldest accepted version.
     pub(crate) oldest: TlsVersion,
 }
 
-/// How the certificates are.
+/// The state of the certificates.
 #[derive(Clone, Debug)]
 pub(crate) struct TlsStatus {
-    /// What is in use, by a hash of the files.
+    /// The version in use, a hash of the files.
     pub(crate) version: Option<Version>,
     pub(crate) loaded_at: Timestamp,
-    /// Why what is on disk is not in use, as long as it is not.
+    /// Why the files on disk are not in use, while that is so.
     pub(crate) error: Option<Failure>,
-    /// Why it is not known what is on disk: a look at it has not ended.
+    /// Why the state of the disk is unknown: a look has not ended.
     pub(crate) stuck: Option<Failure>,
 }
 
 impl TlsStatus {
-    /// Why what is in use may not be what is on disk.
+    /// Why the certificates in use may differ from the files on disk.
     pub(crate) fn trouble(&self) -> Option<&Failure> {
         self.stuck.as_ref().or(self.error.as_ref())
     }
@@ -103,7 +103,7 @@ impl Tls {
     /// Reads these files.
     ///
     /// # Errors
-    /// When the files are not what they should be; the message says which, and what would be accepted.
+    /// When the files have the wrong content. The message says which, and what would be accepted.
     pub(crate) fn open(files: TlsFiles, now: Timestamp) -> Result<Arc<Self>, String> {
         let (mut eye, mut watch) = (Eye::new(files.paths()), Debounce::default());
         let seen = eye.look();
@@ -118,12 +118,12 @@ impl Tls {
         }))
     }
 
-    /// How the certificates are.
+    /// The state of the certificates.
     pub(crate) fn status(&self) -> Arc<TlsStatus> {
         self.status.load_full()
     }
 
-    /// The handshake of a new connection, with the certificates of now.
+    /// The acceptor for a new connection, with the current certificates.
     pub(crate) fn acceptor(&self, inside: Inside) -> TlsAcceptor {
         let [http, grpc, both, unnamed] = &**self.configs.load();
         TlsAcceptor::from(Arc::clone(match inside {
@@ -134,7 +134,7 @@ impl Tls {
         }))
     }
 
-    /// A look at the disk has not ended in time: remembers and tells that, once for as long as it lasts.
+    /// Records and logs that a look at the disk has not ended in time, once while that lasts.
     pub(crate) fn late(&self, now: Timestamp) -> String {
         if let Some(stuck) = &self.status.load().stuck {
             return stuck.text.clone();
@@ -147,7 +147,7 @@ impl Tls {
         text
     }
 
-    /// A look has ended: if the disk did not answer before, it does now.
+    /// Records that a look has ended: if the disk did not answer before, it does now.
     pub(crate) fn answers(&self) {
         if self.status.load().stuck.is_some() {
             self.status.rcu(|status| TlsStatus { stuck: None, ..(**status).clone() });
@@ -155,13 +155,13 @@ impl Tls {
         }
     }
 
-    /// Reloads what changed. Certificate and key are two files that are seldom replaced at one instant, so a pair that does not
-    /// fit is no pair, and the next look may find one that does.
+    /// Reloads changed files. Certificate and key are two files that are seldom replaced at the same instant. A pair
+    /// that does not match is therefore not used, and the next look may find one that does.
     ///
     /// # Errors
-    /// Why what is on disk is not in use.
+    /// Why the files on disk are not in use.
     pub(crate) fn turn(&self, wish: Wish, now: Timestamp) -> Result<FileReload, String> {
-        // Turns come one after the other; the lock only says so to the compiler.
+        // Cycles run one after the other. The lock only satisfies the compiler.
         let (eye, watch) = &mut *self.watch.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = eye.look();
         if !watch.saw(&seen) && wish == Wish::Look {
@@ -203,8 +203,8 @@ impl TlsFiles {
         paths
     }
 
-    /// A configuration for each kind of wire. A new one remembers no sessions, so nobody resumes what an authority that is gone
-    /// once allowed.
+    /// Creates a configuration for each kind of protocol. A new one remembers no sessions, so no client can resume a
+    /// session that a removed CA once permitted.
     fn load(&self) -> Result<[Arc<ServerConfig>; 4], String> {
         let provider = Arc::new(ring::default_provider());
         let versions = match self.oldest {
@@ -242,10 +242,10 @@ fn verifier(
     verifier.map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// The authorities in a file.
+/// The CAs in a file.
 ///
 /// # Errors
-/// When it has none, or something else; the message says what would be accepted.
+/// When it contains none, or something else. The message says what would be accepted.
 pub(crate) fn authorities(path: &Path) -> Result<RootCertStore, String> {
     let mut authorities = RootCertStore::empty();
     for certificate in certificates(path)? {

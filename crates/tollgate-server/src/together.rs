@@ -1,4 +1,4 @@
-//! Several things at once, in one task: what waits for the same store waits for it once.
+//! Runs several futures concurrently in one task, so that those that wait for the same store share its calls.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -7,16 +7,18 @@ use std::task::{Context, Poll};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tollgate::store::Store;
 
-/// How many of one caller wait at a time: each is asked whenever one of them may go on, and a store takes so many in one call.
+/// Maximum number of concurrent futures of one caller. Each wake-up polls all of them, and a store takes this many in
+/// one call.
 pub(crate) const TOGETHER_MAX: usize = 64;
-/// How many of all callers do, beside one of each. A store refuses what is too many at once, and half of its room is left to those who
-/// ask one thing only.
+/// Maximum number of concurrent futures of all callers, beside one of each caller. A store refuses too many at the same
+/// time, and half of its capacity is left to callers with a single request.
 const PLACES_MAX: usize = 256;
 
 static PLACES: Semaphore = Semaphore::const_new(PLACES_MAX);
 
-/// What all of them say, in their order. They begin in this order, so that what they ask of the store is lined up in it, and then each
-/// goes on whenever it can. Where too many others do the same, fewer wait together, or one after the other.
+/// The outputs of all futures, in order. The futures start in this order, so that their requests are queued at the
+/// store in it, and then proceed independently. If too many other callers do the same, fewer futures run together, or
+/// one after the other.
 pub(crate) async fn together<S, F>(store: &S, futures: Vec<F>) -> Vec<F::Output>
 where
     S: Store,
@@ -42,11 +44,11 @@ where
     said
 }
 
-/// How many of so many may wait at a time, with their places. One always may, and needs none.
+/// How many of `wanted` futures may run concurrently, with their permits. One may always run, and needs no permit.
 fn places(all: &Semaphore, wanted: usize) -> (usize, Option<SemaphorePermit<'_>>) {
     let count = wanted.min(all.available_permits());
     let places = u32::try_from(count).ok().filter(|&count| count > 1);
-    // Another may have been faster since the look; then it is one for now.
+    // Another caller may have taken the permits since the check. Then only one future runs for now.
     match places.and_then(|count| all.try_acquire_many(count).ok()) {
         Some(places) => (count, Some(places)),
         None => (1, None),
@@ -88,7 +90,8 @@ mod tests {
 
     use super::*;
 
-    /// As many waits as there may be take as long as the longest, more follow them, and answers keep their places.
+    /// As many waits as permitted take as long as the longest of them, further ones follow, and the outputs stay in
+    /// order.
     #[tokio::test(start_paused = true)]
     async fn they_go_on_at_once() {
         let start = Instant::now();
@@ -104,7 +107,8 @@ mod tests {
         assert!(together(&store, Vec::<std::future::Ready<()>>::new()).await.is_empty());
     }
 
-    /// Without places they wait one after the other, and with few a few at a time; nobody waits for a place.
+    /// Without permits the futures run one after the other, and with few permits a few at a time. No future waits for a
+    /// permit.
     #[tokio::test(start_paused = true)]
     async fn places_are_shared() {
         let store = MemoryStore::new(1 << 16, Timestamp::from_unix_seconds(1));

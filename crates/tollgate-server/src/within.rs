@@ -1,11 +1,12 @@
-//! A bound on how long something may take, at no price where it does not wait.
+//! A timeout that costs nothing if the future does not wait.
 
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-/// What a future says within this time; nothing if it takes longer. A timer is set only once it waits: most never do.
+/// The output of a future within this time, or `None` if it takes longer. The timer is set only once the future waits,
+/// which most never do.
 pub(crate) async fn within<F: Future>(patience: Duration, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let at_once = poll_fn(|context| {
@@ -26,7 +27,7 @@ mod tests {
 
     use super::*;
 
-    /// Something that is ready is told without a runtime's timer; something slow is given up in time, not polled for ever.
+    /// A ready future completes without a timer. A slow future is given up in time, and not polled for ever.
     #[tokio::test(start_paused = true)]
     async fn patience_ends() {
         let start = Instant::now();

@@ -1,6 +1,6 @@
-//! What operators do to a running server, under `/admin/v1/` of the HTTP listener. The way of a request: `guard` (which host, which
-//! site, whose token) → `route` (what is asked, and who may) → `form` (JSON) → `answer` (the service) → `reply`. Every change is
-//! written to the `audit` log before it is answered.
+//! The admin API for a running server, under `/admin/v1/` of the HTTP listener. The path of a request: `guard` (host,
+//! site and token) → `route` (the verb, and the role it needs) → `form` (JSON) → `answer` (the service) → `reply`.
+//! Every change is written to the `audit` log before the operator gets an answer.
 
 mod answer;
 mod audit;
@@ -31,24 +31,24 @@ use audit::Audit;
 use guard::{Hosts, Logins};
 use token::Tokens;
 
-/// What every path of this interface begins with.
+/// The prefix of every path of the admin API.
 pub(crate) const PREFIX: &str = "/admin/";
-/// Most live views at once.
+/// Maximum number of concurrent live views.
 const WATCHERS_MAX: usize = 16;
 
-/// Who may operate the server, and what they did.
+/// The operators of the server, and the log of their actions.
 pub(crate) struct Admin {
     tokens: Tokens,
     hosts: Hosts,
     logins: Logins,
     audit: Audit,
     watchers: Arc<Semaphore>,
-    /// For live views, which outlast the request that began them.
+    /// For live views, which outlast the request that started them.
     clock: Clock,
 }
 
 impl Admin {
-    /// Lets the holders of these tokens in, who call the server by its address or one of these names.
+    /// Admits the holders of these tokens if they address the server by its address or by one of these names.
     pub(crate) fn new(tokens: Tokens, address: SocketAddr, names: &[String], clock: Clock) -> Self {
         Self {
             tokens,
@@ -60,7 +60,7 @@ impl Admin {
         }
     }
 
-    /// The same, where whoever can connect may ask for decisions, without a token and without TLS.
+    /// Sets whether any client that can connect may ask for decisions, without a token and without TLS.
     pub(crate) fn where_all_may_ask(mut self, is_open: bool) -> Self {
         self.hosts.is_open = is_open;
         self

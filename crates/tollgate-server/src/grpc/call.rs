@@ -1,5 +1,5 @@
-//! One call: which method it is, how large and how slow it may be, and the one place where a question that cannot be answered
-//! becomes a gRPC status.
+//! One call: its method, its size and time limits, and the only conversion of an unanswerable request into a gRPC
+//! status.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,9 +29,9 @@ use crate::telemetry::Open;
 use crate::telemetry::trace::parent::Parent;
 use crate::within::within;
 
-/// Largest message. Envoy takes 60 KiB of headers from a client unless told otherwise, and descriptors are made of them.
+/// Maximum message size. By default Envoy accepts 60 KiB of headers from a client, and descriptors are made of them.
 const MESSAGE_BYTES_MAX: usize = 256 << 10;
-/// Largest question about health: the name of a service.
+/// Maximum size of a health request, which contains the name of a service.
 const HEALTH_BYTES_MAX: usize = 4 << 10;
 /// How long a call may take to arrive and be answered. Callers give up after milliseconds.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -49,8 +49,8 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// Answers by this service, which is then reported to be in good health. That does not depend on its store: a store that
-    /// is away is answered for by each limit's own failure mode.
+    /// Answers with this service, and reports it as healthy. Health does not depend on the store: while the store is
+    /// unreachable, each limit's failure mode decides.
     pub(crate) async fn new(service: Arc<Service>) -> Self {
         let reporter = HealthReporter::new();
         reporter.set_service_status(RATE_LIMIT_SERVICE, ServingStatus::Serving).await;
@@ -63,7 +63,7 @@ impl Calls {
         Self { service, reporter, health, unreadable: Seldom::default(), quotas }
     }
 
-    /// A connection was opened.
+    /// Counts an opened connection.
     pub(super) fn opened(&self) -> Open {
         self.service.meter.opened(Wire::Rls)
     }
@@ -81,7 +81,7 @@ impl Calls {
         })
     }
 
-    /// Answers a call that lasts.
+    /// Answers a streaming call.
     pub(super) async fn stream(&self, request: Request<Incoming>, stop: Stop, begun: Begun) -> Reply {
         if let Some(reply) = self.stranger(&request) {
             return reply;
@@ -93,7 +93,7 @@ impl Calls {
         Box::pin(quota_stream::answer(desk, service, request, stop, begun)).await
     }
 
-    /// The answer to who does not prove to be somebody.
+    /// The answer to a caller without a valid token.
     fn stranger(&self, request: &Request<Incoming>) -> Option<Reply> {
         let token = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
         (!self.service.auth.admits_header(token)).then(|| {
@@ -151,14 +151,14 @@ impl Calls {
         unreadable()
     }
 
-    /// Tells whoever asks or watches that calls should go elsewhere; those that come are answered.
+    /// Reports to health checks and watchers that calls should go elsewhere. Calls that still arrive are answered.
     pub(crate) async fn turn_away(&self) {
         for name in ["", RATE_LIMIT_SERVICE, QUOTA_SERVICE] {
             self.reporter.clone().set_service_status(name, ServingStatus::NotServing).await;
         }
     }
 
-    /// Tells whoever watches that the service ends, and lets them go.
+    /// Reports to watchers that the service ends, and closes their streams.
     pub(super) async fn retire(&self) {
         let mut reporter = self.reporter.clone();
         for name in ["", RATE_LIMIT_SERVICE, QUOTA_SERVICE] {

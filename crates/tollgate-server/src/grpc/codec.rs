@@ -1,21 +1,21 @@
-//! From bytes to a question. Bytes that are no message are a question, too: Envoy passes on what
-//! its clients send, text that is not UTF-8 included, and lets a request pass that is answered with an error.
+//! Decodes bytes into a request. Bytes that are not a message get an answer, too: Envoy passes on what its clients
+//! send, including text that is not UTF-8, and lets a request pass if the answer is an error.
 
 use prost::Message;
 
 use crate::envoy_api::{RateLimitRequest, RateLimitResponse};
 use crate::rls::{Answer, Code, Question};
 
-/// What came in.
+/// The decoded request.
 #[derive(Debug)]
 pub(super) enum Asked {
-    /// A question.
+    /// A valid request.
     Readable(Question),
-    /// Bytes that nobody can read.
+    /// Bytes that cannot be decoded.
     Unreadable,
 }
 
-/// The question that these bytes are.
+/// Decodes the bytes of a request.
 pub(super) fn read(bytes: impl prost::bytes::Buf) -> Asked {
     match RateLimitRequest::decode(bytes) {
         Ok(request) => Asked::Readable(Question::from(request)),
@@ -23,7 +23,7 @@ pub(super) fn read(bytes: impl prost::bytes::Buf) -> Asked {
     }
 }
 
-/// What a question is answered that nobody can read: it is over the limit, and there is no descriptor to tell about.
+/// The answer to a request that cannot be decoded: over the limit, without any descriptor status.
 pub(super) fn unreadable() -> RateLimitResponse {
     Answer::blank(Code::OverLimit, 0).into()
 }

@@ -1,4 +1,4 @@
-//! One connection: what HTTP/2 may take of the machine, how long it may rest, and how it ends.
+//! One connection: its HTTP/2 resource limits, its idle timeout, and its shutdown.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -15,20 +15,21 @@ use super::call::Calls;
 use super::quota_stream::METHOD;
 use crate::shutdown::{Stop, stopped};
 
-/// Most calls at once on one connection. Envoy's own bound on calls in flight is as large unless told otherwise.
+/// Maximum number of concurrent calls on one connection. It equals the default of Envoy's own limit on calls in flight.
 const STREAMS_MAX: u32 = 1_024;
 /// Bytes that a call, and all calls of a connection, may send ahead of what was read.
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
-/// Largest head of a call.
+/// Maximum size of the headers of a call.
 const HEAD_BYTES_MAX: u32 = 16 << 10;
-/// How often to ask whether the other side is there, and how long it may take to say so.
+/// How often to ping the peer, and how long it may take to answer.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection may last without its first call, and rest between calls before it is closed in good order.
+/// How long a connection may wait for its first call, and how long it may be idle between calls before it is closed
+/// gracefully.
 const FIRST_CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
-/// How long closing in good order may take where no call is in flight.
+/// How long a graceful close may take if no call is in flight.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Answers the calls of one connection until either side ends it.
@@ -40,7 +41,7 @@ where
     let (traffic, stopping) = (Arc::new(Traffic::default()), stop.clone());
     let answers = service_fn(|request| {
         let (calls, begun) = (Arc::clone(&calls), traffic.begin());
-        // One that lasts ends itself when the server does.
+        // A streaming call ends itself when the server stops.
         let stream = (request.uri().path() == METHOD).then(|| stopping.clone());
         async move {
             Ok::<_, Infallible>(match stream {
@@ -63,7 +64,8 @@ where
                 calls.retire().await;
                 connection.as_mut().graceful_shutdown();
                 break if traffic.begun() == 0 {
-                    // Opened ahead of need: nobody waits for an answer, and perhaps nobody is there to say goodbye to.
+                    // A connection opened ahead of need: no caller waits for an answer, and the peer may be gone
+                    // already.
                     tokio::time::timeout(CLOSE_TIMEOUT, connection).await.ok()
                 } else {
                     Some(connection.await)
@@ -97,7 +99,8 @@ fn builder() -> http2::Builder<TokioExecutor> {
     builder
 }
 
-/// The calls of a connection. Relaxed everywhere: the numbers only tell whether there was any, and guard nothing.
+/// The calls of a connection. Relaxed everywhere: the numbers only show whether there was any, and guard no other
+/// memory.
 #[derive(Debug, Default)]
 struct Traffic {
     begun: AtomicU64,
@@ -119,7 +122,7 @@ impl Traffic {
     }
 }
 
-/// While it exists, a call is being answered.
+/// While it exists, a call is in progress.
 pub(crate) struct Begun(Arc<Traffic>);
 
 impl Drop for Begun {
@@ -140,7 +143,7 @@ mod tests {
     use crate::service::Service;
     use crate::store::Stores;
 
-    /// A connection without a network, its other side, and how to stop it.
+    /// An in-memory connection, its other end, and the sender that stops it.
     async fn connected() -> (JoinHandle<()>, DuplexStream, watch::Sender<bool>) {
         let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: all, rate: 1/s}]").unwrap();
         let clock = Clock::precise();
@@ -152,7 +155,7 @@ mod tests {
         (tokio::spawn(connection(ours, calls, stopped)), theirs, stop)
     }
 
-    /// Whoever connects and says nothing, or says hello and asks nothing, is let go.
+    /// A client that connects and sends nothing, or sends only the HTTP/2 preface, is disconnected.
     #[tokio::test(start_paused = true)]
     async fn a_silent_connection_ends() {
         let hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
@@ -167,7 +170,7 @@ mod tests {
         }
     }
 
-    /// A server that stops does not wait for connections that were never used.
+    /// A stopping server does not wait for connections that were never used.
     #[tokio::test(start_paused = true)]
     async fn an_unused_connection_does_not_delay_the_end() {
         let (connection, _theirs, stop) = connected().await;

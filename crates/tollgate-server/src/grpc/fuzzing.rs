@@ -1,4 +1,4 @@
-//! What the fuzz target of this wire claims, as a plain function, so that a test on stable runs it too.
+//! The properties of the gRPC fuzz target as a plain function, so that a test on stable runs them too.
 
 use prost::Message;
 use tollgate::{Clock, Engine, MemoryStore, Policy, Secret, Timestamp};
@@ -12,7 +12,7 @@ use crate::service::rls;
 
 const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
-/// Limits of several kinds, with names that the seeds mention.
+/// Limits of several kinds, with names that occur in the seeds.
 const POLICY: &[u8] = b"
 limits:
   - {name: per-key, by: [api_key], rate: 3/h}
@@ -23,11 +23,11 @@ limits:
   - {name: all, rate: 1000/h, algorithm: leaky-bucket, queue: 5}
 ";
 
-/// No bytes make the gRPC wire panic. What is a question gets an answer with a status for each descriptor, of which none
-/// contradicts the whole.
+/// Checks that no input makes the gRPC protocol panic, and that a valid request gets an answer with a status for each
+/// descriptor, none of which contradicts the overall code.
 ///
 /// # Panics
-/// When that is not so.
+/// When one of these properties is violated.
 #[allow(clippy::expect_used, reason = "a broken promise is told by a panic")]
 pub fn rls_message(bytes: &[u8]) {
     let Asked::Readable(question) = read(bytes) else { return };

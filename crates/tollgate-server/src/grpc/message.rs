@@ -1,4 +1,5 @@
-//! Envoy's messages and ours. Total in both directions: what Envoy may say has a meaning here, and what we answer can be said.
+//! Conversions between Envoy's messages and Tollgate's types. Both directions are total: every message of Envoy has a
+//! meaning here, and every answer can be encoded.
 
 use prost_types::value::Kind;
 use prost_types::{Duration, Struct, Value};
@@ -31,7 +32,7 @@ impl From<RateLimitDescriptor> for Descriptor {
     }
 }
 
-/// The limit that a descriptor carries. One without a unit is none, and Envoy's overrides know no week.
+/// The limit that a descriptor carries. A limit without a unit counts as none, and Envoy's overrides have no week.
 fn over(limit: RateLimitOverride) -> Option<Override> {
     let unit = match RateLimitUnit::try_from(limit.unit).ok()? {
         RateLimitUnit::Unknown | RateLimitUnit::Week => return None,
@@ -81,7 +82,7 @@ fn unlimited() -> Struct {
 
 impl From<Status> for DescriptorStatus {
     fn from(status: Status) -> Self {
-        // Whole seconds, rounded up: Envoy reads no fractions, and a caller that comes back then is not too early.
+        // Whole seconds, rounded up: Envoy reads no fractions, and a caller that retries then is not too early.
         let seconds = |reset: tollgate::Ticks| i64::try_from(reset.ceil_seconds()).unwrap_or(i64::MAX);
         Self {
             code: code(status.code),

@@ -1,4 +1,4 @@
-//! One Envoy: its reports are taken in as they come, and it is told what changes, until either side ends the stream.
+//! The stream of one Envoy: reads its reports and sends it changed assignments, until either side ends the stream.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,18 +18,19 @@ use crate::rlqs::{Bucket, Desk, Reports, Response, Unusable, Usage, Wire};
 use crate::service::Service;
 use crate::shutdown::{Stop, stopped};
 
-/// The method's name.
+/// The name of the method.
 pub(super) const METHOD: &str =
     "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
 
-/// Largest message: a report names every bucket that its Envoy has.
+/// Maximum message size: a report names every bucket of its Envoy.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
-/// A stream on which nothing is reported for so long has nobody at its other end.
+/// A stream without reports for this long has no peer any more.
 const SILENCE_MAX: Duration = Duration::from_secs(300);
-/// How long an Envoy may take to read: later it would follow for too long what it is told.
+/// How long an Envoy may take to read a message. If it took longer, it would follow an old assignment for too long.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Answers a call with a stream, which goes on when this has returned. `begun` tells the connection that a call is under way.
+/// Answers a call with a stream, which continues after this returns. `begun` marks the call as in progress on the
+/// connection.
 pub(super) async fn answer(
     desk: Arc<Desk>,
     service: Arc<Service>,
@@ -122,10 +123,10 @@ impl Stream {
         }
     }
 
-    /// Takes a message in.
+    /// Processes a message.
     ///
     /// # Errors
-    /// When it is none that the protocol knows, which is the fault of a configuration and never of what clients send.
+    /// When the message is invalid. The cause is a wrong configuration, and never what clients send.
     async fn hear(&mut self, reports: Reports) -> Result<(), Status> {
         if self.service.foreign().is_some() {
             return Err(Status::failed_precondition(
@@ -147,7 +148,7 @@ impl Stream {
         Ok(())
     }
 
-    /// The domain of the stream, which its first message names. Envoy repeats it.
+    /// The domain of the stream, which its first message sets. Envoy repeats it.
     fn domain(&mut self, told: &[u8]) -> Result<String, Status> {
         let told = std::str::from_utf8(told)
             .map_err(|_| Status::invalid_argument("domain: it is no text; send it as UTF-8"))?;

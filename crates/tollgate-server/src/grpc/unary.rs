@@ -1,5 +1,5 @@
-//! A call with one message each way, by hand: gRPC frames it with five bytes, and a general way through streams and codecs costs
-//! more than a decision.
+//! Unary calls, framed by hand: gRPC puts five bytes before a message, and the general path through streams and codecs
+//! costs more than a decision.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -14,13 +14,13 @@ use prost::Message;
 use tonic::Status;
 use tonic::metadata::GRPC_CONTENT_TYPE;
 
-/// Bytes before a message: whether it is compressed, and its length.
+/// Bytes before a message: the compression flag, and the length.
 const PREFIX_BYTES: usize = 5;
 
-/// What the content of a call is called; after it may come how messages are written.
+/// The content type of a call. A suffix may name the encoding of messages.
 const GRPC: &[u8] = b"application/grpc";
 
-/// What a call is answered with: one message, or what tonic makes.
+/// The response to a call: one message, or a response of tonic.
 pub(crate) type Reply = Response<Either<Unary, tonic::body::Body>>;
 
 /// Why a message was not read.
@@ -28,13 +28,13 @@ pub(crate) type Reply = Response<Either<Unary, tonic::body::Body>>;
 pub(super) enum Unread {
     /// It is larger than it may be.
     TooLarge,
-    /// It is compressed, which nobody here reads.
+    /// It is compressed, which the server does not support.
     Compressed,
-    /// The call is not one whole message.
+    /// The call does not contain exactly one whole message.
     Malformed(&'static str),
 }
 
-/// The message of a call, without its prefix. One that says to be larger than `limit` is not waited for.
+/// Reads the message of a call, without its prefix. If the prefix announces more than `limit`, the rest is not awaited.
 pub(super) async fn message<B>(mut body: B, limit: usize) -> Result<Bytes, Unread>
 where
     B: Body<Data = Bytes> + Unpin,
@@ -79,7 +79,7 @@ fn length_of(bytes: &[u8]) -> Option<usize> {
     usize::try_from(length).ok()
 }
 
-/// A whole answer with this message.
+/// A complete response with this message.
 pub(super) fn reply(message: &impl Message) -> Reply {
     let length = message.encoded_len();
     let mut framed = BytesMut::with_capacity(PREFIX_BYTES + length);
@@ -91,12 +91,12 @@ pub(super) fn reply(message: &impl Message) -> Reply {
     response
 }
 
-/// An answer that is an error.
+/// A response with an error status.
 pub(super) fn failure(status: Status) -> Reply {
     status.into_http().map(Either::Right)
 }
 
-/// An answer to what is compressed: that it is not read, and what is.
+/// `UNIMPLEMENTED` for a compressed message, with the accepted encodings.
 pub(super) fn compressed() -> Reply {
     let mut reply = failure(Status::unimplemented(
         "the message is compressed; send it as it is, with grpc-encoding: identity",
@@ -105,7 +105,7 @@ pub(super) fn compressed() -> Reply {
     reply
 }
 
-/// The answer to what is no call by its head.
+/// The answer to a request that is not a gRPC call, judged by its method and headers.
 pub(super) fn no_call(method: &Method, headers: &HeaderMap) -> Option<Reply> {
     let kind = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     let rest =
@@ -118,7 +118,7 @@ pub(super) fn no_call(method: &Method, headers: &HeaderMap) -> Option<Reply> {
     (method != Method::POST).then(|| failure(Status::unimplemented("no such method; a call is a POST")))
 }
 
-/// One message, then the status that says that all is well.
+/// One message, followed by the status OK.
 #[derive(Debug)]
 pub(crate) struct Unary {
     message: Option<Bytes>,
@@ -176,7 +176,8 @@ mod tests {
         at_once(message(Pieces(pieces), 100))
     }
 
-    /// However it is cut, a message is the same; what is not exactly one message is refused, and a large one is not waited for.
+    /// A message is the same however it is cut into pieces. A body that is not exactly one message is refused, and an
+    /// oversized one is not awaited.
     #[test]
     fn messages_are_whole() {
         let whole = b"\0\0\0\0\x03abc";
@@ -195,7 +196,8 @@ mod tests {
             assert!(matches!(read(&[large]), Err(Unread::TooLarge)), "{large:?}");
         }
     }
-    /// A call is a POST of gRPC, in whatever spelling; anything else is told in HTTP's words or gRPC's, as far as it understands them.
+    /// A call is a POST with a gRPC content type in any spelling. Any other request gets an HTTP or gRPC error that its
+    /// client understands.
     #[test]
     fn calls_are_told_apart() {
         let answered = |method: &Method, kind: &str| {

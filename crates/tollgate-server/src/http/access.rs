@@ -1,4 +1,4 @@
-//! Whether a request may ask: the token that it brings, if one is needed.
+//! Checks the token of a request, if one is required.
 
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
@@ -6,10 +6,11 @@ use hyper::header::AUTHORIZATION;
 use crate::auth::Auth;
 use crate::problem::{Kind, Problem};
 
-/// Has the token where `Authorization` is not free: a proxy that asks about a request passes that request's own on.
+/// Carries the token where `Authorization` is not free: a proxy that asks about a request passes on that request's own
+/// header.
 const TOKEN_HEADER: &str = "x-tollgate-token";
 
-/// Whether headers have the token that is needed.
+/// Whether the headers contain the required token.
 pub(super) fn is_admitted(auth: &Auth, headers: &HeaderMap) -> bool {
     match headers.get(TOKEN_HEADER) {
         Some(token) => auth.admits_token(token.as_bytes()),
@@ -17,7 +18,7 @@ pub(super) fn is_admitted(auth: &Auth, headers: &HeaderMap) -> bool {
     }
 }
 
-/// What a stranger is told.
+/// The answer to a request without a valid token.
 pub(super) fn refusal() -> Problem {
     Problem::new(
         Kind::Unauthorized,

@@ -1,4 +1,4 @@
-//! What each route does with the service. Time is read here, once for each request, and passed down.
+//! Executes each route on the service. The time is read here, once for each request, and passed down.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -29,29 +29,29 @@ use crate::service::Service;
 use crate::telemetry::Stopwatch;
 use crate::together::{TOGETHER_MAX, together};
 
-/// How the names of fields begin in which a proxy describes the request that it asks about.
+/// Prefixes of the headers in which a proxy describes the request that it asks about.
 const PROXY_FIELDS: [&str; 2] = ["x-forwarded-", "x-original-"];
 
-/// What a request is answered with.
+/// The answer to a request.
 #[derive(Debug)]
 pub(super) enum Answered {
-    /// The server lives.
+    /// The server is alive.
     Healthy,
     /// The description of the interface.
     OpenApi,
-    /// Whether requests should come here, and what the operator should know.
+    /// Whether requests should come here, and the state that the operator should know.
     Ready { is_ready: bool, report: Box<ReadinessReport> },
-    /// What was counted, as Prometheus reads it.
+    /// The metrics, in Prometheus format.
     Metrics(String),
-    /// One decision or those of a batch, as JSON. They are large, and written where they are made.
+    /// One decision, or those of a batch, as JSON. They are large, so they are serialized where they are made.
     Decision(Vec<u8>),
-    /// What a proxy is told.
+    /// The answer to a proxy.
     Verified(Box<Verified>),
-    /// What settling a reservation did.
+    /// The result of settling a reservation.
     Settled(Settled),
-    /// Done, and there is nothing to say.
+    /// Success without content.
     Done,
-    /// What somebody else's interface answers.
+    /// The answer of another program's interface.
     Foreign(CompatAnswer),
 }
 
@@ -83,8 +83,9 @@ impl Default for ForeignBody {
     }
 }
 
-/// Refuses pages of other sites. Probes charge nothing, so anybody may send them. A proxy that asks about a browser's request hands on
-/// that browser's fields; it says so in fields that a page cannot send to another site without asking first, which is refused.
+/// Refuses pages of other sites. Probes charge nothing, so any client may send them. A proxy that asks about a
+/// browser's request passes on that browser's headers. It is recognized by headers that a page cannot send to another
+/// site without a preflight request, which is refused.
 fn refuse_other_sites<B>(
     admin: &Admin,
     route: &Result<HttpRoute, Problem>,
@@ -112,7 +113,8 @@ pub(super) async fn answer(
     let route = HttpRoute::of(request.method(), request.uri().path());
     refuse_other_sites(&control.admin, &route, &request)?;
     let is_admitted = access::is_admitted(&control.service.auth, request.headers());
-    // Probes prove nothing. Everything else does first, so that a stranger does not even learn which paths there are.
+    // Probes need no token. Every other request does, and is checked first, so that a client without a token does not
+    // even learn which paths exist.
     if !is_admitted && !matches!(route, Ok(HttpRoute::Health | HttpRoute::Ready)) {
         return Err(access::refusal());
     }
@@ -120,7 +122,7 @@ pub(super) async fn answer(
     let audience = if is_admitted { Audience::Admitted } else { Audience::Anybody };
     match route? {
         HttpRoute::Check => handler.check_of(request).await,
-        // What is asked millions of times is answered above; the futures of the rest are kept apart, and take no room in this one.
+        // Frequent routes are answered above. The futures of the others are boxed, so they take no space in this one.
         route => Box::pin(answer_any(control, route, request, peer, audience)).await,
     }
 }
@@ -180,7 +182,7 @@ fn ready(control: &ControlPlane, audience: Audience) -> Answered {
     Answered::Ready { is_ready: control.readiness.is_ready(), report }
 }
 
-/// Answers questions by the service.
+/// Answers requests with the service.
 pub(super) struct Handler<'a, S> {
     pub(super) service: &'a Service<S>,
 }
@@ -214,7 +216,7 @@ impl<S: Store> Handler<'_, S> {
         Ok(CompatAnswer::document(answers.pop().unwrap_or_default()))
     }
 
-    /// Answers all questions, or none if one of them is wrong.
+    /// Answers all requests of a batch, or none if one of them is invalid.
     async fn batch(&self, questions: &[Question<'_>]) -> Result<Answered, Problem> {
         let now = self.service.now();
         let wrong =
@@ -237,7 +239,7 @@ impl<S: Store> Handler<'_, S> {
         if !self.service.engine.store().answers_at_once() {
             return self.batch_together(questions, &requests, now).await;
         }
-        // Written one by one, so that a batch needs the memory of its answer and no more.
+        // Serialized one by one, so that a batch needs only the memory of its answer.
         let mut text = Vec::with_capacity(2 + requests.len() * DECISION_BYTES);
         text.push(b'[');
         for (index, request) in requests.iter().enumerate() {
@@ -256,7 +258,7 @@ impl<S: Store> Handler<'_, S> {
         Ok(Answered::Decision(text))
     }
 
-    /// The same where decisions wait for a store: so many at once that they share its calls, and wait together.
+    /// Answers a batch whose decisions wait for a store: concurrently, so that they share its calls and wait together.
     async fn batch_together(
         &self,
         questions: &[Question<'_>],
@@ -285,7 +287,7 @@ impl<S: Store> Handler<'_, S> {
         Ok(Answered::Decision(text))
     }
 
-    /// The answer to one question of a batch by foreign rules that came into force meanwhile.
+    /// The answer to one request of a batch by compat rules that became active meanwhile.
     async fn check_overtaken(
         &self,
         foreign: &InForce,
@@ -300,7 +302,7 @@ impl<S: Store> Handler<'_, S> {
         Ok(answers.map_err(|(_, error)| wrong(&error))?.pop().unwrap_or_default())
     }
 
-    /// Decides, and writes the answer. Where foreign rules came into force meanwhile, they are to be asked instead.
+    /// Decides, and writes the answer. If compat rules became active meanwhile, they must be evaluated instead.
     async fn decide(
         &self,
         request: &CheckRequest<'_>,
@@ -308,7 +310,7 @@ impl<S: Store> Handler<'_, S> {
         watch: Option<Stopwatch>,
         text: &mut Vec<u8>,
     ) -> Option<Arc<InForce>> {
-        // A decision is large, and each future that it passes through would have room for it, and copy it.
+        // A decision is large, and each future that it passes through would reserve space for it and copy it.
         let overtaken = match self.service.check_at_once(request, now, Wire::Http) {
             Some(mut decision) => self.write(&mut decision, request, now, text),
             None => Box::pin(self.decide_later(request, now, text)).await,
@@ -344,7 +346,7 @@ impl<S: Store> Handler<'_, S> {
         overtaken
     }
 
-    /// Plain questions to a foreign configuration: all of them are answered, or none if one of them is wrong.
+    /// Answers plain checks by a compat configuration: all of them, or none if one of them is invalid.
     async fn check_foreign(
         &self,
         foreign: &InForce,

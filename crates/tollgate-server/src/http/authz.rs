@@ -1,5 +1,5 @@
-//! `/v1/authz`: a proxy holds a request and asks whether it may pass. The status is the answer; the headers, and the body of a
-//! refusal, are for whoever sent the request.
+//! `/v1/authz`: a proxy holds a request and asks whether it may pass. The status is the answer. The headers, and the
+//! body of a refusal, are for the client that sent the request.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -21,25 +21,25 @@ use crate::service::Service;
 use crate::telemetry::Stopwatch;
 use tollgate_tower::attributes::{Family, IDENTITY};
 
-/// The status that the answer stands for, where the proxy knows only some.
+/// The intended status of the answer, for proxies that accept only some statuses.
 const STATUS: HeaderName = HeaderName::from_static("tollgate-status");
-/// The place of a concurrency limit, for a proxy that gives it back by `DELETE /v1/permits/{id}`.
+/// The permit of a concurrency limit, for a proxy that gives it back by `DELETE /v1/permits/{id}`.
 const PERMIT: HeaderName = HeaderName::from_static("tollgate-permit");
 
-/// How long an answer waits at most for the turn of its request. Proxies take silence for a failure, and some let the request pass then:
-/// the time-outs of the files in `deploy/` are longer than this.
+/// Maximum time that an answer waits for the slot of its request. Proxies treat silence as a failure, and some then let
+/// the request pass: the timeouts of the files in `deploy/` are longer than this.
 const WAIT_MAX: Ticks = Ticks::from_millis(500);
 
-/// `none` where no limit applies to the request, so that whoever sets a proxy up sees it.
+/// `none` if no limit applies to the request, so that an operator who sets up a proxy notices it.
 const LIMITS: HeaderName = HeaderName::from_static("tollgate-limits");
 
-/// How a proxy asks and wants to hear. The path of its question says which it is: a query would not do, since some proxies hand
-/// on the one that the client sent.
+/// How a proxy asks and what answer it expects. The path of the request selects it. A query would not do, because some
+/// proxies pass on the client's query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
-    /// Traefik, Caddy and whoever else sends `X-Forwarded-*` and takes every status.
+    /// Traefik, Caddy and other proxies that send `X-Forwarded-*` and accept every status.
     Plain,
-    /// nginx, which is told to send `X-Original-*` and knows only 403.
+    /// nginx, which is configured to send `X-Original-*` and accepts only 403.
     Nginx,
 }
 
@@ -52,11 +52,11 @@ impl Asker {
     }
 }
 
-/// What is answered, and how the proxy wants to hear it.
+/// The result, and the form that the proxy expects.
 #[derive(Debug)]
 pub(super) struct Verified {
-    /// A request that cannot be told from what the proxy says is refused like any other: a proxy that takes an unexpected
-    /// status for a failure may let it pass.
+    /// If the proxy does not describe its request well enough, the request is refused like any other: a proxy that
+    /// treats an unexpected status as a failure may let it pass.
     outcome: Result<Passage, Problem>,
     asker: Asker,
     is_head: bool,
@@ -112,7 +112,7 @@ impl<S: Store> Service<S> {
     }
 }
 
-/// Where foreign rules are to be asked.
+/// The error that points to the interface of the active compat rules.
 fn elsewhere(foreign: &InForce) -> Problem {
     let format = foreign.rules.format().name();
     let detail = format!("in force is {format}: ask by RLS, POST /json or POST /v1/check");
@@ -120,7 +120,7 @@ fn elsewhere(foreign: &InForce) -> Problem {
 }
 
 impl Verified {
-    /// As a response.
+    /// Converts it into a response.
     pub(super) fn into_response(self) -> Response<Full<Bytes>> {
         let mut response = match self.outcome {
             Ok(passage) => passage.into_response(),

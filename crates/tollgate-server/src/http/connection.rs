@@ -1,4 +1,4 @@
-//! One connection: how large a request's head may be, how long it may take, and how the connection ends.
+//! One connection: the size and time limits of a request head, and how the connection ends.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -21,25 +21,26 @@ use crate::protocol::Wire;
 use crate::shutdown::{Stop, stopped};
 use crate::telemetry::trace::parent::Parent;
 
-/// How long a connection waits, once the server was told to stop, for a request that its client has sent already: one that rests
-/// may have one on its way. It is answered, and the answer says that it was the last.
+/// How long a connection waits after the stop signal for a request that its client has sent already: even an idle
+/// connection may have one on its way. The request is answered, and the answer announces that the connection closes.
 const LINGER: Duration = Duration::from_secs(1);
-/// Largest head of a request. hyper's own bound on its fields, 100, is left as it is: saying it again costs an allocation a request.
+/// Maximum size of a request head. hyper's own limit of 100 headers is left alone: setting it again costs an allocation
+/// per request.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
 /// Answers the requests of one connection until either side ends it.
 pub(crate) async fn connection(stream: Stream, control: Arc<ControlPlane>, stop: Stop) {
-    // Without an address there is nobody left to answer.
+    // Without a peer address the client is gone already.
     let Ok(peer) = stream.peer_addr().map(|peer| peer.ip()) else { return };
     let mut told = stop.clone();
     let _open = control.service.meter.opened(Wire::Http);
     let phase = Arc::new(Phase::default());
-    // Borrowed by each answer: handles of its own would be counted up and down for each request.
+    // Each answer borrows these. Its own handles would cost reference counting for each request.
     let (asked, phase_now, stop_now) = (&control, &phase, &stop);
     let answers = service_fn(move |request: Request<Incoming>| {
         let (control, stop, answering) = (asked, stop_now, phase_now.answering());
         async move {
-            // What is rare is kept apart, since each request has a future with room for all that it may become.
+            // The rare path is boxed, because the future of each request reserves space for every path.
             if request.uri().path().starts_with(admin::PREFIX) {
                 let asker = Asker { peer: Some(peer), stop: stop.clone(), answering: Box::new(answering) };
                 return Ok(Box::pin(admin::respond(control, request, asker)).await);
@@ -57,10 +58,10 @@ pub(crate) async fn connection(stream: Stream, control: Arc<ControlPlane>, stop:
         }
     });
     let connection = http1::Builder::new()
-        // Patience is the stream's; hyper's own would set a timer for each request.
+        // The stream enforces timeouts. hyper's own would set a timer for each request.
         .header_read_timeout(None)
         .max_buf_size(HEAD_BYTES_MAX)
-        // A client may say that it has no more to ask, and still wait for the answer.
+        // A client may close its sending side, and still wait for the answer.
         .half_close(true)
         .serve_connection(TokioIo::new(Patient::new(stream, Arc::clone(&phase))), answers);
     let mut connection = std::pin::pin!(connection);
@@ -71,7 +72,7 @@ pub(crate) async fn connection(stream: Stream, control: Arc<ControlPlane>, stop:
                 Ok(ended) => ended,
                 Err(_) => {
                     if !phase.is_touched() {
-                        return; // A connection opened ahead of need; nobody waits for an answer.
+                        return; // A connection opened ahead of need; no client waits for an answer.
                     }
                     connection.as_mut().graceful_shutdown();
                     connection.await

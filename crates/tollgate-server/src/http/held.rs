@@ -1,4 +1,5 @@
-//! What callers hold until they give it back: reservations, which are made, committed and cancelled here, and permits, which are released.
+//! What callers hold until they give it back: reservations, which are made, committed and cancelled here, and permits,
+//! which are released.
 
 use tollgate::policy::Ended;
 use tollgate::store::Store;
@@ -12,10 +13,11 @@ use crate::service::holds::{Absent, Id};
 use crate::telemetry::Stopwatch;
 
 impl<S: Store> Handler<'_, S> {
-    /// Sets units aside until their real cost is known.
+    /// Reserves units until their real cost is known.
     ///
     /// # Errors
-    /// When the question is wrong, nobody can reserve just now, or the server cannot remember another one.
+    /// When the request is invalid, no reservation is possible at the moment, or the server cannot remember another
+    /// one.
     pub(super) async fn answer_reserve(&self, question: &Question<'_>) -> Result<Answered, Problem> {
         let known = question.known(&self.service.identity);
         let request = question.request_of(&known)?;
@@ -30,7 +32,7 @@ impl<S: Store> Handler<'_, S> {
         let (decision, reservation) = self.service.reserve(&request, lifetime, now, Wire::Http).await;
         let mut hold = Hold::None;
         if let Some(reservation) = reservation {
-            // It can be settled for its lifetime from when its turn comes, so it is remembered while it waits, too.
+            // Its lifetime starts when its queue slot comes, so it is remembered while it waits, too.
             let expires_at = reservation.expires_at();
             match self.service.reservations.put(reservation, expires_at, now) {
                 Ok(id) => {
@@ -57,7 +59,8 @@ impl<S: Store> Handler<'_, S> {
         Ok(Answered::Settled(settled))
     }
 
-    /// Hears how a request ended: limits that count only failures give back what it took if it was none.
+    /// Processes the outcome of a request: limits that count only failures refund the charge of a request that did not
+    /// fail.
     pub(super) async fn report(&self, id: Id, ended: Ended) -> Result<Answered, Problem> {
         let now = self.service.now();
         let mut awaiting = self.service.reports.lend(id, now).map_err(unreportable)?;
@@ -74,8 +77,8 @@ impl<S: Store> Handler<'_, S> {
         Ok(Answered::Done)
     }
 
-    /// Gives a permit back. One that is not held any more has come back already, which is what was asked for; one that somebody
-    /// else gives back just now is coming back.
+    /// Releases a permit. If it is no longer held, it has come back already, which is the desired result. If another
+    /// caller is releasing it at the moment, it is coming back.
     pub(super) async fn release(&self, id: Id) -> Result<Answered, Problem> {
         let now = self.service.now();
         if let Ok(permit) = self.service.permits.lend(id, now) {

@@ -1,5 +1,5 @@
-//! Limitador's own interface: `/check`, `/report`, `/check_and_report`, `/limits/{namespace}`, `/counters/{namespace}` and
-//! `/status`. It answers while a Limitador configuration is in force.
+//! Limitador's own interface: `/check`, `/report`, `/check_and_report`, `/limits/{namespace}`, `/counters/{namespace}`
+//! and `/status`. It answers while a Limitador configuration is active.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::service::foreign::Ruled;
 use crate::time_text::rfc3339;
 use tollgate_tower::attributes::path::escaped;
 
-/// What Limitador says when it refuses.
+/// Limitador's text for a refusal.
 const REFUSED: &str = "Too many requests";
 
-/// A question of Limitador's.
+/// A request in Limitador's format.
 #[derive(Deserialize)]
 struct LimitadorBody {
     namespace: String,
@@ -58,7 +58,7 @@ impl<S: Store> Handler<'_, S> {
         Ok(Answered::Foreign(CompatAnswer { status: if is_limited { 429 } else { 200 }, headers, body }))
     }
 
-    /// Since when the configuration is in force.
+    /// Since when the configuration is active.
     pub(super) fn limitador_status(&self, reloader: &Reloader) -> Result<Answered, Problem> {
         let foreign = self.limitador_in_force()?;
         let shown = |at| rfc3339(at, self.service.engine.wall());
@@ -78,7 +78,7 @@ impl<S: Store> Handler<'_, S> {
         Ok(CompatAnswer::document(limits.iter().map(limit).collect()))
     }
 
-    /// The counters of a namespace that live, as far as they are known.
+    /// The live counters of a namespace, as far as they are known.
     pub(super) async fn limitador_counters(&self, path: &str) -> Result<Answered, Problem> {
         let foreign = self.limitador_in_force()?;
         let now = self.service.now();
@@ -138,7 +138,7 @@ fn limits_of<'f>(foreign: &'f InForce, path: &str, prefix: &str) -> Result<&'f [
     limits.ok_or_else(|| Problem::new(Kind::NotFound, format!("no limit has the namespace {name}")))
 }
 
-/// A path segment without its percent signs.
+/// Percent-decodes a path segment.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -167,7 +167,7 @@ fn limit(limit: &LimitadorLimit) -> Value {
 mod tests {
     use super::*;
 
-    /// A namespace may have anything in it, as escapes of two hexadecimal digits.
+    /// A namespace may contain any character, escaped by two hexadecimal digits.
     #[test]
     fn namespaces_are_decoded() {
         assert_eq!(decoded("a%2Fb%c3%a9").as_deref(), Some("a/bé"));

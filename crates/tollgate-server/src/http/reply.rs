@@ -1,4 +1,5 @@
-//! From answers and problems to HTTP: the one place where a status is chosen.
+//! Converts answers and problems to HTTP. The statuses of answers are chosen only here, and those of problems in
+//! `problem`.
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -15,7 +16,7 @@ const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 const METRICS: HeaderValue = HeaderValue::from_static(METRICS_TYPE);
 
-/// The interface, described for programs. A test drives a server by it.
+/// The OpenAPI description of the interface. A test drives a server by it.
 const OPENAPI: &str = include_str!("openapi.json");
 
 #[derive(Serialize)]
@@ -57,7 +58,7 @@ pub(super) fn reply(answered: Result<Answered, Problem>) -> Response<Full<Bytes>
 fn json(document: &impl Serialize) -> Response<Full<Bytes>> {
     match serde_json::to_vec(document) {
         Ok(text) => response(StatusCode::OK, Some(JSON), text),
-        // Text and numbers always have a form in JSON; this arm is here so that a mistake costs one answer, not the process.
+        // Text and numbers always have a form in JSON. With this arm a mistake costs one answer and not the process.
         Err(_) => response(StatusCode::INTERNAL_SERVER_ERROR, None, Vec::new()),
     }
 }
@@ -69,7 +70,7 @@ fn foreign_reply(foreign: CompatAnswer) -> Response<Full<Bytes>> {
         ForeignBody::Text(text) => response(status, Some(TEXT), text),
     };
     for (name, value) in foreign.headers {
-        // Names and values are made here, of digits and printable letters; one that cannot be sent is left out.
+        // Names and values are built here from digits and printable letters. One that cannot be sent is left out.
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
             response.headers_mut().insert(name, value);
         }

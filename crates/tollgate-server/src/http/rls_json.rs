@@ -9,7 +9,7 @@ use crate::rls::{Code, Unanswerable, json};
 use crate::service::rls;
 
 impl<S: Store> Handler<'_, S> {
-    /// Answers Envoy's question: 200 when the request may pass, 429 when it may not.
+    /// Answers a request of Envoy: 200 if it may pass, 429 if it may not.
     pub(super) async fn rls_json(&self, body: &[u8]) -> Result<Answered, Problem> {
         let question = json::question(body).map_err(Problem::invalid)?;
         let now: Timestamp = self.service.now();

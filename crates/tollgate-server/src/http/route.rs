@@ -1,4 +1,4 @@
-//! What a method and a path ask for. Paths are matched as they are: no two spellings mean the same.
+//! Maps a method and a path to a route. Paths are matched exactly: no two spellings mean the same.
 
 use hyper::Method;
 
@@ -12,10 +12,10 @@ const PATHS: &str = "POST /v1/check, POST /v1/check/batch, /v1/authz and /v1/aut
                      POST /check_and_report, GET /limits/{namespace}, GET /counters/{namespace}, GET /status, \
                      GET /v1/openapi.json, GET /healthz, GET /readyz and GET /metrics";
 
-/// What a path accepts that a proxy asks, whatever the method of the request that it holds.
+/// Accepted at a path for proxies, whatever the method of the request that the proxy holds.
 const ANY_METHOD: &str = "*";
 
-/// What is asked for.
+/// The routes of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HttpRoute {
     Check,
@@ -41,10 +41,10 @@ pub(super) enum HttpRoute {
 }
 
 impl HttpRoute {
-    /// What a method and a path ask for.
+    /// The route of a method and a path.
     ///
     /// # Errors
-    /// When nothing is at the path, or it accepts other methods.
+    /// When the path does not exist, or accepts other methods.
     pub(super) fn of(method: &Method, path: &str) -> Result<Self, Problem> {
         let (route, accepted) = Self::at(path)?;
         let is_accepted =

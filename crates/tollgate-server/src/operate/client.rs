@@ -1,4 +1,4 @@
-//! A conversation with a server's admin interface over HTTP/1.1, inside TLS where it speaks that. Every failure says its cause and its cure.
+//! The client of a server's admin API, over HTTP/1.1 with or without TLS. Every error names its cause and its cure.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -21,10 +21,10 @@ use super::secure::SecureClient;
 use crate::cli::{GivenToken, ServerArguments};
 use crate::text::plain;
 
-/// How long to try to connect, and to wait for an answer.
+/// Timeouts for connecting, and for an answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Largest answer that is read.
+/// Maximum size of an answer.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 /// A server, and the token for it.
@@ -37,10 +37,10 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// The server that the arguments name.
+    /// A client for the server that the arguments name.
     ///
     /// # Errors
-    /// When they name none that can be asked.
+    /// When the arguments name no usable server.
     pub(crate) fn new(arguments: &ServerArguments) -> Result<Self, String> {
         let url = arguments.server.trim_end_matches('/').to_owned();
         let accepted = "accepted: --server http://127.0.0.1:8080, or https://";
@@ -54,7 +54,7 @@ impl Client {
                 let secure = SecureClient::new(trust, &host);
                 (Some(secure.map_err(|error| format!("--server {url}: {error}"))?), 443)
             }
-            // Whoever says whom to trust would believe that somebody was asked.
+            // A user who passes certificates would otherwise believe that the server was authenticated.
             Some("http") if trust.ca.is_some() || trust.cert.is_some() => {
                 return Err(wrong(&"--ca, --cert and --key mean nothing without TLS"));
             }
@@ -66,16 +66,16 @@ impl Client {
         Ok(Self { authority: authority.to_string(), address, secure, token, url })
     }
 
-    /// Asks, and reads the whole answer.
+    /// Sends a request, and reads the whole answer.
     ///
     /// # Errors
-    /// When there is none, or it is a refusal.
+    /// When there is no answer, or it is a refusal.
     pub(crate) async fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, String> {
         let text = body.map(ToString::to_string).unwrap_or_default();
         self.send(method, path, text.into_bytes(), "application/json").await
     }
 
-    /// The same, with a body that is not JSON.
+    /// Sends a request with a body of any content type.
     ///
     /// # Errors
     /// As [`Client::call`].
@@ -94,10 +94,10 @@ impl Client {
         serde_json::from_slice(&text.to_bytes()).map_err(|_| self.foreign())
     }
 
-    /// Asks for an answer that comes by and by.
+    /// Opens a streamed answer.
     ///
     /// # Errors
-    /// When there is none, or it is a refusal.
+    /// When there is no answer, or it is a refusal.
     pub(crate) async fn open(&self, path: &str) -> Result<Incoming, String> {
         Ok(self.ask("GET", path, Vec::new(), "application/json").await?.into_body())
     }
@@ -122,7 +122,7 @@ impl Client {
         let begun = http1::handshake(TokioIo::new(stream)).await;
         let (sender, connection) = begun.map_err(|error| self.broken(&error))?;
         tokio::spawn(async move {
-            // What goes wrong here is told where the answer is awaited.
+            // An error here is reported where the answer is awaited.
             let _ = connection.await;
         });
         Ok(sender)
@@ -153,7 +153,7 @@ impl Client {
         if response.status() == StatusCode::OK { Ok(response) } else { Err(self.refused(response).await) }
     }
 
-    /// What a refusal says, and what to do.
+    /// The text of a refusal, and its cure.
     async fn refused(&self, response: Response<Incoming>) -> String {
         let status = response.status();
         let text = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect();
@@ -181,7 +181,7 @@ impl Client {
         }
     }
 
-    /// What broke a connection, by its innermost cause, and what to do.
+    /// Why a connection broke, by its innermost cause, and the cure.
     fn broken(&self, error: &(dyn Error + 'static)) -> String {
         let mut cause = error;
         while let Some(source) = cause.source() {

@@ -1,20 +1,20 @@
-//! The terminal of a live view: keys are read as they are typed, and everything is as it was when the view is over, however it ends.
+//! The terminal of a live view: keys are read as they are typed, and the terminal is restored however the view ends.
 
 use std::io::{self, IsTerminal, Read};
 
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use tokio::sync::mpsc;
 
-/// Clears the screen and begins at its top.
+/// Clears the screen and moves the cursor to its top.
 pub(super) const CLEAR: &str = "\u{1b}[2J\u{1b}[H";
-/// Rows of a terminal that does not tell.
+/// The assumed number of rows of a terminal that does not report it.
 const ROWS_DEFAULT: usize = 24;
 
-/// A terminal that tells each key. Dropped, it is as before.
+/// A terminal that reports each key. Dropping it restores the terminal.
 pub(super) struct Screen {
     before: Option<Termios>,
     keys: mpsc::UnboundedReceiver<u8>,
-    /// Whether somebody looks, rather than a file or a pipe.
+    /// Whether the output is a terminal, and not a file or a pipe.
     pub(super) is_watched: bool,
 }
 
@@ -24,8 +24,8 @@ impl Screen {
         let (sender, keys) = mpsc::unbounded_channel();
         let before = (is_watched && io::stdin().is_terminal()).then(raw).flatten();
         if before.is_some() {
-            // Reading cannot be interrupted, so it is done apart; the thread ends with the process, and stops at the first key that
-            // nobody waits for.
+            // Reading cannot be interrupted, so a separate thread reads. The thread ends with the process, or at the
+            // first key after the receiver is gone.
             let reading = move || {
                 for key in io::stdin().lock().bytes().map_while(Result::ok) {
                     if sender.send(key).is_err() {
@@ -38,7 +38,7 @@ impl Screen {
         Self { before, keys, is_watched }
     }
 
-    /// Until the user wants to leave: q, or Ctrl-C.
+    /// Waits until the user leaves by q or Ctrl-C.
     pub(super) async fn left(&mut self) {
         let keys = &mut self.keys;
         let quit = async {
@@ -56,14 +56,14 @@ impl Screen {
         }
     }
 
-    /// Rows that fit.
+    /// The number of rows that fit.
     pub(super) fn rows(&self) -> usize {
         let size = tcgetwinsize(io::stdout()).ok();
         size.map(|size| usize::from(size.ws_row)).filter(|rows| *rows > 0).unwrap_or(ROWS_DEFAULT)
     }
 }
 
-/// Turns off what would keep keys back until the line ends. Ctrl-C stays a signal. Gives back what was before.
+/// Disables line buffering of keys. Ctrl-C stays a signal. Returns the previous settings.
 fn raw() -> Option<Termios> {
     let before = tcgetattr(io::stdin()).ok()?;
     let mut changed = before.clone();

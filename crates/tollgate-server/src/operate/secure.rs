@@ -1,5 +1,5 @@
-//! TLS towards a server: whom to trust, and what to show. Only the authorities that the user names are trusted, none of the system's:
-//! a server that lets itself be operated has a certificate that its operator knows where to find.
+//! TLS to a server: the CAs to trust, and the certificate to present. Only the CAs that the user names are trusted, and
+//! none of the system's: the operator of a server knows where to find its certificate.
 
 use std::io;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use crate::cli::TrustArguments;
 use crate::tls;
 
-/// How a server proves who it is, and how the user does.
+/// Authenticates the server, and the user to the server.
 pub(super) struct SecureClient {
     connector: TlsConnector,
     name: ServerName<'static>,
-    /// Whether a certificate is shown to the server.
+    /// Whether a client certificate is presented to the server.
     is_shown: bool,
 }
 
 impl SecureClient {
-    /// What the arguments say about a server of this name.
+    /// The TLS settings in the arguments for a server of this name.
     ///
     /// # Errors
-    /// When they name nobody to trust, or files that are not what they should be.
+    /// When they name no CA, or files with wrong content.
     pub(super) fn new(arguments: &TrustArguments, host: &str) -> Result<Self, String> {
         let path = arguments.ca.as_deref().ok_or(
             "whom to trust is not said; give the authority that signed the server's certificate with --ca FILE or TOLLGATE_CA",
@@ -50,13 +50,13 @@ impl SecureClient {
         Ok(Self { connector: TlsConnector::from(Arc::new(config)), name, is_shown })
     }
 
-    /// Makes the handshake.
+    /// Performs the handshake.
     pub(super) async fn over(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         self.connector.connect(self.name.clone(), stream).await
     }
 
-    /// What to do about a failure. A server that does not take what is shown says why, and hangs up; who is still sending then may
-    /// learn of the second only.
+    /// The cure for a failure. A server that rejects a client certificate says why and closes the connection. A client
+    /// that is still sending at that moment may see only that the connection was closed.
     pub(super) fn cure(&self, error: &str) -> &'static str {
         let cures = [
             ("UnknownIssuer", "no authority in --ca FILE has signed its certificate"),

@@ -1,4 +1,4 @@
-//! Answers of the admin interface for people.
+//! Prints answers of the admin API for people.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ pub(super) fn text<'v>(value: &'v Value, name: &str) -> &'v str {
     value[name].as_str().unwrap_or_default()
 }
 
-/// What a limit means, without its name.
+/// The meaning of a limit, without its name.
 fn meaning(limit: &Value) -> String {
     let (name, sentence) = (text(limit, "name"), text(limit, "sentence"));
     let rest = sentence.strip_prefix(name).and_then(|rest| rest.strip_prefix(": "));
@@ -21,13 +21,13 @@ pub(super) fn list<'v>(value: &'v Value, name: &str) -> &'v [Value] {
     value[name].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// A time in seconds, to the millisecond.
+/// A duration in seconds, to the millisecond.
 fn seconds(value: &Value, name: &str) -> String {
     let Some(millis) = value[name].as_u64() else { return "-".to_owned() };
     format!("{}.{:03}s", millis / 1_000, millis % 1_000)
 }
 
-/// Attributes as they are typed.
+/// Attributes in the syntax in which they are typed.
 pub(super) fn pairs(value: &Value) -> String {
     let Some(map) = value.as_object() else { return String::new() };
     let pairs = map.iter().map(|(name, value)| match value {
@@ -37,7 +37,7 @@ pub(super) fn pairs(value: &Value) -> String {
     plain(&pairs.collect::<Vec<_>>().join(" "))
 }
 
-/// Whether the request would pass, and why not if no limit tells.
+/// Prints whether the request would pass, and why not if no limit explains it.
 fn verdict(answer: &Value, console: &mut Console) {
     for reason in ["blocked", "fault"] {
         if let Some(reason) = answer[reason].as_str() {
@@ -77,7 +77,7 @@ fn verdict(answer: &Value, console: &mut Console) {
     }
 }
 
-/// What `get` shows.
+/// Prints the answer of `get`.
 pub(super) fn state(answer: &Value, console: &mut Console) {
     verdict(answer, console);
     throttled(answer, console);
@@ -95,7 +95,7 @@ pub(super) fn state(answer: &Value, console: &mut Console) {
             vec![
                 cell(text(limit, "name")),
                 left(state),
-                // A key that is refused for a while was counted, whatever its counter holds by now.
+                // A key that is refused for a while was counted, whatever its counter holds now.
                 if state["counted"] == true || text(state, "source") == "penalty" { "yes" } else { "none" }
                     .to_owned(),
                 seconds(state, "next_unit_after_ms"),
@@ -125,7 +125,7 @@ pub(super) fn state(answer: &Value, console: &mut Console) {
     }
 }
 
-/// What is left of how much, or what the policy says where it does not count.
+/// The remaining units of a limit, or the policy's verdict if it does not count.
 fn left(state: &Value) -> String {
     match (state["limit"].is_null(), state["allowed"] == true) {
         (true, true) => "unlimited".to_owned(),
@@ -141,7 +141,7 @@ fn lines(titles: &[&str], rows: &[Vec<String>], console: &mut Console) {
     }
 }
 
-/// What commands have counted for the key that tell their limit with each call.
+/// Prints the counters of commands whose calls carry their limit.
 fn throttled(answer: &Value, console: &mut Console) {
     for throttled in list(answer, "throttled") {
         let (command, rest) = (text(throttled, "command"), seconds(throttled, "reset_after_ms"));
@@ -149,7 +149,7 @@ fn throttled(answer: &Value, console: &mut Console) {
     }
 }
 
-/// What `explain` shows.
+/// Prints the answer of `explain`.
 pub(super) fn explanation(answer: &Value, console: &mut Console) {
     verdict(answer, console);
     throttled(answer, console);
@@ -247,7 +247,7 @@ pub(super) fn ruled(answer: &Value, console: &mut Console) {
     }
 }
 
-/// A ruling with the limits that it is about.
+/// An override with the limits it applies to.
 fn about(other: &Value) -> String {
     match other["limit"].as_str() {
         Some(limit) => format!("{} is {}", plain(limit), ruling(other)),
@@ -268,7 +268,7 @@ pub(super) fn restored(answer: &Value, console: &mut Console) {
     }
 }
 
-/// The fields of the whole policy that change, as limits do.
+/// Prints the changed fields of the whole policy like changed limits.
 pub(crate) fn show_fields(policy: &Value, console: &mut Console) {
     for change in policy.as_array().into_iter().flatten() {
         let text = |name: &str| plain(change[name].as_str().unwrap_or_default());
@@ -369,7 +369,7 @@ pub(super) fn audit(answer: &Value, console: &mut Console) {
     lines(&["at", "who", "role", "verb", "about", "outcome"], &rows, console);
 }
 
-/// One line of `tail`.
+/// Formats one line of `tail`.
 pub(super) fn event(event: &Value) -> String {
     if let Some(missed) = event["missed"].as_u64() {
         return format!("… {missed} decisions were too fast to be shown");

@@ -4,10 +4,10 @@ use std::fmt::Write;
 
 use crate::text::plain;
 
-/// Longest cell, in characters.
+/// Maximum length of a cell, in characters.
 const CELL_CHARS_MAX: usize = 60;
 
-/// Text from elsewhere in which nothing acts, short enough for a column.
+/// External text, escaped so that it cannot act on the terminal, and shortened to fit a column.
 pub(super) fn cell(text: &str) -> String {
     let text = plain(text);
     match text.char_indices().nth(CELL_CHARS_MAX) {
@@ -16,7 +16,7 @@ pub(super) fn cell(text: &str) -> String {
     }
 }
 
-/// Rows under their titles, each column as wide as it must be. The last one may be any length.
+/// Rows under their titles, with each column as wide as its widest cell. The last column may have any length.
 pub(super) fn table(titles: &[&str], rows: &[Vec<String>]) -> Vec<String> {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
@@ -39,7 +39,7 @@ pub(super) fn table(titles: &[&str], rows: &[Vec<String>]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// A key cannot write to the operator's terminal anything but letters, and not too many.
+    /// A key can write only printable characters to the operator's terminal, and not too many.
     #[test]
     fn keys_cannot_move_the_cursor() {
         assert_eq!(cell("a\u{1b}[2Jb\r\nc\u{202e}d"), r"a\u{1b}[2Jb\r\nc\u{202e}d");

@@ -1,4 +1,5 @@
-//! `top` and `tail`: what a running server does, as it does it. On a terminal q or Ctrl-C ends them; without one they write lines.
+//! `top` and `tail`: live views of a running server. On a terminal q or Ctrl-C ends them. Without a terminal they write
+//! lines.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,9 +20,9 @@ use crate::text::plain;
 
 /// How often `top` is drawn, and how long `tail --once` watches.
 const FRAME: Duration = Duration::from_secs(1);
-/// Longest line of `tail` that is read.
+/// Maximum length of a line of `tail`.
 const LINE_BYTES_MAX: usize = 1 << 20;
-/// Lines of a frame that are not keys: the two of its head, the titles, and the one that the cursor is on.
+/// Lines of a frame that are not keys: two header lines, the titles, and the line of the cursor.
 const FRAME_LINES: usize = 4;
 
 /// Shows the busiest keys until the user leaves.
@@ -57,7 +58,7 @@ pub(super) async fn top(arguments: &TopArguments, console: &mut Console) -> Resu
     }
 }
 
-/// What was told of each key the last time: all decisions, and those of each source.
+/// The last counts of each key: all decisions, and those of each source.
 type Counts = HashMap<(String, String), (u64, Value)>;
 
 fn counts(answer: &Value) -> Counts {
@@ -66,7 +67,8 @@ fn counts(answer: &Value) -> Counts {
     list(answer, "keys").iter().map(count).collect()
 }
 
-/// Where most answers about a key come from, of those since the last frame if there are any, and how many of a hundred.
+/// The source of most answers about a key, with its percentage. It covers the answers since the last frame, if there
+/// are any.
 fn decided(key: &Value, before: Option<&Value>) -> String {
     let since = |before: Option<&Value>| {
         let known = |source: &str| before.map_or(0, |before| before[source].as_u64().unwrap_or_default());
@@ -86,7 +88,7 @@ fn named(key: &Value) -> (String, String) {
     (text(key, "limit").to_owned(), text(key, "key").to_owned())
 }
 
-/// One frame: the keys with what was decided about them, and since the last frame.
+/// Prints one frame: the keys with their decisions in total and since the last frame.
 fn show_top(answer: &Value, before: &Counts, rows: usize, arguments: &TopArguments, console: &mut Console) {
     if arguments.server.json {
         console.line(answer);
@@ -127,7 +129,7 @@ fn show_top(answer: &Value, before: &Counts, rows: usize, arguments: &TopArgumen
     }
 }
 
-/// Shows decisions until the user leaves, or the server does.
+/// Shows decisions until the user leaves or the server ends the stream.
 pub(super) async fn tail(arguments: &TailArguments, console: &mut Console) -> Result<u8, String> {
     let client = Client::new(&arguments.server)?;
     let path = if arguments.denied { "/admin/v1/tail?denied=true" } else { "/admin/v1/tail" };
@@ -156,14 +158,14 @@ pub(super) async fn tail(arguments: &TailArguments, console: &mut Console) -> Re
     }
 }
 
-/// Lines of JSON on a body that comes by and by.
+/// Lines of JSON from a streamed body.
 struct Lines {
     body: Incoming,
     rest: Vec<u8>,
 }
 
 impl Lines {
-    /// The next one; none when the server has ended them. May be dropped while it waits.
+    /// The next line, or `None` when the server has ended the stream. Safe to cancel while it waits.
     async fn next(&mut self) -> Result<Option<Value>, String> {
         loop {
             while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
@@ -223,8 +225,8 @@ mod tests {
         String::from_utf8(bytes).unwrap()
     }
 
-    /// A frame shows the keys in their order with what came since the last one, as many as fit, and nothing that a key could do to
-    /// the terminal.
+    /// A frame shows the keys in order with their counts since the last frame, as many as fit. No key can act on the
+    /// terminal.
     #[test]
     fn a_frame_of_top() {
         let first = serde_json::json!({ "at": "T", "keys": [
@@ -243,7 +245,7 @@ mod tests {
              per-key  130        30           25      19 %   lease 90 %  k\\u{1b}[2J\n\
              all      90         0            0       0 %    -\n"
         );
-        // The first frame tells of all that is known, and one in which nobody asked of what was before.
+        // The first frame covers everything counted so far. A frame without new requests repeats the earlier source.
         for before in [Counts::new(), counts(&first)] {
             assert!(frame(&first, &before, 1).contains("exact 90 %"));
         }
@@ -254,7 +256,8 @@ mod tests {
         );
     }
 
-    /// `top` showed 32 decisions of a key that was asked about twice, as if they were counted. What is estimated says so.
+    /// Regression: `top` showed 32 decisions of a key with two requests as if they were counted. Estimates are marked
+    /// as such.
     #[test]
     fn estimates_are_marked() {
         let answer = serde_json::json!({ "at": "T", "keys": [
@@ -267,7 +270,7 @@ mod tests {
         assert!(!frame(&answer, &Counts::new(), 0).contains("estimated"));
     }
 
-    /// A line of tail says what was decided about whom, and tells of what it left out.
+    /// A line of `tail` shows the decision and its attributes, and reports how many it left out.
     #[test]
     fn a_line_of_tail() {
         let denied = serde_json::json!({ "at": "T", "wire": "rls", "allowed": false, "limit": "per-key",
@@ -277,7 +280,8 @@ mod tests {
             "T  rls        DENY, retry in 0.412s     per-key           api_key=k\\r1 n:=5"
         );
         assert!(show::event(&serde_json::json!({ "missed": 7 })).contains("7 decisions"));
-        // A request that no limit applied to was shown as any other, and one that can never pass as one to try again.
+        // Regression: a request to which no limit applied looked like any other, and one that can never pass looked
+        // like one to retry.
         let unmet = serde_json::json!({ "at": "T", "wire": "http", "allowed": true, "verdict": "allow", "limit": "",
             "attributes": { "foo": "solo" }, "reason": "no limit applies to these attributes", "source": "none" });
         assert!(show::event(&unmet).ends_with("foo=solo  (no limit applies to these attributes)"));

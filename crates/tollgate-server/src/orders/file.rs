@@ -1,4 +1,5 @@
-//! The form of the file: a line that names the form and the SHA-256 of the rest, then JSON. Pure: bytes in, bytes out.
+//! The format of the operator state file: a line with the format's name and the SHA-256 of the rest, then JSON. Pure:
+//! bytes in, bytes out.
 
 use serde::{Deserialize, Serialize};
 use tollgate::credential::CREDENTIAL;
@@ -11,19 +12,19 @@ use tollgate::{Block, CheckRequest, CredentialDigest, Engine, RequestError, Rule
 use crate::file_watch::Version;
 use tollgate_tower::shed::Shedder;
 
-/// What the first line begins with.
+/// The beginning of the first line.
 const FORM: &str = "tollgate-orders 1 ";
 
-/// Everything that operators said and that has an end yet to come.
+/// All overrides and blocks that have not expired.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct OperatorState {
-    /// About all limits.
+    /// The override of all limits.
     all: Option<RuledEntry>,
-    /// About single ones.
+    /// The overrides of single limits.
     limits: Vec<LimitEntry>,
     blocks: Vec<BlockEntry>,
-    /// About controllers of overload. Left out where there is nothing, so that a version that knows none reads the rest.
+    /// Overrides of overload controllers. Omitted if empty, so that a version without controllers can read the rest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     overload: Vec<LimitEntry>,
 }
@@ -43,7 +44,7 @@ enum RulingEntry {
     Percent(u8),
 }
 
-/// An instant, exactly: microseconds since 1970.
+/// An exact instant: microseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Micros(u64);
 
@@ -96,7 +97,7 @@ impl From<&Block> for BlockEntry {
 }
 
 impl BlockEntry {
-    /// The same with digests, where a version that knew none has written credentials as they are.
+    /// Replaces plain credentials, as an earlier version wrote them, by their digests.
     fn sealed(mut self) -> Self {
         for (_, value) in self.attributes.iter_mut().filter(|(name, _)| name == CREDENTIAL) {
             *value = CredentialDigest::of_value(value).to_string();
@@ -114,7 +115,7 @@ impl BlockEntry {
 }
 
 impl OperatorState {
-    /// What holds in an engine, and over the controllers of overload if there are any, at this instant.
+    /// The current overrides and blocks of an engine, and of the overload controllers if there are any.
     pub(super) fn of<S: Store>(engine: &Engine<S>, shedder: Option<&Shedder>, now: Timestamp) -> Self {
         let (all, single) = engine.rulings(now);
         Self {
@@ -128,12 +129,12 @@ impl OperatorState {
         }
     }
 
-    /// The same with the times of the wall clock, by which the file is read.
+    /// Converts the times to the wall clock, which the file uses.
     pub(super) fn on_wall(self, wall: WallOffset) -> Self {
         self.moved(|until| until.on_wall(wall))
     }
 
-    /// The same with the times of the decisions' clock, by which the engine is asked.
+    /// Converts the times to the decision clock, which the engine uses.
     pub(super) fn off_wall(self, wall: WallOffset) -> Self {
         self.moved(|until| until.off_wall(wall))
     }
@@ -147,10 +148,10 @@ impl OperatorState {
         self
     }
 
-    /// What the bytes of a file say, without what has ended.
+    /// Reads the bytes of a file, and drops what has expired.
     ///
     /// # Errors
-    /// When they are not exactly what was written.
+    /// When the bytes are not exactly what was written.
     pub(super) fn read(bytes: &[u8], now: Timestamp) -> Result<Self, String> {
         let (head, body) = split(bytes).ok_or("it has no first line")?;
         let written = head.strip_prefix(FORM).ok_or("its first line is not one that this version writes")?;
@@ -165,10 +166,10 @@ impl OperatorState {
         Ok(said)
     }
 
-    /// The bytes of a file that says it.
+    /// Serializes the state to the bytes of a file.
     ///
     /// # Errors
-    /// When it has no form, which cannot be; it costs one attempt, not the process.
+    /// When it cannot be serialized, which does not happen. An error costs one attempt and not the process.
     pub(super) fn write(&self) -> Result<Vec<u8>, serde_json::Error> {
         let body = serde_json::to_vec(self)?;
         let mut bytes = format!("{FORM}{}\n", Version::of(&body).hex()).into_bytes();
@@ -176,12 +177,12 @@ impl OperatorState {
         Ok(bytes)
     }
 
-    /// How many blocks, and how many rulings.
+    /// The number of blocks, and the number of overrides.
     pub(super) fn counts(&self) -> (usize, usize) {
         (self.blocks.len(), self.limits.len() + self.overload.len() + usize::from(self.all.is_some()))
     }
 
-    /// Says it again to an engine and to controllers that have heard nothing yet. Tells what they would not take.
+    /// Applies the state to a fresh engine and fresh controllers. Returns what they rejected.
     pub(super) fn tell<S: Store>(
         self,
         engine: &Engine<S>,
@@ -243,8 +244,8 @@ mod tests {
         Engine::new(Policy::compile("test", policy.as_bytes()).unwrap().0, T0)
     }
 
-    /// What is kept for the next process has the times of the wall, by which that one starts: a server whose clock was a year behind when
-    /// it started, and was set, does not lose its orders by a restart.
+    /// The file has wall-clock times, because the next process starts by the wall clock. A server whose clock was a
+    /// year behind at its start, and was set later, does not lose its operator state in a restart.
     #[test]
     fn orders_are_kept_in_the_walls_time() {
         let year = 365 * 86_400;
@@ -269,7 +270,8 @@ mod tests {
         engine
     }
 
-    /// What was said comes back to the tick, also under a policy that has lost a limit, and what has ended does not.
+    /// Overrides and blocks are restored to the tick, also under a policy that lost a limit. Expired ones are not
+    /// restored.
     #[test]
     fn what_was_said_comes_back() {
         let before = busy();
@@ -284,7 +286,7 @@ mod tests {
         }
     }
 
-    /// Any bit that is turned, and any end that is missing, is seen.
+    /// Any flipped bit and any truncation is detected.
     #[test]
     fn damage_is_seen() {
         let bytes = OperatorState::of(&busy(), None, T0).write().unwrap();
@@ -297,7 +299,7 @@ mod tests {
         }
     }
 
-    /// So does what was said over controllers of overload; of one that is there no more it is told.
+    /// Overrides of overload controllers are restored too. One whose controller no longer exists is reported.
     #[test]
     fn what_was_said_of_controllers_comes_back() {
         let shedder = |plan: &str| {

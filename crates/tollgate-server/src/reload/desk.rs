@@ -1,4 +1,5 @@
-//! One turn of the reload: what is on disk is read, guarded, and put in force. The only place that changes the [`PolicyStatus`].
+//! One cycle of the reload: reads the files on disk, applies the guard, and activates the policy. Only this module
+//! changes the [`PolicyStatus`].
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,22 +19,23 @@ use crate::file_watch::{self, Capture, Debounce, Eye, LOOK_TIMEOUT, Seen, Wish, 
 use crate::policy_file::{self, Loaded};
 use crate::service::Service;
 
-/// After so many looks, about half a minute, what failed is tried again: a full table of quotas or disk may have room now.
+/// After this many looks, about half a minute, a failed action is retried: a full quota table or disk may have room
+/// now.
 const RETRY_EVERY: u32 = 75;
-/// After so many looks, about ten minutes, a failure that lasts is told again.
+/// After this many looks, about ten minutes, a lasting failure is logged again.
 const REMIND_EVERY: u32 = 1_500;
 
-/// What reading a policy gave.
+/// The result of reading a policy.
 pub(super) enum PolicyRead {
-    /// A policy, and the bytes that it is made of.
+    /// A policy, and its bytes.
     Good(Box<Loaded>, Capture),
-    /// No policy, and why.
+    /// An error instead of a policy.
     Wrong(String),
     /// It changed while it was read.
     Moving,
 }
 
-/// Reads a policy and the bytes it is made of, which must be the same before and after.
+/// Reads a policy and its bytes, which must be the same before and after.
 pub(super) fn read(path: &Path, credentials: &CredentialAttributes) -> PolicyRead {
     if let Err(error) = file_watch::is_file_or_directory(path) {
         return PolicyRead::Wrong(error);
@@ -48,25 +50,25 @@ pub(super) fn read(path: &Path, credentials: &CredentialAttributes) -> PolicyRea
         (Ok(before), Err(error), Ok(after)) if before.version == after => {
             PolicyRead::Wrong(error.to_string())
         }
-        // The compiler's words for what cannot be read are better than the system's.
+        // The compiler's message about an unreadable file is better than the system's.
         (Err(_), Err(error), Err(_)) => PolicyRead::Wrong(error.to_string()),
         (Err(before), Ok(_), Err(after)) if before == after => PolicyRead::Wrong(before),
         _ => PolicyRead::Moving,
     }
 }
 
-/// What is remembered from turn to turn.
+/// State between cycles.
 struct Memory {
     eye: Eye,
     watch: Debounce,
-    /// What is in force, for the guard.
+    /// A summary of the active policy, for the guard.
     summary: PolicySummary,
-    /// What has to be kept for the next start, and is not yet.
+    /// A policy that still has to be saved for the next start.
     to_keep: Option<Capture>,
     looks: u32,
 }
 
-/// Where turns are done.
+/// Performs reload cycles.
 pub(super) struct PolicyReload<S> {
     service: Arc<Service<S>>,
     status: Arc<ArcSwap<PolicyStatus>>,
@@ -74,7 +76,7 @@ pub(super) struct PolicyReload<S> {
     last_good: Option<LastGood>,
     force: bool,
     memory: Mutex<Memory>,
-    /// Whether a turn is at the state directory, and not at the policy. Relaxed: it is only shown.
+    /// Whether a cycle is writing to the state directory, and not reading the policy. Relaxed: it is only shown.
     is_keeping: AtomicBool,
 }
 
@@ -83,7 +85,7 @@ impl<S: Store> PolicyReload<S> {
         let mut eye = Eye::new(watcher.path.iter().cloned().collect());
         let mut watch = Debounce::default();
         match (&watcher.capture, &watcher.error) {
-            // What was refused at the start is not read again until it changes.
+            // A file that was refused at the start is not read again until it changes.
             (_, Some(error)) => {
                 watch.acted(eye.look());
                 tracing::error!(%error, "the policy file cannot be used: the last good policy is in force");
@@ -105,7 +107,7 @@ impl<S: Store> PolicyReload<S> {
         (desk, watcher.requests)
     }
 
-    /// Whether the policy comes from nothing that could change.
+    /// Whether the source of the policy cannot change.
     pub(super) const fn is_fixed(&self) -> bool {
         self.path.is_none()
     }
@@ -114,10 +116,10 @@ impl<S: Store> PolicyReload<S> {
         self.service.now()
     }
 
-    /// One turn.
+    /// Performs one cycle.
     ///
     /// # Errors
-    /// Why what is on disk is not in force.
+    /// Why the files on disk are not active.
     pub(super) fn turn(&self, wish: Wish) -> Result<Done, String> {
         let Some(path) = &self.path else {
             return match wish {
@@ -125,7 +127,7 @@ impl<S: Store> PolicyReload<S> {
                 Wish::Now | Wish::Force => Err(nothing_to_reload()),
             };
         };
-        // Turns come one after the other; the lock only says so to the compiler.
+        // Cycles run one after the other. The lock only satisfies the compiler.
         let memory = &mut *self.memory();
         memory.looks = memory.looks.wrapping_add(1);
         let seen = memory.eye.look();
@@ -195,7 +197,7 @@ impl<S: Store> PolicyReload<S> {
         Ok(Done::Reloaded(report))
     }
 
-    /// What is on disk is again what is in force.
+    /// Records that the file on disk equals the active policy again.
     fn recovered(&self, path: &Path, status: &PolicyStatus) {
         if status.error.is_some() || status.origin == Origin::LastGood {
             tracing::info!("the policy file is again what is in force");
@@ -209,7 +211,7 @@ impl<S: Store> PolicyReload<S> {
         }
     }
 
-    /// Remembers and tells a failure: once for as long as it lasts, and to whoever asked. Gives the text back.
+    /// Records and logs a failure: once while it lasts, and again for an explicit request. Returns its text.
     fn failed(&self, text: String, wish: Wish) -> String {
         let status = self.status.load_full();
         let failure = Failure::new(text.clone(), self.now());
@@ -223,12 +225,12 @@ impl<S: Store> PolicyReload<S> {
         text
     }
 
-    /// A turn broke off: a defect of ours, and no reason to stop watching.
+    /// Records that a cycle panicked. That is a bug of Tollgate, and no reason to stop watching.
     pub(super) fn broken(&self, how: &str) -> String {
         self.failed(format!("the reload broke off: {how}; please report this"), Wish::Look)
     }
 
-    /// A turn has not ended in time: remembers and tells that, once for as long as it lasts. Gives the text back.
+    /// Records and logs that a cycle has not ended in time, once while that lasts. Returns the text.
     pub(super) fn late(&self) -> String {
         if let Some(stuck) = &self.status.load().stuck {
             return stuck.text.clone();
@@ -244,7 +246,7 @@ impl<S: Store> PolicyReload<S> {
         text
     }
 
-    /// A turn has ended: if the disk did not answer before, it does now.
+    /// Records that a cycle has ended: if the disk did not answer before, it does now.
     pub(super) fn answers(&self) {
         if self.status.load().stuck.is_some() {
             self.status.rcu(|status| PolicyStatus { stuck: None, ..(**status).clone() });
@@ -252,7 +254,8 @@ impl<S: Store> PolicyReload<S> {
         }
     }
 
-    /// Keeps the policy in force for the next start. Where that cannot be done, it is told, and everything else goes on.
+    /// Saves the active policy for the next start. If that fails, the failure is reported and everything else
+    /// continues.
     fn keep(&self, path: &Path, memory: &mut Memory) {
         let (Some(last_good), Some(capture)) = (&self.last_good, &memory.to_keep) else {
             return;

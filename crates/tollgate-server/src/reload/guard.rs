@@ -1,5 +1,5 @@
-//! Whether a new policy looks like an accident: most limits gone, one switched off, a number ten times what it was. It looks at a
-//! [`PolicySummary`], which every kind of rules can give.
+//! Detects a new policy that looks like an accident: most limits gone, a limit switched off, or a number changed
+//! tenfold. It compares [`PolicySummary`] values, which every kind of rules provides.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use tollgate::{Policy, Quota, Ticks};
 use crate::foreign::{Foreign, Numbered};
 use crate::policy_file::Rules;
 
-/// A number that changes by this factor, or more, is suspicious.
+/// A number that changes by this factor or more is suspicious.
 const FACTOR: u128 = 10;
-/// Most suspicions that are spelled out, and most names in one of them.
+/// Maximum number of suspicions that are spelled out, and of names in one of them.
 const SHOWN_MAX: usize = 10;
 
-/// What rules come to: each limit's name and numbers.
+/// A summary of rules: the name and numbers of each limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PolicySummary {
     /// By name.
@@ -25,23 +25,23 @@ pub(crate) struct PolicySummary {
 /// One limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Line {
-    /// Why it denies nobody, if so: `mode: off`, as a rule.
+    /// Why the limit denies no request, if so: usually `mode: off`.
     pub(crate) off: Option<&'static str>,
-    /// Its numbers, by what they are for: `rate`, `tier free`, `override acme`.
+    /// Its numbers, by role: `rate`, `tier free`, `override acme`.
     pub(crate) numbers: BTreeMap<String, Grant<Number>>,
 }
 
-/// So many units in a period, and how many at once.
+/// The units per period, and the maximum at one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Number {
     pub(crate) units: u64,
-    /// Zero for units in flight, which have no period.
+    /// Zero for a concurrency limit, which has no period.
     pub(crate) period: Ticks,
     pub(crate) at_once: u64,
 }
 
 impl PolicySummary {
-    /// What rules come to.
+    /// Summarizes rules.
     pub(crate) fn of(rules: &Rules) -> Self {
         match rules.foreign() {
             None => Self::of_policy(rules.policy()),
@@ -49,7 +49,7 @@ impl PolicySummary {
         }
     }
 
-    /// What somebody else's configuration comes to.
+    /// Summarizes another program's configuration.
     fn of_foreign(foreign: &Foreign) -> Self {
         let line = |rule: Numbered| {
             let number =
@@ -60,7 +60,7 @@ impl PolicySummary {
         Self { limits: foreign.numbers().into_iter().map(line).collect() }
     }
 
-    /// What a policy comes to.
+    /// Summarizes a policy.
     pub(crate) fn of_policy(policy: &Policy) -> Self {
         let line = |limit: &tollgate::policy::Limit| Line {
             off: match (limit.mode(), limit.enforce_percent()) {
@@ -97,7 +97,7 @@ impl Number {
     }
 }
 
-/// Everything that is suspicious about `new` rules where `old` ones are in force, each in a sentence.
+/// Everything suspicious about the `new` rules compared with the `old` ones, each in a sentence.
 pub(crate) fn suspicions(old: &PolicySummary, new: &PolicySummary) -> Vec<String> {
     let mut told: Vec<String> = vanished(old, new).into_iter().collect();
     for (name, was) in &old.limits {
@@ -105,7 +105,7 @@ pub(crate) fn suspicions(old: &PolicySummary, new: &PolicySummary) -> Vec<String
         if let (None, Some(why)) = (was.off, is.off) {
             told.push(format!("limit \"{name}\" is switched off ({why})"));
         }
-        // A tier or an override that is gone leaves its keys with the rate for everybody.
+        // When a tier or an override is removed, its keys get the default rate.
         let everybody = is.numbers.get("rate");
         for (role, was) in &was.numbers {
             let Some(is) = is.numbers.get(role).or(everybody) else { continue };
@@ -124,7 +124,7 @@ fn vanished(old: &PolicySummary, new: &PolicySummary) -> Option<String> {
     Some(format!("{} of {} limits vanish: {}", gone.len(), old.limits.len(), shortened(named).join(", ")))
 }
 
-/// What is suspicious about a value that became another.
+/// What is suspicious about a changed value.
 fn changed(was: &Grant<Number>, is: &Grant<Number>) -> Option<String> {
     match (was, is) {
         (Grant::Quota(was), Grant::Quota(is)) => changed_number(was, is),
@@ -142,7 +142,7 @@ fn value(value: &Grant<Number>) -> String {
     }
 }
 
-/// What is suspicious about a number that became another.
+/// What is suspicious about a changed number.
 fn changed_number(was: &Number, is: &Number) -> Option<String> {
     if is.units == 0 && was.units > 0 {
         return Some(format!("{} becomes 0, which admits nobody", rate(was)));
@@ -158,7 +158,7 @@ fn changed_number(was: &Number, is: &Number) -> Option<String> {
     factor(at_once).map(|much| format!("{} at once becomes {} at once, {much}", was.at_once, is.at_once))
 }
 
-/// How many times as much or as little, if that is suspicious. Without a number there is nothing to compare.
+/// The factor of a change, if it is suspicious. Without a number there is nothing to compare.
 fn factor((was, is): (u128, u128)) -> Option<String> {
     let times = |larger: u128, smaller: u128| larger.checked_div(smaller).filter(|times| *times >= FACTOR);
     if is > was {
@@ -189,7 +189,7 @@ fn rate(number: &Number) -> String {
     }
 }
 
-/// The first few, and how many more there are.
+/// The first few items, and how many more there are.
 fn shortened(mut all: Vec<String>) -> Vec<String> {
     if all.len() > SHOWN_MAX {
         let more = all.len() - SHOWN_MAX;
@@ -213,7 +213,7 @@ mod tests {
 
     const FOUR: &str = "limits: [{name: a, rate: 10/s}, {name: b, rate: 10/s}, {name: c, rate: 10/s}, {name: d, rate: 10/s}]";
 
-    /// Half of the limits may go, one more may not, and the message names them.
+    /// Half of the limits may be removed, but not one more, and the message names them.
     #[test]
     fn vanishing_limits() {
         assert_eq!(told(FOUR, "limits: [{name: a, rate: 10/s}, {name: b, rate: 10/s}]"), "");
@@ -223,7 +223,8 @@ mod tests {
         );
     }
 
-    /// A limit that decided, and will no more, is switched off, whichever way; one that is switched on is not suspicious.
+    /// An enforced limit that stops deciding counts as switched off, however it is done. Switching a limit on is not
+    /// suspicious.
     #[test]
     fn switched_off() {
         let on = "limits: [{name: a, by: [k], rate: 10/s}]";
@@ -238,7 +239,7 @@ mod tests {
         }
     }
 
-    /// Nine times as much is a change, ten times is a suspicion, up or down, over time or at once.
+    /// A ninefold change is accepted, and a tenfold change is suspicious, up or down, for the rate or the burst.
     #[test]
     fn tenfold() {
         let of = |rate: &str| format!("limits: [{{name: a, by: [k], rate: {rate}}}]");
@@ -254,7 +255,7 @@ mod tests {
         }
     }
 
-    /// Tiers and overrides are compared by name; one that is gone, with the rate that its keys get now.
+    /// Tiers and overrides are compared by name. A removed one is compared with the rate that its keys get now.
     #[test]
     fn tiers_and_overrides() {
         let of = |tiers: &str, overrides: &str| {
@@ -274,7 +275,8 @@ mod tests {
         );
     }
 
-    /// A value that became `deny` or `unlimited`, or was `unlimited`, is suspicious; one that no longer denies is not.
+    /// A value that becomes `deny` or `unlimited`, or was `unlimited`, is suspicious. A value that no longer denies is
+    /// not.
     #[test]
     fn words_and_rates() {
         let of = |rate: &str| format!("limits: [{{name: a, by: [t], rate: {rate}}}]");
@@ -287,7 +289,7 @@ mod tests {
         assert_eq!(told(&of("deny"), &of("10/s")), "");
     }
 
-    /// Foreign rules may say zero; so may a limit in flight change tenfold.
+    /// A compat rule that becomes zero, and a tenfold change of a concurrency limit, are suspicious.
     #[test]
     fn zero_and_in_flight() {
         let number = |units| Grant::Quota(Number { units, period: Ticks::from_secs(1), at_once: units });
@@ -298,7 +300,7 @@ mod tests {
         assert!(told(&of(10), &of(100)).contains("10 at once becomes 100 at once"));
     }
 
-    /// However much is suspicious, the message stays short.
+    /// However many suspicions there are, the message stays short.
     #[test]
     fn messages_are_bounded() {
         let limits = |rate: &str| {
@@ -310,7 +312,7 @@ mod tests {
         assert_eq!((told.len(), told.last().map(String::as_str)), (11, Some("and 490 more")));
     }
 
-    /// Configurations of other programs are guarded as policies are.
+    /// Configurations of other programs are guarded like policies.
     #[test]
     fn foreign_rules_are_guarded() {
         use crate::foreign::{Format, Source, guard};

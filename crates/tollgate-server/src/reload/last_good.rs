@@ -1,5 +1,5 @@
-//! The last good policy, kept on disk for the next start. A copy is complete before anything points to it, so a crash or a full
-//! disk leaves the one before.
+//! The last good policy, saved on disk for the next start. A copy is complete before the pointer names it, so a crash
+//! or a full disk leaves the previous copy.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -11,27 +11,27 @@ use serde::{Deserialize, Serialize};
 use crate::disk::{self, DIRECTORY_MODE, FILE_MODE};
 use crate::file_watch::{self, Capture};
 
-/// The file that says which copy is the last good one.
+/// The file that names the last good copy.
 const POINTER: &str = "last-good.json";
-/// Copies are directories with this and their version as their name.
+/// The prefix of the directories that hold copies. Their version follows it.
 const COPY_PREFIX: &str = "policy-";
-/// What is not complete has this at the start of its name.
+/// The prefix of incomplete copies.
 const DRAFT_PREFIX: &str = ".draft-";
-/// Largest pointer that is read.
+/// Maximum size of the pointer file.
 const POINTER_BYTES_MAX: u64 = 64 << 10;
 
-/// What the pointer says.
+/// The content of the pointer file.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Pointer {
-    /// The file or directory that it is a copy of.
+    /// The original file or directory.
     policy: PathBuf,
     /// The copy, relative to the state directory.
     copy: PathBuf,
-    /// The version of the copy, to know it again.
+    /// The version of the copy, to verify it.
     version: String,
 }
 
-/// Where the last good policy is kept.
+/// The location of the last good policy.
 #[derive(Clone, Debug)]
 pub(crate) struct LastGood {
     directory: PathBuf,
@@ -42,15 +42,15 @@ impl LastGood {
         Self { directory: directory.to_owned() }
     }
 
-    /// Where it is kept.
+    /// The state directory.
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Keeps a copy of a policy, instead of the one before.
+    /// Saves a copy of a policy, which replaces the previous one.
     ///
     /// # Errors
-    /// When it cannot be written; the one before is then still there.
+    /// When the copy cannot be written. The previous one is then still there.
     pub(crate) fn keep(&self, policy: &Path, capture: &Capture) -> io::Result<()> {
         let version = capture.version.hex();
         let name = format!("{COPY_PREFIX}{version}");
@@ -107,13 +107,14 @@ impl LastGood {
         serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// Whether a copy is there, and what it was when it was made.
+    /// Whether a copy exists and is unchanged.
     fn is_whole(&self, pointer: &Pointer) -> bool {
         let copy = file_watch::capture(&self.directory.join(&pointer.copy));
         copy.is_ok_and(|copy| copy.version.hex() == pointer.version)
     }
 
-    /// Whether only this user can look into a copy. A policy may hold credentials, and an earlier version let all users read it.
+    /// Whether only this user can read a copy. A policy may contain credentials, and an earlier version let all users
+    /// read it.
     fn is_private(&self, name: &str) -> bool {
         let found = fs::metadata(self.directory.join(name));
         found.is_ok_and(|found| found.permissions().mode() & 0o077 == 0)
@@ -129,13 +130,13 @@ impl LastGood {
         }
         let written = fill(&draft, capture).and_then(|()| fs::rename(&draft, &copy));
         if written.is_err() {
-            // Where a disk is full, half a copy makes it fuller.
+            // On a full disk an incomplete copy only wastes space.
             let _ = fs::remove_dir_all(&draft);
         }
         written.and_then(|()| sync(&self.directory))
     }
 
-    /// Removes older copies. One that stays costs room, and nothing else.
+    /// Removes older copies. One that cannot be removed only costs disk space.
     fn forget_all_but(&self, name: &str) {
         let Ok(entries) = fs::read_dir(&self.directory) else { return };
         for entry in entries.flatten() {
@@ -160,12 +161,12 @@ fn fill(draft: &Path, capture: &Capture) -> io::Result<()> {
     sync(draft)
 }
 
-/// Creates a directory that only this user can look into, unless it is there.
+/// Creates a directory that only this user can read, if it does not exist.
 fn create_directory(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path)
 }
 
-/// Writes a file that only this user can read through to the disk. One that is there is a draft of an earlier attempt.
+/// Writes a file that only this user can read, and syncs it. An existing file is a draft of an earlier attempt.
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -176,7 +177,7 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Makes sure that a directory's names are on the disk.
+/// Syncs the names in a directory to disk.
 fn sync(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
@@ -195,7 +196,7 @@ mod tests {
         names
     }
 
-    /// The newest copy is found, under the name that the file had, and older ones are removed.
+    /// The newest copy is found under the name of the original file, and older copies are removed.
     #[test]
     fn the_newest_is_kept() {
         let scratch = Scratch::new();
@@ -213,7 +214,7 @@ mod tests {
         assert!(last_good.find(&scratch.path("other.yaml")).unwrap_err().contains("not of"));
     }
 
-    /// A directory is kept as a directory.
+    /// A directory is saved as a directory.
     #[test]
     fn directories_are_kept_whole() {
         let scratch = Scratch::new();
@@ -227,7 +228,7 @@ mod tests {
         assert_eq!(fs::read_to_string(copy.join("deep/a.yaml")).unwrap(), "a");
     }
 
-    /// A copy that somebody changed, or a pointer that leads nowhere, is no last good policy.
+    /// A copy that was changed, or a pointer that leads nowhere, is not a last good policy.
     #[test]
     fn damage_is_seen_and_repaired() {
         let scratch = Scratch::new();
@@ -243,7 +244,7 @@ mod tests {
         assert!(last_good.find(&policy).is_err());
     }
 
-    /// Where nothing can be written, the copy before stays the last good one.
+    /// If nothing can be written, the previous copy stays the last good one.
     #[test]
     fn a_failed_copy_leaves_the_one_before() {
         let scratch = Scratch::new();
@@ -252,14 +253,15 @@ mod tests {
         last_good.keep(&policy, &file_watch::capture(&policy).unwrap()).unwrap();
         scratch.write("policy.yaml", "two");
         let next = file_watch::capture(&policy).unwrap();
-        // A file stands where the draft's directory must be made: the draft cannot be removed as one, nor made.
+        // A file with the name of the draft directory: the draft can be neither removed as a directory nor created.
         let draft = format!("{DRAFT_PREFIX}{COPY_PREFIX}{}", next.version.hex());
         scratch.write(&format!("state/{draft}"), "in the way");
         assert!(last_good.keep(&policy, &next).is_err());
         assert_eq!(fs::read_to_string(last_good.find(&policy).unwrap()).unwrap(), "one");
     }
 
-    /// An earlier version let every user of the machine read the copy. It is made anew, for its owner only, when it is kept again.
+    /// An earlier version let every user of the machine read the copy. Saving it again replaces it by one that only its
+    /// owner can read.
     #[test]
     fn a_copy_that_others_could_read_is_made_anew() {
         let scratch = Scratch::new();

@@ -1,18 +1,18 @@
-//! What is known about the policy in force: for `/readyz`, metrics and the admin interface.
+//! The state of the active policy, for `/readyz`, metrics and the admin API.
 
 use tollgate::Timestamp;
 
 use crate::failure::Failure;
 use crate::file_watch::Version;
 
-/// Where the policy in force came from.
+/// Where the active policy came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// The file or directory that the server was told, which is watched.
+    /// The configured file or directory, which is watched.
     File,
-    /// The copy of an earlier one, because that file was missing or wrong when the server started.
+    /// A copy of an earlier version, because the file was missing or wrong when the server started.
     LastGood,
-    /// The example, standard input or a pipe: nothing that could change.
+    /// The example, standard input or a pipe, which cannot change.
     Fixed,
 }
 
@@ -30,27 +30,27 @@ impl Origin {
 /// The state of the policy.
 #[derive(Clone, Debug)]
 pub(crate) struct PolicyStatus {
-    /// How the policy in force is called: its path, as a rule.
+    /// The name of the active policy, usually its path.
     pub(crate) name: String,
-    /// What it is a version of; the SHA-256 of its contents. Standard input has none.
+    /// Its version, the SHA-256 of its contents. Standard input has none.
     pub(crate) version: Option<Version>,
     pub(crate) origin: Origin,
-    /// When it was put in force.
+    /// When it became active.
     pub(crate) loaded_at: Timestamp,
-    /// Reloads that put another policy in force.
+    /// The number of reloads that activated another policy.
     pub(crate) good: u64,
-    /// Reloads that did not, because the file was missing, wrong or suspicious.
+    /// The number of reloads that failed because the file was missing, wrong or suspicious.
     pub(crate) bad: u64,
-    /// Why the file is not what is in force, as long as it is not.
+    /// Why the file on disk is not active, while that is so.
     pub(crate) error: Option<Failure>,
-    /// Why it is not known what is on disk: a look at it has not ended. As long as that is so.
+    /// Why the state of the disk is unknown: a look has not ended. Set while that is so.
     pub(crate) stuck: Option<Failure>,
-    /// Why the policy in force could not be kept for the next start, as long as that is so.
+    /// Why the active policy could not be saved for the next start, while that is so.
     pub(crate) keep_error: Option<Failure>,
 }
 
 impl PolicyStatus {
-    /// A policy that was just put in force.
+    /// The status of a policy that has just become active.
     pub(crate) fn new(name: String, version: Option<Version>, origin: Origin, now: Timestamp) -> Self {
         Self {
             name,
@@ -65,7 +65,7 @@ impl PolicyStatus {
         }
     }
 
-    /// Why what is in force may not be what is on disk.
+    /// Why the active policy may differ from the files on disk.
     pub(crate) fn trouble(&self) -> Option<&Failure> {
         self.stuck.as_ref().or(self.error.as_ref())
     }

@@ -1,4 +1,4 @@
-//! `INFO`: what clients look for before they trust a server, and what a person may want to know.
+//! `INFO`: the fields that clients check before they trust a server, and a few for people.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,8 @@ use super::frame::Arguments;
 use super::reply::Reply;
 use crate::protocol::Wire;
 
-/// The redis whose commands for connections are spoken here; some clients refuse a server without a version that they know.
+/// The Redis version whose connection commands are supported. Some clients refuse a server without a version that they
+/// know.
 const REDIS_VERSION: &str = "7.2.0";
 
 /// `INFO [section …]`.
@@ -40,7 +41,7 @@ pub(super) fn info<S>(resp: &Resp<S>, arguments: Arguments<'_>, reply: &mut Repl
     let mut text = String::new();
     for (name, lines) in sections.iter().filter(|(name, _)| is_asked(name)) {
         let gap = if text.is_empty() { "" } else { "\r\n" };
-        // A String takes whatever is written to it.
+        // Writing to a String cannot fail.
         let _ = write!(text, "{gap}# {name}\r\n{lines}");
     }
     reply.bulk(text.as_bytes());

@@ -1,4 +1,4 @@
-//! The commands there are: their names, how many arguments they take, and what `COMMAND` tells about them.
+//! The supported commands: their names, their arity, and their description for `COMMAND`.
 
 use super::frame::Arguments;
 use super::reply::Reply;
@@ -23,27 +23,27 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// Whether it may be said before a client has proved that it may ask.
+    /// Whether a client may send it before it is authenticated.
     pub(super) const fn is_greeting(self) -> bool {
         matches!(self, Command::Hello | Command::Auth | Command::Quit | Command::Reset)
     }
 }
 
-/// What is known about a command.
+/// The description of a command.
 pub(super) struct CommandEntry {
     pub(super) command: Command,
-    /// Its name, in lower case as `COMMAND` tells it.
+    /// Its name, in lower case as in the reply of `COMMAND`.
     pub(super) name: &'static str,
-    /// How many arguments it takes, its name included; at least so many where it is negative.
+    /// Its number of arguments, including its name. A negative number is a minimum.
     arity: i64,
     flags: &'static [&'static str],
-    /// Where its key is; zero where it has none.
+    /// The index of its key, or zero if it has none.
     key: i64,
     group: &'static str,
     summary: &'static str,
 }
 
-/// All commands; those asked most are first, since they are looked for in this order.
+/// All commands, the most frequent first, because they are searched in this order.
 const ENTRIES: [CommandEntry; 14] = [
     CommandEntry {
         command: Command::Check,
@@ -180,14 +180,15 @@ impl CommandEntry {
         const { &ENTRIES }.iter().find(|entry| entry.name.as_bytes().eq_ignore_ascii_case(name))
     }
 
-    /// Whether it takes so many arguments, its name included.
+    /// Whether it accepts this number of arguments, including its name.
     #[inline]
     pub(super) fn takes(&self, arguments: usize) -> bool {
         let arguments = i64::try_from(arguments).unwrap_or(i64::MAX);
         if self.arity < 0 { arguments >= -self.arity } else { arguments == self.arity }
     }
 
-    /// What `COMMAND` tells: ten fields, of which the last three are for tips, key specifications and subcommands.
+    /// Writes the reply of `COMMAND`: ten fields, of which the last three are for tips, key specifications and
+    /// subcommands.
     fn tell(&self, reply: &mut Reply<'_>) {
         reply.array(10);
         reply.bulk(self.name.as_bytes());
@@ -252,7 +253,7 @@ pub(super) fn answer(arguments: Arguments<'_>, reply: &mut Reply<'_>) {
 mod tests {
     use super::*;
 
-    /// Names are found in any case, and are in the case in which `COMMAND` tells them.
+    /// Names are found in any case, and stored in the case of `COMMAND`'s reply.
     #[test]
     fn names() {
         for entry in &ENTRIES {

@@ -1,4 +1,4 @@
-//! `TG.CHECK`, a decision by the policy, and `TG.RELEASE`, which gives back what one took.
+//! `TG.CHECK`, a decision by the policy, and `TG.RELEASE`, which releases a permit.
 
 use smallvec::SmallVec;
 use tollgate::store::Store;
@@ -13,10 +13,10 @@ use crate::identity::{Known, Word};
 use crate::protocol::Wire;
 use crate::service::holds::Id;
 
-/// Says that the next argument is the cost, when it stands last.
+/// If it is the last but one argument, the last one is the cost.
 const COST: &[u8] = b"COST";
 
-/// Why a question cannot be understood.
+/// Why a request cannot be parsed.
 #[derive(Debug, thiserror::Error)]
 enum Unclear {
     #[error("an attribute without a value; accepted: TG.CHECK attribute value ... [COST n]")]
@@ -66,21 +66,21 @@ pub(super) async fn answer<S: Store>(
     }
 }
 
-/// Says where foreign rules are to be asked.
+/// Writes the error that points to the protocol of the active compat rules.
 #[cold]
 fn elsewhere(foreign: &InForce, reply: &mut Reply<'_>) {
     let format = foreign.rules.format().name();
     reply.error(&format!("ERR TG.CHECK: in force is {format}: ask by RLS, POST /json or POST /v1/check"));
 }
 
-/// What is asked, as it was written.
+/// The request as it was written.
 struct Asked<'a> {
     pairs: SmallVec<[(&'a str, &'a str); 8]>,
     cost: Option<u64>,
 }
 
 impl<'a> Asked<'a> {
-    /// Reads the question.
+    /// Parses the request.
     #[inline]
     fn of(arguments: Arguments<'a>) -> Result<Self, Unclear> {
         let given = arguments.len();
@@ -121,12 +121,12 @@ fn text(bytes: &[u8]) -> Result<&str, Unclear> {
     std::str::from_utf8(bytes).map_err(|_| Unclear::NotText(quoted(bytes)))
 }
 
-/// The answer: eight fields, in RESP3 with their names.
+/// Writes the answer: eight fields, with names in RESP3.
 fn tell(decision: &Decision, permit: Option<&str>, reply: &mut Reply<'_>) {
     let verdict = decision.verdict();
     let told = decision.cause().or_else(|| tightest(decision));
     let counted = told.filter(|status| status.source.is_counted()).map(|status| status.outcome);
-    // In RESP2 fields have places instead of names, and none comes and goes.
+    // In RESP2 fields have indexes instead of names, so none may be optional.
     let is_named = reply.protocol() == Protocol::Resp3;
     let fault = decision.fault().filter(|_| is_named);
     let why = if is_named { Why::of(decision) } else { Why::default() };
@@ -157,7 +157,7 @@ fn tell(decision: &Decision, permit: Option<&str>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Writes fields, with their names where the client understands them.
+/// Writes fields, with names if the client supports them.
 struct CheckFields<'r, 'o>(&'r mut Reply<'o>);
 
 /// Fields of an answer.
@@ -182,7 +182,7 @@ impl<'r, 'o> CheckFields<'r, 'o> {
     }
 }
 
-/// Of the limits that let the request pass, the one with the fewest units left.
+/// Of the limits that admitted the request, the one with the fewest units left.
 #[inline]
 fn tightest(decision: &Decision) -> Option<LimitStatus<'_>> {
     decision
@@ -199,7 +199,7 @@ fn milliseconds(time: Ticks) -> i64 {
     whole(time.ceil_millis())
 }
 
-/// `TG.RELEASE id`: 1 if the permit was held, 0 if it has come back already, or is just coming back.
+/// `TG.RELEASE id`: 1 if the permit was held, 0 if it has been released already or is being released.
 pub(super) async fn release<S: Store>(
     resp: &Resp<S>,
     arguments: Arguments<'_>,

@@ -1,10 +1,10 @@
-//! `CLIENT`: what clients tell about themselves when they connect, and what they may ask about it.
+//! `CLIENT`: what clients report about themselves when they connect, and what they may query about it.
 
 use super::frame::Arguments;
 use super::reply::{Protocol, Reply, quoted};
 use super::session::{Session, wrong_number};
 
-/// Longest name that a connection may have, in bytes.
+/// Maximum length of a connection's name, in bytes.
 const NAME_BYTES_MAX: usize = 128;
 const ACCEPTED: &str = "accepted: ID, GETNAME, SETNAME, SETINFO, INFO, LIST, NO-EVICT, NO-TOUCH and REPLY ON";
 
@@ -36,7 +36,7 @@ pub(super) fn answer(session: &mut Session, arguments: Arguments<'_>, reply: &mu
     }
 }
 
-/// A name that can stand in a list: no spaces, nothing that cannot be printed.
+/// A name that can appear in a list: no spaces, and only printable characters.
 pub(super) fn checked_name(name: &[u8]) -> Result<&[u8], String> {
     if name.len() > NAME_BYTES_MAX {
         return Err(format!("ERR Client names cannot be longer than {NAME_BYTES_MAX} bytes."));
@@ -47,7 +47,7 @@ pub(super) fn checked_name(name: &[u8]) -> Result<&[u8], String> {
     Ok(name)
 }
 
-/// Which library it is; we have no use for it, and clients want to be heard.
+/// The name or version of the client library. It is not used, but clients expect OK.
 fn set_information(what: &[u8], reply: &mut Reply<'_>) {
     if what.eq_ignore_ascii_case(b"lib-name") || what.eq_ignore_ascii_case(b"lib-ver") {
         reply.simple("OK");
@@ -64,13 +64,13 @@ fn switch(state: &[u8], reply: &mut Reply<'_>) {
     }
 }
 
-/// This connection as a line of `CLIENT LIST`. There is nothing to see of the others.
+/// This connection as a line of `CLIENT LIST`. Other connections are not shown.
 fn line(session: &Session) -> String {
     let protocol = if session.protocol == Protocol::Resp3 { 3 } else { 2 };
     format!("id={} name={} db=0 resp={protocol}\n", session.id, quoted(&session.name))
 }
 
-/// The number of a connection, as a reply can have it.
+/// The number of a connection, as an integer reply.
 pub(super) fn shown_id(id: u64) -> i64 {
     i64::try_from(id).unwrap_or(i64::MAX)
 }

@@ -1,5 +1,5 @@
-//! One connection: reads what has come, has all of it answered, and sends the answers in one piece. Everything that a client can
-//! make it keep or wait for is bounded.
+//! One connection: reads the available bytes, has all commands answered, and sends the answers in one write. Everything
+//! that a client can make the server store or wait for is bounded.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -23,12 +23,13 @@ mod patience;
 
 /// How long a client may refuse to read.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a connection waits, once the server was told to stop, for commands that its client has sent already; and, after the
-/// last answer, for the client's own end. Closed sooner, what comes would make the system take back answers that are on their way.
+/// How long a connection waits after the stop signal for commands that its client has already sent, and after the last
+/// answer for the client to close its side. If it closed sooner, arriving bytes would make the system discard answers
+/// that are on their way.
 const LINGER: Duration = Duration::from_secs(1);
-/// How long a client that always has more to say is answered after the stop.
+/// How long a client that keeps sending is answered after the stop signal.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
-/// Bytes that are read at once, at first and at most: a client that fills them gets more.
+/// The initial and the maximum number of bytes in one read. A client that fills a read gets a larger one.
 const READ_BYTES: usize = 4 << 10;
 const READ_BYTES_MAX: usize = 64 << 10;
 
@@ -45,12 +46,12 @@ where
     }
 }
 
-/// Why a wait for bytes is over.
+/// Why a wait for bytes ended.
 enum Came {
     Bytes,
     /// The client will send no more.
     End,
-    /// Somebody else said so.
+    /// The other future completed.
     Told,
 }
 
@@ -79,7 +80,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
                 Came::End => return self.stream.shutdown().await,
                 Came::Told => return self.drain(resp, &mut patience).await,
             }
-            // A client that always has more to say would never let the server have its turn.
+            // Otherwise a client that keeps sending would delay the stop for ever.
             if *watch.borrow() {
                 return self.drain(resp, &mut patience).await;
             }
@@ -87,7 +88,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
         self.close().await
     }
 
-    /// Answers what the client has sent before it could know that the server stops.
+    /// Answers the commands that the client sent before it could know that the server stops.
     async fn drain<S: Store>(&mut self, resp: &Resp<S>, patience: &mut Patience) -> io::Result<()> {
         let end = Instant::now() + DRAIN_MAX;
         loop {
@@ -106,7 +107,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
         self.close().await
     }
 
-    /// Says that there will be no more answers, and passes over what comes until the client ends its side, too.
+    /// Closes the sending side, and discards what arrives until the client closes its side too.
     async fn close(&mut self) -> io::Result<()> {
         self.stream.shutdown().await?;
         let rest = async {
@@ -121,7 +122,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
         timeout(LINGER, rest).await.unwrap_or(Ok(()))
     }
 
-    /// Waits for more bytes, and until `told` no longer.
+    /// Waits for more bytes, until `told` completes.
     async fn read(
         &mut self,
         patience: &mut Patience,
@@ -150,7 +151,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
         }
     }
 
-    /// Gives back memory that a client who says nothing does not need.
+    /// Frees memory that an idle client does not need.
     fn rest(&mut self) {
         self.output = BytesMut::new();
         if self.input.is_empty() {
@@ -159,7 +160,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
         }
     }
 
-    /// Answers all complete commands, with as few writes as there can be.
+    /// Answers all complete commands, with as few writes as possible.
     async fn answer<S: Store>(&mut self, resp: &Resp<S>, patience: &mut Patience) -> io::Result<Flow> {
         let mut progress = false;
         loop {
@@ -177,7 +178,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
         }
     }
 
-    /// Sends what is written. Nearly always there is room for all of it at once, and then no timer is started.
+    /// Sends the output. Nearly always the socket takes all of it immediately, and then no timer is started.
     async fn send(&mut self) -> io::Result<()> {
         let at_once = poll_fn(|context| match Pin::new(&mut self.stream).poll_write(context, &self.output) {
             Poll::Ready(Ok(written)) if written == self.output.len() => {

@@ -1,29 +1,31 @@
-//! From bytes to the arguments of one command: pure, bounded, and without copying. A command is an array of bulk strings, or a
-//! line as a person types it ([`inline`]). What it means is left to [`super::session`].
+//! Parses bytes into the arguments of one command: pure, bounded, and without copying. A command is an array of bulk
+//! strings, or a line as a person types it ([`inline`]). [`super::session`] interprets it.
 
 use std::fmt;
 
 mod inline;
 
-/// Most bytes of one command, its framing included. No more than this is ever kept of one that is not complete.
+/// Maximum size of one command in bytes, including its framing. No more than this is ever buffered of an incomplete
+/// one.
 pub(crate) const FRAME_BYTES_MAX: usize = 64 << 10;
-/// Most arguments of one command, its name included: enough for the most attributes a request may have, and a cost.
+/// Maximum number of arguments of one command, including its name: enough for the maximum number of attributes, and a
+/// cost.
 pub(crate) const ARGUMENTS_MAX: usize = 2 * tollgate::request::ATTRIBUTES_MAX + 4;
-/// Longest argument, in bytes.
+/// Maximum length of an argument, in bytes.
 pub(crate) const ARGUMENT_BYTES_MAX: usize = 8 << 10;
-/// Longest line that a person may type.
+/// Maximum length of an inline command.
 pub(crate) const INLINE_BYTES_MAX: usize = 8 << 10;
-/// Longest line that says a length, its kind and its end included: no length that is accepted needs more.
+/// Maximum length of a line with a length, including its type byte and its end: no accepted length needs more.
 const LENGTH_LINE_BYTES_MAX: usize = 24;
 
-/// Where an argument starts and ends.
+/// The start and the end of an argument.
 type Span = (u32, u32);
 
-/// The places of a command's arguments. One is used for all commands of a connection, so that none of them allocates.
+/// The spans of a command's arguments. One is reused for all commands of a connection, so that none of them allocates.
 #[derive(Debug, Default)]
 pub(crate) struct Frame {
     spans: Vec<Span>,
-    /// The arguments of a line, without their quotes. Those of an array stay where they were read.
+    /// The arguments of a line, without their quotes. Those of an array stay in the input.
     unquoted: Vec<u8>,
     is_line: bool,
 }
@@ -35,7 +37,7 @@ pub(crate) struct Arguments<'b> {
     spans: &'b [Span],
 }
 
-/// Why bytes are no command. What follows them cannot be understood either, so the connection ends.
+/// Why bytes are not a command. What follows them cannot be parsed either, so the connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
     #[error("invalid multibulk length; accepted are at most {ARGUMENTS_MAX} arguments")]
@@ -60,14 +62,14 @@ pub(crate) enum FrameError {
     Http,
 }
 
-/// A byte as text that can be printed.
+/// A byte as printable text.
 fn shown(byte: u8) -> impl fmt::Display {
     byte.escape_ascii()
 }
 
 impl Frame {
-    /// Reads one command from the front of `bytes`, and tells how many bytes it took; none when it is not complete yet. One
-    /// without arguments asks for nothing.
+    /// Reads one command from the front of `bytes`. Returns how many bytes it took, or `None` if it is incomplete. A
+    /// command without arguments is ignored.
     ///
     /// # Errors
     /// When the bytes can never become a command.
@@ -82,7 +84,7 @@ impl Frame {
         }
     }
 
-    /// The arguments that were read last, from the same bytes.
+    /// The arguments of the last read, from the same bytes.
     #[inline]
     pub(crate) fn arguments<'b>(&'b self, bytes: &'b [u8]) -> Arguments<'b> {
         let bytes = if self.is_line { &self.unquoted } else { bytes };
@@ -139,7 +141,7 @@ impl Frame {
     }
 }
 
-/// Reads the number between a kind at `at` and the end of its line, and tells where the next line starts.
+/// Reads the number between the type byte at `at` and the end of its line. Returns it with the start of the next line.
 #[inline]
 fn length(
     bytes: &[u8],
@@ -155,7 +157,7 @@ fn length(
     let mut number: i64 = 0;
     for (offset, &byte) in line.iter().enumerate().skip(start) {
         match byte {
-            // No overflow: the line ends before a number of twenty digits would.
+            // No overflow: the line ends before a number could have twenty digits.
             b'0'..=b'9' if offset < LENGTH_LINE_BYTES_MAX - 6 => {
                 number = number * 10 + i64::from(byte - b'0')
             }
@@ -173,27 +175,27 @@ fn length(
     Ok(None)
 }
 
-/// A place in a frame, which is shorter than 4 GiB by far.
+/// An offset in a frame, which is much shorter than 4 GiB.
 #[inline]
 fn place(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }
 
 impl<'b> Arguments<'b> {
-    /// How many there are, the name included.
+    /// The number of arguments, including the name.
     #[inline]
     pub(crate) const fn len(&self) -> usize {
         self.spans.len()
     }
 
-    /// One of them; the name is the first.
+    /// One argument. The name is the first.
     #[inline]
     pub(crate) fn get(&self, index: usize) -> Option<&'b [u8]> {
         let &(start, end) = self.spans.get(index)?;
         self.bytes.get(start as usize..end as usize)
     }
 
-    /// All of them from `first` on.
+    /// All arguments from `first` on.
     pub(crate) fn from(self, first: usize) -> impl Iterator<Item = &'b [u8]> {
         (first..self.len()).filter_map(move |index| self.get(index))
     }

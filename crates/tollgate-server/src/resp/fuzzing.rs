@@ -1,4 +1,4 @@
-//! The RESP wire without sockets and clocks, for fuzz targets.
+//! The RESP protocol without sockets and clocks, for fuzz targets.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ const POLICY: &[u8] = b"limits:
   - {name: tokens, by: [tenant], rate: 100/h, cost: tokens}
   - {name: in-flight, by: [worker], concurrency: 1}
 ";
-/// Memory for counters, so that a target starts in no time.
+/// Memory for counters, small so that a target starts fast.
 const BYTES: u64 = 256 << 10;
 
 /// The arguments of a command.
 pub type Command = Vec<Vec<u8>>;
 
-/// The commands at the front of some bytes, how many bytes they took, and whether what follows can never be one.
+/// The commands at the front of some bytes, how many bytes they took, and whether the rest can never be a command.
 pub fn commands(bytes: &[u8]) -> (Vec<Command>, usize, bool) {
     let (mut frame, mut commands, mut used) = (Frame::default(), Vec::new(), 0);
     loop {
@@ -40,8 +40,8 @@ pub fn commands(bytes: &[u8]) -> (Vec<Command>, usize, bool) {
     }
 }
 
-/// What a client that sends these pieces, one after the other, is answered at one instant by a server that is the same every
-/// time but for the ids of permits.
+/// The replies to a client that sends these pieces one after the other, at one instant. The server is the same every
+/// time except for the ids of permits.
 pub fn replies(pieces: &[&[u8]]) -> Vec<u8> {
     let time = ManualClock::new();
     let Ok((policy, _)) = Policy::compile("fuzz", POLICY) else { return Vec::new() };

@@ -1,4 +1,5 @@
-//! What clients say first: `HELLO` and `AUTH`. Where no token is needed both answer as a redis without a password.
+//! The first commands of a client: `HELLO` and `AUTH`. If no token is required, both answer like a redis without a
+//! password.
 
 use super::frame::Arguments;
 use super::reply::{Protocol, Reply, quoted};
@@ -6,13 +7,13 @@ use super::session::{Session, number};
 use super::{client, session};
 use crate::auth::Auth;
 
-/// The user who needs no password.
+/// The user that needs no password.
 const DEFAULT_USER: &[u8] = b"default";
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 const NO_GREETING: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time";
 const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?";
 
-/// `HELLO [2|3] [AUTH user password] [SETNAME name]`. A wrong one changes nothing.
+/// `HELLO [2|3] [AUTH user password] [SETNAME name]`. An invalid one changes nothing.
 pub(super) fn hello(session: &mut Session, auth: &Auth, arguments: Arguments<'_>, reply: &mut Reply<'_>) {
     let Greeting { protocol, name, password } = match understood(arguments) {
         Ok(greeting) => greeting,
@@ -49,7 +50,7 @@ pub(super) fn hello(session: &mut Session, auth: &Auth, arguments: Arguments<'_>
     reply.array(0);
 }
 
-/// What a `HELLO` asks for, and what it proves.
+/// The options of a `HELLO`.
 struct Greeting<'b> {
     protocol: Option<Protocol>,
     name: Option<&'b [u8]>,

@@ -1,4 +1,5 @@
-//! The checks of one pipeline on a store that must be waited for: they are asked together, in their order, and answered in it.
+//! The checks of one pipeline on a store that answers asynchronously: they are sent together in order, and answered in
+//! order.
 
 use bytes::BytesMut;
 use tollgate::Timestamp;
@@ -9,14 +10,14 @@ use super::reply::{Protocol, Reply};
 use super::{Resp, check};
 use crate::together::{TOGETHER_MAX, together};
 
-/// Checks that are not asked yet.
+/// Checks that are not sent yet.
 pub(super) struct Line<'l, S> {
     resp: &'l Resp<S>,
     now: Timestamp,
     checks: Vec<Check<'l>>,
 }
 
-/// A command with the bytes that it was read from.
+/// A command with the bytes it was read from.
 struct Check<'l> {
     frame: Frame,
     bytes: &'l [u8],
@@ -28,7 +29,7 @@ impl<'l, S: Store> Line<'l, S> {
         Self { resp, now, checks: Vec::new() }
     }
 
-    /// Whether checks should line up: where the store answers at once each is answered as it is read.
+    /// Whether checks should be queued. If the store answers without waiting, each check is answered as it is read.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         !self.resp.service.engine.store().answers_at_once()
@@ -48,7 +49,8 @@ impl<'l, S: Store> Line<'l, S> {
         self.checks.push(Check { frame, bytes, protocol });
     }
 
-    /// Answers all of them. Apart from what calls it: a wait is large, and a store in memory never waits.
+    /// Answers all of them. Separate from its caller, because the future of a wait is large, and a memory store never
+    /// waits.
     pub(super) async fn answer(&mut self, output: &mut BytesMut) {
         let (resp, now) = (self.resp, self.now);
         let checks = std::mem::take(&mut self.checks);

@@ -1,18 +1,18 @@
-//! Replies as bytes, written one after the other into a buffer that is sent in one piece. What RESP3 says in other words than
-//! RESP2 is decided here, and nowhere else.
+//! Encodes replies, one after the other, into a buffer that is sent in one write. Only this module distinguishes RESP3
+//! from RESP2.
 
 use bytes::{BufMut, BytesMut};
 
-/// Longest text of a client's that an error repeats, in bytes.
+/// Maximum length of client text that an error echoes, in bytes.
 const QUOTED_BYTES_MAX: usize = 128;
 
-/// Which words the client understands.
+/// The protocol version of the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Protocol {
-    /// As every client does.
+    /// The default.
     #[default]
     Resp2,
-    /// As a client that said `HELLO 3`.
+    /// After `HELLO 3`.
     Resp3,
 }
 
@@ -27,22 +27,22 @@ impl<'o> Reply<'o> {
         Self { output, protocol }
     }
 
-    /// Which words the client understands.
+    /// The protocol version of the client.
     pub(crate) const fn protocol(&self) -> Protocol {
         self.protocol
     }
 
-    /// From here on in other words.
+    /// Switches the protocol version from here on.
     pub(crate) const fn speak(&mut self, protocol: Protocol) {
         self.protocol = protocol;
     }
 
-    /// A short text of our own.
+    /// A short constant text.
     pub(crate) fn simple(&mut self, text: &'static str) {
         self.line(b'+', text.as_bytes());
     }
 
-    /// An error. The text may have come from a client in part, so nothing in it can end the line.
+    /// An error. Parts of the text may come from a client, so nothing in it can end the line.
     pub(crate) fn error(&mut self, text: &str) {
         self.output.put_u8(b'-');
         self.output.extend(text.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte }));
@@ -88,19 +88,19 @@ impl<'o> Reply<'o> {
         }
     }
 
-    /// A list of so many replies, which follow.
+    /// The header of an array of `length` replies, which follow.
     #[inline]
     pub(crate) fn array(&mut self, length: usize) {
         self.length(b'*', length);
     }
 
-    /// A list without order of so many replies, which follow.
+    /// The header of an unordered set of `length` replies, which follow.
     pub(crate) fn set(&mut self, length: usize) {
         let kind = if self.protocol == Protocol::Resp3 { b'~' } else { b'*' };
         self.length(kind, length);
     }
 
-    /// So many pairs of replies, which follow; for RESP2 as one list.
+    /// The header of `pairs` pairs of replies, which follow. In RESP2 they form one array.
     pub(crate) fn map(&mut self, pairs: usize) {
         match self.protocol {
             Protocol::Resp2 => self.length(b'*', 2 * pairs),
@@ -121,7 +121,7 @@ impl<'o> Reply<'o> {
 
     #[inline]
     fn number(&mut self, kind: u8, number: i64) {
-        // Most numbers have few digits, and one piece is quicker than three.
+        // Most numbers have few digits, and one write is faster than three.
         if let Ok(digit @ 0..=9) = u8::try_from(number) {
             self.output.put_slice(&[kind, b'0' + digit, b'\r', b'\n']);
         } else {
@@ -130,7 +130,7 @@ impl<'o> Reply<'o> {
     }
 }
 
-/// A client's bytes as text that an error may repeat: shortened, and whatever they are.
+/// A client's bytes as text for an error: shortened, with invalid UTF-8 replaced.
 pub(crate) fn quoted(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.get(..QUOTED_BYTES_MAX).unwrap_or(bytes)).into_owned()
 }

@@ -1,5 +1,5 @@
-//! One client's commands, in the order in which they came. A session knows neither sockets nor clocks: it turns bytes into bytes,
-//! at an instant that it is told.
+//! Executes the commands of one client in order. A session has neither sockets nor clocks: it turns bytes into bytes,
+//! at an instant that the caller passes.
 
 use bytes::BytesMut;
 use tollgate::Timestamp;
@@ -11,30 +11,30 @@ use super::line::Line;
 use super::reply::{Protocol, Reply, quoted};
 use super::{Resp, about, catalog, check, client, greeting, throttle};
 
-/// Bytes of replies that are sent before more commands are carried out.
+/// Maximum size of pending replies before they are sent, in bytes.
 const OUTPUT_BYTES_MAX: usize = 64 << 10;
-/// Bytes of arguments that the answer to an unknown command repeats.
+/// Maximum size of the arguments that the answer to an unknown command echoes, in bytes.
 const REPEATED_BYTES_MAX: usize = 128;
 
-/// What is to happen after some commands.
+/// What the connection does after some commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flow {
-    /// All complete commands are answered.
+    /// Read: all complete commands are answered.
     Read,
-    /// There is much to send, and there may be more commands.
+    /// Write: there is much to send, and there may be more commands.
     Write,
-    /// The connection ends, once what is written is sent.
+    /// Close, once the output is sent.
     Close,
 }
 
-/// A client.
+/// The state of a client.
 #[derive(Debug, Default)]
 pub(super) struct Session {
     pub(super) id: u64,
     pub(super) protocol: Protocol,
-    /// What the client calls itself.
+    /// The name that the client set.
     pub(super) name: Vec<u8>,
-    /// It has proved that it may ask, where that is needed.
+    /// Whether the client is authenticated, if a token is required.
     pub(super) is_admitted: bool,
     frame: Frame,
 }
@@ -44,7 +44,7 @@ impl Session {
         Self { id, ..Self::default() }
     }
 
-    /// Carries out the commands at the front of `input`, and tells how many bytes they took. Replies go to `output`.
+    /// Executes the commands at the front of `input`, and returns how many bytes they took. Replies go to `output`.
     pub(super) async fn run<S: Store>(
         &mut self,
         resp: &Resp<S>,
@@ -53,7 +53,7 @@ impl Session {
         now: Timestamp,
     ) -> (usize, Flow) {
         let mut used = 0;
-        // Taken out for the time being, since the arguments borrow it while the session changes.
+        // Taken out temporarily, because the arguments borrow it while the session changes.
         let mut frame = std::mem::take(&mut self.frame);
         let mut line = Line::new(resp, now);
         let flow = loop {
@@ -95,7 +95,7 @@ impl Session {
         (used, flow)
     }
 
-    /// Whether this is a check, and nothing is wrong with it so far.
+    /// Whether this is a check that is valid so far.
     fn may_ask<S: Store>(&self, resp: &Resp<S>, arguments: Arguments<'_>) -> bool {
         let entry = arguments.get(0).and_then(CommandEntry::of);
         let is_check =
@@ -103,7 +103,7 @@ impl Session {
         is_check && (self.is_admitted || !resp.service.auth.is_required())
     }
 
-    /// Carries out one command.
+    /// Executes one command.
     #[inline]
     async fn answer<S: Store>(
         &mut self,
@@ -180,7 +180,7 @@ pub(super) fn wrong_number(name: &str) -> String {
     format!("ERR wrong number of arguments for '{name}' command")
 }
 
-/// What redis says to a command that it does not know.
+/// Redis's error for an unknown command.
 fn unknown(name: &[u8], arguments: Arguments<'_>) -> String {
     let mut text = format!("ERR unknown command '{}', with args beginning with: ", quoted(name));
     let most = text.len() + REPEATED_BYTES_MAX;

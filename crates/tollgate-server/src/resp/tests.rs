@@ -1,4 +1,4 @@
-//! The wire as bytes, on a clock that a test moves: what goes in, and exactly what comes out.
+//! The protocol as bytes, on a clock that a test moves: the input, and the exact output.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,10 +25,10 @@ const POLICY: &str = "limits:
   - {name: queue, by: [queue], algorithm: leaky-bucket, rate: 1/s, queue: 1}
   - {name: watched, by: [watched], rate: 1/h, mode: shadow}
 ";
-/// Bytes that may be under way at once: more than any test sends.
+/// Capacity of the pipe in bytes: more than any test sends.
 const PIPE_BYTES: usize = 1 << 20;
 
-/// A server, and the clock that it goes by.
+/// A server and its clock.
 struct Server {
     resp: Arc<Resp<MemoryStore>>,
     time: ManualClock,
@@ -39,7 +39,7 @@ struct Server {
 struct Client {
     stream: DuplexStream,
     server: JoinHandle<()>,
-    /// Kept, since a server that nobody can tell to stop has stopped.
+    /// Kept alive, because a server stops when its stop sender is dropped.
     _stop: watch::Sender<bool>,
 }
 
@@ -56,7 +56,7 @@ impl Server {
         self.connect_with(PIPE_BYTES)
     }
 
-    /// A connection in which only so many bytes can be under way.
+    /// A connection with a pipe of this many bytes.
     fn connect_with(&self, bytes: usize) -> Client {
         let (stream, theirs) = duplex(bytes);
         let server = tokio::spawn(connection(theirs, Arc::clone(&self.resp), self.stop.subscribe()));
@@ -73,7 +73,7 @@ impl Client {
         self.stream.write_all(bytes.as_ref()).await.unwrap();
     }
 
-    /// Sends bytes, and expects exactly these to come back.
+    /// Sends bytes, and expects exactly this reply.
     async fn expect(&mut self, sent: impl AsRef<[u8]>, expected: impl AsRef<[u8]>) {
         self.send(sent.as_ref()).await;
         self.receive(expected).await;
@@ -86,7 +86,7 @@ impl Client {
         assert_eq!(received.escape_ascii().to_string(), expected.escape_ascii().to_string());
     }
 
-    /// Nothing more comes, and the connection ends.
+    /// Expects the end of the connection without further bytes.
     async fn ends(mut self) {
         let mut rest = Vec::new();
         self.stream.read_to_end(&mut rest).await.unwrap();
@@ -95,7 +95,7 @@ impl Client {
     }
 }
 
-/// A command as an array of bulk strings; words are parted by spaces.
+/// A command as an array of bulk strings, from words separated by spaces.
 fn command(words: &str) -> Vec<u8> {
     let words: Vec<&str> = words.split(' ').collect();
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();

@@ -1,26 +1,27 @@
-//! A bucket of Envoy's as a request that the policy knows: its entries are attributes, as those of a descriptor are.
+//! Converts a bucket of Envoy into a request to the policy: the bucket's entries become attributes, like those of a
+//! descriptor.
 
 use tollgate::{CheckRequest, RequestError, Value};
 
 use super::message::BucketId;
 use crate::identity::{Identity, Known, Word};
 
-/// A bucket, and where it came from.
+/// A bucket and the domain it came from.
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket {
-    /// As Envoy wrote it.
+    /// The id as Envoy wrote it.
     pub(super) id: BucketId,
     pub(super) domain: String,
-    /// Names and values in the order of the names, each name once.
+    /// Names and values, sorted by name. Each name occurs once.
     pairs: Vec<(String, String)>,
 }
 
-/// Why a bucket cannot be one.
+/// Why a bucket is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unusable {
     /// Envoy's configuration is wrong.
     Invalid(&'static str),
-    /// A client's value is no text. It cannot even be told to Envoy, which reads text only.
+    /// A client's value is not UTF-8. It cannot be sent back to Envoy, which reads only text.
     NoText,
 }
 
@@ -37,24 +38,24 @@ impl Bucket {
             }
             pairs.push((text(&entry.key)?, text(&entry.value)?));
         }
-        // The last of one name counts, as in any map of the format.
+        // If a name occurs twice, the last entry wins, as in any protobuf map.
         pairs.reverse();
         pairs.sort_by(|one, other| one.0.cmp(&other.0));
         pairs.dedup_by(|one, other| one.0 == other.0);
         Ok(Self { id, domain: domain.to_owned(), pairs })
     }
 
-    /// What makes it the bucket that it is, whatever order its entries came in.
+    /// The identity of the bucket. It does not depend on the order of the entries.
     pub(super) fn identity(&self) -> (&str, &[(String, String)]) {
         (&self.domain, &self.pairs)
     }
 
-    /// Whom it is about. Envoy passes on what clients send.
+    /// Identifies the caller that the bucket is about. Envoy passes on what clients send.
     pub(super) fn known(&self, identity: &Identity) -> Known {
         identity.known(self.pairs(), Word::Client)
     }
 
-    /// The request that the policy is asked about.
+    /// The request to evaluate against the policy.
     pub(super) fn request<'r>(&'r self, known: &'r Known) -> Result<CheckRequest<'r>, RequestError> {
         known.request(self.pairs())
     }
@@ -82,7 +83,7 @@ mod tests {
         Some(BucketId { entries: pairs.iter().map(entry).collect() })
     }
 
-    /// The order of entries means nothing, and of one name the last counts.
+    /// The order of entries has no meaning, and the last entry of a name wins.
     #[test]
     fn a_bucket_is_a_map() {
         let one = Bucket::new(id(&[("b", b"2"), ("a", b"0"), ("a", b"1")]), "api").unwrap();
@@ -95,7 +96,7 @@ mod tests {
         assert_eq!(told, [("a", "Text(\"1\")".to_owned()), ("b", "Text(\"2\")".to_owned())]);
     }
 
-    /// What the configuration got wrong is told apart from what a client sent.
+    /// Errors of the configuration are reported apart from bad values sent by a client.
     #[test]
     fn what_is_no_bucket_is_told() {
         assert!(matches!(Bucket::new(None, "api"), Err(Unusable::Invalid(_))));

@@ -1,5 +1,5 @@
-//! One counter of the engine's as assignments see it: what is left of it, what was consumed that it did not have, and how much of it may
-//! be given out.
+//! One counter of the engine as assignments see it: the units left, the usage it could not cover, and how much of it
+//! may be assigned.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -10,36 +10,38 @@ use super::grant::{NANO, Nano, Share};
 use super::level::Level;
 use super::shares::SeatId;
 
-/// The part of a second's rate that may be given out as tokens though the counter has none left: without it a steady stream would lose
-/// what it does not use at once.
+/// The fraction of one second's rate that may be assigned as tokens when the counter is empty. Without it, a steady
+/// stream would lose the units that it does not use immediately.
 const SMOOTHING: u64 = 10;
-/// In how many steps a rate and a burst are given out, so that small changes of what is left are no new assignments.
+/// The number of steps in which a rate and a burst are assigned, so that small changes of the units left cause no new
+/// assignment.
 const RATE_STEPS: u64 = 64;
 const TOKEN_STEPS: u64 = 8;
-/// How much is owed at most, in seconds of the rate, beside a burst. An Envoy can hardly owe more, and one that reports nonsense does not
-/// close a limit for ever.
+/// The maximum debt beyond a burst, in seconds of the rate. An Envoy can hardly owe more, and the bound keeps an Envoy
+/// that reports nonsense from closing a limit for ever.
 const DEBT_SECONDS_MAX: u64 = 60;
-/// How long to wait at least, and at most, before what is due is taken.
+/// The minimum and maximum wait before due units are taken.
 pub(super) const DRAW_MIN: Ticks = Ticks::from_millis(100);
 const DRAW_MAX: Ticks = Ticks::from_secs(5);
-/// How long, and how often, it is remembered that a counter was full: somewhat longer than the usual time between two reports.
+/// How long, and how many times, the counter remembers that it was full: somewhat longer than the usual time between
+/// two reports.
 const SPARE_FOR: Ticks = Ticks::from_secs(20);
 const SPARE_MAX: usize = 200;
 
-/// The numbers of a quota that assignments are made of.
+/// The numbers of a quota from which assignments are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Numbers {
-    /// The whole rate, over its period.
+    /// The whole rate, and its period.
     pub(crate) rate: Nano,
     pub(crate) period: Ticks,
-    /// Units at once.
+    /// The maximum number of units at one instant.
     pub(crate) capacity: u64,
-    /// Units come back one by one.
+    /// Whether units come back one by one.
     pub(crate) is_steady: bool,
 }
 
 impl Numbers {
-    /// Those of a quota; none of one that has no rate.
+    /// The numbers of a quota, or `None` if the quota has no rate.
     pub(crate) fn of(quota: &Quota) -> Option<Self> {
         let rate = quota.rate()?;
         let (units, period) = (u128::from(rate.units()), u128::from(rate.period().as_micros().max(1)));
@@ -52,38 +54,40 @@ impl Numbers {
         })
     }
 
-    /// What surely comes back within this time. A window that is longer gives nothing back before it ends, and then it is looked at again.
+    /// The rate that is certain to come back within `horizon`. A longer window gives nothing back before it ends, and
+    /// its counter is read again then.
     pub(super) fn refill(&self, horizon: Ticks) -> Nano {
         if self.is_steady || self.period <= horizon { self.rate } else { 0 }
     }
 }
 
-/// A counter that Envoys have parts of.
+/// A counter shared by Envoys.
 ///
-/// Envoys report every few seconds, and a counter that is full loses what comes back meanwhile. So what they are expected to use, from
-/// what they last did, is taken from it as time goes by, and a report only corrects that.
+/// Envoys report every few seconds, and a full counter loses the units that come back meanwhile. The server therefore
+/// estimates each Envoy's usage from its last report and takes it from the counter as time passes. A report only
+/// corrects the estimate.
 #[derive(Debug)]
 pub(super) struct Counter {
     pub(super) numbers: Numbers,
-    /// What was left when it was last asked, and when that was.
+    /// The units left at the last read of the counter, and the time of that read.
     left: u64,
     settled_at: Timestamp,
-    /// Billionths of units that were used and not taken yet; less than none where more was taken than was used.
+    /// Usage not yet taken from the counter, in billionths of a unit. Negative if more was taken than was used.
     due: i128,
-    /// Billionths of units that came back while the counter was full, and when. Nobody else had them, so they pay for what turns out to
-    /// have been used at that time.
+    /// Billionths of units that came back while the counter was full, with the time. No other caller received them, so
+    /// they cover usage of that time that is reported later.
     spare: VecDeque<(Timestamp, u64)>,
-    /// What is expected to be used, up to which instant it is in `due`.
+    /// The expected usage per second, and the instant up to which `due` includes it.
     pace: Nano,
     paced_at: Timestamp,
-    /// Somebody who reported before this was denied something.
+    /// Until this instant a recent denial counts as pressure: some Envoy reported that it denied requests.
     pressed_until: Timestamp,
     horizon: Ticks,
-    /// Who shares it.
+    /// The buckets that share the counter.
     pub(super) seats: BTreeSet<SeatId>,
-    /// All that may be followed, of seats that are gone, too.
+    /// The sum of all grants that may still be followed, including those of departed buckets.
     pub(super) out: Share,
-    /// How it is divided, and since when that is so.
+    /// How the counter is divided, and since when.
     pub(super) level: Option<(Timestamp, Level)>,
 }
 
@@ -105,12 +109,13 @@ impl Counter {
         }
     }
 
-    /// Whether what is used is expected ahead: a window that gives nothing back loses nothing, and is told what was really used.
+    /// Whether usage is taken ahead of reports. A window that gives nothing back loses nothing, so it is charged only
+    /// with reported usage.
     pub(super) fn is_paced(&self) -> bool {
         self.numbers.refill(self.horizon) > 0
     }
 
-    /// The time that is planned for.
+    /// The time for which the counter is planned ahead.
     pub(super) const fn horizon(&self) -> Ticks {
         self.horizon
     }
@@ -120,13 +125,13 @@ impl Counter {
         self.paced_at = self.paced_at.max(now);
     }
 
-    /// From now on so much more is expected to be used, and so much less.
+    /// Raises the expected usage by `more` and lowers it by `less` from now on.
     pub(super) fn change_pace(&mut self, more: Nano, less: Nano, now: Timestamp) {
         self.advance(now);
         self.pace = self.pace.saturating_add(more).saturating_sub(less);
     }
 
-    /// What was expected at this pace is expected for so long, and then no more.
+    /// Expects the usage of `pace` for another `rest`, and none after that.
     pub(super) fn expect_rest(&mut self, pace: Nano, rest: Ticks, now: Timestamp) {
         self.change_pace(0, pace, now);
         let used = i128::from(pace) * i128::from(rest.as_micros()) / 1_000_000;
@@ -134,7 +139,7 @@ impl Counter {
         self.due = self.due.saturating_add(used).clamp(-most, most);
     }
 
-    /// So many billionths were used more, or less, than expected since then.
+    /// Corrects the usage since `since` by `difference` billionths, which is negative if less was used than expected.
     pub(super) fn correct(&mut self, mut difference: i128, since: Timestamp) {
         for (at, spare) in self.spare.iter_mut().rev() {
             if *at <= since || difference <= 0 {
@@ -148,7 +153,7 @@ impl Counter {
         self.due = self.due.saturating_add(difference).clamp(-most, most);
     }
 
-    /// So many billionths came back and were lost.
+    /// Records that `lost` billionths came back while the counter was full.
     fn lose(&mut self, lost: u64, now: Timestamp) {
         let paid = u64::try_from(self.due).unwrap_or(0).min(lost);
         self.due -= i128::from(paid);
@@ -167,21 +172,23 @@ impl Counter {
         self.numbers.capacity.saturating_add(u64::try_from(seconds).unwrap_or(u64::MAX))
     }
 
-    /// How long after it was drawn from it could be half full, if nobody used it.
+    /// How long after a draw the counter could be half full if no other caller used it.
     fn rest(&self) -> Ticks {
         let fill = u128::from(self.numbers.capacity) * u128::from(NANO) * 500_000;
         let fill = fill / u128::from(self.numbers.rate.max(1));
         Ticks::from_micros(u64::try_from(fill).unwrap_or(u64::MAX)).max(DRAW_MIN).min(DRAW_MAX)
     }
 
-    /// Whether it is time to take what is due: before the counter, if nobody else used it, could be full.
+    /// Whether to take the due units now. A draw is due before the counter could be full, assuming that no other caller
+    /// uses it.
     pub(super) fn is_draw_due(&self, now: Timestamp) -> bool {
         let is_due = self.due > 0 || self.pace > 0;
         self.is_paced() && is_due && now.since(self.settled_at) >= self.rest()
     }
 
-    /// How much to take from the engine's counter now, which has so much left. What is not there stays due, but for what the counter lost
-    /// while it was full. That pays last, since others may have used some of it; only what was lost while nobody drew pays first.
+    /// Returns how many units to take from the engine's counter, which has `left` units. Units that are missing stay
+    /// due, except those that the counter lost while it was full. Lost units pay last, because other callers may have
+    /// used some of them. Only units lost while no draw took place pay first.
     pub(super) fn draw(&mut self, left: u64, now: Timestamp) -> u64 {
         self.advance(now);
         let refill = |time: Ticks| {
@@ -202,17 +209,17 @@ impl Counter {
         taken
     }
 
-    /// Whether it was drawn from so lately that somebody may be about to sit down at it.
+    /// Whether the last draw was so recent that an Envoy may be about to join the counter.
     pub(super) fn was_drawn_since(&self, now: Timestamp, time: Ticks) -> bool {
         now.since(self.settled_at) < time
     }
 
-    /// Units that were used and that the counter did not have.
+    /// Units that were used but not available in the counter.
     pub(super) fn debt(&self) -> u64 {
         u64::try_from(self.due.max(0) / i128::from(NANO)).unwrap_or(u64::MAX)
     }
 
-    /// Somebody was denied, and this much time is planned for.
+    /// Records whether a request was denied, and the horizon to plan for.
     pub(super) fn observe(&mut self, is_pressed: bool, horizon: Ticks, now: Timestamp) {
         self.horizon = horizon;
         if is_pressed {
@@ -220,9 +227,9 @@ impl Counter {
         }
     }
 
-    /// What may be given out in all. Followed until the horizon, it is at most what is left and what comes back until then: as tokens
-    /// where those can be used, and where somebody is denied, whose bucket then is empty, half of it as a faster rate. What is owed is
-    /// paid back over half of that time.
+    /// The total that may be assigned. Until the horizon it is at most the units left plus those that come back by
+    /// then. It is assigned as tokens where tokens can be used. If an Envoy denies requests, its bucket is empty, so
+    /// half of the total is assigned as a faster rate. Debt is paid back over half of the horizon.
     pub(super) fn budget(&self, now: Timestamp) -> Share {
         let seconds = self.horizon.ceil_seconds().max(1);
         let refill = self.numbers.refill(self.horizon);
@@ -249,7 +256,8 @@ impl Counter {
         }
     }
 
-    /// What shares are parts of: the rate that is given out, and of a window that gives out none its usual one.
+    /// The whole of which shares are parts: the assigned rate, or the usual rate of a window that currently assigns
+    /// none.
     pub(super) fn whole(&self, budget: Share) -> Nano {
         if budget.rate > 0 { budget.rate } else { self.numbers.rate.max(1) }
     }

@@ -1,5 +1,5 @@
-//! Where reports meet the engine's counters: what Envoys let pass is taken from them, and what is left is divided anew. One for a server;
-//! all streams share it.
+//! Connects reports to the engine's counters: takes the usage that Envoys report, and divides the remaining units
+//! again. Each server has one, which all streams share.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -20,12 +20,12 @@ use crate::telemetry::Sample;
 use crate::telemetry::names::{self, label};
 use crate::together::together;
 
-/// Most streams at once.
+/// Maximum number of concurrent streams.
 const STREAMS_MAX: usize = 10_000;
-/// How often it is looked what is due at counters.
+/// How often counters are checked for due units.
 const DRAW_EVERY: Duration = Duration::from_millis(100);
 
-/// Who has what, and what is to be told.
+/// All assignments, and the messages waiting to be sent.
 #[derive(Debug)]
 pub(crate) struct Desk {
     state: Mutex<QuotaState>,
@@ -46,7 +46,7 @@ struct QuotaState {
     is_drawing: bool,
 }
 
-/// What a stream is to be told: the last word about each bucket.
+/// Messages for one stream: the latest order for each bucket.
 #[derive(Debug)]
 struct StreamOutbox {
     orders: BTreeMap<u64, Order>,
@@ -68,11 +68,12 @@ impl Desk {
     }
 
     fn state(&self) -> MutexGuard<'_, QuotaState> {
-        // Held for arithmetic only; what a panic left is still in order.
+        // The lock is held for arithmetic only, and the state is still consistent after a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A stream opens: its number, and what wakes it. None if there are too many. As long as there are any, counters are drawn from.
+    /// Opens a stream. Returns its number and the handle that wakes it, or `None` if there are too many streams. A task
+    /// draws from the counters while any stream is open.
     pub(crate) fn open(self: &Arc<Self>, service: &Arc<Service>) -> Option<(u64, Arc<Notify>)> {
         let opened = self.admit()?;
         if !std::mem::replace(&mut self.state().is_drawing, true) {
@@ -81,20 +82,20 @@ impl Desk {
         Some(opened)
     }
 
-    /// The same without a task.
+    /// Opens a stream without starting the drawing task.
     pub(super) fn admit(&self) -> Option<(u64, Arc<Notify>)> {
         let mut state = self.state();
         if state.outboxes.len() >= STREAMS_MAX {
             return None;
         }
-        // Relaxed: the numbers need only differ.
+        // Relaxed: the numbers only have to be distinct.
         let stream = self.streams.fetch_add(1, Ordering::Relaxed);
         let wake = Arc::new(Notify::new());
         state.outboxes.insert(stream, StreamOutbox { orders: BTreeMap::new(), wake: Arc::clone(&wake) });
         Some((stream, wake))
     }
 
-    /// A stream has ended. What was assigned on it ends by itself.
+    /// Closes a stream. Its assignments expire on their own.
     pub(crate) fn close(&self, stream: u64, now: Timestamp) {
         let mut state = self.state();
         state.shares.leave(stream, now);
@@ -102,7 +103,7 @@ impl Desk {
         state.buckets.retain(|seat, _| seat.stream != stream);
     }
 
-    /// What a stream is to be told now.
+    /// Takes the pending messages of a stream.
     pub(crate) fn take(&self, stream: u64) -> Option<Response> {
         let mut state = self.state();
         let orders = std::mem::take(&mut state.outboxes.get_mut(&stream)?.orders);
@@ -118,14 +119,14 @@ impl Desk {
         (!actions.is_empty()).then_some(Response { actions })
     }
 
-    /// Takes the reports of a stream in.
+    /// Processes the reports of a stream.
     pub(crate) async fn hear(&self, service: &Service, stream: u64, reports: Vec<(Bucket, Usage)>) {
         let each = reports.into_iter().map(|(bucket, usage)| self.hear_one(service, stream, bucket, usage));
         together(service.engine.store(), each.collect()).await;
     }
 
     async fn hear_one(&self, service: &Service, stream: u64, bucket: Bucket, usage: Usage) {
-        // Relaxed: numbers for people.
+        // Relaxed: these are metrics only.
         self.allowed.fetch_add(usage.allowed, Ordering::Relaxed);
         self.denied.fetch_add(usage.denied, Ordering::Relaxed);
         let seat = SeatId { stream, bucket: self.hasher.hash_one(bucket.identity()) };
@@ -133,7 +134,7 @@ impl Desk {
         let known = self.state().shares.used(seat, usage.allowed, now);
         let standing = self.standing(service, &bucket, usage.allowed, &known, now).await;
         let mut state = self.state();
-        // The stream may have ended meanwhile.
+        // The stream may have closed meanwhile.
         if !state.outboxes.contains_key(&stream) {
             return;
         }
@@ -142,7 +143,7 @@ impl Desk {
         for (seat, order) in orders {
             let counter = if order == Order::Abandon { &self.abandoned } else { &self.assignments };
             counter.fetch_add(1, Ordering::Relaxed);
-            // In the order in which they were made, since this is under the lock that they were made under.
+            // The orders are queued under the lock under which they were made, so they stay in order.
             if let Some(outbox) = state.outboxes.get_mut(&seat.stream) {
                 outbox.orders.insert(seat.bucket, order);
                 outbox.wake.notify_one();
@@ -150,7 +151,7 @@ impl Desk {
         }
     }
 
-    /// What the policy says about a bucket, after so many of its requests were let pass.
+    /// Evaluates the policy for a bucket after `allowed` of its requests have passed.
     async fn standing(
         &self,
         service: &Service,
@@ -207,7 +208,7 @@ impl Desk {
         }
     }
 
-    /// Takes from counters what Envoys are expected to use, as time goes by, until there is nobody left.
+    /// Takes the expected usage of Envoys from the counters as time passes, until no stream is left.
     async fn keep_drawing(self: Arc<Self>, service: Arc<Service>) {
         loop {
             tokio::time::sleep(DRAW_EVERY).await;
@@ -239,7 +240,7 @@ impl Desk {
         service.engine.debit(&request, take, now).await;
     }
 
-    /// Its numbers, for a scrape.
+    /// Metrics for a scrape.
     pub(crate) fn samples(&self, now: Timestamp) -> Vec<Sample> {
         let (summary, streams) = {
             let state = self.state();

@@ -1,4 +1,4 @@
-//! Any bytes as reports to the quota service. The fuzz target calls this, and a test on stable runs it too.
+//! Feeds arbitrary bytes to the quota service as reports. The fuzz target calls this, and a test on stable runs it too.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::at_once::at_once;
 use crate::service::Service;
 use crate::store::Stores;
 
-/// Limits of several kinds, with names that the seeds mention.
+/// Limits of several kinds, with names that occur in the seeds.
 const POLICY: &[u8] = b"
 limits:
   - {name: per-key, by: [api_key], rate: 3/h}
@@ -24,10 +24,10 @@ limits:
   - {name: all, rate: 1000/s, algorithm: leaky-bucket, queue: 5}
 ";
 
-/// No bytes make the quota service panic. Every bucket that is one is told something, and that in Envoy's words.
+/// Checks that no input makes the quota service panic, and that every valid bucket gets an answer in Envoy's encoding.
 ///
 /// # Panics
-/// When that is not so.
+/// When one of these properties is violated.
 #[allow(clippy::expect_used, reason = "a broken promise is told by a panic")]
 pub fn rlqs_message(bytes: &[u8]) {
     let Ok(reports) = Reports::decode(bytes) else { return };

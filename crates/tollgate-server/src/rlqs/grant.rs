@@ -1,30 +1,31 @@
-//! What one Envoy may let pass: a share as numbers, and as the token bucket that Envoy keeps.
+//! What one Envoy may admit: a share as numbers, and as the token bucket in Envoy.
 
 use tollgate::{Ticks, Timestamp};
 
-/// Billionths of a unit, or of a request, in a second.
+/// Billionths of a unit, or of a request, per second.
 pub(super) type Nano = u64;
-/// One a second.
+/// One per second.
 pub(super) const NANO: u64 = 1_000_000_000;
 
-/// How finely a share is told: a bucket is filled with as many tokens at once as the whole limit has thousandths.
+/// The resolution of a share: the whole limit earns at least this many tokens in one fill interval.
 const STEPS: u128 = 1_000;
 /// The longest time between two fills, in seconds.
 const FILL_SECONDS_MAX: u32 = 1_000_000;
 
-/// How Envoy is told to limit a bucket. Envoy reads a fill interval in whole seconds only, cannot tell two buckets apart that differ in
-/// nothing else, and fills steadily whatever the interval. Of the strategies it knows these three.
+/// How Envoy limits a bucket. Envoy reads a fill interval in whole seconds only. It treats two buckets that differ only
+/// in the interval as equal, and fills steadily whatever the interval is. Of Envoy's strategies, the server uses these
+/// three.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Strategy {
     /// No limit applies.
     AllowAll,
-    /// Nobody may pass.
+    /// Every request is denied.
     DenyAll,
-    /// So many at once, and so many more in each interval.
+    /// `max_tokens` at one instant, and `tokens_per_fill` more in each interval.
     TokenBucket { max_tokens: u32, tokens_per_fill: u32, fill_seconds: u32 },
 }
 
-/// A strategy, and for how long it holds. In whole seconds, because Envoy reads no others.
+/// A strategy and its time to live, in whole seconds because Envoy reads no fractions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Assignment {
     pub(crate) strategy: Strategy,
@@ -32,8 +33,8 @@ pub(crate) struct Assignment {
 }
 
 impl Strategy {
-    /// The bucket for this share of a limit whose whole rate is `nominal`, rounded down; but no less than one token at once and one in
-    /// each interval, since Envoy knows no smaller bucket.
+    /// The token bucket for this share of a limit whose whole rate is `nominal`, rounded down. It has at least one
+    /// token and one token per interval, because Envoy accepts no smaller bucket.
     pub(super) fn bucket(share: Share, nominal: Nano) -> Self {
         let fill_seconds = fill_seconds(nominal);
         let per_fill = u128::from(share.rate) * u128::from(fill_seconds) / u128::from(NANO);
@@ -44,7 +45,7 @@ impl Strategy {
         }
     }
 
-    /// What whoever follows it may let pass.
+    /// What an Envoy that follows this strategy may admit.
     pub(super) fn share(self) -> Share {
         match self {
             Strategy::AllowAll | Strategy::DenyAll => Share::default(),
@@ -55,7 +56,7 @@ impl Strategy {
         }
     }
 
-    /// Whether Envoy would take it for this one, and go on with the old interval.
+    /// Whether Envoy would treat the two as equal and keep the old interval.
     pub(super) fn looks_like(self, other: Self) -> bool {
         match (self, other) {
             (
@@ -67,7 +68,7 @@ impl Strategy {
     }
 }
 
-/// The shortest of 1, 10, 100… seconds in which the whole limit has enough tokens to be divided.
+/// The shortest of 1, 10, 100… seconds in which the whole limit earns enough tokens to be divided.
 fn fill_seconds(nominal: Nano) -> u32 {
     let mut seconds = 1;
     while seconds < FILL_SECONDS_MAX && u128::from(nominal) * u128::from(seconds) < STEPS * u128::from(NANO) {
@@ -84,18 +85,18 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// The larger of both in each.
+    /// The component-wise maximum.
     pub(super) fn max(self, other: Self) -> Self {
         Self { rate: self.rate.max(other.rate), tokens: self.tokens.max(other.tokens) }
     }
 
-    /// What requests of this cost take of a counter.
+    /// What requests of this cost consume from a counter.
     pub(super) fn times(self, cost: u64) -> Self {
         Self { rate: self.rate.saturating_mul(cost), tokens: self.tokens.saturating_mul(cost) }
     }
 }
 
-/// What was sent, and until when it may be followed.
+/// An assignment that was sent, and until when an Envoy may follow it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grant {
     pub(super) strategy: Strategy,
@@ -103,30 +104,31 @@ pub(super) struct Grant {
     pub(super) expires_at: Timestamp,
 }
 
-/// How many grants of one seat are told apart.
+/// Maximum number of grants remembered for one bucket.
 const GRANTS_MAX: usize = 8;
 
-/// What an Envoy may be following: it does not say when it has read a new grant, so until that is certain the old ones count, too.
+/// The grants that an Envoy may be following. Envoy does not acknowledge a new grant, so the older ones count until it
+/// is certain that Envoy has read the new one.
 #[derive(Debug, Default)]
 pub(super) struct Grants(Vec<Grant>);
 
 impl Grants {
-    /// The last that was sent, while it holds.
+    /// The last grant sent, if it has not expired.
     pub(super) fn current(&self, now: Timestamp) -> Option<&Grant> {
         self.0.last().filter(|grant| grant.expires_at > now)
     }
 
-    /// When the last of them ends.
+    /// When the last grant expires.
     pub(super) fn last_end(&self) -> Timestamp {
         self.0.iter().map(|grant| grant.expires_at).max().unwrap_or_default()
     }
 
-    /// Whether there was any.
+    /// Whether no grant is recorded.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// A grant is sent. One that is the same as the last only holds longer: Envoy keeps what is in its bucket.
+    /// Records a sent grant. A grant equal to the last one only extends it: Envoy keeps the tokens in its bucket.
     pub(super) fn send(&mut self, strategy: Strategy, now: Timestamp, expires_at: Timestamp) {
         if let Some(last) = self.0.last_mut()
             && last.strategy == strategy
@@ -143,14 +145,15 @@ impl Grants {
         self.0.push(Grant { strategy, sent_at: now, expires_at });
     }
 
-    /// Whoever reports now has read what was sent this long ago, and no longer follows what came before it.
+    /// Processes a report. An Envoy that reports now has read every grant sent at least `guard` ago, so it no longer
+    /// follows the grants before that one.
     pub(super) fn confirm(&mut self, guard: Ticks, now: Timestamp) {
         if let Some(read) = self.0.iter().rposition(|grant| now.since(grant.sent_at) >= guard) {
             self.0.drain(..read);
         }
     }
 
-    /// The most that may be followed now.
+    /// The most that the Envoy may be following now.
     pub(super) fn in_force(&self, now: Timestamp) -> Share {
         let held = self.0.iter().filter(|grant| grant.expires_at > now);
         held.fold(Share::default(), |most, grant| most.max(grant.strategy.share()))
@@ -167,7 +170,7 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
-    /// A share is told exactly where it can be, rounded down where not, and never as nothing.
+    /// A share is exact where possible, rounded down otherwise, and never zero.
     #[test]
     fn shares_become_buckets() {
         let told = |rate: u64, tokens, nominal: u64| {
@@ -186,7 +189,7 @@ mod tests {
         assert_eq!(told(u64::MAX, u64::MAX, u64::MAX), (u32::MAX, u32::MAX, 1));
     }
 
-    /// What may still be followed counts until the Envoy has reported long enough after what replaced it, or until it expires.
+    /// A replaced grant counts until the Envoy reports long enough after the replacement, or until the grant expires.
     #[test]
     fn old_grants_count_until_they_cannot_be_followed() {
         let (large, small) = (

@@ -1,18 +1,18 @@
-//! Dividing a limit by demand, so that nobody who asks for less than an equal part is kept short, and the others have the same.
+//! Divides a limit by demand: a wish for less than an equal part is granted in full, and the others get equal parts.
 
 use super::grant::Nano;
 
-/// How much of a total each wish gets.
+/// How much of a total each wish receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
-    /// There is enough for all: what is over is divided as the wishes are.
+    /// There is enough for all wishes. The surplus is divided in proportion to the wishes.
     Spread { total: u128, of: Nano },
-    /// There is not: nobody gets more than this.
+    /// There is not enough: no wish receives more than this.
     Cap(Nano),
 }
 
 impl Level {
-    /// Divides `of` among these wishes.
+    /// Divides `of` among the wishes.
     pub(super) fn new(of: Nano, mut wishes: Vec<Nano>) -> Self {
         let total: u128 = wishes.iter().map(|&wish| u128::from(wish)).sum();
         if total <= u128::from(of) {
@@ -31,7 +31,7 @@ impl Level {
         Level::Cap(of) // Not reached: wishes of more than there is do not all fit.
     }
 
-    /// What one of the wishes gets.
+    /// The share of one wish.
     pub(super) fn share(self, wish: Nano) -> Nano {
         match self {
             Level::Cap(most) => wish.min(most),
@@ -43,8 +43,8 @@ impl Level {
     }
 }
 
-/// A wish with head room: an eighth more, and then up to the next of eight steps in each doubling, so that a demand that hardly changes
-/// asks for the same.
+/// A wish with headroom: one eighth more than the demand, rounded up to the next of eight steps per doubling. Demands
+/// that hardly change therefore produce the same wish.
 pub(super) fn with_head_room(demand: Nano) -> Nano {
     let wish = demand.saturating_add(demand / 8);
     let step = 1u64 << wish.checked_ilog2().unwrap_or(0).saturating_sub(3);
@@ -62,7 +62,7 @@ mod tests {
         wishes.iter().map(|&wish| level.share(wish)).collect()
     }
 
-    /// Small wishes are granted, large ones share the rest equally, and what nobody asks for goes to those who ask for most.
+    /// Small wishes are granted in full, large ones share the rest equally, and any surplus goes to the largest wishes.
     #[test]
     fn small_wishes_come_first() {
         assert_eq!(shares(100, &[10, 500, 300]), [10, 45, 45]);
@@ -73,7 +73,7 @@ mod tests {
         assert!(shares(100, &[]).is_empty());
     }
 
-    /// A wish is a little more than the demand, and the same for demands that are nearly the same.
+    /// A wish is slightly above the demand, and equal for nearly equal demands.
     #[test]
     fn wishes_have_head_room() {
         assert_eq!(with_head_room(0), 0);
@@ -85,7 +85,7 @@ mod tests {
     }
 
     proptest! {
-        /// Never more than there is; nobody gets less than an equal part unless that is all it wished for; and nothing much is left over.
+        /// The sum never exceeds the total, each wish gets an equal part or all it asked for, and little is left over.
         #[test]
         fn all_is_divided_and_no_more(
             of in 0u64..1 << 50,

@@ -1,5 +1,5 @@
-//! The messages of the protocol, byte for byte Envoy's. Names and values are bytes here: Envoy makes them of what its clients send, which
-//! need not be text, and one bucket that is none must not make a whole report unreadable.
+//! The messages of the protocol, byte for byte those of Envoy. Names and values are bytes here: Envoy builds them from
+//! what its clients send, which need not be UTF-8. One such bucket must not make a whole report unreadable.
 
 use prost::Message;
 use prost_types::Duration;
@@ -22,7 +22,7 @@ pub(crate) struct Reports {
     pub(crate) usages: Vec<BucketUsage>,
 }
 
-/// `BucketQuotaUsage`. How much time it is about is not read: Envoy tells whole seconds, rounded down.
+/// `BucketQuotaUsage`. The elapsed time is not read: Envoy sends whole seconds, rounded down.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct BucketUsage {
     #[prost(message, optional, tag = "1")]
@@ -33,7 +33,7 @@ pub(crate) struct BucketUsage {
     pub(crate) denied: u64,
 }
 
-/// `BucketId`: a map, which is a list of entries in no order.
+/// `BucketId`: a map, encoded as a list of entries in any order.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct BucketId {
     #[prost(message, repeated, tag = "1")]
@@ -93,7 +93,7 @@ fn assigned(Assignment { strategy, ttl_seconds }: Assignment) -> QuotaAssignment
     }
 }
 
-/// Reads reports and writes responses.
+/// Decodes reports and encodes responses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wire;
 
@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    /// What Envoy's own types write is read here, and the other way round.
+    /// This module reads what Envoy's own types write, and vice versa.
     #[test]
     fn the_bytes_are_envoys() {
         let bucket = [("b".to_owned(), "2".to_owned())].into();

@@ -1,8 +1,10 @@
-//! Who may let how much pass: the seats of Envoys at counters, and what each is assigned. Pure: time is told, and nothing is sent here.
+//! How much each Envoy may admit: the buckets of Envoys at the counters that apply to them, and the assignment of each
+//! bucket. Pure: the caller passes the time, and nothing is sent here.
 //!
-//! What all grants that may still be followed add up to is at most a counter's budget; but newcomers get a first share at once, a tenth
-//! of the limit for all of them together, and nobody who may pass at all gets less than the smallest bucket that Envoy knows. Whoever is
-//! to give something up is told first, and the others get it when it is certain that it was read.
+//! The grants that may still be followed add up to at most a counter's budget, with two exceptions. New buckets get a
+//! first share immediately, a tenth of the limit for all of them together. A bucket that may pass requests at all gets
+//! at least the smallest token bucket that Envoy accepts. An Envoy that must give up units is notified first. The
+//! others get the units when it is certain that it has read the message.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -19,19 +21,19 @@ mod tests;
 
 use seat::{INTERVAL_USUAL, Seat, TRANSIT, Tie};
 
-/// Most seats: Envoys times buckets.
+/// Maximum number of buckets of all Envoys together. A bucket counts once for each Envoy that has it.
 pub(crate) const SEATS_MAX: usize = 100_000;
-/// How often seats and counters that nobody has any more are looked for.
+/// How often unused buckets and counters are swept.
 const SWEEP_EVERY: Ticks = Ticks::from_secs(2);
 
-/// A bucket of an Envoy's.
+/// One bucket of one Envoy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SeatId {
     pub(crate) stream: u64,
     pub(crate) bucket: u64,
 }
 
-/// A counter of the engine's: a number for its limit, and one for its key.
+/// A counter of the engine: a number for its limit, and one for its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct CounterId(pub(crate) u64, pub(crate) u64);
 
@@ -42,46 +44,46 @@ pub(crate) struct Usage {
     pub(crate) denied: u64,
 }
 
-/// A counter that has to do with a bucket. It was drawn from before.
+/// A counter that applies to a bucket. Its due units were drawn before.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look {
     pub(crate) counter: CounterId,
     pub(crate) numbers: Numbers,
-    /// What one request takes.
+    /// The cost of one request.
     pub(crate) cost: u64,
 }
 
-/// What the policy says about a bucket.
+/// The policy's verdict on a bucket.
 #[derive(Clone, Debug)]
 pub(crate) enum Standing {
-    /// No limit holds it back.
+    /// No limit applies.
     Free,
-    /// It may not pass at all.
+    /// Every request is denied.
     Barred,
-    /// These counters have to do with it.
+    /// These counters apply.
     Limited(Vec<Look>),
 }
 
-/// What to tell an Envoy about a bucket.
+/// An instruction to an Envoy about a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     Assign(Assignment),
-    /// Forget it, and stop to report.
+    /// Forget the bucket, and stop reporting it.
     Abandon,
 }
 
-/// Numbers for people.
+/// Metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SharesSummary {
     pub(crate) buckets: usize,
     pub(crate) seats: usize,
-    /// Requests a second that all token buckets together are filled with, rounded down.
+    /// The fill rate of all token buckets together in requests per second, rounded down.
     pub(crate) assigned: u64,
-    /// Units that were consumed and are not yet taken from a counter.
+    /// Units that were consumed and not yet taken from a counter.
     pub(crate) debt: u64,
 }
 
-/// All seats and counters.
+/// All buckets and counters.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
     seats: BTreeMap<SeatId, Seat>,
@@ -90,7 +92,8 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// How much to take from a counter of the engine's that has so much left: what is due there, and `more` that nobody knows of yet.
+    /// Returns how many units to take from a counter of the engine that has `left` units: the due units, and `more`
+    /// that are not recorded yet.
     pub(crate) fn draw(
         &mut self,
         counter: CounterId,
@@ -105,7 +108,7 @@ impl Shares {
         counter.draw(left, now)
     }
 
-    /// Seats by which to take what is due: each counter where it is time to, by one of its seats.
+    /// The buckets through which to take due units: one for each counter whose draw is due.
     pub(crate) fn draws(&self, now: Timestamp) -> Vec<SeatId> {
         let due = self.counters.values().filter(|counter| counter.is_draw_due(now));
         let mut seats: Vec<SeatId> = due.filter_map(|counter| counter.seats.first().copied()).collect();
@@ -114,8 +117,9 @@ impl Shares {
         seats
     }
 
-    /// What an Envoy let pass, told before what is due is taken: it corrects what was expected. Tells at which counters it did; others have
-    /// to be asked for all of it.
+    /// Records how many requests an Envoy admitted. Call it before drawing the due units, because it corrects the
+    /// estimate. Returns the bucket's counters, which now include the usage. Other counters must be charged with all of
+    /// it.
     pub(crate) fn used(&mut self, id: SeatId, allowed: u64, now: Timestamp) -> Vec<CounterId> {
         let Some(seat) = self.seats.get(&id) else { return Vec::new() };
         let micros = i128::from(now.since(seat.reported_at).as_micros());
@@ -129,7 +133,7 @@ impl Shares {
         seat.ties.iter().map(|tie| tie.counter).collect()
     }
 
-    /// Takes a report in. Answers what to tell to whom; the one who reported is always told something.
+    /// Processes a report. Returns the orders to send, of which at least one goes to the bucket in the report.
     pub(crate) fn report(
         &mut self,
         id: SeatId,
@@ -139,7 +143,7 @@ impl Shares {
     ) -> Vec<(SeatId, Order)> {
         self.sweep(now);
         if !self.seats.contains_key(&id) && self.seats.len() >= SEATS_MAX {
-            // Nothing that clients send may open a limit, so what cannot be counted may not pass.
+            // A bucket that cannot be counted is denied, because no client input may open a limit.
             let ttl_seconds = u32::try_from(INTERVAL_USUAL.ceil_seconds()).unwrap_or(1);
             return vec![(id, Order::Assign(Assignment { strategy: Strategy::DenyAll, ttl_seconds }))];
         }
@@ -149,7 +153,7 @@ impl Shares {
         let is_pressed = usage.denied > 0 && matches!(current, Some(Strategy::TokenBucket { .. }));
         seat.hear(usage, now);
         let (horizon, is_idle) = (seat.ttl(), seat.is_idle(now));
-        // Who had no bucket was not denied because one was empty.
+        // Without a token bucket, a request was not denied because the token bucket was empty.
         self.sit(id, standing, is_pressed, horizon, now);
         if is_idle {
             self.leave_seat(id, now);
@@ -164,7 +168,8 @@ impl Shares {
         orders
     }
 
-    /// What a seat is expected to use until it reports again: what it was last asked for, or all that it has where that was not enough.
+    /// Sets the expected usage of a bucket until its next report: its last demand, or its whole share if the share was
+    /// too small.
     fn expect(&mut self, id: SeatId, is_pressed: bool, now: Timestamp) {
         let Some(seat) = self.seats.get_mut(&id) else { return };
         let granted = seat.grants.in_force(now).rate;
@@ -180,12 +185,12 @@ impl Shares {
         }
     }
 
-    /// Whether somebody sits there, and may be told something again.
+    /// Whether the bucket is in use, so that orders can be sent to it again.
     pub(crate) fn has(&self, id: SeatId) -> bool {
         self.seats.get(&id).is_some_and(|seat| !seat.is_gone)
     }
 
-    /// A stream has ended. What its Envoy was granted may be followed until it expires.
+    /// Handles the end of a stream. Its Envoy may follow its grants until they expire.
     pub(crate) fn leave(&mut self, stream: u64, now: Timestamp) {
         let (first, last) = (SeatId { stream, bucket: 0 }, SeatId { stream, bucket: u64::MAX });
         let seats: Vec<SeatId> = self.seats.range(first..=last).map(|(&id, _)| id).collect();
@@ -206,7 +211,7 @@ impl Shares {
         }
     }
 
-    /// Puts a seat at the counters that it has to do with, and takes down what these have left.
+    /// Attaches a bucket to the counters that apply to it, and records their remaining units.
     fn sit(&mut self, id: SeatId, standing: &Standing, is_pressed: bool, horizon: Ticks, now: Timestamp) {
         let looks: &[Look] = match standing {
             Standing::Limited(looks) => looks,
@@ -247,7 +252,7 @@ impl Shares {
         self.recount(id, now);
     }
 
-    /// Takes a seat from its counters, with all that it had there.
+    /// Detaches a bucket from its counters, and removes what it had there.
     fn stand_up(&mut self, id: SeatId, now: Timestamp) {
         let Some(seat) = self.seats.get_mut(&id) else { return };
         let (ties, counted) = (std::mem::take(&mut seat.ties), std::mem::take(&mut seat.counted));
@@ -260,11 +265,11 @@ impl Shares {
         }
     }
 
-    /// Nobody sits there any more; its grants are counted until they end.
+    /// Marks a bucket as departed. Its grants count until they expire.
     fn leave_seat(&mut self, id: SeatId, now: Timestamp) {
         let Some(seat) = self.seats.get_mut(&id) else { return };
         seat.is_gone = true;
-        // It may go on as it did until its grants end, and nobody will tell: that much is owed, and nothing is after it.
+        // The Envoy may continue until its grants expire without reporting. That much is owed, and nothing after it.
         let rest = seat.grants.last_end().since(now);
         for tie in &mut seat.ties {
             if let Some(counter) = self.counters.get_mut(&tie.counter) {
@@ -277,7 +282,7 @@ impl Shares {
         self.recount(id, now);
     }
 
-    /// Brings what counters have down about a seat to what it may follow now.
+    /// Updates the counters to what the bucket may follow now.
     fn recount(&mut self, id: SeatId, now: Timestamp) {
         let Some(seat) = self.seats.get_mut(&id) else { return };
         let (before, after) = (seat.counted, seat.grants.in_force(now));
@@ -293,7 +298,7 @@ impl Shares {
         }
     }
 
-    /// Sends a strategy to a seat.
+    /// Sends a strategy to a bucket.
     fn send(&mut self, id: SeatId, strategy: Strategy, now: Timestamp) -> Order {
         let Some(seat) = self.seats.get_mut(&id) else { return Order::Abandon };
         let ttl = seat.ttl();
@@ -303,7 +308,7 @@ impl Shares {
         Order::Assign(Assignment { strategy, ttl_seconds })
     }
 
-    /// Forgets seats whose grants have ended, and counters that nobody has.
+    /// Removes buckets whose grants have expired, and counters without buckets.
     fn sweep(&mut self, now: Timestamp) {
         if self.swept_at.is_some_and(|at| now.since(at) < SWEEP_EVERY) {
             return;

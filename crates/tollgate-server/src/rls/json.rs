@@ -1,5 +1,5 @@
-//! Envoy's question and answer as JSON, in protobuf's own spelling of it: names in camel case or as the protocol has
-//! them, numbers as numbers or text, nothing for a default.
+//! Envoy's request and answer in protobuf's JSON mapping: field names in camel case or as in the protocol, numbers as
+//! numbers or text, and defaults left out.
 
 use serde_json::{Map, Number, Value, json};
 
@@ -10,7 +10,7 @@ use crate::request_json::whole;
 #[cfg(test)]
 mod tests;
 
-/// The question of a body.
+/// Parses the request in a body.
 pub(crate) fn question(body: &[u8]) -> Result<Question, String> {
     let document: Value = distinct_json::value(body).map_err(|error| format!("not JSON: {error}"))?;
     let mut fields = MessageFields::of(&document, "")?;
@@ -46,7 +46,7 @@ fn entry(value: &Value, path: &str) -> Result<(String, String), String> {
     Ok(entry)
 }
 
-/// The limit that a descriptor brings along. One whose unit is unknown or left out is none, as over gRPC.
+/// The limit that a descriptor carries. A limit with an unknown or missing unit counts as none, as over gRPC.
 fn limit(value: &Value, path: &str) -> Result<Option<Override>, String> {
     let accepted = "accepted are SECOND, MINUTE, HOUR, DAY, WEEK, MONTH and YEAR";
     let mut fields = MessageFields::of(value, path)?;
@@ -159,7 +159,7 @@ impl<'v> MessageFields<'v> {
         }
     }
 
-    /// Refuses fields that nobody asked for.
+    /// Refuses unknown fields.
     fn end(self) -> Result<(), String> {
         if self.taken == self.fields.len() {
             return Ok(());
@@ -172,7 +172,7 @@ impl<'v> MessageFields<'v> {
     }
 }
 
-/// The whole number that was written as `3.0` or `3e0`: protobuf's JSON reads it so.
+/// A whole number written as `3.0` or `3e0`, which protobuf's JSON mapping accepts.
 fn as_whole(number: &Number) -> Option<u64> {
     u64::try_from(whole(number.as_f64()?)?).ok()
 }
@@ -183,7 +183,7 @@ fn snake(name: &str) -> String {
         .collect()
 }
 
-/// An answer as JSON.
+/// Converts an answer to JSON.
 pub(crate) fn document(answer: &Answer) -> Value {
     let mut document = Map::new();
     document.insert("overallCode".to_owned(), code(answer.overall).into());

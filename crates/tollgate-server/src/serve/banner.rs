@@ -1,4 +1,4 @@
-//! What a starting server prints: what it is, where it listens, what it enforces, and what to try.
+//! The output of a starting server: its version, its addresses, the limits it enforces, and a command to try.
 
 use std::net::SocketAddr;
 
@@ -11,10 +11,10 @@ use crate::control::admin::Credentials;
 use crate::foreign::Foreign;
 use crate::reload::Start;
 
-/// Limits that are spelled out; `policy check` shows the others.
+/// Maximum number of limits that are spelled out. `policy check` shows the others.
 const SENTENCES_SHOWN: usize = 50;
 
-/// What others have to say: about the store, and about the state directory.
+/// Notes of other modules about the store and the state directory.
 pub(super) struct BannerNotes<'a> {
     pub(super) store: &'a [String],
     pub(super) state: &'a [&'a str],
@@ -90,7 +90,7 @@ fn limits(all: Vec<String>) -> Vec<String> {
     lines
 }
 
-/// A command that asks Envoy's question.
+/// A command that sends a rate-limit request of Envoy.
 fn foreign_attempt(
     foreign: &Foreign,
     address: SocketAddr,
@@ -106,7 +106,7 @@ fn foreign_attempt(
     }
 }
 
-/// A command that asks a question which limits of this policy answer.
+/// A command that sends a request to which limits of this policy apply.
 fn attempt(policy: &Policy, address: SocketAddr, arguments: &ServeArguments, needs_token: bool) -> String {
     let (command, base) = curl(address, arguments, needs_token);
     match sample(policy) {
@@ -117,7 +117,7 @@ fn attempt(policy: &Policy, address: SocketAddr, arguments: &ServeArguments, nee
     }
 }
 
-/// The beginning of a command that gets in, and where it asks.
+/// The beginning of a command with the needed credentials, and the base URL.
 fn curl(address: SocketAddr, arguments: &ServeArguments, needs_token: bool) -> (String, String) {
     let mut command = String::from("curl -s ");
     if arguments.security.tls_cert.is_some() {
@@ -137,12 +137,12 @@ const fn scheme(arguments: &ServeArguments) -> &'static str {
     if arguments.security.tls_cert.is_some() { "https" } else { "http" }
 }
 
-/// What redis clients call it.
+/// The URL scheme for redis clients.
 const fn redis(arguments: &ServeArguments) -> &'static str {
     if arguments.security.tls_cert.is_some() { "rediss" } else { "redis" }
 }
 
-/// What the operator should know at once.
+/// Warnings that the operator should see immediately.
 fn warnings(start: &Start, address: SocketAddr, has_tls: bool, is_guarded: bool) -> Vec<String> {
     let mut told = Vec::new();
     if let Some(error) = &start.error {
@@ -165,7 +165,7 @@ fn warnings(start: &Start, address: SocketAddr, has_tls: bool, is_guarded: bool)
     told
 }
 
-/// The address to connect to: one that listens everywhere is reached at loopback.
+/// The address to connect to: a server that listens on a wildcard is reached on loopback.
 fn reachable(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V4(v4) if v4.ip().is_unspecified() => SocketAddr::from(([127, 0, 0, 1], v4.port())),
@@ -186,7 +186,7 @@ pub(super) fn bytes(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    /// Sizes are shown in the largest unit that is exact.
+    /// Sizes are shown in the largest exact unit.
     #[test]
     fn sizes_are_shown_exactly() {
         assert_eq!(bytes(64 << 20), "64 MiB");
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(bytes(500_000_001), "500000001 bytes");
     }
 
-    /// A wildcard is no address to connect to.
+    /// A wildcard is not an address to connect to.
     #[test]
     fn the_line_to_try_names_an_address_that_answers() {
         assert_eq!(reachable("0.0.0.0:1".parse().unwrap()).to_string(), "127.0.0.1:1");

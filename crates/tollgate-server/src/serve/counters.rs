@@ -1,4 +1,4 @@
-//! Where a server counts, and what it keeps of that over a restart.
+//! The counters of a server: where they live, and what survives a restart.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,33 +11,33 @@ use crate::snapshot::{self, CounterCapacity, HeldDirectory, Snapshots};
 use crate::store::{StoreChoice, Stores};
 use crate::store_watch::StoreWatch;
 
-/// What part of the memory for counters `CL.THROTTLE` may take, whose keys no policy knows.
+/// The fraction of the counter memory for `CL.THROTTLE`, whose keys no policy knows: one part in this many.
 const THROTTLE_PART: u64 = 8;
 
-/// What is known about the counters before any are there.
+/// The settings of the counters, before any counter exists.
 pub(super) struct Opened {
     choice: StoreChoice,
     capacity: CounterCapacity,
     state: Option<snapshot::SnapshotStart>,
-    /// Kept as long as the server lives, so that no other has its directory.
+    /// Held for the life of the server, so that no other server uses its directory.
     held: Option<HeldDirectory>,
 }
 
-/// What counts, and where that is kept.
+/// The engine, and where its counters are kept.
 pub(super) struct Counting {
     pub(super) engine: Engine<Stores>,
     pub(super) throttled: Table,
     pub(super) snapshots: Option<Arc<Snapshots>>,
     pub(super) held: Option<HeldDirectory>,
-    /// Looks after a store that servers share.
+    /// Watches a shared store.
     pub(super) watch: Option<Arc<StoreWatch>>,
 }
 
 impl Opened {
-    /// Takes hold of the state directory, and reads the counters in it if they belong there.
+    /// Locks the state directory, and reads the counters in it if they belong there.
     ///
     /// # Errors
-    /// When the directory or what is in it cannot be read, or another server uses it.
+    /// When the directory or its contents cannot be read, or another server uses it.
     pub(super) fn open(
         choice: StoreChoice,
         arguments: &ServeArguments,
@@ -58,7 +58,7 @@ impl Opened {
         Ok(Self { choice, capacity, state, held })
     }
 
-    /// What the banner says about the store, line by line.
+    /// The lines of the banner about the store.
     pub(super) fn store_lines(&self) -> Vec<String> {
         let StoreChoice::Shared(shared) = &self.choice else {
             let bytes = self.capacity.bytes + self.capacity.throttle_bytes;
@@ -74,7 +74,7 @@ impl Opened {
         lines
     }
 
-    /// What the banner says about the state directory.
+    /// The line of the banner about the state directory.
     pub(super) fn state_line(&self) -> Option<&str> {
         let held = self
             .held
@@ -83,10 +83,10 @@ impl Opened {
         self.state.as_ref().map(|state| state.line.as_str()).or(held)
     }
 
-    /// What counts, with the counters of the last run if there are any here.
+    /// Creates the engine, with the counters of the last run if there are any here.
     ///
     /// # Errors
-    /// When they cannot be used under this policy.
+    /// When the counters cannot be used under this policy.
     pub(super) fn counting(self, policy: Policy, clock: &Clock) -> Result<Counting, String> {
         let Self { choice, capacity, state, held } = self;
         let now = clock.now();

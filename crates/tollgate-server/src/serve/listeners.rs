@@ -1,4 +1,4 @@
-//! The listeners of a server: which addresses are taken, and what is spoken there.
+//! The listeners of a server: the bound addresses, and their protocols.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use crate::shutdown::Stop;
 use crate::tls::{Inside, Tls};
 use crate::{grpc, http, resp};
 
-/// What the gateway sends on, and how it takes requests.
+/// The routes of the gateway, and how it accepts requests.
 pub(super) struct Proxying {
-    /// Without any there is no gateway.
+    /// Without any route there is no gateway.
     pub(super) routes: Vec<RoutePlan>,
     pub(super) taking: Taking,
 }
 
-/// Addresses that are taken, and not yet served.
+/// Addresses that are bound and not yet served.
 pub(super) struct Listeners {
     http: TcpListener,
     grpc: Option<TcpListener>,
@@ -31,7 +31,7 @@ pub(super) struct Listeners {
     gateway: Option<TcpListener>,
 }
 
-/// Where each wire listens.
+/// The address of each protocol.
 pub(super) struct Addresses {
     pub(super) http: SocketAddr,
     pub(super) grpc: Option<SocketAddr>,
@@ -39,18 +39,18 @@ pub(super) struct Addresses {
     pub(super) gateway: Option<SocketAddr>,
 }
 
-/// Listeners that are served.
+/// Listeners that are being served.
 pub(super) struct Open {
     pub(super) servers: JoinSet<usize>,
-    /// What tells gRPC clients how the server is.
+    /// Reports the server's health to gRPC clients.
     pub(super) health: Option<Arc<grpc::Calls>>,
 }
 
 impl Listeners {
-    /// Takes hold of the addresses that the arguments name; of the gateway's if there are routes.
+    /// Binds the addresses that the arguments name. Binds the gateway's address if there are routes.
     ///
     /// # Errors
-    /// When one cannot be had; the message says what to do.
+    /// When an address cannot be bound. The message says what to do.
     pub(super) async fn bind(arguments: &ServeArguments, routes: &[RoutePlan]) -> Result<Self, String> {
         Ok(Self {
             http: listen::bind(arguments.http, "--http").await?,
@@ -63,10 +63,10 @@ impl Listeners {
         })
     }
 
-    /// Where they listen.
+    /// The bound addresses.
     ///
     /// # Errors
-    /// When the system does not tell.
+    /// When the system does not report an address.
     pub(super) fn addresses(&self) -> Result<Addresses, String> {
         Ok(Addresses {
             gateway: self.gateway.as_ref().map(address_of).transpose()?,
@@ -76,10 +76,10 @@ impl Listeners {
         })
     }
 
-    /// Serves all of them until `stopped` says so.
+    /// Serves all listeners until `stopped` turns true.
     ///
     /// # Errors
-    /// When the gateway cannot be made of its routes.
+    /// When the gateway cannot be built from its routes.
     pub(super) async fn open(
         self,
         control: &Arc<ControlPlane>,
@@ -129,7 +129,7 @@ impl Listeners {
     }
 }
 
-/// What all listeners of the process share.
+/// State that all listeners of the process share.
 struct Doors<'a> {
     house: House,
     tls: Option<&'a Arc<Tls>>,
@@ -151,7 +151,7 @@ impl Doors<'_> {
     }
 }
 
-/// Takes hold of a wire's address, if it is to have one.
+/// Binds the address of a protocol, if it is configured.
 async fn bound(choice: ListenChoice, flag: &str) -> Result<Option<TcpListener>, String> {
     match choice {
         ListenChoice::At(address) => listen::bind(address, flag).await.map(Some),

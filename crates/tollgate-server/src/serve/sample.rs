@@ -1,26 +1,26 @@
-//! A question that a policy has an answer to, for people who try it the first time, and perhaps many times.
+//! A sample request to which limits of a policy apply, for people who try the server once or many times.
 
 use serde_json::{Map, Value};
 use tollgate::policy::glob::Glob;
 use tollgate::policy::{Condition, Cost, Grant, Limit, Sense};
 use tollgate::{CheckRequest, Policy, Quota};
 
-/// Limits that are looked at; a policy of which none of these can be asked about gets no sample.
+/// Maximum number of limits that are examined. A policy without a suitable one among these gets no sample.
 const LIMITS_TRIED: usize = 100;
-/// Overrides of a limit that are looked at.
+/// Maximum number of overrides of a limit that are examined.
 const OVERRIDES_TRIED: usize = 3;
-/// How often people may try it, one request directly after the other.
+/// How many times in a row the sample should be admitted.
 const TRIES: u64 = 1_000;
 
-/// The body of a check that at least one limit answers, safe inside single quotes of a shell; none if none can be made up. It is
-/// one that can be asked [`TRIES`] times if the policy has such a one, else one that shows a limit at work. Where each check would
-/// take a permit that nobody gives back, it only looks.
+/// The body of a check to which at least one limit applies, safe inside single quotes of a shell. `None` if no such
+/// check can be built. The check can be sent [`TRIES`] times if the policy allows one that can. Otherwise it shows a
+/// limit at work. If each check would take a permit that is never released, the sample has cost 0 and only reads.
 pub(super) fn sample(policy: &Policy) -> Option<String> {
     let tried = policy.limits().iter().take(LIMITS_TRIED);
     let candidates =
         tried.flat_map(|limit| attributes(limit).into_iter().flat_map(|one| variants(limit, one)));
     let answered = candidates.filter_map(|attributes| Some((lasting(policy, &attributes)?, attributes)));
-    // The first of the best.
+    // The first of the best candidates.
     let (lasting, attributes) = answered.reduce(|best, next| if next.0 > best.0 { next } else { best })?;
     let body = match lasting {
         Lasting::Permits => serde_json::json!({ "attributes": attributes, "cost": 0 }),
@@ -30,20 +30,20 @@ pub(super) fn sample(policy: &Policy) -> Option<String> {
     (!body.contains('\'')).then_some(body)
 }
 
-/// How long a question can be asked over and over, from bad to good.
+/// How long a request can be repeated, from worst to best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Lasting {
-    /// The policy denies it, always.
+    /// The policy always denies it.
     Refused,
-    /// Each time a permit is taken, until there is none.
+    /// Each request takes a permit, until none is left.
     Permits,
-    /// After a while a limit denies.
+    /// A limit denies it after a while.
     Denied,
-    /// [`TRIES`] times and more.
+    /// [`TRIES`] times or more.
     Long,
 }
 
-/// The same attributes, and with each of the first overrides of the limit, which may have more room.
+/// The attributes as they are, and with each of the first overrides of the limit, which may allow more.
 fn variants(limit: &Limit, attributes: Map<String, Value>) -> Vec<Map<String, Value>> {
     let mut all = vec![attributes.clone()];
     let Some(first) = limit.by().first() else { return all };
@@ -57,7 +57,7 @@ fn variants(limit: &Limit, attributes: Map<String, Value>) -> Vec<Map<String, Va
     all
 }
 
-/// Attributes that this limit should apply to; none where an expression decides that.
+/// Attributes to which this limit should apply. `None` if an expression decides that.
 fn attributes(limit: &Limit) -> Option<Map<String, Value>> {
     let mut attributes = Map::new();
     for by in limit.by() {
@@ -89,7 +89,7 @@ fn attributes(limit: &Limit) -> Option<Map<String, Value>> {
     Some(attributes)
 }
 
-/// How long these attributes can be asked about; none where no limit is.
+/// How long a request with these attributes can be repeated. `None` if no limit applies to it.
 fn lasting(policy: &Policy, attributes: &Map<String, Value>) -> Option<Lasting> {
     let mut request = CheckRequest::new();
     for (name, value) in attributes {
@@ -123,7 +123,7 @@ mod tests {
         sample(&policy)
     }
 
-    /// The sample meets a limit, whatever the limit asks for; where only an expression could tell, there is none.
+    /// The sample meets a limit, whatever the limit requires. If only an expression could decide, there is no sample.
     #[test]
     fn a_sample_meets_a_limit() {
         let cases = [
@@ -148,8 +148,8 @@ mod tests {
         }
     }
 
-    /// The story: the line to try was denied from the 21st time on, because each check took one of twenty permits for half a minute.
-    /// The one of the example policy can be run a thousand times, one directly after the other.
+    /// Regression: the sample command was denied from the 21st time on, because each check took one of twenty permits
+    /// for half a minute. The sample of the example policy can be sent a thousand times in a row.
     #[test]
     fn the_sample_of_the_example_can_be_asked_a_thousand_times() {
         let (policy, _) = Policy::compile("example", tollgate::policy::EXAMPLE.as_bytes()).unwrap();
@@ -160,7 +160,8 @@ mod tests {
         assert!((0..TRIES).all(|_| engine.check_now(&request, now).is_allowed()));
     }
 
-    /// Room is preferred to the first limit; where there are only permits, none is taken.
+    /// A limit that allows more requests is preferred to the first limit. If there are only concurrency limits, the
+    /// sample takes no permit.
     #[test]
     fn a_sample_lasts_where_it_can() {
         let places = "{name: a, by: [k], concurrency: 5, permit_ttl: 30s}";
@@ -171,7 +172,7 @@ mod tests {
         assert_eq!(of(&large).as_deref(), Some(r#"{"attributes":{"u":"demo"}}"#));
     }
 
-    /// Nothing in a policy can end the quotes of the command that a person copies.
+    /// No text of a policy can end the quotes of the command that a person copies.
     #[test]
     fn a_sample_never_has_a_single_quote() {
         assert_eq!(of(r#"{name: a, when: {path: "/it's"}, rate: 1/s}"#), None);

@@ -1,4 +1,4 @@
-//! Connects what is counted with what a running server knows about itself, and with a collector of traces.
+//! Connects the metrics with the state of a running server, and with a collector of traces.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,19 +17,19 @@ use crate::telemetry::trace::{Fate, Tracer, export};
 use crate::telemetry::usage::Counted;
 use crate::telemetry::{LimitLeases, Sample, StoreNumbers, process};
 
-/// How long the last spans may take on their way once everything else has ended.
+/// Timeout for sending the last spans after everything else has ended.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Spans on their way to a collector.
+/// The task that sends spans to a collector.
 pub(super) struct Spans {
     task: JoinHandle<()>,
     stop: watch::Sender<bool>,
 }
 
-/// Registers the numbers of this process, and starts to send traces if a collector is named.
+/// Registers the metrics of this process, and starts sending traces if a collector is configured.
 ///
 /// # Errors
-/// When the collector's address cannot be one.
+/// When the collector's address is invalid.
 pub(super) fn start(
     control: &Arc<ControlPlane>,
     arguments: &SeeArguments,
@@ -42,7 +42,7 @@ pub(super) fn start(
     meter.probe(move |now| process::samples(started.on_wall(following.wall_offset(now))));
     let (watched, counted) = (Arc::downgrade(control), Counted::default());
     meter.probe(move |now| {
-        // Weak, so that the numbers do not keep alive what they are about.
+        // Weak, so that the metrics do not keep the control plane alive.
         let Some(control) = watched.upgrade() else { return Vec::new() };
         let service = &control.service;
         let memory = service.engine.store().memory();
@@ -83,7 +83,7 @@ pub(super) fn start(
     Ok(Some(Spans { task, stop }))
 }
 
-/// What is held of each limit that may be leased.
+/// The leases of each limit that may be leased.
 fn leased(service: &Service, fleet: &Fleet) -> Vec<LimitLeases> {
     let holdings = fleet.store.holdings();
     let each = service.engine.leased_families().into_iter().map(|(limit, families)| {
@@ -94,7 +94,7 @@ fn leased(service: &Service, fleet: &Fleet) -> Vec<LimitLeases> {
     each.collect()
 }
 
-/// Which policy is in force, and how attempts to replace it went.
+/// The active policy, and the results of reloads.
 fn policy(control: &ControlPlane) -> Vec<Sample> {
     let service = &control.service;
     let limits =
@@ -115,7 +115,7 @@ fn policy(control: &ControlPlane) -> Vec<Sample> {
     ]
 }
 
-/// Who is known, where there is a callers file.
+/// The known callers, if there is a callers file.
 fn callers(control: &ControlPlane) -> Vec<Sample> {
     let Some(status) = control.readiness.callers.as_ref().map(|callers| callers.status()) else {
         return Vec::new();
@@ -126,7 +126,7 @@ fn callers(control: &ControlPlane) -> Vec<Sample> {
     ]
 }
 
-/// How many limits an operator has switched off; all of them count as one.
+/// How many limits an operator has switched off. An override of all limits counts as one.
 fn operated(service: &Service, now: Timestamp) -> [Sample; 1] {
     let (all, single) = service.engine.rulings(now);
     let is_off = |ruled: &Ruled| ruled.ruling == Ruling::Off;
@@ -135,7 +135,7 @@ fn operated(service: &Service, now: Timestamp) -> [Sample; 1] {
     [Sample::new(&names::KILL_SWITCHES, killed as u64)]
 }
 
-/// What became of the snapshots, where they are taken.
+/// The results of snapshots, if they are taken.
 fn snapshots(control: &ControlPlane) -> Vec<Sample> {
     let status = control.snapshots.status();
     let taken =
@@ -146,12 +146,12 @@ fn snapshots(control: &ControlPlane) -> Vec<Sample> {
     samples
 }
 
-/// Lets the last spans go on their way, once the last decision is made.
+/// Sends the last spans, after the last decision.
 pub(super) async fn finish(spans: Option<Spans>) {
     let Some(Spans { task, stop }) = spans else {
         return;
     };
-    // It fails when the task has ended, which is what was to be said.
+    // Sending fails only if the task has ended, which is the desired state.
     let _ = stop.send(true);
     if tokio::time::timeout(FLUSH_TIMEOUT, task).await.is_err() {
         tracing::warn!("the last spans were not sent: the collector did not answer in time");

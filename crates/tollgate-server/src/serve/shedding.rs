@@ -1,4 +1,4 @@
-//! The controllers of overload at their start: what they are told by the config, and where the fleet's capacity is counted.
+//! Starts the overload controllers from the config, and selects where the fleet's capacity is counted.
 
 use std::sync::Arc;
 
@@ -8,16 +8,16 @@ use tollgate_tower::shed::Shedder;
 
 use crate::store::Stores;
 
-/// The controllers at work.
+/// The running controllers.
 pub(super) struct Shedding {
     pub(super) shedder: Arc<Shedder>,
-    /// What counts a capacity of the whole fleet, where servers share a store.
+    /// The engine that counts a capacity of the whole fleet, if servers share a store.
     pub(super) capacity: Option<Arc<Engine<Stores>>>,
 }
 
-/// The controllers of a plan. What counts a capacity of the whole fleet is an engine of its own beside the one of
-/// the limits: its units are drawn ahead of time as theirs are, so a request waits for the store no longer than without it; and while the
-/// store is away each server has its share.
+/// Creates the controllers of a plan. A capacity of the whole fleet is counted by a second engine beside the one for
+/// limits. Its units are leased ahead of time like those of limits, so a request waits for the store no longer than
+/// without it. While the store is unreachable, each server has its share.
 pub(super) fn start(plan: Plan, engine: &Engine<Stores>, clock: &Clock) -> Result<Shedding, String> {
     let is_of_fleet = plan.fleet.as_ref().is_some_and(|fleet| fleet.scope == FleetScope::Fleet);
     let shedder =

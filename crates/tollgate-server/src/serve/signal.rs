@@ -1,10 +1,10 @@
-//! How the server is told to stop: SIGTERM by whoever runs it, SIGINT by Ctrl-C; and to reload: SIGHUP.
+//! Signals: SIGTERM from systemd or the like and SIGINT from Ctrl-C stop the server, and SIGHUP reloads its files.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Signals from now on.
+/// Stop signals, received from now on.
 pub(super) struct Signals(Signal, Signal);
 
 impl Signals {
@@ -12,12 +12,12 @@ impl Signals {
         Ok(Self(signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?))
     }
 
-    /// SIGHUP from now on, by which an operator asks for a reload.
+    /// SIGHUP from now on. An operator sends it to request a reload.
     pub(super) fn hangups() -> io::Result<Signal> {
         signal(SignalKind::hangup())
     }
 
-    /// Until the server is told to stop, once more than before.
+    /// Waits for the next stop signal.
     pub(super) async fn next(&mut self) {
         let Self(terminate, interrupt) = self;
         tokio::select! {

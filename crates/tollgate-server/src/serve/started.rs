@@ -1,4 +1,5 @@
-//! A server that is put together, and serves nothing yet: its counters, its service and its control plane. It says what it is before it counts.
+//! A server that is assembled and does not serve yet: its counters, its service and its control plane. It prints its
+//! banner before it counts.
 
 use std::sync::Arc;
 
@@ -21,19 +22,19 @@ use crate::store_watch::StoreWatch;
 /// The parts of a server.
 pub(super) struct Started {
     pub(super) control: Arc<ControlPlane>,
-    /// Watches the policy, and the files beside it.
+    /// Watches the policy and the other files.
     pub(super) watcher: Watcher,
     pub(super) beside: WatchedFiles,
-    /// Looks after a store that servers share.
+    /// Watches a shared store.
     pub(super) store: Option<Arc<StoreWatch>>,
     pub(super) snapshots: Option<Arc<Snapshots>>,
     pub(super) orders: Option<Arc<Orders>>,
-    /// Kept as long as the server lives, so that no other has its directory.
+    /// Held for the life of the server, so that no other server uses its directory.
     pub(super) held: Option<HeldDirectory>,
 }
 
 impl Started {
-    /// Puts a server together, and prints what it is.
+    /// Assembles a server, and prints its banner.
     ///
     /// # Errors
     /// When the state directory, the tokens or the settings cannot be used.
@@ -47,7 +48,7 @@ impl Started {
             prepared;
         let addresses = listeners.addresses()?;
         let opened = Opened::open(choice, arguments, listeners.resp.is_some(), &clock)?;
-        // After the counters, which take hold of the directory.
+        // After the counters, which lock the directory.
         let said = arguments.reload.state_dir.as_deref().map(|path| Orders::open(path, &clock));
         let lines = said.iter().filter_map(|said| said.line.as_deref());
         let state: Vec<&str> = opened.state_line().into_iter().chain(lines).collect();

@@ -1,5 +1,5 @@
-//! How a server ends: it is told to, tells others, answers what is in flight, and keeps what it counted. Whoever cannot wait for
-//! one of these says so with a further signal.
+//! How a server stops: on a signal it reports itself as not ready, answers the requests in flight, and saves its
+//! counters. A further signal skips the current wait.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use super::signal::Signals;
 use crate::grpc::Calls;
 use crate::readiness::Readiness;
 
-/// What has to be told, and ended.
+/// What the server notifies and ends on a stop.
 pub(super) struct StopPlan {
     pub(super) servers: JoinSet<usize>,
     pub(super) stop: watch::Sender<bool>,
-    /// Whoever tells gRPC clients how the server is.
+    /// Reports the server's health to gRPC clients.
     pub(super) health: Option<Arc<Calls>>,
     pub(super) spans: Option<see::Spans>,
-    /// How long new connections are served although the server says that it is not ready.
+    /// How long new connections are served although the server reports that it is not ready.
     pub(super) delay: Duration,
 }
 
 impl StopPlan {
-    /// Serves until a signal comes, and then until what is in flight has ended.
+    /// Serves until a signal arrives, and then until the requests in flight have ended.
     ///
     /// # Errors
     /// When a listener ends by itself.
@@ -42,7 +42,7 @@ impl StopPlan {
         if !self.delay.is_zero() {
             self.turn_away(signals).await?;
         }
-        // The receivers live in the servers' tasks; without them there is nobody left to stop.
+        // The receivers live in the servers' tasks. Without receivers there is no task left to stop.
         let _ = self.stop.send(true);
         tracing::info!(
             "stopping: no new connections, requests in flight are answered; a further signal stops at once"
@@ -62,7 +62,7 @@ impl StopPlan {
         Ok(())
     }
 
-    /// Says that the server is not ready, and serves on, until whoever spreads requests must have noticed.
+    /// Reports that the server is not ready, and continues to serve until load balancers must have noticed.
     async fn turn_away(&mut self, signals: &mut Signals) -> Result<(), String> {
         let seconds = self.delay.as_secs_f64();
         tracing::info!(seconds, "not ready from now on, but still serving; a second signal does not wait");
@@ -77,7 +77,7 @@ impl StopPlan {
     }
 }
 
-/// Lets the last snapshot be written, unless a further signal says that nobody waits for it.
+/// Waits for the last snapshot, until a further signal gives it up.
 pub(super) async fn keep(writing: impl Future<Output = ()>, signal: impl Future<Output = ()>) -> Kept {
     tokio::select! {
         () = writing => Kept::AsFarAsItWent,
@@ -88,16 +88,16 @@ pub(super) async fn keep(writing: impl Future<Output = ()>, signal: impl Future<
     }
 }
 
-/// What became of the last snapshot.
+/// The result of the last snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kept {
-    /// It was written, or it was told why not.
+    /// It was written, or its failure was logged.
     AsFarAsItWent,
-    /// Nobody waited for it.
+    /// A further signal ended the wait for it.
     GivenUp,
 }
 
-/// Waits for every wire to end; tells how many connections were cut off.
+/// Waits for every listener to end. Returns how many connections were cut.
 async fn drained(servers: &mut JoinSet<usize>) -> Result<usize, String> {
     let mut cut = 0;
     while let Some(ended) = servers.join_next().await {
@@ -106,7 +106,7 @@ async fn drained(servers: &mut JoinSet<usize>) -> Result<usize, String> {
     Ok(cut)
 }
 
-/// A wire that ended although nobody told it to.
+/// Describes a listener that ended without a stop signal.
 fn unexpected(ended: Result<usize, JoinError>) -> String {
     match ended {
         Ok(_) => "a listener ended by itself; please report this".to_owned(),
@@ -120,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    /// A signal gives up a snapshot that does not end; without one it is waited for.
+    /// A signal gives up a snapshot that does not end. Without a signal the snapshot is awaited.
     #[tokio::test(start_paused = true)]
     async fn a_signal_gives_the_last_snapshot_up() {
         assert_eq!(keep(pending(), ready(())).await, Kept::GivenUp);

@@ -1,6 +1,6 @@
-//! Another policy beside the one in force: both decide about the same requests, each with counters of its own that start empty, so
-//! that what differs is what the policies differ in, and an equal policy differs in nothing. Bounded in time and memory, off unless
-//! asked for, and no live counter is touched.
+//! Compares a candidate policy with the active one. Both decide about the same requests, each with its own counters
+//! that start empty. Any difference therefore comes from the policies, and an equal policy shows none. A comparison is
+//! bounded in time and memory, is off by default, and touches no live counter.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,36 +13,36 @@ use tollgate::{CheckRequest, Decision, Engine, MemoryStore, Policy, Quota, Ruled
 
 use super::holds::Id;
 
-/// Memory for the counters of each of the two.
+/// Memory for the counters of each of the two policies.
 const MEMORY_BYTES: u64 = 16 << 20;
-/// Limits whose part in the changes is told apart.
+/// Maximum number of limits whose share of the changes is counted separately.
 const CAUSES_MAX: usize = 1_000;
 
-/// How many decisions another policy changes.
+/// Counts the decisions that the candidate policy changes.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     decisions: AtomicU64,
     newly_denied: AtomicU64,
     newly_allowed: AtomicU64,
-    /// By the limit that denies, in the policy that does. Locked only when two decisions differ.
+    /// Changes by the limit that denies, in the policy that denies. Locked only when two decisions differ.
     causes: Mutex<BTreeMap<String, u64>>,
 }
 
-/// A tally as it is told.
+/// A tally for output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Tallied {
     pub(crate) decisions: u64,
     pub(crate) changed: u64,
     pub(crate) newly_denied: u64,
     pub(crate) newly_allowed: u64,
-    /// How many of the changes each limit is the cause of.
+    /// How many changes each limit causes.
     pub(crate) by_limit: BTreeMap<String, u64>,
 }
 
 impl Tally {
-    /// Compares one decision by the old policy with one by the new.
+    /// Compares a decision of the old policy with one of the new policy.
     pub(crate) fn count(&self, old: &Decision, new: &Decision) {
-        // Relaxed, all of it: the numbers guard nothing.
+        // Relaxed throughout: the counters guard no other memory.
         self.decisions.fetch_add(1, Ordering::Relaxed);
         let denied = match (old.is_allowed(), new.is_allowed()) {
             (true, false) => {
@@ -77,15 +77,15 @@ impl Tally {
     }
 }
 
-/// Two policies on the same requests.
+/// Two policies that decide about the same requests.
 pub(crate) struct Pair {
     old: Engine,
     new: Engine,
 }
 
 impl Pair {
-    /// Two engines. Limits on what is in flight are left out: nothing here ever ends, so their places would only fill up and
-    /// hide what the other limits say.
+    /// Creates a pair of engines. Concurrency limits are turned off: no request ever ends here, so their permits would
+    /// only fill up and hide the results of the other limits.
     pub(crate) fn new(old: Engine, new: Engine, now: Timestamp) -> Self {
         for engine in [&old, &new] {
             let in_flight = |quota: &Quota| matches!(quota, Quota::Concurrency(_));
@@ -93,14 +93,14 @@ impl Pair {
             let limits = policy.limits().iter().filter(|limit| limit.quotas().iter().any(in_flight));
             for limit in limits {
                 let off = Ruled { ruling: Ruling::Off, until: Timestamp::MAX };
-                // One that is off already cannot be ruled about, and need not be.
+                // A limit that is off already rejects an override, and needs none.
                 let _ = engine.rule(Scope::Limit(limit.name()), off, now);
             }
         }
         Self { old, new }
     }
 
-    /// Asks both, and counts.
+    /// Evaluates both policies, and counts the result.
     pub(crate) fn ask(&self, views: &[CheckRequest<'_>], now: Timestamp, tally: &Tally) {
         tally.count(&self.old.check_views_now(views, now), &self.new.check_views_now(views, now));
     }
@@ -110,7 +110,7 @@ impl Pair {
 struct Comparison {
     id: Id,
     until: Timestamp,
-    /// Freed when the time is over, so that a result costs no memory.
+    /// Freed when the comparison ends, so that a stored result costs no memory.
     pair: Mutex<Option<Arc<Pair>>>,
     tally: Tally,
 }
@@ -118,12 +118,12 @@ struct Comparison {
 /// At most one comparison, or the result of the last one.
 #[derive(Default)]
 pub(crate) struct Beside {
-    /// Whether there is anything to do for a decision.
+    /// Whether a comparison is running. Checked for each decision.
     running: AtomicBool,
     latest: ArcSwapOption<Comparison>,
 }
 
-/// How a comparison stands.
+/// The state of a comparison.
 #[derive(Debug, Serialize)]
 pub(crate) struct ComparisonStatus {
     pub(crate) running: bool,
@@ -131,17 +131,17 @@ pub(crate) struct ComparisonStatus {
     pub(crate) tallied: Tallied,
 }
 
-/// Why a comparison was not begun.
+/// Why a comparison was not started.
 #[derive(Debug)]
 pub(crate) enum NotBegun {
     /// Another is running.
     Busy,
-    /// The system has no random numbers for its id.
+    /// The system has no random bytes for its id.
     NoId,
 }
 
 impl Beside {
-    /// Compares the engine's policy with another until then.
+    /// Compares the engine's policy with a candidate until the given instant.
     pub(crate) fn begin<S: Store>(
         &self,
         engine: &Engine<S>,
@@ -157,7 +157,7 @@ impl Beside {
         let new = engine.beside(Arc::new(candidate), MEMORY_BYTES, now);
         let pair = Mutex::new(Some(Arc::new(Pair::new(old, new, now))));
         self.latest.store(Some(Arc::new(Comparison { id, until, pair, tally: Tally::default() })));
-        // Release: whoever sees that one runs sees it.
+        // Release: a thread that sees `running` also sees the comparison.
         self.running.store(true, Ordering::Release);
         Ok(id)
     }
@@ -166,7 +166,7 @@ impl Beside {
         self.running.load(Ordering::Acquire) && now < latest.until
     }
 
-    /// Lets both policies decide about a request that was decided just now. Costs one load when nothing is compared.
+    /// Lets both policies decide about a request that was just decided. Costs one load when no comparison runs.
     #[inline]
     pub(crate) fn observe(&self, views: &[CheckRequest<'_>], decision: &Decision, now: Timestamp) {
         if self.running.load(Ordering::Acquire) {
@@ -181,7 +181,8 @@ impl Beside {
             self.end(comparison);
             return;
         }
-        // Held for one clone; what an operator blocks is no policy's doing.
+        // The lock is held for one clone. Requests that an operator blocks are skipped, because neither policy decides
+        // them.
         let pair = comparison.pair.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(pair) = pair.filter(|_| decision.block().is_none()) {
             pair.ask(views, now, &comparison.tally);
@@ -193,7 +194,7 @@ impl Beside {
         comparison.pair.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
-    /// How the comparison of this id stands.
+    /// The state of the comparison with this id.
     pub(crate) fn standing(&self, id: Id, now: Timestamp) -> Option<ComparisonStatus> {
         let latest = self.latest.load_full()?;
         if latest.id != id {
@@ -206,7 +207,7 @@ impl Beside {
         Some(ComparisonStatus { running, tallied: latest.tally.tallied() })
     }
 
-    /// Ends the comparison of this id; tells how it stands.
+    /// Ends the comparison with this id, and returns its state.
     pub(crate) fn stop(&self, id: Id, now: Timestamp) -> Option<ComparisonStatus> {
         let latest = self.latest.load_full().filter(|latest| latest.id == id)?;
         self.end(&latest);
@@ -214,7 +215,7 @@ impl Beside {
     }
 }
 
-/// An engine for a comparison without a server.
+/// Creates an engine for a comparison without a server.
 pub(crate) fn offline(policy: Policy, secret: tollgate::Secret, start: Timestamp) -> Engine {
     Engine::with_store(policy, MemoryStore::new(MEMORY_BYTES, start), secret)
 }

@@ -1,47 +1,47 @@
-//! redis-cell's arithmetic: one limit, told with each call, against the instant at which a key is as if never used. Pure; where
-//! that instant is kept is left to [`super::cells`].
+//! redis-cell's arithmetic. Each call carries its limit, which is applied to the instant at which the key's counter is
+//! empty again. Pure: [`super::cells`] stores that instant.
 //!
-//! An instant is in nanoseconds since 1970, as redis-cell keeps it. What does not fit is cut off at the ends of the range
-//! instead of wrapping around, so that no number a client sends admits what it should not.
+//! An instant is in nanoseconds since 1970, as in redis-cell. Values out of range saturate instead of wrapping around,
+//! so that no number from a client admits too much.
 
 /// Nanoseconds in a second, in a millisecond and in a microsecond.
 const SECOND: i64 = 1_000_000_000;
 const MILLISECOND: i64 = 1_000_000;
 const MICROSECOND: i64 = 1_000;
 
-/// A limit, as one call tells it.
+/// A limit, as one call specifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limit {
-    /// Nanoseconds that one unit takes to come back; never zero, and negative when one of the numbers is.
+    /// Nanoseconds until one unit comes back. Never zero, and negative if one of the numbers is.
     interval: i64,
-    /// How far ahead of now a key may be.
+    /// How far ahead of now a key's instant may be.
     tolerance: i128,
-    /// The most units at once.
+    /// The maximum number of units at one instant.
     most: i64,
 }
 
-/// What a charge did, in units and nanoseconds.
+/// The result of a charge, in units and nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Charged {
     pub(crate) limited: bool,
     pub(crate) most: i64,
     pub(crate) remaining: i64,
-    /// How long to stay away; none when the units were given, and none when they can never be had at once.
+    /// How long to wait before a retry. `None` if the charge was admitted, or if it can never be admitted.
     pub(crate) retry_after: Option<i128>,
-    /// Until the key is as if never used.
+    /// The time until the key's counter is empty again.
     pub(crate) reset_after: i128,
 }
 
 impl Charged {
-    /// The same where the limit only counts, and denies nobody.
+    /// The same result for a limit in shadow, which counts but denies no request.
     pub(crate) const fn in_shadow(self) -> Self {
         Self { limited: false, retry_after: None, ..self }
     }
 }
 
 impl Limit {
-    /// `count` units in `period` seconds, and `most` at once. None for a rate of zero: of nothing, in no time, or so many that
-    /// one takes less than a nanosecond.
+    /// `count` units in `period` seconds, and `most` at one instant. `None` for a rate of zero: no units, no time, or
+    /// so many units that one takes less than a nanosecond.
     #[allow(
         clippy::float_arithmetic,
         clippy::cast_possible_truncation,
@@ -57,23 +57,23 @@ impl Limit {
         (interval != 0).then(|| Self { interval, tolerance, most: clamped(most) })
     }
 
-    /// As `CL.THROTTLE` tells it: the burst comes on top of one.
+    /// The limit as `CL.THROTTLE` specifies it: the burst comes on top of one unit.
     pub(crate) fn beyond_one(max_burst: i64, count: i64, period: i64) -> Option<Self> {
         Self::new(i128::from(max_burst) + 1, count, period)
     }
 
-    /// As `THROTTLE` tells it: the burst is all.
+    /// The limit as `THROTTLE` specifies it: the burst includes all units.
     pub(crate) fn in_all(max_burst: i64, count: i64, period: i64) -> Option<Self> {
         Self::new(i128::from(max_burst), count, period)
     }
 
-    /// The numbers that tell this limit from others.
+    /// The numbers that distinguish this limit from others.
     pub(crate) const fn identity(&self) -> [i64; 2] {
         [self.interval, self.most]
     }
 
-    /// Charges `quantity` units to a key that is as if never used from `stored` on. With the answer comes the new instant, if
-    /// there is one.
+    /// Charges `quantity` units to a key whose counter is empty from `stored` on. Returns the result, and the new
+    /// instant if it changes.
     pub(crate) fn charge(&self, stored: Option<i64>, now: i64, quantity: i64) -> (Charged, Option<i64>) {
         let wide_now = i128::from(now);
         let held = i128::from(stored.map_or(now, |stored| stored.max(now)));
@@ -88,7 +88,8 @@ impl Limit {
         (charged, Some(clamped(next)))
     }
 
-    /// The answer when no counter could be had: nothing is given, and one unit's time later there may be room.
+    /// The answer when no counter is available: the charge is denied, and the caller may retry after the time of one
+    /// unit.
     pub(crate) fn refused(&self) -> Charged {
         let wait = i128::from(self.interval.saturating_abs());
         Charged {
@@ -100,12 +101,12 @@ impl Limit {
         }
     }
 
-    /// The answer while an operator lets nobody have any, for so long.
+    /// The answer while an operator blocks the key for another `rest` nanoseconds.
     pub(crate) fn blocked(&self, rest: i128) -> Charged {
         Charged { limited: true, most: self.most, remaining: 0, retry_after: Some(rest), reset_after: rest }
     }
 
-    /// The answer while an operator has every limit off: that of a key never used, and nothing is counted.
+    /// The answer while an operator has turned every limit off: that of an unused key. Nothing is counted.
     pub(crate) fn unasked(&self) -> Charged {
         self.charged(false, None, 0)
     }
@@ -115,8 +116,8 @@ impl Limit {
         Charged { limited, most: self.most, remaining, retry_after, reset_after }
     }
 
-    /// Units in the time that is left, in whole microseconds as redis-cell has it; for units that take less than one of them,
-    /// in nanoseconds.
+    /// Units in the remaining time, computed in whole microseconds as redis-cell does. Units that take less than a
+    /// microsecond are computed in nanoseconds.
     fn remaining(&self, left: i128) -> i64 {
         if left <= -i128::from(self.interval) {
             return 0;
@@ -129,7 +130,7 @@ impl Limit {
     }
 }
 
-/// Whole seconds, rounded up if there are whole milliseconds beyond them.
+/// Whole seconds, rounded up if whole milliseconds remain.
 pub(crate) fn seconds_up(nanoseconds: i128) -> i64 {
     let (whole, rest) = seconds(nanoseconds);
     whole.saturating_add(i64::from(rest / MILLISECOND > 0))

@@ -1,6 +1,7 @@
-//! What `CL.THROTTLE` and `THROTTLE` remember: for each key the instant from which it is as if never used. Keys are kept as keyed
-//! hashes, and the table never grows beyond its bytes. An entry is given up only when its instant is past, which is the same
-//! as no entry. When all of them matter, new keys share a few counters of their limit, and known keys stay exact.
+//! The counters of `CL.THROTTLE` and `THROTTLE`: for each key, the instant from which its counter is empty. Keys are
+//! stored as keyed hashes, and the table never grows beyond its byte limit. An entry is evicted only when its instant
+//! has passed, which equals having no entry. When every entry still counts, new keys share a few counters of their
+//! limit, and known keys stay exact.
 
 use tollgate::key::KeyFamily;
 
@@ -14,10 +15,10 @@ mod table;
 
 pub(crate) use table::Table;
 
-/// How many counters the new keys of one limit share while there is no room.
+/// The number of counters that new keys of one limit share while the table is full.
 const SHARES: u128 = 8;
 
-/// Which command asks. A key of one is another than the same key of the other.
+/// The command of a call. The same key has separate counters for each command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asker {
     /// `CL.THROTTLE`.
@@ -29,7 +30,8 @@ pub(crate) enum Asker {
 impl Asker {
     pub(crate) const ALL: [Asker; 2] = [Asker::Cell, Asker::Crab];
 
-    /// The command, as operators name it. It is also the name of its keys' family, so another name would forget all of them.
+    /// The command, as operators name it. It is also the name of the key family, so a new name would lose all existing
+    /// keys.
     pub(crate) const fn command(self) -> &'static str {
         match self {
             Asker::Cell => "cl.throttle",
@@ -47,7 +49,7 @@ pub(crate) struct Cells {
 }
 
 impl Cells {
-    /// Counters in this table, whose keys are of these families.
+    /// Counters in this table, with keys of these families.
     pub(crate) fn new(table: Table, family: impl Fn(&str) -> KeyFamily) -> Self {
         Self {
             cell: family(Asker::Cell.command()),
@@ -57,8 +59,8 @@ impl Cells {
         }
     }
 
-    /// Charges a key, and tells by which counter. It always answers: without room for a counter the key shares one, and without
-    /// room for that it is refused.
+    /// Charges a key, and reports which counter was used. It always answers: if the table is full, the key shares a
+    /// counter, and if that is impossible too, the key is denied.
     pub(crate) fn charge(
         &self,
         asker: Asker,
@@ -77,12 +79,12 @@ impl Cells {
         }
     }
 
-    /// From when on a key is as if never used, if that is still to come.
+    /// The instant from which the counter of a key is empty, if it is in the future.
     pub(crate) fn instant(&self, asker: Asker, key: &[u8], now: i64) -> Option<i64> {
         self.table.instant(self.hash(asker, key), now)
     }
 
-    /// Makes a key as if never used; tells whether it was not.
+    /// Clears the counter of a key. Returns whether it had counted anything.
     pub(crate) fn forget(&self, asker: Asker, key: &[u8], now: i64) -> bool {
         self.table.forget(self.hash(asker, key), now)
     }
@@ -121,7 +123,7 @@ mod tests {
         Limit::beyond_one(1, 1, 3_600).unwrap()
     }
 
-    /// Two commands count the same key apart, and two limits of one command together, as redis-cell does.
+    /// The two commands count the same key separately. Two limits of one command count it together, as in redis-cell.
     #[test]
     fn keys_are_told_apart() {
         let cells = cells(1 << 20);
@@ -132,8 +134,8 @@ mod tests {
         assert!(cells.charge(Asker::Cell, b"k", &faster, NOW, 1).0.limited);
     }
 
-    /// A flood of new keys frees no throttled key and denies no known one; the flood itself is admitted no more often than
-    /// the counters that it shares.
+    /// A flood of new keys neither frees a throttled key nor denies a known one. The flood itself is admitted only as
+    /// often as the counters that it shares allow.
     #[test]
     fn a_flood_changes_nothing_for_known_keys() {
         let cells = cells(1 << 20);
@@ -149,12 +151,12 @@ mod tests {
         assert_eq!(late, 0, "the shared counters are used up");
         assert!(charge("throttled", NOW).limited);
         assert!(!charge("known", NOW).limited);
-        // When the flood's own entries are past, there is room again.
+        // When the entries of the flood have passed, there is room again.
         let tomorrow = NOW + 24 * HOUR;
         assert_eq!((0..20_000).filter(|key| charge(&format!("new-{key}"), tomorrow).limited).count(), 0);
     }
 
-    /// New keys of another limit do not share the counters of the one that floods.
+    /// New keys of another limit do not share the counters of the flooded limit.
     #[test]
     fn limits_share_apart() {
         let cells = cells(1 << 20);
@@ -167,7 +169,7 @@ mod tests {
         assert_eq!(admitted.count(), 8);
     }
 
-    /// Without room even for what is shared the answer is a denial.
+    /// Without room even for a shared counter, the answer is a denial.
     #[test]
     fn no_room_at_all() {
         let cells = cells(0);

@@ -1,5 +1,6 @@
-//! What decides, rule by rule, so that a reload can compare what was in force with what is: the limits of a policy, or the rules of another
-//! program's file. The policy that stands behind such rules was written by no operator, and is never shown.
+//! The active rules, one by one, so that a reload can compare the old rules with the new ones: the limits of a policy,
+//! or the rules of another program's file. With such a file the engine holds a guard policy that no operator wrote, and
+//! that is never shown.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,16 +12,16 @@ use tollgate::store::Store;
 use super::Service;
 use crate::foreign::Foreign;
 
-/// What decides at one instant.
+/// The rules that decide at one instant.
 pub(crate) enum Deciding {
-    /// A policy of our own.
+    /// A Tollgate policy.
     Policy(Arc<Policy>),
     /// The rules of another program's file.
     Rules(Arc<Foreign>),
 }
 
 impl<S: Store> Service<S> {
-    /// What decides now.
+    /// The active rules.
     pub(crate) fn deciding(&self) -> Deciding {
         match self.foreign() {
             Some(foreign) => Deciding::Rules(Arc::clone(&foreign.rules)),
@@ -34,7 +35,7 @@ impl Deciding {
         matches!(self, Deciding::Rules(_))
     }
 
-    /// Every limit or rule that is not as it was.
+    /// Every limit or rule that changed.
     pub(crate) fn changes(&self, next: &Self) -> Vec<Change> {
         if let (Deciding::Policy(before), Deciding::Policy(after)) = (self, next) {
             return before.difference(after).changes;
@@ -58,8 +59,8 @@ impl Deciding {
         news.chain(gone).collect()
     }
 
-    /// What a swap did, in the words of what decides: where another program's rules are on either side, the engine's own report is about
-    /// the policy behind them.
+    /// Reports the effect of a swap in terms of the active rules. If another program's rules are on either side, the
+    /// engine's own report is about the guard policy.
     pub(crate) fn report(&self, next: &Self, swapped: SwapReport) -> SwapReport {
         if !self.is_foreign() && !next.is_foreign() {
             return swapped;
@@ -75,7 +76,7 @@ impl Deciding {
         report
     }
 
-    /// Each name with what it means, in the order of the file. Rules of one name are one.
+    /// Each name with its meaning, in the order of the file. Rules with the same name are merged.
     fn meanings(&self) -> Vec<(String, String)> {
         let each = match self {
             Deciding::Policy(policy) => {

@@ -1,5 +1,5 @@
-//! Decisions by somebody else's rules: the only way to them from any wire, so that what an operator says holds there too, and
-//! every decision is counted once.
+//! Decisions by the rules of another program's configuration. Every protocol reaches those rules through this module,
+//! so operator overrides apply there too, and every decision is counted once.
 
 use std::sync::Arc;
 
@@ -13,23 +13,23 @@ use crate::protocol::Wire;
 use crate::rls::{Answer, Code, Question, Refusal, Status};
 use crate::telemetry::{Key, RuleVerdict, Stopwatch};
 
-/// The attribute that a block may name a domain, or a namespace, by.
+/// The attribute by which a block may name a domain or a namespace.
 const DOMAIN: &str = "domain";
 
-/// What Limitador's rules say, once the operator was asked.
+/// The result of Limitador's rules, after blocks and overrides.
 pub(crate) enum Ruled<'c> {
     /// An operator blocks the request; nothing was counted.
     Blocked,
-    /// The limits were asked.
+    /// The limits were evaluated.
     Decided {
-        /// Whether the request is refused, which it is not in shadow.
+        /// Whether the request is refused. Always false in shadow.
         is_refused: bool,
         limits: Limits<'c>,
     },
 }
 
 impl<S: Store> Service<S> {
-    /// Answers Envoy's question, which was checked, by foreign rules.
+    /// Answers a validated request of Envoy by compat rules.
     pub(crate) async fn answer_foreign(
         &self,
         foreign: &InForce,
@@ -38,7 +38,7 @@ impl<S: Store> Service<S> {
         now: Timestamp,
     ) -> Answer {
         let watch = Stopwatch::start();
-        // Whoever only gives back does not ask to pass.
+        // A request that only gives hits back does not ask for admission.
         let asks = question.descriptors.iter().any(|descriptor| !descriptor.is_negative_hits);
         let views = question.descriptors.iter().map(|descriptor| descriptor.entries.as_slice());
         let block = if asks { self.blocking(&question.domain, views, now) } else { None };
@@ -60,7 +60,7 @@ impl<S: Store> Service<S> {
         answer
     }
 
-    /// Decides by Limitador's rules; nothing when the configuration is another one.
+    /// Decides by Limitador's rules. `None` if another configuration is active.
     pub(crate) async fn decide_limitador<'c>(
         &self,
         foreign: &'c InForce,
@@ -68,7 +68,7 @@ impl<S: Store> Service<S> {
         now: Timestamp,
     ) -> Option<Ruled<'c>> {
         let watch = Stopwatch::start();
-        // A report tells what has happened, which nobody can refuse any more.
+        // A report is about a request that has already happened, so it cannot be refused.
         let is_report = asked.action == Action::Report;
         let views = asked.descriptors.iter().copied();
         let block = if is_report { None } else { self.blocking(asked.namespace, views, now) };
@@ -109,13 +109,13 @@ impl<S: Store> Service<S> {
         Some(limits.map_or(Ruled::Blocked, |limits| Ruled::Decided { is_refused, limits }))
     }
 
-    /// Foreign rules, where they came into force while a decision was under way that the guard has therefore refused.
+    /// The compat rules, if they became active during a decision and the guard policy therefore refused the request.
     #[inline]
     pub(crate) fn overtaken(&self, decision: &Decision) -> Option<Arc<InForce>> {
         decision.fault().and_then(|_| self.foreign())
     }
 
-    /// The block that holds longest about a request that these views tell together, with its domain.
+    /// The longest block that matches the combined descriptors of a request and its domain.
     fn blocking<'q>(
         &self,
         domain: &str,
@@ -124,7 +124,7 @@ impl<S: Store> Service<S> {
     ) -> Option<Arc<Block>> {
         let entries: Vec<(&str, &str)> =
             views.flatten().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        // Blocks name credentials by their digests; these rules see them as they are.
+        // Blocks name credentials by their digests, but these rules see the plain values.
         let digests: Vec<_> = entries.iter().map(|(name, value)| self.identity.sealed(name, value)).collect();
         let told = entries.iter().zip(&digests);
         let told = told
@@ -133,15 +133,15 @@ impl<S: Store> Service<S> {
         self.engine.blocked(&pairs, now)
     }
 
-    /// What was chosen about answers, and what an operator rules about all limits over it. A share of keys means nothing to
-    /// foreign rules, so they decide about all of them.
+    /// The configured options, with the operator's override of all limits applied. Compat rules have no keys to
+    /// sample, so a percentage is ignored and they decide about all requests.
     fn options_at(&self, now: Timestamp) -> Options {
         let is_mild = matches!(self.engine.ruling_about_all(now), Some(Ruling::Off | Ruling::Shadow));
         Options { is_shadow: self.foreign_options.is_shadow || is_mild, ..self.foreign_options }
     }
 }
 
-/// What a request is told that an operator blocks.
+/// The answer to a request that an operator blocks.
 fn refused(question: &Question, block: &Block, now: Timestamp) -> Answer {
     let until_reset = Some(block.until().since(now));
     let mut answer = Answer::blank(Code::OverLimit, question.descriptors.len());
@@ -154,7 +154,7 @@ fn refused(question: &Question, block: &Block, now: Timestamp) -> Answer {
     answer
 }
 
-/// What each descriptor counts by, where a limit is about it.
+/// The key by which each descriptor is counted, if a limit applies to it.
 fn keys<'q>(question: &'q Question, answer: &'q Answer) -> Vec<Key<'q>> {
     let key = |(entries, status): (&'q [(String, String)], &'q Status)| match &status.current_limit {
         Some(limit) => Key {
@@ -169,7 +169,7 @@ fn keys<'q>(question: &'q Question, answer: &'q Answer) -> Vec<Key<'q>> {
     entries.zip(&answer.statuses).map(key).collect()
 }
 
-/// The name of what decided: the block, a limit that denies, or one that was asked.
+/// The name of the cause: the block, a limit that denies, or a limit that was evaluated.
 fn cause<'k>(is_blocked: bool, keys: &[Key<'k>]) -> &'k str {
     if is_blocked {
         return Block::NAME;

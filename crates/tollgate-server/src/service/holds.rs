@@ -1,5 +1,6 @@
-//! What callers hold under an id until they give it back: permits and reservations. Ids are 128 random bits, so that nobody
-//! gives back what another holds. Both numbers are bounded, of what is held and of what is remembered about the past.
+//! What callers hold under an id until they give it back: permits and reservations. Ids are 128 random bits, so no
+//! caller can give back what another one holds. The number of held things and the number of remembered past ids are
+//! both bounded.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -9,17 +10,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tollgate::Timestamp;
 
-/// Parts of the table, each with a lock of its own, so that checks on different cores seldom meet.
+/// Number of shards, each with its own lock, so that checks on different cores seldom contend.
 const SHARDS: usize = 16;
-/// How many settled or expired ids each part remembers, to tell them from ids that never were.
+/// How many settled or expired ids each shard remembers, to distinguish them from ids that never existed.
 const PAST_MAX: usize = 1_024;
 
-/// The name of something held.
+/// The id of something held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Id(u128);
 
 impl Id {
-    /// An id that nobody can guess; none when the system has no randomness to give.
+    /// An unguessable id. `None` if the system has no random bytes.
     pub(crate) fn random() -> Option<Self> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).ok()?;
@@ -40,16 +41,16 @@ impl fmt::Display for Id {
     }
 }
 
-/// Why there is nothing to have under an id.
+/// Why an id holds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Absent {
     /// It was given back before.
     Done,
-    /// Somebody has it just now.
+    /// Another caller is giving it back at the moment.
     Lent,
     /// It expired.
     Expired,
-    /// It never was, or that was too long ago to be remembered.
+    /// It never existed, or it ended too long ago to be remembered.
     Unknown,
 }
 
@@ -60,8 +61,8 @@ pub(crate) struct Holds<T> {
     shard_max: usize,
 }
 
-/// A thing in the hands of whoever gives it back. Unless that is [`done`](Lent::done) it returns to the table, so what fails,
-/// or is given up in the middle, may be tried again.
+/// A thing on loan to the caller that gives it back. It returns to the table unless [`done`](Lent::done) is called, so
+/// an operation that fails or is abandoned can be retried.
 #[derive(Debug)]
 pub(crate) struct Lent<'h, T> {
     holds: &'h Holds<T>,
@@ -71,7 +72,7 @@ pub(crate) struct Lent<'h, T> {
 
 #[derive(Debug)]
 struct HoldShard<T> {
-    /// Each with its expiry; nothing where it is lent.
+    /// Each thing with its expiry. `None` while it is lent.
     held: HashMap<Id, (Timestamp, Option<T>)>,
     expiries: BTreeSet<(Timestamp, Id)>,
     past: HashMap<Id, Absent>,
@@ -97,7 +98,7 @@ impl<T> Holds<T> {
             return Err(thing);
         }
         match shard.held.entry(id) {
-            Entry::Occupied(_) => Err(thing), // One chance in 2^128; whoever holds the id keeps it.
+            Entry::Occupied(_) => Err(thing), // One chance in 2^128; the first holder keeps the id.
             Entry::Vacant(vacant) => {
                 vacant.insert((expires_at, Some(thing)));
                 shard.expiries.insert((expires_at, id));
@@ -106,10 +107,10 @@ impl<T> Holds<T> {
         }
     }
 
-    /// Lends what is held under `id`. Of several who try, one gets it.
+    /// Lends what is held under `id`. If several callers try, one gets it.
     ///
     /// # Errors
-    /// When nothing is.
+    /// When nothing is held under the id, or it is lent.
     pub(crate) fn lend(&self, id: Id, now: Timestamp) -> Result<Lent<'_, T>, Absent> {
         let mut shard = self.shard(id);
         shard.expire(now);
@@ -122,7 +123,7 @@ impl<T> Holds<T> {
         }
     }
 
-    /// The part that an id lives in. A thread that panicked while it held the lock left a table that is still sound.
+    /// The shard of an id. A thread that panicked while it held the lock left a consistent table.
     fn shard(&self, id: Id) -> MutexGuard<'_, HoldShard<T>> {
         let index = usize::try_from(id.0 % SHARDS as u128).unwrap_or(0);
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
@@ -130,7 +131,7 @@ impl<T> Holds<T> {
 }
 
 impl<T> Lent<'_, T> {
-    /// It was given back, and is no more.
+    /// Marks the thing as given back, and removes it.
     pub(crate) fn done(mut self) {
         self.thing = None;
         let mut shard = self.holds.shard(self.id);
@@ -182,7 +183,7 @@ impl<T> Default for HoldShard<T> {
 }
 
 impl<T> HoldShard<T> {
-    /// Drops everything whose time has come.
+    /// Drops everything that has expired.
     fn expire(&mut self, now: Timestamp) {
         while let Some(&(expires_at, id)) = self.expiries.first()
             && expires_at <= now
@@ -213,7 +214,7 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
     const LATER: Timestamp = Timestamp::from_unix_seconds(1_700_000_060);
 
-    /// What was put is given back once; afterwards the table still knows why there is nothing.
+    /// A thing is given back once. Afterwards the table still knows why it is absent.
     #[test]
     fn a_thing_is_given_back_once() {
         let holds = Holds::new(100);
@@ -226,8 +227,8 @@ mod tests {
         assert_eq!(holds.lend(Id(7), NOW).unwrap_err(), Absent::Unknown);
     }
 
-    /// While it is lent nobody else gets it, nor a place for another; if nothing came of that, it is there again as it was
-    /// left. Only its time runs on.
+    /// While a thing is lent, no other caller gets it and its slot stays taken. If the operation is not completed, the
+    /// thing returns unchanged, except that its lifetime goes on.
     #[test]
     fn a_thing_that_is_not_done_returns() {
         let holds = Holds::new(SHARDS);
@@ -244,7 +245,7 @@ mod tests {
         assert_eq!(holds.lend(id, LATER).unwrap_err(), Absent::Expired);
     }
 
-    /// One tick before its expiry a thing is there, at it it is not.
+    /// One tick before its expiry a thing is held, and at its expiry it is gone.
     #[test]
     fn a_thing_expires_on_its_tick() {
         let holds = Holds::new(100);
@@ -253,7 +254,8 @@ mod tests {
         assert_eq!(holds.lend(late, LATER).unwrap_err(), Absent::Expired);
     }
 
-    /// The table never holds more than it has room for, and what expires makes room. Nor is the past remembered without end.
+    /// The table never holds more than its maximum, and expired things make room. The number of remembered past ids is
+    /// bounded too.
     #[test]
     fn the_table_is_bounded() {
         let holds = Holds::new(SHARDS * 2);
@@ -268,7 +270,7 @@ mod tests {
         assert!(holds.put((), LATER + Ticks::ONE, LATER).is_ok());
     }
 
-    /// Only the spelling that was given out is an id.
+    /// Only the spelling that was issued is a valid id.
     #[test]
     fn ids_have_one_spelling() {
         for wrong in ["", "1", "+123456789abcdef0123456789abcdef0", "0123456789ABCDEF0123456789ABCDEF", "é"]

@@ -1,4 +1,5 @@
-//! Answers Envoy's rate-limit questions by the rules in force: those of a policy of our own in `native`, a foreign configuration's by its own.
+//! Answers Envoy's rate-limit requests by the active rules: `native` for a Tollgate policy, and its own evaluator for a
+//! compat configuration.
 
 use tollgate::Timestamp;
 use tollgate::store::Store;
@@ -12,10 +13,10 @@ mod native;
 
 pub(crate) use native::Envoy;
 
-/// Answers a question by the rules in force: the one way from gRPC and from JSON.
+/// Answers a request by the active rules. gRPC and JSON both use this function.
 ///
 /// # Errors
-/// When the question is no question. A decision, whatever became of the store, is never an error: Envoy would let the
+/// When the request is invalid. A decision is never an error, whatever happened to the store: Envoy would let the
 /// request pass.
 pub(crate) async fn answer<S: Store>(
     service: &Service<S>,
@@ -28,7 +29,7 @@ pub(crate) async fn answer<S: Store>(
     }
     let watch = Stopwatch::start();
     let answer = native::answer(service, question, now).await;
-    // Foreign rules may have come into force meanwhile, so that the guard has refused.
+    // Compat rules may have become active meanwhile, so that the guard policy refused the request.
     if answer.is_faulty
         && let Some(foreign) = service.foreign()
     {

@@ -1,6 +1,6 @@
-//! Limits that come with the call, as `CL.THROTTLE` tells them, so that no policy knows them. What an operator says reaches them all
-//! the same: to blocks such a call is a request with the attributes `key` and `command`, and what is ruled about all limits is
-//! ruled about these.
+//! Limits that come with the call, as in `CL.THROTTLE`. No policy contains them, but operator actions still apply. To
+//! blocks, such a call is a request with the attributes `key` and `command`. An override of all limits covers these
+//! limits too.
 
 use tollgate::store::Store;
 use tollgate::{CheckRequest, Ruling, Ticks, Timestamp, Value};
@@ -18,7 +18,7 @@ const COMMAND: &str = "command";
 pub(crate) const ATTRIBUTES: [&str; 2] = [KEY, COMMAND];
 
 impl<S: Store> Service<S> {
-    /// The same, with counters of such limits in this table.
+    /// Sets the table that holds the counters of such limits.
     pub(crate) fn throttling(mut self, table: Table) -> Self {
         self.cells = Cells::new(table, |name| self.engine.key_family(name));
         self
@@ -45,7 +45,7 @@ impl<S: Store> Service<S> {
             None => match self.engine.ruling_about_all(now) {
                 Some(Ruling::Off) => limit.unasked(),
                 Some(Ruling::Shadow) => charge().in_shadow(),
-                // A share of keys means nothing here: no limit has a name by which keys could be chosen.
+                // A percentage is ignored here: these limits have no name by which keys could be sampled.
                 Some(Ruling::Percent(_)) | None => charge(),
             },
         };
@@ -53,11 +53,11 @@ impl<S: Store> Service<S> {
         charged
     }
 
-    /// For how many nanoseconds an operator lets nobody make this call. In whole milliseconds rounded up, since that is what the
-    /// answer rounds to seconds.
+    /// How many nanoseconds an operator's block of this call still lasts. Rounded up to whole milliseconds, because the
+    /// answer rounds those to seconds.
     #[inline]
     fn blocked_for(&self, asker: Asker, key: &[u8], now: Timestamp) -> Option<i128> {
-        // What is no text cannot be named by a block.
+        // A key that is not UTF-8 cannot be named by a block.
         let key = std::str::from_utf8(key).ok().map(|key| (KEY, key));
         let command = (COMMAND, asker.command());
         let block = match key {
@@ -67,7 +67,7 @@ impl<S: Store> Service<S> {
         block.map(|block| i128::from(block.until().since(now).ceil_millis()) * 1_000_000)
     }
 
-    /// What these attributes mean to commands that tell their limit with each call.
+    /// The state of these attributes in the commands whose calls carry their limit.
     pub(crate) fn throttled(&self, request: &CheckRequest<'_>, now: Timestamp) -> ThrottledKey {
         let Some(named) = ThrottledName::by(request) else { return ThrottledKey::default() };
         let nanoseconds = nanoseconds(now);
@@ -84,7 +84,7 @@ impl<S: Store> Service<S> {
         ThrottledKey { is_call, passes, counted: named.askers().filter_map(rest).collect() }
     }
 
-    /// Makes the key that these attributes name as if never used; tells which counters there were.
+    /// Clears the counters of the key that these attributes name, and reports which counters existed.
     pub(crate) fn forget_throttled(&self, request: &CheckRequest<'_>, now: Timestamp) -> ForgottenCalls {
         let mut forgotten = ForgottenCalls::default();
         let Some(named) = ThrottledName::by(request) else { return forgotten };
@@ -99,34 +99,34 @@ impl<S: Store> Service<S> {
     }
 }
 
-/// What became of the counters of a key that commands count by limits of their own.
+/// The result of clearing a key's counters of commands whose calls carry their limit.
 #[derive(Debug, Default)]
 pub(crate) struct ForgottenCalls {
-    /// Counters that were forgotten.
+    /// The number of counters that were cleared.
     pub(crate) counters: usize,
-    /// Commands that had none for the key.
+    /// Commands that had no counter for the key.
     pub(crate) untouched: Vec<&'static str>,
 }
 
-/// The command that is meant by the attribute `command`, where it is written in other letters than calls have it in.
+/// The command that the attribute `command` means, if its spelling differs from that of calls.
 pub(crate) fn misspelt_command(name: &str, value: &str) -> Option<&'static str> {
     let is_meant =
         |command: &&str| name == COMMAND && command.eq_ignore_ascii_case(value) && *command != value;
     Asker::ALL.into_iter().map(Asker::command).find(is_meant)
 }
 
-/// What attributes mean to commands that tell their limit with each call.
+/// The state of a key in the commands whose calls carry their limit.
 #[derive(Debug, Default)]
 pub(crate) struct ThrottledKey {
-    /// Whether they are a call of such a command, which no limit of the policy is asked about.
+    /// Whether the attributes are a call of such a command. No limit of the policy applies to such a call.
     pub(crate) is_call: bool,
-    /// Whether such a call passes, whatever limit it tells; none where that depends on the limit.
+    /// Whether such a call passes with any limit. `None` if that depends on the limit.
     pub(crate) passes: Option<bool>,
-    /// For each command that is meant and has counted the key, how long until it is as if never used.
+    /// For each matching command that has counted the key, how long until its counter is empty.
     pub(crate) counted: Vec<(Asker, Ticks)>,
 }
 
-/// A key by its attributes: those of a call, and no others.
+/// A key by its attributes, if they are those of a call and no others.
 struct ThrottledName {
     key: String,
     command: Option<String>,
@@ -155,7 +155,7 @@ impl ThrottledName {
         std::iter::once((KEY, self.key.as_str())).chain(command).collect()
     }
 
-    /// The commands that are meant: all unless one is named.
+    /// The matching commands: all of them if none is named.
     fn askers(&self) -> impl Iterator<Item = Asker> {
         let is_meant = |asker: &Asker| self.command.as_ref().is_none_or(|command| command == asker.command());
         Asker::ALL.into_iter().filter(is_meant)

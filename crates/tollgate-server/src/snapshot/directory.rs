@@ -1,5 +1,5 @@
-//! The directory of snapshots: one file, replaced as a whole or not at all, readable by its owner only, and used by one server at
-//! a time.
+//! The snapshot directory: one file, replaced as a whole or not at all, readable by its owner only, and used by one
+//! server at a time.
 
 use std::fmt;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
@@ -21,14 +21,14 @@ const NAME: &str = "counters.snapshot";
 const LOCK_NAME: &str = "counters.lock";
 const BUFFER_BYTES: usize = 1 << 18;
 
-/// The directory, held until this is dropped.
+/// The directory, locked until this is dropped.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
     _lock: File,
 }
 
-/// What was in it.
+/// The content of the directory.
 #[derive(Debug)]
 pub(super) enum FoundSnapshot {
     Nothing,
@@ -44,7 +44,7 @@ impl FoundSnapshot {
         }
     }
 
-    /// What a start goes on with; nothing but an empty table where nothing was found.
+    /// The state for the start. If nothing was found, it is only an empty table.
     pub(super) fn into_parts(self, capacity: CounterCapacity) -> (Option<Snapshot>, Table) {
         match self {
             FoundSnapshot::Whole(restored) => (Some(restored.snapshot), restored.table),
@@ -55,7 +55,7 @@ impl FoundSnapshot {
     }
 }
 
-/// A snapshot that was read: the engine's, and the counters of limits that come with the call.
+/// A restored snapshot: the engine's counters, and those of limits that come with the call.
 pub(super) struct Restored {
     snapshot: Snapshot,
     table: Table,
@@ -77,7 +77,7 @@ impl Restored {
             Ok(())
         };
         let snapshot = Snapshot::read_with(capacity.bytes, now, put_back, from)?;
-        // Where nobody can ask for them, no key starts anew.
+        // If no protocol accepts such calls, no key loses its count.
         let no_room = if capacity.throttle_bytes > 0 { no_room } else { 0 };
         let report = snapshot.report();
         let report = RestoreReport { keys: report.keys + kept, no_room: report.no_room + no_room, ..report };
@@ -91,31 +91,31 @@ impl fmt::Debug for Restored {
     }
 }
 
-/// Why no snapshot was written. The one before is still there.
+/// Why no snapshot was written. The previous one is still there.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WriteError {
-    /// The disk did not take it.
+    /// Writing to the disk failed.
     #[error(transparent)]
     Disk(#[from] DiskError),
-    /// Another one has to be taken.
+    /// A policy became active or the wall clock was set meanwhile, so another snapshot has to be taken.
     #[error("a policy was put in force or the wall clock was set meanwhile")]
     Changed,
-    /// There is nothing to take it of.
+    /// The counters are not in memory.
     #[error("the counters are not in memory")]
     NotInMemory,
 }
 
-/// The offset of the wall clock in the snapshot of a directory, if that can be read.
+/// The wall-clock offset in the snapshot of a directory, if it can be read.
 pub(super) fn wall(path: &Path) -> Option<WallOffset> {
     let file = disk::open(&path.join(NAME)).ok()?;
     Snapshot::wall(&mut BufReader::new(file)).ok()
 }
 
 impl Directory {
-    /// Takes hold of a directory, and makes it if it is not there.
+    /// Locks a directory, and creates it if it does not exist.
     ///
     /// # Errors
-    /// When it cannot be had; the message says what to do.
+    /// When the directory cannot be used. The message says what to do.
     pub(super) fn open(path: &Path) -> Result<Self, String> {
         let shown = path.display();
         let unusable = |error: io::Error| {
@@ -134,10 +134,10 @@ impl Directory {
         }
     }
 
-    /// Reads the snapshot, if there is one; sets a damaged one aside.
+    /// Reads the snapshot, if there is one. A damaged one is set aside.
     ///
     /// # Errors
-    /// When the disk does not give it: it may be whole, so nothing is overwritten.
+    /// When it cannot be read: it may be intact, so nothing is overwritten.
     pub(super) fn read(&self, capacity: CounterCapacity, now: Timestamp) -> Result<FoundSnapshot, String> {
         let path = self.path.join(NAME);
         let unreadable = |error: &dyn std::fmt::Display| {
@@ -162,10 +162,10 @@ impl Directory {
         }
     }
 
-    /// Writes a snapshot in the place of the one that is there.
+    /// Writes a snapshot, which replaces the existing one.
     ///
     /// # Errors
-    /// When the disk does not take it, or a policy was put in force meanwhile.
+    /// When writing fails, or a policy became active meanwhile.
     pub(super) fn write(
         &self,
         counters: SnapshotCounters<'_>,
@@ -212,7 +212,7 @@ mod tests {
         directory.write(SnapshotCounters { engine: &engine(), throttled: &Table::new(0) }, NOW)
     }
 
-    /// What was written is read; only its owner may; one server at a time has the directory.
+    /// A written snapshot can be read, only by its owner, and one server at a time has the directory.
     #[test]
     fn a_snapshot_is_written_and_read() {
         let scratch = Scratch::new();
@@ -228,7 +228,7 @@ mod tests {
         assert!(Directory::open(&scratch.path("state")).is_ok());
     }
 
-    /// What an older version wrote, which knew no counters but the engine's, is read.
+    /// A snapshot of an older version, which has only the engine's counters, can be read.
     #[test]
     fn an_older_snapshot_is_read() {
         let older = include_bytes!("../../../tollgate/tests/it/snapshot/format-1.snapshot");
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(found.into_parts(CAPACITY).1.pieces(nanoseconds(NOW)).count(), 0);
     }
 
-    /// A write that fails leaves the snapshot that was there, and works again once the cause is gone.
+    /// A failed write leaves the existing snapshot, and works again once the cause is gone.
     #[test]
     fn a_failed_write_leaves_the_last_one() {
         let scratch = Scratch::new();
@@ -251,13 +251,13 @@ mod tests {
         assert!(write(&directory).is_err());
         assert_eq!(fs::read(scratch.path("state").join(NAME)).unwrap(), before);
         fs::remove_dir(scratch.path("state").join(TEMPORARY_NAME)).unwrap();
-        // What a crash left behind is no obstacle.
+        // The rest of a crashed write is no obstacle.
         fs::write(scratch.path("state").join(TEMPORARY_NAME), b"half").unwrap();
         assert!(write(&directory).is_ok());
         assert!(!scratch.path("state").join(TEMPORARY_NAME).exists());
     }
 
-    /// Damaged snapshots are kept for whoever wants to know why, a few of them.
+    /// A few damaged snapshots are kept for inspection.
     #[test]
     fn damaged_snapshots_are_set_aside() {
         let scratch = Scratch::new();
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(kept, ASIDE_MAX as usize);
     }
 
-    /// A directory that cannot be is refused with what to do.
+    /// An unusable directory is refused with an error that says what to do.
     #[test]
     fn a_directory_that_cannot_be() {
         let scratch = Scratch::new();

@@ -1,5 +1,4 @@
-//! Which store it is to be: what the command line, the environment and the config file say, put together. The first that says
-//! something counts.
+//! Selects the store from the command line, the environment and the config file, in this order of precedence.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use super::keys::word;
 use super::{Fleet, Stores};
 use crate::time_text::duration;
 
-/// What a config file says about the store.
+/// The store section of a config file.
 #[derive(Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StoreDocument {
@@ -29,7 +28,7 @@ pub(crate) struct StoreDocument {
     key: Option<PathBuf>,
 }
 
-/// The password may be in the address.
+/// The address may contain a password.
 impl std::fmt::Debug for StoreDocument {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("StoreDocument").finish_non_exhaustive()
@@ -43,7 +42,8 @@ enum NodesText {
     Word(String),
 }
 
-/// What the command line and the environment say about the store. It has no `Debug`: the address may hold a password.
+/// The store settings of the command line and the environment. The type has no `Debug`: the address may contain a
+/// password.
 #[derive(Clone, Default)]
 pub(crate) struct StoreSettings {
     pub(crate) url: Option<String>,
@@ -54,7 +54,7 @@ pub(crate) struct StoreSettings {
     pub(crate) login: StoreLogin,
 }
 
-/// What lets into a store.
+/// The credentials for a store.
 #[derive(Clone, Default)]
 pub(crate) struct StoreLogin {
     pub(crate) user: Option<String>,
@@ -67,17 +67,17 @@ pub(crate) struct StoreLogin {
 /// How many servers share a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodesChoice {
-    /// As many as sign themselves there.
+    /// The number of servers that register in the store.
     Counted,
-    /// This many.
+    /// A fixed number.
     Fixed(u32),
 }
 
-/// Where counters are to live.
+/// Where counters live.
 pub(crate) enum StoreChoice {
     /// In this process.
     Memory,
-    /// Where other servers count, too.
+    /// In a store that other servers share.
     Shared(Box<Shared>),
 }
 
@@ -88,17 +88,17 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// What it is, in a line without anything secret.
+    /// A description in one line, without secrets.
     pub(crate) fn line(&self) -> String {
         let settings = &self.settings;
         let tls = if settings.is_encrypted() { ", over TLS" } else { "" };
         format!("{}{tls}, each decision within {} ms", settings.topology(), settings.timeout().as_millis())
     }
 
-    /// An engine that counts there. It begins to connect, and does not wait for it.
+    /// Creates an engine on this store. It starts to connect, and does not wait for the connection.
     ///
     /// # Errors
-    /// When the settings do not go together.
+    /// When the settings contradict each other.
     pub(crate) fn engine(self, policy: Policy) -> Result<Engine<Stores>, String> {
         let store = RedisStore::connect(self.settings).map_err(|error| format!("--store: {error}"))?;
         let secret = store.secret().unwrap_or_else(Secret::random);
@@ -108,10 +108,10 @@ impl Shared {
 }
 
 impl StoreChoice {
-    /// What was chosen.
+    /// The selected store.
     ///
     /// # Errors
-    /// When it cannot be; the message says what would be accepted, and never repeats a password.
+    /// When the settings are invalid. The message says what would be accepted, and never echoes a password.
     pub(crate) fn of(given: &StoreSettings, file: &StoreDocument) -> Result<Self, String> {
         let url = given.url.as_deref().or(file.url.as_deref()).unwrap_or("memory");
         if url == "memory" {
@@ -161,7 +161,7 @@ impl StoreChoice {
     }
 }
 
-/// How to reach a store, with what lets into it.
+/// The connection settings of a store, with its credentials.
 ///
 /// # Errors
 /// As [`StoreChoice::of`].
@@ -188,10 +188,10 @@ pub(crate) fn settings(url: &str, login: &StoreLogin) -> Result<Settings, String
     Ok(settings)
 }
 
-/// Shortest and longest time that a decision may wait for its store.
+/// Minimum and maximum time that a decision may wait for its store.
 const STORE_DEADLINES: (Ticks, Ticks) = (Ticks::from_millis(1), Ticks::from_millis(50));
 
-/// How long a decision may wait for its store.
+/// Parses how long a decision may wait for its store.
 pub(crate) fn store_deadline(text: &str) -> Result<Ticks, String> {
     let accepted = "accepted: 1ms to 50ms, such as 5ms";
     let deadline = duration(text).map_err(|_| format!("not a duration; {accepted}"))?;
@@ -200,7 +200,7 @@ pub(crate) fn store_deadline(text: &str) -> Result<Ticks, String> {
     deadline.ok_or_else(|| format!("out of range; {accepted}"))
 }
 
-/// How many servers share a store.
+/// Parses how many servers share a store.
 pub(crate) fn nodes(text: &str) -> Result<NodesChoice, String> {
     match text {
         "auto" => Ok(NodesChoice::Counted),
@@ -221,7 +221,8 @@ fn secret(file: Option<&Path>) -> Result<Option<Vec<u8>>, String> {
     Ok(secret.map(String::into_bytes))
 }
 
-/// A variable of the environment that holds a secret; one without anything in it is none. Not read by clap, which would show it.
+/// An environment variable with a secret. An empty one counts as missing. clap does not read it, because clap would
+/// show it.
 fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
@@ -246,7 +247,7 @@ mod tests {
         }
     }
 
-    /// Without a word it is memory; what is typed counts before what the file says, setting by setting.
+    /// The default is memory. Each setting on the command line takes precedence over the file.
     #[test]
     fn what_is_typed_counts_before_the_file() {
         let nothing = StoreDocument::default();
@@ -265,7 +266,7 @@ mod tests {
         assert_eq!((both.settings.timeout(), both.min_nodes), (Duration::from_millis(3), Some(2)));
     }
 
-    /// What cannot be is told with what could, and never with what may be a password.
+    /// Errors list the accepted values and never echo the input, which may contain a password.
     #[test]
     fn problems_show_no_password() {
         let problem = |given: &StoreSettings, file: &str| match StoreChoice::of(given, &document(file)) {

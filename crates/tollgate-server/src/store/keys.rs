@@ -1,16 +1,16 @@
-//! Files that let a server into its store.
+//! Files with credentials of a store.
 
 use std::path::Path;
 
 use crate::disk;
 
-/// Largest file of a password, a secret or certificates.
+/// Maximum size of a file with a password, a secret or certificates.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What is in a file of one line, such as a password; the line's end does not count.
+/// Reads a file of one line, such as a password, without the line's end.
 ///
 /// # Errors
-/// When it cannot be read, or has nothing in it.
+/// When it cannot be read, or is empty.
 pub(super) fn word(path: &Path) -> Result<String, String> {
     let text = String::from_utf8(bytes(path)?).map_err(|_| format!("{}: no UTF-8", path.display()))?;
     let word = text.trim_end_matches(['\r', '\n']);
@@ -20,7 +20,7 @@ pub(super) fn word(path: &Path) -> Result<String, String> {
     Ok(word.to_owned())
 }
 
-/// What is in a file.
+/// Reads a file.
 ///
 /// # Errors
 /// When it cannot be read, or is too large.

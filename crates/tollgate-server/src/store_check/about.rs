@@ -1,20 +1,20 @@
-//! What a server says about itself, judged: its version, its part, what it does when it is full, what it keeps.
+//! Judges what a server reports about itself: its version, its role, its eviction policy and its persistence.
 
 use super::Deployment;
 use super::node::Node;
 use super::report::{Line, Mark};
 
-/// Oldest Redis that Tollgate counts on.
+/// Oldest supported Redis.
 const OLDEST: (u64, u64) = (6, 2);
-/// Shares of the memory from which on a server is nearly full, and as good as full, in percent.
+/// Memory usage from which a server counts as nearly full, and as full, in percent.
 const NEARLY_FULL: u64 = 75;
 const FULL: u64 = 90;
-/// Bytes that a counter takes with its key, about.
+/// Approximate size of a counter with its key, in bytes.
 const COUNTER_BYTES: u64 = 130;
-/// Share of all clients from which on new ones may not get in, in percent.
+/// Share of the maximum number of clients from which new ones may be refused, in percent.
 const CROWDED: u64 = 80;
 
-/// Everything that can be told from what it says.
+/// All findings from the server's own report.
 pub(super) async fn lines(node: &Node, kind: Deployment) -> Vec<Line> {
     if node.about.is_empty() {
         return vec![
@@ -62,7 +62,7 @@ fn version(node: &Node) -> Line {
     }
 }
 
-/// Whether it is what the address says.
+/// Whether its role fits the address.
 fn part(node: &Node, kind: Deployment) -> Vec<Line> {
     let is_cluster = node.field("cluster_enabled") == Some("1");
     let mut lines = Vec::new();
@@ -109,7 +109,7 @@ fn part(node: &Node, kind: Deployment) -> Vec<Line> {
     lines
 }
 
-/// What it does when it is full. Every counter of ours has a TTL, so the `volatile` policies reach all of them.
+/// What it does when it is full. Every counter of Tollgate has a TTL, so the `volatile` policies reach all of them.
 fn eviction(node: &Node) -> Line {
     let policy = node.field("maxmemory_policy").unwrap_or("unknown");
     let is_bounded = number(node, "maxmemory") > 0;
@@ -195,7 +195,7 @@ fn persistence(node: &Node, save: Option<&str>) -> Vec<Line> {
 
 fn replicas(node: &Node, kind: Deployment) -> Vec<Line> {
     if kind == Deployment::Cluster {
-        return Vec::new(); // Told for the cluster as a whole.
+        return Vec::new(); // Reported for the cluster as a whole.
     }
     let replicas = number(node, "connected_slaves");
     let line = match (replicas, kind) {

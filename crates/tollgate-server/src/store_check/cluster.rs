@@ -1,4 +1,5 @@
-//! A cluster as a whole: whether every key has a place, and somebody to take it over.
+//! Checks a cluster as a whole: whether every slot is served, and whether every primary has a replica that can take
+//! over.
 
 use std::collections::HashSet;
 
@@ -8,9 +9,10 @@ use super::node::{Node, fields, said};
 use super::report::{Line, Mark};
 use super::slot::SLOTS;
 
-/// Longest `cluster-node-timeout` that is not worth a word, in milliseconds: so long a failed primary's keys are nowhere.
+/// Longest `cluster-node-timeout` without a warning, in milliseconds: for so long the keys of a failed primary are
+/// unavailable.
 const NODE_TIMEOUT_MS: u64 = 5_000;
-/// Most primaries that are looked at one by one.
+/// Maximum number of primaries that are checked individually.
 const PRIMARIES_MAX: usize = 64;
 
 /// A primary with slots.
@@ -32,7 +34,7 @@ struct ClusterMember {
     is_moving: bool,
 }
 
-/// What is wrong with the cluster, and its primaries.
+/// Findings about the cluster, and its primaries.
 pub(super) async fn look(node: &Node) -> (Vec<Line>, Vec<Primary>) {
     let ask = |what: &str| {
         let mut command = redis::cmd("CLUSTER");
@@ -153,7 +155,7 @@ async fn settings(node: &Node) -> Vec<Line> {
     lines
 }
 
-/// Reads CLUSTER NODES. A server that does not know its own address is where it was asked.
+/// Parses CLUSTER NODES. A server that does not know its own address gets the address that was asked.
 fn read(text: &str, asked: &Host) -> Vec<ClusterMember> {
     text.lines().filter_map(|line| member(line, asked)).collect()
 }
@@ -202,7 +204,7 @@ b1 10.0.0.4:7000@17000 slave a1 0 1 1 connected
 b2 :7001@17001 slave,fail? a2 0 1 2 connected
 ";
 
-    /// What a cluster tells is read: who serves what, who is gone, who is alone.
+    /// CLUSTER NODES is parsed: which node serves which slots, which node is gone, and which has no replica.
     #[test]
     fn clusters_are_read() {
         let asked = Host { name: "h".to_owned(), port: 1 };

@@ -1,4 +1,4 @@
-//! One server to be checked: a connection of its own, and what it says about itself.
+//! One server under check: a separate connection, and its report about itself.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use tollgate_redis::Host;
 use super::report::{Line, Mark};
 use crate::telemetry::Stopwatch;
 
-/// How long a server may take to be reached, and to answer once.
+/// Timeout for connecting to a server, and for one answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How to get in.
+/// The credentials and settings for a connection.
 pub(super) struct Entrance<'a> {
     pub(super) user: Option<&'a str>,
     pub(super) password: Option<&'a str>,
@@ -26,7 +26,7 @@ pub(super) struct Entrance<'a> {
 }
 
 impl Entrance<'_> {
-    /// Who asks, as the server calls it.
+    /// The user, as the server names it.
     pub(super) fn user(&self) -> &str {
         self.user.unwrap_or("default")
     }
@@ -52,7 +52,7 @@ impl Entrance<'_> {
 pub(super) struct Node {
     pub(super) host: Host,
     connection: MultiplexedConnection,
-    /// What it says about itself; empty if this user may not ask.
+    /// Its report about itself. Empty if this user may not read it.
     pub(super) about: HashMap<String, String>,
     pub(super) took: Duration,
 }
@@ -61,7 +61,7 @@ impl Node {
     /// Connects.
     ///
     /// # Errors
-    /// When it cannot be reached or does not let anybody in; the line says why, and what to do.
+    /// When the server is unreachable or rejects the login. The line says why, and what to do.
     pub(super) async fn reach(host: &Host, entrance: &Entrance<'_>) -> Result<Self, Line> {
         let refused = |error: &RedisError| unreachable(host, entrance, error);
         let client = entrance.client(host).map_err(|error| refused(&error))?;
@@ -73,7 +73,7 @@ impl Node {
             .get_multiplexed_async_connection_with_config(&settings)
             .await
             .map_err(|error| refused(&error))?;
-        // A server that asks for a password lets a connection in, and answers nothing else.
+        // A server that requires a password accepts a connection, but answers no command.
         let greeted: Result<Value, _> = redis::cmd("PING").query_async(&mut connection).await;
         if let Err(error) = greeted
             && error.code() != Some("NOPERM")
@@ -88,12 +88,12 @@ impl Node {
         Ok(node)
     }
 
-    /// Asks it something.
+    /// Sends a command.
     pub(super) async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, RedisError> {
         command.query_async(&mut self.connection.clone()).await
     }
 
-    /// The same without an answer that matters.
+    /// Sends a command whose answer does not matter.
     pub(super) async fn does(&self, command: &Cmd) -> Result<(), RedisError> {
         self.ask::<Value>(command).await.map(drop)
     }
@@ -106,19 +106,19 @@ impl Node {
         pair.into_iter().nth(1)
     }
 
-    /// A field of what it says about itself.
+    /// A field of its report about itself.
     pub(super) fn field(&self, name: &str) -> Option<&str> {
         self.about.get(name).map(String::as_str)
     }
 }
 
-/// Lines such as `name:value`.
+/// Parses lines such as `name:value`.
 pub(super) fn fields(text: &str) -> HashMap<String, String> {
     let pairs = text.lines().filter_map(|line| line.trim_end().split_once(':'));
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// What an error says, without what may be secret: the text of a server's own error, or the kind.
+/// The text of an error without possible secrets: the text of a server's own error, or the kind.
 pub(super) fn said(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
@@ -126,7 +126,7 @@ pub(super) fn said(error: &RedisError) -> String {
     }
 }
 
-/// Why nobody got in.
+/// Why the login failed.
 fn unreachable(host: &Host, entrance: &Entrance<'_>, error: &RedisError) -> Line {
     let text = said(error);
     let has = |part: &str| text.contains(part);

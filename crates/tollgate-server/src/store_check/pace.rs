@@ -1,4 +1,4 @@
-//! How far a server is away, in time: its clock against ours, and how long it takes to answer.
+//! The time distance to a server: its clock compared with the local one, and its latency.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use super::rights::{is_forbidden, tidy};
 use super::slot;
 use crate::telemetry::Stopwatch;
 
-/// How many times something is asked to learn how long it takes.
+/// How many samples a latency is measured from.
 const ROUNDS: usize = 100;
-/// How many times the clock is asked; the quickest answer counts.
+/// How many times the clock is read. The fastest answer counts.
 const LOOKS: usize = 5;
-/// From here on a difference of clocks is told, in microseconds.
+/// Clock offset from which a warning is reported, in microseconds.
 const OFFSET_WARN: i64 = 1_000_000;
-/// From here on windows of the calendar begin at another time than people expect.
+/// Clock offset from which calendar windows start at a visibly wrong time, in microseconds.
 const OFFSET_FAIL: i64 = 300_000_000;
 
-/// Its clock against that of this machine, in microseconds: more than 0 if it is ahead.
+/// Its clock compared with that of this machine, in microseconds: positive if it is ahead.
 pub(super) async fn offset(node: &Node) -> Option<i64> {
     let clock = Clock::precise();
     let mut best: Option<(Duration, i64)> = None;
@@ -37,7 +37,7 @@ pub(super) async fn offset(node: &Node) -> Option<i64> {
     best.map(|(_, offset)| offset)
 }
 
-/// What a difference of clocks means.
+/// Judges a clock offset.
 pub(super) fn clock(offset: i64) -> Line {
     let found = format!(
         "{} ms {}",
@@ -52,7 +52,7 @@ pub(super) fn clock(offset: i64) -> Line {
     }
 }
 
-/// How long a greeting and a script take, against the deadline of a decision.
+/// The latency of a PING and of a script, compared with the deadline of a decision.
 pub(super) async fn latency(node: &Node, slots: &[(u16, u16)], deadline: Duration) -> Vec<Line> {
     let Some(tag) = slot::tag_within(slots) else { return Vec::new() };
     let key = format!("tg:{{{tag}}}check-{:016x}", crate::random::next());
@@ -65,7 +65,7 @@ pub(super) async fn latency(node: &Node, slots: &[(u16, u16)], deadline: Duratio
     for (what, command) in [("PING", redis::cmd("PING")), ("script", script)] {
         match measured(node, &command).await {
             Ok(times) => lines.push(judged(what, &times, deadline)),
-            Err(error) if is_forbidden(&error) => {} // Told among the rights.
+            Err(error) if is_forbidden(&error) => {} // Reported by the check of rights.
             Err(error) => lines.push(Line::new(Mark::Fail, "latency", format!("{what}: {}", said(&error)))),
         }
     }
@@ -116,7 +116,7 @@ fn millis_of(micros: u64) -> String {
 mod tests {
     use super::*;
 
-    /// A clock is judged by how far it is off, in both directions.
+    /// A clock is judged by the size of its offset, in both directions.
     #[test]
     fn clocks_are_judged() {
         assert_eq!((clock(999_999).mark, clock(-999_999).mark), (Mark::Ok, Mark::Ok));
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(clock(-1_234_567).found, "1234.56 ms behind this machine");
     }
 
-    /// Latency is judged against the deadline: half of it now and then is a warning, all of it usually is too much.
+    /// Latency is judged against the deadline: occasionally half of it is a warning, usually all of it is a failure.
     #[test]
     fn latency_is_judged_by_the_deadline() {
         let (short, half, long) =

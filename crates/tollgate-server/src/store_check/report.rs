@@ -1,10 +1,10 @@
-//! What a check found, as a table for people and as JSON for programs.
+//! The findings of a check, as a table for people and as JSON for programs.
 
 use serde::Serialize;
 
 use crate::text::plain;
 
-/// How grave a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Mark {
@@ -12,9 +12,9 @@ pub(crate) enum Mark {
     Ok,
     /// Worth knowing.
     Note,
-    /// It works, and will hurt some day.
+    /// It works, but will cause trouble some day.
     Warn,
-    /// Tollgate cannot count here, or not rightly.
+    /// Tollgate cannot count here, or not correctly.
     Fail,
 }
 
@@ -34,11 +34,11 @@ impl Mark {
 pub(crate) struct Line {
     pub(crate) mark: Mark,
     pub(crate) check: &'static str,
-    /// The servers it is about, where there are several.
+    /// The servers it is about, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) nodes: Vec<String>,
     pub(crate) found: String,
-    /// What to do about it.
+    /// The cure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cure: Option<String>,
 }
@@ -70,7 +70,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Puts findings together: what is the same at several servers is one line.
+    /// Combines findings: an equal finding about several servers becomes one line.
     pub(crate) fn new(store: String, found: Vec<Line>) -> Self {
         let mut checks: Vec<Line> = Vec::new();
         for line in found {
@@ -83,7 +83,7 @@ impl Report {
                 None => checks.push(line),
             }
         }
-        // Lines about one thing stand together, in the order in which it first came up.
+        // Lines about the same check stay together, in the order in which the checks first appeared.
         let order: Vec<&'static str> = checks.iter().map(|line| line.check).collect();
         checks.sort_by_key(|line| order.iter().position(|check| *check == line.check));
         let count = |mark| checks.iter().filter(|line| line.mark == mark).count();
@@ -91,7 +91,7 @@ impl Report {
         Self { store, fit: failures == 0, failures, warnings, checks }
     }
 
-    /// As a table.
+    /// Formats the table.
     pub(crate) fn lines(&self) -> Vec<String> {
         let mut lines = vec![self.store.clone(), String::new()];
         for line in &self.checks {
@@ -100,7 +100,7 @@ impl Report {
                 [node] => format!("{node}: "),
                 nodes => format!("{} servers: ", nodes.len()),
             };
-            // What a server says goes to a terminal: nothing in it may act there.
+            // Text from a server goes to a terminal, so nothing in it may act there.
             lines.push(format!(
                 "  {:<4}  {:<11}  {nodes}{}",
                 line.mark.text(),
@@ -133,7 +133,7 @@ impl Report {
 mod tests {
     use super::*;
 
-    /// What three servers have in common is told once; what differs is told by server.
+    /// An equal finding about three servers is reported once. Different findings are reported by server.
     #[test]
     fn the_same_at_several_servers_is_one_line() {
         let at = |node: &str, line: Line| Line { nodes: vec![node.to_owned()], ..line };

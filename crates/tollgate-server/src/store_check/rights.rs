@@ -1,4 +1,4 @@
-//! Whether this user may do all that Tollgate does, found out by doing it to a key of ours.
+//! Checks whether this user may do everything that Tollgate does, by doing it to a test key.
 
 use redis::{Cmd, RedisError, Value};
 
@@ -9,23 +9,23 @@ use super::slot;
 
 /// The script `return 1`, as EVALSHA names it.
 const RETURN_1: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
-/// How long the keys of a check live, should it be cut off before it removes them.
+/// Lifetime of the test keys, in case a check is interrupted before it removes them.
 const LIFE_MS: u64 = 10_000;
-/// All rights that a user of Tollgate needs, for whoever makes one; the last line is for this check.
+/// All rights that a Tollgate user needs, for operators who create one. The last line is for this check.
 pub(super) const RIGHTS: &str = "~tg:* resetchannels -@all +ping +role +select +time +eval +evalsha +set +getex +mget +del +expire +pexpire \
                                  +hget +hgetall +hset +hsetnx +zadd +zcard +zrem +zremrangebyscore +cluster|slots +asking \
                                  +info +cluster|info +cluster|nodes";
 
-/// Something that Tollgate does.
+/// One operation of Tollgate.
 struct Trial {
-    /// The right that it needs, as ACL SETUSER wants it.
+    /// The right it needs, in the syntax of ACL SETUSER.
     right: &'static str,
     command: Cmd,
-    /// Whether a script does it, so that it cannot be tried without the right to run one.
+    /// Whether a script does it, so that it cannot be tried without the right to run scripts.
     is_in_script: bool,
 }
 
-/// Tries everything.
+/// Tries all operations.
 pub(super) async fn lines(
     node: &Node,
     entrance: &Entrance<'_>,
@@ -68,7 +68,7 @@ pub(super) async fn lines(
             untried.retain(|right| !missing.contains(right));
             let unknown =
                 if untried.is_empty() { "" } else { "; without +eval it was not tried what scripts do" };
-            // What it has already does no harm.
+            // Granting a right that the user already has does no harm.
             let all: Vec<&str> = missing.iter().chain(&untried).copied().collect();
             let cure = format!("ACL SETUSER {user} {}", all.join(" "));
             let found = format!("{user} lacks {}{unknown}", missing.join(" "));
@@ -83,14 +83,14 @@ pub(super) async fn lines(
     lines
 }
 
-/// Removes keys of ours. In a script, since that is where a user of Tollgate may do it.
+/// Removes test keys. It uses a script, because a Tollgate user may remove keys only there.
 pub(super) fn tidy(keys: &[&str]) -> Cmd {
     let mut command = redis::cmd("EVAL");
     command.arg("return redis.call('DEL', unpack(KEYS))").arg(keys.len()).arg(keys);
     command
 }
 
-/// Whether the user may do much more than is needed.
+/// Whether the user has many more rights than needed.
 async fn excess(node: &Node, user: &str) -> Option<Line> {
     let mut list = redis::cmd("ACL");
     list.arg("LIST");
@@ -143,7 +143,7 @@ fn trials(key: &str, kind: Deployment) -> Vec<Trial> {
     all
 }
 
-/// What an error to a trial means.
+/// The meaning of an error in a trial.
 enum CommandRight {
     Missing,
     NoKey,
@@ -151,7 +151,7 @@ enum CommandRight {
     Refused(&'static str),
 }
 
-/// Whether a right is missing, to a command or to one inside of a script.
+/// Whether a right is missing, for a command or for one inside a script.
 pub(super) fn is_forbidden(error: &RedisError) -> bool {
     let text = said(error);
     ["NOPERM", "ACL failure in script", "can't run this command", "permission"]

@@ -1,4 +1,4 @@
-//! What sentinels say: whom they watch, and whether enough of them could replace it.
+//! Checks the sentinels: which server they watch, and whether enough of them could replace it.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use tollgate_redis::Host;
 use super::node::{Entrance, Node, said};
 use super::report::{Line, Mark};
 
-/// Sentinels below this cannot agree that one of two is wrong.
+/// With fewer sentinels than this there is no majority when two disagree.
 const SENTINELS_MIN: usize = 3;
 
 /// Asks the sentinels in turn for the server that they watch.

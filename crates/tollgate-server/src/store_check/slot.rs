@@ -1,12 +1,12 @@
-//! Which slot of a cluster a tag belongs to, to find keys that a given server keeps.
+//! Maps a tag to a cluster slot, to find keys that a given server holds.
 
-/// Slots of a cluster.
+/// Number of slots of a cluster.
 pub(super) const SLOTS: u16 = 16_384;
 
-/// Tags that are tried to find one in a given slot: several for each.
+/// Maximum number of tags that are tried to find one in a given slot: several for each.
 const TAGS_MAX: u32 = 1_000_000;
 
-/// The slot of a tag: CRC-16 (XMODEM) of it, by the number of slots.
+/// The slot of a tag: its CRC-16 (XMODEM), modulo the number of slots.
 fn slot(tag: &str) -> u16 {
     let add = |mut sum: u16, byte: u8| {
         sum ^= u16::from(byte) << 8;
@@ -18,7 +18,7 @@ fn slot(tag: &str) -> u16 {
     tag.bytes().fold(0, add) % SLOTS
 }
 
-/// A tag in one of these ranges of slots. None for a server that has no slots.
+/// A tag in one of these ranges of slots. `None` for a server without slots.
 pub(super) fn tag_within(ranges: &[(u16, u16)]) -> Option<String> {
     let is_there = |tag: &String| ranges.iter().any(|(first, last)| (*first..=*last).contains(&slot(tag)));
     (0..TAGS_MAX).map(|number: u32| number.to_string()).find(is_there)
@@ -28,7 +28,7 @@ pub(super) fn tag_within(ranges: &[(u16, u16)]) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// As the cluster specification has it.
+    /// The slots match the cluster specification.
     #[test]
     fn slots_are_those_of_the_specification() {
         assert_eq!(slot("123456789"), 0x31C3);

@@ -1,18 +1,18 @@
-//! Counters that many threads add to. Each thread adds in a stripe of its own, so that two of them seldom write the same cache
-//! line; a reader adds the stripes up.
+//! Counters that many threads add to. Each thread adds to its own stripe, so that two threads seldom write to the same
+//! cache line. A reader sums up the stripes.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Stripes of each row of counters.
+/// Number of stripes of each row of counters.
 pub(super) const STRIPES: usize = 8;
-/// Counters left unused between two stripes, so that no cache line (nor the pair that is fetched with it) belongs to both.
+/// Unused counters between two stripes, so that no cache line (nor the pair that is fetched with it) belongs to both.
 const GAP: usize = 16;
 
 /// The stripe of this thread.
 #[inline]
 pub(super) fn stripe() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    // Relaxed: it only has to be spread out.
+    // Relaxed: the values only have to be spread out.
     thread_local!(static STRIPE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES);
     STRIPE.with(|stripe| *stripe)
 }
@@ -33,13 +33,13 @@ impl Cells {
     #[inline]
     pub(super) fn add(&self, index: usize, count: u64) {
         debug_assert!(index < self.length);
-        // Relaxed, here and below: each number stands for itself and guards no other memory.
+        // Relaxed, here and below: each number is independent and guards no other memory.
         if let Some(word) = self.words.get(stripe() * (self.length + GAP) + index) {
             word.fetch_add(count, Ordering::Relaxed);
         }
     }
 
-    /// What one counter has come to. It never goes down.
+    /// The value of one counter. It never decreases.
     pub(super) fn sum(&self, index: usize) -> u64 {
         debug_assert!(index < self.length);
         let stripes = (0..STRIPES).filter_map(|stripe| self.words.get(stripe * (self.length + GAP) + index));
@@ -51,7 +51,7 @@ impl Cells {
 mod tests {
     use super::*;
 
-    /// Whatever the threads, nothing is lost and no counter gets what is another's.
+    /// With any number of threads, no count is lost, and no count goes to another counter.
     #[test]
     fn nothing_is_lost_between_threads() {
         let cells = Cells::new(3);

@@ -1,17 +1,17 @@
-//! How many connections are open, by wire.
+//! The number of open connections, by protocol.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::protocol::Wire;
 
-/// Connections that are open now. The numbers guard nothing, so relaxed orderings are enough.
+/// Connections that are open now. The numbers guard no other memory, so relaxed orderings are enough.
 #[derive(Default)]
 pub(super) struct Connections {
     open: Arc<[AtomicU64; Wire::ALL.len()]>,
 }
 
-/// One open connection; it is counted until this is dropped.
+/// One open connection, counted until this is dropped.
 pub(crate) struct Open {
     open: Arc<[AtomicU64; Wire::ALL.len()]>,
     wire: Wire,

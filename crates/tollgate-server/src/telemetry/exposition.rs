@@ -1,25 +1,26 @@
-//! Prometheus's text format, version 0.0.4: how names, labels and numbers are written. What is written is chosen in [`super::scrape`].
+//! Prometheus's text format, version 0.0.4: how names, labels and numbers are written. [`super::scrape`] chooses what
+//! is written.
 
 use std::fmt::Write;
 
 use super::histogram::Reading;
 use super::names::{Metric, MetricKind, label};
 
-/// What the format calls itself.
+/// The content type of the format.
 pub(crate) const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Labels of one number: names and values.
 pub(super) type Labels<'a> = &'a [(&'a str, &'a str)];
 
-/// A page that is being written.
+/// A page under construction.
 #[derive(Default)]
 pub(super) struct Page {
     text: String,
 }
 
-// Writing to a string cannot fail, so what `write!` returns is of no interest.
+// Writing to a string cannot fail, so the results of `write!` are ignored.
 impl Page {
-    /// Begins a metric. All of its numbers follow before the next begins.
+    /// Begins a metric. All of its numbers must follow before the next metric begins.
     pub(super) fn metric(&mut self, metric: &Metric) {
         let kind = match metric.kind {
             MetricKind::Counter => "counter",
@@ -31,17 +32,17 @@ impl Page {
         let _ = writeln!(self.text, "# TYPE {} {kind}", metric.name);
     }
 
-    /// One number.
+    /// Writes one number.
     pub(super) fn number(&mut self, metric: &Metric, labels: Labels<'_>, number: u64) {
         self.line(metric.name, "", labels, None, number);
     }
 
-    /// One time, in nanoseconds, as seconds.
+    /// Writes one duration, given in nanoseconds, as seconds.
     pub(super) fn seconds(&mut self, metric: &Metric, labels: Labels<'_>, nanos: u64) {
         self.line(metric.name, "", labels, None, seconds(nanos));
     }
 
-    /// The numbers of a histogram of durations.
+    /// Writes the numbers of a histogram of durations.
     pub(super) fn histogram(&mut self, metric: &Metric, labels: Labels<'_>, reading: &Reading) {
         for (bound, count) in &reading.buckets {
             self.line(metric.name, "_bucket", labels, Some(&seconds(*bound)), count);
@@ -77,12 +78,12 @@ impl Page {
     }
 }
 
-/// The value of a label, as the format wants it inside quotes.
+/// The value of a label, escaped for quotes.
 fn escaped(value: &str) -> String {
     value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
 }
 
-/// Nanoseconds as a decimal number of seconds, exactly.
+/// Nanoseconds as an exact decimal number of seconds.
 fn seconds(nanos: u64) -> String {
     let (whole, rest) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
     if rest == 0 {
@@ -97,7 +98,7 @@ mod tests {
     use super::super::names::{CONNECTIONS, RETRY_AFTER};
     use super::*;
 
-    /// The format, to the letter.
+    /// The page matches the format exactly.
     #[test]
     fn the_page_is_as_the_format_says() {
         let histogram = Histogram::new(&[1_000, 2_500_000_000]);
@@ -126,7 +127,7 @@ tollgate_retry_after_seconds_count{a=\"b\"} 3
         assert_eq!(page.into_text(), expected);
     }
 
-    /// No value of a label can end its quotes or its line.
+    /// No label value can end its quotes or its line.
     #[test]
     fn labels_are_escaped() {
         assert_eq!(escaped("a\"b\\c\nd"), r#"a\"b\\c\nd"#);

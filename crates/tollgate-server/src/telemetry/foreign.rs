@@ -1,5 +1,5 @@
-//! Decisions by somebody else's rules, as the meter counts them: as those by a policy. What single rules answered is counted by the
-//! names that the file gives them; limits that requests bring along are one.
+//! Counts decisions by another program's rules like those by a policy. The outcomes of single rules are counted by the
+//! names in the file. Limits that requests carry are counted together.
 
 use std::sync::atomic::Ordering;
 
@@ -16,45 +16,45 @@ use crate::text;
 #[derive(Debug)]
 pub(crate) struct RuleVerdict<'a> {
     pub(crate) is_allowed: bool,
-    /// An operator blocks it; no rule was asked.
+    /// An operator blocks the request, and no rule was evaluated.
     pub(crate) is_blocked: bool,
-    /// The name of what denied, or of a rule that was asked; empty where none was.
+    /// The name of the rule that denied, or of a rule that was evaluated. Empty if there was none.
     pub(crate) limit: &'a str,
     pub(crate) retry_after: Option<Ticks>,
-    /// What was asked about, one for each view of the request.
+    /// The key of each descriptor of the request.
     pub(crate) keys: &'a [Key<'a>],
-    /// What each rule said.
+    /// The outcome of each rule.
     pub(crate) rules: &'a [Rule<'a>],
 }
 
-/// What one rule said.
+/// The outcome of one rule.
 #[derive(Debug)]
 pub(crate) struct Rule<'a> {
-    /// What metrics call it.
+    /// Its name in metrics.
     pub(crate) name: &'a str,
-    /// The same with values of the request, where the rule asks for that.
+    /// Its name with values of the request, if the rule asks for that.
     pub(crate) detail: Option<String>,
     pub(crate) is_denied: bool,
-    /// It is only counted, so that nobody was denied.
+    /// The rule only counts, so the request was not denied.
     pub(crate) is_shadow: bool,
     /// Less than a fifth of it is left.
     pub(crate) is_near: bool,
-    /// Where its count comes from.
+    /// The source of its count.
     pub(crate) source: Source,
 }
 
-/// One view of a request, and the rule that is about it.
+/// One descriptor of a request, and the rule that applies to it.
 #[derive(Debug)]
 pub(crate) struct Key<'a> {
     pub(crate) limit: &'a str,
     pub(crate) attributes: &'a [(String, String)],
     pub(crate) is_denied: bool,
-    /// Whether there is a rule about it.
+    /// Whether a rule applies to it.
     pub(crate) is_counted: bool,
 }
 
 impl<'a> Key<'a> {
-    /// A view that no rule is about.
+    /// A descriptor to which no rule applies.
     pub(crate) const fn unmet(attributes: &'a [(String, String)]) -> Self {
         Self { limit: "", attributes, is_denied: false, is_counted: false }
     }
@@ -76,7 +76,7 @@ impl Meter {
             self.retries.observe(retry.as_micros().saturating_mul(1_000));
         }
         self.top.record_keys(verdict.keys, now);
-        // Relaxed: as for every decision.
+        // Relaxed, as for every decision.
         if self.is_watched.load(Ordering::Relaxed) {
             self.publish(now, || event(verdict, wire, now));
         }
@@ -88,14 +88,14 @@ impl Meter {
         }
     }
 
-    /// Counts what single rules said, beside a decision that is counted already.
+    /// Counts the outcomes of single rules of a decision that is counted already.
     pub(crate) fn record_rules(&self, rules: &[Rule<'_>], wire: Wire) {
         rules.iter().for_each(|rule| self.ledger.record_rule(rule, wire));
     }
 }
 
 impl RuleVerdict<'_> {
-    /// Its place in [`VERDICTS`].
+    /// Its index in [`VERDICTS`].
     pub(super) const fn index(&self) -> usize {
         match (self.is_blocked, self.is_allowed) {
             (true, _) => BLOCKED,
@@ -104,14 +104,14 @@ impl RuleVerdict<'_> {
         }
     }
 
-    /// Where it comes from: of the rule that denied, or of the first that was asked.
+    /// The source of the decision: that of the rule that denied, or of the first evaluated rule.
     pub(super) fn source(&self) -> Option<Source> {
         let denied = self.rules.iter().find(|rule| rule.is_denied && !rule.is_shadow);
         denied.or(self.rules.first()).map(|rule| rule.source)
     }
 }
 
-/// One line of the log for one decision.
+/// Writes one decision to the log.
 #[cold]
 fn log(verdict: &RuleVerdict<'_>, wire: Wire, now: Timestamp) {
     let event = event(verdict, wire, now);
@@ -146,5 +146,5 @@ fn event(verdict: &RuleVerdict<'_>, wire: Wire, now: Timestamp) -> Event {
     }
 }
 
-/// Most attributes that the live view and the top keys show of one decision.
+/// Maximum number of attributes of one decision in the live view and the top keys.
 pub(super) const ATTRIBUTES_SHOWN: usize = 32;

@@ -1,13 +1,14 @@
-//! Numbers of the gateway: what its upstreams answered, and how they failed. Names come from the config; bounded however many it has.
+//! Metrics of the gateway: the answers of its upstreams, and their failures. Names come from the config, and their
+//! number is bounded.
 
 use super::exposition::Page;
 use super::names::{self, Metric, OTHERS, label};
 
-/// Upstreams that have series of their own.
+/// Maximum number of upstreams with their own series.
 const UPSTREAMS_MAX: usize = 64;
-/// Classes of status, as a label.
+/// Status classes, as label values.
 pub(crate) const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
-/// Why there was no answer, as a label.
+/// Why an upstream did not answer, as label values.
 pub(crate) const FAILURES: [&str; 6] = ["connect", "busy", "refused", "lost", "late", "share"];
 
 /// One upstream of one route.
@@ -15,7 +16,7 @@ pub(crate) const FAILURES: [&str; 6] = ["connect", "busy", "refused", "lost", "l
 pub(crate) struct UpstreamSeries {
     pub(crate) route: String,
     pub(crate) upstream: String,
-    /// By class of status, in the order of [`CLASSES`].
+    /// By status class, in the order of [`CLASSES`].
     pub(crate) answers: [u64; CLASSES.len()],
     /// By kind, in the order of [`FAILURES`].
     pub(crate) failures: [u64; FAILURES.len()],
@@ -26,7 +27,7 @@ pub(crate) struct UpstreamSeries {
 }
 
 impl UpstreamSeries {
-    /// Both as one.
+    /// The sum of both.
     fn joined(mut self, other: &Self) -> Self {
         let add = |mine: &mut [u64], theirs: &[u64]| {
             mine.iter_mut().zip(theirs).for_each(|(mine, their)| *mine += their)
@@ -40,7 +41,7 @@ impl UpstreamSeries {
     }
 }
 
-/// Those that are shown, with all that are not as one.
+/// The series to show. Those beyond the maximum are summed into one.
 pub(super) fn folded(mut all: Vec<UpstreamSeries>) -> Vec<UpstreamSeries> {
     let others = all.split_off(all.len().min(UPSTREAMS_MAX));
     let start =
@@ -51,7 +52,7 @@ pub(super) fn folded(mut all: Vec<UpstreamSeries>) -> Vec<UpstreamSeries> {
     all
 }
 
-/// Writes the numbers of one metric, if it is one of these.
+/// Writes the numbers of one metric, if it belongs here.
 pub(super) fn show(all: &[UpstreamSeries], metric: &Metric, page: &mut Page) {
     for series in all {
         let place = [(label::ROUTE, series.route.as_str()), (label::UPSTREAM, series.upstream.as_str())];
@@ -78,7 +79,7 @@ pub(super) fn show(all: &[UpstreamSeries], metric: &Metric, page: &mut Page) {
 mod tests {
     use super::*;
 
-    /// However many upstreams there are, the page has a bounded number of lines, and nothing is lost in the sums.
+    /// With any number of upstreams the page has a bounded number of lines, and the sums are complete.
     #[test]
     fn many_upstreams_are_folded() {
         let one = |number| UpstreamSeries {

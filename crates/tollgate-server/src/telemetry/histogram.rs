@@ -2,7 +2,7 @@
 
 use super::cells::Cells;
 
-/// Upper bounds of how long a decision takes, in nanoseconds: 1 µs to 100 ms.
+/// Upper bounds of the duration of a decision, in nanoseconds: 1 µs to 100 ms.
 pub(super) const DURATION_BOUNDS: [u64; 16] = [
     1_000,
     2_500,
@@ -22,7 +22,7 @@ pub(super) const DURATION_BOUNDS: [u64; 16] = [
     100_000_000,
 ];
 
-/// Upper bounds of what callers are told to wait, in nanoseconds: 10 ms to 30 days.
+/// Upper bounds of the retry delay sent to callers, in nanoseconds: 10 ms to 30 days.
 pub(super) const RETRY_BOUNDS: [u64; 11] = [
     10_000_000,
     100_000_000,
@@ -37,16 +37,16 @@ pub(super) const RETRY_BOUNDS: [u64; 11] = [
     2_592_000_000_000_000,
 ];
 
-/// How many durations fell under each bound, and their sum.
+/// The number of durations under each bound, and their sum.
 pub(super) struct Histogram {
     bounds: &'static [u64],
-    /// One for each bound, one for what is above all of them, and the sum of all.
+    /// One cell for each bound, one for durations above all bounds, and one for the sum.
     cells: Cells,
 }
 
-/// What a histogram has come to.
+/// The current values of a histogram.
 pub(super) struct Reading {
-    /// For each bound, how many were at most as long.
+    /// For each bound, how many durations were at most as long.
     pub(super) buckets: Vec<(u64, u64)>,
     pub(super) count: u64,
     pub(super) sum_nanos: u64,
@@ -81,7 +81,7 @@ impl Histogram {
 mod tests {
     use super::*;
 
-    /// A bound belongs to its own bucket, and what is above all bounds is still counted.
+    /// A duration equal to a bound belongs to its bucket, and a duration above all bounds is still counted.
     #[test]
     fn durations_fall_under_their_bounds() {
         let histogram = Histogram::new(&DURATION_BOUNDS);
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(reading.sum_nanos, 200_002_002);
     }
 
-    /// Bounds go up, or the search among them would be wrong.
+    /// The bounds are sorted. Otherwise the search among them would be wrong.
     #[test]
     fn bounds_go_up() {
         assert!(DURATION_BOUNDS.is_sorted() && RETRY_BOUNDS.is_sorted());

@@ -1,5 +1,5 @@
-//! What each limit answered, counted by its name for as long as the process lives: a reload changes which limits are asked, never
-//! what was counted. A limit's place in a policy leads to its counters without a look at its name.
+//! The outcomes of each limit, counted by its name for the life of the process. A reload changes which limits apply,
+//! but never the counts. A limit's index in a policy leads to its counters without a lookup by name.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -15,24 +15,25 @@ pub(super) mod rules;
 
 use rules::RuleSeries;
 
-/// Limits that have series of their own. Later ones, whether of one large policy or of many reloads, are counted together.
+/// Maximum number of limits with their own series. Further limits, whether of one large policy or of many reloads, are
+/// counted together.
 pub(super) const LIMITS_SHOWN: usize = 500;
-/// Most series of single limits that are ever shown; what would be more is counted with the others.
+/// Maximum number of series of single limits. Any more are counted with the others.
 pub(super) const SERIES_MAX: usize = 4_000;
-/// Policies that are found without a lock: those in force, and those that decisions under way started with.
+/// Maximum number of policies that are found without a lock: the active one, and those of decisions in progress.
 const PAGES_MAX: usize = 32;
 
-/// Counters of one limit by outcome, source and wire, then the one of requests that came near it.
+/// Counters of one limit by outcome, source and protocol, followed by the counter of requests near the limit.
 const OF_WIRE: usize = OUTCOMES.len() * SOURCES.len();
 const NEAR: usize = OF_WIRE * Wire::ALL.len();
 
-/// The counters of one limit. They take memory with the first answer.
+/// The counters of one limit. They are allocated with the first outcome.
 pub(super) struct Series {
     pub(super) name: Box<str>,
     cells: OnceLock<Cells>,
 }
 
-/// One number of a limit, with what it counts.
+/// One number of a limit, with its labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Cell {
     pub(super) wire: Wire,
@@ -50,7 +51,7 @@ impl Series {
         self.cells.get_or_init(|| Cells::new(NEAR + 1))
     }
 
-    /// Counts one answer, and whether it came near the limit. One in shadow does not.
+    /// Counts one outcome, and whether it came near the limit. An outcome in shadow is never near.
     #[inline]
     fn count_one(&self, cell: Cell, is_near: bool) {
         let cells = self.cells();
@@ -72,8 +73,8 @@ impl Series {
         self.sum(cell.index())
     }
 
-    /// The numbers to show: those that are not zero and, for each wire that asked at all, both that usually are: so that a rate of
-    /// denials is zero, and not unknown, before the first.
+    /// The numbers to show: those that are not zero, and for each protocol in use the two usual ones. The rate of
+    /// denials is therefore zero, and not unknown, before the first denial.
     fn shown(&self) -> Vec<Cell> {
         let mut shown = Vec::new();
         for wire in Wire::ALL {
@@ -100,7 +101,7 @@ impl Cell {
 
 /// The counters of each limit of one policy, in its order.
 struct LedgerPage {
-    /// Weak, so that a replaced policy can be forgotten; its address stays taken for as long as this is here.
+    /// Weak, so that a replaced policy can be freed. Its address stays reserved while this exists.
     policy: Weak<Policy>,
     series: Box<[Arc<Series>]>,
 }
@@ -120,25 +121,25 @@ impl LedgerPage {
     }
 }
 
-/// Every limit that was ever in force, by name.
+/// Every limit that was ever active, by name.
 struct AllSeries {
     by_name: HashMap<Box<str>, Arc<Series>>,
-    /// In order of appearance, the common one first.
+    /// In order of appearance, the series for all others first.
     all: Vec<Arc<Series>>,
-    /// How many of them are limits of policies, or rules.
+    /// How many of them are limits of policies, or compat rules.
     limits: usize,
-    /// Names that have no series of their own, of the policy that came last.
+    /// The number of names of the latest policy without their own series.
     folded: usize,
-    /// Numbers that have been shown once, by the place of their limit in `all`. A counter may not change its name.
+    /// Numbers that were shown before, by the index of their limit in `all`. A counter must not change its name.
     shown: HashSet<(usize, Cell)>,
 }
 
 /// The counters of all limits.
 pub(super) struct Ledger {
     pages: ArcSwap<Vec<Arc<LedgerPage>>>,
-    /// Locked when a policy is met for the first time, and while counters are read.
+    /// Locked when a new policy is seen, and while counters are read.
     known: Mutex<AllSeries>,
-    /// Rules of other people's files. Changed while `known` is locked.
+    /// Rules of other programs' files. Changed only while `known` is locked.
     rules: ArcSwap<RuleSeries>,
 }
 
@@ -164,7 +165,7 @@ impl Ledger {
         Self { pages: ArcSwap::from_pointee(Vec::new()), known: Mutex::new(known), rules }
     }
 
-    /// Counts what each limit said.
+    /// Counts the outcome of each limit.
     #[inline]
     pub(super) fn record(&self, decision: &Decision, wire: Wire) {
         let policy = decision.policy();
@@ -175,24 +176,24 @@ impl Ledger {
         }
     }
 
-    /// Gets to know a policy, so that its limits are shown before anybody asks.
+    /// Registers a policy, so that its limits are shown before the first decision.
     pub(super) fn adopt(&self, policy: &Arc<Policy>) {
         let _ = self.open(policy);
     }
 
-    /// The page of a policy that was not among the recent ones when somebody looked.
+    /// Creates the page of a policy that was not among the recent ones.
     #[cold]
     fn open(&self, policy: &Arc<Policy>) -> Arc<LedgerPage> {
         let mut known = self.known();
         let pages = self.pages.load();
-        // Another thread may have been here since.
+        // Another thread may have created it meanwhile.
         if let Some(page) = pages.iter().find(|page| page.policy.as_ptr() == Arc::as_ptr(policy)) {
             return Arc::clone(page);
         }
         let series = known.series(policy);
         let page = Arc::new(LedgerPage { policy: Arc::downgrade(policy), series });
         let mut recent = vec![Arc::clone(&page)];
-        // A policy that nobody has any more decides nothing more.
+        // A policy without strong references makes no more decisions.
         let alive = pages.iter().filter(|page| page.policy.strong_count() > 0);
         recent.extend(alive.take(PAGES_MAX - 1).cloned());
         self.pages.store(Arc::new(recent));
@@ -200,16 +201,16 @@ impl Ledger {
     }
 
     fn known(&self) -> MutexGuard<'_, AllSeries> {
-        // Nothing panics while it is held, and counters that are half known are still counters.
+        // No code panics while the lock is held, and partly registered counters are still valid.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Limits of the last policy that are counted with others.
+    /// The number of limits of the latest policy that are counted with others.
     pub(super) fn folded(&self) -> usize {
         self.known().folded + self.rules.load().folded
     }
 
-    /// The limits that have series; those that are in no file only if anything was counted there.
+    /// The limits with series. Series that belong to no file are included only if they counted anything.
     pub(super) fn limits(&self) -> Vec<Arc<Series>> {
         let known = self.known();
         let is_shown = |series: &&Arc<Series>| {
@@ -218,7 +219,7 @@ impl Ledger {
         known.all.iter().filter(is_shown).cloned().collect()
     }
 
-    /// Every series of single limits, at most [`SERIES_MAX`] and one for each kind of number that the others have.
+    /// Every series of single limits: at most [`SERIES_MAX`], and one for each kind of number of the others.
     pub(super) fn shown(&self) -> Vec<Shown> {
         let mut known = self.known();
         let AllSeries { all, shown, .. } = &mut *known;
@@ -247,7 +248,7 @@ impl Ledger {
 }
 
 impl AllSeries {
-    /// The counters of a policy's limits, old ones where the name is known.
+    /// The counters of a policy's limits. A known name keeps its counters.
     fn series(&mut self, policy: &Policy) -> Box<[Arc<Series>]> {
         let series: Box<[Arc<Series>]> =
             policy.limits().iter().map(|limit| self.series_of(limit.name())).collect();
@@ -266,7 +267,7 @@ impl AllSeries {
         self.series_beside(name)
     }
 
-    /// The same for a name whose number is bounded elsewhere.
+    /// The counters of a name whose number is bounded elsewhere.
     fn series_beside(&mut self, name: &str) -> Arc<Series> {
         if let Some(series) = self.by_name.get(name) {
             return Arc::clone(series);

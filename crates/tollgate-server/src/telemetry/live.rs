@@ -1,4 +1,4 @@
-//! Single decisions, for whoever watches: the live view, and the log at level debug.
+//! Single decisions, for the live view and for the log at level debug.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,12 +12,12 @@ use crate::decision_json::{Why, verdict_name};
 use crate::protocol::Wire;
 use crate::text;
 
-/// Most decisions in a second that are told to those who watch, so that nobody slows the server down by watching.
+/// Maximum number of decisions per second in the live view, so that watchers cannot slow the server down.
 pub(crate) const EVENTS_PER_SECOND: u64 = 10_000;
-/// Where an answer came from that no limit gave.
+/// The source of an answer that no limit gave.
 pub(super) const NO_SOURCE: &str = "none";
 
-/// So many in each second, and no more.
+/// A budget of events per second.
 pub(super) struct EventBudget {
     most: u64,
     second: AtomicU64,
@@ -29,10 +29,10 @@ impl EventBudget {
         Self { most, second: AtomicU64::new(0), spent: AtomicU64::new(0) }
     }
 
-    /// Whether there is one more in this second.
+    /// Whether there is budget left in this second.
     pub(super) fn spend(&self, now: Timestamp) -> bool {
         let second = now.unix_micros() / TICKS_PER_SECOND;
-        // Relaxed: the numbers guard nothing, and a few more at the turn of a second do no harm.
+        // Relaxed: the numbers guard no other memory, and a few extra events at the turn of a second do no harm.
         if self.second.swap(second, Ordering::Relaxed) != second {
             self.spent.store(0, Ordering::Relaxed);
         }
@@ -41,25 +41,25 @@ impl EventBudget {
 }
 
 impl Meter {
-    /// Tells those who watch.
+    /// Publishes a decision to the watchers.
     #[cold]
     pub(super) fn tell(&self, request: &CheckRequest<'_>, decision: &Decision, wire: Wire, now: Timestamp) {
         self.publish(now, || event(request, decision, wire, now));
     }
 
-    /// Tells those who watch, if anybody does.
+    /// Publishes an event if there are watchers.
     #[cold]
     pub(super) fn publish(&self, now: Timestamp, event: impl FnOnce() -> Event) {
         if self.events.receiver_count() == 0 {
             self.is_watched.store(false, Ordering::SeqCst);
-            // Somebody may have come between the two lines, and must not be forgotten.
+            // A watcher may have subscribed between the two lines, and must not be missed.
             if self.events.receiver_count() == 0 {
                 return;
             }
             self.is_watched.store(true, Ordering::SeqCst);
         }
         if self.budget.spend(now) {
-            // It fails when nobody is left, which is no failure.
+            // Sending fails only if no watcher is left, which is no error.
             let _ = self.events.send(Arc::new(event()));
         }
     }
@@ -84,7 +84,7 @@ fn event(request: &CheckRequest<'_>, decision: &Decision, wire: Wire, now: Times
     }
 }
 
-/// The limit that denied or, if none did, the enforced one of which the smallest share is left.
+/// The limit that denied. If none did, the enforced limit with the smallest share left.
 pub(super) fn deciding(decision: &Decision) -> Option<LimitStatus<'_>> {
     let share = |status: &LimitStatus<'_>| {
         let outcome = status.outcome;
@@ -95,7 +95,7 @@ pub(super) fn deciding(decision: &Decision) -> Option<LimitStatus<'_>> {
     decision.cause().or_else(|| enforced.min_by_key(share))
 }
 
-/// One line of the log for one decision. What the request says comes escaped and short.
+/// Writes one decision to the log. Text from the request is escaped and shortened.
 #[cold]
 pub(super) fn log(request: &CheckRequest<'_>, decision: &Decision, wire: Wire) {
     let deciding = deciding(decision);

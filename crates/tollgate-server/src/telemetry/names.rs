@@ -1,9 +1,9 @@
-//! Every metric and every label: what it is called, what it means, and the values that a label may have. Values come from the
-//! policy and from closed lists, never from a request.
+//! Every metric and label: its name, its meaning, and the values that a label may have. Values come from the policy and
+//! from closed lists, never from a request.
 
 use tollgate::{Decision, LimitStatus, Reason, Source, Stance, Verdict};
 
-/// What kind of numbers a metric has.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MetricKind {
     Counter,
@@ -275,7 +275,8 @@ pub(crate) static PROCESS_FILES_MAX: Metric =
 pub(crate) static PROCESS_START: Metric =
     gauge("process_start_time_seconds", "When the process started, in seconds since 1970.");
 
-/// All of them, in the order in which they are shown. A metric that nobody reports in this process is shown without numbers.
+/// All metrics, in the order in which they are shown. A metric without a reporter in this process is shown without
+/// numbers.
 pub(crate) static ALL: [&Metric; 81] = [
     &BUILD,
     &DECISIONS,
@@ -377,20 +378,20 @@ pub(crate) mod label {
     pub(crate) const PRIORITY: &str = "priority";
     pub(crate) const REASON: &str = "reason";
     pub(crate) const MODE: &str = "mode";
-    /// Bound of a histogram's bucket; the exposition format prescribes it.
+    /// The bound of a histogram bucket. The exposition format prescribes the name.
     pub(crate) const BOUND: &str = "le";
 }
 
-/// What stands for the limits that have no series of their own.
+/// The label value for the limits without their own series.
 pub(crate) const OTHERS: &str = "(others)";
-/// What stands for limits that requests bring along.
+/// The label value for limits that requests carry.
 pub(crate) const BROUGHT: &str = "(request)";
 
-/// What a caller was told, as a label. The order is that of [`verdict_index`].
+/// The verdict sent to the caller, as a label value, in the order of [`verdict_index`].
 pub(crate) const VERDICTS: [&str; 10] =
     ["allow", "wait", "deny", "never", "fault", "unavailable", "blocked", "shed", "forbidden", "penalty"];
 
-/// The places of some of [`VERDICTS`].
+/// Indexes of some of [`VERDICTS`].
 pub(crate) const ALLOW: usize = 0;
 pub(crate) const WAIT: usize = 1;
 pub(crate) const DENY: usize = 2;
@@ -400,7 +401,7 @@ pub(crate) const SHED: usize = 7;
 pub(crate) const FORBIDDEN: usize = 8;
 pub(crate) const PENALTY: usize = 9;
 
-/// Which of [`VERDICTS`] a decision is.
+/// The index of a decision in [`VERDICTS`].
 pub(crate) fn verdict_index(decision: &Decision) -> usize {
     match (decision.verdict(), decision.reason()) {
         (Verdict::Allow, _) => ALLOW,
@@ -415,17 +416,18 @@ pub(crate) fn verdict_index(decision: &Decision) -> usize {
     }
 }
 
-/// What one limit said, as a label; the last two are of limits that only shadow. The order is that of [`outcome_index`].
+/// The outcome of one limit, as a label value. The last two are those of limits in shadow. The order is that of
+/// [`outcome_index`].
 pub(crate) const OUTCOMES: [&str; 6] = ["allow", "wait", "deny", "never", "would_allow", "would_deny"];
-/// The places of some of [`OUTCOMES`].
+/// Indexes of some of [`OUTCOMES`].
 pub(crate) const ALLOWED: usize = 0;
 pub(crate) const DENIED: usize = 2;
 pub(crate) const WOULD_ALLOW: usize = 4;
 pub(crate) const WOULD_DENY: usize = 5;
-/// Places of those that go together: what a limit that decides usually says, and what one in shadow does.
+/// Indexes of the usual outcomes: those of an enforced limit, and those of a limit in shadow.
 pub(crate) const USUAL: [[usize; 2]; 2] = [[ALLOWED, DENIED], [WOULD_ALLOW, WOULD_DENY]];
 
-/// Which of [`OUTCOMES`] an answer is.
+/// The index of an outcome in [`OUTCOMES`].
 pub(crate) const fn outcome_index(status: &LimitStatus<'_>) -> usize {
     match (status.stance, status.outcome.verdict) {
         (Stance::Enforced, Verdict::Allow) => ALLOWED,
@@ -451,7 +453,7 @@ pub(crate) const SOURCES: [Source; 10] = [
     Source::Penalty,
 ];
 
-/// Which of [`SOURCES`] it is.
+/// The index of a source in [`SOURCES`].
 pub(crate) const fn source_index(source: Source) -> usize {
     match source {
         Source::Exact => 0,
@@ -473,7 +475,7 @@ mod tests {
 
     use super::*;
 
-    /// No two metrics share a name, each name says its kind as the format wants it, and each explains itself.
+    /// Metric names are unique, each name shows its kind as the format requires, and each metric has a help text.
     #[test]
     fn names_are_unique_and_say_their_kind() {
         let names: HashSet<&str> = ALL.iter().map(|metric| metric.name).collect();
@@ -496,7 +498,7 @@ mod tests {
         }
     }
 
-    /// Each source has its own place.
+    /// Each source has its own index.
     #[test]
     fn sources_are_where_their_index_says() {
         for (index, source) in SOURCES.into_iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Whether memory is full, so that new keys share counters or are refused. Decisions say so with their source; this says it to the
-//! operator, in the log and by `/readyz`.
+//! Whether memory is full, so that new keys share counters or are refused. The source of a decision shows it to the
+//! caller. This module shows it to the operator, in the log and in `/readyz`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -8,26 +8,26 @@ use tollgate::{Decision, Source, Ticks, Timestamp};
 
 use crate::failure::Failure;
 
-/// How often the log says so.
+/// How often the log repeats the warning.
 const LOGGED_EVERY: Ticks = Ticks::from_secs(10);
-/// How long after the last such decision `/readyz` says so.
+/// How long after the last such decision `/readyz` shows the warning.
 const TOLD_FOR: Ticks = Ticks::from_secs(60);
 
-/// Since when, and for which limit, memory is full.
+/// Since when memory is full, and for which limit.
 #[derive(Debug, Default)]
 pub(crate) struct Overflow {
-    /// When a decision was last made without a counter of its own, in microseconds since 1970; zero if none ever was.
+    /// Time of the last decision without its own counter, in microseconds since 1970. Zero if there was none.
     last: AtomicU64,
-    /// When the log said so last.
+    /// Time of the last log entry.
     logged: AtomicU64,
     /// Decisions since then.
     unlogged: AtomicU64,
-    /// What the log said last.
+    /// The text of the last log entry.
     text: Mutex<String>,
 }
 
 impl Overflow {
-    /// Takes note of a decision if one of its limits had no room for a counter of its own.
+    /// Records a decision if one of its limits had no room for a separate counter.
     #[inline]
     pub(super) fn look(&self, decision: &Decision, now: Timestamp) {
         for status in decision.limits() {
@@ -37,11 +37,11 @@ impl Overflow {
         }
     }
 
-    /// A decision was made by a counter that several keys share, or refused because there was no room even for that.
+    /// Records a decision that used a shared counter, or was refused because there was no room even for that.
     #[cold]
     pub(crate) fn note(&self, limit: &str, source: Source, now: Timestamp) {
         let micros = now.unix_micros();
-        // Relaxed: the numbers guard nothing. Two threads that log at the same time do no harm.
+        // Relaxed: the numbers guard no other memory. Two threads that log at the same time do no harm.
         self.last.store(micros, Ordering::Relaxed);
         let unlogged = self.unlogged.fetch_add(1, Ordering::Relaxed) + 1;
         if micros.saturating_sub(self.logged.load(Ordering::Relaxed)) < LOGGED_EVERY.as_micros() {
@@ -61,7 +61,7 @@ impl Overflow {
         *self.text.lock().unwrap_or_else(PoisonError::into_inner) = text;
     }
 
-    /// What the operator should know now, if anything.
+    /// The current warning for the operator, if there is one.
     pub(crate) fn status(&self, now: Timestamp) -> Option<Failure> {
         let last = Timestamp::from_unix_micros(self.last.load(Ordering::Relaxed));
         let is_recent = last != Timestamp::default() && now.since(last) < TOLD_FOR;
@@ -70,7 +70,7 @@ impl Overflow {
     }
 }
 
-/// Whether an answer came from no counter of the key's own because memory is full.
+/// Whether an answer did not come from the key's own counter because memory is full.
 pub(crate) const fn is_crowded(source: Source) -> bool {
     matches!(source, Source::Overflow | Source::Full)
 }
@@ -81,7 +81,7 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
-    /// It is told while it lasts and for a minute after it, and says what the matter is.
+    /// The warning is shown while memory is full and for a minute after, and names the cause.
     #[test]
     fn a_full_memory_is_told_while_it_lasts() {
         let overflow = Overflow::default();

@@ -1,4 +1,4 @@
-//! Numbers of the controllers of overload: their names and the reasons of their changes come from closed lists.
+//! Metrics of the overload controllers. Their names, and the reasons of their changes, come from closed lists.
 
 use tollgate::overload::{ControllerReport, Priority};
 use tollgate::policy::Mode;
@@ -8,11 +8,11 @@ use tollgate_tower::shed::Shedder;
 use super::exposition::Page;
 use super::names::{self, Metric, label};
 
-/// What there is to show.
+/// The state to show.
 pub(super) struct ShownController<'s> {
     shedder: &'s Shedder,
     reports: Vec<ControllerReport>,
-    /// How far the wall clock is ahead of the clock of the reports.
+    /// The offset of the wall clock from the clock of the reports.
     wall: WallOffset,
 }
 
@@ -21,7 +21,7 @@ impl<'s> ShownController<'s> {
         Self { shedder, reports: shedder.reports(), wall }
     }
 
-    /// Writes the numbers of one metric, if it is one of these.
+    /// Writes the numbers of one metric, if it belongs here.
     pub(super) fn show(&self, metric: &Metric, page: &mut Page) {
         if self.shedder.controllers().queue.is_some() {
             for priority in Priority::ALL {

@@ -1,4 +1,4 @@
-//! What metrics show about this process.
+//! Metrics about this process.
 
 use tollgate::Timestamp;
 use tollgate::time::TICKS_PER_SECOND;
@@ -8,7 +8,7 @@ use super::names::{LOG_LINES, PROCESS_FILES, PROCESS_FILES_MAX, PROCESS_MEMORY, 
 use crate::log;
 use crate::process::{descriptors, open_files, resident_bytes};
 
-/// The numbers of a process that started then. Where the system does not tell, a number is left out.
+/// The numbers of a process with this start time. A number that the system does not provide is left out.
 pub(crate) fn samples(started: Timestamp) -> Vec<Sample> {
     let mut samples = vec![
         Sample::new(&PROCESS_START, started.unix_micros() / TICKS_PER_SECOND),

@@ -1,4 +1,4 @@
-//! What `/metrics` shows: every metric of [`names`], in its order, with the numbers that are there.
+//! The content of `/metrics`: every metric of [`names`], in order, with its numbers.
 
 use tollgate::Timestamp;
 use tollgate::time::WallOffset;
@@ -10,7 +10,8 @@ use super::{gateway, overload};
 use crate::protocol::Wire;
 
 impl Meter {
-    /// All numbers, as `/metrics` shows them. It may take some milliseconds: not for a thread that answers requests.
+    /// All numbers, as `/metrics` shows them. This may take some milliseconds, so a thread that answers requests must
+    /// not call it.
     pub(crate) fn exposition(&self, now: Timestamp, wall: WallOffset) -> String {
         let samples = self.samples(now);
         let shared = self.shared.get().map(|numbers| numbers());
@@ -35,7 +36,7 @@ impl Meter {
         page.into_text()
     }
 
-    /// The numbers of a metric that the meter counts itself.
+    /// Writes the numbers of a metric that the meter itself counts.
     fn counted(&self, metric: &Metric, page: &mut Page) {
         if *metric == names::DECISIONS {
             for (index, wire, outcome) in verdict_cells() {
@@ -72,7 +73,7 @@ impl Meter {
         }
     }
 
-    /// Single numbers: the meter's own, and what others registered.
+    /// Single numbers: those of the meter, and those of registered probes.
     fn samples(&self, now: Timestamp) -> Vec<Sample> {
         let version = Some((label::VERSION, env!("CARGO_PKG_VERSION")));
         let mut samples = vec![
@@ -91,7 +92,7 @@ impl Meter {
     }
 }
 
-/// The places of the counters by verdict and wire.
+/// The indexes of the counters by verdict and protocol.
 fn verdict_cells() -> impl Iterator<Item = (usize, Wire, &'static str)> {
     Wire::ALL.into_iter().flat_map(|wire| {
         VERDICTS

@@ -1,25 +1,25 @@
-//! Numbers of a store that servers share: what was asked of it, how it failed, and how it is now. Bounded however many shards it has.
+//! Metrics of a shared store: its calls, its failures, and its state. Bounded for any number of shards.
 
 use super::exposition::Page;
 use super::histogram::Reading;
 use super::names::{self, Metric, OTHERS, label};
 use tollgate::lease::LeaseReport;
 
-/// Shards that have series of their own.
+/// Maximum number of shards with their own series.
 const SHARDS_MAX: usize = 64;
-/// Limits that have series of their own here.
+/// Maximum number of limits with their own series here.
 const LIMITS_MAX: usize = 500;
 
-/// How a shard's breaker is. The order is that of [`STATES`].
+/// The state of a shard's circuit breaker, in the order of [`STATES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ShardState {
-    /// Every decision goes to it.
+    /// Every decision goes to the shard.
     Closed,
-    /// None does.
+    /// No decision goes to the shard.
     Open,
-    /// None does, and a probe asks whether they may.
+    /// No decision goes to the shard, and a probe checks whether it answers.
     Probing,
-    /// Some do, more every moment.
+    /// An increasing share of decisions goes to the shard.
     Ramping,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct ShardNumbers {
     pub(crate) away_seconds: u64,
 }
 
-/// What is held of one limit's counters.
+/// The leases of one limit.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LimitLeases {
     pub(crate) limit: String,
@@ -54,31 +54,32 @@ pub(crate) struct LimitLeases {
 pub(crate) struct StoreNumbers {
     pub(crate) calls: u64,
     pub(crate) requests: u64,
-    /// How many calls took at most so many nanoseconds, for each bound; then all of them, and their sum.
+    /// For each bound the number of calls that took at most so many nanoseconds, then the number of all calls, and the
+    /// sum of their durations.
     pub(crate) latency: (Vec<(u64, u64)>, u64, u64),
     pub(crate) failures: Vec<(&'static str, u64)>,
     pub(crate) connected: u64,
     pub(crate) not_connected: u64,
     /// Refunds that wait to be sent.
     pub(crate) corrections: u64,
-    /// Counters with units that were admitted without the store, to be taken from it.
+    /// Counters with deferred charges: units admitted without the store, to be reconciled.
     pub(crate) debts: u64,
-    /// Counters that were put right, and such as were not, or perhaps not.
+    /// Counters that were reconciled, and counters that were not, or perhaps not.
     pub(crate) debts_settled: [u64; 2],
-    /// How long limits that may were open for everybody.
+    /// How long limits that fail open were open, in seconds.
     pub(crate) open_seconds: u64,
     pub(crate) nodes: u64,
     pub(crate) outage_seconds: u64,
-    /// Slots of a cluster that no node answered for of late.
+    /// Slots of a cluster that no node answered for recently.
     pub(crate) slots_unserved: u64,
     pub(crate) leases: LeaseReport,
-    /// Of every limit that may be leased.
+    /// Every limit that may be leased.
     pub(crate) limits: Vec<LimitLeases>,
     pub(crate) shards: Vec<ShardNumbers>,
 }
 
 impl StoreNumbers {
-    /// Writes the numbers of one metric, if it is one of these.
+    /// Writes the numbers of one metric, if it belongs here.
     pub(super) fn show(&self, metric: &Metric, page: &mut Page) {
         let mut one = |wanted: &Metric, number: u64| {
             if metric == wanted {
@@ -185,7 +186,7 @@ mod tests {
         }
     }
 
-    /// A shard has its numbers under its address, and one state of four.
+    /// A shard has its numbers under its address, and exactly one of four states.
     #[test]
     fn a_shard_has_one_state() {
         let numbers = StoreNumbers {
@@ -206,7 +207,7 @@ mod tests {
         }
     }
 
-    /// However many limits may be leased, the page has a bounded number of lines, and nothing is lost in the sums.
+    /// With any number of leased limits the page has a bounded number of lines, and the sums are complete.
     #[test]
     fn many_limits_are_folded() {
         let limit = |number: u64| LimitLeases { limit: format!("l{number}"), keys: 1, units: number };
@@ -223,7 +224,7 @@ mod tests {
         assert!(!page.contains("l500"), "{page}");
     }
 
-    /// However many shards there are, the page has a bounded number of lines, and nothing is lost in the sums.
+    /// With any number of shards the page has a bounded number of lines, and the sums are complete.
     #[test]
     fn many_shards_are_folded() {
         let shards: Vec<ShardNumbers> = (0..1_000).map(|number| shard(number, ShardState::Closed)).collect();

@@ -1,5 +1,6 @@
-//! Space-Saving: the keys that come most often, in memory of a fixed size whatever comes. A new key takes the place of the one that
-//! was counted least, and inherits its count as its possible error; so a key with more than one in [`PLACES`] of all is always there.
+//! Space-Saving: the most frequent keys in memory of a fixed size. A new key replaces the key with the lowest count,
+//! and inherits that count as its possible error. A key with more than one in [`PLACES`] of all events is therefore
+//! always present.
 
 use std::collections::HashMap;
 
@@ -7,28 +8,28 @@ use tollgate::Source;
 
 use super::names::{SOURCES, source_index};
 
-/// Keys that are remembered.
+/// Maximum number of remembered keys.
 pub(super) const PLACES: usize = 1_024;
 
 /// One remembered key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SketchEntry {
     id: u64,
-    /// At least as often as it came.
+    /// An upper bound of how often the key came.
     count: u64,
-    /// How much of the count may have been somebody else's.
+    /// How much of the count may belong to other keys.
     error: u64,
     pub(super) denied: u64,
-    /// Where its answers came from, in the order of [`SOURCES`].
+    /// Its answers by source, in the order of [`SOURCES`].
     pub(super) sources: [u64; SOURCES.len()],
-    /// Whether one decision was counted for several.
+    /// Whether one decision was counted as several.
     pub(super) is_estimated: bool,
     pub(super) limit: String,
     pub(super) key: String,
 }
 
 impl SketchEntry {
-    /// How often it came for certain.
+    /// A lower bound of how often the key came.
     pub(super) const fn certain(&self) -> u64 {
         self.count.saturating_sub(self.error)
     }
@@ -38,15 +39,15 @@ impl SketchEntry {
     }
 }
 
-/// What became of a key that came.
+/// The answer to a request for a key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answered {
     pub(super) denied: bool,
-    /// Where the answer came from, if that is told.
+    /// The source of the answer, if it is known.
     pub(super) source: Option<Source>,
 }
 
-/// The keys, as a heap whose first entry has the least count.
+/// The keys, as a heap whose first entry has the lowest count.
 #[derive(Debug, Default)]
 pub(super) struct Sketch {
     heap: Vec<SketchEntry>,
@@ -54,7 +55,7 @@ pub(super) struct Sketch {
 }
 
 impl Sketch {
-    /// Counts a key `weight` times, as it was answered. `describe` writes what it is called, for a key that is new here.
+    /// Counts a key `weight` times with its answer. `describe` writes the name of a key that is new here.
     pub(super) fn add(
         &mut self,
         id: u64,
@@ -76,7 +77,7 @@ impl Sketch {
         self.sink(place);
     }
 
-    /// A place for a new key: a free one, or that of the key counted least.
+    /// An index for a new key: a free one, or that of the key with the lowest count.
     fn admit(&mut self, id: u64, describe: impl FnOnce(&mut SketchEntry)) -> usize {
         let place = if self.heap.len() < PLACES {
             let last = self.heap.len();
@@ -108,7 +109,7 @@ impl Sketch {
         place
     }
 
-    /// Moves an entry down until none below it has less.
+    /// Moves an entry down until no entry below it has a lower count.
     fn sink(&mut self, mut place: usize) {
         loop {
             let children =

@@ -1,4 +1,4 @@
-//! The meter as a service uses it: exact whatever the threads and reloads, bounded whatever the traffic.
+//! The meter as a service uses it: exact with any threads and reloads, and bounded with any traffic.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn ask(service: &Service<MemoryStore>, attributes: &[(&str, &str)], wire: Wire, 
     decision
 }
 
-/// Numbers of a page by series.
+/// The numbers of a page, by series.
 fn series(page: &str) -> HashMap<String, u64> {
     let lines = page.lines().filter(|line| !line.starts_with('#'));
     let numbers = lines.filter_map(|line| line.rsplit_once(' '));
@@ -46,8 +46,8 @@ fn sum(page: &HashMap<String, u64>, metric: &str, label: &str) -> u64 {
     matching.map(|(_, number)| number).sum()
 }
 
-/// The counts are the decisions, exactly: through several threads and wires, while the policy is swapped under them, with
-/// limits that come, go and return.
+/// The counts equal the decisions exactly, through several threads and protocols, while the policy is swapped and
+/// limits come, go and return.
 #[test]
 fn counts_are_exact_across_threads_and_reloads() {
     const EACH: u64 = 5_000;
@@ -96,7 +96,7 @@ fn counts_are_exact_across_threads_and_reloads() {
     assert_eq!(page["tollgate_retry_after_seconds_count"], EACH * wires - told[1]);
 }
 
-/// What a limit counted before a reload is counted still, also when the limit was away for a while, and a counter never goes down.
+/// A limit keeps its counts over a reload, even after it was absent for a while, and a counter never decreases.
 #[test]
 fn totals_survive_reloads() {
     let time = ManualClock::new();
@@ -121,7 +121,7 @@ fn totals_survive_reloads() {
     }
 }
 
-/// A hundred thousand keys and as many names of attributes, in whatever they say, add no series.
+/// A hundred thousand keys and as many attribute names with any content add no series.
 #[test]
 fn traffic_adds_no_series() {
     let time = ManualClock::new();
@@ -147,7 +147,8 @@ fn traffic_adds_no_series() {
     assert!(service.meter.top(usize::MAX).len() <= 2 * sketch::PLACES);
 }
 
-/// A policy of any size has a bounded number of series, and nothing is lost: what is not shown alone is counted together.
+/// A policy of any size has a bounded number of series, and nothing is lost: limits without their own series are
+/// counted together.
 #[test]
 fn a_large_policy_has_bounded_series() {
     let limits = 3 * LIMITS_SHOWN;
@@ -174,7 +175,7 @@ fn a_large_policy_has_bounded_series() {
     }
 }
 
-/// A request after which less than a fifth of a limit is left is near it, and a shadow's denial is told apart.
+/// A request is near a limit if it leaves less than a fifth of it. A denial in shadow is counted separately.
 #[test]
 fn near_and_shadow_are_told_apart() {
     let time = ManualClock::new();
@@ -195,7 +196,8 @@ fn near_and_shadow_are_told_apart() {
     assert_eq!(page["tollgate_limit_near_total{limit=\"ten\"}"], 2);
 }
 
-/// The keys asked about most come first, under the names that the program takes, and nothing in them acts on a terminal.
+/// The most frequent keys come first, named in the syntax that the program accepts, and no text in them acts on a
+/// terminal.
 #[test]
 fn the_top_keys_are_named() {
     let time = ManualClock::new();
@@ -217,7 +219,7 @@ fn the_top_keys_are_named() {
     assert_eq!(service.meter.top(10).len(), 1, "what was long ago is forgotten");
 }
 
-/// A limit in shadow is seen, and denies nobody.
+/// A limit in shadow appears, and denies no request.
 #[test]
 fn the_top_keys_of_a_limit_in_shadow_are_not_denied() {
     let time = ManualClock::new();
@@ -229,7 +231,7 @@ fn the_top_keys_of_a_limit_in_shadow_are_not_denied() {
     assert_eq!((top[0].decisions, top[0].denied), (5, 0));
 }
 
-/// Under load keys are sampled, and the estimates stay near the truth.
+/// Under load, keys are sampled, and the estimates stay near the true counts.
 #[test]
 fn estimates_under_load_are_near() {
     let time = ManualClock::new();
@@ -252,7 +254,7 @@ fn estimates_under_load_are_near() {
     }
 }
 
-/// Who watches sees each decision, with what was said escaped; when all have gone, nobody is told any more.
+/// A watcher sees each decision, with request text escaped. When all watchers have gone, no events are published.
 #[test]
 fn watching_begins_and_ends() {
     let time = ManualClock::new();
@@ -278,7 +280,7 @@ fn watching_begins_and_ends() {
     assert!(again.try_recv().is_ok());
 }
 
-/// A flood does not make the server tell a watcher more than it may.
+/// A flood does not make the server send a watcher more events than the maximum.
 #[test]
 fn watching_is_bounded() {
     let time = ManualClock::new();
@@ -289,7 +291,7 @@ fn watching_is_bounded() {
     assert!(meter.budget.spend(time.now()));
 }
 
-/// A metric that others know is shown as soon as they registered, and every metric is declared once.
+/// A metric of another module is shown as soon as its probe is registered, and every metric is declared once.
 #[test]
 fn others_may_register_their_numbers() {
     let meter = Meter::new();

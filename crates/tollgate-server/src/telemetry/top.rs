@@ -1,4 +1,5 @@
-//! Which keys are asked about most, lately. The text of a key is kept nowhere but here, in a sketch of a fixed size, for two minutes.
+//! The recently most frequent keys. The text of a key is stored only here, in a sketch of a fixed size, for two
+//! minutes.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,13 +17,14 @@ use super::sketch::{Answered, Sketch, SketchEntry};
 use crate::random::scrambled;
 use crate::text;
 
-/// Decisions in a second, of the threads of one stripe, that are all looked at; of further ones, one in [`SAMPLE`].
+/// Up to this many decisions per second, by the threads of one stripe, are all counted. Of the rest, one in [`SAMPLE`]
+/// is.
 const QUIET: u64 = 1_000;
 const SAMPLE: u64 = 16;
-/// How long one sketch is filled before it gives way to the next.
+/// How long one sketch is filled before the next one replaces it.
 const WINDOW_SECONDS: u64 = 60;
 
-/// How busy the threads of one stripe are.
+/// The load of the threads of one stripe.
 #[repr(align(128))]
 #[derive(Default)]
 struct Pace {
@@ -30,7 +32,7 @@ struct Pace {
     seen: AtomicU64,
 }
 
-/// The sketch that is being filled, and the one before it.
+/// The sketch that is being filled, and the previous one.
 #[derive(Default)]
 struct Windows {
     since: u64,
@@ -38,17 +40,17 @@ struct Windows {
     previous: Sketch,
 }
 
-/// The keys asked about most in the last one to two minutes.
+/// The most frequent keys of the last one to two minutes.
 #[derive(Default)]
 pub(super) struct Top {
     paces: [Pace; STRIPES],
     windows: Mutex<Windows>,
-    /// Tells keys apart that the engine has no hash of.
+    /// Hashes keys for which the engine has no hash.
     names: RandomState,
 }
 
 impl Top {
-    /// Counts the keys of a decision, or leaves it out when there are many.
+    /// Counts the keys of a decision. Under load, some decisions are skipped.
     #[inline]
     pub(super) fn record(&self, request: &CheckRequest<'_>, decision: &Decision, now: Timestamp) {
         let second = now.unix_micros() / TICKS_PER_SECOND;
@@ -58,26 +60,28 @@ impl Top {
         }
     }
 
-    /// What this decision stands for: itself, several like it, or nothing.
+    /// How many decisions this one represents: itself, several, or none.
     #[inline]
     fn weight(&self, second: u64) -> u64 {
         let pace = &self.paces[stripe()];
-        // Relaxed: two threads at the turn of a second may count a few decisions for the wrong one, which changes an estimate.
+        // Relaxed: at the turn of a second two threads may count a few decisions for the wrong second, which only
+        // changes an estimate.
         if pace.second.load(Ordering::Relaxed) != second {
             pace.second.store(second, Ordering::Relaxed);
             pace.seen.store(0, Ordering::Relaxed);
         }
-        // Not one step: threads that share a stripe may count one decision for two, and the cheaper instruction is worth it.
+        // Not atomic as a whole: threads that share a stripe may count two decisions as one, and the cheaper
+        // instruction is worth it.
         let seen = pace.seen.load(Ordering::Relaxed);
         pace.seen.store(seen.wrapping_add(1), Ordering::Relaxed);
         if seen < QUIET {
             return 1;
         }
-        // Scrambled, so that keys which take turns are not missed in step.
+        // Scrambled, so that keys that alternate are not missed regularly.
         if scrambled(seen ^ (second << 32)).is_multiple_of(SAMPLE) { SAMPLE } else { 0 }
     }
 
-    /// The same for a decision by somebody else's rules.
+    /// Counts the keys of a decision by another program's rules.
     pub(super) fn record_keys(&self, keys: &[Key<'_>], now: Timestamp) {
         let second = now.unix_micros() / TICKS_PER_SECOND;
         let weight = self.weight(second);
@@ -98,7 +102,7 @@ impl Top {
         let Some(mut windows) = self.windows_for(weight) else { return };
         windows.turn(second);
         for status in decision.limits().filter(|status| !status.limit.by().is_empty()) {
-            // A limit in shadow has nobody denied, whatever it says.
+            // A limit in shadow denies no request, whatever its outcome.
             let denied = status.stance == Stance::Enforced && !status.outcome.is_allowed();
             let describe = |entry: &mut SketchEntry| describe(entry, &status, request);
             let answered = Answered { denied, source: Some(status.source) };
@@ -109,14 +113,14 @@ impl Top {
     fn windows_for(&self, weight: u64) -> Option<MutexGuard<'_, Windows>> {
         match self.windows.try_lock() {
             Ok(windows) => Some(windows),
-            // A sample that would have to wait is left out: others like it follow.
+            // A sample that would have to wait is dropped: others like it follow.
             Err(_) if weight > 1 => None,
-            // Held for a few instructions, in which nothing panics.
+            // The lock is held for a few instructions, none of which panics.
             Err(_) => Some(self.windows.lock().unwrap_or_else(PoisonError::into_inner)),
         }
     }
 
-    /// The keys counted most, most first.
+    /// The most frequent keys, in descending order.
     pub(super) fn list(&self, most: usize) -> Vec<TopKey> {
         let windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found: std::collections::HashMap<u64, TopKey> = std::collections::HashMap::new();
@@ -143,7 +147,7 @@ impl Top {
 }
 
 impl Windows {
-    /// Begins a new sketch when the current one is old, and forgets the one before.
+    /// Starts a new sketch when the current one is old, and drops the previous one.
     fn turn(&mut self, second: u64) {
         let age = second.saturating_sub(self.since);
         if age < WINDOW_SECONDS {
@@ -158,7 +162,7 @@ impl Windows {
     }
 }
 
-/// Writes down which key it is, in the form in which the program takes attributes: name=value, with a space between.
+/// Writes the name of the key in the syntax in which the program accepts attributes: `name=value`, separated by spaces.
 fn describe(entry: &mut SketchEntry, status: &LimitStatus<'_>, request: &CheckRequest<'_>) {
     entry.limit.push_str(status.limit.name());
     push_key(&mut entry.key, status.limit, request);

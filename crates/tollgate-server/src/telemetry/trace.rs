@@ -1,5 +1,5 @@
-//! Spans of decisions, for OpenTelemetry. A decision never waits for them: which are taken is decided by a number or two, and a queue
-//! that is full drops what comes, and counts it. [`export`] sends them away; [`parent`] is what a caller's own trace says.
+//! Spans of decisions, for OpenTelemetry. A decision never waits for them: one or two numbers decide which spans are
+//! taken, and a full queue drops and counts new ones. [`export`] sends them, and [`parent`] reads a caller's own trace.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,16 +20,16 @@ pub(crate) mod parent;
 
 use parent::Parent;
 
-/// Spans that wait to be sent.
+/// Maximum number of spans waiting to be sent.
 const QUEUE_MAX: usize = 4_096;
-/// Denials in a second that are traced whatever the share says.
+/// Maximum number of denials per second that are traced regardless of the share.
 const DENIALS_PER_SECOND: u64 = 100;
-/// Spans in a second that callers may ask for by their own traces.
+/// Maximum number of spans per second that callers may request by their own traces.
 const ASKED_PER_SECOND: u64 = 1_000;
-/// A share of this many is all.
+/// The share that means all decisions.
 pub(crate) const WHOLE: u32 = 1_000_000;
 
-/// One decision that is traced. The request's own values are not in it.
+/// One traced decision. It contains no values of the request.
 #[derive(Clone, Debug)]
 pub(crate) struct Span {
     trace: u128,
@@ -44,7 +44,7 @@ pub(crate) struct Span {
     retry_after_ms: Option<u64>,
 }
 
-/// What a span tells of a decision.
+/// The part of a decision that a span contains.
 struct Told {
     verdict: &'static str,
     limit: Option<String>,
@@ -52,7 +52,7 @@ struct Told {
     retry_after: Option<Ticks>,
 }
 
-/// What became of spans. Each number stands for itself, so relaxed orderings are enough.
+/// Counts what became of spans. The numbers are independent, so relaxed orderings are enough.
 #[derive(Debug, Default)]
 pub(crate) struct Fate {
     exported: AtomicU64,
@@ -75,7 +75,7 @@ impl Fate {
     }
 }
 
-/// Chooses decisions and queues their spans.
+/// Selects decisions and queues their spans.
 pub(crate) struct Tracer {
     queue: mpsc::Sender<Span>,
     /// Out of [`WHOLE`].
@@ -87,7 +87,7 @@ pub(crate) struct Tracer {
 }
 
 impl Tracer {
-    /// A tracer that takes this share, out of [`WHOLE`], and the end of its queue.
+    /// A tracer that takes this share, out of [`WHOLE`], and the receiver of its queue.
     pub(crate) fn new(share: u32, clock: Clock, fate: Arc<Fate>) -> (Self, mpsc::Receiver<Span>) {
         let (queue, spans) = mpsc::channel(QUEUE_MAX);
         let tracer = Self {
@@ -101,7 +101,7 @@ impl Tracer {
         (tracer, spans)
     }
 
-    /// Traces a decision, or does not.
+    /// Traces a decision if it is selected.
     pub(super) fn record(&self, decision: &Decision, wire: Wire, now: Timestamp) {
         self.record_told(decision.is_allowed(), wire, now, || {
             let deciding = deciding(decision);
@@ -114,7 +114,7 @@ impl Tracer {
         });
     }
 
-    /// The same for a decision by somebody else's rules.
+    /// Traces a decision by another program's rules if it is selected.
     pub(super) fn record_foreign(&self, verdict: &RuleVerdict<'_>, wire: Wire, now: Timestamp) {
         self.record_told(verdict.is_allowed, wire, now, || Told {
             verdict: VERDICTS[verdict.index()],
@@ -135,7 +135,8 @@ impl Tracer {
         }
     }
 
-    /// A caller that traces decides for itself, within bounds; of the others a share is taken, and denials.
+    /// A caller that traces decides for itself, within bounds. Of the other decisions, a share and the denials are
+    /// taken.
     fn is_taken(&self, is_allowed: bool, parent: Option<Parent>, now: Timestamp) -> bool {
         match parent {
             Some(parent) => parent.is_sampled && self.asked.spend(now),
@@ -148,7 +149,7 @@ impl Tracer {
         let new_trace = || (u128::from(random::next()) << 64) | u128::from(random::next());
         Span {
             trace: parent.map_or_else(new_trace, |parent| parent.trace),
-            // Zero means that there is none.
+            // Zero means that there is no id.
             id: random::next().max(1),
             parent: parent.map(|parent| parent.span),
             start: self.clock.on_wall(now),
@@ -162,7 +163,7 @@ impl Tracer {
     }
 }
 
-/// Whether chance takes this one, for a share out of [`WHOLE`].
+/// Whether a random number selects this decision, for a share out of [`WHOLE`].
 fn is_drawn(share: u32) -> bool {
     random::next() % u64::from(WHOLE) < u64::from(share)
 }
@@ -194,7 +195,7 @@ mod tests {
         std::iter::from_fn(|| fixture.spans.try_recv().ok()).count()
     }
 
-    /// With a share of nothing only denials are traced, and of those only so many in a second.
+    /// With a share of zero only denials are traced, and only up to a rate per second.
     #[test]
     fn denials_are_traced_up_to_a_rate() {
         let mut fixture = fixture(0);
@@ -208,7 +209,7 @@ mod tests {
         assert_eq!(taken(&mut fixture), 1);
     }
 
-    /// A share is about that share.
+    /// The number of traced decisions is about the configured share.
     #[test]
     fn a_share_is_about_that_share() {
         let mut fixture = fixture(WHOLE / 10);
@@ -219,7 +220,7 @@ mod tests {
         assert!((1_700..2_300).contains(&taken), "{taken}");
     }
 
-    /// When nobody takes spans away, a decision drops what has no room, and it is counted.
+    /// When no task takes spans from the queue, a decision drops spans without room and counts them.
     #[test]
     fn a_full_queue_drops_and_counts() {
         let mut fixture = fixture(WHOLE);
@@ -230,7 +231,8 @@ mod tests {
         assert_eq!(taken(&mut fixture), QUEUE_MAX);
     }
 
-    /// A caller's own trace decides whether it is continued, also for denials, and cannot ask for more than there may be.
+    /// A caller's own trace decides whether it is continued, also for denials. It cannot request more spans than the
+    /// maximum.
     #[tokio::test]
     async fn a_caller_that_traces_decides() {
         let mut fixture = fixture(0);

@@ -1,5 +1,5 @@
-//! Requests that no limit applies to, and attributes that the policy does not declare. Both are probably mistakes of whoever asks or
-//! of whoever wrote the policy, so they are counted, and the log says so, once a minute at most.
+//! Requests to which no limit applies, and attributes that the policy does not declare. Both are probably mistakes in
+//! the caller or in the policy, so they are counted and logged, at most once a minute.
 
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{CheckRequest, Decision, Timestamp};
@@ -12,13 +12,14 @@ use crate::protocol::Wire;
 use crate::seldom::Seldom;
 use crate::text;
 
-/// Names that one line of the log lists.
+/// Maximum number of names in one log entry.
 const NAMES_SHOWN: usize = 8;
 
-/// What `wire` is for Envoys that decide by themselves, within quotas that they are assigned.
+/// The value of `wire` for Envoys that decide by themselves within their assigned quotas.
 const RLQS: &str = "rlqs";
 
-/// The counters, by wire: of requests, then of attributes. The last is of requests that Envoys let pass by themselves.
+/// The counters by protocol: of requests, then of attributes. The last one counts requests that Envoys admitted by
+/// themselves.
 pub(super) struct Unlimited {
     counts: Cells,
     without_limit: Seldom,
@@ -46,7 +47,7 @@ impl Unlimited {
         if decision.meets_no_limit() && beside.is_empty() {
             self.without_limit(request.attributes().iter().map(|given| given.name), wire, now);
         }
-        // What Tollgate reads from a request by itself no caller has named.
+        // Attributes that Tollgate itself reads from a request were not named by a caller.
         if !wire.reads_requests() && decision.policy().undeclared(request).next().is_some() {
             self.undeclared(request, decision, wire, now);
         }
@@ -59,7 +60,7 @@ impl Unlimited {
         self.log(names, wire.name(), now);
     }
 
-    /// Counts requests that an Envoy let pass by itself.
+    /// Counts requests that an Envoy admitted by itself.
     #[cold]
     pub(super) fn passed_by_envoy<'n>(
         &self,
@@ -110,12 +111,12 @@ impl Unlimited {
     }
 }
 
-/// The minutes of an instant in the place of its seconds, for a throttle that counts seconds.
+/// The minutes of an instant as seconds, for a log throttle that counts seconds.
 fn minute(now: Timestamp) -> Timestamp {
     Timestamp::from_unix_seconds(now.unix_micros() / (60 * TICKS_PER_SECOND))
 }
 
-/// Names for the log, shortened and without what would break its lines.
+/// Names for the log, shortened and without characters that would break its lines.
 fn listed<'n>(names: impl Iterator<Item = &'n str>) -> String {
     let mut listed = String::new();
     for name in names.take(NAMES_SHOWN) {

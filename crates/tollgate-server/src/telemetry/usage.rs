@@ -1,4 +1,4 @@
-//! What the memory store holds, counted seldom: counting walks all of it.
+//! The contents of the memory store, counted rarely because counting walks all of it.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -9,9 +9,10 @@ use tollgate::{Ticks, Timestamp};
 use super::names::{STORE_BYTES, STORE_CAPACITY, STORE_KEYS, STORE_OVERFLOW};
 use super::{Sample, Stopwatch};
 
-/// Least time between two counts.
+/// Minimum time between two counts.
 const REST_MIN: Ticks = Ticks::from_secs(10);
-/// A count that took long is followed by a rest this many times as long, so that counting takes a hundredth of a core at most.
+/// The pause after a count is this many times as long as the count, so that counting takes at most a hundredth of a
+/// core.
 const REST_SHARE: u32 = 100;
 
 /// The last count.
@@ -33,7 +34,8 @@ impl Counted {
     }
 
     fn usage(&self, now: Timestamp, count: impl FnOnce() -> Usage) -> Usage {
-        // Held while counting, so that two scrapes do not count at once. A panic inside leaves the last count as it was.
+        // The lock is held while counting, so that two scrapes do not count at the same time. A panic leaves the last
+        // count unchanged.
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((usage, until)) = *last
             && now < until
@@ -55,7 +57,7 @@ fn rest(took: Duration) -> Ticks {
 mod tests {
     use super::*;
 
-    /// However often anybody scrapes, the store is walked once in ten seconds.
+    /// However frequent the scrapes are, the store is walked once in ten seconds.
     #[test]
     fn counting_is_seldom() {
         let (counted, mut walks) = (Counted::default(), 0);
@@ -70,7 +72,7 @@ mod tests {
         assert_eq!(walks, 6);
     }
 
-    /// A walk that takes long is followed by a rest that is long.
+    /// A long walk is followed by a long pause.
     #[test]
     fn a_long_walk_is_followed_by_a_long_rest() {
         assert_eq!(rest(Duration::from_millis(1)), REST_MIN);

@@ -1,4 +1,4 @@
-//! Requests that wait for their turn at a leaky bucket.
+//! Requests that wait in the queue of a leaky bucket.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,7 +8,7 @@ use super::exposition::Page;
 use super::histogram::{Histogram, RETRY_BOUNDS};
 use super::names::{self, Metric};
 
-/// How many wait, and how long they have to. Relaxed: the number is only shown.
+/// The number of waiters, and their waiting times. Relaxed: the number is only shown.
 pub(super) struct Waiting {
     now: AtomicU64,
     waits: Histogram,
@@ -30,7 +30,7 @@ impl Waiting {
         self.now.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Writes the numbers of one metric, if it is one of these.
+    /// Writes the numbers of one metric, if it belongs here.
     pub(super) fn show(&self, metric: &Metric, page: &mut Page) {
         if *metric == names::WAITING {
             page.number(metric, &[], self.now.load(Ordering::Relaxed));

@@ -1,5 +1,5 @@
-//! What each verb does with the service. Time is read here, once for each request. Every change is audited, and so is every attempt
-//! that a role did not allow.
+//! Executes each verb on the service. The time is read here, once for each request. Every change is audited, and so is
+//! every attempt that the role did not permit.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -37,31 +37,31 @@ use crate::request_json::Question;
 use crate::service::beside::ComparisonStatus;
 use crate::service::throttle::{self, ForgottenCalls};
 
-/// Keys of `top`, and entries of `audit`: unless said, and at most.
+/// Default and maximum number of keys of `top`, and of entries of `audit`.
 const LISTED: (usize, usize) = (20, 1_000);
-/// Where an order holds, and what to do about it, for servers that share a store.
+/// The notice that an override applies to one server only, and what to do about it, for servers that share a store.
 const ONE_SERVER: &str = "this holds on this server only: other servers on the same store do not hear of it; send the same command \
                           to each of them (--server)";
-/// How findings call the candidate.
+/// The name of the candidate in findings.
 const CANDIDATE: &str = "candidate";
 
-/// What a request is answered with.
+/// The answer to a request.
 pub(super) enum AdminAnswer {
     /// A document.
     Json(Vec<u8>),
-    /// Lines, as they come.
+    /// Lines, streamed as they come.
     Lines(EventBody),
 }
 
 impl AdminAnswer {
     pub(super) fn json(document: &impl Serialize) -> Result<Self, Problem> {
-        // Text and numbers always have a form in JSON; a mistake costs one answer, not the process.
+        // Text and numbers always have a form in JSON. If there is a mistake, it costs one answer and not the process.
         serde_json::to_vec(document)
             .map(AdminAnswer::Json)
             .map_err(|error| Problem::new(Kind::StoreUnavailable, format!("the answer has no form: {error}")))
     }
 
-    /// The same document with one more text in it.
+    /// Adds a text field to the document.
     fn with(self, name: &str, text: &str) -> Result<Self, Problem> {
         let mut told = self;
         if let AdminAnswer::Json(bytes) = &told
@@ -75,7 +75,7 @@ impl AdminAnswer {
     }
 }
 
-/// One request whose sender is known.
+/// One request of an identified sender.
 pub(super) struct Act<'a> {
     admin: &'a Admin,
     who: &'a Who,
@@ -89,17 +89,17 @@ impl Act<'_> {
         self.admin.audit.write(self.who, self.verb.name(), about, outcome, self.shown(self.now));
     }
 
-    /// An instant of the decisions' clock as it is shown.
+    /// An instant of the decision clock, for output.
     pub(super) const fn shown(&self, at: Timestamp) -> Instant {
         Instant::new(at, self.wall)
     }
 
-    /// A ruling as it is shown.
+    /// An override, for output.
     pub(super) const fn ruled(&self, ruled: Ruled) -> RuledView {
         RuledView::new(ruled, self.wall)
     }
 
-    /// Refuses who may not do it.
+    /// Refuses the request if the sender's role is below `least`.
     pub(super) fn allow(&self, least: Role, about: &str) -> Result<(), Problem> {
         if self.who.role >= least {
             return Ok(());
@@ -116,10 +116,10 @@ impl Act<'_> {
 }
 
 impl ControlPlane {
-    /// Does what an operator asks.
+    /// Executes an operator's request.
     ///
     /// # Errors
-    /// When it may not, or cannot; says what would be accepted.
+    /// When the operator may not do it, or it cannot be done. The message says what would be accepted.
     pub(super) async fn operate(
         &self,
         request: Request<Incoming>,
@@ -164,7 +164,8 @@ impl ControlPlane {
         if verb.is_order() { self.kept(self.of_one_server(told)?).await } else { Ok(told) }
     }
 
-    /// Says that an order holds for this server alone, where others count in the same store: they keep their own.
+    /// Adds the notice that an override applies to this server only, if other servers share the store: each has its own
+    /// overrides.
     fn of_one_server(&self, told: AdminAnswer) -> Result<AdminAnswer, Problem> {
         match self.readiness.store {
             Some(_) => told.with("notice", ONE_SERVER),
@@ -172,7 +173,8 @@ impl ControlPlane {
         }
     }
 
-    /// Answers when what was said is on disk. It is in force already: a disk that fails adds a warning, and takes nothing back.
+    /// Answers once the operator state is on disk. The change is already active: a disk failure adds a warning and
+    /// reverts nothing.
     async fn kept(&self, told: AdminAnswer) -> Result<AdminAnswer, Problem> {
         let Some(orders) = &self.orders else { return Ok(told) };
         match orders.keep().await {
@@ -181,7 +183,7 @@ impl ControlPlane {
         }
     }
 
-    /// Refuses what is about limits of our own while somebody else's rules decide.
+    /// Refuses a verb about Tollgate limits while the rules of another program are active.
     fn native(&self, act: &Act<'_>) -> Result<(), Problem> {
         let Some(foreign) = self.service.foreign() else { return Ok(()) };
         let (verb, format) = (act.verb.name(), foreign.rules.format().name());
@@ -204,7 +206,7 @@ impl ControlPlane {
         let mut view = LimitsView::new(&policy, all, holding, &blocks, act.wall);
         view.overload = self.overload_rulings(act);
         match self.service.foreign() {
-            // The engine's own policy only guards it then, and is nobody's business.
+            // In that case the engine's own policy is only a guard, so it is not shown.
             Some(foreign) => AdminAnswer::json(&view.of_foreign(&foreign.rules)),
             None => AdminAnswer::json(&view),
         }
@@ -217,7 +219,7 @@ impl ControlPlane {
         let known = question.known(&self.service.identity);
         let request = question.request_of(&known)?;
         self.single(&request)?;
-        // What a gateway would find by itself, such as the template of the path.
+        // Attributes that a gateway derives itself, such as the template of the path.
         let derived = self.service.reader.derived(&given);
         let complete = completed(&given, &derived);
         let complete_known = self.service.identity.known(complete.iter().copied(), Word::Trusted);
@@ -273,7 +275,7 @@ impl ControlPlane {
         let known = form.attributes.known(&self.service.identity);
         let request = form.attributes.request_of(&known)?;
         self.single(&request)?;
-        // What a gateway counted is meant, in its spelling and by what it finds by itself, and what programs send as it stands.
+        // Reset both forms: the attributes as a gateway spells and derives them, and as programs send them.
         let derived = self.service.reader.derived(&given);
         let complete = completed(&given, &derived);
         let complete_known = self.service.identity.known(complete.iter().copied(), Word::Trusted);
@@ -344,10 +346,11 @@ impl ControlPlane {
         }
     }
 
-    /// Refuses attributes that no request has: a block of them would deny nothing. Rules of other programs have names of their own.
+    /// Refuses attributes that no request has: a block of them would deny nothing. The rules of other programs have
+    /// their own names.
     fn nameable(&self, given: &[(&str, tollgate::Value<'_>)]) -> Result<(), Problem> {
         let policy = self.service.engine.policy();
-        // Calls that come with their limit have attributes that no policy declares.
+        // Calls that carry their limit have attributes that no policy declares.
         let named = given.iter().filter(|(name, _)| !throttle::ATTRIBUTES.contains(name));
         for (name, value) in named.filter(|_| self.service.foreign().is_none()) {
             if let Some(problem) = policy.attribute_problem(name) {
@@ -355,7 +358,7 @@ impl ControlPlane {
             }
             let tollgate::Value::Text(text) = value else { continue };
             if self.service.identity.credentials().contains(name) {
-                // A credential may look like anything, and is not repeated; its digest can always be named.
+                // A credential may look like anything, so it is not echoed. Its digest can always be named.
                 if text.is_empty() || text.starts_with('!') || text.contains(['*', '|']) {
                     return Err(Problem::invalid(format!(
                         "{name}: a credential is known by its hash, so no pattern can match it; accepted: its whole text, or sha256:…"
@@ -368,7 +371,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// What to doubt about a block: it names an attribute that neither a limit nor any request of HTTP is known to have.
+    /// A warning if a block names an attribute that neither a limit nor any HTTP request is known to have.
     fn doubt(&self, given: &[(&str, tollgate::Value<'_>)]) -> Option<String> {
         let policy = self.service.engine.policy();
         let is_known = |name: &str| {
@@ -385,7 +388,7 @@ impl ControlPlane {
         ))
     }
 
-    /// Refuses a pattern where a request has one value: no counter is that of a pattern.
+    /// Refuses a pattern where a single value is needed: no counter belongs to a pattern.
     fn single(&self, request: &CheckRequest<'_>) -> Result<(), Problem> {
         let policy = self.service.engine.policy();
         let named = texts(request);
@@ -397,7 +400,7 @@ impl ControlPlane {
         }
     }
 
-    /// Refuses what is nearly the right spelling: no request has it, and the answer would be about none.
+    /// Refuses a value that is nearly spelled right: no request has it, so the answer would be about no request.
     fn spelled_rightly(&self, given: &[(&str, tollgate::Value<'_>)]) -> Result<(), Problem> {
         for (name, value) in given {
             let tollgate::Value::Text(text) = value else { continue };
@@ -418,7 +421,7 @@ impl ControlPlane {
         let request = form.attributes.request_of(&known)?;
         let unblocked = self.service.engine.unblock(&request, act.now);
         act.audit(&joined(&request), if unblocked { "unblocked" } else { "there was no such block" });
-        // Another block may deny the same request; an address may be inside of the network that it names.
+        // Another block may deny the same request. For instance, an address may be inside a blocked network.
         let pairs = texts(&request);
         let pairs: Vec<(&str, &str)> = pairs.iter().map(|(name, text)| (*name, text.as_str())).collect();
         let held = self.service.engine.blocked(&pairs, act.now);
@@ -460,7 +463,7 @@ impl ControlPlane {
         AdminAnswer::json(&OverrideView { ruled: act.ruled(ruled), milder })
     }
 
-    /// The rulings that hold where this scope is ruled about, beside those of the scope itself.
+    /// The other overrides that apply in this scope, beside those of the scope itself.
     fn others(&self, act: &Act<'_>, scope: Scope<'_>, is_other: impl Fn(&Ruled) -> bool) -> Vec<OtherView> {
         let now = act.now;
         let policy = self.service.engine.policy();
@@ -498,7 +501,7 @@ impl ControlPlane {
         AdminAnswer::json(&json!({ "restored": restored, "still_ruled": self.others(act, scope, |_| true) }))
     }
 
-    /// What a candidate would change, and on request how many decisions it does from now on.
+    /// Shows what a candidate would change, and on request starts counting how many decisions it changes from now on.
     async fn diff(&self, act: &Act<'_>, request: Request<Incoming>) -> Result<AdminAnswer, Problem> {
         let lasting = Query::read(request.uri().query(), &["for"])?.comparison()?;
         let text = request_body::read_any(request, BATCH_BYTES_MAX).await?;
@@ -526,7 +529,7 @@ impl ControlPlane {
     }
 }
 
-/// Attributes with those that follow from them.
+/// The attributes, with those derived from them.
 fn completed<'a>(
     given: &[(&'a str, tollgate::Value<'a>)],
     derived: &'a [(&'a str, String)],
@@ -539,7 +542,7 @@ async fn body(request: Request<Incoming>) -> Result<Bytes, Problem> {
     request_body::read(request, BODY_BYTES_MAX).await
 }
 
-/// Which limits a ruling is about. All of them at once are an admin's affair.
+/// The limits that an override is about. Overriding all of them needs the role admin.
 fn scope<'f>(act: &Act<'_>, form: &'f RulingForm) -> Result<Scope<'f>, Problem> {
     match (&form.limit, form.all) {
         (Some(limit), false) => Ok(Scope::Limit(limit)),

@@ -1,5 +1,5 @@
-//! What operators did: who, what and when, in the log under the target `audit`, and the latest of it in memory for whoever may
-//! read it. Written for what was refused by role as well; never with a token.
+//! The audit log: which operator did what and when. Entries go to the log under the target `audit`, and the latest stay
+//! in memory for operators who may read them. Attempts refused by role are logged too. An entry never contains a token.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -10,12 +10,12 @@ use super::token::{Role, Who};
 use super::view::Instant;
 use crate::text::plain;
 
-/// Entries that are kept in memory.
+/// Maximum number of entries in memory.
 const ENTRIES_MAX: usize = 1_000;
-/// Longest text of an entry, in characters: it may quote what a request said.
+/// Maximum length of a text of an entry, in characters: it may quote the request.
 const TEXT_CHARS_MAX: usize = 256;
 
-/// One thing that somebody did, or was not allowed to.
+/// One action, or an attempt that was refused.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct AuditEntry {
     at: Instant,
@@ -41,7 +41,8 @@ impl Audit {
             about: shortened(about),
             outcome: shortened(outcome),
         };
-        // Texts may hold anything that a request said; made plain they cannot end a line or move a terminal's cursor.
+        // Texts may contain anything from a request. Escaping keeps them from ending a line or moving a terminal's
+        // cursor.
         tracing::info!(
             target: "audit",
             who = %plain(&entry.who),

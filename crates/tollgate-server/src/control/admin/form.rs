@@ -1,4 +1,4 @@
-//! The bodies and queries of the admin interface, each with exactly its fields, and how long things may last.
+//! The bodies and queries of the admin API, each with exactly its fields, and the bounds on durations.
 
 use serde::Deserialize;
 use tollgate::{Ticks, Timestamp};
@@ -7,17 +7,17 @@ use crate::problem::Problem;
 use crate::request_json::Named;
 use crate::time_text::duration;
 
-/// How long a limit is ruled about unless said: what was forgotten ends by itself.
+/// Default duration of an override, so that a forgotten one ends on its own.
 const RULING_DEFAULT: Ticks = Ticks::from_secs(3_600);
-/// Longest that a limit is off or in shadow. What is to last longer belongs in the policy.
+/// Maximum time that a limit is off or in shadow. A longer change belongs in the policy.
 const OPEN_MAX: Ticks = Ticks::from_secs(86_400);
-/// Longest that a share of keys is enforced, or a key blocked.
+/// Maximum time of an override by percentage, or of a block.
 const LONG_MAX: Ticks = Ticks::from_secs(30 * 86_400);
-/// Shortest time for anything: less is over before anybody sees it.
+/// Minimum duration of anything: less would be over before an operator sees it.
 const SHORTEST: Ticks = Ticks::from_secs(1);
-/// How long two policies are compared: at least, and at most.
+/// Minimum and maximum duration of a comparison of two policies.
 const COMPARISON: (Ticks, Ticks) = (Ticks::from_secs(1), Ticks::from_secs(600));
-/// Longest remark, in characters.
+/// Maximum length of a note, in characters.
 const NOTE_CHARS_MAX: usize = 200;
 
 /// A key, by the attributes of its requests.
@@ -28,7 +28,7 @@ pub(super) struct KeyForm<'b> {
     pub(super) attributes: Named<'b>,
 }
 
-/// The counters of a key to forget.
+/// The key whose counters to reset.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ResetForm<'b> {
@@ -38,7 +38,7 @@ pub(super) struct ResetForm<'b> {
     pub(super) limits: Vec<String>,
 }
 
-/// Whom to deny, and for how long.
+/// The requests to block, and for how long.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct BlockForm<'b> {
@@ -48,21 +48,21 @@ pub(super) struct BlockForm<'b> {
     note: Option<String>,
 }
 
-/// What to rule about which limit, and for how long.
+/// The limit to override, how, and for how long.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RulingForm {
     pub(super) limit: Option<String>,
     #[serde(default)]
     pub(super) all: bool,
-    /// A controller of overload in the place of a limit.
+    /// An overload controller instead of a limit.
     overload: Option<String>,
     pub(super) percent: Option<u8>,
     r#for: Option<String>,
     note: Option<String>,
 }
 
-/// Whether to reload even what looks like an accident.
+/// Whether to reload even a policy that the guard refuses.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ReloadForm {
@@ -73,7 +73,7 @@ pub(super) struct ReloadForm {
 /// Reads a body.
 ///
 /// # Errors
-/// When it is not exactly that.
+/// When it does not have exactly this form.
 pub(super) fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Problem> {
     serde_json::from_slice(body).map_err(|error| {
         let what = if error.is_data() { "" } else { "not valid JSON: " };
@@ -92,7 +92,7 @@ fn during(text: &str, least: Ticks, most: Ticks) -> Result<Ticks, Problem> {
     Some(given).filter(|given| (least..=most).contains(given)).ok_or_else(|| wrong("out of range"))
 }
 
-/// A round number of seconds in the largest unit that has it; a single day is 24 hours.
+/// A whole number of seconds in the largest unit that divides it. A single day is written as 24 hours.
 fn written(duration: Ticks) -> String {
     let seconds = duration.ceil_seconds();
     let units = [(2 * 86_400, 86_400, "d"), (3_600, 3_600, "h"), (60, 60, "m")];
@@ -118,17 +118,17 @@ impl BlockForm<'_> {
     }
 }
 
-/// How far a ruling opens a limit.
+/// How far an override opens a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
     /// Off or in shadow.
     Open,
-    /// A share of keys.
+    /// A percentage of keys.
     Share,
 }
 
 impl RulingForm {
-    /// The controller of overload that it is about, if it is about one; then it is about nothing else.
+    /// The overload controller that the form names, if any. Then it may name nothing else.
     pub(super) fn overload(&self) -> Result<Option<&str>, Problem> {
         if self.overload.is_some() && (self.limit.is_some() || self.all || self.percent.is_some()) {
             return Err(Problem::invalid("overload: names a controller, or all, and stands beside no limit"));
@@ -200,7 +200,7 @@ mod tests {
 
     const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
-    /// What opens a limit lasts an hour unless said and a day at most; nothing is for ever.
+    /// An override that opens a limit lasts an hour by default and a day at most. No override lasts for ever.
     #[test]
     fn rulings_end() {
         let until = |text: &str, reach| {

@@ -1,5 +1,6 @@
-//! Who is let in: the right host, so that no name that a web page chose leads here; no other site; and a token that is known. A
-//! source that guesses is made to wait; a right token never is. The paths for decisions ask the same guard about browsers.
+//! Admission to the admin API: the right host, so that no name chosen by a web page leads here; no other site; and a
+//! known token. A source that guesses tokens must wait, but a right token never does. The decision paths use the same
+//! guard against browsers.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -12,16 +13,16 @@ use super::token::Who;
 use crate::problem::Problem;
 use crate::problem::Refusal;
 
-/// Where a browser says which site a request comes from.
+/// The header in which a browser names the site of a request.
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// Wrong tokens that one source may try in a minute.
+/// Maximum number of wrong tokens from one source in a minute.
 const FAILURES_A_MINUTE: u64 = 5;
 
-/// The names by which the server may be called.
+/// The names by which clients may address the server.
 pub(super) struct Hosts {
     address: SocketAddr,
     names: Vec<String>,
-    /// Whether whoever can connect may ask.
+    /// Whether any client that can connect may ask.
     pub(super) is_open: bool,
 }
 
@@ -31,7 +32,7 @@ impl Hosts {
         Self { address, names, is_open: false }
     }
 
-    /// Whether a request calls the server by one of them, and for no page of another site.
+    /// Checks that a request uses one of these names, and does not come from a page of another site.
     fn admit<B>(&self, request: &Request<B>) -> Result<(), Problem> {
         let host = host_of(request)?;
         if !self.knows(host) {
@@ -40,9 +41,9 @@ impl Hosts {
         is_same_site(request.headers(), host)
     }
 
-    /// Whether a request may be a program's, by the name that it calls the server by. A page that a stranger publishes has a name with a
-    /// dot, and its name may lead to this machine (DNS rebinding); its browser then sends a GET without saying what it is. So where
-    /// nobody on this machine has to prove anything, such a name must be one of the server's.
+    /// Checks by its host name whether a request may come from a program. A stranger's page has a name with a dot, and
+    /// that name may resolve to this machine (DNS rebinding). Its browser then sends a GET without any sign of its
+    /// origin. So where local clients need no credential, such a name must be one of the server's.
     fn admit_program<B>(&self, request: &Request<B>) -> Result<(), Problem> {
         if !self.is_open || !self.address.ip().is_loopback() {
             return Ok(());
@@ -54,7 +55,7 @@ impl Hosts {
         if may_be_of_a_page(host) && !self.knows(host) { Err(wrong_host()) } else { Ok(()) }
     }
 
-    /// Whether this is one of them, whatever the port.
+    /// Whether the host is one of the names, whatever the port.
     fn knows(&self, host: &str) -> bool {
         let name = without_port(host);
         let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
@@ -73,8 +74,8 @@ fn wrong_host() -> Problem {
     )
 }
 
-/// Whether a page that a stranger publishes can have this host. An address leads where it says, and a name without a dot, or one below
-/// `localhost`, is nobody's in the public DNS.
+/// Whether a page on the public web can have this host. An address leads where it says. A name without a dot, or one
+/// below `localhost`, does not exist in the public DNS.
 fn may_be_of_a_page(host: &str) -> bool {
     let name = without_port(host);
     let is_address = name.starts_with('[') || name.parse::<IpAddr>().is_ok();
@@ -89,7 +90,7 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-/// Counts wrong tokens by the address that they come from.
+/// Counts wrong tokens by source address.
 pub(super) struct Logins {
     failures: Option<KeyedGate>,
 }
@@ -100,7 +101,7 @@ impl Logins {
         Self { failures: quota.ok().map(|quota| Gate::builder(quota).clock(clock).keyed()) }
     }
 
-    /// How long a source must wait before its wrong tokens are looked at again.
+    /// How long a source with too many wrong tokens must wait, if it must.
     fn wait(&self, source: IpAddr) -> Option<Ticks> {
         let state = self.failures.as_ref()?.charge(&source, 0);
         (state.remaining == 0).then_some(state.next_unit_after)
@@ -108,12 +109,12 @@ impl Logins {
 
     fn failed(&self, source: IpAddr) {
         if let Some(failures) = &self.failures {
-            // Only counted: whoever guesses next is told to wait.
+            // Only counted here: the next wrong token from this source gets the wait.
             let _ = failures.check(&source);
         }
     }
 
-    /// What a wrong token is told. A source that has to wait is not counted again, and fills no log.
+    /// The answer to a wrong token. A source that has to wait is not counted again, and its attempts are not logged.
     fn wrong(&self, source: IpAddr) -> Problem {
         if let Some(wait) = self.wait(source) {
             let seconds = wait.ceil_seconds();
@@ -129,7 +130,7 @@ impl Logins {
     }
 }
 
-/// The address that failures are counted by: a whole /64 of IPv6 is one source.
+/// The address by which failures are counted: a whole /64 of IPv6 is one source.
 fn source_of(peer: Option<IpAddr>) -> IpAddr {
     match peer.map(|peer| peer.to_canonical()) {
         Some(IpAddr::V6(address)) => {
@@ -142,26 +143,27 @@ fn source_of(peer: Option<IpAddr>) -> IpAddr {
 }
 
 impl Admin {
-    /// Whose request it is.
+    /// Identifies the sender of a request.
     ///
     /// # Errors
-    /// When it may not come in; says what would be accepted.
+    /// When the request is not admitted. The message says what would be accepted.
     pub(super) fn admit<B>(&self, request: &Request<B>, peer: Option<IpAddr>) -> Result<&Who, Problem> {
         self.hosts.admit(request)?;
         let Some(token) = bearer(request.headers()) else {
             let detail = "send Authorization: Bearer TOKEN; the server printed its token when it started";
             return Err(Problem::of_admin(Refusal::NoToken, detail));
         };
-        // Before anybody waits: who shares an address with somebody who guesses must still be able to operate the server.
+        // A right token is accepted before any wait: operators who share an address with an attacker must still be able
+        // to operate the server.
         self.tokens.holder(token).ok_or_else(|| self.logins.wrong(source_of(peer)))
     }
 
-    /// Refuses a request that a browser sends for a page of another site, or of a name that is not this server's. Programs send
-    /// neither `Origin` nor `Sec-Fetch-Site`. Browsers leave both out, too, where a page of a plain `http://` name sends a GET to that
-    /// very name, so the name is looked at in any case.
+    /// Refuses a request that a browser sends for a page of another site, or for a name that is not this server's.
+    /// Programs send neither `Origin` nor `Sec-Fetch-Site`. Browsers leave out both as well if a page of a plain
+    /// `http://` name sends a GET to that same name, so the name is always checked.
     ///
     /// # Errors
-    /// When a browser sent it for such a page, or may have.
+    /// When a browser sent the request for such a page, or may have.
     pub(crate) fn refuse_other_sites<B>(&self, request: &Request<B>) -> Result<(), Problem> {
         let headers = request.headers();
         if headers.contains_key(ORIGIN) || headers.contains_key(FETCH_SITE) {
@@ -170,16 +172,16 @@ impl Admin {
         self.refuse_other_names(request)
     }
 
-    /// The same for a request that may come from a page of any site, such as one that a proxy asks about.
+    /// Checks only the name, for a request that may come from a page of any site, such as one that a proxy asks about.
     ///
     /// # Errors
-    /// When it calls the server by a name that a page may have, where nothing else keeps pages out.
+    /// When the request uses a name that a page may have, and nothing else keeps pages out.
     pub(crate) fn refuse_other_names<B>(&self, request: &Request<B>) -> Result<(), Problem> {
         self.hosts.admit_program(request)
     }
 }
 
-/// The one host that a request names.
+/// The single host that a request names.
 fn host_of<B>(request: &Request<B>) -> Result<&str, Problem> {
     let mut named = request.headers().get_all(HOST).iter();
     let host = match (request.uri().authority(), named.next(), named.next()) {
@@ -190,7 +192,7 @@ fn host_of<B>(request: &Request<B>) -> Result<&str, Problem> {
     host.ok_or_else(|| Problem::of_admin(Refusal::WrongHost, "name the host once, in a Host header"))
 }
 
-/// Whether a browser sent it for a page of this server, or no browser did.
+/// Checks that either a browser sent the request for a page of this server, or no browser sent it.
 fn is_same_site(headers: &HeaderMap, host: &str) -> Result<(), Problem> {
     let origins = headers.get_all(ORIGIN).iter().map(|origin| origin.to_str().unwrap_or_default());
     let is_ours = |origin: &str| {
@@ -219,7 +221,8 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// Loopback by any name or port, the bound address, and the names that were given; nothing that only begins like one.
+    /// Accepted are loopback by any name or port, the bound address and the given names, but no name that only begins
+    /// like one.
     #[test]
     fn hosts() {
         let hosts = Hosts::new("10.1.2.3:8080".parse().unwrap(), &["Gate.Example".to_owned()]);
@@ -251,7 +254,7 @@ mod tests {
         }
     }
 
-    /// What a page of the public web can be called, and what it cannot.
+    /// Hosts that a page on the public web can have, and hosts that it cannot have.
     #[test]
     fn names_of_pages() {
         for host in [
@@ -276,7 +279,8 @@ mod tests {
         }
     }
 
-    /// Another site's page is refused, whatever part of it tells; a program that sends no such header is not a browser.
+    /// A page of another site is refused, whichever header reveals it. A request without such headers comes from a
+    /// program.
     #[test]
     fn origins() {
         let with = |name: &'static str, value: &str| {
@@ -298,7 +302,7 @@ mod tests {
         }
     }
 
-    /// One source is one /64, and IPv4 in IPv6 is IPv4.
+    /// One /64 is one source, and IPv4 in IPv6 is IPv4.
     #[test]
     fn sources() {
         let of = |text: &str| source_of(Some(text.parse().unwrap())).to_string();

@@ -1,5 +1,5 @@
-//! What operators say over the controllers of overload: off or in shadow for a while, one of them or all. It is this process's own, and kept where
-//! its other orders are.
+//! Overrides of overload controllers: off or in shadow for a while, for one of them or all. They apply to this process
+//! only, and are kept in its operator state.
 
 use serde_json::json;
 use tollgate::overload::{Controller, Switch};
@@ -16,11 +16,11 @@ use crate::control::ControlPlane;
 use crate::problem::Problem;
 use crate::problem::Refusal;
 
-/// What names all controllers at once.
+/// The name of all controllers together.
 const ALL: &str = "all";
 
 impl ControlPlane {
-    /// Kill and shadow.
+    /// Executes kill and shadow.
     pub(super) fn rule_overload(
         &self,
         act: &Act<'_>,
@@ -41,7 +41,7 @@ impl ControlPlane {
         AdminAnswer::json(&act.ruled(Ruled { ruling, until }))
     }
 
-    /// Restore.
+    /// Executes restore.
     pub(super) fn restore_overload(&self, act: &Act<'_>, name: &str) -> Result<AdminAnswer, Problem> {
         let mut restored = false;
         self.switch(act, name, |switch| restored |= switch.revive(act.now))?;
@@ -49,7 +49,7 @@ impl ControlPlane {
         AdminAnswer::json(&json!({ "restored": restored }))
     }
 
-    /// What operators said over controllers and holds now.
+    /// The overrides of controllers that are active now.
     pub(super) fn overload_rulings(&self, act: &Act<'_>) -> Vec<OverloadView> {
         let Some(shedder) = &self.service.overload else { return Vec::new() };
         let ruled = |controller: Controller| {
@@ -60,7 +60,7 @@ impl ControlPlane {
         Controller::ALL.into_iter().filter_map(ruled).collect()
     }
 
-    /// Tells one controller's switch something, or all of them. All at once are an admin's affair.
+    /// Calls `tell` on the switch of one controller, or of all of them. Changing all of them needs the role admin.
     fn switch(&self, act: &Act<'_>, name: &str, mut tell: impl FnMut(&Switch)) -> Result<(), Problem> {
         if name == ALL {
             act.allow(Role::Admin, &about(name))?;

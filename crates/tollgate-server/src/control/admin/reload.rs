@@ -1,4 +1,5 @@
-//! Reloading on request: what is on disk is put in force now, and on an admin's word even what looks like an accident.
+//! Reload on request: the files on disk become active now. If an admin forces it, so does a policy that the guard
+//! refuses.
 
 use serde::Serialize;
 use tollgate::SwapReport;
@@ -13,23 +14,23 @@ use crate::problem::Problem;
 use crate::problem::Refusal;
 use crate::reload::{Done, ReloadOutcome};
 
-/// What a reload did.
+/// The result of a reload.
 #[derive(Serialize)]
 struct ReloadView<'a> {
-    /// Whether another policy is in force than before.
+    /// Whether the active policy changed.
     reloaded: bool,
-    /// The version in force; standard input has none.
+    /// The active version. Standard input has none.
     version: Option<String>,
-    /// Fields of the whole policy that are not as they were.
+    /// Fields of the whole policy that changed.
     policy: Vec<FieldChangeView>,
-    /// Every limit that is not as it was, as `policy diff` lists them.
+    /// Every limit that changed, as `policy diff` lists them.
     changes: Vec<ChangeView<'a>>,
     changed: Vec<String>,
     added: Vec<String>,
     removed: Vec<String>,
     restarted: Vec<String>,
     resumed: Vec<String>,
-    /// What else was read anew, in words: the callers file, the certificates.
+    /// Other files that were read again, in words: the callers file, the certificates.
     also: Vec<String>,
 }
 
@@ -49,7 +50,7 @@ impl<'a> ReloadView<'a> {
         Self { reloaded, version, policy, changes, changed, added, removed, restarted, resumed, also }
     }
 
-    /// In words for the audit log.
+    /// The result in words, for the audit log.
     fn outcome(&self) -> String {
         if !self.reloaded && self.also.is_empty() {
             return "what is on disk is in force already".to_owned();
@@ -69,7 +70,7 @@ impl<'a> ReloadView<'a> {
 }
 
 impl ControlPlane {
-    /// Puts in force what is on disk. What looks like an accident is an admin's affair.
+    /// Activates what is on disk. Forcing a policy past the guard needs the role admin.
     pub(super) async fn reload(&self, act: &Act<'_>, form: &ReloadForm) -> Result<AdminAnswer, Problem> {
         let about = if form.force { "what the guard refuses" } else { "" };
         if form.force {
@@ -80,7 +81,7 @@ impl ControlPlane {
         let reloading = async { if form.force { reloader.force().await } else { reloader.now().await } };
         let done = tokio::select! {
             done = reloading => done,
-            // A disk that does not answer must not keep a server that is to stop.
+            // A disk that does not answer must not delay a server that is stopping.
             () = self.readiness.stopped() => Err("the server is about to stop; nothing was reloaded".to_owned()),
         };
         let done = done.map_err(|why| {

@@ -1,4 +1,4 @@
-//! From what was told to HTTP. Statuses of problems are chosen where those of every wire's are.
+//! Converts answers to HTTP. The statuses of problems are chosen in `problem`, as for every protocol.
 
 use std::net::IpAddr;
 
@@ -15,20 +15,20 @@ use crate::problem::Refusal;
 use crate::problem::{Kind, Problem, problem_details};
 use crate::shutdown::Stop;
 
-/// A body that is all there, or comes by and by.
+/// A complete body, or one that is streamed.
 pub(crate) type AdminBody = Either<Full<Bytes>, EventBody>;
 
-/// Who asks, and what the connection lends to an answer that takes long.
+/// The peer, and the state of its connection that a long answer needs.
 pub(crate) struct Asker {
-    /// Where the connection comes from.
+    /// The peer's address.
     pub(crate) peer: Option<IpAddr>,
-    /// When the server stops.
+    /// Signals that the server stops.
     pub(crate) stop: Stop,
-    /// Kept until the answer is over.
+    /// Held until the answer is complete.
     pub(crate) answering: Box<dyn Send + Sync>,
 }
 
-/// Answers one request of the admin interface.
+/// Answers one request of the admin API.
 pub(crate) async fn respond(
     control: &ControlPlane,
     request: Request<Incoming>,
@@ -63,7 +63,7 @@ fn refused(problem: &Problem) -> Response<Full<Bytes>> {
     response
 }
 
-/// What an operator reads is nobody else's: not a cache's, not another page's, and nothing to be run.
+/// Sets headers so that an answer is neither cached, nor readable by other pages, nor executed.
 fn guarded(headers: &mut HeaderMap) {
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));

@@ -1,4 +1,4 @@
-//! What a method and a path of the admin interface ask for, and who may ask it.
+//! Maps a method and a path of the admin API to a verb and the role it needs.
 
 use hyper::Method;
 
@@ -6,24 +6,24 @@ use super::token::Role;
 use crate::problem::{Kind, Problem};
 use crate::service::holds::Id;
 
-/// What is asked for.
+/// The verbs of the admin API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
-    /// The limits in force, with what is ruled about them, and the blocks.
+    /// List the active limits, their overrides, and the blocks.
     Limits,
-    /// What is left for a key.
+    /// Show what is left for a key.
     Get,
-    /// Why a request is answered as it is.
+    /// Explain the decision about a request.
     Explain,
-    /// The keys that are asked about most.
+    /// List the keys with the most decisions.
     Top,
-    /// Decisions as they are made.
+    /// Stream decisions as they are made.
     Tail,
-    /// Forget what was counted for a key.
+    /// Reset the counters of a key.
     Reset,
     /// Deny a key for a while.
     Block,
-    /// Take that back.
+    /// Remove a block.
     Unblock,
     /// Turn a limit off for a while.
     Kill,
@@ -31,25 +31,25 @@ pub(super) enum Verb {
     Shadow,
     /// Enforce a limit for a share of its keys for a while.
     Percent,
-    /// Take any of the three back.
+    /// Remove any of the three overrides.
     Restore,
-    /// Put in force what is on disk now.
+    /// Activate what is on disk.
     Reload,
-    /// What another policy would change.
+    /// Show what a candidate policy would change.
     Diff,
-    /// How the comparison of that policy with the one in force stands.
+    /// Show the state of a comparison.
     Compared(Id),
     /// End that comparison.
     Stop(Id),
-    /// What operators did.
+    /// List the actions of operators.
     Audit,
 }
 
 impl Verb {
-    /// What a method and a path ask for.
+    /// The verb of a method and a path.
     ///
     /// # Errors
-    /// When nothing is at the path, or it accepts another method.
+    /// When the path does not exist, or accepts another method.
     pub(super) fn of(method: &Method, path: &str) -> Result<Self, Problem> {
         let (verb, accepted) = match path {
             "/admin/v1/limits" => (Verb::Limits, "GET"),
@@ -91,7 +91,8 @@ impl Verb {
         }
     }
 
-    /// The least role that may ask it. What is about all limits at once, or is forced, needs an admin as well; the body says whether it is.
+    /// The minimum role. A request about all limits, or a forced one, needs the role admin as well. The body shows
+    /// whether it is one.
     pub(super) const fn role(self) -> Role {
         match self {
             Verb::Limits | Verb::Get | Verb::Explain | Verb::Top | Verb::Tail => Role::Viewer,
@@ -104,12 +105,12 @@ impl Verb {
         }
     }
 
-    /// Whether it means something while somebody else's rules are in force. Rulings do if they are about all limits.
+    /// Whether the verb applies while another program's rules are active. Overrides do if they are about all limits.
     pub(super) const fn knows_foreign(self) -> bool {
         !matches!(self, Verb::Get | Verb::Explain | Verb::Reset | Verb::Percent | Verb::Diff)
     }
 
-    /// Whether it changes what operators say over the policy, which is kept on disk.
+    /// Whether it changes the operator state, which is kept on disk.
     pub(super) const fn is_order(self) -> bool {
         matches!(
             self,

@@ -1,5 +1,5 @@
-//! Decisions as they are made: lines of JSON on a response that does not end until its reader does, the server stops, or an hour is
-//! over. What a reader is too slow for is left out, and it is told how much.
+//! Decisions as they are made: lines of JSON on a response that lasts until its reader leaves, the server stops, or an
+//! hour has passed. A reader that is too slow loses lines, and receives the number of lost ones.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -17,17 +17,17 @@ use super::view::EventView;
 use crate::shutdown::{Stop, stopped};
 use crate::telemetry::Event;
 
-/// Lines that wait for a reader.
+/// Maximum number of lines queued for a reader.
 const LINES_MAX: usize = 256;
-/// How often a reader hears that the server is there, so that one that went away is noticed.
+/// How often a reader gets an empty line, so that a reader that went away is noticed.
 const PULSE: Duration = Duration::from_secs(10);
-/// How long one view lasts at most.
+/// Maximum duration of one view.
 const LONGEST: Duration = Duration::from_secs(3_600);
 
 /// A body of lines.
 pub(crate) struct EventBody {
     lines: mpsc::Receiver<Bytes>,
-    /// While it is there the connection knows that an answer is under way.
+    /// While it exists, the connection counts an answer as in progress.
     _answering: Box<dyn Send + Sync>,
 }
 
@@ -43,14 +43,14 @@ impl Body for EventBody {
     }
 }
 
-/// Which decisions are shown.
+/// The decisions to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Which {
     All,
     Denied,
 }
 
-/// Begins a view of what `events` brings.
+/// Starts a view of the decisions that `events` delivers.
 pub(super) fn lines(
     events: broadcast::Receiver<Arc<Event>>,
     which: Which,
@@ -62,7 +62,7 @@ pub(super) fn lines(
     let (sender, lines) = mpsc::channel(LINES_MAX);
     tokio::spawn(async move {
         let pumped = tokio::time::timeout(LONGEST, pump(events, which, clock, stop, sender));
-        // The view is over either way.
+        // The view has ended in either case.
         let _ = pumped.await;
         drop(place);
     });
@@ -85,7 +85,7 @@ async fn pump(
                 Err(RecvError::Lagged(missed)) => line(&serde_json::json!({ "missed": missed })),
                 Err(RecvError::Closed) => return,
             },
-            // The first comes at once: the reader sees that it is connected.
+            // The first tick is immediate: the reader sees that it is connected.
             _ = pulse.tick() => Bytes::from_static(b"\n"),
             () = stopped(&mut stop) => return,
             () = lines.closed() => return,
@@ -130,7 +130,7 @@ mod tests {
         Some(String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap())
     }
 
-    /// A view of denials shows them with everything but what is allowed, tells how much it missed, and ends with the server.
+    /// A view of denials shows every decision except admissions, reports how many it lost, and ends with the server.
     #[tokio::test]
     async fn a_view_of_denials() {
         let (events, receiver) = broadcast::channel(2);

@@ -1,5 +1,5 @@
-//! Who may operate: tokens, kept as digests and compared in constant time, each with a name and a role. Nothing here has `Debug`
-//! that could show one.
+//! Operators: tokens, stored as digests and compared in constant time, each with a name and a role. No type here has a
+//! `Debug` that could show one.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -14,26 +14,26 @@ use subtle::ConstantTimeEq;
 
 use crate::disk;
 
-/// Length of a token that somebody chose, in characters.
+/// Minimum and maximum length of a chosen token, in characters.
 const TOKEN_CHARS: (usize, usize) = (16, 256);
-/// Random bytes of a token that the server makes.
+/// Random bytes of a generated token.
 const RANDOM_BYTES: usize = 32;
-/// Most tokens in a file, its size, and the longest name in it.
+/// Maximum number of tokens in a file, its maximum size, and the maximum length of a name in it.
 const TOKENS_MAX: usize = 1_000;
 const FILE_BYTES_MAX: u64 = 256 << 10;
 const NAME_CHARS_MAX: usize = 64;
-/// How the holder of the one token is called in the audit log that the server made or the environment set.
+/// The audit log's name for the holder of the token that the server generated or the environment set.
 const OWNER: &str = "owner";
 
-/// What somebody may do. Each may do what those before it may.
+/// What an operator may do. Each role includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Role {
-    /// Look.
+    /// Read.
     Viewer,
-    /// Change what one limit or key is decided by.
+    /// Change the decisions of one limit or key.
     Operator,
-    /// Change all limits at once, and read what everybody did.
+    /// Change all limits together, and read the audit log.
     Admin,
 }
 
@@ -56,7 +56,7 @@ impl FromStr for Role {
     }
 }
 
-/// A token as somebody gave it.
+/// A token in plain text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct GivenToken(String);
 
@@ -81,10 +81,10 @@ impl FromStr for GivenToken {
 }
 
 impl GivenToken {
-    /// A new one that nobody can guess.
+    /// Generates an unguessable token.
     ///
     /// # Errors
-    /// When the system has no random numbers.
+    /// When the system has no random bytes.
     fn random() -> Result<Self, String> {
         let mut bytes = [0; RANDOM_BYTES];
         getrandom::fill(&mut bytes)
@@ -96,22 +96,22 @@ impl GivenToken {
         Ok(Self(text))
     }
 
-    /// The text, for a header or the one place where it is shown.
+    /// The text, for a header or for the single occasion on which it is shown.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// Reads the token that a server left in a file.
+    /// Reads the token that a server wrote to a file.
     ///
     /// # Errors
-    /// When there is none; says what to do.
+    /// When there is none. The message says what to do.
     pub(crate) fn from_file(path: &Path) -> Result<Self, String> {
         let text = bounded(path)?;
         text.trim().parse().map_err(|error| format!("{}: {error}", path.display()))
     }
 }
 
-/// Whose token it is.
+/// The holder of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Who {
     pub(crate) name: String,
@@ -123,11 +123,11 @@ struct AcceptedToken {
     digest: [u8; 32],
 }
 
-/// Every token that is accepted.
+/// All accepted tokens.
 pub(crate) struct Tokens(Vec<AcceptedToken>);
 
 impl Tokens {
-    /// Whose token it is, if anybody's. Looks at all of them, whichever fits, so that the time tells nothing.
+    /// The holder of a token, if it is known. Compares all tokens even after a match, so that the time reveals nothing.
     pub(crate) fn holder(&self, token: &str) -> Option<&Who> {
         let given = hashed(token);
         let mut found = None;
@@ -148,28 +148,28 @@ fn hashed(token: &str) -> [u8; 32] {
     bytes
 }
 
-/// The tokens of a server, and what to tell about them at the start.
+/// The tokens of a server, and the notice about them at the start.
 pub(crate) struct Credentials {
     pub(crate) tokens: Tokens,
-    /// What the banner says: the token itself only if it is nowhere else.
+    /// The text for the banner. It contains the token itself only if the token is written nowhere else.
     pub(crate) notice: String,
 }
 
-/// Which tokens a server accepts.
+/// Configures the accepted tokens.
 #[derive(Debug)]
 pub(crate) struct TokenSettings {
-    /// The token of the role admin, if it is chosen.
+    /// The token with the role admin, if it is chosen.
     pub(crate) token: Option<GivenToken>,
-    /// Where that token is written, instead of being shown.
+    /// The file for that token, which is then not shown.
     pub(crate) token_file: Option<PathBuf>,
-    /// A file of further tokens.
+    /// A file with more tokens.
     pub(crate) tokens: Option<PathBuf>,
 }
 
-/// The tokens that the settings ask for; one is made if they name none.
+/// The tokens that the settings name. One is generated if they name none.
 ///
 /// # Errors
-/// When a file cannot be read or written, or says something else; the message says what would be accepted.
+/// When a file cannot be read or written, or has the wrong content. The message says what would be accepted.
 pub(crate) fn credentials(settings: &TokenSettings) -> Result<Credentials, String> {
     let mut known = Vec::new();
     let mut notices = Vec::new();
@@ -202,7 +202,7 @@ pub(crate) fn credentials(settings: &TokenSettings) -> Result<Credentials, Strin
     Ok(Credentials { tokens: Tokens(known), notice: notices.join(" and ") })
 }
 
-/// Writes a token where only this user can read it. A file that others could read is replaced, not kept.
+/// Writes a token to a file that only this user can read. A file that others could read is replaced, not kept.
 fn write(path: &Path, token: &GivenToken) -> Result<(), String> {
     let failed = |error: std::io::Error| {
         format!(
@@ -218,7 +218,7 @@ fn write(path: &Path, token: &GivenToken) -> Result<(), String> {
     writeln!(file, "{}", token.reveal()).map_err(failed)
 }
 
-/// The tokens of a file: a role, a name and a token on each line.
+/// Reads the tokens of a file: a role, a name and a token on each line.
 fn listed(path: &Path) -> Result<Vec<AcceptedToken>, String> {
     let text = bounded(path)?;
     let mut known: Vec<AcceptedToken> = Vec::new();
@@ -249,7 +249,7 @@ fn listed(path: &Path) -> Result<Vec<AcceptedToken>, String> {
     Ok(known)
 }
 
-/// One line of the file. The token is never repeated in an error.
+/// Reads one line of the file. An error never echoes the token.
 fn one(line: &str) -> Result<AcceptedToken, String> {
     let mut words = line.split_ascii_whitespace();
     let (Some(role), Some(name), Some(token), None) =
@@ -281,7 +281,7 @@ mod tests {
 
     const TOKEN: &str = "0123456789abcdef";
 
-    /// A line is a role, a name and a token; whatever is wrong is named, and the token never is.
+    /// A line is a role, a name and a token. An error names what is wrong, but never the token.
     #[test]
     fn lines_of_a_token_file() {
         let known = one(&format!("operator alice {TOKEN}")).ok().unwrap();
@@ -299,7 +299,7 @@ mod tests {
         assert!(!error.contains(TOKEN), "{error}");
     }
 
-    /// A token does not show in what a programmer prints.
+    /// The `Debug` output of a token does not show it.
     #[test]
     fn a_token_has_no_debug() {
         let token: GivenToken = TOKEN.parse().unwrap();

@@ -15,12 +15,12 @@ use crate::telemetry::names::SOURCES;
 use crate::telemetry::{Event, TopKey};
 use crate::time_text::rfc3339_millis;
 
-/// An instant of the wall clock, as programs and people read it.
+/// A wall-clock instant, for programs and people.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Instant(Timestamp);
 
 impl Instant {
-    /// The instant `at` of the decisions' clock, which the wall clock is this far ahead of.
+    /// Converts the instant `at` of the decision clock by the offset of the wall clock.
     pub(super) const fn new(at: Timestamp, wall: WallOffset) -> Self {
         Self(at.on_wall(wall))
     }
@@ -85,10 +85,10 @@ impl<'a> From<&'a Block> for BlockView<'a> {
     }
 }
 
-/// A ruling with what it is about.
+/// An override with its scope.
 #[derive(Serialize)]
 pub(super) struct OtherView {
-    /// The limit; none for a ruling about all of them.
+    /// The limit, or `None` for an override of all of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<String>,
     #[serde(flatten)]
@@ -105,7 +105,7 @@ impl OtherView {
     }
 }
 
-/// A ruling with the controller of overload that it is about.
+/// An override with its overload controller.
 #[derive(Serialize)]
 pub(super) struct OverloadView {
     pub(super) controller: &'static str,
@@ -113,7 +113,7 @@ pub(super) struct OverloadView {
     pub(super) ruled: RuledView,
 }
 
-/// A ruling that was made, with those that hold in its place because they are milder.
+/// A new override, with those that apply instead because they are milder.
 #[derive(Serialize)]
 pub(super) struct OverrideView {
     #[serde(flatten)]
@@ -126,46 +126,46 @@ pub(super) struct OverrideView {
 struct LimitView<'a> {
     name: &'a str,
     sentence: String,
-    /// Whether it decides now, and for which share of keys, rulings included.
+    /// The mode and percentage now, including overrides.
     mode: &'static str,
     percent: u8,
-    /// What was ruled about it alone.
+    /// The override of this limit alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     ruled: Option<RuledView>,
-    /// The ruling that holds for it: the milder of that and the one about all limits.
+    /// The effective override: the milder of that one and the override of all limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     holds: Option<RuledView>,
 }
 
-/// What holds for a limit at this instant, and whether something was ruled about it alone.
+/// The effective state of a limit at one instant, and the override of this limit alone.
 pub(super) struct LimitFooting {
     pub(super) footing: (Mode, u8),
     pub(super) ruled: Option<Ruled>,
     pub(super) holds: Option<Ruled>,
 }
 
-/// The limits in force and everything that was said over them.
+/// The active limits with all overrides and blocks.
 #[derive(Serialize)]
 pub(super) struct LimitsView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     all: Option<RuledView>,
     limits: Vec<LimitView<'a>>,
-    /// Limits beyond those that are listed.
+    /// The number of limits that are not listed.
     left_off: usize,
     blocks: Vec<BlockView<'a>>,
-    /// What was ruled about controllers of overload.
+    /// Overrides of overload controllers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) overload: Vec<OverloadView>,
-    /// What each rule of somebody else's means, where such rules are in force.
+    /// The meaning of each rule of another program's configuration, if one is active.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     foreign: Vec<String>,
 }
 
 impl<'a> LimitsView<'a> {
-    /// Limits that are listed; those with a ruling always are.
+    /// Maximum number of listed limits. Those with an override are always listed.
     const LISTED_MAX: usize = 1_000;
 
-    /// The same with somebody else's rules in the place of limits.
+    /// Replaces the limits by the rules of another program.
     pub(super) fn of_foreign(mut self, rules: &Foreign) -> Self {
         self.limits.clear();
         self.foreign = rules.sentences();
@@ -215,7 +215,8 @@ struct StateView {
     cost: u64,
     #[serde(flatten)]
     numbers: Option<NumbersView>,
-    /// For how long `block_for` refuses the key, and when the request passes: when that is over, and the counter admits it.
+    /// How long `block_for` still refuses the key, and when the request passes: after that time, once the counter
+    /// admits it.
     #[serde(skip_serializing_if = "Option::is_none")]
     refused_for_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -224,17 +225,17 @@ struct StateView {
     stance: &'static str,
     quota: String,
     chosen: String,
-    /// Attributes that name a tier, each with counters of its own, and that the request lacks.
+    /// Attributes that select a tier with its own counters, and that the request lacks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     open_tiers: Vec<String>,
 }
 
-/// The numbers of a counter; a limit that counts nothing for the key has none.
+/// The numbers of a counter. A limit that counts nothing for the key has none.
 #[derive(Serialize)]
 struct NumbersView {
     limit: u64,
     remaining: u64,
-    /// Whether there is a counter, or nothing that it would remember.
+    /// Whether a counter exists. Otherwise the numbers are those of an unused key.
     counted: bool,
     next_unit_after_ms: u64,
     reset_after_ms: u64,
@@ -246,7 +247,7 @@ impl From<&State> for StateView {
         Self {
             allowed: state.admits,
             cost: state.cost,
-            // A key that is refused for a while has a counter all the same.
+            // A key that is refused for a while still has a counter.
             numbers: (state.source.has_numbers() || state.refused_for.is_some()).then(|| NumbersView {
                 limit: outcome.limit,
                 remaining: outcome.remaining,
@@ -286,12 +287,13 @@ struct ExplainedView<'a> {
     what_would_change_it: &'a [String],
 }
 
-/// Why a request is answered as it is.
+/// The explanation of a decision.
 #[derive(Serialize)]
 pub(super) struct ExplanationView<'a> {
-    /// Whether it would pass now; none for a call that tells its limit, where that depends on the limit.
+    /// Whether the request would pass now. `None` for a call that carries its limit, if the result depends on that
+    /// limit.
     allowed: Option<bool>,
-    /// Whether it is a call that tells its limit, so that no limit of the policy is asked.
+    /// Whether it is a call that carries its limit, so that no limit of the policy applies.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     tells_its_limit: bool,
     /// Whether it would pass because no limit applies to it.
@@ -303,28 +305,28 @@ pub(super) struct ExplanationView<'a> {
     fault: Option<String>,
     limits: Vec<ExplainedView<'a>>,
     left_off: usize,
-    /// A credential was named that the callers file does not know.
+    /// The request names a credential that the callers file does not contain.
     #[serde(rename = "unknown_credential", skip_serializing_if = "std::ops::Not::not")]
     pub(super) is_stranger: bool,
-    /// What commands have counted that tell their limit with each call.
+    /// The counters of commands whose calls carry their limit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     throttled: Vec<ThrottledView>,
-    /// How the same attributes are answered where nothing reads them from HTTP, if otherwise.
+    /// The decision about the same attributes if they are sent as given and not read from HTTP, if it differs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) as_given: Option<AsGivenView>,
 }
 
-/// How attributes are answered that a program sends as they stand, by `/v1/check`, RLS or RESP. The gateway and `/v1/authz` read a path in
-/// all of its spellings.
+/// The decision about attributes that a program sends as given, through `/v1/check`, RLS or RESP. The gateway and
+/// `/v1/authz` normalize all spellings of a path.
 #[derive(Serialize)]
 pub(super) struct AsGivenView {
     allowed: bool,
-    /// The limits that apply then.
+    /// The limits that apply in that case.
     limits: Vec<String>,
 }
 
 impl AsGivenView {
-    /// None where it makes no difference: the same limits apply, and count by the same keys.
+    /// `None` if it makes no difference: the same limits apply, with the same keys.
     pub(super) fn beside(
         read: &ExplainedRequest<'_, '_>,
         given: &ExplainedRequest<'_, '_>,
@@ -347,7 +349,7 @@ pub(super) struct ExplainedRequest<'a, 'r> {
 }
 
 impl<'a> ExplainedRequest<'a, '_> {
-    /// The limits that apply, each with what it counts by.
+    /// The limits that apply, each with its key.
     fn met(&self, policy: &Policy) -> Vec<(&'a str, Vec<String>)> {
         let value = |name: &str| self.request.attributes().iter().find(|given| given.name == name);
         let key = |name: &str| {
@@ -426,14 +428,14 @@ struct TopKeyView<'a> {
     key: &'a str,
     decisions: u64,
     denied: u64,
-    /// How many of its answers came from where; empty where that is not told.
+    /// The number of its answers by source. Empty if that is unknown.
     sources: BTreeMap<&'static str, u64>,
-    /// Whether the numbers stand for decisions that were not looked at.
+    /// Whether the numbers are extrapolated from sampled decisions.
     #[serde(rename = "estimated", skip_serializing_if = "std::ops::Not::not")]
     is_estimated: bool,
 }
 
-/// The keys that are asked about most.
+/// The keys with the most decisions.
 #[derive(Serialize)]
 pub(super) struct TopView<'a> {
     at: Instant,
@@ -459,7 +461,7 @@ impl<'a> TopView<'a> {
     }
 }
 
-/// One decision, for whoever watches.
+/// One decision, for the live view.
 #[derive(Serialize)]
 pub(super) struct EventView<'a> {
     at: Instant,
@@ -491,7 +493,7 @@ impl<'a> EventView<'a> {
     }
 }
 
-/// What becomes of one limit.
+/// The change of one limit.
 #[derive(Serialize)]
 pub(crate) struct ChangeView<'a> {
     change: &'static str,
@@ -520,7 +522,7 @@ impl<'a> From<&'a Change> for ChangeView<'a> {
     }
 }
 
-/// A field of the whole policy that means something else.
+/// A field of the whole policy that changed.
 #[derive(Serialize)]
 pub(crate) struct FieldChangeView {
     field: &'static str,
@@ -528,7 +530,7 @@ pub(crate) struct FieldChangeView {
     pub(super) after: String,
 }
 
-/// The fields of the whole policy that another one changes.
+/// The fields of the whole policy that a candidate changes.
 pub(crate) fn fields(fields: &[FieldChange]) -> Vec<FieldChangeView> {
     let view = |change: &FieldChange| {
         let FieldChange { field, before, after } = change.clone();
@@ -537,7 +539,7 @@ pub(crate) fn fields(fields: &[FieldChange]) -> Vec<FieldChangeView> {
     fields.iter().map(view).collect()
 }
 
-/// The limits that another policy changes.
+/// The limits that a candidate changes.
 pub(crate) fn changes(difference: &Difference) -> Vec<ChangeView<'_>> {
     difference.changes.iter().map(ChangeView::from).collect()
 }

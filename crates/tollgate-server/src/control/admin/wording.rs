@@ -28,7 +28,7 @@ pub(super) fn not_begun(reason: NotBegun) -> Problem {
     }
 }
 
-/// The limits that count these attributes apart from others. A counter that everybody shares is forgotten only by its name.
+/// The limits that count these attributes separately. A counter shared by all requests is reset only by its name.
 pub(super) fn own_limits<'p>(policy: &'p Policy, views: &[CheckRequest<'_>]) -> Vec<&'p str> {
     let mut names: Vec<&str> = Vec::new();
     for limit in views.iter().flat_map(|view| policy.may_count(view)) {
@@ -39,7 +39,7 @@ pub(super) fn own_limits<'p>(policy: &'p Policy, views: &[CheckRequest<'_>]) -> 
     names
 }
 
-/// Why limits that were named count no request with these attributes.
+/// Why the named limits count no request with these attributes.
 pub(super) fn not_counted(policy: &Policy, named: &[&str], views: &[CheckRequest<'_>]) -> Vec<String> {
     let why = |limit: &Limit| {
         let mut reasons = views.iter().map(|view| limit.never_counts(view));
@@ -53,7 +53,7 @@ pub(super) fn not_counted(policy: &Policy, named: &[&str], views: &[CheckRequest
     policy.limits().iter().filter(|limit| named.contains(&limit.name())).filter_map(why).collect()
 }
 
-/// What became of a reset that failed.
+/// Describes a reset that failed.
 pub(super) fn unforgotten(failure: StoreFailure) -> String {
     match failure {
         StoreFailure::Unanswered => {

@@ -1,4 +1,4 @@
-//! What is held is given back once, expires on its tick, and outlives a store that fails.
+//! Held things are given back once, expire on their tick, and survive a store failure.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +31,7 @@ fn handler<S>(service: &Service<S>) -> Handler<'_, S> {
     Handler { service }
 }
 
-/// Memory behind a connection that can be cut.
+/// A memory store behind a connection that can be cut.
 struct Flaky {
     memory: MemoryStore,
     down: Arc<AtomicBool>,
@@ -73,7 +73,7 @@ async fn json<S: Store>(service: &Service<S>, body: &str) -> serde_json::Value {
     decided(handler(service).answer_check(&Question::check(body.as_bytes()).unwrap()).await)
 }
 
-/// Two reservations.
+/// Makes two reservations.
 async fn reserved<S: Store>(service: &Service<S>, body: &str) -> [Id; 2] {
     let question = Question::reservation(body.as_bytes()).unwrap();
     let answers =
@@ -81,7 +81,7 @@ async fn reserved<S: Store>(service: &Service<S>, body: &str) -> [Id; 2] {
     answers.map(|answer| decided(answer)["reservation"].as_str().and_then(Id::parse).unwrap())
 }
 
-/// Without room for another permit the place stays taken until it expires: nothing is admitted too much.
+/// Without room for another permit, the permit stays taken until it expires: nothing is admitted too much.
 #[tokio::test]
 async fn a_permit_without_room_returns_by_itself() {
     let time = ManualClock::new();
@@ -99,7 +99,7 @@ async fn a_permit_without_room_returns_by_itself() {
     assert_eq!(json(&service, body).await["allowed"], true);
 }
 
-/// A permit that has expired frees nobody else's place when it is given back late.
+/// An expired permit that is released late frees no other caller's permit.
 #[tokio::test]
 async fn a_late_release_changes_nothing() {
     let time = ManualClock::new();
@@ -114,7 +114,7 @@ async fn a_late_release_changes_nothing() {
     assert_eq!(json(&service, body).await["allowed"], false);
 }
 
-/// Without room for another reservation nothing is charged, and the caller is told.
+/// Without room for another reservation nothing is charged, and the caller gets an error.
 #[tokio::test]
 async fn a_reservation_without_room_charges_nothing() {
     let time = ManualClock::new();
@@ -126,7 +126,7 @@ async fn a_reservation_without_room_charges_nothing() {
     assert_eq!(look["limits"][0]["remaining"], 5);
 }
 
-/// One tick before its end a reservation can be settled, at its end it cannot.
+/// One tick before its end a reservation can be settled, and at its end it cannot.
 #[tokio::test]
 async fn a_reservation_expires_on_its_tick() {
     let time = ManualClock::new();
@@ -139,8 +139,8 @@ async fn a_reservation_expires_on_its_tick() {
     assert_eq!(handler(&service).cancel(ids[0]).await.unwrap_err().kind, Kind::ReservationSettled);
 }
 
-/// The story: a reservation that had to wait for its turn longer than its `ttl_ms` was forgotten before the turn came, so it
-/// could be neither committed nor cancelled. Its time begins with its turn, and the answer says so.
+/// Regression: a reservation that waited in the queue longer than its `ttl_ms` was forgotten before its slot came, so
+/// it could be neither committed nor cancelled. Its lifetime begins with its slot, and the answer says so.
 #[tokio::test]
 async fn a_reservation_that_waits_expires_after_its_turn() {
     let time = ManualClock::new();
@@ -155,7 +155,7 @@ async fn a_reservation_that_waits_expires_after_its_turn() {
     }
     time.advance(Duration::from_secs(1));
     assert_eq!(handler(&service).commit(ids[0], 1).await.unwrap_err().kind, Kind::ReservationExpired);
-    // The last in line goes away before its turn, and the next is told to leave when it would have left.
+    // The last waiter cancels before its slot, and the next request gets that slot.
     assert!(matches!(handler(&service).cancel(ids[2]).await, Ok(Answered::Done)));
     let next = decided(handler(&service).answer_reserve(&question).await);
     assert_eq!((&next["wait_ms"], &next["expires_after_ms"]), (&119_000.into(), &120_000.into()));
@@ -169,8 +169,8 @@ async fn a_reservation_that_waits_expires_after_its_turn() {
     assert_eq!(handler(&service).commit(next, 1).await.unwrap_err().kind, Kind::ReservationExpired);
 }
 
-/// The story: a commit, a cancel or a release that met a store that was away lost its id with it. It is there again when
-/// the store is.
+/// Regression: a commit, a cancel or a release that met an unreachable store lost its id. The id is valid again when
+/// the store is back.
 #[tokio::test]
 async fn what_a_failing_store_did_not_take_back_is_still_held() {
     let (time, down) = (ManualClock::new(), Arc::new(AtomicBool::new(false)));

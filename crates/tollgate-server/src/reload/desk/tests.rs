@@ -10,7 +10,7 @@ use crate::reload::{ReloadSettings, Reloader, start};
 const FIVE: &str = "limits: [{name: a, rate: 5/h}]";
 const SIX: &str = "limits: [{name: a, rate: 6/h}]";
 
-/// A server's reload without the server: turns are made by hand.
+/// A reload without a server: the test runs each cycle.
 struct Bench {
     scratch: Scratch,
     policy: PathBuf,
@@ -41,7 +41,7 @@ impl Bench {
         self.scratch.write("policy.yaml", text);
     }
 
-    /// The limit in force, by a look that charges nothing.
+    /// The active limit, read without a charge.
     fn limit(&self) -> u64 {
         let request = CheckRequest::new().cost(0).unwrap();
         let asked = self.desk.service.check(&request, self.desk.now(), Wire::Http);
@@ -49,7 +49,7 @@ impl Bench {
         decision.limits().filter_map(|status| Some(status.quota?.capacity())).max().unwrap_or(0)
     }
 
-    /// Looks as often as it takes for a change to hold still.
+    /// Looks as many times as a stable change needs.
     fn looks(&self) -> Result<Done, String> {
         self.desk.turn(Wish::Look)?;
         self.desk.turn(Wish::Look)
@@ -60,7 +60,7 @@ impl Bench {
     }
 }
 
-/// A change takes two looks; what did not change takes none.
+/// A change is loaded after two looks. An unchanged file is not loaded.
 #[test]
 fn a_change_is_taken_when_it_holds_still() {
     let bench = Bench::started(FIVE);
@@ -74,7 +74,7 @@ fn a_change_is_taken_when_it_holds_still() {
     assert_eq!(status.version, Some(file_watch::Version::of(SIX.as_bytes())));
 }
 
-/// Told to, it does not wait.
+/// An explicit reload does not wait for a stable file.
 #[test]
 fn now_means_now() {
     let bench = Bench::started(FIVE);
@@ -84,7 +84,7 @@ fn now_means_now() {
     assert_eq!(bench.reloader.status().good, 1);
 }
 
-/// Cut off at any byte, a file is either refused, or what it says is in force; nothing breaks.
+/// A file cut off at any byte is either refused, or its content becomes active. Nothing panics.
 #[test]
 fn every_torn_write_is_survived() {
     let whole = "limits:\n  - {name: a, rate: 5/h}\n  - {name: b, rate: 7/h}\n";
@@ -105,7 +105,7 @@ fn every_torn_write_is_survived() {
     assert!(!bench.reloader.status().is_degraded());
 }
 
-/// A bad file, an empty one and none at all keep the last good policy, and say so until the file is good again.
+/// A bad, empty or missing file keeps the last good policy, and the status shows it until the file is good again.
 #[test]
 fn the_last_good_policy_stays_in_force() {
     let bench = Bench::started(FIVE);
@@ -124,7 +124,7 @@ fn the_last_good_policy_stays_in_force() {
     assert!(!bench.reloader.status().is_degraded(), "{}", bench.error());
 }
 
-/// A failure that lasts is counted once, however often it is looked at; who asks for it is told each time.
+/// A lasting failure is counted once, however many looks there are. An explicit request gets the error each time.
 #[test]
 fn a_lasting_failure_is_one() {
     let bench = Bench::started(FIVE);
@@ -137,7 +137,8 @@ fn a_lasting_failure_is_one() {
     assert_eq!(bench.reloader.status().bad, 2);
 }
 
-/// What looks like an accident is refused with its reasons, and taken when it is forced; what does not compile cannot be forced.
+/// A suspicious policy is refused with its reasons, and loaded if it is forced. A policy that does not compile cannot
+/// be forced.
 #[test]
 fn the_guard_and_force() {
     let bench = Bench::started(FIVE);
@@ -154,7 +155,7 @@ fn the_guard_and_force() {
     assert_eq!(bench.limit(), 50);
 }
 
-/// A server may be told to take everything that compiles.
+/// A server can be configured to accept every policy that compiles.
 #[test]
 fn a_server_without_a_guard() {
     let scratch = Scratch::new();
@@ -164,7 +165,8 @@ fn a_server_without_a_guard() {
     assert!(matches!(bench.looks(), Ok(Done::Reloaded(report)) if report.removed == ["a"]));
 }
 
-/// After a restart with a file that is bad or missing, the last good policy is in force, says so, and gives way to the next good one.
+/// After a restart with a bad or missing file the last good policy is active, the status shows it, and the next good
+/// file replaces it.
 #[test]
 fn the_last_good_policy_survives_a_restart() {
     let mut bench = Bench::started(FIVE);
@@ -186,7 +188,7 @@ fn the_last_good_policy_survives_a_restart() {
     assert_eq!((status.origin, status.is_degraded()), (Origin::File, false));
 }
 
-/// Without a copy, a bad file is no start; nor with one of another file.
+/// Without a saved copy, a bad file prevents the start. A copy of another file does not help.
 #[test]
 fn no_start_without_a_policy() {
     let scratch = Scratch::new();
@@ -197,7 +199,8 @@ fn no_start_without_a_policy() {
     assert!(error.contains("no last good policy to start with"), "{error}");
 }
 
-/// A state directory that cannot be written degrades, and stops nothing; when it can be, all is well again.
+/// An unwritable state directory degrades the status and stops nothing. The status recovers when the directory is
+/// writable again.
 #[test]
 fn an_unwritable_state_directory_stops_nothing() {
     let scratch = Scratch::new();
@@ -217,7 +220,7 @@ fn an_unwritable_state_directory_stops_nothing() {
     assert!(bench.scratch.path("state/last-good.json").exists());
 }
 
-/// A policy from standard input cannot change, and whoever asks is told.
+/// A policy from standard input cannot change, and an explicit reload gets that answer.
 #[test]
 fn nothing_to_reload_is_said() {
     let time = ManualClock::new();
@@ -231,7 +234,7 @@ fn nothing_to_reload_is_said() {
     assert_eq!((reloader.status().origin, reloader.status().version), (Origin::Fixed, None));
 }
 
-/// A turn that breaks off is told, and the next one works.
+/// A cycle that panics is reported, and the next one works.
 #[test]
 fn a_broken_turn_is_told() {
     let bench = Bench::started(FIVE);

@@ -1,20 +1,20 @@
-//! How long a connection waits for its client: one timer, which is moved when it rings and not with every command.
+//! The timeouts of a connection: one timer, which is moved when it fires and not with every command.
 
 use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep};
 
-/// How long a connection may rest between commands. Clients keep connections in pools, so it is long.
+/// How long a connection may be idle between commands. Clients keep connections in pools, so it is long.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
-/// How long a command may take to arrive once it has begun, however slowly it drips, and the first byte of a connection. The
-/// timer rings this often while the client is busy.
+/// How long a command may take to arrive once it has begun, however slowly it drips, and how long the first byte of a
+/// connection may take. The timer fires this often while the client is busy.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a ring means.
+/// What a firing timer means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ring {
-    /// The client may be resting.
+    /// The client may be idle.
     Rest,
     /// The client took too long.
     Lost,
@@ -23,22 +23,22 @@ pub(super) enum Ring {
 #[derive(Debug)]
 pub(super) struct Patience {
     timer: Pin<Box<Sleep>>,
-    /// When the client is given up.
+    /// When the connection is given up.
     until: Instant,
-    /// The timer rang, and now only rings when the client is to be given up.
+    /// The timer has fired, and fires again only to give up the connection.
     rested: bool,
-    /// A command has begun to arrive.
+    /// A command has started to arrive.
     begun: bool,
 }
 
 impl Patience {
-    /// For a connection that was just opened; whoever opens one has something to say.
+    /// Timeouts for a new connection, whose client is expected to send a command.
     pub(super) fn new() -> Self {
         let timer = Box::pin(sleep(FRAME_TIMEOUT));
         Self { until: timer.deadline(), timer, rested: false, begun: true }
     }
 
-    /// The client said something: whether a command became complete, and whether nothing of another has come.
+    /// Records received bytes: whether a command became complete, and whether no part of another one has arrived.
     pub(super) fn moved(&mut self, progress: bool, complete: bool) {
         let now = Instant::now();
         if complete {

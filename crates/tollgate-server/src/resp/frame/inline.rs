@@ -1,13 +1,13 @@
-//! A command as a person types it into telnet: words, or quoted texts with escapes, as redis reads them.
+//! Inline commands, as a person types them into telnet: words, or quoted texts with escapes, as in redis.
 
 use super::{ARGUMENTS_MAX, FrameError, Span, place};
 
-/// The words with which a browser starts, or a line of its head. None of them is a command of ours, and what follows them was
-/// written by a web page, so nothing of it must be carried out.
+/// The first words of an HTTP request or of a header line. None of them is a command here. A web page wrote what
+/// follows them, so none of it may be executed.
 const HTTP_WORDS: [&[u8]; 10] =
     [b"GET", b"POST", b"PUT", b"HEAD", b"DELETE", b"OPTIONS", b"PATCH", b"CONNECT", b"TRACE", b"Host:"];
 
-/// Splits a line. The arguments go to `bytes` one after the other, and their places to `spans`.
+/// Splits a line. The arguments are appended to `bytes`, and their spans to `spans`.
 pub(super) fn read(line: &[u8], spans: &mut Vec<Span>, bytes: &mut Vec<u8>) -> Result<(), FrameError> {
     let mut rest = line.trim_ascii_start();
     while !rest.is_empty() {
@@ -25,7 +25,7 @@ pub(super) fn read(line: &[u8], spans: &mut Vec<Span>, bytes: &mut Vec<u8>) -> R
     Ok(())
 }
 
-/// Reads one argument; what is left starts with a space, or is nothing.
+/// Reads one argument. The rest starts with a space, or is empty.
 fn argument<'l>(line: &'l [u8], bytes: &mut Vec<u8>) -> Result<&'l [u8], FrameError> {
     let mut rest = line;
     while let Some((&byte, after)) = rest.split_first() {
@@ -40,7 +40,7 @@ fn argument<'l>(line: &'l [u8], bytes: &mut Vec<u8>) -> Result<&'l [u8], FrameEr
     Ok(rest)
 }
 
-/// Behind a closing quote there must be a space, or nothing.
+/// A closing quote must be followed by a space, or by nothing.
 fn ended(rest: &[u8]) -> Result<&[u8], FrameError> {
     match rest.first() {
         Some(byte) if !byte.is_ascii_whitespace() => Err(FrameError::Quotes),

@@ -1,8 +1,8 @@
-//! Frames as bytes: what is read, what is waited for, what is refused.
+//! Frames as bytes: which are complete, which are incomplete, and which are refused.
 
 use super::*;
 
-/// All commands in some bytes, what is left of them, and why it ended.
+/// All commands in some bytes, the number of bytes left, and the error that ended the parse.
 fn read_all(mut bytes: &[u8]) -> (Vec<Vec<Vec<u8>>>, usize, Option<FrameError>) {
     let (mut frame, mut commands) = (Frame::default(), Vec::new());
     loop {
@@ -21,7 +21,7 @@ fn words(words: &[&str]) -> Vec<Vec<u8>> {
     words.iter().map(|word| word.as_bytes().to_vec()).collect()
 }
 
-/// Arrays of bulk strings, with any bytes in them, and several of them in one piece.
+/// Arrays of bulk strings with any bytes, several in one piece.
 #[test]
 fn arrays() {
     let bytes =
@@ -31,7 +31,7 @@ fn arrays() {
     assert_eq!(read_all(bytes), (expected, 0, None));
 }
 
-/// Until its last byte is there a command is waited for, wherever it is cut; then it is the same as in one piece.
+/// A command is incomplete until its last byte arrives, wherever it is cut. Then it equals the command in one piece.
 #[test]
 fn every_cut_is_waited_for() {
     for whole in [&b"*3\r\n$8\r\nTG.CHECK\r\n$2\r\nip\r\n$12\r\n203.0.113.99\r\n"[..], b"PING \"a b\"\r\n"] {
@@ -43,7 +43,7 @@ fn every_cut_is_waited_for() {
     }
 }
 
-/// Lines as people type them.
+/// Inline commands as people type them.
 #[test]
 fn lines() {
     let cases: [(&[u8], &[&str]); 8] = [
@@ -61,7 +61,7 @@ fn lines() {
     }
 }
 
-/// Hostile and broken bytes, each with its reason.
+/// Hostile and broken bytes, each with its error.
 #[test]
 fn refused() {
     let long_line = [b'a'; INLINE_BYTES_MAX];
@@ -101,7 +101,7 @@ fn refused() {
     assert_eq!(read_all(many.as_bytes()).2, Some(FrameError::Arguments));
 }
 
-/// The largest command that fits is read, however many arguments it has.
+/// The largest command that fits is accepted, with any number of arguments.
 #[test]
 fn the_bounds_themselves_are_accepted() {
     let mut bytes = format!("*{ARGUMENTS_MAX}\r\n").into_bytes();

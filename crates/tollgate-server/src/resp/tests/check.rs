@@ -1,10 +1,10 @@
-//! `TG.CHECK` and `TG.RELEASE` over the wire.
+//! `TG.CHECK` and `TG.RELEASE` over the protocol.
 
 use tokio::io::AsyncReadExt;
 
 use super::{Client, Server, command};
 
-/// The eight fields for RESP2.
+/// The eight fields in RESP2.
 fn told(allowed: u8, verdict: &str, numbers: [i64; 4], name: &str) -> String {
     let [remaining, limit, retry, reset] = numbers;
     let length = verdict.len();
@@ -14,7 +14,7 @@ fn told(allowed: u8, verdict: &str, numbers: [i64; 4], name: &str) -> String {
     )
 }
 
-/// Allow, deny, come back in time; a look; a cost; and a cost that can never pass.
+/// Allow, deny, and allow after the retry time; a read; a cost; and a cost that can never pass.
 #[tokio::test]
 async fn decisions() {
     let server = Server::new();
@@ -37,7 +37,8 @@ async fn decisions() {
     client.expect(command("TG.CHECK queue q"), told(0, "deny", [0, 2, 1_000, 2_000], "queue")).await;
 }
 
-/// Of several limits the cause is told, else the one with the fewest units left; where no limit decides, there is none.
+/// The answer names the limit that denied, or else the limit with the fewest units left. If no limit applies, it names
+/// none.
 #[tokio::test]
 async fn which_limit_is_told() {
     let mut client = Server::new().connect();
@@ -58,13 +59,13 @@ async fn which_limit_is_told() {
             told(1, "allow", [-1, -1, 0, -1], "").repeat(2),
         )
         .await;
-    // A request at fault is refused, not let pass.
+    // A request with an error is refused, not admitted.
     client
         .expect(command("TG.CHECK tenant acme tokens many"), told(0, "never", [-1, -1, -1, -1], "tokens"))
         .await;
 }
 
-/// Questions that cannot be understood, each with what would be accepted.
+/// Invalid requests, each with an error that says what would be accepted.
 #[tokio::test]
 async fn unclear_questions() {
     let mut client = Server::new().connect();
@@ -94,13 +95,13 @@ async fn unclear_questions() {
             "-ERR TG.CHECK: \"\u{fffd}\" is not UTF-8; accepted are names and values in UTF-8\r\n",
         )
         .await;
-    // An attribute may be called cost, if it is not the last.
+    // An attribute may be named cost, if it is not the last.
     client
         .expect(command("TG.CHECK cost x api_key k9"), told(1, "allow", [2, 3, 0, 20_000], "per-key"))
         .await;
 }
 
-/// After HELLO 3 the answer is a map, with true and null, and the reason of a fault.
+/// After HELLO 3 the answer is a map with true and null, and with the reason of an error.
 #[tokio::test]
 async fn resp3_is_a_map() {
     let mut client = Server::new().connect();
@@ -133,7 +134,7 @@ async fn resp3_is_a_map() {
     );
 }
 
-/// Takes the only place of a worker, and returns its permit.
+/// Takes the only permit of a worker, and returns its id.
 async fn permit(client: &mut Client) -> String {
     client.send(command("TG.CHECK worker w")).await;
     client.receive("*8\r\n:1\r\n$5\r\nallow\r\n:0\r\n:1\r\n:0\r\n:30000\r\n$9\r\nin-flight\r\n$32\r\n").await;
@@ -142,7 +143,7 @@ async fn permit(client: &mut Client) -> String {
     String::from_utf8(id.to_vec()).unwrap().trim().to_owned()
 }
 
-/// A permit is held until it is given back, once; or until it expires.
+/// A permit is held until it is released, once, or until it expires.
 #[tokio::test]
 async fn permits() {
     let server = Server::new();

@@ -1,4 +1,4 @@
-//! What clients send when they connect, and the smaller commands.
+//! The commands of a connecting client, and the smaller commands.
 
 use tokio::io::AsyncReadExt;
 
@@ -72,7 +72,7 @@ async fn a_session() {
     client.ends().await;
 }
 
-/// HELLO tells about the server in the protocol that it chooses, takes a name along, and RESET goes back.
+/// HELLO describes the server in the chosen protocol and sets a name, and RESET reverts both.
 #[tokio::test]
 async fn hello() {
     let version = env!("CARGO_PKG_VERSION");
@@ -93,7 +93,7 @@ async fn hello() {
     client.expect(command("HELLO 2"), told("*14", 2)).await;
 }
 
-/// COMMAND lists every command, and INFO has what clients look for.
+/// COMMAND lists every command, and INFO has the fields that clients look for.
 #[tokio::test]
 async fn what_clients_look_for() {
     let mut client = Server::new().connect();

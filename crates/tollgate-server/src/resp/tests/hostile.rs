@@ -1,4 +1,4 @@
-//! Cut, joined, broken and hostile bytes.
+//! Split, joined, broken and hostile bytes.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tokio::time::timeout;
 
 use super::{Server, command, integers};
 
-/// A pipeline is answered in order and the same, wherever it is cut.
+/// A pipeline gets the same answers in order, wherever it is split.
 #[tokio::test]
 async fn every_cut_gives_the_same_answers() {
     let bytes = [
@@ -20,7 +20,7 @@ async fn every_cut_gives_the_same_answers() {
         format!("{}+PONG\r\n$1\r\nx\r\n{}", integers([0, 2, 1, -1, 60]), integers([0, 2, 0, -1, 120]));
     for cut in 0..=bytes.len() {
         let server = Server::new();
-        // Between both ends there is room for few bytes, so that the server really sees the pieces.
+        // The pipe holds few bytes, so that the server really sees the pieces.
         let mut client = server.connect_with(16);
         let (first, second) = bytes.split_at(cut);
         let (mut reader, mut writer) = tokio::io::split(&mut client.stream);
@@ -62,7 +62,7 @@ async fn a_long_pipeline() {
     assert!(received.ends_with(":0\r\n:-1\r\n:10000\r\n+OK\r\n"));
 }
 
-/// Bytes that can never be a command are told why, after what came before them was answered; and the connection ends.
+/// Bytes that can never be a command get an error, after the preceding commands are answered. Then the connection ends.
 #[tokio::test]
 async fn hostile_frames() {
     let long_line = vec![b'a'; 9_000];
@@ -85,7 +85,7 @@ async fn hostile_frames() {
     }
 }
 
-/// What a web page makes a browser send is not carried out, whatever is in it.
+/// Nothing that a web page makes a browser send is executed.
 #[tokio::test]
 async fn a_browser_is_turned_away() {
     let server = Server::new();
@@ -98,7 +98,7 @@ async fn a_browser_is_turned_away() {
     server.connect().expect(command("CL.THROTTLE victim 0 1 3600"), integers([0, 1, 0, -1, 3_600])).await;
 }
 
-/// A client that goes away in the middle of a command leaves nothing behind.
+/// A client that disconnects in the middle of a command leaves nothing behind.
 #[tokio::test]
 async fn a_client_goes_away() {
     let mut client = Server::new().connect();
@@ -107,7 +107,8 @@ async fn a_client_goes_away() {
     timeout(Duration::from_secs(10), client.server).await.unwrap().unwrap();
 }
 
-/// Told to stop, the server answers what has come, and ends the connection, be it at rest, in the middle of a command or busy.
+/// On a stop signal the server answers the commands it has received, and ends the connection, whether it is idle, busy
+/// or in the middle of a command.
 #[tokio::test]
 async fn a_stop_ends_connections() {
     let server = Server::new();

@@ -1,4 +1,4 @@
-//! Clients that take their time, on tokio's clock, which a test moves by waiting.
+//! Slow clients, on tokio's clock, which a test moves by waiting.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Client, Server, command};
 
-/// How long it takes until the connection ends.
+/// The time until the connection ends.
 async fn lifetime(client: &mut Client) -> u64 {
     let start = Instant::now();
     let mut rest = Vec::new();
@@ -15,7 +15,8 @@ async fn lifetime(client: &mut Client) -> u64 {
     start.elapsed().as_secs()
 }
 
-/// Whoever says nothing after connecting is given up after ten seconds, and whoever rests between commands after five minutes.
+/// A client that sends nothing after connecting is disconnected after ten seconds, and a client that is idle between
+/// commands after five minutes.
 #[tokio::test(start_paused = true)]
 async fn silence() {
     let server = Server::new();
@@ -45,7 +46,7 @@ async fn a_dripping_command() {
     }
 }
 
-/// Commands that come cut in two, one after the other, are no slow client.
+/// A client that sends many commands, each in two pieces, is not slow.
 #[tokio::test(start_paused = true)]
 async fn cut_commands_are_not_slow() {
     let mut client = Server::new().connect();
@@ -56,7 +57,7 @@ async fn cut_commands_are_not_slow() {
     }
 }
 
-/// A client that does not read is given up, and is not written to without end.
+/// A client that does not read is disconnected, and the server does not write to it without end.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_does_not_read() {
     let mut client = Server::new().connect_with(1_024);
@@ -66,8 +67,8 @@ async fn a_client_that_does_not_read() {
     assert_eq!(start.elapsed().as_secs(), 30);
 }
 
-/// After the stop a client is answered until it says nothing for a second, and one that never does for five seconds; even if it
-/// connected when the stop was known already.
+/// After the stop signal a client is answered until it is silent for a second, and for at most five seconds. That holds
+/// even if it connected after the signal.
 #[tokio::test(start_paused = true)]
 async fn after_the_stop() {
     let server = Server::new();

@@ -1,10 +1,11 @@
-//! `CL.THROTTLE` and `THROTTLE` over the wire.
+//! `CL.THROTTLE` and `THROTTLE` over the protocol.
 
 use tollgate::{CheckRequest, Ruled, Ruling, Scope, Ticks};
 
 use super::{Server, command, integers};
 
-/// redis-cell's example: the first, the last that passes, and the one too many; then time passes.
+/// redis-cell's example: the first request, the last one that passes, and the first one that is denied; then time
+/// passes.
 #[tokio::test]
 async fn as_redis_cell() {
     let server = Server::new();
@@ -21,7 +22,7 @@ async fn as_redis_cell() {
     client.expect(command("cl.throttle v 0 1 10 5"), integers([1, 1, 1, -1, 0])).await;
 }
 
-/// Looking, giving back, rates above a thousand a second, and numbers at the ends of the range.
+/// Reading, giving back, rates above a thousand a second, and numbers at the ends of the range.
 #[tokio::test]
 async fn corners_of_redis_cell() {
     let server = Server::new();
@@ -51,7 +52,7 @@ async fn corners_of_redis_cell() {
     }
 }
 
-/// What redis-cell says about wrong calls, word for word.
+/// redis-cell's errors for invalid calls, word for word.
 #[tokio::test]
 async fn errors_of_redis_cell() {
     let mut client = Server::new().connect();
@@ -71,7 +72,7 @@ async fn errors_of_redis_cell() {
     for zero in ["CL.THROTTLE k 15 0 60", "CL.THROTTLE k 15 30 0", "CL.THROTTLE k 15 0 0 0"] {
         client.expect(command(zero), "-Cell error: Zero rates are not supported\r\n").await;
     }
-    // Nothing in an argument can pass for another reply.
+    // No argument can be mistaken for another reply.
     client
         .expect(
             b"*5\r\n$11\r\nCL.THROTTLE\r\n$1\r\nk\r\n$5\r\n\r\n+OK\r\n$1\r\n1\r\n$1\r\n1\r\n",
@@ -80,7 +81,7 @@ async fn errors_of_redis_cell() {
         .await;
 }
 
-/// A key is any bytes, and one connection's counters are another's.
+/// A key is any bytes, and all connections share the counters.
 #[tokio::test]
 async fn keys_are_shared_by_connections() {
     let server = Server::new();
@@ -104,7 +105,7 @@ async fn as_throttlecrab() {
     server.advance(100);
     client.expect(command("THROTTLE slow 1 1 10"), integers([0, 1, 0, 9, 9])).await;
     client.expect(command("CL.THROTTLE slow 0 1 10"), integers([0, 1, 0, -1, 10])).await;
-    // Whoever rests long is still given no more than the burst.
+    // A key that is idle for long still gets no more than the burst.
     server.advance(3_600_000);
     client.expect(command("THROTTLE k 2 10 6 3"), integers([0, 2, 2, 0, -1])).await;
     for (wrong, reason) in [
@@ -119,7 +120,8 @@ async fn as_throttlecrab() {
     }
 }
 
-/// What an operator says is over the limit that comes with the call, to the millisecond, and moves no counter but in shadow.
+/// Operator actions override the limit that comes with the call, exact to the millisecond. They change no counter,
+/// except in shadow.
 #[tokio::test]
 async fn operators_are_obeyed() {
     let server = Server::new();
@@ -137,7 +139,7 @@ async fn operators_are_obeyed() {
     client.expect(&ask, integers([1, 2, 0, 1, 1])).await;
     server.advance(1);
     client.expect(&ask, integers([0, 2, 0, -1, 111])).await;
-    // What is no text has no block of its own, and is under that of its command.
+    // A key that is not UTF-8 cannot be blocked itself, but a block of its command covers it.
     let mut bytes = command("CL.THROTTLE ~ 1 1 60");
     bytes.iter_mut().filter(|byte| **byte == b'~').for_each(|byte| *byte = 0xff);
     client.expect(&bytes, integers([0, 2, 1, -1, 60])).await;

@@ -31,7 +31,7 @@ impl Rig {
         Self { clock, service, desk, stream }
     }
 
-    /// Reports about the bucket of a key; what is answered, as text.
+    /// Reports usage of the bucket of a key, and returns the answer as text.
     async fn report(&self, key: &str, allowed: u64, denied: u64) -> String {
         let entry = BucketEntry { key: b"api_key".to_vec(), value: key.as_bytes().to_vec() };
         let bucket = Bucket::new(Some(BucketId { entries: vec![entry] }), "api").unwrap();
@@ -57,7 +57,8 @@ impl Rig {
     }
 }
 
-/// A block denies all, a kill switch frees, and both end with the report after their end.
+/// A block denies every request, and a kill switch admits every request. Both end with the first report after they
+/// expire.
 #[tokio::test(start_paused = true)]
 async fn operators_are_heard() {
     let rig = Rig::new(POLICY);
@@ -78,7 +79,7 @@ async fn operators_are_heard() {
     assert_eq!(rig.report("k", 9, 0).await, "96 and 1000");
 }
 
-/// What is reported is counted by limits in shadow, too, which hold nobody back.
+/// Limits in shadow count reported usage too, though they deny no request.
 #[tokio::test(start_paused = true)]
 async fn shadows_count() {
     let rig = Rig::new("limits: [{name: all, rate: 1000/h, mode: shadow}]");
@@ -87,7 +88,7 @@ async fn shadows_count() {
     assert_eq!(look.limits().next().unwrap().outcome.remaining, 300);
 }
 
-/// A bucket that nobody uses is abandoned and forgotten; its next request is a new one.
+/// An unused bucket is abandoned and forgotten. Its next request creates a new one.
 #[tokio::test(start_paused = true)]
 async fn idle_buckets_are_forgotten() {
     let rig = Rig::new(POLICY);
@@ -107,7 +108,7 @@ async fn idle_buckets_are_forgotten() {
     assert!(rig.desk.state().buckets.is_empty() && rig.desk.take(rig.stream).is_none());
 }
 
-/// What an Envoy is expected to use is taken from the counter between its reports, so that HTTP has what is left and not all.
+/// The expected usage of an Envoy is taken from the counter between its reports, so HTTP callers get only what is left.
 #[tokio::test(start_paused = true)]
 async fn counters_are_drawn_from_as_time_goes_by() {
     let rig = Rig::new(POLICY);
@@ -124,7 +125,8 @@ async fn counters_are_drawn_from_as_time_goes_by() {
             passed += u64::from(rig.service.engine.check(&key, rig.clock.now()).await.is_allowed());
         }
     }
-    // Of 500 and a burst of 100. Whoever asks for each request is served first, so the Envoy owes the most of what it is taken to use.
+    // The limit gives 500 units in this time, plus a burst of 100. Callers that ask for each request are served first,
+    // so the Envoy owes most of its expected usage.
     assert!((400..=480).contains(&passed), "{passed}");
     let owed = rig.desk.samples(rig.clock.now()).into_iter().find(|one| one.metric == &names::RLQS_OWED);
     assert!(owed.unwrap().value > 0);

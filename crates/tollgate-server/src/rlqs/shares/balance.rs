@@ -1,20 +1,21 @@
-//! From reports to assignments: what each seat should have, what it may have already, and who is told.
+//! From reports to assignments: the target of each bucket, what it may already have, and which buckets receive an
+//! order.
 
 use tollgate::Timestamp;
 
 use super::*;
 
-/// At a counter with more seats than this nobody is told anything before they report themselves.
+/// At a counter with more buckets than this, a bucket receives an order only when it is reported.
 const TOLD_AT_ONCE_MAX: usize = 64;
-/// How often a counter with more seats is divided anew.
+/// How often a counter with more buckets is divided again.
 const DIVIDED_EVERY: Ticks = Ticks::from_millis(250);
-/// The part of a limit that all newcomers together may have beyond it.
+/// The fraction of a limit that all new buckets together may get beyond it: one part in this many.
 const FIRST_SHARES: u64 = 10;
-/// The part of a limit that is kept for those who ask for nothing.
+/// The fraction of a limit that is reserved for buckets without demand: one part in this many.
 const KEPT_FOR_IDLE: u64 = 10;
 
 impl Shares {
-    /// Tells whoever reported what it has now, and others if it changes for them.
+    /// Returns an order for the bucket in the report, and one for each other bucket whose share changes.
     pub(super) fn balance(&mut self, id: SeatId, is_new: bool, now: Timestamp) -> Vec<(SeatId, Order)> {
         let others = self.others(id);
         for &other in &others {
@@ -51,7 +52,7 @@ impl Shares {
         orders
     }
 
-    /// The others at its counters, if there are few.
+    /// The other buckets at its counters, if there are few.
     fn others(&self, id: SeatId) -> Vec<SeatId> {
         let Some(seat) = self.seats.get(&id) else { return Vec::new() };
         let counters = || seat.ties.iter().filter_map(|tie| self.counters.get(&tie.counter));
@@ -67,7 +68,7 @@ impl Shares {
         others
     }
 
-    /// Divides the counters of a seat, and those of the seats beside it that have not been divided yet.
+    /// Divides the counters of a bucket, and the counters of its neighbours that are not divided yet.
     fn divide(&mut self, id: SeatId, now: Timestamp) {
         let Some(seat) = self.seats.get(&id) else { return };
         for tie in seat.ties.clone() {
@@ -95,7 +96,7 @@ impl Shares {
         }
     }
 
-    /// What a seat should have: the least that one of its counters gives it.
+    /// The target of a bucket: the smallest share that any of its counters gives it.
     fn target(&mut self, id: SeatId, now: Timestamp) -> Share {
         let Some(seat) = self.seats.get(&id) else { return Share::default() };
         for tie in seat.ties.clone() {
@@ -122,8 +123,8 @@ impl Shares {
         shares.reduce(least).unwrap_or_default()
     }
 
-    /// The target of a newcomer: its first share at least, also while the counter owes so much that nothing of it is given out.
-    /// [`Self::within_room`] bounds what all newcomers get.
+    /// The target of a new bucket. It is at least the first share, even while the counter owes so much that nothing is
+    /// assigned. [`Self::within_room`] bounds the sum for all new buckets.
     fn at_least_first(&self, id: SeatId, target: Share) -> Share {
         let Some(seat) = self.seats.get(&id) else { return target };
         let firsts = seat.ties.iter().filter_map(|tie| {
@@ -134,10 +135,11 @@ impl Shares {
         Share { rate: target.rate.max(first), tokens: target.tokens.max(u64::from(first > 0)) }
     }
 
-    /// As much of this as its counters have room for beside what others may be following. A newcomer may have half of what is left of
-    /// the first shares where there is no room: a tenth of the limit beyond the limit. They are counted from the limit, and not from what
-    /// of it is given out at the moment: where that is less because something is owed, others may still be following all of it, and a
-    /// newcomer would get nothing until they have given it up.
+    /// Limits a target to what its counters can give beside the grants that others may be following. Without such room,
+    /// a new bucket may have half of the remaining first shares, which are a tenth of the limit beyond the limit. First
+    /// shares are computed from the limit, not from the currently assigned part. While something is owed that part is
+    /// smaller, but others may still follow the whole limit. A new bucket would then get nothing until they have given
+    /// it up.
     fn within_room(&self, id: SeatId, target: Share, is_new: bool, now: Timestamp) -> Share {
         let Some(seat) = self.seats.get(&id) else { return Share::default() };
         let mut possible = target;
@@ -155,14 +157,14 @@ impl Shares {
                 (out.rate.saturating_sub(mine.rate), out.tokens.saturating_sub(mine.tokens));
             let first_of = budget.rate.max(numbers.refill(counter.horizon()));
             possible.rate = possible.rate.min(room(budget.rate, rates, numbers.rate, first_of));
-            // What is given out at once is gone at once, so of tokens only those that are there count.
+            // Tokens are spent immediately, so only tokens that are really left count.
             let tokens = room(budget.tokens, at_once, numbers.capacity, budget.tokens);
             possible.tokens = possible.tokens.min(tokens.max(1));
         }
         possible
     }
 
-    /// Gives a seat as much of its target as there is room for.
+    /// Grants a bucket as much of its target as there is room for.
     fn grant(&mut self, id: SeatId, target: Share, is_new: bool, now: Timestamp) -> Option<(SeatId, Order)> {
         let possible = self.within_room(id, target, is_new, now);
         let seat = self.seats.get(&id)?;
@@ -182,7 +184,8 @@ impl Shares {
         Some((id, self.send(id, strategy, now)))
     }
 
-    /// What the seat has already, if that is near enough and fits: the same again only lasts longer, and Envoy keeps its tokens.
+    /// The bucket's current strategy, if it is close enough to the target and fits. Sending it again only extends it,
+    /// and Envoy keeps its tokens.
     fn kept(&self, id: SeatId, target: Share, now: Timestamp) -> Option<Strategy> {
         let seat = self.seats.get(&id)?;
         let strategy = seat.grants.current(now)?.strategy;
@@ -199,15 +202,15 @@ impl Shares {
         .then_some(strategy)
     }
 
-    /// What a seat was last told.
+    /// The share last sent to a bucket.
     fn current(&self, id: SeatId, now: Timestamp) -> Option<Share> {
         let seat = self.seats.get(&id)?;
         seat.grants.current(now).map(|grant| grant.strategy.share())
     }
 }
 
-/// What a seat asks of a counter: what it was asked for, with head room; an equal part as long as that is not known; and a little for the
-/// next request in any case.
+/// The units per second that a bucket wants from a counter: its demand with headroom, or an equal part while the demand
+/// is unknown. It always includes a little for the next request.
 fn wish(seat: &Seat, cost: u64, whole: Nano, seats: usize) -> Nano {
     let seats = seats.max(1) as u64;
     let asked = match seat.demand {

@@ -1,27 +1,27 @@
-//! One bucket of one Envoy: what it was asked for, what it was granted, and how often it is heard of.
+//! One bucket of one Envoy: its demand, its grants, and its report interval.
 
 use tollgate::{Ticks, Timestamp};
 
 use super::{CounterId, Usage};
 use crate::rlqs::grant::{Grants, NANO, Nano, Share};
 
-/// How often Envoy reports, as long as nothing else is known.
+/// The assumed report interval of Envoy until it is measured.
 pub(super) const INTERVAL_USUAL: Ticks = Ticks::from_secs(5);
 const INTERVAL_MIN: Ticks = Ticks::from_millis(100);
 const INTERVAL_MAX: Ticks = Ticks::from_secs(60);
-/// For how many reports an assignment holds.
+/// For how many report intervals an assignment holds.
 const TTL_REPORTS: u64 = 3;
-/// What an assignment may take to arrive: it ends so much later than it would have here.
+/// The maximum transit time of an assignment. Envoy's copy expires this much later than the server's.
 pub(super) const TRANSIT: Ticks = Ticks::from_secs(1);
-/// A bucket that nobody used for so long is abandoned.
+/// A bucket that is unused for this long is abandoned.
 const IDLE_AFTER: Ticks = Ticks::from_secs(60);
 
-/// That a seat is at a counter.
+/// The link between a bucket and a counter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tie {
     pub(super) counter: CounterId,
     pub(super) cost: u64,
-    /// Units a second that it is expected to use there.
+    /// The usage that is expected there, in units per second.
     pub(super) pace: Nano,
 }
 
@@ -29,9 +29,9 @@ pub(super) struct Tie {
 pub(super) struct Seat {
     pub(super) ties: Vec<Tie>,
     pub(super) grants: Grants,
-    /// What counters have down as followed here.
+    /// The share that the counters currently record for this bucket.
     pub(super) counted: Share,
-    /// Requests a second that it was last asked for; unknown before the second report.
+    /// The last measured demand in requests per second. Unknown before the second report.
     pub(super) demand: Option<Nano>,
     /// The most that its counters could ever give it.
     pub(super) ceiling: Nano,
@@ -39,7 +39,7 @@ pub(super) struct Seat {
     pub(super) interval: Ticks,
     pub(super) reported_at: Timestamp,
     pub(super) idle_since: Option<Timestamp>,
-    /// Nobody reports any more; what it was granted ends by itself.
+    /// The Envoy no longer reports. Its grants expire on their own.
     pub(super) is_gone: bool,
 }
 
@@ -65,12 +65,12 @@ impl Seat {
         )
     }
 
-    /// How long ago something must have been sent to be read by whoever reports now.
+    /// The minimum age of an order that an Envoy reporting now has certainly read.
     pub(super) fn guard(&self) -> Ticks {
         Ticks::from_micros(self.interval.as_micros() / 2).min(TRANSIT)
     }
 
-    /// Takes a report in. The time since the last is measured here: Envoy tells whole seconds, rounded down.
+    /// Processes a report. The time since the last one is measured here: Envoy sends whole seconds, rounded down.
     pub(super) fn hear(&mut self, usage: Usage, now: Timestamp) {
         let requests = usage.allowed.saturating_add(usage.denied);
         let elapsed = now.since(self.reported_at);
@@ -81,7 +81,7 @@ impl Seat {
             let micros = u128::from(elapsed.max(INTERVAL_MIN).as_micros());
             let demand = u128::from(requests) * u128::from(NANO) * 1_000_000 / micros;
             let is_second = self.demand.replace(u64::try_from(demand).unwrap_or(u64::MAX)).is_none();
-            // The first report comes at any time before the second, and says nothing about the interval.
+            // The first report may come at any time before the second, so it does not define the interval.
             let shorter = Ticks::from_micros(self.interval.as_micros() / 4 * 3);
             let least = if is_second { self.interval } else { shorter };
             self.interval = elapsed.max(least).max(INTERVAL_MIN).min(INTERVAL_MAX);

@@ -1,4 +1,4 @@
-//! Fleets of Envoys in virtual time, against a counter that is kept beside.
+//! Fleets of Envoys in virtual time, against a counter that the test keeps.
 
 use proptest::prelude::*;
 
@@ -15,7 +15,8 @@ fn per_second(units: u64, burst: u64) -> Numbers {
     Numbers { rate: units * NANO, period: Ticks::from_secs(1), capacity: burst, is_steady: true }
 }
 
-/// Alone, an Envoy has the whole limit from its first request on, and is told the same again for as long as nothing changes.
+/// A single Envoy has the whole limit from its first request, and receives the same assignment as long as nothing
+/// changes.
 #[test]
 fn alone_it_has_all() {
     let mut fleet = Fleet::new(per_second(100, 200), &[(Load::steady(50), 0)]);
@@ -32,7 +33,8 @@ fn alone_it_has_all() {
     assert_eq!(fleet.envoys[0].refused, 1); // The first request, for which there was no assignment.
 }
 
-/// Where demand is unequal the small one gets what it asks for and the busy one the rest, within two reports; and again when it changes.
+/// With unequal demand, the smaller Envoy gets all it asks for and the busy one gets the rest, within two reports. The
+/// same holds after the demand changes.
 #[test]
 fn shares_follow_demand_within_two_reports() {
     let mut fleet = Fleet::new(per_second(600, 600), &[(Load::steady(800), 0), (Load::steady(100), 1_700)]);
@@ -43,7 +45,8 @@ fn shares_follow_demand_within_two_reports() {
     fleet.run(seconds(5));
     assert!(fleet.admitted() - before >= 2_700, "{}", fleet.admitted() - before);
 
-    // The busy one falls silent, and the other wants all: that shows in the next report of each, and is done with the one after.
+    // The busy Envoy stops and the other one wants everything. The next report of each shows it, and the report after
+    // that completes it.
     fleet.run(seconds(2) + STEP);
     (fleet.envoys[0].load, fleet.envoys[1].load) = (Load::steady(0), Load::steady(900));
     let reports = fleet.envoys[0].reports;
@@ -55,7 +58,8 @@ fn shares_follow_demand_within_two_reports() {
     assert!(rates[1] >= 530, "{rates:?}");
 }
 
-/// A newcomer gets something at once though all is given out, and its part as soon as the other has surely read that it has less.
+/// A new Envoy gets a first share immediately, even if everything is assigned. It gets its full part once the other
+/// Envoy has certainly read its smaller assignment.
 #[test]
 fn a_newcomer_has_a_first_share() {
     let mut fleet = Fleet::new(per_second(1_000, 1_000), &[(Load::steady(2_000), 0)]);
@@ -69,8 +73,9 @@ fn a_newcomer_has_a_first_share() {
     assert!(rates.iter().all(|rate| (470..=520).contains(rate)), "{rates:?}");
 }
 
-/// The story: a counter owed what others had taken of it, so less than the limit was given out, while the Envoy beside still followed
-/// all of it. A newcomer in that moment got one request in ten seconds instead of its first share, until the other had reported.
+/// Regression: a counter was in debt for units taken by other callers, so less than the limit was assigned while the
+/// other Envoy still followed all of it. A new Envoy then got one request in ten seconds instead of its first share,
+/// until the other Envoy reported.
 #[test]
 fn a_newcomer_has_a_first_share_while_something_is_owed() {
     let numbers = per_second(1_000, 1_000);
@@ -99,7 +104,7 @@ fn a_newcomer_has_a_first_share_while_something_is_owed() {
     }
 }
 
-/// What a lost stream was granted stays reserved until it ends, and is given to others then.
+/// The grants of a lost stream stay reserved until they expire, and go to others then.
 #[test]
 fn a_lost_share_returns_when_it_ends() {
     let mut fleet =
@@ -112,7 +117,7 @@ fn a_lost_share_returns_when_it_ends() {
     assert!(fleet.rates()[1] >= 950, "{:?}", fleet.rates());
 }
 
-/// A bucket that nobody uses for a minute is abandoned; one that is used now and then is not.
+/// A bucket that is unused for a minute is abandoned. A bucket that is used now and then is not.
 #[test]
 fn idle_buckets_are_abandoned() {
     let mut fleet = Fleet::new(per_second(100, 100), &[(Load::once(), 0), (Load::steady(1), 0)]);
@@ -128,7 +133,7 @@ fn idle_buckets_are_abandoned() {
     assert!(fleet.shares.seats.is_empty() && fleet.shares.counters.is_empty());
 }
 
-/// What others take of the counter lowers what is assigned, and it comes back when they stop.
+/// Usage by other callers lowers the assignments. The assignments recover when those callers stop.
 #[test]
 fn the_counter_is_shared() {
     let mut fleet = Fleet::new(per_second(100, 100), &[(Load::steady(200), 0), (Load::steady(200), 2_000)]);
@@ -144,7 +149,7 @@ fn the_counter_is_shared() {
     assert!(fleet.rates().iter().sum::<u64>() >= 85, "{:?}", fleet.rates());
 }
 
-/// A window that gives nothing back is used up and not passed, and used again when it starts anew.
+/// A window that gives nothing back is used up and not exceeded, and is used again when it starts anew.
 #[test]
 fn windows_are_not_passed() {
     let day = Numbers { rate: 1_000 * NANO / 86_400, period: HOUR, capacity: 1_000, is_steady: false };
@@ -156,7 +161,7 @@ fn windows_are_not_passed() {
     assert!((1_900..=2_010).contains(&fleet.admitted()), "{}", fleet.admitted());
 }
 
-/// A counter that two buckets share is divided between them, beside the counters that each has for itself.
+/// A counter shared by two buckets is divided between them, independently of the counters that each bucket has alone.
 #[test]
 fn a_counter_of_several_buckets_is_divided() {
     let (mut shares, now) = (Shares::default(), Timestamp::from_unix_seconds(1_700_000_000));
@@ -184,7 +189,7 @@ fn a_counter_of_several_buckets_is_divided() {
     assert!(shares.counters[&CounterId(1, 0)].out.rate <= 310 * NANO);
 }
 
-/// More seats than there may be are refused, and change nothing for the others.
+/// Buckets beyond the maximum are refused, and other buckets are unaffected.
 #[test]
 fn seats_are_bounded() {
     let (mut shares, now) = (Shares::default(), Timestamp::from_unix_seconds(1_700_000_000));
@@ -201,9 +206,10 @@ fn seats_are_bounded() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// The bound that is promised. Whatever Envoys come, go, want, and however late they read: what they follow adds up to the limit and
-    /// a tenth, and what they let pass in any time is what the limit admits in it, and a second of its rate, a tenth of its burst, three
-    /// requests for each Envoy, and what Envoys whose stream broke had no way to tell.
+    /// The documented bound, for any arrivals, departures, demand and read delay. The followed grants add up to the
+    /// limit plus a tenth. The requests admitted in any interval are at most what the limit admits in it, plus one
+    /// second of its rate, a tenth of its burst, three requests per Envoy, and what Envoys with a broken stream could
+    /// not report.
     #[test]
     fn the_bound_holds(
         rate in 1u64..2_000,
@@ -233,13 +239,13 @@ proptest! {
             prop_assert!(fleet.most_followed <= most, "{} of {most} thousandths", fleet.most_followed);
         }
         let most = burst + rate + burst.div_ceil(10) + 3 * fleet.envoys.len() as u64 + fleet.unreported;
-        // Before 1.33 a bucket is full whenever it is replaced.
+        // Before Envoy 1.33, a replaced bucket starts full.
         let most = if keeps_ratio { most } else { 3 * most };
         prop_assert!(fleet.most_beyond_rate <= most, "{} beyond the rate, of {most}", fleet.most_beyond_rate);
     }
 
-    /// Whatever others ask of the same counter, all together get no more in the long run: beyond the limit is at most what Envoys were
-    /// assigned when they had not heard of it, which they pay back.
+    /// Whatever other callers take from the same counter, the sum is bounded in the long run. The excess is at most
+    /// what was assigned to Envoys before they learned of that usage, and they pay it back.
     #[test]
     fn the_sum_with_others_is_bounded(
         rate in 1u64..1_000,
@@ -247,7 +253,7 @@ proptest! {
         elsewhere in prop::collection::vec(0u64..1_500, 6),
         envoys in prop::collection::vec((0u64..1_500, 0u64..5_000), 1..5),
     ) {
-        let burst = burst + rate / 5; // A smaller one is full again before anybody looks, whoever uses it.
+        let burst = burst + rate / 5; // A smaller burst is full again before the next draw.
         let mut fleet = Fleet::new(per_second(rate, burst), &[]);
         envoys.into_iter().for_each(|(load, phase)| fleet.join(Load::steady(load), phase));
         for load in elsewhere {
@@ -260,8 +266,9 @@ proptest! {
     }
 }
 
-/// The story: the last Envoy went away, and for as long as none came back it was taken to go on as before; the next one met a limit that
-/// was closed for a minute and more. It owes until its grants end, whatever the gap.
+/// Regression: the last Envoy went away, and its usage was expected to continue until another one came. The next Envoy
+/// met a limit that stayed closed for a minute or more. A departed Envoy owes only until its grants end, whatever the
+/// gap.
 #[test]
 fn who_is_gone_owes_until_its_grants_end() {
     let owed = |gap: u64| {

@@ -1,8 +1,8 @@
-//! How questions are read from JSON.
+//! Parsing of requests from JSON.
 
 use super::*;
 
-/// Both spellings of every field, numbers as text, and what protobuf leaves out.
+/// Both spellings of every field, numbers as text, and fields that protobuf leaves out.
 #[test]
 fn questions_are_read_as_protobuf_writes_them() {
     let camel = br#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"},{"key":"x"}],
@@ -24,7 +24,7 @@ fn questions_are_read_as_protobuf_writes_them() {
     );
 }
 
-/// A limit of no unit that anybody knows is none.
+/// A limit with an unknown unit counts as none.
 #[test]
 fn limits_without_a_unit_are_none() {
     for unit in ["", r#","unit":"UNKNOWN""#, r#","unit":0"#, r#","unit":99"#, r#","unit":null"#] {
@@ -33,7 +33,7 @@ fn limits_without_a_unit_are_none() {
     }
 }
 
-/// What is wrong is named, and no spelling of a number or a unit makes it panic.
+/// An error names the wrong field, and no spelling of a number or a unit causes a panic.
 #[test]
 fn wrong_questions_are_refused_by_name() {
     let cases = [

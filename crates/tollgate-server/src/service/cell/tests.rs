@@ -1,4 +1,4 @@
-//! redis-cell's answers, and what must hold for any numbers.
+//! redis-cell's answers, and properties that hold for any numbers.
 
 use proptest::prelude::*;
 
@@ -32,7 +32,7 @@ impl Cell {
     }
 }
 
-/// Thirty a minute and fifteen more at once, as redis-cell's manual has it.
+/// Thirty a minute and a burst of fifteen more: the example of redis-cell's manual.
 #[test]
 fn the_manuals_example() {
     let mut cell = Cell::new(15, 30, 60);
@@ -44,7 +44,7 @@ fn the_manuals_example() {
     assert_eq!(cell.answer(NOW, 1), [1, 16, 0, 2, 32]);
 }
 
-/// A request larger than the burst can never pass: no time to come back, and nothing is taken.
+/// A request larger than the burst can never pass: there is no retry time, and nothing is charged.
 #[test]
 fn never() {
     assert_eq!(Cell::new(0, 1, 10).answer(NOW, 5), [1, 1, 1, -1, 0]);
@@ -54,7 +54,7 @@ fn never() {
     assert_eq!(cell.answer(NOW, 6), [1, 5, 0, -1, 5]);
 }
 
-/// One a second, five at once, over ten seconds: the walk by which redis-cell tests itself.
+/// One a second with a burst of five, over ten seconds: the sequence of redis-cell's own test.
 #[test]
 fn a_walk_in_time() {
     let mut cell = Cell::new(4, 1, 1);
@@ -73,7 +73,7 @@ fn a_walk_in_time() {
     assert_eq!(cell.answer(ms(9_500), 5), [1, 5, 2, 3, 3]);
 }
 
-/// Seconds are rounded up from whole milliseconds; what is less than one is rounded down.
+/// Seconds are rounded up from whole milliseconds. Less than a millisecond is rounded down.
 #[test]
 fn rounding() {
     assert_eq!([0, 999_999, 1_000_000, 999_999_999, 1_000_000_000].map(seconds_up), [0, 0, 1, 1, 1]);
@@ -82,7 +82,7 @@ fn rounding() {
     assert_eq!([i128::MAX, i128::MIN].map(seconds_up), [i64::MAX, i64::MIN]);
 }
 
-/// More than a thousand a second are limited as well, down to units of less than a microsecond.
+/// Rates above a thousand a second are limited too, down to units of less than a microsecond.
 #[test]
 fn fast_rates() {
     let mut cell = Cell::new(99, 5_000, 1);
@@ -95,7 +95,7 @@ fn fast_rates() {
     assert_eq!(Limit::beyond_one(9, 2_000_000_000, 1), None);
 }
 
-/// Nothing at all, or in no time, is no rate.
+/// Zero units, or a period of zero, is not a rate.
 #[test]
 fn zero_rates() {
     for (count, period) in [(0, 60), (30, 0), (0, 0)] {
@@ -103,7 +103,7 @@ fn zero_rates() {
     }
 }
 
-/// Looking changes nothing, and a negative quantity gives back, even beyond what was taken.
+/// A quantity of zero changes nothing, and a negative quantity gives units back, even more than were taken.
 #[test]
 fn looking_and_giving_back() {
     let mut cell = Cell::new(4, 1, 1);
@@ -115,7 +115,7 @@ fn looking_and_giving_back() {
     assert_eq!(cell.answer(NOW, 0), [0, 5, 5, -1, 0]);
 }
 
-/// The numbers by which redis-cell's own arithmetic wraps around, and lets pass what it should not.
+/// The numbers with which redis-cell's own arithmetic wraps around and admits too much.
 #[test]
 fn nothing_wraps() {
     let mut cell = Cell::new(0, 1, 2);
@@ -130,7 +130,7 @@ fn any_number() -> impl Strategy<Value = i64> {
 }
 
 proptest! {
-    /// Whatever the numbers, there is an answer, and a denial changes nothing.
+    /// Any numbers get an answer, and a denial changes nothing.
     #[test]
     fn any_numbers_are_answered(
         numbers in [any_number(), any_number(), any_number(), any_number()],
@@ -147,8 +147,8 @@ proptest! {
         }
     }
 
-    /// Retry advice is exact: a nanosecond early is denied, on time is admitted. What is given at one instant is never more
-    /// than the limit.
+    /// Retry advice is exact: a nanosecond early is denied, on time is admitted. The units admitted at one instant
+    /// never exceed the limit.
     #[test]
     fn the_limit_holds(
         max_burst in 0..50i64,
@@ -173,7 +173,7 @@ proptest! {
             }
             prop_assert!(charged.remaining >= 0);
         }
-        // In any stretch of time no more than the burst and what the rate gives in it.
+        // In any interval the admitted units are at most the burst plus what the rate gives in that interval.
         for (first, &(start, _)) in given.iter().enumerate() {
             let mut sum = 0;
             for &(end, quantity) in &given[first..] {
@@ -184,7 +184,7 @@ proptest! {
         }
     }
 
-    /// What remains can be had, and one unit more cannot, where a unit takes whole microseconds.
+    /// The remaining units can be charged, and one unit more cannot, if a unit takes whole microseconds.
     #[test]
     fn what_remains_is_true(
         max_burst in 0..50i64,

@@ -1,20 +1,20 @@
-//! One part of the table: open addressing with linear probing in one piece of zeroed memory, whose pages the system gives when
-//! they are first touched. No growth, no allocation after the start.
+//! One shard of the table: open addressing with linear probing in one zeroed allocation. The system provides its pages
+//! on first use. A shard never grows and never allocates after the start.
 
 use crate::service::cell::{Charged, Limit};
 
-/// Words of a slot: both halves of the key's hash, of which the upper is zero where the slot is free, and the instant.
+/// Words of a slot: both halves of the key's hash, and the instant. The upper half is zero in a free slot.
 const SLOT_WORDS: usize = 3;
 const SLOT_BYTES: u64 = 8 * SLOT_WORDS as u64;
-/// Slots looked at for entries that are past, with each new key, and when there is no room.
+/// The number of slots swept for past entries with each new key, and when the shard is full.
 const SWEEP_SLOTS: usize = 4;
 const SWEEP_SLOTS_WHEN_FULL: usize = 64;
 
-/// There is no room for another key.
+/// The shard has no room for another key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ShardFull;
 
-/// What is remembered of a key.
+/// The stored state of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) hash: u128,
@@ -26,24 +26,24 @@ pub(super) struct Shard {
     words: Vec<u64>,
     slots: usize,
     used: usize,
-    /// Most slots in use. The others are free, so that a search ends soon.
+    /// Maximum number of used slots. The others stay free, so that a search ends soon.
     most: usize,
-    /// Where the search for past entries goes on.
+    /// The slot where the next sweep starts.
     hand: usize,
 }
 
-/// Where a key is, or the free slot at which the search for it ended.
+/// The slot of a key, or the free slot at which the search for it ended.
 enum Place {
     Known(usize),
     Free(usize),
-    /// There is no slot at all.
+    /// The shard has no slots.
     None,
 }
 
 impl Shard {
     pub(super) fn new(bytes: u64) -> Self {
         let slots = usize::try_from(bytes / SLOT_BYTES).unwrap_or(0);
-        // Zeros in this form are pages that the system has not given yet.
+        // In this form the zeros are pages that the system has not provided yet.
         Self { words: vec![0; slots * SLOT_WORDS], slots, used: 0, most: slots / 4 * 3, hand: 0 }
     }
 
@@ -73,7 +73,7 @@ impl Shard {
         }
     }
 
-    /// What is remembered of a key.
+    /// The stored instant of a key.
     pub(super) fn instant_of(&self, hash: u128) -> Option<i64> {
         match self.find(hash) {
             Place::Known(slot) => Some(self.instant(slot)),
@@ -81,7 +81,7 @@ impl Shard {
         }
     }
 
-    /// Forgets a key, and tells what was remembered of it.
+    /// Removes a key, and returns its instant.
     pub(super) fn forget(&mut self, hash: u128) -> Option<i64> {
         let Place::Known(slot) = self.find(hash) else { return None };
         let instant = self.instant(slot);
@@ -89,7 +89,7 @@ impl Shard {
         Some(instant)
     }
 
-    /// Everything that is still to come.
+    /// All entries whose instant is in the future.
     pub(super) fn entries(&self, now: i64) -> Vec<Entry> {
         let used = self.words.as_chunks::<SLOT_WORDS>().0.iter().filter(|[upper, ..]| *upper != 0);
         let entries = used.map(|&[upper, lower, instant]| Entry {
@@ -99,7 +99,7 @@ impl Shard {
         entries.filter(|entry| entry.instant > now).collect()
     }
 
-    /// Remembers a key as it was written down; the later instant counts.
+    /// Restores a saved key. The later instant wins.
     pub(super) fn put_back(&mut self, hash: u128, instant: i64, now: i64) -> Result<(), ShardFull> {
         match self.find(hash) {
             Place::Known(slot) => {
@@ -118,7 +118,7 @@ impl Shard {
         }
         let (upper, lower) = halves(hash);
         let mut slot = self.home(upper);
-        // Ends, since a quarter of the slots is free.
+        // The loop ends because a quarter of the slots is free.
         loop {
             match self.words[slot * SLOT_WORDS] {
                 0 => return Place::Free(slot),
@@ -146,7 +146,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Gives up entries that are past, among the next `slots`.
+    /// Evicts entries that have passed, among the next `slots`.
     fn sweep(&mut self, now: i64, slots: usize) {
         for _ in 0..slots.min(self.slots) {
             if self.words[self.hand * SLOT_WORDS] != 0 && self.instant(self.hand) <= now {
@@ -157,7 +157,7 @@ impl Shard {
         }
     }
 
-    /// Frees a slot, and moves back what had to pass it on the way to its own.
+    /// Frees a slot, and moves back the entries that had probed past it.
     fn remove(&mut self, slot: usize) {
         let (mut hole, mut next) = (slot, self.after(slot));
         loop {
@@ -179,7 +179,7 @@ impl Shard {
         self.words[slot * SLOT_WORDS + 2].cast_signed()
     }
 
-    /// Where the search for a key starts: the upper half, spread over the slots.
+    /// The slot where the search for a key starts: the upper half of the hash, scaled to the slots.
     #[inline]
     fn home(&self, upper: u64) -> usize {
         let spread = u128::from(upper) * self.slots as u128;
@@ -191,7 +191,7 @@ impl Shard {
         if slot + 1 == self.slots { 0 } else { slot + 1 }
     }
 
-    /// Steps from one slot forward to another.
+    /// The number of steps from one slot forward to another.
     const fn distance(&self, from: usize, to: usize) -> usize {
         if to >= from { to - from } else { to + self.slots - from }
     }
@@ -214,8 +214,8 @@ mod tests {
     const NOW: i64 = 1_700_000_000_000_000_000;
 
     proptest! {
-        /// Against a map that never forgets: an entry that is past equals none, so no answer may differ while there is room,
-        /// and without room only new keys are turned away.
+        /// The model is a map that never forgets. A past entry equals no entry, so no answer may differ while there is
+        /// room. Without room only new keys are refused.
         #[test]
         fn as_a_map_that_never_forgets(
             slots in 8..64u64,
@@ -227,7 +227,7 @@ mod tests {
             let mut now = NOW;
             for (key, pause, quantity) in steps {
                 now += pause / 20;
-                // Few homes, so that keys get in each other's way.
+                // Few start slots, so that keys collide.
                 let hash = u128::from(key % 5) << 125 | u128::from(key + 1) << 64 | u128::from(key);
                 let stored = map.get(&key).copied();
                 let (expected, next) = limit.charge(stored, now, quantity);

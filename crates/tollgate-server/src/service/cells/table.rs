@@ -1,21 +1,21 @@
-//! The memory of cells: shards with a lock each, so that keys seldom wait for each other, and a small hall for what is shared. It can
-//! be written down and read again.
+//! The memory of the counters: shards with one lock each, so that keys seldom contend, and a small extra shard for
+//! shared counters. The table can be saved and restored.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::shard::{Entry, Shard, ShardFull};
 use crate::service::cell::{Charged, Limit};
 
-/// Parts of the table.
+/// Number of shards.
 const SHARDS: usize = 256;
-/// Bytes of the hall, as a part of all.
+/// The fraction of all bytes that the shard for shared counters gets: one part in this many.
 const HALL_PART: u64 = 64;
-/// Most entries that are written in one piece.
+/// Maximum number of entries in one saved piece.
 const PIECE_ENTRIES: usize = 1 << 15;
-/// Bytes of a written entry: the key's hash and the instant.
+/// Bytes of a saved entry: the key's hash and the instant.
 const ENTRY_BYTES: usize = 24;
 
-/// In which room an entry lives.
+/// The part of the table that holds an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
     /// Keys with a counter of their own.
@@ -30,17 +30,17 @@ pub(crate) struct Table {
     hall: Mutex<Shard>,
 }
 
-/// What became of entries that were read.
+/// The result of restoring entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PutBack {
-    /// They are there again.
+    /// Entries that were restored.
     pub(crate) kept: u64,
-    /// There was no room: their keys are as if never used.
+    /// Entries without room: the counters of their keys start empty.
     pub(crate) no_room: u64,
 }
 
 impl Table {
-    /// A table of at most so many bytes. They are taken as they are needed.
+    /// A table of at most this many bytes, which are allocated as they are needed.
     pub(crate) fn new(bytes: u64) -> Self {
         let hall = bytes / HALL_PART;
         let shard = (bytes - hall) / SHARDS as u64;
@@ -63,18 +63,18 @@ impl Table {
         self.shard(room, hash).charge(hash, limit, now, quantity)
     }
 
-    /// From when on a key is as if never used, if that is still to come.
+    /// The instant from which the counter of a key is empty, if it is in the future.
     pub(super) fn instant(&self, hash: u128, now: i64) -> Option<i64> {
         self.shard(Room::Own, hash).instant_of(hash).filter(|instant| *instant > now)
     }
 
-    /// Forgets a key; tells whether there was anything to forget.
+    /// Removes a key. Returns whether it had counted anything.
     pub(super) fn forget(&self, hash: u128, now: i64) -> bool {
         self.shard(Room::Own, hash).forget(hash).is_some_and(|instant| instant > now)
     }
 
-    /// Everything that matters, in pieces, while charges go on. Each shard is copied at one instant under its lock, and nothing is
-    /// written meanwhile.
+    /// All entries that still count, in pieces, while charges go on. Each shard is copied at one instant under its
+    /// lock, and no piece is written during the copy.
     pub(crate) fn pieces(&self, now: i64) -> impl Iterator<Item = Vec<u8>> {
         let own = self.shards.iter().map(|shard| (Room::Own, shard));
         own.chain([(Room::Hall, &self.hall)]).flat_map(move |(room, shard)| {
@@ -88,11 +88,11 @@ impl Table {
         (piece.len().saturating_sub(1) / ENTRY_BYTES) as u64
     }
 
-    /// Takes entries back from a piece that was written when the clock said `taken_at`. If it says less now, it was set back, and
-    /// the entries go back with it: nobody is gifted anything, and nobody waits longer than before.
+    /// Restores entries from a piece that was saved when the clock said `taken_at`. If the clock says less now, it was
+    /// set back, and the entries move back with it: no key gains units, and no key waits longer than before.
     ///
     /// # Errors
-    /// When it is no piece.
+    /// When the bytes are not a valid piece.
     pub(crate) fn put_back(&self, piece: &[u8], taken_at: i64, now: i64) -> Result<PutBack, String> {
         let (room, entries) = match piece.split_first() {
             Some((&room, entries)) if room == Room::Own as u8 => (Room::Own, entries),
@@ -121,14 +121,14 @@ impl Table {
     #[inline]
     fn shard(&self, room: Room, hash: u128) -> MutexGuard<'_, Shard> {
         match room {
-            // The low bits of the lower half; the place in the shard comes from the upper one.
+            // The low bits of the lower half. The slot in the shard comes from the upper half.
             Room::Own => locked(&self.shards[usize::try_from(hash % SHARDS as u128).unwrap_or(0)]),
             Room::Hall => locked(&self.hall),
         }
     }
 }
 
-/// A thread that panicked while it held the lock left a table that is still sound: each word is written at once.
+/// A thread that panicked while it held the lock left a consistent table: each word is written in one step.
 #[inline]
 fn locked(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
@@ -149,7 +149,7 @@ fn read(bytes: &[u8; ENTRY_BYTES]) -> Result<Entry, String> {
     let hash = hash.try_into().map(u128::from_le_bytes);
     let instant = instant.try_into().map(i64::from_le_bytes);
     match (hash, instant) {
-        // A zero there is the mark of a free slot.
+        // A zero upper half marks a free slot.
         (Ok(hash), Ok(instant)) if hash >> 64 != 0 => Ok(Entry { hash, instant }),
         _ => Err("a counter of a command has no key".to_owned()),
     }
@@ -192,7 +192,7 @@ mod tests {
         entries
     }
 
-    /// What was written is there again, also in a table of another size; what is past is neither written nor kept.
+    /// Saved entries are restored, also into a table of another size. Past entries are neither saved nor restored.
     #[test]
     fn what_was_written_is_there_again() {
         let table = Table::new(1 << 20);
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(put_back(&pieces, 1 << 20, NOW, NOW + SECOND).1, PutBack::default());
     }
 
-    /// A clock that was set back takes the entries with it; one that was set forward has let that much time pass.
+    /// A clock that was set back moves the entries back. A clock that was set forward has let that much time pass.
     #[test]
     fn clocks_that_were_set() {
         let table = Table::new(1 << 20);
@@ -226,7 +226,7 @@ mod tests {
         }
     }
 
-    /// A key is forgotten, and only that one.
+    /// Forgetting a key removes that key only.
     #[test]
     fn one_is_forgotten() {
         let table = Table::new(1 << 20);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     proptest! {
-        /// No bytes make a panic or a table that is wrong: what was taken is written again.
+        /// No input causes a panic or an inconsistent table: restored entries are saved again.
         #[test]
         fn any_bytes(bytes in proptest::collection::vec(0..4u8, 0..200), taken_at: i64, now: i64) {
             let table = Table::new(1 << 16);

@@ -1,5 +1,5 @@
-//! How a policy of our own answers Envoy. Each descriptor is a view of the request with its entries as attributes; a limit
-//! applies at most once, to the first descriptor that has what it asks for; all limits that apply are one decision.
+//! How a Tollgate policy answers Envoy. The entries of each descriptor become attributes. A limit applies at most once,
+//! to the first descriptor that has the attributes it needs. All limits that apply form one decision.
 
 use arc_swap::ArcSwapOption;
 use smallvec::SmallVec;
@@ -24,23 +24,22 @@ mod tests;
 
 use brought::Brought;
 
-/// How long before its negative hits Envoy may have sent those that they give back: nobody tells when that was. It is as long as Envoy
-/// lets a request take by default.
+/// How long before its negative hits Envoy may have sent the hits that they give back. The protocol does not carry that
+/// time. The value is Envoy's default request timeout.
 const NEGATIVE_HITS_WITHIN: Ticks = Ticks::from_secs(15);
 
-/// What answering Envoy needs beside the engine.
+/// State for answering Envoy, beside the engine.
 #[derive(Debug)]
 pub(crate) struct Envoy {
     headers: HeaderPolicy,
     refused: Seldom,
     not_given_back: Seldom,
-    /// Windows of limits that descriptors bring along; made for the first of them.
+    /// Windows of the limits that descriptors carry. Created for the first such descriptor.
     tallies: ArcSwapOption<Tallies>,
 }
 
 impl Envoy {
-    /// Headers as this policy writes them, without `x-ratelimit-*`: Envoy has those of its own, made from the statuses, and
-    /// would send both.
+    /// The policy's headers without `x-ratelimit-*`: Envoy builds its own from the statuses, and would send both.
     pub(crate) fn new(headers: &HeaderPolicy) -> Self {
         let ours = |dialect: &Dialect| !matches!(dialect, Dialect::XRateLimit | Dialect::XRateLimitDelta);
         let dialects = Dialects::new(headers.dialects.iter().filter(ours)).unwrap_or_default();
@@ -49,13 +48,14 @@ impl Envoy {
         Self { headers, refused, not_given_back, tallies }
     }
 
-    /// The engine hashes keys with another secret by now: windows are made anew when they are next needed.
+    /// Resets the windows after the engine changed its hashing secret. They are created again when they are next
+    /// needed.
     pub(crate) fn rekeyed(&self) {
         self.tallies.store(None);
     }
 }
 
-/// Answers a question by the policy in force. What waits for nothing is answered without a future of its own, which would be large.
+/// Answers a request by the active policy. An answer that need not wait avoids the slow path's future, which is large.
 pub(super) async fn answer<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Answer {
     match answer_at_once(service, question, now) {
         Some(answer) => answer,
@@ -63,7 +63,7 @@ pub(super) async fn answer<S: Store>(service: &Service<S>, question: &Question, 
     }
 }
 
-/// The usual question on a store that need not be waited for.
+/// The fast path: a typical request on a store that answers without waiting.
 fn answer_at_once<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Option<Answer> {
     let descriptors = &question.descriptors;
     let is_usual =
@@ -102,12 +102,12 @@ async fn answer_later<S: Store>(service: &Service<S>, question: &Question, now: 
     told(service, question, &views, &decision, &brought, now)
 }
 
-/// The answer where the policy is of another domain: it has no limit for the request.
+/// The answer if the policy is for another domain: the policy has no limit for the request.
 fn of_another_domain<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Answer {
     let views = question.descriptors.iter().filter(|descriptor| !descriptor.is_negative_hits);
     let keys: Vec<Key<'_>> = views.map(|descriptor| Key::unmet(&descriptor.entries)).collect();
     if keys.is_empty() {
-        return Answer::blank(Code::Ok, question.descriptors.len()); // Nobody asks to pass.
+        return Answer::blank(Code::Ok, question.descriptors.len()); // No descriptor asks for admission.
     }
     let verdict = RuleVerdict {
         is_allowed: true,
@@ -121,8 +121,8 @@ fn of_another_domain<S: Store>(service: &Service<S>, question: &Question, now: T
     Answer::of_no_limit(question.descriptors.len())
 }
 
-/// The answer where the policy's limits are only looked at: nobody asks to pass, so that there is no decision and what there is
-/// now is told; or a limit that the question brought along refuses it, and nothing is charged.
+/// The answer when the policy's limits are only read. Either no descriptor asks for admission, so there is no decision
+/// and the statuses show the current state; or a limit that the request carries refuses it, and nothing is charged.
 async fn looked<S: Store>(
     service: &Service<S>,
     question: &Question,
@@ -153,8 +153,8 @@ async fn looked<S: Store>(
     Answer { statuses, headers, ..Answer::blank(Code::OverLimit, 0) }
 }
 
-/// What a client sends may reach us as a value that no request may have. Envoy lets pass what is answered with an error, so
-/// this is a refusal.
+/// Refuses a request with an invalid value that a client sent. An error would not do, because Envoy lets a request pass
+/// that is answered with an error.
 fn refused<S: Store>(
     service: &Service<S>,
     question: &Question,
@@ -168,7 +168,7 @@ fn refused<S: Store>(
     Answer::blank(Code::OverLimit, question.descriptors.len())
 }
 
-/// Whom each descriptor is about. Envoy passes on what clients send.
+/// Identifies the caller that each descriptor is about. Envoy passes on what clients send.
 fn known<S: Store>(service: &Service<S>, question: &Question) -> SmallVec<[Known; 4]> {
     let of = |descriptor: &Descriptor| service.identity.known(descriptor.pairs(), Word::Client);
     let mut known: SmallVec<[Known; 4]> = question.descriptors.iter().map(of).collect();
@@ -176,20 +176,20 @@ fn known<S: Store>(service: &Service<S>, question: &Question) -> SmallVec<[Known
     known
 }
 
-/// One view for each descriptor.
+/// One `CheckRequest` for each descriptor.
 fn views<'q>(question: &'q Question, known: &'q [Known]) -> Result<Vec<CheckRequest<'q>>, RequestError> {
     let mut views = Vec::with_capacity(question.descriptors.len());
     for (descriptor, known) in question.descriptors.iter().zip(known) {
         let hits = descriptor.hits(question);
-        // Nothing counts as far as that, so whoever gives back more gives back all.
+        // No counter reaches that number, so a larger refund gives everything back.
         let hits = if descriptor.is_negative_hits { hits.min(COST_MAX) } else { hits };
         views.push(known.request(descriptor.pairs())?.cost(hits)?);
     }
     Ok(views)
 }
 
-/// Gives back the hits of negative descriptors, each to the limits that apply to it first; afterwards these descriptors only
-/// look.
+/// Gives back the hits of negative descriptors, each to the limits that apply to it first. Afterwards these descriptors
+/// only read.
 async fn give_back<S: Store>(
     service: &Service<S>,
     question: &Question,
@@ -205,7 +205,7 @@ async fn give_back<S: Store>(
         let Some(view) = views.get_mut(position) else { continue };
         let limits = matched.limits().filter(|status| status.view == position);
         let limits: Vec<&str> = limits.map(|status| status.limit.name()).collect();
-        // No names at all would mean every limit.
+        // An empty list would mean every limit.
         if !limits.is_empty()
             && let Err(error) = service.engine.refund_of(view, &limits, NEGATIVE_HITS_WITHIN, now).await
             && let Some(skipped) = service.envoy.not_given_back.due(now)
@@ -216,7 +216,7 @@ async fn give_back<S: Store>(
     }
 }
 
-/// A decision as Envoy is told.
+/// Converts a decision into an answer for Envoy.
 fn told<S: Store>(
     service: &Service<S>,
     question: &Question,
@@ -230,7 +230,7 @@ fn told<S: Store>(
     {
         tracing::warn!(%fault, skipped, "a question is at fault, so the request is over the limit");
     }
-    // Where descriptors cost differently no one number is the request's.
+    // If descriptors differ in cost, the request has no single cost.
     let cost = views.first().map(CheckRequest::units);
     let cost = cost.filter(|&cost| views.iter().all(|view| view.units() == cost));
     let audience = Audience { caller: caller(views), cost, ..Audience::default() };

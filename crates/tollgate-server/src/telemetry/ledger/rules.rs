@@ -1,5 +1,5 @@
-//! Rules of other people's files, which are found by name. Names come from the file; those with values of requests in them, where
-//! a rule asks for that, have room of their own, so that no traffic takes it from the rules.
+//! Series of other programs' rules, found by name. Names come from the file. Names that contain values of requests,
+//! where a rule asks for that, have a separate bound, so that no traffic can displace the rules.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,29 +9,29 @@ use super::super::names::{ALLOWED, BROUGHT, DENIED, OTHERS, WOULD_ALLOW, WOULD_D
 use super::{AllSeries, Cell, Ledger, Series};
 use crate::protocol::Wire;
 
-/// Names with values of requests in them that have series of their own. What would be more is counted under the rule's name.
+/// Maximum number of names with request values that have their own series. Any more are counted under the rule's name.
 pub(in crate::telemetry) const VALUES_SHOWN: usize = 200;
 
-/// The series of rules by their names.
+/// The series of rules, by name.
 #[derive(Default)]
 pub(super) struct RuleSeries {
-    /// Those of the configuration in force, and the one of limits that requests bring along.
+    /// Those of the active configuration, and the one for limits that requests carry.
     own: HashMap<Box<str>, Arc<Series>>,
-    /// Those with values of requests; they outlive a configuration.
+    /// Those with request values. They outlive a configuration.
     values: HashMap<Box<str>, Arc<Series>>,
-    /// Rules that have no series of their own.
+    /// The number of rules without their own series.
     pub(super) folded: usize,
 }
 
 impl RuleSeries {
-    /// None of a file.
+    /// The series before any file is loaded.
     pub(super) fn first(known: &mut AllSeries) -> Self {
         Self { own: HashMap::from([(BROUGHT.into(), known.series_of(BROUGHT))]), ..Self::default() }
     }
 }
 
 impl Ledger {
-    /// Gets to know the rules of a configuration, in place of another's.
+    /// Registers the rules of a configuration, which replace those of the previous one.
     pub(in crate::telemetry) fn adopt_rules(&self, names: &[&str]) {
         let mut known = self.known();
         let mut rules = RuleSeries::first(&mut known);
@@ -46,7 +46,7 @@ impl Ledger {
         self.rules.store(Arc::new(rules));
     }
 
-    /// Counts what a rule said.
+    /// Counts the outcome of a rule.
     pub(in crate::telemetry) fn record_rule(&self, rule: &Rule<'_>, wire: Wire) {
         let outcome = match (rule.is_shadow, rule.is_denied) {
             (false, false) => ALLOWED,
@@ -70,17 +70,17 @@ impl Ledger {
         }
         match rules.own.get(rule.name) {
             Some(series) => Arc::clone(series),
-            // Of a configuration that another has replaced while it decided.
+            // The rule belongs to a configuration that was replaced while it decided.
             None => self.known().series_of(rule.name),
         }
     }
 
-    /// The series of a name with values that was not there when somebody looked.
+    /// Creates the series of a name with request values that was not found before.
     #[cold]
     fn open_values(&self, detail: &str, name: &str) -> Arc<Series> {
         let mut known = self.known();
         let before = self.rules.load();
-        // Another thread may have been here since.
+        // Another thread may have created it meanwhile.
         if let Some(series) = before.values.get(detail) {
             return Arc::clone(series);
         }

@@ -17,7 +17,7 @@ fn fill(ids: impl IntoIterator<Item = u64>) -> (Sketch, HashMap<u64, u64>) {
     (sketch, exact)
 }
 
-/// A stream of keys of which the n-th comes about 1/n as often as the first, in an order that the seed chooses.
+/// A stream of keys in which the n-th key comes about 1/n as often as the first. The seed determines the order.
 fn zipf(seed: u64, keys: u64, length: usize) -> impl Iterator<Item = u64> {
     let weights: Vec<u64> = (1..=keys).map(|rank| 1_000_000 / rank).collect();
     let ends: Vec<u64> = weights
@@ -34,7 +34,7 @@ fn zipf(seed: u64, keys: u64, length: usize) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Fewer keys than places are counted exactly, id 0 included.
+/// Fewer keys than the maximum are counted exactly, including id 0.
 #[test]
 fn few_keys_are_exact() {
     let (sketch, exact) = fill((0..20_000).map(|n| n * n % 1_009));
@@ -45,7 +45,7 @@ fn few_keys_are_exact() {
     }
 }
 
-/// A flood of keys that come once does not push out those that come often, and takes no more memory.
+/// A flood of keys that come once does not displace frequent keys, and takes no more memory.
 #[test]
 fn a_flood_does_not_hide_the_frequent() {
     let noise = (0..200_000_u64).map(|n| 1_000 + n);
@@ -61,8 +61,8 @@ fn a_flood_does_not_hide_the_frequent() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
-    /// Counts are never too low, and too high by no more than one in PLACES of all; the ten most frequent keys of a zipf stream are
-    /// the ten that the sketch names.
+    /// Counts are never too low, and exceed the truth by at most one in PLACES of all events. The ten most frequent
+    /// keys of a zipf stream are the ten that the sketch names.
     #[test]
     fn zipf_streams_keep_their_order(seed: u64, keys in 2_000_u64..50_000) {
         let length = 60_000;
@@ -83,13 +83,13 @@ proptest! {
         let mut counts: Vec<u64> = exact.values().copied().collect();
         counts.sort_unstable_by(|one, other| other.cmp(one));
         for entry in &named[..10] {
-            // Two keys that come about as often may change places.
+            // Two keys that come about equally often may be swapped.
             prop_assert!(exact[&entry.id] + allowance >= counts[9], "{entry:?}");
         }
     }
 }
 
-/// A key that one decision was counted for several of is marked, and a key that comes after it is not.
+/// A key is marked if one decision was counted as several, and a later key in the same entry is not.
 #[test]
 fn what_stands_for_several_is_an_estimate() {
     let mut sketch = Sketch::default();

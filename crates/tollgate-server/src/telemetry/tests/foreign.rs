@@ -1,4 +1,5 @@
-//! Decisions by other people's rules in the metrics: by rule, near and in shadow, each once, and bounded whatever the traffic.
+//! Decisions by other programs' rules in the metrics: by rule, near and in shadow, each counted once, and bounded with
+//! any traffic.
 
 use tollgate::{Engine, ManualClock, MemoryStore};
 
@@ -23,7 +24,7 @@ fn served(time: &ManualClock, format: Format, text: &str) -> Service<MemoryStore
     service
 }
 
-/// A question of one descriptor, of entries such as `key=value`.
+/// A request of one descriptor, with entries such as `key=value`.
 fn question(domain: &str, entries: &[(&str, &str)]) -> Question {
     let entries = entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     let descriptors = vec![Descriptor { entries, ..Descriptor::default() }];
@@ -57,7 +58,8 @@ descriptors:
       - {key: user, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 1}}
 ";
 
-/// Each rule of envoyproxy/ratelimit has numbers under its name, which has values of requests where the rule asks for them.
+/// Each rule of envoyproxy/ratelimit has numbers under its name, which contains request values where the rule asks for
+/// them.
 #[test]
 fn rules_are_counted_by_name() {
     let time = ManualClock::new();
@@ -100,7 +102,7 @@ fn rules_are_counted_by_name() {
     assert_eq!(sum(&page, "tollgate_decisions_total", ""), all + 12);
 }
 
-/// Limits that requests bring along are counted together, by foreign rules and by a policy.
+/// Limits that requests carry are counted together, under compat rules and under a policy.
 #[test]
 fn limits_of_requests_are_counted_together() {
     let time = ManualClock::new();
@@ -119,7 +121,7 @@ fn limits_of_requests_are_counted_together() {
     }
 }
 
-/// Limits of Limitador are counted by namespace and name, all that a request meets.
+/// Limits of Limitador are counted by namespace and name, for every limit that a request meets.
 #[test]
 fn limits_of_limitador_are_counted_by_name() {
     let time = ManualClock::new();
@@ -136,8 +138,8 @@ fn limits_of_limitador_are_counted_by_name() {
     assert_eq!(page["tollgate_limit_near_total{limit=\"n.five\"}"], 1);
 }
 
-/// However many values requests have, and however many rules a file, series are bounded; nothing is lost, and rules that a
-/// reload brings back go on where they were.
+/// With any number of request values and of rules in a file, the series are bounded. Nothing is lost, and rules that a
+/// reload brings back continue their counts.
 #[test]
 fn values_and_rules_are_bounded() {
     let time = ManualClock::new();
@@ -173,7 +175,8 @@ fn values_and_rules_are_bounded() {
     assert_eq!(after["tollgate_metrics_folded_limits"], 0);
 }
 
-/// What the guard refuses because a file took over in that moment is no decision: asked again it is counted, once.
+/// If the guard policy refuses a request because a file became active at that moment, that is not a decision. The
+/// request is evaluated again, and counted once.
 #[test]
 fn a_decision_that_is_asked_again_is_counted_once() {
     let time = ManualClock::new();

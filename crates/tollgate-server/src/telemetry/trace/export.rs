@@ -1,4 +1,5 @@
-//! Sends spans to a collector over OTLP (gRPC), in the background. A collector that is away costs spans, never decisions.
+//! Sends spans to a collector over OTLP (gRPC), in the background. An unreachable collector costs spans, never
+//! decisions.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,17 +18,17 @@ use super::{Fate, Span};
 use crate::seldom::Seldom;
 use crate::shutdown::{Stop, stopped};
 
-/// Spans that are sent together.
+/// Maximum number of spans in a batch.
 const BATCH_MAX: usize = 512;
-/// How long spans are gathered before they are sent.
+/// How long spans are collected before they are sent.
 const GATHER: Duration = Duration::from_millis(500);
-/// How long a collector may take for one batch.
+/// Timeout for sending one batch.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The way to a collector. Nothing is sent yet, so it need not be there.
+/// Creates an exporter to a collector. Nothing is sent yet, so the collector need not be reachable.
 ///
 /// # Errors
-/// When the address cannot be one.
+/// When the address is invalid.
 pub(crate) fn exporter(endpoint: &str) -> Result<SpanExporter, String> {
     let accepted = "accepted: http://HOST:4317 or https://HOST:4317, where an OTLP collector takes gRPC";
     if !endpoint.starts_with("http://") && !endpoint.starts_with("https://") {
@@ -47,7 +48,7 @@ pub(crate) fn exporter(endpoint: &str) -> Result<SpanExporter, String> {
     Ok(exporter)
 }
 
-/// Sends spans until the server stops, then those that are left.
+/// Sends spans until the server stops, then sends those that are left.
 pub(crate) async fn run(
     exporter: SpanExporter,
     mut spans: mpsc::Receiver<Span>,
@@ -63,7 +64,7 @@ pub(crate) async fn run(
             () = stopped(&mut stop) => true,
         };
         if !is_stopping && batch.len() < BATCH_MAX {
-            // A batch is a round trip, so a few more may join.
+            // A batch costs a round trip, so more spans may join it.
             tokio::select! {
                 () = tokio::time::sleep(GATHER) => {}
                 () = stopped(&mut stop) => {}
@@ -92,7 +93,7 @@ pub(crate) async fn run(
     }
 }
 
-/// A span as the collector wants it.
+/// Converts a span for the collector.
 fn exported(span: Span) -> SpanData {
     let mut attributes =
         vec![KeyValue::new("tollgate.wire", span.wire), KeyValue::new("tollgate.verdict", span.verdict)];

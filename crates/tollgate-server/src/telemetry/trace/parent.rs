@@ -1,4 +1,4 @@
-//! The trace that a request belongs to, as W3C's `traceparent` says it: version, trace, span, flags.
+//! The trace of a request, from W3C's `traceparent` header: version, trace, span, flags.
 
 use std::future::Future;
 
@@ -14,22 +14,22 @@ tokio::task_local! {
 pub(crate) struct Parent {
     pub(super) trace: u128,
     pub(super) span: u64,
-    /// Whether the caller keeps this trace.
+    /// Whether the caller samples this trace.
     pub(super) is_sampled: bool,
 }
 
 impl Parent {
-    /// What the headers of a request say, if they say it.
+    /// Reads the trace from the headers of a request, if they contain one.
     pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
         headers.get("traceparent").and_then(|header| Self::read(header.as_bytes()))
     }
 
-    /// Reads a header. One that is wrong is as none: the request is answered, and not traced with the caller.
+    /// Parses a header. An invalid header counts as none: the request is answered, but not traced with the caller.
     fn read(header: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(header).ok()?;
         let mut parts = text.split('-');
         let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-        // Version 0 has four parts; a later one may have more, and begins as this one does.
+        // Version 0 has four parts. A later version may have more, and begins the same way.
         let is_known = version != "ff" && (version != "00" || parts.next().is_none());
         let _ = digits(version, 2)?;
         let parent = Self {
@@ -51,7 +51,7 @@ impl Parent {
     }
 }
 
-/// Exactly so many lower-case hexadecimal digits.
+/// Parses exactly `count` lower-case hexadecimal digits.
 fn digits(text: &str, count: usize) -> Option<u128> {
     let are_digits = text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
     (text.len() == count && are_digits).then(|| u128::from_str_radix(text, 16).ok()).flatten()
@@ -63,7 +63,7 @@ mod tests {
 
     const GOOD: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-    /// What the standard gives as an example is read; what it forbids is not.
+    /// The standard's example is accepted, and what the standard forbids is not.
     #[test]
     fn only_what_the_standard_allows_is_read() {
         let parent = Parent::read(GOOD.as_bytes()).unwrap();

@@ -1,4 +1,4 @@
-//! Envoys as their source says that they behave, a counter, and a clock that goes on in steps.
+//! Simulated Envoys that follow Envoy's source, a counter, and a clock that advances in steps.
 
 use std::collections::VecDeque;
 
@@ -38,7 +38,7 @@ pub(super) struct Envoy {
     stream: u64,
     arrears: u64,
     pub(super) strategy: Option<Strategy>,
-    /// In billionths.
+    /// In billionths of a token.
     tokens: u64,
     expires: u64,
     inbox: VecDeque<(u64, Order)>,
@@ -57,21 +57,22 @@ pub(super) struct Fleet {
     pub(super) now: Timestamp,
     step: u64,
     numbers: Numbers,
-    /// In billionths.
+    /// In billionths of a unit.
     left: u64,
     pub(super) envoys: Vec<Envoy>,
-    /// Requests a second that the counter is asked for by others.
+    /// Requests per second that other callers send to the counter.
     pub(super) elsewhere: u64,
     elsewhere_arrears: u64,
     pub(super) admitted_elsewhere: u64,
-    /// Steps that an assignment is under way.
+    /// Transit time of an assignment, in steps.
     pub(super) latency: u64,
-    /// Whether a replaced bucket is as full as the one before, as since 1.33, or full.
+    /// Whether a replaced bucket keeps the fill ratio of the old one, as Envoy does since 1.33. Otherwise it starts
+    /// full.
     pub(super) keeps_ratio: bool,
     admitted: u64,
-    /// What was let pass and will never be reported.
+    /// Admitted requests that are never reported.
     pub(super) unreported: u64,
-    /// Thousandths of requests a second.
+    /// In thousandths of requests per second.
     pub(super) most_followed: u64,
     least_beyond: i128,
     pub(super) most_beyond_rate: u64,
@@ -101,7 +102,7 @@ impl Fleet {
         fleet
     }
 
-    /// An Envoy comes, whose reports go out so many milliseconds after those of one that had come at the start.
+    /// Adds an Envoy whose reports go out `phase` milliseconds after those of an Envoy that joined at the start.
     pub(super) fn join(&mut self, load: Load, phase: u64) {
         let phase = phase / 10 % REPORT_EVERY;
         let next = self.step / REPORT_EVERY * REPORT_EVERY + phase;
@@ -125,7 +126,7 @@ impl Fleet {
         });
     }
 
-    /// The stream of an Envoy breaks, for good; it goes on with what it has until that expires.
+    /// Breaks the stream of an Envoy permanently. The Envoy continues with its assignment until that expires.
     pub(super) fn lose(&mut self, which: usize) {
         let envoy = &mut self.envoys[which];
         if envoy.is_lost {
@@ -140,17 +141,17 @@ impl Fleet {
         self.admitted
     }
 
-    /// The window starts anew.
+    /// Starts the window anew.
     pub(super) fn refill(&mut self) {
         self.left = self.numbers.capacity * NANO;
     }
 
-    /// Time passes, and nobody does anything.
+    /// Advances the time without any event.
     pub(super) fn idle(&mut self, time: Ticks) {
         self.now = self.now + time;
     }
 
-    /// What each follows, in whole requests a second.
+    /// The rate that each Envoy follows, in whole requests per second.
     pub(super) fn rates(&self) -> Vec<u64> {
         self.envoys.iter().map(|envoy| envoy.rate() / NANO).collect()
     }
@@ -198,7 +199,7 @@ impl Fleet {
         }
     }
 
-    /// Takes what is due, and so much more.
+    /// Takes the due units and `more`.
     fn draw(&mut self, more: u64) {
         let taken = self.shares.draw(COUNTER, self.numbers, more, self.left / NANO, self.now);
         self.left -= taken * NANO;
@@ -234,7 +235,7 @@ impl Envoy {
         self.strategy.map_or(0, |strategy| strategy.share().rate)
     }
 
-    /// Reads what has arrived, and sees what has expired.
+    /// Reads the messages that have arrived, and drops expired assignments.
     fn read(&mut self, step: u64, keeps_ratio: bool) {
         while let Some(&(at, order)) = self.inbox.front()
             && at <= step
@@ -254,7 +255,7 @@ impl Envoy {
             let most = assignment.strategy.share().tokens * NANO;
             let before = self.strategy.map(|strategy| strategy.share().tokens).filter(|&tokens| tokens > 0);
             self.tokens = match before {
-                // Whole tokens, as Envoy does.
+                // Whole tokens, as in Envoy.
                 Some(before) if keeps_ratio => {
                     let kept = u128::from(self.tokens) * u128::from(most) / u128::from(before * NANO);
                     u64::try_from(kept).unwrap() / NANO * NANO
@@ -269,7 +270,8 @@ impl Envoy {
         }
     }
 
-    /// Lets pass what it may. Tells how many that were, and whether this was the first request of the bucket.
+    /// Admits what the assignment allows. Returns the number of admitted requests, and whether this was the first
+    /// request of the bucket.
     fn serve(&mut self, step: u64) -> (u64, bool) {
         let share = self.strategy.map(Strategy::share).unwrap_or_default();
         self.tokens = (self.tokens + share.rate / STEPS_PER_SECOND).min(share.tokens * NANO);

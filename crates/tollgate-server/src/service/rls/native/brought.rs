@@ -1,6 +1,7 @@
-//! Limits that descriptors bring along. Such a limit can only tighten: it is counted beside those of the policy, and all of them
-//! must admit. Its counter is named by the descriptor's entries and the unit, so whatever number a request says decides on the
-//! same count, and numbers that nobody foresaw take no memory. It counts what brings a limit along; the policy counts everything.
+//! Limits that descriptors carry. Such a limit can only tighten: it is counted beside the limits of the policy, and all
+//! of them must admit. Its counter is named by the descriptor's entries and the unit. Whatever number a request carries
+//! therefore applies to the same count, and unforeseen numbers take no memory. It counts only requests that carry a
+//! limit. The policy counts all requests.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use crate::rls::{Code, CurrentLimit, Descriptor, Override, Question, Status, Uni
 use crate::service::Service;
 use crate::telemetry::{BROUGHT, Rule};
 
-/// What a counter says that nobody has asked.
+/// The outcome of a counter that was not charged.
 const NOTHING: Counted = Counted {
     total: 0,
     ends_after: Ticks::ZERO,
@@ -22,35 +23,36 @@ const NOTHING: Counted = Counted {
     charged_at: Timestamp::from_unix_seconds(0),
 };
 
-/// What the limits of a question's descriptors said, in the order of the descriptors.
+/// The outcomes of the limits that a request's descriptors carry, in the order of the descriptors.
 #[derive(Default)]
 pub(super) struct Brought {
     said: Vec<Said>,
 }
 
-/// What one of them said.
+/// The outcome of one such limit.
 pub(super) struct Said {
-    /// The descriptor's place in the question.
+    /// The descriptor's index in the request.
     position: usize,
     limit: Override,
-    /// What was added to its counter.
+    /// The units added to its counter.
     added: u64,
-    /// What is counted, with that.
+    /// The count, including those units.
     total: u64,
-    /// How long it keeps the request away, if it does; for ever where it costs more than is ever admitted.
+    /// How long the limit denies the request, if it does. For ever if the request costs more than the limit ever
+    /// admits.
     pub(super) away: Option<Ticks>,
-    /// What its counter said of it.
+    /// The raw outcome of its counter.
     counted: Counted,
 }
 
 impl Brought {
-    /// Charges what the descriptors bring along; if one of them does not admit, nothing stays charged.
+    /// Charges the limits that the descriptors carry. If one of them denies, nothing stays charged.
     pub(super) async fn charge<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Self {
         let mut brought = Self::default();
         if question.descriptors.iter().all(|descriptor| descriptor.limit.is_none()) {
             return brought;
         }
-        // What an operator rules about all limits holds for these, too.
+        // An operator's override of all limits applies here too.
         let ruling = service.engine.ruling_about_all(now);
         let Some(tallies) = tallies(service).filter(|_| ruling != Some(Ruling::Off)) else {
             return brought;
@@ -70,23 +72,24 @@ impl Brought {
         brought
     }
 
-    /// Whether there are none.
+    /// Whether no descriptor carries a limit.
     pub(super) const fn is_empty(&self) -> bool {
         self.said.is_empty()
     }
 
-    /// Whether one of them does not admit.
+    /// Whether one of the limits denies.
     pub(super) fn refuses(&self) -> bool {
         self.said.iter().any(|said| said.away.is_some())
     }
 
-    /// How long the request stays away; nothing if it may pass, or never will.
+    /// How long to wait before a retry. `None` if the request may pass, or never will.
     pub(super) fn retry_after(&self) -> Option<Ticks> {
         self.said.iter().filter_map(|said| said.away).max().filter(|&away| away < Ticks::MAX)
     }
 
-    /// Takes back what was charged, as when a limit of the policy denies. Where others are counted together with it, as while
-    /// the store is full, it stays: that denies too much for a while, and admits nothing too much.
+    /// Gives back what was charged, for instance when a limit of the policy denies. If the counter is shared with other
+    /// keys, as while the store is full, the charge stays: that denies too much for a while, but admits nothing too
+    /// much.
     pub(super) async fn give_back<S: Store>(
         &mut self,
         service: &Service<S>,
@@ -103,7 +106,7 @@ impl Brought {
         }
     }
 
-    /// What they said, for whoever counts. Giving back asks nothing.
+    /// The outcomes for metrics. A descriptor that gives back is not a request for admission, so it is left out.
     pub(super) fn rules(&self, question: &Question) -> Vec<Rule<'static>> {
         let asks = |said: &&Said| {
             question.descriptors.get(said.position).is_some_and(|descriptor| !descriptor.is_negative_hits)
@@ -119,19 +122,19 @@ impl Brought {
         self.said.iter().filter(asks).map(rule).collect()
     }
 
-    /// What the limit said that this descriptor brought.
+    /// The outcome of the limit that this descriptor carries.
     pub(super) fn of(&self, position: usize) -> Option<&Said> {
         self.said.iter().find(|said| said.position == position)
     }
 }
 
 impl Said {
-    /// What is left of it.
+    /// The remaining units.
     pub(super) fn remaining(&self) -> u64 {
         u64::from(self.limit.requests_per_unit).saturating_sub(self.total)
     }
 
-    /// What its descriptor is told.
+    /// The status of its descriptor.
     pub(super) fn status(&self, now: Timestamp) -> Status {
         let Override { requests_per_unit, unit } = self.limit;
         let (code, remaining, until_reset) = match self.away {
@@ -174,7 +177,7 @@ impl Said {
         if hits > 0 && self.total > most {
             self.away = Some(until_end(unit, now.on_wall(counters.engine.wall())));
         }
-        // A counter that can grow no more, or for which there is no room, has taken nothing.
+        // A counter that is at its maximum, or has no room, was not charged.
         self.added = if self.total == u64::MAX { 0 } else { hits };
     }
 }
@@ -183,13 +186,13 @@ fn tallies<S: Store>(service: &Service<S>) -> Option<Arc<Tallies>> {
     if let Some(tallies) = service.envoy.tallies.load_full() {
         return Some(tallies);
     }
-    // Every unit is a length that windows may have. Two that are made at once are the same.
+    // Every unit is a valid window length. If two threads create this at the same time, the results are equal.
     let tallies = Arc::new(Tallies::new(&service.engine, std::iter::empty()).ok()?);
     service.envoy.tallies.store(Some(Arc::clone(&tallies)));
     Some(tallies)
 }
 
-/// Until the window of a unit ends, from a time of the wall clock.
+/// The time until the window of a unit ends, from a wall-clock instant.
 fn until_end(unit: Unit, wall: Timestamp) -> Ticks {
     let length = Ticks::from_secs(unit.seconds()).as_micros();
     Ticks::from_micros(length - wall.unix_micros() % length)

@@ -1,5 +1,5 @@
-//! What each descriptor is told: of the limits that apply to it, the one that denies longest, else the one with
-//! the least left.
+//! The status of each descriptor. Of the limits that apply to it, the status shows the one that denies longest, or else
+//! the one with the least left.
 
 use tollgate::{Decision, LimitStatus, Quota, Source, Stance, Ticks, Timestamp, Verdict};
 
@@ -20,7 +20,7 @@ pub(super) fn statuses(
         let met = denial.or_else(|| met.min_by_key(left));
         let own = brought.of(position).filter(|own| met.is_none_or(|met| is_tighter(own, &met)));
         let mut status = match (own, met) {
-            // Nothing was counted for a request at fault, or one that an operator blocks, and no descriptor of it may pass.
+            // A request that failed or is blocked by an operator was not counted, and none of its descriptors may pass.
             _ if decision.fault().is_some() || decision.block().is_some() => {
                 Status::of_no_limit(Code::OverLimit)
             }
@@ -36,7 +36,7 @@ pub(super) fn statuses(
     statuses
 }
 
-/// Whether a limit that the descriptor brought says more about it than one of the policy's.
+/// Whether the limit that the descriptor carries is tighter than a limit of the policy.
 fn is_tighter(own: &Said, met: &LimitStatus<'_>) -> bool {
     match own.away {
         Some(own_away) => !denies(met) || own_away > away(met),
@@ -48,7 +48,7 @@ fn denies(status: &LimitStatus<'_>) -> bool {
     status.stance == Stance::Enforced && !status.outcome.is_allowed()
 }
 
-/// How long a limit that denies keeps the request away.
+/// How long a limit that denies keeps the request waiting.
 fn away(status: &LimitStatus<'_>) -> Ticks {
     match status.outcome.verdict {
         Verdict::Deny { retry_after } => retry_after,
@@ -57,7 +57,8 @@ fn away(status: &LimitStatus<'_>) -> Ticks {
     }
 }
 
-/// What is left of a limit that passed, with those first that say most about the request: enforced ones, and counted ones.
+/// What is left of a limit that admitted. The order puts the most informative first: enforced limits, then counted
+/// ones.
 fn left(status: &LimitStatus<'_>) -> (bool, bool, u64) {
     (status.stance == Stance::Shadow, !status.source.is_counted(), status.outcome.remaining)
 }
@@ -65,11 +66,11 @@ fn left(status: &LimitStatus<'_>) -> (bool, bool, u64) {
 fn told(status: &LimitStatus<'_>) -> Status {
     let is_unlimited = status.source == Source::Policy && status.outcome.is_allowed();
     if status.source == Source::Open || is_unlimited {
-        return Status::of_no_limit(Code::Ok); // Nobody counted, so there is no number to tell.
+        return Status::of_no_limit(Code::Ok); // Nothing was counted, so there is no number to report.
     }
     let until_reset = match status.outcome.verdict {
         Verdict::Deny { retry_after } => Some(retry_after),
-        // Until more is there, as a denial and the `t` of the header tell it, and not until all is.
+        // The time until the next unit, as in a denial and in the `t` of the header, not until all units are back.
         Verdict::Allow | Verdict::Wait(_) => Some(status.outcome.next_unit_after),
         Verdict::Never | Verdict::Forbidden => None,
     };
@@ -82,8 +83,8 @@ fn told(status: &LimitStatus<'_>) -> Status {
     }
 }
 
-/// The limit as a rate in the protocol's units. One that has no such unit is told without: its size, and no time. One that denies
-/// whatever was counted has the size 0.
+/// The limit as a rate in the protocol's units. A rate without such a unit is reported as its size without a unit. A
+/// limit that denies regardless of its count has the size 0.
 fn current_limit(status: &LimitStatus<'_>) -> CurrentLimit {
     let (units, unit) = match (status.quota, status.quota.and_then(Quota::rate)) {
         (_, Some(rate)) => (rate.units(), Unit::lasting(rate.period())),

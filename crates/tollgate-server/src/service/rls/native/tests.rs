@@ -1,4 +1,5 @@
-//! What Envoy is told while the store is away, and while an operator rules over limits of requests. The rules for a store that answers are in tables over gRPC, in `tests/it`.
+//! Answers to Envoy while the store is unreachable, and while an operator overrides limits that requests carry. The
+//! tables over gRPC in `tests/it` cover a store that answers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,7 +13,7 @@ use crate::service::Service;
 
 const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
-/// A store that answers once, and then never again.
+/// A store that answers once and then never again.
 struct Away {
     memory: MemoryStore,
     is_gone: AtomicBool,
@@ -52,7 +53,7 @@ limits:
     service
 }
 
-/// A question with a descriptor for each of the names, of which those that begin with `-` give back.
+/// A request with one descriptor for each name. Names that begin with `-` give back.
 async fn ask(service: &Service<Away>, names: &[&str]) -> Answer {
     let descriptor = |name: &&str| Descriptor {
         entries: vec![(name.trim_start_matches('-').to_owned(), "x".to_owned())],
@@ -64,7 +65,8 @@ async fn ask(service: &Service<Away>, names: &[&str]) -> Answer {
     answer(service, &question, NOW).await.unwrap()
 }
 
-/// A closed limit is over the limit, with when to come back; an open one is OK, and has no numbers; a local one counts here.
+/// A limit that fails closed is over the limit, with a retry time. One that fails open is OK and has no numbers. A
+/// local one counts here.
 #[tokio::test]
 async fn a_store_that_is_away_is_a_decision() {
     let service = service().await;
@@ -88,7 +90,7 @@ async fn a_store_that_is_away_is_a_decision() {
     }
 }
 
-/// One closed limit refuses the request, whatever the others say, and nothing else is charged for it.
+/// One limit that fails closed refuses the request, whatever the others say, and nothing else is charged for it.
 #[tokio::test]
 async fn one_closed_limit_refuses_all() {
     let service = service().await;
@@ -100,8 +102,8 @@ async fn one_closed_limit_refuses_all() {
     assert_eq!(ask(&service, &["local"]).await.statuses[0].limit_remaining, 1);
 }
 
-/// Giving back is always OK, for its own descriptor. Beside one that asks, a closed limit keeps the request away: if it did
-/// not, the others would pass without being charged.
+/// Giving back is always OK for its own descriptor. Beside a descriptor that asks for admission, a limit that fails
+/// closed denies the request. Otherwise the others would pass without being charged.
 #[tokio::test]
 async fn giving_back_is_ok_without_a_store() {
     let service = service().await;
@@ -112,7 +114,7 @@ async fn giving_back_is_ok_without_a_store() {
     assert_eq!((mixed.overall, codes), (Code::OverLimit, vec![Code::Ok, Code::Ok]));
 }
 
-/// A question of one descriptor that brings a limit along.
+/// A request of one descriptor that carries a limit.
 fn bringing(name: &str, requests_per_unit: u32) -> Question {
     let descriptor = Descriptor {
         entries: vec![(name.to_owned(), "x".to_owned())],
@@ -122,7 +124,8 @@ fn bringing(name: &str, requests_per_unit: u32) -> Question {
     Question { domain: "api".to_owned(), descriptors: vec![descriptor], hits_addend: 0 }
 }
 
-/// What the request brought is counted here while the store is away, whatever the failure mode of the policy's limits; it only tightens.
+/// A limit that the request carries is counted here while the store is unreachable, whatever the failure mode of the
+/// policy's limits. It only tightens.
 #[tokio::test]
 async fn a_limit_of_the_request_is_counted_here() {
     let service = service().await;
@@ -131,7 +134,7 @@ async fn a_limit_of_the_request_is_counted_here() {
     }
 }
 
-/// What an operator rules about all limits holds for those that requests bring along, and ends with the ruling.
+/// An operator's override of all limits applies to limits that requests carry, and ends with the override.
 #[tokio::test]
 async fn an_operator_rules_over_limits_of_requests() {
     let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: all, rate: 9/h}]").unwrap();
@@ -153,8 +156,9 @@ async fn an_operator_rules_over_limits_of_requests() {
     assert_eq!(answer(&service, &bringing("a", 1), later).await.unwrap().overall, Code::OverLimit);
 }
 
-/// The story: hits of the last window came back in the next one, which had never counted them, and so it admitted as many more. Nobody
-/// says when they were taken: until the window has lasted as long as Envoy lets a request take, they may be of the one before.
+/// Regression: hits of the last window were given back in the next one, which had never counted them, and so it
+/// admitted as many more. The protocol does not say when the hits were taken. They may be of the previous window until
+/// the current one has lasted as long as Envoy's request timeout.
 #[tokio::test]
 async fn negative_hits_that_may_be_of_the_last_window_are_dropped() {
     let limits = "limits: [{name: w, by: [k], algorithm: fixed-window, rate: 5/h}]";

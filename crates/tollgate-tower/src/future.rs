@@ -6,12 +6,11 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::Response;
-use http::header::AGE;
 use pin_project_lite::pin_project;
 
+use crate::admitted::Admitted;
 use crate::body::Body;
 use crate::decide::Decide;
-use crate::service::Admitted;
 
 /// How a request on the slow path ended.
 pub(crate) enum AsyncOutcome<T, D: Decide> {
@@ -61,11 +60,6 @@ impl<F: Future, D: Decide> ResponseFuture<F, D> {
     ) -> Self {
         Self { path: ResponsePath::Awaiting { awaited: Box::pin(awaited) } }
     }
-}
-
-/// Whether a response comes from a cache or may be cached. It shows no quota.
-pub(crate) fn is_cached<B>(response: &Response<B>) -> bool {
-    response.status().is_redirection() || response.headers().contains_key(AGE)
 }
 
 /// Passes a response on unchanged.

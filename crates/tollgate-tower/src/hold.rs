@@ -3,15 +3,16 @@
 
 use std::any::Any;
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use http::{Extensions, HeaderMap};
 use tollgate::engine::Turn;
 use tollgate::policy::Ended;
 use tollgate::{Permit, Reservation};
 
+use crate::background::run;
 use crate::decide::Decide;
 use crate::grpc;
 use crate::permits::{PermitGuard, PermitRenewer};
@@ -255,18 +256,4 @@ fn report<D: Decide>(decide: &Arc<D>, mut awaiting: Reservation, ended: Ended) {
 pub(crate) fn refund<D: Decide>(decide: &Arc<D>, reservation: Reservation) {
     let decide = Arc::clone(decide);
     run(async move { apply(&decide, reservation, Settle::Refund).await });
-}
-
-/// Runs a future to which no caller waits: inline if it is ready immediately, as with counters in memory, otherwise in a
-/// task.
-pub(crate) fn run(work: impl Future<Output = ()> + Send + 'static) {
-    let mut work = Box::pin(work);
-    let is_over = {
-        let mut first = pin!(work.as_mut());
-        matches!(first.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(()))
-    };
-    // Without a runtime the future is dropped, and what it would have released expires.
-    if !is_over && let Ok(runtime) = tokio::runtime::Handle::try_current() {
-        runtime.spawn(work);
-    }
 }

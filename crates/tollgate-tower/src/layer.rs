@@ -1,47 +1,27 @@
-//! The layer and its settings: how requests are read, decided and answered. All services of a layer share them.
+//! The layer: sets how requests are read, decided and answered, and wraps services. All of them share its `state`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{HeaderName, InvalidHeaderName};
 use http::request::Parts;
-use http::{Response, StatusCode, response};
-use tollgate::headers::{Caller, Exposure, HeaderPolicy};
+use http::{Response, response};
+use tollgate::headers::HeaderPolicy;
 use tollgate::store::Store;
-use tollgate::{Clock, Decision, Engine, Ticks};
+use tollgate::{Clock, Engine, Ticks};
 use tower_layer::Layer;
 
 use crate::attributes::address::{Network, Trusted};
 use crate::attributes::callers::ActiveCallers;
 use crate::attributes::credential::Credentials;
-use crate::attributes::needs::BITS;
 use crate::attributes::path::PathMatch;
 use crate::attributes::source::Source;
-use crate::attributes::{Mapped, Needs, Reader};
+use crate::attributes::{Mapped, Reader};
 use crate::decide::{Decide, EngineDecider};
-use crate::permits::PermitRenewer;
 use crate::service::RateLimit;
-use crate::settle::{Ending, Settle, Settling};
-
-/// How long a request may take if its cost is settled at its end.
-const SETTLED_WITHIN: Ticks = Ticks::from_secs(600);
-
-type RequestTest = dyn Fn(&Parts) -> bool + Send + Sync;
-type RequestCost = dyn Fn(&Parts) -> u64 + Send + Sync;
-type RefusalWriter = dyn Fn(&Refused<'_>) -> Option<Response<Bytes>> + Send + Sync;
-
-/// A refused request.
-#[derive(Clone, Copy, Debug)]
-pub struct Refused<'a> {
-    /// The request, without its body.
-    pub request: &'a Parts,
-    /// The decision: which limit refuses it, and when to retry.
-    pub decision: &'a Decision,
-    /// The status that is sent if the response does not set another one.
-    pub status: StatusCode,
-}
+use crate::settle::{Ending, Settle};
+use crate::state::{RateLimitSettings, RateLimitState, Refused};
 
 /// Limits the requests to a service. Clones share all state, so a server may clone the layer for each connection.
 ///
@@ -60,78 +40,6 @@ pub struct Refused<'a> {
 /// ```
 pub struct RateLimitLayer<D> {
     pub(crate) shared: Arc<RateLimitState<D>>,
-}
-
-/// What all services of a layer share.
-pub(crate) struct RateLimitState<D> {
-    pub(crate) decide: Arc<D>,
-    pub(crate) renewer: Arc<PermitRenewer<D>>,
-    pub(crate) settings: RateLimitSettings,
-    /// Which attributes are needed, in the lower bits, and since which change of the decider, in the others.
-    needed: AtomicU64,
-}
-
-impl<D: Decide> RateLimitState<D> {
-    fn new(decide: Arc<D>, settings: RateLimitSettings) -> Self {
-        let renewer = Arc::new(PermitRenewer::new(Arc::clone(&decide)));
-        Self { decide, renewer, settings, needed: AtomicU64::new(u64::MAX) }
-    }
-
-    /// The attributes that decisions depend on.
-    #[inline]
-    pub(crate) fn needs(&self) -> Needs {
-        let Some(changes) = self.decide.changes() else { return Needs::ALL };
-        // Relaxed is enough: one number holds both parts, and an old number only repeats the lookup.
-        let cached = self.needed.load(Ordering::Relaxed);
-        if cached >> BITS == changes & (u64::MAX >> BITS) {
-            return Needs::from_bits(cached);
-        }
-        let needs = Needs::of(&self.settings.reader, |name| self.decide.engine().uses(name));
-        self.needed.store(changes << BITS | needs.bits(), Ordering::Relaxed);
-        needs
-    }
-}
-
-/// How requests are read and answered.
-#[derive(Clone)]
-pub(crate) struct RateLimitSettings {
-    pub(crate) reader: Reader,
-    pub(crate) skipped: Vec<Arc<RequestTest>>,
-    pub(crate) cost: Option<Arc<RequestCost>>,
-    pub(crate) settling: Settling,
-    pub(crate) settled_within: Ticks,
-    pub(crate) wait_max: Option<Ticks>,
-    pub(crate) headers: HeaderPolicy,
-    pub(crate) authenticated: Option<Arc<RequestTest>>,
-    pub(crate) refuse: Option<Arc<RefusalWriter>>,
-}
-
-impl Default for RateLimitSettings {
-    fn default() -> Self {
-        Self {
-            // By default no proxy is trusted.
-            reader: Reader { trusted: Trusted::new(Vec::new()), ..Reader::default() },
-            skipped: Vec::new(),
-            cost: None,
-            settling: Settling::default(),
-            settled_within: SETTLED_WITHIN,
-            wait_max: None,
-            headers: HeaderPolicy::default(),
-            authenticated: None,
-            refuse: None,
-        }
-    }
-}
-
-impl RateLimitSettings {
-    /// Whether the caller is authenticated. If anonymous callers see everything, the test is not run.
-    pub(crate) fn caller(&self, parts: &Parts) -> Caller {
-        match &self.authenticated {
-            _ if self.headers.anonymous == Exposure::Full => Caller::Anonymous,
-            Some(is_authenticated) if is_authenticated(parts) => Caller::Authenticated,
-            _ => Caller::Anonymous,
-        }
-    }
 }
 
 impl<S: Store + Send + Sync + 'static> RateLimitLayer<EngineDecider<S>> {
@@ -272,7 +180,7 @@ impl<D: Decide> RateLimitLayer<D> {
     }
 
     /// Sets the headers of answers. By default every caller sees its own limits, those with `by`. With
-    /// [`Exposure::RetryAfter`] for anonymous callers, these see only when to retry.
+    /// [`tollgate::headers::Exposure::RetryAfter`] for anonymous callers, these see only when to retry.
     #[must_use]
     pub fn headers(self, headers: HeaderPolicy) -> Self {
         self.with(|settings| settings.headers = headers)

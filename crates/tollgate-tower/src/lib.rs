@@ -1,9 +1,11 @@
 //! Tollgate in the request path of a Rust service: a tower layer for axum, hyper and tonic.
 //!
-//! The modules follow the path of a request: what servers read differently (`spelling`), who sent the request and what it
-//! asks for (`attributes`, `peer`), the decision (`decide`), the layer and its service, overload (`shed`), the response to
-//! a refused caller (`refusal`, `grpc`), and the end of the response (`settle`, `hold`, `permits`, `body`). The crate uses
-//! `http` types and tower's traits, and neither Redis nor the program `tollgate`.
+//! Each module uses only those above it: what servers read differently (`spelling`), who sent the request and what it
+//! asks for (`peer`, `attributes`), the decision (`decide`), the response to a refused caller (`grpc`, `refusal`), what
+//! an admitted request holds until the end of its response (`settle`, `background`, `permits`, `hold`, `body`), what
+//! services share (`state`), the path of a request (`admitted`, `future`, `service`), the `layer`, overload (`shed`),
+//! and the cost of GraphQL operations (`graphql`). To follow a request, start at `service`. The crate uses `http` types
+//! and tower's traits, and neither Redis nor the program `tollgate`.
 //!
 //! ```
 //! use tollgate::{Clock, Engine, Policy};
@@ -16,18 +18,21 @@
 //! ```
 
 pub mod spelling;
-pub mod attributes;
 pub mod peer;
+pub mod attributes;
 mod decide;
-mod layer;
-mod service;
-mod future;
-mod refusal;
 mod grpc;
+mod refusal;
 mod settle;
-mod hold;
+mod background;
 mod permits;
+mod hold;
 mod body;
+mod state;
+mod admitted;
+mod future;
+mod service;
+mod layer;
 pub mod shed;
 #[cfg(feature = "graphql")]
 pub mod graphql;
@@ -41,6 +46,7 @@ pub use body::Body;
 pub use decide::{Decide, EngineDecider};
 pub use future::ResponseFuture;
 pub use hold::{HeldPermits, InFlight};
-pub use layer::{RateLimitLayer, Refused};
+pub use layer::RateLimitLayer;
 pub use service::{RateLimit, Waited};
 pub use settle::{Settle, Unanswered, Unserved};
+pub use state::Refused;

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::task::JoinSet;
 use tollgate::{Permit, Ticks, Timestamp};
 
+use crate::background::run;
 use crate::decide::Decide;
-use crate::hold::run;
 
 /// A permit is renewed after this fraction of its lifetime, and checked twice as often, so that a short outage of the
 /// store does not expire it.

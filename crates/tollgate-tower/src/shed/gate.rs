@@ -251,7 +251,7 @@ impl Shedder {
     /// Refunds the charge of a request that is not served.
     fn refund(&self, charge: Option<FleetCharge>) {
         if let (Some(fleet), Some(charge)) = (&self.fleet, charge) {
-            crate::hold::run((fleet.refund)(charge, self.now()));
+            crate::background::run((fleet.refund)(charge, self.now()));
         }
     }
 

@@ -214,7 +214,7 @@ impl ShedState {
     fn refuse(&self, parts: Parts, refusal: &Refusal, identity: u64) -> Response<Bytes> {
         self.shedder.count_refusal(refusal);
         if let Some(hook) = &self.hook {
-            crate::hold::run(hook(&parts));
+            crate::background::run(hook(&parts));
         }
         let context = AnswerContext::of(&parts, tollgate::headers::Caller::Anonymous, 1);
         let answer =

@@ -6,15 +6,15 @@ pub(crate) use tollgate_testkit::{Scratch, free_port, rest, until};
 
 static QUIET: RwLock<()> = RwLock::new(());
 
-/// Limits how many tests run concurrently. Clusters share the processors with their servers, so no more tests run than
-/// there are processors, however many test threads there are.
+/// Limits how many tests run concurrently. Clusters share the processors with their servers, so only one test more runs
+/// than there are processors, however many test threads there are.
 static RUNNING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 
 /// Held by tests that may run beside others.
 pub(crate) struct SharedRun(#[expect(dead_code, reason = "held, not read")] RwLockReadGuard<'static, ()>);
 
 pub(crate) fn among_others() -> SharedRun {
-    let most = std::thread::available_parallelism().map_or(1, usize::from);
+    let most = 1 + std::thread::available_parallelism().map_or(1, usize::from);
     let running = RUNNING.0.lock().unwrap_or_else(PoisonError::into_inner);
     let running = RUNNING.1.wait_while(running, |running| *running >= most);
     *running.unwrap_or_else(PoisonError::into_inner) += 1;

@@ -255,7 +255,7 @@ fn random_of_mut(limits: &mut [Changing], random: &mut Random) {
 }
 
 /// Random steps per test by default; `TOLLGATE_STEPS` raises them, as `./test --long` does.
-const STEPS: u64 = 10_000;
+const STEPS: u64 = 5_000;
 
 fn said(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|said| said.parse().ok())

@@ -24,7 +24,7 @@ mod live;
 mod swap;
 mod views;
 mod without_store;
-mod wiped;
+mod reset_times;
 mod hold;
 mod permit;
 mod line;
@@ -61,8 +61,8 @@ pub use without_store::{DEBTS_MAX, Replayed, StandIn};
 
 use block::Blocks;
 use live::Live;
+use reset_times::ResetTimes;
 use ruling::{Bench, InForce};
-use wiped::Wiped;
 use without_store::Standby;
 
 /// How often a decision reloads the active policy because a newer one overtook it.
@@ -95,7 +95,7 @@ pub struct Engine<S = MemoryStore> {
     /// The operator's overrides of the policy.
     bench: Bench,
     blocks: Blocks,
-    wiped: Wiped,
+    reset_times: ResetTimes,
     /// How often the attributes that decisions depend on may have changed.
     changes: AtomicU64,
     /// How far the wall clock is ahead, in microseconds, by the last call of `follow_wall`. Relaxed: it guards no other
@@ -193,7 +193,7 @@ impl<S: Store> Engine<S> {
             standby: OnceLock::new(),
             bench: Bench::default(),
             blocks: Blocks::default(),
-            wiped: Wiped::default(),
+            reset_times: ResetTimes::default(),
             changes: AtomicU64::new(0),
             wall: AtomicI64::new(0),
         }
@@ -445,8 +445,20 @@ impl<S: Store> Engine<S> {
     /// the counters.
     #[must_use]
     pub fn map_store<T: Store>(self, map: impl FnOnce(S) -> T) -> Engine<T> {
-        let Self { store, live, swapping, permits, standby, bench, blocks, wiped, changes, wall } = self;
-        Engine { store: map(store), live, swapping, permits, standby, bench, blocks, wiped, changes, wall }
+        let Self { store, live, swapping, permits, standby, bench, blocks, reset_times, changes, wall } =
+            self;
+        Engine {
+            store: map(store),
+            live,
+            swapping,
+            permits,
+            standby,
+            bench,
+            blocks,
+            reset_times,
+            changes,
+            wall,
+        }
     }
 
     /// Applies a new setting of the wall clock, so that calendar windows and epoch windows begin and end by it. The

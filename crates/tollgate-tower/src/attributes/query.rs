@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::Unreadable;
-use crate::spelling::parameter::{form_text, is_named, is_read_as, pieces};
+use crate::spelling::parameter::{form_text, is_named, is_read_as, of_path, pieces};
 
 /// Most parameters of a query that limits look at. Express and PHP read the first 1,000, so a later one would be read here alone.
 const PARAMETERS_MAX: usize = 500;
@@ -19,8 +19,7 @@ pub(super) struct Query<'q> {
 impl<'q> Query<'q> {
     /// The query of a target, with its path as the request has it.
     pub(super) fn of(path: Option<&'q str>, text: &'q str) -> Self {
-        let path_parameters = path.and_then(|path| path.split_once(';')).map_or("", |(_, rest)| rest);
-        Self { text, path_parameters }
+        Self { text, path_parameters: path.map_or("", of_path) }
     }
 }
 

@@ -14,7 +14,7 @@ use super::cost::{CostModel, OperationCost};
 use super::persisted::Persisted;
 use super::unique_json::UniqueJson;
 use crate::attributes::query::parameter;
-use crate::spelling::parameter::{form_text, is_read_as, pieces};
+use crate::spelling::parameter::{form_text, is_read_as, of_path, pieces};
 
 /// The parameters of an operation in the query string.
 const PARAMETERS: [&str; 4] = ["query", "operationName", "variables", "extensions"];
@@ -75,8 +75,7 @@ pub(super) fn cost(
 ) -> Result<OperationCost, GraphqlProblem> {
     let bad = |message: &str| GraphqlProblem::new("BAD_REQUEST", message);
     let asked = parts.uri.query().unwrap_or_default();
-    let path_parameters = parts.uri.path().split_once(';').map_or("", |(_, rest)| rest);
-    if let Some(name) = ambiguous(asked).or_else(|| of_path(path_parameters)) {
+    if let Some(name) = ambiguous(asked).or_else(|| part_in_path(parts.uri.path())) {
         let message = format!(
             "{name:.64}: some servers would look for an operation there; accepted: {}",
             PARAMETERS.join(", ")
@@ -110,9 +109,9 @@ pub(super) fn cost(
 }
 
 /// A name behind a semicolon of the path that Fastify takes for a part of an operation.
-fn of_path(parameters: &str) -> Option<Cow<'_, str>> {
+fn part_in_path(path: &str) -> Option<Cow<'_, str>> {
     let is_part = |name: &str| PARAMETERS.iter().chain(&OTHER_IDS).any(|known| is_read_as(name, known));
-    pieces(parameters).find_map(|piece| form_text(piece.name).filter(|name| is_part(name)))
+    pieces(of_path(path)).find_map(|piece| form_text(piece.name).filter(|name| is_part(name)))
 }
 
 /// A name in a query string that some servers take for a parameter of an operation, although it is none of the four: in
@@ -223,11 +222,12 @@ mod tests {
     /// Fastify 4 reads what follows a semicolon of the path as the query: an operation there ran without its price.
     #[test]
     fn operations_in_the_path_are_found() {
-        for parameters in ["query=x", "a=1&query=x", "a;QUERY=x", "variables[n]=1", "id=3", "%71uery=x"] {
-            assert!(of_path(parameters).is_some(), "{parameters}");
+        for path in ["/;query=x", "/;a=1&query=x", "/;a;QUERY=x", "/;variables[n]=1", "/;id=3", "/;%71uery=x"]
+        {
+            assert!(part_in_path(path).is_some(), "{path}");
         }
-        for parameters in ["", "v=1", "a=query", "jsessionid=1"] {
-            assert_eq!(of_path(parameters), None, "{parameters}");
+        for path in ["/query=x", "/;v=1", "/;a=query", "/;jsessionid=1"] {
+            assert_eq!(part_in_path(path), None, "{path}");
         }
     }
 }

@@ -211,7 +211,7 @@ impl<S: Store> Engine<S> {
     /// Refunds a leaky bucket in full, if no later request is queued behind.
     async fn step_back(&self, held: &Held, now: Timestamp) -> Result<Settled, StoreFailure> {
         let mut settled = Settled::default();
-        if self.wiped.has(held.key, held.decided_at) {
+        if self.reset_times.covers(held.key, held.decided_at) {
             return Ok(settled);
         }
         let live = self.live.load_full();
@@ -230,7 +230,7 @@ impl<S: Store> Engine<S> {
 
     /// Adjusts what one counter was charged to `cost`, in the counter that was charged.
     async fn adjust(&self, held: &Held, cost: u64, now: Timestamp) -> Result<Settled, StoreFailure> {
-        if cost < held.cost && self.wiped.has(held.key, held.decided_at) {
+        if cost < held.cost && self.reset_times.covers(held.key, held.decided_at) {
             return Ok(Settled::default());
         }
         match held.source {

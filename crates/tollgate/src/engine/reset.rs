@@ -126,7 +126,7 @@ impl<S: Store> Engine<S> {
         let mut has_begun = false;
         for part in targets.chunks(MATCHED_MAX) {
             let charges: Charges<'_> = part.iter().map(|target| target.charge).collect();
-            self.wiped.note(charges.iter().map(|charge| charge.key), now);
+            self.reset_times.record(charges.iter().map(|charge| charge.key), now);
             let answered = self.store.reset(&charges, now).await;
             // What was reset before stays reset, and a repeated call resets the rest.
             answered.map_err(|failure| match failure {

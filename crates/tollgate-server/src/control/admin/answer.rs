@@ -63,15 +63,15 @@ impl AdminAnswer {
 
     /// Adds a text field to the document.
     fn with(self, name: &str, text: &str) -> Result<Self, Problem> {
-        let mut told = self;
-        if let AdminAnswer::Json(bytes) = &told
+        let mut answer = self;
+        if let AdminAnswer::Json(bytes) = &answer
             && let Ok(Value::Object(mut document)) = serde_json::from_slice(bytes)
         {
             let before = document.get(name).and_then(Value::as_str).map(|before| format!("{before}; "));
             document.insert(name.to_owned(), format!("{}{text}", before.unwrap_or_default()).into());
-            told = Self::json(&document)?;
+            answer = Self::json(&document)?;
         }
-        Ok(told)
+        Ok(answer)
     }
 }
 
@@ -133,7 +133,7 @@ impl ControlPlane {
         if !verb.knows_foreign() {
             self.native(&act)?;
         }
-        let told = match verb {
+        let answer = match verb {
             Verb::Limits => self.limits(&act),
             Verb::Get => self.explain(&act, &body(request).await?, Depth::State).await,
             Verb::Explain => self.explain(&act, &body(request).await?, Depth::Reasons).await,
@@ -161,25 +161,25 @@ impl ControlPlane {
                 standing(self.service.beside.stop(id, act.now))
             }
         }?;
-        if verb.is_order() { self.kept(self.of_one_server(told)?).await } else { Ok(told) }
+        if verb.is_order() { self.kept(self.of_one_server(answer)?).await } else { Ok(answer) }
     }
 
     /// Adds the notice that an override applies to this server only, if other servers share the store: each has its own
     /// overrides.
-    fn of_one_server(&self, told: AdminAnswer) -> Result<AdminAnswer, Problem> {
+    fn of_one_server(&self, answer: AdminAnswer) -> Result<AdminAnswer, Problem> {
         match self.readiness.store {
-            Some(_) => told.with("notice", ONE_SERVER),
-            None => Ok(told),
+            Some(_) => answer.with("notice", ONE_SERVER),
+            None => Ok(answer),
         }
     }
 
     /// Answers once the operator state is on disk. The change is already active: a disk failure adds a warning and
     /// reverts nothing.
-    async fn kept(&self, told: AdminAnswer) -> Result<AdminAnswer, Problem> {
-        let Some(orders) = &self.orders else { return Ok(told) };
+    async fn kept(&self, answer: AdminAnswer) -> Result<AdminAnswer, Problem> {
+        let Some(orders) = &self.orders else { return Ok(answer) };
         match orders.keep().await {
-            Ok(()) => Ok(told),
-            Err(error) => told.with("warning", &error),
+            Ok(()) => Ok(answer),
+            Err(error) => answer.with("warning", &error),
         }
     }
 
@@ -339,10 +339,10 @@ impl ControlPlane {
             _ => Problem::of_admin(Refusal::Conflict, error.to_string()),
         })?;
         act.audit(&joined(&request), &remarked(&format!("until {}", act.shown(until).text()), note));
-        let told = AdminAnswer::json(&BlockView::from(&*block))?;
+        let answer = AdminAnswer::json(&BlockView::from(&*block))?;
         match self.doubt(&given) {
-            Some(doubt) => told.with("warning", &doubt),
-            None => Ok(told),
+            Some(doubt) => answer.with("warning", &doubt),
+            None => Ok(answer),
         }
     }
 

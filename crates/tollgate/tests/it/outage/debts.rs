@@ -16,6 +16,16 @@ fn left(fleet: &Fleet, key: &str) -> u64 {
     decision.limits().next().expect("one limit").outcome.remaining
 }
 
+/// A node that admitted 4 of 10 units of one key while its store was away. The store is back.
+fn owing_four() -> Fleet {
+    let fleet = Fleet::of(1, || bucket("limit", 10));
+    fleet.see(NOW);
+    fleet.shared.set(true);
+    assert!(fleet.check(0, "k", 4, NOW).is_allowed());
+    fleet.shared.set(false);
+    fleet
+}
+
 /// Each key is told about once, with all that was admitted, and only when the store is there.
 #[test]
 fn every_key_is_told_about_once() {
@@ -42,11 +52,7 @@ fn every_key_is_told_about_once() {
 /// A debit whose answer is lost is not sent again.
 #[test]
 fn a_lost_answer_is_not_asked_again() {
-    let fleet = Fleet::of(1, || bucket("limit", 10));
-    fleet.see(NOW);
-    fleet.shared.set(true);
-    assert!(fleet.check(0, "k", 4, NOW).is_allowed());
-    fleet.shared.set(false);
+    let fleet = owing_four();
     fleet.see(NOW);
     fleet.shared.unanswered.store(1, Ordering::SeqCst);
     let engine = &fleet.engines[0];
@@ -273,12 +279,8 @@ fn units_of_an_open_limit_are_reported() {
 /// The story: a client asks all the time, and the store misses deadlines. While its breaker ramped up, a few calls passed and what this
 /// node had admitted meanwhile was not reported, so store and node each gave a whole quota: 1.8 times the limit.
 #[test]
-fn a_part_that_comes_back_slowly_is_told_first() {
-    let fleet = Fleet::of(1, || bucket("limit", 10));
-    fleet.see(NOW);
-    fleet.shared.set(true);
-    assert!(fleet.check(0, "k", 4, NOW).is_allowed());
-    fleet.shared.set(false);
+fn a_part_that_comes_back_slowly_gets_the_report_first() {
+    let fleet = owing_four();
     // The store answers, and says that the part is not well yet.
     fleet.away.store(1, Ordering::SeqCst);
     fleet.shared.unwell.store(true, Ordering::SeqCst);
@@ -290,11 +292,7 @@ fn a_part_that_comes_back_slowly_is_told_first() {
 /// While what a key owes cannot be reported the store is not asked about it: it would admit the same units again.
 #[test]
 fn a_key_that_owes_is_not_asked_about() {
-    let fleet = Fleet::of(1, || bucket("limit", 10));
-    fleet.see(NOW);
-    fleet.shared.set(true);
-    assert!(fleet.check(0, "k", 4, NOW).is_allowed());
-    fleet.shared.set(false);
+    let fleet = owing_four();
     fleet.see(NOW);
     // Of the next calls only a report would be the first, and its answer is lost.
     fleet.shared.unanswered.store(1, Ordering::SeqCst);

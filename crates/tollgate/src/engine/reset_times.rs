@@ -9,11 +9,11 @@ use crate::key::Fingerprint;
 use crate::time::Timestamp;
 
 /// Maximum number of counters whose reset is remembered individually.
-const WIPED_MAX: usize = 1 << 16;
+const REMEMBERED_MAX: usize = 1 << 16;
 
 /// The resets of an engine.
 #[derive(Debug, Default)]
-pub(super) struct Wiped {
+pub(super) struct ResetTimes {
     /// Whether there was any reset. A refund that races with a reset is made either way, as if a moment earlier or
     /// later.
     any: AtomicBool,
@@ -28,12 +28,12 @@ struct Resets {
     all_until: Option<Timestamp>,
 }
 
-impl Wiped {
+impl ResetTimes {
     /// Records that counters are being reset. Called before the store resets them, so that no refund comes in between.
-    pub(super) fn note(&self, keys: impl Iterator<Item = Fingerprint>, now: Timestamp) {
+    pub(super) fn record(&self, keys: impl Iterator<Item = Fingerprint>, now: Timestamp) {
         let mut resets = self.resets.write().unwrap_or_else(PoisonError::into_inner);
         for key in keys {
-            if resets.at.len() >= WIPED_MAX {
+            if resets.at.len() >= REMEMBERED_MAX {
                 // Then some valid refunds are dropped, which denies too much but never admits too much.
                 let last = resets.at.values().max().copied();
                 resets.all_until = resets.all_until.max(last);
@@ -46,8 +46,8 @@ impl Wiped {
         self.any.store(true, Ordering::Release);
     }
 
-    /// Whether a charge was wiped. A charge at the very instant of a reset counts as before it.
-    pub(super) fn has(&self, key: Fingerprint, charged_at: Timestamp) -> bool {
+    /// Whether a reset has wiped a charge. A charge at the very instant of a reset counts as before it.
+    pub(super) fn covers(&self, key: Fingerprint, charged_at: Timestamp) -> bool {
         // Acquire: see above.
         if !self.any.load(Ordering::Acquire) {
             return false;
@@ -71,13 +71,19 @@ mod tests {
     /// When resets are forgotten, more charges count as wiped, not fewer.
     #[test]
     fn memory_is_bounded() {
-        let wiped = Wiped::default();
+        let times = ResetTimes::default();
         let later = |seconds| T0 + Ticks::from_secs(seconds);
-        wiped.note([key(1)].into_iter(), later(5));
-        assert!(wiped.has(key(1), later(5)) && !wiped.has(key(1), later(6)) && !wiped.has(key(2), T0));
-        wiped.note((2..=WIPED_MAX as u64 + 1).map(key), later(7));
-        assert!(wiped.has(key(1), later(5)) && wiped.has(key(0), later(7)) && !wiped.has(key(0), later(8)));
-        let kept = wiped.resets.read().unwrap().at.len();
-        assert!(kept <= WIPED_MAX, "{kept}");
+        times.record([key(1)].into_iter(), later(5));
+        assert!(
+            times.covers(key(1), later(5)) && !times.covers(key(1), later(6)) && !times.covers(key(2), T0)
+        );
+        times.record((2..=REMEMBERED_MAX as u64 + 1).map(key), later(7));
+        assert!(
+            times.covers(key(1), later(5))
+                && times.covers(key(0), later(7))
+                && !times.covers(key(0), later(8))
+        );
+        let kept = times.resets.read().unwrap().at.len();
+        assert!(kept <= REMEMBERED_MAX, "{kept}");
     }
 }

@@ -174,14 +174,17 @@ impl Shard {
     }
 
     pub(crate) fn report(&self, now: Instant) -> ShardReport {
+        let is_connected = self.is_connected();
+        let last_error = self.error.lock().unwrap_or_else(PoisonError::into_inner).clone();
         ShardReport {
             address: self.host.to_string(),
             state: self.breaker.state(),
             opened: u64::from(self.breaker.opened()),
-            is_connected: self.is_connected(),
+            is_connected,
             in_flight: self.in_flight.load(Ordering::Relaxed),
             away_for: self.breaker.away_for(now).unwrap_or_default(),
-            last_error: self.error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            // A connection that was just lost has no error until the next attempt to connect has failed.
+            last_error: last_error.or_else(|| (!is_connected).then(|| "there is no connection".to_owned())),
         }
     }
 }

@@ -69,7 +69,7 @@ mod callers_edit;
 mod store_check;
 mod decide;
 mod simulate;
-pub mod load;
+mod bench;
 mod operate;
 mod policy_diff;
 mod serve;
@@ -120,7 +120,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
         Command::Decide(arguments) => decide::run(&arguments, &mut console),
         Command::Simulate { command } => simulate::run(&command, &mut console),
-        Command::Bench(arguments) => load::command::run(&arguments, &mut console),
+        Command::Bench(arguments) => bench::run(&arguments, &mut console),
         Command::Operate(command) => operate::run(&command, &mut console),
     };
     ExitCode::from(status)

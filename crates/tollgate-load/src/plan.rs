@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::question::Question;
+use crate::question::Question;
 
 /// The rate of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

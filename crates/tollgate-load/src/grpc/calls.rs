@@ -8,8 +8,8 @@ use super::fields::{Field, Fields};
 use super::frame::{ACK, Broken, END_HEADERS, END_STREAM, Frame, HIGHEST, Kind, put_head};
 use super::permits::Permits;
 use super::request::{PREFIX_BYTES, put_window};
-use crate::load::details::Details;
-use crate::load::reply::Reply;
+use crate::details::Details;
+use crate::reply::Reply;
 
 /// Largest answer, and largest header block.
 const ANSWER_BYTES_MAX: usize = 1 << 20;

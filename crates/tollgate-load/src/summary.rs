@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use super::details::Details;
+use crate::details::Details;
 
 /// The maximum latency that the histogram distinguishes, and its significant digits.
 const LATENCY_MAX: Duration = Duration::from_secs(60);
@@ -32,19 +32,19 @@ impl Summary {
     ///
     /// # Errors
     /// Never with these bounds; the histogram's constructor may refuse others.
-    pub(super) fn new() -> Result<Self, hdrhistogram::CreationError> {
+    pub(crate) fn new() -> Result<Self, hdrhistogram::CreationError> {
         let most = u64::try_from(LATENCY_MAX.as_nanos()).unwrap_or(u64::MAX);
         let latencies = Histogram::new_with_bounds(1, most, DIGITS)?;
         let details = Details::default();
         Ok(Self { decisions: 0, allowed: 0, errors: 0, details, elapsed: Duration::ZERO, latencies })
     }
 
-    pub(super) fn latency(&mut self, latency: Duration) {
+    pub(crate) fn latency(&mut self, latency: Duration) {
         self.latencies.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
     }
 
     /// Adds the result of another connection.
-    pub(super) fn add(&mut self, other: &Summary) {
+    pub(crate) fn add(&mut self, other: &Summary) {
         self.decisions += other.decisions;
         self.allowed += other.allowed;
         self.errors += other.errors;

@@ -20,17 +20,17 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use self::calls::Calls;
 use self::request::{Head, put_hello};
-use super::connection::{PATIENCE, connected};
-use super::details::Details;
-use super::question::Question;
-use super::reply::Reply;
-use super::run::LoadError;
+use crate::connect::{ANSWER_TIMEOUT, connected};
+use crate::details::Details;
+use crate::error::LoadError;
+use crate::question::Question;
+use crate::reply::Reply;
 
 /// Size of one read.
 const READ_BYTES: usize = 16 << 10;
 
 /// A connection, and the next one when its streams are used up or the server closes it.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     target: SocketAddr,
     head: Head,
     stream: TcpStream,
@@ -42,7 +42,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) async fn open(target: SocketAddr, question: &Question) -> Result<Self, LoadError> {
+    pub(crate) async fn open(target: SocketAddr, question: &Question) -> Result<Self, LoadError> {
         let mut connection = Self {
             target,
             head: Head::new(question.grpc_path(), target),
@@ -57,7 +57,7 @@ impl Connection {
     }
 
     /// Makes this many calls, whose messages `write` writes, and waits until all have ended.
-    pub(super) async fn exchange(
+    pub(crate) async fn exchange(
         &mut self,
         requests: usize,
         question: &Question,
@@ -91,12 +91,12 @@ impl Connection {
     }
 
     /// Takes the reasons of refusals since the last call.
-    pub(super) fn details(&mut self) -> Details {
+    pub(crate) fn details(&mut self) -> Details {
         std::mem::take(&mut self.calls.details)
     }
 
     /// Answers the server's frames between calls, such as pings, until an instant.
-    pub(super) async fn rest(&mut self, until: Instant) -> Result<(), LoadError> {
+    pub(crate) async fn rest(&mut self, until: Instant) -> Result<(), LoadError> {
         while !self.calls.is_spent() {
             self.send().await?;
             // Receiving waits for bytes first and then takes them at once, so a cancelled receive loses nothing.
@@ -114,8 +114,8 @@ impl Connection {
         put_hello(&mut self.output);
         self.send().await?;
         while !self.calls.is_settled() {
-            let received = timeout(PATIENCE, self.receive(&mut Vec::new())).await;
-            received.map_err(|_| LoadError::Slow { seconds: PATIENCE.as_secs() })??;
+            let received = timeout(ANSWER_TIMEOUT, self.receive(&mut Vec::new())).await;
+            received.map_err(|_| LoadError::Slow { seconds: ANSWER_TIMEOUT.as_secs() })??;
         }
         self.send().await
     }

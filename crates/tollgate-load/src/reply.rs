@@ -1,20 +1,20 @@
 //! Where an answer ends, and whether it allows. Parses only as much of each protocol as that needs.
 
-use super::details::{Details, find};
+use crate::details::{Details, find};
 
 /// An answer in a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Reply {
+pub(crate) struct Reply {
     /// Its size in bytes.
-    pub(super) length: usize,
+    pub(crate) length: usize,
     /// How many of its decisions allow.
-    pub(super) allowed: u64,
+    pub(crate) allowed: u64,
     /// Whether it is an answer and not an error.
-    pub(super) answered: bool,
+    pub(crate) answered: bool,
 }
 
 /// The first answer in a buffer, once it is complete.
-pub(super) fn http(buffer: &[u8], details: &mut Details, turn: u64) -> Option<Reply> {
+pub(crate) fn http(buffer: &[u8], details: &mut Details, turn: u64) -> Option<Reply> {
     let head = find(buffer, b"\r\n\r\n")? + 4;
     let status = buffer.get(9..12)?;
     let length = head.saturating_add(content_length(&buffer[..head]));
@@ -36,7 +36,7 @@ fn content_length(head: &[u8]) -> usize {
 
 /// The first answer of RESP in a buffer. In an array of integers, redis-cell puts 0 first for yes, and `TG.CHECK` and
 /// others put 1. The caller passes the one that means yes.
-pub(super) fn resp(buffer: &[u8], yes: &[u8], details: &mut Details) -> Option<Reply> {
+pub(crate) fn resp(buffer: &[u8], yes: &[u8], details: &mut Details) -> Option<Reply> {
     let length = resp_length(buffer, 0)?;
     let answered = buffer.first() != Some(&b'-');
     let first = line_end(buffer).and_then(|end| buffer.get(end..));

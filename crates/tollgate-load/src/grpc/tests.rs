@@ -1,17 +1,17 @@
-//! A connection against bytes that were laid out by hand, and against the real server.
+//! A connection against bytes that were laid out by hand, and against the server of the crate `h2`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bytes::BufMut;
+use bytes::{BufMut, Bytes};
+use h2::server::SendResponse;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tollgate::{Clock, Engine, Policy};
 
 use super::calls::Calls;
 use super::frame::{ACK, Broken, END_HEADERS, END_STREAM, HIGHEST, Kind, PADDED, put_head};
 use super::*;
-use crate::service::Service;
-use crate::store::Stores;
 
 const ALLOWED: Reply = Reply { length: 0, allowed: 1, answered: true };
 const DENIED: Reply = Reply { length: 0, allowed: 0, answered: true };
@@ -237,25 +237,60 @@ fn the_window_for_answers_does_not_run_out() {
     assert_eq!(widened, [(1 << 16, (1 << 30) + 7)]);
 }
 
-/// The real server on one port, which stops after this many connections.
-async fn served(policy: &str, connections: usize) -> (SocketAddr, watch::Sender<bool>) {
-    let (policy, _) = Policy::compile("policy.yaml", policy.as_bytes()).unwrap();
-    let clock = Clock::precise();
-    let service = Service::new(Engine::new(policy, clock.now()).map_store(Stores::Memory), clock);
-    let calls = Arc::new(crate::grpc::Calls::new(Arc::new(service)).await);
+/// A server on one port that answers this many connections. It allows [`ALLOWED_CALLS`] calls of Envoy's rate-limit
+/// service and denies the rest; it knows no other method.
+async fn served(connections: usize) -> (SocketAddr, watch::Sender<bool>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = watch::channel(false);
+    let calls = Arc::new(AtomicUsize::new(0));
     tokio::spawn(async move {
         for _ in 0..connections {
             let (stream, _) = listener.accept().await.unwrap();
-            tokio::spawn(crate::grpc::connection(stream, Arc::clone(&calls), stopped.clone()));
+            tokio::spawn(answered(stream, Arc::clone(&calls), stopped.clone()));
         }
     });
     (address, stop)
 }
 
-const TEN: &str = "limits: [{name: per-key, by: [api_key], rate: 10/h}]";
+/// How many calls the server allows, and how many it takes at once.
+const ALLOWED_CALLS: usize = 10;
+const CONCURRENT_CALLS: u32 = 100;
+
+/// Answers the calls of one connection until it is stopped.
+async fn answered(stream: TcpStream, calls: Arc<AtomicUsize>, mut stopped: watch::Receiver<bool>) {
+    let mut settings = h2::server::Builder::new();
+    let mut connection =
+        settings.max_concurrent_streams(CONCURRENT_CALLS).handshake::<_, Bytes>(stream).await.unwrap();
+    let mut is_stopped = false;
+    loop {
+        tokio::select! {
+            _ = stopped.changed(), if !is_stopped => {
+                is_stopped = true;
+                connection.graceful_shutdown();
+            }
+            accepted = connection.accept() => {
+                let Some(Ok((request, respond))) = accepted else { return };
+                answer(&request, respond, &calls);
+            }
+        }
+    }
+}
+
+fn answer(request: &Request<h2::RecvStream>, mut respond: SendResponse<Bytes>, calls: &AtomicUsize) {
+    let head = Response::new(());
+    if request.uri().path() != question().grpc_path() {
+        let mut head = head;
+        head.headers_mut().insert("grpc-status", HeaderValue::from_static("12"));
+        respond.send_response(head, true).unwrap();
+        return;
+    }
+    let is_allowed = calls.fetch_add(1, Ordering::Relaxed) < ALLOWED_CALLS;
+    let mut send = respond.send_response(head, false).unwrap();
+    send.send_data(Bytes::from_static(if is_allowed { YES } else { NO }), false).unwrap();
+    let status = [(HeaderName::from_static("grpc-status"), HeaderValue::from_static("0"))];
+    send.send_trailers(HeaderMap::from_iter(status)).unwrap();
+}
 
 async fn exchanged(connection: &mut Connection, requests: usize) -> Vec<Reply> {
     let question = question();
@@ -266,10 +301,10 @@ fn count(replies: &[Reply], wanted: Reply) -> usize {
     replies.iter().filter(|&&reply| reply == wanted).count()
 }
 
-/// Any number of concurrent calls is answered, even more than the server allows, and the key is limited correctly.
+/// Any number of concurrent calls is answered, even more than the server takes at once.
 #[tokio::test]
-async fn calls_are_answered_by_the_real_server() {
-    let (address, _stop) = served(TEN, 1).await;
+async fn calls_are_answered_by_another_implementation() {
+    let (address, _stop) = served(1).await;
     let mut connection = Connection::open(address, &question()).await.unwrap();
     assert_eq!(exchanged(&mut connection, 1).await, [ALLOWED]);
     let replies = exchanged(&mut connection, 5_000).await;
@@ -279,7 +314,7 @@ async fn calls_are_answered_by_the_real_server() {
 /// When the streams are used up, another connection takes over, in the middle of a turn if necessary.
 #[tokio::test]
 async fn a_connection_without_streams_is_replaced() {
-    let (address, _stop) = served(TEN, 2).await;
+    let (address, _stop) = served(2).await;
     let mut connection = Connection::open(address, &question()).await.unwrap();
     connection.calls.skip_to(HIGHEST - 2);
     let replies = exchanged(&mut connection, 5).await;
@@ -292,13 +327,13 @@ async fn a_connection_without_streams_is_replaced() {
 /// After a GOAWAY between calls, the next call uses another connection.
 #[tokio::test]
 async fn a_goodbye_between_calls_is_no_error() {
-    let (address, stop) = served(TEN, 1).await;
+    let (address, stop) = served(1).await;
     let mut connection = Connection::open(address, &question()).await.unwrap();
     assert_eq!(exchanged(&mut connection, 1).await, [ALLOWED]);
     stop.send(true).unwrap();
     connection.rest(Instant::now() + std::time::Duration::from_millis(200)).await.unwrap();
     assert!(connection.calls.is_spent());
-    let (another, _stop) = served(TEN, 1).await;
+    let (another, _stop) = served(1).await;
     connection.target = another;
     assert_eq!(exchanged(&mut connection, 1).await, [ALLOWED]);
 }
@@ -306,7 +341,7 @@ async fn a_goodbye_between_calls_is_no_error() {
 /// A gRPC error is counted as an error, and so is an unknown method.
 #[tokio::test]
 async fn errors_are_told_from_denials() {
-    let (address, _stop) = served(TEN, 1).await;
+    let (address, _stop) = served(1).await;
     let question = Question::Grpc { path: "/no.Service/Method".to_owned(), rest: bytes::Bytes::new() };
     let mut connection = Connection::open(address, &question).await.unwrap();
     let replies = connection.exchange(3, &question, |out| question.write(out, || 1)).await.unwrap();

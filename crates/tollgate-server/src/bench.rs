@@ -5,12 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use serde::Serialize;
+use tollgate_load::{LoadError, Pace, Plan, Question, Summary, plot};
 
-use super::plan::{Pace, Plan};
-use super::plot;
-use super::question::Question;
-use super::run::{LoadError, run as carry_out};
-use super::summary::Summary;
 use crate::cli::{BenchArguments, BenchWire};
 use crate::console::Console;
 use crate::{FAILURE, SUCCESS};
@@ -96,7 +92,8 @@ fn question(arguments: &BenchArguments) -> Question {
 
 async fn measured(plan: &Plan, console: &mut Console) -> Result<(Pace, Summary), LoadError> {
     let name = name(plan.pace);
-    let summary = carry_out(plan, |share| console.problem(format_args!("{name}: {share} %"))).await?;
+    let summary =
+        tollgate_load::run(plan, |share| console.problem(format_args!("{name}: {share} %"))).await?;
     Ok((plan.pace, summary))
 }
 

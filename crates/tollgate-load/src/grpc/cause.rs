@@ -3,6 +3,8 @@
 
 use prost::encoding::{WireType, decode_key, decode_varint};
 
+use crate::question::CODE_OVER_LIMIT;
+
 /// Field numbers of `RateLimitResponse`, `DescriptorStatus`, `RateLimit` and of protobuf's `Struct`.
 const STATUSES: u32 = 2;
 const METADATA: u32 = 6;
@@ -13,8 +15,6 @@ const ENTRIES: u32 = 1;
 const ENTRY_KEY: u32 = 1;
 const ENTRY_VALUE: u32 = 2;
 const STRING_VALUE: u32 = 3;
-/// The code of a descriptor that is over its limit.
-const OVER_LIMIT: u64 = 2;
 /// The metadata entry that names the limit.
 const CAUSE: &[u8] = b"cause";
 /// The metadata entry that is present if a counter is not the key's own, because the server's memory is full.
@@ -40,7 +40,8 @@ fn entry<'m>(message: &'m [u8], name: &[u8]) -> Option<&'m [u8]> {
 /// The limit of the first descriptor that is over its own.
 fn over(message: &[u8]) -> Option<&[u8]> {
     let is_over = |status: &&[u8]| {
-        ProtoFields(status).any(|(field, value)| field == CODE && value == ProtoValue::Number(OVER_LIMIT))
+        ProtoFields(status)
+            .any(|(field, value)| field == CODE && value == ProtoValue::Number(CODE_OVER_LIMIT))
     };
     let mut limits = texts(message, STATUSES).filter(is_over).flat_map(|status| texts(status, CURRENT_LIMIT));
     limits.find_map(|limit| texts(limit, NAME).next())

@@ -24,7 +24,7 @@ pub struct Details {
 
 impl Details {
     /// Examines the body of an answer over HTTP: a decision, or those of a batch.
-    pub(super) fn look_at_json(&mut self, body: &[u8], turn: u64) {
+    pub(crate) fn look_at_json(&mut self, body: &[u8], turn: u64) {
         // A single decision that allows has no denial to look for.
         let mut rest = if body.starts_with(b"{\"allowed\":true") { &[] } else { body };
         while let Some(at) = find(rest, b"{\"allowed\":false,\"verdict\":\"") {
@@ -42,13 +42,13 @@ impl Details {
     }
 
     /// Records an answer that shows whether its counter is shared by keys.
-    pub(super) fn look_at(&mut self, is_shared: bool) {
+    pub(crate) fn look_at(&mut self, is_shared: bool) {
         self.looked_at += 1;
         self.shared += u64::from(is_shared);
     }
 
     /// Records a denial by a limit of this name.
-    pub(super) fn deny(&mut self, cause: &[u8]) {
+    pub(crate) fn deny(&mut self, cause: &[u8]) {
         let cause = String::from_utf8_lossy(cause);
         let is_known = self.denied_by.contains_key(&*cause) || self.denied_by.len() < CAUSES_MAX;
         let cause = if is_known { cause.into_owned() } else { OTHERS.to_owned() };
@@ -56,7 +56,7 @@ impl Details {
     }
 
     /// Adds the results of another part.
-    pub(super) fn add(&mut self, other: &Details) {
+    pub(crate) fn add(&mut self, other: &Details) {
         for (cause, denied) in &other.denied_by {
             *self.denied_by.entry(cause.clone()).or_default() += denied;
         }
@@ -113,7 +113,7 @@ fn member<'j>(json: &'j [u8], before: &[u8]) -> Option<&'j [u8]> {
     Some(&text[..end])
 }
 
-pub(super) fn find(buffer: &[u8], wanted: &[u8]) -> Option<usize> {
+pub(crate) fn find(buffer: &[u8], wanted: &[u8]) -> Option<usize> {
     buffer.windows(wanted.len()).position(|window| window == wanted)
 }
 

@@ -1,7 +1,7 @@
 //! One connection of the generator: closed loop with several requests in flight, or open loop with each request when it
 //! is due.
 
-use std::net::SocketAddr;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
@@ -9,32 +9,30 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::details::{self, Details};
-use super::grpc::Connection;
-use super::plan::{Pace, Plan};
-use super::question::{Protocol, Question};
-use super::reply::{self, Reply};
-use super::run::LoadError;
-use super::summary::Summary;
-use crate::random::scrambled;
+use crate::connect::{ANSWER_TIMEOUT, connected};
+use crate::details::{self, Details};
+use crate::error::LoadError;
+use crate::grpc::Connection;
+use crate::plan::{Pace, Plan};
+use crate::question::{Protocol, Question};
+use crate::reply::{self, Reply};
+use crate::summary::Summary;
 
 /// How much earlier than due a timer wakes: timers have a resolution of a millisecond, and the rest of the wait is
 /// polled.
 const EARLY: Duration = Duration::from_millis(2);
-/// How long an answer may take before the run fails.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum bytes of unread answers: a thousand of the longest are less.
 const INPUT_BYTES_MAX: usize = 64 << 20;
 
 /// The span of time that is measured.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
-    pub(super) start: Instant,
-    pub(super) end: Instant,
+pub(crate) struct Span {
+    pub(crate) start: Instant,
+    pub(crate) end: Instant,
 }
 
 /// One of a plan's connections.
-pub(super) struct Asker {
+pub(crate) struct Asker {
     plan: Plan,
     index: usize,
     /// How many keys it has drawn, counted from a start that no other connection uses.
@@ -48,7 +46,7 @@ enum Channels {
 }
 
 impl Asker {
-    pub(super) async fn connect(plan: &Plan, index: usize) -> Result<Self, LoadError> {
+    pub(crate) async fn connect(plan: &Plan, index: usize) -> Result<Self, LoadError> {
         let wire = if plan.question.protocol() == Protocol::Grpc {
             Channels::Calls { connection: Box::new(Connection::open(plan.target, &plan.question).await?) }
         } else {
@@ -61,7 +59,7 @@ impl Asker {
 
     /// Sends requests until the span is over. Counts the decisions that were answered within it, and the latency of
     /// every request that was due within it: one that comes too late to count is the slowest of all.
-    pub(super) async fn ask(mut self, span: Span) -> Result<Summary, LoadError> {
+    pub(crate) async fn ask(mut self, span: Span) -> Result<Summary, LoadError> {
         let mut summary = Summary::new().map_err(|_| LoadError::Histogram)?;
         let mut turn = 0;
         loop {
@@ -75,10 +73,10 @@ impl Asker {
                 return Ok(summary);
             }
             self.until(due).await?;
-            let answers = tokio::time::timeout(PATIENCE, self.turn(turn)).await;
+            let answers = tokio::time::timeout(ANSWER_TIMEOUT, self.turn(turn)).await;
             let now = Instant::now();
             let (answers, details) =
-                answers.map_err(|_| LoadError::Slow { seconds: PATIENCE.as_secs() })??;
+                answers.map_err(|_| LoadError::Slow { seconds: ANSWER_TIMEOUT.as_secs() })??;
             if due < span.start {
                 continue;
             }
@@ -112,8 +110,8 @@ impl Asker {
             is_full = details::find(&input[..reply.length], b"tollgate_memory_full:1").is_some();
             Some(reply)
         };
-        let answered = tokio::time::timeout(PATIENCE, replies(stream, input, 1, &mut read)).await;
-        answered.map_err(|_| LoadError::Slow { seconds: PATIENCE.as_secs() })??;
+        let answered = tokio::time::timeout(ANSWER_TIMEOUT, replies(stream, input, 1, &mut read)).await;
+        answered.map_err(|_| LoadError::Slow { seconds: ANSWER_TIMEOUT.as_secs() })??;
         Ok(is_full)
     }
 
@@ -136,7 +134,7 @@ impl Asker {
         let (keys, drawn) = (self.plan.keys.max(1), &mut self.drawn);
         let mut key = || {
             *drawn = drawn.wrapping_add(1);
-            scrambled(*drawn) % keys
+            BuildHasherDefault::<DefaultHasher>::default().hash_one(*drawn) % keys
         };
         match &mut self.wire {
             Channels::Stream { stream, input, output } => {
@@ -172,14 +170,6 @@ impl Asker {
         }
         Ok(())
     }
-}
-
-/// Opens a connection with Nagle's algorithm off.
-pub(super) async fn connected(target: SocketAddr) -> Result<TcpStream, LoadError> {
-    let failed = |error: std::io::Error| LoadError::Connect { target, reason: error.to_string() };
-    let stream = TcpStream::connect(target).await.map_err(failed)?;
-    stream.set_nodelay(true).map_err(failed)?;
-    Ok(stream)
 }
 
 fn lost(error: std::io::Error) -> LoadError {

@@ -2,10 +2,13 @@
 
 /// Latencies at one load, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Point {
-    pub(super) load: u64,
-    pub(super) p50: u64,
-    pub(super) p99: u64,
+pub struct Point {
+    /// Requests a second.
+    pub load: u64,
+    /// The median.
+    pub p50: u64,
+    /// The 99th percentile.
+    pub p99: u64,
 }
 
 /// Columns for each doubling of the latency.
@@ -14,7 +17,8 @@ const COLUMNS_PER_DOUBLING: u64 = 4;
 const LEFT_EDGE: u64 = 8;
 
 /// The rows of the plot; empty without points.
-pub(super) fn rows(points: &[Point]) -> Vec<String> {
+#[must_use]
+pub fn rows(points: &[Point]) -> Vec<String> {
     if points.is_empty() {
         return Vec::new();
     }

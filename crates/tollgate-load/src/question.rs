@@ -1,9 +1,12 @@
 //! The bytes of a request, for each protocol, with a key written into them.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use prost::Message;
+use prost::encoding::{WireType, encode_key, encode_varint, uint32};
 
-use crate::envoy_api::{DescriptorEntry, RateLimitDescriptor, RateLimitRequest, ResponseCode};
+/// `RateLimitResponse.Code.OK` of Envoy's API.
+const CODE_OK: u64 = 1;
+/// `RateLimitResponse.Code.OVER_LIMIT`.
+pub(crate) const CODE_OVER_LIMIT: u64 = 2;
 
 /// How requests and answers are framed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,17 +92,17 @@ impl Question {
 
     /// Reads a decision from the number in the first field of a call's answer: whether it allows, if it is a decision
     /// at all.
-    pub(super) const fn verdict(&self) -> fn(u64) -> Option<bool> {
+    pub(crate) const fn verdict(&self) -> fn(u64) -> Option<bool> {
         match self {
             // Other services have a flag in that field, which is absent when it is not set.
             Question::Grpc { .. } => |allowed| match allowed {
                 0 | 1 => Some(allowed == 1),
                 _ => None,
             },
-            _ => |code| match i32::try_from(code).ok().and_then(|code| ResponseCode::try_from(code).ok()) {
-                Some(ResponseCode::Ok) => Some(true),
-                Some(ResponseCode::OverLimit) => Some(false),
-                Some(ResponseCode::Unknown) | None => None,
+            _ => |code| match code {
+                CODE_OK => Some(true),
+                CODE_OVER_LIMIT => Some(false),
+                _ => None,
             },
         }
     }
@@ -131,15 +134,7 @@ impl Question {
                 }
             }
             Question::Rls { domain, attribute } => {
-                let entry = DescriptorEntry { key: attribute.clone(), value: name(key()) };
-                let descriptor = RateLimitDescriptor { entries: vec![entry], ..Default::default() };
-                let message = RateLimitRequest {
-                    domain: domain.clone(),
-                    descriptors: vec![descriptor],
-                    hits_addend: 1,
-                };
-                // A growable buffer cannot be too small.
-                let _ = message.encode(out);
+                rate_limit_request(out, domain, attribute, &name(key()));
             }
             Question::Grpc { rest, .. } => {
                 let name = name(key());
@@ -150,6 +145,25 @@ impl Question {
             }
         }
     }
+}
+
+/// Writes `envoy.service.ratelimit.v3.RateLimitRequest` with one descriptor of one entry and a `hits_addend` of 1.
+fn rate_limit_request(out: &mut BytesMut, domain: &str, attribute: &str, value: &str) {
+    let mut entry = BytesMut::new();
+    put_field(&mut entry, 1, attribute.as_bytes());
+    put_field(&mut entry, 2, value.as_bytes());
+    let mut descriptor = BytesMut::new();
+    put_field(&mut descriptor, 1, &entry);
+    put_field(out, 1, domain.as_bytes());
+    put_field(out, 2, &descriptor);
+    uint32::encode(3, &1, out);
+}
+
+/// Writes a text or a message as a field.
+fn put_field(out: &mut BytesMut, tag: u32, bytes: &[u8]) {
+    encode_key(tag, WireType::LengthDelimited, out);
+    encode_varint(bytes.len() as u64, out);
+    out.put_slice(bytes);
 }
 
 /// A key that looks like a user's.
@@ -164,4 +178,35 @@ fn http(out: &mut BytesMut, path: &str, body: &[u8]) {
     );
     out.put_slice(head.as_bytes());
     out.put_slice(body);
+}
+
+#[cfg(test)]
+mod tests {
+    use envoy_types::pb::envoy::extensions::common::ratelimit::v3 as envoy_common;
+    use envoy_types::pb::envoy::service::ratelimit::v3 as envoy;
+    use prost::Message;
+
+    use super::*;
+
+    /// The request is, byte for byte, what Envoy's own types write; and the codes are Envoy's.
+    #[test]
+    fn rls_requests_are_envoys() {
+        let question = Question::Rls { domain: "bench".to_owned(), attribute: "api_key".to_owned() };
+        let mut ours = BytesMut::new();
+        question.write(&mut ours, || 7);
+        let entry = envoy_common::rate_limit_descriptor::Entry {
+            key: "api_key".to_owned(),
+            value: "user-0000007".to_owned(),
+        };
+        let descriptor = envoy_common::RateLimitDescriptor { entries: vec![entry], ..Default::default() };
+        let theirs = envoy::RateLimitRequest {
+            domain: "bench".to_owned(),
+            descriptors: vec![descriptor],
+            hits_addend: 1,
+        };
+        assert_eq!(ours, theirs.encode_to_vec());
+        let codes = [envoy::rate_limit_response::Code::Ok, envoy::rate_limit_response::Code::OverLimit];
+        let codes = codes.map(|code| question.verdict()(u64::try_from(i32::from(code)).unwrap()));
+        assert_eq!(codes, [Some(true), Some(false)]);
+    }
 }

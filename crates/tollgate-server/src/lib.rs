@@ -16,9 +16,6 @@ mod disk;
 mod process;
 mod log;
 mod within;
-mod together;
-#[cfg(any(test, feature = "fuzzing"))]
-mod at_once;
 mod console;
 
 // Input and output, independent of any connection.
@@ -40,7 +37,6 @@ mod store;
 
 // Decisions.
 mod telemetry;
-mod foreign;
 mod policy_file;
 mod service;
 

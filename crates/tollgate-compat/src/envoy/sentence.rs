@@ -1,22 +1,22 @@
 //! The meaning of each rule, as a sentence.
 
 use super::tree::{EnvoyConfig, EnvoyLimit, Node, RateAllowance, TreeLevel};
-use crate::foreign::Numbered;
+use crate::rule::Numbered;
 
 impl EnvoyConfig {
-    pub(in crate::foreign) fn names(&self) -> Vec<&str> {
+    pub(crate) fn names(&self) -> Vec<&str> {
         self.domains.iter().map(|domain| domain.name.as_str()).collect()
     }
 
-    pub(in crate::foreign) fn sentences(&self) -> Vec<String> {
+    pub(crate) fn sentences(&self) -> Vec<String> {
         self.each(sentence)
     }
 
-    pub(in crate::foreign) fn numbers(&self) -> Vec<Numbered> {
+    pub(crate) fn numbers(&self) -> Vec<Numbered> {
         self.each(numbered)
     }
 
-    pub(in crate::foreign) fn meanings(&self) -> Vec<(String, String)> {
+    pub(crate) fn meanings(&self) -> Vec<(String, String)> {
         self.each(|domain, path| Some((subject(domain, path), sentence(domain, path)?)))
     }
 

@@ -1,10 +1,10 @@
 //! The meaning of each limit, as a sentence.
 
 use super::{LimitadorConfig, LimitadorLimit};
-use crate::foreign::Numbered;
+use crate::rule::Numbered;
 
 impl LimitadorConfig {
-    pub(in crate::foreign) fn numbers(&self) -> Vec<Numbered> {
+    pub(crate) fn numbers(&self) -> Vec<Numbered> {
         let limits = self.namespaces.iter().flat_map(|namespace| &namespace.limits);
         limits
             .map(|limit| Numbered {
@@ -16,12 +16,12 @@ impl LimitadorConfig {
             .collect()
     }
 
-    pub(in crate::foreign) fn meanings(&self) -> Vec<(String, String)> {
+    pub(crate) fn meanings(&self) -> Vec<(String, String)> {
         let limits = self.namespaces.iter().flat_map(|namespace| &namespace.limits);
         limits.map(|limit| (limit.subject(), limit.sentence())).collect()
     }
 
-    pub(in crate::foreign) fn sentences(&self) -> Vec<String> {
+    pub(crate) fn sentences(&self) -> Vec<String> {
         self.namespaces.iter().flat_map(|namespace| &namespace.limits).map(LimitadorLimit::sentence).collect()
     }
 }

@@ -5,7 +5,7 @@ use tollgate::policy::Expression;
 use tollgate::rate::UNITS_PER_SECOND_MAX;
 
 use super::tree::{EnvoyConfig, Node, RateAllowance, TreeLevel};
-use crate::foreign::convert::{Converted, Native, REFUSED, cel_text, is_name};
+use crate::convert::{Converted, Native, REFUSED, cel_text, is_name};
 use crate::rls::Unit;
 
 /// A rule and its ancestors, each with the level that contains it.
@@ -13,7 +13,7 @@ type Path<'c> = Vec<(&'c TreeLevel, &'c Node)>;
 
 impl EnvoyConfig {
     /// The rules of a domain.
-    pub(in crate::foreign) fn converted(&self, domain: &str) -> Vec<Converted> {
+    pub(crate) fn converted(&self, domain: &str) -> Vec<Converted> {
         let Some(domain) = self.domain(domain) else { return Vec::new() };
         let mut keys = Vec::new();
         collect_keys(&domain.root, &mut keys);

@@ -2,7 +2,7 @@
 //! rules, `ledger` lists the open counters, `sentence` explains, `convert` writes a policy. Faults of the original are
 //! not repeated: checking and adding are one step, and no expression can make it panic.
 
-pub(crate) mod answer;
+pub mod answer;
 mod convert;
 mod file;
 mod ledger;
@@ -16,12 +16,13 @@ use std::collections::HashMap;
 use tollgate::policy::source::Cel;
 
 pub(super) use file::compile;
+pub(crate) use ledger::CounterLedger;
+pub use ledger::Listed;
 pub(super) use ledger::listed;
-pub(crate) use ledger::{CounterLedger, Listed};
 
 /// All namespaces of a configuration.
 #[derive(Debug, Default)]
-pub(crate) struct LimitadorConfig {
+pub struct LimitadorConfig {
     namespaces: Vec<Namespace>,
     by_name: HashMap<String, usize>,
     /// The index of each limit in its namespace, by the namespace's index and the limit's identity.
@@ -40,18 +41,23 @@ pub(super) struct Namespace {
 
 /// One limit.
 #[derive(Debug)]
-pub(crate) struct LimitadorLimit {
-    pub(crate) id: Option<String>,
-    pub(crate) namespace: String,
-    pub(crate) max_value: u64,
-    pub(crate) seconds: u64,
-    pub(crate) name: Option<String>,
-    /// Sorted and unique.
-    pub(crate) conditions: Vec<Cel>,
-    /// Sorted and unique.
-    pub(crate) variables: Vec<Cel>,
+pub struct LimitadorLimit {
+    /// Its id in the file.
+    pub id: Option<String>,
+    /// Its namespace.
+    pub namespace: String,
+    /// Requests in a window.
+    pub max_value: u64,
+    /// The length of the window.
+    pub seconds: u64,
+    /// Its name in the file.
+    pub name: Option<String>,
+    /// Its conditions, sorted and unique.
+    pub conditions: Vec<Cel>,
+    /// Its variables, sorted and unique.
+    pub variables: Vec<Cel>,
     /// Its name in the metrics: its namespace, and its name or, without one, its length.
-    pub(crate) metric: String,
+    pub metric: String,
 }
 
 impl LimitadorConfig {
@@ -61,7 +67,8 @@ impl LimitadorConfig {
     }
 
     /// The limits of a namespace; `None` for an unknown one.
-    pub(crate) fn namespace(&self, name: &str) -> Option<&[LimitadorLimit]> {
+    #[must_use]
+    pub fn namespace(&self, name: &str) -> Option<&[LimitadorLimit]> {
         self.by_name.contains_key(name).then(|| self.limits(name))
     }
 

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::answer::{Action, Asked};
-use crate::at_once::at_once;
-use crate::foreign::golden::{Bench, run};
-use crate::foreign::{Foreign, Format, Source};
+use crate::golden::{Bench, run};
 use crate::rls::{Code, Descriptor, Question};
+use crate::{Foreign, Format, Source};
+use tollgate::fuzzing::at_once;
 
 /// Every row of the table gets its expected answer.
 #[test]
@@ -157,8 +157,7 @@ fn counters_are_listed() {
     assert_eq!(listed(&bench), [(0, 60, 3600), (1, 960, 3600)]);
     let lower = Bench::new(Format::Limitador, &TWO.replace("1000", "30").replace("100,", "10,"));
     bench.in_force =
-        crate::foreign::InForce::new(lower.in_force.rules, &bench.engine, Some(&bench.in_force), bench.now)
-            .unwrap();
+        crate::InForce::new(lower.in_force.rules, &bench.engine, Some(&bench.in_force), bench.now).unwrap();
     assert_eq!(listed(&bench), [(0, 0, 3600), (1, 0, 3600)]);
     bench.now = bench.now + tollgate::Ticks::from_secs(3600);
     assert_eq!(listed(&bench), []);

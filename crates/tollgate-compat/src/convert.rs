@@ -8,70 +8,44 @@ use std::slice;
 use tollgate::policy::source::{must_be_declared, must_be_text};
 use tollgate::policy::{Expression, LIMIT_NAME_BYTES_MAX, Policy, Severity};
 
-use super::Foreign;
-
 /// One limit of a policy, or the reason why there is none.
-pub(super) struct Converted {
+pub(crate) struct Converted {
     /// Its name, which is made unique when it is written.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// The original rule, in its own words.
-    pub(super) origin: String,
-    pub(super) limit: Result<Native, String>,
+    pub(crate) origin: String,
+    pub(crate) limit: Result<Native, String>,
     /// Whether the original rule refuses requests. Without a limit they would pass here.
-    pub(super) refuses: bool,
+    pub(crate) refuses: bool,
     /// What differs, and what is now possible.
-    pub(super) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 /// The text of a policy, and the rules that it lacks.
-pub(crate) struct Conversion {
-    pub(crate) text: String,
+pub struct Conversion {
+    /// The policy file. It compiles.
+    pub text: String,
     /// Each rule whose refusals no limit replaces, and why.
-    pub(crate) lost: Vec<String>,
+    pub lost: Vec<String>,
 }
 
 /// The fields of a limit.
 #[derive(Default)]
-pub(super) struct Native {
+pub(crate) struct Native {
     /// CEL; empty for always.
-    pub(super) when: String,
-    pub(super) by: Vec<String>,
-    pub(super) rate: String,
+    pub(crate) when: String,
+    pub(crate) by: Vec<String>,
+    pub(crate) rate: String,
     /// Where its windows begin; `None` where nothing is counted.
-    pub(super) align: Option<&'static str>,
-    pub(super) is_shadow: bool,
+    pub(crate) align: Option<&'static str>,
+    pub(crate) is_shadow: bool,
 }
 
-impl Foreign {
-    /// Writes the rules of one domain as the text of a policy file.
-    ///
-    /// # Errors
-    /// When there are several domains, and none or an unknown one is named.
-    pub(crate) fn converted(&self, domain: Option<&str>) -> Result<Conversion, String> {
-        let domains = self.domains();
-        let known = || domains.iter().take(20).copied().collect::<Vec<_>>().join(", ");
-        let domain = match (domain, domains.as_slice()) {
-            (Some(domain), all) if all.contains(&domain) => domain,
-            (Some(domain), _) => {
-                return Err(format!("--domain {domain}: there is none of this name; there are {}", known()));
-            }
-            (None, [only]) => only,
-            (None, []) => return Err("there is no rule to convert".to_owned()),
-            (None, _) => {
-                return Err(format!(
-                    "a policy answers one domain: choose one with --domain; there are {}",
-                    known()
-                ));
-            }
-        };
-        let mut limits = match self {
-            Foreign::Envoy(config) => config.converted(domain),
-            Foreign::Limitador(config) => config.converted(domain),
-        };
-        leave_out_wrong(domain, self.format().name(), &mut limits);
-        let lost = limits.iter().filter(|limit| limit.refuses).filter_map(lost).collect();
-        Ok(Conversion { text: text(domain, self.format().name(), &limits), lost })
-    }
+/// Writes the rules of a domain as the text of a policy file. `format` is the name of the original's format.
+pub(crate) fn policy(domain: &str, format: &str, mut limits: Vec<Converted>) -> Conversion {
+    leave_out_wrong(domain, format, &mut limits);
+    let lost = limits.iter().filter(|limit| limit.refuses).filter_map(lost).collect();
+    Conversion { text: text(domain, format, &limits), lost }
 }
 
 /// Leaves out each limit that does not compile, with the reason, so that the others can still be written. That is rare,
@@ -194,7 +168,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// The rate of a rule that refuses all its requests.
-pub(super) const REFUSED: &str = "deny";
+pub(crate) const REFUSED: &str = "deny";
 
 /// Keeps a comment on one line.
 fn comment(text: &str) -> String {
@@ -202,7 +176,7 @@ fn comment(text: &str) -> String {
 }
 
 /// A text in CEL's single quotes.
-pub(super) fn cel_text(text: &str) -> String {
+pub(crate) fn cel_text(text: &str) -> String {
     let mut quoted = String::from("'");
     for c in text.chars() {
         match c {
@@ -218,7 +192,7 @@ pub(super) fn cel_text(text: &str) -> String {
 }
 
 /// Whether CEL accepts this as the name of an attribute.
-pub(super) fn is_name(text: &str) -> bool {
+pub(crate) fn is_name(text: &str) -> bool {
     const RESERVED: [&str; 6] = ["true", "false", "null", "in", "has", "limit"];
     let mut letters = text.chars();
     letters.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')

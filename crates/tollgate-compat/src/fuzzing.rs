@@ -2,9 +2,9 @@
 
 use tollgate::{Engine, MemoryStore, Secret, Timestamp};
 
-use super::{Foreign, Format, InForce, Options, Source, guard};
-use crate::at_once::at_once;
-use crate::rls::{Descriptor, Question, json};
+use crate::rls::{Answer, Descriptor, Question};
+use crate::{Foreign, Format, InForce, Options, Source, guard};
+use tollgate::fuzzing::at_once;
 
 const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 const PLAIN: &[u8] = b"domain: d\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 3}}]";
@@ -20,15 +20,12 @@ pub fn limitador_file(bytes: &[u8]) {
     file(Format::Limitador, bytes);
 }
 
-/// No body of `/json` causes a panic. A valid one is answered with one status for each descriptor.
-pub fn rls_json(bytes: &[u8]) {
-    let Ok(question) = json::question(bytes) else { return };
-    if question.check().is_err() {
-        return;
-    }
+/// The answer of a small configuration to a question that its protocol accepts.
+#[must_use]
+pub fn answer(question: &Question) -> Option<Answer> {
     let source = Source { name: "f".to_owned(), bytes: PLAIN.to_vec() };
-    let Ok((rules, _)) = Foreign::compile(Format::Envoy, &[source]) else { return };
-    ask(rules, &[question]);
+    let (rules, _) = Foreign::compile(Format::Envoy, &[source]).ok()?;
+    answers(rules, std::slice::from_ref(question)).pop()
 }
 
 fn file(format: Format, bytes: &[u8]) {
@@ -56,16 +53,17 @@ fn file(format: Format, bytes: &[u8]) {
             questions.push(Question { domain: domain.to_owned(), descriptors, hits_addend: 1 });
         }
     }
-    ask(rules, &questions);
+    let _ = answers(rules, &questions);
 }
 
-fn ask(rules: Foreign, questions: &[Question]) {
-    let Ok(guard) = guard() else { return };
+fn answers(rules: Foreign, questions: &[Question]) -> Vec<Answer> {
+    let Ok(guard) = guard() else { return Vec::new() };
     let engine = Engine::with_store(guard, MemoryStore::new(256 << 10, NOW), Secret::repeatable(1));
-    let Ok(in_force) = InForce::new(rules, &engine, None, NOW) else { return };
-    for question in questions {
+    let Ok(in_force) = InForce::new(rules, &engine, None, NOW) else { return Vec::new() };
+    let answer = |question: &Question| {
         let answer = at_once(in_force.answer(question, &engine, &Options::default(), NOW)).answer;
         assert_eq!(answer.statuses.len(), question.descriptors.len(), "one status for each descriptor");
-        let _ = json::document(&answer).to_string();
-    }
+        answer
+    };
+    questions.iter().map(answer).collect()
 }

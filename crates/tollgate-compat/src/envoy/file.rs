@@ -7,7 +7,7 @@ use tollgate::policy::source::{
 };
 
 use super::tree::{EnvoyConfig, EnvoyLimit, Node, RateAllowance, TreeLevel};
-use crate::foreign::Source;
+use crate::format::Source;
 use crate::rls::Unit;
 
 /// Deepest nesting: a list and a table for each entry of a descriptor.
@@ -33,7 +33,7 @@ const RATE_LIMIT: [&str; 5] = ["unit", "requests_per_unit", "unlimited", "name",
 const UNITS: &str = "second, minute, hour, day, week, month or year";
 
 /// Reads all files of a configuration. A domain in several files has the rules of all of them.
-pub(in crate::foreign) fn compile(sources: &[Source], report: &mut Report) -> EnvoyConfig {
+pub(crate) fn compile(sources: &[Source], report: &mut Report) -> EnvoyConfig {
     let mut config = EnvoyConfig::default();
     for source in sources {
         report.enter_file(&source.name);
@@ -229,7 +229,7 @@ fn requests_per_unit(fields: Fields<'_>, path: &str, report: &mut Report) -> Opt
 }
 
 /// A whole number in any of YAML's notations.
-pub(in crate::foreign) fn integer(text: &str) -> Option<u64> {
+pub(crate) fn integer(text: &str) -> Option<u64> {
     let digits = text.trim().replace('_', "");
     let digits = digits.strip_prefix('+').unwrap_or(&digits);
     let (digits, radix) = match digits.get(..2) {

@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 
-use crate::foreign::golden::{Bench, run};
-use crate::foreign::{Conversion, Foreign, Format, Source};
+use crate::golden::{Bench, run};
 use crate::rls::{Code, Descriptor, Override, Question, Status, Unit};
+use crate::{Conversion, Foreign, Format, Source};
 
 /// Every row of the table gets its expected answer.
 #[test]
@@ -190,8 +190,7 @@ fn counters_survive_a_reload() {
     assert_eq!(bench.ask(&question).overall, Code::OverLimit);
     let next = Bench::new(Format::Envoy, &file(5));
     bench.in_force =
-        crate::foreign::InForce::new(next.in_force.rules, &bench.engine, Some(&bench.in_force), bench.now)
-            .unwrap();
+        crate::InForce::new(next.in_force.rules, &bench.engine, Some(&bench.in_force), bench.now).unwrap();
     let answer = bench.ask(&question);
     assert_eq!((answer.overall, answer.statuses[0].limit_remaining), (Code::Ok, 1));
     assert_eq!(bench.in_force.version, 2);

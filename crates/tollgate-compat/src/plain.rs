@@ -4,7 +4,7 @@
 use serde::Serialize;
 use tollgate::{CheckRequest, Source, Ticks, Value};
 
-use super::InForce;
+use crate::active::InForce;
 use crate::rls::{Answer, Code, CurrentLimit, Descriptor, Question, Refusal, Status, Unanswerable};
 
 /// The attribute that names a domain.
@@ -12,40 +12,46 @@ const DOMAIN: &str = "domain";
 
 /// The answer of `/v1/check` under a compat configuration.
 #[derive(Debug, Serialize)]
-pub(crate) struct Checked {
-    pub(crate) allowed: bool,
-    pub(crate) verdict: &'static str,
+pub struct Checked {
+    /// Whether the request may pass.
+    pub allowed: bool,
+    /// The verdict as a word.
+    pub verdict: &'static str,
     /// The name of the rule that refused the request, or the name that all blocks have.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) cause: Option<String>,
+    pub cause: Option<String>,
     /// Why, in the same words as other decisions.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) reason: Option<String>,
+    pub reason: Option<String>,
+    /// More about the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) detail: Option<String>,
+    pub detail: Option<String>,
+    /// When a refused request may be sent again.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) retry_after_ms: Option<u64>,
-    pub(crate) limits: Vec<CheckedLimit>,
-    pub(crate) headers: serde_json::Map<String, serde_json::Value>,
+    pub retry_after_ms: Option<u64>,
+    /// The result of each rule.
+    pub limits: Vec<CheckedLimit>,
+    /// Headers for the client.
+    pub headers: serde_json::Map<String, serde_json::Value>,
 }
 
 /// The result of one rule.
 #[derive(Debug, Serialize)]
-pub(crate) struct CheckedLimit {
-    pub(crate) name: String,
-    pub(crate) allowed: bool,
-    pub(crate) limit: u64,
-    pub(crate) remaining: u64,
+pub struct CheckedLimit {
+    name: String,
+    allowed: bool,
+    limit: u64,
+    remaining: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) retry_after_ms: Option<u64>,
-    pub(crate) reset_after_ms: u64,
-    pub(crate) source: &'static str,
-    pub(crate) mode: &'static str,
+    retry_after_ms: Option<u64>,
+    reset_after_ms: u64,
+    source: &'static str,
+    mode: &'static str,
 }
 
 impl Checked {
     /// Builds the answer to a plain request from the answer to the question that it was turned into.
-    pub(crate) fn new(question: &Question, answer: Answer) -> Self {
+    pub fn new(question: &Question, answer: Answer) -> Self {
         let is_allowed = answer.overall == Code::Ok;
         let limits = answer.statuses.iter().filter_map(|status| limit(question, status)).collect();
         let retry_after_ms = answer.retry_after().map(Ticks::ceil_millis).filter(|_| !is_allowed);
@@ -69,7 +75,7 @@ impl InForce {
     ///
     /// # Errors
     /// When it names no domain, and the configuration does not have exactly one.
-    pub(crate) fn question(&self, request: &CheckRequest<'_>) -> Result<Question, Unanswerable> {
+    pub fn question(&self, request: &CheckRequest<'_>) -> Result<Question, Unanswerable> {
         let domains = self.rules.domains();
         let mut said = None;
         let mut entries = Vec::new();

@@ -11,14 +11,13 @@ use tollgate::{Source, Ticks, Timestamp};
 
 use super::matching::{MatchedLimit, parts};
 use super::{CounterLedger, LimitadorConfig, LimitadorLimit};
-use crate::foreign::counters::Counters;
-use crate::foreign::{Answered, Options};
+use crate::counters::Counters;
 use crate::rls::{Answer, Code, CurrentLimit, Question, Status, Unit};
-use crate::telemetry::Rule;
+use crate::rule::{Answered, Options, Rule};
 
 /// What to do with the counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
+pub enum Action {
     /// Only check whether there is room.
     Check,
     /// Add, whether there is room or not.
@@ -28,34 +27,42 @@ pub(crate) enum Action {
 }
 
 /// The question.
-pub(crate) struct Asked<'a> {
-    pub(crate) namespace: &'a str,
-    pub(crate) descriptors: Vec<&'a [(String, String)]>,
-    pub(crate) delta: u64,
-    pub(crate) action: Action,
+pub struct Asked<'a> {
+    /// The namespace.
+    pub namespace: &'a str,
+    /// Names and values, in sets.
+    pub descriptors: Vec<&'a [(String, String)]>,
+    /// The cost.
+    pub delta: u64,
+    /// What to do with the counters.
+    pub action: Action,
 }
 
 /// The state of one counter.
-pub(crate) struct Load<'c> {
-    pub(crate) limit: &'c LimitadorLimit,
-    pub(crate) remaining: u64,
-    pub(crate) is_over: bool,
+pub struct Load<'c> {
+    /// Its limit.
+    pub limit: &'c LimitadorLimit,
+    /// Requests that are left.
+    pub remaining: u64,
+    /// Whether it has no room for the request.
+    pub is_over: bool,
     /// Until its window ends; the whole length if none has begun.
-    pub(crate) resets_after: Ticks,
+    pub resets_after: Ticks,
     /// Where its count comes from.
-    pub(crate) source: Source,
+    pub source: Source,
 }
 
 /// The result of all limits together.
-pub(crate) struct Ruling<'c> {
-    pub(crate) is_limited: bool,
+pub struct Ruling<'c> {
+    /// Whether a limit refuses the request.
+    pub is_limited: bool,
     /// The tightest first.
-    pub(crate) loads: Vec<Load<'c>>,
+    pub loads: Vec<Load<'c>>,
 }
 
 impl<'c> Ruling<'c> {
     /// The result of each limit, for the metrics.
-    pub(crate) fn rules(&self, is_shadow: bool) -> Vec<Rule<'c>> {
+    pub fn rules(&self, is_shadow: bool) -> Vec<Rule<'c>> {
         let rule = |load: &Load<'c>| Rule {
             name: &load.limit.metric,
             detail: None,
@@ -69,7 +76,7 @@ impl<'c> Ruling<'c> {
 }
 
 /// Decides, and counts.
-pub(in crate::foreign) async fn decide<'c, S: Store>(
+pub(crate) async fn decide<'c, S: Store>(
     config: &'c LimitadorConfig,
     asked: &Asked<'_>,
     counters: &Counters<'_, S>,
@@ -161,7 +168,7 @@ fn load<'c>(met: &MatchedLimit<'c>, before: Counted, kept: u64, is_over: bool) -
 
 /// Answers Envoy's question. The first status contains the tightest limit; the others contain none, because Limitador's
 /// limits apply to the request as a whole.
-pub(in crate::foreign) async fn answer<'c, S: Store>(
+pub(crate) async fn answer<'c, S: Store>(
     config: &'c LimitadorConfig,
     question: &Question,
     counters: &Counters<'_, S>,
@@ -233,7 +240,7 @@ fn status(load: &Load<'_>) -> Status {
 }
 
 /// The headers of the third draft, the tightest limit first.
-pub(crate) fn headers(loads: &[Load<'_>]) -> Vec<(String, String)> {
+pub fn headers(loads: &[Load<'_>]) -> Vec<(String, String)> {
     let Some(tightest) = loads.first() else { return Vec::new() };
     let mut all = tightest.limit.max_value.to_string();
     for load in loads {

@@ -12,4 +12,4 @@ mod tree;
 mod tests;
 
 pub(super) use file::{compile, integer};
-pub(crate) use tree::EnvoyConfig;
+pub use tree::EnvoyConfig;

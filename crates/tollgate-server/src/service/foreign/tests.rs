@@ -1,38 +1,14 @@
-//! Which format a file has, and how compat configurations are activated and replaced.
+//! How compat configurations are activated and replaced.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tollgate::{CheckRequest, Clock, Engine, ManualClock, Policy, Ruled, Ruling, Scope, Ticks};
+use tollgate_compat::{Foreign, Format, Source, guard};
 
-use super::{Foreign, Format, Source, guard};
 use crate::policy_file::Rules;
 use crate::protocol::Wire;
 use crate::rls::{Code, Descriptor, Question};
 use crate::service::{Service, rls};
-
-/// The outermost structure decides the format, whatever else is wrong with a file.
-#[test]
-fn formats_are_told_by_their_shape() {
-    let cases = [
-        ("limits: []", Format::Native),
-        ("domain: d\nlimits: []", Format::Native),
-        ("", Format::Native),
-        ("text", Format::Native),
-        ("{", Format::Native),
-        ("rats: 1", Format::Native),
-        ("domain: d\ndescriptors: []", Format::Envoy),
-        ("# a comment\n---\ndescriptors: [", Format::Envoy),
-        ("domain: d", Format::Envoy),
-        ("{domain: {limits: 1}, descriptors: []}", Format::Envoy),
-        ("[]", Format::Limitador),
-        ("- namespace: n", Format::Limitador),
-        ("- limits: []", Format::Limitador),
-    ];
-    for (text, format) in cases {
-        assert_eq!(Format::of(text.as_bytes()), format, "{text}");
-    }
-    assert_eq!(Format::of(b"\xff"), Format::Native);
-}
 
 fn foreign(requests: u32) -> Rules {
     let text = format!(

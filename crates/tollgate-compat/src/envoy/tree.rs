@@ -10,7 +10,7 @@ use crate::text;
 
 /// All domains of a configuration.
 #[derive(Debug, Default)]
-pub(crate) struct EnvoyConfig {
+pub struct EnvoyConfig {
     pub(super) domains: Vec<Domain>,
     by_name: HashMap<String, usize>,
 }
@@ -111,7 +111,7 @@ impl EnvoyConfig {
     }
 
     /// The names of its rules in the metrics.
-    pub(in crate::foreign) fn metrics(&self) -> Vec<&str> {
+    pub(crate) fn metrics(&self) -> Vec<&str> {
         let mut limits = Vec::new();
         self.domains.iter().for_each(|domain| domain.root.list(&mut limits));
         limits.into_iter().map(|limit| limit.metric.as_str()).collect()

@@ -15,23 +15,23 @@
 
 use tollgate::{Engine, ManualClock, MemoryStore, Secret, Ticks, Timestamp};
 
-use super::{Foreign, Format, InForce, Options, Source, guard};
-use crate::at_once::at_once;
 use crate::rls::{Answer, Code, Descriptor, Override, Question, Status, Unit};
+use crate::{Foreign, Format, InForce, Options, Source, guard};
+use tollgate::fuzzing::at_once;
 
 /// A whole minute, well inside every longer unit.
-pub(super) const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_040);
+pub(crate) const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_040);
 
 /// An active configuration, with its own clock.
-pub(super) struct Bench {
-    pub(super) engine: Engine,
-    pub(super) in_force: InForce,
-    pub(super) options: Options,
-    pub(super) now: Timestamp,
+pub(crate) struct Bench {
+    pub(crate) engine: Engine,
+    pub(crate) in_force: InForce,
+    pub(crate) options: Options,
+    pub(crate) now: Timestamp,
 }
 
 impl Bench {
-    pub(super) fn new(format: Format, file: &str) -> Self {
+    pub(crate) fn new(format: Format, file: &str) -> Self {
         let source = Source { name: "test.yaml".to_owned(), bytes: file.as_bytes().to_vec() };
         assert_eq!(Format::of(&source.bytes), format, "{file}");
         let (rules, _) =
@@ -43,13 +43,13 @@ impl Bench {
         Self { engine, in_force, options: Options::default(), now }
     }
 
-    pub(super) fn ask(&self, question: &Question) -> Answer {
+    pub(crate) fn ask(&self, question: &Question) -> Answer {
         at_once(self.in_force.answer(question, &self.engine, &self.options, self.now)).answer
     }
 }
 
 /// Runs a table. Returns the number of configurations and of answers that it compared.
-pub(super) fn run(format: Format, table: &str) -> (usize, usize) {
+pub(crate) fn run(format: Format, table: &str) -> (usize, usize) {
     let (mut configurations, mut answers) = (0, 0);
     for section in table.split("\n=== ").skip(1) {
         let (name, rest) = section.split_once('\n').unwrap();

@@ -4,11 +4,11 @@ use tollgate::policy::Expression;
 use tollgate::rate::UNITS_PER_SECOND_MAX;
 
 use super::{LimitadorConfig, LimitadorLimit};
-use crate::foreign::convert::{Converted, Native, REFUSED, is_name};
+use crate::convert::{Converted, Native, REFUSED, is_name};
 
 impl LimitadorConfig {
     /// The limits of a namespace.
-    pub(in crate::foreign) fn converted(&self, namespace: &str) -> Vec<Converted> {
+    pub(crate) fn converted(&self, namespace: &str) -> Vec<Converted> {
         self.limits(namespace).iter().map(converted).collect()
     }
 }

@@ -9,7 +9,7 @@ use tollgate::{Ticks, Timestamp};
 
 use super::LimitadorLimit;
 use super::matching::{Counted, MatchedLimit, parts};
-use crate::foreign::counters::Counters;
+use crate::counters::Counters;
 
 /// Maximum listed counters. Others are counted all the same.
 const LISTED_MAX: usize = 10_000;
@@ -111,15 +111,17 @@ impl CounterLedger {
 }
 
 /// An open counter.
-pub(crate) struct Listed {
+pub struct Listed {
     /// The variables and their values; `None` for a value that is not usable as a key.
-    pub(crate) values: Vec<(String, Option<String>)>,
-    pub(crate) remaining: u64,
-    pub(crate) expires_after: Ticks,
+    pub values: Vec<(String, Option<String>)>,
+    /// Requests that are left in its window.
+    pub remaining: u64,
+    /// When its window ends.
+    pub expires_after: Ticks,
 }
 
 /// The open counters of a limit, with their current counts.
-pub(in crate::foreign) async fn listed<S: Store>(
+pub(crate) async fn listed<S: Store>(
     limit: &LimitadorLimit,
     counters: &Counters<'_, S>,
     ledger: &CounterLedger,

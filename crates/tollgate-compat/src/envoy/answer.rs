@@ -6,10 +6,9 @@ use tollgate::store::Store;
 use tollgate::{Source, Ticks, Timestamp};
 
 use super::tree::{Domain, EnvoyConfig, MatchedNode, RateAllowance};
-use crate::foreign::counters::Counters;
-use crate::foreign::{Answered, Options};
+use crate::counters::Counters;
 use crate::rls::{Answer, Code, CurrentLimit, Descriptor, Question, Status, Unit};
-use crate::telemetry::{BROUGHT, Rule};
+use crate::rule::{Answered, BROUGHT, Options, Rule};
 
 /// Maximum that one descriptor adds to a counter: more than any limit allows, and small enough that a counter does not
 /// soon overflow.
@@ -36,7 +35,7 @@ enum Ruling<'c> {
 type Called<'c> = (&'c str, Option<String>);
 
 /// Answers a question.
-pub(in crate::foreign) async fn answer<'c, S: Store>(
+pub(crate) async fn answer<'c, S: Store>(
     config: &'c EnvoyConfig,
     question: &Question,
     counters: &Counters<'_, S>,

@@ -7,8 +7,8 @@ use tollgate::policy::source::{
 use tollgate::rate::PERIOD_MAX;
 
 use super::{LimitadorConfig, LimitadorLimit};
-use crate::foreign::Source;
-use crate::foreign::envoy::integer;
+use crate::envoy::integer;
+use crate::format::Source;
 use crate::text::plain;
 
 const READING: Reading = Reading { depth_max: 8, second_document: SecondDocument::Refused };
@@ -19,7 +19,7 @@ const SECONDS_MAX: u64 = PERIOD_MAX.ceil_seconds();
 const EXPRESSIONS_MAX: usize = 64;
 
 /// Reads all files of a configuration.
-pub(in crate::foreign) fn compile(sources: &[Source], report: &mut Report) -> LimitadorConfig {
+pub(crate) fn compile(sources: &[Source], report: &mut Report) -> LimitadorConfig {
     let mut config = LimitadorConfig::default();
     for source in sources {
         report.enter_file(&source.name);

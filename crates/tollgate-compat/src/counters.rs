@@ -10,14 +10,14 @@ use tollgate::store::Store;
 use tollgate::{Engine, QuotaError, Source, Ticks, Timestamp};
 
 use crate::rls::Unit;
-use crate::together::together;
+use tollgate::store::together;
 
 /// Maximum attempts to fill a counter that other requests add to.
 const FILLINGS_MAX: usize = 4;
 
 /// The windows of a configuration.
 #[derive(Debug)]
-pub(crate) struct Tallies {
+pub struct Tallies {
     units: Vec<Tally>,
     /// By their length in seconds.
     first_hit: HashMap<u64, Tally>,
@@ -28,10 +28,7 @@ impl Tallies {
     ///
     /// # Errors
     /// When a length is out of range.
-    pub(crate) fn new<S: Store>(
-        engine: &Engine<S>,
-        lengths: impl Iterator<Item = u64>,
-    ) -> Result<Self, QuotaError> {
+    pub fn new<S: Store>(engine: &Engine<S>, lengths: impl Iterator<Item = u64>) -> Result<Self, QuotaError> {
         let unit = |unit: Unit| engine.tally("envoy", Ticks::from_secs(unit.seconds()), Align::Epoch);
         let units = Unit::ALL.into_iter().map(unit).collect::<Result<_, _>>()?;
         let mut first_hit = HashMap::new();
@@ -43,9 +40,11 @@ impl Tallies {
 }
 
 /// The windows, and the engine that has their counters.
-pub(crate) struct Counters<'s, S> {
-    pub(crate) engine: &'s Engine<S>,
-    pub(crate) tallies: &'s Tallies,
+pub struct Counters<'s, S> {
+    /// The engine.
+    pub engine: &'s Engine<S>,
+    /// The windows.
+    pub tallies: &'s Tallies,
 }
 
 impl<S: Store> Counters<'_, S> {
@@ -64,14 +63,14 @@ impl<S: Store> Counters<'_, S> {
 
     /// Adds to the current window of a unit; 0 only reads. Returns the count after it, or the maximum if the count
     /// failed, so that a fault never admits a request.
-    pub(crate) async fn add(&self, unit: Unit, parts: &[&[u8]], units: u64, now: Timestamp) -> Counted {
+    pub async fn add(&self, unit: Unit, parts: &[&[u8]], units: u64, now: Timestamp) -> Counted {
         let Some(tally) = self.tallies.units.get(unit as usize) else { return counted(u64::MAX) };
         self.engine.add(tally, parts, units, now).await
     }
 
     /// Subtracts from the current window of a unit what was added `within` this time, down to 0. Returns the count
     /// after it.
-    pub(crate) async fn subtract(
+    pub async fn subtract(
         &self,
         unit: Unit,
         parts: &[&[u8]],
@@ -86,7 +85,7 @@ impl<S: Store> Counters<'_, S> {
     }
 
     /// Takes back what was added at exactly this `now`, from the window that it was counted in.
-    pub(crate) async fn take_back(
+    pub async fn take_back(
         &self,
         unit: Unit,
         parts: &[&[u8]],
@@ -179,7 +178,7 @@ mod tests {
     use tollgate::{Policy, Secret};
 
     use super::*;
-    use crate::at_once::at_once;
+    use tollgate::fuzzing::at_once;
 
     const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tollgate_load::{LoadError, Pace, Plan, Question, Summary, plot};
 
-use crate::cli::{BenchArguments, BenchWire};
+use crate::cli::{BenchArguments, LoadProtocol};
 use crate::console::Console;
 use crate::{FAILURE, SUCCESS};
 
@@ -37,11 +37,11 @@ pub(crate) fn run(arguments: &BenchArguments, console: &mut Console) -> u8 {
     }
 }
 
-fn default_address(wire: BenchWire) -> SocketAddr {
+fn default_address(wire: LoadProtocol) -> SocketAddr {
     let port = match wire {
-        BenchWire::Http | BenchWire::Batch => 8080,
-        BenchWire::Grpc => 8081,
-        BenchWire::Resp | BenchWire::Throttle => 6380,
+        LoadProtocol::Http | LoadProtocol::Batch => 8080,
+        LoadProtocol::Grpc => 8081,
+        LoadProtocol::Resp | LoadProtocol::Throttle => 6380,
     };
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
 }
@@ -78,15 +78,15 @@ fn question(arguments: &BenchArguments) -> Question {
     let words =
         |words: &[&str]| Question::Resp { words: words.iter().map(|&word| word.to_owned()).collect() };
     match arguments.wire {
-        BenchWire::Http => Question::Http {
+        LoadProtocol::Http => Question::Http {
             path: "/v1/check".to_owned(),
             body: format!("{{\"attributes\":{{\"{attribute}\":\"{{key}}\"}}}}"),
             decisions: 1,
         },
-        BenchWire::Batch => Question::Batch { attribute, size: arguments.batch },
-        BenchWire::Grpc => Question::Rls { domain: arguments.domain.clone(), attribute },
-        BenchWire::Resp => words(&["TG.CHECK", &attribute, "{key}"]),
-        BenchWire::Throttle => words(&["CL.THROTTLE", "{key}", "199", "100", "1"]),
+        LoadProtocol::Batch => Question::Batch { attribute, size: arguments.batch },
+        LoadProtocol::Grpc => Question::Rls { domain: arguments.domain.clone(), attribute },
+        LoadProtocol::Resp => words(&["TG.CHECK", &attribute, "{key}"]),
+        LoadProtocol::Throttle => words(&["CL.THROTTLE", "{key}", "199", "100", "1"]),
     }
 }
 

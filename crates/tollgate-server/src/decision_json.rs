@@ -59,8 +59,8 @@ impl<'d> Decided<'d> {
 }
 
 /// The caller of a request with these descriptors: a request with a credential is authenticated.
-pub(crate) fn caller(views: &[CheckRequest<'_>]) -> Caller {
-    let mut attributes = views.iter().flat_map(|view| view.attributes());
+pub(crate) fn caller(requests: &[CheckRequest<'_>]) -> Caller {
+    let mut attributes = requests.iter().flat_map(|request| request.attributes());
     if attributes.any(|given| given.name == CREDENTIAL) { Caller::Authenticated } else { Caller::Anonymous }
 }
 

@@ -88,9 +88,9 @@ pub(crate) use fields::HeaderNames;
 pub(crate) use plan::{RouteDocument, RoutePlan, compile};
 pub use target::Target;
 
-use crate::listen::Links;
+use crate::listen::UpstreamBudget;
 use crate::problem::{Kind, Problem, Turned};
-use crate::protocol::Wire;
+use crate::protocol::Protocol;
 use crate::service::Service;
 use crate::telemetry::Open;
 use arrival::Peer;
@@ -126,7 +126,7 @@ impl Gateway {
         taking: Taking,
         service: Arc<Service>,
         clock: tollgate::Clock,
-        links: &Links,
+        links: &UpstreamBudget,
     ) -> Result<Self, String> {
         let reader = taking.reader.clone();
         let proxy = Arc::new(Proxy::new(Table::new(plans, links)?, taking, clock));
@@ -146,7 +146,7 @@ impl Gateway {
     }
 
     fn opened(&self) -> Open {
-        self.service.meter.opened(Wire::Gateway)
+        self.service.meter.opened(Protocol::Gateway)
     }
 
     /// The wall clock's time now.
@@ -158,7 +158,7 @@ impl Gateway {
     async fn answer(&self, request: Request<Carried>, peer: Peer) -> Response<Limited> {
         let (mut parts, body) = request.into_parts();
         let arrived = arrival::arrive(&mut parts, peer, &self.proxy.reading);
-        let arrived = arrived.and_then(|arrival| match self.service.foreign() {
+        let arrived = arrived.and_then(|arrival| match self.service.compat() {
             None => Ok(arrival),
             Some(foreign) => {
                 let format = foreign.rules.format().name();

@@ -8,14 +8,14 @@ mod protocol;
 mod shutdown;
 mod failure;
 mod file_watch;
-mod seldom;
+mod log_throttle;
 mod random;
 mod text;
 mod time_text;
 mod disk;
 mod process;
 mod log;
-mod within;
+mod lazy_timeout;
 mod console;
 
 // Input and output, independent of any connection.
@@ -32,7 +32,7 @@ mod rls;
 // The server's files, and its store.
 mod callers;
 mod tls;
-mod doubts;
+mod policy_warnings;
 mod store;
 
 // Decisions.
@@ -50,7 +50,7 @@ mod gateway;
 // The control plane, and HTTP, which serves it and decisions.
 mod store_watch;
 mod snapshot;
-mod orders;
+mod operator_state;
 mod reload;
 mod readiness;
 mod control;

@@ -22,7 +22,7 @@ pub(crate) fn run(arguments: &ConvertArguments, console: &mut Console) -> u8 {
     if !loaded.warnings.is_empty() {
         console.problem(&loaded.warnings);
     }
-    let Some(foreign) = loaded.rules.foreign() else {
+    let Some(foreign) = loaded.rules.compat() else {
         console.problem(format_args!(
             "{}: is a Tollgate policy already; there is nothing to convert",
             loaded.name

@@ -7,7 +7,7 @@ mod admin;
 mod details;
 mod gateway;
 
-pub(crate) use admin::Refusal;
+pub(crate) use admin::AdminProblem;
 pub(crate) use details::{problem_details, response};
 pub(crate) use gateway::Turned;
 
@@ -48,7 +48,7 @@ pub(crate) enum Kind {
     /// The store did not answer.
     StoreUnavailable,
     /// The admin API refused the request.
-    Admin(Refusal),
+    Admin(AdminProblem),
     /// The gateway did not forward a request, or got no answer to it.
     Gateway(Turned),
 }
@@ -70,7 +70,7 @@ impl Problem {
         Self { kind, detail }
     }
 
-    pub(crate) fn of_admin(refusal: Refusal, detail: impl Into<String>) -> Self {
+    pub(crate) fn of_admin(refusal: AdminProblem, detail: impl Into<String>) -> Self {
         Self::new(Kind::Admin(refusal), detail)
     }
 

@@ -14,24 +14,24 @@ use tollgate::{
 use crate::auth::Auth;
 use crate::decision_json::Hold;
 use crate::identity::Identity;
+use crate::log_throttle::LogThrottle;
 use crate::policy_file::Rules;
-use crate::protocol::Wire;
-use crate::seldom::Seldom;
+use crate::protocol::Protocol;
 use crate::store::Stores;
 use crate::telemetry::Meter;
-use beside::Beside;
-use cells::{Cells, Table};
+use cells::{Cells, CounterTable};
+use comparison::PolicyComparison;
 use holds::Holds;
 use rls::Envoy;
 use tollgate_compat::{Foreign, InForce, Options, Rule, is_guard};
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::shed::Shedder;
 
-pub(crate) mod beside;
+pub(crate) mod comparison;
 pub(crate) mod cell;
 pub(crate) mod cells;
 mod deciding;
-pub(crate) mod foreign;
+pub(crate) mod compat;
 pub(crate) mod holds;
 pub(crate) mod rls;
 pub(crate) mod throttle;
@@ -66,16 +66,16 @@ pub(crate) struct Service<S = Stores> {
     /// Which clients may ask. Every protocol except health checks uses it.
     pub(crate) auth: Auth,
     /// The comparison with a candidate policy, if there is one.
-    pub(crate) beside: Beside,
+    pub(crate) comparison: PolicyComparison,
     /// Another program's configuration. While there is one, it decides instead of the engine's policy.
-    foreign: ArcSwapOption<InForce>,
-    pub(crate) foreign_options: Options,
+    compat: ArcSwapOption<InForce>,
+    pub(crate) compat_options: Options,
     /// The overload controllers of the gateway, if the config has any.
     pub(crate) overload: Option<Arc<Shedder>>,
     /// The engine that counts the fleet's capacity in a shared store, if that is configured.
     pub(crate) capacity: Option<Arc<Engine<S>>>,
-    no_room: Seldom,
-    pub(crate) distrusted: Seldom,
+    no_room: LogThrottle,
+    pub(crate) distrusted: LogThrottle,
 }
 
 impl<S: Store> Service<S> {
@@ -87,7 +87,7 @@ impl<S: Store> Service<S> {
             meter.adopt(&policy);
         }
         Self {
-            cells: Cells::new(Table::new(0), |name| engine.key_family(name)),
+            cells: Cells::new(CounterTable::new(0), |name| engine.key_family(name)),
             engine,
             started_at: clock.now(),
             clock,
@@ -100,13 +100,13 @@ impl<S: Store> Service<S> {
             reports: Holds::new(RESERVATIONS_MAX),
             meter,
             auth: Auth::default(),
-            beside: Beside::default(),
-            foreign: ArcSwapOption::empty(),
-            foreign_options: Options::default(),
+            comparison: PolicyComparison::default(),
+            compat: ArcSwapOption::empty(),
+            compat_options: Options::default(),
             overload: None,
             capacity: None,
-            no_room: Seldom::default(),
-            distrusted: Seldom::default(),
+            no_room: LogThrottle::default(),
+            distrusted: LogThrottle::default(),
         }
     }
 
@@ -149,12 +149,17 @@ impl<S: Store> Service<S> {
         &self.clock
     }
 
-    /// Decides about one request. This method, [`Self::check_at_once`], [`Self::check_within`], [`Self::check_views`],
-    /// [`Self::check_views_at_once`] and [`Self::reserve`] are the only paths from a protocol to a decision of the
+    /// Decides about one request. This method, [`Self::try_check`], [`Self::check_within`], [`Self::check_descriptors`],
+    /// [`Self::try_check_descriptors`] and [`Self::reserve`] are the only paths from a protocol to a decision of the
     /// engine, so that each decision is counted once and compared. A read that decides nothing may go to the engine.
-    pub(crate) async fn check(&self, request: &CheckRequest<'_>, now: Timestamp, wire: Wire) -> Decision {
+    pub(crate) async fn check(
+        &self,
+        request: &CheckRequest<'_>,
+        now: Timestamp,
+        protocol: Protocol,
+    ) -> Decision {
         let decision = self.engine.check(request, now).await;
-        self.note(request, &decision, now, wire);
+        self.note(request, &decision, now, protocol);
         decision
     }
 
@@ -165,7 +170,7 @@ impl<S: Store> Service<S> {
         request: &CheckRequest<'_>,
         wait_max: Ticks,
         now: Timestamp,
-        wire: Wire,
+        protocol: Protocol,
     ) -> Decision {
         let is_too_long =
             |decision: &Decision| matches!(decision.verdict(), Verdict::Wait(wait) if wait > wait_max);
@@ -174,7 +179,7 @@ impl<S: Store> Service<S> {
             let foreseen = self.engine.foresee(request, now).await;
             if is_too_long(&foreseen) {
                 let denied = foreseen.impatient(wait_max);
-                self.note(request, &denied, now, wire);
+                self.note(request, &denied, now, protocol);
                 return denied;
             }
         }
@@ -184,7 +189,7 @@ impl<S: Store> Service<S> {
             self.step_back(request, &mut decision, now).await;
             decision = decision.impatient(wait_max);
         }
-        self.note(request, &decision, now, wire);
+        self.note(request, &decision, now, protocol);
         decision
     }
 
@@ -200,68 +205,68 @@ impl<S: Store> Service<S> {
 
     /// The fast path of [`Self::check`], if the store answers without waiting. `None` if it does not.
     #[inline]
-    pub(crate) fn check_at_once(
+    pub(crate) fn try_check(
         &self,
         request: &CheckRequest<'_>,
         now: Timestamp,
-        wire: Wire,
+        protocol: Protocol,
     ) -> Option<Decision> {
         let decision = self.engine.check_at_once(std::slice::from_ref(request), now)?;
-        self.note(request, &decision, now, wire);
+        self.note(request, &decision, now, protocol);
         Some(decision)
     }
 
     /// Records a decision in the metrics and in the comparison.
     #[inline]
-    fn note(&self, request: &CheckRequest<'_>, decision: &Decision, now: Timestamp, wire: Wire) {
+    fn note(&self, request: &CheckRequest<'_>, decision: &Decision, now: Timestamp, protocol: Protocol) {
         if self.overtaken(decision).is_some() {
-            return; // It is no decision: foreign rules are asked instead, and that is counted.
+            return; // It is no decision: compat rules decide instead, and that is counted.
         }
-        self.meter.record(request, decision, wire, now);
-        self.beside.observe(std::slice::from_ref(request), decision, now);
+        self.meter.record(request, decision, protocol, now);
+        self.comparison.observe(std::slice::from_ref(request), decision, now);
     }
 
     /// Decides about a request with several descriptors, which rules beside the policy have admitted.
-    pub(crate) async fn check_views(
+    pub(crate) async fn check_descriptors(
         &self,
-        views: &[CheckRequest<'_>],
+        descriptors: &[CheckRequest<'_>],
         rules: &[Rule<'_>],
         now: Timestamp,
-        wire: Wire,
+        protocol: Protocol,
     ) -> Decision {
-        let decision = self.engine.check_views(views, now).await;
-        self.note_views(views, rules, &decision, now, wire);
+        let decision = self.engine.check_views(descriptors, now).await;
+        self.note_descriptors(descriptors, rules, &decision, now, protocol);
         decision
     }
 
-    /// The fast path of [`Self::check_views`], if the store answers without waiting. `None` if it does not.
-    pub(crate) fn check_views_at_once(
+    /// The fast path of [`Self::check_descriptors`], if the store answers without waiting. `None` if it does not.
+    pub(crate) fn try_check_descriptors(
         &self,
-        views: &[CheckRequest<'_>],
+        descriptors: &[CheckRequest<'_>],
         now: Timestamp,
-        wire: Wire,
+        protocol: Protocol,
     ) -> Option<Decision> {
-        let decision = self.engine.check_at_once(views, now)?;
-        self.note_views(views, &[], &decision, now, wire);
+        let decision = self.engine.check_at_once(descriptors, now)?;
+        self.note_descriptors(descriptors, &[], &decision, now, protocol);
         Some(decision)
     }
 
-    fn note_views(
+    fn note_descriptors(
         &self,
-        views: &[CheckRequest<'_>],
+        descriptors: &[CheckRequest<'_>],
         rules: &[Rule<'_>],
         decision: &Decision,
         now: Timestamp,
-        wire: Wire,
+        protocol: Protocol,
     ) {
         if self.overtaken(decision).is_some() {
             return; // As in `note`.
         }
-        match views {
-            [request] => self.meter.record_beside(request, decision, rules, wire, now),
-            _ => self.meter.record_beside(&merged(views), decision, rules, wire, now),
+        match descriptors {
+            [request] => self.meter.record_with_rules(request, decision, rules, protocol, now),
+            _ => self.meter.record_with_rules(&merged(descriptors), decision, rules, protocol, now),
         }
-        self.beside.observe(views, decision, now);
+        self.comparison.observe(descriptors, decision, now);
     }
 
     /// Decides, and reserves the cost until the real cost is known.
@@ -270,10 +275,10 @@ impl<S: Store> Service<S> {
         request: &CheckRequest<'_>,
         lifetime: Ticks,
         now: Timestamp,
-        wire: Wire,
+        protocol: Protocol,
     ) -> (Decision, Option<Reservation>) {
         let (decision, reservation) = self.engine.reserve(request, lifetime, now).await;
-        self.note(request, &decision, now, wire);
+        self.note(request, &decision, now, protocol);
         (decision, reservation)
     }
 
@@ -287,22 +292,22 @@ impl<S: Store> Service<S> {
             Rules::Native(policy) => {
                 let report = self.engine.swap(policy, now)?;
                 // Only now: until the engine has its policy, the old configuration decides.
-                self.foreign.store(None);
+                self.compat.store(None);
                 report
             }
-            Rules::Foreign(foreign, guard) => {
-                let decided = self.foreign();
-                self.put_in_force(foreign, now)?;
+            Rules::Compat(compat, guard) => {
+                let decided = self.compat();
+                self.activate(compat, now)?;
                 let swapped = self.engine.swap(guard, now);
                 if swapped.is_err() {
                     // All or nothing: the previous rules stay active.
-                    self.foreign.store(decided);
+                    self.compat.store(decided);
                     self.name_rules();
                 }
                 swapped?
             }
         };
-        if self.foreign().is_none() {
+        if self.compat().is_none() {
             self.meter.adopt(&self.engine.policy());
         }
         self.name_rules();
@@ -317,34 +322,34 @@ impl<S: Store> Service<S> {
         }
         self.envoy.rekeyed();
         // A window length that was valid before is valid again. A reload in between creates its own windows.
-        let again = |foreign: &Arc<InForce>| {
-            foreign.rekeyed(&self.engine).map_or_else(|_| Arc::clone(foreign), Arc::new)
+        let again = |compat: &Arc<InForce>| {
+            compat.rekeyed(&self.engine).map_or_else(|_| Arc::clone(compat), Arc::new)
         };
-        self.foreign.rcu(|foreign| foreign.as_ref().map(again));
+        self.compat.rcu(|compat| compat.as_ref().map(again));
     }
 
     /// Activates another program's configuration.
     ///
     /// # Errors
     /// When a window's length is out of range. The previous rules stay active.
-    pub(crate) fn put_in_force(&self, rules: Foreign, now: Timestamp) -> Result<(), QuotaError> {
-        let before = self.foreign.load_full();
+    pub(crate) fn activate(&self, rules: Foreign, now: Timestamp) -> Result<(), QuotaError> {
+        let before = self.compat.load_full();
         let next = InForce::new(rules, &self.engine, before.as_deref(), now)?;
-        self.foreign.store(Some(Arc::new(next)));
+        self.compat.store(Some(Arc::new(next)));
         self.name_rules();
         Ok(())
     }
 
     /// Registers the names of compat rules with the meter, so that they are shown before the first request.
     fn name_rules(&self) {
-        let foreign = self.foreign();
-        self.meter.adopt_rules(&foreign.as_ref().map(|foreign| foreign.rules.metrics()).unwrap_or_default());
+        let compat = self.compat();
+        self.meter.adopt_rules(&compat.as_ref().map(|compat| compat.rules.metrics()).unwrap_or_default());
     }
 
     /// Another program's configuration, if one is active. Loaded once for each decision, so that a reload never splits
     /// one.
-    pub(crate) fn foreign(&self) -> Option<Arc<InForce>> {
-        self.foreign.load_full()
+    pub(crate) fn compat(&self) -> Option<Arc<InForce>> {
+        self.compat.load_full()
     }
 
     /// Stores the permit of a decision, so that the caller can release it by its id.
@@ -396,9 +401,9 @@ impl<S: Store> Service<S> {
 
 /// All attributes of the descriptors, for the metrics. If two descriptors have different values for a name, the first
 /// wins.
-fn merged<'a>(views: &[CheckRequest<'a>]) -> CheckRequest<'a> {
+fn merged<'a>(descriptors: &[CheckRequest<'a>]) -> CheckRequest<'a> {
     let mut all = CheckRequest::new();
-    for attribute in views.iter().flat_map(|view| view.attributes()) {
+    for attribute in descriptors.iter().flat_map(|descriptor| descriptor.attributes()) {
         // An attribute that is rejected is a duplicate name, or exceeds the maximum number.
         let _ = all.push(attribute.name, attribute.value);
     }
@@ -440,7 +445,7 @@ mod tests {
         let clock = Clock::precise();
         let service = Service::new(Engine::new(policy, clock.now()), clock);
         let (request, now) = (CheckRequest::new(), service.now());
-        let check = size_of_val(&service.check(&request, now, Wire::Http));
+        let check = size_of_val(&service.check(&request, now, Protocol::Http));
         let descriptors = vec![Descriptor::default()];
         let question = Question { domain: "d".to_owned(), descriptors, hits_addend: 0 };
         let rls = size_of_val(&rls::answer(&service, &question, now));

@@ -13,7 +13,7 @@ const VERDICT_WIDTH: usize = 24;
 
 /// A table that is written row by row. Its columns are those of the first decision: the same request meets the same limits.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct DecisionTable {
     rows: u64,
     widths: Vec<usize>,
     refused: bool,
@@ -21,7 +21,7 @@ pub(super) struct Table {
     shadows: bool,
 }
 
-impl Table {
+impl DecisionTable {
     /// Writes one decision, `after` the first.
     pub(super) fn row(&mut self, decision: &Decision, after: Ticks, console: &mut Console) {
         if self.rows == 0 {

@@ -15,7 +15,7 @@ use tollgate_tower::spelling::{self, MethodOverride, Unless};
 use super::fields::{FieldRules, HeaderNames};
 use super::framing::{FIELDS_MAX, Flaw};
 use super::websocket;
-use crate::listen::Bound;
+use crate::listen::AddressLimit;
 use crate::problem::Turned;
 use crate::problem::{Kind, Problem};
 
@@ -60,8 +60,8 @@ pub(crate) struct Taking {
 
 impl Taking {
     /// The limits on connections from one address.
-    pub(crate) fn bound(&self) -> Bound {
-        Bound {
+    pub(crate) fn bound(&self) -> AddressLimit {
+        AddressLimit {
             most: self.connections_per_address,
             trusted: self.reader.trusted.clone(),
             ipv6_prefix: self.reader.ipv6_prefix,

@@ -20,7 +20,7 @@ use super::entry::Prefixed;
 use super::framing::{Flaw, Head};
 use super::own;
 use super::tunnel::{Handed, Tunnel};
-use crate::listen::{Patient, Phase};
+use crate::listen::{Phase, TimedStream};
 use crate::problem::{Kind, Problem};
 use crate::shutdown::{Stop, stopped};
 pub(super) use line::Coming;
@@ -71,8 +71,8 @@ enum After {
 /// Serves a connection until either side ends it.
 pub(super) async fn serve(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, mut stop: Stop) {
     let (stream, begun) = stream.into_parts();
-    let phase = Arc::new(Phase::at(stream.seat()));
-    let line = Shared::new(Patient::new(stream, Arc::clone(&phase)), &begun);
+    let phase = Arc::new(Phase::at(stream.activity()));
+    let line = Shared::new(TimedStream::new(stream, Arc::clone(&phase)), &begun);
     let client = Client { gateway, peer, stop: stop.clone(), phase, line };
     let (mut stopping, mut has_stopped) = (pin!(stopped(&mut stop)), false);
     let mut first = client.next(stopping.as_mut(), &mut has_stopped).await;

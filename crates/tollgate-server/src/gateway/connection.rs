@@ -83,7 +83,7 @@ pub(crate) async fn connection(stream: Stream, gateway: Arc<Gateway>, mut stop: 
 }
 
 async fn serve_h2(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, mut stop: Stop) {
-    let streams = Arc::new(Streams::new(stream.stream.seat()));
+    let streams = Arc::new(Streams::new(stream.stream.activity()));
     let service = service_fn(|request: Request<Incoming>| {
         let (gateway, mut pulse) = (Arc::clone(&gateway), streams.begin());
         async move {

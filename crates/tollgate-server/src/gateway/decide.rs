@@ -14,7 +14,7 @@ use tollgate_tower::Decide;
 use super::body::Body;
 use super::carried::Carried;
 use super::proxy::Proxy;
-use crate::protocol::Wire;
+use crate::protocol::Protocol;
 use crate::service::Service;
 use crate::store::Stores;
 use crate::telemetry::Stopwatch;
@@ -39,17 +39,17 @@ impl Decide for Deciding {
 
     fn try_check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Decision> {
         let watch = self.0.meter.sampled_watch();
-        let decision = self.0.check_at_once(request, now, Wire::Gateway)?;
+        let decision = self.0.try_check(request, now, Protocol::Gateway)?;
         if let Some(watch) = watch {
-            self.0.meter.took(Wire::Gateway, watch.elapsed());
+            self.0.meter.took(Protocol::Gateway, watch.elapsed());
         }
         Some(decision)
     }
 
     async fn check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
         let watch = Stopwatch::start();
-        let decision = self.0.check(request, now, Wire::Gateway).await;
-        self.0.meter.took(Wire::Gateway, watch.elapsed());
+        let decision = self.0.check(request, now, Protocol::Gateway).await;
+        self.0.meter.took(Protocol::Gateway, watch.elapsed());
         decision
     }
 
@@ -59,7 +59,7 @@ impl Decide for Deciding {
         lifetime: Ticks,
         now: Timestamp,
     ) -> impl Future<Output = (Decision, Option<Reservation>)> + Send {
-        self.0.reserve(request, lifetime, now, Wire::Gateway)
+        self.0.reserve(request, lifetime, now, Protocol::Gateway)
     }
 
     fn began_waiting(&self, wait: Ticks) {

@@ -25,7 +25,7 @@ use super::shared::{H2, Stream};
 use super::target::Target;
 use super::upload::Lent;
 use super::wire::Wire;
-use crate::listen::{Links, ask_when_silent, end_when_deaf};
+use crate::listen::{UpstreamBudget, ask_when_silent, end_when_deaf};
 use crate::tls;
 
 /// How long to wait for a file descriptor of this process. The upstream is not at fault for this wait.
@@ -58,7 +58,7 @@ pub(super) struct Dialer {
     protocol: Protocol,
     secure: Option<Secure>,
     /// Descriptors for connections to all upstreams.
-    links: Links,
+    links: UpstreamBudget,
 }
 
 struct Secure {
@@ -73,7 +73,7 @@ impl Dialer {
     ///
     /// # Errors
     /// When the CA certificates cannot be read, or the host is no valid name for a certificate.
-    pub(super) fn new(target: &Target, route: &RoutePlan, links: &Links) -> Result<Self, String> {
+    pub(super) fn new(target: &Target, route: &RoutePlan, links: &UpstreamBudget) -> Result<Self, String> {
         let (protocol, ca) = (route.protocol, route.ca.as_deref());
         let protocol = if target.is_h2 { Protocol::H2 } else { protocol };
         let secure = if target.is_secure { Some(Secure::new(&target.host, protocol, ca)?) } else { None };

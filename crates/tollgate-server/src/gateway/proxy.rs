@@ -24,9 +24,9 @@ use super::tunnel::{Handed, Tunnel, Wish};
 use super::upload::{Begun, Fault, Unbegun, Unsent, Upload};
 use super::upstream::{Answer, Failure, Outgoing, Scarce, Upstream};
 use crate::listen::Pace;
+use crate::log_throttle::LogThrottle;
 use crate::problem::Turned;
 use crate::problem::{Kind, Problem};
-use crate::seldom::Seldom;
 
 /// Sends requests on.
 pub(super) struct Proxy {
@@ -34,7 +34,7 @@ pub(super) struct Proxy {
     pub(super) reading: Reading,
     trailers: Arc<Trailers>,
     clock: Clock,
-    failing: Seldom,
+    failing: LogThrottle,
     unsent: Unsent,
     pub(super) slow: Arc<Slow>,
 }
@@ -44,7 +44,7 @@ impl Proxy {
         let rules = FieldRules::new(&taking.reader, taking.header_names);
         let trailers = Arc::new(Trailers::new(rules));
         let reading = Reading::new(taking, &table.sticky);
-        let (failing, unsent, slow) = (Seldom::default(), Unsent::default(), Arc::default());
+        let (failing, unsent, slow) = (LogThrottle::default(), Unsent::default(), Arc::default());
         Self { reading, table, trailers, clock, failing, unsent, slow }
     }
 

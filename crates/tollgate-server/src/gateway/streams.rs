@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::body::Watched;
-use crate::listen::{Seat, WRITE_TIMEOUT};
+use crate::listen::{ConnectionActivity, WRITE_TIMEOUT};
 
 /// How long an HTTP/2 connection may last without a request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -29,7 +29,7 @@ pub(super) struct Streams {
     moved_at: AtomicU64,
     /// Locked when a request begins, and for each check.
     open: Mutex<Vec<Weak<Pulse>>>,
-    seat: Arc<Seat>,
+    seat: Arc<ConnectionActivity>,
 }
 
 /// One request: when its body was last polled, and whether it had a part.
@@ -45,7 +45,7 @@ pub(super) struct Begun(Arc<Pulse>, Arc<Streams>);
 
 impl Streams {
     /// No requests yet, on a connection whose entry in the connection limit records their activity.
-    pub(super) fn new(seat: Arc<Seat>) -> Self {
+    pub(super) fn new(seat: Arc<ConnectionActivity>) -> Self {
         Self { start: Instant::now(), moved_at: AtomicU64::new(0), open: Mutex::default(), seat }
     }
 

@@ -243,7 +243,7 @@ mod tests {
     use super::super::plan::RoutePlan;
     use super::super::{Gateway, connection};
     use super::*;
-    use crate::listen::{self, Door, House};
+    use crate::listen::{self, FdBudget, Handshake};
     use crate::service::Service;
     use crate::store::Stores;
     use crate::tls::Inside;
@@ -281,17 +281,17 @@ mod tests {
         let engine = Engine::new(policy, clock.now()).map_store(Stores::Memory);
         let service = Arc::new(Service::new(engine, clock.clone()));
         let route = RoutePlan::of_flag(&format!("http://{upstream}").parse().unwrap());
-        let (house, links) = House::new(1, true);
+        let (house, links) = FdBudget::new(1, listen::GatewayListener::Present);
         let gateway =
             Arc::new(Gateway::new(&[route], Taking::default(), service, clock.clone(), &links).unwrap());
         let listener = listen::bind("127.0.0.1:0".parse().unwrap(), "--gateway").await.unwrap();
         address.send(listener.local_addr().unwrap()).unwrap();
         let (stop, stopped) = watch::channel(false);
-        let room = house.public_room(Taking::default().bound());
+        let room = house.public_connection_limit(Taking::default().bound());
         let serving = tokio::spawn(listen::serve(
             listener,
             room,
-            Door::new(None, Inside::Both),
+            Handshake::new(None, Inside::Both),
             clock,
             stopped,
             move |stream, stop| connection(stream, Arc::clone(&gateway), stop),

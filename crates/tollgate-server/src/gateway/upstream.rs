@@ -24,7 +24,7 @@ use super::shares::{Client, Full, Shares, Slot};
 use super::spread::Share;
 use super::upload::{Lent, Upload};
 use super::wire::{Trouble, Wire};
-use crate::listen::Links;
+use crate::listen::UpstreamBudget;
 
 /// How long a connection may be idle, unless the upstream announces less.
 const REST: Duration = Duration::from_secs(30);
@@ -175,7 +175,7 @@ impl Upstream {
     pub(super) fn new(
         plan: &UpstreamPlan,
         route: &RoutePlan,
-        links: &Links,
+        links: &UpstreamBudget,
         shares: Option<Arc<Shares>>,
     ) -> Result<Self, String> {
         let name = plan.target.to_string();

@@ -4,7 +4,7 @@ use prost::Message;
 use tollgate::fuzzing::at_once;
 use tollgate::{Clock, Engine, MemoryStore, Policy, Secret, Timestamp};
 
-use super::codec::{Asked, read};
+use super::codec::{DecodedRequest, read};
 use crate::envoy_api::RateLimitResponse;
 use crate::rls::Code;
 use crate::service::Service;
@@ -30,7 +30,7 @@ limits:
 /// When one of these properties is violated.
 #[allow(clippy::expect_used, reason = "a broken promise is told by a panic")]
 pub fn rls_message(bytes: &[u8]) {
-    let Asked::Readable(question) = read(bytes) else { return };
+    let DecodedRequest::Readable(question) = read(bytes) else { return };
     let (policy, _) = Policy::compile("policy.yaml", POLICY).expect("the policy is good");
     let engine = Engine::with_store(policy, MemoryStore::new(256 << 10, NOW), Secret::repeatable(1));
     let service = Service::new(engine, Clock::precise());

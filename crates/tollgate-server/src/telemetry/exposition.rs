@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::histogram::Reading;
+use super::histogram::HistogramReading;
 use super::names::{Metric, MetricKind, label};
 
 /// The content type of the format.
@@ -43,7 +43,7 @@ impl Page {
     }
 
     /// Writes the numbers of a histogram of durations.
-    pub(super) fn histogram(&mut self, metric: &Metric, labels: Labels<'_>, reading: &Reading) {
+    pub(super) fn histogram(&mut self, metric: &Metric, labels: Labels<'_>, reading: &HistogramReading) {
         for (bound, count) in &reading.buckets {
             self.line(metric.name, "_bucket", labels, Some(&seconds(*bound)), count);
         }

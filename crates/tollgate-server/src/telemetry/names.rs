@@ -123,7 +123,7 @@ pub(crate) static STORE_SLOTS_UNSERVED: Metric = gauge(
 );
 pub(crate) static STORE_CORRECTIONS: Metric =
     gauge("tollgate_store_corrections", "Refunds to the shared store that wait to be sent.");
-pub(crate) static STORE_DEBTS: Metric = gauge(
+pub(crate) static STORE_DEFERRED: Metric = gauge(
     "tollgate_store_debts",
     "Counters whose units were admitted without the shared store, and are taken from it when it is back.",
 );
@@ -315,7 +315,7 @@ pub(crate) static ALL: [&Metric; 81] = [
     &LEASE_UNITS,
     &LIMIT_LEASED,
     &LIMIT_HELD,
-    &STORE_DEBTS,
+    &STORE_DEFERRED,
     &STORE_SETTLED,
     &STORE_OPEN,
     &STORE_NODES,

@@ -10,8 +10,8 @@ use super::form::ReloadForm;
 use super::token::Role;
 use super::view::{self, ChangeView, FieldChangeView};
 use crate::control::ControlPlane;
+use crate::problem::AdminProblem;
 use crate::problem::Problem;
-use crate::problem::Refusal;
 use crate::reload::{Done, ReloadOutcome};
 
 /// The result of a reload.
@@ -86,7 +86,7 @@ impl ControlPlane {
         };
         let done = done.map_err(|why| {
             act.audit(about, &format!("refused: {why}"));
-            Problem::of_admin(Refusal::Conflict, why)
+            Problem::of_admin(AdminProblem::Conflict, why)
         })?;
         let changes = before.changes(&self.service.deciding());
         let view = ReloadView::new(done, reloader.status().version.map(|version| version.short()), &changes);

@@ -16,7 +16,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::super::body::BodyError;
 use super::super::framing::{self, Decoder, Flaw, Next};
 use super::super::spare;
-use crate::listen::{Patient, Stream};
+use crate::listen::{Stream, TimedStream};
 
 /// Size of the read buffer: at first, and after several reads that have filled it.
 const READ_BYTES: usize = 16 << 10;
@@ -30,7 +30,7 @@ const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// A connection.
 pub(super) struct Line {
-    stream: Patient<Stream>,
+    stream: TimedStream<Stream>,
     /// Bytes that were read and not yet used, and how many of them were searched for the end of a head.
     read: BytesMut,
     looked_at: usize,
@@ -58,7 +58,7 @@ pub(super) struct Shared(Arc<Mutex<Line>>);
 
 impl Shared {
     /// Wraps a connection, of which these bytes were read before.
-    pub(super) fn new(stream: Patient<Stream>, begun: &[u8]) -> Self {
+    pub(super) fn new(stream: TimedStream<Stream>, begun: &[u8]) -> Self {
         Self(Arc::new(Mutex::new(Line {
             stream,
             read: BytesMut::from(begun),
@@ -233,7 +233,7 @@ impl Line {
     }
 
     /// The stream, for writing.
-    pub(super) const fn stream(&mut self) -> &mut Patient<Stream> {
+    pub(super) const fn stream(&mut self) -> &mut TimedStream<Stream> {
         &mut self.stream
     }
 

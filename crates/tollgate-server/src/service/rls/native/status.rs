@@ -3,7 +3,7 @@
 
 use tollgate::{Decision, LimitStatus, Quota, Source, Stance, Ticks, Timestamp, Verdict};
 
-use super::brought::{Brought, Said};
+use super::brought::{Brought, CarriedOutcome};
 use crate::rls::{Code, CurrentLimit, Question, Status, Unit};
 
 /// One status for each descriptor, in order.
@@ -25,7 +25,7 @@ pub(super) fn statuses(
                 Status::of_no_limit(Code::OverLimit)
             }
             (Some(own), _) => own.status(now),
-            (None, Some(met)) => told(&met),
+            (None, Some(met)) => status_of(&met),
             (None, None) => Status::of_no_limit(Code::Ok),
         };
         if descriptor.is_negative_hits {
@@ -37,7 +37,7 @@ pub(super) fn statuses(
 }
 
 /// Whether the limit that the descriptor carries is tighter than a limit of the policy.
-fn is_tighter(own: &Said, met: &LimitStatus<'_>) -> bool {
+fn is_tighter(own: &CarriedOutcome, met: &LimitStatus<'_>) -> bool {
     match own.away {
         Some(own_away) => !denies(met) || own_away > away(met),
         None => !denies(met) && (false, false, own.remaining()) < left(met),
@@ -63,7 +63,7 @@ fn left(status: &LimitStatus<'_>) -> (bool, bool, u64) {
     (status.stance == Stance::Shadow, !status.source.is_counted(), status.outcome.remaining)
 }
 
-fn told(status: &LimitStatus<'_>) -> Status {
+fn status_of(status: &LimitStatus<'_>) -> Status {
     let is_unlimited = status.source == Source::Policy && status.outcome.is_allowed();
     if status.source == Source::Open || is_unlimited {
         return Status::of_no_limit(Code::Ok); // Nothing was counted, so there is no number to report.

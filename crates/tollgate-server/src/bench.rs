@@ -37,8 +37,8 @@ pub(crate) fn run(arguments: &BenchArguments, console: &mut Console) -> u8 {
     }
 }
 
-fn default_address(wire: LoadProtocol) -> SocketAddr {
-    let port = match wire {
+fn default_address(protocol: LoadProtocol) -> SocketAddr {
+    let port = match protocol {
         LoadProtocol::Http | LoadProtocol::Batch => 8080,
         LoadProtocol::Grpc => 8081,
         LoadProtocol::Resp | LoadProtocol::Throttle => 6380,
@@ -105,7 +105,7 @@ fn name(pace: Pace) -> String {
 }
 
 #[derive(Serialize)]
-struct Line {
+struct RunLine {
     offered_per_second: Option<u64>,
     decisions_per_second: u64,
     allowed: u64,
@@ -125,7 +125,7 @@ struct Line {
     memory_full: bool,
 }
 
-impl Line {
+impl RunLine {
     fn of((pace, summary): &(Pace, Summary)) -> Self {
         let micros =
             |per_100_000| u64::try_from(summary.latency_of(per_100_000).as_micros()).unwrap_or(u64::MAX);
@@ -152,7 +152,7 @@ impl Line {
 }
 
 fn report(arguments: &BenchArguments, measured: &[(Pace, Summary)], console: &mut Console) {
-    let lines: Vec<Line> = measured.iter().map(Line::of).collect();
+    let lines: Vec<RunLine> = measured.iter().map(RunLine::of).collect();
     if arguments.json {
         for line in &lines {
             console.line(serde_json::to_string(line).unwrap_or_default());
@@ -180,8 +180,8 @@ fn report(arguments: &BenchArguments, measured: &[(Pace, Summary)], console: &mu
     }
     for (pace, summary) in measured {
         let denied = summary.decisions.saturating_sub(summary.allowed);
-        for told in summary.details.lines(denied) {
-            console.line(format_args!("{}: {told}", name(*pace)));
+        for detail in summary.details.lines(denied) {
+            console.line(format_args!("{}: {detail}", name(*pace)));
         }
     }
     let points: Vec<plot::Point> = lines

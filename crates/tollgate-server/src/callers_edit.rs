@@ -17,7 +17,7 @@ use crate::disk::{self, DiskError};
 use crate::{FAILURE, SUCCESS, USAGE};
 
 /// The beginning of a new file.
-const HEAD: &str = "# Known callers: a credential, as its SHA-256, and what is known of whoever has it. `tollgate callers` edits this file.
+const HEAD: &str = "# Known callers: each credential, as its SHA-256, and the attributes of its caller. `tollgate callers` edits this file.
 callers:
 ";
 

@@ -438,7 +438,7 @@ attributes:
             "trusted_proxies[1]: \"x\" is not an address",
             "attributes.a: accepted: exactly one of",
             "attributes.b: accepted: exactly one of",
-            "attributes.c: jwt: nobody's tokens are believed yet",
+            "attributes.c: jwt: no issuer's tokens are accepted yet",
             "attributes.d: header: \"no name\"",
             "attributes.e: path: \"users\" does not begin with /",
             "attributes.f: set_by: says who sets a header",

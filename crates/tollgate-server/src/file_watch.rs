@@ -327,7 +327,7 @@ impl Debounce {
 /// The message about a look at the disk that has not ended.
 pub(crate) fn hangs(what: &str, timeout: Duration) -> String {
     format!(
-        "{what}: reading did not end within {} s, so the file system does not answer; what is in force stays in force, and \
+        "{what}: reading did not end within {} s, so the file system does not answer; the active version stays active, and \
          reloading goes on by itself when it answers. Check the mount, or put the file on another one",
         timeout.as_secs()
     )

@@ -205,14 +205,14 @@ impl AcceptLog {
         let Some(skipped) = self.full.due(now) else { return };
         let address = listener.local_addr().map(|address| address.to_string()).unwrap_or_default();
         let next = match limit.connection_table {
-            Some(_) => "takes the place of one that asks nothing, or waits until another ends",
+            Some(_) => "replaces an idle one, or waits until another ends",
             None => "waits until another ends",
         };
         tracing::warn!(
             address,
             open = limit.taken(),
             skipped,
-            "no place is left for a connection, so the next one {next}; with more file descriptors (ulimit -n) there are up to {} places",
+            "the connection limit is reached, so the next connection {next}; with more file descriptors (ulimit -n) the limit is up to {}",
             limit.most
         );
     }

@@ -61,7 +61,7 @@ impl OperatorStateStart {
         now: Timestamp,
     ) -> Arc<OperatorStateFile> {
         for error in self.state.apply(engine, shedder, now) {
-            tracing::error!(error, "what an operator said before the restart is not in force");
+            tracing::error!(error, "an override or block from before the restart is not active");
         }
         self.file
     }
@@ -142,11 +142,11 @@ impl OperatorStateFile {
 
     fn note(&self, through: u64, written: Result<(), String>, now: Timestamp) {
         let error = written.err().map(|error| {
-            format!("{NAME}: {error}; what operators said is in force, and would not survive a restart")
+            format!("{NAME}: {error}; the operator state is active, and would not survive a restart")
         });
         match &error {
-            Some(error) => tracing::warn!(error, "what operators said could not be written"),
-            None if self.error().is_some() => tracing::info!("what operators said is on disk again"),
+            Some(error) => tracing::warn!(error, "the operator state could not be written"),
+            None if self.error().is_some() => tracing::info!("the operator state is on disk again"),
             None => {}
         }
         let error = error.map(|error| Failure::new(error, now));
@@ -182,9 +182,9 @@ fn set_aside(directory: &Path, error: &str) -> String {
         }
         Err(error) => format!("it could not be set aside: {error}"),
     };
-    tracing::error!(error, "what operators said cannot be read; none of it is in force");
+    tracing::error!(error, "the operator state cannot be read; none of it is active");
     format!(
-        "{NAME}: {error}; {where_to}, and NO block, kill switch or other ruling is in force; say them again"
+        "{NAME}: {error}; {where_to}, and NO block, kill switch or other override is active; set them again"
     )
 }
 
@@ -197,7 +197,7 @@ fn banner_line(state: &OperatorState) -> Option<String> {
     };
     let (blocks, overrides) = state.counts();
     let parts: Vec<String> =
-        [several(blocks, "block"), several(overrides, "ruling")].into_iter().flatten().collect();
-    let tail = "of operators in force again; `tollgate limits` lists them";
+        [several(blocks, "block"), several(overrides, "override")].into_iter().flatten().collect();
+    let tail = "of operators active again; `tollgate limits` lists them";
     (!parts.is_empty()).then(|| format!("{} {tail}", parts.join(" and ")))
 }

@@ -204,7 +204,7 @@ mod tests {
     /// A limit that needs to know how requests end, or needs a reachable store, gets a warning. Following the advice
     /// removes it.
     #[test]
-    fn exceptions_are_told_and_settled() {
+    fn exceptions_are_reported_unless_settled() {
         let exception_text = |fields: &str, ends| {
             let text = format!("limits: [{{name: login, by: [ip], rate: 5/h, {fields}}}]");
             let (policy, _) = Policy::compile("p", text.as_bytes()).unwrap();
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(
             warnings(&strangers, &format!("{key}, {{name: b, rate: 9/h}}")),
             1,
-            "one counter for everybody protects nobody"
+            "one counter for all requests protects no key"
         );
         assert_eq!(warnings(&strangers, &format!("{key}, {{name: b, by: [ip, api_key], rate: 9/h}}")), 2);
         // Regression: each of these silenced the warning, although it refuses no request, or only a few.

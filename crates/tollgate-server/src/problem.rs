@@ -154,7 +154,7 @@ impl Kind {
             Kind::BodyCutOff => "The body did not arrive whole",
             Kind::UnsupportedMediaType => "The body must be JSON",
             Kind::Unauthorized => "The request needs a token",
-            Kind::WrongFormat => "The policy in force has another format",
+            Kind::WrongFormat => "The active policy has another format",
             Kind::NotFound => "Nothing is at this path",
             Kind::MethodNotAllowed(_) => "The path does not accept this method",
             Kind::UnknownReservation => "There is no such reservation",

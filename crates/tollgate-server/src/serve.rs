@@ -136,7 +136,7 @@ fn is_loopback(address: SocketAddr) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{address} can be reached from other machines, and nobody there has to prove who they are; ask for a token with \
+        "{address} can be reached from other machines, and clients there need no credentials; require a token with \
          --auth-token-file or for certificates with --tls-client-ca, listen on 127.0.0.1:{port}, or, on a network where \
          everybody is trusted, add --insecure",
         port = address.port()
@@ -209,7 +209,9 @@ async fn maintain_leases(service: Arc<Service>) {
             }
         });
         if maintained.await.is_err() {
-            tracing::error!("leases were not tended because of a fault in Tollgate; they are again");
+            tracing::error!(
+                "leases were not maintained because of a fault in Tollgate; the next attempt follows"
+            );
         }
     }
 }

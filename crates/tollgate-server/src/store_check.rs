@@ -88,7 +88,7 @@ async fn inspect(StoreAccess { settings, certificates }: &StoreAccess) -> Report
         let line = CheckFinding::new(
             Mark::Warn,
             "transport",
-            "in plain text over a network: whoever is on the way reads the password and changes counters",
+            "in plain text over a network: anyone on the path can read the password and change counters",
         );
         lines.push(line.cured_by("let the store speak TLS (tls-port), and write rediss://"));
     }

@@ -91,7 +91,7 @@ mod tests {
 
     /// A look that fails does not affect later ones.
     #[tokio::test(start_paused = true)]
-    async fn a_look_that_breaks_is_told() {
+    async fn a_disk_task_that_panics_is_reported() {
         let mut looks = DiskTask::new("test");
         let broken = match looks.run(|| panic!("as tested")).await {
             DiskTaskOutcome::TimedOut => end_of(&mut looks, "a second look").await,

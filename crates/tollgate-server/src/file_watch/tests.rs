@@ -108,7 +108,7 @@ fn metadata_is_not_believed_for_ever() {
 
 /// A missing file is reported, and may appear later; a pipe is not watched.
 #[test]
-fn what_can_be_watched() {
+fn files_and_directories_can_be_watched() {
     let scratch = Scratch::new();
     let missing = scratch.path("none.yaml");
     assert!(

@@ -429,7 +429,7 @@ mod tests {
 
     /// A trusted proxy's values stay, and the gateway's own follow them.
     #[test]
-    fn trusted_proxies_are_heard() {
+    fn trusted_proxies_are_believed() {
         let told = [
             ("x-forwarded-for", "192.0.2.66, 198.51.100.7"),
             ("forwarded", "for=192.0.2.66;host=evil.test"),

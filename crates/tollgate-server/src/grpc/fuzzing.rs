@@ -28,7 +28,7 @@ limits:
 ///
 /// # Panics
 /// When one of these properties is violated.
-#[allow(clippy::expect_used, reason = "a broken promise is told by a panic")]
+#[allow(clippy::expect_used, reason = "a broken invariant panics")]
 pub fn rls_message(bytes: &[u8]) {
     let DecodedRequest::Readable(question) = read(bytes) else { return };
     let (policy, _) = Policy::compile("policy.yaml", POLICY).expect("the policy is good");

@@ -130,7 +130,7 @@ impl QuotaStream {
     async fn report(&mut self, reports: Reports) -> Result<(), Status> {
         if self.service.compat().is_some() {
             return Err(Status::failed_precondition(
-                "quotas are assigned by a policy of Tollgate's own, and the rules in force are another program's; `tollgate policy convert` makes one of them",
+                "quotas are assigned by a policy of Tollgate's own, and the active rules are another program's; `tollgate policy convert` makes one of them",
             ));
         }
         let domain = self.domain(&reports.domain)?;

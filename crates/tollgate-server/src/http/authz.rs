@@ -116,7 +116,7 @@ impl<S: Store> Handler<'_, S> {
 /// The error that points to the interface of the active compat rules.
 fn elsewhere(compat: &InForce) -> Problem {
     let format = compat.rules.format().name();
-    let detail = format!("in force is {format}: ask by RLS, POST /json or POST /v1/check");
+    let detail = format!("the active policy is {format}: ask by RLS, POST /json or POST /v1/check");
     Problem::new(Kind::WrongFormat, detail)
 }
 

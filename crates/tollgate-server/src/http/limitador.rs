@@ -124,7 +124,7 @@ fn absent(compat: Option<&InForce>) -> Problem {
     };
     Problem::new(
         Kind::WrongFormat,
-        format!("this path answers for Limitador limits, and what is in force is a {format}: ask {way}"),
+        format!("this path answers for Limitador limits, and the active policy is a {format}: ask {way}"),
     )
 }
 

@@ -253,7 +253,7 @@ mod tests {
     /// A listener whose clients take all that they can leaves each other listener its own part; together they take no
     /// more than all.
     #[test]
-    fn each_listener_has_places_of_its_own() {
+    fn each_listener_has_its_own_permits() {
         for (connections, own) in [(755, 94), (38, 4), (8, 1)] {
             let budget = FdBudget::of(connections, 3);
             let [crowded, second, third] =

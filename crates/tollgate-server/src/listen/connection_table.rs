@@ -222,7 +222,7 @@ mod tests {
 
     /// By default one address leaves half of the permits to others.
     #[tokio::test]
-    async fn half_of_the_places_are_for_others() {
+    async fn half_of_the_permits_are_for_other_addresses() {
         for (permits, most) in [(100_000, 50_000), (5, 2), (1, 1), (0, 1)] {
             assert_eq!(connection_table(None, permits).most(), most);
         }

@@ -73,6 +73,6 @@ mod tests {
         assert_eq!((silent + asked).as_secs(), 60);
         assert_eq!(socket.tcp_user_timeout().unwrap().unwrap().as_secs(), 60);
         assert_eq!(socket.tcp_notsent_lowat().unwrap(), UNSENT_BYTES_MAX);
-        assert!(!SockRef::from(&client).keepalive().unwrap(), "by default nobody asks");
+        assert!(!SockRef::from(&client).keepalive().unwrap(), "keepalive is off by default");
     }
 }

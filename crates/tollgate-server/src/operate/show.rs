@@ -243,7 +243,7 @@ pub(super) fn unblocked(answer: &Value, console: &mut Console) {
 pub(super) fn ruled(answer: &Value, console: &mut Console) {
     console.line(override_text(answer));
     for other in list(answer, "milder") {
-        console.line(format_args!("until it ends, a milder ruling holds: {}", about(other)));
+        console.line(format_args!("until it ends, a milder override holds: {}", about(other)));
     }
 }
 
@@ -282,7 +282,7 @@ pub(super) fn reloaded(answer: &Value, console: &mut Console) {
     let also = list(answer, "also");
     match (answer["reloaded"] == true, also.is_empty()) {
         (true, _) => console.line("reloaded"),
-        (false, true) => console.line("nothing to reload: what is in the file is in force"),
+        (false, true) => console.line("nothing to reload: the file is active"),
         (false, false) => console.line("the policy is the same"),
     }
     show_fields(&answer["policy"], console);

@@ -248,7 +248,7 @@ mod tests {
     /// The file has wall-clock times, because the next process starts by the wall clock. A server whose clock was a
     /// year behind at its start, and was set later, does not lose its operator state in a restart.
     #[test]
-    fn orders_are_kept_in_the_walls_time() {
+    fn operator_state_is_kept_in_wall_clock_time() {
         let year = 365 * 86_400;
         let kept = OperatorState::of(&busy(), None, T0).on_wall(WallOffset::from_micros(year * 1_000_000));
         let later = T0 + Ticks::from_secs(year.unsigned_abs());
@@ -274,7 +274,7 @@ mod tests {
     /// Overrides and blocks are restored to the tick, also under a policy that lost a limit. Expired ones are not
     /// restored.
     #[test]
-    fn what_was_said_comes_back() {
+    fn operator_state_is_restored() {
         let before = busy();
         let bytes = OperatorState::of(&before, None, T0).write().unwrap();
         for seconds in [0, 10, 22, 27, 30] {
@@ -302,7 +302,7 @@ mod tests {
 
     /// Overrides of overload controllers are restored too. One whose controller no longer exists is reported.
     #[test]
-    fn what_was_said_of_controllers_comes_back() {
+    fn overrides_of_controllers_are_restored() {
         let shedder = |plan: &str| {
             let (plan, _) = tollgate::overload::Plan::compile("test", plan.as_bytes()).unwrap();
             Shedder::new(plan, tollgate::ManualClock::new().clock()).unwrap()

@@ -88,7 +88,7 @@ impl<S: Store> PolicyReload<S> {
             // A file that was refused at the start is not read again until it changes.
             (_, Some(error)) => {
                 watch.acted(files.scan());
-                tracing::error!(%error, "the policy file cannot be used: the last good policy is in force");
+                tracing::error!(%error, "the policy file cannot be used: the last good policy is active");
             }
             (Some(capture), None) => watch.acted(Seen::Version(capture.version)),
             (None, None) => {}
@@ -203,7 +203,7 @@ impl<S: Store> PolicyReload<S> {
     /// Records that the file on disk equals the active policy again.
     fn recovered(&self, path: &Path, status: &PolicyStatus) {
         if status.error.is_some() || status.origin == Origin::LastGood {
-            tracing::info!("the policy file is again what is in force");
+            tracing::info!("the policy file is active again");
             let name = path.display().to_string();
             self.status.store(Arc::new(PolicyStatus {
                 error: None,
@@ -224,7 +224,7 @@ impl<S: Store> PolicyReload<S> {
         }
         let bad = status.bad + 1;
         self.status.store(Arc::new(PolicyStatus { error: Some(failure), bad, ..(*status).clone() }));
-        tracing::error!(error = text, "the policy was not reloaded: the one before stays in force");
+        tracing::error!(error = text, "the policy was not reloaded: the one before stays active");
         text
     }
 
@@ -245,7 +245,7 @@ impl<S: Store> PolicyReload<S> {
         let text = hangs(&at.unwrap_or(Path::new("the policy")).display().to_string(), DISK_TIMEOUT);
         let stuck = Some(Failure::new(text.clone(), self.now()));
         self.status.rcu(|status| PolicyStatus { stuck: stuck.clone(), ..(**status).clone() });
-        tracing::error!(error = text, "the policy on disk cannot be read: the one before stays in force");
+        tracing::error!(error = text, "the policy on disk cannot be read: the one before stays active");
         text
     }
 
@@ -276,7 +276,7 @@ impl<S: Store> PolicyReload<S> {
                 if is_new {
                     tracing::error!(
                         %error,
-                        "the policy in force cannot be kept in the state directory for the next start"
+                        "the active policy cannot be kept in the state directory for the next start"
                     );
                 }
             }

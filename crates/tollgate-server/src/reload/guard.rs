@@ -129,7 +129,7 @@ fn changed(was: &Grant<Number>, is: &Grant<Number>) -> Option<String> {
     match (was, is) {
         (Grant::Quota(was), Grant::Quota(is)) => changed_number(was, is),
         (Grant::Deny, _) | (Grant::Unlimited, Grant::Unlimited) => None,
-        (was, Grant::Deny) => Some(format!("{} becomes deny, which admits nobody", value(was))),
+        (was, Grant::Deny) => Some(format!("{} becomes deny, which admits no request", value(was))),
         (was, is) => Some(format!("{} becomes {}", value(was), value(is))),
     }
 }
@@ -145,7 +145,7 @@ fn value(value: &Grant<Number>) -> String {
 /// What is suspicious about a changed number.
 fn changed_number(was: &Number, is: &Number) -> Option<String> {
     if is.units == 0 && was.units > 0 {
-        return Some(format!("{} becomes 0, which admits nobody", rate(was)));
+        return Some(format!("{} becomes 0, which admits no request", rate(was)));
     }
     let over_time = (
         u128::from(was.units) * u128::from(is.period.as_micros()),
@@ -282,7 +282,7 @@ mod tests {
         let of = |rate: &str| format!("limits: [{{name: a, by: [t], rate: {rate}}}]");
         assert_eq!(
             suspicion(&of("10/s"), &of("deny")),
-            "limit \"a\", rate: 10/s becomes deny, which admits nobody"
+            "limit \"a\", rate: 10/s becomes deny, which admits no request"
         );
         assert_eq!(suspicion(&of("10/s"), &of("unlimited")), "limit \"a\", rate: 10/s becomes unlimited");
         assert_eq!(suspicion(&of("unlimited"), &of("10/s")), "limit \"a\", rate: unlimited becomes 10/s");
@@ -293,7 +293,10 @@ mod tests {
     #[test]
     fn zero_and_in_flight() {
         let number = |units| Grant::Quota(Number { units, period: Ticks::from_secs(1), burst: units });
-        assert_eq!(changed(&number(5), &number(0)), Some("5/s becomes 0, which admits nobody".to_owned()));
+        assert_eq!(
+            changed(&number(5), &number(0)),
+            Some("5/s becomes 0, which admits no request".to_owned())
+        );
         assert_eq!(changed(&number(0), &number(5)), None);
         let of =
             |permits: u64| format!("limits: [{{name: a, by: [k], concurrency: {permits}, permit_ttl: 1s}}]");

@@ -70,7 +70,9 @@ pub(super) async fn answer<S: Store>(
 #[cold]
 fn elsewhere(compat: &InForce, reply: &mut Reply<'_>) {
     let format = compat.rules.format().name();
-    reply.error(&format!("ERR TG.CHECK: in force is {format}: ask by RLS, POST /json or POST /v1/check"));
+    reply.error(&format!(
+        "ERR TG.CHECK: the active policy is {format}: ask by RLS, POST /json or POST /v1/check"
+    ));
 }
 
 /// The request as it was written.

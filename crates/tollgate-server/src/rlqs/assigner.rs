@@ -146,7 +146,7 @@ impl QuotaAssigner {
             let counter =
                 if instruction == Instruction::Abandon { &self.abandoned } else { &self.assignments };
             counter.fetch_add(1, Ordering::Relaxed);
-            // The orders are queued under the lock under which they were made, so they stay in order.
+            // The instructions are queued under the lock under which they were made, so they stay in order.
             if let Some(outbox) = state.outboxes.get_mut(&subscription.stream) {
                 outbox.instructions.insert(subscription.bucket, instruction);
                 outbox.wake.notify_one();

@@ -98,7 +98,7 @@ mod tests {
 
     /// Errors of the configuration are reported apart from bad values sent by a client.
     #[test]
-    fn what_is_no_bucket_is_told() {
+    fn an_invalid_bucket_is_reported() {
         assert!(matches!(Bucket::new(None, "api"), Err(Unusable::Invalid(_))));
         assert!(matches!(Bucket::new(id(&[]), "api"), Err(Unusable::Invalid(_))));
         assert!(matches!(Bucket::new(id(&[("", b"x")]), "api"), Err(Unusable::Invalid(_))));

@@ -17,7 +17,7 @@ const SMOOTHING: u64 = 10;
 /// assignment.
 const RATE_STEPS: u64 = 64;
 const TOKEN_STEPS: u64 = 8;
-/// The maximum debt beyond a burst, in seconds of the rate. An Envoy can hardly owe more, and the bound keeps an Envoy
+/// The maximum number of owed units beyond a burst, in seconds of the rate. An Envoy can hardly owe more, and the bound keeps an Envoy
 /// that reports nonsense from closing a limit for ever.
 const OWED_SECONDS_MAX: u64 = 60;
 /// The minimum and maximum wait before due units are taken.
@@ -238,7 +238,7 @@ impl Counter {
 
     /// The total that may be assigned. Until the horizon it is at most the units left plus those that come back by
     /// then. It is assigned as tokens where tokens can be used. If an Envoy denies requests, its bucket is empty, so
-    /// half of the total is assigned as a faster rate. Debt is paid back over half of the horizon.
+    /// half of the total is assigned as a faster rate. Owed units are paid back over half of the horizon.
     pub(super) fn budget(&self, now: Timestamp) -> Share {
         let seconds = self.horizon.ceil_seconds().max(1);
         let refill = self.parameters.refill(self.horizon);

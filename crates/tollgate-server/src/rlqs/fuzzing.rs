@@ -28,7 +28,7 @@ limits:
 ///
 /// # Panics
 /// When one of these properties is violated.
-#[allow(clippy::expect_used, reason = "a broken promise is told by a panic")]
+#[allow(clippy::expect_used, reason = "a broken invariant panics")]
 pub fn rlqs_message(bytes: &[u8]) {
     let Ok(reports) = Reports::decode(bytes) else { return };
     let clock = ManualClock::starting_at(Timestamp::from_unix_seconds(1_700_000_000));
@@ -46,7 +46,7 @@ pub fn rlqs_message(bytes: &[u8]) {
         let is_empty = usages.is_empty();
         at_once(assigner.report(&service, stream, usages));
         let response = assigner.take(stream);
-        assert_eq!(response.is_none(), is_empty, "whoever reports is told something");
+        assert_eq!(response.is_none(), is_empty, "every report is answered");
         if let Some(response) = response {
             let read = Response::decode(response.encode_to_vec().as_slice());
             assert!(read.is_ok_and(|read| read.actions.len() == response.actions.len()));

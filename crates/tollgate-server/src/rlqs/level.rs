@@ -1,18 +1,18 @@
-//! Divides a limit by demand: a wish for less than an equal part is granted in full, and the others get equal parts.
+//! Divides a limit by demand: a claim for less than an equal part is granted in full, and the others get equal parts.
 
 use super::grant::Nano;
 
-/// How much of a total each wish receives.
+/// How much of a total each claim receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
-    /// There is enough for all wishes. The surplus is divided in proportion to the wishes.
+    /// There is enough for all claims. The surplus is divided in proportion to the claims.
     Proportional { total: u128, of: Nano },
-    /// There is not enough: no wish receives more than this.
+    /// There is not enough: no claim receives more than this.
     Cap(Nano),
 }
 
 impl Level {
-    /// Divides `of` among the wishes.
+    /// Divides `of` among the claims.
     pub(super) fn new(of: Nano, mut claims: Vec<Nano>) -> Self {
         let total: u128 = claims.iter().map(|&claim| u128::from(claim)).sum();
         if total <= u128::from(of) {
@@ -28,10 +28,10 @@ impl Level {
             rest -= claim;
             others -= 1;
         }
-        Level::Cap(of) // Not reached: wishes of more than there is do not all fit.
+        Level::Cap(of) // Not reached: claims of more than there is do not all fit.
     }
 
-    /// The share of one wish.
+    /// The share of one claim.
     pub(super) fn share(self, claim: Nano) -> Nano {
         match self {
             Level::Cap(most) => claim.min(most),
@@ -43,8 +43,8 @@ impl Level {
     }
 }
 
-/// A wish with headroom: one eighth more than the demand, rounded up to the next of eight steps per doubling. Demands
-/// that hardly change therefore produce the same wish.
+/// A claim with headroom: one eighth more than the demand, rounded up to the next of eight steps per doubling. Demands
+/// that hardly change therefore produce the same claim.
 pub(super) fn with_head_room(demand: Nano) -> Nano {
     let claim = demand.saturating_add(demand / 8);
     let step = 1u64 << claim.checked_ilog2().unwrap_or(0).saturating_sub(3);
@@ -62,7 +62,7 @@ mod tests {
         claims.iter().map(|&claim| level.share(claim)).collect()
     }
 
-    /// Small wishes are granted in full, large ones share the rest equally, and any surplus goes to the largest wishes.
+    /// Small claims are granted in full, large ones share the rest equally, and any surplus goes to the largest claims.
     #[test]
     fn small_claims_come_first() {
         assert_eq!(shares(100, &[10, 500, 300]), [10, 45, 45]);
@@ -73,7 +73,7 @@ mod tests {
         assert!(shares(100, &[]).is_empty());
     }
 
-    /// A wish is slightly above the demand, and equal for nearly equal demands.
+    /// A claim is slightly above the demand, and equal for nearly equal demands.
     #[test]
     fn claims_have_head_room() {
         assert_eq!(with_head_room(0), 0);
@@ -85,7 +85,7 @@ mod tests {
     }
 
     proptest! {
-        /// The sum never exceeds the total, each wish gets an equal part or all it asked for, and little is left over.
+        /// The sum never exceeds the total, each claim gets an equal part or all it asked for, and little is left over.
         #[test]
         fn all_is_divided_and_no_more(
             of in 0u64..1 << 50,

@@ -141,7 +141,7 @@ impl Shares {
         subscription.ties.iter().map(|tie| tie.counter).collect()
     }
 
-    /// Processes a report. Returns the orders to send, of which at least one goes to the bucket in the report.
+    /// Processes a report. Returns the instructions to send, of which at least one goes to the bucket in the report.
     pub(crate) fn report(
         &mut self,
         id: SubscriptionId,
@@ -195,7 +195,7 @@ impl Shares {
         }
     }
 
-    /// Whether the bucket is in use, so that orders can be sent to it again.
+    /// Whether the bucket is in use, so that instructions can be sent to it again.
     pub(crate) fn has(&self, id: SubscriptionId) -> bool {
         self.subscriptions.get(&id).is_some_and(|subscription| !subscription.is_gone)
     }

@@ -153,14 +153,14 @@ fn curl(address: SocketAddr, access: Access) -> (String, String) {
 fn warnings(start: &Start, address: SocketAddr, access: Access) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(error) = &start.error {
-        warnings.push(
-            "  warning: the policy file cannot be used, so the last good policy is in force:".to_owned(),
-        );
+        warnings
+            .push("  warning: the policy file cannot be used, so the last good policy is active:".to_owned());
         warnings.extend(error.lines().map(|line| format!("    {line}")));
     }
     if !address.ip().is_loopback() && !access.is_guarded() {
         warnings.push(
-            "  warning: --insecure: whoever reaches this address can use up anybody's quota".to_owned(),
+            "  warning: --insecure: any client that reaches this address can use up the quota of any key"
+                .to_owned(),
         );
     }
     if !address.ip().is_loopback() && access.is_guarded() && !access.has_tls {

@@ -87,7 +87,7 @@ impl Opened {
         let held = self
             .held
             .as_ref()
-            .map(|_| "the policy and what operators say are kept here; counters are in the store");
+            .map(|_| "the policy and the operator state are kept here; counters are in the store");
         self.state.as_ref().map(|state| state.line.as_str()).or(held)
     }
 

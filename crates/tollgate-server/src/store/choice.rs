@@ -249,7 +249,7 @@ mod tests {
 
     /// The default is memory. Each setting on the command line takes precedence over the file.
     #[test]
-    fn what_is_typed_counts_before_the_file() {
+    fn the_command_line_overrides_the_file() {
         let nothing = StoreDocument::default();
         assert!(matches!(StoreChoice::of(&StoreSettings::default(), &nothing), Ok(StoreChoice::Memory)));
         assert!(matches!(

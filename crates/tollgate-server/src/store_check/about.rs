@@ -51,7 +51,7 @@ fn version(node: &Node) -> CheckFinding {
         return CheckFinding::new(
             Mark::Warn,
             "version",
-            format!("Dragonfly {dragonfly}: nobody has tried Tollgate on it"),
+            format!("Dragonfly {dragonfly}: Tollgate has not been tested on it"),
         )
         .cured_by("use Redis 6.2 or newer, or Valkey");
     }
@@ -133,7 +133,7 @@ fn eviction(node: &Node) -> CheckFinding {
         (_, true) => CheckFinding::new(
             Mark::Fail,
             "eviction",
-            format!("{policy}: when it is full, counters in use are forgotten, and whoever fills it gets a full quota again"),
+            format!("{policy}: when it is full, counters in use are evicted, and their keys get a full quota again"),
         )
         .cured_by(cure),
     }
@@ -200,12 +200,10 @@ fn replicas(node: &Node, kind: Deployment) -> Vec<CheckFinding> {
     }
     let replicas = number(node, "connected_slaves");
     let line = match (replicas, kind) {
-        (0, Deployment::Sentinel) => CheckFinding::new(
-            Mark::Fail,
-            "replicas",
-            "no replica: the sentinels have nobody to put in its place",
-        )
-        .cured_by("start a replica (replicaof), and see whether it is connected"),
+        (0, Deployment::Sentinel) => {
+            CheckFinding::new(Mark::Fail, "replicas", "no replica: the sentinels have no server to promote")
+                .cured_by("start a replica (replicaof), and see whether it is connected")
+        }
         (0, _) => CheckFinding::new(
             Mark::Note,
             "replicas",

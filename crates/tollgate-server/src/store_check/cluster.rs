@@ -91,7 +91,7 @@ fn coverage(members: &[ClusterMember]) -> CheckFinding {
         missing => CheckFinding::new(
             Mark::Fail,
             "slots",
-            format!("{missing} of {SLOTS} are served by nobody; keys there are decided without the store"),
+            format!("{missing} of {SLOTS} are served by no node; keys there are decided without the store"),
         )
         .cured_by("start the servers that are gone, or redis-cli --cluster fix"),
     }
@@ -224,7 +224,7 @@ b2 :7001@17001 slave,fail? a2 0 1 2 connected
         assert_eq!(primaries[1].slots, [(5_461, 10_921), (10_922, 10_922)]);
         assert_eq!(
             coverage(&members).found,
-            "5461 of 16384 are served by nobody; keys there are decided without the store"
+            "5461 of 16384 are served by no node; keys there are decided without the store"
         );
         assert_eq!(gone(&members).unwrap().found, "not reached by the others: 10.0.0.3:7000, h:7001");
         assert!(replicas(&members)[0].found.starts_with("without a replica: 10.0.0.2:7000;"), "{members:?}");

@@ -181,7 +181,7 @@ fn judged(error: &RedisError) -> CommandRight {
     } else if has("LOADING") {
         "it still reads its data: wait"
     } else if has("BUSY") {
-        "a script of somebody's does not end: find out whose; SCRIPT KILL ends one that wrote nothing"
+        "another client's script does not end: find that client; SCRIPT KILL ends a script that wrote nothing"
     } else {
         "its log may say more"
     })

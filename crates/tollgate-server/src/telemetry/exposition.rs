@@ -116,7 +116,7 @@ mod tests {
 # TYPE tollgate_connections_open gauge
 tollgate_connections_open{wire=\"http\"} 3
 tollgate_connections_open 0
-# HELP tollgate_retry_after_seconds How long denied callers were told to stay away.
+# HELP tollgate_retry_after_seconds The retry delay sent to denied callers.
 # TYPE tollgate_retry_after_seconds histogram
 tollgate_retry_after_seconds_bucket{a=\"b\",le=\"0.000001\"} 1
 tollgate_retry_after_seconds_bucket{a=\"b\",le=\"2.5\"} 2

@@ -63,7 +63,7 @@ fn counts_are_exact_across_threads_and_reloads() {
         "limits: [{name: new, rate: 10M/h}, {name: per-key, by: [api_key], rate: 5/h}]",
         "limits: [{name: all, rate: 10M/h}]",
     ];
-    let mut told = [0_u64; 2];
+    let mut counted = [0_u64; 2];
     std::thread::scope(|scope| {
         let threads: Vec<_> = Protocol::ALL
             .into_iter()
@@ -87,18 +87,18 @@ fn counts_are_exact_across_threads_and_reloads() {
         }
         for thread in threads {
             let [limits, allowed] = thread.join().unwrap();
-            told = [told[0] + limits, told[1] + allowed];
+            counted = [counted[0] + limits, counted[1] + allowed];
         }
     });
     let page = series(&service.meter.exposition(time.now(), tollgate::time::WallOffset::NONE));
     let protocols = Protocol::ALL.len() as u64;
     assert_eq!(sum(&page, "tollgate_decisions_total", ""), EACH * protocols);
-    assert_eq!(sum(&page, "tollgate_decisions_total", "outcome=\"allow\""), told[1]);
-    assert_eq!(sum(&page, "tollgate_limit_decisions_total", ""), told[0]);
+    assert_eq!(sum(&page, "tollgate_decisions_total", "outcome=\"allow\""), counted[1]);
+    assert_eq!(sum(&page, "tollgate_limit_decisions_total", ""), counted[0]);
     for protocol in Protocol::ALL {
         assert_eq!(sum(&page, "tollgate_decisions_total", &format!("wire=\"{}\"", protocol.name())), EACH);
     }
-    assert_eq!(page["tollgate_retry_after_seconds_count"], EACH * protocols - told[1]);
+    assert_eq!(page["tollgate_retry_after_seconds_count"], EACH * protocols - counted[1]);
 }
 
 /// A limit keeps its counts over a reload, even after it was absent for a while, and a counter never decreases.
@@ -290,8 +290,8 @@ fn watching_begins_and_ends() {
 fn watching_is_bounded() {
     let time = ManualClock::new();
     let meter = service(&time, "limits: []").meter;
-    let told = (0..100_000).filter(|_| meter.budget.spend(time.now())).count();
-    assert_eq!(told as u64, events::EVENTS_PER_SECOND);
+    let published = (0..100_000).filter(|_| meter.budget.spend(time.now())).count();
+    assert_eq!(published as u64, events::EVENTS_PER_SECOND);
     time.advance(Duration::from_secs(1));
     assert!(meter.budget.spend(time.now()));
 }

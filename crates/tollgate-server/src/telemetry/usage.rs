@@ -59,7 +59,7 @@ mod tests {
 
     /// However frequent the scrapes are, the store is walked once in ten seconds.
     #[test]
-    fn counting_is_seldom() {
+    fn counting_is_rare() {
         let (counted, mut walks) = (CachedUsage::default(), 0);
         for second in 0..60 {
             for _ in 0..100 {

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use crate::program::{Server, run, stderr, tollgate};
-use crate::wire::{Response, request};
+use crate::raw_http::{Response, request};
 
 pub(crate) const TOKEN: &str = "a-token-for-tests-0123456789";
 const TOKENS: &str = "# role name token\nviewer vera viewer-token-0123456789\noperator otto operator-token-0123456789\nadmin ada admin-token-0123456789\n";

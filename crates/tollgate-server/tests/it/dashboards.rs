@@ -136,10 +136,10 @@ fn dashboard() -> Value {
 /// The alerts are well formed, do what they say with numbers made for them, and the tests would notice if they did not.
 #[test]
 fn alerts_fire_when_they_should() {
-    let (is_right, said) = promtool(&["check", "rules", ALERTS], "");
-    assert!(is_right, "{said}");
-    let (is_right, said) = promtool(&["test", "rules", ALERT_TESTS], "");
-    assert!(is_right, "{said}");
+    let (is_right, printed) = promtool(&["check", "rules", ALERTS], "");
+    assert!(is_right, "{printed}");
+    let (is_right, printed) = promtool(&["test", "rules", ALERT_TESTS], "");
+    assert!(is_right, "{printed}");
     let rules = std::fs::read_to_string(ALERTS).unwrap();
     let tests = std::fs::read_to_string(ALERT_TESTS).unwrap();
     for alert in rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")) {
@@ -157,7 +157,7 @@ fn alerts_fire_when_they_should() {
 
 /// No alert asks for a number or a label that the program does not have.
 #[test]
-fn alerts_ask_for_what_there_is() {
+fn alerts_use_existing_metrics() {
     let (known, rules) = (Known::get(), std::fs::read_to_string(ALERTS).unwrap());
     let mut asked = 0;
     let mut lines = rules.lines().peekable();
@@ -177,7 +177,7 @@ fn alerts_ask_for_what_there_is() {
 
 /// Every query of the dashboard is PromQL, and asks for what the program has.
 #[test]
-fn the_dashboard_asks_for_what_there_is() {
+fn the_dashboard_uses_existing_metrics() {
     let (known, dashboard) = (Known::get(), dashboard());
     let mut found = Vec::new();
     queries(&dashboard, &mut found);
@@ -211,8 +211,8 @@ fn the_dashboard_asks_for_what_there_is() {
     }
     let scratch = tollgate_testkit::Scratch::new();
     let file = scratch.write("panels.yaml", &rules);
-    let (is_right, said) = promtool(&["check", "rules", file.to_str().unwrap()], "");
-    assert!(is_right, "{said}");
+    let (is_right, printed) = promtool(&["check", "rules", file.to_str().unwrap()], "");
+    assert!(is_right, "{printed}");
 }
 
 /// Panels have ids of their own and do not lie on each other.

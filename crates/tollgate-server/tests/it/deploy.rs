@@ -74,8 +74,8 @@ fn the_unit_is_understood_and_tight() {
     let analyze = |arguments: &[&str]| {
         let output = Command::new("systemd-analyze").args(arguments).arg(&unit).output();
         let output = output.expect("systemd-analyze cannot be started; `./test tools` installs it");
-        let said = [output.stdout, output.stderr].concat();
-        (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+        let printed = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&printed).into_owned())
     };
     let text = std::fs::read_to_string(&unit).unwrap();
     for line in [
@@ -85,20 +85,20 @@ fn the_unit_is_understood_and_tight() {
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }
-    let (is_good, said) = analyze(&["verify"]);
-    assert!(is_good && !said.contains("tollgate.service"), "{said}");
-    let (_, said) = analyze(&["security", "--offline=true", "--no-pager"]);
-    let level = said
+    let (is_good, printed) = analyze(&["verify"]);
+    assert!(is_good && !printed.contains("tollgate.service"), "{printed}");
+    let (_, printed) = analyze(&["security", "--offline=true", "--no-pager"]);
+    let level = printed
         .lines()
         .last()
         .and_then(|line| line.split_whitespace().find_map(|word| word.parse::<f32>().ok()));
-    assert!(level.is_some_and(|level| level < 2.0), "{said}");
+    assert!(level.is_some_and(|level| level < 2.0), "{printed}");
 }
 
 /// Everything that the image copies is there and is all that the build needs, it does not run as root, and whom it trusts is for
 /// the operator to say: as it is, it does not start.
 #[test]
-fn the_image_names_what_exists() {
+fn the_image_names_existing_files() {
     let text = std::fs::read_to_string(file("Dockerfile")).unwrap();
     let mut copied = Vec::new();
     for line in text.lines().filter(|line| line.starts_with("COPY ") && !line.contains("--from")) {
@@ -137,7 +137,7 @@ fn the_image_names_what_exists() {
 
 /// Everything that the composition mounts, joins or changes is there, and its settings are settings of the program.
 #[test]
-fn the_composition_names_what_exists() {
+fn the_compose_file_names_existing_files() {
     let text = std::fs::read_to_string(file("compose.yaml")).unwrap();
     let document: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
     let services = document["services"].as_object().unwrap();
@@ -224,15 +224,15 @@ fn the_composition_with_redis_works() {
     let redis = Redis::with_file(&conf, &words);
     let url = format!("redis://tollgate:s3cret@127.0.0.1:{}", redis.port);
     let output = run(&["store", "check", &url, "--store-deadline", "50ms"], b"");
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success() && !said.contains("  FAIL"), "{said}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && !printed.contains("  FAIL"), "{printed}");
     for line in [
         "  ok    eviction",
         "  ok    memory",
         "  ok    rights       tollgate may do all that is needed",
         "  ok    scripts",
     ] {
-        assert!(said.contains(line), "{line}\n{said}");
+        assert!(printed.contains(line), "{line}\n{printed}");
     }
-    assert!(!said.contains("may do everything"), "{said}");
+    assert!(!printed.contains("may do everything"), "{printed}");
 }

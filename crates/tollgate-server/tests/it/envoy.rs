@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::program::Server;
-use crate::wire::Response;
+use crate::raw_http::Response;
 
 const CONFIGURATION: &str = include_str!("../../../../deploy/envoy/envoy.yaml");
 const POLICY: &str = include_str!("../../../../deploy/envoy/policy.yaml");
@@ -124,8 +124,8 @@ impl Envoy {
             assert!(self.child.try_wait().unwrap().is_none(), "Envoy ended: {}", self.log());
             assert!(begun.elapsed() < PATIENCE, "Envoy does not start: {}", self.log());
             let address = fs::read_to_string(admin).ok().and_then(|address| address.parse().ok());
-            let told = address.and_then(listeners).unwrap_or_default();
-            let line = told.lines().find_map(|line| line.strip_prefix("ingress::"));
+            let reported = address.and_then(listeners).unwrap_or_default();
+            let line = reported.lines().find_map(|line| line.strip_prefix("ingress::"));
             if let Some(address) = line.and_then(|line| line.parse::<SocketAddr>().ok())
                 && address.port() != 0
             {

@@ -123,10 +123,10 @@ impl Far {
     fn ask(&self, mut question: impl FnMut(&Server, &str) -> String) -> (String, u64) {
         for attempt in 0..10 {
             let (before, missed_before) = (calls(&self.redis), missed(&self.server));
-            let said = question(&self.server, &format!("key-{attempt}"));
+            let printed = question(&self.server, &format!("key-{attempt}"));
             let after = calls(&self.redis);
             if missed(&self.server) == missed_before {
-                return (said, after - before);
+                return (printed, after - before);
             }
         }
         panic!("the machine was never quick enough");
@@ -141,12 +141,12 @@ const POLICY: &str = "limits: [{name: per-key, by: [api_key], rate: 10/h}]";
 fn a_pipeline_shares_calls() {
     const CHECKS: usize = 64;
     let _turn = turn();
-    let (said, calls) = Far::new(POLICY).ask(|server, key| {
+    let (printed, calls) = Far::new(POLICY).ask(|server, key| {
         let pipeline = format!("TG.CHECK api_key {key}\r\n").repeat(CHECKS) + "QUIT\r\n";
         server.resp_exchange(pipeline.as_bytes())
     });
-    let answers: Vec<&str> = said.split("*8\r\n").skip(1).collect();
-    assert_eq!(answers.len(), CHECKS, "{said}");
+    let answers: Vec<&str> = printed.split("*8\r\n").skip(1).collect();
+    assert_eq!(answers.len(), CHECKS, "{printed}");
     for (place, answer) in answers.iter().enumerate() {
         // Whether it passes, the verdict, and what is left.
         let expected = match place {
@@ -155,7 +155,7 @@ fn a_pipeline_shares_calls() {
         };
         assert!(answer.starts_with(&expected), "{place}: {answer}");
     }
-    assert!(said.ends_with("+OK\r\n"), "{said}");
+    assert!(printed.ends_with("+OK\r\n"), "{printed}");
     assert!(calls <= 6, "{calls} calls for {CHECKS} checks");
 }
 
@@ -163,30 +163,30 @@ fn a_pipeline_shares_calls() {
 #[test]
 fn a_pipeline_keeps_its_order() {
     let _turn = turn();
-    let (said, _) = Far::new(POLICY).ask(|server, key| {
+    let (printed, _) = Far::new(POLICY).ask(|server, key| {
         let check = format!("TG.CHECK api_key {key}\r\n");
         let pipeline = format!(
             "{check}PING\r\n{check}TG.CHECK api_key\r\n{check}HELLO 3\r\n{check}PING\r\n{check}QUIT\r\n"
         );
         server.resp_exchange(pipeline.as_bytes())
     });
-    let kinds: String = said
+    let kinds: String = printed
         .chars()
         .enumerate()
         .filter_map(|(at, kind)| {
-            let starts_line = at == 0 || said.as_bytes()[at - 1] == b'\n';
+            let starts_line = at == 0 || printed.as_bytes()[at - 1] == b'\n';
             (starts_line && "*%+-".contains(kind)).then_some(kind)
         })
         .collect();
-    assert_eq!(kinds, "*+*-*%*%+%+", "{said}");
-    assert!([9, 8, 7].iter().all(|left| said.contains(&format!("allow\r\n:{left}\r\n"))), "{said}");
+    assert_eq!(kinds, "*+*-*%*%+%+", "{printed}");
+    assert!([9, 8, 7].iter().all(|left| printed.contains(&format!("allow\r\n:{left}\r\n"))), "{printed}");
 }
 
 /// The checks of a batch reach the store in their order: of those about one key the first pass.
 #[test]
 fn a_batch_keeps_its_order() {
     let _turn = turn();
-    let (said, calls) = Far::new(POLICY).ask(|server, key| {
+    let (printed, calls) = Far::new(POLICY).ask(|server, key| {
         let check = format!(r#"{{"attributes":{{"api_key":"{key}"}}}}"#);
         let answer = server.send("POST", "/v1/check/batch", &format!("[{}]", vec![check; 40].join(",")));
         let answers = answer.json();
@@ -197,7 +197,7 @@ fn a_batch_keeps_its_order() {
             .map(|answer| if answer["allowed"] == true { '+' } else { '-' })
             .collect()
     });
-    assert_eq!(said, "+".repeat(10) + &"-".repeat(30));
+    assert_eq!(printed, "+".repeat(10) + &"-".repeat(30));
     assert!(calls <= 6, "{calls} calls for 40 checks");
 }
 
@@ -206,7 +206,7 @@ fn a_batch_keeps_its_order() {
 fn descriptors_share_calls() {
     let _turn = turn();
     let envoy = "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 10}}]";
-    let (said, calls) = Far::new(envoy).ask(|server, key| {
+    let (printed, calls) = Far::new(envoy).ask(|server, key| {
         let descriptor =
             |place: usize| format!(r#"{{"entries":[{{"key":"user","value":"{key}-{}"}}]}}"#, place / 10);
         let descriptors: Vec<String> = (0..20).map(descriptor).collect();
@@ -215,6 +215,6 @@ fn descriptors_share_calls() {
         let left = |status: &serde_json::Value| status["limitRemaining"].as_u64().unwrap_or(0).to_string();
         answer["statuses"].as_array().unwrap().iter().map(left).collect()
     });
-    assert_eq!(said, "9876543210".repeat(2));
+    assert_eq!(printed, "9876543210".repeat(2));
     assert!(calls <= 6, "{calls} calls for 20 descriptors");
 }

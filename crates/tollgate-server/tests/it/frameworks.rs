@@ -10,7 +10,7 @@ use tollgate_tower::spelling::{FIELDS, Treatment};
 
 use crate::gateway_upstream::Gateway;
 use crate::proxy::{Folder, Proxy, file, free_port};
-use crate::wire::Response;
+use crate::raw_http::Response;
 
 /// An address that is nobody's: where it is seen behind the gateway, a client's word about itself was believed.
 const FORGED: &str = "192.0.2.66";
@@ -100,19 +100,19 @@ type Left = BTreeMap<String, u64>;
 struct Answer {
     response: Response,
     /// What the handler told, if it was reached.
-    told: Option<Value>,
+    reported: Option<Value>,
 }
 
 impl Answer {
     /// The limit that was charged, and what is left of it.
     fn charged(&self) -> Option<(String, u64)> {
-        let told = self.response.header("ratelimit")?;
-        let (name, rest) = told.strip_prefix('"')?.split_once("\";r=")?;
+        let reported = self.response.header("ratelimit")?;
+        let (name, rest) = reported.strip_prefix('"')?.split_once("\";r=")?;
         Some((name.to_owned(), rest.split(';').next()?.parse().ok()?))
     }
 
     fn method(&self) -> Option<&str> {
-        self.told.as_ref()?["method"].as_str()
+        self.reported.as_ref()?["method"].as_str()
     }
 }
 
@@ -143,9 +143,9 @@ impl Behind {
         let head =
             format!("{method} {target} HTTP/1.1\r\nHost: app.test\r\nContent-Length: 0\r\n{fields}\r\n");
         let response = self.gateway.exchange(&head);
-        let told: Option<Value> = serde_json::from_slice(&response.body).ok();
-        let told = told.filter(|told| response.status == 200 && told["handler"] == "login");
-        Answer { response, told }
+        let reported: Option<Value> = serde_json::from_slice(&response.body).ok();
+        let reported = reported.filter(|reported| response.status == 200 && reported["handler"] == "login");
+        Answer { response, reported }
     }
 
     /// Where the handler was reached, the limit of the method that it saw was charged; and whatever was charged has one counter: what is
@@ -175,7 +175,7 @@ impl Behind {
         for path in PATHS.split_whitespace() {
             let answer = self.ask("POST", path, "");
             self.assert_charged(&answer, left, path);
-            if answer.told.is_some() {
+            if answer.reported.is_some() {
                 self.reached.insert(path.to_owned());
             }
         }
@@ -207,11 +207,11 @@ impl Behind {
         for query in QUERIES.split_whitespace() {
             let answer = self.ask("GET", &format!("/login?{query}"), "");
             left -= u64::from(answer.charged().is_some());
-            let Some(told) = &answer.told else { continue };
-            if told["v"].as_array().is_none_or(Vec::is_empty) {
+            let Some(reported) = &answer.reported else { continue };
+            if reported["v"].as_array().is_none_or(Vec::is_empty) {
                 continue;
             }
-            let read = format!("{}: {query} is read as {}", self.name, told["v"]);
+            let read = format!("{}: {query} is read as {}", self.name, reported["v"]);
             assert_eq!(answer.charged(), Some(("version".to_owned(), left)), "{read}");
             self.reached.insert(query.to_owned());
         }
@@ -229,13 +229,13 @@ impl Behind {
                 names.iter().map(|name| format!("{}: {FORGED}\r\n", spellings(name)[spelling])).collect();
             let answer = self.ask("POST", "/login", &lines);
             let body = String::from_utf8_lossy(&answer.response.body).into_owned();
-            assert!(answer.told.is_some() && !body.contains(FORGED), "{}: {body}", self.name);
+            assert!(answer.reported.is_some() && !body.contains(FORGED), "{}: {body}", self.name);
             self.assert_charged(&answer, left, "a forged address");
         }
         for name in ["script-name", "x-script-name", "x-forwarded-prefix", "path-info"] {
             for spelling in spellings(name) {
                 let answer = self.ask("POST", "/x/login", &format!("{spelling}: /x\r\n"));
-                assert!(answer.told.is_none(), "{}: {spelling} makes another path of it", self.name);
+                assert!(answer.reported.is_none(), "{}: {spelling} makes another path of it", self.name);
             }
         }
     }

@@ -84,7 +84,7 @@ fn a_capacity_on_a_cluster() {
 /// Whom another controller refuses has used nothing of the fleet's capacity: a hundred of them leave it as it was, also where it is drawn from
 /// a store.
 #[test]
-fn what_is_refused_uses_no_capacity() {
+fn refused_requests_use_no_capacity() {
     let (upstream, folder, redis) =
         (Upstream::start(), Folder::new("gateway-fleet-refused"), Redis::start(&[]));
     let text = format!("{CONFIG}  concurrency: {{ min: 1, initial: 1, max: 1 }}\n");

@@ -40,7 +40,7 @@ fn routes_by_host_and_path() {
 
 /// Wrong routes are told at once, each with its field; and what is right but not there when the server starts.
 #[test]
-fn wrong_routes_are_told() {
+fn wrong_routes_are_reported() {
     let folder = Folder::new("gateway-wrong");
     let refused = |text: &str| {
         let config = folder.write("config.yaml", text).display().to_string();
@@ -49,9 +49,9 @@ fn wrong_routes_are_told() {
         assert!(!output.status.success());
         stderr(&output)
     };
-    let told = refused("routes: [{path: x, upstreams: [ftp://a]}, {upstreams: [], retries: 7}]");
+    let reported = refused("routes: [{path: x, upstreams: [ftp://a]}, {upstreams: [], retries: 7}]");
     for problem in ["routes[0].path", "routes[0].upstreams[0]", "routes[1].upstreams", "routes[1].retries"] {
-        assert!(told.contains(problem), "{told}");
+        assert!(reported.contains(problem), "{reported}");
     }
     assert!(refused("routes: [{upstreams: ['https://a'], ca: missing.pem}]").contains("missing.pem"));
     let foreign = b"- {namespace: a, max_value: 1, seconds: 60, conditions: [], variables: []}\n";
@@ -152,7 +152,7 @@ fn rude() -> (u16, Arc<AtomicUsize>) {
 
 /// A request that an upstream may have acted on is never sent again, not even a GET: what comes back is a 502.
 #[test]
-fn what_may_have_happened_is_not_repeated() {
+fn a_request_that_may_have_run_is_not_retried() {
     let (port, count) = rude();
     let (gateway, _folder) = gateway(&format!("- {{upstreams: ['http://127.0.0.1:{port}'], retries: 3}}\n"));
     for (sent, method) in ["GET", "POST", "DELETE"].into_iter().enumerate() {

@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
 
 use crate::program::{Server, tollgate};
-use crate::wire::Response as Read1;
+use crate::raw_http::Response as Read1;
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 

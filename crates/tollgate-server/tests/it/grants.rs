@@ -186,8 +186,8 @@ fn reports(server: &Server, user: &str) {
     let remaining = |answer: &serde_json::Value| answer["limits"][0]["remaining"].as_u64();
     let first = ask();
     assert_eq!(remaining(&first), Some(1));
-    let heard = report(&first, r#"{"status": 200}"#);
-    assert_eq!((heard.status, heard.json()["refunded"].as_u64()), (200, Some(1)));
+    let received = report(&first, r#"{"status": 200}"#);
+    assert_eq!((received.status, received.json()["refunded"].as_u64()), (200, Some(1)));
     assert_eq!(report(&first, r#"{"status": 200}"#).status, 409);
     let second = ask();
     assert_eq!(remaining(&second), Some(1));

@@ -178,7 +178,7 @@ fn the_guide_is_true() {
 
 /// What is compared can differ: a runner that takes anything would prove nothing.
 #[test]
-fn what_differs_is_seen() {
+fn a_difference_is_found() {
     assert!(lines_agree("a … c … e\nf", "a b c d e\nf"));
     for other in ["a b c d e", "a b c d\nf", "a  c d e\nf", "a b c d e \ng"] {
         assert!(!lines_agree("a … c … e\nf", other), "{other}");

@@ -23,7 +23,7 @@ fn ask(server: &Server, key: &str) {
 }
 
 /// What `top` tells of a key of a limit.
-fn told(server: &Server, limit: &str, key: &str) -> Option<Value> {
+fn reported(server: &Server, limit: &str, key: &str) -> Option<Value> {
     let top = stdout(&operate(server, &["top", "--once", "--json"]).output().unwrap());
     let top: Value = serde_json::from_str(&top).unwrap();
     let is_wanted = |each: &&Value| {
@@ -54,12 +54,12 @@ fn a_hot_key_is_shown_as_leased_and_a_quiet_one_as_exact() {
     let before = server.metric(paid);
     until("most of its answers are", || {
         (0..ASKS).for_each(|_| ask(&server, HOT));
-        let sources = told(&server, "per-key", HOT)?["sources"].clone();
+        let sources = reported(&server, "per-key", HOT)?["sources"].clone();
         (sources["lease"].as_u64()? > sources["exact"].as_u64()?).then_some(())
     });
     assert!(server.metric(paid) > before);
     for (limit, key) in [("per-key", "quiet"), ("strict", HOT), ("strict", "quiet")] {
-        let sources = told(&server, limit, key).unwrap()["sources"].clone();
+        let sources = reported(&server, limit, key).unwrap()["sources"].clone();
         assert!(
             sources["lease"].is_null() && sources["exact"].as_u64() > Some(0),
             "{limit} {key}: {sources}"

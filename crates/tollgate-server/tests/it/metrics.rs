@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use tollgate_testkit::{Scratch, until};
 
 use crate::program::Server;
+use crate::raw_http::{Response, request};
 use crate::rls::{Client, question};
-use crate::wire::{Response, request};
 
 const POLICY: &str = "limits: [{name: per-key, by: [api_key], rate: 5/h}, {name: all, rate: 1M/h}]";
 
@@ -58,8 +58,8 @@ pub(crate) fn promtool(arguments: &[&str], input: &str) -> (bool, String) {
         .expect("promtool is there: `./test tools` fetches it, and the Debian package prometheus has it");
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+    let printed = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&printed).into_owned())
 }
 
 /// The format is right, and so are names and help, by the judgement of those who made the format. A broken page fails, so the

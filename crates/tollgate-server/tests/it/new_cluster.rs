@@ -13,7 +13,7 @@ use crate::shared::{on, turn};
 /// holds no more than ten. Nor does it where nearly every deadline is missed, and this server gives permits of its share beside those of
 /// the store: 11 were once held there, when the message was lost, or on its way, that told the store of such a permit.
 #[test]
-fn a_crowd_at_first_use_gets_no_more_than_the_limit() {
+fn concurrent_first_requests_get_no_more_than_the_limit() {
     let _turn = turn();
     let cluster = Cluster::start(1, &[]);
     for store_deadline in ["1ms", "50ms"] {

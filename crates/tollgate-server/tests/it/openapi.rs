@@ -42,9 +42,9 @@ fn explore(server: &Server, seconds: &str, arguments: &[&str]) {
     let output = command.current_dir(&folder.0).output();
     let output =
         output.unwrap_or_else(|error| panic!("{}: {error}; `./test tools` installs it", program.display()));
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains(" generated"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{printed}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(printed.contains(" generated"), "{printed}");
 }
 
 /// Every check that schemathesis has, and nothing found. `/json` is asked in protobuf's JSON, which says more than a schema can:
@@ -75,13 +75,13 @@ fn every_route_is_described() {
     let described = server.send("GET", "/v1/openapi.json", "");
     assert_eq!((described.status, described.header("content-type")), (200, Some("application/json")));
     let document: Value = described.json();
-    let told = server.send("GET", "/nowhere", "").problem(404);
-    let told: Vec<&str> = told.split([' ', ',']).filter(|word| word.starts_with('/')).collect();
+    let reported = server.send("GET", "/nowhere", "").problem(404);
+    let reported: Vec<&str> = reported.split([' ', ',']).filter(|word| word.starts_with('/')).collect();
     let described: Vec<&String> = document["paths"].as_object().unwrap().keys().collect();
     for path in &described {
-        assert!(told.contains(&path.as_str()), "{path} is described, and the server does not tell of it");
+        assert!(reported.contains(&path.as_str()), "{path} is described, and the server does not tell of it");
     }
-    for path in &told {
+    for path in &reported {
         assert!(described.iter().any(|known| known == path), "{path} is not described");
     }
 }

@@ -163,9 +163,9 @@ fn a_start_with_a_pipe_fails_in_words() {
     for (flag, mut start) in starts {
         until(flag, || start.try_wait().unwrap());
         let output = start.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{flag}: {said}");
-        assert!(said.contains(&path) && said.contains("not read within 10 s"), "{flag}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{flag}: {printed}");
+        assert!(printed.contains(&path) && printed.contains("not read within 10 s"), "{flag}: {printed}");
     }
 }
 
@@ -262,14 +262,17 @@ fn an_order_on_a_shared_store_says_where_it_holds() {
     let (shared, alone) = (started(&["--store", &redis.url()]), started(&[]));
     for words in ["block api_key=k --for 1h", "unblock api_key=k", "kill a", "restore a", "percent a 50"] {
         let words: Vec<&str> = words.split(' ').collect();
-        let said = |server: &Server| {
+        let printed = |server: &Server| {
             let output = operate(server, &words).output().unwrap();
             assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
             String::from_utf8_lossy(&output.stdout).into_owned()
         };
-        let told = said(&shared);
-        assert!(told.contains("on this server only") && told.contains("--server"), "{words:?}: {told}");
-        assert!(!said(&alone).contains("on this server only"), "{words:?}");
+        let reported = printed(&shared);
+        assert!(
+            reported.contains("on this server only") && reported.contains("--server"),
+            "{words:?}: {reported}"
+        );
+        assert!(!printed(&alone).contains("on this server only"), "{words:?}");
     }
     let json = operate(&shared, &["block", "api_key=k", "--for", "1h", "--json"]).output().unwrap();
     let json: Value = serde_json::from_slice(&json.stdout).unwrap();

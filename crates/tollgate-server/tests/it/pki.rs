@@ -71,7 +71,8 @@ pub(crate) struct Connection(BufReader<StreamOwned<ClientConnection, TcpStream>>
 impl Connection {
     /// Sends a request and reads the answer: its status, and its body.
     pub(crate) fn ask(&mut self, method: &str, path: &str, body: &str) -> std::io::Result<(u16, String)> {
-        let bytes = crate::wire::request(method, path, "Content-Type: application/json\r\n", body.as_bytes());
+        let bytes =
+            crate::raw_http::request(method, path, "Content-Type: application/json\r\n", body.as_bytes());
         self.0.get_mut().write_all(&bytes)?;
         self.0.get_mut().flush()?;
         let mut line = String::new();

@@ -122,11 +122,11 @@ impl Server {
 
     /// Waits for its end, but not for ever.
     #[allow(clippy::disallowed_methods, reason = "another process has another clock")]
-    pub(crate) fn wait_at_most(&mut self, patience: Duration) -> Option<ExitStatus> {
+    pub(crate) fn wait_at_most(&mut self, timeout: Duration) -> Option<ExitStatus> {
         let start = Instant::now();
         loop {
             let ended = self.child.try_wait().unwrap();
-            if ended.is_some() || start.elapsed() > patience {
+            if ended.is_some() || start.elapsed() > timeout {
                 return ended;
             }
             std::thread::sleep(Duration::from_millis(5));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::wire::Response;
+use crate::raw_http::Response;
 /// Not one of those that the system gives to outgoing connections, which may be another's before a program listens on it.
 pub(crate) use tollgate_testkit::free_port;
 

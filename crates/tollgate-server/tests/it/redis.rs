@@ -127,8 +127,8 @@ impl Cluster {
         command.extend(nodes.iter().map(|node| format!("127.0.0.1:{}", node.port)));
         command.extend(["--cluster-replicas".to_owned(), replicas.to_string(), "--cluster-yes".to_owned()]);
         let command: Vec<&str> = command.iter().map(String::as_str).collect();
-        let said = nodes[0].cli(&command);
-        assert!(said.contains("All 16384 slots covered"), "{said}");
+        let printed = nodes[0].cli(&command);
+        assert!(printed.contains("All 16384 slots covered"), "{printed}");
         let cluster = Self { nodes };
         let is_ready = |node: &Redis| {
             let (info, members) = (node.cli(&["CLUSTER", "INFO"]), node.cli(&["CLUSTER", "NODES"]));

@@ -69,8 +69,8 @@ fn the_guides_config_is_understood() {
     let (_, config) = blocks.iter().find(|(language, _)| *language == "yaml config").unwrap();
     folder.replace("config.yaml", config);
     let output = run(&["serve", "--http", "127.0.0.1:0", "--config", &folder.text("config.yaml")], b"");
-    let said = stderr(&output);
-    assert!(output.status.code() == Some(1) && said.contains("/etc/tollgate/store-password"), "{said}");
+    let printed = stderr(&output);
+    assert!(output.status.code() == Some(1) && printed.contains("/etc/tollgate/store-password"), "{printed}");
 }
 
 /// The user that the guide shows is the one that `store check` recommends.

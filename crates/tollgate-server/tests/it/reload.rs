@@ -12,7 +12,7 @@ use serde_json::Value;
 use tollgate_testkit::{Scratch, rest, until};
 
 use crate::program::{Server, run, stderr, tollgate};
-use crate::wire::{Response, request};
+use crate::raw_http::{Response, request};
 
 const FIVE: &str = "limits: [{name: a, by: [api_key], rate: 5/h}]";
 const SIX: &str = "limits: [{name: a, by: [api_key], rate: 6/h}]";
@@ -187,8 +187,8 @@ fn the_last_good_policy_survives_a_restart() {
         let refused = run(&["serve", "--http", "127.0.0.1:0", "--policy", &policy], b"");
         assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
         let mut server = serve(&scratch, &["--state-dir", &state]);
-        assert!(server.banner.contains("the last good policy is in force"), "{}", server.banner);
-        server.await_log("the last good policy is in force");
+        assert!(server.banner.contains("the last good policy is active"), "{}", server.banner);
+        server.await_log("the last good policy is active");
         let ready = server.ready();
         assert_eq!((&ready["status"], &ready["policy"]["origin"]), (&"degraded".into(), &"last-good".into()));
         assert_eq!(server.limit(), 6);

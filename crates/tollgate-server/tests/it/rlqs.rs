@@ -131,7 +131,7 @@ fn buckets_without_a_limit_are_free() {
 
 /// A message that the protocol does not know ends its stream, and says what would be accepted.
 #[test]
-fn bad_messages_are_told() {
+fn bad_messages_are_reported() {
     let server = Server::start(POLICY);
     let client = Client::new(server.grpc.unwrap());
     let key = || vec![usage(&[("api_key", "k1")], 1)];
@@ -143,7 +143,7 @@ fn bad_messages_are_told() {
         (vec![("api", vec![usage(&[], 1)])], "send at least one key"),
         (vec![("api", vec![usage(&[("", "x")], 1)])], "a key is empty"),
     ];
-    for (messages, told) in cases {
+    for (messages, reported) in cases {
         let mut quotas = Quotas::open(&client);
         messages.into_iter().for_each(|(domain, usages)| quotas.send(domain, usages));
         let error = loop {
@@ -151,8 +151,8 @@ fn bad_messages_are_told() {
                 break error;
             }
         };
-        assert_eq!(error.code(), Code::InvalidArgument, "{told}");
-        assert!(error.message().contains(told), "{error}");
+        assert_eq!(error.code(), Code::InvalidArgument, "{reported}");
+        assert!(error.message().contains(reported), "{error}");
     }
     // Nobody else is hurt, and a later message need not repeat the domain.
     let mut quotas = Quotas::open(&client);
@@ -187,7 +187,7 @@ fn counters_in_redis_are_shared_between_servers() {
         let mut quotas = Quotas::open(&first);
         quotas.report(&[("api_key", key)], 1);
         quotas.report(&[("api_key", key)], 59);
-        let told = Quotas::open(&second).report(&[("api_key", key)], 0);
-        (other.left(key) == 40 && told.starts_with("36 and ")).then_some(())
+        let reported = Quotas::open(&second).report(&[("api_key", key)], 0);
+        (other.left(key) == 40 && reported.starts_with("36 and ")).then_some(())
     });
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use crate::envoy::{Envoy, Upstream};
 use crate::guide::{Last, blocks, shell, succeeded};
 use crate::program::Server;
-use crate::wire::Response;
+use crate::raw_http::Response;
 
 const CONFIGURATION: &str = include_str!("../../../../deploy/envoy/quota.yaml");
 const POLICY: &str = include_str!("../../../../deploy/envoy/quota-policy.yaml");
@@ -133,8 +133,8 @@ fn two_envoys_share_a_limit_by_demand() {
         (server.metric("tollgate_rlqs_buckets"), server.metric("tollgate_rlqs_subscriptions")),
         (1, 2)
     );
-    let told = server.metric("tollgate_rlqs_reported_requests_total{outcome=\"allow\"}");
-    assert!(told <= upstream.served() && told + 6 * 80 >= passed, "{told} of {passed}");
+    let reported = server.metric("tollgate_rlqs_reported_requests_total{outcome=\"allow\"}");
+    assert!(reported <= upstream.served() && reported + 6 * 80 >= passed, "{reported} of {passed}");
 }
 
 /// The commands of the guide, run in order, print what the guide shows.

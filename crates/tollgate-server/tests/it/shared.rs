@@ -108,8 +108,8 @@ fn one_count_over_all_servers_and_wires() {
     let mut last = String::new();
     quick(|key| {
         assert_eq!((one.charged(key)?, two.charged(key)?, one.charged(key)?), (9, 8, 7));
-        let said = two.resp_exchange(format!("TG.CHECK api_key {key}\r\nQUIT\r\n").as_bytes());
-        assert!(said.starts_with('*'), "{said}");
+        let printed = two.resp_exchange(format!("TG.CHECK api_key {key}\r\nQUIT\r\n").as_bytes());
+        assert!(printed.starts_with('*'), "{printed}");
         (one.left(key) == 6).then_some(())?;
         let answer = client.ask(rls::question("any", 1, &format!("api_key={key}"))).unwrap();
         assert!(rls::shown(&answer).starts_with("OK"), "{}", rls::shown(&answer));
@@ -134,13 +134,13 @@ fn a_server_starts_without_its_store() {
     let _turn = turn();
     let port = free_port();
     let mut server = on(&format!("redis://127.0.0.1:{port}"), POLICY);
-    let (status, told) = server.readyz();
+    let (status, reported) = server.readyz();
     assert_eq!(
-        (status, &told["status"], &told["store"]["status"]),
+        (status, &reported["status"], &reported["store"]["status"]),
         (200, &"degraded".into(), &"away".into()),
-        "{told}"
+        "{reported}"
     );
-    assert!(told["store"]["meaning"].as_str().unwrap().contains("on_store_failure"), "{told}");
+    assert!(reported["store"]["meaning"].as_str().unwrap().contains("on_store_failure"), "{reported}");
     assert_eq!(server.source(KEY), "local");
     let _redis = Redis::start_at(port, &[]);
     until("it counts in the store", || {
@@ -256,7 +256,7 @@ fn operators_reach_counters_through_any_server() {
 
 /// What comes with the call is counted in the process alone, and the banner says so. Nothing is written of counters that are elsewhere.
 #[test]
-fn what_stays_in_the_process_is_told() {
+fn process_local_counters_are_reported() {
     let _turn = turn();
     let (redis, folder) = (Redis::start(&[]), Scratch::new());
     let state = folder.text("state");
@@ -264,8 +264,8 @@ fn what_stays_in_the_process_is_told() {
     assert!(one.banner.contains("CL.THROTTLE and THROTTLE count in this process alone"), "{}", one.banner);
     assert!(one.banner.contains("counters are in the store"), "{}", one.banner);
     for server in [&one, &two] {
-        let said = server.resp_exchange(b"CL.THROTTLE k 0 1 3600\r\nQUIT\r\n");
-        assert!(said.starts_with("*5\r\n:0\r\n"), "{said}");
+        let printed = server.resp_exchange(b"CL.THROTTLE k 0 1 3600\r\nQUIT\r\n");
+        assert!(printed.starts_with("*5\r\n:0\r\n"), "{printed}");
     }
     let refused =
         run(&["serve", "--http", "127.0.0.1:0", "--store", &redis.url(), "--state-dir", &state], b"");
@@ -306,10 +306,10 @@ fn passwords_are_never_shown() {
     }
     for store in ["redis://u:s3cret@h:x", "s3cret", "http://u:s3cret@h"] {
         let output = run(&["serve", "--http", "127.0.0.1:0", "--store", store], b"");
-        let said = stdout(&output) + &stderr(&output);
+        let printed = stdout(&output) + &stderr(&output);
         assert!(
-            output.status.code() == Some(1) && said.contains("memory") && !said.contains("s3cret"),
-            "{said}"
+            output.status.code() == Some(1) && printed.contains("memory") && !printed.contains("s3cret"),
+            "{printed}"
         );
     }
     let help = tollgate(&["serve", "--help"])
@@ -375,8 +375,8 @@ fn servers_on_a_cluster() {
     let address = format!("127.0.0.1:{}", gone.port);
     drop(gone);
     let troubled = until("the loss is told", || {
-        let told = one.readyz().1;
-        (told["store"]["status"] == "away").then_some(told)
+        let reported = one.readyz().1;
+        (reported["store"]["status"] == "away").then_some(reported)
     });
     assert!(troubled["store"]["shards"][0].as_str().unwrap().contains(&address), "{troubled}");
     let sources: Vec<String> =
@@ -461,22 +461,22 @@ fn a_user_with_few_rights_is_enough() {
 
 /// What was admitted while the store was away is taken from its counters when it is back, once.
 #[test]
-fn what_was_admitted_without_the_store_is_told() {
+fn fallback_admissions_are_reconciled() {
     let _turn = turn();
     let mut redis = Redis::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     let server = on(&redis.url(), POLICY);
     server.joined();
-    let mut told = String::new();
+    let mut reported = String::new();
     quick(|key| {
         server.charged(key)?;
         server.charged(key)?;
-        told = key.to_owned();
+        reported = key.to_owned();
         Some(())
     });
     until("it has signed itself", || (server.metric("tollgate_store_nodes") == 1).then_some(()));
     redis.kill();
     for _ in 0..3 {
-        let answer = server.check(&asked(&told));
+        let answer = server.check(&asked(&reported));
         assert_eq!(
             (&answer["allowed"], &answer["limits"][0]["source"]),
             (&true.into(), &"local".into()),
@@ -485,10 +485,10 @@ fn what_was_admitted_without_the_store_is_told() {
     }
     assert!(server.metric("tollgate_store_debts") > 0);
     redis.start_again();
-    until("the store knows of all five", || (server.left(&told) == 5).then_some(()));
+    until("the store knows of all five", || (server.left(&reported) == 5).then_some(()));
     until("nothing is owed", || (server.metric("tollgate_store_debts") == 0).then_some(()));
     assert!(server.metric("tollgate_store_debts_settled_total{result=\"ok\"}") > 0);
-    assert_eq!(server.left(&told), 5);
+    assert_eq!(server.left(&reported), 5);
 }
 
 /// Behind sentinels a primary that dies is replaced, and servers follow by themselves; what it had counted is still counted.
@@ -505,8 +505,9 @@ fn servers_behind_sentinels_follow_a_failover() {
         sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.redis.port)).collect();
     until("the sentinels know each other and the replica", || {
         let known = |sentinel: &Sentinel| {
-            let said = sentinel.redis.cli(&["SENTINEL", "MASTER", "main"]);
-            let after = |name: &str| said.lines().skip_while(|line| *line != name).nth(1).map(str::to_owned);
+            let printed = sentinel.redis.cli(&["SENTINEL", "MASTER", "main"]);
+            let after =
+                |name: &str| printed.lines().skip_while(|line| *line != name).nth(1).map(str::to_owned);
             after("num-other-sentinels").as_deref() == Some("2")
                 && after("num-slaves").as_deref() == Some("1")
         };

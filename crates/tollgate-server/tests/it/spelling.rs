@@ -42,7 +42,7 @@ impl<'g> H2<'g> {
 
     /// The status of a request, if it has one.
     fn ask(&mut self, sample: &Sample) -> Option<u16> {
-        if self.talk.heard.is_closed || self.talk.heard.goaway.is_some() {
+        if self.talk.received.is_closed || self.talk.received.goaway.is_some() {
             *self = Self::new(self.gateway);
         }
         let stream = self.next;
@@ -59,14 +59,14 @@ impl<'g> H2<'g> {
         ];
         fields.extend(sample.fields);
         self.talk.send(&headers(stream, &block(&fields)));
-        self.talk.hear(|heard| {
-            heard.ended.contains(&stream) || heard.resets.iter().any(|(reset, _)| *reset == stream)
+        self.talk.hear(|received| {
+            received.ended.contains(&stream) || received.resets.iter().any(|(reset, _)| *reset == stream)
         });
-        self.talk.heard.statuses.iter().find(|(of, _)| *of == stream).map(|(_, status)| *status)
+        self.talk.received.statuses.iter().find(|(of, _)| *of == stream).map(|(_, status)| *status)
     }
 }
 
-fn over_http1(gateway: &Gateway, sample: &Sample) -> crate::wire::Response {
+fn over_http1(gateway: &Gateway, sample: &Sample) -> crate::raw_http::Response {
     let Sample { method, target, host, fields } = sample;
     let fields: String = fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     gateway.exchange(&format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n"))
@@ -94,8 +94,8 @@ fn every_rule_holds() {
         assert!(!rule.samples.is_empty(), "{}", rule.what);
         for sample in rule.samples {
             let response = over_http1(&gateway, sample);
-            if let (Outcome::Refused(status), Check::Head(_, told)) = (rule.outcome, rule.check) {
-                assert_eq!(response.problem(status), told, "{}", rule.what);
+            if let (Outcome::Refused(status), Check::Head(_, reported)) = (rule.outcome, rule.check) {
+                assert_eq!(response.problem(status), reported, "{}", rule.what);
             }
             assert_outcome(rule, sample, Some(response.status), &upstream.seen());
             if rule.versions == Versions::All {
@@ -127,9 +127,9 @@ fn settings_let_pass() {
     let kept = "X-HTTP-Method-Override: PUT\r\nX_Kept: 1\r\nX_HTTP-Method_Override: PUT\r\nClient_IP: 1\r\n";
     assert_eq!(gateway.get("/", kept).status, 200);
     let seen = upstream.only();
-    let told = ["x-http-method-override", "x_kept", "x_http-method_override", "client_ip"]
+    let reported = ["x-http-method-override", "x_kept", "x_http-method_override", "client_ip"]
         .map(|name| seen.header(name));
-    assert_eq!(told, ["PUT", "1", "", ""]);
+    assert_eq!(reported, ["PUT", "1", "", ""]);
 }
 
 /// A name, and every mix of signs in which a server may read it.

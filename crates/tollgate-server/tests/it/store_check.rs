@@ -30,10 +30,10 @@ impl Found {
     /// The findings about something, as marks and texts.
     fn about(&self, check: &str) -> Vec<(&str, String)> {
         let lines = self.report["checks"].as_array().unwrap().iter().filter(|line| line["check"] == check);
-        let told = |line: &Value| {
+        let reported = |line: &Value| {
             format!("{} | {}", line["found"].as_str().unwrap(), line["cure"].as_str().unwrap_or_default())
         };
-        lines.map(|line| (line["mark"].as_str().unwrap(), told(line))).collect()
+        lines.map(|line| (line["mark"].as_str().unwrap(), reported(line))).collect()
     }
 
     /// Whether a finding has this mark, and these words in what was found and how it is cured.
@@ -115,8 +115,8 @@ fn rights_are_tried_and_named() {
     let found = checked(&[&url]);
     found.says("rights", "fail", &["small lacks", "+set", "+evalsha", "ACL SETUSER small"]);
     assert_eq!((found.failures(), found.status), (vec!["rights"], Some(1)), "{}", found.text);
-    let (_, told) = &found.about("rights")[0];
-    let cure: Vec<&str> = told.split(" | ").nth(1).unwrap().split(' ').collect();
+    let (_, reported) = &found.about("rights")[0];
+    let cure: Vec<&str> = reported.split(" | ").nth(1).unwrap().split(' ').collect();
     redis.tell(&cure);
     let found = checked(&[&url]);
     assert_eq!((found.failures(), found.status), (vec![], Some(0)), "{}", found.text);
@@ -197,9 +197,12 @@ fn passwords_let_in_and_are_never_shown() {
 fn wrong_usage_shows_no_password() {
     for url in ["s3cret", "redis://u:s3cret@h:x", "http://u:s3cret@h", "redis-cluster://u:s3cret@h/3"] {
         let output = run(&["store", "check", url], b"");
-        let said = stdout(&output) + &stderr(&output);
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.starts_with("tollgate: the store's address: ") && !said.contains("s3cret"), "{said}");
+        let printed = stdout(&output) + &stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{printed}");
+        assert!(
+            printed.starts_with("tollgate: the store's address: ") && !printed.contains("s3cret"),
+            "{printed}"
+        );
     }
 }
 
@@ -226,7 +229,7 @@ fn servers_that_cannot_serve() {
     let found = checked(&[&format!("redis-cluster://127.0.0.1:{}", primary.port)]);
     found.says("part", "fail", &["no cluster", "redis://"]);
     let found = checked(&[&format!("redis-cluster://127.0.0.1:{}", lonely.port)]);
-    found.says("slots", "fail", &["16384 of 16384 are served by nobody"]);
+    found.says("slots", "fail", &["16384 of 16384 are served by no node"]);
 
     let hidden = Redis::start(&["--maxmemory", "100mb", "--rename-command", "EVAL", "hidden"]);
     checked(&[&hidden.url()]).says("commands", "fail", &["eval", "rename-command"]);
@@ -321,7 +324,7 @@ fn clusters_are_checked() {
         let found = checked(&[&url]);
         found.failures().contains(&"slots").then_some(found)
     });
-    found.says("slots", "fail", &["are served by nobody"]);
+    found.says("slots", "fail", &["are served by no node"]);
     found.says("members", "warn", &["not reached by the others"]);
     found.says("reach", "warn", &["refuses connections"]);
     assert_eq!(found.status, Some(1));

@@ -32,7 +32,7 @@ fn serve(scratch: &Scratch, more: &[&str]) -> Server {
 
 /// Whoever trusts the authority is answered, in HTTP/1.1, which is agreed on; whoever trusts another refuses the server.
 #[test]
-fn a_server_proves_who_it_is() {
+fn a_server_shows_its_certificate() {
     let (authority, other) = (TestCa::new("ours"), TestCa::new("other"));
     let scratch = Scratch::new();
     write(&scratch, &authority.server());
@@ -57,7 +57,7 @@ fn a_server_proves_who_it_is() {
 
 /// With an authority for clients, only whom it signed is answered; that is proof enough to listen everywhere.
 #[test]
-fn a_client_proves_who_it_is() {
+fn a_client_needs_a_certificate() {
     let (authority, other) = (TestCa::new("ours"), TestCa::new("other"));
     let scratch = Scratch::new();
     write(&scratch, &authority.server());

@@ -140,6 +140,7 @@ pub(super) const ALLOWED: &[Allowed] = &[
     allowed("stance", "crates/tollgate-server/src/control/admin/view.rs", "a JSON field of the admin API"),
     allowed("looked_at", "crates/tollgate-server/src/bench.rs", "a JSON field of `tollgate bench --json`"),
     allowed("BenchArguments", "crates/tollgate-server/src/cli.rs", "the command `tollgate bench`"),
+    allowed("bench", "crates/tollgate-server/src/lib.rs", "the command `tollgate bench`"),
     allowed("Data", "crates/tollgate-load/src/grpc", "the DATA frame of HTTP/2"),
     allowed("data", "crates/tollgate-load/src/grpc", "the DATA frame of HTTP/2"),
     allowed("Info", "crates/tollgate-server/src/resp", "the command INFO of Redis"),

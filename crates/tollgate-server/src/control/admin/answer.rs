@@ -188,7 +188,7 @@ impl ControlPlane {
         let Some(compat) = self.service.compat() else { return Ok(()) };
         let (verb, format) = (act.verb.name(), compat.rules.format().name());
         let detail = format!(
-            "{verb} is about limits of a Tollgate policy, and in force is {format}; accepted are block, unblock, \
+            "{verb} is about limits of a Tollgate policy, and the active policy is {format}; accepted are block, unblock, \
              kill, shadow and restore of all limits, limits, top, tail and audit"
         );
         Err(Problem::of_admin(AdminProblem::Conflict, detail))

@@ -53,7 +53,7 @@ impl<'a> ReloadView<'a> {
     /// The result in words, for the audit log.
     fn outcome(&self) -> String {
         if !self.reloaded && self.also.is_empty() {
-            return "what is on disk is in force already".to_owned();
+            return "what is on disk is active already".to_owned();
         }
         let [changed, added, removed, restarted, resumed] =
             [&self.changed, &self.added, &self.removed, &self.restarted, &self.resumed].map(Vec::len);

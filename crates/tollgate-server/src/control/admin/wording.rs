@@ -9,7 +9,7 @@ use crate::problem::{AdminProblem, Problem};
 use crate::service::comparison::NotBegun;
 
 pub(super) fn unknown_limit(name: &str) -> Problem {
-    let detail = format!("the policy in force has no limit {name:?}; GET /admin/v1/limits lists them");
+    let detail = format!("the active policy has no limit {name:?}; GET /admin/v1/limits lists them");
     Problem::of_admin(AdminProblem::Unknown, detail)
 }
 

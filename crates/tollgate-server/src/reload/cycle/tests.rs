@@ -224,7 +224,7 @@ fn an_unwritable_state_directory_stops_nothing() {
 
 /// A policy from standard input cannot change, and an explicit reload gets that answer.
 #[test]
-fn nothing_to_reload_is_said() {
+fn nothing_to_reload_is_reported() {
     let time = ManualClock::new();
     let mut start = start(None, None, &CredentialAttributes::default()).unwrap();
     let settings = ReloadSettings::default();
@@ -238,7 +238,7 @@ fn nothing_to_reload_is_said() {
 
 /// A cycle that panics is reported, and the next one works.
 #[test]
-fn a_broken_turn_is_told() {
+fn a_cycle_that_panics_is_reported() {
     let bench = Bench::started(FIVE);
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let _held = bench.reload.memory();

@@ -5,7 +5,7 @@ use tollgate::Timestamp;
 
 use super::*;
 
-/// At a counter with more buckets than this, a bucket receives an order only when it is reported.
+/// At a counter with more buckets than this, a bucket receives an instruction only when it is reported.
 const NOTIFIED_IMMEDIATELY_MAX: usize = 64;
 /// How often a counter with more buckets is divided again.
 const DIVIDED_EVERY: Ticks = Ticks::from_millis(250);
@@ -24,7 +24,7 @@ enum Divide {
 }
 
 impl Shares {
-    /// Returns an order for the bucket in the report, and one for each other bucket whose share changes.
+    /// Returns an instruction for the bucket in the report, and one for each other bucket whose share changes.
     pub(super) fn balance(
         &mut self,
         id: SubscriptionId,

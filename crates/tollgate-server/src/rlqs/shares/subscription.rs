@@ -65,7 +65,7 @@ impl Subscription {
         )
     }
 
-    /// The minimum age of an order that an Envoy reporting now has certainly read.
+    /// The minimum age of an instruction that an Envoy reporting now has certainly read.
     pub(super) fn guard(&self) -> Ticks {
         Ticks::from_micros(self.interval.as_micros() / 2).min(TRANSIT)
     }

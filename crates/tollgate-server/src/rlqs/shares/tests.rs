@@ -193,7 +193,7 @@ fn a_counter_of_several_buckets_is_divided() {
 
 /// Buckets beyond the maximum are refused, and other buckets are unaffected.
 #[test]
-fn seats_are_bounded() {
+fn subscriptions_are_bounded() {
     let (mut shares, now) = (Shares::default(), Timestamp::from_unix_seconds(1_700_000_000));
     let usage = Usage { allowed: 1, denied: 0 };
     for bucket in 0..SUBSCRIPTIONS_MAX as u64 {
@@ -272,7 +272,7 @@ proptest! {
 /// met a limit that stayed closed for a minute or more. A departed Envoy owes only until its grants end, whatever the
 /// gap.
 #[test]
-fn who_is_gone_owes_until_its_grants_end() {
+fn a_departed_envoy_owes_until_its_grants_expire() {
     let owed = |gap: u64| {
         let parameters = per_second(60, 60);
         let mut shares = Shares::default();

@@ -239,7 +239,7 @@ mod tests {
                         }
                     }
                     Err(ShardFull) => {
-                        prop_assert!(stored.is_none_or(|stored| stored <= now), "a known key was turned away");
+                        prop_assert!(stored.is_none_or(|stored| stored <= now), "a known key was refused");
                         prop_assert_eq!(shard.used, shard.most);
                     }
                 }

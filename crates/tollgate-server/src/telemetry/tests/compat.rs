@@ -51,7 +51,7 @@ descriptors:
   - {key: user, rate_limit: {unit: day, requests_per_unit: 10}}
   - {key: user, value: root, rate_limit: {unlimited: true}}
   - {key: quiet, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}
-  - {key: told, value_to_metric: true, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: series, value_to_metric: true, rate_limit: {unit: day, requests_per_unit: 1}}
   - {key: file, value: a/*, share_threshold: true, value_to_metric: true, rate_limit: {unit: day, requests_per_unit: 9}}
   - key: team
     descriptors:
@@ -74,7 +74,7 @@ fn rules_are_counted_by_name() {
             &[("user", "u")][..],
             &[("user", "root")],
             &[("quiet", "q")],
-            &[("told", "v\"}\n")],
+            &[("series", "v\"}\n")],
             &[("file", "a/b")],
             &[("team", "t"), ("user", "u")],
             &[("nothing", "x")],
@@ -90,8 +90,8 @@ fn rules_are_counted_by_name() {
         (of(&page, "d.quiet", "would_allow"), of(&page, "d.quiet", "would_deny")),
         (Some(1), Some(11))
     );
-    let told = page.keys().filter(|series| series.contains("limit=\"d.told_v")).collect::<Vec<_>>();
-    assert_eq!(told.len(), 3, "allow, deny and near: {told:?}");
+    let series = page.keys().filter(|series| series.contains("limit=\"d.series_v")).collect::<Vec<_>>();
+    assert_eq!(series.len(), 3, "allow, deny and near: {series:?}");
     assert_eq!(of(&page, "d.file_a/*", "deny"), Some(3), "a shared count has the pattern");
     assert_eq!(
         (of(&page, "d.team_t.user_u", "allow"), of(&page, "d.team_t.user_u", "deny")),
@@ -146,15 +146,15 @@ fn values_and_rules_are_bounded() {
     let service = served(&time, Format::Envoy, ENVOY);
     let values = 5 * VALUES_SHOWN;
     for n in 0..values {
-        ask_rls(&service, &time, &question("d", &[("told", &format!("v{n}"))]));
+        ask_rls(&service, &time, &question("d", &[("series", &format!("v{n}"))]));
     }
     let limited = |page: &HashMap<String, u64>, label: &str| {
         let of_limits = |series: &&String| series.starts_with("tollgate_limit_decisions_total");
         page.keys().filter(of_limits).filter(|series| series.contains(label)).count()
     };
     let before = page(&service, &time);
-    assert_eq!(limited(&before, "d.told_v"), 2 * VALUES_SHOWN);
-    assert_eq!(of(&before, "d.told", "allow"), Some((values - VALUES_SHOWN) as u64));
+    assert_eq!(limited(&before, "d.series_v"), 2 * VALUES_SHOWN);
+    assert_eq!(of(&before, "d.series", "allow"), Some((values - VALUES_SHOWN) as u64));
     let many = 2 * LIMITS_SHOWN;
     let rule = |n: usize| format!("\n  - {{key: k{n}, rate_limit: {{unit: day, requests_per_unit: 1}}}}");
     let text: String = (0..many).map(rule).collect();
@@ -167,11 +167,11 @@ fn values_and_rules_are_bounded() {
     assert!(limited(&during, "") <= 2 * (LIMITS_SHOWN + VALUES_SHOWN + 1));
     assert_eq!(sum(&during, "tollgate_limit_decisions_total", ""), (values + many) as u64);
     service.replace(rules(Format::Envoy, ENVOY), time.now()).unwrap();
-    ask_rls(&service, &time, &question("d", &[("told", "new")]));
-    ask_rls(&service, &time, &question("d", &[("told", "v0")]));
+    ask_rls(&service, &time, &question("d", &[("series", "new")]));
+    ask_rls(&service, &time, &question("d", &[("series", "v0")]));
     let after = page(&service, &time);
-    assert_eq!(of(&after, "d.told", "allow"), Some((values - VALUES_SHOWN + 1) as u64));
-    assert_eq!(of(&after, "d.told_v0", "deny"), Some(1));
+    assert_eq!(of(&after, "d.series", "allow"), Some((values - VALUES_SHOWN + 1) as u64));
+    assert_eq!(of(&after, "d.series_v0", "deny"), Some(1));
     assert_eq!(after["tollgate_metrics_folded_limits"], 0);
 }
 

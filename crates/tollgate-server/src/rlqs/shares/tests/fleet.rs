@@ -223,11 +223,11 @@ impl Fleet {
         let instructions = self.shares.report(subscription, usage, &Standing::Limited(vec![look]), self.now);
         assert!(
             instructions.iter().any(|(addressee, _)| *addressee == subscription),
-            "whoever reports is told something"
+            "every report is answered"
         );
         for (addressee, instruction) in instructions {
             let envoy = self.envoys.iter_mut().find(|envoy| envoy.stream == addressee.stream).unwrap();
-            assert!(!envoy.is_lost, "nobody is there to be told");
+            assert!(!envoy.is_lost, "no instruction goes to a lost Envoy");
             envoy.inbox.push_back((self.step + self.latency, instruction));
         }
     }

@@ -26,11 +26,11 @@ const NOTHING: Counted = Counted {
 /// The outcomes of the limits that a request's descriptors carry, in the order of the descriptors.
 #[derive(Default)]
 pub(super) struct Brought {
-    outcomes: Vec<CarriedOutcome>,
+    outcomes: Vec<DescriptorLimitOutcome>,
 }
 
 /// The outcome of one such limit.
-pub(super) struct CarriedOutcome {
+pub(super) struct DescriptorLimitOutcome {
     /// The descriptor's index in the request.
     position: usize,
     limit: Override,
@@ -61,7 +61,8 @@ impl Brought {
         for (position, descriptor) in question.descriptors.iter().enumerate() {
             let Some(limit) = descriptor.limit else { continue };
             let counted = NOTHING;
-            let mut outcome = CarriedOutcome { position, limit, added: 0, total: 0, away: None, counted };
+            let mut outcome =
+                DescriptorLimitOutcome { position, limit, added: 0, total: 0, away: None, counted };
             outcome.charge(&counters, question, descriptor, now).await;
             outcome.away = outcome.away.filter(|_| override_of_all != Some(Ruling::Shadow));
             brought.outcomes.push(outcome);
@@ -108,10 +109,10 @@ impl Brought {
 
     /// The outcomes for metrics. A descriptor that gives back is not a request for admission, so it is left out.
     pub(super) fn rules(&self, question: &Question) -> Vec<Rule<'static>> {
-        let asks = |outcome: &&CarriedOutcome| {
+        let asks = |outcome: &&DescriptorLimitOutcome| {
             question.descriptors.get(outcome.position).is_some_and(|descriptor| !descriptor.is_negative_hits)
         };
-        let rule = |outcome: &CarriedOutcome| Rule {
+        let rule = |outcome: &DescriptorLimitOutcome| Rule {
             name: BROUGHT,
             detail: None,
             is_denied: outcome.away.is_some(),
@@ -123,12 +124,12 @@ impl Brought {
     }
 
     /// The outcome of the limit that this descriptor carries.
-    pub(super) fn of(&self, position: usize) -> Option<&CarriedOutcome> {
+    pub(super) fn of(&self, position: usize) -> Option<&DescriptorLimitOutcome> {
         self.outcomes.iter().find(|outcome| outcome.position == position)
     }
 }
 
-impl CarriedOutcome {
+impl DescriptorLimitOutcome {
     /// The remaining units.
     pub(super) fn remaining(&self) -> u64 {
         u64::from(self.limit.requests_per_unit).saturating_sub(self.total)

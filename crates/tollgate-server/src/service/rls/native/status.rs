@@ -3,7 +3,7 @@
 
 use tollgate::{Decision, LimitStatus, Quota, Source, Stance, Ticks, Timestamp, Verdict};
 
-use super::brought::{Brought, CarriedOutcome};
+use super::brought::{Brought, DescriptorLimitOutcome};
 use crate::rls::{Code, CurrentLimit, Question, Status, Unit};
 
 /// One status for each descriptor, in order.
@@ -37,7 +37,7 @@ pub(super) fn statuses(
 }
 
 /// Whether the limit that the descriptor carries is tighter than a limit of the policy.
-fn is_tighter(own: &CarriedOutcome, met: &LimitStatus<'_>) -> bool {
+fn is_tighter(own: &DescriptorLimitOutcome, met: &LimitStatus<'_>) -> bool {
     match own.away {
         Some(own_away) => !denies(met) || own_away > away(met),
         None => !denies(met) && (false, false, own.remaining()) < left(met),

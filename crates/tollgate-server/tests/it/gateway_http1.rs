@@ -8,7 +8,7 @@ use std::time::Duration;
 use tollgate_testkit::rest;
 
 use crate::gateway_upstream::{Gateway, OPEN, Upstream};
-use crate::wire::Response;
+use crate::raw_http::Response;
 
 /// Longer than a connection does nothing before it is taken for one that rests.
 const REST: Duration = Duration::from_millis(250);
@@ -36,7 +36,7 @@ fn get(client: &TcpStream, path: &str) {
 }
 
 /// What comes up to and with this text.
-fn heard(mut stream: &TcpStream, end: &str) -> String {
+fn received(mut stream: &TcpStream, end: &str) -> String {
     let mut bytes = Vec::new();
     while !bytes.ends_with(end.as_bytes()) {
         let mut byte = [0];
@@ -48,7 +48,7 @@ fn heard(mut stream: &TcpStream, end: &str) -> String {
 
 /// The head of the request that comes next, which must be for this path.
 fn asked(stream: &TcpStream, path: &str) -> String {
-    let head = heard(stream, "\r\n\r\n");
+    let head = received(stream, "\r\n\r\n");
     assert!(head.split(' ').nth(1) == Some(path), "{path}: {head}");
     head
 }
@@ -82,10 +82,10 @@ fn connections_are_used_again() {
         &first,
         "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok",
     );
-    let head = heard(&client, "ok\r\n");
+    let head = received(&client, "ok\r\n");
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && !head.contains("link"), "{head}");
     say(&first, "\r\n0\r\n\r\n");
-    heard(&client, "0\r\n\r\n");
+    received(&client, "0\r\n\r\n");
     get(&client, "/3");
     asked(&first, "/3");
     say(&first, "HTTP/1.1 204 No Content\r\n\r\n");
@@ -101,7 +101,7 @@ fn connections_are_used_again() {
 
 /// What an upstream says without being asked answers nobody, neither behind an answer nor later: the connection is not used again.
 #[test]
-fn nobody_gets_an_answer_that_nobody_asked_for() {
+fn unrequested_answers_reach_no_client() {
     let (gateway, listener) = gateway();
     let client = gateway.connect();
     for _ in 0..3 {
@@ -135,11 +135,11 @@ fn an_answer_before_the_end_of_the_request() {
     let upstream = accepted(&listener);
     let head = asked(&upstream, "/1");
     assert!(head.contains(&format!("content-length: {}\r\n", part.len() + body.len())), "{head}");
-    heard(&upstream, &part);
+    received(&upstream, &part);
     say(&upstream, OK);
     assert_eq!(answered(&client).body, b"ok");
     say(&client, &body);
-    heard(&upstream, &body);
+    received(&upstream, &body);
     get(&client, "/2");
     asked(&upstream, "/2");
     say(&upstream, OK);
@@ -157,13 +157,13 @@ fn a_rest_of_a_request_that_does_not_come() {
     say(&upstream, OK);
     assert_eq!(answered(&client).body, b"ok");
     // The client stays and sends nothing; the upstream is let go long before the client is.
-    heard(&upstream, "1");
+    received(&upstream, "1");
     assert!(has_ended(&upstream));
 }
 
 /// Who is refused while it still sends gets to read why, however much it sends.
 #[test]
-fn a_refused_upload_is_told_so() {
+fn a_refused_upload_gets_its_answer() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let policy = "limits: [{name: few, rate: 1/day, when: {method: POST}}]";
@@ -183,7 +183,7 @@ fn a_refused_upload_is_told_so() {
 
 /// A client that has ended its side and reads on gets its whole answer, however long that takes.
 #[test]
-fn an_answer_to_one_who_asks_no_more() {
+fn an_answer_to_a_client_that_left() {
     let (gateway, listener) = gateway();
     let client = gateway.connect();
     get(&client, "/1");
@@ -207,7 +207,7 @@ fn a_cut_answer_of_http_10() {
     let upstream = accepted(&listener);
     asked(&upstream, "/1");
     say(&upstream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
-    heard(&client, "hello");
+    received(&client, "hello");
     drop(upstream);
     let end = (&client).read(&mut [0]);
     assert!(end.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionReset), "{end:?}");
@@ -222,7 +222,7 @@ fn both_directions_at_once() {
     let upstream = accepted(&listener);
     let head = asked(&upstream, "/1");
     assert!(head.contains("transfer-encoding: chunked\r\n") && !head.contains("content-length"), "{head}");
-    heard(&upstream, "3\r\none\r\n");
+    received(&upstream, "3\r\none\r\n");
     // More than fits in between, which the client does not read yet.
     let length = 32 << 20;
     let mut writer = upstream.try_clone().unwrap();
@@ -230,13 +230,13 @@ fn both_directions_at_once() {
         say(&writer, &format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"));
         writer.write_all(&vec![b'z'; length]).unwrap();
     });
-    heard(&client, "\r\n\r\n");
+    received(&client, "\r\n\r\n");
     for _ in 0..3 {
         say(&client, "3\r\ntwo\r\n");
-        heard(&upstream, "3\r\ntwo\r\n");
+        received(&upstream, "3\r\ntwo\r\n");
     }
     say(&client, "0\r\n\r\n");
-    heard(&upstream, "0\r\n\r\n");
+    received(&upstream, "0\r\n\r\n");
     let mut answer = vec![0; length];
     (&client).read_exact(&mut answer).unwrap();
     writing.join().unwrap();
@@ -265,14 +265,14 @@ fn a_large_request() {
 
 /// A client that goes away in the middle of its answer, or of its request, takes the connection to the upstream with it.
 #[test]
-fn who_goes_away_leaves_nothing_behind() {
+fn a_departed_client_leaves_no_state() {
     let (gateway, listener) = gateway();
     let client = gateway.connect();
     get(&client, "/answer");
     let upstream = accepted(&listener);
     asked(&upstream, "/answer");
     say(&upstream, "HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\nbegun");
-    heard(&client, "begun");
+    received(&client, "begun");
     drop(client);
     assert!(has_ended(&upstream));
 
@@ -280,7 +280,7 @@ fn who_goes_away_leaves_nothing_behind() {
     say(&client, "POST /request HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\nbegun");
     let upstream = accepted(&listener);
     asked(&upstream, "/request");
-    heard(&upstream, "begun");
+    received(&upstream, "begun");
     drop(client);
     assert!(has_ended(&upstream));
 
@@ -289,9 +289,9 @@ fn who_goes_away_leaves_nothing_behind() {
     say(&client, "POST /both HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\nbegun");
     let upstream = accepted(&listener);
     asked(&upstream, "/both");
-    heard(&upstream, "begun");
+    received(&upstream, "begun");
     say(&upstream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n");
-    heard(&client, "ok\r\n");
+    received(&client, "ok\r\n");
     drop(client);
     assert!(has_ended(&upstream));
 }
@@ -312,9 +312,9 @@ fn cut_off_answers() {
             let client = gateway.connect();
             say(&client, request);
             let upstream = accepted(&listener);
-            heard(&upstream, if request.starts_with("GET") { "\r\n\r\n" } else { "begun" });
+            received(&upstream, if request.starts_with("GET") { "\r\n\r\n" } else { "begun" });
             say(&upstream, begun);
-            heard(&client, "begun");
+            received(&client, "begun");
             drop(upstream);
             let mut rest = String::new();
             let _ = (&client).read_to_string(&mut rest);

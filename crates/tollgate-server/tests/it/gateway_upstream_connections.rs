@@ -27,11 +27,11 @@ const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello
 const CHUNKS: &str =
     "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
 
-/// A server that keeps its connections, answers `/` when all of `crowd` are there, and hangs up on `/die`, which it counts.
-fn mortal(crowd: usize) -> (u16, Arc<AtomicUsize>) {
+/// A server that keeps its connections, answers `/` when all of `peers` are there, and hangs up on `/die`, which it counts.
+fn mortal(peers: usize) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (port, count) = (listener.local_addr().unwrap().port(), Arc::new(AtomicUsize::new(0)));
-    let (barrier, counted) = (Arc::new(Barrier::new(crowd)), Arc::clone(&count));
+    let (barrier, counted) = (Arc::new(Barrier::new(peers)), Arc::clone(&count));
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let (barrier, count) = (Arc::clone(&barrier), Arc::clone(&counted));
@@ -57,10 +57,10 @@ fn serve(mut stream: TcpStream, barrier: &Barrier, count: &AtomicUsize) {
 /// a repetition that is counted. Not on one after the other.
 #[test]
 fn a_request_is_not_sent_on_all_that_rest() {
-    let (crowd, folder) = (20, Folder::new("gateway-links"));
-    let (port, count) = mortal(crowd);
+    let (peers, folder) = (20, Folder::new("gateway-links"));
+    let (port, count) = mortal(peers);
     let gateway = gateway(&folder, &format!("- {{upstreams: ['http://127.0.0.1:{port}']}}\n"));
-    assert_eq!(asked(&gateway, crowd, 1, GET), vec![200; crowd]);
+    assert_eq!(asked(&gateway, peers, 1, GET), vec![200; peers]);
     gateway.get("/die", "").problem(502);
     assert_eq!(count.load(Ordering::SeqCst), 2, "it rested, and then it was new");
     assert_eq!(gateway.metric("tollgate_gateway_retries_total", &format!("http://127.0.0.1:{port}")), 1);

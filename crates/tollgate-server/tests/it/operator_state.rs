@@ -80,8 +80,8 @@ fn a_crash_takes_nothing_back() {
     rest(Duration::from_millis(1_100));
 
     let server = start(&scratch, POLICY);
-    let told = "state   1 block and 2 rulings of operators in force again";
-    assert!(server.banner.contains(told), "{}", server.banner);
+    let reported = "state   1 block and 2 overrides of operators active again";
+    assert!(server.banner.contains(reported), "{}", server.banner);
     before["blocks"]
         .as_array_mut()
         .unwrap()
@@ -96,7 +96,7 @@ fn a_crash_takes_nothing_back() {
 
     // The limit of a ruling is gone for a while, and comes back with it.
     let server = start(&scratch, "limits: [{name: per-key, by: [api_key], rate: 5/h}]");
-    assert!(server.banner.contains("1 block and 1 ruling of"), "{}", server.banner);
+    assert!(server.banner.contains("1 block and 1 override of"), "{}", server.banner);
     say(&server, "shadow --all --for 1h");
     kill(server);
     let server = start(&scratch, POLICY);
@@ -111,7 +111,7 @@ fn a_crash_takes_nothing_back() {
 /// A file that is not what was written stops no start: it is set aside and told at once in the banner, the log and `/readyz`, until an
 /// operator says something anew.
 #[test]
-fn a_damaged_file_is_told() {
+fn a_damaged_file_is_reported() {
     let scratch = Scratch::new();
     let server = start(&scratch, POLICY);
     say(&server, "block api_key=k1 --for 10m");
@@ -129,7 +129,7 @@ fn a_damaged_file_is_told() {
         "{}",
         server.banner
     );
-    server.await_log("what operators said cannot be read");
+    server.await_log("the operator state cannot be read");
     assert!(is_allowed(&server, "k1") && is_allowed(&server, "k2"), "what is damaged is not half believed");
     let degraded = ready(&server);
     let error = degraded["orders"]["error"]["text"].as_str().unwrap();
@@ -147,7 +147,7 @@ fn a_damaged_file_is_told() {
 /// Where the disk does not take it, what was said holds all the same; whoever said it is warned, `/readyz` says so, and once the disk is
 /// well again it is written without being asked.
 #[test]
-fn a_failing_disk_is_told_and_tried_again() {
+fn a_failing_disk_is_reported_and_retried() {
     let scratch = Scratch::new();
     let server = start(&scratch, POLICY);
     say(&server, "block api_key=first --for 10m");

@@ -13,14 +13,14 @@ use crate::program::{Server, stderr, stdout, tollgate};
 use crate::rls::{self, Client};
 
 /// What a command says on both streams, and how it ended.
-pub(crate) fn said(server: &Server, words: &str) -> (Option<i32>, String) {
+pub(crate) fn printed(server: &Server, words: &str) -> (Option<i32>, String) {
     let output = operate(server, &words.split(' ').collect::<Vec<_>>()).output().unwrap();
     (output.status.code(), stdout(&output) + &stderr(&output))
 }
 
 #[track_caller]
 pub(crate) fn says(server: &Server, words: &str, expected: &[&str]) {
-    let (code, text) = said(server, words);
+    let (code, text) = printed(server, words);
     assert_eq!(code, Some(0), "{words}: {text}");
     for expected in expected {
         assert!(text.contains(expected), "{words}: {expected:?} is not in {text}");
@@ -28,7 +28,7 @@ pub(crate) fn says(server: &Server, words: &str, expected: &[&str]) {
 }
 
 pub(crate) fn shown(server: &Server, words: &str) -> Value {
-    let (_, text) = said(server, &format!("{words} --json"));
+    let (_, text) = printed(server, &format!("{words} --json"));
     serde_json::from_str(&text).unwrap_or_else(|_| panic!("{words}: {text}"))
 }
 
@@ -59,14 +59,14 @@ fn answers_have_the_limits_that_were_asked() {
     assert_eq!(asked("free", &json!(500)), ("never".to_owned(), all));
     assert_eq!(asked("bad", &json!(5)), ("deny".to_owned(), "plan".to_owned()));
     assert_eq!(asked("free", &json!("x")), ("never".to_owned(), String::new()));
-    let (code, _) = said(&server, "block api_key=k --for 1m");
+    let (code, _) = printed(&server, "block api_key=k --for 1m");
     assert_eq!((code, asked("free", &json!(5))), (Some(0), ("deny".to_owned(), String::new())));
     assert_eq!(server.check(r#"{"attributes":{"ip":"::1"}}"#)["limits"], json!([]));
 }
 
 /// The story: `restore per-key` said "the policy holds again" while all limits were off, and `limits` said "enforce" of each of them.
 #[test]
-fn a_restore_tells_what_still_holds() {
+fn a_restore_reports_remaining_overrides() {
     let server = server("limits: [{name: a, by: [k], rate: 1/h}, {name: b, by: [k], rate: 1/h, mode: off}]");
     let key = json!({"k": "x"});
     assert!(passes(&server, &key) && !passes(&server, &key));
@@ -75,7 +75,7 @@ fn a_restore_tells_what_still_holds() {
     let rows: Vec<&Value> = limits["limits"].as_array().unwrap().iter().collect();
     assert_eq!((&rows[0]["mode"], &rows[0]["holds"]["ruling"]), (&"off".into(), &"off".into()), "{limits}");
     assert_eq!((&rows[1]["mode"], rows[1].get("holds")), (&"off".into(), None), "it is off in the policy");
-    let (_, table) = said(&server, "limits");
+    let (_, table) = printed(&server, "limits");
     assert!(!table.contains("enforce"), "{table}");
     says(&server, "kill a --for 1h", &["off until"]);
     says(
@@ -87,7 +87,7 @@ fn a_restore_tells_what_still_holds() {
     says(
         &server,
         "percent a 50",
-        &["enforced for 50 % of keys", "a milder ruling holds: all limits are off"],
+        &["enforced for 50 % of keys", "a milder override holds: all limits are off"],
     );
     says(&server, "shadow a --for 1h", &["shadow until"]);
     says(
@@ -98,9 +98,9 @@ fn a_restore_tells_what_still_holds() {
     assert!(passes(&server, &key));
     says(&server, "shadow --all --for 10m", &["shadow until"]);
     says(&server, "kill a --for 1h", &["off until"]);
-    says(&server, "shadow --all --for 10m", &["shadow until", "a milder ruling holds: a is off until"]);
+    says(&server, "shadow --all --for 10m", &["shadow until", "a milder override holds: a is off until"]);
     says(&server, "restore --all", &["still ruled: a is off"]);
-    assert_eq!(said(&server, "restore --all").0, Some(1), "there was nothing to restore");
+    assert_eq!(printed(&server, "restore --all").0, Some(1), "there was nothing to restore");
     says(&server, "restore a", &["restored: the policy holds again"]);
     assert!(!passes(&server, &key));
 }
@@ -108,7 +108,7 @@ fn a_restore_tells_what_still_holds() {
 /// The story: a reset by what a limit counts by found no limit, because the limit has a `when`, also where it was named; and of a tenant
 /// without its plan it forgot another tier's counter, and said "1 counter forgotten".
 #[test]
-fn a_reset_finds_what_was_counted() {
+fn a_reset_finds_the_counters_of_a_key() {
     let server = server(
         "limits:
 - {name: login, when: {path: /login}, by: [ip], rate: 1/h}
@@ -175,7 +175,7 @@ fn a_call_that_tells_its_limit_is_not_shown_to_pass() {
     assert!(throttle().starts_with("*5\r\n:0\r\n"));
     assert!(throttle().starts_with("*5\r\n:1\r\n"));
     for words in ["get key=x command=cl.throttle", "explain key=x command=cl.throttle"] {
-        let (_, text) = said(&server, words);
+        let (_, text) = printed(&server, words);
         assert!(
             text.starts_with("whether such a call passes now depends on the limit that it tells\n"),
             "{text}"
@@ -221,14 +221,14 @@ fn loosely_spelled_paths_are_explained_as_the_gateway_decides() {
     }
     let plain = shown(server, "explain ip=127.0.0.1 path=/other host=app.test");
     assert_eq!(plain.get("as_given"), None, "it makes no difference: {plain}");
-    let (_, text) = said(server, "explain ip=127.0.0.1 path=/LOGIN/ host=app.test");
+    let (_, text) = printed(server, "explain ip=127.0.0.1 path=/LOGIN/ host=app.test");
     assert!(
         text.contains("sent as it stands, to /v1/check, RLS or RESP, it passes: it meets each"),
         "{text}"
     );
 }
 
-/// The story: with a callers file that is broken, or changed, `reload` said "nothing to reload: what is in the file is in force".
+/// The story: with a callers file that is broken, or changed, `reload` said "nothing to reload: the file is active".
 #[test]
 fn a_reload_reads_the_callers_file() {
     let scratch = Scratch::new();
@@ -245,14 +245,14 @@ fn a_reload_reads_the_callers_file() {
         says(&server, "reload", &["nothing to reload"]);
         fs::write(&callers, "callers: [{key: k1, tenant: acme}, {key: k2, tenant: zoo}]").unwrap();
         // The server may have seen it by itself a moment earlier.
-        let (code, text) = said(&server, "reload");
+        let (code, text) = printed(&server, "reload");
         let is_reported =
             text.contains("the callers file was reloaded, 2 known") || text.contains("nothing to reload");
         assert!(code == Some(0) && is_reported, "{text}");
         assert!(passes(&server, &json!({"api_key": "k2"})) && !passes(&server, &json!({"api_key": "k2"})));
         fs::write(&callers, "callers: [{sha256: zz, plan: x}]").unwrap();
         for _ in 0..2 {
-            let (code, text) = said(&server, "reload");
+            let (code, text) = printed(&server, "reload");
             assert_eq!(code, Some(2), "{text}");
             assert!(
                 text.contains("the callers file was not reloaded, and those before stay known"),
@@ -262,20 +262,20 @@ fn a_reload_reads_the_callers_file() {
         assert!(!passes(&server, &json!({"api_key": "k2"})), "it is still known");
         fs::write(&policy, "limits: [{name: a, by: [tenant], rate: 2/h}]").unwrap();
         if source != "-" {
-            let (code, text) = said(&server, "reload");
+            let (code, text) = printed(&server, "reload");
             assert_eq!(code, Some(2), "{text}");
             assert!(text.contains("the callers file was not reloaded"), "{text}");
             let limits = shown(&server, "limits");
             assert!(limits["limits"][0]["sentence"].as_str().unwrap().contains('2'), "{limits}");
         }
         fs::remove_file(&callers).unwrap();
-        assert!(said(&server, "reload").1.contains("no such file"));
+        assert!(printed(&server, "reload").1.contains("no such file"));
     }
 }
 
 /// The story: a reload back to a former algorithm said "restarted", and the old counter went on.
 #[test]
-fn a_reload_to_what_was_before_says_that_counters_go_on() {
+fn a_reload_to_the_previous_policy_reports_resumed_counters() {
     let scratch = Scratch::new();
     let policy = scratch.text("policy.yaml");
     let write =
@@ -290,7 +290,7 @@ fn a_reload_to_what_was_before_says_that_counters_go_on() {
         ("", "resumed a: it counts again by the counters that it had earlier", "8 of 9"),
     ] {
         write(more);
-        let (code, text) = said(&server, "reload");
+        let (code, text) = printed(&server, "reload");
         // The server may have seen it by itself a moment earlier, and then there is nothing to tell.
         assert!(code == Some(0) && (text.contains(expected) || text.contains("nothing to reload")), "{text}");
         says(&server, "get k=x", &[left]);
@@ -315,7 +315,7 @@ fn a_reload_lists_every_change() {
         (", block_for: 10m", "block_for"),
     ] {
         write(more);
-        let (code, text) = said(&server, "reload --force");
+        let (code, text) = printed(&server, "reload --force");
         let is_listed = text.contains("changed a: ") && text.contains(field);
         // The server may have seen it by itself a moment earlier, and then there is nothing to list.
         assert!(code == Some(0) && (is_listed || text.contains("nothing to reload")), "{text}");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::gateway_upstream::{Gateway, OPEN, Upstream, until};
 use crate::program::{Server, tollgate};
 use crate::proxy::Folder;
-use crate::wire::Response;
+use crate::raw_http::Response;
 
 /// The metric of connections that were ended for the sake of others.
 const ENDED: &str = "tollgate_gateway_connections_ended_total";
@@ -74,7 +74,7 @@ pub(crate) fn confined(descriptors: usize, arguments: &[&str]) -> Gateway {
 /// One address that holds many slow connections has no more than it may; another is served all the while. What is beyond is ended at once,
 /// counted and told, and when the slow ones have gone their address is served again.
 #[test]
-fn one_address_leaves_room_for_others() {
+fn one_address_leaves_permits_for_others() {
     let (upstream, folder) = (Upstream::start(), Folder::new("gateway-crowds"));
     let config = folder.write("config.yaml", "connections_per_address: 40\n").display().to_string();
     let address = format!("http://{}", upstream.address);
@@ -113,7 +113,7 @@ fn a_trusted_proxy_has_no_bound() {
 /// Slow heads from more addresses than there are places for: whoever comes gets the place of one of them, without waiting for the ten
 /// seconds that they have, and those who are being answered keep theirs. So do tunnels and connections of HTTP/2 with a request.
 #[test]
-fn those_who_ask_nothing_make_room() {
+fn connections_without_requests_are_evicted() {
     let (upstream, folder) = (Upstream::start(), Folder::new("gateway-full-house"));
     let address = format!("http://{}", upstream.address);
     let config = folder.write("config.yaml", "connections_per_address: 100000\n").display().to_string();
@@ -145,7 +145,7 @@ fn those_who_ask_nothing_make_room() {
         waves.push(wave);
         tollgate_testkit::rest(Duration::from_millis(1_100));
     }
-    gateway.server.await_log("takes the place of one that asks nothing");
+    gateway.server.await_log("replaces an idle one");
     for _ in 0..20 {
         assert_eq!(gateway.get("/", "").status, 200);
     }

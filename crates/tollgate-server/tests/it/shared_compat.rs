@@ -55,7 +55,7 @@ fn asked(server: &Server, user: &str, cost: u64) -> (bool, u64, String) {
 /// While the store is away such a file is decided by this server's share, and says so, in answers and in metrics. What was admitted is
 /// taken from the store's counters once it is back, and once; what only the share refused is not.
 #[test]
-fn foreign_files_tell_the_store_what_they_admitted() {
+fn compat_rules_reconcile_with_the_store() {
     let _turn = turn();
     for (file, rule) in [(ENVOY, "d.user"), (LIMITADOR, "d.86400s")] {
         let mut redis = Redis::start(&["--appendonly", "yes", "--appendfsync", "always"]);
@@ -102,8 +102,8 @@ fn foreign_files_tell_the_store_what_they_admitted() {
         until("nothing is owed", || (server.metric("tollgate_store_debts") == 0).then_some(()));
         assert_eq!(settled() - settled_before, 1);
         until("it is told once", || {
-            let told = asked(&server, &user, 0);
-            (told.2 == "exact").then(|| assert_eq!(told, (true, 5, "exact".to_owned())))
+            let reported = asked(&server, &user, 0);
+            (reported.2 == "exact").then(|| assert_eq!(reported, (true, 5, "exact".to_owned())))
         });
     }
 }

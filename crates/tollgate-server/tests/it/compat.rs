@@ -154,8 +154,8 @@ fn envoy_is_answered_over_grpc() {
         let client = Client::new(server.grpc.unwrap());
         let ask = || shown(&client.ask(question(domain, 1, "user=a")).unwrap());
         for (expected, left) in [("OK: OK", 1), ("OK: OK", 0), ("OVER: OVER", 0)] {
-            let told = ask();
-            assert!(told.starts_with(&format!("{expected} daily 2/DAY left {left} in ")), "{told}");
+            let reported = ask();
+            assert!(reported.starts_with(&format!("{expected} daily 2/DAY left {left} in ")), "{reported}");
         }
         assert_eq!(shown(&client.ask(question(domain, 1, "other=a|x=y")).unwrap()), "OK: OK | OK");
         assert_eq!(server.metric(TIMED), 4, "each decision is timed once");
@@ -172,13 +172,13 @@ fn a_foreign_file_is_reloaded() {
         assert_eq!(server.send("POST", "/json", &rls("d", "user", "a")).status, status);
     }
     fs::write(directory.0.join("config.yaml"), ENVOY.replace("unit: 2,", "unit: 9,")).unwrap();
-    let is_in_force = || {
+    let is_active = || {
         let look =
             r#"{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"a"}],"hitsAddend":0}]}"#;
         let answer = server.send("POST", "/json", look);
         (answer.status, answer.json()["statuses"][0]["limitRemaining"].clone()) == (200, json!(6))
     };
-    until("the new file is in force", || is_in_force().then_some(()));
+    until("the new file is in force", || is_active().then_some(()));
 }
 
 /// A policy of our own has neither interface, and says so.
@@ -317,9 +317,9 @@ descriptors:
     // What would be open is told, and what is open there or refuses nothing is not.
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     let lost = "NOT CONVERTED, so what it refuses would pass:";
-    let told = stderr(&output);
-    assert!(told.contains(&format!("<stdin>: {lost} x-y: CEL cannot name")), "{told}");
-    assert_eq!(told.matches(lost).count(), 1, "{told}");
+    let reported = stderr(&output);
+    assert!(reported.contains(&format!("<stdin>: {lost} x-y: CEL cannot name")), "{reported}");
+    assert_eq!(reported.matches(lost).count(), 1, "{reported}");
     let text = stdout(&output);
     for expected in [
         "when: \"path.startsWith('/a/') && !(path in ['/a/b', '/free']) && !has(ip)",
@@ -399,7 +399,10 @@ fn operating_foreign_rules() {
     ];
     for (verb, body) in refused {
         let detail = post(&format!("/admin/v1/{verb}"), body).problem(409);
-        assert!(detail.contains("in force is Limitador limits; accepted are block"), "{verb}: {detail}");
+        assert!(
+            detail.contains("the active policy is Limitador limits; accepted are block"),
+            "{verb}: {detail}"
+        );
     }
     let limits = admin::ask(&server, admin::TOKEN, "GET", "/admin/v1/limits", "").json();
     assert_eq!((&limits["limits"], limits["foreign"].as_array().unwrap().len()), (&json!([]), 1));

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::program::{SLOW_POLICY, Server, tollgate};
+use crate::raw_http::{Response, request};
 use crate::restart::{Scratch, await_until};
-use crate::wire::{Response, request};
 
 /// A question that charges nothing, on a connection that stays open; tells whether it was answered in time.
 fn is_answered(stream: &TcpStream) -> bool {
@@ -29,26 +29,26 @@ fn confined(arguments: &[&str]) -> Server {
 }
 
 /// 300 connections, or as many of them as the system lets in.
-fn crowd(address: SocketAddr) -> Vec<TcpStream> {
+fn peers(address: SocketAddr) -> Vec<TcpStream> {
     let connections =
         (0..300).map_while(|_| TcpStream::connect_timeout(&address, Duration::from_secs(2)).ok());
-    let crowd: Vec<TcpStream> = connections.collect();
-    assert!(crowd.len() > 100, "only {} came", crowd.len());
-    crowd
+    let peers: Vec<TcpStream> = connections.collect();
+    assert!(peers.len() > 100, "only {} came", peers.len());
+    peers
 }
 
 /// With 128 descriptors, 300 connections at once: the system's queue takes those that the server has no room for. Who was
 /// connected before is answered all the while, counters are written to disk all the while, and when the crowd leaves, a new client
 /// is served at once.
 #[test]
-fn a_crowd_takes_nothing_from_those_who_are_served() {
+fn excess_connections_do_not_disturb_served_ones() {
     let scratch = Scratch::new("crowd");
     let server = confined(&["--state-dir", scratch.path(), "--snapshot-every", "100ms"]);
     let served: Vec<TcpStream> = (0..10).map(|_| server.connect()).collect();
     assert!(served.iter().all(is_answered));
 
-    let crowd = crowd(server.address);
-    let late = crowd.last().unwrap();
+    let peers = peers(server.address);
+    let late = peers.last().unwrap();
     late.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
     assert!(!is_answered(late), "there was room for everybody, so the test shows nothing");
     for _ in 0..3 {
@@ -56,8 +56,8 @@ fn a_crowd_takes_nothing_from_those_who_are_served() {
         scratch.await_snapshot();
     }
 
-    drop(crowd);
-    #[allow(clippy::disallowed_methods, reason = "the test measures real patience")]
+    drop(peers);
+    #[allow(clippy::disallowed_methods, reason = "the test measures real time")]
     let start = Instant::now();
     // A queue that is still full drops the first packet of a connection, so a client that waits for it waits for a second.
     let is_served = || {
@@ -72,9 +72,9 @@ fn a_crowd_takes_nothing_from_those_who_are_served() {
 
 /// A crowd of Redis clients that rest closes no other door: HTTP and gRPC answer whoever comes later. The log says which is full.
 #[test]
-fn a_crowd_at_one_door_leaves_the_others_open() {
+fn load_at_one_listener_leaves_the_others_open() {
     let mut server = confined(&[]);
-    let resting = crowd(server.resp());
+    let resting = peers(server.resp());
     let address = format!("\"address\":\"{}\"", server.resp());
     server.await_log(&address);
     let mut late = resting.last().unwrap();

@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use tollgate_testkit::{Scratch, until};
 
 use crate::admin::{TOKEN, server};
+use crate::command_outcomes::{printed, says, shown};
 use crate::gateway_upstream::Upstream;
 use crate::identity::gateway;
 use crate::program::{Server, run, stderr, stdout, tollgate};
 use crate::redis::Redis;
 use crate::shared::turn;
-use crate::truth::{said, says, shown};
 
 /// A server with a token and these arguments.
 fn with(arguments: &[&str], policy: &str) -> Server {
@@ -22,7 +22,7 @@ fn with(arguments: &[&str], policy: &str) -> Server {
 
 #[track_caller]
 fn is_refused(server: &Server, words: &str, expected: &str) {
-    let (code, text) = said(server, words);
+    let (code, text) = printed(server, words);
     assert_ne!(code, Some(0), "{words}: {text}");
     assert!(text.contains(expected), "{words}: {expected:?} is not in {text}");
 }
@@ -54,7 +54,7 @@ fn templates_of_paths_are_explained_as_the_gateway_decides() {
 /// The story: another program's file was changed, and `reload` said "reloaded" and not what; from a policy to such a file it said that
 /// a limit was added that is in no file. It names rules, and so do the numbers.
 #[test]
-fn a_reload_of_foreign_rules_says_what_changed() {
+fn a_reload_of_compat_rules_reports_the_changes() {
     let folder = Scratch::new();
     let file = folder.text("policy.yaml");
     let rule = |key: &str, units: u32| {
@@ -68,7 +68,7 @@ fn a_reload_of_foreign_rules_says_what_changed() {
     assert_eq!(server.metric("tollgate_policy_limits"), 2);
     // Each step looks like an accident, so that the server does not take it by itself first.
     envoy(&[rule("a", 2_000), rule("q", 1)]);
-    let (_, text) = said(&server, "reload --force");
+    let (_, text) = printed(&server, "reload --force");
     for expected in [
         "reloaded\n",
         "changed d: each a\n  - d: each a: 2 requests a hour\n  + d: each a: 2000 requests a hour\n",
@@ -87,10 +87,10 @@ fn a_reload_of_foreign_rules_says_what_changed() {
     fs::write(&file, "limits: [{name: own, by: [k], rate: 1/h}]").unwrap();
     says(&server, "reload --force", &["added own", "removed d: each a", "removed d: each q"]);
     envoy(&[rule("a", 2_000)]);
-    let (_, text) = said(&server, "reload --force");
+    let (_, text) = printed(&server, "reload --force");
     assert!(text.contains("removed own") && text.contains("added d: each a"), "{text}");
     let metrics = String::from_utf8(server.send("GET", "/metrics", "").body).unwrap();
-    for page in [text, metrics, said(&server, "limits").1] {
+    for page in [text, metrics, printed(&server, "limits").1] {
         assert!(!page.contains("ask-by-rls-or-json"), "{page}");
     }
 }
@@ -220,19 +220,19 @@ fn callers_that_no_request_has_are_refused() {
         ("sha256:6ab9", "begins as a digest and is none"),
         ("SHA256:6ab9f1eb8f7d3388f4f9d586f66e99fd", "begins as a digest and is none"),
     ] {
-        let (code, said) = add(&[credential, "plan=a"]);
-        assert_eq!(code, Some(2), "{credential:?}: {said}");
-        assert!(said.contains(why) && !said.contains("k3"), "{credential:?}: {said}");
+        let (code, printed) = add(&[credential, "plan=a"]);
+        assert_eq!(code, Some(2), "{credential:?}: {printed}");
+        assert!(printed.contains(why) && !printed.contains("k3"), "{credential:?}: {printed}");
     }
-    let (code, said) = add(&["k9", "plan=a", "plan=b"]);
-    assert!(code == Some(2) && said.contains("plan is given twice"), "{said}");
+    let (code, printed) = add(&["k9", "plan=a", "plan=b"]);
+    assert!(code == Some(2) && printed.contains("plan is given twice"), "{printed}");
     assert_eq!(add(&["k9", "plan=a"]).0, Some(0));
 }
 
 /// The story: one rule that no policy can say made `policy convert` write nothing at all. The others are written, it is a note, and the
 /// command fails and names it.
 #[test]
-fn a_conversion_writes_what_it_can() {
+fn a_conversion_writes_the_rules_that_have_a_limit() {
     let envoy = "domain: d
 descriptors:
   - {key: user, rate_limit: {unit: day, requests_per_unit: 2}}
@@ -265,6 +265,6 @@ fn a_share_of_all_limits() {
     says(&server, "restore --all", &["restored"]);
     says(&server, "percent a 5", &["enforced for 5 % of keys until"]);
     for wrong in ["percent 5", "percent a --all 5", "percent --all", "percent --all 101"] {
-        assert_eq!(said(&server, wrong).0, Some(2), "{wrong}");
+        assert_eq!(printed(&server, wrong).0, Some(2), "{wrong}");
     }
 }

@@ -13,17 +13,17 @@ use tollgate::{
 
 use crate::auth::Auth;
 use crate::decision_json::Hold;
-use crate::foreign::{Foreign, InForce, Options, is_guard};
 use crate::identity::Identity;
 use crate::policy_file::Rules;
 use crate::protocol::Wire;
 use crate::seldom::Seldom;
 use crate::store::Stores;
-use crate::telemetry::{Meter, Rule};
+use crate::telemetry::Meter;
 use beside::Beside;
 use cells::{Cells, Table};
 use holds::Holds;
 use rls::Envoy;
+use tollgate_compat::{Foreign, InForce, Options, Rule, is_guard};
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::shed::Shedder;
 

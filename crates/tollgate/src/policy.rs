@@ -231,6 +231,12 @@ impl Policy {
         names.filter(|_| self.vocabulary.is_declared()).filter(|name| !self.vocabulary.knows(name))
     }
 
+    /// Whether the policy declares an attribute of this name.
+    #[must_use]
+    pub fn declares(&self, attribute: &str) -> bool {
+        self.vocabulary.is_declared() && self.vocabulary.knows(attribute)
+    }
+
     /// Whether the values of an attribute are addresses, which compare and count by their bits.
     #[must_use]
     pub fn is_address(&self, attribute: &str) -> bool {

@@ -8,7 +8,10 @@ use hyper::body::Incoming;
 use hyper::header::HeaderName;
 use tollgate::engine::Settled;
 use tollgate::store::Store;
+use tollgate::store::{TOGETHER_MAX, together};
 use tollgate::{CheckRequest, Decision, Timestamp};
+use tollgate_compat::InForce;
+use tollgate_compat::plain::Checked;
 
 use super::access;
 use super::authz::Verified;
@@ -16,8 +19,6 @@ use super::route::HttpRoute;
 use crate::control::ControlPlane;
 use crate::control::admin::Admin;
 use crate::decision_json::{DECISION_BYTES, Decided};
-use crate::foreign::InForce;
-use crate::foreign::plain::Checked;
 use crate::identity::Known;
 use crate::problem::Problem;
 use crate::protocol::Wire;
@@ -27,7 +28,6 @@ use crate::request_json::{self, Question};
 use crate::rls::{self, Unanswerable};
 use crate::service::Service;
 use crate::telemetry::Stopwatch;
-use crate::together::{TOGETHER_MAX, together};
 
 /// Prefixes of the headers in which a proxy describes the request that it asks about.
 const PROXY_FIELDS: [&str; 2] = ["x-forwarded-", "x-original-"];

@@ -3,12 +3,12 @@
 use smallvec::SmallVec;
 use tollgate::store::Store;
 use tollgate::{CheckRequest, Decision, LimitStatus, RequestError, Stance, Ticks, Timestamp, Value, Verdict};
+use tollgate_compat::InForce;
 
 use super::Resp;
 use super::frame::Arguments;
 use super::reply::{Protocol, Reply, quoted};
 use crate::decision_json::{Hold, Why, verdict_name};
-use crate::foreign::InForce;
 use crate::identity::{Known, Word};
 use crate::protocol::Wire;
 use crate::service::holds::Id;

@@ -1,13 +1,13 @@
 //! Decisions by other programs' rules in the metrics: by rule, near and in shadow, each counted once, and bounded with
 //! any traffic.
 
+use tollgate::fuzzing::at_once;
 use tollgate::{Engine, ManualClock, MemoryStore};
+use tollgate_compat::{BROUGHT, Foreign, Format, Source, guard};
 
 use super::super::ledger::LIMITS_SHOWN;
 use super::super::ledger::rules::VALUES_SHOWN;
 use super::*;
-use crate::at_once::at_once;
-use crate::foreign::{Foreign, Format, Source, guard};
 use crate::policy_file::Rules;
 use crate::protocol::Wire;
 use crate::rls::{Descriptor, Override, Question, Unit};

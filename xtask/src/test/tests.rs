@@ -127,3 +127,14 @@ fn a_step_that_panics_has_failed() {
     assert_eq!((passed, failed), (1, 1), "{shown}");
     assert!(shown.ends_with("      panics: FAILED in 0 s, it stopped without a result\n"), "{shown}");
 }
+
+/// The workflow runs `./test` with the Rust that the manifest promises.
+#[test]
+fn the_workflow_has_the_promised_rust() {
+    let manifest = include_str!("../../../Cargo.toml");
+    let workflow = include_str!("../../../.github/workflows/test.yml");
+    let version = manifest.lines().find_map(|line| line.strip_prefix("rust-version = ")).unwrap();
+    let image = format!("image: rust:{}-bookworm\n", version.trim_matches('"'));
+    assert!(workflow.contains(&image), "{image}");
+    assert!(workflow.contains("- run: ./test "));
+}

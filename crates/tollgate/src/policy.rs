@@ -89,7 +89,7 @@ pub mod source {
 }
 
 use crate::credential::CredentialAttributes;
-use crate::request::CheckRequest;
+use crate::request::{CheckRequest, Descriptor};
 use compared::ComparedAs;
 use finding::{Place, Report};
 use index::LimitIndex;
@@ -227,7 +227,8 @@ impl Policy {
 
     /// The attributes of a request that the policy does not declare; empty if it declares no names.
     pub fn undeclared<'r>(&'r self, request: &'r CheckRequest<'_>) -> impl Iterator<Item = &'r str> {
-        let names = request.attributes().iter().map(|given| given.name);
+        let given = request.descriptors().flat_map(Descriptor::attributes);
+        let names = given.map(|given| given.name);
         names.filter(|_| self.vocabulary.is_declared()).filter(|name| !self.vocabulary.knows(name))
     }
 

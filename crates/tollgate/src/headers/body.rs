@@ -87,7 +87,7 @@ impl Refusal<'_> {
             Refusal::TooCostly { .. } => "urn:tollgate:problem:cost-exceeds-capacity",
             Refusal::Fault(Fault::Cost { .. }) => "urn:tollgate:problem:cost-not-computable",
             Refusal::Fault(Fault::TooManyLimits) => "urn:tollgate:problem:too-many-limits",
-            Refusal::Fault(Fault::TooManyViews) => "urn:tollgate:problem:too-many-views",
+            Refusal::Fault(Fault::TooManyDescriptors) => "urn:tollgate:problem:too-many-views",
         }
     }
 
@@ -104,7 +104,7 @@ impl Refusal<'_> {
             Refusal::TooCostly { .. } => "Request costs more than can ever be admitted at once",
             Refusal::Fault(Fault::Cost { .. }) => "Request does not tell what it costs",
             Refusal::Fault(Fault::TooManyLimits) => "Request matches too many limits",
-            Refusal::Fault(Fault::TooManyViews) => "Request has too many views",
+            Refusal::Fault(Fault::TooManyDescriptors) => "Request has too many views",
         }
     }
 
@@ -183,7 +183,7 @@ impl Refusal<'_> {
             Refusal::TooCostly { limit: None, .. } => {}
             // Again without the limit's name.
             Refusal::Fault(Fault::Cost { reason, .. }) => detail.push_str(reason),
-            Refusal::Fault(fault @ (Fault::TooManyLimits | Fault::TooManyViews)) => {
+            Refusal::Fault(fault @ (Fault::TooManyLimits | Fault::TooManyDescriptors)) => {
                 push(&mut detail, format_args!("{fault}"));
             }
         }

@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 
 use super::share::{self, NODES_MAX, Share};
 use crate::decision::Held;
-use crate::engine::live::{Counters, Live};
+use crate::engine::active::{ActivePolicy, Counters};
 use crate::memory::{ChargeMode, MemoryStore};
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::policy::{Match, Policy, QuotaIndex};
@@ -42,7 +42,7 @@ struct Shares {
     /// The generation of that policy in the engine.
     generation: u64,
     nodes: u32,
-    live: Live,
+    active: ActivePolicy,
     shares: Vec<Vec<Share>>,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Spot<'s> {
 #[derive(Clone, Copy)]
 enum Place<'s> {
     Limit {
-        live: &'s Live,
+        active: &'s ActivePolicy,
         limit: usize,
         quota: QuotaIndex,
     },
@@ -65,15 +65,15 @@ enum Place<'s> {
 }
 
 impl<'s> Spot<'s> {
-    pub(super) fn matched(live: &'s Live, matched: &Match, charge: &'s Charge<'s>) -> Self {
+    pub(super) fn matched(active: &'s ActivePolicy, matched: &Match, charge: &'s Charge<'s>) -> Self {
         let (limit, quota) = (matched.limit as usize, matched.quota);
-        Self { place: Place::Limit { live, limit, quota }, charge }
+        Self { place: Place::Limit { active, limit, quota }, charge }
     }
 
     /// The charge of units taken under an earlier policy; `None` if their limit is gone.
-    pub(super) fn held(live: &'s Live, held: &Held, charge: &'s Charge<'s>) -> Option<Self> {
-        let (limit, quota) = live.place_of(held)?;
-        Some(Self { place: Place::Limit { live, limit, quota }, charge })
+    pub(super) fn held(active: &'s ActivePolicy, held: &Held, charge: &'s Charge<'s>) -> Option<Self> {
+        let (limit, quota) = active.place_of(held)?;
+        Some(Self { place: Place::Limit { active, limit, quota }, charge })
     }
 
     /// The charge of a tally.
@@ -118,26 +118,26 @@ impl Shares {
         (Arc::new(Policy::of_limits(limits.collect())), shares)
     }
 
-    fn first(live: &Live, nodes: u32) -> Self {
-        let (policy, shares) = Self::policy(&live.policy, nodes);
-        let live_shares = Live::first(policy, Arc::clone(&live.secret), false);
-        let generation = live.generation();
-        Self { of: Arc::clone(&live.policy), generation, nodes, live: live_shares, shares }
+    fn first(active: &ActivePolicy, nodes: u32) -> Self {
+        let (policy, shares) = Self::policy(&active.policy, nodes);
+        let live_shares = ActivePolicy::first(policy, Arc::clone(&active.secret), false);
+        let generation = active.generation();
+        Self { of: Arc::clone(&active.policy), generation, nodes, active: live_shares, shares }
     }
 
     /// Converts a charge of the store's counter to one of the fallback counter.
     fn own<'s>(&'s self, spot: &Spot<'s>) -> Option<Own<'s>> {
         let Spot { place, charge } = *spot;
-        let Place::Limit { live, limit, quota } = place else {
+        let Place::Limit { active, limit, quota } = place else {
             return Some(Own { charge: *charge, spare: 0 });
         };
         // A decision that began before a policy swap has its limits in another order.
-        let position = if Arc::ptr_eq(&self.of, &live.policy) {
+        let position = if Arc::ptr_eq(&self.of, &active.policy) {
             limit
         } else {
-            self.live.position(live.policy.limits().get(limit)?.name())?
+            self.active.position(active.policy.limits().get(limit)?.name())?
         };
-        let counters: &Counters = self.live.counters.get(position)?;
+        let counters: &Counters = self.active.counters.get(position)?;
         let family: &Family = match charge.stance {
             Stance::Enforced => &counters.enforced,
             Stance::Shadow => &counters.shadow,
@@ -151,12 +151,12 @@ impl Shares {
 }
 
 impl Local {
-    pub(super) fn new(live: &Live, nodes: u32, now: Timestamp) -> Self {
+    pub(super) fn new(active: &ActivePolicy, nodes: u32, now: Timestamp) -> Self {
         Self {
             counters: MemoryStore::new(LOCAL_BYTES, now),
             ceilings: MemoryStore::new(CEILING_BYTES, now),
             marks: MemoryStore::new(MARK_BYTES, now),
-            shares: ArcSwap::from_pointee(Shares::first(live, nodes.min(NODES_MAX))),
+            shares: ArcSwap::from_pointee(Shares::first(active, nodes.min(NODES_MAX))),
             shaping: Mutex::new(()),
         }
     }
@@ -174,28 +174,33 @@ impl Local {
     /// The number of nodes that the shares should be computed for, if they are not: the number has changed, or the
     /// policy has. While the store is failing the number may only grow, because a node that cannot be seen may still be
     /// running.
-    pub(super) fn wants(&self, told: u32, is_shaken: impl FnOnce() -> bool, live: &Live) -> Option<u32> {
+    pub(super) fn wants(
+        &self,
+        told: u32,
+        is_shaken: impl FnOnce() -> bool,
+        active: &ActivePolicy,
+    ) -> Option<u32> {
         let (shares, told) = (self.shares.load(), told.min(NODES_MAX));
-        let is_older = shares.generation < live.generation() && !Arc::ptr_eq(&shares.of, &live.policy);
+        let is_older = shares.generation < active.generation() && !Arc::ptr_eq(&shares.of, &active.policy);
         let stays = told == 0 || told == shares.nodes || (told < shares.nodes && is_shaken());
         (is_older || !stays).then_some(if stays { shares.nodes } else { told })
     }
 
     /// Recomputes the shares for another policy or another number of nodes. Counters are kept, as in a policy swap.
-    pub(super) fn reshape(&self, live: &Live, nodes: u32, now: Timestamp) {
+    pub(super) fn reshape(&self, active: &ActivePolicy, nodes: u32, now: Timestamp) {
         let _one_at_a_time = self.shaping.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.shares.load();
-        if before.nodes == nodes && Arc::ptr_eq(&before.of, &live.policy) {
+        if before.nodes == nodes && Arc::ptr_eq(&before.of, &active.policy) {
             return;
         }
-        let (policy, shares) = Shares::policy(&live.policy, nodes);
+        let (policy, shares) = Shares::policy(&active.policy, nodes);
         // If a limit was changed too often, its old shares stay until the oldest quotas are forgotten.
-        if let Ok(next) = Live::after(&before.live, policy, now) {
+        if let Ok(next) = ActivePolicy::after(&before.active, policy, now) {
             if !next.hold.numbers.is_empty() {
                 self.counters.hold(&next.hold);
             }
-            let (of, generation) = (Arc::clone(&live.policy), live.generation());
-            self.shares.store(Arc::new(Shares { of, generation, nodes, live: next.live, shares }));
+            let (of, generation) = (Arc::clone(&active.policy), active.generation());
+            self.shares.store(Arc::new(Shares { of, generation, nodes, active: next.active, shares }));
         }
     }
 

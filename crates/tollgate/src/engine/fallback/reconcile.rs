@@ -3,9 +3,9 @@
 
 use std::slice;
 
-use super::Standby;
-use super::debts::Due;
-use crate::engine::live::Live;
+use super::Fallback;
+use super::deferred::Due;
+use crate::engine::active::ActivePolicy;
 use crate::engine::{Charges, Engine};
 use crate::store::{Charge, Store, StoreFailure};
 use crate::time::Timestamp;
@@ -32,76 +32,77 @@ impl<S: Store> Engine<S> {
     /// When the store does not answer.
     pub async fn settle_debts(&self, now: Timestamp) -> Result<Replayed, StoreFailure> {
         let now = now.decidable();
-        let Some(standby) = self.standby.get().filter(|standby| standby.debts.held() > 0) else {
+        let Some(fallback) = self.fallback.get().filter(|fallback| fallback.deferred.held() > 0) else {
             return Ok(Replayed::default());
         };
-        let live = self.live.load_full();
-        let some = standby.debts.any(&live);
-        let look = some.as_ref().and_then(|(counter, permit)| counter.charge(&live, *permit, 0));
+        let active = self.active.load_full();
+        let some = fallback.deferred.any(&active);
+        let look = some.as_ref().and_then(|(counter, permit)| counter.charge(&active, *permit, 0));
         let looks = look.as_slice();
         // Without a counter to look at, all deferred charges belong to limits that are gone.
-        let told = if looks.is_empty() || self.is_back(standby, looks, now).await? {
-            self.tell(standby, &live, None, now).await?
+        let told = if looks.is_empty() || self.is_back(fallback, looks, now).await? {
+            self.tell(fallback, &active, None, now).await?
         } else {
             0
         };
-        Ok(Replayed { told, left: standby.debts.held() })
+        Ok(Replayed { told, left: fallback.deferred.held() })
     }
 
     /// Whether these keys have deferred charges that must be reported before the store is charged for them.
     #[inline]
-    pub(in crate::engine) fn must_pay_first(&self, charges: &[Charge<'_>]) -> bool {
-        !self.store.answers_at_once()
-            && self.standby.get().is_some_and(|standby| standby.debts.owes_anything(charges))
+    pub(in crate::engine) fn must_reconcile_first(&self, charges: &[Charge<'_>]) -> bool {
+        !self.store.never_waits()
+            && self.fallback.get().is_some_and(|fallback| fallback.deferred.owes_anything(charges))
     }
 
     /// The number of locally granted permits that the store has recorded so far.
     pub(in crate::engine) fn permits_reported(&self) -> u64 {
-        self.standby.get().map_or(0, |standby| standby.debts.permits.reported_so_far())
+        self.fallback.get().map_or(0, |fallback| fallback.deferred.permits.reported_so_far())
     }
 
     /// Reports the deferred charges of these keys, before the store is charged for them.
     ///
     /// # Errors
     /// When the store is unreachable, and need not be asked.
-    pub(in crate::engine) async fn pay_first(
+    pub(in crate::engine) async fn reconcile_first(
         &self,
-        live: &Live,
+        active: &ActivePolicy,
         charges: &[Charge<'_>],
         now: Timestamp,
     ) -> Result<(), StoreFailure> {
-        let Some(standby) = self.standby.get().filter(|standby| standby.debts.owes_anything(charges)) else {
+        let Some(fallback) = self.fallback.get().filter(|fallback| fallback.deferred.owes_anything(charges))
+        else {
             return Ok(());
         };
         // Boxed, because this future is large and every decision that waits would reserve room for it.
-        Box::pin(self.pay_now(standby, live, charges, now)).await
+        Box::pin(self.reconcile_now(fallback, active, charges, now)).await
     }
 
-    async fn pay_now(
+    async fn reconcile_now(
         &self,
-        standby: &Standby,
-        live: &Live,
+        fallback: &Fallback,
+        active: &ActivePolicy,
         charges: &[Charge<'_>],
         now: Timestamp,
     ) -> Result<(), StoreFailure> {
         // Another request is reporting it now. The store would admit again the units that it does not know yet.
-        if standby.debts.is_reporting(charges) {
+        if fallback.deferred.is_reporting(charges) {
             return Err(StoreFailure::Unreachable);
         }
         let is_well =
             |charge: &Charge<'_>| self.store.away_for(charge, now).is_none() || !self.store.is_away(charge);
         let (well, unwell): (Charges<'_>, Charges<'_>) = charges.iter().copied().partition(is_well);
-        if self.is_back(standby, &looks(&well), now).await? {
-            self.report_first(standby, live, &well, now).await?;
+        if self.is_back(fallback, &looks(&well), now).await? {
+            self.report_first(fallback, active, &well, now).await?;
         }
         // Part of the store was unreachable and answers only some calls: a look shows whether it answers this one.
-        let owes = |charge: &Charge<'_>| standby.debts.owes_anything(slice::from_ref(charge));
+        let owes = |charge: &Charge<'_>| fallback.deferred.owes_anything(slice::from_ref(charge));
         let owing: Charges<'_> = unwell.into_iter().filter(owes).collect();
         if owing.is_empty() {
             return Ok(());
         }
         match self.store.charge(&looks(&owing), now).await {
-            Ok(_) => self.report_first(standby, live, &owing, now).await,
+            Ok(_) => self.report_first(fallback, active, &owing, now).await,
             Err(failure) if failure.is_outage() => Err(StoreFailure::Unreachable),
             Err(_) => Ok(()),
         }
@@ -111,12 +112,12 @@ impl<S: Store> Engine<S> {
     /// them.
     async fn report_first(
         &self,
-        standby: &Standby,
-        live: &Live,
+        fallback: &Fallback,
+        active: &ActivePolicy,
         charges: &[Charge<'_>],
         now: Timestamp,
     ) -> Result<(), StoreFailure> {
-        match self.tell(standby, live, Some(charges), now).await {
+        match self.tell(fallback, active, Some(charges), now).await {
             Err(failure) if failure.is_outage() => Err(StoreFailure::Unreachable),
             _ => Ok(()),
         }
@@ -126,16 +127,16 @@ impl<S: Store> Engine<S> {
     /// deferred charge.
     async fn is_back(
         &self,
-        standby: &Standby,
+        fallback: &Fallback,
         looks: &[Charge<'_>],
         now: Timestamp,
     ) -> Result<bool, StoreFailure> {
-        if standby.watch.is_up() || looks.is_empty() {
+        if fallback.watch.is_up() || looks.is_empty() {
             return Ok(!looks.is_empty());
         }
         match self.store.charge(looks, now).await {
             Ok(_) => {
-                standby.watch.answered(now);
+                fallback.watch.answered(now);
                 Ok(true)
             }
             Err(failure) if failure.is_outage() => Err(StoreFailure::Unreachable), // A look changes nothing.
@@ -145,24 +146,24 @@ impl<S: Store> Engine<S> {
 
     async fn tell(
         &self,
-        standby: &Standby,
-        live: &Live,
+        fallback: &Fallback,
+        active: &ActivePolicy,
         of: Option<&[Charge<'_>]>,
         now: Timestamp,
     ) -> Result<usize, StoreFailure> {
-        let due = standby.debts.take(&standby.local, live, of, AT_ONCE, now);
+        let due = fallback.deferred.take(&fallback.local, active, of, AT_ONCE, now);
         let (mut told, mut failed) = (0, None);
         // A decision waits for the reports of its own counters, so these are sent concurrently. The others are sent one
         // by one, so that a failure loses at most one.
         let mut answers = match of {
-            Some(_) => together(due.iter().map(|due| self.pay(due, live, now))).await,
+            Some(_) => together(due.iter().map(|due| self.pay(due, active, now))).await,
             None => Vec::new(),
         }
         .into_iter();
         for due in due {
             let answered = match (of, failed) {
                 (Some(_), _) => answers.next().flatten(),
-                (None, None) => self.pay(&due, live, now).await,
+                (None, None) => self.pay(&due, active, now).await,
                 (None, Some(failure)) => Some(Err(failure)),
             };
             match answered {
@@ -176,7 +177,7 @@ impl<S: Store> Engine<S> {
                     failed = Some(StoreFailure::Unanswered);
                 }
                 Some(Err(failure)) => {
-                    due.put_back(&standby.local, live, now);
+                    due.put_back(&fallback.local, active, now);
                     failed = failed.or(Some(failure));
                 }
             }
@@ -184,7 +185,7 @@ impl<S: Store> Engine<S> {
         match failed {
             Some(failure) => {
                 if failure.is_outage() {
-                    standby.watch.failed(now);
+                    fallback.watch.failed(now);
                 }
                 Err(failure)
             }
@@ -193,8 +194,13 @@ impl<S: Store> Engine<S> {
     }
 
     /// Reports one deferred charge to the store. `None` when the policy no longer has its counter.
-    async fn pay(&self, due: &Due<'_>, live: &Live, now: Timestamp) -> Option<Result<(), StoreFailure>> {
-        let charge = due.charge(live, now)?;
+    async fn pay(
+        &self,
+        due: &Due<'_>,
+        active: &ActivePolicy,
+        now: Timestamp,
+    ) -> Option<Result<(), StoreFailure>> {
+        let charge = due.charge(active, now)?;
         Some(if due.is_refund() {
             self.store.refund(&[charge], now).await
         } else {

@@ -8,16 +8,17 @@ use crate::key::{Fingerprint, Prefix, Secret};
 use crate::memory::QUOTA_NUMBERS_MAX;
 use crate::policy::{By, Limit, Match, Mode, Policy, QuotaIndex};
 use crate::quota::Quota;
-use crate::request::{CheckRequest, Value};
+use crate::request::{Descriptor, Value};
 use crate::store::{Family, Hold, Record, Reign, is_wide};
 use crate::time::{Ticks, Timestamp};
 
 use super::penalty::Companions;
 
-mod held;
+mod charge;
 mod lineage;
 mod report;
 
+pub(super) use charge::CounterKey;
 pub(super) use lineage::{Records, Remembered};
 pub use report::SwapReport;
 
@@ -28,7 +29,7 @@ const GRACE: Ticks = Ticks::from_secs(60);
 type Gone = HashMap<Vec<String>, Vec<Option<Record>>>;
 
 /// An active policy. Immutable; a swap makes a new one.
-pub(crate) struct Live {
+pub(crate) struct ActivePolicy {
     pub(crate) policy: Arc<Policy>,
     /// The secret that keys are hashed with.
     pub(super) secret: Arc<Secret>,
@@ -36,8 +37,6 @@ pub(crate) struct Live {
     grouping: Grouping,
     pub(super) counters: Vec<Counters>,
     by_name: HashMap<String, usize>,
-    /// Whether a limit is leased, so that a store may answer without a charge.
-    pub(super) is_leased: bool,
     /// Whether a limit blocks keys that it denied too often.
     pub(super) has_penalties: bool,
     /// Counters of limits that are gone, or whose identity has changed, until they are idle. If such a limit comes
@@ -79,13 +78,13 @@ pub enum SwapError {
 
 /// A policy that is ready to be made active.
 pub(super) struct Next {
-    pub(super) live: Live,
+    pub(super) active: ActivePolicy,
     pub(super) report: SwapReport,
     /// The counters that the store must hold before the policy becomes active.
     pub(super) hold: Hold,
 }
 
-impl Live {
+impl ActivePolicy {
     /// The first policy of an engine.
     pub(super) fn first(policy: Arc<Policy>, secret: Arc<Secret>, is_grouped: bool) -> Self {
         let counters: Vec<Counters> =
@@ -93,7 +92,6 @@ impl Live {
         let grouping = Grouping::new(is_grouped, &policy, &secret);
         Self {
             by_name: by_name(&policy),
-            is_leased: is_leased(&policy),
             has_penalties: has_penalties(&policy),
             policy,
             secret,
@@ -106,7 +104,11 @@ impl Live {
     }
 
     /// The next policy, with the counters of the one before.
-    pub(super) fn after(before: &Live, policy: Arc<Policy>, now: Timestamp) -> Result<Next, SwapError> {
+    pub(super) fn after(
+        before: &ActivePolicy,
+        policy: Arc<Policy>,
+        now: Timestamp,
+    ) -> Result<Next, SwapError> {
         let mut report = SwapReport::default();
         let pasts: Vec<Past<'_>> =
             policy.limits().iter().map(|limit| before.past_of(limit, now, &mut report)).collect();
@@ -133,25 +135,15 @@ impl Live {
         let gone = before.gone_after(&policy, now);
         let secret = Arc::clone(&before.secret);
         let grouping = Grouping::new(before.grouping.is_wanted, &policy, &secret);
-        let (by_name, is_leased, generation) = (by_name(&policy), is_leased(&policy), from.policy);
+        let (by_name, generation) = (by_name(&policy), from.policy);
         let has_penalties = has_penalties(&policy);
-        let live = Self {
-            by_name,
-            is_leased,
-            has_penalties,
-            policy,
-            secret,
-            grouping,
-            counters,
-            gone,
-            generation,
-            held,
-        };
+        let active =
+            Self { by_name, has_penalties, policy, secret, grouping, counters, gone, generation, held };
         report
             .removed
-            .extend(before.by_name.keys().filter(|name| !live.by_name.contains_key(*name)).cloned());
+            .extend(before.by_name.keys().filter(|name| !active.by_name.contains_key(*name)).cloned());
         report.removed.sort();
-        Ok(Next { live, report, hold })
+        Ok(Next { active, report, hold })
     }
 
     /// What this policy knows of a limit of the next one.
@@ -213,7 +205,7 @@ impl Live {
     #[inline]
     pub(super) fn group_of(
         &self,
-        request: &CheckRequest<'_>,
+        request: &Descriptor<'_>,
         matched: &Match,
         counters: &Counters,
     ) -> Option<u16> {
@@ -261,10 +253,6 @@ impl Live {
     }
 }
 
-fn is_leased(policy: &Policy) -> bool {
-    policy.limits().iter().any(|limit| limit.lease().is_some())
-}
-
 fn has_penalties(policy: &Policy) -> bool {
     policy.limits().iter().any(|limit| limit.block_for().is_some())
 }
@@ -290,7 +278,7 @@ impl Grouping {
     #[inline]
     fn of(
         &self,
-        request: &CheckRequest<'_>,
+        request: &Descriptor<'_>,
         matched: &Match,
         counters: &Counters,
         secret: &Secret,
@@ -516,9 +504,11 @@ impl Counters {
         &self,
         family: &Family,
         secret: &Secret,
-        request: &CheckRequest<'_>,
+        request: &Descriptor<'_>,
         matched: &Match,
     ) -> Fingerprint {
+        #[cfg(test)]
+        crate::counted::hashed_key();
         let value = |position: u8| request.attributes()[usize::from(position)].value;
         if let ([position], [by], true) = (matched.by.as_slice(), self.by.as_slice(), self.tiers.is_empty())
             && let Value::Text(text) = by.counted(value(*position), &mut Text::EMPTY.clone())

@@ -15,7 +15,7 @@ use super::local::Local;
 use super::permits::{Name, Owed, UnreportedPermits};
 use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
-use crate::engine::live::Live;
+use crate::engine::active::ActivePolicy;
 use crate::key::Fingerprint;
 use crate::quota::Quota;
 use crate::store::Charge;
@@ -25,7 +25,7 @@ use crate::time::Timestamp;
 pub const DEBTS_MAX: usize = 10_000;
 
 /// The deferred charges of this process.
-pub(super) struct Debts {
+pub(super) struct Deferred {
     /// The number of entries, readable without the lock.
     held: AtomicUsize,
     book: Mutex<BTreeMap<Fingerprint, Debt>>,
@@ -72,7 +72,7 @@ impl Refund {
 
 /// One report to the store. Units in a report that is dropped before the store has answered are counted as dropped.
 pub(super) struct Due<'d> {
-    debts: &'d Debts,
+    deferred: &'d Deferred,
     what: Option<What>,
     /// The counter whose units are reported.
     counter: Option<Fingerprint>,
@@ -84,7 +84,7 @@ enum What {
     Permit(Owed),
 }
 
-impl Debts {
+impl Deferred {
     pub(super) fn new() -> Self {
         Self {
             held: AtomicUsize::new(0),
@@ -161,13 +161,14 @@ impl Debts {
     }
 
     /// Any counter with a deferred charge, for a look that tests the store.
-    pub(super) fn any(&self, live: &Live) -> Option<(Counter, PermitId)> {
+    pub(super) fn any(&self, active: &ActivePolicy) -> Option<(Counter, PermitId)> {
         let units = {
             let book = self.book();
-            let mut there = book.values().filter(|debt| debt.counter.charge(live, PermitId(0), 0).is_some());
+            let mut there =
+                book.values().filter(|debt| debt.counter.charge(active, PermitId(0), 0).is_some());
             there.next().map(|debt| (debt.counter.clone(), PermitId(0)))
         };
-        units.or_else(|| self.permits.any(live))
+        units.or_else(|| self.permits.any(active))
     }
 
     /// Marks a counter that is about to be charged without the store. The caller marks it before the charge, so that
@@ -175,14 +176,14 @@ impl Debts {
     pub(super) fn begin(
         &self,
         local: &Local,
-        live: &Live,
+        active: &ActivePolicy,
         charge: &Charge<'_>,
         counter: impl FnOnce() -> Counter,
         now: Timestamp,
     ) {
         let mut book = self.book();
         if book.len() < DEBTS_MAX && !book.contains_key(&charge.key) {
-            self.insert(&mut book, local, live, (charge, counter()), (0, Refund::default()), now);
+            self.insert(&mut book, local, active, (charge, counter()), (0, Refund::default()), now);
         }
     }
 
@@ -190,19 +191,19 @@ impl Debts {
         &self,
         book: &mut BTreeMap<Fingerprint, Debt>,
         local: &Local,
-        live: &Live,
+        active: &ActivePolicy,
         (charge, counter): (&Charge<'_>, Counter),
         (beside, refund): (u64, Refund),
         now: Timestamp,
     ) {
-        if let Some(spot) = counter.spot(live, charge) {
+        if let Some(spot) = counter.spot(active, charge) {
             local.mark(&spot, now);
         }
         book.insert(charge.key, Debt { counter, beside, at: now, open: (0, now), refund });
         self.held.store(book.len(), Ordering::Relaxed);
     }
 
-    /// Records a charge that was made without the store: a permit, or units that [`Debts::begin`] had no room for.
+    /// Records a charge that was made without the store: a permit, or units that [`Deferred::begin`] had no room for.
     pub(super) fn add(&self, charge: &Charge<'_>) {
         if matches!(charge.quota, Quota::Concurrency(_)) {
             self.permits.give(charge);
@@ -215,7 +216,7 @@ impl Debts {
     pub(super) fn add_open(
         &self,
         local: &Local,
-        live: &Live,
+        active: &ActivePolicy,
         charge: &Charge<'_>,
         counter: impl FnOnce() -> Counter,
         now: Timestamp,
@@ -225,7 +226,7 @@ impl Debts {
             if book.len() >= DEBTS_MAX {
                 return self.drop_one();
             }
-            self.insert(&mut book, local, live, (charge, counter()), (0, Refund::default()), now);
+            self.insert(&mut book, local, active, (charge, counter()), (0, Refund::default()), now);
         }
         if let Some(debt) = book.get_mut(&charge.key) {
             debt.open = (still_open(charge, debt.open, now).saturating_add(charge.cost), now);
@@ -241,15 +242,15 @@ impl Debts {
 
     /// Adds up the deferred units before the shares that they are computed from are replaced. From then on they no
     /// longer shrink.
-    pub(super) fn carry(&self, local: &Local, live: &Live, now: Timestamp) {
+    pub(super) fn carry(&self, local: &Local, active: &ActivePolicy, now: Timestamp) {
         if !self.holds_units() {
             return;
         }
         for debt in self.book().values_mut().filter(|debt| debt.counter.has_share()) {
-            debt.beside = self.owed(local, live, debt, now);
+            debt.beside = self.owed(local, active, debt, now);
             (debt.at, debt.open) = (now, (0, now));
-            if let Some(charge) = debt.counter.charge(live, PermitId(0), 0)
-                && let Some(spot) = debt.counter.spot(live, &charge)
+            if let Some(charge) = debt.counter.charge(active, PermitId(0), 0)
+                && let Some(spot) = debt.counter.spot(active, &charge)
             {
                 local.mark(&spot, now);
             }
@@ -260,7 +261,7 @@ impl Debts {
     pub(super) fn add_refund(
         &self,
         local: &Local,
-        live: &Live,
+        active: &ActivePolicy,
         charge: &Charge<'_>,
         counter: Counter,
         now: Timestamp,
@@ -272,7 +273,7 @@ impl Debts {
         } else if book.len() >= DEBTS_MAX {
             self.drop_one();
         } else {
-            self.insert(&mut book, local, live, (charge, counter), (0, refund), now);
+            self.insert(&mut book, local, active, (charge, counter), (0, refund), now);
         }
     }
 
@@ -302,7 +303,7 @@ impl Debts {
     pub(super) fn take(
         &self,
         local: &Local,
-        live: &Live,
+        active: &ActivePolicy,
         of: Option<&[Charge<'_>]>,
         most: usize,
         now: Timestamp,
@@ -315,7 +316,7 @@ impl Debts {
         let mut due = Vec::new();
         for debtor in debtors {
             let Some(debt) = book.remove(&debtor) else { continue };
-            let units = self.owed(local, live, &debt, now);
+            let units = self.owed(local, active, &debt, now);
             if units > 0 {
                 self.begin_report(debtor);
                 due.push((What::Units(debt.counter.clone(), units), Some(debtor)));
@@ -326,16 +327,16 @@ impl Debts {
         }
         self.held.store(book.len(), Ordering::Relaxed);
         drop(book);
-        let permits = self.permits.due(live, of, most.saturating_sub(due.len()), now);
+        let permits = self.permits.due(active, of, most.saturating_sub(due.len()), now);
         due.extend(permits.into_iter().map(|owed| (What::Permit(owed), None)));
-        due.into_iter().map(|(what, counter)| Due { debts: self, what: Some(what), counter }).collect()
+        due.into_iter().map(|(what, counter)| Due { deferred: self, what: Some(what), counter }).collect()
     }
 
     /// The units to report to the store.
-    fn owed(&self, local: &Local, live: &Live, debt: &Debt, now: Timestamp) -> u64 {
+    fn owed(&self, local: &Local, active: &ActivePolicy, debt: &Debt, now: Timestamp) -> u64 {
         // When the limit is gone, what it counted is gone too.
-        let Some(charge) = debt.counter.charge(live, PermitId(0), 0) else { return 0 };
-        let Some(spot) = debt.counter.spot(live, &charge) else { return 0 };
+        let Some(charge) = debt.counter.charge(active, PermitId(0), 0) else { return 0 };
+        let Some(spot) = debt.counter.spot(active, &charge) else { return 0 };
         let since = local.since_mark(&spot, now);
         if since.is_none() {
             self.drop_one();
@@ -346,21 +347,21 @@ impl Debts {
     }
 
     /// Records again a report that was not sent after all.
-    fn put_back(&self, local: &Local, live: &Live, what: What, now: Timestamp) {
+    fn put_back(&self, local: &Local, active: &ActivePolicy, what: What, now: Timestamp) {
         let (counter, beside, refund) = match what {
             What::Units(counter, units) => (counter, units, Refund::default()),
             What::Refund(counter, refund) => (counter, 0, refund),
             What::Permit(_) => return, // It stays until the store has answered.
         };
         let of = counter.clone();
-        let Some(charge) = of.charge(live, PermitId(0), 0) else { return };
+        let Some(charge) = of.charge(active, PermitId(0), 0) else { return };
         let mut book = self.book();
         match book.get_mut(&charge.key) {
             Some(debt) => {
                 debt.beside = debt.beside.saturating_add(beside);
                 debt.refund = debt.refund.and(refund);
             }
-            None => self.insert(&mut book, local, live, (&charge, counter), (beside, refund), now),
+            None => self.insert(&mut book, local, active, (&charge, counter), (beside, refund), now),
         }
     }
 }
@@ -377,14 +378,14 @@ impl Due<'_> {
     }
 
     /// The charge that reports it. Refunds of several requests have no single instant, so the earliest is given.
-    pub(super) fn charge<'c>(&'c self, live: &'c Live, now: Timestamp) -> Option<Charge<'c>> {
+    pub(super) fn charge<'c>(&'c self, active: &'c ActivePolicy, now: Timestamp) -> Option<Charge<'c>> {
         match self.what.as_ref()? {
-            What::Units(counter, units) => counter.charge(live, PermitId(0), *units),
+            What::Units(counter, units) => counter.charge(active, PermitId(0), *units),
             What::Refund(counter, refund) => {
                 let charged = Charged::Within(now.since(refund.earliest));
-                Some(counter.charge(live, PermitId(0), refund.units)?.of(charged))
+                Some(counter.charge(active, PermitId(0), refund.units)?.of(charged))
             }
-            What::Permit(Owed { name, counter, units }) => counter.charge(live, name.1, *units),
+            What::Permit(Owed { name, counter, units }) => counter.charge(active, name.1, *units),
         }
     }
 
@@ -399,16 +400,16 @@ impl Due<'_> {
     /// The store has recorded the report.
     pub(super) fn paid(mut self, now: Timestamp) {
         if let Some(name) = self.permit() {
-            self.debts.permits.reported(&name, now);
+            self.deferred.permits.reported(&name, now);
         }
         self.what = None;
-        self.debts.replayed.fetch_add(1, Ordering::Relaxed);
+        self.deferred.replayed.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The report was not sent.
-    pub(super) fn put_back(mut self, local: &Local, live: &Live, now: Timestamp) {
+    pub(super) fn put_back(mut self, local: &Local, active: &ActivePolicy, now: Timestamp) {
         if let Some(what) = self.what.take() {
-            self.debts.put_back(local, live, what, now);
+            self.deferred.put_back(local, active, what, now);
         }
     }
 }
@@ -416,12 +417,12 @@ impl Due<'_> {
 impl Drop for Due<'_> {
     fn drop(&mut self) {
         if let Some(counter) = self.counter {
-            self.debts.end_report(counter);
+            self.deferred.end_report(counter);
         }
         // The store may have recorded the report or not. Units are not reported twice; a permit is, because it has an
         // id and counts once.
         if matches!(self.what, Some(What::Units(..) | What::Refund(..))) {
-            self.debts.drop_one();
+            self.deferred.drop_one();
         }
     }
 }

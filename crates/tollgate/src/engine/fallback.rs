@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
-use super::live::Live;
-use super::{Charges, Engine, Question};
+use super::active::ActivePolicy;
+use super::check::ChargeSet;
+use super::{Charges, Engine};
 use crate::decision::Held;
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::policy::{Match, Stages};
@@ -16,30 +17,30 @@ use crate::quota::Quota;
 use crate::store::{Answer, Answers, Charge, Stance, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
-mod count;
+mod tally;
 mod counter;
-mod debts;
+mod deferred;
 mod local;
 mod permits;
-mod replay;
+mod reconcile;
 mod settle;
 mod share;
 mod watch;
 
-pub use debts::DEBTS_MAX;
-use debts::Debts;
+pub use deferred::DEBTS_MAX;
+use deferred::Deferred;
 use local::{AWAY_RETRY, Local, Side, Spot};
-pub use replay::Replayed;
+pub use reconcile::Replayed;
 use watch::{Stage, Watch};
 
 /// The assumed number of nodes where the store does not know it.
 const NODES_UNKNOWN: u32 = 3;
 
 /// The fallback for a store that can be unreachable. A store that answers at once has none.
-pub(super) struct Standby {
+pub(super) struct Fallback {
     pub(super) local: Local,
     watch: Watch,
-    debts: Debts,
+    deferred: Deferred,
     answers: [AtomicU64; 3],
 }
 
@@ -66,35 +67,35 @@ pub struct StandIn {
     pub bytes: u64,
 }
 
-/// The matches and charges of a question, limit by limit.
+/// The matches and charges of a set, limit by limit.
 type Asked<'q, 'l> = SmallVec<[(&'q Match, Charge<'l>); 6]>;
 
-impl Standby {
-    pub(super) fn new(live: &Live, nodes: u32, now: Timestamp) -> Self {
+impl Fallback {
+    pub(super) fn new(active: &ActivePolicy, nodes: u32, now: Timestamp) -> Self {
         Self {
-            local: Local::new(live, nodes, now),
+            local: Local::new(active, nodes, now),
             watch: Watch::default(),
-            debts: Debts::new(),
+            deferred: Deferred::new(),
             answers: [const { AtomicU64::new(0) }; 3],
         }
     }
 
     /// Follows a policy that became active after another.
-    pub(super) fn follow(&self, before: &Live, live: &Live, now: Timestamp) {
-        self.debts.carry(&self.local, before, now);
-        self.local.reshape(live, self.local.nodes(), now);
+    pub(super) fn follow(&self, before: &ActivePolicy, active: &ActivePolicy, now: Timestamp) {
+        self.deferred.carry(&self.local, before, now);
+        self.local.reshape(active, self.local.nodes(), now);
     }
 
     /// Follows the number of nodes, and the active policy if its swap was missed.
-    fn attend(&self, nodes: u32, live: &Live, now: Timestamp) {
-        if let Some(nodes) = self.local.wants(nodes, || self.watch.is_shaken(now), live) {
-            self.debts.carry(&self.local, live, now);
-            self.local.reshape(live, nodes, now);
+    fn attend(&self, nodes: u32, active: &ActivePolicy, now: Timestamp) {
+        if let Some(nodes) = self.local.wants(nodes, || self.watch.is_shaken(now), active) {
+            self.deferred.carry(&self.local, active, now);
+            self.local.reshape(active, nodes, now);
         }
     }
 
     pub(super) fn drop_debts(&self) {
-        self.debts.drop_all();
+        self.deferred.drop_all();
     }
 
     /// Refunds to the share units that the store knows of, or that are not to be reported.
@@ -105,7 +106,7 @@ impl Standby {
     /// Refunds to the share units that were charged locally at an instant: the store does not know of them unless they
     /// were reported since.
     fn take_back(&self, spot: &Spot<'_>, charged_at: Timestamp, now: Timestamp) {
-        if self.debts.is_marked_since(spot.charge, charged_at) {
+        if self.deferred.is_marked_since(spot.charge, charged_at) {
             self.local.refund(Side::Counters, spot, now);
         } else {
             self.give(spot, now);
@@ -119,7 +120,7 @@ impl Standby {
 
     /// Where a counter is kept: a counter with deferred charges has a mark, too.
     fn sides(&self, spot: &Spot<'_>) -> impl Iterator<Item = Side> {
-        let marks = self.debts.owes(slice::from_ref(spot.charge)).then_some(Side::Marks);
+        let marks = self.deferred.owes(slice::from_ref(spot.charge)).then_some(Side::Marks);
         std::iter::once(Side::Counters).chain(marks)
     }
 
@@ -136,8 +137,8 @@ impl Standby {
     }
 }
 
-fn stages(live: &Live, matched: &Match) -> Stages {
-    live.policy.limits()[matched.limit as usize].on_store_failure().stages()
+fn stages(active: &ActivePolicy, matched: &Match) -> Stages {
+    active.policy.limits()[matched.limit as usize].on_store_failure().stages()
 }
 
 fn refuses(charge: &Charge<'_>, answer: &Answer) -> bool {
@@ -146,11 +147,11 @@ fn refuses(charge: &Charge<'_>, answer: &Answer) -> bool {
 
 impl<S: Store> Engine<S> {
     /// The fallback; created when it is first needed.
-    pub(super) fn standby(&self, live: &Live, now: Timestamp) -> &Standby {
-        self.standby.get_or_init(|| {
-            let standby = Box::new(Standby::new(live, self.nodes(), now));
-            standby.local.follow_wall(self.wall(), now);
-            standby
+    pub(super) fn fallback(&self, active: &ActivePolicy, now: Timestamp) -> &Fallback {
+        self.fallback.get_or_init(|| {
+            let fallback = Box::new(Fallback::new(active, self.nodes(), now));
+            fallback.local.follow_wall(self.wall(), now);
+            fallback
         })
     }
 
@@ -165,7 +166,7 @@ impl<S: Store> Engine<S> {
     /// Statistics of the fallback so far; `None` for a store that is never unreachable.
     #[must_use]
     pub fn stand_in(&self) -> Option<StandIn> {
-        let Standby { local, watch, debts, answers } = &**self.standby.get()?;
+        let Fallback { local, watch, deferred, answers } = &**self.fallback.get()?;
         let [open, locally, closed] = answers.each_ref().map(|number| number.load(Ordering::Relaxed));
         Some(StandIn {
             nodes: local.nodes(),
@@ -173,39 +174,39 @@ impl<S: Store> Engine<S> {
             open,
             local: locally,
             closed,
-            debts_held: debts.held(),
-            debts_replayed: debts.replayed.load(Ordering::Relaxed),
-            debts_dropped: debts.dropped.load(Ordering::Relaxed),
+            debts_held: deferred.held(),
+            debts_replayed: deferred.replayed.load(Ordering::Relaxed),
+            debts_dropped: deferred.dropped.load(Ordering::Relaxed),
             bytes: local.bytes(),
         })
     }
 
-    /// The answers to a question: those of the store, which are also counted locally, or those of the fallback.
+    /// The answers to a set: those of the store, which are also counted locally, or those of the fallback.
     pub(super) async fn answers(
         &self,
-        live: &Live,
-        question: &Question<'_>,
+        active: &ActivePolicy,
+        set: &ChargeSet<'_>,
         answered: Result<Answers, StoreFailure>,
         now: Timestamp,
     ) -> Answers {
         match answered {
             Ok(answers) => {
-                self.follow_store(live, question, &answers, now);
-                match self.standby.get().filter(|_| question.permit.is_some()) {
+                self.follow_store(active, set, &answers, now);
+                match self.fallback.get().filter(|_| set.permit.is_some()) {
                     None => answers,
-                    Some(standby) => {
-                        let asked = asked(question);
-                        match beyond(standby, &asked, &answers, question.reported, now) {
+                    Some(fallback) => {
+                        let asked = asked(set);
+                        match beyond(fallback, &asked, &answers, set.reported, now) {
                             None => answers,
                             Some(beyond) => {
-                                Box::pin(self.without_room(live, &asked, answers, &beyond, now)).await
+                                Box::pin(self.without_room(active, &asked, answers, &beyond, now)).await
                             }
                         }
                     }
                 }
             }
             // Boxed, because this future is large and every decision that waits would reserve room for it.
-            Err(failure) => Box::pin(self.answers_without(live, question, failure, now)).await,
+            Err(failure) => Box::pin(self.answers_without(active, set, failure, now)).await,
         }
     }
 
@@ -213,19 +214,19 @@ impl<S: Store> Engine<S> {
     /// many.
     async fn without_room(
         &self,
-        live: &Live,
+        active: &ActivePolicy,
         asked: &[(&Match, Charge<'_>)],
         mut answers: Answers,
         beyond: &[bool],
         now: Timestamp,
     ) -> Answers {
-        let standby = self.standby(live, now);
+        let fallback = self.fallback(active, now);
         let each = asked.iter().zip(&answers);
         let taken = each.filter(|((_, charge), answer)| charge.cost > 0 && answer.outcome.is_allowed());
         let taken: Charges<'_> = taken.map(|((_, charge), answer)| charge.refunding(answer)).collect();
         for ((matched, charge), answer) in asked.iter().zip(&answers) {
             if charge.cost > 0 && answer.outcome.is_allowed() {
-                standby.give(&Spot::matched(live, matched, &charge.of_instant(now)), now);
+                fallback.give(&Spot::matched(active, matched, &charge.of_instant(now)), now);
             }
         }
         for (answer, _) in answers.iter_mut().zip(beyond).filter(|(_, beyond)| **beyond) {
@@ -239,30 +240,30 @@ impl<S: Store> Engine<S> {
 
     async fn answers_without(
         &self,
-        live: &Live,
-        question: &Question<'_>,
+        active: &ActivePolicy,
+        set: &ChargeSet<'_>,
         failure: StoreFailure,
         now: Timestamp,
     ) -> Answers {
-        let asked = asked(question);
-        let answers = match self.partly(live, &asked, failure, now).await {
+        let asked = asked(set);
+        let answers = match self.partly(active, &asked, failure, now).await {
             Some(answers) => answers,
-            None => self.by_stages(live, &asked, failure, now),
+            None => self.by_stages(active, &asked, failure, now),
         };
-        self.standby(live, now).count(&answers);
+        self.fallback(active, now).count(&answers);
         answers
     }
 
-    /// As `answers`, where the caller cannot wait.
-    pub(super) fn answers_at_once(
+    /// The answers of the fallback alone, for a caller that cannot wait.
+    pub(super) fn fallback_answers(
         &self,
-        live: &Live,
-        question: &Question<'_>,
+        active: &ActivePolicy,
+        set: &ChargeSet<'_>,
         failure: StoreFailure,
         now: Timestamp,
     ) -> Answers {
-        let answers = self.by_stages(live, &asked(question), failure, now);
-        self.standby(live, now).count(&answers);
+        let answers = self.by_stages(active, &asked(set), failure, now);
+        self.fallback(active, now).count(&answers);
         answers
     }
 
@@ -270,8 +271,8 @@ impl<S: Store> Engine<S> {
     #[inline]
     pub(super) fn follow_store(
         &self,
-        live: &Live,
-        question: &Question<'_>,
+        active: &ActivePolicy,
+        set: &ChargeSet<'_>,
         answers: &[Answer],
         now: Timestamp,
     ) {
@@ -282,26 +283,26 @@ impl<S: Store> Engine<S> {
             Source::DenyCache => true,
             _ => false,
         };
-        if !self.store.answers_at_once() && !answers.iter().all(is_silent) {
-            self.follow_news(live, question, answers, now);
+        if !self.store.never_waits() && !answers.iter().all(is_silent) {
+            self.follow_news(active, set, answers, now);
         }
     }
 
-    fn follow_news(&self, live: &Live, question: &Question<'_>, answers: &[Answer], now: Timestamp) {
-        let standby = self.standby(live, now);
+    fn follow_news(&self, active: &ActivePolicy, set: &ChargeSet<'_>, answers: &[Answer], now: Timestamp) {
+        let fallback = self.fallback(active, now);
         // An answer that comes without asking the store says nothing about the store's health.
         let is_known = |answer: &Answer| matches!(answer.source, Source::Lease | Source::DenyCache);
         if !answers.iter().all(is_known) {
-            standby.watch.answered(now);
+            fallback.watch.answered(now);
         }
-        standby.attend(self.store.nodes(), live, now);
-        self.keep_warm(standby, live, &asked(question), answers, now);
+        fallback.attend(self.store.nodes(), active, now);
+        self.keep_warm(fallback, active, &asked(set), answers, now);
     }
 
     fn keep_warm(
         &self,
-        standby: &Standby,
-        live: &Live,
+        fallback: &Fallback,
+        active: &ActivePolicy,
         asked: &[(&Match, Charge<'_>)],
         answers: &[Answer],
         now: Timestamp,
@@ -311,8 +312,8 @@ impl<S: Store> Engine<S> {
         }
         for ((matched, charge), answer) in asked.iter().zip(answers) {
             let news = charge.costing(answer.news(charge.cost));
-            if news.cost > 0 && answer.outcome.is_allowed() && stages(live, matched).counts_locally() {
-                standby.keep_warm(&Spot::matched(live, matched, &news), now);
+            if news.cost > 0 && answer.outcome.is_allowed() && stages(active, matched).counts_locally() {
+                fallback.keep_warm(&Spot::matched(active, matched, &news), now);
             }
         }
     }
@@ -321,7 +322,7 @@ impl<S: Store> Engine<S> {
     /// the rest. `None` if all of it is unreachable.
     async fn partly(
         &self,
-        live: &Live,
+        active: &ActivePolicy,
         asked: &[(&Match, Charge<'_>)],
         failure: StoreFailure,
         now: Timestamp,
@@ -336,27 +337,27 @@ impl<S: Store> Engine<S> {
             with.map(|(asked, _)| *asked).collect()
         };
         let (gone, there) = (part(true), part(false));
-        let mut ours = self.by_stages(live, &gone, failure, now);
+        let mut ours = self.by_stages(active, &gone, failure, now);
         let refused = gone.iter().zip(&ours).any(|((_, charge), answer)| refuses(charge, answer));
         // A request that this node denies is charged nowhere.
         let charges: Charges<'_> =
             there.iter().map(|(_, charge)| if refused { charge.costing(0) } else { *charge }).collect();
-        let (standby, reported) = (self.standby(live, now), self.permits_reported());
+        let (fallback, reported) = (self.fallback(active, now), self.permits_reported());
         let Ok(mut theirs) = self.store.charge(&charges, now).await else {
-            self.give_back(live, &gone, &ours, now);
+            self.give_back(active, &gone, &ours, now);
             return None;
         };
         if !refused {
-            self.keep_warm(standby, live, &there, &theirs, now);
-            if let Some(beyond) = beyond(standby, &there, &theirs, reported, now) {
-                theirs = self.without_room(live, &there, theirs, &beyond, now).await;
+            self.keep_warm(fallback, active, &there, &theirs, now);
+            if let Some(beyond) = beyond(fallback, &there, &theirs, reported, now) {
+                theirs = self.without_room(active, &there, theirs, &beyond, now).await;
             }
         }
         if !refused && charges.iter().zip(&theirs).any(|(charge, answer)| refuses(charge, answer)) {
-            self.give_back(live, &gone, &ours, now);
+            self.give_back(active, &gone, &ours, now);
             let looks: Asked<'_, '_> =
                 gone.iter().map(|(matched, charge)| (*matched, charge.costing(0))).collect();
-            ours = self.by_stages(live, &looks, failure, now);
+            ours = self.by_stages(active, &looks, failure, now);
         }
         let (mut ours, mut theirs) = (ours.into_iter(), theirs.into_iter());
         let merged: Option<Answers> =
@@ -368,28 +369,30 @@ impl<S: Store> Engine<S> {
     /// limits.
     fn by_stages(
         &self,
-        live: &Live,
+        active: &ActivePolicy,
         asked: &[(&Match, Charge<'_>)],
         failure: StoreFailure,
         now: Timestamp,
     ) -> Answers {
-        let standby = self.standby(live, now);
+        let fallback = self.fallback(active, now);
         if failure.is_outage() {
-            standby.watch.failed(now);
+            fallback.watch.failed(now);
         }
-        standby.attend(self.store.nodes(), live, now);
+        fallback.attend(self.store.nodes(), active, now);
         let courses: SmallVec<[Course; 6]> = asked
             .iter()
             .map(|(matched, charge)| {
-                let stages = stages(live, matched);
-                let stage = self.stage(standby, stages, charge, failure, now);
+                let stages = stages(active, matched);
+                let stage = self.stage(fallback, stages, charge, failure, now);
                 Course { stage, stages, is_reported: failure.is_outage() }
             })
             .collect();
         let all = |takes: bool| -> Answers {
             let each = asked.iter().zip(&courses);
-            each.map(|((matched, charge), course)| one(standby, live, matched, charge, *course, takes, now))
-                .collect()
+            each.map(|((matched, charge), course)| {
+                one(fallback, active, matched, charge, *course, takes, now)
+            })
+            .collect()
         };
         let refused = |answers: &Answers| {
             asked.iter().zip(answers).any(|((_, charge), answer)| refuses(charge, answer))
@@ -399,23 +402,23 @@ impl<S: Store> Engine<S> {
         let answers = all(takes_at_once);
         if takes_at_once || refused(&answers) {
             if !refused(&answers) {
-                note(standby, asked, &answers, failure);
+                note(fallback, asked, &answers, failure);
             }
             return answers;
         }
         let answers = all(true);
         if refused(&answers) {
             // A concurrent request took the units.
-            self.give_back(live, asked, &answers, now);
+            self.give_back(active, asked, &answers, now);
         } else {
-            note(standby, asked, &answers, failure);
+            note(fallback, asked, &answers, failure);
         }
         answers
     }
 
     fn stage(
         &self,
-        standby: &Standby,
+        fallback: &Fallback,
         stages: Stages,
         charge: &Charge<'_>,
         failure: StoreFailure,
@@ -425,52 +428,64 @@ impl<S: Store> Engine<S> {
             // A faulty counter is no outage: it is counted locally, and never opened.
             return if stages.counts_locally() { Stage::Local } else { Stage::Closed };
         }
-        let away = self.store.away_for(charge, now).unwrap_or_else(|| standby.watch.away_for(now));
-        standby.watch.stage(stages, away, now)
+        let away = self.store.away_for(charge, now).unwrap_or_else(|| fallback.watch.away_for(now));
+        fallback.watch.stage(stages, away, now)
     }
 
     /// Takes back what was charged locally.
-    fn give_back(&self, live: &Live, asked: &[(&Match, Charge<'_>)], answers: &[Answer], now: Timestamp) {
-        let standby = self.standby(live, now);
+    fn give_back(
+        &self,
+        active: &ActivePolicy,
+        asked: &[(&Match, Charge<'_>)],
+        answers: &[Answer],
+        now: Timestamp,
+    ) {
+        let fallback = self.fallback(active, now);
         for ((matched, charge), answer) in asked.iter().zip(answers) {
             if !answer.outcome.is_allowed() || charge.cost == 0 {
                 continue;
             }
             let charge = &charge.of_instant(now);
-            let spot = Spot::matched(live, matched, charge);
+            let spot = Spot::matched(active, matched, charge);
             match answer.source {
                 Source::Open => {
-                    standby.give(&spot, now);
-                    standby.debts.take_back_open(charge);
+                    fallback.give(&spot, now);
+                    fallback.deferred.take_back_open(charge);
                 }
-                Source::Local => standby.local.refund(Side::Counters, &spot, now),
+                Source::Local => fallback.local.refund(Side::Counters, &spot, now),
                 _ => continue,
             }
             if matches!(charge.quota, Quota::Concurrency(_)) {
-                standby.debts.permits.take_back(charge);
+                fallback.deferred.permits.take_back(charge);
             }
         }
     }
 }
 
-/// A question, limit by limit.
-fn asked<'q, 'l>(question: &'q Question<'l>) -> Asked<'q, 'l> {
-    question.matches.iter().zip(question.charges.iter().copied()).collect()
+/// A set, limit by limit.
+fn asked<'q, 'l>(set: &'q ChargeSet<'l>) -> Asked<'q, 'l> {
+    set.matches.iter().zip(set.charges.iter().copied()).collect()
 }
 
 /// Whether a permit that the store granted is one too many, beside those that it may not have known of. The charge was
 /// sent when the store had recorded `reported` permits.
-fn is_beyond(standby: &Standby, charge: &Charge<'_>, answer: &Answer, reported: u64, now: Timestamp) -> bool {
+fn is_beyond(
+    fallback: &Fallback,
+    charge: &Charge<'_>,
+    answer: &Answer,
+    reported: u64,
+    now: Timestamp,
+) -> bool {
     matches!(charge.quota, Quota::Concurrency(_))
         && charge.stance == Stance::Enforced
         && charge.cost > 0
         && answer.outcome.is_allowed()
-        && standby.debts.permits.unknown(charge, reported, now) > answer.outcome.remaining
+        && fallback.deferred.permits.unknown(charge, reported, now) > answer.outcome.remaining
 }
 
 /// Which answers of the store are such permits; `None` if there are none.
 fn beyond(
-    standby: &Standby,
+    fallback: &Fallback,
     asked: &[(&Match, Charge<'_>)],
     answers: &[Answer],
     reported: u64,
@@ -478,17 +493,17 @@ fn beyond(
 ) -> Option<SmallVec<[bool; 6]>> {
     let each = asked.iter().zip(answers);
     let beyond: SmallVec<[bool; 6]> =
-        each.map(|((_, charge), answer)| is_beyond(standby, charge, answer, reported, now)).collect();
+        each.map(|((_, charge), answer)| is_beyond(fallback, charge, answer, reported, now)).collect();
     beyond.contains(&true).then_some(beyond)
 }
 
 /// Records what must be reported to the store about an admitted request.
-fn note(standby: &Standby, asked: &[(&Match, Charge<'_>)], answers: &[Answer], failure: StoreFailure) {
+fn note(fallback: &Fallback, asked: &[(&Match, Charge<'_>)], answers: &[Answer], failure: StoreFailure) {
     for ((_, charge), answer) in asked.iter().zip(answers) {
         let is_admitted = answer.outcome.is_allowed() && charge.cost > 0;
         // A permit that the store may have granted already is reported, too: it has an id, and counts once.
         if is_admitted && answer.source == Source::Local && failure.is_outage() {
-            standby.debts.add(charge);
+            fallback.deferred.add(charge);
         }
     }
 }
@@ -504,43 +519,43 @@ struct Course {
 
 /// The answer of one limit in its stage.
 fn one(
-    standby: &Standby,
-    live: &Live,
+    fallback: &Fallback,
+    active: &ActivePolicy,
     matched: &Match,
     charge: &Charge<'_>,
     Course { stage, stages, is_reported }: Course,
     takes: bool,
     now: Timestamp,
 ) -> Answer {
-    let (local, spot) = (&standby.local, Spot::matched(live, matched, charge));
+    let (local, spot) = (&fallback.local, Spot::matched(active, matched, charge));
     let closed = || uncounted(charge, Verdict::Deny { retry_after: AWAY_RETRY }, Source::Closed);
     match stage {
         Stage::Closed => closed(),
         Stage::Open if local.is_below_ceiling(charge, stages.open_up_to, takes, now) => {
             if takes && charge.cost > 0 {
-                standby.keep_warm(&spot, now);
+                fallback.keep_warm(&spot, now);
                 if !matches!(charge.quota, Quota::Concurrency(_)) {
-                    let held = || Held::new(&live.policy, matched, charge, Source::Open).into();
-                    standby.debts.add_open(local, live, charge, held, now);
+                    let held = || Held::new(&active.policy, matched, charge, Source::Open).into();
+                    fallback.deferred.add_open(local, active, charge, held, now);
                 }
             }
             uncounted(charge, Verdict::Allow, Source::Open)
         }
         Stage::Open | Stage::Local => {
-            let held = || Held::new(&live.policy, matched, charge, Source::Local).into();
+            let held = || Held::new(&active.policy, matched, charge, Source::Local).into();
             let is_place = matches!(charge.quota, Quota::Concurrency(_));
             if takes && charge.cost > 0 && is_place && is_reported {
                 // Before the grant: a concurrent answer of the store then finds this permit here, or the share already
                 // counts the store's permit.
-                if !standby.debts.permits.announce(charge, held, now) {
+                if !fallback.deferred.permits.announce(charge, held, now) {
                     return closed();
                 }
             } else if takes && charge.cost > 0 && !is_place {
-                standby.debts.begin(local, live, charge, held, now);
+                fallback.deferred.begin(local, active, charge, held, now);
             }
             let answer = local.ask(&spot, takes, now).unwrap_or_else(|_| closed());
             if takes && is_place && !answer.outcome.is_allowed() {
-                standby.debts.permits.take_back(charge);
+                fallback.deferred.permits.take_back(charge);
             }
             answer
         }

@@ -91,12 +91,12 @@ pub enum RulingError {
 
 /// All overrides, including those that have ended since the last change.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Rulings {
+pub(super) struct OverrideSet {
     all: Option<Ruled>,
     by_limit: HashMap<String, Ruled>,
 }
 
-impl Rulings {
+impl OverrideSet {
     pub(super) fn new(all: Option<Ruled>, by_limit: Vec<(String, Ruled)>) -> Self {
         Self { all, by_limit: by_limit.into_iter().collect() }
     }
@@ -120,31 +120,31 @@ impl Rulings {
 
 /// The overrides of an engine.
 #[derive(Debug, Default)]
-pub(super) struct Bench {
+pub(super) struct Overrides {
     /// Whether there are any overrides. A decision that races with a change is decided either way, as if made a moment
     /// earlier or later.
     any: AtomicBool,
-    rulings: ArcSwap<Rulings>,
+    overrides: ArcSwap<OverrideSet>,
     /// Locked while overrides change, so that two changes do not build on the same predecessor.
     changing: Mutex<()>,
 }
 
-impl Bench {
+impl Overrides {
     /// The overrides at an instant.
     #[inline]
-    pub(super) fn at(&self, now: Timestamp) -> InForce {
+    pub(super) fn at(&self, now: Timestamp) -> ActiveOverrides {
         // Acquire: a thread that sees the flag also sees the overrides.
-        let rulings = self.any.load(Ordering::Acquire).then(|| self.rulings.load_full());
-        InForce { rulings, now }
+        let overrides = self.any.load(Ordering::Acquire).then(|| self.overrides.load_full());
+        ActiveOverrides { overrides, now }
     }
 
-    fn change<T>(&self, now: Timestamp, change: impl FnOnce(&mut Rulings) -> T) -> T {
+    fn change<T>(&self, now: Timestamp, change: impl FnOnce(&mut OverrideSet) -> T) -> T {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut rulings = Rulings::clone(&self.rulings.load());
-        rulings.forget_ended(now);
-        let changed = change(&mut rulings);
-        let any = rulings.all.is_some() || !rulings.by_limit.is_empty();
-        self.rulings.store(Arc::new(rulings));
+        let mut overrides = OverrideSet::clone(&self.overrides.load());
+        overrides.forget_ended(now);
+        let changed = change(&mut overrides);
+        let any = overrides.all.is_some() || !overrides.by_limit.is_empty();
+        self.overrides.store(Arc::new(overrides));
         self.any.store(any, Ordering::Release);
         changed
     }
@@ -161,7 +161,7 @@ impl Bench {
         }
         let name = match scope {
             Scope::All => {
-                self.change(now, |rulings| rulings.all = Some(ruled));
+                self.change(now, |overrides| overrides.all = Some(ruled));
                 return Ok(());
             }
             Scope::Limit(name) => name,
@@ -174,69 +174,69 @@ impl Bench {
         if limit.by().is_empty() && matches!(ruled.ruling, Ruling::Percent(_)) {
             return Err(RulingError::OneKey(name.to_owned()));
         }
-        self.change(now, |rulings| {
-            if rulings.by_limit.len() >= RULINGS_MAX && !rulings.by_limit.contains_key(name) {
+        self.change(now, |overrides| {
+            if overrides.by_limit.len() >= RULINGS_MAX && !overrides.by_limit.contains_key(name) {
                 return Err(RulingError::TooMany);
             }
-            rulings.by_limit.insert(name.to_owned(), ruled);
+            overrides.by_limit.insert(name.to_owned(), ruled);
             Ok(())
         })
     }
 
     /// Removes an override. Returns whether there was one.
     pub(super) fn restore(&self, scope: Scope<'_>, now: Timestamp) -> bool {
-        self.change(now, |rulings| match scope {
-            Scope::Limit(name) => rulings.by_limit.remove(name).is_some(),
-            Scope::All => rulings.all.take().is_some(),
+        self.change(now, |overrides| match scope {
+            Scope::Limit(name) => overrides.by_limit.remove(name).is_some(),
+            Scope::All => overrides.all.take().is_some(),
         })
     }
 
     /// Replaces all overrides with these, whatever limits the policy has: an override of a limit that is gone waits, as
     /// it does over a swap.
-    pub(super) fn resume(&self, rulings: Rulings, now: Timestamp) -> Result<(), RulingError> {
-        let kinds = rulings.by_limit.values().chain(&rulings.all).map(|ruled| ruled.ruling);
+    pub(super) fn resume(&self, overrides: OverrideSet, now: Timestamp) -> Result<(), RulingError> {
+        let kinds = overrides.by_limit.values().chain(&overrides.all).map(|ruled| ruled.ruling);
         if let Some(percent) = kinds.into_iter().find_map(Ruling::excess) {
             return Err(RulingError::Percent(percent));
         }
-        if rulings.by_limit.len() > RULINGS_MAX {
+        if overrides.by_limit.len() > RULINGS_MAX {
             return Err(RulingError::TooMany);
         }
-        self.replace(rulings, now);
+        self.replace(overrides, now);
         Ok(())
     }
 
-    fn replace(&self, by: Rulings, now: Timestamp) {
-        self.change(now, |rulings| {
-            *rulings = by;
-            rulings.forget_ended(now);
+    fn replace(&self, by: OverrideSet, now: Timestamp) {
+        self.change(now, |overrides| {
+            *overrides = by;
+            overrides.forget_ended(now);
         });
     }
 
     /// Copies the overrides of another engine.
-    pub(super) fn follow(&self, other: &Bench, now: Timestamp) {
-        self.replace(Rulings::clone(&other.rulings.load()), now);
+    pub(super) fn follow(&self, other: &Overrides, now: Timestamp) {
+        self.replace(OverrideSet::clone(&other.overrides.load()), now);
     }
 
     /// All overrides that apply; those of single limits by name.
     pub(super) fn list(&self, now: Timestamp) -> (Option<Ruled>, Vec<(String, Ruled)>) {
-        let mut rulings = Rulings::clone(&self.rulings.load());
-        rulings.forget_ended(now);
-        let mut by_limit: Vec<_> = rulings.by_limit.into_iter().collect();
+        let mut overrides = OverrideSet::clone(&self.overrides.load());
+        overrides.forget_ended(now);
+        let mut by_limit: Vec<_> = overrides.by_limit.into_iter().collect();
         by_limit.sort_unstable_by(|one, other| one.0.cmp(&other.0));
-        (rulings.all, by_limit)
+        (overrides.all, by_limit)
     }
 }
 
 /// The overrides at the instant of one decision. Loaded once, so that a change never splits a decision.
 #[derive(Clone, Debug)]
-pub(super) struct InForce {
-    rulings: Option<Arc<Rulings>>,
+pub(super) struct ActiveOverrides {
+    overrides: Option<Arc<OverrideSet>>,
     now: Timestamp,
 }
 
-impl InForce {
+impl ActiveOverrides {
     pub(super) fn about(&self, limit: &Limit) -> Option<Ruled> {
-        self.rulings.as_ref()?.about(limit, self.now)
+        self.overrides.as_ref()?.about(limit, self.now)
     }
 
     /// The override that changes what the policy says about a limit: a limit that is off there stays off.
@@ -244,25 +244,20 @@ impl InForce {
         self.about(limit).filter(|_| limit.mode() != Mode::Off)
     }
 
-    /// Whether a limit decides, and for which share of keys, for display: see [`InForce::over`].
-    pub(super) fn standing(&self, limit: &Limit) -> (Mode, u8) {
-        if limit.mode() == Mode::Off { (Mode::Off, limit.enforce_percent()) } else { self.footing(limit) }
-    }
-
-    #[inline]
-    pub(super) const fn is_any(&self) -> bool {
-        self.rulings.is_some()
+    /// Whether a limit decides, and for which share of keys, for display: see [`ActiveOverrides::over`].
+    pub(super) fn shown_mode(&self, limit: &Limit) -> (Mode, u8) {
+        if limit.mode() == Mode::Off { (Mode::Off, limit.enforce_percent()) } else { self.mode_of(limit) }
     }
 
     pub(super) fn about_all(&self) -> Option<Ruling> {
-        let ruled = self.rulings.as_ref()?.all.filter(|ruled| self.now < ruled.until)?;
+        let ruled = self.overrides.as_ref()?.all.filter(|ruled| self.now < ruled.until)?;
         Some(ruled.ruling)
     }
 
     /// Whether a limit decides, and for which share of keys.
     #[inline]
-    pub(super) fn footing(&self, limit: &Limit) -> (Mode, u8) {
-        match self.rulings.as_ref().and_then(|rulings| rulings.about(limit, self.now)) {
+    pub(super) fn mode_of(&self, limit: &Limit) -> (Mode, u8) {
+        match self.overrides.as_ref().and_then(|overrides| overrides.about(limit, self.now)) {
             None => (limit.mode(), limit.enforce_percent()),
             Some(Ruled { ruling: Ruling::Off, .. }) => (Mode::Off, 0),
             Some(Ruled { ruling: Ruling::Shadow, .. }) => (Mode::Shadow, 0),
@@ -272,9 +267,9 @@ impl InForce {
 
     /// The limits that a request matches and that have a counter for it.
     #[inline]
-    pub(super) fn matches(&self, policy: &Policy, views: &[CheckRequest<'_>]) -> Result<Matches, Fault> {
+    pub(super) fn matches(&self, policy: &Policy, request: &CheckRequest<'_>) -> Result<Matches, Fault> {
         let mut matches = Matches::new();
-        self.match_into(policy, views, &mut matches)?;
+        self.match_into(policy, request, &mut matches)?;
         matches.retain(|matched| matched.quota.is_counted());
         Ok(matches)
     }
@@ -284,12 +279,12 @@ impl InForce {
     pub(super) fn match_into(
         &self,
         policy: &Policy,
-        views: &[CheckRequest<'_>],
+        request: &CheckRequest<'_>,
         matches: &mut Matches,
     ) -> Result<(), Fault> {
-        match &self.rulings {
-            None => policy.match_into(views, |limit| limit.mode, matches),
-            Some(_) => policy.match_into(views, |limit| self.footing(limit).0, matches),
+        match &self.overrides {
+            None => policy.match_into(request, matches),
+            Some(_) => policy.match_as(request, |limit| self.mode_of(limit).0, matches),
         }
     }
 }

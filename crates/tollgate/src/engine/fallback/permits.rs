@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::counter::Counter;
 use crate::algorithm::concurrency::PermitId;
-use crate::engine::live::Live;
+use crate::engine::active::ActivePolicy;
 use crate::key::Fingerprint;
 use crate::store::Charge;
 use crate::time::{Ticks, Timestamp};
@@ -199,11 +199,11 @@ impl UnreportedPermits {
     }
 
     /// Any permit that the store has yet to record.
-    pub(super) fn any(&self, live: &Live) -> Option<(Counter, PermitId)> {
+    pub(super) fn any(&self, active: &ActivePolicy) -> Option<(Counter, PermitId)> {
         self.with(|book| {
             let owed = |(name, place): (&Name, &Entry)| Some((place.state.owed()?.clone(), name.1));
             let mut owed = book.places.iter().filter_map(owed);
-            owed.find(|(counter, permit)| counter.charge(live, *permit, 0).is_some())
+            owed.find(|(counter, permit)| counter.charge(active, *permit, 0).is_some())
         })
     }
 
@@ -211,7 +211,7 @@ impl UnreportedPermits {
     /// until the store has answered. Permits that have expired, or whose limit is gone, are forgotten.
     pub(super) fn due(
         &self,
-        live: &Live,
+        active: &ActivePolicy,
         of: Option<&[Charge<'_>]>,
         most: usize,
         now: Timestamp,
@@ -232,7 +232,7 @@ impl UnreportedPermits {
             for name in names {
                 let Some(Entry { state, units, since }) = book.remove(&name) else { continue };
                 let Some(counter) = state.owed().cloned() else { continue };
-                let charge = counter.charge(live, name.1, 0);
+                let charge = counter.charge(active, name.1, 0);
                 if charge.is_some_and(|charge| now.since(since) < charge.quota.memory()) {
                     book.insert(name, Entry { state: State::Asked(counter.clone()), units, since });
                     due.push(Owed { name, counter, units });

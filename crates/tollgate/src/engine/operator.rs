@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::block::BlockError;
-use super::ruling::{Ruled, Ruling, RulingError, Rulings, Scope};
+use super::overrides::{OverrideSet, Ruled, Ruling, RulingError, Scope};
 use crate::decision::Block;
 use crate::memory::MemoryStore;
 use crate::policy::{Limit, Mode, Policy};
@@ -54,7 +54,7 @@ impl<S: Store> Engine<S> {
     /// The override of all limits at this instant, if there is one, for a program that decides by rules of its own.
     #[must_use]
     pub fn ruling_about_all(&self, now: Timestamp) -> Option<Ruling> {
-        self.bench.at(now).about_all()
+        self.overrides.at(now).about_all()
     }
 
     /// Overrides the policy for a limit, or for all limits, until an instant. An earlier override of the same scope is
@@ -65,32 +65,32 @@ impl<S: Store> Engine<S> {
     /// let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: all, rate: 1/h}]")?;
     /// let (clock, request) = (Clock::precise(), CheckRequest::new());
     /// let (now, engine) = (clock.now(), Engine::new(policy, clock.now()));
-    /// assert!(engine.check_now(&request, now).is_allowed());
-    /// assert!(!engine.check_now(&request, now).is_allowed());
+    /// assert!(engine.try_check(&request, now)?.is_allowed());
+    /// assert!(!engine.try_check(&request, now)?.is_allowed());
     /// let killed = Ruled { ruling: Ruling::Off, until: now + Ticks::from_secs(60) };
     /// engine.rule(Scope::Limit("all"), killed, now)?;
-    /// assert!(engine.check_now(&request, now + Ticks::from_secs(59)).is_allowed());
-    /// assert!(!engine.check_now(&request, now + Ticks::from_secs(60)).is_allowed());
+    /// assert!(engine.try_check(&request, now + Ticks::from_secs(59))?.is_allowed());
+    /// assert!(!engine.try_check(&request, now + Ticks::from_secs(60))?.is_allowed());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// When the policy has no such limit or it is off there, or too many limits have overrides.
     pub fn rule(&self, scope: Scope<'_>, ruled: Ruled, now: Timestamp) -> Result<(), RulingError> {
-        self.bench.rule(&self.policy(), scope, ruled, now)?;
+        self.overrides.rule(&self.policy(), scope, ruled, now)?;
         self.prepare_shadow(scope, ruled.ruling);
         Ok(())
     }
 
     /// Prepares the shadow counters: a limit that an override puts in shadow, fully or in part, is counted apart.
     fn prepare_shadow(&self, scope: Scope<'_>, ruling: Ruling) {
-        let live = self.live.load();
+        let active = self.active.load();
         match scope {
             _ if ruling == Ruling::Off => {}
-            Scope::All => self.store.prepare(live.shadows(None)),
+            Scope::All => self.store.prepare(active.shadows(None)),
             Scope::Limit(name) => {
-                if let Some(place) = live.position(name) {
-                    self.store.prepare(live.shadows(Some(place)));
+                if let Some(place) = active.position(name) {
+                    self.store.prepare(active.shadows(Some(place)));
                 }
             }
         }
@@ -100,8 +100,8 @@ impl<S: Store> Engine<S> {
     /// of their counters: first those that decide, then those in shadow.
     #[must_use]
     pub fn leased_families(&self) -> Vec<(String, [u64; 2])> {
-        let live = self.live.load();
-        let each = live.policy.limits().iter().zip(&live.counters);
+        let active = self.active.load();
+        let each = active.policy.limits().iter().zip(&active.counters);
         each.filter(|(limit, _)| limit.lease().is_some())
             .map(|(limit, counters)| {
                 (limit.name().to_owned(), [counters.enforced.id(), counters.shadow.id()])
@@ -113,19 +113,19 @@ impl<S: Store> Engine<S> {
     /// it is the milder one. `None` for a limit that is off in the policy, which no override turns on.
     #[must_use]
     pub fn ruled(&self, limit: &Limit, now: Timestamp) -> Option<Ruled> {
-        self.bench.at(now).over(limit)
+        self.overrides.at(now).over(limit)
     }
 
     /// Whether a limit decides at this instant, and for which share of keys, overrides included.
     #[must_use]
     pub fn footing(&self, limit: &Limit, now: Timestamp) -> (Mode, u8) {
-        self.bench.at(now).standing(limit)
+        self.overrides.at(now).shown_mode(limit)
     }
 
     /// Removes an override. Returns whether there was one. The policy then applies again, unless another override does:
     /// see [`Engine::ruled`].
     pub fn lift(&self, scope: Scope<'_>, now: Timestamp) -> bool {
-        self.bench.restore(scope, now)
+        self.overrides.restore(scope, now)
     }
 
     /// An engine of another policy, or the same, with counters of its own in memory that start empty: for a candidate
@@ -133,8 +133,8 @@ impl<S: Store> Engine<S> {
     pub fn beside(&self, policy: Arc<Policy>, bytes: u64, now: Timestamp) -> Engine<MemoryStore> {
         let now = now.decidable();
         let engine =
-            Engine::with_shared(policy, MemoryStore::new(bytes, now), self.live.load().secret.copy());
-        engine.bench.follow(&self.bench, now);
+            Engine::with_shared(policy, MemoryStore::new(bytes, now), self.active.load().secret.copy());
+        engine.overrides.follow(&self.overrides, now);
         engine.follow_wall(self.wall(), now);
         engine
     }
@@ -142,7 +142,7 @@ impl<S: Store> Engine<S> {
     /// The active overrides: the one of all limits, and those of single limits by name.
     #[must_use]
     pub fn rulings(&self, now: Timestamp) -> (Option<Ruled>, Vec<(String, Ruled)>) {
-        self.bench.list(now)
+        self.overrides.list(now)
     }
 
     /// Replaces all overrides with those that [`Engine::rulings`] returned earlier, as after a restart. Overrides that
@@ -160,6 +160,6 @@ impl<S: Store> Engine<S> {
             self.prepare_shadow(Scope::All, all.ruling);
         }
         single.iter().for_each(|(name, ruled)| self.prepare_shadow(Scope::Limit(name), ruled.ruling));
-        self.bench.resume(Rulings::new(all, single), now)
+        self.overrides.resume(OverrideSet::new(all, single), now)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::local::Spot;
 use crate::algorithm::concurrency::PermitId;
 use crate::decision::Held;
-use crate::engine::live::Live;
+use crate::engine::active::ActivePolicy;
 use crate::engine::tally::Windows;
 use crate::key::Fingerprint;
 use crate::store::Charge;
@@ -25,16 +25,21 @@ impl From<Held> for Counter {
 
 impl Counter {
     /// The charge of this counter under the active policy; `None` when its limit is gone.
-    pub(super) fn charge<'c>(&'c self, live: &'c Live, permit: PermitId, cost: u64) -> Option<Charge<'c>> {
+    pub(super) fn charge<'c>(
+        &'c self,
+        active: &'c ActivePolicy,
+        permit: PermitId,
+        cost: u64,
+    ) -> Option<Charge<'c>> {
         match self {
-            Counter::Limit(held) => live.charge_of(held, permit, cost),
+            Counter::Limit(held) => active.charge_of(held, permit, cost),
             Counter::Tally(windows, key) => Some(windows.charge(*key, cost)),
         }
     }
 
-    pub(super) fn spot<'c>(&'c self, live: &'c Live, charge: &'c Charge<'c>) -> Option<Spot<'c>> {
+    pub(super) fn spot<'c>(&'c self, active: &'c ActivePolicy, charge: &'c Charge<'c>) -> Option<Spot<'c>> {
         match self {
-            Counter::Limit(held) => Spot::held(live, held, charge),
+            Counter::Limit(held) => Spot::held(active, held, charge),
             Counter::Tally(..) => Some(Spot::tally(charge)),
         }
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::Engine;
-use super::hold::Reservation;
+use super::reservation::Reservation;
 use crate::clock::Clock;
 use crate::decision::Held;
 use crate::departure::{DepartureRequest, DepartureSlot, LeaveOutcome};
@@ -23,14 +23,14 @@ pub struct Turn(Arc<DepartureSlot>);
 
 /// The queue slot of a reservation, and the counter that it queues for.
 #[derive(Debug)]
-pub(super) struct Lined {
+pub(super) struct QueuedSlot {
     at: usize,
     spot: Arc<DepartureSlot>,
 }
 
 /// How a reservation left its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Parted {
+pub(super) enum LeftQueue {
     /// It was in no queue.
     No,
     /// It left the queue of this counter before its slot came.
@@ -71,19 +71,24 @@ impl<S: Store> Engine<S> {
             empty_at: held.empty_at?,
         };
         let spot = Arc::new(self.store.join_queue(&wanted, clock.now(), clock)?);
-        reservation.lined = Some(Lined { at, spot: Arc::clone(&spot) });
+        reservation.queued = Some(QueuedSlot { at, spot: Arc::clone(&spot) });
         Some(Turn(spot))
     }
 
     /// Removes a reservation from its queue: it leaves if it is cancelled, and keeps its slot if it is committed.
-    pub(super) fn part(&self, reservation: &mut Reservation, actual: Option<u64>, now: Timestamp) -> Parted {
-        let Some(Lined { at, spot }) = &reservation.lined else { return Parted::No };
+    pub(super) fn part(
+        &self,
+        reservation: &mut Reservation,
+        actual: Option<u64>,
+        now: Timestamp,
+    ) -> LeftQueue {
+        let Some(QueuedSlot { at, spot }) = &reservation.queued else { return LeftQueue::No };
         let empty_at = match actual {
             None => match self.store.leave_queue(spot, now) {
                 LeaveOutcome::Freed => {
                     let at = *at;
-                    reservation.lined = None;
-                    return Parted::Free { at };
+                    reservation.queued = None;
+                    return LeftQueue::Free { at };
                 }
                 LeaveOutcome::Used(empty_at) => Some(empty_at),
             },
@@ -92,6 +97,6 @@ impl<S: Store> Engine<S> {
         if let Some(held) = reservation.held.get_mut(*at) {
             held.empty_at = empty_at;
         }
-        Parted::Used
+        LeftQueue::Used
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Counters, Gone, Grouping, Live, by_name};
+use super::{ActivePolicy, Counters, Gone, Grouping, by_name};
 use crate::key::Secret;
 use crate::policy::{Limit, Policy};
 use crate::store::Record;
@@ -25,7 +25,7 @@ pub(in crate::engine) struct Remembered {
     pub(in crate::engine) held: HashMap<u32, Timestamp>,
 }
 
-impl Live {
+impl ActivePolicy {
     /// A remembered policy, for the next one to follow. No request matches a limit of it.
     pub(in crate::engine) fn recalled(remembered: Remembered, secret: Arc<Secret>) -> Self {
         let Remembered { limits, gone, generation, held } = remembered;
@@ -36,10 +36,8 @@ impl Live {
         }
         let policy = Arc::new(Policy::of_limits(known));
         let (by_name, grouping) = (by_name(&policy), Grouping::new(false, &policy, &secret));
-        let is_leased = super::is_leased(&policy);
         Self {
             by_name,
-            is_leased,
             has_penalties: false, // No request is decided by it.
             policy,
             secret,
@@ -57,7 +55,7 @@ impl Live {
     }
 
     /// The active limits, with the numbers of their quotas and every quota that their counters may be counted under.
-    pub(in crate::engine) fn in_force(&self) -> impl Iterator<Item = (&Limit, &[u32], &[Option<Record>])> {
+    pub(in crate::engine) fn limits(&self) -> impl Iterator<Item = (&Limit, &[u32], &[Option<Record>])> {
         self.policy
             .limits()
             .iter()

@@ -1,13 +1,12 @@
 //! Reservations: what a decision took and may give back, settled later. They are plain values: dropping one without
 //! settling it leaves the counters as they are. Permits are left to [`super::permit`].
 
-use std::slice;
-
 use smallvec::SmallVec;
 
-use super::line::{Lined, Parted};
-use super::live::Live;
-use super::{ATTEMPTS, Charges, Engine, Made};
+use super::active::ActivePolicy;
+use super::check::Made;
+use super::queue::{LeftQueue, QueuedSlot};
+use super::{ATTEMPTS, Charges, Engine};
 use crate::algorithm::concurrency::PermitId;
 use crate::decision::{Decision, Held, LimitStatus, Permit};
 use crate::outcome::{Source, Verdict};
@@ -23,7 +22,7 @@ pub struct Reservation {
     pub(super) held: SmallVec<[Held; 4]>,
     permit: Option<Permit>,
     /// Its queue slot, if it moves up in a queue of this process.
-    pub(super) lined: Option<Lined>,
+    pub(super) queued: Option<QueuedSlot>,
     /// When it leaves the queue, at the latest.
     pub(super) leaves_at: Timestamp,
     expires_at: Timestamp,
@@ -73,7 +72,7 @@ impl Reservation {
         }
         self.held.retain(|held| !is_taken(&held.limit));
         let Self { leaves_at, expires_at, .. } = *self;
-        Some(Self { held: taken, permit: None, lined: None, leaves_at, expires_at, is_settled: false })
+        Some(Self { held: taken, permit: None, queued: None, leaves_at, expires_at, is_settled: false })
     }
 
     /// Drops the parts of other limits than these; they stay charged.
@@ -97,13 +96,19 @@ impl<S: Store> Engine<S> {
         now: Timestamp,
     ) -> (Decision, Option<Reservation>) {
         let now = now.decidable();
-        let Made { live, matches, rulings, mut decision } = self.decide(slice::from_ref(request), now).await;
+        let made = match self.prepare(request, now) {
+            Ok(prepared) => self.decide(prepared, request, now).await,
+            Err(made) => made,
+        };
+        let Made { active, matches, keys, mut decision } = made;
         if !decision.is_allowed() {
             return (decision, None);
         }
         let permit = decision.take_permit();
-        let charges = live.charges(slice::from_ref(request), &matches, &rulings, PermitId(0));
-        let reservation = reserved(&live, &matches, &charges, &decision, lifetime, now);
+        let each = matches.iter().zip(keys);
+        let charges: Charges<'_> =
+            each.map(|(matched, key)| active.charge_key(matched, key, PermitId(0))).collect();
+        let reservation = reserved(&active, &matches, &charges, &decision, lifetime, now);
         (decision, Some(Reservation { permit, ..reservation }))
     }
 
@@ -117,11 +122,11 @@ impl<S: Store> Engine<S> {
         decided_at: Timestamp,
     ) -> Reservation {
         let now = decided_at.decidable();
-        let (live, rulings, views) = (self.live.load_full(), self.bench.at(now), slice::from_ref(request));
+        let (active, overrides) = (self.active.load_full(), self.overrides.at(now));
         // A policy that became active meanwhile may charge other counters: nothing was taken from those.
-        let matches = rulings.matches(&live.policy, views).unwrap_or_default();
-        let charges = live.charges(views, &matches, &rulings, PermitId(0));
-        reserved(&live, &matches, &charges, decision, lifetime, now)
+        let matches = overrides.matches(&active.policy, request).unwrap_or_default();
+        let charges = active.charges(request, &matches, &overrides, PermitId(0));
+        reserved(&active, &matches, &charges, decision, lifetime, now)
     }
 
     /// Settles a reservation at the request's actual cost: the rest is refunded, and units beyond the estimate are
@@ -146,7 +151,7 @@ impl<S: Store> Engine<S> {
     }
 
     /// Gives back all that a reservation took. A failed call may be repeated, as with [`Engine::commit`]. A slot in the
-    /// queue of a leaky bucket is given back while the request waits. If the request has [lined up](Engine::line_up),
+    /// queue of a leaky bucket is given back while the request waits. If the request has [queued up](Engine::line_up),
     /// the waiters behind it move up. Otherwise they keep their slots, and the slot is given back only if it is the
     /// last. A slot that was used stays used.
     ///
@@ -175,7 +180,7 @@ impl<S: Store> Engine<S> {
         }
         let mut settled = Settled::default();
         let parted = self.part(reservation, actual, now);
-        let has_left = parted == Parted::Used || now >= reservation.leaves_at;
+        let has_left = parted == LeftQueue::Used || now >= reservation.leaves_at;
         for (at, held) in reservation.held.iter_mut().enumerate() {
             let cost = match actual {
                 Some(actual) if held.settles => actual,
@@ -183,7 +188,7 @@ impl<S: Store> Engine<S> {
                 None => 0,
             };
             let change = if held.is_leaky() && cost < held.cost {
-                if parted == (Parted::Free { at }) {
+                if parted == (LeftQueue::Free { at }) {
                     Settled { refunded: held.cost, ..Settled::default() }
                 } else if actual.is_some() || has_left {
                     // A request pays for its slot before it leaves: the next may leave no earlier, whatever this one
@@ -214,8 +219,8 @@ impl<S: Store> Engine<S> {
         if self.reset_times.covers(held.key, held.decided_at) {
             return Ok(settled);
         }
-        let live = self.live.load_full();
-        let charge = live.charge_of(held, PermitId(0), held.cost);
+        let active = self.active.load_full();
+        let charge = active.charge_of(held, PermitId(0), held.cost);
         if let (Some(empty_at), Some(charge)) = (held.empty_at, charge) {
             match self.store.step_back(&charge, empty_at, now).await {
                 Ok(true) => settled.refunded = charge.cost,
@@ -249,8 +254,8 @@ impl<S: Store> Engine<S> {
     async fn adjust_in_store(&self, held: &Held, cost: u64, now: Timestamp) -> Result<Settled, StoreFailure> {
         let mut attempts = 0;
         loop {
-            let live = self.live.load_full();
-            match adjust_once(&self.store, &live, held, cost, now).await {
+            let active = self.active.load_full();
+            match adjust_once(&self.store, &active, held, cost, now).await {
                 Err(StoreFailure::Superseded) if attempts < ATTEMPTS => attempts += 1,
                 settled => return settled,
             }
@@ -260,7 +265,7 @@ impl<S: Store> Engine<S> {
 
 /// The reservation of what a decision took from its counters.
 fn reserved(
-    live: &Live,
+    active: &ActivePolicy,
     matches: &[Match],
     charges: &[Charge<'_>],
     decision: &Decision,
@@ -277,13 +282,13 @@ fn reserved(
     let mut held: SmallVec<[Held; 4]> = matches
         .iter()
         .zip(charges)
-        .filter(|(matched, _)| !live.takes_permit(matched))
+        .filter(|(matched, _)| !active.takes_permit(matched))
         .filter_map(|(matched, charge)| Some((matched, charge, of(charge).filter(is_held)?)))
-        .map(|(matched, charge, status)| Held::by_status(&live.policy, matched, charge, &status, now))
+        .map(|(matched, charge, status)| Held::by_status(&active.policy, matched, charge, &status, now))
         .collect();
     // Where some limits compute their own cost, the actual cost applies to those; the others count requests, not units.
     let computed = |limit: &Limit| matches!(limit.cost(), Cost::Attribute(_) | Cost::Computed(_));
-    let is_computed = |held: &Held| live.counters_of(&held.limit).is_some_and(|(limit, _)| computed(limit));
+    let is_computed = |held: &Held| active.counters_of(&held.limit).is_some_and(|(limit, _)| computed(limit));
     if held.iter().any(is_computed) {
         held.iter_mut().for_each(|held| held.settles = held.settles && is_computed(held));
     }
@@ -295,7 +300,7 @@ fn reserved(
     Reservation {
         held,
         permit: None,
-        lined: None,
+        queued: None,
         leaves_at,
         expires_at: leaves_at + lifetime,
         is_settled: false,
@@ -304,7 +309,7 @@ fn reserved(
 
 async fn adjust_once(
     store: &impl Store,
-    live: &Live,
+    active: &ActivePolicy,
     held: &Held,
     cost: u64,
     now: Timestamp,
@@ -316,7 +321,7 @@ async fn adjust_once(
         if settled.refunded == 0 {
             return Ok(settled); // Time has given it back already.
         }
-        let refund: Charges<'_> = live.charge_of(held, PermitId(0), units).into_iter().collect();
+        let refund: Charges<'_> = active.charge_of(held, PermitId(0), units).into_iter().collect();
         match store.refund(&refund, now).await {
             // The refund may have been made, so it is not repeated.
             Ok(()) | Err(StoreFailure::Unanswered) => {}
@@ -324,7 +329,7 @@ async fn adjust_once(
         }
     } else if cost > held.cost {
         let extra = cost - held.cost;
-        settled.charged = debit(store, live, held, extra, now).await?;
+        settled.charged = debit(store, active, held, extra, now).await?;
         settled.unpaid = extra - settled.charged;
     }
     Ok(settled)
@@ -333,12 +338,12 @@ async fn adjust_once(
 /// Takes up to `units` from a counter, as many as it has: the units were consumed already.
 async fn debit(
     store: &impl Store,
-    live: &Live,
+    active: &ActivePolicy,
     held: &Held,
     units: u64,
     now: Timestamp,
 ) -> Result<u64, StoreFailure> {
-    let Some(charge) = live.charge_of(held, PermitId(0), 0) else { return Ok(0) };
+    let Some(charge) = active.charge_of(held, PermitId(0), 0) else { return Ok(0) };
     // Another request may come between the look and the charge; then there is less to take, or nothing.
     for _ in 0..ATTEMPTS {
         let answers = store.charge(&[charge], now).await?;

@@ -51,7 +51,7 @@ impl<S: Store> Counters<'_, S> {
     /// The results of all futures, in their order. On a store with a network they wait together.
     pub(super) async fn together<F: Future>(&self, futures: Vec<F>) -> Vec<F::Output> {
         let store = self.engine.store();
-        if !store.answers_at_once() {
+        if !store.never_waits() {
             return together(store, futures).await;
         }
         let mut said = Vec::with_capacity(futures.len());

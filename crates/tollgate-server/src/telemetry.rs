@@ -173,15 +173,10 @@ impl Meter {
         }
     }
 
-    /// Counts one decision. On the hot path: takes no lock and allocates nothing, unless there is a watcher or the
+    /// Counts one decision, with the outcomes of rules beside the policy. On the hot path: takes no lock and allocates nothing, unless there is a watcher or the
     /// decision is sampled for the top keys.
     #[inline]
-    pub(crate) fn record(&self, request: &CheckRequest<'_>, decision: &Decision, wire: Wire, now: Timestamp) {
-        self.record_beside(request, decision, &[], wire, now);
-    }
-
-    /// Counts one decision, with the outcomes of rules beside the policy.
-    pub(crate) fn record_beside(
+    pub(crate) fn record(
         &self,
         request: &CheckRequest<'_>,
         decision: &Decision,

@@ -90,7 +90,7 @@ impl Decision {
     pub fn refused_by(&self) -> Option<&str> {
         match (self.fault(), self.block()) {
             (Some(Fault::Cost { limit, .. }), _) => Some(limit),
-            (Some(Fault::TooManyLimits | Fault::TooManyViews), _) => Some(Self::REQUEST),
+            (Some(Fault::TooManyLimits | Fault::TooManyDescriptors), _) => Some(Self::REQUEST),
             (None, Some(_)) => Some(Block::NAME),
             (None, None) => self.cause().map(|status| status.limit.name()),
         }

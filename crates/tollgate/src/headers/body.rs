@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::decision::{Block, Decision, Reason};
 use crate::outcome::Source;
-use crate::overload;
 use crate::policy::Fault;
 use crate::quota::Quota;
 
@@ -87,7 +86,7 @@ impl Refusal<'_> {
             Refusal::TooCostly { .. } => "urn:tollgate:problem:cost-exceeds-capacity",
             Refusal::Fault(Fault::Cost { .. }) => "urn:tollgate:problem:cost-not-computable",
             Refusal::Fault(Fault::TooManyLimits) => "urn:tollgate:problem:too-many-limits",
-            Refusal::Fault(Fault::TooManyViews) => "urn:tollgate:problem:too-many-views",
+            Refusal::Fault(Fault::TooManyDescriptors) => "urn:tollgate:problem:too-many-views",
         }
     }
 
@@ -104,7 +103,7 @@ impl Refusal<'_> {
             Refusal::TooCostly { .. } => "Request costs more than can ever be admitted at once",
             Refusal::Fault(Fault::Cost { .. }) => "Request does not tell what it costs",
             Refusal::Fault(Fault::TooManyLimits) => "Request matches too many limits",
-            Refusal::Fault(Fault::TooManyViews) => "Request has too many views",
+            Refusal::Fault(Fault::TooManyDescriptors) => "Request has too many views",
         }
     }
 
@@ -183,7 +182,7 @@ impl Refusal<'_> {
             Refusal::TooCostly { limit: None, .. } => {}
             // Again without the limit's name.
             Refusal::Fault(Fault::Cost { reason, .. }) => detail.push_str(reason),
-            Refusal::Fault(fault @ (Fault::TooManyLimits | Fault::TooManyViews)) => {
+            Refusal::Fault(fault @ (Fault::TooManyLimits | Fault::TooManyDescriptors)) => {
                 push(&mut detail, format_args!("{fault}"));
             }
         }
@@ -304,17 +303,31 @@ fn push_json(out: &mut String, text: &str) {
     out.push('"');
 }
 
+/// A refusal for lack of capacity, in words of closed lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overload {
+    /// The controller that refused.
+    pub controller: &'static str,
+    /// The priority of the request.
+    pub priority: &'static str,
+    /// Why.
+    pub cause: &'static str,
+    /// The share of such requests that are refused now, in thousandths, if it is known; 0 if not. The higher it is, the
+    /// longer is the `Retry-After`.
+    pub pressure: u64,
+}
+
 /// The body for a request that is shed for lack of capacity. Every caller sees the cause, as a word of a closed list.
 /// The controller and the priority are shown only where quotas are.
 pub(super) fn overload(
-    refusal: &overload::Refusal,
+    refusal: &Overload,
     status: u16,
     retry: Retry,
     disclosed: bool,
     accepts: Accepts,
 ) -> Body {
     let (kind, title) = (Refusal::Unavailable.kind(), Refusal::Unavailable.title());
-    let detail = disclosed.then(|| format!("{}: {}", refusal.controller(), refusal.priority));
+    let detail = disclosed.then(|| format!("{}: {}", refusal.controller, refusal.priority));
     if accepts == Accepts::Text {
         let mut text = format!("{title}.\n");
         if let Some(detail) = detail {
@@ -327,7 +340,7 @@ pub(super) fn overload(
     push(&mut out, format_args!("{{\"type\":\"{kind}\",\"title\":\"{title}\",\"status\":{status}"));
     // Names of closed lists need no escapes.
     if let Some(detail) = detail {
-        let (controller, millis) = (refusal.controller(), retry.millis);
+        let (controller, millis) = (refusal.controller, retry.millis);
         push(
             &mut out,
             format_args!(

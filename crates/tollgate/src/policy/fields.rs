@@ -26,12 +26,14 @@ impl<'n> Fields<'n> {
     }
 
     /// The same fields, which findings call `within.name`.
-    pub(crate) const fn within(self, within: &'static str) -> Self {
+    #[must_use]
+    pub const fn within(self, within: &'static str) -> Self {
         Self { within, ..self }
     }
 
     /// What findings call a field.
-    pub(crate) fn path(&self, name: &str) -> String {
+    #[must_use]
+    pub fn path(&self, name: &str) -> String {
         let dot = if self.within.is_empty() { "" } else { "." };
         format!("{}{dot}{name}", self.within)
     }

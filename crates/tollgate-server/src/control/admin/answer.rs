@@ -225,10 +225,9 @@ impl ControlPlane {
         let complete_known = self.service.identity.known(complete.iter().copied(), Word::Trusted);
         let complete = question.priced(complete_known.request(complete.iter().copied())?)?;
         let spelled = Spelled::by(&self.service.reader, &complete);
-        let read = if derived.is_empty() {
-            spelled.request(&complete)?
-        } else {
-            spelled.readings(&complete)?.into_iter().next()
+        let read = match spelled.request(&complete)? {
+            None if !derived.is_empty() => Some(Spelled::as_given(&complete)?),
+            read => read,
         };
         let as_given = self.service.engine.explain(&request, act.now).await;
         let as_read = match &read {
@@ -281,9 +280,9 @@ impl ControlPlane {
         let complete_known = self.service.identity.known(complete.iter().copied(), Word::Trusted);
         let complete = complete_known.request(complete.iter().copied())?;
         let (spelled, as_given) = (Spelled::by(&self.service.reader, &complete), Spelled::default());
-        let mut views = spelled.readings(&complete)?;
+        let mut readings = spelled.readings(&complete)?;
         if !derived.is_empty() {
-            views.extend(as_given.readings(&request)?);
+            readings = readings.and(as_given.readings(&request)?);
         }
         let policy = self.service.engine.policy();
         let is_known = |name: &&String| policy.limits().iter().any(|limit| limit.name() == name.as_str());
@@ -291,10 +290,10 @@ impl ControlPlane {
             return Err(unknown_limit(unknown));
         }
         let named: Vec<&str> = form.limits.iter().map(String::as_str).collect();
-        let names = if named.is_empty() { own_limits(&policy, &views) } else { named.clone() };
+        let names = if named.is_empty() { own_limits(&policy, &readings) } else { named.clone() };
         let mut forgotten = Forgotten::default();
         if !names.is_empty() {
-            forgotten = self.service.engine.reset_any(&views, &names, act.now).await.map_err(|failure| {
+            forgotten = self.service.engine.reset(&readings, &names, act.now).await.map_err(|failure| {
                 act.audit(&joined(&request), &format!("failed: {failure}"));
                 Problem::new(Kind::StoreUnavailable, unforgotten(failure))
             })?;
@@ -314,7 +313,7 @@ impl ControlPlane {
         if !forgotten.shared.is_empty() {
             answer["shared"] = json!(forgotten.shared);
         }
-        let not_counted = not_counted(&policy, &named, &views);
+        let not_counted = not_counted(&policy, &named, &readings);
         if !not_counted.is_empty() {
             answer["not_counted"] = json!(not_counted);
         }

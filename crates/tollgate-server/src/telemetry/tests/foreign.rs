@@ -184,7 +184,7 @@ fn a_decision_that_is_asked_again_is_counted_once() {
     let request = CheckRequest::new().with("user", "u").unwrap();
     let refused = at_once(service.check(&request, time.now(), Wire::Http));
     assert!(service.overtaken(&refused).is_some());
-    at_once(service.check_views(&[request.clone(), request], &[], time.now(), Wire::Rls));
+    at_once(service.check(&request.clone().and(request), time.now(), Wire::Rls));
     assert_eq!(sum(&page(&service, &time), "tollgate_decisions_total", ""), 0);
     ask_rls(&service, &time, &question("d", &[("user", "u")]));
     assert_eq!(sum(&page(&service, &time), "tollgate_decisions_total", ""), 1);

@@ -24,6 +24,7 @@ fn guide_shows_the_example() {
 fn two_processes_share_the_counter() {
     let server = Server::redis();
     let program = std::env::current_exe().unwrap().with_file_name("").join("../examples/engine");
+    assert!(program.is_file(), "build the example with `cargo build -p tollgate-redis --examples`");
     let run = || {
         let output = Command::new(&program).arg(server.url()).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -36,7 +36,7 @@ impl<'c> Quotas<'c> {
         self.client.wait(self.reports.send(reports)).unwrap();
     }
 
-    pub fn next(&mut self) -> Result<RateLimitQuotaResponse, Status> {
+    pub fn answer(&mut self) -> Result<RateLimitQuotaResponse, Status> {
         self.client.wait(self.answers.message()).map(|answer| answer.expect("the stream goes on"))
     }
 
@@ -47,7 +47,7 @@ impl<'c> Quotas<'c> {
 
     pub fn report_in(&mut self, domain: &str, bucket: &[(&str, &str)], allowed: u64) -> String {
         self.send(domain, vec![usage(bucket, allowed)]);
-        let answer = self.next().unwrap();
+        let answer = self.answer().unwrap();
         assert_eq!(answer.bucket_action.len(), 1);
         let action = &answer.bucket_action[0];
         assert_eq!(action.bucket_id, usage(bucket, 0).bucket_id);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 
 use super::install;
@@ -256,12 +256,12 @@ fn bench(shell: &mut Shell) -> Done {
     shell.run_command(command)
 }
 
-fn read(path: &PathBuf) -> Result<String, String> {
+fn read(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
 }
 
 /// The files in a directory, by name.
-fn files_in(directory: &PathBuf) -> Result<Vec<PathBuf>, String> {
+fn files_in(directory: &Path) -> Result<Vec<PathBuf>, String> {
     let entries =
         fs::read_dir(directory).map_err(|error| format!("cannot read {}: {error}", directory.display()))?;
     let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();

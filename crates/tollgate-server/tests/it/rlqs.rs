@@ -69,7 +69,7 @@ fn bad_messages_are_told() {
         let mut quotas = Quotas::open(&client);
         messages.into_iter().for_each(|(domain, usages)| quotas.send(domain, usages));
         let error = loop {
-            if let Err(error) = quotas.next() {
+            if let Err(error) = quotas.answer() {
                 break error;
             }
         };
@@ -79,9 +79,9 @@ fn bad_messages_are_told() {
     // Nobody else is hurt, and a later message need not repeat the domain.
     let mut quotas = Quotas::open(&client);
     quotas.send("api", key());
-    quotas.next().unwrap();
+    quotas.answer().unwrap();
     quotas.send("", key());
-    quotas.next().unwrap();
+    quotas.answer().unwrap();
 }
 
 /// A server that is told to stop lets go of its streams, says so, and does not wait for them.
@@ -92,7 +92,7 @@ fn streams_end_with_the_server() {
     let mut quotas = Quotas::open(&client);
     quotas.report(&[("api_key", "k1")], 1);
     server.signal("-TERM");
-    assert_eq!(quotas.next().unwrap_err().code(), Code::Unavailable);
+    assert_eq!(quotas.answer().unwrap_err().code(), Code::Unavailable);
     server.await_log("\"stopped\"");
     assert_eq!(server.wait().code(), Some(0));
 }

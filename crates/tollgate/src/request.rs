@@ -12,7 +12,7 @@ pub const NAME_BYTES_MAX: usize = 64;
 /// Longest attribute value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 4096;
 /// Maximum number of descriptors of one request.
-pub const VIEWS_MAX: usize = 64;
+pub(crate) const DESCRIPTORS_MAX: usize = 64;
 /// Maximum number of other spellings of one request's values.
 pub const SPELLINGS_MAX: usize = 3;
 /// Largest cost of one request; a larger one is a mistake, not a request.

@@ -38,7 +38,7 @@ impl<S: Store> Engine<S> {
 mod tests {
     use super::*;
     use crate::policy::{Fault, Policy};
-    use crate::request::VIEWS_MAX;
+    use crate::request::DESCRIPTORS_MAX;
     use crate::time::Ticks;
     use pollster::block_on;
 
@@ -130,10 +130,10 @@ limits:
         let views = [view(&[("b", "1")], 1), view(&[("a", "1")], 1)];
         let decision = block_on(engine.check_views(&views, NOW));
         assert!(matches!(decision.fault(), Some(Fault::Cost { .. })) && !decision.is_allowed());
-        let many = vec![view(&[("b", "1")], 1); VIEWS_MAX + 1];
+        let many = vec![view(&[("b", "1")], 1); DESCRIPTORS_MAX + 1];
         assert!(block_on(engine.check_views(&many[1..], NOW)).is_allowed());
         let decision = block_on(engine.check_views(&many, NOW));
-        assert_eq!(decision.fault(), Some(&Fault::TooManyViews));
+        assert_eq!(decision.fault(), Some(&Fault::TooManyDescriptors));
         assert!(!decision.is_allowed());
         assert_eq!(told(&engine.check_now(&view(&[("b", "1")], 0), NOW)), [("all", 0, 8)]);
     }

@@ -3,7 +3,7 @@
 
 use crate::policy::compile::lease::percentage;
 use crate::policy::compile::when;
-use crate::policy::source::{Fields, Node, Place, Reading, Report, Tree, quoted, read};
+use crate::policy::source::{Fields, Node, Position, Reading, Report, Tree, quoted, read};
 use crate::policy::{Findings, Mode, Problem, Vocabulary, check, rate};
 use crate::rate::{QuotaError, Rate};
 use crate::time::{TICKS_PER_SECOND, Ticks};
@@ -112,7 +112,7 @@ impl Plan {
                 "requests wait for a permit, but no concurrency limit is set",
                 "`concurrency:` beside it",
             );
-            report.error(fields.key_place("queue"), "overload.queue", problem);
+            report.error(fields.key_position("queue"), "overload.queue", problem);
         }
         Some(plan)
     }
@@ -167,7 +167,7 @@ fn table<'n>(
     known: &[&str],
     report: &mut Report,
 ) -> Option<Fields<'n>> {
-    static NOTHING: Node = Node { at: Place { line: 0, column: 0 }, tree: Tree::Table(Vec::new()) };
+    static NOTHING: Node = Node { at: Position { line: 0, column: 0 }, tree: Tree::Table(Vec::new()) };
     let node = fields.get(name)?;
     let node = if matches!(node.tree, Tree::Empty) { &NOTHING } else { node };
     let accepted = format!("a table with some of {}", known.join(", "));

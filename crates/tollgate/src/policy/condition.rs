@@ -146,13 +146,13 @@ impl Choices {
 impl Condition {
     /// The attribute is one of `choices`: values, patterns with `*`, templates of paths, addresses and networks.
     #[must_use]
-    pub fn one_of<'c>(name: &str, choices: impl IntoIterator<Item = &'c str>) -> Self {
+    pub(crate) fn one_of<'c>(name: &str, choices: impl IntoIterator<Item = &'c str>) -> Self {
         Self::read(name, choices, Sense::Is, &Vocabulary::default())
     }
 
     /// The attribute is none of `choices`, or is missing.
     #[must_use]
-    pub fn none_of<'c>(name: &str, choices: impl IntoIterator<Item = &'c str>) -> Self {
+    pub(crate) fn none_of<'c>(name: &str, choices: impl IntoIterator<Item = &'c str>) -> Self {
         Self::read(name, choices, Sense::IsNot, &Vocabulary::default())
     }
 

@@ -11,7 +11,7 @@ use crate::policy::index::{Check, LimitPlan, MentionedAttributes};
 use crate::policy::limit::{BY_MAX, Cost, Limit, MATCHED_MAX, Mode, QuotaIndex, TIER_BY_MAX};
 use crate::policy::text::{Digits, as_text};
 use crate::policy::{Fault, Policy};
-use crate::request::{COST_MAX, CheckRequest, VIEWS_MAX, Value};
+use crate::request::{COST_MAX, CheckRequest, DESCRIPTORS_MAX, Value};
 
 /// One limit that matches a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,9 +45,9 @@ impl Policy {
     /// to. No limit sees attributes of two descriptors together.
     ///
     /// # Errors
-    /// As for [`Policy::matches`], or there are more than [`VIEWS_MAX`] descriptors.
+    /// As for [`Policy::matches`], or there are more than [`DESCRIPTORS_MAX`] descriptors.
     #[inline]
-    pub fn matches_any(&self, descriptors: &[CheckRequest<'_>]) -> Result<Matches, Fault> {
+    pub(crate) fn matches_any(&self, descriptors: &[CheckRequest<'_>]) -> Result<Matches, Fault> {
         self.matches_as(descriptors, |limit| limit.mode)
     }
 
@@ -71,8 +71,8 @@ impl Policy {
         mode_of: impl Fn(&Limit) -> Mode,
         matches: &mut Matches,
     ) -> Result<(), Fault> {
-        if descriptors.len() > VIEWS_MAX {
-            return Err(Fault::TooManyViews);
+        if descriptors.len() > DESCRIPTORS_MAX {
+            return Err(Fault::TooManyDescriptors);
         }
         let mut found = Found { matches, shadow: SmallVec::new() };
         for (view, request) in (0..).zip(descriptors) {

@@ -253,15 +253,15 @@ impl Decision {
         self.permit.take().map(|permit| *permit)
     }
 
-    /// The same decision for a caller that waits no longer than `patience`: a limit with a longer wait denies it, until
+    /// The same decision for a caller that waits no longer than `wait_max`: a limit with a longer wait denies it, until
     /// the wait is no longer than that. The caller must refund what was charged for the wait.
     #[must_use]
-    pub fn impatient(mut self, patience: Ticks) -> Self {
+    pub fn impatient(mut self, wait_max: Ticks) -> Self {
         for status in &mut self.statuses {
             if let Verdict::Wait(wait) = status.outcome.verdict
-                && wait > patience
+                && wait > wait_max
             {
-                status.outcome.verdict = Verdict::Deny { retry_after: wait - patience };
+                status.outcome.verdict = Verdict::Deny { retry_after: wait - wait_max };
             }
         }
         self.verdict = combine(&self.statuses);

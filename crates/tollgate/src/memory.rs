@@ -13,15 +13,15 @@ use crate::departure::{DepartureQueues, DepartureRequest, DepartureSlot, LeaveOu
 use crate::key::Fingerprint;
 use crate::memory::budget::Budget;
 use crate::memory::large::{LargeMap, SourcedOutcome};
-use crate::memory::table::{Table, Unit};
+use crate::memory::table::{Table, UnitStep};
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::quota::Quota;
 use crate::store::{Answer, Answers, Charge, Hold, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp, WallOffset};
 
 mod decide;
+mod fast_path;
 mod holds;
-mod known;
 mod waiters;
 mod budget;
 mod region;
@@ -35,7 +35,7 @@ pub(crate) use decide::{ChargeMode, Origin};
 pub(crate) use export::Piece;
 pub(crate) use holds::ActiveHold;
 pub(crate) use large::{Large, LargeEntry, state_bytes};
-pub(crate) use table::{Entry, Full, Slot};
+pub(crate) use table::{Full, Slot, SlotEntry};
 pub(crate) use wall::{KeptSettings, Setting, WALL_SETTINGS_MAX, setting_of};
 
 /// The number of quota numbers.
@@ -47,7 +47,7 @@ pub(crate) const NUMBER_OF_TALLIES: u32 = (1 << table::NUMBER_BITS) - 1;
 pub(crate) const QUOTA_NUMBERS_MAX: usize = NUMBERS_MAX - 1;
 
 /// The default memory budget in bytes.
-pub const CAPACITY_BYTES_DEFAULT: u64 = 64 << 20;
+pub(crate) const CAPACITY_BYTES_DEFAULT: u64 = 64 << 20;
 /// The bounds of the overflow partition in bytes.
 const OVERFLOW_BYTES: (u64, u64) = (64 << 10, 8 << 20);
 /// How long an idle key keeps its slot while there is space for others.
@@ -324,16 +324,16 @@ impl MemoryStore {
     ) -> Option<Verdict> {
         let now = self.origin.try_word(now)?;
         match self.unit(key, quota, number, now) {
-            Unit::Admit(_) => Some(Verdict::Allow),
-            Unit::Deny { ticks, .. } => Some(Verdict::Deny { retry_after: Ticks::from_micros(ticks) }),
-            Unit::Busy | Unit::Unusual => None,
+            UnitStep::Admit(_) => Some(Verdict::Allow),
+            UnitStep::Deny { ticks, .. } => Some(Verdict::Deny { retry_after: Ticks::from_micros(ticks) }),
+            UnitStep::Busy | UnitStep::Unusual => None,
         }
     }
 
     #[inline(always)]
-    fn unit(&self, key: Fingerprint, quota: &Word, number: u32, now: u64) -> Unit {
+    fn unit(&self, key: Fingerprint, quota: &Word, number: u32, now: u64) -> UnitStep {
         match self.main.words.unit(key, quota, number, now) {
-            Unit::Busy => self.main.words.unit_again(key, quota, number, now),
+            UnitStep::Busy => self.main.words.unit_again(key, quota, number, now),
             answer => answer,
         }
     }

@@ -42,7 +42,7 @@ pub enum StoreFailure {
 impl StoreFailure {
     /// Whether the store itself was unreachable, and not only a counter faulty. The fallback decides then.
     #[must_use]
-    pub const fn is_outage(self) -> bool {
+    pub(crate) const fn is_outage(self) -> bool {
         matches!(self, StoreFailure::Unreachable | StoreFailure::Unanswered)
     }
 }

@@ -158,7 +158,7 @@ pub(super) fn bucket(quota: &Quota) -> Option<(&Reservoir, u64)> {
 
 fn reservoir(reservoir: &Reservoir, immediate: u64) -> [u64; 4] {
     let pace = reservoir.pace();
-    [pace.gain().get(), pace.price().get(), reservoir.units(), immediate]
+    [pace.gain().get(), pace.unit_credits().get(), reservoir.units(), immediate]
 }
 
 /// Starts a request.

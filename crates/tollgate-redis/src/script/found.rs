@@ -107,7 +107,7 @@ impl<'c> FoundCounter<'c> {
             Self::Bucket(reservoir, missing, immediate) => {
                 let (left, verdict) = reservoir.take(*missing, cost);
                 let pace = reservoir.pace();
-                let queued = left.saturating_sub(immediate * pace.price().get());
+                let queued = left.saturating_sub(immediate * pace.unit_credits().get());
                 let verdict = match verdict {
                     Verdict::Allow if cost > 0 && queued > 0 => {
                         Verdict::Wait(Ticks::from_micros(pace.gain().div_ceil(queued)))

@@ -18,7 +18,7 @@ pub async fn all<S: Store>(make: &impl Fn(Timestamp) -> S) {
 }
 
 /// A limit in shadow reports what it would have done, for every algorithm, and the request passes all the same.
-pub async fn shadow_never_denies<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn shadow_never_denies<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in ALGORITHMS {
         let rig = Rig::new(make, vec![algorithm.limit("watched", 2).mode(Mode::Shadow)]);
         for turn in 0..5 {
@@ -33,7 +33,7 @@ pub async fn shadow_never_denies<S: Store>(make: &impl Fn(Timestamp) -> S) {
 }
 
 /// Beside a limit in shadow of any algorithm, an enforced one counts exactly as it does alone.
-pub async fn shadow_never_touches_an_enforced_counter<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn shadow_never_touches_an_enforced_counter<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for enforced in ALGORITHMS {
         for watching in ALGORITHMS {
             let alone = Rig::new(make, vec![enforced.limit("enforced", 4)]);
@@ -52,7 +52,9 @@ pub async fn shadow_never_touches_an_enforced_counter<S: Store>(make: &impl Fn(T
 }
 
 /// A request that an enforced limit denies was never made, so a limit in shadow does not count it.
-pub async fn shadow_is_not_counted_when_the_request_is_denied<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn shadow_is_not_counted_when_the_request_is_denied<S: Store>(
+    make: &impl Fn(Timestamp) -> S,
+) {
     for watching in ALGORITHMS {
         let limits = vec![watching.limit("watching", 9).mode(Mode::Shadow), BUCKET.limit("enforced", 2)];
         let rig = Rig::new(make, limits);
@@ -65,7 +67,7 @@ pub async fn shadow_is_not_counted_when_the_request_is_denied<S: Store>(make: &i
 }
 
 /// Callers see nothing of a limit in shadow: neither when it would have denied nor when another does.
-pub async fn shadow_is_not_in_the_answer<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn shadow_is_not_in_the_answer<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let limits = vec![BUCKET.limit("watching", 1).mode(Mode::Shadow), BUCKET.limit("enforced", 3)];
     let rig = Rig::new(make, limits);
     let audience = Audience { caller: Caller::Authenticated, ..Audience::default() };
@@ -80,7 +82,7 @@ pub async fn shadow_is_not_in_the_answer<S: Store>(make: &impl Fn(Timestamp) -> 
 
 /// `enforce_percent` selects about that percentage of the keys, the same ones each time, keeps them when the percentage
 /// is raised, and only they are ever denied.
-pub async fn a_share_of_the_keys_is_enforced_and_stays_so<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn a_share_of_the_keys_is_enforced_and_stays_so<S: Store>(make: &impl Fn(Timestamp) -> S) {
     const KEYS: usize = 600;
     let rig = Rig::new(make, vec![BUCKET.limit("limit", 1).enforce_percent(30)]);
     let first = stances(&rig, KEYS).await;
@@ -112,7 +114,7 @@ async fn stances<S: Store>(rig: &Rig<S>, keys: usize) -> Vec<Stance> {
 }
 
 /// A limit that is off is neither asked nor counted, and counts again from where it was when it is switched on.
-pub async fn off_is_not_asked<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn off_is_not_asked<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in ALGORITHMS {
         let rig = Rig::new(make, vec![algorithm.limit("limit", 3)]);
         assert!(rig.admits("k", 1).await);

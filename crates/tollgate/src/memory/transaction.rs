@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use super::{ChargeMode, FULL_OUTCOME, MemoryStore, PartitionId, StateKind, decide};
 use crate::key::Fingerprint;
 use crate::memory::large::{LargeChange, LargeMap, Shard};
-use crate::memory::table::{Entry, Full};
+use crate::memory::table::{Full, SlotEntry};
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::quota::Quota;
 use crate::store::{Answer, Answers, Charge, Stance, StoreFailure};
@@ -16,8 +16,8 @@ use crate::time::Timestamp;
 /// The state of one counter.
 #[derive(Clone, Copy, Debug)]
 enum HeldState {
-    Word(Option<Entry<1>>),
-    Pair(Option<Entry<2>>),
+    Word(Option<SlotEntry<1>>),
+    Pair(Option<SlotEntry<2>>),
     /// Large states are charged in place; see [`LargeChange`].
     Large,
 }

@@ -346,7 +346,7 @@ fn more_used(quota: &Quota, one: &Outcome, other: &Outcome) -> i64 {
     let [one, other] = [one, other].map(|outcome| outcome.reset_after.as_micros());
     let units = |ticks: u64| {
         let credits = u128::from(ticks.saturating_sub(1)) * u128::from(reservoir.pace().gain().get());
-        i64::try_from(credits.div_ceil(u128::from(reservoir.pace().price().get()))).unwrap_or(i64::MAX)
+        i64::try_from(credits.div_ceil(u128::from(reservoir.pace().unit_credits().get()))).unwrap_or(i64::MAX)
     };
     if one >= other { units(one - other) } else { -units(other - one) }
 }

@@ -169,19 +169,19 @@ proptest! {
     fn retry_after_follows_the_window(cases in vec(cases(), 0..6), now in instants()) {
         let decision = decision(&cases);
         let answer = Answer::of(&decision, &speaking(&[Dialect::Ietf11]), authenticated(), now);
-        let told = answer.headers.get("Retry-After").map(|value| value.parse::<i64>().unwrap());
-        prop_assert_eq!(told.is_some(), decision.retry_after().is_some());
-        if let Some(told) = told {
+        let retry_after = answer.headers.get("Retry-After").map(|value| value.parse::<i64>().unwrap());
+        prop_assert_eq!(retry_after.is_some(), decision.retry_after().is_some());
+        if let Some(retry_after) = retry_after {
             let listed = answer.headers.get("RateLimit").map(items).unwrap_or_default();
             // A concurrency limit has no window; its wait is a second.
             let wait = listed.iter().map(|item| integer(item, "t").unwrap_or(1)).max();
-            prop_assert!(told >= 1 && Some(told) >= wait);
+            prop_assert!(retry_after >= 1 && Some(retry_after) >= wait);
             // The advice in the JSON of a decision is never later than the header: jitter is only added.
             let advice = decision.retry_advice().map(|advice| advice.ceil_seconds());
-            prop_assert!(advice.is_some_and(|advice| i64::try_from(advice).unwrap() <= told));
+            prop_assert!(advice.is_some_and(|advice| i64::try_from(advice).unwrap() <= retry_after));
             let counted = decision.limits().all(|status| status.source.is_counted());
             if let Some(wait) = wait && counted {
-                prop_assert!(told <= wait + (wait + 9).div_euclid(10).clamp(1, 30));
+                prop_assert!(retry_after <= wait + (wait + 9).div_euclid(10).clamp(1, 30));
             }
             prop_assert_eq!(answer.status, if wait.is_some() { 429 } else { 503 });
         }

@@ -3,7 +3,7 @@
 //! partition.
 
 use super::{MemoryStore, StateKind, decide};
-use crate::memory::table::{Entry, Place, Table};
+use crate::memory::table::{SlotEntry, SlotPosition, Table};
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::store::{Answer, Answers, Charge, Stance};
 use crate::time::Timestamp;
@@ -72,7 +72,7 @@ impl MemoryStore {
             *bucket = table.bucket(charge.key, horizon);
         }
         let _locked = Locked::new(table, buckets, count);
-        let mut changes: [Option<(Place<'_>, Entry<1>)>; FEW] = [const { None }; FEW];
+        let mut changes: [Option<(SlotPosition<'_>, SlotEntry<1>)>; FEW] = [const { None }; FEW];
         let mut allowed = true;
         for (index, charge) in charges.iter().enumerate() {
             if !table.owns(buckets[index], charge.key) {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tollgate_server::load::Question;
+use tollgate_load::Question;
 
 use crate::process::{Process, free};
 use crate::{Failure, Options};

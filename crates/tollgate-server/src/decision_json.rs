@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use tollgate::credential::CREDENTIAL;
 use tollgate::headers::{Caller, HeaderList};
+use tollgate::request::Descriptor;
 use tollgate::{
     Answer, Audience, CheckRequest, Decision, HeaderPolicy, LimitStatus, Reason, Stance, Ticks, Timestamp,
     Verdict,
@@ -46,7 +47,7 @@ impl<'d> Decided<'d> {
         request: &CheckRequest<'_>,
         now: Timestamp,
     ) -> Self {
-        let caller = caller(std::slice::from_ref(request));
+        let caller = caller(request);
         let audience = Audience { caller, cost: Some(request.units()), ..Audience::default() };
         let headers = Answer::headers_of(decision, policy, audience, now);
         Self { decision, headers, hold, report: None }
@@ -58,9 +59,9 @@ impl<'d> Decided<'d> {
     }
 }
 
-/// The caller of a request with these descriptors: a request with a credential is authenticated.
-pub(crate) fn caller(views: &[CheckRequest<'_>]) -> Caller {
-    let mut attributes = views.iter().flat_map(|view| view.attributes());
+/// The caller of a request: a request with a credential in any descriptor is authenticated.
+pub(crate) fn caller(request: &CheckRequest<'_>) -> Caller {
+    let mut attributes = request.descriptors().flat_map(Descriptor::attributes);
     if attributes.any(|given| given.name == CREDENTIAL) { Caller::Authenticated } else { Caller::Anonymous }
 }
 

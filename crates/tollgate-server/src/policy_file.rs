@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use tollgate::Policy;
 use tollgate::credential::CredentialAttributes;
 use tollgate::policy::{EXAMPLE, FILE_BYTES_MAX, Findings};
+use tollgate_compat::{self as compat, Foreign, Format, Source};
 
 use crate::disk;
-use crate::foreign::{self, Foreign, Format, Source};
 
 mod directory;
 
@@ -126,7 +126,7 @@ fn rules(
     }
     if format != Format::Native {
         let (foreign, warnings) = Foreign::compile(format, sources)?;
-        return Ok((Rules::Foreign(foreign, foreign::guard()?), warnings));
+        return Ok((Rules::Foreign(foreign, compat::guard()?), warnings));
     }
     if sources.len() > 1 {
         return Err(directory::several(name, sources.len()));

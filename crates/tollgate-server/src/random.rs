@@ -1,5 +1,4 @@
-//! Cheap pseudorandom numbers for sampling, for the ids of spans and for the keys of a load, where guessing them gains
-//! nothing.
+//! Cheap pseudorandom numbers for sampling and for the ids of spans, where guessing them gains nothing.
 
 use std::cell::Cell;
 

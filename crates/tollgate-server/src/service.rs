@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
-use tollgate::engine::SwapError;
+use tollgate::engine::{Prepared, SwapError};
+use tollgate::request::Descriptor;
 use tollgate::store::Store;
 use tollgate::{
     CheckRequest, Clock, Decision, Engine, HeaderPolicy, Permit, Quota, QuotaError, Reservation, Secret,
@@ -13,17 +14,17 @@ use tollgate::{
 
 use crate::auth::Auth;
 use crate::decision_json::Hold;
-use crate::foreign::{Foreign, InForce, Options, is_guard};
 use crate::identity::Identity;
 use crate::policy_file::Rules;
 use crate::protocol::Wire;
 use crate::seldom::Seldom;
 use crate::store::Stores;
-use crate::telemetry::{Meter, Rule};
+use crate::telemetry::Meter;
 use beside::Beside;
 use cells::{Cells, Table};
 use holds::Holds;
 use rls::Envoy;
+use tollgate_compat::{Foreign, InForce, Options, Rule, is_guard};
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::shed::Shedder;
 
@@ -149,12 +150,51 @@ impl<S: Store> Service<S> {
         &self.clock
     }
 
-    /// Decides about one request. This method, [`Self::check_at_once`], [`Self::check_within`], [`Self::check_views`],
-    /// [`Self::check_views_at_once`] and [`Self::reserve`] are the only paths from a protocol to a decision of the
-    /// engine, so that each decision is counted once and compared. A read that decides nothing may go to the engine.
+    /// Decides about one request. This method, [`Self::try_check`], [`Self::check_prepared`], [`Self::check_beside`],
+    /// [`Self::check_within`] and [`Self::reserve`] are the only paths from a protocol to a decision of the engine, so
+    /// that each decision is counted once and compared. A read that decides nothing may go to the engine.
     pub(crate) async fn check(&self, request: &CheckRequest<'_>, now: Timestamp, wire: Wire) -> Decision {
         let decision = self.engine.check(request, now).await;
-        self.note(request, &decision, now, wire);
+        self.note(request, &[], &decision, now, wire);
+        decision
+    }
+
+    /// Decides if the store answers without waiting. The error is the prepared request, for [`Self::check_prepared`].
+    #[inline]
+    pub(crate) fn try_check(
+        &self,
+        request: &CheckRequest<'_>,
+        now: Timestamp,
+        wire: Wire,
+    ) -> Result<Decision, Prepared> {
+        let decision = self.engine.try_check(request, now)?;
+        self.note(request, &[], &decision, now, wire);
+        Ok(decision)
+    }
+
+    /// Decides about a request that [`Self::try_check`] has prepared.
+    pub(crate) async fn check_prepared(
+        &self,
+        prepared: Prepared,
+        request: &CheckRequest<'_>,
+        now: Timestamp,
+        wire: Wire,
+    ) -> Decision {
+        let decision = prepared.check(&self.engine, request, now).await;
+        self.note(request, &[], &decision, now, wire);
+        decision
+    }
+
+    /// Decides about a request that rules beside the policy have admitted.
+    pub(crate) async fn check_beside(
+        &self,
+        request: &CheckRequest<'_>,
+        rules: &[Rule<'_>],
+        now: Timestamp,
+        wire: Wire,
+    ) -> Decision {
+        let decision = self.engine.check(request, now).await;
+        self.note(request, rules, &decision, now, wire);
         decision
     }
 
@@ -174,7 +214,7 @@ impl<S: Store> Service<S> {
             let foreseen = self.engine.foresee(request, now).await;
             if is_too_long(&foreseen) {
                 let denied = foreseen.impatient(wait_max);
-                self.note(request, &denied, now, wire);
+                self.note(request, &[], &denied, now, wire);
                 return denied;
             }
         }
@@ -184,7 +224,7 @@ impl<S: Store> Service<S> {
             self.step_back(request, &mut decision, now).await;
             decision = decision.impatient(wait_max);
         }
-        self.note(request, &decision, now, wire);
+        self.note(request, &[], &decision, now, wire);
         decision
     }
 
@@ -198,70 +238,24 @@ impl<S: Store> Service<S> {
         let _ = self.engine.cancel(&mut taken, now).await;
     }
 
-    /// The fast path of [`Self::check`], if the store answers without waiting. `None` if it does not.
+    /// Records a decision in the metrics and in the comparison, with the outcomes of rules beside the policy.
     #[inline]
-    pub(crate) fn check_at_once(
+    fn note(
         &self,
         request: &CheckRequest<'_>,
-        now: Timestamp,
-        wire: Wire,
-    ) -> Option<Decision> {
-        let decision = self.engine.check_at_once(std::slice::from_ref(request), now)?;
-        self.note(request, &decision, now, wire);
-        Some(decision)
-    }
-
-    /// Records a decision in the metrics and in the comparison.
-    #[inline]
-    fn note(&self, request: &CheckRequest<'_>, decision: &Decision, now: Timestamp, wire: Wire) {
-        if self.overtaken(decision).is_some() {
-            return; // It is no decision: foreign rules are asked instead, and that is counted.
-        }
-        self.meter.record(request, decision, wire, now);
-        self.beside.observe(std::slice::from_ref(request), decision, now);
-    }
-
-    /// Decides about a request with several descriptors, which rules beside the policy have admitted.
-    pub(crate) async fn check_views(
-        &self,
-        views: &[CheckRequest<'_>],
-        rules: &[Rule<'_>],
-        now: Timestamp,
-        wire: Wire,
-    ) -> Decision {
-        let decision = self.engine.check_views(views, now).await;
-        self.note_views(views, rules, &decision, now, wire);
-        decision
-    }
-
-    /// The fast path of [`Self::check_views`], if the store answers without waiting. `None` if it does not.
-    pub(crate) fn check_views_at_once(
-        &self,
-        views: &[CheckRequest<'_>],
-        now: Timestamp,
-        wire: Wire,
-    ) -> Option<Decision> {
-        let decision = self.engine.check_at_once(views, now)?;
-        self.note_views(views, &[], &decision, now, wire);
-        Some(decision)
-    }
-
-    fn note_views(
-        &self,
-        views: &[CheckRequest<'_>],
         rules: &[Rule<'_>],
         decision: &Decision,
         now: Timestamp,
         wire: Wire,
     ) {
         if self.overtaken(decision).is_some() {
-            return; // As in `note`.
+            return; // It is no decision: foreign rules are asked instead, and that is counted.
         }
-        match views {
-            [request] => self.meter.record_beside(request, decision, rules, wire, now),
-            _ => self.meter.record_beside(&merged(views), decision, rules, wire, now),
+        match request.descriptors().count() {
+            1 => self.meter.record(request, decision, rules, wire, now),
+            _ => self.meter.record(&merged(request), decision, rules, wire, now),
         }
-        self.beside.observe(views, decision, now);
+        self.beside.observe(request, decision, now);
     }
 
     /// Decides, and reserves the cost until the real cost is known.
@@ -273,7 +267,7 @@ impl<S: Store> Service<S> {
         wire: Wire,
     ) -> (Decision, Option<Reservation>) {
         let (decision, reservation) = self.engine.reserve(request, lifetime, now).await;
-        self.note(request, &decision, now, wire);
+        self.note(request, &[], &decision, now, wire);
         (decision, reservation)
     }
 
@@ -396,9 +390,9 @@ impl<S: Store> Service<S> {
 
 /// All attributes of the descriptors, for the metrics. If two descriptors have different values for a name, the first
 /// wins.
-fn merged<'a>(views: &[CheckRequest<'a>]) -> CheckRequest<'a> {
+fn merged<'a>(request: &CheckRequest<'a>) -> CheckRequest<'a> {
     let mut all = CheckRequest::new();
-    for attribute in views.iter().flat_map(|view| view.attributes()) {
+    for attribute in request.descriptors().flat_map(Descriptor::attributes) {
         // An attribute that is rejected is a duplicate name, or exceeds the maximum number.
         let _ = all.push(attribute.name, attribute.value);
     }
@@ -430,7 +424,7 @@ mod tests {
     use tollgate::Policy;
 
     use super::*;
-    use crate::rls::{Descriptor, Question};
+    use crate::rls::Question;
 
     /// Every call of every protocol has its own future, which is copied when it is created and when it is spawned. A
     /// future on the fast path therefore has no space for the state of the slow path.
@@ -441,7 +435,7 @@ mod tests {
         let service = Service::new(Engine::new(policy, clock.now()), clock);
         let (request, now) = (CheckRequest::new(), service.now());
         let check = size_of_val(&service.check(&request, now, Wire::Http));
-        let descriptors = vec![Descriptor::default()];
+        let descriptors = vec![crate::rls::Descriptor::default()];
         let question = Question { domain: "d".to_owned(), descriptors, hits_addend: 0 };
         let rls = size_of_val(&rls::answer(&service, &question, now));
         assert!(check <= 640 && rls <= 512, "{check} and {rls} bytes");

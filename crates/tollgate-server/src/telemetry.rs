@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::broadcast;
 use tollgate::{CheckRequest, Decision, Policy, Ticks, Timestamp};
+use tollgate_compat::Rule;
 use tollgate_tower::shed::Shedder;
 
 use crate::protocol::Wire;
@@ -37,8 +38,7 @@ mod tests;
 
 pub(crate) use connections::Open;
 pub(crate) use exposition::METRICS_TYPE;
-pub(crate) use foreign::{Key, Rule, RuleVerdict};
-pub(crate) use names::BROUGHT;
+pub(crate) use foreign::{Key, RuleVerdict};
 pub(crate) use shared::{LimitLeases, ShardNumbers, ShardState, StoreNumbers};
 
 use cells::Cells;
@@ -173,15 +173,10 @@ impl Meter {
         }
     }
 
-    /// Counts one decision. On the hot path: takes no lock and allocates nothing, unless there is a watcher or the
+    /// Counts one decision, with the outcomes of rules beside the policy. On the hot path: takes no lock and allocates nothing, unless there is a watcher or the
     /// decision is sampled for the top keys.
     #[inline]
-    pub(crate) fn record(&self, request: &CheckRequest<'_>, decision: &Decision, wire: Wire, now: Timestamp) {
-        self.record_beside(request, decision, &[], wire, now);
-    }
-
-    /// Counts one decision, with the outcomes of rules beside the policy.
-    pub(crate) fn record_beside(
+    pub(crate) fn record(
         &self,
         request: &CheckRequest<'_>,
         decision: &Decision,

@@ -43,7 +43,7 @@ pub enum Reason {
 pub(crate) struct Status {
     pub(crate) limit: u32,
     pub(crate) quota: QuotaIndex,
-    pub(crate) view: u8,
+    pub(crate) descriptor: u8,
     pub(crate) stance: Stance,
     pub(crate) source: Source,
     pub(crate) key_hash: u64,
@@ -67,7 +67,7 @@ pub struct LimitStatus<'a> {
     /// The quota that it applied to this key; `None` where the policy says `unlimited` or `deny`.
     pub quota: Option<&'a Quota>,
     /// The index of the request's descriptor that it applied to, from 0.
-    pub view: usize,
+    pub descriptor: usize,
     /// Whether it took part in the verdict.
     pub stance: Stance,
     /// Where its answer came from.
@@ -292,7 +292,7 @@ impl Decision {
                 index: status.limit as usize,
                 limit,
                 quota: limit.quota(status.quota),
-                view: usize::from(status.view),
+                descriptor: usize::from(status.descriptor),
                 stance: status.stance,
                 source: status.source,
                 key_hash: status.key_hash,

@@ -120,10 +120,10 @@ type CellsOf<'d, S> = SmallVec<[&'d CellOf<S>; 6]>;
 enum LocalResult<R> {
     /// It was charged to this lease.
     Charged(Arc<Cell<R>>, SpendToken),
-    /// A remembered denial applies.
-    Denied(Outcome),
-    /// The store must be asked.
-    Miss,
+    /// A remembered denial of this cell applies.
+    Denied(Arc<Cell<R>>, Outcome),
+    /// The store must be asked. The cell of the key, if it has one.
+    Miss(Option<Arc<Cell<R>>>),
 }
 
 /// Whether the charges to leases stand or were put back.
@@ -187,7 +187,7 @@ impl<S: Lender> LeasedStore<S> {
         now: Timestamp,
     ) -> SmallVec<[LocalResult<S::Receipt>; 6]> {
         let each = charges.iter().map(|charge| {
-            let Some(cell) = self.map.cell(charge) else { return LocalResult::Miss };
+            let Some(cell) = self.map.cell(charge) else { return LocalResult::Miss(None) };
             let token = cell.spend_token();
             if let Some(left) = cell.spend(charge.cost(), now) {
                 if cell.should_renew(left) {
@@ -195,7 +195,10 @@ impl<S: Lender> LeasedStore<S> {
                 }
                 return LocalResult::Charged(cell, token);
             }
-            cell.denial(charge, now).map_or(LocalResult::Miss, LocalResult::Denied)
+            match cell.denial(charge, now) {
+                Some(denial) => LocalResult::Denied(cell, denial),
+                None => LocalResult::Miss(Some(cell)),
+            }
         });
         each.collect()
     }
@@ -216,13 +219,13 @@ impl<S: Lender> LeasedStore<S> {
         results: &[LocalResult<S::Receipt>],
         now: Timestamp,
     ) -> Option<Answers> {
-        if results.iter().any(|result| matches!(result, LocalResult::Miss)) {
+        if results.iter().any(|result| matches!(result, LocalResult::Miss(_))) {
             return None;
         }
         let is_denied = charges
             .iter()
             .zip(results)
-            .any(|(charge, result)| is_enforced(charge) && matches!(result, LocalResult::Denied(_)));
+            .any(|(charge, result)| is_enforced(charge) && matches!(result, LocalResult::Denied(..)));
         let settlement = if is_denied {
             Self::put_back(charges, results);
             self.map.counts.deny_cache_hit();
@@ -390,10 +393,14 @@ impl<S: Lender> LeasedStore<S> {
                 charges.iter().map(|_| None).collect();
             let mut in_flight: Option<(CellOf<S>, usize)> = None;
             for (index, charge) in charges.iter().enumerate() {
-                if matches!(results[index], LocalResult::Charged(..)) {
-                    continue;
-                }
-                let Some(cell) = self.map.cell_or_insert(charge, now) else { continue };
+                let cell = match &results[index] {
+                    LocalResult::Charged(..) => continue,
+                    LocalResult::Denied(cell, _) | LocalResult::Miss(Some(cell)) => Arc::clone(cell),
+                    LocalResult::Miss(None) => match self.map.insert_cell(charge, now) {
+                        Some(cell) => cell,
+                        None => continue,
+                    },
+                };
                 match cell.try_start_renewal(&mut since[index], charge.cost()) {
                     Some(guard) => guards[index] = Some(guard),
                     None => in_flight = in_flight.or(Some((cell, index))),
@@ -486,7 +493,7 @@ fn local_answer<R: Clone>(
             let answer = answer(cell.outcome(charge.quota(), now), Source::Lease).charged(token.acquired_at);
             Some(Answer { unheard, ..answer })
         }
-        LocalResult::Denied(outcome) => Some(answer(*outcome, Source::DenyCache)),
-        LocalResult::Miss => None,
+        LocalResult::Denied(_, outcome) => Some(answer(*outcome, Source::DenyCache)),
+        LocalResult::Miss(_) => None,
     }
 }

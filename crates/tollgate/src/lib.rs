@@ -25,6 +25,8 @@
 #![cfg_attr(not(feature = "policy"), allow(dead_code, unused_imports, reason = "only the engine uses it"))]
 
 pub mod time;
+#[cfg(test)]
+mod counted;
 pub mod clock;
 pub mod rate;
 pub mod outcome;

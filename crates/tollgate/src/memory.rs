@@ -201,6 +201,7 @@ impl MemoryStore {
     /// The current usage.
     #[must_use]
     pub fn usage(&self, now: Timestamp) -> Usage {
+        let now = now.decidable();
         Usage {
             keys: self.main.keys(now, self.origin),
             overflow_keys: self.overflow.keys(now, self.origin),
@@ -416,7 +417,7 @@ const FULL_OUTCOME: Outcome = Outcome {
 
 impl Store for MemoryStore {
     #[inline]
-    fn answers_at_once(&self) -> bool {
+    fn never_waits(&self) -> bool {
         true
     }
 
@@ -425,7 +426,7 @@ impl Store for MemoryStore {
     }
 
     #[inline]
-    fn charge_at_once(
+    fn try_charge(
         &self,
         charges: &[Charge<'_>],
         now: Timestamp,

@@ -50,6 +50,7 @@ pub use limit::{
     Consistency, Cost, Grant, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode, QuotaIndex, Quotas,
 };
 pub use matching::{Match, Matches};
+pub(crate) use on_store_failure::{OPEN_BUDGET, OPEN_WINDOW};
 pub use on_store_failure::{OnStoreFailure, Stages};
 pub use penalty::Penalty;
 pub use unmet::{Choice, Unmet};
@@ -87,7 +88,7 @@ pub mod source {
 }
 
 use crate::credential::CredentialAttributes;
-use crate::request::CheckRequest;
+use crate::request::{CheckRequest, Descriptor};
 use compared::ComparedAs;
 use finding::{Position, Report};
 use index::LimitIndex;
@@ -218,8 +219,15 @@ impl Policy {
 
     /// The attributes of a request that the policy does not declare; empty if it declares no names.
     pub fn undeclared<'r>(&'r self, request: &'r CheckRequest<'_>) -> impl Iterator<Item = &'r str> {
-        let names = request.attributes().iter().map(|given| given.name);
+        let given = request.descriptors().flat_map(Descriptor::attributes);
+        let names = given.map(|given| given.name);
         names.filter(|_| self.vocabulary.is_declared()).filter(|name| !self.vocabulary.knows(name))
+    }
+
+    /// Whether the policy declares an attribute of this name.
+    #[must_use]
+    pub fn declares(&self, attribute: &str) -> bool {
+        self.vocabulary.is_declared() && self.vocabulary.knows(attribute)
     }
 
     /// Whether the values of an attribute are addresses, which compare and count by their bits.

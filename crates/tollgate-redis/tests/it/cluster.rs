@@ -3,8 +3,8 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::scratch::{free_port, rest, until};
 use crate::server::{Plan, Program, Server};
+use tollgate_testkit::{free_port, rest, until};
 
 /// The cluster node timeout, in milliseconds.
 const NODE_TIMEOUT: u32 = 2_000;

@@ -3,7 +3,6 @@
 use tollgate::{Timestamp, conformance};
 
 use crate::cluster::Cluster;
-use crate::scratch::among_others;
 use crate::sentinel::SentinelSetup;
 use crate::server::{Plan, Program, Server};
 use crate::store::{Shared, new_runtime, settings, with_injected_time, with_injected_time_from};
@@ -38,7 +37,6 @@ fn run(store: impl FnOnce() -> Shared, suite: impl AsyncFnOnce(Make)) {
 
 #[test]
 fn redis_conforms() {
-    let _others = among_others();
     let server = Server::redis();
     conforms(|| with_injected_time(&server.url()));
     let immortal: Vec<_> = server.lives().into_iter().filter(|(_, life)| *life < 0).collect();
@@ -47,7 +45,6 @@ fn redis_conforms() {
 
 #[test]
 fn valkey_conforms() {
-    let _others = among_others();
     let server = Plan::new(Program::Valkey).start();
     conforms(|| with_injected_time(&server.url()));
     assert_eq!(server.info("server_name").unwrap(), "valkey");
@@ -56,7 +53,6 @@ fn valkey_conforms() {
 
 #[test]
 fn redis_cluster_conforms() {
-    let _others = among_others();
     let cluster = Cluster::calm(Program::Redis);
     conforms(|| with_injected_time(&cluster.url()));
     let used = cluster.servers.iter().filter(|server| server.calls("evalsha").0 > 0).count();
@@ -66,7 +62,6 @@ fn redis_cluster_conforms() {
 
 #[test]
 fn valkey_cluster_conforms() {
-    let _others = among_others();
     let cluster = Cluster::calm(Program::Valkey);
     conforms(|| with_injected_time(&cluster.url()));
     assert_eq!(cluster.immortal(), [""; 0]);
@@ -74,7 +69,6 @@ fn valkey_cluster_conforms() {
 
 #[test]
 fn primary_behind_sentinels_conforms() {
-    let _others = among_others();
     let watched = SentinelSetup::start();
     answers_alike(|| with_injected_time(&watched.url()));
     assert!(watched.servers[0].calls("evalsha").0 > 0);
@@ -82,7 +76,6 @@ fn primary_behind_sentinels_conforms() {
 
 #[test]
 fn tls_conforms() {
-    let _others = among_others();
     let server = Plan::new(Program::Redis).tls().start();
     let (port, [authority, certificate, key]) = server.tls();
     let files = tollgate_redis::TlsFiles {
@@ -97,7 +90,6 @@ fn tls_conforms() {
 /// An ACL user with only the permissions that the store needs.
 #[test]
 fn acl_user_with_minimal_permissions_conforms() {
-    let _others = among_others();
     let server = Plan::new(Program::Redis).line(crate::store::ACL_LINE).start();
     let url = format!("redis://tollgate:s%20cret@127.0.0.1:{}", server.port);
     conforms(|| with_injected_time(&url));

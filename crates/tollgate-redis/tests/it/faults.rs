@@ -28,10 +28,10 @@ use tollgate_redis::Settings;
 use crate::bystander::Bystander;
 use crate::fleet::{EXACT, Fleet, Load, Running, policy};
 use crate::record::Mode;
-use crate::scratch::{alone, rest, until};
 use crate::store::{Node, Shared, new_runtime, ready, secret, settings};
 use assessment::{Assessment, FaultSpans, assess};
 use report::{Promise, Row, table};
+use tollgate_testkit::{rest, until};
 
 /// The deadline of a decision: the maximum allowed, because the machine may be busy.
 pub(crate) const DEADLINE: Duration = Duration::from_millis(50);
@@ -213,7 +213,6 @@ fn progress(text: &str) {
 /// The rig can fail: three nodes without a shared store admit three times the burst, and the checker sees it.
 #[test]
 fn nodes_without_a_shared_store_are_caught() {
-    let _quiet = alone();
     let runtime = new_runtime();
     let now = tollgate::Clock::precise().now();
     let engine = || Engine::with_store(policy(&EXACT), MemoryStore::new(1 << 20, now), secret());
@@ -235,7 +234,6 @@ fn nodes_without_a_shared_store_are_caught() {
 /// Runs the faults of every commit and, if requested, all of them.
 #[test]
 fn promises_are_kept_under_faults() {
-    let _quiet = alone();
     let wanted = std::env::var("TOLLGATE_FAULTS").ok();
     let all = wanted.is_some();
     let words = wanted.filter(|wanted| wanted != "all").unwrap_or_default();

@@ -16,7 +16,7 @@ use tollgate::{CheckRequest, Clock, Decision, Engine, Quota, Rate, Source, Ticks
 use crate::checker::Bucket;
 use crate::faults::DEADLINE;
 use crate::record::{Mode, RecordedDecision, Recorder};
-use crate::scratch::rest;
+use tollgate_testkit::rest;
 
 /// A decision takes at most twice its deadline.
 pub(crate) const LATE: Duration = DEADLINE.saturating_mul(2);

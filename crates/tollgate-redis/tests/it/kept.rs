@@ -10,9 +10,9 @@ use tollgate::{CheckRequest, Engine, Quota, Rate, Reservation, Ticks, Timestamp}
 use tollgate_redis::{Nodes, RedisStore};
 
 use crate::cluster::Cluster;
-use crate::scratch::{among_others, until};
 use crate::server::{Program, Server};
 use crate::store::{new_runtime, secret, settings};
+use tollgate_testkit::until;
 
 const START: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 const PERIOD: Ticks = Ticks::from_secs(2);
@@ -204,7 +204,6 @@ fn no_interval_keeps_more(url: &str) {
 /// when it began.
 #[test]
 fn no_interval_of_a_leasing_fleet_keeps_more_than_its_bound() {
-    let _others = among_others();
     let server = Server::redis();
     no_interval_keeps_more(&server.url());
 }
@@ -212,7 +211,6 @@ fn no_interval_of_a_leasing_fleet_keeps_more_than_its_bound() {
 /// The same on a cluster.
 #[test]
 fn no_interval_of_a_leasing_fleet_on_a_cluster_keeps_more_than_its_bound() {
-    let _others = among_others();
     let cluster = Cluster::calm(Program::Redis);
     no_interval_keeps_more(&cluster.url());
 }

@@ -14,9 +14,9 @@ use tollgate::{CheckRequest, Clock, Engine, MemoryStore, Quota, Rate, Source, Ti
 use tollgate_redis::{Nodes, RedisStore};
 
 use crate::cluster::Cluster;
-use crate::scratch::{among_others, until};
 use crate::server::{Program, Server};
 use crate::store::{new_runtime, secret, settings};
+use tollgate_testkit::until;
 
 type Node = Engine<LeasedStore<RedisStore>>;
 
@@ -102,7 +102,6 @@ fn node(url: &str, quota: &Quota) -> Node {
 /// Without a refill exactly the capacity is admitted, although most requests do not ask the store.
 #[test]
 fn a_fleet_admits_no_more_than_the_capacity() {
-    let _quiet = among_others();
     let server = Server::redis();
     let quotas = [
         Quota::token_bucket(Rate::per_day(50).burst(3_000)).unwrap(),
@@ -134,7 +133,6 @@ fn a_fleet_admits_no_more_than_the_capacity() {
 /// An overloaded fleet uses the whole quota and no more, mostly without asking the store.
 #[test]
 fn busy_fleet_uses_nearly_the_whole_quota() {
-    let _quiet = among_others();
     let cluster = Cluster::calm(Program::Redis);
     let quota = Quota::token_bucket(Rate::per_second(1_000).burst(500)).unwrap();
     let fleet = Fleet::new(&cluster.url(), 3, &quota);
@@ -153,7 +151,6 @@ fn busy_fleet_uses_nearly_the_whole_quota() {
 /// Units of an ended window are not returned to the next one.
 #[test]
 fn units_do_not_return_to_another_window() {
-    let _quiet = among_others();
     let server = Server::redis();
     let quota = Quota::fixed_window(Rate::per_second(200), Align::Epoch).unwrap();
     let fleet = Fleet::new(&server.url(), 3, &quota);
@@ -178,7 +175,6 @@ fn units_do_not_return_to_another_window() {
 /// A node that shuts down returns its leases.
 #[test]
 fn leaving_node_returns_its_leases() {
-    let _quiet = among_others();
     let server = Server::redis();
     let quota = Quota::token_bucket(Rate::per_day(50).burst(4_000)).unwrap();
     let fleet = Fleet::new(&server.url(), 1, &quota);
@@ -195,7 +191,6 @@ fn leaving_node_returns_its_leases() {
 /// the same leases and return the same units.
 #[test]
 fn store_lends_as_memory_does() {
-    let _quiet = among_others();
     let server = Server::redis();
     lends_as_memory_does(&server.url(), 20_000, |report| report);
 }
@@ -203,7 +198,6 @@ fn store_lends_as_memory_does() {
 /// The same on a cluster, where the counters of a request are in several slots.
 #[test]
 fn cluster_lends_as_memory_does() {
-    let _quiet = among_others();
     let cluster = Cluster::calm(Program::Redis);
     // A request that one slot denied was refunded in the others. An unused counter has no key, so units returned for an
     // earlier window are dropped, and the store reports success.

@@ -22,7 +22,6 @@ mod processes;
 mod proxy;
 mod record;
 mod rig;
-mod scratch;
 mod sentinel;
 mod server;
 mod slots;

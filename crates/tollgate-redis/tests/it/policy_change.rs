@@ -6,7 +6,6 @@ use tollgate::{CheckRequest, Clock, Engine, Quota, Rate};
 
 use crate::fleet::mode;
 use crate::record::Mode;
-use crate::scratch::among_others;
 use crate::server::Server;
 use crate::store::{Shared, connect, new_runtime, secret};
 
@@ -64,7 +63,6 @@ fn policy(quota: fn(u64) -> Quota, units: u64) -> Policy {
 /// A window keeps its usage, whichever node and policy counted it.
 #[test]
 fn window_keeps_its_usage_under_two_policies() {
-    let _others = among_others();
     let server = Server::redis();
     let two = Two::new(&server, window, 10);
     assert!(two.ask(0, 6) && two.left(1) == 4);
@@ -88,7 +86,6 @@ fn window_keeps_its_usage_under_two_policies() {
 /// forth gains nothing.
 #[test]
 fn bucket_gains_nothing_under_two_policies() {
-    let _others = among_others();
     let server = Server::redis();
     let two = Two::new(&server, bucket, 10);
     assert!(two.ask(0, 6) && two.left(1) == 4);

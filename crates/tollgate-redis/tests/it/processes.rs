@@ -17,7 +17,6 @@ use tollgate::{CheckRequest, Clock, Engine, Quota, Rate, Ticks};
 
 use crate::fleet::mode;
 use crate::record::Mode;
-use crate::scratch::among_others;
 use crate::server::Server;
 use crate::store::{Shared, connect, new_runtime, secret};
 
@@ -118,7 +117,6 @@ fn eight_processes_admit_exactly_the_bound() {
     if let Ok(part) = std::env::var(PART) {
         return child(&part, &std::env::var(WHERE).unwrap());
     }
-    let _others = among_others();
     let server = Server::redis();
     for algorithm in ALGORITHMS {
         assert_eq!(together(algorithm, &server.url()), (BOUND, 0), "{algorithm}");

@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
-use crate::scratch::free_port;
+use tollgate_testkit::free_port;
 
 /// Bytes that one read takes.
 const CHUNK_BYTES: usize = 16 << 10;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::cluster::{Cluster, SLOTS};
 use crate::proxy::{Network, Proxy};
-use crate::scratch::{among_others, until};
 use crate::sentinel::SentinelSetup;
 use crate::server::{Plan, Program, Server};
+use tollgate_testkit::until;
 
 fn is_reachable(port: u16) -> bool {
     std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
@@ -16,7 +16,6 @@ fn is_reachable(port: u16) -> bool {
 /// A server is killed when its owner is dropped, also by a panic.
 #[test]
 fn server_does_not_outlive_its_test() {
-    let _others = among_others();
     let server = Server::redis();
     let port = server.port;
     assert!(is_reachable(port));
@@ -31,7 +30,6 @@ fn server_does_not_outlive_its_test() {
 /// A killed server has lost its keys and comes back on the same port.
 #[test]
 fn killed_server_comes_back_empty() {
-    let _others = among_others();
     let mut server = Server::redis();
     server.tell(&["SET", "key", "value"]);
     assert_eq!(server.lives(), [("key".to_owned(), -1)]);
@@ -45,7 +43,6 @@ fn killed_server_comes_back_empty() {
 /// Six nodes own all slots; a planned failover changes the primary; slots move.
 #[test]
 fn cluster_is_complete() {
-    let _others = among_others();
     let cluster = Cluster::calm(Program::Redis);
     let primary = cluster.primary_of(0);
     let replica = cluster.replica_of(primary);
@@ -62,7 +59,6 @@ fn cluster_is_complete() {
 /// Sentinels replace a dead primary.
 #[test]
 fn sentinels_replace_a_dead_primary() {
-    let _others = among_others();
     let mut watched = SentinelSetup::start();
     assert_eq!(watched.primary(), watched.servers[0].port);
     watched.servers[0].kill();
@@ -72,7 +68,6 @@ fn sentinels_replace_a_dead_primary() {
 /// TLS requires a client certificate.
 #[test]
 fn tls_requires_a_certificate() {
-    let _others = among_others();
     let server = Plan::new(Program::Redis).tls().start();
     let (port, [authority, certificate, key]) = server.tls();
     let port = port.to_string();
@@ -86,7 +81,6 @@ fn tls_requires_a_certificate() {
 /// Valkey runs, and its clock can be moved.
 #[test]
 fn valkey_clock_steps() {
-    let _others = among_others();
     let server = Plan::new(Program::Valkey).wrong_clock().start();
     assert_eq!(server.info("server_name").unwrap(), "valkey");
     let before = server.time();
@@ -100,7 +94,6 @@ fn valkey_clock_steps() {
 /// Each state of the proxy has its effect and is counted.
 #[test]
 fn proxy_states_have_their_effect() {
-    let _others = among_others();
     let server = Server::redis();
     let proxy = Proxy::before(server.port);
     let client = redis::Client::open(proxy.url()).unwrap();

@@ -1,7 +1,7 @@
 //! A primary and its replica, watched by three sentinels.
 
-use crate::scratch::until;
 use crate::server::{Plan, Program, Server};
+use tollgate_testkit::until;
 
 /// The service name.
 pub(crate) const SERVICE: &str = "counters";

@@ -8,7 +8,7 @@ use std::time::Duration;
 use redis::{FromRedisValue, RedisResult, Value};
 use tollgate_testkit::pki::TestCa;
 
-use crate::scratch::{Scratch, free_port, until};
+use tollgate_testkit::{Scratch, free_port, until};
 
 /// How long the rig waits for a server's answer. A stopped server gives none.
 const TIMEOUT: Duration = Duration::from_secs(5);

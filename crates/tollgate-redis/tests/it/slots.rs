@@ -8,9 +8,9 @@ use tollgate::{CheckRequest, Clock, Decision, Engine, Quota, Rate};
 use crate::cluster::Cluster;
 use crate::fleet::mode;
 use crate::record::Mode;
-use crate::scratch::{among_others, until};
 use crate::server::Program;
 use crate::store::{Shared, connect, new_runtime, secret};
+use tollgate_testkit::until;
 
 /// Pairs of keys, and denied requests for each.
 const PAIRS: usize = 20;
@@ -35,7 +35,6 @@ fn left(decision: &Decision, name: &str) -> u64 {
 /// Many concurrent requests, most denied by the tight limit: the wide one keeps exactly what was admitted.
 #[test]
 fn denial_leaves_no_counter_changed() {
-    let _others = among_others();
     let cluster = Cluster::calm(Program::Redis);
     let runtime = new_runtime();
     let _inside = runtime.enter();

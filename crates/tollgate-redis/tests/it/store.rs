@@ -8,7 +8,7 @@ use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{Secret, Ticks, Timestamp};
 use tollgate_redis::{BreakerState, RedisStore, Settings, ShardReport};
 
-use crate::scratch::until;
+use tollgate_testkit::until;
 
 /// The secret that hashes the fleet's keys.
 const WORDS: &[u8] = b"sixteen bytes or more of nothing but test";

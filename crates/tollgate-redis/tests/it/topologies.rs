@@ -14,7 +14,6 @@ use tollgate::{CheckRequest, Clock, Engine, Policy, Quota, Rate, Source};
 use tollgate_redis::{BreakerState, Nodes, RedisStore, ReplyClass, Settings, TlsFiles};
 
 use crate::cluster::Cluster;
-use crate::scratch::among_others;
 use crate::sentinel::SentinelSetup;
 use crate::server::{Plan, Program, Server};
 
@@ -81,7 +80,6 @@ async fn check(
 /// Counters in different slots are charged together, and refunded if one of them denies.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slots_are_charged_together() {
-    let _others = among_others();
     let cluster = Cluster::calm(Program::Redis);
     let engine = engine(
         settings(&cluster.url()).long_deadline(),
@@ -113,7 +111,6 @@ async fn slots_are_charged_together() {
 /// If one slot is unreachable, the charges in the others are refunded, and nothing is counted twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unreachable_slot_costs_the_others_nothing() {
-    let _others = among_others();
     let mut cluster = Cluster::start(Program::Redis);
     let deny = |name: &str| bucket(name, name, 100).on_store_failure(OnStoreFailure::Deny);
     let engine = engine(settings(&cluster.url()).long_deadline(), vec![deny("user"), deny("tenant")]);
@@ -166,7 +163,6 @@ async fn unreachable_slot_costs_the_others_nothing() {
 /// Keys in many slots are counted exactly: each request takes one round trip, and concurrent ones are pipelined.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_across_a_cluster_are_counted_exactly() {
-    let _others = among_others();
     let cluster = Cluster::calm(Program::Redis);
     let engine = Arc::new(engine(settings(&cluster.url()).long_deadline(), vec![bucket("user", "user", 5)]));
     let clock = Arc::new(Clock::precise());
@@ -262,7 +258,6 @@ async fn spent(engine: &Engine<RedisStore>) -> u64 {
 /// Slots that move under load cost nothing: the store makes every decision, and every unit is counted once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slots_migrate_under_load() {
-    let _others = among_others();
     let cluster = Cluster::calm(Program::Redis);
     // A daily quota without a refill during the test.
     let engine = Arc::new(engine(settings(&cluster.url()).long_deadline(), vec![slow_bucket()]));
@@ -289,7 +284,6 @@ fn slow_bucket() -> LimitBuilder {
 /// After a planned failover and after a killed primary, other keys are not affected and its own recover soon.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn primaries_fail_over() {
-    let _others = among_others();
     let mut cluster = Cluster::start(Program::Redis);
     let engine = Arc::new(engine(settings(&cluster.url()), vec![slow_bucket()]));
     is_mapped(&engine).await;
@@ -326,7 +320,6 @@ async fn primaries_fail_over() {
 /// Sentinels name the primary, and the next one when it is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinels_are_followed() {
-    let _others = among_others();
     let mut watched = SentinelSetup::start();
     let engine = engine(settings(&watched.url()), vec![bucket("user", "user", MANY)]);
     let clock = Clock::precise();
@@ -345,7 +338,6 @@ async fn sentinels_are_followed() {
 /// A client certificate of the CA is accepted. Without it, or with an unknown CA, nothing is sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tls_verifies_both_sides() {
-    let _others = among_others();
     let server = Plan::new(Program::Redis).tls().start();
     let (port, [authority, certificate, key]) = server.tls();
     let url = format!("rediss://127.0.0.1:{port}");
@@ -373,7 +365,6 @@ async fn tls_verifies_both_sides() {
 /// Nodes that share a store count each other and share a secret. A node that leaves is no longer counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_of_a_fleet_find_each_other() {
-    let _others = among_others();
     let server = Server::redis();
     let plain = || Settings::parse(&server.url()).unwrap().long_deadline();
     let stores: Vec<_> = (0..3).map(|_| RedisStore::connect(plain()).unwrap()).collect();

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use hyper::{Request, Response};
+use tollgate::engine::Prepared;
 use tollgate::{CheckRequest, Clock, Decision, Engine, Reservation, Ticks, Timestamp};
 use tollgate_tower::Decide;
 
@@ -37,18 +38,23 @@ impl Decide for Deciding {
         self.0.clock()
     }
 
-    fn try_check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Decision> {
+    fn try_check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Result<Decision, Prepared> {
         let watch = self.0.meter.sampled_watch();
-        let decision = self.0.check_at_once(request, now, Wire::Gateway)?;
+        let decision = self.0.try_check(request, now, Wire::Gateway)?;
         if let Some(watch) = watch {
             self.0.meter.took(Wire::Gateway, watch.elapsed());
         }
-        Some(decision)
+        Ok(decision)
     }
 
-    async fn check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
+    async fn check_prepared(
+        &self,
+        prepared: Prepared,
+        request: &CheckRequest<'_>,
+        now: Timestamp,
+    ) -> Decision {
         let watch = Stopwatch::start();
-        let decision = self.0.check(request, now, Wire::Gateway).await;
+        let decision = self.0.check_prepared(prepared, request, now, Wire::Gateway).await;
         self.0.meter.took(Wire::Gateway, watch.elapsed());
         decision
     }

@@ -1,10 +1,10 @@
 //! The properties of the gRPC fuzz target as a plain function, so that a test on stable runs them too.
 
 use prost::Message;
+use tollgate::fuzzing::at_once;
 use tollgate::{Clock, Engine, MemoryStore, Policy, Secret, Timestamp};
 
 use super::codec::{Asked, read};
-use crate::at_once::at_once;
 use crate::envoy_api::RateLimitResponse;
 use crate::rls::Code;
 use crate::service::Service;

@@ -154,7 +154,7 @@ mod tests {
     use std::collections::VecDeque;
 
     use super::*;
-    use crate::at_once::at_once;
+    use tollgate::fuzzing::at_once;
 
     /// A body that comes in these pieces.
     struct Pieces(VecDeque<Bytes>);

@@ -6,9 +6,12 @@ use std::sync::Arc;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::header::HeaderName;
-use tollgate::engine::Settled;
+use tollgate::engine::{Prepared, Settled};
 use tollgate::store::Store;
+use tollgate::store::{TOGETHER_MAX, together};
 use tollgate::{CheckRequest, Decision, Timestamp};
+use tollgate_compat::InForce;
+use tollgate_compat::plain::Checked;
 
 use super::access;
 use super::authz::Verified;
@@ -16,8 +19,6 @@ use super::route::HttpRoute;
 use crate::control::ControlPlane;
 use crate::control::admin::Admin;
 use crate::decision_json::{DECISION_BYTES, Decided};
-use crate::foreign::InForce;
-use crate::foreign::plain::Checked;
 use crate::identity::Known;
 use crate::problem::Problem;
 use crate::protocol::Wire;
@@ -27,7 +28,6 @@ use crate::request_json::{self, Question};
 use crate::rls::{self, Unanswerable};
 use crate::service::Service;
 use crate::telemetry::Stopwatch;
-use crate::together::{TOGETHER_MAX, together};
 
 /// Prefixes of the headers in which a proxy describes the request that it asks about.
 const PROXY_FIELDS: [&str; 2] = ["x-forwarded-", "x-original-"];
@@ -236,7 +236,7 @@ impl<S: Store> Handler<'_, S> {
         for (index, (question, known)) in questions.iter().zip(&known).enumerate() {
             requests.push(question.request_of(known).map_err(|error| wrong(index, &error))?);
         }
-        if !self.service.engine.store().answers_at_once() {
+        if !self.service.engine.store().never_waits() {
             return self.batch_together(questions, &requests, now).await;
         }
         // Serialized one by one, so that a batch needs only the memory of its answer.
@@ -311,9 +311,9 @@ impl<S: Store> Handler<'_, S> {
         text: &mut Vec<u8>,
     ) -> Option<Arc<InForce>> {
         // A decision is large, and each future that it passes through would reserve space for it and copy it.
-        let overtaken = match self.service.check_at_once(request, now, Wire::Http) {
-            Some(mut decision) => self.write(&mut decision, request, now, text),
-            None => Box::pin(self.decide_later(request, now, text)).await,
+        let overtaken = match self.service.try_check(request, now, Wire::Http) {
+            Ok(mut decision) => self.write(&mut decision, request, now, text),
+            Err(prepared) => Box::pin(self.decide_prepared(prepared, request, now, text)).await,
         };
         if let Some(watch) = watch.filter(|_| overtaken.is_none()) {
             self.service.meter.took(Wire::Http, watch.elapsed());
@@ -321,13 +321,14 @@ impl<S: Store> Handler<'_, S> {
         overtaken
     }
 
-    async fn decide_later(
+    async fn decide_prepared(
         &self,
+        prepared: Prepared,
         request: &CheckRequest<'_>,
         now: Timestamp,
         text: &mut Vec<u8>,
     ) -> Option<Arc<InForce>> {
-        let mut decision = self.service.check(request, now, Wire::Http).await;
+        let mut decision = self.service.check_prepared(prepared, request, now, Wire::Http).await;
         self.write(&mut decision, request, now, text)
     }
 

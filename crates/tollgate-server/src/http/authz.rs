@@ -12,9 +12,9 @@ use hyper::{Method, Response, StatusCode};
 use tollgate::headers::{Accepts, Caller};
 use tollgate::store::Store;
 use tollgate::{Answer, Audience, Ticks, Verdict};
+use tollgate_compat::InForce;
 
 use crate::decision_json::Hold;
-use crate::foreign::InForce;
 use crate::problem::{Kind, Problem, problem_details, response};
 use crate::protocol::Wire;
 use crate::service::Service;

@@ -8,12 +8,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tollgate::policy::source::Cel;
 use tollgate::store::Store;
+use tollgate_compat::limitador::answer::{Action, Asked, headers};
+use tollgate_compat::limitador::{LimitadorConfig, LimitadorLimit};
+use tollgate_compat::{self as compat, InForce};
 
 use super::answer::{Answered, CompatAnswer, ForeignBody, Handler};
 use crate::distinct_json;
-use crate::foreign::limitador::answer::{Action, Asked, headers};
-use crate::foreign::limitador::{LimitadorConfig, LimitadorLimit};
-use crate::foreign::{self, InForce};
 use crate::problem::{Kind, Problem};
 use crate::reload::Reloader;
 use crate::service::foreign::Ruled;
@@ -112,15 +112,15 @@ impl<S: Store> Handler<'_, S> {
 
 fn config(foreign: &InForce) -> Option<&LimitadorConfig> {
     match &*foreign.rules {
-        foreign::Foreign::Limitador(config) => Some(config),
-        foreign::Foreign::Envoy(_) => None,
+        compat::Foreign::Limitador(config) => Some(config),
+        compat::Foreign::Envoy(_) => None,
     }
 }
 
 fn absent(foreign: Option<&InForce>) -> Problem {
     let (format, way) = match foreign {
         Some(foreign) => (foreign.rules.format().name(), "POST /json"),
-        None => (foreign::Format::Native.name(), "POST /v1/check"),
+        None => (compat::Format::Native.name(), "POST /v1/check"),
     };
     Problem::new(
         Kind::WrongFormat,

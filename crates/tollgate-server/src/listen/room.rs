@@ -207,7 +207,7 @@ fn share(descriptors: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::at_once::at_once;
+    use tollgate::fuzzing::at_once;
 
     fn all(room: &Room) -> Vec<Place> {
         std::iter::from_fn(|| room.place_now()).collect()

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use tollgate::policy::{Grant, Mode};
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Policy, Quota, Ticks};
+use tollgate_compat::{Foreign, Numbered};
 
-use crate::foreign::{Foreign, Numbered};
 use crate::policy_file::Rules;
 
 /// A number that changes by this factor or more is suspicious.
@@ -315,7 +315,7 @@ mod tests {
     /// Configurations of other programs are guarded like policies.
     #[test]
     fn foreign_rules_are_guarded() {
-        use crate::foreign::{Format, Source, guard};
+        use tollgate_compat::{Format, Source, guard};
         let rules = |format, text: &str| {
             let source = Source { name: "f".to_owned(), bytes: text.as_bytes().to_vec() };
             PolicySummary::of(&Rules::Foreign(

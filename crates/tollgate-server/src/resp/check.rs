@@ -3,12 +3,12 @@
 use smallvec::SmallVec;
 use tollgate::store::Store;
 use tollgate::{CheckRequest, Decision, LimitStatus, RequestError, Stance, Ticks, Timestamp, Value, Verdict};
+use tollgate_compat::InForce;
 
 use super::Resp;
 use super::frame::Arguments;
 use super::reply::{Protocol, Reply, quoted};
 use crate::decision_json::{Hold, Why, verdict_name};
-use crate::foreign::InForce;
 use crate::identity::{Known, Word};
 use crate::protocol::Wire;
 use crate::service::holds::Id;
@@ -48,9 +48,9 @@ pub(super) async fn answer<S: Store>(
     }
     let watch = resp.service.meter.sampled_watch();
     // A decision is large, and each future that it passes through would copy it.
-    let mut decision = match resp.service.check_at_once(&request, now, Wire::Resp) {
-        Some(decision) => decision,
-        None => resp.service.check(&request, now, Wire::Resp).await,
+    let mut decision = match resp.service.try_check(&request, now, Wire::Resp) {
+        Ok(decision) => decision,
+        Err(prepared) => resp.service.check_prepared(prepared, &request, now, Wire::Resp).await,
     };
     if let Some(foreign) = resp.service.overtaken(&decision) {
         return elsewhere(&foreign, reply);

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use bytes::{Buf, BytesMut};
+use tollgate::fuzzing::at_once;
 use tollgate::{Engine, ManualClock, MemoryStore, Policy, Secret};
 
 use super::Resp;
 use super::frame::Frame;
 use super::session::{Flow, Session};
-use crate::at_once::at_once;
 use crate::service::Service;
 use crate::service::cells::Table;
 

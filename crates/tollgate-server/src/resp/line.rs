@@ -4,11 +4,11 @@
 use bytes::BytesMut;
 use tollgate::Timestamp;
 use tollgate::store::Store;
+use tollgate::store::{TOGETHER_MAX, together};
 
 use super::frame::Frame;
 use super::reply::{Protocol, Reply};
 use super::{Resp, check};
-use crate::together::{TOGETHER_MAX, together};
 
 /// Checks that are not sent yet.
 pub(super) struct Line<'l, S> {
@@ -32,7 +32,7 @@ impl<'l, S: Store> Line<'l, S> {
     /// Whether checks should be queued. If the store answers without waiting, each check is answered as it is read.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
-        !self.resp.service.engine.store().answers_at_once()
+        !self.resp.service.engine.store().never_waits()
     }
 
     #[inline]

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tollgate::store::together;
 use tollgate::{LimitStatus, Reason, Source, Stance, Timestamp};
 
 use super::bucket::Bucket;
@@ -18,7 +19,6 @@ use crate::seldom::Seldom;
 use crate::service::Service;
 use crate::telemetry::Sample;
 use crate::telemetry::names::{self, label};
-use crate::together::together;
 
 /// Maximum number of concurrent streams.
 const STREAMS_MAX: usize = 10_000;

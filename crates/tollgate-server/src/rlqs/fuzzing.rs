@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use prost::Message;
+use tollgate::fuzzing::at_once;
 use tollgate::{Engine, ManualClock, MemoryStore, Policy, Secret, Timestamp};
 
 use super::bucket::Bucket;
 use super::desk::Desk;
 use super::message::{Reports, Response};
 use super::shares::Usage;
-use crate::at_once::at_once;
 use crate::service::Service;
 use crate::store::Stores;
 

@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 
 use tollgate::Policy;
+use tollgate_compat::Foreign;
 
 use super::listeners::Addresses;
 use super::sample::sample;
 use crate::cli::ServeArguments;
 use crate::control::admin::Credentials;
-use crate::foreign::Foreign;
 use crate::reload::Start;
 
 /// Maximum number of limits that are spelled out. `policy check` shows the others.

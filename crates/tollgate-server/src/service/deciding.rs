@@ -8,9 +8,9 @@ use std::sync::Arc;
 use tollgate::SwapReport;
 use tollgate::policy::{Change, Policy};
 use tollgate::store::Store;
+use tollgate_compat::Foreign;
 
 use super::Service;
-use crate::foreign::Foreign;
 
 /// The rules that decide at one instant.
 pub(crate) enum Deciding {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use tollgate::store::Store;
 use tollgate::{Block, Decision, Ruling, Timestamp};
+use tollgate_compat::limitador::answer::{Action, Asked, Ruling as Limits};
+use tollgate_compat::{Answered, InForce, Options};
 
 use super::Service;
-use crate::foreign::limitador::answer::{Action, Asked, Ruling as Limits};
-use crate::foreign::{Answered, InForce, Options};
 use crate::protocol::Wire;
 use crate::rls::{Answer, Code, Question, Refusal, Status};
 use crate::telemetry::{Key, RuleVerdict, Stopwatch};
@@ -177,3 +177,6 @@ fn cause<'k>(is_blocked: bool, keys: &[Key<'k>]) -> &'k str {
     let counted = || keys.iter().filter(|key| key.is_counted);
     counted().find(|key| key.is_denied).or_else(|| counted().next()).map_or("", |key| key.limit)
 }
+
+#[cfg(test)]
+mod tests;

@@ -384,8 +384,7 @@ pub(crate) mod label {
 
 /// The label value for the limits without their own series.
 pub(crate) const OTHERS: &str = "(others)";
-/// The label value for limits that requests carry.
-pub(crate) const BROUGHT: &str = "(request)";
+pub(crate) use tollgate_compat::BROUGHT;
 
 /// The verdict sent to the caller, as a label value, in the order of [`verdict_index`].
 pub(crate) const VERDICTS: [&str; 10] =

@@ -29,8 +29,8 @@ fn ask(service: &Service<MemoryStore>, attributes: &[(&str, &str)], wire: Wire, 
     for (name, value) in attributes {
         request.push(name, *value).unwrap();
     }
-    let decision = service.engine.check_now(&request, now);
-    service.meter.record(&request, &decision, wire, now);
+    let decision = service.engine.try_check(&request, now).unwrap();
+    service.meter.record(&request, &decision, &[], wire, now);
     decision
 }
 

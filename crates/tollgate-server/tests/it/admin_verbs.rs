@@ -378,6 +378,7 @@ fn a_block_takes_names_that_requests_have() {
         (&open, "api_key=", "its whole text"),
         (&open, "api_key=!k1", "its whole text"),
         (&open, "api_key=k1|k2", "its whole text"),
+        (&open, "domain=api", "no attribute under a policy of Tollgate's own"),
         (&open, "tenant=", "the tenant of a request"),
         (&open, "tenant=!a", "a single value"),
         (&open, "plan=free|pro", "a single value"),

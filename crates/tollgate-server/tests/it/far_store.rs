@@ -9,7 +9,6 @@ use tollgate_testkit::{rest, until};
 
 use crate::program::{Server, tollgate};
 use crate::redis::Redis;
-use crate::shared::turn;
 
 /// Stands before a port. Every byte arrives this much later, in either direction. Its threads end with their connections.
 fn far(to: u16, delay: Duration) -> u16 {
@@ -67,7 +66,6 @@ fn on(port: u16, policy: &str, deadline: &str) -> Server {
 /// policy was put in force, although that takes longer than a decision may.
 #[test]
 fn the_first_decision_is_made_in_the_store() {
-    let _turn = turn();
     let redis = Redis::start(&[]);
     // One round trip is 24 ms, and leaves a busy machine 26 of the 50 that a decision has; two do not fit.
     let port = far(redis.port, Duration::from_millis(12));
@@ -140,7 +138,6 @@ const POLICY: &str = "limits: [{name: per-key, by: [api_key], rate: 10/h}]";
 #[test]
 fn a_pipeline_shares_calls() {
     const CHECKS: usize = 64;
-    let _turn = turn();
     let (said, calls) = Far::new(POLICY).ask(|server, key| {
         let pipeline = format!("TG.CHECK api_key {key}\r\n").repeat(CHECKS) + "QUIT\r\n";
         server.resp_exchange(pipeline.as_bytes())
@@ -162,7 +159,6 @@ fn a_pipeline_shares_calls() {
 /// What is no check, or none that can be asked, keeps its place; a change of the protocol is none for what came before it.
 #[test]
 fn a_pipeline_keeps_its_order() {
-    let _turn = turn();
     let (said, _) = Far::new(POLICY).ask(|server, key| {
         let check = format!("TG.CHECK api_key {key}\r\n");
         let pipeline = format!(
@@ -185,7 +181,6 @@ fn a_pipeline_keeps_its_order() {
 /// The checks of a batch reach the store in their order: of those about one key the first pass.
 #[test]
 fn a_batch_keeps_its_order() {
-    let _turn = turn();
     let (said, calls) = Far::new(POLICY).ask(|server, key| {
         let check = format!(r#"{{"attributes":{{"api_key":"{key}"}}}}"#);
         let answer = server.send("POST", "/v1/check/batch", &format!("[{}]", vec![check; 40].join(",")));
@@ -204,7 +199,6 @@ fn a_batch_keeps_its_order() {
 /// The descriptors of a question to a file of another program are asked together, in their order.
 #[test]
 fn descriptors_share_calls() {
-    let _turn = turn();
     let envoy = "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 10}}]";
     let (said, calls) = Far::new(envoy).ask(|server, key| {
         let descriptor =

@@ -9,7 +9,7 @@ use crate::program::{Server, stdout};
 use crate::redis::{Cluster, Redis};
 use crate::rlqs::Quotas;
 use crate::rls::{Client, question, shown};
-use crate::shared::{on, quick, turn};
+use crate::shared::{on, quick};
 
 const POLICY: &str = "
 domain: api
@@ -60,7 +60,6 @@ fn every_protocol_tells_them() {
 /// The same with counters in Redis, and the same answers while Redis is gone.
 #[test]
 fn they_need_no_store() {
-    let _turn = turn();
     let mut redis = Redis::start(&[]);
     let server = on(&redis.url(), POLICY);
     every_protocol(&server);
@@ -131,7 +130,6 @@ limits:
 /// A block is seen by every server of a fleet and on every way in, shown to operators, and taken back by a reset for all.
 #[test]
 fn a_fleet_shares_blocks() {
-    let _turn = turn();
     let redis = Redis::start(&[]);
     shares_blocks(&redis.url());
 }
@@ -139,7 +137,6 @@ fn a_fleet_shares_blocks() {
 /// The same where the counters of a limit and its blocks may be on different nodes of a cluster.
 #[test]
 fn a_fleet_shares_blocks_in_a_cluster() {
-    let _turn = turn();
     let cluster = Cluster::start(0, &[]);
     shares_blocks(&cluster.url());
 }
@@ -210,7 +207,6 @@ fn reports(server: &Server, user: &str) {
 #[test]
 fn ends_are_reported() {
     reports(&Server::start(FAILURES), "u");
-    let _turn = turn();
     let redis = Redis::start(&[]);
     reports(&on(&redis.url(), FAILURES), "u");
 }

@@ -7,7 +7,7 @@ use tollgate_testkit::until;
 use crate::admin_verbs::operate;
 use crate::program::{Server, stdout};
 use crate::redis::Redis;
-use crate::shared::{on, turn};
+use crate::shared::on;
 
 const POLICY: &str = "limits:
   - {name: per-key, by: [api_key], rate: 10k/s, burst: 20k, consistency: auto}
@@ -36,7 +36,6 @@ fn told(server: &Server, limit: &str, key: &str) -> Option<Value> {
 /// every key of a limit that says so. When nobody asks any more, nothing is leased.
 #[test]
 fn a_hot_key_is_shown_as_leased_and_a_quiet_one_as_exact() {
-    let _turn = turn();
     let redis = Redis::start(&[]);
     let server = on(&redis.url(), POLICY);
     server.joined();

@@ -18,7 +18,7 @@ use crate::guide::{Last, blocks, first, shell, succeeded};
 use crate::program::{Server, stderr, stdout, tollgate};
 use crate::redis::Redis;
 use crate::rls::{self, Client};
-use crate::shared::{quick, turn};
+use crate::shared::quick;
 use crate::wire::request;
 
 const GUIDE: &str = include_str!("../../../../docs/callers.md");
@@ -510,7 +510,6 @@ fn the_callers_file_keeps_its_comments() {
 /// What `reset`, `get` and `unblock` say is what was true, in memory and in Redis.
 #[test]
 fn commands_say_what_was_true() {
-    let _turn = turn();
     let redis = Redis::start(&[]);
     let store = format!("redis://127.0.0.1:{}", redis.port);
     // A decision that the machine has no time for is made without the store, which then knows nothing of it.

@@ -7,14 +7,13 @@ use tollgate_testkit::until;
 
 use crate::program::{Server, tollgate};
 use crate::redis::{Cluster, Redis};
-use crate::shared::{on, turn};
+use crate::shared::on;
 
 /// A crowd that meets a new cluster at once, from the very first request of the server: every shard is ready for it, and `concurrency: 10`
 /// holds no more than ten. Nor does it where nearly every deadline is missed, and this server gives permits of its share beside those of
 /// the store: 11 were once held there, when the message was lost, or on its way, that told the store of such a permit.
 #[test]
 fn a_crowd_at_first_use_gets_no_more_than_the_limit() {
-    let _turn = turn();
     let cluster = Cluster::start(1, &[]);
     for store_deadline in ["1ms", "50ms"] {
         let policy = "limits: [{name: in-flight, by: [api_key], concurrency: 10, permit_ttl: 60s}]";
@@ -58,7 +57,6 @@ fn counters(node: &Redis) -> BTreeSet<String> {
 /// `/readyz`, the metrics and the log name the slot and what to do, until it is put right.
 #[test]
 fn a_half_migrated_slot_shows() {
-    let _turn = turn();
     let cluster = Cluster::start(0, &[]);
     let mut server = on(&cluster.url(), "limits: [{name: per-key, by: [api_key], rate: 10/h}]");
     let ask = || server.check(r#"{"attributes":{"api_key":"k"}}"#)["limits"][0]["source"].clone();

@@ -10,7 +10,7 @@ use tollgate_testkit::{Scratch, until};
 use crate::admin_verbs::operate;
 use crate::program::{Server, tollgate};
 use crate::redis::Redis;
-use crate::shared::{quick, turn};
+use crate::shared::quick;
 
 /// A week, in seconds.
 const WEEK: u64 = 604_800;
@@ -202,7 +202,6 @@ fn a_policy_that_becomes_a_pipe_holds_up_nothing() {
 /// connections that are made then log in with the new one. No decision is made without the store.
 #[test]
 fn a_stores_password_is_rotated() {
-    let _turn = turn();
     let scratch = Scratch::new();
     scratch.replace("password", "old-one\n");
     let redis = Redis::start(&[]);
@@ -252,7 +251,6 @@ fn a_stores_password_is_rotated() {
 /// that an order holds on one server, and what to do; a server that counts alone has nothing to say.
 #[test]
 fn an_order_on_a_shared_store_says_where_it_holds() {
-    let _turn = turn();
     let redis = Redis::start(&[]);
     let started = |more: &[&str]| {
         let mut command = tollgate(&[&["serve", "--http", "127.0.0.1:0", "--policy", "-"], more].concat());

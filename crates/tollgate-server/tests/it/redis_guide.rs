@@ -5,7 +5,6 @@ use tollgate_testkit::{Scratch, free_port};
 
 use crate::guide::{Last, blocks, shell, succeeded};
 use crate::program::{run, stderr};
-use crate::shared::turn;
 
 const GUIDE: &str = include_str!("../../../../docs/redis.md");
 /// Stands between the outputs of two blocks.
@@ -18,7 +17,6 @@ const ATTEMPTS: usize = 5;
 /// store, and says so: then the guide is followed again, with a store and servers of its own.
 #[test]
 fn the_guide_is_true() {
-    let _turn = turn();
     let blocks = blocks(GUIDE);
     let shown = |outputs: &str| {
         let mut outputs = outputs.split(MARK);

@@ -14,7 +14,7 @@ use tonic::{Code, Status, Streaming};
 use crate::program::Server;
 use crate::redis::Redis;
 use crate::rls::{Client, question, shown};
-use crate::shared::{on, quick, turn};
+use crate::shared::{on, quick};
 
 /// A stream to the server, as an Envoy has one.
 pub(crate) struct Quotas<'c> {
@@ -178,7 +178,6 @@ fn streams_end_with_the_server() {
 /// On a shared store what one server's Envoy used is gone for another server, and lowers what that assigns.
 #[test]
 fn counters_in_redis_are_shared_between_servers() {
-    let _turn = turn();
     let redis = Redis::start(&[]);
     let policy = "domain: api\nlimits: [{name: per-key, by: [api_key], rate: 100/h}]";
     let (one, other) = (on(&redis.url(), policy), on(&redis.url(), policy));

@@ -1,6 +1,5 @@
 //! Servers that count in one Redis: over every wire, by policies and by other people's files, with and without their store.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -40,12 +39,6 @@ fn on_with(store: &str, policy: &str, more: &[&str]) -> Server {
     let mut command = tollgate(&arguments);
     command.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
     Server::spawn(command, policy)
-}
-
-/// One of these tests at a time: what a decision waits for the store is milliseconds, and all tests share a few processors.
-pub(crate) fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Tries a story with keys of its own until the machine was quick enough for every decision to be made in the store.
@@ -96,7 +89,6 @@ impl Server {
 /// Whatever the wire and whoever is asked, a key has one count; and it outlives the servers.
 #[test]
 fn one_count_over_all_servers_and_wires() {
-    let _turn = turn();
     let redis = Redis::start(&[]);
     let (one, two) = (on(&redis.url(), POLICY), on(&redis.url(), POLICY));
     assert!(
@@ -131,7 +123,6 @@ fn one_count_over_all_servers_and_wires() {
 /// restart it.
 #[test]
 fn a_server_starts_without_its_store() {
-    let _turn = turn();
     let port = free_port();
     let mut server = on(&format!("redis://127.0.0.1:{port}"), POLICY);
     let (status, told) = server.readyz();
@@ -159,7 +150,6 @@ fn a_server_starts_without_its_store() {
 /// While the store stands still, every decision is made within twice its deadline; when it goes on, it is asked again.
 #[test]
 fn no_decision_is_late() {
-    let _turn = turn();
     let redis = Redis::start(&[]);
     let server = on(&redis.url(), POLICY);
     server.joined();
@@ -190,7 +180,6 @@ fn no_decision_is_late() {
 /// A store that is killed and started again: answers say where they come from, and no restart is needed.
 #[test]
 fn a_store_goes_and_comes_back() {
-    let _turn = turn();
     let mut redis = Redis::start(&[]);
     let mut server = on(&redis.url(), POLICY);
     server.joined();
@@ -211,7 +200,6 @@ fn a_store_goes_and_comes_back() {
 /// A limit that says `deny` refuses while the store is away, as a 503 that is not the caller's fault; over RLS it is OVER_LIMIT.
 #[test]
 fn a_limit_that_denies_without_its_store() {
-    let _turn = turn();
     let policy = "limits: [{name: hard, by: [api_key], rate: 10/h, on_store_failure: deny}]";
     let server = on(&format!("redis://127.0.0.1:{}", free_port()), policy);
     let answer = server.check(KEY);
@@ -233,7 +221,6 @@ fn a_limit_that_denies_without_its_store() {
 /// Operators look at and reset keys at any server: the counter is the same.
 #[test]
 fn operators_reach_counters_through_any_server() {
-    let _turn = turn();
     let redis = Redis::start(&[]);
     let (one, two) = (on(&redis.url(), POLICY), on(&redis.url(), POLICY));
     one.joined();
@@ -257,7 +244,6 @@ fn operators_reach_counters_through_any_server() {
 /// What comes with the call is counted in the process alone, and the banner says so. Nothing is written of counters that are elsewhere.
 #[test]
 fn what_stays_in_the_process_is_told() {
-    let _turn = turn();
     let (redis, folder) = (Redis::start(&[]), Scratch::new());
     let state = folder.text("state");
     let (one, two) = (on_with(&redis.url(), POLICY, &["--state-dir", &state]), on(&redis.url(), POLICY));
@@ -282,7 +268,6 @@ fn what_stays_in_the_process_is_told() {
 /// Passwords get in from the address, a file and the environment, and are shown nowhere: neither banner, log, status nor metrics.
 #[test]
 fn passwords_are_never_shown() {
-    let _turn = turn();
     let (redis, folder) = (Redis::start(&["--requirepass", "s3cret"]), Scratch::new());
     folder.replace("password", "s3cret\n");
     let by_address = format!("redis://:s3cret@127.0.0.1:{}", redis.port);
@@ -323,7 +308,6 @@ fn passwords_are_never_shown() {
 /// The config file may say all of it, and the command line counts before it. A secret that the operator names is not in the store.
 #[test]
 fn the_config_file_and_the_environment() {
-    let _turn = turn();
     let (redis, folder) = (Redis::start(&[]), Scratch::new());
     folder.replace("secret", "a secret that all servers share\n");
     let config = format!(
@@ -359,7 +343,6 @@ fn the_config_file_and_the_environment() {
 /// A cluster serves as one Redis does, and the loss of a shard is told by name.
 #[test]
 fn servers_on_a_cluster() {
-    let _turn = turn();
     let mut cluster = Cluster::start(0, &["--cluster-require-full-coverage", "no"]);
     let (one, two) = (on(&cluster.url(), POLICY), on(&cluster.url(), POLICY));
     for shard in 0..20 {
@@ -390,7 +373,6 @@ fn servers_on_a_cluster() {
 /// TLS with certificates on both sides.
 #[test]
 fn servers_on_a_store_with_tls() {
-    let _turn = turn();
     let (authority, folder) = (TestCa::new("store"), Scratch::new());
     folder.replace("ca.pem", &authority.pem);
     for (name, pair) in [("server", authority.server()), ("client", authority.client())] {
@@ -432,7 +414,6 @@ fn servers_on_a_store_with_tls() {
 /// The user that `store check` recommends can do everything: decide, hold and give back, reset, agree on a secret, sign itself.
 #[test]
 fn a_user_with_few_rights_is_enough() {
-    let _turn = turn();
     let redis = Redis::start(&[]);
     recommended_user(&redis, &redis.url());
     redis.tell(&["ACL", "SETUSER", "default", "off"]);
@@ -462,7 +443,6 @@ fn a_user_with_few_rights_is_enough() {
 /// What was admitted while the store was away is taken from its counters when it is back, once.
 #[test]
 fn what_was_admitted_without_the_store_is_told() {
-    let _turn = turn();
     let mut redis = Redis::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     let server = on(&redis.url(), POLICY);
     server.joined();
@@ -494,7 +474,6 @@ fn what_was_admitted_without_the_store_is_told() {
 /// Behind sentinels a primary that dies is replaced, and servers follow by themselves; what it had counted is still counted.
 #[test]
 fn servers_behind_sentinels_follow_a_failover() {
-    let _turn = turn();
     let mut primary = Redis::start(&[]);
     let replica = Redis::start(&["--replicaof", "127.0.0.1", &primary.port.to_string()]);
     until("the replica is connected", || {
@@ -531,7 +510,6 @@ fn servers_behind_sentinels_follow_a_failover() {
 /// come first is not said; how many pass is.
 #[test]
 fn a_batch_shares_calls() {
-    let _turn = turn();
     let redis = Redis::start(&[]);
     let server = on(&redis.url(), POLICY);
     server.joined();

@@ -4,12 +4,11 @@ use tollgate_testkit::{free_port, until};
 
 use crate::program::Server;
 use crate::redis::Redis;
-use crate::shared::{on, quick, turn};
+use crate::shared::{on, quick};
 
 /// Files of envoyproxy/ratelimit and of Limitador count in the store as well.
 #[test]
 fn foreign_files_count_together() {
-    let _turn = turn();
     let redis = Redis::start(&[]);
     let envoy = "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 3}}]";
     let (one, two) = (on(&redis.url(), envoy), on(&redis.url(), envoy));
@@ -32,7 +31,6 @@ fn foreign_files_count_together() {
 /// Other people's files go on counting without their store: by shares, as the fleet was last counted, or of three while nobody knows.
 #[test]
 fn foreign_files_without_their_store() {
-    let _turn = turn();
     let envoy = "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 3}}]";
     let server = on(&format!("redis://127.0.0.1:{}", free_port()), envoy);
     let question = r#"{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"a"}]}]}"#;
@@ -56,7 +54,6 @@ fn asked(server: &Server, user: &str, cost: u64) -> (bool, u64, String) {
 /// taken from the store's counters once it is back, and once; what only the share refused is not.
 #[test]
 fn foreign_files_tell_the_store_what_they_admitted() {
-    let _turn = turn();
     for (file, rule) in [(ENVOY, "d.user"), (LIMITADOR, "d.86400s")] {
         let mut redis = Redis::start(&["--appendonly", "yes", "--appendfsync", "always"]);
         let server = on(&redis.url(), file);

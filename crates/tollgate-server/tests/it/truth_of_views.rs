@@ -10,7 +10,6 @@ use crate::gateway_upstream::Upstream;
 use crate::identity::gateway;
 use crate::program::{Server, run, stderr, stdout, tollgate};
 use crate::redis::Redis;
-use crate::shared::turn;
 use crate::truth::{said, says, shown};
 
 /// A server with a token and these arguments.
@@ -129,7 +128,6 @@ fn a_penalty_has_the_time_of_the_decision() {
 /// headers had the limit of the policy beside what remained of this node's share.
 #[test]
 fn numbers_of_a_share_are_shown_as_such() {
-    let _turn = turn();
     let mut redis = Redis::start(&[]);
     let policy = "limits: [{name: per-key, by: [api_key], rate: 6/h}]";
     let store = ["--policy", "-", "--store", &redis.url(), "--store-min-nodes", "3"];

@@ -17,7 +17,7 @@ use crate::policy::penalty::Penalty;
 use crate::policy::text::{Digits, TextMap, as_text};
 use crate::policy::vocabulary::Kind;
 use crate::quota::Quota;
-use crate::request::{CheckRequest, Spelling};
+use crate::request::{Descriptor, Spelling};
 use crate::store::Lease;
 use crate::time::Ticks;
 
@@ -371,7 +371,7 @@ impl Limit {
     #[inline]
     pub(crate) fn choose(
         &self,
-        request: &CheckRequest<'_>,
+        request: &Descriptor<'_>,
         first: Option<usize>,
         tier: [Option<usize>; TIER_BY_MAX],
     ) -> Option<Chosen<'_>> {

@@ -11,9 +11,9 @@ use super::outage::Outage;
 use super::report::{AWAY, DEFAULT_DEADLINE_AWAY, Measure, Promise, UNNOTICED};
 use crate::cluster::{Cluster, SLOTS};
 use crate::fleet::{Fleet, Running};
-use crate::scratch::{rest, until};
 use crate::server::{Program, Server};
 use crate::store::{Node, Shared};
+use tollgate_testkit::{rest, until};
 
 /// How often scripts are flushed.
 const FLUSH_EVERY: Duration = Duration::from_millis(100);

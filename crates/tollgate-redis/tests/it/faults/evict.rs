@@ -10,8 +10,8 @@ use super::assessment::FaultSpans;
 use super::report::{DEFAULT_DEADLINE_AWAY, Promise};
 use super::standalone::immortal;
 use crate::fleet::Running;
-use crate::scratch::rest;
 use crate::server::Server;
+use tollgate_testkit::rest;
 
 /// How long other clients fill the store.
 const FLOOD: Duration = Duration::from_secs(2);

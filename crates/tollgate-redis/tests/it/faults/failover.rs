@@ -11,10 +11,10 @@ use super::outage::Outage;
 use super::report::{Measure, Promise};
 use super::standalone::immortal;
 use crate::fleet::{Fleet, Running};
-use crate::scratch::until;
 use crate::sentinel::SentinelSetup;
 use crate::server::{Plan, Program};
 use crate::store::Shared;
+use tollgate_testkit::until;
 
 /// Milliseconds after the promotion within which the nodes find the new primary.
 const FOUND: u64 = 1_000;

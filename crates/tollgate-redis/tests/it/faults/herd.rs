@@ -10,9 +10,9 @@ use super::report::{AWAY, Measure, Promise, Unit};
 use super::{DEADLINE, Rig};
 use crate::fleet::{Fleet, Running};
 use crate::record::{Mode, RecordedDecision};
-use crate::scratch::rest;
 use crate::server::Server;
 use crate::store::{Shared, settings};
+use tollgate_testkit::rest;
 
 /// Number of nodes. Each has its own connections, breaker and random numbers, as a process has.
 const NODES: usize = 50;

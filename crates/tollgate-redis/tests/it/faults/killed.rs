@@ -13,12 +13,12 @@ use super::progress;
 use crate::checker::{Bucket, Log};
 use crate::cluster::Cluster;
 use crate::record::{Mode, RecordedDecision};
-use crate::scratch::{Scratch, alone, rest, until};
 use crate::server::{Program, Server};
 use crate::store::{Shared, connect, new_runtime, secret};
 use child::{Part, Process, ShutdownReport, is_child, wall};
 use ledger::Line;
 use quotas::{Algorithm, KINDS, Kind, ONCE, SECONDLY, TTL, policy};
+use tollgate_testkit::{Scratch, rest, until};
 
 /// Requests per second of each process: some get far more than others.
 const RATES: [u32; NODES] = [1_600, 1_000, 600, 400, 250, 150];
@@ -80,7 +80,6 @@ fn six_processes_keep_the_quota_while_some_die() {
     if is_child() {
         return;
     }
-    let _quiet = alone();
     let rounds = if std::env::var("TOLLGATE_FAULTS").is_ok() { 5 } else { 1 };
     let cluster = Cluster::calm(Program::Redis);
     let (folder, mut started) = (Scratch::in_memory(), 0);
@@ -226,7 +225,6 @@ fn stopped_process_spends_no_expired_lease() {
     if is_child() {
         return;
     }
-    let _quiet = alone();
     let server = Server::redis();
     let folder = Scratch::in_memory();
     // One request at a time for one key without a refill, so that each unit belongs to a known lease.

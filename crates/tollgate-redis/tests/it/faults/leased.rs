@@ -17,9 +17,9 @@ use super::{DEADLINE, NODES, Rig};
 use crate::cluster::Cluster;
 use crate::fleet::{Fleet, LEASED, Load, Running, policy};
 use crate::proxy::{Network, Proxy};
-use crate::scratch::rest;
 use crate::server::{Plan, Program, Server};
 use crate::store::{Node, secret, settings, usable};
+use tollgate_testkit::rest;
 
 /// How often leases are maintained, as a server does.
 const MAINTAIN_EVERY: Duration = Duration::from_millis(5);

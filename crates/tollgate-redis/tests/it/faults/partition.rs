@@ -15,9 +15,9 @@ use super::report::Promise;
 use crate::cluster::Cluster;
 use crate::fleet::{Fleet, Running};
 use crate::proxy::{Network, Proxy};
-use crate::scratch::{free_port, rest, until};
 use crate::server::{Plan, Program};
 use crate::store::Shared;
+use tollgate_testkit::{free_port, rest, until};
 
 /// How long the partition lasts after the promotion.
 const STAYS_FOR: Duration = Duration::from_secs(2);

@@ -9,9 +9,9 @@ use super::report::{AWAY, Promise};
 use super::standalone::immortal;
 use super::{DEADLINE, Rig};
 use crate::fleet::Running;
-use crate::scratch::{rest, until};
 use crate::server::{Plan, Program, Server};
 use crate::store::settings;
+use tollgate_testkit::{rest, until};
 
 use super::assessment::FaultSpans;
 

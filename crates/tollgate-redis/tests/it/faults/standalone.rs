@@ -14,9 +14,9 @@ use super::report::{AWAY, DEFAULT_DEADLINE_AWAY, Measure, Promise, UNNOTICED, Un
 use crate::fleet::{Fleet, QUIET_BIT, Running};
 use crate::proxy::{Network, Proxy};
 use crate::record::Mode;
-use crate::scratch::{rest, until};
 use crate::server::{Plan, Program, Server};
 use crate::store::Node;
+use tollgate_testkit::{rest, until};
 
 /// How long the network fault lasts.
 const FAULT_FOR: Duration = Duration::from_secs(2);

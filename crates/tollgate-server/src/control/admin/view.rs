@@ -7,8 +7,8 @@ use tollgate::engine::{Explained, Explanation, State};
 use tollgate::policy::{Change, Difference, FieldChange, Limit, Mode, Policy};
 use tollgate::time::WallOffset;
 use tollgate::{Block, CheckRequest, Ruled, Ruling, Stance, Ticks, Timestamp};
+use tollgate_compat::Foreign;
 
-use crate::foreign::Foreign;
 use crate::service::cells::Asker;
 use crate::service::throttle::ThrottledKey;
 use crate::telemetry::names::SOURCES;

@@ -3,19 +3,21 @@
 
 use arc_swap::ArcSwapOption;
 use smallvec::SmallVec;
+use tollgate::engine::Prepared;
 use tollgate::headers::{Dialect, Dialects};
 use tollgate::request::COST_MAX;
 use tollgate::store::Store;
 use tollgate::{Audience, CheckRequest, Decision, HeaderPolicy, RequestError, Ticks, Timestamp};
+use tollgate_compat::BROUGHT;
+use tollgate_compat::counters::Tallies;
 
 use crate::decision_json::caller;
-use crate::foreign::counters::Tallies;
 use crate::identity::{Known, Word};
 use crate::protocol::Wire;
-use crate::rls::{Answer, Code, Descriptor, Question, Refusal};
+use crate::rls::{Answer, Code, Descriptor, Question, refusal};
 use crate::seldom::Seldom;
 use crate::service::Service;
-use crate::telemetry::{BROUGHT, Key, RuleVerdict};
+use crate::telemetry::{Key, RuleVerdict};
 
 mod brought;
 mod status;
@@ -57,55 +59,72 @@ impl Envoy {
 
 /// Answers a request by the active policy. An answer that need not wait avoids the slow path's future, which is large.
 pub(super) async fn answer<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Answer {
-    match answer_at_once(service, question, now) {
-        Some(answer) => answer,
-        None => Box::pin(answer_later(service, question, now)).await,
+    match try_answer(service, question, now) {
+        Ok(answer) => answer,
+        Err(prepared) => Box::pin(answer_slowly(service, question, prepared, now)).await,
     }
 }
 
-/// The fast path: a typical request on a store that answers without waiting.
-fn answer_at_once<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Option<Answer> {
+/// The fast path: a typical request on a store that answers without waiting. The error is what the slow path starts
+/// with: nothing for an unusual request.
+fn try_answer<S: Store>(
+    service: &Service<S>,
+    question: &Question,
+    now: Timestamp,
+) -> Result<Answer, Option<Prepared>> {
     let descriptors = &question.descriptors;
     let is_usual =
         descriptors.iter().all(|descriptor| descriptor.limit.is_none() && !descriptor.is_negative_hits);
     if !is_usual || service.engine.policy().domain().is_some_and(|domain| domain != question.domain) {
-        return None;
+        return Err(None);
     }
     let known = known(service, question);
-    let views = views(question, &known).ok()?;
-    let decision = service.check_views_at_once(&views, now, Wire::Rls)?;
-    Some(told(service, question, &views, &decision, &Brought::default(), now))
+    let requests = requests(question, &known).map_err(|_| None)?;
+    let request = one_request(requests);
+    let decision = service.try_check(&request, now, Wire::Rls)?;
+    Ok(told(service, question, &request, &decision, &Brought::default(), now))
 }
 
-async fn answer_later<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Answer {
+async fn answer_slowly<S: Store>(
+    service: &Service<S>,
+    question: &Question,
+    prepared: Option<Prepared>,
+    now: Timestamp,
+) -> Answer {
     let descriptors = &question.descriptors;
     if service.engine.policy().domain().is_some_and(|domain| domain != question.domain) {
         return of_another_domain(service, question, now);
     }
     let known = known(service, question);
-    let mut views = match views(question, &known) {
-        Ok(views) => views,
+    let mut requests = match requests(question, &known) {
+        Ok(requests) => requests,
         Err(error) => return refused(service, question, &error, now),
     };
-    if descriptors.iter().any(|descriptor| descriptor.is_negative_hits) {
-        give_back(service, question, &mut views, now).await;
+    if let Some(prepared) = prepared {
+        let request = one_request(requests);
+        let decision = service.check_prepared(prepared, &request, now, Wire::Rls).await;
+        return told(service, question, &request, &decision, &Brought::default(), now);
     }
+    if descriptors.iter().any(|descriptor| descriptor.is_negative_hits) {
+        give_back(service, question, &mut requests, now).await;
+    }
+    let request = one_request(requests);
     let mut brought = Brought::charge(service, question, now).await;
     let only_gives_back = descriptors.iter().all(|descriptor| descriptor.is_negative_hits);
     if only_gives_back || brought.refuses() {
-        return looked(service, question, &views, &brought, now).await;
+        return looked(service, question, request, &brought, now).await;
     }
-    let decision = service.check_views(&views, &brought.rules(question), now, Wire::Rls).await;
+    let decision = service.check_beside(&request, &brought.rules(question), now, Wire::Rls).await;
     if !decision.is_allowed() {
         brought.give_back(service, question, now).await;
     }
-    told(service, question, &views, &decision, &brought, now)
+    told(service, question, &request, &decision, &brought, now)
 }
 
 /// The answer if the policy is for another domain: the policy has no limit for the request.
 fn of_another_domain<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Answer {
-    let views = question.descriptors.iter().filter(|descriptor| !descriptor.is_negative_hits);
-    let keys: Vec<Key<'_>> = views.map(|descriptor| Key::unmet(&descriptor.entries)).collect();
+    let asking = question.descriptors.iter().filter(|descriptor| !descriptor.is_negative_hits);
+    let keys: Vec<Key<'_>> = asking.map(|descriptor| Key::unmet(&descriptor.entries)).collect();
     if keys.is_empty() {
         return Answer::blank(Code::Ok, question.descriptors.len()); // No descriptor asks for admission.
     }
@@ -126,18 +145,17 @@ fn of_another_domain<S: Store>(service: &Service<S>, question: &Question, now: T
 async fn looked<S: Store>(
     service: &Service<S>,
     question: &Question,
-    views: &[CheckRequest<'_>],
+    request: CheckRequest<'_>,
     brought: &Brought,
     now: Timestamp,
 ) -> Answer {
-    let looks: Vec<CheckRequest<'_>> = views.iter().map(|view| view.clone().looking()).collect();
-    let decision = service.engine.check_views(&looks, now).await;
+    let decision = service.engine.check(&request.looking(), now).await;
     let statuses = status::statuses(question, &decision, brought, now);
     if !brought.refuses() {
         return Answer { statuses, ..Answer::blank(Code::Ok, 0) };
     }
-    let views = question.descriptors.iter().map(|descriptor| Key::unmet(&descriptor.entries));
-    let (keys, rules) = (views.collect::<Vec<_>>(), brought.rules(question));
+    let keys = question.descriptors.iter().map(|descriptor| Key::unmet(&descriptor.entries));
+    let (keys, rules) = (keys.collect::<Vec<_>>(), brought.rules(question));
     let verdict = RuleVerdict {
         is_allowed: false,
         is_blocked: false,
@@ -177,15 +195,20 @@ fn known<S: Store>(service: &Service<S>, question: &Question) -> SmallVec<[Known
 }
 
 /// One `CheckRequest` for each descriptor.
-fn views<'q>(question: &'q Question, known: &'q [Known]) -> Result<Vec<CheckRequest<'q>>, RequestError> {
-    let mut views = Vec::with_capacity(question.descriptors.len());
+fn requests<'q>(question: &'q Question, known: &'q [Known]) -> Result<Vec<CheckRequest<'q>>, RequestError> {
+    let mut requests = Vec::with_capacity(question.descriptors.len());
     for (descriptor, known) in question.descriptors.iter().zip(known) {
         let hits = descriptor.hits(question);
         // No counter reaches that number, so a larger refund gives everything back.
         let hits = if descriptor.is_negative_hits { hits.min(COST_MAX) } else { hits };
-        views.push(known.request(descriptor.pairs())?.cost(hits)?);
+        requests.push(known.request(descriptor.pairs())?.cost(hits)?);
     }
-    Ok(views)
+    Ok(requests)
+}
+
+/// One request with all these descriptors. There is at least one.
+fn one_request(requests: Vec<CheckRequest<'_>>) -> CheckRequest<'_> {
+    requests.into_iter().reduce(CheckRequest::and).unwrap_or_default()
 }
 
 /// Gives back the hits of negative descriptors, each to the limits that apply to it first. Afterwards these descriptors
@@ -193,26 +216,26 @@ fn views<'q>(question: &'q Question, known: &'q [Known]) -> Result<Vec<CheckRequ
 async fn give_back<S: Store>(
     service: &Service<S>,
     question: &Question,
-    views: &mut [CheckRequest<'_>],
+    requests: &mut [CheckRequest<'_>],
     now: Timestamp,
 ) {
-    let looks: Vec<CheckRequest<'_>> = views.iter().map(|view| view.clone().looking()).collect();
-    let matched = service.engine.check_views(&looks, now).await;
+    let looks: Vec<CheckRequest<'_>> = requests.iter().map(|request| request.clone().looking()).collect();
+    let matched = service.engine.check(&one_request(looks.clone()), now).await;
     for (position, (descriptor, look)) in question.descriptors.iter().zip(looks).enumerate() {
         if !descriptor.is_negative_hits {
             continue;
         }
-        let Some(view) = views.get_mut(position) else { continue };
-        let limits = matched.limits().filter(|status| status.view == position);
+        let Some(request) = requests.get_mut(position) else { continue };
+        let limits = matched.limits().filter(|status| status.descriptor == position);
         let limits: Vec<&str> = limits.map(|status| status.limit.name()).collect();
         // An empty list would mean every limit.
         if !limits.is_empty()
-            && let Err(error) = service.engine.refund_of(view, &limits, NEGATIVE_HITS_WITHIN, now).await
+            && let Err(error) = service.engine.refund_of(request, &limits, NEGATIVE_HITS_WITHIN, now).await
             && let Some(skipped) = service.envoy.not_given_back.due(now)
         {
             tracing::warn!(%error, skipped, "hits were not given back; they stay counted");
         }
-        *view = look;
+        *request = look;
     }
 }
 
@@ -220,7 +243,7 @@ async fn give_back<S: Store>(
 fn told<S: Store>(
     service: &Service<S>,
     question: &Question,
-    views: &[CheckRequest<'_>],
+    request: &CheckRequest<'_>,
     decision: &Decision,
     brought: &Brought,
     now: Timestamp,
@@ -231,16 +254,17 @@ fn told<S: Store>(
         tracing::warn!(%fault, skipped, "a question is at fault, so the request is over the limit");
     }
     // If descriptors differ in cost, the request has no single cost.
-    let cost = views.first().map(CheckRequest::units);
-    let cost = cost.filter(|&cost| views.iter().all(|view| view.units() == cost));
-    let audience = Audience { caller: caller(views), cost, ..Audience::default() };
+    let cost = request.units();
+    let is_one = request.descriptors().all(|descriptor| descriptor.units() == cost);
+    let cost = is_one.then_some(cost);
+    let audience = Audience { caller: caller(request), cost, ..Audience::default() };
     let wall = service.on_wall(now);
     let headers = tollgate::Answer::headers_of(decision, &service.envoy.headers, audience, wall);
     Answer {
         overall: if decision.is_allowed() { Code::Ok } else { Code::OverLimit },
         statuses: status::statuses(question, decision, brought, wall),
         headers: headers.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
-        refusal: Refusal::of(decision),
+        refusal: refusal(decision),
         meets_no_limit: decision.meets_no_limit() && brought.is_empty(),
         is_faulty: decision.fault().is_some(),
     }

@@ -1,13 +1,13 @@
 //! Decisions by other programs' rules in the metrics: by rule, near and in shadow, each counted once, and bounded with
 //! any traffic.
 
+use tollgate::fuzzing::at_once;
 use tollgate::{Engine, ManualClock, MemoryStore};
+use tollgate_compat::{BROUGHT, Foreign, Format, Source, guard};
 
 use super::super::ledger::LIMITS_SHOWN;
 use super::super::ledger::rules::VALUES_SHOWN;
 use super::*;
-use crate::at_once::at_once;
-use crate::foreign::{Foreign, Format, Source, guard};
 use crate::policy_file::Rules;
 use crate::protocol::Wire;
 use crate::rls::{Descriptor, Override, Question, Unit};
@@ -184,7 +184,7 @@ fn a_decision_that_is_asked_again_is_counted_once() {
     let request = CheckRequest::new().with("user", "u").unwrap();
     let refused = at_once(service.check(&request, time.now(), Wire::Http));
     assert!(service.overtaken(&refused).is_some());
-    at_once(service.check_views(&[request.clone(), request], &[], time.now(), Wire::Rls));
+    at_once(service.check(&request.clone().and(request), time.now(), Wire::Rls));
     assert_eq!(sum(&page(&service, &time), "tollgate_decisions_total", ""), 0);
     ask_rls(&service, &time, &question("d", &[("user", "u")]));
     assert_eq!(sum(&page(&service, &time), "tollgate_decisions_total", ""), 1);

@@ -125,7 +125,7 @@ pub(crate) fn decision(cases: &[Case]) -> Decision {
     let statuses = (0..).zip(cases).map(|(limit, case)| Status {
         limit,
         quota: QuotaIndex(0),
-        view: 0,
+        descriptor: 0,
         stance: case.stance,
         source: case.source,
         key_hash: case.key_hash,

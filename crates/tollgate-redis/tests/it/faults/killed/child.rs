@@ -18,8 +18,8 @@ use super::ledger::{Ledger, Line};
 use super::quotas::{KINDS, policy};
 use crate::fleet::mode;
 use crate::record::RecordedDecision;
-use crate::scratch::until;
 use crate::store::{new_runtime, secret, settings};
+use tollgate_testkit::until;
 
 /// The environment variable with a child's task.
 pub(super) const PART: &str = "TOLLGATE_TEST_LEASED";

@@ -15,7 +15,7 @@ pub(super) fn statuses(
 ) -> Vec<Status> {
     let mut statuses = Vec::with_capacity(question.descriptors.len());
     for (position, descriptor) in question.descriptors.iter().enumerate() {
-        let met = decision.limits().filter(|status| status.view == position);
+        let met = decision.limits().filter(|status| status.descriptor == position);
         let denial = met.clone().filter(denies).max_by_key(LimitStatus::refusal_rank);
         let met = denial.or_else(|| met.min_by_key(left));
         let own = brought.of(position).filter(|own| met.is_none_or(|met| is_tighter(own, &met)));

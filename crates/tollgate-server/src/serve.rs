@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tollgate::overload::Plan;
 use tollgate::{Clock, HeaderPolicy};
+use tollgate_overload::Plan;
 
 use crate::auth::Auth;
 use crate::callers::CallersFile;

@@ -59,11 +59,33 @@ pub(crate) use vocabulary::Vocabulary;
 /// Readers for other formats than our own, so that their findings look the same. Not part of the crate's public API.
 #[doc(hidden)]
 pub mod source {
+    pub use super::compile::lease::percentage;
     pub use super::document::{Entry, Node, Outline, Reading, SecondDocument, Tree, outline, read};
     pub use super::expression::scene::{Cel, Evaluated, Scene};
     pub use super::expression::with_room;
     pub use super::fields::{Fields, count, text};
     pub use super::finding::{Position, Report, nearest, quoted};
+    pub use super::rate::RATES;
+    use super::{Condition, Problem, Vocabulary};
+    use crate::time::Ticks;
+
+    /// The conditions in the field `when` of a table, checked as those of a limit.
+    pub fn conditions(fields: Fields<'_>, report: &mut Report) -> Vec<Condition> {
+        let vocabulary = Vocabulary::default();
+        let when = super::compile::when::read(fields, &vocabulary, report);
+        for condition in &when {
+            super::check::condition(condition, &vocabulary, &|field| fields.place(field), report);
+        }
+        when
+    }
+
+    /// A length of time such as `100ms` or `1h`.
+    ///
+    /// # Errors
+    /// With what would be accepted.
+    pub fn duration(text: &str) -> Result<Ticks, Problem> {
+        super::rate::period(text).map(super::rate::Period::ticks)
+    }
 
     /// The attributes that a policy must declare as texts to compare them as this expression does: the expression names
     /// values that no attribute of their kind has, such as a path in another spelling.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use http::header::HeaderValue;
 use http::{Request, Response, StatusCode, Version, request};
 use hyper::body::Body as _;
-use tollgate::overload::Ending;
 use tollgate::{Clock, Timestamp};
+use tollgate_overload::Ending;
 use tollgate_tower::{InFlight, Unanswered};
 
 use super::arrival::{Arrival, ReadSettings, Taking};

@@ -2,10 +2,9 @@
 
 use crate::decision::{Decision, Reason};
 use crate::outcome::Verdict;
-use crate::overload;
 use crate::time::Timestamp;
 
-use super::body::{self, Body, RefusalKind};
+use super::body::{self, Body, Overload, RefusalKind};
 use super::dialect::Dialect;
 use super::jitter::Retry;
 use super::list::HeaderList;
@@ -47,8 +46,8 @@ impl Answer {
     /// chose for denials, because the caller did nothing wrong. `identity` is a hash of the caller: the same caller
     /// gets the same second for a while, and other callers get others.
     #[must_use]
-    pub fn of_refusal(
-        refusal: &overload::Refusal,
+    pub fn of_overload(
+        refusal: &Overload,
         policy: &HeaderPolicy,
         audience: Audience,
         identity: u64,

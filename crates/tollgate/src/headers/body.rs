@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::decision::{Block, Decision, Reason};
 use crate::outcome::Source;
-use crate::overload;
 use crate::policy::Fault;
 use crate::quota::Quota;
 
@@ -308,10 +307,24 @@ fn push_json(out: &mut String, text: &str) {
     out.push('"');
 }
 
+/// A refusal for lack of capacity, in words of closed lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overload {
+    /// The controller that refused.
+    pub controller: &'static str,
+    /// The priority of the request.
+    pub priority: &'static str,
+    /// Why.
+    pub cause: &'static str,
+    /// The share of such requests that are refused now, in thousandths, if it is known; 0 if not. The higher it is, the
+    /// longer is the `Retry-After`.
+    pub pressure: u64,
+}
+
 /// The body for a request that is shed for lack of capacity. Every caller sees the cause, as a word of a closed list.
 /// The controller and the priority are shown only where quotas are.
 pub(super) fn overload(
-    refusal: &overload::Refusal,
+    refusal: &Overload,
     status: u16,
     retry: Retry,
     exposure: Exposure,
@@ -319,7 +332,7 @@ pub(super) fn overload(
 ) -> Body {
     let (kind, title) = (RefusalKind::Unavailable.kind(), RefusalKind::Unavailable.title());
     let detail =
-        (exposure == Exposure::Full).then(|| format!("{}: {}", refusal.controller(), refusal.priority));
+        (exposure == Exposure::Full).then(|| format!("{}: {}", refusal.controller, refusal.priority));
     if accepts == Accepts::Text {
         let mut text = format!("{title}.\n");
         if let Some(detail) = detail {
@@ -332,7 +345,7 @@ pub(super) fn overload(
     push(&mut out, format_args!("{{\"type\":\"{kind}\",\"title\":\"{title}\",\"status\":{status}"));
     // Names of closed lists need no escapes.
     if let Some(detail) = detail {
-        let (controller, millis) = (refusal.controller(), retry.millis);
+        let (controller, millis) = (refusal.controller, retry.millis);
         push(
             &mut out,
             format_args!(

@@ -146,13 +146,13 @@ impl Choices {
 impl Condition {
     /// The attribute is one of `choices`: values, patterns with `*`, templates of paths, addresses and networks.
     #[must_use]
-    pub(crate) fn one_of<'c>(name: &str, choices: impl IntoIterator<Item = &'c str>) -> Self {
+    pub fn one_of<'c>(name: &str, choices: impl IntoIterator<Item = &'c str>) -> Self {
         Self::read(name, choices, Sense::Is, &Vocabulary::default())
     }
 
     /// The attribute is none of `choices`, or is missing.
     #[must_use]
-    pub(crate) fn none_of<'c>(name: &str, choices: impl IntoIterator<Item = &'c str>) -> Self {
+    pub fn none_of<'c>(name: &str, choices: impl IntoIterator<Item = &'c str>) -> Self {
         Self::read(name, choices, Sense::IsNot, &Vocabulary::default())
     }
 
@@ -181,7 +181,7 @@ impl Condition {
     /// Whether it holds without the loose form of a path, for what a client gains by. The loose form never helps a client: a condition
     /// that it fits does not hold by it, and `not` does not hold where it fits.
     #[must_use]
-    pub(crate) fn holds_exactly(&self, request: &Descriptor<'_>) -> bool {
+    pub fn holds_exactly(&self, request: &Descriptor<'_>) -> bool {
         match self {
             Condition::OneOf { name, choices, sense } => {
                 let mut given = request.attributes().iter().enumerate();

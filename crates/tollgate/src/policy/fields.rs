@@ -26,12 +26,14 @@ impl<'n> Fields<'n> {
     }
 
     /// The same fields, which findings call `within.name`.
-    pub(crate) const fn within(self, within: &'static str) -> Self {
+    #[must_use]
+    pub const fn within(self, within: &'static str) -> Self {
         Self { within, ..self }
     }
 
     /// What findings call a field.
-    pub(crate) fn path(&self, name: &str) -> String {
+    #[must_use]
+    pub fn path(&self, name: &str) -> String {
         let dot = if self.within.is_empty() { "" } else { "." };
         format!("{}{dot}{name}", self.within)
     }
@@ -76,7 +78,7 @@ impl<'n> Fields<'n> {
 
     /// The position of the name of a field.
     #[must_use]
-    pub(crate) fn key_position(&self, name: &str) -> Position {
+    pub fn key_position(&self, name: &str) -> Position {
         self.entry(name).map_or(self.at, |entry| entry.at)
     }
 

@@ -41,7 +41,8 @@ fn share(fields: Fields<'_>, report: &mut Report) -> Option<u32> {
 }
 
 /// A percentage in millionths.
-pub(crate) fn percentage(text: &str) -> Option<u32> {
+#[must_use]
+pub fn percentage(text: &str) -> Option<u32> {
     let (whole, fraction) = {
         let number = text.strip_suffix('%')?.trim_end();
         number.split_once('.').unwrap_or((number, ""))

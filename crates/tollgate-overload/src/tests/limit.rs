@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::T0;
-use crate::overload::{AdaptiveLimit, Cause, ChangeReason, Ending, LimitSettings, Priority, Ticket};
-use crate::policy::Mode;
-use crate::time::{Ticks, Timestamp};
+use crate::{AdaptiveLimit, Cause, ChangeReason, Ending, LimitSettings, Priority, Ticket};
+use tollgate::policy::Mode;
+use tollgate::time::{Ticks, Timestamp};
 
 fn settings() -> LimitSettings {
     LimitSettings { initial: 10, ..LimitSettings::default() }

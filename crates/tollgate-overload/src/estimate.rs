@@ -9,12 +9,12 @@
 
 use std::collections::VecDeque;
 
-use crate::time::Ticks;
+use tollgate::time::Ticks;
 
-use super::limit::LimitSettings;
-use super::report::ChangeReason;
-use super::statistics::{Median, ONE, RunningMean, correlation, elasticity, log10, scaled, variation};
-use super::window::{Occupancy, Summary};
+use crate::document::LimitSettings;
+use crate::report::ChangeReason;
+use crate::statistics::{Median, ONE, RunningMean, correlation, elasticity, log10, scaled, variation};
+use crate::window::{Occupancy, Summary};
 
 /// Windows remembered for the correlations.
 const POINTS: usize = 20;
@@ -66,7 +66,7 @@ struct LatencyTrack {
 
 /// The estimate of a concurrency limit.
 #[derive(Debug)]
-pub(super) struct LimitEstimate {
+pub(crate) struct LimitEstimate {
     settings: LimitSettings,
     /// The limit, in thousandths.
     limit: u64,
@@ -83,9 +83,9 @@ pub(super) struct LimitEstimate {
     /// Windows without a change, and by how much the limit was raised to probe.
     unchanged: u32,
     probe_size: u64,
-    pub(super) throughput_correlation: i64,
-    pub(super) latency_correlation: i64,
-    pub(super) reason: ChangeReason,
+    pub(crate) throughput_correlation: i64,
+    pub(crate) latency_correlation: i64,
+    pub(crate) reason: ChangeReason,
 }
 
 /// What more requests in flight mean.
@@ -108,7 +108,7 @@ enum LimitChange {
 }
 
 impl LimitEstimate {
-    pub(super) fn new(settings: LimitSettings) -> Self {
+    pub(crate) fn new(settings: LimitSettings) -> Self {
         Self {
             limit: u64::from(settings.initial) * ONE,
             settings,
@@ -128,28 +128,28 @@ impl LimitEstimate {
     }
 
     /// The limit.
-    pub(super) fn limit(&self) -> u32 {
+    pub(crate) fn limit(&self) -> u32 {
         u32::try_from(self.limit / ONE).unwrap_or(u32::MAX)
     }
 
     /// The higher quantile: recent, and without a queue.
-    pub(super) fn latencies(&self) -> Option<(Ticks, Ticks)> {
+    pub(crate) fn latencies(&self) -> Option<(Ticks, Ticks)> {
         let track = &self.tracks[1];
         (track.recent > 0).then(|| (Ticks::from_micros(track.recent), Ticks::from_micros(track.baseline)))
     }
 
     /// The recent median latency.
-    pub(super) fn median_latency(&self) -> Ticks {
+    pub(crate) fn median_latency(&self) -> Ticks {
         Ticks::from_micros(self.tracks[0].recent)
     }
 
     /// The estimated number of requests in flight that wait.
-    pub(super) const fn queue(&self) -> u64 {
+    pub(crate) const fn queue(&self) -> u64 {
         self.queue.div_ceil(ONE)
     }
 
     /// Adds a window. Returns whether the limit changed.
-    pub(super) fn update(&mut self, seen: &Summary, elapsed: Ticks) -> bool {
+    pub(crate) fn update(&mut self, seen: &Summary, elapsed: Ticks) -> bool {
         let before = self.limit;
         self.peaks.push_back(seen.peak);
         if self.peaks.len() > PEAK_WINDOWS {

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use crate::time::Ticks;
+use tollgate::time::Ticks;
 
 /// Steps of an octave. A step is at most 1/64 of the value; values within a step are assumed to be evenly
 /// distributed.
@@ -18,7 +18,7 @@ const _: () = assert!(BUCKETS as u64 == STEPS * (OCTAVES + 1));
 
 /// The open window.
 #[derive(Debug)]
-pub(super) struct Window {
+pub(crate) struct Window {
     latencies: Box<[AtomicU32]>,
     dropped: AtomicU64,
     refused: AtomicU64,
@@ -30,26 +30,26 @@ pub(super) struct Window {
 
 /// The observations of a closed window.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Summary {
+pub(crate) struct Summary {
     /// Successful requests.
-    pub(super) samples: u64,
+    pub(crate) samples: u64,
     /// Requests lost to overload.
-    pub(super) dropped: u64,
+    pub(crate) dropped: u64,
     /// Refused requests.
-    pub(super) refused: u64,
+    pub(crate) refused: u64,
     /// The peak of requests in flight.
-    pub(super) peak: u64,
+    pub(crate) peak: u64,
     /// The mean of requests in flight when the samples began, in thousandths.
-    pub(super) in_flight: u64,
+    pub(crate) in_flight: u64,
     /// The median latency.
-    pub(super) p50: Ticks,
+    pub(crate) p50: Ticks,
     /// The 90th percentile of latency.
-    pub(super) p90: Ticks,
+    pub(crate) p90: Ticks,
 }
 
 /// Whether all permits are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Occupancy {
+pub(crate) enum Occupancy {
     Free,
     Full,
 }
@@ -69,7 +69,7 @@ impl Default for Window {
 
 impl Window {
     /// Counts a successful request.
-    pub(super) fn succeeded(&self, latency: Ticks, in_flight: u32) {
+    pub(crate) fn succeeded(&self, latency: Ticks, in_flight: u32) {
         if let Some(bucket) = self.latencies.get(bucket_of(latency.as_micros())) {
             bucket.fetch_add(1, Relaxed);
         }
@@ -78,17 +78,17 @@ impl Window {
     }
 
     /// Counts a request that was lost to overload.
-    pub(super) fn dropped(&self) {
+    pub(crate) fn dropped(&self) {
         self.dropped.fetch_add(1, Relaxed);
     }
 
     /// Counts a refused request.
-    pub(super) fn refused(&self) {
+    pub(crate) fn refused(&self) {
         self.refused.fetch_add(1, Relaxed);
     }
 
     /// Records the number of requests in flight.
-    pub(super) fn record_in_flight(&self, in_flight: u32) {
+    pub(crate) fn record_in_flight(&self, in_flight: u32) {
         // Read first: the maximum seldom changes, and a read keeps the cache line shared.
         if self.peak.load(Relaxed) < u64::from(in_flight) {
             self.peak.fetch_max(u64::from(in_flight), Relaxed);
@@ -96,12 +96,12 @@ impl Window {
     }
 
     /// Requests that ended so far, successfully or not.
-    pub(super) fn ended(&self) -> u64 {
+    pub(crate) fn ended(&self) -> u64 {
         self.samples.load(Relaxed) + self.dropped.load(Relaxed)
     }
 
     /// Takes all observations. The next window begins with the current `in_flight`.
-    pub(super) fn close(&self, in_flight: u32) -> Summary {
+    pub(crate) fn close(&self, in_flight: u32) -> Summary {
         let counts: Vec<u64> =
             self.latencies.iter().map(|bucket| u64::from(bucket.swap(0, Relaxed))).collect();
         let counted = counts.iter().sum();

@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 
 use super::T0;
-use crate::headers::{Accepts, Answer, Audience, Caller, DenialStatus, Disclosure, HeaderPolicy};
-use crate::overload::{Cause, Priority, Refusal};
-use crate::time::Ticks;
+use crate::{Cause, Priority, Refusal};
+use tollgate::headers::{Accepts, Audience, Caller, DenialStatus, Disclosure, HeaderPolicy};
+use tollgate::time::Ticks;
 
 const CAUSES: [Cause; 7] = [
     Cause::Capacity,
@@ -21,8 +21,8 @@ fn known() -> Audience {
     Audience { caller: Caller::Authenticated, ..Audience::default() }
 }
 
-fn seconds(refusal: &Refusal, identity: u64, now: crate::Timestamp) -> u64 {
-    let answer = Answer::of_refusal(refusal, &HeaderPolicy::default(), known(), identity, now);
+fn seconds(refusal: &Refusal, identity: u64, now: tollgate::Timestamp) -> u64 {
+    let answer = refusal.answer(&HeaderPolicy::default(), known(), identity, now);
     answer.headers.get("retry-after").unwrap().parse().unwrap()
 }
 
@@ -30,7 +30,7 @@ fn seconds(refusal: &Refusal, identity: u64, now: crate::Timestamp) -> u64 {
 #[test]
 fn a_refusal_is_a_503_with_a_problem_body() {
     let refusal = Cause::Shed.refusal(Priority::Read);
-    let answer = Answer::of_refusal(&refusal, &HeaderPolicy::default(), known(), 7, T0);
+    let answer = refusal.answer(&HeaderPolicy::default(), known(), 7, T0);
     assert_eq!(answer.status, 503);
     assert_eq!(answer.headers.get("Cache-Control"), Some("no-store"));
     let body = answer.body.unwrap();
@@ -60,8 +60,7 @@ fn a_refusal_is_never_a_429() {
         let policy = HeaderPolicy { denial, ..HeaderPolicy::default() };
         for cause in CAUSES {
             for priority in Priority::ALL {
-                let answer =
-                    Answer::of_refusal(&cause.refusal(priority), &policy, Audience::default(), 1, T0);
+                let answer = cause.refusal(priority).answer(&policy, Audience::default(), 1, T0);
                 assert_eq!(answer.status, 503);
                 assert!(answer.body.unwrap().text.contains(cause.as_str()));
             }
@@ -91,14 +90,14 @@ fn anonymous_callers_learn_only_the_cause() {
     let refusal = Cause::QueueDelay.refusal(Priority::Critical);
     let silent = HeaderPolicy { disclosure: Disclosure::Never, ..HeaderPolicy::default() };
     for (policy, audience) in [(HeaderPolicy::default(), Audience::default()), (silent, known())] {
-        let answer = Answer::of_refusal(&refusal, &policy, audience, 7, T0);
+        let answer = refusal.answer(&policy, audience, 7, T0);
         let text = answer.body.unwrap().text;
         assert!(!text.contains("critical") && !text.contains("violated") && !text.contains("ms"), "{text}");
         assert!(text.contains("queue-delay"));
         assert!(answer.headers.get("Retry-After").is_some());
     }
     let plain = Audience { accepts: Accepts::Text, ..known() };
-    let body = Answer::of_refusal(&refusal, &HeaderPolicy::default(), plain, 7, T0).body.unwrap();
+    let body = refusal.answer(&HeaderPolicy::default(), plain, 7, T0).body.unwrap();
     assert_eq!(body.content_type, "text/plain; charset=utf-8");
     assert!(body.text.contains("queue: critical\nRetry after "), "{}", body.text);
 }

@@ -1,6 +1,6 @@
 //! Storage of the waiters: reusable slots, linked into one list per class from the oldest to the newest.
 
-use crate::time::Timestamp;
+use tollgate::time::Timestamp;
 
 use super::super::priority::Priority;
 

@@ -4,22 +4,22 @@
 use std::collections::VecDeque;
 
 /// One in thousandths.
-pub(super) const ONE: u64 = 1_000;
+pub(crate) const ONE: u64 = 1_000;
 
 /// A share of `whole` in thousandths, at most `most`.
-pub(super) fn share(part: u64, whole: u64, most: u64) -> u64 {
+pub(crate) fn share(part: u64, whole: u64, most: u64) -> u64 {
     let share = u128::from(part) * u128::from(ONE) / u128::from(whole.max(1));
     u64::try_from(share).unwrap_or(u64::MAX).min(most)
 }
 
 /// `value × numerator / denominator`, rounded down.
-pub(super) fn scaled(value: u64, numerator: u64, denominator: u64) -> u64 {
+pub(crate) fn scaled(value: u64, numerator: u64, denominator: u64) -> u64 {
     let product = u128::from(value) * u128::from(numerator) / u128::from(denominator.max(1));
     u64::try_from(product).unwrap_or(u64::MAX)
 }
 
 /// The decimal logarithm in thousandths, rounded down; 0 for 0.
-pub(super) fn log10(value: u64) -> u64 {
+pub(crate) fn log10(value: u64) -> u64 {
     /// log10(2) in millionths.
     const LOG10_2: u64 = 301_030;
     let Some(whole) = value.checked_ilog2() else { return 0 };
@@ -38,7 +38,7 @@ pub(super) fn log10(value: u64) -> u64 {
 }
 
 /// The correlation of two series, from −1000 to 1000; 0 if one of them is constant.
-pub(super) fn correlation(points: impl Iterator<Item = (u64, u64)> + Clone) -> i64 {
+pub(crate) fn correlation(points: impl Iterator<Item = (u64, u64)> + Clone) -> i64 {
     let wide = |value: u64| i128::from(value.min(1 << 40));
     let count = i128::try_from(points.clone().count()).unwrap_or(0);
     let (mut x, mut y, mut xx, mut yy, mut xy) = (0i128, 0i128, 0i128, 0i128, 0i128);
@@ -63,7 +63,7 @@ pub(super) fn correlation(points: impl Iterator<Item = (u64, u64)> + Clone) -> i
 
 /// The relative change of the second series per relative change of the first, in thousandths: 1000 if it
 /// grows in proportion, 0 if it is constant. `None` if the first is constant.
-pub(super) fn elasticity(points: impl Iterator<Item = (u64, u64)> + Clone) -> Option<i64> {
+pub(crate) fn elasticity(points: impl Iterator<Item = (u64, u64)> + Clone) -> Option<i64> {
     let wide = |value: u64| i128::from(value.min(1 << 40));
     let count = i128::try_from(points.clone().count()).ok()?;
     let (mut x, mut y, mut xx, mut xy) = (0i128, 0i128, 0i128, 0i128);
@@ -81,7 +81,7 @@ pub(super) fn elasticity(points: impl Iterator<Item = (u64, u64)> + Clone) -> Op
 }
 
 /// The standard deviation of a series in thousandths of its mean.
-pub(super) fn variation(values: impl Iterator<Item = u64> + Clone) -> u64 {
+pub(crate) fn variation(values: impl Iterator<Item = u64> + Clone) -> u64 {
     let count = values.clone().count() as u128;
     let sum: u128 = values.clone().map(u128::from).sum();
     let squares: u128 = values.map(|value| u128::from(value) * u128::from(value)).sum();
@@ -91,7 +91,7 @@ pub(super) fn variation(values: impl Iterator<Item = u64> + Clone) -> u64 {
 
 /// A running mean of about the last `age` values.
 #[derive(Clone, Debug)]
-pub(super) struct RunningMean {
+pub(crate) struct RunningMean {
     age: u64,
     seen: u64,
     /// The mean, times 1024.
@@ -99,12 +99,12 @@ pub(super) struct RunningMean {
 }
 
 impl RunningMean {
-    pub(super) const fn new(age: u64) -> Self {
+    pub(crate) const fn new(age: u64) -> Self {
         Self { age, seen: 0, mean: 0 }
     }
 
     /// Adds a value and returns the mean.
-    pub(super) fn add(&mut self, value: u64) -> u64 {
+    pub(crate) fn add(&mut self, value: u64) -> u64 {
         self.seen = (self.seen + 1).min(self.age.max(1));
         let value = value.min(1 << 50) << 10;
         self.mean = if value >= self.mean {
@@ -118,12 +118,12 @@ impl RunningMean {
 
 /// The median of the last three values, so that one outlier changes nothing.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Median {
+pub(crate) struct Median {
     last: VecDeque<u64>,
 }
 
 impl Median {
-    pub(super) fn add(&mut self, value: u64) -> u64 {
+    pub(crate) fn add(&mut self, value: u64) -> u64 {
         if self.last.len() == 3 {
             self.last.pop_front();
         }

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
-use crate::policy::Mode;
-use crate::time::Timestamp;
+use tollgate::policy::Mode;
+use tollgate::time::Timestamp;
 
 /// A controller's mode and kill switch. Both may change at any time. Relaxed orderings suffice, since a
 /// concurrent decision may follow either.

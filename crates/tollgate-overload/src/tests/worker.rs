@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 
 use super::T0;
-use crate::overload::{Cause, ChangeReason, Load, Priority, WorkerSettings, WorkerShedder};
-use crate::policy::Mode;
-use crate::time::{Ticks, Timestamp};
+use crate::{Cause, ChangeReason, Load, Priority, WorkerSettings, WorkerShedder};
+use tollgate::policy::Mode;
+use tollgate::time::{Ticks, Timestamp};
 
 fn load(percent: u32) -> Load {
     Load { in_flight: percent, limit: 100, queue_delay: Ticks::ZERO }

@@ -1,26 +1,26 @@
 //! The fleet shedder: only critical traffic may use the reserve of a capacity. It is a pair of token buckets.
 //! All traffic charges the bucket of the whole capacity. Other than critical traffic also charges the bucket
 //! without the reserve, all or nothing. So it is a policy of two limits, charged by an
-//! [`Engine`](crate::Engine) over any store: in memory for a node, in Redis or by leases for a fleet.
+//! [`Engine`](tollgate::Engine) over any store: in memory for a node, in Redis or by leases for a fleet.
 //!
 //! Traffic that is not critical gets at most its share of rate and burst. So critical traffic within the
 //! reserve is never refused. While there is little of it, the unused reserve is lost to the others.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::decision::Decision;
-use crate::policy::{Consistency, Findings, Limit, Mode, Policy};
-use crate::quota::Quota;
-use crate::rate::{QuotaError, Rate};
-use crate::request::CheckRequest;
-use crate::time::{TICKS_PER_SECOND, Ticks, Timestamp};
+use tollgate::decision::Decision;
+use tollgate::policy::{Consistency, Findings, Limit, Mode, Policy};
+use tollgate::quota::Quota;
+use tollgate::rate::{QuotaError, Rate};
+use tollgate::request::CheckRequest;
+use tollgate::time::{TICKS_PER_SECOND, Ticks, Timestamp};
 
-use super::document::{FleetScope, FleetSettings};
-use super::priority::Priority;
-use super::refusal::{Cause, Controller, Refusal};
-use super::report::ControllerReport;
-use super::statistics::{ONE, scaled};
-use super::switch::Switch;
+use crate::document::{FleetScope, FleetSettings};
+use crate::priority::Priority;
+use crate::refusal::{Cause, Controller, Refusal};
+use crate::report::ControllerReport;
+use crate::statistics::{ONE, scaled};
+use crate::switch::Switch;
 
 /// The attribute that the two limits match.
 const PRIORITY: &str = "priority";

@@ -3,11 +3,11 @@
 use proptest::prelude::*;
 
 use super::T0;
-use crate::overload::{
+use crate::{
     Cause, ChangeReason, Priority, PushOutcome, QueueAction, QueueSettings, WaitQueue, WaitStatus, WaiterId,
 };
-use crate::policy::Mode;
-use crate::time::{Ticks, Timestamp};
+use tollgate::policy::Mode;
+use tollgate::time::{Ticks, Timestamp};
 
 const NEVER: Timestamp = Timestamp::MAX;
 

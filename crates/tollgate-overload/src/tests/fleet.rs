@@ -3,10 +3,10 @@
 use proptest::prelude::*;
 
 use super::T0;
-use crate::overload::{Cause, FleetScope, FleetSettings, FleetShedder, Priority};
-use crate::policy::{Consistency, Mode};
-use crate::time::{Ticks, Timestamp};
-use crate::{Engine, Rate};
+use crate::{Cause, FleetScope, FleetSettings, FleetShedder, Priority};
+use tollgate::policy::{Consistency, Mode};
+use tollgate::time::{Ticks, Timestamp};
+use tollgate::{Engine, Rate};
 
 fn settings(capacity: Rate, reserve: u64) -> FleetSettings {
     FleetSettings { capacity, reserve, scope: FleetScope::Node, mode: Mode::Enforce }

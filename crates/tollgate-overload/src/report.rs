@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use crate::policy::Mode;
-use crate::time::{Ticks, Timestamp};
+use tollgate::policy::Mode;
+use tollgate::time::{Ticks, Timestamp};
 
-use super::refusal::Controller;
+use crate::refusal::Controller;
 
 /// Why a controller last changed what it admits. A closed list, so that it may label a metric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -109,7 +109,7 @@ pub struct ControllerReport {
 
 impl ControllerReport {
     /// A report without values.
-    pub(super) const fn new(controller: Controller, mode: Mode) -> Self {
+    pub(crate) const fn new(controller: Controller, mode: Mode) -> Self {
         Self {
             controller,
             mode,

@@ -1,20 +1,19 @@
 //! Compiles the `overload:` section of a file into a [`Plan`]. It is pure, and reports every problem with its
 //! position and what would be accepted, like the policy compiler.
 
-use crate::policy::compile::lease::percentage;
-use crate::policy::compile::when;
-use crate::policy::source::{Fields, Node, Position, Reading, Report, Tree, quoted, read};
-use crate::policy::{Findings, Mode, Problem, Vocabulary, check, rate};
-use crate::rate::{QuotaError, Rate};
-use crate::time::{TICKS_PER_SECOND, Ticks};
+use tollgate::policy::source::{
+    Fields, Node, Position, RATES, Reading, Report, Tree, conditions, duration, percentage, quoted, read,
+};
+use tollgate::policy::{Findings, Mode, Problem};
+use tollgate::rate::{QuotaError, Rate};
+use tollgate::time::{TICKS_PER_SECOND, Ticks};
 
-use super::document::{FleetScope, FleetSettings, QUEUE_MAX, QueueSettings};
-use super::fleet::FleetShedder;
-use super::limit::{LIMIT_MAX, LimitSettings};
-use super::priority::{Priority, Rule, Rules};
-use super::rate::RateSettings;
-use super::statistics::scaled;
-use super::worker::WorkerSettings;
+use crate::document::{FleetScope, FleetSettings, LIMIT_MAX, LimitSettings, QUEUE_MAX, QueueSettings};
+use crate::fleet::FleetShedder;
+use crate::priority::{Priority, Rule, Rules};
+use crate::rate::RateSettings;
+use crate::statistics::scaled;
+use crate::worker::WorkerSettings;
 
 /// Maximum number of priority rules.
 pub const PRIORITY_RULES_MAX: usize = 1_000;
@@ -44,7 +43,7 @@ impl Plan {
     /// Compiles a file that has nothing but an `overload:` section; `source_name` is how findings call it.
     ///
     /// ```
-    /// use tollgate::overload::Plan;
+    /// use tollgate_overload::Plan;
     /// let findings = Plan::compile("overload.yaml", b"overload: {worker: {shed_above: 120%}}").unwrap_err();
     /// assert_eq!(
     ///     findings.to_string(),
@@ -82,7 +81,7 @@ impl Plan {
     /// Compiles the `overload:` section of a file that has other ones, which are not looked at.
     ///
     /// ```
-    /// use tollgate::overload::Plan;
+    /// use tollgate_overload::Plan;
     /// let (plan, _) = Plan::section("config.yaml", b"routes: []\noverload: {worker: }")?;
     /// assert!(plan.worker.is_some());
     /// # Ok::<(), tollgate::policy::Findings>(())
@@ -151,12 +150,7 @@ fn rule(node: &Node, report: &mut Report) -> Option<Rule> {
         let accepted = "a table such as {path: /v1/charges*}, or a CEL expression";
         report.error(node.at, "when", Problem::new("missing", accepted));
     }
-    let vocabulary = Vocabulary::default();
-    let when = when::read(fields, &vocabulary, report);
-    when.iter().for_each(|condition| {
-        check::condition(condition, &vocabulary, &|field| fields.place(field), report);
-    });
-    Some(Rule { when, priority: fields.choice("priority", &words, report)? })
+    Some(Rule { when: conditions(fields, report), priority: fields.choice("priority", &words, report)? })
 }
 
 /// The table of one controller. An empty one (`worker:`) means the defaults.
@@ -191,7 +185,7 @@ fn fleet(fields: Fields<'_>, report: &mut Report) -> Option<FleetSettings> {
                 "less than one request at once is not reserved",
                 "a larger capacity or burst, or a smaller reserve",
             ),
-            error => Problem::new(error.to_string(), rate::RATES),
+            error => Problem::new(error.to_string(), RATES),
         };
         report.error(fields.place("capacity"), "overload.fleet.capacity", problem);
     }
@@ -325,13 +319,13 @@ fn queue(fields: Fields<'_>, report: &mut Report) -> Option<QueueSettings> {
 /// A required field that is a rate.
 fn rate_of(fields: Fields<'_>, name: &str, report: &mut Report) -> Option<Rate> {
     if !fields.has(name) {
-        report.error(fields.place(name), &fields.path(name), Problem::new("missing", rate::RATES));
+        report.error(fields.place(name), &fields.path(name), Problem::new("missing", RATES));
         return None;
     }
-    let written = fields.text(name, rate::RATES, report)?;
+    let written = fields.text(name, RATES, report)?;
     let checked = written
         .parse::<Rate>()
-        .and_then(|rate| rate.checked().map_err(|error| Problem::new(error.to_string(), rate::RATES)));
+        .and_then(|rate| rate.checked().map_err(|error| Problem::new(error.to_string(), RATES)));
     match checked {
         Ok(rate) => Some(rate),
         Err(problem) => {
@@ -358,7 +352,7 @@ fn share(fields: Fields<'_>, name: &str, (least, most): (u64, u64), report: &mut
 fn time(fields: Fields<'_>, name: &str, least: Ticks, report: &mut Report) -> Option<Ticks> {
     let accepted = format!("a time from {} ms to 1 h, such as 100ms or 5s", least.ceil_millis());
     let written = fields.text(name, &accepted, report)?;
-    let problem = match rate::period(written.trim()).map(rate::Period::ticks) {
+    let problem = match duration(written.trim()) {
         Ok(ticks) if (least..=TIME_MAX).contains(&ticks) => return Some(ticks),
         Ok(_) => Problem::new(format!("{} is out of range", quoted(written)), accepted),
         Err(problem) => problem,

@@ -1,12 +1,12 @@
 //! The `overload:` section: what it means, and every mistake in it.
 
-use crate::CheckRequest;
-use crate::overload::{FleetScope, LimitSettings, Plan, Priority, QueueSettings, WorkerSettings};
-use crate::policy::Mode;
-use crate::rate::Rate;
-use crate::time::Ticks;
+use crate::{FleetScope, LimitSettings, Plan, Priority, QueueSettings, WorkerSettings};
+use tollgate::CheckRequest;
+use tollgate::policy::Mode;
+use tollgate::rate::Rate;
+use tollgate::time::Ticks;
 
-const PAGE: &str = include_str!("../../../../../docs/overload.md");
+const PAGE: &str = include_str!("../../../../docs/overload.md");
 
 fn plan(text: &str) -> Plan {
     let (plan, warnings) =

@@ -4,16 +4,16 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-use crate::policy::Mode;
-use crate::time::{TICKS_PER_SECOND, Ticks, Timestamp};
+use tollgate::policy::Mode;
+use tollgate::time::{TICKS_PER_SECOND, Ticks, Timestamp};
 
-use super::limit::Ending;
-use super::priority::Priority;
-use super::refusal::{Cause, Controller, Refusal};
-use super::report::{ChangeReason, ControllerReport};
-use super::statistics::{scaled, share};
-use super::switch::Switch;
-use super::window::Window;
+use crate::limit::Ending;
+use crate::priority::Priority;
+use crate::refusal::{Cause, Controller, Refusal};
+use crate::report::{ChangeReason, ControllerReport};
+use crate::statistics::{scaled, share};
+use crate::switch::Switch;
+use crate::window::Window;
 
 /// Parts of a tick in which instants are kept, so that rates up to a billion per second are exact enough.
 const SUBTICKS: u64 = 1_024;

@@ -2,26 +2,26 @@
 //! locally. The owner asks the fleet's store (the request and the judgement are here), and keeps the
 //! [`WaitQueue`] in a lock beside the wakers of its waiters.
 
-use crate::policy::Mode;
-use crate::rate::QuotaError;
-use crate::time::{Ticks, Timestamp};
+use tollgate::policy::Mode;
+use tollgate::rate::QuotaError;
+use tollgate::time::{Ticks, Timestamp};
 
-use super::compile::Plan;
-use super::document::QueueSettings;
-use super::fleet::FleetShedder;
-use super::limit::{AdaptiveLimit, Ending, Ticket};
-use super::priority::{Priority, Rules};
-use super::queue::WaitQueue;
-use super::rate::AdaptiveRate;
-use super::refusal::{Controller, Refusal};
-use super::report::ControllerReport;
-use super::switch::Switch;
-use super::worker::{Load, WorkerShedder};
+use crate::compile::Plan;
+use crate::document::QueueSettings;
+use crate::fleet::FleetShedder;
+use crate::limit::{AdaptiveLimit, Ending, Ticket};
+use crate::priority::{Priority, Rules};
+use crate::queue::WaitQueue;
+use crate::rate::AdaptiveRate;
+use crate::refusal::{Controller, Refusal};
+use crate::report::ControllerReport;
+use crate::switch::Switch;
+use crate::worker::{Load, WorkerShedder};
 
 /// The controllers of one process. A controller that the plan does not name admits all requests.
 ///
 /// ```
-/// use tollgate::overload::{Controllers, Ending, EntryDecision, Plan, Priority};
+/// use tollgate_overload::{Controllers, Ending, EntryDecision, Plan, Priority};
 /// use tollgate::Timestamp;
 ///
 /// let (plan, _) = Plan::compile("overload.yaml", b"overload: {worker: , concurrency: {initial: 1}}")?;

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::policy::{Condition, Problem};
-use crate::request::{CheckRequest, Descriptor, Value};
+use tollgate::policy::{Condition, Problem};
+use tollgate::request::{CheckRequest, Descriptor, Value};
 
 /// The priority of a request, lowest first. The lowest is shed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -49,7 +49,7 @@ impl Priority {
     }
 
     /// The rank, lowest first.
-    pub(super) const fn rank(self) -> u64 {
+    pub(crate) const fn rank(self) -> u64 {
         match self {
             Priority::Test => 0,
             Priority::Read => 1,
@@ -71,7 +71,7 @@ impl FromStr for Priority {
     fn from_str(name: &str) -> Result<Self, Problem> {
         Priority::ALL.into_iter().find(|priority| priority.as_str() == name).ok_or_else(|| {
             Problem::new(
-                format!("{} is not a priority", crate::policy::source::quoted(name)),
+                format!("{} is not a priority", tollgate::policy::source::quoted(name)),
                 "critical, write, read, test",
             )
         })
@@ -137,7 +137,7 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::Expression;
+    use tollgate::policy::Expression;
 
     fn priority(rules: &Rules, attributes: &[(&str, &str)]) -> Priority {
         let mut request = CheckRequest::new();
@@ -183,9 +183,9 @@ mod tests {
             rule(Condition::none_of("path", ["/health", "/x", "/v1/charges", "/PAY"]), Priority::Write),
         ]);
         let classify = |path: &str| {
-            let loose = crate::path::loose_path(path);
+            let loose = tollgate::path::loose_path(path);
             let mut request = CheckRequest::new().with("method", "GET").unwrap();
-            request.push_spelled("path", path, crate::request::Spelling::LoosePath(&loose)).unwrap();
+            request.push_spelled("path", path, tollgate::request::Spelling::LoosePath(&loose)).unwrap();
             rules.classify(&request)
         };
         for exact in ["/v1/charges", "/live/7", "/pay"] {

@@ -1,11 +1,11 @@
 //! All controllers together, as a middleware would call them.
 
 use super::T0;
-use crate::overload::{
+use crate::{
     Cause, Controller, Controllers, Ending, EntryDecision, Pass, Plan, Priority, PushOutcome, QueueAction,
 };
-use crate::policy::Mode;
-use crate::time::{Ticks, Timestamp};
+use tollgate::policy::Mode;
+use tollgate::time::{Ticks, Timestamp};
 
 fn controllers(text: &str) -> Controllers {
     Controllers::new(Plan::compile("overload.yaml", text.as_bytes()).unwrap().0).unwrap()

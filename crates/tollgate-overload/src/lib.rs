@@ -10,7 +10,7 @@
 //! Nothing here reads a clock or waits: `now` is an argument, and waiting is left to the owner. An example:
 //!
 //! ```
-//! use tollgate::overload::{AdaptiveLimit, Ending, LimitSettings};
+//! use tollgate_overload::{AdaptiveLimit, Ending, LimitSettings};
 //! use tollgate::{Ticks, Timestamp};
 //!
 //! let limit = AdaptiveLimit::new(LimitSettings::default());
@@ -26,15 +26,15 @@ mod priority;
 mod switch;
 mod statistics;
 mod window;
+mod refusal;
+mod report;
+mod document;
 mod fleet;
 mod worker;
 mod estimate;
 mod limit;
 mod rate;
 mod queue;
-mod refusal;
-mod report;
-mod document;
 mod compile;
 mod controllers;
 #[cfg(test)]
@@ -42,9 +42,9 @@ mod tests;
 
 pub use compile::{PRIORITY_RULES_MAX, Plan};
 pub use controllers::{Controllers, EntryDecision, Pass};
-pub use document::{FleetScope, FleetSettings, QUEUE_MAX, QueueSettings};
+pub use document::{FleetScope, FleetSettings, LIMIT_MAX, LimitSettings, QUEUE_MAX, QueueSettings};
 pub use fleet::FleetShedder;
-pub use limit::{AdaptiveLimit, Ending, LIMIT_MAX, LimitSettings, Ticket};
+pub use limit::{AdaptiveLimit, Ending, Ticket};
 pub use priority::{Priority, Rule, Rules};
 pub use queue::{PushOutcome, QueueAction, WaitQueue, WaitStatus, WaiterId};
 pub use rate::{AdaptiveRate, RateSettings};

@@ -1,9 +1,9 @@
 //! The adaptive rate: exact spacing, one change per window, and no growth without use.
 
 use super::T0;
-use crate::overload::{AdaptiveRate, Cause, ChangeReason, Ending, Priority, RateSettings};
-use crate::policy::Mode;
-use crate::time::{Ticks, Timestamp};
+use crate::{AdaptiveRate, Cause, ChangeReason, Ending, Priority, RateSettings};
+use tollgate::policy::Mode;
+use tollgate::time::{Ticks, Timestamp};
 
 fn settings() -> RateSettings {
     RateSettings {

@@ -9,6 +9,6 @@ mod answers;
 mod files;
 mod controllers;
 
-use crate::time::Timestamp;
+use tollgate::time::Timestamp;
 
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);

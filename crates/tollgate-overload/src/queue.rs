@@ -13,14 +13,14 @@
 
 mod classes;
 
-use crate::policy::Mode;
-use crate::time::{Ticks, Timestamp};
+use tollgate::policy::Mode;
+use tollgate::time::{Ticks, Timestamp};
 
-use super::document::{QUEUE_MAX, QueueSettings};
-use super::priority::Priority;
-use super::refusal::{Cause, Controller};
-use super::report::{ChangeReason, ControllerReport};
-use super::switch::Switch;
+use crate::document::{QUEUE_MAX, QueueSettings};
+use crate::priority::Priority;
+use crate::refusal::{Cause, Controller};
+use crate::report::{ChangeReason, ControllerReport};
+use crate::switch::Switch;
 pub use classes::WaiterId;
 use classes::{ClassQueues, QueueEnd, WaitTimes};
 

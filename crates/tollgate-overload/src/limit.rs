@@ -5,58 +5,17 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-use crate::policy::Mode;
-use crate::time::{Ticks, Timestamp};
+use tollgate::policy::Mode;
+use tollgate::time::{Ticks, Timestamp};
 
-use super::estimate::LimitEstimate;
-use super::priority::Priority;
-use super::refusal::{Cause, Controller, Refusal};
-use super::report::ControllerReport;
-use super::statistics::share;
-use super::switch::Switch;
-use super::window::Window;
-
-/// The largest concurrency limit.
-pub const LIMIT_MAX: u32 = 1_000_000;
-
-/// How a concurrency limit adapts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LimitSettings {
-    /// The lowest limit.
-    pub min: u32,
-    /// The limit at the start, which also stays while there is little traffic.
-    pub initial: u32,
-    /// The highest limit.
-    pub max: u32,
-    /// The shortest window, which is also the shortest time between two changes of the limit.
-    pub window: Ticks,
-    /// The longest window, used while few requests end.
-    pub window_max: Ticks,
-    /// The number of ended requests that completes a window.
-    pub endings: u64,
-    /// Shorter latencies are ignored: they belong to answers without work.
-    pub shortest: Ticks,
-    /// A success that took this long counts as dropped, since the caller has probably given up.
-    pub timeout: Ticks,
-    /// Whether it refuses requests.
-    pub mode: Mode,
-}
-
-impl Default for LimitSettings {
-    fn default() -> Self {
-        Self {
-            min: 1,
-            initial: 20,
-            max: 1_000,
-            window: Ticks::from_secs(1),
-            window_max: Ticks::from_secs(30),
-            endings: 50,
-            shortest: Ticks::from_micros(100),
-            timeout: Ticks::from_secs(30),
-            mode: Mode::Enforce,
-        }
-    }
-}
+use crate::document::LimitSettings;
+use crate::estimate::LimitEstimate;
+use crate::priority::Priority;
+use crate::refusal::{Cause, Controller, Refusal};
+use crate::report::ControllerReport;
+use crate::statistics::share;
+use crate::switch::Switch;
+use crate::window::Window;
 
 /// A permit to be in flight. It is not returned on drop: its owner gives it back once with
 /// [`AdaptiveLimit::end`], however the request ends.

@@ -1,9 +1,12 @@
-//! Refusals for lack of capacity. The status and the texts are in [`crate::headers`].
+//! Refusals for lack of capacity, and their answers. The status and the texts are in [`tollgate::headers`].
 
 use std::fmt;
 
-use super::priority::Priority;
-use super::statistics::ONE;
+use tollgate::headers::{Answer, Audience, HeaderPolicy, Overload};
+use tollgate::time::Timestamp;
+
+use crate::priority::Priority;
+use crate::statistics::ONE;
 
 /// A controller of overload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -103,7 +106,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// A refusal for lack of capacity. [`Answer::of_refusal`](crate::Answer::of_refusal) turns it into a 503.
+/// A refusal for lack of capacity. [`Refusal::answer`] turns it into a 503.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The cause.
@@ -120,6 +123,20 @@ impl Refusal {
     #[must_use]
     pub const fn controller(&self) -> Controller {
         self.cause.controller()
+    }
+
+    /// The answer to the caller, at a wall time: a 503, never a 429. `identity` is a hash of the caller: the same caller
+    /// gets the same `Retry-After` for a while, and other callers get others.
+    #[must_use]
+    pub fn answer(&self, policy: &HeaderPolicy, audience: Audience, identity: u64, now: Timestamp) -> Answer {
+        let Self { cause, priority, pressure } = *self;
+        let overload = Overload {
+            controller: self.controller().as_str(),
+            priority: priority.as_str(),
+            cause: cause.as_str(),
+            pressure,
+        };
+        Answer::of_overload(&overload, policy, audience, identity, now)
     }
 
     /// Sets the share of such requests that are refused, in thousandths.

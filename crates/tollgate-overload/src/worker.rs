@@ -6,16 +6,16 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::key::mix;
-use crate::policy::Mode;
-use crate::time::{TICKS_PER_SECOND, Ticks, Timestamp};
+use tollgate::key::mix;
+use tollgate::policy::Mode;
+use tollgate::time::{TICKS_PER_SECOND, Ticks, Timestamp};
 
-use super::priority::Priority;
-use super::refusal::{Cause, Controller, Refusal};
-use super::report::{ChangeReason, ControllerReport};
-use super::statistics::{ONE, scaled, share};
-use super::switch::Switch;
-use super::window::Occupancy;
+use crate::priority::Priority;
+use crate::refusal::{Cause, Controller, Refusal};
+use crate::report::{ChangeReason, ControllerReport};
+use crate::statistics::{ONE, scaled, share};
+use crate::switch::Switch;
+use crate::window::Occupancy;
 
 /// One whole class, in the unit of the level: millionths.
 const CLASS: u64 = 1_000_000;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use serde::Serialize;
-use tollgate_load::{LoadError, Pace, Plan, Question, Summary, plot};
+use tollgate_load::{LoadError, LoadRequest, Pace, Plan, Summary, plot};
 
 use crate::cli::{BenchArguments, BenchWire};
 use crate::console::Console;
@@ -73,18 +73,18 @@ async fn carried_out(
     Ok(())
 }
 
-fn question(arguments: &BenchArguments) -> Question {
+fn question(arguments: &BenchArguments) -> LoadRequest {
     let attribute = arguments.attribute.clone();
     let words =
-        |words: &[&str]| Question::Resp { words: words.iter().map(|&word| word.to_owned()).collect() };
+        |words: &[&str]| LoadRequest::Resp { words: words.iter().map(|&word| word.to_owned()).collect() };
     match arguments.wire {
-        BenchWire::Http => Question::Http {
+        BenchWire::Http => LoadRequest::Http {
             path: "/v1/check".to_owned(),
             body: format!("{{\"attributes\":{{\"{attribute}\":\"{{key}}\"}}}}"),
             decisions: 1,
         },
-        BenchWire::Batch => Question::Batch { attribute, size: arguments.batch },
-        BenchWire::Grpc => Question::Rls { domain: arguments.domain.clone(), attribute },
+        BenchWire::Batch => LoadRequest::Batch { attribute, size: arguments.batch },
+        BenchWire::Grpc => LoadRequest::Rls { domain: arguments.domain.clone(), attribute },
         BenchWire::Resp => words(&["TG.CHECK", &attribute, "{key}"]),
         BenchWire::Throttle => words(&["CL.THROTTLE", "{key}", "199", "100", "1"]),
     }

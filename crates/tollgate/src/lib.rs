@@ -77,7 +77,7 @@ pub use memory::MemoryStore;
 pub use outcome::{Outcome, Source, Verdict};
 pub use quota::Quota;
 pub use rate::{QuotaError, Rate};
-pub use store::Stance;
+pub use store::Enforcement;
 pub use time::{Ticks, Timestamp};
 
 #[cfg(feature = "policy")]

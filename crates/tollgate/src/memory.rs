@@ -16,7 +16,7 @@ use crate::memory::large::{LargeMap, SourcedOutcome};
 use crate::memory::table::{Table, UnitStep};
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::quota::Quota;
-use crate::store::{Answer, Answers, Charge, Hold, Store, StoreFailure};
+use crate::store::{Answers, Charge, ChargeAnswer, Hold, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp, WallOffset};
 
 mod decide;
@@ -263,13 +263,17 @@ impl MemoryStore {
 
     /// Charges one counter.
     #[inline]
-    pub(crate) fn charge_one(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Answer, StoreFailure> {
+    pub(crate) fn charge_one(
+        &self,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) -> Result<ChargeAnswer, StoreFailure> {
         self.charge_clamped(charge, self.origin.clamp(now))
     }
 
     /// Charges one counter at an instant within the range of the store.
     #[inline]
-    fn charge_clamped(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Answer, StoreFailure> {
+    fn charge_clamped(&self, charge: &Charge<'_>, now: Timestamp) -> Result<ChargeAnswer, StoreFailure> {
         match self.main.charge(charge, now, self.origin, &self.walls) {
             // A query writes nothing, so it would not notice that the main partition has no space for the key.
             Ok(Ok((outcome, _)))
@@ -277,7 +281,7 @@ impl MemoryStore {
             {
                 self.charge_overflow(charge, now)
             }
-            Ok(decided) => decided.map(|(outcome, source)| Answer::new(outcome, source).charged(now)),
+            Ok(decided) => decided.map(|(outcome, source)| ChargeAnswer::new(outcome, source).charged(now)),
             Err(Full) => self.charge_overflow(charge, now),
         }
     }
@@ -297,17 +301,19 @@ impl MemoryStore {
         charge: &Charge<'_>,
         demand: ChargeMode,
         now: Timestamp,
-    ) -> Result<Answer, StoreFailure> {
+    ) -> Result<ChargeAnswer, StoreFailure> {
         let now = self.origin.clamp(now);
         if let Ok(decided) = self.main.ask(charge, demand, now, self.origin, &self.walls) {
-            return decided.map(|(outcome, source)| Answer::new(outcome, source).charged(now));
+            return decided.map(|(outcome, source)| ChargeAnswer::new(outcome, source).charged(now));
         }
         let shared = Charge { key: charge.family.overflow(charge.key), ..*charge };
         match self.overflow.ask(&shared, demand, now, self.origin, &self.walls) {
-            Ok(decided) => decided.map(|decided| Answer::new(decided.0, shared_source(decided)).charged(now)),
+            Ok(decided) => {
+                decided.map(|decided| ChargeAnswer::new(decided.0, shared_source(decided)).charged(now))
+            }
             Err(Full) => {
                 let outcome = Outcome { limit: charge.quota.capacity(), ..FULL_OUTCOME };
-                Ok(Answer::new(outcome, Source::Full).charged(now))
+                Ok(ChargeAnswer::new(outcome, Source::Full).charged(now))
             }
         }
     }
@@ -340,16 +346,16 @@ impl MemoryStore {
 
     /// Charges the shared counter of a key that the main partition has no space for.
     #[cold]
-    fn charge_overflow(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Answer, StoreFailure> {
+    fn charge_overflow(&self, charge: &Charge<'_>, now: Timestamp) -> Result<ChargeAnswer, StoreFailure> {
         let shared = Charge { key: charge.family.overflow(charge.key), ..*charge };
         Ok(match self.overflow.charge(&shared, now, self.origin, &self.walls) {
             Ok(decided) => {
                 let decided = decided?;
-                Answer::new(decided.0, shared_source(decided)).charged(now)
+                ChargeAnswer::new(decided.0, shared_source(decided)).charged(now)
             }
             Err(Full) => {
                 let outcome = Outcome { limit: charge.quota.capacity(), ..FULL_OUTCOME };
-                Answer::new(outcome, Source::Full).charged(now)
+                ChargeAnswer::new(outcome, Source::Full).charged(now)
             }
         })
     }

@@ -14,7 +14,7 @@ mod charge;
 mod lease;
 mod together;
 
-pub use charge::{Answer, Answers, Charge, Family, Stance, Succession};
+pub use charge::{Answers, Charge, ChargeAnswer, Enforcement, Family, Succession};
 pub(crate) use charge::{Record, Reign, is_wide};
 pub use lease::Lease;
 pub(crate) use lease::{SHARE_MAX, TTL_MAX, TTL_MIN};

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use tollgate::Policy;
-use tollgate_compat::Foreign;
+use tollgate_compat::CompatConfig;
 
 use super::listeners::Addresses;
 use super::sample::sample;
@@ -92,7 +92,7 @@ fn limits(all: Vec<String>) -> Vec<String> {
 
 /// A command that sends a rate-limit request of Envoy.
 fn foreign_attempt(
-    foreign: &Foreign,
+    foreign: &CompatConfig,
     address: SocketAddr,
     arguments: &ServeArguments,
     needs_token: bool,

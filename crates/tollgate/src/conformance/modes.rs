@@ -4,7 +4,7 @@ use super::fixture::{ALGORITHMS, BUCKET, Rig, START, answers, asking};
 use crate::headers::{Answer, Audience, Caller, HeaderPolicy};
 use crate::outcome::Verdict;
 use crate::policy::Mode;
-use crate::store::{Stance, Store};
+use crate::store::{Enforcement, Store};
 use crate::time::Timestamp;
 
 /// Runs all of this module.
@@ -26,7 +26,7 @@ pub(super) async fn shadow_never_denies<S: Store>(make: &impl Fn(Timestamp) -> S
             assert_eq!(decision.verdict(), Verdict::Allow, "{}", algorithm.name);
             assert!(decision.cause().is_none());
             let watched = decision.limits().next().expect("it is reported");
-            assert_eq!(watched.stance, Stance::Shadow);
+            assert_eq!(watched.enforcement, Enforcement::Shadow);
             assert_eq!(watched.outcome.is_allowed(), turn < 2, "{}: turn {turn}", algorithm.name);
         }
     }
@@ -85,32 +85,35 @@ pub(super) async fn shadow_is_not_in_the_answer<S: Store>(make: &impl Fn(Timesta
 pub(super) async fn a_share_of_the_keys_is_enforced_and_stays_so<S: Store>(make: &impl Fn(Timestamp) -> S) {
     const KEYS: usize = 600;
     let rig = Rig::new(make, vec![BUCKET.limit("limit", 1).enforce_percent(30)]);
-    let first = stances(&rig, KEYS).await;
-    let share = first.iter().filter(|&&stance| stance == Stance::Enforced).count();
+    let first = enforcements(&rig, KEYS).await;
+    let share = first.iter().filter(|&&enforcement| enforcement == Enforcement::Enforced).count();
     // 180 expected, six standard deviations either way.
     assert!((112..=248).contains(&share), "{share} of {KEYS} keys are enforced");
-    assert_eq!(stances(&rig, KEYS).await, first, "the same keys the second time");
-    for (number, stance) in first.iter().enumerate() {
+    assert_eq!(enforcements(&rig, KEYS).await, first, "the same keys the second time");
+    for (number, enforcement) in first.iter().enumerate() {
         let denied = !rig.admits(&format!("k-{number}"), 1).await;
-        assert_eq!(denied, *stance == Stance::Enforced, "key {number} after its unit is used");
+        assert_eq!(denied, *enforcement == Enforcement::Enforced, "key {number} after its unit is used");
     }
     rig.swap(vec![BUCKET.limit("limit", 1).enforce_percent(60)]);
-    let raised = stances(&rig, KEYS).await;
+    let raised = enforcements(&rig, KEYS).await;
     for (before, after) in first.iter().zip(&raised) {
-        assert!(*before == Stance::Shadow || *after == Stance::Enforced, "an enforced key was let go");
+        assert!(
+            *before == Enforcement::Shadow || *after == Enforcement::Enforced,
+            "an enforced key was let go"
+        );
     }
-    let share = raised.iter().filter(|&&stance| stance == Stance::Enforced).count();
+    let share = raised.iter().filter(|&&enforcement| enforcement == Enforcement::Enforced).count();
     assert!((288..=432).contains(&share), "{share} of {KEYS} keys are enforced at 60 per cent");
 }
 
-/// The stance of each key. The first round uses up a key's only unit.
-async fn stances<S: Store>(rig: &Rig<S>, keys: usize) -> Vec<Stance> {
-    let mut stances = Vec::with_capacity(keys);
+/// The enforcement of each key. The first round uses up a key's only unit.
+async fn enforcements<S: Store>(rig: &Rig<S>, keys: usize) -> Vec<Enforcement> {
+    let mut enforcements = Vec::with_capacity(keys);
     for number in 0..keys {
         let decision = rig.check(&asking(&format!("k-{number}"), 1)).await;
-        stances.push(decision.limits().next().expect("it answers").stance);
+        enforcements.push(decision.limits().next().expect("it answers").enforcement);
     }
-    stances
+    enforcements
 }
 
 /// A limit that is off is neither asked nor counted, and counts again from where it was when it is switched on.

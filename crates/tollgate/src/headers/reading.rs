@@ -8,7 +8,7 @@ use crate::decision::{Decision, LimitStatus};
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::policy::Cost;
 use crate::quota::Quota;
-use crate::store::Stance;
+use crate::store::Enforcement;
 use crate::time::{TICKS_PER_SECOND, Ticks};
 
 use super::policy::{HeaderPolicy, Pacing, Unit};
@@ -46,7 +46,7 @@ pub(super) fn readings<'a>(
 ) -> impl Iterator<Item = LimitReading<'a>> {
     decision
         .limits()
-        .filter(|status| status.stance == Stance::Enforced)
+        .filter(|status| status.enforcement == Enforcement::Enforced)
         .filter_map(|status| Some(LimitReading::of(status, status.quota?, policy)))
 }
 

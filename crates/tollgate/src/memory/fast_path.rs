@@ -5,7 +5,7 @@
 use super::{MemoryStore, StateKind, decide};
 use crate::memory::table::{SlotEntry, SlotPosition, Table};
 use crate::outcome::{Outcome, Source, Verdict};
-use crate::store::{Answer, Answers, Charge, Stance};
+use crate::store::{Answers, Charge, ChargeAnswer, Enforcement};
 use crate::time::Timestamp;
 
 /// Maximum number of counters on the fast path.
@@ -81,8 +81,8 @@ impl MemoryStore {
             let (place, entry) = table.find(buckets[index], charge.key)?;
             let (keep, outcome) = decide::word(charge, Some(entry), now, self.origin).ok()?;
             changes[index] = keep.map(|entry| (place, entry));
-            allowed &= charge.stance == Stance::Shadow || outcome.is_allowed();
-            answers.push(Answer::new(outcome, Source::Exact).charged(now));
+            allowed &= charge.enforcement == Enforcement::Shadow || outcome.is_allowed();
+            answers.push(ChargeAnswer::new(outcome, Source::Exact).charged(now));
         }
         if !allowed {
             self.refuse(charges, &buckets, answers, now)?;
@@ -104,7 +104,7 @@ impl MemoryStore {
         &self,
         charges: &[Charge<'_>],
         buckets: &[usize],
-        answers: &mut [Answer],
+        answers: &mut [ChargeAnswer],
         now: Timestamp,
     ) -> Option<()> {
         for ((charge, &bucket), answer) in charges.iter().zip(buckets).zip(answers) {

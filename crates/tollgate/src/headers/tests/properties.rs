@@ -10,7 +10,7 @@ use crate::outcome::{Source, Verdict};
 use crate::policy::MATCHED_MAX;
 use crate::quota::Quota;
 use crate::rate::Rate;
-use crate::store::Stance;
+use crate::store::Enforcement;
 use crate::time::{Ticks, Timestamp};
 
 /// Sets of dialects that together cover all of them.
@@ -55,18 +55,18 @@ pub(super) fn cases() -> impl Strategy<Value = Case> {
         1 => Just(Source::Closed),
         1 => Just(Source::Full),
     ];
-    let stances = prop_oneof![4 => Just(Stance::Enforced), 1 => Just(Stance::Shadow)];
+    let enforcements = prop_oneof![4 => Just(Enforcement::Enforced), 1 => Just(Enforcement::Shadow)];
     let names = prop_oneof!["[a-z]{1,12}", "\\PC{0,80}", "[\\x00-\\x7f]{0,70}"];
     let numbers = (any::<u64>(), any::<u64>(), any::<u64>());
-    (names, quotas(), verdicts(), sources, stances, any::<u64>(), numbers).prop_map(
-        |(name, quota, verdict, source, stance, key_hash, (remaining, next, reset))| {
+    (names, quotas(), verdicts(), sources, enforcements, any::<u64>(), numbers).prop_map(
+        |(name, quota, verdict, source, enforcement, key_hash, (remaining, next, reset))| {
             let capacity = quota.capacity();
             let mut case = Case::new(&name, quota)
                 .left(remaining % (capacity + 2), Ticks::from_micros(next), Ticks::from_micros(reset))
                 .says(verdict)
                 .sourced(source)
                 .keyed(key_hash);
-            case.stance = stance;
+            case.enforcement = enforcement;
             case
         },
     )
@@ -211,7 +211,7 @@ proptest! {
     /// A limit in shadow changes nothing that a caller sees.
     #[test]
     fn shadow_changes_nothing(cases in vec(cases(), 0..6), now in instants()) {
-        let enforced: Vec<Case> = cases.iter().filter(|case| case.stance == Stance::Enforced).cloned().collect();
+        let enforced: Vec<Case> = cases.iter().filter(|case| case.enforcement == Enforcement::Enforced).cloned().collect();
         for dialects in SPOKEN {
             prop_assert_eq!(answered(&cases, dialects, now), answered(&enforced, dialects, now));
         }

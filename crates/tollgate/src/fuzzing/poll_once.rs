@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 /// # Panics
 /// When it waits.
 #[allow(clippy::panic, reason = "a future that waits is a bug of the caller")]
-pub fn at_once<F: Future>(future: F) -> F::Output {
+pub fn poll_once<F: Future>(future: F) -> F::Output {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
         Poll::Pending => panic!("memory does not wait"),

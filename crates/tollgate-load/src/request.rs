@@ -21,7 +21,7 @@ pub enum Protocol {
 
 /// The request that is sent over and over.
 #[derive(Clone, Debug)]
-pub enum Question {
+pub enum LoadRequest {
     /// A request over HTTP; `{key}` in its body is replaced.
     Http {
         /// The path.
@@ -60,14 +60,14 @@ pub enum Question {
     },
 }
 
-impl Question {
+impl LoadRequest {
     /// Its protocol.
     #[must_use]
     pub const fn protocol(&self) -> Protocol {
         match self {
-            Question::Http { .. } | Question::Batch { .. } => Protocol::Http,
-            Question::Resp { .. } => Protocol::Resp,
-            Question::Rls { .. } | Question::Grpc { .. } => Protocol::Grpc,
+            LoadRequest::Http { .. } | LoadRequest::Batch { .. } => Protocol::Http,
+            LoadRequest::Resp { .. } => Protocol::Resp,
+            LoadRequest::Rls { .. } | LoadRequest::Grpc { .. } => Protocol::Grpc,
         }
     }
 
@@ -75,8 +75,8 @@ impl Question {
     #[must_use]
     pub fn decisions(&self) -> u64 {
         match self {
-            Question::Http { decisions, .. } => *decisions,
-            Question::Batch { size, .. } => *size as u64,
+            LoadRequest::Http { decisions, .. } => *decisions,
+            LoadRequest::Batch { size, .. } => *size as u64,
             _ => 1,
         }
     }
@@ -85,7 +85,7 @@ impl Question {
     #[must_use]
     pub fn grpc_path(&self) -> &str {
         match self {
-            Question::Grpc { path, .. } => path,
+            LoadRequest::Grpc { path, .. } => path,
             _ => "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
         }
     }
@@ -95,7 +95,7 @@ impl Question {
     pub(crate) const fn verdict(&self) -> fn(u64) -> Option<bool> {
         match self {
             // Other services have a flag in that field, which is absent when it is not set.
-            Question::Grpc { .. } => |allowed| match allowed {
+            LoadRequest::Grpc { .. } => |allowed| match allowed {
                 0 | 1 => Some(allowed == 1),
                 _ => None,
             },
@@ -110,11 +110,11 @@ impl Question {
     /// Writes one request: for HTTP and RESP with its framing, for gRPC the message alone.
     pub fn write(&self, out: &mut BytesMut, mut key: impl FnMut() -> u64) {
         match self {
-            Question::Http { path, body, .. } => {
+            LoadRequest::Http { path, body, .. } => {
                 let name = name(key());
                 http(out, path, body.replace("{key}", &name).as_bytes());
             }
-            Question::Batch { attribute, size } => {
+            LoadRequest::Batch { attribute, size } => {
                 let mut body = Vec::with_capacity(64 * size);
                 for index in 0..*size {
                     body.put_u8(if index == 0 { b'[' } else { b',' });
@@ -125,7 +125,7 @@ impl Question {
                 body.put_u8(b']');
                 http(out, "/v1/check/batch", &body);
             }
-            Question::Resp { words } => {
+            LoadRequest::Resp { words } => {
                 let name = name(key());
                 out.put_slice(format!("*{}\r\n", words.len()).as_bytes());
                 for word in words {
@@ -133,10 +133,10 @@ impl Question {
                     out.put_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
                 }
             }
-            Question::Rls { domain, attribute } => {
+            LoadRequest::Rls { domain, attribute } => {
                 rate_limit_request(out, domain, attribute, &name(key()));
             }
-            Question::Grpc { rest, .. } => {
+            LoadRequest::Grpc { rest, .. } => {
                 let name = name(key());
                 out.put_u8(0x0a);
                 out.put_u8(u8::try_from(name.len()).unwrap_or(0));
@@ -191,7 +191,7 @@ mod tests {
     /// The request is, byte for byte, what Envoy's own types write; and the codes are Envoy's.
     #[test]
     fn rls_requests_are_envoys() {
-        let question = Question::Rls { domain: "bench".to_owned(), attribute: "api_key".to_owned() };
+        let question = LoadRequest::Rls { domain: "bench".to_owned(), attribute: "api_key".to_owned() };
         let mut ours = BytesMut::new();
         question.write(&mut ours, || 7);
         let entry = envoy_common::rate_limit_descriptor::Entry {

@@ -41,12 +41,6 @@ impl Details {
         }
     }
 
-    /// Records an answer that shows whether its counter is shared by keys.
-    pub(crate) fn look_at(&mut self, is_shared: bool) {
-        self.looked_at += 1;
-        self.shared += u64::from(is_shared);
-    }
-
     /// Records a denial by a limit of this name.
     pub(crate) fn deny(&mut self, cause: &[u8]) {
         let cause = String::from_utf8_lossy(cause);

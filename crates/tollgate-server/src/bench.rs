@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use serde::Serialize;
-use tollgate_load::{LoadError, Pace, Plan, Question, Summary, plot};
+use tollgate_load::{LoadError, LoadRequest, Pace, Plan, Summary, plot};
 
 use crate::cli::{BenchArguments, LoadProtocol};
 use crate::console::Console;
@@ -73,18 +73,18 @@ async fn carried_out(
     Ok(())
 }
 
-fn question(arguments: &BenchArguments) -> Question {
+fn question(arguments: &BenchArguments) -> LoadRequest {
     let attribute = arguments.attribute.clone();
     let words =
-        |words: &[&str]| Question::Resp { words: words.iter().map(|&word| word.to_owned()).collect() };
+        |words: &[&str]| LoadRequest::Resp { words: words.iter().map(|&word| word.to_owned()).collect() };
     match arguments.wire {
-        LoadProtocol::Http => Question::Http {
+        LoadProtocol::Http => LoadRequest::Http {
             path: "/v1/check".to_owned(),
             body: format!("{{\"attributes\":{{\"{attribute}\":\"{{key}}\"}}}}"),
             decisions: 1,
         },
-        LoadProtocol::Batch => Question::Batch { attribute, size: arguments.batch },
-        LoadProtocol::Grpc => Question::Rls { domain: arguments.domain.clone(), attribute },
+        LoadProtocol::Batch => LoadRequest::Batch { attribute, size: arguments.batch },
+        LoadProtocol::Grpc => LoadRequest::Rls { domain: arguments.domain.clone(), attribute },
         LoadProtocol::Resp => words(&["TG.CHECK", &attribute, "{key}"]),
         LoadProtocol::Throttle => words(&["CL.THROTTLE", "{key}", "199", "100", "1"]),
     }

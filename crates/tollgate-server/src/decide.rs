@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &DecideArguments, console: &mut Console) -> u8 {
     let mut table = DecisionTable::default();
     let mut status = SUCCESS;
     for _ in 0..arguments.times {
-        let decision = engine.check_now(&request, now);
+        let Ok(decision) = engine.try_check(&request, now) else { return FAILURE }; // Memory never waits.
         if !decision.is_allowed() {
             status = FAILURE;
         }

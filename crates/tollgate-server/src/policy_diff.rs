@@ -224,7 +224,7 @@ impl Trace {
             let wrong = |error: tollgate::RequestError| self.wrong(&error.to_string());
             let request =
                 entry.attributes.request().map_err(wrong)?.cost(entry.cost.unwrap_or(1)).map_err(wrong)?;
-            pair.ask(std::slice::from_ref(&request), now, tally);
+            pair.ask(&request, now, tally);
             last = now;
             next = self.line()?;
         }

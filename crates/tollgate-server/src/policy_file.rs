@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tollgate::Policy;
 use tollgate::credential::CredentialAttributes;
 use tollgate::policy::{EXAMPLE, FILE_BYTES_MAX, Findings};
-use tollgate_compat::{self as compat, Foreign, Format, Source};
+use tollgate_compat::{self as compat, CompatConfig, Format, Source};
 
 use crate::disk;
 
@@ -41,7 +41,7 @@ pub(crate) enum Rules {
     /// A policy file.
     Native(Policy),
     /// A compat configuration, and the guard policy that refuses every request that bypasses it.
-    Compat(Foreign, Policy),
+    Compat(CompatConfig, Policy),
 }
 
 impl Rules {
@@ -53,7 +53,7 @@ impl Rules {
     }
 
     /// Another program's configuration, if it decides.
-    pub(crate) const fn compat(&self) -> Option<&Foreign> {
+    pub(crate) const fn compat(&self) -> Option<&CompatConfig> {
         match self {
             Rules::Native(_) => None,
             Rules::Compat(compat, _) => Some(compat),
@@ -61,7 +61,7 @@ impl Rules {
     }
 
     /// Both parts, for a caller that takes ownership.
-    pub(crate) fn into_parts(self) -> (Policy, Option<Foreign>) {
+    pub(crate) fn into_parts(self) -> (Policy, Option<CompatConfig>) {
         match self {
             Rules::Native(policy) => (policy, None),
             Rules::Compat(compat, guard) => (guard, Some(compat)),
@@ -125,7 +125,7 @@ fn rules(
         return Err(directory::mixed(name, (first, format), (other, Format::of(&other.bytes))));
     }
     if format != Format::Native {
-        let (compat, warnings) = Foreign::compile(format, sources)?;
+        let (compat, warnings) = CompatConfig::compile(format, sources)?;
         return Ok((Rules::Compat(compat, compat::guard()?), warnings));
     }
     if sources.len() > 1 {

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
-use tollgate::engine::SwapError;
+use tollgate::engine::{Prepared, SwapError};
+use tollgate::request::Descriptor;
 use tollgate::store::Store;
 use tollgate::{
     CheckRequest, Clock, Decision, Engine, HeaderPolicy, Permit, Quota, QuotaError, Reservation, Secret,
@@ -23,7 +24,7 @@ use cells::{Cells, CounterTable};
 use comparison::PolicyComparison;
 use holds::Holds;
 use rls::Envoy;
-use tollgate_compat::{Foreign, InForce, Options, Rule, is_guard};
+use tollgate_compat::{ActiveConfig, CompatConfig, Options, Rule, is_guard};
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::shed::Shedder;
 
@@ -68,7 +69,7 @@ pub(crate) struct Service<S = Stores> {
     /// The comparison with a candidate policy, if there is one.
     pub(crate) comparison: PolicyComparison,
     /// Another program's configuration. While there is one, it decides instead of the engine's policy.
-    compat: ArcSwapOption<InForce>,
+    compat: ArcSwapOption<ActiveConfig>,
     pub(crate) compat_options: Options,
     /// The overload controllers of the gateway, if the config has any.
     pub(crate) overload: Option<Arc<Shedder>>,
@@ -149,9 +150,9 @@ impl<S: Store> Service<S> {
         &self.clock
     }
 
-    /// Decides about one request. This method, [`Self::try_check`], [`Self::check_within`], [`Self::check_descriptors`],
-    /// [`Self::try_check_descriptors`] and [`Self::reserve`] are the only paths from a protocol to a decision of the
-    /// engine, so that each decision is counted once and compared. A read that decides nothing may go to the engine.
+    /// Decides about one request. This method, [`Self::try_check`], [`Self::check_prepared`], [`Self::check_beside`],
+    /// [`Self::check_within`] and [`Self::reserve`] are the only paths from a protocol to a decision of the engine, so
+    /// that each decision is counted once and compared. A read that decides nothing may go to the engine.
     pub(crate) async fn check(
         &self,
         request: &CheckRequest<'_>,
@@ -159,7 +160,46 @@ impl<S: Store> Service<S> {
         protocol: Protocol,
     ) -> Decision {
         let decision = self.engine.check(request, now).await;
-        self.note(request, &decision, now, protocol);
+        self.note(request, &[], &decision, now, protocol);
+        decision
+    }
+
+    /// Decides if the store answers without waiting. The error is the prepared request, for [`Self::check_prepared`].
+    #[inline]
+    pub(crate) fn try_check(
+        &self,
+        request: &CheckRequest<'_>,
+        now: Timestamp,
+        protocol: Protocol,
+    ) -> Result<Decision, Prepared> {
+        let decision = self.engine.try_check(request, now)?;
+        self.note(request, &[], &decision, now, protocol);
+        Ok(decision)
+    }
+
+    /// Decides about a request that [`Self::try_check`] has prepared.
+    pub(crate) async fn check_prepared(
+        &self,
+        prepared: Prepared,
+        request: &CheckRequest<'_>,
+        now: Timestamp,
+        protocol: Protocol,
+    ) -> Decision {
+        let decision = prepared.check(&self.engine, request, now).await;
+        self.note(request, &[], &decision, now, protocol);
+        decision
+    }
+
+    /// Decides about a request that rules beside the policy have admitted.
+    pub(crate) async fn check_beside(
+        &self,
+        request: &CheckRequest<'_>,
+        rules: &[Rule<'_>],
+        now: Timestamp,
+        protocol: Protocol,
+    ) -> Decision {
+        let decision = self.engine.check(request, now).await;
+        self.note(request, rules, &decision, now, protocol);
         decision
     }
 
@@ -179,7 +219,7 @@ impl<S: Store> Service<S> {
             let foreseen = self.engine.foresee(request, now).await;
             if is_too_long(&foreseen) {
                 let denied = foreseen.impatient(wait_max);
-                self.note(request, &denied, now, protocol);
+                self.note(request, &[], &denied, now, protocol);
                 return denied;
             }
         }
@@ -189,7 +229,7 @@ impl<S: Store> Service<S> {
             self.step_back(request, &mut decision, now).await;
             decision = decision.impatient(wait_max);
         }
-        self.note(request, &decision, now, protocol);
+        self.note(request, &[], &decision, now, protocol);
         decision
     }
 
@@ -203,70 +243,24 @@ impl<S: Store> Service<S> {
         let _ = self.engine.cancel(&mut taken, now).await;
     }
 
-    /// The fast path of [`Self::check`], if the store answers without waiting. `None` if it does not.
+    /// Records a decision in the metrics and in the comparison, with the outcomes of rules beside the policy.
     #[inline]
-    pub(crate) fn try_check(
+    fn note(
         &self,
         request: &CheckRequest<'_>,
-        now: Timestamp,
-        protocol: Protocol,
-    ) -> Option<Decision> {
-        let decision = self.engine.check_at_once(std::slice::from_ref(request), now)?;
-        self.note(request, &decision, now, protocol);
-        Some(decision)
-    }
-
-    /// Records a decision in the metrics and in the comparison.
-    #[inline]
-    fn note(&self, request: &CheckRequest<'_>, decision: &Decision, now: Timestamp, protocol: Protocol) {
-        if self.overtaken(decision).is_some() {
-            return; // It is no decision: compat rules decide instead, and that is counted.
-        }
-        self.meter.record(request, decision, protocol, now);
-        self.comparison.observe(std::slice::from_ref(request), decision, now);
-    }
-
-    /// Decides about a request with several descriptors, which rules beside the policy have admitted.
-    pub(crate) async fn check_descriptors(
-        &self,
-        descriptors: &[CheckRequest<'_>],
-        rules: &[Rule<'_>],
-        now: Timestamp,
-        protocol: Protocol,
-    ) -> Decision {
-        let decision = self.engine.check_views(descriptors, now).await;
-        self.note_descriptors(descriptors, rules, &decision, now, protocol);
-        decision
-    }
-
-    /// The fast path of [`Self::check_descriptors`], if the store answers without waiting. `None` if it does not.
-    pub(crate) fn try_check_descriptors(
-        &self,
-        descriptors: &[CheckRequest<'_>],
-        now: Timestamp,
-        protocol: Protocol,
-    ) -> Option<Decision> {
-        let decision = self.engine.check_at_once(descriptors, now)?;
-        self.note_descriptors(descriptors, &[], &decision, now, protocol);
-        Some(decision)
-    }
-
-    fn note_descriptors(
-        &self,
-        descriptors: &[CheckRequest<'_>],
         rules: &[Rule<'_>],
         decision: &Decision,
         now: Timestamp,
         protocol: Protocol,
     ) {
         if self.overtaken(decision).is_some() {
-            return; // As in `note`.
+            return; // It is no decision: foreign rules are asked instead, and that is counted.
         }
-        match descriptors {
-            [request] => self.meter.record_with_rules(request, decision, rules, protocol, now),
-            _ => self.meter.record_with_rules(&merged(descriptors), decision, rules, protocol, now),
+        match request.descriptors().count() {
+            1 => self.meter.record(request, decision, rules, protocol, now),
+            _ => self.meter.record(&merged(request), decision, rules, protocol, now),
         }
-        self.comparison.observe(descriptors, decision, now);
+        self.comparison.observe(request, decision, now);
     }
 
     /// Decides, and reserves the cost until the real cost is known.
@@ -278,7 +272,7 @@ impl<S: Store> Service<S> {
         protocol: Protocol,
     ) -> (Decision, Option<Reservation>) {
         let (decision, reservation) = self.engine.reserve(request, lifetime, now).await;
-        self.note(request, &decision, now, protocol);
+        self.note(request, &[], &decision, now, protocol);
         (decision, reservation)
     }
 
@@ -322,7 +316,7 @@ impl<S: Store> Service<S> {
         }
         self.envoy.rekeyed();
         // A window length that was valid before is valid again. A reload in between creates its own windows.
-        let again = |compat: &Arc<InForce>| {
+        let again = |compat: &Arc<ActiveConfig>| {
             compat.rekeyed(&self.engine).map_or_else(|_| Arc::clone(compat), Arc::new)
         };
         self.compat.rcu(|compat| compat.as_ref().map(again));
@@ -332,9 +326,9 @@ impl<S: Store> Service<S> {
     ///
     /// # Errors
     /// When a window's length is out of range. The previous rules stay active.
-    pub(crate) fn activate(&self, rules: Foreign, now: Timestamp) -> Result<(), QuotaError> {
+    pub(crate) fn activate(&self, rules: CompatConfig, now: Timestamp) -> Result<(), QuotaError> {
         let before = self.compat.load_full();
-        let next = InForce::new(rules, &self.engine, before.as_deref(), now)?;
+        let next = ActiveConfig::new(rules, &self.engine, before.as_deref(), now)?;
         self.compat.store(Some(Arc::new(next)));
         self.name_rules();
         Ok(())
@@ -348,7 +342,7 @@ impl<S: Store> Service<S> {
 
     /// Another program's configuration, if one is active. Loaded once for each decision, so that a reload never splits
     /// one.
-    pub(crate) fn compat(&self) -> Option<Arc<InForce>> {
+    pub(crate) fn compat(&self) -> Option<Arc<ActiveConfig>> {
         self.compat.load_full()
     }
 
@@ -401,9 +395,9 @@ impl<S: Store> Service<S> {
 
 /// All attributes of the descriptors, for the metrics. If two descriptors have different values for a name, the first
 /// wins.
-fn merged<'a>(descriptors: &[CheckRequest<'a>]) -> CheckRequest<'a> {
+fn merged<'a>(request: &CheckRequest<'a>) -> CheckRequest<'a> {
     let mut all = CheckRequest::new();
-    for attribute in descriptors.iter().flat_map(|descriptor| descriptor.attributes()) {
+    for attribute in request.descriptors().flat_map(Descriptor::attributes) {
         // An attribute that is rejected is a duplicate name, or exceeds the maximum number.
         let _ = all.push(attribute.name, attribute.value);
     }
@@ -435,7 +429,7 @@ mod tests {
     use tollgate::Policy;
 
     use super::*;
-    use crate::rls::{Descriptor, Question};
+    use crate::rls::Question;
 
     /// Every call of every protocol has its own future, which is copied when it is created and when it is spawned. A
     /// future on the fast path therefore has no space for the state of the slow path.
@@ -446,7 +440,7 @@ mod tests {
         let service = Service::new(Engine::new(policy, clock.now()), clock);
         let (request, now) = (CheckRequest::new(), service.now());
         let check = size_of_val(&service.check(&request, now, Protocol::Http));
-        let descriptors = vec![Descriptor::default()];
+        let descriptors = vec![crate::rls::Descriptor::default()];
         let question = Question { domain: "d".to_owned(), descriptors, hits_addend: 0 };
         let rls = size_of_val(&rls::answer(&service, &question, now));
         assert!(check <= 640 && rls <= 512, "{check} and {rls} bytes");

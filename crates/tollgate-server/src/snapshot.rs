@@ -263,7 +263,7 @@ mod tests {
         let time = ManualClock::new();
         let (policy, _) = Policy::compile("test", b"limits: [{name: all, rate: 5/month}]").unwrap();
         let engine = Engine::with_store(policy, MemoryStore::new(1 << 20, time.now()), Secret::random());
-        assert!(engine.check_now(&CheckRequest::new(), time.now()).is_allowed());
+        assert!(engine.try_check(&CheckRequest::new(), time.now()).unwrap().is_allowed());
         let (engine, throttled) = (engine.map_store(Stores::Memory), CounterTable::new(0));
         let counters = SnapshotCounters { engine: &engine, throttled: &throttled };
         let open = || Snapshots::open(&path, SnapshotInterval::Off, CAPACITY, &time.clock()).unwrap();

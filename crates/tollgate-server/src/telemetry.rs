@@ -188,21 +188,10 @@ impl Meter {
         }
     }
 
-    /// Counts one decision. On the hot path: takes no lock and allocates nothing, unless there is a watcher or the
+    /// Counts one decision, with the outcomes of rules beside the policy. On the hot path: takes no lock and allocates nothing, unless there is a watcher or the
     /// decision is sampled for the top keys.
     #[inline]
     pub(crate) fn record(
-        &self,
-        request: &CheckRequest<'_>,
-        decision: &Decision,
-        protocol: Protocol,
-        now: Timestamp,
-    ) {
-        self.record_with_rules(request, decision, &[], protocol, now);
-    }
-
-    /// Counts one decision, with the outcomes of rules beside the policy.
-    pub(crate) fn record_with_rules(
         &self,
         request: &CheckRequest<'_>,
         decision: &Decision,

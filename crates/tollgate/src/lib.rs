@@ -7,7 +7,7 @@
 //!
 //! | feature | adds |
 //! |---|---|
-//! | `policy` (default) | policy files with CEL, the `Engine`, decisions, headers, leases, overload protection; `calendar` with it |
+//! | `policy` (default) | policy files with CEL, the `Engine`, decisions, headers, leases; `calendar` with it |
 //! | `calendar` | fixed windows that follow the calendar of a time zone, with the database of time zones |
 //! | `conformance` | the suite that every store must pass; needs `policy` |
 //!
@@ -25,6 +25,8 @@
 #![cfg_attr(not(feature = "policy"), allow(dead_code, unused_imports, reason = "only the engine uses it"))]
 
 pub mod time;
+#[cfg(test)]
+mod counted;
 pub mod clock;
 pub mod rate;
 pub mod outcome;
@@ -52,8 +54,6 @@ pub mod policy;
 #[cfg(feature = "policy")]
 pub mod decision;
 #[cfg(feature = "policy")]
-pub mod overload;
-#[cfg(feature = "policy")]
 pub mod headers;
 #[cfg(feature = "policy")]
 pub mod lease;
@@ -77,7 +77,7 @@ pub use memory::MemoryStore;
 pub use outcome::{Outcome, Source, Verdict};
 pub use quota::Quota;
 pub use rate::{QuotaError, Rate};
-pub use store::Stance;
+pub use store::Enforcement;
 pub use time::{Ticks, Timestamp};
 
 #[cfg(feature = "policy")]

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use hyper::{Request, Response};
+use tollgate::engine::Prepared;
 use tollgate::{CheckRequest, Clock, Decision, Engine, Reservation, Ticks, Timestamp};
 use tollgate_tower::Decide;
 
 use super::body::Body;
-use super::carried::Carried;
+use super::carried::RequestBody;
 use super::proxy::Proxy;
 use crate::protocol::Protocol;
 use crate::service::Service;
@@ -20,9 +21,9 @@ use crate::store::Stores;
 use crate::telemetry::Stopwatch;
 
 /// The service, as the middleware calls it.
-pub(super) struct Deciding(pub(super) Arc<Service>);
+pub(super) struct ServiceDecider(pub(super) Arc<Service>);
 
-impl Decide for Deciding {
+impl Decide for ServiceDecider {
     type Store = Stores;
 
     fn engine(&self) -> &Engine<Stores> {
@@ -37,18 +38,23 @@ impl Decide for Deciding {
         self.0.clock()
     }
 
-    fn try_check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Decision> {
+    fn try_check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Result<Decision, Prepared> {
         let watch = self.0.meter.sampled_watch();
         let decision = self.0.try_check(request, now, Protocol::Gateway)?;
         if let Some(watch) = watch {
             self.0.meter.took(Protocol::Gateway, watch.elapsed());
         }
-        Some(decision)
+        Ok(decision)
     }
 
-    async fn check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
+    async fn check_prepared(
+        &self,
+        prepared: Prepared,
+        request: &CheckRequest<'_>,
+        now: Timestamp,
+    ) -> Decision {
         let watch = Stopwatch::start();
-        let decision = self.0.check(request, now, Protocol::Gateway).await;
+        let decision = self.0.check_prepared(prepared, request, now, Protocol::Gateway).await;
         self.0.meter.took(Protocol::Gateway, watch.elapsed());
         decision
     }
@@ -73,9 +79,9 @@ impl Decide for Deciding {
 
 /// The service behind the decision: it sends on the requests that pass.
 #[derive(Clone)]
-pub(super) struct Passing(pub(super) Arc<Proxy>);
+pub(super) struct ProxyService(pub(super) Arc<Proxy>);
 
-impl tower_service::Service<Request<Carried>> for Passing {
+impl tower_service::Service<Request<RequestBody>> for ProxyService {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -84,7 +90,7 @@ impl tower_service::Service<Request<Carried>> for Passing {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Carried>) -> Self::Future {
+    fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
         let proxy = Arc::clone(&self.0);
         Box::pin(async move { Ok(proxy.forward(request).await) })
     }

@@ -1,7 +1,7 @@
 //! The properties of the gRPC fuzz target as a plain function, so that a test on stable runs them too.
 
 use prost::Message;
-use tollgate::fuzzing::at_once;
+use tollgate::fuzzing::poll_once;
 use tollgate::{Clock, Engine, MemoryStore, Policy, Secret, Timestamp};
 
 use super::codec::{DecodedRequest, read};
@@ -35,7 +35,7 @@ pub fn rls_message(bytes: &[u8]) {
     let engine = Engine::with_store(policy, MemoryStore::new(256 << 10, NOW), Secret::repeatable(1));
     let service = Service::new(engine, Clock::precise());
     for _ in 0..3 {
-        let Ok(answer) = at_once(rls::answer(&service, &question, NOW)) else {
+        let Ok(answer) = poll_once(rls::answer(&service, &question, NOW)) else {
             assert!(question.domain.is_empty() || question.descriptors.is_empty());
             return;
         };

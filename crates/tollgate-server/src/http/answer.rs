@@ -6,11 +6,11 @@ use std::sync::Arc;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::header::HeaderName;
-use tollgate::engine::Settled;
+use tollgate::engine::{Prepared, Settled};
 use tollgate::store::Store;
 use tollgate::store::{TOGETHER_MAX, together};
 use tollgate::{CheckRequest, Decision, Timestamp};
-use tollgate_compat::InForce;
+use tollgate_compat::ActiveConfig;
 use tollgate_compat::plain::Checked;
 
 use super::access;
@@ -208,7 +208,7 @@ impl<S: Store> Handler<'_, S> {
 
     async fn answer_check_compat(
         &self,
-        compat: &InForce,
+        compat: &ActiveConfig,
         request: &CheckRequest<'_>,
     ) -> Result<HttpAnswer, Problem> {
         let answers = self.check_compat(compat, std::slice::from_ref(request), self.service.now()).await;
@@ -236,7 +236,7 @@ impl<S: Store> Handler<'_, S> {
         for (index, (question, known)) in questions.iter().zip(&known).enumerate() {
             requests.push(question.request_of(known).map_err(|error| wrong(index, &error))?);
         }
-        if !self.service.engine.store().answers_at_once() {
+        if !self.service.engine.store().never_waits() {
             return self.batch_together(questions, &requests, now).await;
         }
         // Serialized one by one, so that a batch needs only the memory of its answer.
@@ -290,7 +290,7 @@ impl<S: Store> Handler<'_, S> {
     /// The answer to one request of a batch by compat rules that became active meanwhile.
     async fn check_overtaken(
         &self,
-        compat: &InForce,
+        compat: &ActiveConfig,
         questions: &[JsonRequest<'_>],
         index: usize,
         now: Timestamp,
@@ -309,11 +309,11 @@ impl<S: Store> Handler<'_, S> {
         now: Timestamp,
         watch: Option<Stopwatch>,
         text: &mut Vec<u8>,
-    ) -> Option<Arc<InForce>> {
+    ) -> Option<Arc<ActiveConfig>> {
         // A decision is large, and each future that it passes through would reserve space for it and copy it.
         let overtaken = match self.service.try_check(request, now, Protocol::Http) {
-            Some(mut decision) => self.write(&mut decision, request, now, text),
-            None => Box::pin(self.decide_later(request, now, text)).await,
+            Ok(mut decision) => self.write(&mut decision, request, now, text),
+            Err(prepared) => Box::pin(self.decide_prepared(prepared, request, now, text)).await,
         };
         if let Some(watch) = watch.filter(|_| overtaken.is_none()) {
             self.service.meter.took(Protocol::Http, watch.elapsed());
@@ -321,13 +321,14 @@ impl<S: Store> Handler<'_, S> {
         overtaken
     }
 
-    async fn decide_later(
+    async fn decide_prepared(
         &self,
+        prepared: Prepared,
         request: &CheckRequest<'_>,
         now: Timestamp,
         text: &mut Vec<u8>,
-    ) -> Option<Arc<InForce>> {
-        let mut decision = self.service.check(request, now, Protocol::Http).await;
+    ) -> Option<Arc<ActiveConfig>> {
+        let mut decision = self.service.check_prepared(prepared, request, now, Protocol::Http).await;
         self.write(&mut decision, request, now, text)
     }
 
@@ -337,7 +338,7 @@ impl<S: Store> Handler<'_, S> {
         request: &CheckRequest<'_>,
         now: Timestamp,
         text: &mut Vec<u8>,
-    ) -> Option<Arc<InForce>> {
+    ) -> Option<Arc<ActiveConfig>> {
         let overtaken = self.service.overtaken(decision);
         let (hold, report) =
             (self.service.hold(decision, now), self.service.await_report(request, decision, now));
@@ -349,7 +350,7 @@ impl<S: Store> Handler<'_, S> {
     /// Answers plain checks by a compat configuration: all of them, or none if one of them is invalid.
     async fn check_compat(
         &self,
-        compat: &InForce,
+        compat: &ActiveConfig,
         requests: &[CheckRequest<'_>],
         now: Timestamp,
     ) -> Result<Vec<serde_json::Value>, (usize, Unanswerable)> {
@@ -365,7 +366,7 @@ impl<S: Store> Handler<'_, S> {
 
     async fn compat_document(
         &self,
-        compat: &InForce,
+        compat: &ActiveConfig,
         question: &rls::Question,
         now: Timestamp,
     ) -> serde_json::Value {

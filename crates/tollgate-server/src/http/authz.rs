@@ -12,7 +12,7 @@ use hyper::{Method, Response, StatusCode};
 use tollgate::headers::{Accepts, Caller};
 use tollgate::store::Store;
 use tollgate::{Answer, Audience, Ticks, Verdict};
-use tollgate_compat::InForce;
+use tollgate_compat::ActiveConfig;
 
 use super::answer::Handler;
 use crate::decision_json::Hold;
@@ -114,7 +114,7 @@ impl<S: Store> Handler<'_, S> {
 }
 
 /// The error that points to the interface of the active compat rules.
-fn elsewhere(compat: &InForce) -> Problem {
+fn elsewhere(compat: &ActiveConfig) -> Problem {
     let format = compat.rules.format().name();
     let detail = format!("the active policy is {format}: ask by RLS, POST /json or POST /v1/check");
     Problem::new(Kind::WrongFormat, detail)

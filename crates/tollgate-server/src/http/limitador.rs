@@ -10,7 +10,7 @@ use tollgate::policy::source::Cel;
 use tollgate::store::Store;
 use tollgate_compat::limitador::answer::{Action, Asked, headers};
 use tollgate_compat::limitador::{LimitadorConfig, LimitadorLimit};
-use tollgate_compat::{self as compat, InForce};
+use tollgate_compat::{self as compat, ActiveConfig};
 
 use super::answer::{CompatAnswer, CompatBody, Handler, HttpAnswer};
 use crate::distinct_json;
@@ -101,7 +101,7 @@ impl<S: Store> Handler<'_, S> {
         Ok(CompatAnswer::document(counters.into()))
     }
 
-    fn active_limitador(&self) -> Result<Arc<InForce>, Problem> {
+    fn active_limitador(&self) -> Result<Arc<ActiveConfig>, Problem> {
         let compat = self.service.compat();
         match compat {
             Some(compat) if config(&compat).is_some() => Ok(compat),
@@ -110,14 +110,14 @@ impl<S: Store> Handler<'_, S> {
     }
 }
 
-fn config(compat: &InForce) -> Option<&LimitadorConfig> {
+fn config(compat: &ActiveConfig) -> Option<&LimitadorConfig> {
     match &*compat.rules {
-        compat::Foreign::Limitador(config) => Some(config),
-        compat::Foreign::Envoy(_) => None,
+        compat::CompatConfig::Limitador(config) => Some(config),
+        compat::CompatConfig::Envoy(_) => None,
     }
 }
 
-fn absent(compat: Option<&InForce>) -> Problem {
+fn absent(compat: Option<&ActiveConfig>) -> Problem {
     let (format, way) = match compat {
         Some(compat) => (compat.rules.format().name(), "POST /json"),
         None => (compat::Format::Native.name(), "POST /v1/check"),
@@ -129,7 +129,11 @@ fn absent(compat: Option<&InForce>) -> Problem {
 }
 
 /// The limits of the namespace at the end of a path.
-fn limits_of<'f>(compat: &'f InForce, path: &str, prefix: &str) -> Result<&'f [LimitadorLimit], Problem> {
+fn limits_of<'f>(
+    compat: &'f ActiveConfig,
+    path: &str,
+    prefix: &str,
+) -> Result<&'f [LimitadorLimit], Problem> {
     let encoded = path.strip_prefix(prefix).unwrap_or_default();
     let name = decoded(encoded).ok_or_else(|| {
         Problem::invalid("the namespace is not UTF-8 once decoded, or has a % without two hexadecimal digits")

@@ -229,7 +229,7 @@ fn share(descriptors: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tollgate::fuzzing::at_once;
+    use tollgate::fuzzing::poll_once;
 
     fn all(limit: &ConnectionLimit) -> Vec<ConnectionPermit> {
         std::iter::from_fn(|| limit.try_acquire()).collect()
@@ -267,7 +267,7 @@ mod tests {
             let (here, there) = (all(&second), all(&third));
             assert_eq!(connection_table.len() + here.len() + there.len(), connections);
             drop(connection_table);
-            assert!(at_once(second.acquire()).is_ok(), "what is anybody's is free again");
+            assert!(poll_once(second.acquire()).is_ok(), "what is anybody's is free again");
         }
     }
     /// Idle clients of the gateway, however many, leave a quarter of all descriptors to connections to upstreams; with
@@ -281,7 +281,7 @@ mod tests {
             let linked: Vec<_> = std::iter::from_fn(|| upstreams.descriptors.one_now()).collect();
             assert_eq!((connection_table.len(), linked.len()), (connections - own, own), "of {connections}");
             drop(connection_table);
-            assert!(at_once(upstreams.one()).is_ok(), "what is anybody's may be a link");
+            assert!(poll_once(upstreams.one()).is_ok(), "what is anybody's may be a link");
         }
         let (budget, _) = FdBudget::with_upstreams(share(20_000), 2, GatewayListener::Present);
         assert!(

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use tollgate::policy::{Grant, Mode};
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Policy, Quota, Ticks};
-use tollgate_compat::{Foreign, Numbered};
+use tollgate_compat::{CompatConfig, Numbered};
 
 use crate::policy_file::Rules;
 
@@ -50,7 +50,7 @@ impl PolicySummary {
     }
 
     /// Summarizes another program's configuration.
-    fn of_compat(compat: &Foreign) -> Self {
+    fn of_compat(compat: &CompatConfig) -> Self {
         let line = |rule: Numbered| {
             let number =
                 Number { units: rule.units, period: Ticks::from_secs(rule.seconds), burst: rule.units };
@@ -322,7 +322,7 @@ mod tests {
         let rules = |format, text: &str| {
             let source = Source { name: "f".to_owned(), bytes: text.as_bytes().to_vec() };
             PolicySummary::of(&Rules::Compat(
-                Foreign::compile(format, &[source]).unwrap().0,
+                CompatConfig::compile(format, &[source]).unwrap().0,
                 guard().unwrap(),
             ))
         };

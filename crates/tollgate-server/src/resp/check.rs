@@ -2,8 +2,10 @@
 
 use smallvec::SmallVec;
 use tollgate::store::Store;
-use tollgate::{CheckRequest, Decision, LimitStatus, RequestError, Stance, Ticks, Timestamp, Value, Verdict};
-use tollgate_compat::InForce;
+use tollgate::{
+    CheckRequest, Decision, Enforcement, LimitStatus, RequestError, Ticks, Timestamp, Value, Verdict,
+};
+use tollgate_compat::ActiveConfig;
 
 use super::Resp;
 use super::frame::Arguments;
@@ -49,8 +51,8 @@ pub(super) async fn answer<S: Store>(
     let watch = resp.service.meter.sampled_watch();
     // A decision is large, and each future that it passes through would copy it.
     let mut decision = match resp.service.try_check(&request, now, Protocol::Resp) {
-        Some(decision) => decision,
-        None => resp.service.check(&request, now, Protocol::Resp).await,
+        Ok(decision) => decision,
+        Err(prepared) => resp.service.check_prepared(prepared, &request, now, Protocol::Resp).await,
     };
     if let Some(compat) = resp.service.overtaken(&decision) {
         return elsewhere(&compat, reply);
@@ -68,7 +70,7 @@ pub(super) async fn answer<S: Store>(
 
 /// Writes the error that points to the protocol of the active compat rules.
 #[cold]
-fn elsewhere(compat: &InForce, reply: &mut Reply<'_>) {
+fn elsewhere(compat: &ActiveConfig, reply: &mut Reply<'_>) {
     let format = compat.rules.format().name();
     reply.error(&format!(
         "ERR TG.CHECK: the active policy is {format}: ask by RLS, POST /json or POST /v1/check"
@@ -189,7 +191,7 @@ impl<'r, 'o> CheckFields<'r, 'o> {
 fn tightest(decision: &Decision) -> Option<LimitStatus<'_>> {
     decision
         .limits()
-        .filter(|status| status.stance == Stance::Enforced)
+        .filter(|status| status.enforcement == Enforcement::Enforced)
         .min_by_key(|status| if status.source.is_counted() { status.outcome.remaining } else { u64::MAX })
 }
 

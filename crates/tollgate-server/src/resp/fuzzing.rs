@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::{Buf, BytesMut};
-use tollgate::fuzzing::at_once;
+use tollgate::fuzzing::poll_once;
 use tollgate::{Engine, ManualClock, MemoryStore, Policy, Secret};
 
 use super::Resp;
@@ -50,7 +50,7 @@ pub fn replies(pieces: &[&[u8]]) -> Vec<u8> {
     let resp = Resp::new(service);
     let mut session = Session::new(1);
     let (mut input, mut output) = (BytesMut::new(), BytesMut::new());
-    at_once(async {
+    poll_once(async {
         let mut sent = Vec::new();
         for piece in pieces {
             input.extend_from_slice(piece);

@@ -32,7 +32,7 @@ impl<'l, S: Store> Pipeline<'l, S> {
     /// Whether checks should be queued. If the store answers without waiting, each check is answered as it is read.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
-        !self.resp.service.engine.store().answers_at_once()
+        !self.resp.service.engine.store().never_waits()
     }
 
     #[inline]

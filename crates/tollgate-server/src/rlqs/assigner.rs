@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tollgate::store::together;
-use tollgate::{LimitStatus, Reason, Source, Stance, Timestamp};
+use tollgate::{Enforcement, LimitStatus, Reason, Source, Timestamp};
 
 use super::bucket::Bucket;
 use super::counter::QuotaParameters;
@@ -183,7 +183,7 @@ impl QuotaAssigner {
             let used = allowed.saturating_mul(cost);
             let parameters = status.quota.and_then(QuotaParameters::of).filter(|_| cost > 0);
             let Some(parameters) = parameters else { return 0 };
-            if status.stance == Stance::Shadow || !status.source.is_counted() {
+            if status.enforcement == Enforcement::Shadow || !status.source.is_counted() {
                 return used;
             }
             let counter = CounterId(self.hasher.hash_one(status.limit.name()), status.key_hash);
@@ -196,7 +196,8 @@ impl QuotaAssigner {
             without_limit();
         }
         let is_closed = |status: LimitStatus<'_>| {
-            status.stance == Stance::Enforced && matches!(status.source, Source::Closed | Source::Full)
+            status.enforcement == Enforcement::Enforced
+                && matches!(status.source, Source::Closed | Source::Full)
         };
         let is_refused = matches!(
             decision.reason(),
@@ -238,7 +239,7 @@ impl QuotaAssigner {
         let Ok(request) = bucket.request(&known) else { return };
         let take = |status: &LimitStatus<'_>, cost: u64| {
             let parameters = status.quota.and_then(QuotaParameters::of).filter(|_| cost > 0);
-            let is_drawn = status.stance == Stance::Enforced && status.source.is_counted();
+            let is_drawn = status.enforcement == Enforcement::Enforced && status.source.is_counted();
             let Some(parameters) = parameters.filter(|_| is_drawn) else { return 0 };
             let counter = CounterId(self.hasher.hash_one(status.limit.name()), status.key_hash);
             self.state().shares.draw(counter, parameters, 0, status.outcome.remaining, now)

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use prost::Message;
-use tollgate::fuzzing::at_once;
+use tollgate::fuzzing::poll_once;
 use tollgate::{Engine, ManualClock, MemoryStore, Policy, Secret, Timestamp};
 
 use super::assigner::QuotaAssigner;
@@ -44,7 +44,7 @@ pub fn rlqs_message(bytes: &[u8]) {
         });
         let usages: Vec<(Bucket, Usage)> = usages.collect();
         let is_empty = usages.is_empty();
-        at_once(assigner.report(&service, stream, usages));
+        poll_once(assigner.report(&service, stream, usages));
         let response = assigner.take(stream);
         assert_eq!(response.is_none(), is_empty, "every report is answered");
         if let Some(response) = response {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use tollgate::Policy;
-use tollgate_compat::Foreign;
+use tollgate_compat::CompatConfig;
 
 use super::example_request::example_request;
 use super::listeners::Addresses;
@@ -112,7 +112,7 @@ fn limits(all: Vec<String>) -> Vec<String> {
 }
 
 /// A command that sends a rate-limit request of Envoy.
-fn compat_attempt(compat: &Foreign, address: SocketAddr, access: Access) -> String {
+fn compat_attempt(compat: &CompatConfig, address: SocketAddr, access: Access) -> String {
     let (command, base) = curl(address, access);
     let domain = compat.domains().first().copied().unwrap_or("ingress").to_owned();
     let body = serde_json::json!({ "domain": domain, "descriptors": [{ "entries": [{ "key": "user", "value": "demo" }] }] });

@@ -157,7 +157,7 @@ mod tests {
         let now = tollgate::Timestamp::from_unix_seconds(1_700_000_000);
         let engine = tollgate::Engine::new(policy, now);
         let request = CheckRequest::new().with("tenant", "acme").unwrap();
-        assert!((0..TRIES).all(|_| engine.check_now(&request, now).is_allowed()));
+        assert!((0..TRIES).all(|_| engine.try_check(&request, now).unwrap().is_allowed()));
     }
 
     /// A limit that allows more requests is preferred to the first limit. If there are only concurrency limits, the

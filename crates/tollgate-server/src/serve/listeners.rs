@@ -119,7 +119,7 @@ impl Listeners {
             limit.show(&service.meter);
             let gateway = Gateway::new(&routes, taking, Arc::clone(service), clock.clone(), &upstreams)?;
             let gateway = Arc::new(gateway);
-            gateway.tend(stopped);
+            gateway.maintain(stopped);
             tasks.open(listener, limit, Inside::Both, move |stream, stop| {
                 gateway::connection(stream, Arc::clone(&gateway), stop)
             });

@@ -101,8 +101,11 @@ impl Pair {
     }
 
     /// Evaluates both policies, and counts the result.
-    pub(crate) fn ask(&self, descriptors: &[CheckRequest<'_>], now: Timestamp, tally: &Tally) {
-        tally.count(&self.old.check_views_now(descriptors, now), &self.new.check_views_now(descriptors, now));
+    pub(crate) fn ask(&self, request: &CheckRequest<'_>, now: Timestamp, tally: &Tally) {
+        // Both count in memory, which never waits.
+        if let (Ok(old), Ok(new)) = (self.old.try_check(request, now), self.new.try_check(request, now)) {
+            tally.count(&old, &new);
+        }
     }
 }
 
@@ -168,13 +171,13 @@ impl PolicyComparison {
 
     /// Lets both policies decide about a request that was just decided. Costs one load when no comparison runs.
     #[inline]
-    pub(crate) fn observe(&self, descriptors: &[CheckRequest<'_>], decision: &Decision, now: Timestamp) {
+    pub(crate) fn observe(&self, request: &CheckRequest<'_>, decision: &Decision, now: Timestamp) {
         if self.running.load(Ordering::Acquire) {
-            self.compare(descriptors, decision, now);
+            self.compare(request, decision, now);
         }
     }
 
-    fn compare(&self, descriptors: &[CheckRequest<'_>], decision: &Decision, now: Timestamp) {
+    fn compare(&self, request: &CheckRequest<'_>, decision: &Decision, now: Timestamp) {
         let latest = self.latest.load();
         let Some(comparison) = latest.as_ref() else { return };
         if now >= comparison.until {
@@ -185,7 +188,7 @@ impl PolicyComparison {
         // them.
         let pair = comparison.pair.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(pair) = pair.filter(|_| decision.block().is_none()) {
-            pair.ask(descriptors, now, &comparison.tally);
+            pair.ask(request, now, &comparison.tally);
         }
     }
 

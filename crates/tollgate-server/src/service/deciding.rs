@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tollgate::SwapReport;
 use tollgate::policy::{Change, Policy};
 use tollgate::store::Store;
-use tollgate_compat::Foreign;
+use tollgate_compat::CompatConfig;
 
 use super::Service;
 
@@ -17,7 +17,7 @@ pub(crate) enum Deciding {
     /// A Tollgate policy.
     Policy(Arc<Policy>),
     /// The rules of another program's file.
-    Rules(Arc<Foreign>),
+    Rules(Arc<CompatConfig>),
 }
 
 impl<S: Store> Service<S> {

@@ -204,7 +204,7 @@ mod tests {
     fn engine() -> Engine<Stores> {
         let policy = Policy::compile("test", b"limits: [{name: all, rate: 5/month}]").unwrap().0;
         let engine = Engine::new(policy, NOW);
-        assert!(engine.check_now(&CheckRequest::new(), NOW).is_allowed());
+        assert!(engine.try_check(&CheckRequest::new(), NOW).unwrap().is_allowed());
         engine.map_store(Stores::Memory)
     }
 

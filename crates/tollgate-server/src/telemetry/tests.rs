@@ -34,8 +34,8 @@ fn ask(
     for (name, value) in attributes {
         request.push(name, *value).unwrap();
     }
-    let decision = service.engine.check_now(&request, now);
-    service.meter.record(&request, &decision, protocol, now);
+    let decision = service.engine.try_check(&request, now).unwrap();
+    service.meter.record(&request, &decision, &[], protocol, now);
     decision
 }
 

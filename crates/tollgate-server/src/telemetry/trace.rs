@@ -193,7 +193,7 @@ mod tests {
         let time = ManualClock::new();
         let (policy, _) = Policy::compile("test", b"limits: [{name: one, rate: 1/h}]").unwrap();
         let engine = Engine::new(policy, time.now());
-        let [allowed, denied] = [0, 1].map(|_| engine.check_now(&CheckRequest::new(), time.now()));
+        let [allowed, denied] = [0, 1].map(|_| engine.try_check(&CheckRequest::new(), time.now()).unwrap());
         let (tracer, spans) = Tracer::new(share, time.clock(), Arc::new(Fate::default()));
         Fixture { time, tracer, spans, allowed, denied }
     }

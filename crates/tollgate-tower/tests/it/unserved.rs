@@ -9,8 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
-use tollgate::overload::{Ending, EntryDecision, Pass, Plan, Priority};
 use tollgate::{CheckRequest, Policy};
+use tollgate_overload::{Ending, EntryDecision, Pass, Plan, Priority};
 use tollgate_tower::shed::{ShedLayer, Shedder};
 use tower::{Layer as _, ServiceExt, service_fn};
 
@@ -62,7 +62,7 @@ impl Short {
         let mut request = CheckRequest::new();
         request.push("ip", "203.0.113.7").unwrap();
         for _ in 0..units {
-            assert!(self.world.engine.check_now(&request, self.world.time.now()).is_allowed());
+            assert!(self.world.engine.try_check(&request, self.world.time.now()).unwrap().is_allowed());
         }
     }
 

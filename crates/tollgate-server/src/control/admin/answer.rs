@@ -225,10 +225,9 @@ impl ControlPlane {
         let complete_known = self.service.identity.identify(complete.iter().copied(), Word::Trusted);
         let complete = question.priced(complete_known.request(complete.iter().copied())?)?;
         let spelled = Spelled::by(&self.service.reader, &complete);
-        let read = if derived.is_empty() {
-            spelled.request(&complete)?
-        } else {
-            spelled.readings(&complete)?.into_iter().next()
+        let read = match spelled.request(&complete)? {
+            None if !derived.is_empty() => Some(Spelled::as_given(&complete)?),
+            read => read,
         };
         let as_given = self.service.engine.explain(&request, act.now).await;
         let as_read = match &read {
@@ -281,9 +280,9 @@ impl ControlPlane {
         let complete_known = self.service.identity.identify(complete.iter().copied(), Word::Trusted);
         let complete = complete_known.request(complete.iter().copied())?;
         let (spelled, as_given) = (Spelled::by(&self.service.reader, &complete), Spelled::default());
-        let mut requests = spelled.readings(&complete)?;
+        let mut readings = spelled.readings(&complete)?;
         if !derived.is_empty() {
-            requests.extend(as_given.readings(&request)?);
+            readings = readings.and(as_given.readings(&request)?);
         }
         let policy = self.service.engine.policy();
         let is_known = |name: &&String| policy.limits().iter().any(|limit| limit.name() == name.as_str());
@@ -291,14 +290,13 @@ impl ControlPlane {
             return Err(unknown_limit(unknown));
         }
         let named: Vec<&str> = form.limits.iter().map(String::as_str).collect();
-        let names = if named.is_empty() { own_limits(&policy, &requests) } else { named.clone() };
+        let names = if named.is_empty() { own_limits(&policy, &readings) } else { named.clone() };
         let mut forgotten = Forgotten::default();
         if !names.is_empty() {
-            forgotten =
-                self.service.engine.reset_any(&requests, &names, act.now).await.map_err(|failure| {
-                    act.audit(&joined(&request), &format!("failed: {failure}"));
-                    Problem::new(Kind::StoreUnavailable, unforgotten(failure))
-                })?;
+            forgotten = self.service.engine.reset(&readings, &names, act.now).await.map_err(|failure| {
+                act.audit(&joined(&request), &format!("failed: {failure}"));
+                Problem::new(Kind::StoreUnavailable, unforgotten(failure))
+            })?;
         }
         let calls = if named.is_empty() {
             self.service.forget_throttled(&request, act.now)
@@ -315,7 +313,7 @@ impl ControlPlane {
         if !forgotten.shared.is_empty() {
             answer["shared"] = json!(forgotten.shared);
         }
-        let not_counted = not_counted(&policy, &named, &requests);
+        let not_counted = not_counted(&policy, &named, &readings);
         if !not_counted.is_empty() {
             answer["not_counted"] = json!(not_counted);
         }
@@ -357,6 +355,12 @@ impl ControlPlane {
             if let Some(problem) = policy.attribute_problem(name) {
                 return Err(Problem::invalid(problem.to_string()));
             }
+            if *name == "domain" && !self.is_known(name) {
+                return Err(Problem::invalid(
+                    "domain: the domain of Envoy's requests is no attribute under a policy of Tollgate's own, so this would block nothing; \
+                     accepted: an attribute that the requests have".to_owned(),
+                ));
+            }
             let tollgate::Value::Text(text) = value else { continue };
             if self.service.identity.credentials().contains(name) {
                 // A credential may look like anything, so it is not echoed. Its digest can always be named.
@@ -374,19 +378,22 @@ impl ControlPlane {
 
     /// A warning if a block names an attribute that neither a limit nor any HTTP request is known to have.
     fn doubt(&self, given: &[(&str, tollgate::Value<'_>)]) -> Option<String> {
-        let policy = self.service.engine.policy();
-        let is_known = |name: &str| {
-            policy.uses(name)
-                || throttle::ATTRIBUTES.contains(&name)
-                || BUILT_IN.contains(&name)
-                || self.service.reader.mapped.iter().any(|mapped| mapped.name == name)
-                || self.service.reader.callers.as_ref().is_some_and(|callers| callers.gives(name))
-        };
-        let mut unknown = given.iter().map(|(name, _)| *name).filter(|name| !is_known(name));
+        let mut unknown = given.iter().map(|(name, _)| *name).filter(|name| !self.is_known(name));
         let name = unknown.next().filter(|_| self.service.compat().is_none())?;
         Some(format!(
             "no limit counts by {name}, so see whether requests have it: `attributes` in the policy declares names, and then others are refused"
         ))
+    }
+
+    /// Whether a limit reads an attribute, or requests are known to have it.
+    fn is_known(&self, name: &str) -> bool {
+        let policy = self.service.engine.policy();
+        policy.uses(name)
+            || policy.declares(name)
+            || throttle::ATTRIBUTES.contains(&name)
+            || BUILT_IN.contains(&name)
+            || self.service.reader.mapped.iter().any(|mapped| mapped.name == name)
+            || self.service.reader.callers.as_ref().is_some_and(|callers| callers.gives(name))
     }
 
     /// Refuses a pattern where a single value is needed: no counter belongs to a pattern.

@@ -31,9 +31,9 @@ pub(super) fn not_begun(reason: NotBegun) -> Problem {
 }
 
 /// The limits that count these attributes separately. A counter shared by all requests is reset only by its name.
-pub(super) fn own_limits<'p>(policy: &'p Policy, requests: &[CheckRequest<'_>]) -> Vec<&'p str> {
+pub(super) fn own_limits<'p>(policy: &'p Policy, readings: &CheckRequest<'_>) -> Vec<&'p str> {
     let mut names: Vec<&str> = Vec::new();
-    for limit in requests.iter().flat_map(|request| policy.may_count(request)) {
+    for limit in readings.descriptors().flat_map(|reading| policy.may_count(reading)) {
         if !limit.by().is_empty() && !names.contains(&limit.name()) {
             names.push(limit.name());
         }
@@ -42,9 +42,9 @@ pub(super) fn own_limits<'p>(policy: &'p Policy, requests: &[CheckRequest<'_>]) 
 }
 
 /// Why the named limits count no request with these attributes.
-pub(super) fn not_counted(policy: &Policy, named: &[&str], requests: &[CheckRequest<'_>]) -> Vec<String> {
+pub(super) fn not_counted(policy: &Policy, named: &[&str], readings: &CheckRequest<'_>) -> Vec<String> {
     let why = |limit: &Limit| {
-        let mut reasons = requests.iter().map(|request| limit.never_counts(request));
+        let mut reasons = readings.descriptors().map(|reading| limit.never_counts(reading));
         let first = reasons.next().filter(|first| !first.is_empty())?;
         if reasons.any(|reasons| reasons.is_empty()) {
             return None;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tollgate::{CheckRequest, Clock, Engine, ManualClock, Policy, Ruled, Ruling, Scope, Ticks};
-use tollgate_compat::{Foreign, Format, Source, guard};
+use tollgate_compat::{CompatConfig, Format, Source, guard};
 
 use crate::policy_file::Rules;
 use crate::protocol::Protocol;
@@ -15,7 +15,7 @@ fn compat(requests: u32) -> Rules {
         "domain: d\ndescriptors: [{{key: k, rate_limit: {{unit: day, requests_per_unit: {requests}}}}}]"
     );
     let source = Source { name: "f".to_owned(), bytes: text.into_bytes() };
-    let (rules, _) = Foreign::compile(Format::Envoy, &[source]).unwrap();
+    let (rules, _) = CompatConfig::compile(Format::Envoy, &[source]).unwrap();
     Rules::Compat(rules, guard().unwrap())
 }
 
@@ -61,7 +61,7 @@ fn limitador() -> Rules {
     let text =
         "- {namespace: n, max_value: 2, seconds: 60, conditions: [], variables: [\"descriptors[0]['k']\"]}";
     let source = Source { name: "f".to_owned(), bytes: text.as_bytes().to_vec() };
-    let (rules, _) = Foreign::compile(Format::Limitador, &[source]).unwrap();
+    let (rules, _) = CompatConfig::compile(Format::Limitador, &[source]).unwrap();
     Rules::Compat(rules, guard().unwrap())
 }
 

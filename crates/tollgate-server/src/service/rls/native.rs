@@ -3,6 +3,7 @@
 
 use arc_swap::ArcSwapOption;
 use smallvec::SmallVec;
+use tollgate::engine::Prepared;
 use tollgate::headers::{Dialect, Dialects};
 use tollgate::request::COST_MAX;
 use tollgate::store::Store;
@@ -59,26 +60,37 @@ impl Envoy {
 /// Answers a request by the active policy. An answer that need not wait avoids the slow path's future, which is large.
 pub(super) async fn answer<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Answer {
     match try_answer(service, question, now) {
-        Some(answer) => answer,
-        None => Box::pin(answer_later(service, question, now)).await,
+        Ok(answer) => answer,
+        Err(prepared) => Box::pin(answer_slowly(service, question, prepared, now)).await,
     }
 }
 
-/// The fast path: a typical request on a store that answers without waiting.
-fn try_answer<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Option<Answer> {
+/// The fast path: a typical request on a store that answers without waiting. The error is what the slow path starts
+/// with: nothing for an unusual request.
+fn try_answer<S: Store>(
+    service: &Service<S>,
+    question: &Question,
+    now: Timestamp,
+) -> Result<Answer, Option<Prepared>> {
     let descriptors = &question.descriptors;
     let is_usual =
         descriptors.iter().all(|descriptor| descriptor.limit.is_none() && !descriptor.is_negative_hits);
     if !is_usual || service.engine.policy().domain().is_some_and(|domain| domain != question.domain) {
-        return None;
+        return Err(None);
     }
     let known = known(service, question);
-    let requests = requests(question, &known).ok()?;
-    let decision = service.try_check_descriptors(&requests, now, Protocol::Rls)?;
-    Some(answer_of(service, question, &requests, &decision, &Brought::default(), now))
+    let requests = requests(question, &known).map_err(|_| None)?;
+    let request = one_request(requests);
+    let decision = service.try_check(&request, now, Protocol::Rls)?;
+    Ok(answer_of(service, question, &request, &decision, &Brought::default(), now))
 }
 
-async fn answer_later<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Answer {
+async fn answer_slowly<S: Store>(
+    service: &Service<S>,
+    question: &Question,
+    prepared: Option<Prepared>,
+    now: Timestamp,
+) -> Answer {
     let descriptors = &question.descriptors;
     if service.engine.policy().domain().is_some_and(|domain| domain != question.domain) {
         return of_another_domain(service, question, now);
@@ -88,25 +100,31 @@ async fn answer_later<S: Store>(service: &Service<S>, question: &Question, now: 
         Ok(requests) => requests,
         Err(error) => return refused(service, question, &error, now),
     };
+    if let Some(prepared) = prepared {
+        let request = one_request(requests);
+        let decision = service.check_prepared(prepared, &request, now, Protocol::Rls).await;
+        return answer_of(service, question, &request, &decision, &Brought::default(), now);
+    }
     if descriptors.iter().any(|descriptor| descriptor.is_negative_hits) {
         give_back(service, question, &mut requests, now).await;
     }
+    let request = one_request(requests);
     let mut brought = Brought::charge(service, question, now).await;
     let only_gives_back = descriptors.iter().all(|descriptor| descriptor.is_negative_hits);
     if only_gives_back || brought.refuses() {
-        return answer_read_only(service, question, &requests, &brought, now).await;
+        return answer_read_only(service, question, request, &brought, now).await;
     }
-    let decision = service.check_descriptors(&requests, &brought.rules(question), now, Protocol::Rls).await;
+    let decision = service.check_beside(&request, &brought.rules(question), now, Protocol::Rls).await;
     if !decision.is_allowed() {
         brought.give_back(service, question, now).await;
     }
-    answer_of(service, question, &requests, &decision, &brought, now)
+    answer_of(service, question, &request, &decision, &brought, now)
 }
 
 /// The answer if the policy is for another domain: the policy has no limit for the request.
 fn of_another_domain<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Answer {
-    let descriptors = question.descriptors.iter().filter(|descriptor| !descriptor.is_negative_hits);
-    let keys: Vec<Key<'_>> = descriptors.map(|descriptor| Key::unmet(&descriptor.entries)).collect();
+    let asking = question.descriptors.iter().filter(|descriptor| !descriptor.is_negative_hits);
+    let keys: Vec<Key<'_>> = asking.map(|descriptor| Key::unmet(&descriptor.entries)).collect();
     if keys.is_empty() {
         return Answer::blank(Code::Ok, question.descriptors.len()); // No descriptor asks for admission.
     }
@@ -127,18 +145,17 @@ fn of_another_domain<S: Store>(service: &Service<S>, question: &Question, now: T
 async fn answer_read_only<S: Store>(
     service: &Service<S>,
     question: &Question,
-    requests: &[CheckRequest<'_>],
+    request: CheckRequest<'_>,
     brought: &Brought,
     now: Timestamp,
 ) -> Answer {
-    let looks: Vec<CheckRequest<'_>> = requests.iter().map(|request| request.clone().looking()).collect();
-    let decision = service.engine.check_views(&looks, now).await;
+    let decision = service.engine.check(&request.looking(), now).await;
     let statuses = status::statuses(question, &decision, brought, now);
     if !brought.refuses() {
         return Answer { statuses, ..Answer::blank(Code::Ok, 0) };
     }
-    let descriptors = question.descriptors.iter().map(|descriptor| Key::unmet(&descriptor.entries));
-    let (keys, rules) = (descriptors.collect::<Vec<_>>(), brought.rules(question));
+    let keys = question.descriptors.iter().map(|descriptor| Key::unmet(&descriptor.entries));
+    let (keys, rules) = (keys.collect::<Vec<_>>(), brought.rules(question));
     let verdict = RuleVerdict {
         is_allowed: false,
         is_blocked: false,
@@ -192,6 +209,11 @@ fn requests<'q>(
     Ok(requests)
 }
 
+/// One request with all these descriptors. There is at least one.
+fn one_request(requests: Vec<CheckRequest<'_>>) -> CheckRequest<'_> {
+    requests.into_iter().reduce(CheckRequest::and).unwrap_or_default()
+}
+
 /// Gives back the hits of negative descriptors, each to the limits that apply to it first. Afterwards these descriptors
 /// only read.
 async fn give_back<S: Store>(
@@ -201,13 +223,13 @@ async fn give_back<S: Store>(
     now: Timestamp,
 ) {
     let looks: Vec<CheckRequest<'_>> = requests.iter().map(|request| request.clone().looking()).collect();
-    let matched = service.engine.check_views(&looks, now).await;
+    let matched = service.engine.check(&one_request(looks.clone()), now).await;
     for (position, (descriptor, look)) in question.descriptors.iter().zip(looks).enumerate() {
         if !descriptor.is_negative_hits {
             continue;
         }
         let Some(request) = requests.get_mut(position) else { continue };
-        let limits = matched.limits().filter(|status| status.view == position);
+        let limits = matched.limits().filter(|status| status.descriptor == position);
         let limits: Vec<&str> = limits.map(|status| status.limit.name()).collect();
         // An empty list would mean every limit.
         if !limits.is_empty()
@@ -224,7 +246,7 @@ async fn give_back<S: Store>(
 fn answer_of<S: Store>(
     service: &Service<S>,
     question: &Question,
-    requests: &[CheckRequest<'_>],
+    request: &CheckRequest<'_>,
     decision: &Decision,
     brought: &Brought,
     now: Timestamp,
@@ -235,9 +257,10 @@ fn answer_of<S: Store>(
         tracing::warn!(%fault, skipped, "a question is at fault, so the request is over the limit");
     }
     // If descriptors differ in cost, the request has no single cost.
-    let cost = requests.first().map(CheckRequest::units);
-    let cost = cost.filter(|&cost| requests.iter().all(|request| request.units() == cost));
-    let audience = Audience { caller: caller(requests), cost, ..Audience::default() };
+    let cost = request.units();
+    let is_one = request.descriptors().all(|descriptor| descriptor.units() == cost);
+    let cost = is_one.then_some(cost);
+    let audience = Audience { caller: caller(request), cost, ..Audience::default() };
     let wall = service.on_wall(now);
     let headers = tollgate::Answer::headers_of(decision, &service.envoy.headers, audience, wall);
     Answer {

@@ -1,6 +1,6 @@
 //! The tasks of a developer of Tollgate, run as `cargo xtask TASK`.
 //!
-//! `test` makes every check that CI makes, in [`test`]. `house` checks the shape of the source: [`source`] reads the
+//! `test` makes every check that CI makes, in [mod@test]. `house` checks the shape of the source: [`source`] reads the
 //! repository, each rule counts its findings, [`ceilings`] holds the most that each may count, and [`report`] prints.
 
 mod collect;

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
@@ -83,8 +83,7 @@ impl Server {
         let mut command =
             started_with(shell, program, "serve --http 127.0.0.1:0 --grpc off --resp off --policy");
         let (out, err) = (folder.join("out"), folder.join("err"));
-        let create =
-            |path: &PathBuf| File::create(path).map_err(|error| format!("{}: {error}", path.display()));
+        let create = |path: &Path| File::create(path).map_err(|error| format!("{}: {error}", path.display()));
         command.arg(folder.join("policy.yaml")).stdout(create(&out)?).stderr(create(&err)?);
         let child =
             command.spawn().map_err(|error| format!("{} cannot be started: {error}", program.display()))?;

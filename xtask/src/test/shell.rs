@@ -96,7 +96,7 @@ impl Shell {
         command.args(words).current_dir(&self.directories.root).stdin(Stdio::null());
         command.env("CARGO_TERM_COLOR", "never").env("PATH", self.search_path());
         for (name, _) in env::vars_os() {
-            if name.to_str().is_some_and(is_foreign_to_commands) {
+            if name.to_str().is_some_and(is_kept_from_commands) {
                 command.env_remove(name);
             }
         }
@@ -181,7 +181,7 @@ impl Shell {
 
 /// Whether a variable of this program's environment would change what a command does: Tollgate's own settings, and what
 /// `cargo run` sets for this program, which would make `cargo` build crates again that read it.
-fn is_foreign_to_commands(name: &str) -> bool {
+fn is_kept_from_commands(name: &str) -> bool {
     let prefixes = ["TOLLGATE_", "CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_"];
     prefixes.iter().any(|prefix| name.starts_with(prefix))
         || ["CARGO", "CARGO_CRATE_NAME", "OUT_DIR"].contains(&name)
@@ -322,10 +322,10 @@ mod tests {
     #[test]
     fn commands_do_not_see_what_cargo_run_sets() {
         for name in ["CARGO", "CARGO_PKG_NAME", "CARGO_MANIFEST_DIR", "TOLLGATE_POLICY"] {
-            assert!(is_foreign_to_commands(name), "{name}");
+            assert!(is_kept_from_commands(name), "{name}");
         }
         for name in ["CARGO_HOME", "CARGO_TARGET_DIR", "CARGO_TERM_COLOR", "PATH"] {
-            assert!(!is_foreign_to_commands(name), "{name}");
+            assert!(!is_kept_from_commands(name), "{name}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 
 use super::install;
@@ -226,8 +226,9 @@ fn flood(shell: &mut Shell) -> Done {
 fn twins(shell: &mut Shell) -> Done {
     let (seed, steps) = (RandomState::new().hash_one("seed") % 32_768, 200_000);
     shell.print(&format!("seed {seed}"));
-    let mut command =
-        shell.command("cargo test --release -p tollgate-redis --lib -- script::tests::differential");
+    let mut command = shell.command(
+        "cargo test --release -p tollgate-redis --features server-tests --lib -- script::tests::differential",
+    );
     command.env("TOLLGATE_SEED", seed.to_string()).env("TOLLGATE_STEPS", steps.to_string());
     shell.run_command(command)?;
     count(shell)?;
@@ -238,8 +239,8 @@ fn twins(shell: &mut Shell) -> Done {
 /// Every fault on real servers, with the promises beside what was measured; `test` has already run a few of them. In the
 /// release build, since it asks 2,000 times a second.
 fn faults(shell: &mut Shell) -> Done {
-    let mut command = shell
-        .command("cargo test --release -p tollgate-redis --test it faults:: -- --nocapture --test-threads 1");
+    let mut command =
+        shell.command("cargo test --release -p e2e --test store faults:: -- --nocapture --test-threads 1");
     command.env("TOLLGATE_FAULTS", "all");
     let result = shell.run_command(command);
     let rows = shell.log_text().lines().filter(|line| line.starts_with("| F")).count();
@@ -255,12 +256,12 @@ fn bench(shell: &mut Shell) -> Done {
     shell.run_command(command)
 }
 
-fn read(path: &PathBuf) -> Result<String, String> {
+fn read(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
 }
 
 /// The files in a directory, by name.
-fn files_in(directory: &PathBuf) -> Result<Vec<PathBuf>, String> {
+fn files_in(directory: &Path) -> Result<Vec<PathBuf>, String> {
     let entries =
         fs::read_dir(directory).map_err(|error| format!("cannot read {}: {error}", directory.display()))?;
     let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();

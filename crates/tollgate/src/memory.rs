@@ -21,7 +21,6 @@ use crate::time::{Ticks, Timestamp, WallOffset};
 
 mod decide;
 mod holds;
-mod known;
 mod waiters;
 mod budget;
 mod region;
@@ -252,11 +251,7 @@ impl MemoryStore {
                     answers.push(self.charge_clamped(query, now)?);
                 }
             }
-            several => {
-                if self.charge_known(several, now, answers).is_none() {
-                    *answers = self.charge_all(several, now)?;
-                }
-            }
+            several => self.charge_all(several, now, answers)?,
         }
         Ok(())
     }

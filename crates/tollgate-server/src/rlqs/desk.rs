@@ -188,7 +188,7 @@ impl Desk {
             looks.push(Look { counter, numbers, cost });
             self.state().shares.draw(counter, numbers, more, status.outcome.remaining, now)
         };
-        let decision = service.engine.debit(&request, take, now).await;
+        let decision = service.engine.ledger().debit(&request, take, now).await;
         if decision.meets_no_limit() {
             without_limit();
         }
@@ -237,7 +237,7 @@ impl Desk {
             let counter = CounterId(self.hasher.hash_one(status.limit.name()), status.key_hash);
             self.state().shares.draw(counter, numbers, 0, status.outcome.remaining, now)
         };
-        service.engine.debit(&request, take, now).await;
+        service.engine.ledger().debit(&request, take, now).await;
     }
 
     /// Metrics for a scrape.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::BufMut;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tollgate::{Clock, Engine, Policy};
+use tollgate::{Clock, Engine, MemoryStore, Policy, Secret};
 
 use super::calls::Calls;
 use super::frame::{ACK, Broken, END_HEADERS, END_STREAM, HIGHEST, Kind, PADDED, put_head};
@@ -241,7 +241,10 @@ fn the_window_for_answers_does_not_run_out() {
 async fn served(policy: &str, connections: usize) -> (SocketAddr, watch::Sender<bool>) {
     let (policy, _) = Policy::compile("policy.yaml", policy.as_bytes()).unwrap();
     let clock = Clock::precise();
-    let service = Service::new(Engine::new(policy, clock.now()).map_store(Stores::Memory), clock);
+    let service = Service::new(
+        Engine::with_store(policy, Stores::Memory(MemoryStore::new(1 << 20, clock.now())), Secret::random()),
+        clock,
+    );
     let calls = Arc::new(crate::grpc::Calls::new(Arc::new(service)).await);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

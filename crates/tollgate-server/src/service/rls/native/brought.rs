@@ -53,7 +53,7 @@ impl Brought {
             return brought;
         }
         // An operator's override of all limits applies here too.
-        let ruling = service.engine.ruling_about_all(now);
+        let ruling = service.engine.operator().overrides(now).of_all();
         let Some(tallies) = tallies(service).filter(|_| ruling != Some(Ruling::Off)) else {
             return brought;
         };
@@ -175,7 +175,7 @@ impl Said {
             return;
         }
         if hits > 0 && self.total > most {
-            self.away = Some(until_end(unit, now.on_wall(counters.engine.wall())));
+            self.away = Some(until_end(unit, now.on_wall(counters.engine.maintenance().wall())));
         }
         // A counter that is at its maximum, or has no room, was not charged.
         self.added = if self.total == u64::MAX { 0 } else { hits };

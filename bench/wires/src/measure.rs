@@ -1,6 +1,6 @@
 //! Rounds: each asks every contender once, in rotating order.
 
-use tollgate_server::load::{self, Pace, Plan};
+use tollgate_load::{Pace, Plan};
 
 use crate::contender::{Contender, Field, Wire};
 use crate::report::{Report, Sample};
@@ -66,7 +66,7 @@ async fn measure(
     report: &mut Report,
 ) -> Result<(), Failure> {
     let named = format!("{} {}", contender.wire.name(), contender.name);
-    let summary = load::run(&plan(options, contender, keys, pace), |_| ()).await;
+    let summary = tollgate_load::run(&plan(options, contender, keys, pace), |_| ()).await;
     let summary = summary.map_err(|error| format!("{named}: {error}"))?;
     if summary.errors > 0 {
         return Err(format!("{named}: {} errors", summary.errors).into());
@@ -103,7 +103,7 @@ async fn verify(contender: &Contender) -> Result<(), Failure> {
         warmup: std::time::Duration::ZERO,
         duration: std::time::Duration::from_millis(500),
     };
-    let summary = load::run(&plan, |_| ()).await.map_err(|error| format!("{}: {error}", contender.name))?;
+    let summary = tollgate_load::run(&plan, |_| ()).await.map_err(|error| format!("{}: {error}", contender.name))?;
     // 200 at once and 100 a second; another wire of the same service may have spent some of it just before.
     if summary.allowed > 260 || summary.decisions < 300 || summary.errors > 0 {
         return Err(format!(

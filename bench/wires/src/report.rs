@@ -1,6 +1,6 @@
 //! The tables. Ratios are taken within each round and the median of them is shown.
 
-use tollgate_server::load::Pace;
+use tollgate_load::Pace;
 
 use crate::contender::{Contender, Wire};
 

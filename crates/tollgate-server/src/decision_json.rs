@@ -6,8 +6,8 @@ use tollgate::credential::CREDENTIAL;
 use tollgate::headers::{Caller, HeaderList};
 use tollgate::request::Descriptor;
 use tollgate::{
-    Answer, Audience, CheckRequest, Decision, HeaderPolicy, LimitStatus, Reason, Stance, Ticks, Timestamp,
-    Verdict,
+    Answer, Audience, CheckRequest, Decision, Enforcement, HeaderPolicy, LimitStatus, Reason, Ticks,
+    Timestamp, Verdict,
 };
 
 /// What a decision gave to its caller, to be given back later.
@@ -166,9 +166,9 @@ fn limit(out: &mut Vec<u8>, status: &LimitStatus<'_>) {
     name(out, ",\"source\":\"", status.source.name());
     raw(
         out,
-        match status.stance {
-            Stance::Enforced => ",\"mode\":\"enforce\"}",
-            Stance::Shadow => ",\"mode\":\"shadow\"}",
+        match status.enforcement {
+            Enforcement::Enforced => ",\"mode\":\"enforce\"}",
+            Enforcement::Shadow => ",\"mode\":\"shadow\"}",
         },
     );
 }

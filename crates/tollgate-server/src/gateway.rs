@@ -95,19 +95,19 @@ use crate::service::Service;
 use crate::telemetry::Open;
 use arrival::Peer;
 use body::Limited;
-use carried::Carried;
-use decide::{Deciding, Passing};
-use overload::Behind;
+use carried::RequestBody;
+use decide::{ProxyService, ServiceDecider};
+use overload::UpstreamService;
 use priced::Priced;
 use proxy::Proxy;
-use shares::Client;
-use table::Table;
+use shares::ShareOwner;
+use table::RouteTable;
 
 /// The gateway.
 pub(crate) struct Gateway {
     service: Arc<Service>,
     proxy: Arc<Proxy>,
-    limited: RateLimit<Behind, Deciding>,
+    limited: RateLimit<UpstreamService, ServiceDecider>,
     priced: Vec<Priced>,
 }
 
@@ -129,16 +129,20 @@ impl Gateway {
         links: &Links,
     ) -> Result<Self, String> {
         let reader = taking.reader.clone();
-        let proxy = Arc::new(Proxy::new(Table::new(plans, links)?, taking, clock));
+        let proxy = Arc::new(Proxy::new(RouteTable::new(plans, links)?, taking, clock));
         let shown = Arc::clone(&proxy);
         service.meter.show_gateway(move || numbers::series(&shown.table));
         let identified = reader.clone();
-        let layer = RateLimitLayer::deciding(Deciding(Arc::clone(&service)))
+        let layer = RateLimitLayer::deciding(ServiceDecider(Arc::clone(&service)))
             .reader(reader.clone())
             .headers(service.headers.clone())
             .authenticated(move |request| identified.identifies(request));
         let layer = if service.overload.is_some() { layer.refund_unserved() } else { layer };
-        let behind = Behind::new(Passing(Arc::clone(&proxy)), service.overload.as_ref(), (&service, &reader));
+        let behind = UpstreamService::new(
+            ProxyService(Arc::clone(&proxy)),
+            service.overload.as_ref(),
+            (&service, &reader),
+        );
         let priced = Priced::all(plans, &layer, &behind, &proxy.slow)?;
         let slow = Arc::clone(&proxy.slow);
         service.meter.probe(move |_| slow.samples());
@@ -155,7 +159,7 @@ impl Gateway {
     }
 
     /// Answers one request of a peer.
-    async fn answer(&self, request: Request<Carried>, peer: Peer) -> Response<Limited> {
+    async fn answer(&self, request: Request<RequestBody>, peer: Peer) -> Response<Limited> {
         let (mut parts, body) = request.into_parts();
         let arrived = arrival::arrive(&mut parts, peer, &self.proxy.reading);
         let arrived = arrived.and_then(|arrival| match self.service.foreign() {
@@ -170,7 +174,7 @@ impl Gateway {
             Ok(arrival) => {
                 let path = parts.uri.path();
                 let priced = Priced::find(&self.priced, &self.proxy.table, &arrival.host, path);
-                let client = Client::of(&arrival, &self.proxy.reading.reader);
+                let client = ShareOwner::of(&arrival, &self.proxy.reading.reader);
                 parts.extensions.insert(peer::Peer(peer.address));
                 parts.extensions.insert(arrival);
                 if let Some(priced) = priced {
@@ -183,7 +187,8 @@ impl Gateway {
                 }
             }
             Err(problem) => {
-                let mut response = own::refused(&problem, own::Asker::of(&parts.headers)).map(Limited::from);
+                let mut response =
+                    own::refused(&problem, own::ClientProtocol::of(&parts.headers)).map(Limited::from);
                 response.extensions_mut().insert(Own);
                 response
             }

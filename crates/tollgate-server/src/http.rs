@@ -18,6 +18,7 @@ pub(crate) use connection::connection;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing {
     use crate::request_json::Question;
+    use crate::rls::json;
     use tollgate::Value;
 
     /// The attributes of a request as text, and its cost; or why it is invalid.
@@ -33,5 +34,17 @@ pub(crate) mod fuzzing {
         };
         let attributes = request.attributes().iter();
         Ok((attributes.map(|given| (given.name.to_owned(), text(given.value))).collect(), request.units()))
+    }
+
+    /// No body of `/json` causes a panic. A valid one is answered.
+    pub fn rls_json(bytes: &[u8]) {
+        let Ok(question) = json::question(bytes) else { return };
+        if question.check().is_ok() {
+            let answer = tollgate_compat::fuzzing::answer(&question);
+            assert!(
+                answer.is_some_and(|answer| !json::document(&answer).to_string().is_empty()),
+                "no answer"
+            );
+        }
     }
 }

@@ -16,9 +16,6 @@ mod disk;
 mod process;
 mod log;
 mod within;
-mod together;
-#[cfg(any(test, feature = "fuzzing"))]
-mod at_once;
 mod console;
 
 // Input and output, independent of any connection.
@@ -40,7 +37,6 @@ mod store;
 
 // Decisions.
 mod telemetry;
-mod foreign;
 mod policy_file;
 mod service;
 
@@ -69,7 +65,7 @@ mod callers_edit;
 mod store_check;
 mod decide;
 mod simulate;
-pub mod load;
+mod bench;
 mod operate;
 mod policy_diff;
 mod serve;
@@ -120,7 +116,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
         Command::Decide(arguments) => decide::run(&arguments, &mut console),
         Command::Simulate { command } => simulate::run(&command, &mut console),
-        Command::Bench(arguments) => load::command::run(&arguments, &mut console),
+        Command::Bench(arguments) => bench::run(&arguments, &mut console),
         Command::Operate(command) => operate::run(&command, &mut console),
     };
     ExitCode::from(status)

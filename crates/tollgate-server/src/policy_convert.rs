@@ -3,10 +3,10 @@
 //! requests unlimited.
 
 use tollgate::Policy;
+use tollgate_compat::Conversion;
 
 use crate::cli::ConvertArguments;
 use crate::console::Console;
-use crate::foreign::Conversion;
 use crate::policy_file;
 use crate::{FAILURE, SUCCESS, USAGE};
 

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use tollgate::Policy;
 use tollgate::credential::CredentialAttributes;
 use tollgate::policy::{EXAMPLE, FILE_BYTES_MAX, Findings};
+use tollgate_compat::{self as compat, CompatConfig, Format, Source};
 
 use crate::disk;
-use crate::foreign::{self, Foreign, Format, Source};
 
 mod directory;
 
@@ -41,7 +41,7 @@ pub(crate) enum Rules {
     /// A policy file.
     Native(Policy),
     /// A compat configuration, and the guard policy that refuses every request that bypasses it.
-    Foreign(Foreign, Policy),
+    Foreign(CompatConfig, Policy),
 }
 
 impl Rules {
@@ -53,7 +53,7 @@ impl Rules {
     }
 
     /// Another program's configuration, if it decides.
-    pub(crate) const fn foreign(&self) -> Option<&Foreign> {
+    pub(crate) const fn foreign(&self) -> Option<&CompatConfig> {
         match self {
             Rules::Native(_) => None,
             Rules::Foreign(foreign, _) => Some(foreign),
@@ -61,7 +61,7 @@ impl Rules {
     }
 
     /// Both parts, for a caller that takes ownership.
-    pub(crate) fn into_parts(self) -> (Policy, Option<Foreign>) {
+    pub(crate) fn into_parts(self) -> (Policy, Option<CompatConfig>) {
         match self {
             Rules::Native(policy) => (policy, None),
             Rules::Foreign(foreign, guard) => (guard, Some(foreign)),
@@ -125,8 +125,8 @@ fn rules(
         return Err(directory::mixed(name, (first, format), (other, Format::of(&other.bytes))));
     }
     if format != Format::Native {
-        let (foreign, warnings) = Foreign::compile(format, sources)?;
-        return Ok((Rules::Foreign(foreign, foreign::guard()?), warnings));
+        let (foreign, warnings) = CompatConfig::compile(format, sources)?;
+        return Ok((Rules::Foreign(foreign, compat::guard()?), warnings));
     }
     if sources.len() > 1 {
         return Err(directory::several(name, sources.len()));

@@ -1,16 +1,9 @@
-//! Cheap pseudorandom numbers for sampling, for the ids of spans and for the keys of a load, where guessing them gains
-//! nothing.
+//! Cheap pseudorandom numbers for sampling and for the ids of spans, where guessing them gains nothing.
 
 use std::cell::Cell;
 
-/// Scrambles a number with the finalizer of splitmix64, so that neighbours become unrelated.
-#[inline]
-pub(crate) const fn scrambled(number: u64) -> u64 {
-    let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
-}
+/// Scrambles a number, so that neighbours become unrelated.
+pub(crate) use tollgate::key::mix as scrambled;
 
 /// The next number of this thread.
 #[inline]

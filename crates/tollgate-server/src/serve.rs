@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tollgate::overload::Plan;
 use tollgate::{Clock, HeaderPolicy};
+use tollgate_overload::Plan;
 
 use crate::auth::Auth;
 use crate::callers::CallersFile;
 use crate::cli::ServeArguments;
 use crate::config::{self, Config};
 use crate::console::Console;
+use crate::disk;
 use crate::doubts::Strangers;
 use crate::gateway::{RoutePlan, Taking};
 use crate::identity::Identity;
@@ -79,6 +80,11 @@ fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
     let mut config = config::load(arguments.config.as_deref(), &arguments.trusted_proxy)?;
     let choice = StoreChoice::of(&arguments.store.settings(), &config.store)?;
     let state_dir = arguments.reload.state_dir.as_deref();
+    if let Some(path) = state_dir {
+        disk::answers(path).map_err(|error| {
+            format!("--state-dir {}: {error}; mount it again, or name another directory", path.display())
+        })?;
+    }
     // Counters of an earlier process continue on its clock. A shared store has its own clock.
     let clock = Clock::resumed(snapshot::wall(state_dir.filter(|_| matches!(choice, StoreChoice::Memory))));
     let tls = arguments.security.tls_files().map(|files| Tls::open(files, clock.now())).transpose()?;

@@ -14,17 +14,17 @@ use tollgate::{
 
 use crate::auth::Auth;
 use crate::decision_json::Hold;
-use crate::foreign::{Foreign, InForce, Options, is_guard};
 use crate::identity::Identity;
 use crate::policy_file::Rules;
 use crate::protocol::Wire;
 use crate::seldom::Seldom;
 use crate::store::Stores;
-use crate::telemetry::{Meter, Rule};
+use crate::telemetry::Meter;
 use beside::Beside;
 use cells::{Cells, Table};
 use holds::Holds;
 use rls::Envoy;
+use tollgate_compat::{ActiveConfig, CompatConfig, Options, Rule, is_guard};
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::shed::Shedder;
 
@@ -69,7 +69,7 @@ pub(crate) struct Service<S = Stores> {
     /// The comparison with a candidate policy, if there is one.
     pub(crate) beside: Beside,
     /// Another program's configuration. While there is one, it decides instead of the engine's policy.
-    foreign: ArcSwapOption<InForce>,
+    foreign: ArcSwapOption<ActiveConfig>,
     pub(crate) foreign_options: Options,
     /// The overload controllers of the gateway, if the config has any.
     pub(crate) overload: Option<Arc<Shedder>>,
@@ -311,7 +311,7 @@ impl<S: Store> Service<S> {
         }
         self.envoy.rekeyed();
         // A window length that was valid before is valid again. A reload in between creates its own windows.
-        let again = |foreign: &Arc<InForce>| {
+        let again = |foreign: &Arc<ActiveConfig>| {
             foreign.rekeyed(&self.engine).map_or_else(|_| Arc::clone(foreign), Arc::new)
         };
         self.foreign.rcu(|foreign| foreign.as_ref().map(again));
@@ -321,9 +321,9 @@ impl<S: Store> Service<S> {
     ///
     /// # Errors
     /// When a window's length is out of range. The previous rules stay active.
-    pub(crate) fn put_in_force(&self, rules: Foreign, now: Timestamp) -> Result<(), QuotaError> {
+    pub(crate) fn put_in_force(&self, rules: CompatConfig, now: Timestamp) -> Result<(), QuotaError> {
         let before = self.foreign.load_full();
-        let next = InForce::new(rules, &self.engine, before.as_deref(), now)?;
+        let next = ActiveConfig::new(rules, &self.engine, before.as_deref(), now)?;
         self.foreign.store(Some(Arc::new(next)));
         self.name_rules();
         Ok(())
@@ -337,7 +337,7 @@ impl<S: Store> Service<S> {
 
     /// Another program's configuration, if one is active. Loaded once for each decision, so that a reload never splits
     /// one.
-    pub(crate) fn foreign(&self) -> Option<Arc<InForce>> {
+    pub(crate) fn foreign(&self) -> Option<Arc<ActiveConfig>> {
         self.foreign.load_full()
     }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::broadcast;
 use tollgate::{CheckRequest, Decision, Policy, Ticks, Timestamp};
+use tollgate_compat::Rule;
 use tollgate_tower::shed::Shedder;
 
 use crate::protocol::Wire;
@@ -37,8 +38,7 @@ mod tests;
 
 pub(crate) use connections::Open;
 pub(crate) use exposition::METRICS_TYPE;
-pub(crate) use foreign::{Key, Rule, RuleVerdict};
-pub(crate) use names::BROUGHT;
+pub(crate) use foreign::{Key, RuleVerdict};
 pub(crate) use shared::{LimitLeases, ShardNumbers, ShardState, StoreNumbers};
 
 use cells::Cells;

@@ -1,4 +1,4 @@
-//! Overload control in the request path: the controllers of [`tollgate::overload`] around a service. A request passes,
+//! Overload control in the request path: the controllers of [`tollgate_overload`] around a service. A request passes,
 //! waits in a queue for a permit, or is refused with a 503. The controllers learn from the latency of those that pass.
 
 mod future;

@@ -21,7 +21,7 @@ mod structured;
 mod vendor;
 
 pub use answer::Answer;
-pub use body::Body;
+pub use body::{Body, Overload};
 pub use dialect::{Dialect, DialectConflict, Dialects, access_control_expose_headers};
 pub use list::{FIELD_BYTES_MAX, HEADERS_MAX, HeaderList};
 pub use policy::{

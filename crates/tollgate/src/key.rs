@@ -253,7 +253,9 @@ impl Fingerprint {
 }
 
 /// The finaliser of splitmix64: every bit of the input changes every bit of the output.
-pub(crate) const fn mix(value: u64) -> u64 {
+#[doc(hidden)]
+#[must_use]
+pub const fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -318,6 +320,30 @@ fn word(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An implementation that was written from docs/design/key-hash.md alone computes the same hashes.
+    #[test]
+    fn an_independent_implementation_agrees() {
+        let parts = |text: &str| -> Vec<Vec<u8>> {
+            let bytes = |part: &str| match part.strip_prefix("x*") {
+                Some(count) => vec![b'x'; count.parse().unwrap()],
+                None => (0..part.len() / 2)
+                    .map(|at| u8::from_str_radix(&part[2 * at..2 * at + 2], 16).unwrap())
+                    .collect(),
+            };
+            text.split(',').map(|part| bytes(part.trim_matches('-'))).collect()
+        };
+        let secret = Secret::repeatable(42);
+        let vectors = include_str!("../tests/key_hash/vectors.txt");
+        for line in vectors.lines() {
+            let [family, key, hash] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+            let family: Vec<Vec<u8>> = parts(family);
+            let mut prefix = secret.prefix(&family.iter().map(Vec::as_slice).collect::<Vec<_>>());
+            parts(key).iter().for_each(|part| prefix.part(&secret, part));
+            assert_eq!(format!("{:032x}", prefix.finish(&secret).whole()), hash, "{line}");
+        }
+        assert_eq!(vectors.lines().count(), 83);
+    }
 
     /// The words of a part can be decoded: nothing is lost, whatever its length.
     #[test]

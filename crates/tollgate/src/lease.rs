@@ -26,7 +26,7 @@ use smallvec::SmallVec;
 
 use crate::outcome::{Outcome, Source};
 use crate::quota::Quota;
-use crate::store::{Answer, Answers, Charge, Stance, Store, StoreFailure};
+use crate::store::{Answers, Charge, ChargeAnswer, Enforcement, Store, StoreFailure};
 use crate::time::Timestamp;
 
 use cell::{Cell, Renewal, SpendToken};
@@ -45,7 +45,7 @@ const WAITS_MAX: usize = 2;
 #[derive(Clone, Debug)]
 pub struct Loan<R> {
     /// The answer to the charge.
-    pub answer: Answer,
+    pub answer: ChargeAnswer,
     /// The units lent beyond the charge.
     pub extra: u64,
     /// The number of the window that lent them; 0 for quotas without windows. Units expire with their window. None if
@@ -60,7 +60,7 @@ pub struct Loan<R> {
 /// The number of the window that an answer was counted in, by its end; 0 for quotas without windows. The answer must
 /// have counted something.
 #[must_use]
-pub fn window_of(quota: &Quota, answer: &Answer, now: Timestamp) -> u64 {
+pub fn window_of(quota: &Quota, answer: &ChargeAnswer, now: Timestamp) -> u64 {
     match quota {
         Quota::FixedWindow(_) => (now + answer.outcome.reset_after).unix_micros(),
         _ => 0,
@@ -343,7 +343,7 @@ impl<S: Lender> LeasedStore<S> {
         drop(charged);
         let settlement = if is_admitted { Settlement::Kept } else { Settlement::PutBack };
         let each = charges.iter().zip(results);
-        let mut answers: SmallVec<[Option<Answer>; 6]> =
+        let mut answers: SmallVec<[Option<ChargeAnswer>; 6]> =
             each.map(|(charge, result)| local_answer(charge, result, settlement, now)).collect();
         for ((&index, loan), &request) in indexes.iter().zip(loans).zip(&requests) {
             answers[index] = Some(loan.answer);
@@ -456,11 +456,11 @@ impl<S: Lender> Drop for ChargedLeases<'_, '_, S> {
 }
 
 fn is_enforced(charge: &Charge<'_>) -> bool {
-    charge.stance() == Stance::Enforced
+    charge.enforcement() == Enforcement::Enforced
 }
 
-fn answer(outcome: Outcome, source: Source) -> Answer {
-    Answer::new(outcome, source)
+fn answer(outcome: Outcome, source: Source) -> ChargeAnswer {
+    ChargeAnswer::new(outcome, source)
 }
 
 /// Builds the answers when at least one lease denies. The others are not charged, so nothing has to be refunded.
@@ -486,12 +486,12 @@ fn local_answer<R: Clone>(
     result: &LocalResult<R>,
     settlement: Settlement,
     now: Timestamp,
-) -> Option<Answer> {
+) -> Option<ChargeAnswer> {
     match result {
         LocalResult::Charged(cell, token) => {
             let unheard = if settlement == Settlement::Kept { cell.take_unreported() } else { 0 };
             let answer = answer(cell.outcome(charge.quota(), now), Source::Lease).charged(token.acquired_at);
-            Some(Answer { unheard, ..answer })
+            Some(ChargeAnswer { unheard, ..answer })
         }
         LocalResult::Denied(_, outcome) => Some(answer(*outcome, Source::DenyCache)),
         LocalResult::Miss(_) => None,

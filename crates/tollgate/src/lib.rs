@@ -7,7 +7,7 @@
 //!
 //! | feature | adds |
 //! |---|---|
-//! | `policy` (default) | policy files with CEL, the `Engine`, decisions, headers, leases, overload protection; `calendar` with it |
+//! | `policy` (default) | policy files with CEL, the `Engine`, decisions, headers, leases; `calendar` with it |
 //! | `calendar` | fixed windows that follow the calendar of a time zone, with the database of time zones |
 //! | `conformance` | the suite that every store must pass; needs `policy` |
 //!
@@ -54,8 +54,6 @@ pub mod policy;
 #[cfg(feature = "policy")]
 pub mod decision;
 #[cfg(feature = "policy")]
-pub mod overload;
-#[cfg(feature = "policy")]
 pub mod headers;
 #[cfg(feature = "policy")]
 pub mod lease;
@@ -79,7 +77,7 @@ pub use memory::MemoryStore;
 pub use outcome::{Outcome, Source, Verdict};
 pub use quota::Quota;
 pub use rate::{QuotaError, Rate};
-pub use store::Stance;
+pub use store::Enforcement;
 pub use time::{Ticks, Timestamp};
 
 #[cfg(feature = "policy")]

@@ -12,11 +12,13 @@ use crate::time::{Ticks, Timestamp, WallOffset};
 
 mod charge;
 mod lease;
+mod together;
 
-pub use charge::{Answer, Answers, Charge, Family, Stance, Succession};
+pub use charge::{Answers, Charge, ChargeAnswer, Enforcement, Family, Succession};
 pub(crate) use charge::{Record, Reign, is_wide};
 pub use lease::Lease;
 pub(crate) use lease::{SHARE_MAX, TTL_MAX, TTL_MIN};
+pub use together::{TOGETHER_MAX, together};
 
 /// Why a store did not answer. It is never the caller's fault, and never becomes an error that the caller has to
 /// interpret.
@@ -40,7 +42,7 @@ pub enum StoreFailure {
 impl StoreFailure {
     /// Whether the store itself was unreachable, and not only a counter faulty. The fallback decides then.
     #[must_use]
-    pub const fn is_outage(self) -> bool {
+    pub(crate) const fn is_outage(self) -> bool {
         matches!(self, StoreFailure::Unreachable | StoreFailure::Unanswered)
     }
 }

@@ -3,7 +3,7 @@
 use clap::Args;
 use clap::builder::BoolishValueParser;
 
-use crate::foreign::Options;
+use tollgate_compat::Options;
 
 /// Options for answers by a compat configuration.
 #[derive(Clone, Debug, Args)]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use tollgate::{Decision, LimitStatus, Source, Stance, Ticks, Verdict};
+use tollgate::{Decision, Enforcement, LimitStatus, Source, Ticks, Verdict};
 
 use crate::console::Console;
 
@@ -52,7 +52,7 @@ impl Table {
             format!("{:>NUMBER_WIDTH$}  {:>TIME_WIDTH$}  {:<VERDICT_WIDTH$}", "request", "time", "verdict");
         for status in decision.limits() {
             let name = status.limit.name();
-            let shadow = status.stance == Stance::Shadow;
+            let shadow = status.enforcement == Enforcement::Shadow;
             self.shadows |= shadow;
             let title = if shadow { format!("({name})") } else { name.to_owned() };
             let widest = format!("{limit}/{limit} *", limit = status.outcome.limit).len();

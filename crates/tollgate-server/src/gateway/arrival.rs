@@ -78,7 +78,7 @@ impl Default for Taking {
 }
 
 /// How requests are read.
-pub(super) struct Reading {
+pub(super) struct ReadSettings {
     pub(super) reader: Reader,
     pub(super) fields: FieldRules,
     /// The attributes by which routes choose an upstream.
@@ -87,7 +87,7 @@ pub(super) struct Reading {
     needs: Needs,
 }
 
-impl Reading {
+impl ReadSettings {
     pub(super) fn new(taking: Taking, sticky: &[String]) -> Self {
         let Taking { reader, header_names, .. } = taking;
         let is_needed = |name: &str| matches!(name, "host" | "path") || sticky.iter().any(|key| key == name);
@@ -100,8 +100,8 @@ impl Reading {
 ///
 /// # Errors
 /// When the gateway does not accept the request. Nothing of it is sent on.
-pub(super) fn arrive(request: &mut Parts, peer: Peer, reading: &Reading) -> Result<Arrival, Problem> {
-    let Reading { reader, sticky, needs, .. } = reading;
+pub(super) fn arrive(request: &mut Parts, peer: Peer, reading: &ReadSettings) -> Result<Arrival, Problem> {
+    let ReadSettings { reader, sticky, needs, .. } = reading;
     websocket::turn(request)?;
     acceptable(request, reader.method_override)?;
     let attributes = reader.of_request_for(Some(peer.address), request, *needs);
@@ -143,11 +143,11 @@ fn acceptable(request: &Parts, method_override: MethodOverride) -> Result<(), Pr
     let is_let = |unless| match unless {
         Unless::MethodOverrideKept => method_override == MethodOverride::Keep,
     };
-    if let Some((_, status, told)) = spelling::refused(request, is_let) {
+    if let Some((_, status, reason)) = spelling::refused(request, is_let) {
         return Err(match status {
-            417 => Problem::new(Kind::Gateway(Turned::ExpectationFailed), told),
-            508 => Problem::new(Kind::Gateway(Turned::Loop), told),
-            _ => Problem::invalid(told),
+            417 => Problem::new(Kind::Gateway(Turned::ExpectationFailed), reason),
+            508 => Problem::new(Kind::Gateway(Turned::Loop), reason),
+            _ => Problem::invalid(reason),
         });
     }
     if matches!(request.method, Method::CONNECT | Method::TRACE) {
@@ -174,7 +174,7 @@ fn acceptable(request: &Parts, method_override: MethodOverride) -> Result<(), Pr
         return Err(Problem::new(Kind::Gateway(Turned::FieldsTooLarge), detail));
     }
     if field_count(request) > FIELDS_MAX {
-        return Err(Problem::new(Kind::Gateway(Turned::FieldsTooLarge), Flaw::TooLarge.told()));
+        return Err(Problem::new(Kind::Gateway(Turned::FieldsTooLarge), Flaw::TooLarge.text()));
     }
     Ok(())
 }
@@ -218,7 +218,7 @@ mod tests {
     fn arrived(request: http::request::Builder) -> Result<(String, String), u16> {
         let (mut request, ()) = request.body(()).unwrap().into_parts();
         let peer = Peer { address: "203.0.113.9".parse().unwrap(), is_secure: false };
-        arrive(&mut request, peer, &Reading::new(Taking::default(), &[]))
+        arrive(&mut request, peer, &ReadSettings::new(Taking::default(), &[]))
             .map_err(|problem| problem.kind.status())?;
         let host = request.headers.get(HOST).map(|host| host.to_str().unwrap().to_owned());
         Ok((request.uri.to_string(), host.unwrap_or_default()))
@@ -228,14 +228,17 @@ mod tests {
     #[test]
     fn one_spelling() {
         let get = |target: &str, host: &str| arrived(Request::get(target).header("host", host));
-        let told = |target: &str, host: &str| Ok((target.to_owned(), host.to_owned()));
-        assert_eq!(get("/a/./b/../%63?q=%2F..", "Example.COM.:443"), told("/a/c?q=%2F..", "example.com"));
-        assert_eq!(get("http://example.com/x", "EXAMPLE.com"), told("/x", "example.com"));
-        assert_eq!(get("http://example.com", "example.com"), told("/", "example.com"));
+        let arrives_as = |target: &str, host: &str| Ok((target.to_owned(), host.to_owned()));
+        assert_eq!(
+            get("/a/./b/../%63?q=%2F..", "Example.COM.:443"),
+            arrives_as("/a/c?q=%2F..", "example.com")
+        );
+        assert_eq!(get("http://example.com/x", "EXAMPLE.com"), arrives_as("/x", "example.com"));
+        assert_eq!(get("http://example.com", "example.com"), arrives_as("/", "example.com"));
         assert_eq!(get("http://other.test/x", "example.com"), Err(400));
-        assert_eq!(get("/", "Example.com.:08443"), told("/", "example.com:8443"));
-        assert_eq!(get("/", "example.com:"), told("/", "example.com"));
-        assert_eq!(get("/", "[0:0::1]:080"), told("/", "[::1]"));
+        assert_eq!(get("/", "Example.com.:08443"), arrives_as("/", "example.com:8443"));
+        assert_eq!(get("/", "example.com:"), arrives_as("/", "example.com"));
+        assert_eq!(get("/", "[0:0::1]:080"), arrives_as("/", "[::1]"));
         assert_eq!(get("http://example.com:8443/", "example.com"), Err(400));
         for host in ["user@example.com", "example.com..", "a;b", "a:abc", "a:99999", "a:0", "[::1]x", "."] {
             assert_eq!(get("/", host), Err(400), "{host}");
@@ -252,10 +255,10 @@ mod tests {
                 "{version:?}"
             );
             let named = Request::get("/").version(version).header("host", "a");
-            assert_eq!(arrived(named), told("/", "a"), "{version:?}");
+            assert_eq!(arrived(named), arrives_as("/", "a"), "{version:?}");
         }
         assert_eq!(arrived(Request::get("http://a/x")), Err(400));
-        assert_eq!(arrived(Request::get("http://a/x").version(Version::HTTP_2)), told("/x", "a"));
+        assert_eq!(arrived(Request::get("http://a/x").version(Version::HTTP_2)), arrives_as("/x", "a"));
         let twice = Request::get("/").header("host", "a").header("host", "a");
         assert_eq!(arrived(twice), Err(400));
     }

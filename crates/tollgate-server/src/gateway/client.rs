@@ -15,17 +15,17 @@ use tokio::time::{Instant, sleep, timeout};
 use super::Gateway;
 use super::arrival::Peer;
 use super::body::Limited;
-use super::carried::Carried;
+use super::carried::RequestBody;
 use super::entry::Prefixed;
-use super::framing::{Flaw, Head};
+use super::framing::{Flaw, RequestHead};
 use super::own;
-use super::tunnel::{Handed, Tunnel};
+use super::tunnel::{Tunnel, TunnelHandoff};
 use crate::listen::{Patient, Phase};
 use crate::problem::{Kind, Problem};
 use crate::shutdown::{Stop, stopped};
 pub(super) use line::Coming;
-use line::Shared;
-use written::{Answer, Asker, Cut};
+use line::SharedConnection;
+use written::{AnswerWriter, Cut, ResponseOptions};
 
 mod line;
 mod written;
@@ -46,12 +46,12 @@ const FREE_TIMEOUT: Duration = Duration::from_secs(5);
 const HALF_CLOSED_GRACE: Duration = Duration::from_secs(2);
 
 /// A connection.
-struct Client {
+struct ClientConnection {
     gateway: Arc<Gateway>,
     peer: Peer,
     stop: Stop,
     phase: Arc<Phase>,
-    line: Shared,
+    line: SharedConnection,
 }
 
 /// What follows a request.
@@ -72,8 +72,8 @@ enum After {
 pub(super) async fn serve(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, mut stop: Stop) {
     let (stream, begun) = stream.into_parts();
     let phase = Arc::new(Phase::at(stream.seat()));
-    let line = Shared::new(Patient::new(stream, Arc::clone(&phase)), &begun);
-    let client = Client { gateway, peer, stop: stop.clone(), phase, line };
+    let line = SharedConnection::new(Patient::new(stream, Arc::clone(&phase)), &begun);
+    let client = ClientConnection { gateway, peer, stop: stop.clone(), phase, line };
     let (mut stopping, mut has_stopped) = (pin!(stopped(&mut stop)), false);
     let mut first = client.next(stopping.as_mut(), &mut has_stopped).await;
     while let Some(head) = first.take() {
@@ -90,7 +90,7 @@ pub(super) async fn serve(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, m
     let _ = line.shutdown().await; // There is no answer left to wait for.
 }
 
-impl Client {
+impl ClientConnection {
     /// Answers requests, beginning with this one, until the connection is idle or ends.
     async fn turns(
         &self,
@@ -162,15 +162,18 @@ impl Client {
         let answering = self.phase.answering();
         let head = end.and_then(|end| {
             let text = self.line.lock().take_head(end);
-            Head::read(text)
+            RequestHead::read(text)
         });
         let (response, asker) = match head {
             Ok(head) => {
-                let asker = Asker::of(&head);
+                let asker = ResponseOptions::of(&head);
                 let Some(response) = self.answered(head).await else { return After::Gone };
                 (response, asker)
             }
-            Err(flaw) => (own::refused(&flawed(flaw), own::Asker::Http).map(Limited::from), Asker::unknown()),
+            Err(flaw) => (
+                own::refused(&flawed(flaw), own::ClientProtocol::Http).map(Limited::from),
+                ResponseOptions::unknown(),
+            ),
         };
         let after = self.written(response, asker).await;
         drop(answering);
@@ -192,9 +195,12 @@ impl Client {
     }
 
     /// Computes the gateway's answer, unless the client goes away first.
-    async fn answered(&self, head: Head) -> Option<Response<Limited>> {
-        let body = self.line.coming(head.body, head.is_waiting);
-        let body = body.map_or(Carried::Held(None), Carried::Client);
+    async fn answered(&self, head: RequestHead) -> Option<Response<Limited>> {
+        let body = self.line.coming(head.body);
+        if head.is_waiting {
+            self.line.send_continue();
+        }
+        let body = body.map_or(RequestBody::Held(None), RequestBody::Client);
         let mut answer = pin!(self.gateway.answer(head.request.map(|()| body), self.peer));
         poll_fn(|context| match answer.as_mut().poll(context) {
             Poll::Ready(response) => Poll::Ready(Some(response)),
@@ -204,15 +210,15 @@ impl Client {
     }
 
     /// Writes an answer, and returns what follows it.
-    async fn written(&self, mut response: Response<Limited>, mut asker: Asker) -> After {
-        let tunnel = Handed::take(&mut response);
+    async fn written(&self, mut response: Response<Limited>, mut asker: ResponseOptions) -> After {
+        let tunnel = TunnelHandoff::take(&mut response);
         let behind = {
             let mut line = self.line.lock();
             let behind = line.answer_begins();
             asker.is_kept &= line.skip_body() && !*self.stop.borrow() && !must_close(&response);
             behind
         };
-        let mut answer = Answer::new(response, asker, behind, self.gateway.wall_now());
+        let mut answer = AnswerWriter::new(response, asker, behind, self.gateway.wall_now());
         let written = poll_fn(|context| {
             let before = answer.written;
             match answer.poll(&self.line, context) {
@@ -272,7 +278,7 @@ fn must_close(response: &Response<Limited>) -> bool {
 /// The answer to a client whose head is malformed.
 fn flawed(flaw: Flaw) -> Problem {
     match flaw {
-        Flaw::TooLarge => Problem::new(Kind::Gateway(crate::problem::Turned::FieldsTooLarge), flaw.told()),
-        _ => Problem::invalid(flaw.told()),
+        Flaw::TooLarge => Problem::new(Kind::Gateway(crate::problem::Turned::FieldsTooLarge), flaw.text()),
+        _ => Problem::invalid(flaw.text()),
     }
 }

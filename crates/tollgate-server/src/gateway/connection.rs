@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use http::Request;
@@ -12,12 +13,12 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 
 use super::arrival::Peer;
-use super::body::{Holding, Watched};
-use super::carried::Carried;
+use super::body::{Holding, PollObserver};
+use super::carried::RequestBody;
 use super::entry::Prefixed;
 use super::frames::Paced;
 use super::streams::{State, Streams};
-use super::tunnel::Handed;
+use super::tunnel::TunnelHandoff;
 use super::websocket;
 use super::{Gateway, client};
 use crate::listen::{HEAD_TIMEOUT, Stream};
@@ -63,12 +64,12 @@ pub(crate) async fn connection(stream: Stream, gateway: Arc<Gateway>, mut stop: 
                 stopped(&mut stop).await;
                 tokio::time::sleep(client::LINGER).await;
             };
-            let looked = tokio::select! {
+            let begins = tokio::select! {
                 biased;
-                looked = tokio::time::timeout(HEAD_TIMEOUT, stream.begins_with(PREFACE)) => looked,
+                begins = tokio::time::timeout(HEAD_TIMEOUT, stream.begins_with(PREFACE)) => begins,
                 () = stops => return,
             };
-            match looked {
+            match begins {
                 Ok(Ok(is_h2)) => is_h2,
                 Ok(Err(_)) | Err(_) => return,
             }
@@ -87,8 +88,8 @@ async fn serve_h2(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, mut stop:
     let service = service_fn(|request: Request<Incoming>| {
         let (gateway, mut pulse) = (Arc::clone(&gateway), streams.begin());
         async move {
-            let mut response = gateway.answer(request.map(Carried::Incoming), peer).await;
-            if let Some(tunnel) = Handed::take(&mut response) {
+            let mut response = gateway.answer(request.map(RequestBody::Incoming), peer).await;
+            if let Some(tunnel) = TunnelHandoff::take(&mut response) {
                 websocket::turn_back(&mut response);
                 let open = pulse.again();
                 tokio::spawn(async move {
@@ -96,7 +97,7 @@ async fn serve_h2(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, mut stop:
                     tunnel.carry().await;
                 });
             }
-            pulse.polled(true);
+            pulse.polled(Poll::Ready(()));
             Ok::<_, Infallible>(response.map(|body| Holding { body, held: pulse }))
         }
     });

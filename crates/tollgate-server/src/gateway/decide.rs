@@ -13,7 +13,7 @@ use tollgate::{CheckRequest, Clock, Decision, Engine, Reservation, Ticks, Timest
 use tollgate_tower::Decide;
 
 use super::body::Body;
-use super::carried::Carried;
+use super::carried::RequestBody;
 use super::proxy::Proxy;
 use crate::protocol::Wire;
 use crate::service::Service;
@@ -21,9 +21,9 @@ use crate::store::Stores;
 use crate::telemetry::Stopwatch;
 
 /// The service, as the middleware calls it.
-pub(super) struct Deciding(pub(super) Arc<Service>);
+pub(super) struct ServiceDecider(pub(super) Arc<Service>);
 
-impl Decide for Deciding {
+impl Decide for ServiceDecider {
     type Store = Stores;
 
     fn engine(&self) -> &Engine<Stores> {
@@ -79,9 +79,9 @@ impl Decide for Deciding {
 
 /// The service behind the decision: it sends on the requests that pass.
 #[derive(Clone)]
-pub(super) struct Passing(pub(super) Arc<Proxy>);
+pub(super) struct ProxyService(pub(super) Arc<Proxy>);
 
-impl tower_service::Service<Request<Carried>> for Passing {
+impl tower_service::Service<Request<RequestBody>> for ProxyService {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -90,7 +90,7 @@ impl tower_service::Service<Request<Carried>> for Passing {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Carried>) -> Self::Future {
+    fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
         let proxy = Arc::clone(&self.0);
         Box::pin(async move { Ok(proxy.forward(request).await) })
     }

@@ -7,8 +7,8 @@ mod head;
 #[cfg(any(test, feature = "fuzzing"))]
 mod reader;
 
-pub(super) use body::{Decoder, Next, part};
-pub(super) use head::{FIELDS_MAX, Flaw, Head, end};
+pub(super) use body::{RequestDecoder, RequestElement, part};
+pub(super) use head::{FIELDS_MAX, Flaw, RequestHead, end};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) use reader::Reader;
 

@@ -41,22 +41,22 @@ impl Outbox {
     }
 
     /// Queues a part of a body with a known length.
-    pub(super) fn put(&mut self, data: Bytes) {
-        if data.len() <= JOINED_BYTES_MAX {
-            self.before.extend_from_slice(&data);
+    pub(super) fn put(&mut self, chunk: Bytes) {
+        if chunk.len() <= JOINED_BYTES_MAX {
+            self.before.extend_from_slice(&chunk);
         } else {
-            self.piece = data;
+            self.piece = chunk;
         }
         self.is_flushed = false;
     }
 
     /// Queues a part of a chunked body.
-    pub(super) fn put_chunk(&mut self, data: Bytes) {
-        if data.is_empty() {
+    pub(super) fn put_chunk(&mut self, chunk: Bytes) {
+        if chunk.is_empty() {
             return;
         }
-        write_hex(&mut self.before, data.len());
-        self.put(data);
+        write_hex(&mut self.before, chunk.len());
+        self.put(chunk);
         if self.piece.is_empty() {
             self.before.extend_from_slice(b"\r\n");
         } else {
@@ -122,9 +122,9 @@ fn write_hex(into: &mut BytesMut, number: usize) {
 }
 
 /// Writes the fields whose names the predicate accepts. It skips the length of the body, which the caller writes.
-pub(super) fn write_fields(into: &mut BytesMut, fields: &HeaderMap, is_told: impl Fn(&HeaderName) -> bool) {
+pub(super) fn write_fields(into: &mut BytesMut, fields: &HeaderMap, is_sent: impl Fn(&HeaderName) -> bool) {
     for (name, value) in fields {
-        if name == CONTENT_LENGTH || !is_told(name) {
+        if name == CONTENT_LENGTH || !is_sent(name) {
             continue;
         }
         let (name, value) = (name.as_str().as_bytes(), value.as_bytes());

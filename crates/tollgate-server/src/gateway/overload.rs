@@ -15,53 +15,53 @@ use tollgate_tower::shed::{Shed, ShedLayer, Shedder};
 use tower_layer::Layer;
 
 use super::body::Body;
-use super::carried::Carried;
-use super::decide::Passing;
+use super::carried::RequestBody;
+use super::decide::ProxyService;
 use super::proxy::Proxy;
 use crate::service::Service;
 use crate::telemetry::Capacity;
 
 /// The service behind the limits.
 #[derive(Clone)]
-pub(super) enum Behind {
+pub(super) enum UpstreamService {
     /// Every admitted request is sent on.
-    Open(Passing),
+    Open(ProxyService),
     /// An admitted request is sent on if there is capacity for it.
-    Shed(Shed<Counted>, Arc<Proxy>),
+    Shed(Shed<CountedService>, Arc<Proxy>),
 }
 
 /// The service behind the shedding. A request that reaches it has capacity, so its admission by the limits is counted
 /// here.
 #[derive(Clone)]
-pub(super) struct Counted {
-    passing: Passing,
+pub(super) struct CountedService {
+    passing: ProxyService,
     service: Arc<Service>,
 }
 
-impl tower_service::Service<Request<Carried>> for Counted {
+impl tower_service::Service<Request<RequestBody>> for CountedService {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = <Passing as tower_service::Service<Request<Carried>>>::Future;
+    type Future = <ProxyService as tower_service::Service<Request<RequestBody>>>::Future;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.passing.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<Carried>) -> Self::Future {
+    fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
         let is_late = request.extensions().get::<Waited>().is_some();
         self.service.meter.record_capacity(if is_late { Capacity::PassedLate } else { Capacity::Passed });
         self.passing.call(request)
     }
 }
 
-impl Behind {
+impl UpstreamService {
     /// Makes the service that leads to the upstreams, with these controllers if there are any.
     pub(super) fn new(
-        passing: Passing,
+        passing: ProxyService,
         shedder: Option<&Arc<Shedder>>,
         (service, reader): (&Arc<Service>, &Reader),
     ) -> Self {
-        let Some(shedder) = shedder else { return Behind::Open(passing) };
+        let Some(shedder) = shedder else { return UpstreamService::Open(passing) };
         let counting = Arc::clone(service);
         let layer = ShedLayer::new(Arc::clone(shedder))
             .reader(reader.clone())
@@ -71,25 +71,25 @@ impl Behind {
                 std::future::ready(())
             });
         let proxy = Arc::clone(&passing.0);
-        Behind::Shed(layer.layer(Counted { passing, service: Arc::clone(service) }), proxy)
+        UpstreamService::Shed(layer.layer(CountedService { passing, service: Arc::clone(service) }), proxy)
     }
 }
 
-impl tower_service::Service<Request<Carried>> for Behind {
+impl tower_service::Service<Request<RequestBody>> for UpstreamService {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         match self {
-            Behind::Open(passing) => passing.poll_ready(context),
-            Behind::Shed(shed, _) => shed.poll_ready(context),
+            UpstreamService::Open(passing) => passing.poll_ready(context),
+            UpstreamService::Shed(shed, _) => shed.poll_ready(context),
         }
     }
 
-    fn call(&mut self, request: Request<Carried>) -> Self::Future {
+    fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
         match self {
-            Behind::Open(passing) => {
+            UpstreamService::Open(passing) => {
                 let proxy = Arc::clone(&passing.0);
                 Box::pin(async move {
                     Ok(match proxy.begun(request).await {
@@ -98,7 +98,7 @@ impl tower_service::Service<Request<Carried>> for Behind {
                     })
                 })
             }
-            Behind::Shed(shed, proxy) => {
+            UpstreamService::Shed(shed, proxy) => {
                 // Capacity is reserved only for requests that have something to send.
                 let (mut shed, proxy) = (shed.clone(), Arc::clone(proxy));
                 Box::pin(async move {

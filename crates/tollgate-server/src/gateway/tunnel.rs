@@ -19,7 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, sleep};
 
 use super::numbers::Tunnelled;
-use super::upstream::Place;
+use super::upstream::RequestSlots;
 use super::websocket::Extended;
 
 /// How long a tunnel may carry nothing. The other end may be gone by then.
@@ -38,7 +38,7 @@ fn asks<B: Body>(request: &Request<B>) -> bool {
 }
 
 /// A request for a protocol upgrade.
-pub(super) struct Wish {
+pub(super) struct UpgradeRequest {
     pub(super) protocol: HeaderValue,
     /// The client's stream inside HTTP/2. An HTTP/1 connection is that stream itself.
     pub(super) client: Option<OnUpgrade>,
@@ -46,7 +46,7 @@ pub(super) struct Wish {
     pub(super) extended: Option<Extended>,
 }
 
-impl Wish {
+impl UpgradeRequest {
     /// The upgrade that a request asks for, if it is sent on.
     pub(super) fn of<B: Body>(request: &mut Request<B>) -> Option<Self> {
         let protocol = wanted(request)?;
@@ -75,7 +75,7 @@ fn wanted<B: Body>(request: &Request<B>) -> Option<HeaderValue> {
 pub(super) struct Tunnel {
     pub(super) client: Option<OnUpgrade>,
     pub(super) upstream: OnUpgrade,
-    pub(super) _place: Place,
+    pub(super) _place: RequestSlots,
     pub(super) _counted: Tunnelled,
     /// The body of the answer, which holds the request's permits.
     pub(super) held: Option<super::Limited>,
@@ -83,9 +83,9 @@ pub(super) struct Tunnel {
 
 /// A tunnel on its way from the code that answers to the task that owns the connection.
 #[derive(Clone)]
-pub(super) struct Handed(Arc<Mutex<Option<Tunnel>>>);
+pub(super) struct TunnelHandoff(Arc<Mutex<Option<Tunnel>>>);
 
-impl Handed {
+impl TunnelHandoff {
     /// Adds a tunnel to the answer that begins it.
     pub(super) fn granted<B>(tunnel: Tunnel, response: &mut Response<B>, protocol: HeaderValue) {
         let headers = response.headers_mut();
@@ -128,8 +128,8 @@ async fn carry_between(
     upstream: impl AsyncRead + AsyncWrite + Unpin,
 ) {
     let watch = Watch::new();
-    let mut client = Watched { stream: client, watch: &watch };
-    let mut upstream = Watched { stream: upstream, watch: &watch };
+    let mut client = TunnelEnd { stream: client, watch: &watch };
+    let mut upstream = TunnelEnd { stream: upstream, watch: &watch };
     let carried =
         tokio::io::copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER_BYTES, BUFFER_BYTES);
     let mut carried = pin!(carried);
@@ -175,8 +175,8 @@ impl Watch {
     /// When the tunnel ends if nothing moves any more.
     fn until(&self) -> Instant {
         let has_end = self.has_end.load(Ordering::Relaxed);
-        let patience = if has_end { HALF_CLOSED_TIMEOUT } else { IDLE_TIMEOUT };
-        self.start + Duration::from_millis(self.moved_at.load(Ordering::Relaxed)) + patience
+        let timeout = if has_end { HALF_CLOSED_TIMEOUT } else { IDLE_TIMEOUT };
+        self.start + Duration::from_millis(self.moved_at.load(Ordering::Relaxed)) + timeout
     }
 
     fn moved(&self) {
@@ -186,12 +186,12 @@ impl Watch {
 }
 
 /// One end of a tunnel.
-struct Watched<'w, S> {
+struct TunnelEnd<'w, S> {
     stream: S,
     watch: &'w Watch,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<'_, S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TunnelEnd<'_, S> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -211,7 +211,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<'_, S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<'_, S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TunnelEnd<'_, S> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write(context, bytes);
@@ -274,7 +274,7 @@ mod tests {
     async fn stopping(
         upstream: SocketAddr,
         address: mpsc::Sender<SocketAddr>,
-        mut told: steps::UnboundedReceiver<()>,
+        mut steps_done: steps::UnboundedReceiver<()>,
     ) -> (usize, Duration) {
         let (policy, _) = Policy::compile("test", b"limits: []").unwrap();
         let clock = Clock::precise();
@@ -300,7 +300,7 @@ mod tests {
             stopped,
             move |stream, stop| connection(stream, Arc::clone(&gateway), stop),
         ));
-        told.recv().await.unwrap();
+        steps_done.recv().await.unwrap();
         tokio::time::pause();
         let begun = tokio::time::Instant::now();
         stop.send(true).unwrap();
@@ -309,7 +309,7 @@ mod tests {
         // The client checks that the tunnel still carries bytes, in the real time that sockets need.
         tokio::time::resume();
         address.send(upstream).unwrap();
-        told.recv().await.unwrap();
+        steps_done.recv().await.unwrap();
         assert!(!serving.is_finished());
         tokio::time::pause();
         (serving.await.unwrap(), begun.elapsed())
@@ -347,11 +347,11 @@ mod tests {
     #[test]
     fn a_stop_cuts_tunnels_off_in_time() {
         let (upstream, echo) = echoing();
-        let (tell, told) = steps::unbounded_channel();
+        let (tell, steps_done) = steps::unbounded_channel();
         let (address, addresses) = mpsc::channel();
         let server = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(stopping(upstream, address, told))
+            runtime.block_on(stopping(upstream, address, steps_done))
             // The runtime ends here, as the program would, and closes every connection.
         });
         let mut client = TcpStream::connect(addresses.recv().unwrap()).unwrap();

@@ -154,7 +154,7 @@ mod tests {
     use std::collections::VecDeque;
 
     use super::*;
-    use crate::at_once::at_once;
+    use tollgate::fuzzing::poll_once;
 
     /// A body that comes in these pieces.
     struct Pieces(VecDeque<Bytes>);
@@ -173,7 +173,7 @@ mod tests {
 
     fn read(pieces: &[&[u8]]) -> Result<Bytes, Unread> {
         let pieces = pieces.iter().map(|piece| Bytes::copy_from_slice(piece)).collect();
-        at_once(message(Pieces(pieces), 100))
+        poll_once(message(Pieces(pieces), 100))
     }
 
     /// A message is the same however it is cut into pieces. A body that is not exactly one message is refused, and an

@@ -8,7 +8,10 @@ use hyper::body::Incoming;
 use hyper::header::HeaderName;
 use tollgate::engine::{Prepared, Settled};
 use tollgate::store::Store;
+use tollgate::store::{TOGETHER_MAX, together};
 use tollgate::{CheckRequest, Decision, Timestamp};
+use tollgate_compat::ActiveConfig;
+use tollgate_compat::plain::Checked;
 
 use super::access;
 use super::authz::Verified;
@@ -16,8 +19,6 @@ use super::route::HttpRoute;
 use crate::control::ControlPlane;
 use crate::control::admin::Admin;
 use crate::decision_json::{DECISION_BYTES, Decided};
-use crate::foreign::InForce;
-use crate::foreign::plain::Checked;
 use crate::identity::Known;
 use crate::problem::Problem;
 use crate::protocol::Wire;
@@ -27,7 +28,6 @@ use crate::request_json::{self, Question};
 use crate::rls::{self, Unanswerable};
 use crate::service::Service;
 use crate::telemetry::Stopwatch;
-use crate::together::{TOGETHER_MAX, together};
 
 /// Prefixes of the headers in which a proxy describes the request that it asks about.
 const PROXY_FIELDS: [&str; 2] = ["x-forwarded-", "x-original-"];
@@ -208,7 +208,7 @@ impl<S: Store> Handler<'_, S> {
 
     async fn answer_check_foreign(
         &self,
-        foreign: &InForce,
+        foreign: &ActiveConfig,
         request: &CheckRequest<'_>,
     ) -> Result<Answered, Problem> {
         let answers = self.check_foreign(foreign, std::slice::from_ref(request), self.service.now()).await;
@@ -290,7 +290,7 @@ impl<S: Store> Handler<'_, S> {
     /// The answer to one request of a batch by compat rules that became active meanwhile.
     async fn check_overtaken(
         &self,
-        foreign: &InForce,
+        foreign: &ActiveConfig,
         questions: &[Question<'_>],
         index: usize,
         now: Timestamp,
@@ -309,7 +309,7 @@ impl<S: Store> Handler<'_, S> {
         now: Timestamp,
         watch: Option<Stopwatch>,
         text: &mut Vec<u8>,
-    ) -> Option<Arc<InForce>> {
+    ) -> Option<Arc<ActiveConfig>> {
         // A decision is large, and each future that it passes through would reserve space for it and copy it.
         let overtaken = match self.service.try_check(request, now, Wire::Http) {
             Ok(mut decision) => self.write(&mut decision, request, now, text),
@@ -327,7 +327,7 @@ impl<S: Store> Handler<'_, S> {
         request: &CheckRequest<'_>,
         now: Timestamp,
         text: &mut Vec<u8>,
-    ) -> Option<Arc<InForce>> {
+    ) -> Option<Arc<ActiveConfig>> {
         let mut decision = self.service.check_prepared(prepared, request, now, Wire::Http).await;
         self.write(&mut decision, request, now, text)
     }
@@ -338,7 +338,7 @@ impl<S: Store> Handler<'_, S> {
         request: &CheckRequest<'_>,
         now: Timestamp,
         text: &mut Vec<u8>,
-    ) -> Option<Arc<InForce>> {
+    ) -> Option<Arc<ActiveConfig>> {
         let overtaken = self.service.overtaken(decision);
         let (hold, report) =
             (self.service.hold(decision, now), self.service.await_report(request, decision, now));
@@ -350,7 +350,7 @@ impl<S: Store> Handler<'_, S> {
     /// Answers plain checks by a compat configuration: all of them, or none if one of them is invalid.
     async fn check_foreign(
         &self,
-        foreign: &InForce,
+        foreign: &ActiveConfig,
         requests: &[CheckRequest<'_>],
         now: Timestamp,
     ) -> Result<Vec<serde_json::Value>, (usize, Unanswerable)> {
@@ -366,7 +366,7 @@ impl<S: Store> Handler<'_, S> {
 
     async fn told_foreign(
         &self,
-        foreign: &InForce,
+        foreign: &ActiveConfig,
         question: &rls::Question,
         now: Timestamp,
     ) -> serde_json::Value {

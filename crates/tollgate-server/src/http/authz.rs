@@ -12,9 +12,9 @@ use hyper::{Method, Response, StatusCode};
 use tollgate::headers::{Accepts, Caller};
 use tollgate::store::Store;
 use tollgate::{Answer, Audience, Ticks, Verdict};
+use tollgate_compat::ActiveConfig;
 
 use crate::decision_json::Hold;
-use crate::foreign::InForce;
 use crate::problem::{Kind, Problem, problem_details, response};
 use crate::protocol::Wire;
 use crate::service::Service;
@@ -113,7 +113,7 @@ impl<S: Store> Service<S> {
 }
 
 /// The error that points to the interface of the active compat rules.
-fn elsewhere(foreign: &InForce) -> Problem {
+fn elsewhere(foreign: &ActiveConfig) -> Problem {
     let format = foreign.rules.format().name();
     let detail = format!("in force is {format}: ask by RLS, POST /json or POST /v1/check");
     Problem::new(Kind::WrongFormat, detail)

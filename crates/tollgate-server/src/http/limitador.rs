@@ -8,12 +8,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tollgate::policy::source::Cel;
 use tollgate::store::Store;
+use tollgate_compat::limitador::answer::{Action, Asked, headers};
+use tollgate_compat::limitador::{LimitadorConfig, LimitadorLimit};
+use tollgate_compat::{self as compat, ActiveConfig};
 
 use super::answer::{Answered, CompatAnswer, ForeignBody, Handler};
 use crate::distinct_json;
-use crate::foreign::limitador::answer::{Action, Asked, headers};
-use crate::foreign::limitador::{LimitadorConfig, LimitadorLimit};
-use crate::foreign::{self, InForce};
 use crate::problem::{Kind, Problem};
 use crate::reload::Reloader;
 use crate::service::foreign::Ruled;
@@ -101,7 +101,7 @@ impl<S: Store> Handler<'_, S> {
         Ok(CompatAnswer::document(counters.into()))
     }
 
-    fn limitador_in_force(&self) -> Result<Arc<InForce>, Problem> {
+    fn limitador_in_force(&self) -> Result<Arc<ActiveConfig>, Problem> {
         let foreign = self.service.foreign();
         match foreign {
             Some(foreign) if config(&foreign).is_some() => Ok(foreign),
@@ -110,17 +110,17 @@ impl<S: Store> Handler<'_, S> {
     }
 }
 
-fn config(foreign: &InForce) -> Option<&LimitadorConfig> {
+fn config(foreign: &ActiveConfig) -> Option<&LimitadorConfig> {
     match &*foreign.rules {
-        foreign::Foreign::Limitador(config) => Some(config),
-        foreign::Foreign::Envoy(_) => None,
+        compat::CompatConfig::Limitador(config) => Some(config),
+        compat::CompatConfig::Envoy(_) => None,
     }
 }
 
-fn absent(foreign: Option<&InForce>) -> Problem {
+fn absent(foreign: Option<&ActiveConfig>) -> Problem {
     let (format, way) = match foreign {
         Some(foreign) => (foreign.rules.format().name(), "POST /json"),
-        None => (foreign::Format::Native.name(), "POST /v1/check"),
+        None => (compat::Format::Native.name(), "POST /v1/check"),
     };
     Problem::new(
         Kind::WrongFormat,
@@ -129,7 +129,11 @@ fn absent(foreign: Option<&InForce>) -> Problem {
 }
 
 /// The limits of the namespace at the end of a path.
-fn limits_of<'f>(foreign: &'f InForce, path: &str, prefix: &str) -> Result<&'f [LimitadorLimit], Problem> {
+fn limits_of<'f>(
+    foreign: &'f ActiveConfig,
+    path: &str,
+    prefix: &str,
+) -> Result<&'f [LimitadorLimit], Problem> {
     let encoded = path.strip_prefix(prefix).unwrap_or_default();
     let name = decoded(encoded).ok_or_else(|| {
         Problem::invalid("the namespace is not UTF-8 once decoded, or has a % without two hexadecimal digits")

@@ -1,9 +1,9 @@
 //! Maps a method and a path to a route. Paths are matched exactly: no two spellings mean the same.
 
 use hyper::Method;
+use tollgate_compat::limitador::answer::Action;
 
 use super::authz::Asker;
-use crate::foreign::limitador::answer::Action;
 use crate::problem::{Kind, Problem};
 use crate::service::holds::Id;
 

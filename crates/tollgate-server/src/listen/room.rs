@@ -207,7 +207,7 @@ fn share(descriptors: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::at_once::at_once;
+    use tollgate::fuzzing::poll_once;
 
     fn all(room: &Room) -> Vec<Place> {
         std::iter::from_fn(|| room.place_now()).collect()
@@ -241,7 +241,7 @@ mod tests {
             let (here, there) = (all(&second), all(&third));
             assert_eq!(crowd.len() + here.len() + there.len(), connections);
             drop(crowd);
-            assert!(at_once(second.place()).is_ok(), "what is anybody's is free again");
+            assert!(poll_once(second.place()).is_ok(), "what is anybody's is free again");
         }
     }
     /// Idle clients of the gateway, however many, leave a quarter of all descriptors to connections to upstreams; with
@@ -254,7 +254,7 @@ mod tests {
             let linked: Vec<_> = std::iter::from_fn(|| links.descriptors.one_now()).collect();
             assert_eq!((crowd.len(), linked.len()), (connections - own, own), "of {connections}");
             drop(crowd);
-            assert!(at_once(links.one()).is_ok(), "what is anybody's may be a link");
+            assert!(poll_once(links.one()).is_ok(), "what is anybody's may be a link");
         }
         let (house, _) = House::and_links(share(20_000), 2, true);
         assert!(

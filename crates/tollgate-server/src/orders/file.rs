@@ -3,11 +3,11 @@
 
 use serde::{Deserialize, Serialize};
 use tollgate::credential::CREDENTIAL;
-use tollgate::overload::Controller;
 use tollgate::policy::Mode;
 use tollgate::store::Store;
 use tollgate::time::WallOffset;
 use tollgate::{Block, CheckRequest, CredentialDigest, Engine, RequestError, Ruled, Ruling, Timestamp};
+use tollgate_overload::Controller;
 
 use crate::file_watch::Version;
 use tollgate_tower::shed::Shedder;
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn what_was_said_of_controllers_comes_back() {
         let shedder = |plan: &str| {
-            let (plan, _) = tollgate::overload::Plan::compile("test", plan.as_bytes()).unwrap();
+            let (plan, _) = tollgate_overload::Plan::compile("test", plan.as_bytes()).unwrap();
             Shedder::new(plan, tollgate::ManualClock::new().clock()).unwrap()
         };
         let all = "overload: {worker: , concurrency: , queue: }";

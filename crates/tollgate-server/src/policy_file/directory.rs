@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::{PolicyFileError, unreadable};
-use crate::foreign::{Format, Source};
+use tollgate_compat::{Format, Source};
 
 /// Most files in a directory.
 const FILES_MAX: usize = 1_000;

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use tollgate::policy::{Grant, Mode};
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Policy, Quota, Ticks};
+use tollgate_compat::{CompatConfig, Numbered};
 
-use crate::foreign::{Foreign, Numbered};
 use crate::policy_file::Rules;
 
 /// A number that changes by this factor or more is suspicious.
@@ -50,7 +50,7 @@ impl PolicySummary {
     }
 
     /// Summarizes another program's configuration.
-    fn of_foreign(foreign: &Foreign) -> Self {
+    fn of_foreign(foreign: &CompatConfig) -> Self {
         let line = |rule: Numbered| {
             let number =
                 Number { units: rule.units, period: Ticks::from_secs(rule.seconds), at_once: rule.units };
@@ -315,11 +315,11 @@ mod tests {
     /// Configurations of other programs are guarded like policies.
     #[test]
     fn foreign_rules_are_guarded() {
-        use crate::foreign::{Format, Source, guard};
+        use tollgate_compat::{Format, Source, guard};
         let rules = |format, text: &str| {
             let source = Source { name: "f".to_owned(), bytes: text.as_bytes().to_vec() };
             PolicySummary::of(&Rules::Foreign(
-                Foreign::compile(format, &[source]).unwrap().0,
+                CompatConfig::compile(format, &[source]).unwrap().0,
                 guard().unwrap(),
             ))
         };

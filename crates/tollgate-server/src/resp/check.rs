@@ -2,13 +2,15 @@
 
 use smallvec::SmallVec;
 use tollgate::store::Store;
-use tollgate::{CheckRequest, Decision, LimitStatus, RequestError, Stance, Ticks, Timestamp, Value, Verdict};
+use tollgate::{
+    CheckRequest, Decision, Enforcement, LimitStatus, RequestError, Ticks, Timestamp, Value, Verdict,
+};
+use tollgate_compat::ActiveConfig;
 
 use super::Resp;
 use super::frame::Arguments;
 use super::reply::{Protocol, Reply, quoted};
 use crate::decision_json::{Hold, Why, verdict_name};
-use crate::foreign::InForce;
 use crate::identity::{Known, Word};
 use crate::protocol::Wire;
 use crate::service::holds::Id;
@@ -68,7 +70,7 @@ pub(super) async fn answer<S: Store>(
 
 /// Writes the error that points to the protocol of the active compat rules.
 #[cold]
-fn elsewhere(foreign: &InForce, reply: &mut Reply<'_>) {
+fn elsewhere(foreign: &ActiveConfig, reply: &mut Reply<'_>) {
     let format = foreign.rules.format().name();
     reply.error(&format!("ERR TG.CHECK: in force is {format}: ask by RLS, POST /json or POST /v1/check"));
 }
@@ -187,7 +189,7 @@ impl<'r, 'o> CheckFields<'r, 'o> {
 fn tightest(decision: &Decision) -> Option<LimitStatus<'_>> {
     decision
         .limits()
-        .filter(|status| status.stance == Stance::Enforced)
+        .filter(|status| status.enforcement == Enforcement::Enforced)
         .min_by_key(|status| if status.source.is_counted() { status.outcome.remaining } else { u64::MAX })
 }
 

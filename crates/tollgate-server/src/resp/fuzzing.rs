@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use bytes::{Buf, BytesMut};
+use tollgate::fuzzing::poll_once;
 use tollgate::{Engine, ManualClock, MemoryStore, Policy, Secret};
 
 use super::Resp;
 use super::frame::Frame;
 use super::session::{Flow, Session};
-use crate::at_once::at_once;
 use crate::service::Service;
 use crate::service::cells::Table;
 
@@ -50,7 +50,7 @@ pub fn replies(pieces: &[&[u8]]) -> Vec<u8> {
     let resp = Resp::new(service);
     let mut session = Session::new(1);
     let (mut input, mut output) = (BytesMut::new(), BytesMut::new());
-    at_once(async {
+    poll_once(async {
         let mut sent = Vec::new();
         for piece in pieces {
             input.extend_from_slice(piece);

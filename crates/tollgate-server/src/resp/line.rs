@@ -4,11 +4,11 @@
 use bytes::BytesMut;
 use tollgate::Timestamp;
 use tollgate::store::Store;
+use tollgate::store::{TOGETHER_MAX, together};
 
 use super::frame::Frame;
 use super::reply::{Protocol, Reply};
 use super::{Resp, check};
-use crate::together::{TOGETHER_MAX, together};
 
 /// Checks that are not sent yet.
 pub(super) struct Line<'l, S> {

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tollgate::{LimitStatus, Reason, Source, Stance, Timestamp};
+use tollgate::store::together;
+use tollgate::{Enforcement, LimitStatus, Reason, Source, Timestamp};
 
 use super::bucket::Bucket;
 use super::counter::Numbers;
@@ -18,7 +19,6 @@ use crate::seldom::Seldom;
 use crate::service::Service;
 use crate::telemetry::Sample;
 use crate::telemetry::names::{self, label};
-use crate::together::together;
 
 /// Maximum number of concurrent streams.
 const STREAMS_MAX: usize = 10_000;
@@ -180,7 +180,7 @@ impl Desk {
             let used = allowed.saturating_mul(cost);
             let numbers = status.quota.and_then(Numbers::of).filter(|_| cost > 0);
             let Some(numbers) = numbers else { return 0 };
-            if status.stance == Stance::Shadow || !status.source.is_counted() {
+            if status.enforcement == Enforcement::Shadow || !status.source.is_counted() {
                 return used;
             }
             let counter = CounterId(self.hasher.hash_one(status.limit.name()), status.key_hash);
@@ -193,7 +193,8 @@ impl Desk {
             without_limit();
         }
         let is_closed = |status: LimitStatus<'_>| {
-            status.stance == Stance::Enforced && matches!(status.source, Source::Closed | Source::Full)
+            status.enforcement == Enforcement::Enforced
+                && matches!(status.source, Source::Closed | Source::Full)
         };
         let is_refused = matches!(
             decision.reason(),
@@ -232,7 +233,7 @@ impl Desk {
         let Ok(request) = bucket.request(&known) else { return };
         let take = |status: &LimitStatus<'_>, cost: u64| {
             let numbers = status.quota.and_then(Numbers::of).filter(|_| cost > 0);
-            let is_drawn = status.stance == Stance::Enforced && status.source.is_counted();
+            let is_drawn = status.enforcement == Enforcement::Enforced && status.source.is_counted();
             let Some(numbers) = numbers.filter(|_| is_drawn) else { return 0 };
             let counter = CounterId(self.hasher.hash_one(status.limit.name()), status.key_hash);
             self.state().shares.draw(counter, numbers, 0, status.outcome.remaining, now)

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use prost::Message;
+use tollgate::fuzzing::poll_once;
 use tollgate::{Engine, ManualClock, MemoryStore, Policy, Secret, Timestamp};
 
 use super::bucket::Bucket;
 use super::desk::Desk;
 use super::message::{Reports, Response};
 use super::shares::Usage;
-use crate::at_once::at_once;
 use crate::service::Service;
 use crate::store::Stores;
 
@@ -44,7 +44,7 @@ pub fn rlqs_message(bytes: &[u8]) {
         });
         let usages: Vec<(Bucket, Usage)> = usages.collect();
         let is_empty = usages.is_empty();
-        at_once(desk.hear(&service, stream, usages));
+        poll_once(desk.hear(&service, stream, usages));
         let told = desk.take(stream);
         assert_eq!(told.is_none(), is_empty, "whoever reports is told something");
         if let Some(told) = told {

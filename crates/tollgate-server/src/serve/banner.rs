@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 
 use tollgate::Policy;
+use tollgate_compat::CompatConfig;
 
 use super::listeners::Addresses;
 use super::sample::sample;
 use crate::cli::ServeArguments;
 use crate::control::admin::Credentials;
-use crate::foreign::Foreign;
 use crate::reload::Start;
 
 /// Maximum number of limits that are spelled out. `policy check` shows the others.
@@ -92,7 +92,7 @@ fn limits(all: Vec<String>) -> Vec<String> {
 
 /// A command that sends a rate-limit request of Envoy.
 fn foreign_attempt(
-    foreign: &Foreign,
+    foreign: &CompatConfig,
     address: SocketAddr,
     arguments: &ServeArguments,
     needs_token: bool,

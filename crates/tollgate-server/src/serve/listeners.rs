@@ -115,7 +115,7 @@ impl Listeners {
             room.show(&service.meter);
             let gateway = Gateway::new(&routes, taking, Arc::clone(service), clock.clone(), &links)?;
             let gateway = Arc::new(gateway);
-            gateway.tend(stopped);
+            gateway.maintain(stopped);
             doors.open(listener, room, Inside::Both, move |stream, stop| {
                 gateway::connection(stream, Arc::clone(&gateway), stop)
             });

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use tollgate::overload::{FleetScope, FleetShedder, Plan};
 use tollgate::{Clock, Engine};
+use tollgate_overload::{FleetScope, FleetShedder, Plan};
 use tollgate_tower::shed::Shedder;
 
 use crate::store::Stores;

@@ -8,16 +8,16 @@ use std::sync::Arc;
 use tollgate::SwapReport;
 use tollgate::policy::{Change, Policy};
 use tollgate::store::Store;
+use tollgate_compat::CompatConfig;
 
 use super::Service;
-use crate::foreign::Foreign;
 
 /// The rules that decide at one instant.
 pub(crate) enum Deciding {
     /// A Tollgate policy.
     Policy(Arc<Policy>),
     /// The rules of another program's file.
-    Rules(Arc<Foreign>),
+    Rules(Arc<CompatConfig>),
 }
 
 impl<S: Store> Service<S> {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use tollgate::store::Store;
 use tollgate::{Block, Decision, Ruling, Timestamp};
+use tollgate_compat::limitador::answer::{Action, Asked, LimitadorDecision as Limits};
+use tollgate_compat::{ActiveConfig, Answered, Options};
 
 use super::Service;
-use crate::foreign::limitador::answer::{Action, Asked, Ruling as Limits};
-use crate::foreign::{Answered, InForce, Options};
 use crate::protocol::Wire;
 use crate::rls::{Answer, Code, Question, Refusal, Status};
 use crate::telemetry::{Key, RuleVerdict, Stopwatch};
@@ -32,7 +32,7 @@ impl<S: Store> Service<S> {
     /// Answers a validated request of Envoy by compat rules.
     pub(crate) async fn answer_foreign(
         &self,
-        foreign: &InForce,
+        foreign: &ActiveConfig,
         question: &Question,
         wire: Wire,
         now: Timestamp,
@@ -63,7 +63,7 @@ impl<S: Store> Service<S> {
     /// Decides by Limitador's rules. `None` if another configuration is active.
     pub(crate) async fn decide_limitador<'c>(
         &self,
-        foreign: &'c InForce,
+        foreign: &'c ActiveConfig,
         asked: &Asked<'_>,
         now: Timestamp,
     ) -> Option<Ruled<'c>> {
@@ -93,8 +93,7 @@ impl<S: Store> Service<S> {
             let retry_after = until_end.or(until_reset).filter(|_| is_refused);
             let is_blocked = block.is_some();
             let limit = cause(is_blocked, &keys);
-            let is_shadow = self.options_at(now).is_shadow;
-            let rules = limits.as_ref().map(|limits| limits.rules(is_shadow)).unwrap_or_default();
+            let rules = limits.as_ref().map(|limits| limits.rules(&self.options_at(now))).unwrap_or_default();
             let verdict = RuleVerdict {
                 is_allowed: !is_refused,
                 is_blocked,
@@ -111,7 +110,7 @@ impl<S: Store> Service<S> {
 
     /// The compat rules, if they became active during a decision and the guard policy therefore refused the request.
     #[inline]
-    pub(crate) fn overtaken(&self, decision: &Decision) -> Option<Arc<InForce>> {
+    pub(crate) fn overtaken(&self, decision: &Decision) -> Option<Arc<ActiveConfig>> {
         decision.fault().and_then(|_| self.foreign())
     }
 
@@ -178,3 +177,6 @@ fn cause<'k>(is_blocked: bool, keys: &[Key<'k>]) -> &'k str {
     let counted = || keys.iter().filter(|key| key.is_counted);
     counted().find(|key| key.is_denied).or_else(|| counted().next()).map_or("", |key| key.limit)
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use tollgate::{Block, Source, Ticks, Timestamp};
+use tollgate_compat::Rule;
 
 use super::live::NO_SOURCE;
 use super::names::{ALLOW, BLOCKED, DENY, VERDICTS};
@@ -25,22 +26,6 @@ pub(crate) struct RuleVerdict<'a> {
     pub(crate) keys: &'a [Key<'a>],
     /// The outcome of each rule.
     pub(crate) rules: &'a [Rule<'a>],
-}
-
-/// The outcome of one rule.
-#[derive(Debug)]
-pub(crate) struct Rule<'a> {
-    /// Its name in metrics.
-    pub(crate) name: &'a str,
-    /// Its name with values of the request, if the rule asks for that.
-    pub(crate) detail: Option<String>,
-    pub(crate) is_denied: bool,
-    /// The rule only counts, so the request was not denied.
-    pub(crate) is_shadow: bool,
-    /// Less than a fifth of it is left.
-    pub(crate) is_near: bool,
-    /// The source of its count.
-    pub(crate) source: Source,
 }
 
 /// One descriptor of a request, and the rule that applies to it.

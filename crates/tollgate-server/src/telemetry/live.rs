@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate::time::TICKS_PER_SECOND;
-use tollgate::{CheckRequest, Decision, LimitStatus, Stance, Ticks, Timestamp};
+use tollgate::{CheckRequest, Decision, Enforcement, LimitStatus, Ticks, Timestamp};
 
 use super::names::{VERDICTS, verdict_index};
 use super::{Event, Meter};
@@ -91,7 +91,7 @@ pub(super) fn deciding(decision: &Decision) -> Option<LimitStatus<'_>> {
         let share = u128::from(outcome.remaining) * u128::from(u64::MAX) / u128::from(outcome.limit.max(1));
         (status.quota.is_none(), share) // What is unlimited decides nothing.
     };
-    let enforced = decision.limits().filter(|status| status.stance == Stance::Enforced);
+    let enforced = decision.limits().filter(|status| status.enforcement == Enforcement::Enforced);
     decision.cause().or_else(|| enforced.min_by_key(share))
 }
 

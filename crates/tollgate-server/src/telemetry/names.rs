@@ -1,7 +1,7 @@
 //! Every metric and label: its name, its meaning, and the values that a label may have. Values come from the policy and
 //! from closed lists, never from a request.
 
-use tollgate::{Decision, LimitStatus, Reason, Source, Stance, Verdict};
+use tollgate::{Decision, Enforcement, LimitStatus, Reason, Source, Verdict};
 
 /// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -384,8 +384,7 @@ pub(crate) mod label {
 
 /// The label value for the limits without their own series.
 pub(crate) const OTHERS: &str = "(others)";
-/// The label value for limits that requests carry.
-pub(crate) const BROUGHT: &str = "(request)";
+pub(crate) use tollgate_compat::BROUGHT;
 
 /// The verdict sent to the caller, as a label value, in the order of [`verdict_index`].
 pub(crate) const VERDICTS: [&str; 10] =
@@ -429,13 +428,13 @@ pub(crate) const USUAL: [[usize; 2]; 2] = [[ALLOWED, DENIED], [WOULD_ALLOW, WOUL
 
 /// The index of an outcome in [`OUTCOMES`].
 pub(crate) const fn outcome_index(status: &LimitStatus<'_>) -> usize {
-    match (status.stance, status.outcome.verdict) {
-        (Stance::Enforced, Verdict::Allow) => ALLOWED,
-        (Stance::Enforced, Verdict::Wait(_)) => 1,
-        (Stance::Enforced, Verdict::Deny { .. } | Verdict::Forbidden) => DENIED,
-        (Stance::Enforced, Verdict::Never) => 3,
-        (Stance::Shadow, Verdict::Allow | Verdict::Wait(_)) => WOULD_ALLOW,
-        (Stance::Shadow, Verdict::Deny { .. } | Verdict::Never | Verdict::Forbidden) => WOULD_DENY,
+    match (status.enforcement, status.outcome.verdict) {
+        (Enforcement::Enforced, Verdict::Allow) => ALLOWED,
+        (Enforcement::Enforced, Verdict::Wait(_)) => 1,
+        (Enforcement::Enforced, Verdict::Deny { .. } | Verdict::Forbidden) => DENIED,
+        (Enforcement::Enforced, Verdict::Never) => 3,
+        (Enforcement::Shadow, Verdict::Allow | Verdict::Wait(_)) => WOULD_ALLOW,
+        (Enforcement::Shadow, Verdict::Deny { .. } | Verdict::Never | Verdict::Forbidden) => WOULD_DENY,
     }
 }
 

@@ -1,8 +1,8 @@
 //! Metrics of the overload controllers. Their names, and the reasons of their changes, come from closed lists.
 
-use tollgate::overload::{ControllerReport, Priority};
 use tollgate::policy::Mode;
 use tollgate::time::WallOffset;
+use tollgate_overload::{ControllerReport, Priority};
 use tollgate_tower::shed::Shedder;
 
 use super::exposition::Page;

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tollgate::policy::Limit;
 use tollgate::time::TICKS_PER_SECOND;
-use tollgate::{CheckRequest, Decision, LimitStatus, Stance, Timestamp};
+use tollgate::{CheckRequest, Decision, Enforcement, LimitStatus, Timestamp};
 
 use super::TopKey;
 use super::cells::{STRIPES, stripe};
@@ -103,7 +103,7 @@ impl Top {
         windows.turn(second);
         for status in decision.limits().filter(|status| !status.limit.by().is_empty()) {
             // A limit in shadow denies no request, whatever its outcome.
-            let denied = status.stance == Stance::Enforced && !status.outcome.is_allowed();
+            let denied = status.enforcement == Enforcement::Enforced && !status.outcome.is_allowed();
             let describe = |entry: &mut SketchEntry| describe(entry, &status, request);
             let answered = Answered { denied, source: Some(status.source) };
             windows.current.add(status.key_hash, weight, answered, describe);

@@ -3,10 +3,10 @@
 
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{CheckRequest, Decision, Timestamp};
+use tollgate_compat::Rule;
 
 use super::cells::Cells;
 use super::exposition::Page;
-use super::foreign::Rule;
 use super::names::{self, Metric, label};
 use crate::protocol::Wire;
 use crate::seldom::Seldom;

@@ -1,10 +1,12 @@
 //! Every verb from end to end: typed as a command, done by a running server, seen in what it then decides.
 
-use std::process::{Command, Output};
+use std::process::Output;
 use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+
+pub(crate) use tollgate_testkit::admin::operate;
 
 use crate::admin::{POLICY, Scratch, TOKEN, ask, server};
 use crate::program::{Server, run, stderr, stdout, tollgate};
@@ -12,12 +14,6 @@ use crate::rls::{self, Client};
 use crate::wire::request;
 
 const KEY: &str = r#"{"attributes":{"api_key":"k"}}"#;
-
-pub(crate) fn operate(server: &Server, arguments: &[&str]) -> Command {
-    let mut command = tollgate(arguments);
-    command.env("TOLLGATE_SERVER", format!("http://{}", server.address)).env("TOLLGATE_ADMIN_TOKEN", TOKEN);
-    command
-}
 
 fn call(server: &Server, arguments: &[&str]) -> Output {
     operate(server, arguments).output().unwrap()
@@ -378,6 +374,7 @@ fn a_block_takes_names_that_requests_have() {
         (&open, "api_key=", "its whole text"),
         (&open, "api_key=!k1", "its whole text"),
         (&open, "api_key=k1|k2", "its whole text"),
+        (&open, "domain=api", "no attribute under a policy of Tollgate's own"),
         (&open, "tenant=", "the tenant of a request"),
         (&open, "tenant=!a", "a single value"),
         (&open, "plan=free|pro", "a single value"),

@@ -86,13 +86,13 @@ fn sticky_without_state() {
     let mut shares = HashMap::new();
     before.iter().for_each(|place| *shares.entry(*place).or_insert(0) += 1);
     assert!(shares.len() == 3 && shares.values().all(|share| *share >= 8), "{shares:?}");
-    upstreams[1].sicken(true);
+    upstreams[1].sicken();
     until(|| gateway.get("/", "").status == 200 && gateway.up() == 2);
     let without: Vec<usize> = (0..60).map(place).collect();
     for (old, new) in before.iter().zip(&without) {
         assert!(if *old == 1 { *new != 1 } else { new == old }, "{old} {new}");
     }
-    upstreams[1].sicken(false);
+    upstreams[1].recover();
     until(|| gateway.up() == 3);
     assert_eq!((0..60).map(place).collect::<Vec<_>>(), before);
 }
@@ -105,13 +105,13 @@ fn no_healthy_upstream() {
         "- {{upstreams: ['http://{}'], health: {{path: /health, interval: 20ms, healthy: 1, unhealthy: 1}}}}\n",
         upstream.address
     ));
-    upstream.sicken(true);
+    upstream.sicken();
     until(|| gateway.up() == 0);
     let answers: Vec<_> = (0..40).map(|_| gateway.get("/", "")).collect();
     assert!(answers.iter().all(|refused| refused.lack_of_capacity("no-upstream").contains("health checks")));
     let first = answers[0].header("retry-after");
     assert!(answers.iter().any(|refused| refused.header("retry-after") != first), "all come back at once");
-    upstream.sicken(false);
+    upstream.recover();
     until(|| gateway.get("/", "").status == 200);
 }
 

@@ -4,21 +4,18 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use serde_json::json;
 use tollgate::CredentialDigest;
 use tollgate_testkit::Scratch;
 use tollgate_tower::attributes::callers::Callers;
 
-use crate::admin::TOKEN;
+pub(crate) use tollgate_testkit::identity::{ask_everywhere, command, gateway, key, success_of as said};
+
 use crate::admin_verbs::operate;
 use crate::gateway_upstream::{Gateway, Upstream};
 use crate::guide::{Last, blocks, first, shell, succeeded};
-use crate::program::{Server, stderr, stdout, tollgate};
-use crate::redis::Redis;
+use crate::program::{Server, stderr, stdout};
 use crate::rls::{self, Client};
-use crate::shared::{quick, turn};
 use crate::wire::request;
 
 const GUIDE: &str = include_str!("../../../../docs/callers.md");
@@ -56,90 +53,6 @@ fn the_guide_is_true() {
         }
     }
     last.at_least(3);
-}
-
-/// A gateway with an admin token before an upstream.
-pub(crate) fn gateway(upstream: &Upstream, policy: &str, more: &[&str]) -> Gateway {
-    let address = format!("http://{}", upstream.address);
-    let always = [
-        "serve",
-        "--http",
-        "127.0.0.1:0",
-        "--gateway",
-        "127.0.0.1:0",
-        "--policy",
-        "-",
-        "--upstream",
-        &address,
-    ];
-    Gateway::of(Server::spawn(command(&[&always, more].concat()), policy))
-}
-
-fn command(arguments: &[&str]) -> Command {
-    let mut command = tollgate(arguments);
-    command.env("TOLLGATE_ADMIN_TOKEN", TOKEN).env("TOLLGATE_LOG", "debug");
-    command
-}
-
-/// What a command prints, on both streams; it must succeed.
-fn said(server: &Server, words: &str) -> String {
-    let output = operate(server, &words.split(' ').collect::<Vec<_>>()).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{words}: {}", stderr(&output));
-    stdout(&output) + &stderr(&output)
-}
-
-fn key(credential: &str) -> String {
-    format!("X-API-Key: {credential}\r\n")
-}
-
-/// Asks once on every way in that takes attributes or requests; tells what each answered.
-fn ask_everywhere(gateway: &Gateway, credential: &str) -> String {
-    let server = &gateway.server;
-    let body = json!({"attributes": {"api_key": credential}}).to_string();
-    let mut answers = vec![gateway.get("/", &key(credential)).status.to_string()];
-    let held = format!("GET /v1/authz HTTP/1.1\r\nHost: a\r\nX-Forwarded-Uri: /\r\n{}\r\n", key(credential));
-    answers.push(server.exchange(held.as_bytes()).status.to_string());
-    for (path, body) in [
-        ("/v1/check", body.clone()),
-        ("/v1/check/batch", format!("[{body}]")),
-        ("/v1/reservations", body),
-        (
-            "/json",
-            json!({"domain": "d", "descriptors": [{"entries": [{"key": "api_key", "value": credential}]}]})
-                .to_string(),
-        ),
-    ] {
-        let answer = server.send("POST", path, &body);
-        answers.push(format!("{} {}", answer.status, String::from_utf8_lossy(&answer.body)));
-    }
-    answers.push(server.resp_exchange(format!("TG.CHECK api_key {credential}\r\nQUIT\r\n").as_bytes()));
-    let rls = Client::new(server.grpc.unwrap());
-    answers.push(rls::shown(&rls.ask(rls::question("d", 1, &format!("api_key={credential}"))).unwrap()));
-    answers.join("\n")
-}
-
-/// Ways in of [`ask_everywhere`].
-const WAYS: usize = 8;
-
-/// Every way in charges the same counter for one credential, in memory and in Redis, and an operator sees it by the credential's own text.
-#[test]
-fn one_credential_is_one_counter_on_every_way_in() {
-    let (upstream, redis) = (Upstream::start(), Redis::start(&[]));
-    let store = format!("redis://127.0.0.1:{}", redis.port);
-    for more in [&[][..], &["--store", &store]] {
-        let gateway = gateway(&upstream, "limits: [{name: per-key, by: [api_key], rate: 20/h}]", more);
-        let answers = ask_everywhere(&gateway, "k1");
-        assert!(
-            said(&gateway.server, "get api_key=k1").contains(&format!("{} of 20", 20 - WAYS)),
-            "{answers}"
-        );
-        assert!(said(&gateway.server, "get api_key=k2").contains("20 of 20"));
-        let digest = CredentialDigest::of("k1");
-        assert!(said(&gateway.server, &format!("explain api_key={digest}")).contains("12 of 20 left"));
-        // A digest is no credential: a client that sends one is somebody else.
-        gateway.get("/", &key(digest.as_str()));
-        assert!(said(&gateway.server, "get api_key=k1").contains("12 of 20"));
-    }
 }
 
 /// The story: `tollgate block api_key=k2` said "blocked", and k2 went on getting 200; `explain` said "3 of 3 left" for whoever was refused.
@@ -505,56 +418,6 @@ fn the_callers_file_keeps_its_comments() {
     assert_eq!(edit(&["add", "k3", "ip=1.2.3.4"]).0, 2);
     fs::remove_file(&file).unwrap();
     assert!(edit(&["list"]).1.contains("no such file"));
-}
-
-/// What `reset`, `get` and `unblock` say is what was true, in memory and in Redis.
-#[test]
-fn commands_say_what_was_true() {
-    let _turn = turn();
-    let redis = Redis::start(&[]);
-    let store = format!("redis://127.0.0.1:{}", redis.port);
-    // A decision that the machine has no time for is made without the store, which then knows nothing of it.
-    for more in [&[][..], &["--store", &store, "--store-deadline", "50ms"]] {
-        let always = ["serve", "--http", "127.0.0.1:0", "--policy", "-"];
-        let policy = "limits: [{name: per-key, by: [api_key], rate: 3/h}, {name: pairs, by: [api_key, ip], algorithm: sliding-window, rate: 9/h}]";
-        let server = Server::spawn(command(&[&always, more].concat()), policy);
-        let nothing = "no counter existed: nothing was counted for these attributes by per-key, pairs";
-        let states = |said: &str| (said.matches(" none ").count(), said.matches(" yes ").count());
-        quick(|key| {
-            // None where the store did not answer in time: then the command fails, or shows what this server counts by itself.
-            let run = |verb: &str, more: &str| {
-                let words = format!("{verb} api_key={key}{more}");
-                let output = operate(&server, &words.split(' ').collect::<Vec<_>>()).output().unwrap();
-                let text = stdout(&output) + &stderr(&output);
-                (output.status.code() == Some(0) && !text.contains("local")).then_some(text)
-            };
-            let missing = run("reset", " ip=::1")?;
-            let before = run("get", " ip=::1")?;
-            let checked = server.check(&format!(r#"{{"attributes":{{"api_key":"{key}"}}}}"#));
-            if checked["limits"][0]["source"] != "exact" {
-                return None;
-            }
-            let counted = run("get", " ip=::1")?;
-            let (forgotten, again) = (run("reset", " ip=::1")?, run("reset", "")?);
-            assert!(missing.contains(nothing) && again.contains("no counter existed"), "{missing}{again}");
-            assert_eq!((states(&before), states(&counted)), ((2, 0), (1, 1)), "{before}{counted}");
-            assert!(forgotten.contains("1 counter forgotten: per-key\n"), "{forgotten}");
-            Some(())
-        });
-        assert!(said(&server, "reset tenant=t").contains("no limit counts these attributes apart"));
-        let unblock = |words: &str| {
-            let output = operate(&server, &words.split(' ').collect::<Vec<_>>()).output().unwrap();
-            (output.status.code().unwrap(), stdout(&output))
-        };
-        assert_eq!(
-            unblock("unblock api_key=k1"),
-            (1, "there is no block of exactly these attributes\n".to_owned())
-        );
-        said(&server, "block ip=::1 --for 1h");
-        said(&server, "block api_key=k1 ip=::1 --for 1h");
-        let (code, told) = unblock("unblock api_key=k1 ip=::1");
-        assert!(code == 0 && told.starts_with("unblocked\nstill blocked, by a block of ip="), "{told}");
-    }
 }
 
 /// `policy check` and the start of a gateway warn where strangers choose what a limit counts by, and what they advise settles it.

@@ -7,8 +7,9 @@ use std::time::Duration;
 use tollgate_testkit::{Scratch, rest};
 
 use crate::admin::{POLICY, TOKEN};
-use crate::pki::{Client, Pair, TestCa};
+use crate::pki::{Pair, TestCa};
 use crate::program::{Server, stderr, stdout, tollgate};
+use tollgate_testkit::tls::Client;
 
 /// The certificates of a test, on disk.
 struct Files {

@@ -8,7 +8,6 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use serde_json::Value;
 use tollgate_testkit::{Scratch, rest, until};
 
 use crate::program::{Server, run, stderr, tollgate};
@@ -22,39 +21,6 @@ fn serve(scratch: &Scratch, more: &[&str]) -> Server {
     let policy = scratch.text("policy.yaml");
     let arguments = [&["serve", "--http", "127.0.0.1:0", "--policy", &policy], more].concat();
     Server::start_with(&arguments, "")
-}
-
-impl Server {
-    /// What `/readyz` says, which is 200 whatever the policy is like.
-    pub(crate) fn ready(&self) -> Value {
-        let response = self.send("GET", "/readyz", "");
-        assert_eq!(response.status, 200);
-        response.json()
-    }
-
-    fn reloads(&self) -> (u64, u64) {
-        let reloads = &self.ready()["policy"]["reloads"];
-        (reloads["good"].as_u64().unwrap(), reloads["bad"].as_u64().unwrap())
-    }
-
-    /// The limit that is in force, by a look that charges nothing.
-    fn limit(&self) -> u64 {
-        let looked = self.check(r#"{"attributes":{"api_key":"k"},"cost":0}"#);
-        looked["limits"][0]["limit"].as_u64().unwrap()
-    }
-
-    /// Waits until `/readyz` counts so many reloads, good and bad. A policy is in force a moment before its reload is counted.
-    fn await_reloads(&self, wanted: (u64, u64)) {
-        until("the reload is counted", || (self.reloads() == wanted).then_some(()));
-    }
-
-    fn await_degraded(&self) -> String {
-        until("degraded", || {
-            let ready = self.ready();
-            (ready["status"] == "degraded")
-                .then(|| ready["policy"]["error"]["text"].as_str().unwrap().to_owned())
-        })
-    }
 }
 
 /// A file that is edited is in force soon after, counters are kept, and `/readyz` says what is in force and since when.

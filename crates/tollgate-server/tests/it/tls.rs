@@ -7,8 +7,9 @@ use tokio_rustls::rustls::SupportedProtocolVersion;
 use tokio_rustls::rustls::version::TLS12;
 use tollgate_testkit::{Scratch, until};
 
-use crate::pki::{Client, Pair, TestCa};
+use crate::pki::{Pair, TestCa};
 use crate::program::{SLOW_POLICY, Server, run, stderr};
+use tollgate_testkit::tls::Client;
 
 const ONLY_12: &[&SupportedProtocolVersion] = &[&TLS12];
 const QUESTION: &str = r#"{"attributes":{"api_key":"k"}}"#;

@@ -6,31 +6,12 @@ use serde_json::{Value, json};
 use tollgate_testkit::Scratch;
 
 use crate::admin::{TOKEN, server};
-use crate::admin_verbs::operate;
 use crate::gateway_upstream::Upstream;
 use crate::identity::gateway;
-use crate::program::{Server, stderr, stdout, tollgate};
+use crate::program::{Server, tollgate};
 use crate::rls::{self, Client};
 
-/// What a command says on both streams, and how it ended.
-pub(crate) fn said(server: &Server, words: &str) -> (Option<i32>, String) {
-    let output = operate(server, &words.split(' ').collect::<Vec<_>>()).output().unwrap();
-    (output.status.code(), stdout(&output) + &stderr(&output))
-}
-
-#[track_caller]
-pub(crate) fn says(server: &Server, words: &str, expected: &[&str]) {
-    let (code, text) = said(server, words);
-    assert_eq!(code, Some(0), "{words}: {text}");
-    for expected in expected {
-        assert!(text.contains(expected), "{words}: {expected:?} is not in {text}");
-    }
-}
-
-pub(crate) fn shown(server: &Server, words: &str) -> Value {
-    let (_, text) = said(server, &format!("{words} --json"));
-    serde_json::from_str(&text).unwrap_or_else(|_| panic!("{words}: {text}"))
-}
+pub(crate) use tollgate_testkit::admin::{output_of as said, says, shown};
 
 /// Whether a check with these attributes passes.
 fn passes(server: &Server, attributes: &Value) -> bool {

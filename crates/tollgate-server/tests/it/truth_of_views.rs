@@ -3,14 +3,12 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use tollgate_testkit::{Scratch, until};
+use tollgate_testkit::Scratch;
 
 use crate::admin::{TOKEN, server};
 use crate::gateway_upstream::Upstream;
 use crate::identity::gateway;
 use crate::program::{Server, run, stderr, stdout, tollgate};
-use crate::redis::Redis;
-use crate::shared::turn;
 use crate::truth::{said, says, shown};
 
 /// A server with a token and these arguments.
@@ -123,30 +121,6 @@ fn a_penalty_has_the_time_of_the_decision() {
         "explain k=x",
         &["refused for another ", ", and its counter admits it in 3", "source: penalty"],
     );
-}
-
-/// The story: while the store did not answer, `explain` showed times that its own quota could not have, and not whose they are; and the
-/// headers had the limit of the policy beside what remained of this node's share.
-#[test]
-fn numbers_of_a_share_are_shown_as_such() {
-    let _turn = turn();
-    let mut redis = Redis::start(&[]);
-    let policy = "limits: [{name: per-key, by: [api_key], rate: 6/h}]";
-    let store = ["--policy", "-", "--store", &redis.url(), "--store-min-nodes", "3"];
-    let server = with(&store, policy);
-    redis.kill();
-    let counted = until("this node counts alone", || {
-        let decided = server.check(r#"{"attributes":{"api_key":"k"}}"#);
-        (decided["limits"][0]["source"] == "local").then_some(decided)
-    });
-    let limit = &counted["limits"][0];
-    let header = |name: &str| counted["headers"][name].as_str().and_then(|text| text.parse::<u64>().ok());
-    assert_eq!(header("X-RateLimit-Limit"), limit["limit"].as_u64(), "{counted}");
-    assert_eq!(header("X-RateLimit-Remaining"), limit["remaining"].as_u64(), "{counted}");
-    let used = limit["limit"].as_u64().unwrap() - limit["remaining"].as_u64().unwrap();
-    assert_eq!(header("X-RateLimit-Used"), Some(used), "{counted}");
-    let share = format!("because the store does not answer: its share of the quota is {}", limit["limit"]);
-    says(&server, "explain api_key=k", &["source: local", "counted by this node alone", &share]);
 }
 
 /// The story: with `anonymous: retry-after` the gateway hid quotas from callers without a credential, and `/v1/check` and `/json` wrote

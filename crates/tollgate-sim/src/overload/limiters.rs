@@ -8,8 +8,8 @@
     reason = "the published algorithms are written in floats; nothing of Tollgate's is decided here"
 )]
 
-use tollgate::overload::{AdaptiveLimit, Ending, LimitSettings, Ticket};
 use tollgate::{Ticks, Timestamp};
+use tollgate_overload::{AdaptiveLimit, Ending, LimitSettings, Ticket};
 
 use crate::random::Random;
 

@@ -4,11 +4,11 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use tollgate::overload::{
+use tollgate::{Ticks, Timestamp};
+use tollgate_overload::{
     AdaptiveLimit, Ending, LimitSettings, Load, Priority, PushOutcome, QueueAction, QueueSettings, Ticket,
     WaitQueue, WorkerSettings, WorkerShedder,
 };
-use tollgate::{Ticks, Timestamp};
 
 use crate::random::Random;
 

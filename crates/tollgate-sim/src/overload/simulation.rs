@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use tollgate::overload::{Ending, LimitSettings};
 use tollgate::{Ticks, Timestamp};
+use tollgate_overload::{Ending, LimitSettings};
 
 use crate::random::Random;
 

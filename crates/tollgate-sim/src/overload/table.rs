@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use tollgate::Ticks;
-use tollgate::overload::Priority;
+use tollgate_overload::Priority;
 
 use super::limiters::LimiterKind;
 use super::scenario::{OverloadScenario, ServiceTime, TimeoutReport};

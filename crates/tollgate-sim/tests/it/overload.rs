@@ -2,7 +2,7 @@
 //! fail in the same scenarios, which proves that each test can fail.
 
 use tollgate::Ticks;
-use tollgate::overload::Priority;
+use tollgate_overload::Priority;
 use tollgate_sim::overload::limiters::LimiterKind;
 use tollgate_sim::overload::scenario::{OverloadScenario, ServiceTime, TimeoutReport};
 use tollgate_sim::overload::{OverloadOutcome, Queueing, simulate, simulate_priorities};

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Response, StatusCode};
 use pin_project_lite::pin_project;
-use tollgate::overload::Ending;
+use tollgate_overload::Ending;
 
 use super::gate::Admission;
 use crate::body::Body;

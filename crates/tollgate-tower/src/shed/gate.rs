@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::oneshot;
 use tollgate::engine::Prepared;
-use tollgate::overload::{
+use tollgate::store::Store;
+use tollgate::{CheckRequest, Clock, Decision, Engine, QuotaError, Ticks, Timestamp};
+use tollgate_overload::{
     AdaptiveLimit, Cause, Controller, ControllerReport, Controllers, Ending, EntryDecision, Pass, Plan,
     Priority, PushOutcome, QueueAction, Refusal, Switch, WaitQueue, WaitStatus, WaiterId,
 };
-use tollgate::store::Store;
-use tollgate::{CheckRequest, Clock, Decision, Engine, QuotaError, Ticks, Timestamp};
 
 /// Charges the fleet's counters if that needs no await.
 type TryCheckFleet = dyn Fn(&CheckRequest<'static>, Timestamp) -> Result<Decision, Prepared> + Send + Sync;
@@ -88,7 +88,7 @@ impl Shedder {
         })
     }
 
-    /// Counts the fleet's capacity in an engine of [`tollgate::overload::FleetShedder::policy`], such as one on the fleet's store.
+    /// Counts the fleet's capacity in an engine of [`tollgate_overload::FleetShedder::policy`], such as one on the fleet's store.
     #[must_use]
     pub fn counting<S: Store + Send + Sync + 'static>(mut self, engine: Arc<Engine<S>>) -> Self {
         let (fast, refunding) = (Arc::clone(&engine), Arc::clone(&engine));

@@ -12,9 +12,9 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response};
 use http_body::Body as HttpBody;
+use tollgate::Ticks;
 use tollgate::headers::HeaderPolicy;
-use tollgate::overload::{Priority, Refusal};
-use tollgate::{Answer, Ticks};
+use tollgate_overload::{Priority, Refusal};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -37,12 +37,12 @@ type RefusalHook = dyn Fn(&Parts) -> Pin<Box<dyn Future<Output = ()> + Send>> + 
 /// Sheds requests that a service has no capacity for. Clones share the controllers.
 ///
 /// The controllers learn from every response. A service that answers without its backend, or that knows better how a
-/// request ended, puts a [`tollgate::overload::Ending`] into the extensions of its response.
+/// request ended, puts a [`tollgate_overload::Ending`] into the extensions of its response.
 ///
 /// ```
 /// use std::sync::Arc;
 /// use tollgate::Clock;
-/// use tollgate::overload::Plan;
+/// use tollgate_overload::Plan;
 /// use tollgate_tower::shed::{ShedLayer, Shedder};
 /// let (plan, _) = Plan::compile("overload.yaml", b"overload: {worker: , concurrency: , queue: }")?;
 /// let shedder = Arc::new(Shedder::new(plan, Clock::precise())?);
@@ -217,8 +217,7 @@ impl ShedState {
             crate::background::run(hook(&parts));
         }
         let context = AnswerContext::of(&parts, tollgate::headers::Caller::Anonymous, 1);
-        let answer =
-            Answer::of_refusal(refusal, &self.headers, context.audience, identity, self.shedder.now());
+        let answer = refusal.answer(&self.headers, context.audience, identity, self.shedder.now());
         let mut response = refusal::unavailable(answer, context.protocol);
         // A rate-limit layer outside of this one may have charged it.
         response.extensions_mut().insert(Unserved::new(parts));

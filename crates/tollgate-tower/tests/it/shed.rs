@@ -11,8 +11,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response};
 use http_body_util::Full;
-use tollgate::overload::{Controller, Ending, EntryDecision, Load, Pass, Plan, Priority};
 use tollgate::{ManualClock, Ticks};
+use tollgate_overload::{Controller, Ending, EntryDecision, Load, Pass, Plan, Priority};
 use tollgate_tower::shed::{ShedLayer, Shedder};
 use tower::{Layer, Service as _, ServiceExt, service_fn};
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
-use tollgate::overload::{Ending, EntryDecision, Pass, Plan, Priority};
 use tollgate::{CheckRequest, Policy};
+use tollgate_overload::{Ending, EntryDecision, Pass, Plan, Priority};
 use tollgate_tower::shed::{ShedLayer, Shedder};
 use tower::{Layer as _, ServiceExt, service_fn};
 

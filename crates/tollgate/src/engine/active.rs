@@ -407,9 +407,9 @@ impl Counters {
     }
 
     fn assemble(limit: &Limit, secret: &Secret, records: Vec<Option<Record>>, numbers: Vec<u32>) -> Self {
-        let family = |stance: &'static [u8]| {
+        let family = |enforcement: &'static [u8]| {
             let identity = identity(limit);
-            let mut parts: Vec<&[u8]> = vec![stance];
+            let mut parts: Vec<&[u8]> = vec![enforcement];
             parts.extend(identity.iter().map(|part| part.as_bytes()));
             Family::new(secret, &parts, records.clone())
         };

@@ -21,7 +21,7 @@ use crate::decision::{Decision, Held, Permit, Status};
 use crate::outcome::Source;
 use crate::policy::{Match, Matches};
 use crate::request::CheckRequest;
-use crate::store::{Answer, Answers, Charge, Store, StoreFailure};
+use crate::store::{Answers, Charge, ChargeAnswer, Store, StoreFailure};
 use crate::time::Timestamp;
 
 /// The charges of one request, under one policy.
@@ -294,7 +294,7 @@ impl<S: Store> Engine<S> {
         &self,
         active: &ActivePolicy,
         set: &ChargeSet<'_>,
-        answers: &[Answer],
+        answers: &[ChargeAnswer],
         failure: Option<StoreFailure>,
     ) -> Decision {
         let mut decision = Decision::open(Arc::clone(&active.policy));
@@ -304,7 +304,7 @@ impl<S: Store> Engine<S> {
             limit: matched.limit,
             quota: matched.quota,
             descriptor: matched.descriptor,
-            stance: charge.stance,
+            enforcement: charge.enforcement,
             source: answer.source,
             key_hash: charge.key.digest(),
             outcome: answer.outcome,
@@ -314,7 +314,7 @@ impl<S: Store> Engine<S> {
         if let Some(id) = permit
             && decision.is_allowed()
         {
-            let took = |answer: &Answer| match failure {
+            let took = |answer: &ChargeAnswer| match failure {
                 // The store may have granted the permit, too.
                 Some(StoreFailure::Unanswered) => Source::Exact,
                 _ => answer.source,

@@ -14,7 +14,7 @@ use crate::decision::Held;
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::policy::{Match, Stages};
 use crate::quota::Quota;
-use crate::store::{Answer, Answers, Charge, Stance, Store, StoreFailure};
+use crate::store::{Answers, Charge, ChargeAnswer, Enforcement, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 mod tally;
@@ -141,7 +141,7 @@ impl Fallback {
         std::iter::once(Side::Counters).chain(marks)
     }
 
-    fn count(&self, answers: &[Answer]) {
+    fn count(&self, answers: &[ChargeAnswer]) {
         for answer in answers {
             let place = match answer.source {
                 Source::Open => 0,
@@ -158,8 +158,8 @@ fn stages(active: &ActivePolicy, matched: &Match) -> Stages {
     active.policy.limits()[matched.limit as usize].on_store_failure().stages()
 }
 
-fn refuses(charge: &Charge<'_>, answer: &Answer) -> bool {
-    charge.stance == Stance::Enforced && !answer.outcome.is_allowed()
+fn refuses(charge: &Charge<'_>, answer: &ChargeAnswer) -> bool {
+    charge.enforcement == Enforcement::Enforced && !answer.outcome.is_allowed()
 }
 
 impl<S: Store> Engine<S> {
@@ -230,7 +230,7 @@ impl<S: Store> Engine<S> {
         }
         for (answer, _) in answers.iter_mut().zip(beyond).filter(|(_, beyond)| **beyond) {
             let verdict = Verdict::Deny { retry_after: AWAY_RETRY };
-            *answer = Answer::new(Outcome { verdict, remaining: 0, ..answer.outcome }, Source::Local);
+            *answer = ChargeAnswer::new(Outcome { verdict, remaining: 0, ..answer.outcome }, Source::Local);
         }
         // If the refund is lost, the store holds the permit until it expires, which errs on the side of denying.
         let _ = self.store.refund(&taken, now).await;
@@ -272,12 +272,12 @@ impl<S: Store> Engine<S> {
         &self,
         active: &ActivePolicy,
         set: &ChargeSet<'_>,
-        answers: &[Answer],
+        answers: &[ChargeAnswer],
         now: Timestamp,
     ) {
         // Most answers that come without asking the store have nothing new to count. An empty list of answers
         // has nothing to count either.
-        let is_silent = |answer: &Answer| match answer.source {
+        let is_silent = |answer: &ChargeAnswer| match answer.source {
             Source::Lease => answer.unheard == 0,
             Source::DenyCache => true,
             _ => false,
@@ -287,10 +287,16 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    fn follow_news(&self, active: &ActivePolicy, set: &ChargeSet<'_>, answers: &[Answer], now: Timestamp) {
+    fn follow_news(
+        &self,
+        active: &ActivePolicy,
+        set: &ChargeSet<'_>,
+        answers: &[ChargeAnswer],
+        now: Timestamp,
+    ) {
         let fallback = self.fallback(active, now);
         // An answer that comes without asking the store says nothing about the store's health.
-        let is_known = |answer: &Answer| matches!(answer.source, Source::Lease | Source::DenyCache);
+        let is_known = |answer: &ChargeAnswer| matches!(answer.source, Source::Lease | Source::DenyCache);
         if !answers.iter().all(is_known) {
             fallback.watch.answered(now);
         }
@@ -303,7 +309,7 @@ impl<S: Store> Engine<S> {
         fallback: &Fallback,
         active: &ActivePolicy,
         asked: &[(&Match, Charge<'_>)],
-        answers: &[Answer],
+        answers: &[ChargeAnswer],
         now: Timestamp,
     ) {
         if asked.iter().zip(answers).any(|((_, charge), answer)| refuses(charge, answer)) {
@@ -436,7 +442,7 @@ impl<S: Store> Engine<S> {
         &self,
         active: &ActivePolicy,
         asked: &[(&Match, Charge<'_>)],
-        answers: &[Answer],
+        answers: &[ChargeAnswer],
         now: Timestamp,
     ) {
         let fallback = self.fallback(active, now);
@@ -471,12 +477,12 @@ fn asked<'q, 'l>(set: &'q ChargeSet<'l>) -> Asked<'q, 'l> {
 fn is_beyond(
     fallback: &Fallback,
     charge: &Charge<'_>,
-    answer: &Answer,
+    answer: &ChargeAnswer,
     reported: u64,
     now: Timestamp,
 ) -> bool {
     matches!(charge.quota, Quota::Concurrency(_))
-        && charge.stance == Stance::Enforced
+        && charge.enforcement == Enforcement::Enforced
         && charge.cost > 0
         && answer.outcome.is_allowed()
         && fallback.deferred.permits.unknown(charge, reported, now) > answer.outcome.remaining
@@ -486,7 +492,7 @@ fn is_beyond(
 fn beyond(
     fallback: &Fallback,
     asked: &[(&Match, Charge<'_>)],
-    answers: &[Answer],
+    answers: &[ChargeAnswer],
     reported: u64,
     now: Timestamp,
 ) -> Option<SmallVec<[bool; 6]>> {
@@ -497,7 +503,12 @@ fn beyond(
 }
 
 /// Records what must be reported to the store about an admitted request.
-fn note(fallback: &Fallback, asked: &[(&Match, Charge<'_>)], answers: &[Answer], failure: StoreFailure) {
+fn note(
+    fallback: &Fallback,
+    asked: &[(&Match, Charge<'_>)],
+    answers: &[ChargeAnswer],
+    failure: StoreFailure,
+) {
     for ((_, charge), answer) in asked.iter().zip(answers) {
         let is_admitted = answer.outcome.is_allowed() && charge.cost > 0;
         // A permit that the store may have granted already is reported, too: it has an id, and counts once.
@@ -525,7 +536,7 @@ fn one(
     Course { stage, stages, is_reported }: Course,
     takes: bool,
     now: Timestamp,
-) -> Answer {
+) -> ChargeAnswer {
     let (local, spot) = (&fallback.local, Spot::matched(active, matched, charge));
     let closed = || uncounted(charge, Verdict::Deny { retry_after: AWAY_RETRY }, Source::Closed);
     match stage {
@@ -562,9 +573,9 @@ fn one(
 }
 
 /// An answer without a counter.
-fn uncounted(charge: &Charge<'_>, verdict: Verdict, source: Source) -> Answer {
+fn uncounted(charge: &Charge<'_>, verdict: Verdict, source: Source) -> ChargeAnswer {
     let limit = charge.quota.capacity();
     let outcome =
         Outcome { verdict, limit, remaining: 0, next_unit_after: Ticks::ZERO, reset_after: Ticks::ZERO };
-    Answer::new(outcome, source)
+    ChargeAnswer::new(outcome, source)
 }

@@ -19,7 +19,7 @@ use crate::outcome::Source;
 use crate::policy::{By, Limit, Match, Penalty};
 use crate::quota::Quota;
 use crate::request::CheckRequest;
-use crate::store::{Answer, Answers, Charge, Family, Stance, Store};
+use crate::store::{Answers, Charge, ChargeAnswer, Enforcement, Family, Store};
 use crate::time::{Ticks, Timestamp};
 
 /// The companion counters of a limit.
@@ -99,7 +99,7 @@ impl ActivePolicy {
             number: NUMBER_OF_TALLIES,
             quota,
             cost: 1,
-            stance: Stance::Enforced,
+            enforcement: Enforcement::Enforced,
             permit: PermitId(0),
             group: self.group_of(descriptor, matched, counters),
             lease: None,
@@ -134,7 +134,7 @@ pub(super) type Blocks<'l> = SmallVec<[Blocked<'l>; 1]>;
 
 /// How long a key is still blocked, by the counter of its block. A counter that keys share says nothing about one of
 /// them.
-fn blocked_for(answer: &Answer) -> Option<Ticks> {
+fn blocked_for(answer: &ChargeAnswer) -> Option<Ticks> {
     let is_own = matches!(answer.source, Source::Exact | Source::DenyCache);
     let rest = answer.outcome.reset_after;
     (is_own && answer.outcome.remaining == 0 && rest > Ticks::ZERO).then_some(rest)
@@ -151,7 +151,7 @@ impl<S: Store> Engine<S> {
         now: Timestamp,
     ) -> Blocks<'l> {
         let asked = set.matches.iter().zip(&set.charges);
-        let enforced = asked.filter(|(_, charge)| charge.stance == Stance::Enforced);
+        let enforced = asked.filter(|(_, charge)| charge.enforcement == Enforcement::Enforced);
         let blocks: SmallVec<[(u32, Charge<'l>); 2]> = enforced
             .filter_map(|(matched, _)| {
                 Some((matched.limit, active.companion(request, matched, Companion::Block)?))
@@ -219,7 +219,8 @@ impl<S: Store> Engine<S> {
                 continue;
             }
             let Ok(struck) = self.store.charge(slice::from_ref(&strike), now).await else { continue };
-            let is_last = |answer: &Answer| answer.outcome.remaining == 0 || !answer.outcome.is_allowed();
+            let is_last =
+                |answer: &ChargeAnswer| answer.outcome.remaining == 0 || !answer.outcome.is_allowed();
             let is_due =
                 struck.first().is_some_and(|answer| answer.source == Source::Exact && is_last(answer));
             if !is_due {

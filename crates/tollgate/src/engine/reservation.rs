@@ -293,7 +293,7 @@ fn reserved(
     let of = |charge: &Charge<'_>| {
         decision
             .limits()
-            .find(|status| status.key_hash == charge.key.digest() && status.stance == charge.stance)
+            .find(|status| status.key_hash == charge.key.digest() && status.enforcement == charge.enforcement)
     };
     let mut held: SmallVec<[Held; 4]> = matches
         .iter()

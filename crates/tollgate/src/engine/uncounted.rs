@@ -44,7 +44,7 @@ impl ActivePolicy {
     }
 
     fn uncounted(&self, request: &CheckRequest<'_>, matched: &Match, overrides: &ActiveOverrides) -> Status {
-        let CounterKey { key, stance, .. } = self.counter_key(request, matched, overrides);
+        let CounterKey { key, enforcement, .. } = self.counter_key(request, matched, overrides);
         let verdict = match matched.quota {
             QuotaIndex::UNLIMITED => Verdict::Allow,
             _ => Verdict::Forbidden,
@@ -53,7 +53,7 @@ impl ActivePolicy {
             limit: matched.limit,
             quota: matched.quota,
             descriptor: matched.descriptor,
-            stance,
+            enforcement,
             source: Source::Policy,
             key_hash: key.digest(),
             outcome: Outcome::uncounted(verdict),

@@ -181,7 +181,7 @@ impl Condition {
     /// Whether it holds without the loose form of a path, for what a client gains by. The loose form never helps a client: a condition
     /// that it fits does not hold by it, and `not` does not hold where it fits.
     #[must_use]
-    pub(crate) fn holds_exactly(&self, request: &Descriptor<'_>) -> bool {
+    pub fn holds_exactly(&self, request: &Descriptor<'_>) -> bool {
         match self {
             Condition::OneOf { name, choices, sense } => {
                 let mut given = request.attributes().iter().enumerate();

@@ -31,10 +31,10 @@ use crate::policy::vocabulary::Vocabulary;
 use crate::request::{COST_MAX, Descriptor, SPELLING_TEXTS_MAX, SPELLINGS_MAX, Spelling, Value};
 
 /// Longest expression, in bytes.
-pub const EXPRESSION_BYTES_MAX: usize = 4096;
+pub(crate) const EXPRESSION_BYTES_MAX: usize = 4096;
 
 /// Deepest nesting of operators and calls. An expression is evaluated on the stack of the caller.
-pub const EXPRESSION_DEPTH_MAX: usize = 48;
+pub(crate) const EXPRESSION_DEPTH_MAX: usize = 48;
 /// Enough for the deepest expression of [`EXPRESSION_BYTES_MAX`]; untouched pages cost nothing.
 const PARSER_STACK_BYTES: usize = 64 << 20;
 const ACCEPTED: &str =

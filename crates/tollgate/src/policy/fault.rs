@@ -18,6 +18,6 @@ pub enum Fault {
     #[error("more than {max} limits match this request; a policy may match at most {max} at once", max = MATCHED_MAX)]
     TooManyLimits,
     /// More descriptors than one request may have.
-    #[error("the request has more than {max} views; send at most {max}", max = DESCRIPTORS_MAX)]
+    #[error("the request has more than {max} descriptors; send at most {max}", max = DESCRIPTORS_MAX)]
     TooManyDescriptors,
 }

@@ -9,7 +9,7 @@ use crate::rate::Rate;
 use crate::time::Ticks;
 
 /// What a rate may look like, for messages.
-pub(crate) const RATES: &str =
+pub const RATES: &str =
     "a count and a period, such as 100/s, 5/min, 1_000/h, 10k/day, 300 per 5m or 100/s burst 200";
 /// What a count may look like, for messages.
 const COUNTS: &str = "a whole number such as 200, 1_000, 10k or 1M";

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use tollgate::engine::{Explanation, LIMITS_EXPLAINED_MAX};
 use tollgate::policy::{Policy, Unmet};
 use tollgate::{
-    CheckRequest, Engine, MemoryStore, Reason, Ruled, Ruling, Scope, Secret, Source, Stance, Ticks, Timestamp,
+    CheckRequest, Enforcement, Engine, MemoryStore, Reason, Ruled, Ruling, Scope, Secret, Source, Ticks,
+    Timestamp,
 };
 
 use crate::fixture::{ALGORITHMS, asking, limit, policy};
@@ -174,15 +175,15 @@ proptest! {
             if matches!(decision.reason(), Some(Reason::Fault | Reason::Blocked | Reason::Forbidden)) {
                 continue;
             }
-            let applied: Vec<(String, Stance, bool)> = explained
+            let applied: Vec<(String, Enforcement, bool)> = explained
                 .limits
                 .iter()
                 .filter_map(|limit| Some((limit.name.clone(), limit.state.as_ref()?)))
-                .map(|(name, state)| (name, state.stance, state.admits))
+                .map(|(name, state)| (name, state.enforcement, state.admits))
                 .collect();
-            let charged: Vec<(String, Stance, bool)> = decision
+            let charged: Vec<(String, Enforcement, bool)> = decision
                 .limits()
-                .map(|status| (status.limit.name().to_owned(), status.stance, status.outcome.is_allowed()))
+                .map(|status| (status.limit.name().to_owned(), status.enforcement, status.outcome.is_allowed()))
                 .collect();
             prop_assert_eq!(applied, charged, "{}", context);
         }
@@ -357,7 +358,7 @@ fn a_share_of_one_key_is_refused() {
     let denied = engine.try_check(&of(&[("k", "x")]), T0).unwrap();
     assert_eq!(denied.cause().unwrap().limit.name(), "all");
     assert_eq!(
-        denied.limits().map(|status| status.stance).collect::<Vec<_>>(),
-        [Stance::Enforced, Stance::Shadow]
+        denied.limits().map(|status| status.enforcement).collect::<Vec<_>>(),
+        [Enforcement::Enforced, Enforcement::Shadow]
     );
 }

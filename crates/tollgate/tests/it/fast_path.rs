@@ -92,7 +92,14 @@ fn said(decision: &Decision) -> String {
     let limits: Vec<_> = decision
         .limits()
         .map(|status| {
-            (status.index, status.descriptor, status.stance, status.source, status.key_hash, status.outcome)
+            (
+                status.index,
+                status.descriptor,
+                status.enforcement,
+                status.source,
+                status.key_hash,
+                status.outcome,
+            )
         })
         .collect();
     let fault = decision.fault().map(ToString::to_string);

@@ -5,8 +5,8 @@ use tollgate::headers::Caller;
 use tollgate::policy::{Grant, Limit};
 use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{
-    Answer, Audience, CheckRequest, Decision, Engine, HeaderPolicy, Policy, Quota, Rate, Reason, Ruled,
-    Ruling, Scope, Secret, Source, Stance, Ticks, Timestamp, Verdict,
+    Answer, Audience, CheckRequest, Decision, Enforcement, Engine, HeaderPolicy, Policy, Quota, Rate, Reason,
+    Ruled, Ruling, Scope, Secret, Source, Ticks, Timestamp, Verdict,
 };
 
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
@@ -128,7 +128,7 @@ fn modes_hold_for_deny() {
     let shadow = of_mode("mode: shadow").try_check(&of(&[("k", "1")]), T0).unwrap();
     assert!(shadow.is_allowed());
     let status = shadow.limits().next().expect("the limit was asked");
-    assert_eq!((status.stance, status.outcome.verdict), (Stance::Shadow, Verdict::Forbidden));
+    assert_eq!((status.enforcement, status.outcome.verdict), (Enforcement::Shadow, Verdict::Forbidden));
     assert_eq!(of_mode("mode: off").try_check(&of(&[("k", "1")]), T0).unwrap().limits().len(), 0);
     let some = of_mode("enforce_percent: 30");
     let keys: Vec<String> = (0..1_000).map(|key| key.to_string()).collect();

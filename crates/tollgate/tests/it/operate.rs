@@ -10,8 +10,8 @@ use tollgate::policy::{Change, Choice, EXAMPLE, Mode, Unmet};
 use tollgate::request::Spelling;
 use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{
-    Answer, Audience, Block, CheckRequest, Engine, HeaderPolicy, MemoryStore, Policy, Reason, Ruled, Ruling,
-    Scope, Secret, Stance, Ticks, Timestamp,
+    Answer, Audience, Block, CheckRequest, Enforcement, Engine, HeaderPolicy, MemoryStore, Policy, Reason,
+    Ruled, Ruling, Scope, Secret, Ticks, Timestamp,
 };
 
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
@@ -65,13 +65,13 @@ fn the_milder_ruling_holds() {
     rule(Scope::Limit("a"), Ruling::Percent(100));
     assert_eq!(engine.try_check(&request, T0).unwrap().limits().len(), 0);
     rule(Scope::All, Ruling::Shadow);
-    let stances = |now| {
-        engine.try_check(&request, now).unwrap().limits().map(|status| status.stance).collect::<Vec<_>>()
+    let enforcements = |now| {
+        engine.try_check(&request, now).unwrap().limits().map(|status| status.enforcement).collect::<Vec<_>>()
     };
-    assert_eq!(stances(T0), [Stance::Shadow, Stance::Shadow]);
+    assert_eq!(enforcements(T0), [Enforcement::Shadow, Enforcement::Shadow]);
     assert!(engine.operator().lift_override(Scope::All, T0));
     assert!(!engine.operator().lift_override(Scope::All, T0));
-    assert_eq!(stances(T0), [Stance::Enforced, Stance::Enforced]);
+    assert_eq!(enforcements(T0), [Enforcement::Enforced, Enforcement::Enforced]);
 }
 
 /// A limit put in shadow counts apart: what it was counted at as an enforced one is there when it decides again.
@@ -103,7 +103,7 @@ fn a_percentage_is_of_keys() {
     let keys: Vec<String> = (0..1_000).map(|key| key.to_string()).collect();
     let enforced = |key: &String| {
         let decision = engine.try_check(&of(&[("k", key)]), T0).unwrap();
-        decision.limits().next().unwrap().stance == Stance::Enforced
+        decision.limits().next().unwrap().enforcement == Enforcement::Enforced
     };
     let first: Vec<bool> = keys.iter().map(enforced).collect();
     let share = first.iter().filter(|&&enforced| enforced).count();

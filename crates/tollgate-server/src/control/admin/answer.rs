@@ -358,6 +358,12 @@ impl ControlPlane {
             if let Some(problem) = policy.attribute_problem(name) {
                 return Err(Problem::invalid(problem.to_string()));
             }
+            if *name == "domain" && !self.is_known(name) {
+                return Err(Problem::invalid(
+                    "domain: the domain of Envoy's requests is no attribute under a policy of Tollgate's own, so this would block nothing; \
+                     accepted: an attribute that the requests have".to_owned(),
+                ));
+            }
             let tollgate::Value::Text(text) = value else { continue };
             if self.service.identity.credentials().contains(name) {
                 // A credential may look like anything, so it is not echoed. Its digest can always be named.
@@ -375,19 +381,22 @@ impl ControlPlane {
 
     /// A warning if a block names an attribute that neither a limit nor any HTTP request is known to have.
     fn doubt(&self, given: &[(&str, tollgate::Value<'_>)]) -> Option<String> {
-        let policy = self.service.engine.policy();
-        let is_known = |name: &str| {
-            policy.uses(name)
-                || throttle::ATTRIBUTES.contains(&name)
-                || BUILT_IN.contains(&name)
-                || self.service.reader.mapped.iter().any(|mapped| mapped.name == name)
-                || self.service.reader.callers.as_ref().is_some_and(|callers| callers.gives(name))
-        };
-        let mut unknown = given.iter().map(|(name, _)| *name).filter(|name| !is_known(name));
+        let mut unknown = given.iter().map(|(name, _)| *name).filter(|name| !self.is_known(name));
         let name = unknown.next().filter(|_| self.service.foreign().is_none())?;
         Some(format!(
             "no limit counts by {name}, so see whether requests have it: `attributes` in the policy declares names, and then others are refused"
         ))
+    }
+
+    /// Whether a limit reads an attribute, or requests are known to have it.
+    fn is_known(&self, name: &str) -> bool {
+        let policy = self.service.engine.policy();
+        policy.uses(name)
+            || policy.declares(name)
+            || throttle::ATTRIBUTES.contains(&name)
+            || BUILT_IN.contains(&name)
+            || self.service.reader.mapped.iter().any(|mapped| mapped.name == name)
+            || self.service.reader.callers.as_ref().is_some_and(|callers| callers.gives(name))
     }
 
     /// Refuses a pattern where a single value is needed: no counter belongs to a pattern.

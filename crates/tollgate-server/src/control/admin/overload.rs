@@ -2,9 +2,9 @@
 //! only, and are kept in its operator state.
 
 use serde_json::json;
-use tollgate::overload::{Controller, Switch};
 use tollgate::policy::Mode;
 use tollgate::{Ruled, Ruling};
+use tollgate_overload::{Controller, Switch};
 
 use super::answer::{Act, AdminAnswer};
 use super::form::{Reach, RulingForm};

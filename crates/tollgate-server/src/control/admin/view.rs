@@ -6,9 +6,9 @@ use serde::{Serialize, Serializer};
 use tollgate::engine::{Explained, Explanation, State};
 use tollgate::policy::{Change, Difference, FieldChange, Limit, Mode, Policy};
 use tollgate::time::WallOffset;
-use tollgate::{Block, CheckRequest, Ruled, Ruling, Stance, Ticks, Timestamp};
+use tollgate::{Block, CheckRequest, Enforcement, Ruled, Ruling, Ticks, Timestamp};
+use tollgate_compat::CompatConfig;
 
-use crate::foreign::Foreign;
 use crate::service::cells::Asker;
 use crate::service::throttle::ThrottledKey;
 use crate::telemetry::names::SOURCES;
@@ -166,7 +166,7 @@ impl<'a> LimitsView<'a> {
     const LISTED_MAX: usize = 1_000;
 
     /// Replaces the limits by the rules of another program.
-    pub(super) fn of_foreign(mut self, rules: &Foreign) -> Self {
+    pub(super) fn of_foreign(mut self, rules: &CompatConfig) -> Self {
         self.limits.clear();
         self.foreign = rules.sentences();
         self.left_off = self.foreign.len().saturating_sub(Self::LISTED_MAX);
@@ -261,9 +261,9 @@ impl From<&State> for StateView {
                 .and_then(|_| outcome.verdict.retry_after())
                 .map(Ticks::ceil_millis),
             source: state.source.name(),
-            stance: match state.stance {
-                Stance::Enforced => "enforce",
-                Stance::Shadow => "shadow",
+            stance: match state.enforcement {
+                Enforcement::Enforced => "enforce",
+                Enforcement::Shadow => "shadow",
             },
             quota: state.allowance.clone(),
             chosen: state.choice.to_string(),

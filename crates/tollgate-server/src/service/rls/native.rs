@@ -8,15 +8,16 @@ use tollgate::headers::{Dialect, Dialects};
 use tollgate::request::COST_MAX;
 use tollgate::store::Store;
 use tollgate::{Audience, CheckRequest, Decision, HeaderPolicy, RequestError, Ticks, Timestamp};
+use tollgate_compat::BROUGHT;
+use tollgate_compat::counters::Tallies;
 
 use crate::decision_json::caller;
-use crate::foreign::counters::Tallies;
 use crate::identity::{Known, Word};
 use crate::protocol::Wire;
-use crate::rls::{Answer, Code, Descriptor, Question, Refusal};
+use crate::rls::{Answer, Code, Descriptor, Question, refusal};
 use crate::seldom::Seldom;
 use crate::service::Service;
-use crate::telemetry::{BROUGHT, Key, RuleVerdict};
+use crate::telemetry::{Key, RuleVerdict};
 
 mod brought;
 mod status;
@@ -264,7 +265,7 @@ fn told<S: Store>(
         overall: if decision.is_allowed() { Code::Ok } else { Code::OverLimit },
         statuses: status::statuses(question, decision, brought, wall),
         headers: headers.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
-        refusal: Refusal::of(decision),
+        refusal: refusal(decision),
         meets_no_limit: decision.meets_no_limit() && brought.is_empty(),
         is_faulty: decision.fault().is_some(),
     }

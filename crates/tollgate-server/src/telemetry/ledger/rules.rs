@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::super::foreign::Rule;
 use super::super::names::{ALLOWED, BROUGHT, DENIED, OTHERS, WOULD_ALLOW, WOULD_DENY, source_index};
 use super::{AllSeries, Cell, Ledger, Series};
 use crate::protocol::Wire;
+use tollgate_compat::Rule;
 
 /// Maximum number of names with request values that have their own series. Any more are counted under the rule's name.
 pub(in crate::telemetry) const VALUES_SHOWN: usize = 200;

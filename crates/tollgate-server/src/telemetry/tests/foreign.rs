@@ -1,13 +1,13 @@
 //! Decisions by other programs' rules in the metrics: by rule, near and in shadow, each counted once, and bounded with
 //! any traffic.
 
+use tollgate::fuzzing::poll_once;
 use tollgate::{Engine, ManualClock, MemoryStore};
+use tollgate_compat::{BROUGHT, CompatConfig, Format, Source, guard};
 
 use super::super::ledger::LIMITS_SHOWN;
 use super::super::ledger::rules::VALUES_SHOWN;
 use super::*;
-use crate::at_once::at_once;
-use crate::foreign::{Foreign, Format, Source, guard};
 use crate::policy_file::Rules;
 use crate::protocol::Wire;
 use crate::rls::{Descriptor, Override, Question, Unit};
@@ -15,7 +15,7 @@ use crate::service::{Service, rls};
 
 fn rules(format: Format, text: &str) -> Rules {
     let source = Source { name: "f".to_owned(), bytes: text.as_bytes().to_vec() };
-    Rules::Foreign(Foreign::compile(format, &[source]).unwrap().0, guard().unwrap())
+    Rules::Foreign(CompatConfig::compile(format, &[source]).unwrap().0, guard().unwrap())
 }
 
 fn served(time: &ManualClock, format: Format, text: &str) -> Service<MemoryStore> {
@@ -32,7 +32,7 @@ fn question(domain: &str, entries: &[(&str, &str)]) -> Question {
 }
 
 fn ask_rls(service: &Service<MemoryStore>, time: &ManualClock, question: &Question) {
-    at_once(rls::answer(service, question, time.now())).unwrap();
+    poll_once(rls::answer(service, question, time.now())).unwrap();
 }
 
 fn page(service: &Service<MemoryStore>, time: &ManualClock) -> HashMap<String, u64> {
@@ -182,9 +182,9 @@ fn a_decision_that_is_asked_again_is_counted_once() {
     let time = ManualClock::new();
     let service = served(&time, Format::Envoy, ENVOY);
     let request = CheckRequest::new().with("user", "u").unwrap();
-    let refused = at_once(service.check(&request, time.now(), Wire::Http));
+    let refused = poll_once(service.check(&request, time.now(), Wire::Http));
     assert!(service.overtaken(&refused).is_some());
-    at_once(service.check(&request.clone().and(request), time.now(), Wire::Rls));
+    poll_once(service.check(&request.clone().and(request), time.now(), Wire::Rls));
     assert_eq!(sum(&page(&service, &time), "tollgate_decisions_total", ""), 0);
     ask_rls(&service, &time, &question("d", &[("user", "u")]));
     assert_eq!(sum(&page(&service, &time), "tollgate_decisions_total", ""), 1);

@@ -9,19 +9,19 @@ use crate::engine::overrides::ActiveOverrides;
 use crate::key::Fingerprint;
 use crate::policy::{Match, Matches, Mode, QuotaIndex};
 use crate::request::CheckRequest;
-use crate::store::{Charge, Family, Stance};
+use crate::store::{Charge, Enforcement, Family};
 
 /// The counter of a matched limit, as far as it depends on the request. It is computed once for each request.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct CounterKey {
     pub(in crate::engine) key: Fingerprint,
-    pub(in crate::engine) stance: Stance,
+    pub(in crate::engine) enforcement: Enforcement,
     group: Option<u16>,
 }
 
 impl From<&Charge<'_>> for CounterKey {
     fn from(charge: &Charge<'_>) -> Self {
-        Self { key: charge.key, stance: charge.stance, group: charge.group }
+        Self { key: charge.key, enforcement: charge.enforcement, group: charge.group }
     }
 }
 
@@ -62,10 +62,10 @@ impl ActivePolicy {
         if mode != Mode::Shadow {
             let key = key(&counters.enforced);
             if percent >= 100 || key.digest() % 100 < u64::from(percent) {
-                return CounterKey { key, stance: Stance::Enforced, group };
+                return CounterKey { key, enforcement: Enforcement::Enforced, group };
             }
         }
-        CounterKey { key: key(&counters.shadow), stance: Stance::Shadow, group }
+        CounterKey { key: key(&counters.shadow), enforcement: Enforcement::Shadow, group }
     }
 
     /// The charge of one matched limit, which has a counter.
@@ -85,14 +85,14 @@ impl ActivePolicy {
     pub(in crate::engine) fn charge_key<'l>(
         &'l self,
         matched: &Match,
-        CounterKey { key, stance, group }: CounterKey,
+        CounterKey { key, enforcement, group }: CounterKey,
         permit: PermitId,
     ) -> Charge<'l> {
         let limit = &self.policy.limits()[matched.limit as usize];
         let counters = &self.counters[matched.limit as usize];
-        let family = match stance {
-            Stance::Enforced => &counters.enforced,
-            Stance::Shadow => &counters.shadow,
+        let family = match enforcement {
+            Enforcement::Enforced => &counters.enforced,
+            Enforcement::Shadow => &counters.shadow,
         };
         Charge {
             key,
@@ -100,7 +100,7 @@ impl ActivePolicy {
             number: counters.numbers[matched.quota.0 as usize],
             quota: &limit.quotas()[matched.quota.0 as usize],
             cost: matched.cost,
-            stance,
+            enforcement,
             permit,
             group,
             lease: limit.lease(),
@@ -116,9 +116,9 @@ impl ActivePolicy {
         cost: u64,
     ) -> Option<Charge<'_>> {
         let (limit, counters) = self.counters_of(&held.limit)?;
-        let family = match held.stance {
-            Stance::Enforced => &counters.enforced,
-            Stance::Shadow => &counters.shadow,
+        let family = match held.enforcement {
+            Enforcement::Enforced => &counters.enforced,
+            Enforcement::Shadow => &counters.shadow,
         };
         if family.id() != held.family {
             return None;
@@ -131,7 +131,7 @@ impl ActivePolicy {
             number,
             quota,
             cost,
-            stance: held.stance,
+            enforcement: held.enforcement,
             permit,
             group: held.group,
             // Later settlement goes to the counter itself, not to a lease.

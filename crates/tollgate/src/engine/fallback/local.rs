@@ -12,7 +12,7 @@ use crate::memory::{ChargeMode, MemoryStore};
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::policy::{Match, Policy, QuotaIndex};
 use crate::quota::Quota;
-use crate::store::{Answer, Charge, Family, Stance, Store, StoreFailure};
+use crate::store::{Charge, ChargeAnswer, Enforcement, Family, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp, WallOffset};
 
 /// Bytes of the fallback counters.
@@ -138,9 +138,9 @@ impl Shares {
             self.active.position(active.policy.limits().get(limit)?.name())?
         };
         let counters: &Counters = self.active.counters.get(position)?;
-        let family: &Family = match charge.stance {
-            Stance::Enforced => &counters.enforced,
-            Stance::Shadow => &counters.shadow,
+        let family: &Family = match charge.enforcement {
+            Enforcement::Enforced => &counters.enforced,
+            Enforcement::Shadow => &counters.shadow,
         };
         let index = (quota.0 as usize).min(counters.numbers.len().checked_sub(1)?);
         let share = self.shares.get(position)?.get(index)?;
@@ -220,7 +220,12 @@ impl Local {
     }
 
     /// Asks this node's share about a charge. The units are taken if the share admits them and `takes` is set.
-    pub(super) fn ask(&self, spot: &Spot<'_>, takes: bool, now: Timestamp) -> Result<Answer, StoreFailure> {
+    pub(super) fn ask(
+        &self,
+        spot: &Spot<'_>,
+        takes: bool,
+        now: Timestamp,
+    ) -> Result<ChargeAnswer, StoreFailure> {
         let shares = self.shares.load();
         let own = shares.own(spot).ok_or(StoreFailure::Superseded)?;
         let wanted = own.wanted(spot.charge.cost);
@@ -234,11 +239,11 @@ impl Local {
         // A look with a cost reports what it would leave; ask again for what is there.
         let answer = if matches!(demand, ChargeMode::Would(1..)) && answer.outcome.is_allowed() {
             let look = self.counters.ask(&own.charge, ChargeMode::Would(0), now)?.outcome;
-            Answer { outcome: Outcome { verdict: answer.outcome.verdict, ..look }, ..answer }
+            ChargeAnswer { outcome: Outcome { verdict: answer.outcome.verdict, ..look }, ..answer }
         } else {
             answer
         };
-        Ok(Answer::new(self.told(&own, answer.outcome, now), source).charged(answer.charged_at))
+        Ok(ChargeAnswer::new(self.told(&own, answer.outcome, now), source).charged(answer.charged_at))
     }
 
     /// Converts an outcome to the numbers of the share, which exclude the spare units.
@@ -255,7 +260,10 @@ impl Local {
             // The counter pays off a request that was larger than the share: its next unit comes later than the next
             // spare unit.
             let next = self.counters.ask(&own.charge, ChargeMode::Would(spare + 1), now);
-            if let Ok(Answer { outcome: Outcome { verdict: Verdict::Deny { retry_after }, .. }, .. }) = next {
+            if let Ok(ChargeAnswer {
+                outcome: Outcome { verdict: Verdict::Deny { retry_after }, .. }, ..
+            }) = next
+            {
                 told.next_unit_after = retry_after;
             }
         }
@@ -346,7 +354,7 @@ fn more_used(quota: &Quota, one: &Outcome, other: &Outcome) -> i64 {
     let [one, other] = [one, other].map(|outcome| outcome.reset_after.as_micros());
     let units = |ticks: u64| {
         let credits = u128::from(ticks.saturating_sub(1)) * u128::from(reservoir.pace().gain().get());
-        i64::try_from(credits.div_ceil(u128::from(reservoir.pace().price().get()))).unwrap_or(i64::MAX)
+        i64::try_from(credits.div_ceil(u128::from(reservoir.pace().unit_credits().get()))).unwrap_or(i64::MAX)
     };
     if one >= other { units(one - other) } else { -units(other - one) }
 }

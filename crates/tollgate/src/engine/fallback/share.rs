@@ -9,7 +9,7 @@
 use crate::algorithm::concurrency::Concurrency;
 use crate::algorithm::fixed_window::{Align, FixedWindow};
 use crate::algorithm::leaky_bucket::LeakyBucket;
-use crate::algorithm::reservoir::{GAIN_MAX, Room};
+use crate::algorithm::reservoir::{CapacityBound, GAIN_MAX};
 use crate::policy::{Limit, Quotas};
 use crate::quota::Quota;
 use crate::rate::{PERIOD_MAX, Rate};
@@ -106,7 +106,11 @@ fn bucket_of(rate: Rate, units: u64, largest: u64) -> Share {
         Some(Share { spare: room.saturating_sub(units.min(room)), quota })
     };
     let fitting = || {
-        let room = [GAIN_MAX, u64::MAX].map(|gain| Room::of(rate, gain).units).into_iter().max().unwrap_or(0);
+        let room = [GAIN_MAX, u64::MAX]
+            .map(|gain| CapacityBound::of(rate, gain).units)
+            .into_iter()
+            .max()
+            .unwrap_or(0);
         made(room.min(largest.max(units)).max(1))
     };
     // A rate that cannot be counted exactly, or does not refill within two years, is so slow that one unit a year

@@ -9,7 +9,7 @@ use super::counter::Counter;
 use crate::engine::Engine;
 use crate::engine::active::ActivePolicy;
 use crate::engine::ledger::Windows;
-use crate::store::{Answer, Charge, Store, StoreFailure};
+use crate::store::{Charge, ChargeAnswer, Store, StoreFailure};
 use crate::time::Timestamp;
 
 impl<S: Store> Engine<S> {
@@ -40,7 +40,7 @@ impl<S: Store> Engine<S> {
         charge: &Charge<'_>,
         failure: StoreFailure,
         now: Timestamp,
-    ) -> Option<(Answer, u64)> {
+    ) -> Option<(ChargeAnswer, u64)> {
         let fallback = self.fallback(active, now);
         if failure.is_outage() {
             fallback.watch.failed(now);

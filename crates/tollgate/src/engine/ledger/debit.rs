@@ -96,7 +96,7 @@ mod tests {
     use super::*;
     use crate::Engine;
     use crate::policy::Policy;
-    use crate::store::Stance;
+    use crate::store::Enforcement;
     use crate::time::Ticks;
 
     const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
@@ -125,15 +125,18 @@ limits:
         let request = CheckRequest::new();
         let mut asked = Vec::new();
         let take = |status: &LimitStatus<'_>, cost: u64| {
-            asked.push((status.limit.name().to_owned(), status.stance, cost));
+            asked.push((status.limit.name().to_owned(), status.enforcement, cost));
             7 * cost
         };
         let before = block_on(engine.ledger().debit(&request, take, NOW));
         assert_eq!(before.limits().map(|one| one.outcome.remaining).collect::<Vec<_>>(), [4, 100, 9, 2]);
         assert_eq!(left(&engine, &request, NOW), [0, 79, 2, 2]);
-        let expected =
-            [("small", Stance::Enforced, 1), ("dear", Stance::Enforced, 3), ("quiet", Stance::Shadow, 1)];
-        assert_eq!(asked, expected.map(|(name, stance, cost)| (name.to_owned(), stance, cost)));
+        let expected = [
+            ("small", Enforcement::Enforced, 1),
+            ("dear", Enforcement::Enforced, 3),
+            ("quiet", Enforcement::Shadow, 1),
+        ];
+        assert_eq!(asked, expected.map(|(name, enforcement, cost)| (name.to_owned(), enforcement, cost)));
     }
 
     /// A blocked request pays nothing, and its decision names the block.

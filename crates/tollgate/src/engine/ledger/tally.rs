@@ -13,7 +13,7 @@ use crate::memory::NUMBER_OF_TALLIES;
 use crate::outcome::Source;
 use crate::quota::Quota;
 use crate::rate::QuotaError;
-use crate::store::{Charge, Family, Stance, Store, StoreFailure};
+use crate::store::{Charge, Enforcement, Family, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 use super::Ledger;
@@ -39,7 +39,7 @@ impl Windows {
             number: NUMBER_OF_TALLIES,
             quota: &self.quota,
             cost,
-            stance: Stance::Enforced,
+            enforcement: Enforcement::Enforced,
             permit: PermitId(0),
             group: None,
             lease: None,

@@ -20,7 +20,7 @@ use crate::policy::{
     Choice, Fault, Limit, MATCHED_MAX, Match, Matches, Mode, Penalty, Policy, QuotaIndex, Unmet,
 };
 use crate::request::{CheckRequest, Descriptor};
-use crate::store::{Charge, Foreseen, Stance, Store, StoreFailure};
+use crate::store::{Charge, Enforcement, Foreseen, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 /// Maximum number of limits in one explanation; the others do not apply, and are counted.
@@ -45,7 +45,10 @@ impl Explanation {
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         let refuses = |limit: &Explained| {
-            limit.state.as_ref().is_some_and(|state| state.stance == Stance::Enforced && !state.admits)
+            limit
+                .state
+                .as_ref()
+                .is_some_and(|state| state.enforcement == Enforcement::Enforced && !state.admits)
         };
         self.block.is_none() && self.fault.is_none() && !self.limits.iter().any(refuses)
     }
@@ -86,7 +89,7 @@ pub struct State {
     /// Whether that much remains.
     pub admits: bool,
     /// Whether it would take part in the verdict.
-    pub stance: Stance,
+    pub enforcement: Enforcement,
     /// Where the numbers come from.
     pub source: Source,
     /// The numbers.
@@ -166,14 +169,14 @@ impl<S: Store> Operator<'_, S> {
             let mut met: Vec<MetLimit> = matches
                 .into_iter()
                 .zip(counted)
-                .map(|(matched, LimitStatus { stance, source, outcome, .. })| {
+                .map(|(matched, LimitStatus { enforcement, source, outcome, .. })| {
                     let unpriced = unpriced.iter().find(|(limit, _)| *limit == matched.limit);
                     let unpriced = unpriced.map(|(_, reason)| reason.clone());
                     let foreseen = foreseen.next().flatten().filter(|_| source != Source::Penalty);
                     let blocked = blocks.iter().find(|blocked| blocked.limit == matched.limit);
                     let refused_for =
                         blocked.filter(|_| source == Source::Penalty).map(|blocked| blocked.rest);
-                    MetLimit { matched, stance, source, outcome, foreseen, unpriced, refused_for }
+                    MetLimit { matched, enforcement, source, outcome, foreseen, unpriced, refused_for }
                 })
                 .collect();
             met.extend(set.uncounted.iter().map(MetLimit::from));
@@ -249,7 +252,7 @@ impl Explanation {
 /// A limit that applies and its outcome, without the decision.
 struct MetLimit {
     matched: Match,
-    stance: Stance,
+    enforcement: Enforcement,
     source: Source,
     outcome: Outcome,
     /// The source that answers instead of the counter, if there is one.
@@ -263,9 +266,9 @@ struct MetLimit {
 impl From<&Status> for MetLimit {
     /// A limit that needs no counter for the request.
     fn from(status: &Status) -> Self {
-        let Status { limit, quota, descriptor, stance, source, outcome, .. } = *status;
+        let Status { limit, quota, descriptor, enforcement, source, outcome, .. } = *status;
         let matched = Match { limit, quota, cost: 0, descriptor, by: SmallVec::new() };
-        Self { matched, stance, source, outcome, foreseen: None, unpriced: None, refused_for: None }
+        Self { matched, enforcement, source, outcome, foreseen: None, unpriced: None, refused_for: None }
     }
 }
 
@@ -322,7 +325,7 @@ fn applied(
         cost: matched.cost,
         admits,
         // A request at fault is denied, also where its key would only be counted.
-        stance: if unpriced.is_some() { Stance::Enforced } else { met.stance },
+        enforcement: if unpriced.is_some() { Enforcement::Enforced } else { met.enforcement },
         source: foreseen.unwrap_or(*source),
         outcome: *outcome,
         refused_for: met.refused_for,
@@ -348,7 +351,7 @@ fn applied(
         _ => uncounted(&state),
     });
     changes.extend(instead(&state));
-    changes.extend(stance(state.stance, mode, percent, ruled.is_some()));
+    changes.extend(enforcement(state.enforcement, mode, percent, ruled.is_some()));
     if !state.open_tiers.is_empty() {
         let names = state.open_tiers.join(" and ");
         changes.push(format!("the request has no {names}: requests with one are counted apart, by tier"));
@@ -430,12 +433,14 @@ fn by_policy(state: &State) -> String {
     what.to_owned()
 }
 
-fn stance(stance: Stance, mode: Mode, percent: u8, ruled: bool) -> Option<String> {
+fn enforcement(enforcement: Enforcement, mode: Mode, percent: u8, ruled: bool) -> Option<String> {
     let whose = if ruled { "an operator has put it" } else { "it is" };
-    match (stance, mode) {
-        (Stance::Enforced, _) => None,
-        (Stance::Shadow, Mode::Shadow) => Some(format!("{whose} in shadow: it counts, and never refuses")),
-        (Stance::Shadow, _) => {
+    match (enforcement, mode) {
+        (Enforcement::Enforced, _) => None,
+        (Enforcement::Shadow, Mode::Shadow) => {
+            Some(format!("{whose} in shadow: it counts, and never refuses"))
+        }
+        (Enforcement::Shadow, _) => {
             Some(format!("it decides for {percent} % of its keys, and only counts this one"))
         }
     }

@@ -14,7 +14,7 @@ use crate::outcome::Source;
 use crate::policy::compared::Replaced;
 use crate::policy::{Limit, MATCHED_MAX, Match, Mode, Policy};
 use crate::request::CheckRequest;
-use crate::store::{Charge, Stance, Store, StoreFailure};
+use crate::store::{Charge, Enforcement, Store, StoreFailure};
 use crate::time::Timestamp;
 
 /// What a reset found. A counter that has counted nothing, or nothing that still matters, is treated as if it did not
@@ -207,10 +207,15 @@ impl ActivePolicy {
         let charge = self.charge(request, matched, overrides, PermitId(0));
         let (limit, counters) =
             (&self.policy.limits()[matched.limit as usize], &self.counters[matched.limit as usize]);
-        if charge.stance == Stance::Shadow && limit.mode() == Mode::Enforce {
+        if charge.enforcement == Enforcement::Shadow && limit.mode() == Mode::Enforce {
             let descriptor = request.descriptor(matched.descriptor);
             let key = counters.key(&counters.enforced, &self.secret, descriptor, matched);
-            charges.push(Charge { key, family: &counters.enforced, stance: Stance::Enforced, ..charge });
+            charges.push(Charge {
+                key,
+                family: &counters.enforced,
+                enforcement: Enforcement::Enforced,
+                ..charge
+            });
         }
         charges.push(charge);
         charges

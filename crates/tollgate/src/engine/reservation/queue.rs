@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use crate::decision::Held;
 use crate::departure::{DepartureRequest, DepartureSlot, LeaveOutcome};
 use crate::quota::Quota;
-use crate::store::{Stance, Store};
+use crate::store::{Enforcement, Store};
 use crate::time::Timestamp;
 
 /// A future that completes when a request may leave its queue. Dropping it changes nothing: a request that goes away
@@ -55,7 +55,7 @@ impl<S: Store> Reservations<'_, S> {
     /// queues at once, because a slot that moves up in one queue while the request waits for the other would be used
     /// twice; and above 333,333 units a second.
     pub fn enqueue(self, reservation: &mut Reservation, clock: &Clock) -> Option<Departure> {
-        let waits = |held: &Held| held.turn_at.is_some() && held.stance == Stance::Enforced;
+        let waits = |held: &Held| held.turn_at.is_some() && held.enforcement == Enforcement::Enforced;
         let mut waiting = reservation.held.iter().enumerate().filter(|(_, held)| waits(held));
         let (at, held) = waiting.next()?;
         if waiting.next().is_some() || held.turn_at != Some(reservation.leaves_at) {

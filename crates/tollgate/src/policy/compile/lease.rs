@@ -16,7 +16,7 @@ pub(super) fn read(fields: Fields<'_>, consistency: Consistency, report: &mut Re
     if consistency == Consistency::Exact {
         let problem =
             Problem::new("an exact limit has no leases", "no such field, or consistency: leased or auto");
-        report.error(fields.key_place("lease"), "lease", problem);
+        report.error(fields.key_position("lease"), "lease", problem);
     }
     let Some(fields) = Fields::of(node, "lease", EXAMPLE, report) else { return default };
     let fields = fields.within("lease");
@@ -41,7 +41,8 @@ fn share(fields: Fields<'_>, report: &mut Report) -> Option<u32> {
 }
 
 /// A percentage in millionths.
-pub(crate) fn percentage(text: &str) -> Option<u32> {
+#[must_use]
+pub fn percentage(text: &str) -> Option<u32> {
     let (whole, fraction) = {
         let number = text.strip_suffix('%')?.trim_end();
         number.split_once('.').unwrap_or((number, ""))

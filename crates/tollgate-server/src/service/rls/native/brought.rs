@@ -8,12 +8,12 @@ use std::sync::Arc;
 use tollgate::engine::Counted;
 use tollgate::store::Store;
 use tollgate::{Ruling, Source, Ticks, Timestamp};
+use tollgate_compat::counters::{Counters, Tallies};
+use tollgate_compat::{BROUGHT, Rule};
 
 use super::NEGATIVE_HITS_WITHIN;
-use crate::foreign::counters::{Counters, Tallies};
 use crate::rls::{Code, CurrentLimit, Descriptor, Override, Question, Status, Unit};
 use crate::service::Service;
-use crate::telemetry::{BROUGHT, Rule};
 
 /// The outcome of a counter that was not charged.
 const NOTHING: Counted = Counted {

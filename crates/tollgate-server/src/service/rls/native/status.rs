@@ -1,7 +1,7 @@
 //! The status of each descriptor. Of the limits that apply to it, the status shows the one that denies longest, or else
 //! the one with the least left.
 
-use tollgate::{Decision, LimitStatus, Quota, Source, Stance, Ticks, Timestamp, Verdict};
+use tollgate::{Decision, Enforcement, LimitStatus, Quota, Source, Ticks, Timestamp, Verdict};
 
 use super::brought::{Brought, Said};
 use crate::rls::{Code, CurrentLimit, Question, Status, Unit};
@@ -45,7 +45,7 @@ fn is_tighter(own: &Said, met: &LimitStatus<'_>) -> bool {
 }
 
 fn denies(status: &LimitStatus<'_>) -> bool {
-    status.stance == Stance::Enforced && !status.outcome.is_allowed()
+    status.enforcement == Enforcement::Enforced && !status.outcome.is_allowed()
 }
 
 /// How long a limit that denies keeps the request waiting.
@@ -60,7 +60,7 @@ fn away(status: &LimitStatus<'_>) -> Ticks {
 /// What is left of a limit that admitted. The order puts the most informative first: enforced limits, then counted
 /// ones.
 fn left(status: &LimitStatus<'_>) -> (bool, bool, u64) {
-    (status.stance == Stance::Shadow, !status.source.is_counted(), status.outcome.remaining)
+    (status.enforcement == Enforcement::Shadow, !status.source.is_counted(), status.outcome.remaining)
 }
 
 fn told(status: &LimitStatus<'_>) -> Status {

@@ -1,0 +1,201 @@
+//! Writes rules of other programs as a policy: one limit for each rule that can be expressed, with a note on what is
+//! now possible, and a comment instead of each rule that cannot. The text compiles.
+
+use std::collections::{BTreeSet, HashSet};
+use std::fmt::Write;
+use std::slice;
+
+use tollgate::policy::source::{must_be_declared, must_be_text};
+use tollgate::policy::{Expression, LIMIT_NAME_BYTES_MAX, Policy, Severity};
+
+/// One limit of a policy, or the reason why there is none.
+pub(crate) struct Converted {
+    /// Its name, which is made unique when it is written.
+    pub(crate) name: String,
+    /// The original rule, in its own words.
+    pub(crate) origin: String,
+    pub(crate) limit: Result<Native, String>,
+    /// Whether the original rule refuses requests. Without a limit they would pass here.
+    pub(crate) refuses: bool,
+    /// What differs, and what is now possible.
+    pub(crate) notes: Vec<String>,
+}
+
+/// The text of a policy, and the rules that it lacks.
+pub struct Conversion {
+    /// The policy file. It compiles.
+    pub text: String,
+    /// Each rule whose refusals no limit replaces, and why.
+    pub lost: Vec<String>,
+}
+
+/// The fields of a limit.
+#[derive(Default)]
+pub(crate) struct Native {
+    /// CEL; empty for always.
+    pub(crate) when: String,
+    pub(crate) by: Vec<String>,
+    pub(crate) rate: String,
+    /// Where its windows begin; `None` where nothing is counted.
+    pub(crate) align: Option<&'static str>,
+    pub(crate) is_shadow: bool,
+}
+
+/// Writes the rules of a domain as the text of a policy file. `format` is the name of the original's format.
+pub(crate) fn policy(domain: &str, format: &str, mut limits: Vec<Converted>) -> Conversion {
+    leave_out_wrong(domain, format, &mut limits);
+    let lost = limits.iter().filter(|limit| limit.refuses).filter_map(lost).collect();
+    Conversion { text: text(domain, format, &limits), lost }
+}
+
+/// Leaves out each limit that does not compile, with the reason, so that the others can still be written. That is rare,
+/// so the limits are compiled one by one only if all of them together do not compile.
+fn leave_out_wrong(domain: &str, format: &str, limits: &mut [Converted]) {
+    if problem(&text(domain, format, limits)).is_none() {
+        return;
+    }
+    for converted in limits.iter_mut().filter(|converted| converted.limit.is_ok()) {
+        if let Some(why) = problem(&text(domain, format, slice::from_ref(converted))) {
+            converted.limit = Err(why);
+        }
+    }
+}
+
+/// Why a text is not a valid policy.
+fn problem(text: &str) -> Option<String> {
+    let findings = Policy::compile("the converted policy", text.as_bytes()).err()?;
+    let error = findings.iter().find(|finding| finding.severity == Severity::Error)?;
+    let accepted =
+        if error.accepted.is_empty() { String::new() } else { format!("; accepted: {}", error.accepted) };
+    Some(format!("a policy refuses it: {}{accepted}", error.message))
+}
+
+fn lost(converted: &Converted) -> Option<String> {
+    let why = converted.limit.as_ref().err()?;
+    Some(format!("{}: {}", comment(&converted.origin), comment(why)))
+}
+
+fn text(domain: &str, format: &str, limits: &[Converted]) -> String {
+    let mut text = format!(
+        "# Converted from {format}. What is different from there: a request is counted by all of its limits or by none, so one that\n\
+         # is refused is not counted; and the counters start anew. Each note says what a limit could do better here.\n\
+         domain: {}\n{}limits:",
+        quoted(domain),
+        declared(limits)
+    );
+    let mut names = HashSet::new();
+    let is_empty = !limits.iter().any(|limit| limit.limit.is_ok());
+    if is_empty {
+        text.push_str(" []");
+    }
+    text.push('\n');
+    for converted in limits {
+        let _ = writeln!(text, "\n  # {}", comment(&converted.origin));
+        for note in &converted.notes {
+            let _ = writeln!(text, "  # {}", comment(note));
+        }
+        match &converted.limit {
+            Err(why) => {
+                let _ = writeln!(text, "  # NOT CONVERTED: {}", comment(why));
+            }
+            Ok(native) => write_limit(&mut text, &unique(&converted.name, &mut names), native),
+        }
+    }
+    text
+}
+
+/// The declaration of all attributes, if the name of one could be taken for something else. Declared names are read as
+/// attributes.
+fn declared(limits: &[Converted]) -> String {
+    let natives = || limits.iter().filter_map(|converted| converted.limit.as_ref().ok());
+    let mut names: BTreeSet<String> = natives().flat_map(|native| native.by.iter().cloned()).collect();
+    for expression in natives().filter_map(|native| Expression::new(&native.when).ok()) {
+        names.extend(expression.attributes().map(str::to_owned));
+    }
+    // The original compares these values as text, whatever they look like.
+    let texts: BTreeSet<String> = natives().flat_map(|native| must_be_text(&native.when)).collect();
+    if texts.is_empty() && !names.iter().any(|name| must_be_declared(name)) {
+        return String::new();
+    }
+    let item = |name: &String| match texts.contains(name) {
+        true => format!("{{{}: text}}", quoted(name)),
+        false => quoted(name),
+    };
+    let names: Vec<String> = names.iter().map(item).collect();
+    format!("attributes: [{}]\n", names.join(", "))
+}
+
+fn write_limit(text: &mut String, name: &str, native: &Native) {
+    let _ = writeln!(text, "  - name: {}", quoted(name));
+    if !native.when.is_empty() {
+        let _ = writeln!(text, "    when: {}", quoted(&native.when));
+    }
+    if !native.by.is_empty() {
+        let by: Vec<String> = native.by.iter().map(|name| quoted(name)).collect();
+        let _ = writeln!(text, "    by: [{}]", by.join(", "));
+    }
+    let _ = writeln!(text, "    rate: {}", native.rate);
+    if let Some(align) = native.align {
+        let _ = writeln!(text, "    algorithm: fixed-window\n    align: {align}");
+    }
+    if native.is_shadow {
+        text.push_str("    mode: shadow\n");
+    }
+}
+
+/// A valid name that is not yet used.
+fn unique(name: &str, taken: &mut HashSet<String>) -> String {
+    let plain: String = name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' })
+        .take(LIMIT_NAME_BYTES_MAX.saturating_sub(8))
+        .collect();
+    let plain = plain.trim_matches('-').to_owned();
+    let plain = if plain.is_empty() { "limit".to_owned() } else { plain };
+    let mut candidate = plain.clone();
+    for number in 2.. {
+        if taken.insert(candidate.clone()) {
+            break;
+        }
+        candidate = format!("{plain}-{number}");
+    }
+    candidate
+}
+
+/// A text in double quotes, which YAML reads as JSON does.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// The rate of a rule that refuses all its requests.
+pub(crate) const REFUSED: &str = "deny";
+
+/// Keeps a comment on one line.
+fn comment(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// A text in CEL's single quotes.
+pub(crate) fn cel_text(text: &str) -> String {
+    let mut quoted = String::from("'");
+    for c in text.chars() {
+        match c {
+            '\'' | '\\' => quoted.extend(['\\', c]),
+            c if c.is_control() => {
+                let _ = write!(quoted, "\\u{:04x}", u32::from(c));
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('\'');
+    quoted
+}
+
+/// Whether CEL accepts this as the name of an attribute.
+pub(crate) fn is_name(text: &str) -> bool {
+    const RESERVED: [&str; 6] = ["true", "false", "null", "in", "has", "limit"];
+    let mut letters = text.chars();
+    letters.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+        && letters.all(|c| c.is_ascii_alphanumeric() || c == '_')
+        && !RESERVED.contains(&text)
+}

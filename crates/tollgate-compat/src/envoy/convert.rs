@@ -1,0 +1,229 @@
+//! Writes the rules of a tree as limits: the path through the tree becomes a condition, because in a policy every limit
+//! that matches applies.
+
+use tollgate::policy::Expression;
+use tollgate::rate::UNITS_PER_SECOND_MAX;
+
+use super::tree::{EnvoyConfig, Node, RateAllowance, TreeLevel};
+use crate::convert::{Converted, Native, REFUSED, cel_text, is_name};
+use crate::rls::Unit;
+
+/// A rule and its ancestors, each with the level that contains it.
+type Path<'c> = Vec<(&'c TreeLevel, &'c Node)>;
+
+impl EnvoyConfig {
+    /// The rules of a domain.
+    pub(crate) fn converted(&self, domain: &str) -> Vec<Converted> {
+        let Some(domain) = self.domain(domain) else { return Vec::new() };
+        let mut keys = Vec::new();
+        collect_keys(&domain.root, &mut keys);
+        let mut converted = Vec::new();
+        level(&domain.root, &keys, &mut Vec::new(), &mut converted);
+        converted
+    }
+}
+
+fn collect_keys<'c>(level: &'c TreeLevel, keys: &mut Vec<&'c str>) {
+    for node in &level.nodes {
+        if !keys.contains(&node.key.as_str()) {
+            keys.push(&node.key);
+        }
+        collect_keys(&node.children, keys);
+    }
+}
+
+fn level<'c>(at: &'c TreeLevel, keys: &[&str], path: &mut Path<'c>, converted: &mut Vec<Converted>) {
+    for node in &at.nodes {
+        path.push((at, node));
+        if node.limit.is_some() {
+            converted.push(rule(path, keys));
+        }
+        level(&node.children, keys, path, converted);
+        path.pop();
+    }
+}
+
+fn rule(path: &Path<'_>, keys: &[&str]) -> Converted {
+    let shown = |node: &Node| {
+        if node.value.is_empty() { node.key.clone() } else { format!("{}={}", node.key, node.value) }
+    };
+    let way: Vec<String> = path.iter().map(|(_, node)| shown(node)).collect();
+    let limit = path.last().and_then(|(_, node)| node.limit.as_ref());
+    let name = match limit {
+        Some(limit) if !limit.name.is_empty() => limit.name.clone(),
+        _ => way.join("-"),
+    };
+    let mut notes = Vec::new();
+    let native = match limit.map(|limit| limit.allowance) {
+        Some(RateAllowance::PerUnit(requests, unit)) => native(path, keys, requests, unit, &mut notes),
+        _ => Err(
+            "without a limit everything passes, which needs no limit here; the limits beside it leave it out"
+                .to_owned(),
+        ),
+    };
+    if let Some(limit) = limit {
+        if limit.is_quota {
+            notes.push("quota_mode has no counterpart: here this limit refuses by itself".to_owned());
+        }
+        if !limit.replaces.is_empty() {
+            notes.push(format!(
+                "replaces has no counterpart: here {} applies beside it",
+                limit.replaces.join(", ")
+            ));
+        }
+    }
+    let is_shadow = limit.is_some_and(|limit| limit.is_shadow);
+    let is_limited = limit.is_some_and(|limit| matches!(limit.allowance, RateAllowance::PerUnit(..)));
+    let native = native.map(|native| Native { is_shadow, ..native });
+    Converted { name, origin: way.join(", "), limit: native, refuses: is_limited && !is_shadow, notes }
+}
+
+fn native(
+    path: &Path<'_>,
+    keys: &[&str],
+    requests: u32,
+    unit: Unit,
+    notes: &mut Vec<String>,
+) -> Result<Native, String> {
+    if u64::from(requests) > UNITS_PER_SECOND_MAX.saturating_mul(unit.seconds()) {
+        return Err(format!("{requests} a {} is faster than a policy can count", unit.name()));
+    }
+    if let Some((_, node)) = path.iter().find(|(_, node)| !is_name(&node.key)) {
+        return Err(format!(
+            "CEL cannot name the attribute {}; write this limit by hand, with a table in `when:`",
+            node.key
+        ));
+    }
+    let is_repeated = |at: usize| path[..at].iter().any(|(_, before)| before.key == path[at].1.key);
+    if let Some(at) = (0..path.len()).find(|&at| is_repeated(at)) {
+        return Err(format!(
+            "a request has the attribute {} once, and this rule asks for it twice",
+            path[at].1.key
+        ));
+    }
+    let mut conditions = Vec::new();
+    for (level, node) in path {
+        conditions.extend(own(node, notes));
+        conditions.extend(others(level, node, notes));
+    }
+    let on_the_way = |key: &&&str| path.iter().any(|(_, node)| node.key == **key);
+    conditions
+        .extend(keys.iter().filter(|key| !on_the_way(key) && is_name(key)).map(|key| format!("!has({key})")));
+    let when = conditions.join(" && ");
+    if !when.is_empty()
+        && let Err(problem) = Expression::new(&when)
+    {
+        return Err(format!(
+            "its condition is too much for one expression ({}); write it by hand",
+            problem.message
+        ));
+    }
+    let mut by: Vec<String> = Vec::new();
+    for (_, node) in path {
+        let is_counted_by = node.value.is_empty() || node.value.contains('*') && !node.is_shared;
+        if is_counted_by && !by.contains(&node.key) {
+            by.push(node.key.clone());
+        }
+    }
+    if requests == 0 {
+        return Ok(Native { when, by, rate: REFUSED.to_owned(), align: None, is_shadow: false });
+    }
+    notes.push(better(requests, unit));
+    Ok(Native { when, by, rate: rate(requests, unit), align: Some("epoch"), is_shadow: false })
+}
+
+fn rate(requests: u32, unit: Unit) -> String {
+    match unit {
+        Unit::Second => format!("{requests}/s"),
+        Unit::Minute => format!("{requests}/min"),
+        Unit::Hour => format!("{requests}/h"),
+        Unit::Day => format!("{requests}/day"),
+        Unit::Week | Unit::Month | Unit::Year => format!("{requests} per {}d", unit.seconds() / 86_400),
+    }
+}
+
+/// What the limit could do in a policy that it could not do there.
+fn better(requests: u32, unit: Unit) -> String {
+    match unit {
+        Unit::Second | Unit::Minute | Unit::Hour => format!(
+            "now possible: `algorithm: sliding-window` never admits more than {requests} in any {unit}, where a fixed window admits {twice} \
+             around its edge; the default, a token bucket, admits {requests} at once and then a steady rate",
+            unit = unit.name(),
+            twice = u64::from(requests) * 2
+        ),
+        _ => format!(
+            "now possible: `align: calendar` with a `timezone:` counts by the calendar's {} instead of {} days from 1970",
+            unit.name(),
+            unit.seconds() / 86_400
+        ),
+    }
+}
+
+/// The condition that the value of an entry must meet for its own rule.
+fn own(node: &Node, notes: &mut Vec<String>) -> Option<String> {
+    (!node.value.is_empty()).then(|| condition(node, notes))
+}
+
+/// The conditions that exclude values for which another rule of the level would match instead.
+fn others(level: &TreeLevel, node: &Node, notes: &mut Vec<String>) -> Vec<String> {
+    if !node.value.is_empty() && !node.value.contains('*') {
+        return Vec::new();
+    }
+    let is_wild = |other: &Node| other.value.contains('*');
+    let mut is_before = true;
+    let (mut conditions, mut values) = (Vec::new(), Vec::new());
+    for other in &level.nodes {
+        if std::ptr::eq(other, node) {
+            is_before = false;
+            continue;
+        }
+        let is_met_instead = other.key == node.key
+            && !other.value.is_empty()
+            && (!is_wild(other) || is_before || node.value.is_empty());
+        if is_met_instead {
+            match is_wild(other) {
+                true => conditions.push(format!("!({})", condition(other, notes))),
+                false => values.push(cel_text(&other.value)),
+            }
+        }
+    }
+    match values.as_slice() {
+        [] => {}
+        [one] => conditions.push(format!("{} != {one}", node.key)),
+        several => conditions.push(format!("!({} in [{}])", node.key, several.join(", "))),
+    }
+    conditions
+}
+
+/// The value of an entry, as a condition in CEL.
+fn condition(node: &Node, notes: &mut Vec<String>) -> String {
+    let key = &node.key;
+    let parts: Vec<&str> = node.value.split('*').collect();
+    let [first, middle @ .., last] = parts.as_slice() else {
+        return format!("{key} == {}", cel_text(&node.value));
+    };
+    let mut all = Vec::new();
+    if !first.is_empty() {
+        all.push(format!("{key}.startsWith({})", cel_text(first)));
+    }
+    all.extend(
+        middle
+            .iter()
+            .filter(|part| !part.is_empty())
+            .map(|part| format!("{key}.contains({})", cel_text(part))),
+    );
+    if !last.is_empty() {
+        all.push(format!("{key}.endsWith({})", cel_text(last)));
+    }
+    if middle.iter().any(|part| !part.is_empty()) {
+        notes.push(format!("{} is wider here: the order of its inner parts is not looked at", node.value));
+    }
+    let letters: usize = parts.iter().map(|part| part.chars().count()).sum();
+    if all.len() > 1 {
+        all.push(format!("size({key}) >= {letters}"));
+    }
+    match all.len() {
+        0 => format!("has({key})"),
+        _ => all.join(" && "),
+    }
+}

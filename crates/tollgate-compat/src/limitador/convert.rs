@@ -1,0 +1,91 @@
+//! Writes Limitador's limits as limits of a policy: `descriptors[0]['name']` becomes the attribute `name`.
+
+use tollgate::policy::Expression;
+use tollgate::rate::UNITS_PER_SECOND_MAX;
+
+use super::{LimitadorConfig, LimitadorLimit};
+use crate::convert::{Converted, Native, REFUSED, is_name};
+
+impl LimitadorConfig {
+    /// The limits of a namespace.
+    pub(crate) fn converted(&self, namespace: &str) -> Vec<Converted> {
+        self.limits(namespace).iter().map(converted).collect()
+    }
+}
+
+fn converted(limit: &LimitadorLimit) -> Converted {
+    let name = limit.name.clone().or_else(|| limit.id.clone());
+    let name = name.unwrap_or_else(|| format!("{}-in-{}s", limit.max_value, limit.seconds));
+    let mut notes = Vec::new();
+    let native = native(limit);
+    if native.is_ok() && limit.max_value > 0 {
+        notes.push(format!(
+            "now possible: `algorithm: sliding-window` never admits more than {} in any {} seconds; the default, a token bucket, \
+             admits them at once and then a steady rate",
+            limit.max_value, limit.seconds
+        ));
+    }
+    Converted { name, origin: limit.sentence(), limit: native, refuses: true, notes }
+}
+
+fn native(limit: &LimitadorLimit) -> Result<Native, String> {
+    if limit.seconds == 0 {
+        return Err("a limit in 0 seconds counts nothing, and no policy says that".to_owned());
+    }
+    if limit.max_value > UNITS_PER_SECOND_MAX.saturating_mul(limit.seconds) {
+        return Err("it is faster than a policy can count".to_owned());
+    }
+    let mut by = Vec::new();
+    for variable in &limit.variables {
+        let name = attribute_names(variable.source()).filter(|name| is_name(name));
+        by.push(
+            name.ok_or_else(|| format!("a policy counts by attributes, and {} is none", variable.source()))?,
+        );
+    }
+    let mut conditions = Vec::new();
+    for condition in &limit.conditions {
+        let rewritten = attribute_names(condition.source());
+        let rewritten = rewritten.filter(|text| is_ours(text));
+        let rewritten = rewritten
+            .ok_or_else(|| format!("{} cannot be said with attributes alone", condition.source()))?;
+        conditions.push(if limit.conditions.len() > 1 { format!("({rewritten})") } else { rewritten });
+    }
+    let when = conditions.join(" && ");
+    if limit.max_value == 0 {
+        return Ok(Native { when, by, rate: REFUSED.to_owned(), align: None, is_shadow: false });
+    }
+    let rate = format!("{} per {}s", limit.max_value, limit.seconds);
+    Ok(Native { when, by, rate, align: Some("first-hit"), is_shadow: false })
+}
+
+/// Whether it is an expression over attributes, and over nothing else.
+fn is_ours(text: &str) -> bool {
+    let is_plain = |name: &str| !matches!(name.split('.').next(), Some("descriptors" | "limit"));
+    Expression::new(text).is_ok_and(|expression| expression.attributes().all(is_plain))
+}
+
+/// The expression with attributes instead of the entries of the first descriptor that it reads; `None` if it reads an
+/// entry that is not a valid name.
+fn attribute_names(source: &str) -> Option<String> {
+    const FIRST: &str = "descriptors[0]";
+    let mut text = String::new();
+    let mut rest = source;
+    while let Some(at) = rest.find(FIRST) {
+        text.push_str(&rest[..at]);
+        let after = &rest[at + FIRST.len()..];
+        let (name, left) = if let Some(after) = after.strip_prefix('.') {
+            let end = after.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(after.len());
+            after.split_at(end)
+        } else {
+            let (quote, end) = if after.starts_with("['") { ("['", "']") } else { ("[\"", "\"]") };
+            after.strip_prefix(quote)?.split_once(end)?
+        };
+        if !is_name(name) {
+            return None;
+        }
+        text.push_str(name);
+        rest = left;
+    }
+    text.push_str(rest);
+    Some(text)
+}

@@ -237,7 +237,7 @@ mod tests {
     use std::sync::mpsc;
 
     use tokio::sync::{mpsc as steps, watch};
-    use tollgate::{Clock, Engine, Policy};
+    use tollgate::{Clock, Engine, MemoryStore, Policy, Secret};
 
     use super::super::arrival::Taking;
     use super::super::plan::RoutePlan;
@@ -278,7 +278,11 @@ mod tests {
     ) -> (usize, Duration) {
         let (policy, _) = Policy::compile("test", b"limits: []").unwrap();
         let clock = Clock::precise();
-        let engine = Engine::new(policy, clock.now()).map_store(Stores::Memory);
+        let engine = Engine::with_store(
+            policy,
+            Stores::Memory(MemoryStore::new(1 << 20, clock.now())),
+            Secret::random(),
+        );
         let service = Arc::new(Service::new(engine, clock.clone()));
         let route = RoutePlan::of_flag(&format!("http://{upstream}").parse().unwrap());
         let (house, links) = FdBudget::new(1, listen::GatewayListener::Present);

@@ -144,7 +144,7 @@ impl RunReport {
             p999_us: micros(99_900),
             max_us: u64::try_from(summary.latency_max().as_micros()).unwrap_or(u64::MAX),
             denied_by: summary.details.denied_by.clone(),
-            looked_at: summary.details.looked_at,
+            looked_at: summary.details.examined,
             shared: summary.details.shared,
             memory_full: summary.details.shared > 0 || summary.details.is_memory_full,
         }

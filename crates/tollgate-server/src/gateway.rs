@@ -164,8 +164,8 @@ impl Gateway {
         let arrived = arrival::arrive(&mut parts, peer, &self.proxy.reading);
         let arrived = arrived.and_then(|arrival| match self.service.compat() {
             None => Ok(arrival),
-            Some(foreign) => {
-                let format = foreign.rules.format().name();
+            Some(compat) => {
+                let format = compat.rules.format().name();
                 let detail = format!("in force is {format}; the gateway needs a policy of Tollgate's own");
                 Err(Problem::new(Kind::Gateway(Turned::ForeignRules), detail))
             }

@@ -263,7 +263,7 @@ impl Calls {
             self.details.deny(&name);
         }
         if decided.is_some() {
-            self.details.looked_at += 1;
+            self.details.examined += 1;
             self.details.shared += u64::from(is_shared);
         }
         replies.push(Reply {

@@ -80,8 +80,8 @@ impl<'m> Iterator for ProtoFields<'m> {
         if self.0.is_empty() {
             return None;
         }
-        let (field, wire_type) = decode_key(&mut self.0).ok()?;
-        let part = match wire_type {
+        let (field, field_type) = decode_key(&mut self.0).ok()?;
+        let part = match field_type {
             WireType::Varint => ProtoValue::Number(decode_varint(&mut self.0).ok()?),
             WireType::SixtyFourBit => self.take(8).map(|_| ProtoValue::Other)?,
             WireType::ThirtyTwoBit => self.take(4).map(|_| ProtoValue::Other)?,

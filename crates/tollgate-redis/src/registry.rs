@@ -13,7 +13,8 @@ mod claim;
 mod text;
 #[cfg(test)]
 mod text_tests;
-#[cfg(all(test, feature = "server-tests"))]
+#[cfg(test)]
+#[cfg(feature = "server-tests")]
 mod tests;
 
 use std::collections::{HashMap, VecDeque};

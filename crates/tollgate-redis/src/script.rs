@@ -13,7 +13,8 @@ mod found;
 mod receipt;
 mod reply;
 mod request;
-#[cfg(all(test, feature = "server-tests"))]
+#[cfg(test)]
+#[cfg(feature = "server-tests")]
 mod tests;
 
 pub(crate) use command::command;

@@ -3,7 +3,8 @@
 mod cross_slot;
 mod corrections;
 mod lender;
-#[cfg(all(test, feature = "server-tests"))]
+#[cfg(test)]
+#[cfg(feature = "server-tests")]
 mod tests;
 
 use std::sync::atomic::{AtomicBool, Ordering};

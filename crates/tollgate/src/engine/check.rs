@@ -207,11 +207,11 @@ impl<S: Store> Engine<S> {
 
     /// Matches a request with the active policy and hashes its keys. The error is a decision that no counter is needed
     /// for.
-    pub(super) fn prepare(&self, request: &CheckRequest<'_>, now: Timestamp) -> Result<Prepared, Made> {
+    pub(super) fn prepare(&self, request: &CheckRequest<'_>, now: Timestamp) -> Result<Prepared, Box<Made>> {
         let active = self.active.load_full();
         let mut set = ChargeSet::new(self.overrides.at(now));
         match self.match_request(&active, request, &mut set, now) {
-            Some(decision) => Err(Made::uncharged(Arc::clone(&active), decision)),
+            Some(decision) => Err(Box::new(Made::uncharged(Arc::clone(&active), decision))),
             None => Ok(Prepared::new(Arc::clone(&active), set)),
         }
     }
@@ -250,7 +250,7 @@ impl<S: Store> Engine<S> {
                 attempts += 1;
                 prepared = match self.prepare(request, now) {
                     Ok(prepared) => prepared,
-                    Err(made) => return made,
+                    Err(made) => return *made,
                 };
                 continue;
             }

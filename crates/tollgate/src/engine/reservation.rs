@@ -118,7 +118,7 @@ impl<S: Store> Reservations<'_, S> {
         let now = now.decidable();
         let made = match self.engine.prepare(request, now) {
             Ok(prepared) => self.engine.decide(prepared, request, now).await,
-            Err(made) => made,
+            Err(made) => *made,
         };
         let Made { active, matches, keys, mut decision } = made;
         if !decision.is_allowed() {

@@ -98,7 +98,7 @@ fn too_many_limits_are_a_fault() {
 #[test]
 fn what_meets_no_limit_passes() {
     let engine = Engine::new(Policy::new(Vec::new()).expect("valid"), NOW);
-    let requests = vec![CheckRequest::new(), CheckRequest::new().with("key", "k").expect("valid")];
+    let requests = [CheckRequest::new(), CheckRequest::new().with("key", "k").expect("valid")];
     for decision in requests.iter().map(|request| engine.try_check(request, NOW).unwrap()) {
         assert_eq!(decision.verdict(), Verdict::Allow);
         assert_eq!(decision.limits().len(), 0);

@@ -1,8 +1,8 @@
 //! The gateway: a reverse proxy in front of services that cannot be changed.
 //!
 //! A request passes these modules, in this order:
-//! 1. `connection`: HTTP/1 by `client`, whose requests `framing` accepts only if every server reads them alike, or
-//!    HTTP/2 through `frames`, which ends floods;
+//! 1. `connection`: HTTP/1 by `http1::server`, which accepts a request only if every server reads it alike, or HTTP/2
+//!    through `frames`, which ends floods;
 //! 2. `arrival`: the one spelling of the request, and its client;
 //! 3. `priced`: the cost of a GraphQL request, for the paths that a route's `graphql` names;
 //! 4. the decision;
@@ -10,8 +10,8 @@
 //! 6. `overload`: whether there is capacity;
 //! 7. `proxy`: its route in the `table`, and the upstream that `spread` chooses;
 //! 8. `fields`: the header fields for the next hop;
-//! 9. `upstream`: a slot of the client's `shares`, and a connection of `link`, which is a `wire` of HTTP/1, whose
-//!    answers `reply` reads, or a `shared` one of HTTP/2;
+//! 9. `upstream`: a slot of the client's `shares`, and a connection of `link`, which is an `http1::client` or a `shared`
+//!    one of HTTP/2;
 //! 10. `answer` and `body`: the answer on its way back.
 //!
 //! `plan` compiles the routes of the config. `health` and `checks` decide which upstreams get requests. `tunnel`
@@ -31,10 +31,9 @@ mod plan;
 mod target;
 mod graphql;
 mod connection;
-mod client;
+mod http1;
 mod filtered;
 mod entry;
-mod framing;
 mod frames;
 mod streams;
 mod arrival;
@@ -50,9 +49,6 @@ mod shares;
 mod leaving;
 mod link;
 mod shared;
-mod wire;
-mod outbox;
-mod reply;
 mod room;
 mod answer;
 mod cause;
@@ -71,7 +67,7 @@ mod numbers;
 /// The parts of the gateway that the fuzz targets call.
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing {
-    use super::framing::Reader;
+    use super::http1::framing::Reader;
 
     /// Feeds bytes in parts. Returns how many of them were read as requests, and whether more may follow.
     #[must_use]

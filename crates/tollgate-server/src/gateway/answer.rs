@@ -15,11 +15,11 @@ use tokio::time::timeout;
 use tollgate_tower::HeldPermits;
 
 use super::body::BodyError;
+use super::http1::client::Wire;
+use super::http1::reply::Decoder;
 use super::leaving::leave;
-use super::reply::Decoder;
 use super::shares::Client;
 use super::upstream::Upstream;
-use super::wire::Wire;
 
 /// Maximum time for the rest of a request whose answer is complete.
 const AFTER_THE_ANSWER: Duration = Duration::from_secs(5);

@@ -13,7 +13,7 @@ use tollgate_tower::attributes::{Needs, Reader};
 use tollgate_tower::spelling::{self, MethodOverride, Unless};
 
 use super::fields::{FieldRules, HeaderNames};
-use super::framing::{FIELDS_MAX, Flaw};
+use super::http1::framing::{FIELDS_MAX, Flaw};
 use super::websocket;
 use crate::listen::Bound;
 use crate::problem::Turned;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use super::body::BodyError;
-use super::client::Coming;
+use super::http1::server::Coming;
 use super::room::Roomed;
 use super::upload::Begun;
 

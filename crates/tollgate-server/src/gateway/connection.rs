@@ -11,15 +11,16 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 
+use super::Gateway;
 use super::arrival::Peer;
 use super::body::{Holding, Watched};
 use super::carried::Carried;
 use super::entry::Prefixed;
 use super::frames::Paced;
+use super::http1::server;
 use super::streams::{State, Streams};
 use super::tunnel::Handed;
 use super::websocket;
-use super::{Gateway, client};
 use crate::listen::{HEAD_TIMEOUT, Stream};
 use crate::shutdown::{Stop, stopped};
 
@@ -61,7 +62,7 @@ pub(crate) async fn connection(stream: Stream, gateway: Arc<Gateway>, mut stop: 
             // A client that connected before the server stopped may have sent a request already.
             let stops = async {
                 stopped(&mut stop).await;
-                tokio::time::sleep(client::LINGER).await;
+                tokio::time::sleep(server::LINGER).await;
             };
             let looked = tokio::select! {
                 biased;
@@ -78,7 +79,7 @@ pub(crate) async fn connection(stream: Stream, gateway: Arc<Gateway>, mut stop: 
     if is_h2 {
         Box::pin(serve_h2(stream, gateway, peer, stop)).await
     } else {
-        client::serve(stream, gateway, peer, stop).await
+        server::serve(stream, gateway, peer, stop).await
     }
 }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tollgate_tower::HeldPermits;
 
-use super::reply::Head;
+use super::http1::client::{Trouble, Wire};
+use super::http1::reply::Head;
 use super::upstream::Outgoing;
-use super::wire::{Trouble, Wire};
 
 /// A connection with a request in flight. If it is dropped before the answer, the connection is closed in an orderly
 /// way.

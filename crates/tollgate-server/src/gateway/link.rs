@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::uri::Scheme;
-use hyper::client::conn::http1;
+use hyper::client::conn::http1 as hyper_http1;
 use hyper_util::rt::TokioIo;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -19,12 +19,12 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 
+use super::http1::client::Wire;
+use super::http1::reply::{HEAD_BYTES_MAX, HEAD_FIELDS_MAX};
 use super::plan::{Protocol, RoutePlan};
-use super::reply::{HEAD_BYTES_MAX, HEAD_FIELDS_MAX};
 use super::shared::{H2, Stream};
 use super::target::Target;
 use super::upload::Lent;
-use super::wire::Wire;
 use crate::listen::{Links, ask_when_silent, end_when_deaf};
 use crate::tls;
 
@@ -36,7 +36,7 @@ pub(super) enum Sender {
     /// One request at a time.
     Http1(Box<Wire>),
     /// The same, for a request that asks for a protocol upgrade. hyper hands over the upgraded stream.
-    Upgrade(http1::SendRequest<Lent>),
+    Upgrade(hyper_http1::SendRequest<Lent>),
     /// Many requests at once.
     H2(H2),
 }
@@ -172,7 +172,7 @@ impl Secure {
 }
 
 async fn upgradable(stream: Link) -> io::Result<Sender> {
-    let mut builder = http1::Builder::new();
+    let mut builder = hyper_http1::Builder::new();
     builder.max_buf_size(HEAD_BYTES_MAX).max_headers(HEAD_FIELDS_MAX);
     let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
     tokio::spawn(async move {

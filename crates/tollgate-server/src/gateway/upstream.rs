@@ -15,6 +15,7 @@ use super::answer::{Answered, Home};
 use super::cause::{Cause, details};
 use super::fields;
 use super::health::Health;
+use super::http1::client::{Trouble, Wire};
 use super::leaving::{self, Asking};
 use super::link::{Dialer, Sender};
 use super::numbers::UpstreamNumbers;
@@ -23,7 +24,6 @@ use super::shared::{self, H2, Refusal, Shared, Stream};
 use super::shares::{Client, Full, Shares, Slot};
 use super::spread::Share;
 use super::upload::{Lent, Upload};
-use super::wire::{Trouble, Wire};
 use crate::listen::Links;
 
 /// How long a connection may be idle, unless the upstream announces less.

@@ -10,8 +10,8 @@ use http_body_util::{BodyExt, Full};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::super::super::body::{Body, BodyError};
 use super::*;
+use crate::gateway::body::{Body, BodyError};
 
 /// A body of these frames, which are not all ready at once.
 struct Frames {

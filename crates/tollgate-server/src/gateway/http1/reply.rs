@@ -1,5 +1,5 @@
 //! Parses HTTP/1 answers of an upstream strictly: where a head ends, what it contains, and the length of its body. The
-//! module is pure: bytes go in, heads and frames come out. [`super::wire`] has the stream.
+//! module is pure: bytes go in, heads and frames come out. [`super::client`] has the stream.
 
 use std::mem::MaybeUninit;
 
@@ -8,13 +8,13 @@ use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, TRANSFER
 use http::{HeaderMap, Method, Response, StatusCode, Version};
 use hyper::body::Frame;
 
-use super::cause::Cause;
 use super::framing::part;
-use super::spare;
+use crate::gateway::cause::Cause;
+use crate::gateway::spare;
 
 /// Largest head of an answer, and its maximum number of fields.
-pub(super) const HEAD_BYTES_MAX: usize = 64 << 10;
-pub(super) const HEAD_FIELDS_MAX: usize = 256;
+pub(in crate::gateway) const HEAD_BYTES_MAX: usize = 64 << 10;
+pub(in crate::gateway) const HEAD_FIELDS_MAX: usize = 256;
 /// Maximum fields of a trailer section.
 const FIELDS_MAX: usize = 100;
 /// Longest line with a chunk's size, extensions included.
@@ -26,25 +26,25 @@ const TRAILER_BYTES_MAX: usize = 16 << 10;
 
 /// What is wrong with an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Broken(pub(super) &'static str);
+pub(in crate::gateway) struct Broken(pub(in crate::gateway) &'static str);
 
 /// A head with too many bytes or fields.
 const TOO_LARGE: Broken = Broken("the head of its answer is too large");
 
 impl Broken {
     /// The cause that clients see.
-    pub(super) fn cause(self) -> Cause {
+    pub(in crate::gateway) fn cause(self) -> Cause {
         if self == TOO_LARGE { Cause::TooLarge } else { Cause::Malformed }
     }
 }
 
 /// The head of an answer, and what it says about the bytes after it.
 #[derive(Debug)]
-pub(super) struct Head {
-    pub(super) response: Response<()>,
-    pub(super) body: Decoder,
+pub(in crate::gateway) struct Head {
+    pub(in crate::gateway) response: Response<()>,
+    pub(in crate::gateway) body: Decoder,
     /// Whether the connection may be used again.
-    pub(super) is_kept: bool,
+    pub(in crate::gateway) is_kept: bool,
 }
 
 /// Takes the first head out of the buffer; `None` if it is incomplete. Informational responses are skipped. `looked_at`
@@ -52,7 +52,7 @@ pub(super) struct Head {
 ///
 /// # Errors
 /// When the head is malformed, or servers could read it differently.
-pub(super) fn head(
+pub(in crate::gateway) fn head(
     bytes: &mut BytesMut,
     looked_at: &mut usize,
     asked: &Method,
@@ -206,7 +206,7 @@ fn length(headers: &mut HeaderMap) -> Result<Option<u64>, Broken> {
 
 /// What is left of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Decoder {
+pub(in crate::gateway) enum Decoder {
     /// This many bytes.
     Fixed(u64),
     Chunked(Part),
@@ -218,7 +218,7 @@ pub(super) enum Decoder {
 
 /// The position in a chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(in crate::gateway) enum Part {
     /// The line with a chunk's size.
     Size,
     /// This many bytes of a chunk.
@@ -231,7 +231,7 @@ pub(super) enum Part {
 
 /// The next element of a body.
 #[derive(Debug)]
-pub(super) enum Next {
+pub(in crate::gateway) enum Next {
     Frame(Frame<Bytes>),
     /// The body is over.
     Over,
@@ -240,12 +240,12 @@ pub(super) enum Next {
 }
 
 impl Decoder {
-    pub(super) const fn is_over(&self) -> bool {
+    pub(in crate::gateway) const fn is_over(&self) -> bool {
         matches!(self, Decoder::Over)
     }
 
     /// Bytes left, where that is known.
-    pub(super) const fn left(&self) -> Option<u64> {
+    pub(in crate::gateway) const fn left(&self) -> Option<u64> {
         match self {
             Decoder::Fixed(left) => Some(*left),
             Decoder::Over => Some(0),
@@ -257,7 +257,7 @@ impl Decoder {
     ///
     /// # Errors
     /// When the chunks are malformed, or servers could read them differently.
-    pub(super) fn next(&mut self, bytes: &mut BytesMut) -> Result<Next, Broken> {
+    pub(in crate::gateway) fn next(&mut self, bytes: &mut BytesMut) -> Result<Next, Broken> {
         match self {
             Decoder::Over => Ok(Next::Over),
             Decoder::UntilEnd if bytes.is_empty() => Ok(Next::More),
@@ -334,7 +334,7 @@ impl Decoder {
     ///
     /// # Errors
     /// When the body is incomplete.
-    pub(super) fn end(&mut self) -> Result<(), Broken> {
+    pub(in crate::gateway) fn end(&mut self) -> Result<(), Broken> {
         match self {
             Decoder::UntilEnd | Decoder::Over => {
                 *self = Decoder::Over;

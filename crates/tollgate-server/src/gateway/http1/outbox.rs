@@ -17,8 +17,8 @@ const GATHERED_BYTES_MAX: usize = 16 << 10;
 
 /// The bytes to write, in this order.
 #[derive(Default)]
-pub(super) struct Outbox {
-    pub(super) before: BytesMut,
+pub(in crate::gateway) struct Outbox {
+    pub(in crate::gateway) before: BytesMut,
     piece: Bytes,
     after: &'static [u8],
     is_flushed: bool,
@@ -26,22 +26,22 @@ pub(super) struct Outbox {
 
 impl Outbox {
     /// Marks that bytes were added.
-    pub(super) const fn unflushed(&mut self) {
+    pub(in crate::gateway) const fn unflushed(&mut self) {
         self.is_flushed = false;
     }
 
     /// Whether everything was written and flushed.
-    pub(super) const fn is_flushed(&self) -> bool {
+    pub(in crate::gateway) const fn is_flushed(&self) -> bool {
         self.is_flushed
     }
 
     /// Whether another part of a body can be queued.
-    pub(super) fn takes_more(&self) -> bool {
+    pub(in crate::gateway) fn takes_more(&self) -> bool {
         self.piece.is_empty() && self.after.is_empty() && self.before.len() < GATHERED_BYTES_MAX
     }
 
     /// Queues a part of a body with a known length.
-    pub(super) fn put(&mut self, data: Bytes) {
+    pub(in crate::gateway) fn put(&mut self, data: Bytes) {
         if data.len() <= JOINED_BYTES_MAX {
             self.before.extend_from_slice(&data);
         } else {
@@ -51,7 +51,7 @@ impl Outbox {
     }
 
     /// Queues a part of a chunked body.
-    pub(super) fn put_chunk(&mut self, data: Bytes) {
+    pub(in crate::gateway) fn put_chunk(&mut self, data: Bytes) {
         if data.is_empty() {
             return;
         }
@@ -65,7 +65,7 @@ impl Outbox {
     }
 
     /// Queues the end of a chunked body.
-    pub(super) fn put_last_chunk(&mut self, trailers: &HeaderMap) {
+    pub(in crate::gateway) fn put_last_chunk(&mut self, trailers: &HeaderMap) {
         self.before.extend_from_slice(b"0\r\n");
         write_fields(&mut self.before, trailers, |_| true);
         self.before.extend_from_slice(b"\r\n");
@@ -73,7 +73,7 @@ impl Outbox {
     }
 
     /// Writes and flushes until nothing is left. Adds the number of bytes to `written`.
-    pub(super) fn poll_empty<S: AsyncWrite + Unpin>(
+    pub(in crate::gateway) fn poll_empty<S: AsyncWrite + Unpin>(
         &mut self,
         stream: &mut S,
         written: &mut u64,
@@ -122,7 +122,11 @@ fn write_hex(into: &mut BytesMut, number: usize) {
 }
 
 /// Writes the fields whose names the predicate accepts. It skips the length of the body, which the caller writes.
-pub(super) fn write_fields(into: &mut BytesMut, fields: &HeaderMap, is_told: impl Fn(&HeaderName) -> bool) {
+pub(in crate::gateway) fn write_fields(
+    into: &mut BytesMut,
+    fields: &HeaderMap,
+    is_told: impl Fn(&HeaderName) -> bool,
+) {
     for (name, value) in fields {
         if name == CONTENT_LENGTH || !is_told(name) {
             continue;
@@ -137,7 +141,7 @@ pub(super) fn write_fields(into: &mut BytesMut, fields: &HeaderMap, is_told: imp
 }
 
 /// Writes `Content-Length`.
-pub(super) fn write_length(into: &mut BytesMut, length: u64) {
+pub(in crate::gateway) fn write_length(into: &mut BytesMut, length: u64) {
     into.extend_from_slice(b"content-length: ");
     into.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());
     into.extend_from_slice(b"\r\n");

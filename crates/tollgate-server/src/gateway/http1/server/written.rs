@@ -11,12 +11,12 @@ use http::{HeaderMap, Method, Response, StatusCode, Version, response};
 use hyper::body::{Body as _, Frame};
 use tollgate::Timestamp;
 
-use super::super::body::Limited;
 use super::super::framing::Head;
 use super::super::outbox::{Outbox, write_fields, write_length};
-use super::super::spare;
 use super::date;
 use super::line::Shared;
+use crate::gateway::body::Limited;
+use crate::gateway::spare;
 
 /// What the request says about how it may be answered.
 #[derive(Clone, Copy, Debug)]

@@ -1,16 +1,16 @@
 //! Parses HTTP/1 requests strictly, and rejects what two servers could read differently. Many servers accept a length
 //! beside chunks, a repeated length, or lines that end without CR, and they read them differently. The module is pure:
-//! bytes go in, heads and frames come out. [`super::client`] has the stream.
+//! bytes go in, heads and frames come out. [`super::server`] has the stream.
 
 mod body;
 mod head;
 #[cfg(any(test, feature = "fuzzing"))]
 mod reader;
 
-pub(super) use body::{Decoder, Next, part};
-pub(super) use head::{FIELDS_MAX, Flaw, Head, end};
+pub(in crate::gateway) use body::{Decoder, Next, part};
+pub(in crate::gateway) use head::{FIELDS_MAX, Flaw, Head, end};
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) use reader::Reader;
+pub(in crate::gateway) use reader::Reader;
 
 #[cfg(test)]
 mod tests;

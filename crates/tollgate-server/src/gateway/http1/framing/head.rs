@@ -7,8 +7,8 @@ use bytes::{Buf, Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HeaderName, HeaderValue, TE, TRANSFER_ENCODING};
 use http::{HeaderMap, Method, Request, Uri, Version};
 
-use super::super::spare;
 use super::body::Decoder;
+use crate::gateway::spare;
 
 /// Largest head.
 pub(super) const HEAD_BYTES_MAX: usize = 64 << 10;

@@ -13,9 +13,9 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::super::body::BodyError;
 use super::super::framing::{self, Decoder, Flaw, Next};
-use super::super::spare;
+use crate::gateway::body::BodyError;
+use crate::gateway::spare;
 use crate::listen::{Patient, Stream};
 
 /// Size of the read buffer: at first, and after several reads that have filled it.

@@ -13,12 +13,12 @@ use hyper::body::{Body as _, Frame};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::cause::Cause;
-use super::link::Link;
 use super::outbox::{Outbox, write_fields, write_length};
 use super::reply::{self, Broken, Decoder, Head, Next};
-use super::upload::{Lent, Upload};
-use super::upstream::Outgoing;
+use crate::gateway::cause::Cause;
+use crate::gateway::link::Link;
+use crate::gateway::upload::{Lent, Upload};
+use crate::gateway::upstream::Outgoing;
 
 /// Size of the read buffer: at first, and after several reads that have filled it.
 const READ_BYTES: usize = 8 << 10;
@@ -29,7 +29,7 @@ const PATIENCE_FIRST: Duration = Duration::from_secs(5);
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(in crate::gateway) enum Trouble {
     /// Nothing of the request was written.
     Unsent(String),
     /// The connection ended without a byte of an answer.
@@ -41,7 +41,7 @@ pub(super) enum Trouble {
 }
 
 /// A connection.
-pub(super) struct Wire {
+pub(in crate::gateway) struct Wire {
     link: Link,
     /// Bytes that were read and not yet used.
     read: BytesMut,
@@ -70,7 +70,7 @@ enum Sending {
 }
 
 impl Wire {
-    pub(super) fn new(link: Link) -> Box<Self> {
+    pub(in crate::gateway) fn new(link: Link) -> Box<Self> {
         Box::new(Self {
             link,
             read: BytesMut::new(),
@@ -86,7 +86,7 @@ impl Wire {
     }
 
     /// Whether nothing came while it was idle: neither its end, nor unexpected bytes.
-    pub(super) fn is_fit(&mut self) -> bool {
+    pub(in crate::gateway) fn is_fit(&mut self) -> bool {
         self.read.is_empty() && self.poll_fill(&mut Context::from_waker(Waker::noop())).is_pending()
     }
 
@@ -95,7 +95,7 @@ impl Wire {
     ///
     /// # Errors
     /// When no answer comes.
-    pub(super) async fn ask(
+    pub(in crate::gateway) async fn ask(
         &mut self,
         outgoing: &Outgoing,
         authority: &str,
@@ -153,13 +153,13 @@ impl Wire {
     }
 
     /// Whether the upstream may process the current request, because some of it was written.
-    pub(super) const fn has_asked(&self) -> bool {
+    pub(in crate::gateway) const fn has_asked(&self) -> bool {
         self.written > 0
     }
 
     /// Closes its sending side, because the client has gone, and waits until the upstream stops. That is when it sends
     /// the head of an answer, or more of one that had begun, or closes its side, too.
-    pub(super) async fn leave(mut self: Box<Self>) {
+    pub(in crate::gateway) async fn leave(mut self: Box<Self>) {
         (self.upload, self.outbox) = (Sending::Done, Outbox::default());
         let _ = self.link.shutdown().await; // Where that fails, the connection has ended.
         while let Ok(1..) = std::future::poll_fn(|context| self.poll_fill(context)).await {
@@ -176,7 +176,7 @@ impl Wire {
     ///
     /// # Errors
     /// When the client's body fails.
-    pub(super) fn poll_send(&mut self, context: &mut Context<'_>) -> Result<Poll<()>, String> {
+    pub(in crate::gateway) fn poll_send(&mut self, context: &mut Context<'_>) -> Result<Poll<()>, String> {
         loop {
             // The first part of a body is written together with the head; each further part waits until the previous
             // one is written.
@@ -239,12 +239,12 @@ impl Wire {
     }
 
     /// Whether the whole request is written.
-    pub(super) const fn is_sent(&self) -> bool {
+    pub(in crate::gateway) const fn is_sent(&self) -> bool {
         matches!(self.upload, Sending::Done) && self.outbox.is_flushed()
     }
 
     /// The next frame of an answer's body; `None` when it is over.
-    pub(super) fn poll_frame(
+    pub(in crate::gateway) fn poll_frame(
         &mut self,
         context: &mut Context<'_>,
         body: &mut Decoder,

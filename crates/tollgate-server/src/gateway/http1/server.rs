@@ -12,18 +12,18 @@ use http::Response;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::Gateway;
-use super::arrival::Peer;
-use super::body::Limited;
-use super::carried::Carried;
-use super::entry::Prefixed;
 use super::framing::{Flaw, Head};
-use super::own;
-use super::tunnel::{Handed, Tunnel};
+use crate::gateway::Gateway;
+use crate::gateway::arrival::Peer;
+use crate::gateway::body::Limited;
+use crate::gateway::carried::Carried;
+use crate::gateway::entry::Prefixed;
+use crate::gateway::own;
+use crate::gateway::tunnel::{Handed, Tunnel};
 use crate::listen::{Patient, Phase};
 use crate::problem::{Kind, Problem};
 use crate::shutdown::{Stop, stopped};
-pub(super) use line::Coming;
+pub(in crate::gateway) use line::Coming;
 use line::Shared;
 use written::{Answer, Asker, Cut};
 
@@ -32,7 +32,7 @@ mod written;
 mod date;
 
 /// How long a connection waits, after the server was asked to stop, for a request that its client has sent already.
-pub(super) const LINGER: Duration = Duration::from_secs(1);
+pub(in crate::gateway) const LINGER: Duration = Duration::from_secs(1);
 /// Interval of the check for idleness: a connection that did nothing from one check to the next is idle.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How long a client may go on sending after its last answer, and how long it may pause meanwhile. The values are those
@@ -69,7 +69,7 @@ enum After {
 }
 
 /// Serves a connection until either side ends it.
-pub(super) async fn serve(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, mut stop: Stop) {
+pub(in crate::gateway) async fn serve(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, mut stop: Stop) {
     let (stream, begun) = stream.into_parts();
     let phase = Arc::new(Phase::at(stream.seat()));
     let line = Shared::new(Patient::new(stream, Arc::clone(&phase)), &begun);
@@ -266,7 +266,7 @@ impl Client {
 /// Whether the rest of a request cannot be used: its head was malformed, or its body did not come.
 fn must_close(response: &Response<Limited>) -> bool {
     matches!(response.status().as_u16(), 408 | 414 | 431)
-        && response.extensions().get::<super::Own>().is_some()
+        && response.extensions().get::<crate::gateway::Own>().is_some()
 }
 
 /// The answer to a client whose head is malformed.

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::broadcast;
 use tollgate::{CheckRequest, Decision, Policy, Ticks, Timestamp};
 use tollgate_compat::Rule;
+pub(crate) use tollgate_gateway::Capacity;
+use tollgate_gateway::UpstreamSeries;
 use tollgate_tower::shed::Shedder;
 
 use crate::protocol::Wire;
@@ -26,7 +28,7 @@ pub(crate) mod usage;
 pub(crate) mod process;
 mod exposition;
 mod foreign;
-pub(crate) mod gateway;
+mod gateway;
 mod overflow;
 mod overload;
 mod waiting;
@@ -107,24 +109,13 @@ impl Sample {
     }
 }
 
-/// The result of the capacity check for a request that limits admitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Capacity {
-    /// There was capacity.
-    Passed,
-    /// There was capacity, after a wait in the queue of a limit.
-    PassedLate,
-    /// There was no capacity.
-    Shed,
-}
-
 /// Provides numbers at each scrape.
 type Probe = Box<dyn Fn(Timestamp) -> Vec<Sample> + Send + Sync>;
 /// Provides the numbers of a shared store at each scrape.
 type Shared = Box<dyn Fn() -> StoreNumbers + Send + Sync>;
 
 /// Provides the numbers of a gateway's upstreams at each scrape.
-type Upstreams = Box<dyn Fn() -> Vec<gateway::UpstreamSeries> + Send + Sync>;
+type Upstreams = Box<dyn Fn() -> Vec<UpstreamSeries> + Send + Sync>;
 
 /// Counts decisions.
 pub(crate) struct Meter {
@@ -303,10 +294,7 @@ impl Meter {
     }
 
     /// Registers the numbers of a gateway, read at each scrape. There is one, and a second call changes nothing.
-    pub(crate) fn show_gateway(
-        &self,
-        numbers: impl Fn() -> Vec<gateway::UpstreamSeries> + Send + Sync + 'static,
-    ) {
+    pub(crate) fn show_gateway(&self, numbers: impl Fn() -> Vec<UpstreamSeries> + Send + Sync + 'static) {
         let _ = self.gateway.set(Box::new(numbers));
     }
 

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{AcquireError, Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use tollgate_gateway::listen::{Bound, Crowd, Descriptors, Links};
 
-use super::crowd::{Bound, Crowd};
 use crate::process::descriptors;
 use crate::telemetry::{Meter, Sample, names};
 
@@ -49,8 +49,7 @@ impl House {
         let house = Self::of(connections.saturating_sub(own), listeners);
         let own = Arc::new(Semaphore::new(own));
         let shared = Arc::clone(&house.shared);
-        let most = own.available_permits().saturating_add(shared.available_permits());
-        (house, Links { most, descriptors: Descriptors { own, shared }, wanted: Arc::default() })
+        (house, Links::new(Descriptors::new(own, shared)))
     }
 
     fn of(connections: usize, listeners: usize) -> Self {
@@ -74,70 +73,8 @@ impl House {
 
     fn room_for(&self, most: u32) -> Room {
         let own = Arc::new(Semaphore::new(self.own));
-        let descriptors = Descriptors { own, shared: Arc::clone(&self.shared) };
+        let descriptors = Descriptors::new(own, Arc::clone(&self.shared));
         Room { most, places: Arc::new(Semaphore::new(most as usize)), descriptors, crowd: None }
-    }
-}
-
-/// Descriptors reserved for one user, and those that all share.
-#[derive(Clone)]
-struct Descriptors {
-    own: Arc<Semaphore>,
-    shared: Arc<Semaphore>,
-}
-
-impl Descriptors {
-    /// Waits for a descriptor.
-    async fn one(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
-        let (own, shared) = (Arc::clone(&self.own), Arc::clone(&self.shared));
-        tokio::select! {
-            biased; // What others cannot take is taken first.
-            own = own.acquire_owned() => own,
-            shared = shared.acquire_owned() => shared,
-        }
-    }
-
-    /// Takes a descriptor, if one is free.
-    fn one_now(&self) -> Option<OwnedSemaphorePermit> {
-        let own = Arc::clone(&self.own).try_acquire_owned();
-        own.or_else(|_| Arc::clone(&self.shared).try_acquire_owned()).ok()
-    }
-}
-
-/// The descriptors for connections to upstreams.
-#[derive(Clone)]
-pub(crate) struct Links {
-    most: usize,
-    descriptors: Descriptors,
-    /// Notified when a connection is needed and no descriptor is free.
-    wanted: Arc<Notify>,
-}
-
-impl Links {
-    /// This many only, for a test.
-    #[cfg(test)]
-    pub(crate) fn of(links: usize) -> Self {
-        let (own, shared) = (Arc::new(Semaphore::new(links)), Arc::new(Semaphore::new(0)));
-        Self { most: links, descriptors: Descriptors { own, shared }, wanted: Arc::default() }
-    }
-
-    /// The maximum, when no listener uses the shared part.
-    pub(crate) const fn most(&self) -> usize {
-        self.most
-    }
-
-    /// Waits until a descriptor was needed and none was free.
-    pub(crate) async fn wanted(&self) {
-        self.wanted.notified().await;
-    }
-
-    /// Waits for a descriptor.
-    pub(crate) async fn one(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
-        if let Some(one) = self.descriptors.one_now() {
-            return Ok(one);
-        }
-        self.wanted.notify_one();
-        self.descriptors.one().await
     }
 }
 
@@ -251,7 +188,7 @@ mod tests {
         for (connections, own) in [(15_936, 3_984), (755, 188), (8, 2)] {
             let (house, links) = House::and_links(connections, 2, true);
             let crowd: Vec<Place> = [public(&house), house.room()].iter().flat_map(all).collect();
-            let linked: Vec<_> = std::iter::from_fn(|| links.descriptors.one_now()).collect();
+            let linked: Vec<_> = std::iter::from_fn(|| links.one_now()).collect();
             assert_eq!((crowd.len(), linked.len()), (connections - own, own), "of {connections}");
             drop(crowd);
             assert!(at_once(links.one()).is_ok(), "what is anybody's may be a link");

@@ -7,10 +7,11 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tollgate::Clock;
+use tollgate_gateway::{RoutePlan, Taking};
 
 use crate::cli::{ListenChoice, ServeArguments};
 use crate::control::ControlPlane;
-use crate::gateway::{self, Gateway, RoutePlan, Taking};
+use crate::gateway;
 use crate::listen::{self, Door, House, Room, Stream};
 use crate::shutdown::Stop;
 use crate::tls::{Inside, Tls};
@@ -113,11 +114,10 @@ impl Listeners {
             let Proxying { routes, taking } = proxying;
             let room = doors.house.public_room(taking.bound());
             room.show(&service.meter);
-            let gateway = Gateway::new(&routes, taking, Arc::clone(service), clock.clone(), &links)?;
-            let gateway = Arc::new(gateway);
+            let gateway = gateway::build(&routes, taking, service, &links)?;
             gateway.tend(stopped);
             doors.open(listener, room, Inside::Both, move |stream, stop| {
-                gateway::connection(stream, Arc::clone(&gateway), stop)
+                tollgate_gateway::connection(stream, Arc::clone(&gateway), stop)
             });
         }
         let asked = Arc::clone(control);

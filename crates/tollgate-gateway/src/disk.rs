@@ -1,0 +1,69 @@
+//! Reads whole files, bounded in size and in time.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Timeout for reading a file: a pipe without a writer, or a file system that hangs, would never end.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Reads a file. Of a larger file it reads only `bytes_max` bytes and one more, which is enough to refuse it. A pipe is
+/// read to its end, so that another program can provide a secret or a config.
+///
+/// # Errors
+/// When it cannot be read, or not within 10 seconds.
+pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    read_within(path, bytes_max, READ_TIMEOUT)
+}
+
+fn read_within(path: &Path, bytes_max: u64, timeout: Duration) -> io::Result<Vec<u8>> {
+    let (sender, receiver) = mpsc::channel();
+    let path = path.to_owned();
+    // A separate thread, because neither opening nor reading has a deadline. A thread that hangs ends with the process.
+    std::thread::Builder::new().name("tollgate-read".to_owned()).spawn(move || {
+        let mut bytes = Vec::new();
+        let read = File::open(path)
+            .and_then(|file| file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes))
+            .map(|_| bytes);
+        let _ = sender.send(read); // The reader may have given up.
+    })?;
+    receiver.recv_timeout(timeout).unwrap_or_else(|_| {
+        let seconds = timeout.as_secs();
+        Err(io::Error::other(format!(
+            "not read within {seconds} s: no program writes to the pipe, or its file system does not answer"
+        )))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use tollgate_testkit::Scratch;
+
+    use super::*;
+
+    fn pipe(scratch: &Scratch, name: &str) -> PathBuf {
+        let path = scratch.path(name);
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        path
+    }
+
+    /// Reading a pipe without a writer times out, and a pipe with a writer is read to its end.
+    #[test]
+    fn a_pipe_is_read_within_a_deadline() {
+        let scratch = Scratch::new();
+        let error =
+            read_within(&pipe(&scratch, "silent"), 10, Duration::from_millis(20)).unwrap_err().to_string();
+        assert!(error.contains("no program writes to the pipe"), "{error}");
+        let path = pipe(&scratch, "written");
+        let writing = path.clone();
+        let writer = std::thread::spawn(move || fs::write(writing, "0123456789abc"));
+        assert_eq!(read(&path, 10).unwrap(), b"0123456789a", "and one byte more than it may have");
+        // The write may have failed because the reader closed.
+        let _ = writer.join();
+    }
+}

@@ -3,6 +3,7 @@ FROM rust:1.95-bookworm AS build
 WORKDIR /build
 COPY Cargo.toml Cargo.lock ./
 COPY crates crates
+COPY e2e e2e
 COPY xtask xtask
 RUN cargo build --profile dist --locked -p tollgate-server
 

@@ -39,7 +39,7 @@ pub fn policy_file(bytes: &[u8]) {
     }
     let engine = small_engine(policy);
     for request in &requests {
-        let decision = engine.check_now(request, NOW);
+        let decision = engine.try_check(request, NOW).unwrap();
         assert!(decision.fault().is_none() || !decision.is_allowed(), "a faulty request passed");
     }
 }
@@ -196,7 +196,7 @@ pub fn header_list(bytes: &[u8]) {
     for _ in 0..4 {
         let cost = u64::from(input.byte()).pow(u32::from(input.byte()) % 7);
         let request = with(with(CheckRequest::new(), "key", &key), "tokens", &tokens);
-        let decision = engine.check_now(&request.clone().cost(cost).unwrap_or(request), now);
+        let decision = engine.try_check(&request.clone().cost(cost).unwrap_or(request), now).unwrap();
         for dialects in SPOKEN {
             for accepts in [Accepts::Json, Accepts::Text] {
                 let Ok(dialects) = Dialects::new(dialects.iter().copied()) else {
@@ -268,7 +268,7 @@ pub fn snapshot(bytes: &[u8]) {
         for (step, key) in ["a", "b", "new"].into_iter().cycle().take(9).enumerate() {
             let cost = [0, 1, 40][step / 3];
             let request = with(CheckRequest::new(), "key", key);
-            let _ = engine.check_now(&request.clone().cost(cost).unwrap_or(request), NOW);
+            let _ = engine.try_check(&request.clone().cost(cost).unwrap_or(request), NOW).unwrap();
         }
         let mut again = Vec::new();
         assert!(engine.snapshot(NOW, &mut again).is_ok());
@@ -300,7 +300,7 @@ pub fn snapshot_seed(changed: bool) -> Vec<u8> {
     let engine = small_engine(snapshot_policy());
     for key in ["a", "b"] {
         let request = with(CheckRequest::new(), "key", key);
-        let _ = engine.check_now(&request.clone().cost(3).unwrap_or(request), NOW);
+        let _ = engine.try_check(&request.clone().cost(3).unwrap_or(request), NOW).unwrap();
     }
     if changed {
         let slower = Quota::token_bucket(Rate::per_day(40));

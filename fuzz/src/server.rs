@@ -1,7 +1,7 @@
 //! The bodies of the fuzz targets of the server, as plain functions, so that a test on stable runs them too. No part of the fuzz
 //! crate, which the tests of the core include: the targets and the server's tests include this file.
 
-use tollgate_server::fuzzing::{Command, commands, framed, held, path, question, replies};
+use tollgate_server::fuzzing::{CommandArguments, commands, framed, held, path, question, replies};
 
 /// No bytes make the reader of framing panic, and as many of them pass wherever they are cut.
 pub(crate) fn gateway_framing(bytes: &[u8]) {
@@ -36,7 +36,7 @@ pub(crate) fn resp_frames(bytes: &[u8]) {
     assert_eq!(replies(&[front, back]).len(), whole.len(), "cut at {cut} the answer is another");
 }
 
-fn encode(command: &Command) -> Vec<u8> {
+fn encode(command: &CommandArguments) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", command.len()).into_bytes();
     for argument in command {
         bytes.extend(format!("${}\r\n", argument.len()).bytes());

@@ -1,7 +1,7 @@
 //! The tasks of a developer of Tollgate, run as `cargo xtask TASK`.
 //!
-//! There is one: `house` checks the shape of the source. [`source`] reads the repository, each rule counts its
-//! findings, [`ceilings`] holds the most that each may count, and [`report`] prints.
+//! `test` makes every check that CI makes, in [mod@test]. `house` checks the shape of the source: [`source`] reads the
+//! repository, each rule counts its findings, [`ceilings`] holds the most that each may count, and [`report`] prints.
 
 mod collect;
 mod source;
@@ -9,6 +9,7 @@ mod graph;
 mod rules;
 mod ceilings;
 mod report;
+mod test;
 
 use std::env;
 use std::fs;
@@ -29,6 +30,10 @@ Counts what the rules find in the source and fails if a count is above its ceili
   RULE       list every finding of this rule
   --json     print JSON
   --tighten  lower each ceiling to today's count
+
+Usage: cargo xtask test [--long] [STEP...]
+
+Makes every check that CI makes; `cargo xtask test --help` lists the steps.
 ";
 
 /// What the arguments ask for.
@@ -41,6 +46,11 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
+    if let Some((task, rest)) = arguments.split_first()
+        && task == "test"
+    {
+        return finish(test::run(rest).map(|status| (String::new(), status)));
+    }
     let wants_help = arguments.iter().any(|argument| ["help", "--help", "-h"].contains(&argument.as_str()));
     let result = match arguments.split_first() {
         Some((task, rest)) if task == "house" && !wants_help => {
@@ -49,6 +59,11 @@ fn main() -> ExitCode {
         Some((task, _)) if !wants_help => Err(format!("there is no task {task}\n\n{USAGE}")),
         _ => Ok((USAGE.to_owned(), 0)),
     };
+    finish(result)
+}
+
+/// Prints the result of a task.
+fn finish(result: Result<(String, u8), String>) -> ExitCode {
     // Where nothing can be printed, the status still says how it went.
     let status = match result {
         Ok((text, status)) => {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tollgate_load::Question;
+use tollgate_load::LoadRequest;
 
 use crate::process::{Process, free};
 use crate::{Failure, Options};
@@ -41,7 +41,7 @@ pub(crate) struct Contender {
     pub(crate) name: &'static str,
     pub(crate) wire: Wire,
     pub(crate) target: SocketAddr,
-    pub(crate) question: Question,
+    pub(crate) question: LoadRequest,
     pub(crate) pipeline: usize,
 }
 
@@ -79,7 +79,7 @@ impl Field {
         name: &'static str,
         wire: Wire,
         target: SocketAddr,
-        question: Question,
+        question: LoadRequest,
         pipeline: usize,
     ) {
         self.contenders.push(Contender { name, wire, target, question, pipeline });
@@ -102,12 +102,12 @@ impl Field {
         let process = Process::start(program, &arguments, &[http, grpc, resp]).await;
         let _ = std::fs::remove_file(&policy);
         self.processes.push(("tollgate", process?));
-        let check = Question::Http {
+        let check = LoadRequest::Http {
             path: "/v1/check".to_owned(),
             body: r#"{"attributes":{"api_key":"{key}"}}"#.to_owned(),
             decisions: 1,
         };
-        let rls = Question::Rls { domain: "bench".to_owned(), attribute: "api_key".to_owned() };
+        let rls = LoadRequest::Rls { domain: "bench".to_owned(), attribute: "api_key".to_owned() };
         let throttle = words(&["CL.THROTTLE", "{key}", "199", "100", "1"]);
         let tg_check = words(&["TG.CHECK", "api_key", "{key}"]);
         self.add("tollgate", Wire::Http, http, check, 1);
@@ -116,7 +116,7 @@ impl Field {
         self.add("tollgate TG.CHECK", Wire::Resp, resp, tg_check.clone(), 1);
         self.add("tollgate CL.THROTTLE", Wire::Pipelined, resp, throttle, 16);
         self.add("tollgate TG.CHECK", Wire::Pipelined, resp, tg_check.clone(), 16);
-        let batch = Question::Batch { attribute: "api_key".to_owned(), size: 100 };
+        let batch = LoadRequest::Batch { attribute: "api_key".to_owned(), size: 100 };
         self.add("tollgate HTTP batch of 100", Wire::Batch, http, batch, 1);
         self.add("tollgate TG.CHECK, 64 pipelined", Wire::Batch, resp, tg_check, 64);
         Ok(())
@@ -134,10 +134,10 @@ impl Field {
             "bare echo",
             Wire::Http,
             http,
-            Question::Http { path: "/v1/check".to_owned(), body, decisions: 1 },
+            LoadRequest::Http { path: "/v1/check".to_owned(), body, decisions: 1 },
             1,
         );
-        let rls = Question::Rls { domain: "bench".to_owned(), attribute: "api_key".to_owned() };
+        let rls = LoadRequest::Rls { domain: "bench".to_owned(), attribute: "api_key".to_owned() };
         self.add("bare echo", Wire::Grpc, grpc, rls, 1);
         Ok(())
     }
@@ -158,13 +158,13 @@ impl Field {
             "throttlecrab",
             Wire::Http,
             http,
-            Question::Http { path: "/throttle".to_owned(), body, decisions: 1 },
+            LoadRequest::Http { path: "/throttle".to_owned(), body, decisions: 1 },
             1,
         );
         // max_burst = 200, count_per_period = 100, period = 1, quantity = 1
         let rest = Bytes::from_static(&[0x10, 0xc8, 0x01, 0x18, 0x64, 0x20, 0x01, 0x28, 0x01]);
         let path = "/throttlecrab.RateLimiter/Throttle".to_owned();
-        self.add("throttlecrab", Wire::Grpc, grpc, Question::Grpc { path, rest }, 1);
+        self.add("throttlecrab", Wire::Grpc, grpc, LoadRequest::Grpc { path, rest }, 1);
         let throttle = words(&["THROTTLE", "{key}", "200", "100", "1"]);
         self.add("throttlecrab", Wire::Resp, resp, throttle.clone(), 1);
         self.add("throttlecrab", Wire::Pipelined, resp, throttle, 16);
@@ -187,8 +187,8 @@ impl Field {
     }
 }
 
-fn words(words: &[&str]) -> Question {
-    Question::Resp { words: words.iter().map(|&word| word.to_owned()).collect() }
+fn words(words: &[&str]) -> LoadRequest {
+    LoadRequest::Resp { words: words.iter().map(|&word| word.to_owned()).collect() }
 }
 
 async fn load_script(address: SocketAddr) -> Result<String, Failure> {

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use tollgate::store::Store;
 use tollgate::{Engine, QuotaError, Timestamp};
 
-use crate::config::Foreign;
+use crate::config::CompatConfig;
 use crate::counters::{Counters, Tallies};
 use crate::limitador::CounterLedger;
-use crate::limitador::answer::{Asked, Ruling};
-use crate::rls::Question;
+use crate::limitador::answer::{Asked, LimitadorDecision};
+use crate::rls::RlsRequest;
 use crate::rule::{Answered, Options};
 use crate::{envoy, limitador};
 
 /// An active configuration: its rules, and the windows of their counters.
-pub struct InForce {
+pub struct ActiveConfig {
     /// Its rules.
-    pub rules: Arc<Foreign>,
+    pub rules: Arc<CompatConfig>,
     /// The number of rules.
     pub rules_total: usize,
     tallies: Tallies,
@@ -27,15 +27,15 @@ pub struct InForce {
     pub version: u64,
 }
 
-impl InForce {
+impl ActiveConfig {
     /// Activates rules on an engine's store.
     ///
     /// # Errors
     /// When a window's length is out of range.
     pub fn new<S: Store>(
-        rules: impl Into<Arc<Foreign>>,
+        rules: impl Into<Arc<CompatConfig>>,
         engine: &Engine<S>,
-        before: Option<&InForce>,
+        before: Option<&ActiveConfig>,
         now: Timestamp,
     ) -> Result<Self, QuotaError> {
         let rules = rules.into();
@@ -49,7 +49,7 @@ impl InForce {
     /// The same configuration for an engine that hashes keys with a new secret.
     ///
     /// # Errors
-    /// As [`InForce::new`].
+    /// As [`ActiveConfig::new`].
     pub fn rekeyed<S: Store>(&self, engine: &Engine<S>) -> Result<Self, QuotaError> {
         let Self { rules, rules_total, ledger, applied_at, version, .. } = self;
         let tallies = rules.tallies(engine)?;
@@ -70,15 +70,17 @@ impl InForce {
     /// Answers a validated question of Envoy's.
     pub async fn answer<S: Store>(
         &self,
-        question: &Question,
+        question: &RlsRequest,
         engine: &Engine<S>,
         options: &Options,
         now: Timestamp,
     ) -> Answered<'_> {
         let counters = self.counters(engine);
         match &*self.rules {
-            Foreign::Envoy(config) => envoy::answer::answer(config, question, &counters, options, now).await,
-            Foreign::Limitador(config) => {
+            CompatConfig::Envoy(config) => {
+                envoy::answer::answer(config, question, &counters, options, now).await
+            }
+            CompatConfig::Limitador(config) => {
                 limitador::answer::answer(config, question, &counters, &self.ledger, options, now).await
             }
         }
@@ -90,8 +92,8 @@ impl InForce {
         asked: &Asked<'_>,
         engine: &Engine<S>,
         now: Timestamp,
-    ) -> Option<Ruling<'_>> {
-        let Foreign::Limitador(config) = &*self.rules else { return None };
+    ) -> Option<LimitadorDecision<'_>> {
+        let CompatConfig::Limitador(config) = &*self.rules else { return None };
         Some(limitador::answer::decide(config, asked, &self.counters(engine), &self.ledger, now).await)
     }
 

@@ -19,14 +19,14 @@ const GUARD_NAME: &str = "ask-by-rls-or-json";
 
 /// A configuration.
 #[derive(Debug)]
-pub enum Foreign {
+pub enum CompatConfig {
     /// envoyproxy/ratelimit's.
     Envoy(envoy::EnvoyConfig),
     /// Limitador's.
     Limitador(limitador::LimitadorConfig),
 }
 
-impl Foreign {
+impl CompatConfig {
     /// Compiles the files of one configuration. Returns it with its warnings.
     ///
     /// # Errors
@@ -34,12 +34,12 @@ impl Foreign {
     pub fn compile(format: Format, sources: &[Source]) -> Result<(Self, Findings), Findings> {
         let compile = || {
             let mut report = Report::new("");
-            let foreign = match format {
-                Format::Limitador => Foreign::Limitador(limitador::compile(sources, &mut report)),
-                _ => Foreign::Envoy(envoy::compile(sources, &mut report)),
+            let config = match format {
+                Format::Limitador => CompatConfig::Limitador(limitador::compile(sources, &mut report)),
+                _ => CompatConfig::Envoy(envoy::compile(sources, &mut report)),
             };
             if report.errors() == 0 {
-                Ok((foreign, report.into_findings()))
+                Ok((config, report.into_findings()))
             } else {
                 Err(report.into_findings())
             }
@@ -52,8 +52,8 @@ impl Foreign {
     #[must_use]
     pub const fn format(&self) -> Format {
         match self {
-            Foreign::Envoy(_) => Format::Envoy,
-            Foreign::Limitador(_) => Format::Limitador,
+            CompatConfig::Envoy(_) => Format::Envoy,
+            CompatConfig::Limitador(_) => Format::Limitador,
         }
     }
 
@@ -61,8 +61,8 @@ impl Foreign {
     #[must_use]
     pub fn sentences(&self) -> Vec<String> {
         match self {
-            Foreign::Envoy(config) => config.sentences(),
-            Foreign::Limitador(config) => config.sentences(),
+            CompatConfig::Envoy(config) => config.sentences(),
+            CompatConfig::Limitador(config) => config.sentences(),
         }
     }
 
@@ -70,8 +70,8 @@ impl Foreign {
     #[must_use]
     pub fn meanings(&self) -> Vec<(String, String)> {
         match self {
-            Foreign::Envoy(config) => config.meanings(),
-            Foreign::Limitador(config) => config.meanings(),
+            CompatConfig::Envoy(config) => config.meanings(),
+            CompatConfig::Limitador(config) => config.meanings(),
         }
     }
 
@@ -79,16 +79,16 @@ impl Foreign {
     #[must_use]
     pub fn numbers(&self) -> Vec<Numbered> {
         match self {
-            Foreign::Envoy(config) => config.numbers(),
-            Foreign::Limitador(config) => config.numbers(),
+            CompatConfig::Envoy(config) => config.numbers(),
+            CompatConfig::Limitador(config) => config.numbers(),
         }
     }
 
     /// The windows of its counters.
     pub(crate) fn tallies<S: Store>(&self, engine: &Engine<S>) -> Result<Tallies, QuotaError> {
         let lengths = match self {
-            Foreign::Envoy(_) => Vec::new(),
-            Foreign::Limitador(config) => config.lengths(),
+            CompatConfig::Envoy(_) => Vec::new(),
+            CompatConfig::Limitador(config) => config.lengths(),
         };
         Tallies::new(engine, lengths.into_iter())
     }
@@ -97,8 +97,8 @@ impl Foreign {
     #[must_use]
     pub fn metrics(&self) -> Vec<&str> {
         match self {
-            Foreign::Envoy(config) => config.metrics(),
-            Foreign::Limitador(config) => config.metrics(),
+            CompatConfig::Envoy(config) => config.metrics(),
+            CompatConfig::Limitador(config) => config.metrics(),
         }
     }
 
@@ -124,8 +124,8 @@ impl Foreign {
             }
         };
         let limits = match self {
-            Foreign::Envoy(config) => config.converted(domain),
-            Foreign::Limitador(config) => config.converted(domain),
+            CompatConfig::Envoy(config) => config.converted(domain),
+            CompatConfig::Limitador(config) => config.converted(domain),
         };
         Ok(convert::policy(domain, self.format().name(), limits))
     }
@@ -134,8 +134,8 @@ impl Foreign {
     #[must_use]
     pub fn domains(&self) -> Vec<&str> {
         match self {
-            Foreign::Envoy(config) => config.names(),
-            Foreign::Limitador(config) => config.names(),
+            CompatConfig::Envoy(config) => config.names(),
+            CompatConfig::Limitador(config) => config.names(),
         }
     }
 }

@@ -51,14 +51,14 @@ impl<S: Store> Counters<'_, S> {
     /// The results of all futures, in their order. On a store with a network they wait together.
     pub(super) async fn together<F: Future>(&self, futures: Vec<F>) -> Vec<F::Output> {
         let store = self.engine.store();
-        if !store.answers_at_once() {
+        if !store.never_waits() {
             return together(store, futures).await;
         }
-        let mut said = Vec::with_capacity(futures.len());
+        let mut outputs = Vec::with_capacity(futures.len());
         for future in futures {
-            said.push(future.await);
+            outputs.push(future.await);
         }
-        said
+        outputs
     }
 
     /// Adds to the current window of a unit; 0 only reads. Returns the count after it, or the maximum if the count
@@ -178,7 +178,7 @@ mod tests {
     use tollgate::{Policy, Secret};
 
     use super::*;
-    use tollgate::fuzzing::at_once;
+    use tollgate::fuzzing::poll_once;
 
     const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
@@ -214,9 +214,9 @@ mod tests {
             let engine = Engine::with_store(policy, Failing(failure), Secret::repeatable(1));
             let tallies = Tallies::new(&engine, [].into_iter()).unwrap();
             let counters = Counters { engine: &engine, tallies: &tallies };
-            let add = |units| at_once(counters.add(Unit::Hour, &[b"key"], units, NOW));
-            let told = [add(3), add(1), add(0)].map(|counted| (counted.total, counted.source));
-            assert_eq!(told, [6, 8, 8].map(|total| (total, Source::Local)), "{failure}");
+            let add = |units| poll_once(counters.add(Unit::Hour, &[b"key"], units, NOW));
+            let counts = [add(3), add(1), add(0)].map(|counted| (counted.total, counted.source));
+            assert_eq!(counts, [6, 8, 8].map(|total| (total, Source::Local)), "{failure}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The format of a file, told by its outermost structure.
+//! The format of a file, detected from its outermost structure.
 
 use tollgate::policy::source::{Outline, outline};
 
@@ -55,7 +55,7 @@ mod tests {
 
     /// The outermost structure decides the format, whatever else is wrong with a file.
     #[test]
-    fn formats_are_told_by_their_shape() {
+    fn formats_are_detected_by_their_shape() {
         let cases = [
             ("limits: []", Format::Native),
             ("domain: d\nlimits: []", Format::Native),

@@ -2,9 +2,9 @@
 
 use tollgate::{Engine, MemoryStore, Secret, Timestamp};
 
-use crate::rls::{Answer, Descriptor, Question};
-use crate::{Foreign, Format, InForce, Options, Source, guard};
-use tollgate::fuzzing::at_once;
+use crate::rls::{Answer, Descriptor, RlsRequest};
+use crate::{ActiveConfig, CompatConfig, Format, Options, Source, guard};
+use tollgate::fuzzing::poll_once;
 
 const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 const PLAIN: &[u8] = b"domain: d\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 3}}]";
@@ -22,16 +22,16 @@ pub fn limitador_file(bytes: &[u8]) {
 
 /// The answer of a small configuration to a question that its protocol accepts.
 #[must_use]
-pub fn answer(question: &Question) -> Option<Answer> {
+pub fn answer(question: &RlsRequest) -> Option<Answer> {
     let source = Source { name: "f".to_owned(), bytes: PLAIN.to_vec() };
-    let (rules, _) = Foreign::compile(Format::Envoy, &[source]).ok()?;
+    let (rules, _) = CompatConfig::compile(Format::Envoy, &[source]).ok()?;
     answers(rules, std::slice::from_ref(question)).pop()
 }
 
 fn file(format: Format, bytes: &[u8]) {
     let _ = Format::of(bytes);
     let source = Source { name: "f".to_owned(), bytes: bytes.to_vec() };
-    let rules = match Foreign::compile(format, &[source]) {
+    let rules = match CompatConfig::compile(format, &[source]) {
         Ok((rules, warnings)) => {
             let _ = warnings.to_string();
             rules
@@ -50,18 +50,18 @@ fn file(format: Format, bytes: &[u8]) {
             };
             let descriptors =
                 vec![descriptor(&["tenant", "user"]), descriptor(&["path"]), descriptor(&["user", "n", "a"])];
-            questions.push(Question { domain: domain.to_owned(), descriptors, hits_addend: 1 });
+            questions.push(RlsRequest { domain: domain.to_owned(), descriptors, hits_addend: 1 });
         }
     }
     let _ = answers(rules, &questions);
 }
 
-fn answers(rules: Foreign, questions: &[Question]) -> Vec<Answer> {
+fn answers(rules: CompatConfig, questions: &[RlsRequest]) -> Vec<Answer> {
     let Ok(guard) = guard() else { return Vec::new() };
     let engine = Engine::with_store(guard, MemoryStore::new(256 << 10, NOW), Secret::repeatable(1));
-    let Ok(in_force) = InForce::new(rules, &engine, None, NOW) else { return Vec::new() };
-    let answer = |question: &Question| {
-        let answer = at_once(in_force.answer(question, &engine, &Options::default(), NOW)).answer;
+    let Ok(active) = ActiveConfig::new(rules, &engine, None, NOW) else { return Vec::new() };
+    let answer = |question: &RlsRequest| {
+        let answer = poll_once(active.answer(question, &engine, &Options::default(), NOW)).answer;
         assert_eq!(answer.statuses.len(), question.descriptors.len(), "one status for each descriptor");
         answer
     };

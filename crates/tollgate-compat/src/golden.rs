@@ -15,9 +15,9 @@
 
 use tollgate::{Engine, ManualClock, MemoryStore, Secret, Ticks, Timestamp};
 
-use crate::rls::{Answer, Code, Descriptor, Override, Question, Status, Unit};
-use crate::{Foreign, Format, InForce, Options, Source, guard};
-use tollgate::fuzzing::at_once;
+use crate::rls::{Answer, Code, Descriptor, Override, RlsRequest, Status, Unit};
+use crate::{ActiveConfig, CompatConfig, Format, Options, Source, guard};
+use tollgate::fuzzing::poll_once;
 
 /// A whole minute, well inside every longer unit.
 pub(crate) const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_040);
@@ -25,7 +25,7 @@ pub(crate) const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_040);
 /// An active configuration, with its own clock.
 pub(crate) struct Bench {
     pub(crate) engine: Engine,
-    pub(crate) in_force: InForce,
+    pub(crate) active: ActiveConfig,
     pub(crate) options: Options,
     pub(crate) now: Timestamp,
 }
@@ -35,16 +35,16 @@ impl Bench {
         let source = Source { name: "test.yaml".to_owned(), bytes: file.as_bytes().to_vec() };
         assert_eq!(Format::of(&source.bytes), format, "{file}");
         let (rules, _) =
-            Foreign::compile(format, &[source]).unwrap_or_else(|findings| panic!("{findings}\n{file}"));
+            CompatConfig::compile(format, &[source]).unwrap_or_else(|findings| panic!("{findings}\n{file}"));
         let now = ManualClock::starting_at(T0).now();
         let store = MemoryStore::new(4 << 20, now);
         let engine = Engine::with_store(guard().unwrap(), store, Secret::repeatable(7));
-        let in_force = InForce::new(rules, &engine, None, now).unwrap();
-        Self { engine, in_force, options: Options::default(), now }
+        let active = ActiveConfig::new(rules, &engine, None, now).unwrap();
+        Self { engine, active, options: Options::default(), now }
     }
 
-    pub(crate) fn ask(&self, question: &Question) -> Answer {
-        at_once(self.in_force.answer(question, &self.engine, &self.options, self.now)).answer
+    pub(crate) fn ask(&self, question: &RlsRequest) -> Answer {
+        poll_once(self.active.answer(question, &self.engine, &self.options, self.now)).answer
     }
 }
 
@@ -83,17 +83,17 @@ fn compare(bench: &Bench, name: &str, case: &str) -> usize {
         Some((times, rest)) if times.parse::<usize>().is_ok() => (times.parse().unwrap(), rest),
         _ => (1, asked),
     };
-    let question = question(asked, bench.in_force.rules.domains()[0]);
+    let question = question(asked, bench.active.rules.domains()[0]);
     for _ in 0..times {
         let answer = bench.ask(&question);
-        let told = shown(&answer, expected);
-        assert_eq!(told, expected, "{name}: {case}\n{answer:?}");
+        let actual = shown(&answer, expected);
+        assert_eq!(actual, expected, "{name}: {case}\n{answer:?}");
     }
     times
 }
 
-fn question(text: &str, domain: &str) -> Question {
-    let mut question = Question { domain: domain.to_owned(), ..Question::default() };
+fn question(text: &str, domain: &str) -> RlsRequest {
+    let mut question = RlsRequest { domain: domain.to_owned(), ..RlsRequest::default() };
     let mut text = text.trim();
     while let Some((word, rest)) = text.split_once(' ') {
         if let Some(domain) = word.strip_prefix("domain:") {

@@ -4,8 +4,8 @@
 use serde::Serialize;
 use tollgate::{CheckRequest, Source, Ticks, Value};
 
-use crate::active::InForce;
-use crate::rls::{Answer, Code, CurrentLimit, Descriptor, Question, Refusal, Status, Unanswerable};
+use crate::active::ActiveConfig;
+use crate::rls::{Answer, Code, CurrentLimit, Descriptor, Refusal, RlsRequest, Status, Unanswerable};
 
 /// The attribute that names a domain.
 const DOMAIN: &str = "domain";
@@ -51,7 +51,7 @@ pub struct CheckedLimit {
 
 impl Checked {
     /// Builds the answer to a plain request from the answer to the question that it was turned into.
-    pub fn new(question: &Question, answer: Answer) -> Self {
+    pub fn new(question: &RlsRequest, answer: Answer) -> Self {
         let is_allowed = answer.overall == Code::Ok;
         let limits = answer.statuses.iter().filter_map(|status| limit(question, status)).collect();
         let retry_after_ms = answer.retry_after().map(Ticks::ceil_millis).filter(|_| !is_allowed);
@@ -70,14 +70,14 @@ impl Checked {
     }
 }
 
-impl InForce {
+impl ActiveConfig {
     /// Turns a plain request into a question.
     ///
     /// # Errors
     /// When it names no domain, and the configuration does not have exactly one.
-    pub fn question(&self, request: &CheckRequest<'_>) -> Result<Question, Unanswerable> {
+    pub fn question(&self, request: &CheckRequest<'_>) -> Result<RlsRequest, Unanswerable> {
         let domains = self.rules.domains();
-        let mut said = None;
+        let mut given = None;
         let mut entries = Vec::new();
         for attribute in request.attributes() {
             let value = match attribute.value {
@@ -85,12 +85,12 @@ impl InForce {
                 Value::Number(number) => number.to_string(),
             };
             if attribute.name == DOMAIN {
-                said = Some(value);
+                given = Some(value);
             } else {
                 entries.push((attribute.name.to_owned(), value));
             }
         }
-        let domain = match (said, domains.as_slice()) {
+        let domain = match (given, domains.as_slice()) {
             (Some(domain), _) => domain,
             (None, [only]) => (*only).to_owned(),
             (None, _) => {
@@ -100,12 +100,12 @@ impl InForce {
         };
         let descriptor = Descriptor { entries, hits_addend: Some(request.units()), ..Descriptor::default() };
         let hits_addend = u32::try_from(request.units()).unwrap_or(u32::MAX);
-        Ok(Question { domain, descriptors: vec![descriptor], hits_addend })
+        Ok(RlsRequest { domain, descriptors: vec![descriptor], hits_addend })
     }
 }
 
 /// The rule that refuses the request for longest, and what it admits.
-fn refusal(question: &Question, statuses: &[Status]) -> Option<Refusal> {
+fn refusal(question: &RlsRequest, statuses: &[Status]) -> Option<Refusal> {
     let refusing = statuses.iter().filter(|status| status.code == Code::OverLimit);
     let (status, current) = refusing
         .filter_map(|status| Some((status, status.current_limit.as_ref()?)))
@@ -123,11 +123,11 @@ fn refusal(question: &Question, statuses: &[Status]) -> Option<Refusal> {
 }
 
 /// The name of a rule; without one, its domain.
-fn name(question: &Question, current: &CurrentLimit) -> String {
+fn name(question: &RlsRequest, current: &CurrentLimit) -> String {
     if current.name.is_empty() { question.domain.clone() } else { current.name.clone() }
 }
 
-fn limit(question: &Question, status: &Status) -> Option<CheckedLimit> {
+fn limit(question: &RlsRequest, status: &Status) -> Option<CheckedLimit> {
     let current = status.current_limit.as_ref()?;
     let reset_after_ms = status.until_reset.map_or(0, Ticks::ceil_millis);
     let is_allowed = status.code == Code::Ok;

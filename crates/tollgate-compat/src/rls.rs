@@ -1,5 +1,5 @@
 //! Envoy's rate-limit request and its answer, independent of a protocol: gRPC and JSON are decoded into them.
-//! [`InForce`](crate::InForce) decides it by a configuration.
+//! [`ActiveConfig`](crate::ActiveConfig) decides it by a configuration.
 
 use tollgate::{Source, Ticks, Value};
 
@@ -100,7 +100,7 @@ pub struct Descriptor {
 
 impl Descriptor {
     /// Its cost, as part of this request.
-    pub fn hits(&self, question: &Question) -> u64 {
+    pub fn hits(&self, question: &RlsRequest) -> u64 {
         self.hits_addend.unwrap_or(u64::from(question.hits_addend.max(1)))
     }
 
@@ -118,7 +118,7 @@ impl Descriptor {
 
 /// A rate-limit request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Question {
+pub struct RlsRequest {
     /// The domain, which names a set of rules.
     pub domain: String,
     /// Its descriptors, each of which is counted.
@@ -127,7 +127,7 @@ pub struct Question {
     pub hits_addend: u32,
 }
 
-impl Question {
+impl RlsRequest {
     /// Validates what every request must have. Each protocol calls it, and later code relies on it.
     pub fn check(&self) -> Result<(), Unanswerable> {
         if self.domain.is_empty() {

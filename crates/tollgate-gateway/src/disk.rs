@@ -1,6 +1,6 @@
 //! Reads whole files, bounded in size and in time.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::mpsc;
@@ -19,27 +19,43 @@ pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
 }
 
 fn read_within(path: &Path, bytes_max: u64, timeout: Duration) -> io::Result<Vec<u8>> {
-    let (sender, receiver) = mpsc::channel();
     let path = path.to_owned();
-    // A separate thread, because neither opening nor reading has a deadline. A thread that hangs ends with the process.
-    std::thread::Builder::new().name("tollgate-read".to_owned()).spawn(move || {
+    within(timeout, "no program writes to the pipe, or its file system does not answer", move || {
         let mut bytes = Vec::new();
-        let read = File::open(path)
-            .and_then(|file| file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes))
-            .map(|_| bytes);
-        let _ = sender.send(read); // The reader may have given up.
+        File::open(path)?.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    })
+}
+
+/// Checks that the file system of a path answers. One that hangs would stop the process for good.
+///
+/// # Errors
+/// When it does not answer within 10 seconds. A path that is missing is no error.
+pub fn answers(path: &Path) -> io::Result<()> {
+    let path = path.to_owned();
+    within(READ_TIMEOUT, "its file system does not answer", move || {
+        let _ = fs::metadata(path); // Those who use the path report what is wrong with it.
+        Ok(())
+    })
+}
+
+/// Calls the system in a separate thread, because its calls have no deadline. A thread that hangs ends with the process.
+fn within<T: Send + 'static>(
+    timeout: Duration,
+    cause: &str,
+    call: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::Builder::new().name("tollgate-read".to_owned()).spawn(move || {
+        let _ = sender.send(call()); // The receiver may have given up.
     })?;
     receiver.recv_timeout(timeout).unwrap_or_else(|_| {
-        let seconds = timeout.as_secs();
-        Err(io::Error::other(format!(
-            "not read within {seconds} s: no program writes to the pipe, or its file system does not answer"
-        )))
+        Err(io::Error::other(format!("not read within {} s: {cause}", timeout.as_secs())))
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::path::PathBuf;
 
     use tollgate_testkit::Scratch;
@@ -50,6 +66,19 @@ mod tests {
         let path = scratch.path(name);
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
         path
+    }
+
+    /// A hung mount under `--state-dir` stopped a start for good, without a word.
+    #[test]
+    fn a_file_system_that_hangs_is_an_error() {
+        let (_never, hangs) = mpsc::channel::<()>();
+        let hung = within(Duration::from_millis(20), "its file system does not answer", move || {
+            let _ = hangs.recv();
+            Ok(())
+        });
+        assert!(hung.unwrap_err().to_string().ends_with("its file system does not answer"));
+        let scratch = Scratch::new();
+        answers(&scratch.path("missing")).unwrap();
     }
 
     /// Reading a pipe without a writer times out, and a pipe with a writer is read to its end.

@@ -88,23 +88,23 @@ pub use numbers::{CLASSES, FAILURES, UpstreamSeries};
 pub use plan::{RouteDocument, RoutePlan, compile};
 pub use target::Target;
 
-use crate::listen::Links;
+use crate::listen::UpstreamBudget;
 use crate::problem::{Kind, Problem};
 use arrival::Peer;
 use body::Limited;
-use carried::Carried;
-use decide::Passing;
-use overload::Behind;
+use carried::RequestBody;
+use decide::ProxyService;
+use overload::UpstreamService;
 use priced::Priced;
 use proxy::Proxy;
-use shares::Client;
-use table::Table;
+use shares::ShareOwner;
+use table::RouteTable;
 
 /// The gateway. `D` is the program around it.
 pub struct Gateway<D> {
     program: Arc<D>,
     proxy: Arc<Proxy>,
-    limited: RateLimit<Behind<D>, D>,
+    limited: RateLimit<UpstreamService<D>, D>,
     priced: Vec<Priced<D>>,
 }
 
@@ -151,19 +151,19 @@ impl<D: Program> Gateway<D> {
         plans: &[RoutePlan],
         settings: Settings,
         program: Arc<D>,
-        links: &Links,
+        links: &UpstreamBudget,
     ) -> Result<Self, String> {
         let Settings { taking, headers, shedder, clock } = settings;
         let reader = taking.reader.clone();
-        let proxy = Arc::new(Proxy::new(Table::new(plans, links)?, taking, clock));
+        let proxy = Arc::new(Proxy::new(RouteTable::new(plans, links)?, taking, clock));
         let identified = reader.clone();
         let layer = RateLimitLayer::deciding(Arc::clone(&program))
             .reader(reader.clone())
             .headers(headers.clone())
             .authenticated(move |request| identified.identifies(request));
         let layer = if shedder.is_some() { layer.refund_unserved() } else { layer };
-        let passing = Passing(Arc::clone(&proxy));
-        let behind = Behind::new(passing, shedder.as_ref(), &program, (&reader, &headers));
+        let passing = ProxyService(Arc::clone(&proxy));
+        let behind = UpstreamService::new(passing, shedder.as_ref(), &program, (&reader, &headers));
         let priced = Priced::all(plans, &layer, &behind, &proxy.slow)?;
         Ok(Self { limited: layer.layer(behind), priced, program, proxy })
     }
@@ -175,7 +175,7 @@ impl<D: Program> Gateway<D> {
     }
 
     /// Answers one request of a peer.
-    async fn answer(&self, request: Request<Carried>, peer: Peer) -> Response<Limited> {
+    async fn answer(&self, request: Request<RequestBody>, peer: Peer) -> Response<Limited> {
         let (mut parts, body) = request.into_parts();
         let arrived = arrival::arrive(&mut parts, peer, &self.proxy.reading);
         let arrived = arrived.and_then(|arrival| match self.program.refuses() {
@@ -186,7 +186,7 @@ impl<D: Program> Gateway<D> {
             Ok(arrival) => {
                 let path = parts.uri.path();
                 let priced = Priced::find(&self.priced, &self.proxy.table, &arrival.host, path);
-                let client = Client::of(&arrival, &self.proxy.reading.reader);
+                let client = ShareOwner::of(&arrival, &self.proxy.reading.reader);
                 parts.extensions.insert(peer::Peer(peer.address));
                 parts.extensions.insert(arrival);
                 if let Some(priced) = priced {
@@ -199,7 +199,8 @@ impl<D: Program> Gateway<D> {
                 }
             }
             Err(problem) => {
-                let mut response = own::refused(&problem, own::Asker::of(&parts.headers)).map(Limited::from);
+                let mut response =
+                    own::refused(&problem, own::ClientProtocol::of(&parts.headers)).map(Limited::from);
                 response.extensions_mut().insert(Own);
                 response
             }

@@ -12,7 +12,7 @@
 
 // Leaves, which programs around a gateway use too.
 pub mod shutdown;
-pub mod seldom;
+pub mod log_throttle;
 pub mod random;
 pub mod disk;
 pub mod pem;

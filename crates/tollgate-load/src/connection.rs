@@ -14,8 +14,8 @@ use crate::details::{self, Details};
 use crate::error::LoadError;
 use crate::grpc::Connection;
 use crate::plan::{Pace, Plan};
-use crate::question::{Protocol, Question};
 use crate::reply::{self, Reply};
+use crate::request::{LoadRequest, Protocol};
 use crate::summary::Summary;
 
 /// How much earlier than due a timer wakes: timers have a resolution of a millisecond, and the rest of the wait is
@@ -37,7 +37,7 @@ pub(crate) struct Asker {
     index: usize,
     /// How many keys it has drawn, counted from a start that no other connection uses.
     drawn: u64,
-    wire: Channels,
+    channels: Channels,
 }
 
 enum Channels {
@@ -47,14 +47,14 @@ enum Channels {
 
 impl Asker {
     pub(crate) async fn connect(plan: &Plan, index: usize) -> Result<Self, LoadError> {
-        let wire = if plan.question.protocol() == Protocol::Grpc {
+        let channels = if plan.question.protocol() == Protocol::Grpc {
             Channels::Calls { connection: Box::new(Connection::open(plan.target, &plan.question).await?) }
         } else {
             let stream = connected(plan.target).await?;
             let (input, output) = (BytesMut::with_capacity(1 << 16), BytesMut::with_capacity(1 << 16));
             Channels::Stream { stream, input, output }
         };
-        Ok(Self { plan: plan.clone(), index, drawn: (index as u64) << 32, wire })
+        Ok(Self { plan: plan.clone(), index, drawn: (index as u64) << 32, channels })
     }
 
     /// Sends requests until the span is over. Counts the decisions that were answered within it, and the latency of
@@ -98,8 +98,8 @@ impl Asker {
     /// Whether the server reports that its memory is full. Used for RESP, whose answers do not name the source of their
     /// count.
     async fn is_memory_full(&mut self) -> Result<bool, LoadError> {
-        let (Channels::Stream { stream, input, .. }, Question::Resp { .. }) =
-            (&mut self.wire, &self.plan.question)
+        let (Channels::Stream { stream, input, .. }, LoadRequest::Resp { .. }) =
+            (&mut self.channels, &self.plan.question)
         else {
             return Ok(false);
         };
@@ -136,7 +136,7 @@ impl Asker {
             *drawn = drawn.wrapping_add(1);
             BuildHasherDefault::<DefaultHasher>::default().hash_one(*drawn) % keys
         };
-        match &mut self.wire {
+        match &mut self.channels {
             Channels::Stream { stream, input, output } => {
                 output.clear();
                 for _ in 0..requests {
@@ -160,7 +160,7 @@ impl Asker {
         if let Some(early) = due.checked_sub(EARLY)
             && early > Instant::now()
         {
-            match &mut self.wire {
+            match &mut self.channels {
                 Channels::Stream { .. } => tokio::time::sleep_until(early).await,
                 Channels::Calls { connection } => connection.rest(early).await?,
             }
@@ -203,13 +203,13 @@ async fn replies(
     Ok(answers)
 }
 
-fn first_reply(input: &[u8], question: &Question, details: &mut Details, turn: u64) -> Option<Reply> {
+fn first_reply(input: &[u8], question: &LoadRequest, details: &mut Details, turn: u64) -> Option<Reply> {
     match question {
         // redis-cell answers 0 for yes; all others answer 1.
-        Question::Resp { words } if words.first().is_some_and(|word| word.starts_with("CL.")) => {
+        LoadRequest::Resp { words } if words.first().is_some_and(|word| word.starts_with("CL.")) => {
             reply::resp(input, b":0\r", details)
         }
-        Question::Resp { .. } => reply::resp(input, b":1\r", details),
+        LoadRequest::Resp { .. } => reply::resp(input, b":1\r", details),
         _ => reply::http(input, details, turn),
     }
 }

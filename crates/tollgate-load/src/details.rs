@@ -15,7 +15,7 @@ pub struct Details {
     /// Denials by the name of the limit that caused them, where the answer has it.
     pub denied_by: BTreeMap<String, u64>,
     /// Answers that were examined for the source of their count.
-    pub looked_at: u64,
+    pub examined: u64,
     /// How many of those came from a counter that several keys share, because the server's memory is full.
     pub shared: u64,
     /// Whether the server reports that its memory is full, where its answers do not.
@@ -35,16 +35,10 @@ impl Details {
             }
         }
         if turn % SAMPLED == 1 {
-            self.looked_at += 1;
+            self.examined += 1;
             let is_shared = [&b"\"source\":\"overflow\""[..], b"\"source\":\"full\""];
             self.shared += u64::from(is_shared.iter().any(|source| find(body, source).is_some()));
         }
-    }
-
-    /// Records an answer that shows whether its counter is shared by keys.
-    pub(crate) fn look_at(&mut self, is_shared: bool) {
-        self.looked_at += 1;
-        self.shared += u64::from(is_shared);
     }
 
     /// Records a denial by a limit of this name.
@@ -60,7 +54,7 @@ impl Details {
         for (cause, denied) in &other.denied_by {
             *self.denied_by.entry(cause.clone()).or_default() += denied;
         }
-        self.looked_at += other.looked_at;
+        self.examined += other.examined;
         self.shared += other.shared;
         self.is_memory_full |= other.is_memory_full;
     }
@@ -85,7 +79,7 @@ impl Details {
             lines.push(format!(
                 "The server's memory is full: {} of {} answers looked at come from counters that keys share. \
                  Start it with more --memory, or ask about fewer --keys.",
-                self.shared, self.looked_at
+                self.shared, self.examined
             ));
         } else if self.is_memory_full {
             lines.push(
@@ -129,7 +123,7 @@ mod tests {
         details.look_at_json(body, 1);
         details.look_at_json(b"{}", 2);
         assert_eq!(details.denied_by, BTreeMap::from([("per-key".to_owned(), 1), (r#"a\"b"#.to_owned(), 1)]));
-        assert_eq!((details.looked_at, details.shared), (1, 1));
+        assert_eq!((details.examined, details.shared), (1, 1));
         let lines = details.lines(3);
         assert!(
             lines[0].starts_with("3 denied: 1 by ")

@@ -23,8 +23,8 @@ use self::request::{Head, put_hello};
 use crate::connect::{ANSWER_TIMEOUT, connected};
 use crate::details::Details;
 use crate::error::LoadError;
-use crate::question::Question;
 use crate::reply::Reply;
+use crate::request::LoadRequest;
 
 /// Size of one read.
 const READ_BYTES: usize = 16 << 10;
@@ -42,7 +42,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) async fn open(target: SocketAddr, question: &Question) -> Result<Self, LoadError> {
+    pub(crate) async fn open(target: SocketAddr, question: &LoadRequest) -> Result<Self, LoadError> {
         let mut connection = Self {
             target,
             head: Head::new(question.grpc_path(), target),
@@ -60,7 +60,7 @@ impl Connection {
     pub(crate) async fn exchange(
         &mut self,
         requests: usize,
-        question: &Question,
+        question: &LoadRequest,
         mut write: impl FnMut(&mut BytesMut),
     ) -> Result<Vec<Reply>, LoadError> {
         let mut replies = Vec::with_capacity(requests);

@@ -1,11 +1,11 @@
-//! A load generator for rate-limit services: it sends one question over and over, on many connections, and tells how
-//! fast and how correctly it was answered. `tollgate bench` is its command line; [`run`] is all of it as a function.
+//! A load generator for rate-limit services: it sends one request over and over, on many connections, and reports
+//! how fast and how correctly it was answered. `tollgate bench` is its command line; [`run`] is all of it as a function.
 //!
 //! - *Closed loop* ([`Pace::Closed`]): each connection sends as fast as it is answered. The result is the throughput.
 //! - *Open loop* ([`Pace::Open`]): requests are due at fixed instants, and latency counts from when a request was *due*.
 //!   A server that stalls is not excused because the generator waited with it.
 //!
-//! A [`Plan`] names the server, the [`Question`] and the pace. A [`Summary`] has the decisions, the latencies and, as
+//! A [`Plan`] names the server, the [`LoadRequest`] and the pace. A [`Summary`] has the decisions, the latencies and, as
 //! far as the answers show it, why requests were denied ([`Details`]). [`plot`] draws latency against load as text.
 //!
 //! The crate reads of each protocol only what it needs to find the end of an answer and its verdict, because a general
@@ -14,7 +14,7 @@
 
 mod error;
 mod details;
-mod question;
+mod request;
 mod plan;
 mod summary;
 mod reply;
@@ -27,6 +27,6 @@ pub mod plot;
 pub use details::Details;
 pub use error::LoadError;
 pub use plan::{Pace, Plan};
-pub use question::{Protocol, Question};
+pub use request::{LoadRequest, Protocol};
 pub use run::run;
 pub use summary::Summary;

@@ -1,9 +1,9 @@
-//! A run's parameters: how many connections send which question, for how long, and at which rate.
+//! A run's parameters: how many connections send which request, for how long, and at which rate.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::question::Question;
+use crate::request::LoadRequest;
 
 /// The rate of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +22,8 @@ pub enum Pace {
 pub struct Plan {
     /// The server.
     pub target: SocketAddr,
-    /// The question to send.
-    pub question: Question,
+    /// The request to send.
+    pub question: LoadRequest,
     /// How many connections send.
     pub connections: usize,
     /// How many requests each has in flight at once; in an open loop, one.

@@ -2,7 +2,7 @@
 //! position and what would be accepted, like the policy compiler.
 
 use tollgate::policy::source::{
-    Fields, Node, Place, RATES, Reading, Report, Tree, conditions, duration, percentage, quoted, read,
+    Fields, Node, Position, RATES, Reading, Report, Tree, conditions, duration, percentage, quoted, read,
 };
 use tollgate::policy::{Findings, Mode, Problem};
 use tollgate::rate::{QuotaError, Rate};
@@ -111,7 +111,7 @@ impl Plan {
                 "requests wait for a permit, but no concurrency limit is set",
                 "`concurrency:` beside it",
             );
-            report.error(fields.key_place("queue"), "overload.queue", problem);
+            report.error(fields.key_position("queue"), "overload.queue", problem);
         }
         Some(plan)
     }
@@ -161,7 +161,7 @@ fn table<'n>(
     known: &[&str],
     report: &mut Report,
 ) -> Option<Fields<'n>> {
-    static NOTHING: Node = Node { at: Place { line: 0, column: 0 }, tree: Tree::Table(Vec::new()) };
+    static NOTHING: Node = Node { at: Position { line: 0, column: 0 }, tree: Tree::Table(Vec::new()) };
     let node = fields.get(name)?;
     let node = if matches!(node.tree, Tree::Empty) { &NOTHING } else { node };
     let accepted = format!("a table with some of {}", known.join(", "));

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use tollgate::policy::{Condition, Problem};
-use tollgate::request::{CheckRequest, Value};
+use tollgate::request::{CheckRequest, Descriptor, Value};
 
 /// The priority of a request, lowest first. The lowest is shed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -106,11 +106,12 @@ impl Rules {
         &self.rules
     }
 
-    /// The priority of a request. Without a matching rule it follows the attribute `method`; without a method
+    /// The priority of a request, by its first descriptor. Without a matching rule it follows the attribute `method`; without a method
     /// it is a write. A rule that fits only the loose form of its path may lower the priority and never raises it: else any spelling
     /// of a critical path would be critical.
     #[must_use]
     pub fn classify(&self, request: &CheckRequest<'_>) -> Priority {
+        let request = request.first();
         let mut highest = Priority::Critical;
         for rule in &self.rules {
             if !rule.when.iter().all(|condition| condition.holds(request)) {
@@ -124,7 +125,7 @@ impl Rules {
         Self::unruled(request).min(highest)
     }
 
-    fn unruled(request: &CheckRequest<'_>) -> Priority {
+    fn unruled(request: &Descriptor<'_>) -> Priority {
         let method = request.attributes().iter().find(|attribute| attribute.name == "method");
         match method.map(|attribute| attribute.value) {
             Some(Value::Text(method)) => Priority::of_method(method),

@@ -12,6 +12,8 @@
 mod claim;
 mod text;
 #[cfg(test)]
+mod text_tests;
+#[cfg(all(test, feature = "server-tests"))]
 mod tests;
 
 use std::collections::{HashMap, VecDeque};

@@ -13,7 +13,7 @@ mod found;
 mod receipt;
 mod reply;
 mod request;
-#[cfg(test)]
+#[cfg(all(test, feature = "server-tests"))]
 mod tests;
 
 pub(crate) use command::command;

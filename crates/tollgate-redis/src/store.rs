@@ -3,7 +3,7 @@
 mod cross_slot;
 mod corrections;
 mod lender;
-#[cfg(test)]
+#[cfg(all(test, feature = "server-tests"))]
 mod tests;
 
 use std::sync::atomic::{AtomicBool, Ordering};

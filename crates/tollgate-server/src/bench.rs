@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use serde::Serialize;
-use tollgate_load::{LoadError, Pace, Plan, Question, Summary, plot};
+use tollgate_load::{LoadError, LoadRequest, Pace, Plan, Summary, plot};
 
-use crate::cli::{BenchArguments, BenchWire};
+use crate::cli::{BenchArguments, LoadProtocol};
 use crate::console::Console;
 use crate::{FAILURE, SUCCESS};
 
@@ -37,11 +37,11 @@ pub(crate) fn run(arguments: &BenchArguments, console: &mut Console) -> u8 {
     }
 }
 
-fn default_address(wire: BenchWire) -> SocketAddr {
-    let port = match wire {
-        BenchWire::Http | BenchWire::Batch => 8080,
-        BenchWire::Grpc => 8081,
-        BenchWire::Resp | BenchWire::Throttle => 6380,
+fn default_address(protocol: LoadProtocol) -> SocketAddr {
+    let port = match protocol {
+        LoadProtocol::Http | LoadProtocol::Batch => 8080,
+        LoadProtocol::Grpc => 8081,
+        LoadProtocol::Resp | LoadProtocol::Throttle => 6380,
     };
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
 }
@@ -73,20 +73,20 @@ async fn carried_out(
     Ok(())
 }
 
-fn question(arguments: &BenchArguments) -> Question {
+fn question(arguments: &BenchArguments) -> LoadRequest {
     let attribute = arguments.attribute.clone();
     let words =
-        |words: &[&str]| Question::Resp { words: words.iter().map(|&word| word.to_owned()).collect() };
+        |words: &[&str]| LoadRequest::Resp { words: words.iter().map(|&word| word.to_owned()).collect() };
     match arguments.wire {
-        BenchWire::Http => Question::Http {
+        LoadProtocol::Http => LoadRequest::Http {
             path: "/v1/check".to_owned(),
             body: format!("{{\"attributes\":{{\"{attribute}\":\"{{key}}\"}}}}"),
             decisions: 1,
         },
-        BenchWire::Batch => Question::Batch { attribute, size: arguments.batch },
-        BenchWire::Grpc => Question::Rls { domain: arguments.domain.clone(), attribute },
-        BenchWire::Resp => words(&["TG.CHECK", &attribute, "{key}"]),
-        BenchWire::Throttle => words(&["CL.THROTTLE", "{key}", "199", "100", "1"]),
+        LoadProtocol::Batch => LoadRequest::Batch { attribute, size: arguments.batch },
+        LoadProtocol::Grpc => LoadRequest::Rls { domain: arguments.domain.clone(), attribute },
+        LoadProtocol::Resp => words(&["TG.CHECK", &attribute, "{key}"]),
+        LoadProtocol::Throttle => words(&["CL.THROTTLE", "{key}", "199", "100", "1"]),
     }
 }
 
@@ -105,7 +105,7 @@ fn name(pace: Pace) -> String {
 }
 
 #[derive(Serialize)]
-struct Line {
+struct RunLine {
     offered_per_second: Option<u64>,
     decisions_per_second: u64,
     allowed: u64,
@@ -125,7 +125,7 @@ struct Line {
     memory_full: bool,
 }
 
-impl Line {
+impl RunLine {
     fn of((pace, summary): &(Pace, Summary)) -> Self {
         let micros =
             |per_100_000| u64::try_from(summary.latency_of(per_100_000).as_micros()).unwrap_or(u64::MAX);
@@ -144,7 +144,7 @@ impl Line {
             p999_us: micros(99_900),
             max_us: u64::try_from(summary.latency_max().as_micros()).unwrap_or(u64::MAX),
             denied_by: summary.details.denied_by.clone(),
-            looked_at: summary.details.looked_at,
+            looked_at: summary.details.examined,
             shared: summary.details.shared,
             memory_full: summary.details.shared > 0 || summary.details.is_memory_full,
         }
@@ -152,7 +152,7 @@ impl Line {
 }
 
 fn report(arguments: &BenchArguments, measured: &[(Pace, Summary)], console: &mut Console) {
-    let lines: Vec<Line> = measured.iter().map(Line::of).collect();
+    let lines: Vec<RunLine> = measured.iter().map(RunLine::of).collect();
     if arguments.json {
         for line in &lines {
             console.line(serde_json::to_string(line).unwrap_or_default());
@@ -180,8 +180,8 @@ fn report(arguments: &BenchArguments, measured: &[(Pace, Summary)], console: &mu
     }
     for (pace, summary) in measured {
         let denied = summary.decisions.saturating_sub(summary.allowed);
-        for told in summary.details.lines(denied) {
-            console.line(format_args!("{}: {told}", name(*pace)));
+        for detail in summary.details.lines(denied) {
+            console.line(format_args!("{}: {detail}", name(*pace)));
         }
     }
     let points: Vec<plot::Point> = lines

@@ -11,7 +11,7 @@ use tollgate_tower::attributes::callers::{ActiveCallers, CALLERS_BYTES_MAX, Call
 
 use crate::disk;
 use crate::failure::Failure;
-use crate::file_watch::{Debounce, Eye, FileReload, LOOK_TIMEOUT, Seen, Version, Wish, hangs};
+use crate::file_watch::{DISK_TIMEOUT, Debounce, FileReload, FileWatcher, ReloadMode, Seen, Version, hangs};
 
 /// The state of the callers.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ pub(crate) struct CallersFile {
     mapped: Vec<String>,
     live: ActiveCallers,
     status: ArcSwap<CallersStatus>,
-    watch: Mutex<(Eye, Debounce)>,
+    watch: Mutex<(FileWatcher, Debounce)>,
 }
 
 impl CallersFile {
@@ -55,8 +55,8 @@ impl CallersFile {
     /// When it cannot be read. The message says what would be accepted.
     pub(crate) fn open(path: &Path, reader: &Reader, now: Timestamp) -> Result<Arc<Self>, String> {
         let mapped: Vec<String> = reader.mapped.iter().map(|mapped| mapped.name.clone()).collect();
-        let (mut eye, mut watch) = (Eye::new(vec![path.to_owned()]), Debounce::default());
-        let seen = eye.look();
+        let (mut watcher, mut watch) = (FileWatcher::new(vec![path.to_owned()]), Debounce::default());
+        let seen = watcher.scan();
         let callers = load(path, &mapped)?;
         let status = CallersStatus::new(callers.len(), &seen, now);
         watch.acted(seen);
@@ -65,7 +65,7 @@ impl CallersFile {
             mapped,
             live: ActiveCallers::new(callers),
             status: ArcSwap::from_pointee(status),
-            watch: Mutex::new((eye, watch)),
+            watch: Mutex::new((watcher, watch)),
         }))
     }
 
@@ -93,7 +93,7 @@ impl CallersFile {
         if let Some(late) = &status.late {
             return late.text.clone();
         }
-        let text = hangs(&self.path.display().to_string(), LOOK_TIMEOUT);
+        let text = hangs(&self.path.display().to_string(), DISK_TIMEOUT);
         tracing::error!(error = text, "the callers file cannot be looked at: those before stay known");
         let late = Some(Failure::new(text.clone(), now));
         self.status.store(Arc::new(CallersStatus { late, ..(*status).clone() }));
@@ -104,11 +104,11 @@ impl CallersFile {
     ///
     /// # Errors
     /// Why the file on disk is not in use.
-    pub(crate) fn turn(&self, wish: Wish, now: Timestamp) -> Result<FileReload, String> {
+    pub(crate) fn run_cycle(&self, mode: ReloadMode, now: Timestamp) -> Result<FileReload, String> {
         // Cycles run one after the other. The lock only satisfies the compiler.
-        let (eye, watch) = &mut *self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        let seen = eye.look();
-        if !watch.saw(&seen) && wish == Wish::Look {
+        let (watcher, watch) = &mut *self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = watcher.scan();
+        if !watch.saw(&seen) && mode == ReloadMode::OnChange {
             return Ok(FileReload::Nothing);
         }
         watch.acted(seen.clone());

@@ -17,7 +17,7 @@ use crate::disk::{self, DiskError};
 use crate::{FAILURE, SUCCESS, USAGE};
 
 /// The beginning of a new file.
-const HEAD: &str = "# Known callers: a credential, as its SHA-256, and what is known of whoever has it. `tollgate callers` edits this file.
+const HEAD: &str = "# Known callers: each credential, as its SHA-256, and the attributes of its caller. `tollgate callers` edits this file.
 callers:
 ";
 
@@ -50,7 +50,7 @@ struct Edited {
 }
 
 impl Edited {
-    fn said(line: String, status: u8) -> Self {
+    fn one_line(line: String, status: u8) -> Self {
         Self { lines: vec![line], status }
     }
 }
@@ -104,7 +104,7 @@ fn added(path: &Path, secret: &str, attributes: &[GivenAttribute]) -> Result<Edi
     let digest = CredentialDigest::of_value(secret);
     if let Some(known) = found.iter().find(|entry| entry.digest == digest) {
         let place = format!("{}:{}", path.display(), known.line);
-        return Ok(Edited::said(
+        return Ok(Edited::one_line(
             format!("{digest} is known already: {place}; remove it first to change it"),
             FAILURE,
         ));
@@ -133,7 +133,7 @@ fn added(path: &Path, secret: &str, attributes: &[GivenAttribute]) -> Result<Edi
         format!("{}: its list is not one caller to a line at the end; add the caller by hand", path.display())
     })?;
     written(path, &text, found.len() + 1)?;
-    Ok(Edited::said(format!("{digest} added; {} known", counted(found.len() + 1)), SUCCESS))
+    Ok(Edited::one_line(format!("{digest} added; {} known", counted(found.len() + 1)), SUCCESS))
 }
 
 /// The text with one more entry after the last.
@@ -161,7 +161,7 @@ fn removed(path: &Path, secret: &str) -> Result<Edited, String> {
     let (text, found) = opened(path)?;
     let digest = CredentialDigest::of_value(secret);
     let Some(place) = found.iter().position(|entry| entry.digest == digest) else {
-        return Ok(Edited::said(
+        return Ok(Edited::one_line(
             format!("{digest} is not in {}; nothing was removed", path.display()),
             FAILURE,
         ));
@@ -195,7 +195,7 @@ fn removed(path: &Path, secret: &str) -> Result<Edited, String> {
         ));
     }
     written(path, &text, left.len())?;
-    Ok(Edited::said(format!("{digest} removed; {} known", counted(left.len())), SUCCESS))
+    Ok(Edited::one_line(format!("{digest} removed; {} known", counted(left.len())), SUCCESS))
 }
 
 fn listed(path: &Path) -> Result<Edited, String> {

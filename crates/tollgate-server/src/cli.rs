@@ -10,11 +10,11 @@ use tollgate::{Ticks, Timestamp};
 
 mod admin;
 mod callers;
-mod foreign;
+mod compat;
 mod guard;
 mod memory;
 mod operate;
-mod see;
+mod observability;
 mod simulate;
 mod store;
 mod value;
@@ -26,14 +26,14 @@ pub use crate::store::NodesChoice;
 pub use crate::tls::TlsVersion;
 pub use admin::AdminArguments;
 pub use callers::{AddCallerArguments, CallersCommand, ListCallersArguments, RemoveCallerArguments};
-pub use foreign::ForeignArguments;
+pub use compat::CompatArguments;
 pub use guard::{ReloadArguments, SecurityArguments};
+pub use observability::ObservabilityArguments;
 pub use operate::{
     BlockArguments, DiffArguments, ExplainArguments, KeyArguments, ListArguments, OperateCommand,
-    PercentArguments, ReloadNowArguments, ResetArguments, RestoreArguments, RulingArguments, ScopeArguments,
-    ServerArguments, TailArguments, TopArguments, TrustArguments,
+    OverrideArguments, PercentArguments, ReloadNowArguments, ResetArguments, RestoreArguments,
+    ScopeArguments, ServerArguments, TailArguments, TopArguments, TrustArguments,
 };
-pub use see::SeeArguments;
 pub use simulate::{FleetArguments, SimulateCommand};
 pub use store::{EntranceArguments, StoreArguments, StoreCheckArguments, StoreCommand, StoreText};
 pub use tollgate_gateway::Target;
@@ -155,7 +155,7 @@ pub struct ServeArguments {
     pub drain_delay: Duration,
     /// Settings that a compat configuration's own program reads from its environment.
     #[command(flatten)]
-    pub foreign: ForeignArguments,
+    pub compat: CompatArguments,
     /// Listen on an address that other machines can reach, although clients need no credentials
     #[arg(long, env = "TOLLGATE_INSECURE", value_parser = clap::builder::BoolishValueParser::new())]
     pub insecure: bool,
@@ -170,7 +170,7 @@ pub struct ServeArguments {
     pub admin: AdminArguments,
     /// Logs and traces.
     #[command(flatten)]
-    pub see: SeeArguments,
+    pub observability: ObservabilityArguments,
 }
 
 /// The arguments of `policy check`.
@@ -242,7 +242,7 @@ pub struct DecideArguments {
 
 /// The request of a load generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum BenchWire {
+pub enum LoadProtocol {
     /// POST /v1/check
     Http,
     /// POST /v1/check/batch
@@ -268,7 +268,7 @@ Examples:
 pub struct BenchArguments {
     /// The request to send
     #[arg(long, value_enum, default_value = "http")]
-    pub wire: BenchWire,
+    pub wire: LoadProtocol,
     /// The server's address; by default the protocol's usual address on this machine
     #[arg(long, value_name = "ADDR", value_parser = value::address)]
     pub to: Option<SocketAddr>,

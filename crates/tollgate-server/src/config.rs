@@ -25,7 +25,7 @@ mod credentials;
 mod headers;
 
 use attributes::{Mapping, mapped};
-use credentials::PlaceDocument;
+use credentials::LocationDocument;
 use headers::HeadersDocument;
 
 /// Largest config file.
@@ -48,11 +48,11 @@ struct Document {
     #[serde(default)]
     method_override: Overrides,
     #[serde(default)]
-    header_names: Names,
+    header_names: HeaderNameChoice,
     #[serde(default)]
     connections_per_address: Option<u32>,
     #[serde(default)]
-    credentials: Option<Vec<PlaceDocument>>,
+    credentials: Option<Vec<LocationDocument>>,
     #[serde(default)]
     callers: Option<PathBuf>,
     #[serde(default)]
@@ -136,7 +136,7 @@ enum Overrides {
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Names {
+enum HeaderNameChoice {
     #[default]
     Plain,
     Any,
@@ -192,7 +192,7 @@ fn compile(text: &str) -> Result<Config, Vec<String>> {
             None
         }
     });
-    let is_trust_said = document.trusted_proxies.is_some();
+    let names_trusted_proxies = document.trusted_proxies.is_some();
     // An attribute that cannot be mapped is reported once, and not again at each use of its name.
     let names: Vec<String> = document.attributes.keys().cloned().collect();
     let reader = Reader {
@@ -235,14 +235,14 @@ fn compile(text: &str) -> Result<Config, Vec<String>> {
     let mut taking = Taking {
         reader: reader.clone(),
         header_names: match document.header_names {
-            Names::Plain => HeaderNames::Plain,
-            Names::Any => HeaderNames::Any,
+            HeaderNameChoice::Plain => HeaderNames::Plain,
+            HeaderNameChoice::Any => HeaderNames::Any,
         },
         connections_per_address: document.connections_per_address,
     };
     // A peer that asks about other clients' requests is a proxy, usually on this machine. A gateway's peer may be any
     // client.
-    if !is_trust_said {
+    if !names_trusted_proxies {
         taking.reader.trusted = Taking::default().reader.trusted;
     }
     Ok(Config { reader, taking, callers: document.callers, headers, store, routes, overload, warnings })
@@ -250,7 +250,7 @@ fn compile(text: &str) -> Result<Config, Vec<String>> {
 
 /// The controllers of overload, and their problems, each with its field and its line.
 fn overload(text: &str, problems: &mut Vec<String>, warnings: &mut Vec<String>) -> Option<Plan> {
-    let told = |finding: &Finding| {
+    let text_of = |finding: &Finding| {
         let Finding { field, message, line, .. } = finding;
         let accepted = match finding.accepted.as_str() {
             "" => String::new(),
@@ -264,7 +264,7 @@ fn overload(text: &str, problems: &mut Vec<String>, warnings: &mut Vec<String>) 
     };
     for finding in findings.as_slice() {
         let list = if finding.severity == Severity::Warning { &mut *warnings } else { &mut *problems };
-        list.push(told(finding));
+        list.push(text_of(finding));
     }
     plan
 }
@@ -438,7 +438,7 @@ attributes:
             "trusted_proxies[1]: \"x\" is not an address",
             "attributes.a: accepted: exactly one of",
             "attributes.b: accepted: exactly one of",
-            "attributes.c: jwt: nobody's tokens are believed yet",
+            "attributes.c: jwt: no issuer's tokens are accepted yet",
             "attributes.d: header: \"no name\"",
             "attributes.e: path: \"users\" does not begin with /",
             "attributes.f: set_by: says who sets a header",

@@ -5,7 +5,7 @@ pub(crate) mod admin;
 
 use std::sync::Arc;
 
-use crate::orders::Orders;
+use crate::operator_state::OperatorStateFile;
 use crate::readiness::{Audience, Readiness, ReadinessReport};
 use crate::reload::Reloader;
 use crate::service::Service;
@@ -20,9 +20,9 @@ pub(crate) struct ControlPlane {
     pub(crate) reloader: Reloader,
     pub(crate) readiness: Readiness,
     /// The results of snapshots. Empty if none are taken.
-    pub(crate) snapshots: Arc<snapshot::Board>,
+    pub(crate) snapshots: Arc<snapshot::SharedStatus>,
     /// The operator state on disk. `None` without a state directory.
-    pub(crate) orders: Option<Arc<Orders>>,
+    pub(crate) operator_state: Option<Arc<OperatorStateFile>>,
     /// The operators of the server.
     pub(crate) admin: Admin,
     /// Held while all metrics are read.
@@ -45,7 +45,7 @@ impl ControlPlane {
         let memory = self.service.meter.overflow.status(self.service.now());
         self.readiness.report(
             Some(&self.reloader),
-            self.orders.as_deref(),
+            self.operator_state.as_deref(),
             memory,
             audience,
             self.service.engine.wall(),

@@ -10,7 +10,7 @@ use crate::{FAILURE, SUCCESS, USAGE};
 
 mod table;
 
-use table::Table;
+use table::DecisionTable;
 
 /// Memory for the few counters of one request.
 const MEMORY_BYTES: u64 = 4 << 20;
@@ -28,8 +28,8 @@ pub(crate) fn run(arguments: &DecideArguments, console: &mut Console) -> u8 {
     if !loaded.warnings.is_empty() {
         console.problem(&loaded.warnings);
     }
-    if let Some(foreign) = loaded.rules.foreign() {
-        let format = foreign.format().name();
+    if let Some(compat) = loaded.rules.compat() {
+        let format = compat.format().name();
         return fail(
             console,
             format_args!(
@@ -42,10 +42,10 @@ pub(crate) fn run(arguments: &DecideArguments, console: &mut Console) -> u8 {
     let store = MemoryStore::new(MEMORY_BYTES, start);
     let engine = Engine::with_store(loaded.rules.into_parts().0, store, Secret::random());
     let mut now = start;
-    let mut table = Table::default();
+    let mut table = DecisionTable::default();
     let mut status = SUCCESS;
     for _ in 0..arguments.times {
-        let decision = engine.check_now(&request, now);
+        let Ok(decision) = engine.try_check(&request, now) else { return FAILURE }; // Memory never waits.
         if !decision.is_allowed() {
             status = FAILURE;
         }

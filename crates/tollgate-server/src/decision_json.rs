@@ -4,9 +4,10 @@ use std::borrow::Cow;
 
 use tollgate::credential::CREDENTIAL;
 use tollgate::headers::{Caller, HeaderList};
+use tollgate::request::Descriptor;
 use tollgate::{
-    Answer, Audience, CheckRequest, Decision, HeaderPolicy, LimitStatus, Reason, Stance, Ticks, Timestamp,
-    Verdict,
+    Answer, Audience, CheckRequest, Decision, Enforcement, HeaderPolicy, LimitStatus, Reason, Ticks,
+    Timestamp, Verdict,
 };
 
 /// What a decision gave to its caller, to be given back later.
@@ -46,7 +47,7 @@ impl<'d> Decided<'d> {
         request: &CheckRequest<'_>,
         now: Timestamp,
     ) -> Self {
-        let caller = caller(std::slice::from_ref(request));
+        let caller = caller(request);
         let audience = Audience { caller, cost: Some(request.units()), ..Audience::default() };
         let headers = Answer::headers_of(decision, policy, audience, now);
         Self { decision, headers, hold, report: None }
@@ -58,9 +59,9 @@ impl<'d> Decided<'d> {
     }
 }
 
-/// The caller of a request with these descriptors: a request with a credential is authenticated.
-pub(crate) fn caller(views: &[CheckRequest<'_>]) -> Caller {
-    let mut attributes = views.iter().flat_map(|view| view.attributes());
+/// The caller of a request: a request with a credential in any descriptor is authenticated.
+pub(crate) fn caller(request: &CheckRequest<'_>) -> Caller {
+    let mut attributes = request.descriptors().flat_map(Descriptor::attributes);
     if attributes.any(|given| given.name == CREDENTIAL) { Caller::Authenticated } else { Caller::Anonymous }
 }
 
@@ -165,9 +166,9 @@ fn limit(out: &mut Vec<u8>, status: &LimitStatus<'_>) {
     name(out, ",\"source\":\"", status.source.name());
     raw(
         out,
-        match status.stance {
-            Stance::Enforced => ",\"mode\":\"enforce\"}",
-            Stance::Shadow => ",\"mode\":\"shadow\"}",
+        match status.enforcement {
+            Enforcement::Enforced => ",\"mode\":\"enforce\"}",
+            Enforcement::Shadow => ",\"mode\":\"shadow\"}",
         },
     );
 }

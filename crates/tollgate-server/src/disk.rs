@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-pub(crate) use tollgate_gateway::disk::read;
+pub(crate) use tollgate_gateway::disk::{answers, read};
 
 /// Readable by the owner only: the files contain keys, or the secret of their hashes.
 pub(crate) const FILE_MODE: u32 = 0o600;

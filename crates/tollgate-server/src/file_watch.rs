@@ -12,9 +12,9 @@ use ring::digest::{Context, SHA256};
 
 use crate::disk;
 
-mod look;
+mod disk_task;
 
-pub(crate) use look::{LOOK_TIMEOUT, Looked, Looks};
+pub(crate) use disk_task::{DISK_TIMEOUT, DiskTask, DiskTaskOutcome};
 
 /// Maximum files of a directory, and its maximum depth: enough for a policy, and too few for a home directory that was
 /// named by mistake.
@@ -30,9 +30,9 @@ const DISTRUST_EVERY: u32 = 75;
 
 /// The purpose of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum ReloadMode {
     /// To detect a change.
-    Look,
+    OnChange,
     /// To reload now, without waiting until the file is stable.
     Now,
     /// To reload now, even against the guard.
@@ -238,20 +238,20 @@ impl Seen {
 
 /// Looks at paths repeatedly. While the metadata is unchanged, contents are not read.
 #[derive(Debug)]
-pub(crate) struct Eye {
+pub(crate) struct FileWatcher {
     paths: Vec<PathBuf>,
     stamp: Option<Version>,
     seen: Seen,
     looks: u32,
 }
 
-impl Eye {
+impl FileWatcher {
     pub(crate) fn new(paths: Vec<PathBuf>) -> Self {
         Self { paths, stamp: None, seen: Seen::Unreadable("not looked at yet".to_owned()), looks: 0 }
     }
 
     /// Looks at the paths now.
-    pub(crate) fn look(&mut self) -> Seen {
+    pub(crate) fn scan(&mut self) -> Seen {
         let stamp = self.stamp();
         self.looks = self.looks.wrapping_add(1);
         if stamp.is_none() || stamp != self.stamp {
@@ -327,7 +327,7 @@ impl Debounce {
 /// The message about a look at the disk that has not ended.
 pub(crate) fn hangs(what: &str, timeout: Duration) -> String {
     format!(
-        "{what}: reading did not end within {} s, so the file system does not answer; what is in force stays in force, and \
+        "{what}: reading did not end within {} s, so the file system does not answer; the active version stays active, and \
          reloading goes on by itself when it answers. Check the mount, or put the file on another one",
         timeout.as_secs()
     )

@@ -2,7 +2,7 @@
 
 pub use crate::grpc::fuzzing::rls_message;
 pub use crate::http::fuzzing::{question, rls_json};
-pub use crate::resp::fuzzing::{Command, commands, replies};
+pub use crate::resp::fuzzing::{CommandArguments, commands, replies};
 pub use crate::rlqs::fuzzing::rlqs_message;
 pub use tollgate_compat::fuzzing::{envoy_file, limitador_file};
 pub use tollgate_gateway::fuzzing::framed;

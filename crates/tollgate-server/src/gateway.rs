@@ -7,12 +7,13 @@ mod tests;
 use std::future::Future;
 use std::sync::Arc;
 
+use tollgate::engine::Prepared;
 use tollgate::{CheckRequest, Clock, Decision, Engine, Reservation, Ticks, Timestamp};
-use tollgate_gateway::listen::Links;
+use tollgate_gateway::listen::UpstreamBudget;
 use tollgate_gateway::{Capacity, Gateway, Metrics, Program, RoutePlan, Settings, Taking};
 use tollgate_tower::Decide;
 
-use crate::protocol::Wire;
+use crate::protocol::Protocol;
 use crate::service::Service;
 use crate::store::Stores;
 use crate::telemetry::{Open, Sample, Stopwatch, names};
@@ -25,15 +26,15 @@ pub(crate) fn build(
     routes: &[RoutePlan],
     taking: Taking,
     service: &Arc<Service>,
-    links: &Links,
-) -> Result<Arc<Gateway<Deciding>>, String> {
+    links: &UpstreamBudget,
+) -> Result<Arc<Gateway<ServiceDecider>>, String> {
     let settings = Settings {
         taking,
         headers: service.headers.clone(),
         shedder: service.overload.clone(),
         clock: service.clock().clone(),
     };
-    let gateway = Gateway::new(routes, settings, Arc::new(Deciding(Arc::clone(service))), links)?;
+    let gateway = Gateway::new(routes, settings, Arc::new(ServiceDecider(Arc::clone(service))), links)?;
     let metrics = gateway.metrics();
     let shown = metrics.clone();
     service.meter.show_gateway(move || shown.upstreams());
@@ -51,9 +52,9 @@ fn slow_clients(metrics: &Metrics) -> Vec<Sample> {
 }
 
 /// The service, as the middleware calls it.
-pub(crate) struct Deciding(Arc<Service>);
+pub(crate) struct ServiceDecider(Arc<Service>);
 
-impl Decide for Deciding {
+impl Decide for ServiceDecider {
     type Store = Stores;
 
     fn engine(&self) -> &Engine<Stores> {
@@ -68,19 +69,24 @@ impl Decide for Deciding {
         self.0.clock()
     }
 
-    fn try_check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Decision> {
+    fn try_check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Result<Decision, Prepared> {
         let watch = self.0.meter.sampled_watch();
-        let decision = self.0.check_at_once(request, now, Wire::Gateway)?;
+        let decision = self.0.try_check(request, now, Protocol::Gateway)?;
         if let Some(watch) = watch {
-            self.0.meter.took(Wire::Gateway, watch.elapsed());
+            self.0.meter.took(Protocol::Gateway, watch.elapsed());
         }
-        Some(decision)
+        Ok(decision)
     }
 
-    async fn check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
+    async fn check_prepared(
+        &self,
+        prepared: Prepared,
+        request: &CheckRequest<'_>,
+        now: Timestamp,
+    ) -> Decision {
         let watch = Stopwatch::start();
-        let decision = self.0.check(request, now, Wire::Gateway).await;
-        self.0.meter.took(Wire::Gateway, watch.elapsed());
+        let decision = self.0.check_prepared(prepared, request, now, Protocol::Gateway).await;
+        self.0.meter.took(Protocol::Gateway, watch.elapsed());
         decision
     }
 
@@ -90,7 +96,7 @@ impl Decide for Deciding {
         lifetime: Ticks,
         now: Timestamp,
     ) -> impl Future<Output = (Decision, Option<Reservation>)> + Send {
-        self.0.reserve(request, lifetime, now, Wire::Gateway)
+        self.0.reserve(request, lifetime, now, Protocol::Gateway)
     }
 
     fn began_waiting(&self, wait: Ticks) {
@@ -102,11 +108,11 @@ impl Decide for Deciding {
     }
 }
 
-impl Program for Deciding {
+impl Program for ServiceDecider {
     type Open = Open;
 
     fn opened(&self) -> Open {
-        self.0.meter.opened(Wire::Gateway)
+        self.0.meter.opened(Protocol::Gateway)
     }
 
     fn wall_now(&self) -> Timestamp {
@@ -114,8 +120,8 @@ impl Program for Deciding {
     }
 
     fn refuses(&self) -> Option<String> {
-        let foreign = self.0.foreign()?;
-        let format = foreign.rules.format().name();
+        let compat = self.0.compat()?;
+        let format = compat.rules.format().name();
         Some(format!("in force is {format}; the gateway needs a policy of Tollgate's own"))
     }
 

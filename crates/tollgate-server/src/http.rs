@@ -17,7 +17,7 @@ pub(crate) use connection::connection;
 /// The part of this protocol for fuzz targets.
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing {
-    use crate::request_json::Question;
+    use crate::request_json::JsonRequest;
     use crate::rls::json;
     use tollgate::Value;
 
@@ -26,7 +26,7 @@ pub(crate) mod fuzzing {
     /// # Errors
     /// The text that the protocol would send.
     pub fn question(bytes: &[u8]) -> Result<(Vec<(String, String)>, u64), String> {
-        let question = Question::check(bytes).map_err(|problem| problem.detail)?;
+        let question = JsonRequest::check(bytes).map_err(|problem| problem.detail)?;
         let request = question.request().map_err(|error| error.to_string())?;
         let text = |value| match value {
             Value::Text(text) => text.to_owned(),

@@ -80,12 +80,16 @@ impl Identity {
 
     /// Identifies the caller of a request with these attributes.
     #[inline]
-    pub(crate) fn known<'a>(&self, pairs: impl Iterator<Item = (&'a str, Value<'a>)>, word: Word) -> Known {
-        let mut known = Known::default();
-        let mut told = SmallVec::<[(&str, Value<'_>); 8]>::new();
+    pub(crate) fn identify<'a>(
+        &self,
+        pairs: impl Iterator<Item = (&'a str, Value<'a>)>,
+        word: Word,
+    ) -> Identified {
+        let mut known = Identified::default();
+        let mut given = SmallVec::<[(&str, Value<'_>); 8]>::new();
         for (position, (name, value)) in pairs.enumerate() {
             if !self.choices.is_empty() {
-                told.push((name, value));
+                given.push((name, value));
             }
             if !self.credentials.contains(name) {
                 continue;
@@ -105,41 +109,46 @@ impl Identity {
             known.digests.push((position, digest));
         }
         for choice in &self.choices {
-            known.chosen.extend(self.choose(choice, &told, &known));
+            known.chosen.extend(self.choose(choice, &given, &known));
         }
         known
     }
 
     /// Derives an attribute that was not given, if one of its alternatives is present.
-    fn choose(&self, choice: &Arc<Choice>, told: &[(&str, Value<'_>)], known: &Known) -> Option<Chosen> {
+    fn choose(
+        &self,
+        choice: &Arc<Choice>,
+        given: &[(&str, Value<'_>)],
+        known: &Identified,
+    ) -> Option<Chosen> {
         // If the callers file defines this attribute for any caller, a request cannot claim it.
         if self.callers.as_ref().is_some_and(|callers| callers.gives(&choice.name)) {
             return None;
         }
         let chosen = |rank, value| Some(Chosen { choice: Arc::clone(choice), rank, value });
-        if told.iter().any(|(name, _)| *name == choice.name) {
-            return chosen(TOLD, None);
+        if given.iter().any(|(name, _)| *name == choice.name) {
+            return chosen(GIVEN, None);
         }
-        let mut values = (TOLD + 1..).zip(&choice.of);
+        let mut values = (GIVEN + 1..).zip(&choice.of);
         let (rank, value) =
-            values.find_map(|(rank, name)| Some((rank, self.value_of(name, told, known)?)))?;
+            values.find_map(|(rank, name)| Some((rank, self.value_of(name, given, known)?)))?;
         let value = if choice.is_hashed { CredentialDigest::of(&value).to_string() } else { value };
         chosen(rank, Some(value))
     }
 
     /// The value of an attribute of a request, after identification.
-    fn value_of(&self, name: &str, told: &[(&str, Value<'_>)], known: &Known) -> Option<String> {
+    fn value_of(&self, name: &str, given: &[(&str, Value<'_>)], known: &Identified) -> Option<String> {
         if let Some(value) = known.caller.as_ref().and_then(|caller| caller.get(name)) {
             return Some(value.to_owned());
         }
-        let position = told.iter().position(|(given, _)| *given == name)?;
+        let position = given.iter().position(|(given, _)| *given == name)?;
         if known.stranger == Some(position) {
             return None;
         }
         if let Some((_, digest)) = known.digests.iter().find(|(of, _)| *of == position) {
             return Some(digest.to_string());
         }
-        let text = match told.get(position)?.1 {
+        let text = match given.get(position)?.1 {
             // In the same form as an address that is read from a connection.
             Value::Text(text)
                 if name == ADDRESS
@@ -201,7 +210,7 @@ pub(crate) struct Stranger;
 
 /// The identity of one request.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct Identified {
     /// Digests, each with the index of its attribute.
     digests: SmallVec<[(usize, CredentialDigest); 1]>,
     /// Addresses instead of credentials, in canonical form, each with the index of its attribute.
@@ -214,30 +223,30 @@ pub(crate) struct Known {
 }
 
 /// The rank of an attribute that was given itself.
-const TOLD: usize = 0;
+const GIVEN: usize = 0;
 
 /// The value of an attribute with alternatives.
 #[derive(Debug)]
 struct Chosen {
     choice: Arc<Choice>,
-    /// The number of the alternative, from 1, or [`TOLD`].
+    /// The number of the alternative, from 1, or [`GIVEN`].
     rank: usize,
     /// `None` if the attribute was given, so that nothing is added.
     value: Option<String>,
 }
 
-impl Known {
+impl Identified {
     /// Makes one choice for a request with several descriptors: only the descriptors with the first of the present
     /// alternatives keep the attribute.
-    pub(crate) fn agree(views: &mut [Known]) {
-        let all: SmallVec<[(String, usize); 4]> = views
+    pub(crate) fn agree(requests: &mut [Identified]) {
+        let all: SmallVec<[(String, usize); 4]> = requests
             .iter()
-            .flat_map(|view| view.chosen.iter().map(|chosen| (chosen.choice.name.clone(), chosen.rank)))
+            .flat_map(|request| request.chosen.iter().map(|chosen| (chosen.choice.name.clone(), chosen.rank)))
             .collect();
         let is_first = |chosen: &mut Chosen| {
             all.iter().all(|(name, rank)| *name != chosen.choice.name || *rank >= chosen.rank)
         };
-        views.iter_mut().for_each(|view| view.chosen.retain(is_first));
+        requests.iter_mut().for_each(|request| request.chosen.retain(is_first));
     }
 
     /// The digests only, for state that must not depend on later changes of the callers file.
@@ -303,9 +312,9 @@ mod tests {
 
     use super::*;
 
-    fn told(identity: &Identity, pairs: &[(&str, &str)], word: Word) -> Vec<String> {
+    fn identified(identity: &Identity, pairs: &[(&str, &str)], word: Word) -> Vec<String> {
         let pairs = || pairs.iter().map(|(name, value)| (*name, Value::Text(value)));
-        let known = identity.known(pairs(), word);
+        let known = identity.identify(pairs(), word);
         let request = known.request(pairs()).unwrap();
         let text = |value| if let Value::Text(text) = value { text } else { "" };
         request.attributes().iter().map(|given| format!("{}={}", given.name, text(given.value))).collect()
@@ -318,12 +327,12 @@ mod tests {
         let digest = CredentialDigest::of("k1");
         for value in ["k1", digest.as_str()] {
             assert_eq!(
-                told(&identity, &[("api_key", value), ("ip", "k1")], Word::Trusted),
+                identified(&identity, &[("api_key", value), ("ip", "k1")], Word::Trusted),
                 [format!("api_key={digest}"), "ip=k1".to_owned()]
             );
         }
         assert_ne!(
-            told(&identity, &[("api_key", digest.as_str())], Word::Client),
+            identified(&identity, &[("api_key", digest.as_str())], Word::Client),
             [format!("api_key={digest}")]
         );
     }
@@ -339,7 +348,7 @@ mod tests {
             ..Reader::default()
         };
         let identity = Identity::of(&reader);
-        let told = |name, value| told(&identity, &[(name, value)], Word::Trusted).remove(0);
+        let identified = |name, value| identified(&identity, &[(name, value)], Word::Trusted).remove(0);
         // Regression: `block caller=2001:db8::1` blocked a value that no request has, and `get` found no counter.
         for (given, kept) in [
             ("10.0.0.1", "caller=10.0.0.1"),
@@ -347,10 +356,13 @@ mod tests {
             ("2001:db8::1", "caller=2001:db8::/64"),
             ("::ffff:10.0.0.1", "caller=10.0.0.1"),
         ] {
-            assert_eq!(told("caller", given), kept);
+            assert_eq!(identified("caller", given), kept);
         }
-        assert_eq!(told("caller", "k1"), format!("caller={}", CredentialDigest::of("k1")));
-        assert_eq!(told("session", "10.0.0.1"), format!("session={}", CredentialDigest::of("10.0.0.1")));
+        assert_eq!(identified("caller", "k1"), format!("caller={}", CredentialDigest::of("k1")));
+        assert_eq!(
+            identified("session", "10.0.0.1"),
+            format!("session={}", CredentialDigest::of("10.0.0.1"))
+        );
     }
 
     fn choosing(alternatives: Vec<Source>, callers: Option<ActiveCallers>) -> Identity {
@@ -366,42 +378,42 @@ mod tests {
     fn the_first_of_several_is_derived() {
         let identity = choosing(vec![Source::Credential, Source::Client], None);
         let chosen = |pairs: &[(&str, &str)]| {
-            let told = told(&identity, pairs, Word::Trusted);
-            told.into_iter().filter(|pair| pair.starts_with("caller=")).collect::<Vec<_>>()
+            let given = identified(&identity, pairs, Word::Trusted);
+            given.into_iter().filter(|pair| pair.starts_with("caller=")).collect::<Vec<_>>()
         };
         let digest = format!("caller={}", CredentialDigest::of("k1"));
         assert_eq!(chosen(&[("ip", "192.0.2.1"), ("api_key", "k1")]), [digest.as_str()]);
         assert_eq!(chosen(&[("ip", "192.0.2.1")]), ["caller=192.0.2.1"]);
         assert_eq!(chosen(&[("ip", "::ffff:192.0.2.1")]), ["caller=192.0.2.1"]);
         assert_eq!(chosen(&[("ip", "2001:db8::7"), ("api_key", "")]), ["caller=2001:db8::/64"]);
-        assert_eq!(chosen(&[("caller", "k1"), ("ip", "192.0.2.1")]), [digest.as_str()], "told itself");
+        assert_eq!(chosen(&[("caller", "k1"), ("ip", "192.0.2.1")]), [digest.as_str()], "given itself");
         assert!(chosen(&[("path", "/")]).is_empty());
         let callers = Callers::read("c", b"callers: [{key: k1, tenant: acme}]").unwrap();
         let callers = Some(ActiveCallers::new(callers));
         let known = choosing(vec![Source::OfCaller("tenant".to_owned()), Source::Client], callers);
         assert!(
-            told(&known, &[("api_key", "k1"), ("ip", "::1")], Word::Trusted)
+            identified(&known, &[("api_key", "k1"), ("ip", "::1")], Word::Trusted)
                 .contains(&"caller=acme".to_owned())
         );
-        let stranger = told(&known, &[("api_key", "k2"), ("ip", "192.0.2.1")], Word::Trusted);
+        let stranger = identified(&known, &[("api_key", "k2"), ("ip", "192.0.2.1")], Word::Trusted);
         assert_eq!(stranger, ["ip=192.0.2.1", "caller=192.0.2.1"]);
     }
 
     /// A request with several descriptors has one caller: the first alternative that any of them has.
     #[test]
-    fn views_make_one_choice() {
+    fn descriptors_make_one_choice() {
         let identity = choosing(vec![Source::Credential, Source::Client], None);
-        let views: [&[(&str, &str)]; 3] = [&[("ip", "192.0.2.1")], &[("api_key", "k1")], &[("path", "/")]];
-        let pairs = |view: &[(&'static str, &'static str)]| {
-            view.iter().map(|(name, value)| (*name, Value::Text(value))).collect::<Vec<_>>().into_iter()
+        let requests: [&[(&str, &str)]; 3] = [&[("ip", "192.0.2.1")], &[("api_key", "k1")], &[("path", "/")]];
+        let pairs = |request: &[(&'static str, &'static str)]| {
+            request.iter().map(|(name, value)| (*name, Value::Text(value))).collect::<Vec<_>>().into_iter()
         };
-        let mut known = views.map(|view| identity.known(pairs(view), Word::Client));
-        Known::agree(&mut known);
-        let has = |(view, known): (&&[(&'static str, &'static str)], &Known)| {
-            let request = known.request(pairs(view)).unwrap();
+        let mut known = requests.map(|request| identity.identify(pairs(request), Word::Client));
+        Identified::agree(&mut known);
+        let has = |(request, known): (&&[(&'static str, &'static str)], &Identified)| {
+            let request = known.request(pairs(request)).unwrap();
             request.attributes().iter().any(|given| given.name == "caller")
         };
-        assert_eq!(views.iter().zip(&known).map(has).collect::<Vec<_>>(), [false, true, false]);
+        assert_eq!(requests.iter().zip(&known).map(has).collect::<Vec<_>>(), [false, true, false]);
     }
 
     /// A known credential adds its caller's attributes, which override given ones. An unknown credential is no
@@ -412,12 +424,12 @@ mod tests {
         let reader = Reader { callers: Some(ActiveCallers::new(callers)), ..Reader::default() };
         let identity = Identity::of(&reader);
         let known =
-            told(&identity, &[("api_key", "k1"), ("plan", "enterprise"), ("ip", "::1")], Word::Trusted);
+            identified(&identity, &[("api_key", "k1"), ("plan", "enterprise"), ("ip", "::1")], Word::Trusted);
         let digest = CredentialDigest::of("k1");
         assert_eq!(
             known,
             [format!("api_key={digest}"), "ip=::1".into(), "plan=pro".into(), "tenant=acme".into()]
         );
-        assert_eq!(told(&identity, &[("api_key", "k2"), ("ip", "::1")], Word::Trusted), ["ip=::1"]);
+        assert_eq!(identified(&identity, &[("api_key", "k2"), ("ip", "::1")], Word::Trusted), ["ip=::1"]);
     }
 }

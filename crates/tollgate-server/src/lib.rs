@@ -12,7 +12,7 @@ mod time_text;
 mod disk;
 mod process;
 mod log;
-mod within;
+mod lazy_timeout;
 mod console;
 
 // Input and output, independent of any connection.
@@ -29,7 +29,7 @@ mod rls;
 // The server's files, and its store.
 mod callers;
 mod tls;
-mod doubts;
+mod policy_warnings;
 mod store;
 
 // Decisions.
@@ -47,7 +47,7 @@ mod gateway;
 // The control plane, and HTTP, which serves it and decisions.
 mod store_watch;
 mod snapshot;
-mod orders;
+mod operator_state;
 mod reload;
 mod readiness;
 mod control;
@@ -76,7 +76,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 // Leaves that the gateway needs too.
-use tollgate_gateway::{random, seldom, shutdown};
+use tollgate_gateway::{log_throttle, random, shutdown};
 
 use cli::{Cli, Command, PolicyCommand, StoreCommand};
 use console::Console;

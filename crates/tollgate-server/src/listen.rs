@@ -9,17 +9,17 @@ use std::time::Duration;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tollgate::{Clock, Timestamp};
-pub(crate) use tollgate_gateway::listen::{Patient, Phase, Stream};
-use tollgate_gateway::listen::{Seated, end_when_deaf, show_pace};
+pub(crate) use tollgate_gateway::listen::{Phase, Stream, TimedStream};
+use tollgate_gateway::listen::{Registration, end_when_deaf, show_pace};
 
-use crate::seldom::Seldom;
+use crate::log_throttle::LogThrottle;
 use crate::shutdown::{Stop, stopped};
-pub(crate) use door::Door;
-use room::Place;
-pub(crate) use room::{House, Room};
+use connection_limit::ConnectionPermit;
+pub(crate) use connection_limit::{ConnectionLimit, FdBudget, GatewayListener};
+pub(crate) use handshake::Handshake;
 
-mod door;
-mod room;
+mod handshake;
+mod connection_limit;
 
 /// How long requests in flight may take to end after the stop signal.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
@@ -64,8 +64,8 @@ fn shown(address: SocketAddr) -> String {
 /// off.
 pub(crate) async fn serve<F, C>(
     listener: TcpListener,
-    room: Room,
-    door: Door,
+    limit: ConnectionLimit,
+    handshake: Handshake,
     clock: Clock,
     mut stop: Stop,
     connection: F,
@@ -74,7 +74,7 @@ where
     F: Fn(Stream, Stop) -> C + Clone + Send + 'static,
     C: Future<Output = ()> + Send + 'static,
 {
-    let told = AcceptLog::default();
+    let log = AcceptLog::default();
     let late = loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -83,79 +83,88 @@ where
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                if let Some(skipped) = told.refused.due(clock.now()) {
+                if let Some(skipped) = log.refused.due(clock.now()) {
                     tracing::warn!(%error, skipped, "a connection could not be accepted");
                 }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        let Some(seated) = seated(&room, peer.ip()) else {
-            told.crowded(&room, peer.ip(), clock.now());
-            turn_away(stream);
+        let Some(registration) = register(&limit, peer.ip()) else {
+            log.crowded(&limit, peer.ip(), clock.now());
+            reset(stream);
             continue;
         };
-        let place = match room.place_now() {
-            Some(place) => Ok(place),
+        let permit = match limit.try_acquire() {
+            Some(permit) => Ok(permit),
             None => {
-                told.full(&listener, &room, clock.now());
+                log.full(&listener, &limit, clock.now());
                 tokio::select! {
-                    place = room.made_place() => place,
-                    () = stopped(&mut stop) => break Some((stream, seated)),
+                    permit = limit.acquire_evicting() => permit,
+                    () = stopped(&mut stop) => break Some((stream, registration)),
                 }
             }
         };
-        let Ok(place) = place else { break None }; // The semaphores are never closed.
-        spawn((stream, seated, place), &door, &stop, &connection);
+        let Ok(permit) = permit else { break None }; // The semaphores are never closed.
+        spawn((stream, registration, permit), &handshake, &stop, &connection);
     };
     // Clients that connected before the listener closed are served, even if they were not accepted yet.
-    let unnoticed = waiting(listener, room.most).into_iter().filter_map(|stream| {
-        let seated = seated(&room, stream.peer_addr().ok()?.ip())?;
-        Some((stream, seated))
+    let unnoticed = waiting(listener, limit.most).into_iter().filter_map(|stream| {
+        let registration = register(&limit, stream.peer_addr().ok()?.ip())?;
+        Some((stream, registration))
     });
-    for (stream, seated) in late.into_iter().chain(unnoticed) {
-        let Some(place) = room.place_now() else { break };
-        spawn((stream, seated, place), &door, &stop, &connection);
+    for (stream, registration) in late.into_iter().chain(unnoticed) {
+        let Some(permit) = limit.try_acquire() else { break };
+        spawn((stream, registration, permit), &handshake, &stop, &connection);
     }
     // All permits are free when the last connection has ended.
-    let _ = tokio::time::timeout(DRAIN_TIMEOUT, room.places.acquire_many(room.most)).await;
-    room.taken()
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, limit.permits.acquire_many(limit.most)).await;
+    limit.taken()
 }
 
 /// Registers a connection with the connection limit; `None` if the peer's address has its maximum.
-fn seated(room: &Room, peer: IpAddr) -> Option<Seated> {
-    match &room.crowd {
-        Some(crowd) => crowd.sit(peer),
-        None => Some(Seated::uncounted()),
+fn register(limit: &ConnectionLimit, peer: IpAddr) -> Option<Registration> {
+    match &limit.connection_table {
+        Some(connection_table) => connection_table.register(peer),
+        None => Some(Registration::uncounted()),
     }
 }
 
 /// Resets a connection at once, and leaves no state of it in the system.
-fn turn_away(stream: TcpStream) {
+fn reset(stream: TcpStream) {
     let _ = stream.set_zero_linger(); // Where that cannot be set, the system remembers it for a while.
     drop(stream);
 }
 
 /// Serves a connection in a task of its own. The entry in the connection limit gets the task's handle, to abort it.
-fn spawn<F, C>((stream, seated, place): (TcpStream, Seated, Place), door: &Door, stop: &Stop, connection: &F)
-where
+fn spawn<F, C>(
+    (stream, registration, permit): (TcpStream, Registration, ConnectionPermit),
+    handshake: &Handshake,
+    stop: &Stop,
+    connection: &F,
+) where
     F: Fn(Stream, Stop) -> C + Clone + Send + 'static,
     C: Future<Output = ()> + Send + 'static,
 {
-    let seat = Arc::clone(&seated.seat);
-    let served = served(stream, (seated, place), door.clone(), stop.clone(), connection.clone());
-    seat.is_served_by(tokio::spawn(served).abort_handle());
+    let activity = Arc::clone(&registration.activity);
+    let served = served(stream, (registration, permit), handshake.clone(), stop.clone(), connection.clone());
+    activity.is_served_by(tokio::spawn(served).abort_handle());
 }
 
 /// Serves one connection, beginning with its handshake.
-async fn served<F, C>(stream: TcpStream, held: (Seated, Place), door: Door, stop: Stop, connection: F)
-where
+async fn served<F, C>(
+    stream: TcpStream,
+    held: (Registration, ConnectionPermit),
+    handshake: Handshake,
+    stop: Stop,
+    connection: F,
+) where
     F: Fn(Stream, Stop) -> C,
     C: Future<Output = ()>,
 {
     // Answers are small and awaited, so Nagle's algorithm is off. If that cannot be set, the connection is only slower.
     let _ = stream.set_nodelay(true);
-    if let Some(stream) = door.open(stream, Arc::clone(&held.0.seat), stop.clone()).await {
+    if let Some(stream) = handshake.accept(stream, Arc::clone(&held.0.activity), stop.clone()).await {
         connection(stream, stop).await;
     }
     drop(held);
@@ -176,31 +185,31 @@ fn waiting(listener: TcpListener, most: u32) -> Vec<TcpStream> {
 /// The listener's log messages, each at most once a second.
 #[derive(Default)]
 struct AcceptLog {
-    refused: Seldom,
-    full: Seldom,
-    crowded: Seldom,
+    refused: LogThrottle,
+    full: LogThrottle,
+    crowded: LogThrottle,
 }
 
 impl AcceptLog {
-    fn full(&self, listener: &TcpListener, room: &Room, now: Timestamp) {
+    fn full(&self, listener: &TcpListener, limit: &ConnectionLimit, now: Timestamp) {
         let Some(skipped) = self.full.due(now) else { return };
         let address = listener.local_addr().map(|address| address.to_string()).unwrap_or_default();
-        let next = match room.crowd {
-            Some(_) => "takes the place of one that asks nothing, or waits until another ends",
+        let next = match limit.connection_table {
+            Some(_) => "replaces an idle one, or waits until another ends",
             None => "waits until another ends",
         };
         tracing::warn!(
             address,
-            open = room.taken(),
+            open = limit.taken(),
             skipped,
-            "no place is left for a connection, so the next one {next}; with more file descriptors (ulimit -n) there are up to {} places",
-            room.most
+            "the connection limit is reached, so the next connection {next}; with more file descriptors (ulimit -n) the limit is up to {}",
+            limit.most
         );
     }
 
-    fn crowded(&self, room: &Room, peer: IpAddr, now: Timestamp) {
+    fn crowded(&self, limit: &ConnectionLimit, peer: IpAddr, now: Timestamp) {
         let Some(skipped) = self.crowded.due(now) else { return };
-        let most = room.crowd.as_ref().map_or(0, |crowd| crowd.most());
+        let most = limit.connection_table.as_ref().map_or(0, |connection_table| connection_table.most());
         tracing::warn!(
             %peer,
             skipped,
@@ -229,6 +238,6 @@ mod tests {
         assert_eq!((silent + asked).as_secs(), 60);
         assert_eq!(socket.tcp_user_timeout().unwrap().unwrap().as_secs(), 60);
         assert_eq!(socket.tcp_notsent_lowat().unwrap(), 64 << 10);
-        assert!(!SockRef::from(&client).keepalive().unwrap(), "by default nobody asks");
+        assert!(!SockRef::from(&client).keepalive().unwrap(), "keepalive is off by default");
     }
 }

@@ -5,7 +5,7 @@ mod screen;
 mod secure;
 mod show;
 mod table;
-mod views;
+mod monitor;
 
 use serde_json::{Map, Value, json};
 
@@ -13,7 +13,7 @@ pub(crate) use client::Client;
 pub(crate) use show::show_fields;
 
 use crate::cli::{
-    GivenAttribute, GivenValue, OperateCommand, RulingArguments, ScopeArguments, ServerArguments,
+    GivenAttribute, GivenValue, OperateCommand, OverrideArguments, ScopeArguments, ServerArguments,
 };
 use crate::console::Console;
 use crate::text::plain;
@@ -22,8 +22,8 @@ use crate::{FAILURE, SUCCESS, USAGE};
 /// Runs one of the commands, and returns its exit status.
 pub(crate) fn run(command: &OperateCommand, console: &mut Console) -> u8 {
     blocking(console, async |console| match command {
-        OperateCommand::Top(arguments) => views::top(arguments, console).await,
-        OperateCommand::Tail(arguments) => views::tail(arguments, console).await,
+        OperateCommand::Top(arguments) => monitor::top(arguments, console).await,
+        OperateCommand::Tail(arguments) => monitor::tail(arguments, console).await,
         _ => once(command, console).await,
     })
 }
@@ -49,7 +49,7 @@ pub(crate) fn blocking(
 
 /// Sends one request, and prints its answer.
 async fn once(command: &OperateCommand, console: &mut Console) -> Result<u8, String> {
-    let Asked { server, method, path, body, show } = asked(command)?;
+    let AdminRequest { server, method, path, body, show } = admin_request(command)?;
     let answer = Client::new(server)?.call(method, path, body.as_ref()).await?;
     if server.json {
         console.line(&answer);
@@ -68,7 +68,7 @@ async fn once(command: &OperateCommand, console: &mut Console) -> Result<u8, Str
     Ok(if is_void { FAILURE } else { SUCCESS })
 }
 
-struct Asked<'a> {
+struct AdminRequest<'a> {
     server: &'a ServerArguments,
     method: &'static str,
     path: &'static str,
@@ -76,9 +76,10 @@ struct Asked<'a> {
     show: fn(&Value, &mut Console),
 }
 
-fn asked(command: &OperateCommand) -> Result<Asked<'_>, String> {
-    let get = |server, path, show| Asked { server, method: "GET", path, body: None, show };
-    let post = |server, path, body, show| Asked { server, method: "POST", path, body: Some(body), show };
+fn admin_request(command: &OperateCommand) -> Result<AdminRequest<'_>, String> {
+    let get = |server, path, show| AdminRequest { server, method: "GET", path, body: None, show };
+    let post =
+        |server, path, body, show| AdminRequest { server, method: "POST", path, body: Some(body), show };
     Ok(match command {
         OperateCommand::Get(key) => {
             let body = json!({ "attributes": attributes(&key.attributes)? });
@@ -102,9 +103,9 @@ fn asked(command: &OperateCommand) -> Result<Asked<'_>, String> {
             let body = json!({ "attributes": attributes(&key.attributes)? });
             post(&key.server, "/admin/v1/unblock", body, show::unblocked)
         }
-        OperateCommand::Kill(kill) => post(&kill.server, "/admin/v1/kill", ruling(kill), show::ruled),
+        OperateCommand::Kill(kill) => post(&kill.server, "/admin/v1/kill", override_body(kill), show::ruled),
         OperateCommand::Shadow(shadow) => {
-            post(&shadow.server, "/admin/v1/shadow", ruling(shadow), show::ruled)
+            post(&shadow.server, "/admin/v1/shadow", override_body(shadow), show::ruled)
         }
         OperateCommand::Percent(percent) => {
             let body = json!({
@@ -129,7 +130,7 @@ fn asked(command: &OperateCommand) -> Result<Asked<'_>, String> {
     })
 }
 
-fn ruling(RulingArguments { scope, lasting, note, .. }: &RulingArguments) -> Value {
+fn override_body(OverrideArguments { scope, lasting, note, .. }: &OverrideArguments) -> Value {
     let ScopeArguments { limit, all, overload } = scope;
     json!({ "limit": limit, "all": all, "overload": overload, "for": lasting, "note": note })
 }

@@ -7,9 +7,9 @@ use crate::callers::CallersFile;
 use crate::cli::CheckArguments;
 use crate::config;
 use crate::console::Console;
-use crate::doubts::{Ends, Strangers, exceptions};
 use crate::identity::Identity;
 use crate::policy_file::{self, PolicyFileError};
+use crate::policy_warnings::{Ends, UntrustedAttributes, exceptions};
 use crate::{FAILURE, SUCCESS, USAGE};
 
 /// Checks every file, even if others have problems.
@@ -23,7 +23,7 @@ pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
             return USAGE;
         }
     };
-    let (identity, strangers) = (Identity::of(&reader), Strangers::of(&reader));
+    let (identity, strangers) = (Identity::of(&reader), UntrustedAttributes::of(&reader));
     for path in &arguments.files {
         match policy_file::load_for(Some(path), identity.credentials()) {
             Ok(loaded) => {
@@ -31,10 +31,10 @@ pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
                     console.line("");
                 }
                 let sentences = loaded.rules.sentences();
-                let summary = match loaded.rules.foreign() {
+                let summary = match loaded.rules.compat() {
                     None => counted(sentences.len(), "limit"),
-                    Some(foreign) => {
-                        format!("{}, {}", foreign.format().name(), counted(sentences.len(), "rule"))
+                    Some(compat) => {
+                        format!("{}, {}", compat.format().name(), counted(sentences.len(), "rule"))
                     }
                 };
                 console.line(format_args!("{}: {summary}", loaded.name));
@@ -45,8 +45,8 @@ pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
                     console.problem(&loaded.warnings);
                 }
                 let policy = loaded.rules.policy();
-                for doubt in strangers.doubts(policy).into_iter().chain(exceptions(policy, ends)) {
-                    console.problem(format_args!("{}: warning: {doubt}", loaded.name));
+                for warning in strangers.warnings(policy).into_iter().chain(exceptions(policy, ends)) {
+                    console.problem(format_args!("{}: warning: {warning}", loaded.name));
                 }
             }
             Err(error) => {

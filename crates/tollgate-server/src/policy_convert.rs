@@ -22,14 +22,14 @@ pub(crate) fn run(arguments: &ConvertArguments, console: &mut Console) -> u8 {
     if !loaded.warnings.is_empty() {
         console.problem(&loaded.warnings);
     }
-    let Some(foreign) = loaded.rules.foreign() else {
+    let Some(compat) = loaded.rules.compat() else {
         console.problem(format_args!(
             "{}: is a Tollgate policy already; there is nothing to convert",
             loaded.name
         ));
         return FAILURE;
     };
-    let Conversion { text, lost } = match foreign.converted(arguments.domain.as_deref()) {
+    let Conversion { text, lost } = match compat.converted(arguments.domain.as_deref()) {
         Ok(converted) => converted,
         Err(why) => {
             console.problem(format_args!("{}: {why}", loaded.name));
@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &ConvertArguments, console: &mut Console) -> u8 {
             if lost.is_empty() { SUCCESS } else { FAILURE }
         }
         Err(findings) => {
-            console.problem(format_args!("{}: it cannot be said as a policy:\n{findings}", loaded.name));
+            console.problem(format_args!("{}: it cannot be written as a policy:\n{findings}", loaded.name));
             FAILURE
         }
     }

@@ -21,7 +21,7 @@ use crate::operate::{Client, blocking, show_fields};
 use crate::policy_file;
 use crate::policy_file::Rules;
 use crate::request_json::Named;
-use crate::service::beside::{Pair, Tallied, Tally, offline};
+use crate::service::comparison::{Pair, Tallied, Tally, offline};
 use crate::text::plain;
 use crate::time_text::instant;
 use crate::{FAILURE, SUCCESS, USAGE};
@@ -59,7 +59,7 @@ fn here(old: &Path, new: &Path, arguments: &DiffArguments, console: &mut Console
     let load = |path: &Path| policy_file::load(Some(&path.to_owned())).map_err(|error| error.to_string());
     let native = |path: &Path| match load(path)?.rules {
         Rules::Native(policy) => Ok(policy),
-        Rules::Foreign(..) => Err(format!(
+        Rules::Compat(..) => Err(format!(
             "{}: a configuration of another program; `tollgate policy convert` makes a policy of it, which can be compared",
             path.display()
         )),
@@ -78,26 +78,30 @@ fn here(old: &Path, new: &Path, arguments: &DiffArguments, console: &mut Console
             Some(tally.tallied())
         }
     };
-    Ok(report(&difference, tallied.as_ref(), arguments.server.json, console))
+    if arguments.server.json {
+        report_json(&difference, tallied.as_ref(), console);
+    } else {
+        report_text(&difference, tallied.as_ref(), console);
+    }
+    let is_same = difference.is_empty() && tallied.is_none_or(|tallied| tallied.changed == 0);
+    Ok(if is_same { SUCCESS } else { FAILURE })
 }
 
-fn report(difference: &Difference, tallied: Option<&Tallied>, as_json: bool, console: &mut Console) -> u8 {
+fn report_json(difference: &Difference, tallied: Option<&Tallied>, console: &mut Console) {
     let (policy, changes) = (json!(fields(&difference.fields)), json!(changes(difference)));
-    if as_json {
-        let mut document = json!({ "policy": policy, "changes": changes, "unchanged": difference.unchanged });
-        if let Some(tallied) = tallied {
-            document["decisions"] = json!(tallied);
-        }
-        console.line(document);
-    } else {
-        show_fields(&policy, console);
-        show_changes(&changes, difference.unchanged as u64, console);
-        if let Some(tallied) = tallied {
-            show_decisions(&json!(tallied), console);
-        }
+    let mut document = json!({ "policy": policy, "changes": changes, "unchanged": difference.unchanged });
+    if let Some(tallied) = tallied {
+        document["decisions"] = json!(tallied);
     }
-    let same = difference.is_empty() && tallied.is_none_or(|tallied| tallied.changed == 0);
-    if same { SUCCESS } else { FAILURE }
+    console.line(document);
+}
+
+fn report_text(difference: &Difference, tallied: Option<&Tallied>, console: &mut Console) {
+    show_fields(&json!(fields(&difference.fields)), console);
+    show_changes(&json!(changes(difference)), difference.unchanged as u64, console);
+    if let Some(tallied) = tallied {
+        show_decisions(&json!(tallied), console);
+    }
 }
 
 fn show_changes(changes: &Value, unchanged: u64, console: &mut Console) {
@@ -220,7 +224,7 @@ impl Trace {
             let wrong = |error: tollgate::RequestError| self.wrong(&error.to_string());
             let request =
                 entry.attributes.request().map_err(wrong)?.cost(entry.cost.unwrap_or(1)).map_err(wrong)?;
-            pair.ask(std::slice::from_ref(&request), now, tally);
+            pair.ask(&request, now, tally);
             last = now;
             next = self.line()?;
         }

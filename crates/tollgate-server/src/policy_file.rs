@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tollgate::Policy;
 use tollgate::credential::CredentialAttributes;
 use tollgate::policy::{EXAMPLE, FILE_BYTES_MAX, Findings};
-use tollgate_compat::{self as compat, Foreign, Format, Source};
+use tollgate_compat::{self as compat, CompatConfig, Format, Source};
 
 use crate::disk;
 
@@ -41,30 +41,30 @@ pub(crate) enum Rules {
     /// A policy file.
     Native(Policy),
     /// A compat configuration, and the guard policy that refuses every request that bypasses it.
-    Foreign(Foreign, Policy),
+    Compat(CompatConfig, Policy),
 }
 
 impl Rules {
     /// The engine's policy.
     pub(crate) const fn policy(&self) -> &Policy {
         match self {
-            Rules::Native(policy) | Rules::Foreign(_, policy) => policy,
+            Rules::Native(policy) | Rules::Compat(_, policy) => policy,
         }
     }
 
     /// Another program's configuration, if it decides.
-    pub(crate) const fn foreign(&self) -> Option<&Foreign> {
+    pub(crate) const fn compat(&self) -> Option<&CompatConfig> {
         match self {
             Rules::Native(_) => None,
-            Rules::Foreign(foreign, _) => Some(foreign),
+            Rules::Compat(compat, _) => Some(compat),
         }
     }
 
     /// Both parts, for a caller that takes ownership.
-    pub(crate) fn into_parts(self) -> (Policy, Option<Foreign>) {
+    pub(crate) fn into_parts(self) -> (Policy, Option<CompatConfig>) {
         match self {
             Rules::Native(policy) => (policy, None),
-            Rules::Foreign(foreign, guard) => (guard, Some(foreign)),
+            Rules::Compat(compat, guard) => (guard, Some(compat)),
         }
     }
 
@@ -72,7 +72,7 @@ impl Rules {
     pub(crate) fn sentences(&self) -> Vec<String> {
         match self {
             Rules::Native(policy) => policy.sentences(),
-            Rules::Foreign(foreign, _) => foreign.sentences(),
+            Rules::Compat(compat, _) => compat.sentences(),
         }
     }
 }
@@ -125,8 +125,8 @@ fn rules(
         return Err(directory::mixed(name, (first, format), (other, Format::of(&other.bytes))));
     }
     if format != Format::Native {
-        let (foreign, warnings) = Foreign::compile(format, sources)?;
-        return Ok((Rules::Foreign(foreign, compat::guard()?), warnings));
+        let (compat, warnings) = CompatConfig::compile(format, sources)?;
+        return Ok((Rules::Compat(compat, compat::guard()?), warnings));
     }
     if sources.len() > 1 {
         return Err(directory::several(name, sources.len()));

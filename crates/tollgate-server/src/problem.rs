@@ -7,7 +7,7 @@ use tollgate_gateway::problem::{Kind as Common, detail_text};
 mod admin;
 mod details;
 
-pub(crate) use admin::Refusal;
+pub(crate) use admin::AdminProblem;
 pub(crate) use details::problem_details;
 pub(crate) use tollgate_gateway::problem::response;
 
@@ -45,7 +45,7 @@ pub(crate) enum Kind {
     /// The store did not answer.
     StoreUnavailable,
     /// The admin API refused the request.
-    Admin(Refusal),
+    Admin(AdminProblem),
 }
 
 /// A kind, and an explanation that says what would be accepted.
@@ -60,7 +60,7 @@ impl Problem {
         Self { kind, detail: detail_text(detail) }
     }
 
-    pub(crate) fn of_admin(refusal: Refusal, detail: impl Into<String>) -> Self {
+    pub(crate) fn of_admin(refusal: AdminProblem, detail: impl Into<String>) -> Self {
         Self::new(Kind::Admin(refusal), detail)
     }
 
@@ -134,7 +134,7 @@ impl Kind {
             Kind::BodyCutOff => Common::BodyCutOff.title(),
             Kind::UnsupportedMediaType => "The body must be JSON",
             Kind::Unauthorized => "The request needs a token",
-            Kind::WrongFormat => "The policy in force has another format",
+            Kind::WrongFormat => "The active policy has another format",
             Kind::NotFound => "Nothing is at this path",
             Kind::MethodNotAllowed(accepted) => Common::MethodNotAllowed(accepted).title(),
             Kind::UnknownReservation => "There is no such reservation",

@@ -2,7 +2,7 @@
 
 /// The protocol of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Wire {
+pub(crate) enum Protocol {
     /// JSON over HTTP.
     Http,
     /// `/v1/authz`: a proxy asks about the request that it holds.
@@ -17,25 +17,31 @@ pub(crate) enum Wire {
     Gateway,
 }
 
-impl Wire {
+impl Protocol {
     /// Every protocol, in the order of their numbers.
-    pub(crate) const ALL: [Wire; 6] =
-        [Wire::Http, Wire::Authz, Wire::Rls, Wire::Resp, Wire::Limitador, Wire::Gateway];
+    pub(crate) const ALL: [Protocol; 6] = [
+        Protocol::Http,
+        Protocol::Authz,
+        Protocol::Rls,
+        Protocol::Resp,
+        Protocol::Limitador,
+        Protocol::Gateway,
+    ];
 
     /// Its name in metrics and logs.
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Wire::Http => "http",
-            Wire::Authz => "authz",
-            Wire::Rls => "rls",
-            Wire::Resp => "resp",
-            Wire::Limitador => "limitador",
-            Wire::Gateway => "gateway",
+            Protocol::Http => "http",
+            Protocol::Authz => "authz",
+            Protocol::Rls => "rls",
+            Protocol::Resp => "resp",
+            Protocol::Limitador => "limitador",
+            Protocol::Gateway => "gateway",
         }
     }
 
     /// Whether Tollgate itself reads the attributes from requests, so that no caller names them.
     pub(crate) const fn reads_requests(self) -> bool {
-        matches!(self, Wire::Authz | Wire::Gateway)
+        matches!(self, Protocol::Authz | Protocol::Gateway)
     }
 }

@@ -10,7 +10,7 @@ use tollgate::time::WallOffset;
 
 use crate::callers::CallersFile;
 use crate::failure::Failure;
-use crate::orders::Orders;
+use crate::operator_state::OperatorStateFile;
 use crate::reload::{PolicyStatus, Reloader};
 use crate::store_watch::{StoreReport, StoreWatch};
 use crate::time_text::rfc3339;
@@ -57,7 +57,7 @@ impl Readiness {
     pub(crate) fn report(
         &self,
         reloader: Option<&Reloader>,
-        orders: Option<&Orders>,
+        orders: Option<&OperatorStateFile>,
         memory: Option<Failure>,
         audience: Audience,
         wall: WallOffset,
@@ -66,7 +66,7 @@ impl Readiness {
         let policy = reloader.map(Reloader::status);
         let tls = self.tls.as_ref().map(|tls| tls.status());
         let callers = self.callers.as_ref().map(|callers| callers.status());
-        let unkept = orders.and_then(Orders::error);
+        let unkept = orders.and_then(OperatorStateFile::error);
         let is_degraded = unkept.is_some()
             || memory.is_some()
             || self.store.as_ref().is_some_and(|store| store.is_degraded())
@@ -103,7 +103,7 @@ impl Readiness {
                     error: status.trouble().map(failed),
                 }),
                 store: self.store.as_ref().map(|store| store.report(wall)),
-                orders: unkept.map(|error| OrdersReport { error: failed(&error) }),
+                orders: unkept.map(|error| OperatorStateReport { error: failed(&error) }),
                 memory: memory.map(|error| MemoryReport { error: failed(&error) }),
             },
         }
@@ -134,7 +134,7 @@ pub(crate) struct ReadinessReport {
     store: Option<StoreReport>,
     /// The operator state, while it is not on disk or if it was unreadable at the start.
     #[serde(skip_serializing_if = "Option::is_none")]
-    orders: Option<OrdersReport>,
+    orders: Option<OperatorStateReport>,
     /// The memory for counters, while it is full: new keys then share counters.
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<MemoryReport>,
@@ -177,7 +177,7 @@ struct CallersReport {
 }
 
 #[derive(Debug, Serialize)]
-struct OrdersReport {
+struct OperatorStateReport {
     error: ErrorReport,
 }
 

@@ -2,9 +2,9 @@
 //! is compiled, guarded against accidents, and swapped in. On any error the last good policy stays active, and the
 //! status shows it.
 //!
-//! `file_watch` (the files on disk) → `desk` (one cycle: read, guard, swap) → `status`. `guard` finds suspicious
+//! `file_watch` (the files on disk) → `reload` (one cycle: read, guard, swap) → `status`. `guard` finds suspicious
 //! changes, and `last_good` saves a copy for the next start. Certificates are reloaded in the same cycle. Each looks at
-//! the disk on its own thread and within a deadline (`file_watch::Looks`), so that a hanging file system is reported
+//! the disk on its own thread and within a deadline (`file_watch::DiskTask`), so that a hanging file system is reported
 //! and delays nothing else.
 
 use std::path::{Path, PathBuf};
@@ -21,15 +21,15 @@ use tollgate::{SwapReport, Timestamp};
 
 use crate::callers::CallersFile;
 use crate::failure::Failure;
-use crate::file_watch::{self, Capture, FileReload, Looked, Looks, Wish};
+use crate::file_watch::{self, Capture, DiskTask, DiskTaskOutcome, FileReload, ReloadMode};
 use crate::policy_file::{self, Loaded};
 use crate::service::Service;
 use crate::tls::Tls;
-use desk::PolicyReload;
+use cycle::PolicyReload;
 use guard::PolicySummary;
 use last_good::LastGood;
 
-mod desk;
+mod cycle;
 mod guard;
 mod last_good;
 mod status;
@@ -92,7 +92,7 @@ impl ReloadOutcome {
 }
 
 struct Request {
-    wish: Wish,
+    mode: ReloadMode,
     reply: oneshot::Sender<Result<ReloadOutcome, String>>,
 }
 
@@ -114,7 +114,7 @@ impl Reloader {
     /// # Errors
     /// Why a file on disk is not in use, in words for the operator.
     pub(crate) async fn now(&self) -> Result<ReloadOutcome, String> {
-        self.ask(Wish::Now).await
+        self.ask(ReloadMode::Now).await
     }
 
     /// Reloads now, even a policy that the guard refuses. A policy that does not compile is still refused.
@@ -122,13 +122,13 @@ impl Reloader {
     /// # Errors
     /// As [`Reloader::now`].
     pub(crate) async fn force(&self) -> Result<ReloadOutcome, String> {
-        self.ask(Wish::Force).await
+        self.ask(ReloadMode::Force).await
     }
 
-    async fn ask(&self, wish: Wish) -> Result<ReloadOutcome, String> {
+    async fn ask(&self, mode: ReloadMode) -> Result<ReloadOutcome, String> {
         let (reply, answer) = oneshot::channel();
         let gone = || "the server is about to stop; nothing was reloaded".to_owned();
-        self.requests.send(Request { wish, reply }).await.map_err(|_| gone())?;
+        self.requests.send(Request { mode, reply }).await.map_err(|_| gone())?;
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
 }
@@ -155,19 +155,19 @@ pub(crate) fn start(
         let loaded = policy_file::load_for(path, credentials).map_err(|error| error.to_string())?;
         return Ok(Start { loaded, origin: Origin::Fixed, capture: None, error: None });
     };
-    let mut read = desk::read(path, credentials);
+    let mut read = cycle::read(path, credentials);
     for _ in 1..START_ATTEMPTS {
-        if !matches!(read, desk::PolicyRead::Moving) {
+        if !matches!(read, cycle::PolicyRead::Moving) {
             break;
         }
-        read = desk::read(path, credentials);
+        read = cycle::read(path, credentials);
     }
     let error = match read {
-        desk::PolicyRead::Good(loaded, capture) => {
+        cycle::PolicyRead::Good(loaded, capture) => {
             return Ok(Start { loaded: *loaded, origin: Origin::File, capture: Some(capture), error: None });
         }
-        desk::PolicyRead::Wrong(error) => error,
-        desk::PolicyRead::Moving => format!("{}: changes faster than it can be read", path.display()),
+        cycle::PolicyRead::Wrong(error) => error,
+        cycle::PolicyRead::Moving => format!("{}: changes faster than it can be read", path.display()),
     };
     let Some(state_dir) = state_dir else { return Err(error) };
     match from_last_good(path, state_dir, credentials) {
@@ -185,13 +185,13 @@ fn from_last_good(
     credentials: &CredentialAttributes,
 ) -> Result<Start, String> {
     let copy = LastGood::new(state_dir).find(path)?;
-    match desk::read(&copy, credentials) {
-        desk::PolicyRead::Good(mut loaded, capture) => {
+    match cycle::read(&copy, credentials) {
+        cycle::PolicyRead::Good(mut loaded, capture) => {
             loaded.name = format!("the last good copy of {}", path.display());
             Ok(Start { loaded: *loaded, origin: Origin::LastGood, capture: Some(capture), error: None })
         }
-        desk::PolicyRead::Wrong(error) => Err(error),
-        desk::PolicyRead::Moving => Err(format!("{} changes while it is read", copy.display())),
+        cycle::PolicyRead::Wrong(error) => Err(error),
+        cycle::PolicyRead::Moving => Err(format!("{} changes while it is read", copy.display())),
     }
 }
 
@@ -255,35 +255,36 @@ impl Watcher {
         beside: WatchedFiles,
         mut hangups: Signal,
     ) {
-        let (desk, mut requests) = PolicyReload::new(self, service);
-        let desk = Arc::new(desk);
-        let (mut policy, mut certificates) = (Looks::new("tollgate-policy"), Looks::new("tollgate-tls"));
-        let mut callers = Looks::new("tollgate-callers");
+        let (reload, mut requests) = PolicyReload::new(self, service);
+        let reload = Arc::new(reload);
+        let (mut policy, mut certificates) =
+            (DiskTask::new("tollgate-policy"), DiskTask::new("tollgate-tls"));
+        let mut callers = DiskTask::new("tollgate-callers");
         let mut beat = tokio::time::interval(BEAT);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let (wish, reply) = tokio::select! {
-                _ = beat.tick() => (Wish::Look, None),
-                Some(()) = hangups.recv() => (Wish::Now, None),
-                Some(request) = requests.recv() => (request.wish, Some(request.reply)),
+            let (mode, reply) = tokio::select! {
+                _ = beat.tick() => (ReloadMode::OnChange, None),
+                Some(()) = hangups.recv() => (ReloadMode::Now, None),
+                Some(request) = requests.recv() => (request.mode, Some(request.reply)),
             };
-            let at_desk = Arc::clone(&desk);
-            let (turned, renewed, recalled) = tokio::join!(
-                policy.look(move || at_desk.turn(wish)),
-                renew(beside.tls.as_ref(), &mut certificates, wish, &desk),
-                recall(beside.callers.as_ref(), &mut callers, wish, &desk)
+            let cycled = Arc::clone(&reload);
+            let (cycled_policy, renewed, recalled) = tokio::join!(
+                policy.run(move || cycled.run_cycle(mode)),
+                renew(beside.tls.as_ref(), &mut certificates, mode, &reload),
+                recall(beside.callers.as_ref(), &mut callers, mode, &reload)
             );
-            if !matches!(turned, Looked::Late) {
-                desk.answers();
+            if !matches!(cycled_policy, DiskTaskOutcome::TimedOut) {
+                reload.answers();
             }
-            let done = match turned {
-                Looked::Done(done) => done,
-                Looked::Broken(how) => Err(told(&desk, how)),
-                Looked::Late => Err(desk.late()),
+            let done = match cycled_policy {
+                DiskTaskOutcome::Done(done) => done,
+                DiskTaskOutcome::Failed(how) => Err(report_panic(&reload, how)),
+                DiskTaskOutcome::TimedOut => Err(reload.late()),
             };
             if let Some(reply) = reply {
                 let has_files = beside.tls.is_some() || beside.callers.is_some();
-                let done = if desk.is_fixed() && has_files { Ok(Done::Nothing) } else { done };
+                let done = if reload.is_fixed() && has_files { Ok(Done::Nothing) } else { done };
                 let _ = reply.send(ReloadOutcome::of(done, [recalled, renewed])); // The caller may have gone.
             }
         }
@@ -293,49 +294,49 @@ impl Watcher {
 /// Checks whether the certificates changed, if there are any.
 async fn renew<S: Store>(
     tls: Option<&Arc<Tls>>,
-    looks: &mut Looks<Result<FileReload, String>>,
-    wish: Wish,
-    desk: &PolicyReload<S>,
+    looks: &mut DiskTask<Result<FileReload, String>>,
+    mode: ReloadMode,
+    reload: &PolicyReload<S>,
 ) -> Result<FileReload, String> {
     let Some(tls) = tls else { return Ok(FileReload::Nothing) };
-    let (looking, now) = (Arc::clone(tls), desk.now());
-    match looks.look(move || looking.turn(wish, now)).await {
-        Looked::Done(renewed) => {
+    let (looking, now) = (Arc::clone(tls), reload.now());
+    match looks.run(move || looking.run_cycle(mode, now)).await {
+        DiskTaskOutcome::Done(renewed) => {
             tls.answers();
             renewed
         }
-        Looked::Broken(how) => {
+        DiskTaskOutcome::Failed(how) => {
             tracing::error!(how, "the certificates were not looked at; please report this");
             Err(format!("the certificates were not looked at: {how}"))
         }
-        Looked::Late => Err(tls.late(desk.now())),
+        DiskTaskOutcome::TimedOut => Err(tls.late(reload.now())),
     }
 }
 
 /// Checks whether the callers file changed, if there is one.
 async fn recall<S: Store>(
     callers: Option<&Arc<CallersFile>>,
-    looks: &mut Looks<Result<FileReload, String>>,
-    wish: Wish,
-    desk: &PolicyReload<S>,
+    looks: &mut DiskTask<Result<FileReload, String>>,
+    mode: ReloadMode,
+    reload: &PolicyReload<S>,
 ) -> Result<FileReload, String> {
     let Some(callers) = callers else { return Ok(FileReload::Nothing) };
-    let (looking, now) = (Arc::clone(callers), desk.now());
-    match looks.look(move || looking.turn(wish, now)).await {
-        Looked::Done(renewed) => {
+    let (looking, now) = (Arc::clone(callers), reload.now());
+    match looks.run(move || looking.run_cycle(mode, now)).await {
+        DiskTaskOutcome::Done(renewed) => {
             callers.answers();
             renewed
         }
-        Looked::Broken(how) => {
+        DiskTaskOutcome::Failed(how) => {
             tracing::error!(how, "the callers file was not looked at; please report this");
             Err(format!("the callers file was not looked at: {how}"))
         }
-        Looked::Late => Err(callers.late(desk.now())),
+        DiskTaskOutcome::TimedOut => Err(callers.late(reload.now())),
     }
 }
 
 /// Reports that a cycle panicked. Even if the report panics as well, the next cycle runs.
-fn told<S: Store>(desk: &PolicyReload<S>, how: &str) -> String {
-    let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| desk.broken(how)));
-    told.unwrap_or_else(|_| how.to_owned())
+fn report_panic<S: Store>(reload: &PolicyReload<S>, how: &str) -> String {
+    let reported = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| reload.broken(how)));
+    reported.unwrap_or_else(|_| how.to_owned())
 }

@@ -8,8 +8,8 @@ use hyper::body::{Body, Incoming};
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use hyper::{HeaderMap, Request};
 
+use crate::lazy_timeout::lazy_timeout;
 use crate::problem::{Kind, Problem};
-use crate::within::within;
 
 /// Maximum size of the body of one request.
 pub(crate) const BODY_BYTES_MAX: usize = 64 << 10;
@@ -44,7 +44,7 @@ pub(crate) fn read_any(
     // The head is dropped before anything waits for the body.
     let body = request.into_body();
     async move {
-        within(BODY_TIMEOUT, collect(body, limit)).await.unwrap_or_else(|| {
+        lazy_timeout(BODY_TIMEOUT, collect(body, limit)).await.unwrap_or_else(|| {
             let seconds = BODY_TIMEOUT.as_secs();
             Err(Problem::new(Kind::BodyTooSlow, format!("the body must arrive within {seconds} seconds")))
         })
@@ -68,14 +68,14 @@ async fn collect(body: Incoming, limit: usize) -> Result<Bytes, Problem> {
                 return Err(Problem::new(Kind::BodyCutOff, "the connection ended inside the body"));
             }
         };
-        let Ok(data) = frame.into_data() else { continue }; // Trailers mean nothing here.
-        length += data.len();
+        let Ok(chunk) = frame.into_data() else { continue }; // Trailers mean nothing here.
+        length += chunk.len();
         if length <= limit {
             // Usually the body is one frame, which is used without a copy.
             if bytes.is_empty() && body.is_end_stream() {
-                return Ok(data);
+                return Ok(chunk);
             }
-            bytes.extend_from_slice(&data);
+            bytes.extend_from_slice(&chunk);
         }
     }
     if length > limit { Err(too_large()) } else { Ok(bytes.into()) }

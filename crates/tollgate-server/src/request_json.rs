@@ -9,7 +9,7 @@ use tollgate::policy::Ended;
 use tollgate::request::{ATTRIBUTES_MAX, COST_MAX};
 use tollgate::{CheckRequest, RequestError, Ticks, Value};
 
-use crate::identity::{Identity, Known, Word};
+use crate::identity::{Identified, Identity, Word};
 use crate::problem::Problem;
 
 mod number;
@@ -27,7 +27,7 @@ const QUOTED_MAX: usize = 60;
 
 /// A caller's request as it was written. Text without escapes is borrowed from the body.
 #[derive(Debug, Default)]
-pub(crate) struct Question<'b> {
+pub(crate) struct JsonRequest<'b> {
     attributes: Vec<(Cow<'b, str>, Given<'b>)>,
     cost: Option<u64>,
     lifetime_ms: Option<u64>,
@@ -45,7 +45,7 @@ enum Form {
     Report,
 }
 
-impl<'b> Question<'b> {
+impl<'b> JsonRequest<'b> {
     /// Reads the body of a check.
     ///
     /// # Errors
@@ -79,8 +79,8 @@ impl<'b> Question<'b> {
     }
 
     /// Identifies the caller.
-    pub(crate) fn known(&self, identity: &Identity) -> Known {
-        identity.known(pairs(&self.attributes), Word::Trusted)
+    pub(crate) fn known(&self, identity: &Identity) -> Identified {
+        identity.identify(pairs(&self.attributes), Word::Trusted)
     }
 
     /// Its attributes as they were sent.
@@ -92,7 +92,7 @@ impl<'b> Question<'b> {
     ///
     /// # Errors
     /// When a bound is exceeded.
-    pub(crate) fn request_of<'r>(&'r self, known: &'r Known) -> Result<CheckRequest<'r>, RequestError> {
+    pub(crate) fn request_of<'r>(&'r self, known: &'r Identified) -> Result<CheckRequest<'r>, RequestError> {
         self.priced(known.request(pairs(&self.attributes))?)
     }
 
@@ -142,8 +142,8 @@ impl Named<'_> {
     }
 
     /// Identifies the caller that they name.
-    pub(crate) fn known(&self, identity: &Identity) -> Known {
-        identity.known(pairs(&self.0), Word::Trusted)
+    pub(crate) fn known(&self, identity: &Identity) -> Identified {
+        identity.identify(pairs(&self.0), Word::Trusted)
     }
 
     /// The attributes as they were sent.
@@ -155,7 +155,7 @@ impl Named<'_> {
     ///
     /// # Errors
     /// When a bound is exceeded.
-    pub(crate) fn request_of<'r>(&'r self, known: &'r Known) -> Result<CheckRequest<'r>, RequestError> {
+    pub(crate) fn request_of<'r>(&'r self, known: &'r Identified) -> Result<CheckRequest<'r>, RequestError> {
         known.request(pairs(&self.0))
     }
 }
@@ -215,21 +215,21 @@ impl Form {
 }
 
 impl<'de> DeserializeSeed<'de> for Form {
-    type Value = Question<'de>;
+    type Value = JsonRequest<'de>;
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_map(self)
     }
 }
 
 impl<'de> Visitor<'de> for Form {
-    type Value = Question<'de>;
+    type Value = JsonRequest<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "an object with {}", self.fields())
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut question = Question::default();
+        let mut question = JsonRequest::default();
         let mut attributes = None;
         while let Some(field) = map.next_key_seed(Name)? {
             match (field.as_ref(), self) {
@@ -304,14 +304,14 @@ fn shortened(text: &str) -> String {
 struct Batch;
 
 impl<'de> DeserializeSeed<'de> for Batch {
-    type Value = Vec<Question<'de>>;
+    type Value = Vec<JsonRequest<'de>>;
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_seq(self)
     }
 }
 
 impl<'de> Visitor<'de> for Batch {
-    type Value = Vec<Question<'de>>;
+    type Value = Vec<JsonRequest<'de>>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "an array of at most {BATCH_MAX} objects with {}", Form::Check.fields())

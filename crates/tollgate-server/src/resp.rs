@@ -12,7 +12,7 @@ mod frame;
 mod reply;
 mod catalog;
 mod session;
-mod line;
+mod pipeline;
 mod check;
 mod throttle;
 mod greeting;

@@ -15,9 +15,10 @@ use crate::callers::CallersFile;
 use crate::cli::ServeArguments;
 use crate::config::{self, Config};
 use crate::console::Console;
-use crate::doubts::Strangers;
+use crate::disk;
 use crate::identity::Identity;
 use crate::log;
+use crate::policy_warnings::UntrustedAttributes;
 use crate::reload::{self, Start};
 use crate::service::Service;
 use crate::snapshot;
@@ -25,22 +26,22 @@ use crate::store::StoreChoice;
 use crate::store_watch::StoreWatch;
 use crate::tls::Tls;
 use crate::{FAILURE, SUCCESS};
-use listeners::{Listeners, Open, Proxying};
+use listeners::{Listeners, OpenListeners, Proxying};
 use started::Started;
 use tollgate_tower::attributes::Reader;
 
 mod banner;
 mod counters;
 mod listeners;
-mod sample;
-mod see;
+mod example_request;
+mod observability;
 mod shedding;
 mod signal;
 mod started;
 mod stop;
 
 /// How often leases are renewed and returned.
-const TEND_EVERY: Duration = Duration::from_millis(5);
+const MAINTAIN_EVERY: Duration = Duration::from_millis(5);
 /// How often the wall clock is checked for a change.
 const WALL_EVERY: Duration = Duration::from_secs(1);
 /// How long threads that wait for a disk may delay the end of a server.
@@ -48,7 +49,7 @@ const THREADS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Starts the server and waits for its end.
 pub(crate) fn run(arguments: &ServeArguments, console: &mut Console) -> u8 {
-    let log = log::start(arguments.see.log_format);
+    let log = log::start(arguments.observability.log_format);
     let started = prepared(arguments).and_then(|prepared| {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let runtime = runtime
@@ -73,12 +74,17 @@ fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
     let auth = Auth::from(arguments.security.auth_token_file.as_deref())?;
     let is_guarded = auth.is_required() || arguments.security.tls_client_ca.is_some();
     let all = [Some(arguments.http), arguments.grpc.address(), arguments.resp.address()];
-    for address in all.into_iter().flatten() {
-        is_safe(address, arguments.insecure || is_guarded)?;
+    if !is_guarded && !arguments.insecure {
+        all.into_iter().flatten().try_for_each(is_loopback)?;
     }
     let mut config = config::load(arguments.config.as_deref(), &arguments.trusted_proxy)?;
     let choice = StoreChoice::of(&arguments.store.settings(), &config.store)?;
     let state_dir = arguments.reload.state_dir.as_deref();
+    if let Some(path) = state_dir {
+        disk::answers(path).map_err(|error| {
+            format!("--state-dir {}: {error}; mount it again, or name another directory", path.display())
+        })?;
+    }
     // Counters of an earlier process continue on its clock. A shared store has its own clock.
     let clock = Clock::resumed(snapshot::wall(state_dir.filter(|_| matches!(choice, StoreChoice::Memory))));
     let tls = arguments.security.tls_files().map(|files| Tls::open(files, clock.now())).transpose()?;
@@ -91,19 +97,19 @@ fn prepared(arguments: &ServeArguments) -> Result<Prepared, String> {
         .map_err(|error| format!("no policy to serve\n{error}"))?;
     let Config { reader, taking, callers: _, headers, store: _, mut routes, overload, warnings } = config;
     routes.extend(arguments.upstream.as_ref().map(RoutePlan::of_flag));
-    if let Some(foreign) = start.loaded.rules.foreign().filter(|_| !routes.is_empty()) {
+    if let Some(compat) = start.loaded.rules.compat().filter(|_| !routes.is_empty()) {
         return Err(format!(
             "the policy is a file of {}, which knows no requests of HTTP, and the gateway needs limits of Tollgate's own; \
              `tollgate policy convert` writes them",
-            foreign.format().name()
+            compat.format().name()
         ));
     }
     if overload.is_some() && routes.is_empty() {
         return Err("overload: in the config is about the gateway, and there is none; add routes: to it, or --upstream".to_owned());
     }
     if !routes.is_empty() {
-        for doubt in Strangers::of(&reader).doubts(start.loaded.rules.policy()) {
-            tracing::warn!(doubt, "the policy is accepted, and perhaps not what is meant");
+        for warning in UntrustedAttributes::of(&reader).warnings(start.loaded.rules.policy()) {
+            tracing::warn!(warning, "the policy is accepted, and perhaps not what is meant");
         }
     }
     for warning in warnings {
@@ -131,12 +137,12 @@ struct Prepared {
 
 /// Any client that can connect can use up the quota of any key. So only this machine may connect, unless clients must
 /// authenticate or the operator insists.
-fn is_safe(address: SocketAddr, guarded_or_insecure: bool) -> Result<(), String> {
-    if address.ip().is_loopback() || guarded_or_insecure {
+fn is_loopback(address: SocketAddr) -> Result<(), String> {
+    if address.ip().is_loopback() {
         return Ok(());
     }
     Err(format!(
-        "{address} can be reached from other machines, and nobody there has to prove who they are; ask for a token with \
+        "{address} can be reached from other machines, and clients there need no credentials; require a token with \
          --auth-token-file or for certificates with --tls-client-ca, listen on 127.0.0.1:{port}, or, on a network where \
          everybody is trusted, add --insecure",
         port = address.port()
@@ -157,21 +163,22 @@ async fn serve(
     let (clock, tls) = (prepared.clock.clone(), prepared.tls.clone());
     let proxying = Proxying { routes: take(&mut prepared.routes), taking: take(&mut prepared.taking) };
     let started = Started::new(arguments, prepared, &listeners, console)?;
-    let Started { control, watcher, beside, store, snapshots, orders, held: _held } = started;
+    let Started { control, watcher, beside, store, snapshots, operator_state, held: _held } = started;
     let service = &control.service;
     if let Some(store) = store {
         StoreWatch::join(service).await;
         store.look_at(service);
         tokio::spawn(store.run(Arc::clone(service)));
-        tokio::spawn(tend(Arc::clone(service)));
+        tokio::spawn(maintain_leases(Arc::clone(service)));
     }
     tokio::spawn(follow_wall(Arc::clone(service)));
     tokio::spawn(watcher.run(Arc::clone(service), beside, hangups));
     let (stop, stopped) = watch::channel(false);
-    let spans = see::start(&control, &arguments.see, &clock)?;
-    let Open { servers, health } = listeners.open(&control, proxying, tls.as_ref(), &stopped).await?;
+    let spans = observability::start(&control, &arguments.observability, &clock)?;
+    let OpenListeners { servers, health } =
+        listeners.open(&control, proxying, tls.as_ref(), &stopped).await?;
     let writing = snapshots.clone().map(|snapshots| tokio::spawn(snapshots.run(Arc::clone(service))));
-    let keeping = orders.map(|orders| tokio::spawn(orders.run(Arc::clone(service))));
+    let keeping = operator_state.map(|operator_state| tokio::spawn(operator_state.run(Arc::clone(service))));
     let plan = stop::StopPlan { servers, stop, health, spans, delay: arguments.drain_delay };
     let ended = plan.until_stopped(&mut signals, &control.readiness).await;
     for task in [writing, keeping].into_iter().flatten() {
@@ -197,18 +204,20 @@ async fn follow_wall(service: Arc<Service>) {
 }
 
 /// Maintains the leases of a shared store, while it is polled.
-async fn tend(service: Arc<Service>) {
+async fn maintain_leases(service: Arc<Service>) {
     loop {
-        tokio::time::sleep(TEND_EVERY).await;
+        tokio::time::sleep(MAINTAIN_EVERY).await;
         let service = Arc::clone(&service);
         // In a separate task, so that a panic does not end the loop.
-        let tended = tokio::spawn(async move {
+        let maintained = tokio::spawn(async move {
             if let Some(fleet) = service.engine.store().fleet() {
                 fleet.store.maintain(service.now()).await;
             }
         });
-        if tended.await.is_err() {
-            tracing::error!("leases were not tended because of a fault in Tollgate; they are again");
+        if maintained.await.is_err() {
+            tracing::error!(
+                "leases were not maintained because of a fault in Tollgate; the next attempt follows"
+            );
         }
     }
 }
@@ -217,16 +226,15 @@ async fn tend(service: Arc<Service>) {
 mod tests {
     use super::*;
 
-    /// Only this machine may connect, unless the operator insists.
+    /// Without authentication only loopback addresses are accepted, and the error names the flag for others.
     #[test]
-    fn loopback_only_unless_insecure() {
-        let safe = |address: &str, insecure| is_safe(address.parse().unwrap(), insecure);
+    fn only_loopback_is_safe() {
+        let checked = |address: &str| is_loopback(address.parse().unwrap());
         for address in ["127.0.0.1:80", "127.9.9.9:80", "[::1]:80"] {
-            assert!(safe(address, false).is_ok(), "{address}");
+            assert!(checked(address).is_ok(), "{address}");
         }
         for address in ["0.0.0.0:80", "[::]:80", "10.0.0.1:80", "[::ffff:127.0.0.1]:80"] {
-            assert!(safe(address, false).is_err_and(|error| error.contains("--insecure")), "{address}");
-            assert!(safe(address, true).is_ok(), "{address}");
+            assert!(checked(address).is_err_and(|error| error.contains("--insecure")), "{address}");
         }
     }
 }

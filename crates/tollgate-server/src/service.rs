@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
-use tollgate::engine::SwapError;
+use tollgate::engine::{Prepared, SwapError};
+use tollgate::request::Descriptor;
 use tollgate::store::Store;
 use tollgate::{
     CheckRequest, Clock, Decision, Engine, HeaderPolicy, Permit, Quota, QuotaError, Reservation, Secret,
@@ -14,24 +15,24 @@ use tollgate::{
 use crate::auth::Auth;
 use crate::decision_json::Hold;
 use crate::identity::Identity;
+use crate::log_throttle::LogThrottle;
 use crate::policy_file::Rules;
-use crate::protocol::Wire;
-use crate::seldom::Seldom;
+use crate::protocol::Protocol;
 use crate::store::Stores;
 use crate::telemetry::Meter;
-use beside::Beside;
-use cells::{Cells, Table};
+use cells::{Cells, CounterTable};
+use comparison::PolicyComparison;
 use holds::Holds;
 use rls::Envoy;
-use tollgate_compat::{Foreign, InForce, Options, Rule, is_guard};
+use tollgate_compat::{ActiveConfig, CompatConfig, Options, Rule, is_guard};
 use tollgate_tower::attributes::Reader;
 use tollgate_tower::shed::Shedder;
 
-pub(crate) mod beside;
+pub(crate) mod comparison;
 pub(crate) mod cell;
 pub(crate) mod cells;
 mod deciding;
-pub(crate) mod foreign;
+pub(crate) mod compat;
 pub(crate) mod holds;
 pub(crate) mod rls;
 pub(crate) mod throttle;
@@ -66,16 +67,16 @@ pub(crate) struct Service<S = Stores> {
     /// Which clients may ask. Every protocol except health checks uses it.
     pub(crate) auth: Auth,
     /// The comparison with a candidate policy, if there is one.
-    pub(crate) beside: Beside,
+    pub(crate) comparison: PolicyComparison,
     /// Another program's configuration. While there is one, it decides instead of the engine's policy.
-    foreign: ArcSwapOption<InForce>,
-    pub(crate) foreign_options: Options,
+    compat: ArcSwapOption<ActiveConfig>,
+    pub(crate) compat_options: Options,
     /// The overload controllers of the gateway, if the config has any.
     pub(crate) overload: Option<Arc<Shedder>>,
     /// The engine that counts the fleet's capacity in a shared store, if that is configured.
     pub(crate) capacity: Option<Arc<Engine<S>>>,
-    no_room: Seldom,
-    pub(crate) distrusted: Seldom,
+    no_room: LogThrottle,
+    pub(crate) distrusted: LogThrottle,
 }
 
 impl<S: Store> Service<S> {
@@ -87,7 +88,7 @@ impl<S: Store> Service<S> {
             meter.adopt(&policy);
         }
         Self {
-            cells: Cells::new(Table::new(0), |name| engine.key_family(name)),
+            cells: Cells::new(CounterTable::new(0), |name| engine.key_family(name)),
             engine,
             started_at: clock.now(),
             clock,
@@ -100,13 +101,13 @@ impl<S: Store> Service<S> {
             reports: Holds::new(RESERVATIONS_MAX),
             meter,
             auth: Auth::default(),
-            beside: Beside::default(),
-            foreign: ArcSwapOption::empty(),
-            foreign_options: Options::default(),
+            comparison: PolicyComparison::default(),
+            compat: ArcSwapOption::empty(),
+            compat_options: Options::default(),
             overload: None,
             capacity: None,
-            no_room: Seldom::default(),
-            distrusted: Seldom::default(),
+            no_room: LogThrottle::default(),
+            distrusted: LogThrottle::default(),
         }
     }
 
@@ -149,12 +150,56 @@ impl<S: Store> Service<S> {
         &self.clock
     }
 
-    /// Decides about one request. This method, [`Self::check_at_once`], [`Self::check_within`], [`Self::check_views`],
-    /// [`Self::check_views_at_once`] and [`Self::reserve`] are the only paths from a protocol to a decision of the
-    /// engine, so that each decision is counted once and compared. A read that decides nothing may go to the engine.
-    pub(crate) async fn check(&self, request: &CheckRequest<'_>, now: Timestamp, wire: Wire) -> Decision {
+    /// Decides about one request. This method, [`Self::try_check`], [`Self::check_prepared`], [`Self::check_beside`],
+    /// [`Self::check_within`] and [`Self::reserve`] are the only paths from a protocol to a decision of the engine, so
+    /// that each decision is counted once and compared. A read that decides nothing may go to the engine.
+    pub(crate) async fn check(
+        &self,
+        request: &CheckRequest<'_>,
+        now: Timestamp,
+        protocol: Protocol,
+    ) -> Decision {
         let decision = self.engine.check(request, now).await;
-        self.note(request, &decision, now, wire);
+        self.note(request, &[], &decision, now, protocol);
+        decision
+    }
+
+    /// Decides if the store answers without waiting. The error is the prepared request, for [`Self::check_prepared`].
+    #[inline]
+    pub(crate) fn try_check(
+        &self,
+        request: &CheckRequest<'_>,
+        now: Timestamp,
+        protocol: Protocol,
+    ) -> Result<Decision, Prepared> {
+        let decision = self.engine.try_check(request, now)?;
+        self.note(request, &[], &decision, now, protocol);
+        Ok(decision)
+    }
+
+    /// Decides about a request that [`Self::try_check`] has prepared.
+    pub(crate) async fn check_prepared(
+        &self,
+        prepared: Prepared,
+        request: &CheckRequest<'_>,
+        now: Timestamp,
+        protocol: Protocol,
+    ) -> Decision {
+        let decision = prepared.check(&self.engine, request, now).await;
+        self.note(request, &[], &decision, now, protocol);
+        decision
+    }
+
+    /// Decides about a request that rules beside the policy have admitted.
+    pub(crate) async fn check_beside(
+        &self,
+        request: &CheckRequest<'_>,
+        rules: &[Rule<'_>],
+        now: Timestamp,
+        protocol: Protocol,
+    ) -> Decision {
+        let decision = self.engine.check(request, now).await;
+        self.note(request, rules, &decision, now, protocol);
         decision
     }
 
@@ -165,7 +210,7 @@ impl<S: Store> Service<S> {
         request: &CheckRequest<'_>,
         wait_max: Ticks,
         now: Timestamp,
-        wire: Wire,
+        protocol: Protocol,
     ) -> Decision {
         let is_too_long =
             |decision: &Decision| matches!(decision.verdict(), Verdict::Wait(wait) if wait > wait_max);
@@ -174,7 +219,7 @@ impl<S: Store> Service<S> {
             let foreseen = self.engine.foresee(request, now).await;
             if is_too_long(&foreseen) {
                 let denied = foreseen.impatient(wait_max);
-                self.note(request, &denied, now, wire);
+                self.note(request, &[], &denied, now, protocol);
                 return denied;
             }
         }
@@ -184,7 +229,7 @@ impl<S: Store> Service<S> {
             self.step_back(request, &mut decision, now).await;
             decision = decision.impatient(wait_max);
         }
-        self.note(request, &decision, now, wire);
+        self.note(request, &[], &decision, now, protocol);
         decision
     }
 
@@ -198,70 +243,24 @@ impl<S: Store> Service<S> {
         let _ = self.engine.cancel(&mut taken, now).await;
     }
 
-    /// The fast path of [`Self::check`], if the store answers without waiting. `None` if it does not.
+    /// Records a decision in the metrics and in the comparison, with the outcomes of rules beside the policy.
     #[inline]
-    pub(crate) fn check_at_once(
+    fn note(
         &self,
         request: &CheckRequest<'_>,
-        now: Timestamp,
-        wire: Wire,
-    ) -> Option<Decision> {
-        let decision = self.engine.check_at_once(std::slice::from_ref(request), now)?;
-        self.note(request, &decision, now, wire);
-        Some(decision)
-    }
-
-    /// Records a decision in the metrics and in the comparison.
-    #[inline]
-    fn note(&self, request: &CheckRequest<'_>, decision: &Decision, now: Timestamp, wire: Wire) {
-        if self.overtaken(decision).is_some() {
-            return; // It is no decision: foreign rules are asked instead, and that is counted.
-        }
-        self.meter.record(request, decision, wire, now);
-        self.beside.observe(std::slice::from_ref(request), decision, now);
-    }
-
-    /// Decides about a request with several descriptors, which rules beside the policy have admitted.
-    pub(crate) async fn check_views(
-        &self,
-        views: &[CheckRequest<'_>],
-        rules: &[Rule<'_>],
-        now: Timestamp,
-        wire: Wire,
-    ) -> Decision {
-        let decision = self.engine.check_views(views, now).await;
-        self.note_views(views, rules, &decision, now, wire);
-        decision
-    }
-
-    /// The fast path of [`Self::check_views`], if the store answers without waiting. `None` if it does not.
-    pub(crate) fn check_views_at_once(
-        &self,
-        views: &[CheckRequest<'_>],
-        now: Timestamp,
-        wire: Wire,
-    ) -> Option<Decision> {
-        let decision = self.engine.check_at_once(views, now)?;
-        self.note_views(views, &[], &decision, now, wire);
-        Some(decision)
-    }
-
-    fn note_views(
-        &self,
-        views: &[CheckRequest<'_>],
         rules: &[Rule<'_>],
         decision: &Decision,
         now: Timestamp,
-        wire: Wire,
+        protocol: Protocol,
     ) {
         if self.overtaken(decision).is_some() {
-            return; // As in `note`.
+            return; // It is no decision: foreign rules are asked instead, and that is counted.
         }
-        match views {
-            [request] => self.meter.record_beside(request, decision, rules, wire, now),
-            _ => self.meter.record_beside(&merged(views), decision, rules, wire, now),
+        match request.descriptors().count() {
+            1 => self.meter.record(request, decision, rules, protocol, now),
+            _ => self.meter.record(&merged(request), decision, rules, protocol, now),
         }
-        self.beside.observe(views, decision, now);
+        self.comparison.observe(request, decision, now);
     }
 
     /// Decides, and reserves the cost until the real cost is known.
@@ -270,10 +269,10 @@ impl<S: Store> Service<S> {
         request: &CheckRequest<'_>,
         lifetime: Ticks,
         now: Timestamp,
-        wire: Wire,
+        protocol: Protocol,
     ) -> (Decision, Option<Reservation>) {
         let (decision, reservation) = self.engine.reserve(request, lifetime, now).await;
-        self.note(request, &decision, now, wire);
+        self.note(request, &[], &decision, now, protocol);
         (decision, reservation)
     }
 
@@ -287,22 +286,22 @@ impl<S: Store> Service<S> {
             Rules::Native(policy) => {
                 let report = self.engine.swap(policy, now)?;
                 // Only now: until the engine has its policy, the old configuration decides.
-                self.foreign.store(None);
+                self.compat.store(None);
                 report
             }
-            Rules::Foreign(foreign, guard) => {
-                let decided = self.foreign();
-                self.put_in_force(foreign, now)?;
+            Rules::Compat(compat, guard) => {
+                let decided = self.compat();
+                self.activate(compat, now)?;
                 let swapped = self.engine.swap(guard, now);
                 if swapped.is_err() {
                     // All or nothing: the previous rules stay active.
-                    self.foreign.store(decided);
+                    self.compat.store(decided);
                     self.name_rules();
                 }
                 swapped?
             }
         };
-        if self.foreign().is_none() {
+        if self.compat().is_none() {
             self.meter.adopt(&self.engine.policy());
         }
         self.name_rules();
@@ -317,34 +316,34 @@ impl<S: Store> Service<S> {
         }
         self.envoy.rekeyed();
         // A window length that was valid before is valid again. A reload in between creates its own windows.
-        let again = |foreign: &Arc<InForce>| {
-            foreign.rekeyed(&self.engine).map_or_else(|_| Arc::clone(foreign), Arc::new)
+        let again = |compat: &Arc<ActiveConfig>| {
+            compat.rekeyed(&self.engine).map_or_else(|_| Arc::clone(compat), Arc::new)
         };
-        self.foreign.rcu(|foreign| foreign.as_ref().map(again));
+        self.compat.rcu(|compat| compat.as_ref().map(again));
     }
 
     /// Activates another program's configuration.
     ///
     /// # Errors
     /// When a window's length is out of range. The previous rules stay active.
-    pub(crate) fn put_in_force(&self, rules: Foreign, now: Timestamp) -> Result<(), QuotaError> {
-        let before = self.foreign.load_full();
-        let next = InForce::new(rules, &self.engine, before.as_deref(), now)?;
-        self.foreign.store(Some(Arc::new(next)));
+    pub(crate) fn activate(&self, rules: CompatConfig, now: Timestamp) -> Result<(), QuotaError> {
+        let before = self.compat.load_full();
+        let next = ActiveConfig::new(rules, &self.engine, before.as_deref(), now)?;
+        self.compat.store(Some(Arc::new(next)));
         self.name_rules();
         Ok(())
     }
 
     /// Registers the names of compat rules with the meter, so that they are shown before the first request.
     fn name_rules(&self) {
-        let foreign = self.foreign();
-        self.meter.adopt_rules(&foreign.as_ref().map(|foreign| foreign.rules.metrics()).unwrap_or_default());
+        let compat = self.compat();
+        self.meter.adopt_rules(&compat.as_ref().map(|compat| compat.rules.metrics()).unwrap_or_default());
     }
 
     /// Another program's configuration, if one is active. Loaded once for each decision, so that a reload never splits
     /// one.
-    pub(crate) fn foreign(&self) -> Option<Arc<InForce>> {
-        self.foreign.load_full()
+    pub(crate) fn compat(&self) -> Option<Arc<ActiveConfig>> {
+        self.compat.load_full()
     }
 
     /// Stores the permit of a decision, so that the caller can release it by its id.
@@ -396,9 +395,9 @@ impl<S: Store> Service<S> {
 
 /// All attributes of the descriptors, for the metrics. If two descriptors have different values for a name, the first
 /// wins.
-fn merged<'a>(views: &[CheckRequest<'a>]) -> CheckRequest<'a> {
+fn merged<'a>(request: &CheckRequest<'a>) -> CheckRequest<'a> {
     let mut all = CheckRequest::new();
-    for attribute in views.iter().flat_map(|view| view.attributes()) {
+    for attribute in request.descriptors().flat_map(Descriptor::attributes) {
         // An attribute that is rejected is a duplicate name, or exceeds the maximum number.
         let _ = all.push(attribute.name, attribute.value);
     }
@@ -430,7 +429,7 @@ mod tests {
     use tollgate::Policy;
 
     use super::*;
-    use crate::rls::{Descriptor, Question};
+    use crate::rls::Question;
 
     /// Every call of every protocol has its own future, which is copied when it is created and when it is spawned. A
     /// future on the fast path therefore has no space for the state of the slow path.
@@ -440,8 +439,8 @@ mod tests {
         let clock = Clock::precise();
         let service = Service::new(Engine::new(policy, clock.now()), clock);
         let (request, now) = (CheckRequest::new(), service.now());
-        let check = size_of_val(&service.check(&request, now, Wire::Http));
-        let descriptors = vec![Descriptor::default()];
+        let check = size_of_val(&service.check(&request, now, Protocol::Http));
+        let descriptors = vec![crate::rls::Descriptor::default()];
         let question = Question { domain: "d".to_owned(), descriptors, hits_addend: 0 };
         let rls = size_of_val(&rls::answer(&service, &question, now));
         assert!(check <= 640 && rls <= 512, "{check} and {rls} bytes");

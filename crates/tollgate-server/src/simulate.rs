@@ -49,14 +49,14 @@ pub(crate) fn run(command: &SimulateCommand, console: &mut Console) -> u8 {
         seed: arguments.seed,
     };
     let mut seen = Vec::new();
-    for (mode, told) in [
+    for (mode, label) in [
         (CountingMode::Exact, "exact"),
         (CountingMode::Leased, "leased"),
         (CountingMode::Separate, "each for itself"),
     ] {
-        console.problem(format_args!("simulating {requests} requests, {told}"));
+        console.problem(format_args!("simulating {requests} requests, {label}"));
         match simulate(&scenario, mode) {
-            Ok(outcome) => seen.push((told, outcome)),
+            Ok(outcome) => seen.push((label, outcome)),
             Err(findings) => {
                 console.problem(findings);
                 return FAILURE;
@@ -74,8 +74,8 @@ fn chosen(arguments: &FleetArguments) -> Result<(String, Quota, Lease), String> 
         return Ok(("1,000 a second".to_owned(), quota, Lease::default()));
     };
     let loaded = policy_file::load(Some(file)).map_err(|error| error.to_string())?;
-    let (policy, foreign) = loaded.rules.into_parts();
-    if foreign.is_some() {
+    let (policy, compat) = loaded.rules.into_parts();
+    if compat.is_some() {
         return Err("a file of another program has no leases; accepted is a policy of Tollgate's".to_owned());
     }
     let suits = |limit: &&Limit| limit.quotas().first().is_some_and(Lease::suits);
@@ -117,10 +117,10 @@ fn show(name: &str, scenario: &FleetScenario, seen: &[(&str, FleetOutcome)], con
         "{:<16} {:>10} {:>10} {:>12} {:>12} {:>10} {:>10} {:>14}",
         "", "asked", "admitted", "of one key", "above bound", "stranded", "apart", "store calls/s"
     ));
-    for (told, one) in seen {
-        let calls = if *told == "each for itself" { 0 } else { a_second(one.calls, scenario.time) };
+    for (label, one) in seen {
+        let calls = if *label == "each for itself" { 0 } else { a_second(one.calls, scenario.time) };
         console.line(format_args!(
-            "{told:<16} {:>10} {:>10} {:>12} {:>12} {:>10} {:>10} {calls:>14}",
+            "{label:<16} {:>10} {:>10} {:>12} {:>12} {:>10} {:>10} {calls:>14}",
             one.asked,
             one.admitted,
             one.most,
@@ -132,10 +132,10 @@ fn show(name: &str, scenario: &FleetScenario, seen: &[(&str, FleetOutcome)], con
     console.line("");
     let widest = seen.iter().map(|(_, one)| one.most).max().unwrap_or(0).max(most).max(1);
     console.line(format_args!("{:<16} {}", "the limit", bar(most, widest)));
-    for (told, one) in seen {
-        console.line(format_args!("{told:<16} {} {}", bar(one.most, widest), one.most));
+    for (label, one) in seen {
+        console.line(format_args!("{label:<16} {} {}", bar(one.most, widest), one.most));
     }
-    let Some((_, leased)) = seen.iter().find(|(told, _)| *told == "leased") else { return };
+    let Some((_, leased)) = seen.iter().find(|(label, _)| *label == "leased") else { return };
     console.line("");
     console.line("of each server: asked, and admitted, leased");
     let widest = leased.asked_by_node.iter().copied().max().unwrap_or(0).max(1);

@@ -9,9 +9,9 @@ use tollgate::engine::{RestoreReport, SnapshotReport};
 use tollgate::time::WallOffset;
 use tollgate::{Clock, Engine, Snapshot, Ticks, Timestamp};
 
-use crate::seldom::Seldom;
+use crate::log_throttle::LogThrottle;
 use crate::service::Service;
-use crate::service::cells::Table;
+use crate::service::cells::CounterTable;
 use crate::store::Stores;
 use directory::{Directory, FoundSnapshot, WriteError};
 
@@ -53,9 +53,9 @@ pub(crate) struct SnapshotStatus {
 
 /// The status, shared by the writer of snapshots and the metrics.
 #[derive(Debug, Default)]
-pub(crate) struct Board(Mutex<SnapshotStatus>);
+pub(crate) struct SharedStatus(Mutex<SnapshotStatus>);
 
-impl Board {
+impl SharedStatus {
     /// The results of snapshots so far.
     pub(crate) fn status(&self) -> SnapshotStatus {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -79,7 +79,7 @@ pub(crate) struct CounterCapacity {
 #[derive(Clone, Copy)]
 struct SnapshotCounters<'a> {
     engine: &'a Engine<Stores>,
-    throttled: &'a Table,
+    throttled: &'a CounterTable,
 }
 
 impl<'a> From<&'a Service> for SnapshotCounters<'a> {
@@ -93,8 +93,8 @@ pub(crate) struct Snapshots {
     directory: Mutex<Directory>,
     every: SnapshotInterval,
     clock: Clock,
-    failing: Seldom,
-    pub(crate) board: Arc<Board>,
+    failing: LogThrottle,
+    pub(crate) status: Arc<SharedStatus>,
 }
 
 /// The directory of a server whose counters are elsewhere, locked against other servers while this exists.
@@ -119,7 +119,7 @@ pub(crate) fn hold(path: &Path) -> Result<HeldDirectory, String> {
 /// The result of a start: the snapshot, and a line about it.
 pub(crate) struct SnapshotStart {
     pub(crate) snapshot: Option<Snapshot>,
-    pub(crate) throttled: Table,
+    pub(crate) throttled: CounterTable,
     pub(crate) line: String,
     pub(crate) snapshots: Snapshots,
 }
@@ -138,14 +138,20 @@ impl Snapshots {
         let directory = Directory::open(path)?;
         let now = clock.now();
         let found = directory.read(capacity, now)?;
-        let board = Arc::new(Board::default());
-        board.note(|status| {
+        let shared_status = Arc::new(SharedStatus::default());
+        shared_status.note(|status| {
             status.restored = found.report();
             status.was_damaged = matches!(found, FoundSnapshot::Damaged { .. });
         });
-        let line = told(&found, path, now);
+        let line = banner_line(&found, path, now);
         let directory = Mutex::new(directory);
-        let snapshots = Self { directory, every, clock: clock.clone(), failing: Seldom::default(), board };
+        let snapshots = Self {
+            directory,
+            every,
+            clock: clock.clone(),
+            failing: LogThrottle::default(),
+            status: shared_status,
+        };
         let (snapshot, throttled) = found.into_parts(capacity);
         Ok(SnapshotStart { snapshot, throttled, line, snapshots })
     }
@@ -193,7 +199,7 @@ impl Snapshots {
         let now = self.clock.now();
         match written {
             Ok(report) => {
-                self.board.note(|status| {
+                self.status.note(|status| {
                     status.last_good_at = Some(begun_at);
                     (status.keys, status.bytes) = (report.keys, report.bytes);
                     status.duration = now.since(begun_at);
@@ -202,7 +208,7 @@ impl Snapshots {
                 Some(report)
             }
             Err(error) => {
-                self.board.note(|status| status.failures += 1);
+                self.status.note(|status| status.failures += 1);
                 if let Some(skipped) = self.failing.due(now) {
                     tracing::warn!(%error, skipped, "a snapshot could not be written; decisions go on");
                 }
@@ -213,7 +219,7 @@ impl Snapshots {
 }
 
 /// The line of the banner about a start.
-fn told(found: &FoundSnapshot, path: &Path, now: Timestamp) -> String {
+fn banner_line(found: &FoundSnapshot, path: &Path, now: Timestamp) -> String {
     match found {
         FoundSnapshot::Nothing => format!("no snapshot in {} yet; counters start empty", path.display()),
         FoundSnapshot::Whole(restored) => {
@@ -249,22 +255,22 @@ mod tests {
 
     const CAPACITY: CounterCapacity = CounterCapacity { bytes: 1 << 20, throttle_bytes: 1 << 20 };
 
-    /// The board shows the result of each snapshot: the size of good ones, the number of failures, and what a start
+    /// The status shows the result of each snapshot: the size of good ones, the number of failures, and what a start
     /// restored.
     #[test]
-    fn the_board_tells_what_became_of_snapshots() {
-        let path = tollgate_testkit::folder("board");
+    fn the_status_shows_the_result_of_each_snapshot() {
+        let path = tollgate_testkit::folder("snapshot-status");
         let time = ManualClock::new();
         let (policy, _) = Policy::compile("test", b"limits: [{name: all, rate: 5/month}]").unwrap();
         let engine = Engine::with_store(policy, MemoryStore::new(1 << 20, time.now()), Secret::random());
-        assert!(engine.check_now(&CheckRequest::new(), time.now()).is_allowed());
-        let (engine, throttled) = (engine.map_store(Stores::Memory), Table::new(0));
+        assert!(engine.try_check(&CheckRequest::new(), time.now()).unwrap().is_allowed());
+        let (engine, throttled) = (engine.map_store(Stores::Memory), CounterTable::new(0));
         let counters = SnapshotCounters { engine: &engine, throttled: &throttled };
         let open = || Snapshots::open(&path, SnapshotInterval::Off, CAPACITY, &time.clock()).unwrap();
 
         let start = open();
         assert_eq!(
-            (start.snapshot.is_none(), start.snapshots.board.status()),
+            (start.snapshot.is_none(), start.snapshots.status.status()),
             (true, SnapshotStatus::default())
         );
         let written = start.snapshots.write(counters).unwrap();
@@ -275,16 +281,16 @@ mod tests {
             written: 1,
             ..SnapshotStatus::default()
         };
-        assert_eq!(start.snapshots.board.status(), expected);
+        assert_eq!(start.snapshots.status.status(), expected);
         fs::create_dir(path.join("counters.snapshot.tmp")).unwrap();
         assert!(start.snapshots.write(counters).is_none());
-        assert_eq!(start.snapshots.board.status(), SnapshotStatus { failures: 1, ..expected });
+        assert_eq!(start.snapshots.status.status(), SnapshotStatus { failures: 1, ..expected });
         drop(start);
 
         time.advance(Duration::from_secs(7));
         let start = open();
         assert_eq!(start.line, "counters restored: 1 (7 s old)");
-        let restored = start.snapshots.board.status().restored.unwrap();
+        let restored = start.snapshots.status.status().restored.unwrap();
         assert_eq!((restored.keys, restored.no_room), (1, 0));
         drop(start);
         let _ = fs::remove_dir_all(&path);

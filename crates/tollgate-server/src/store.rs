@@ -81,16 +81,8 @@ impl Store for Stores {
     }
 
     #[inline]
-    fn answers_at_once(&self) -> bool {
+    fn never_waits(&self) -> bool {
         matches!(self, Stores::Memory(_))
-    }
-
-    #[inline]
-    fn may_answer_at_once(&self) -> bool {
-        match self {
-            Stores::Memory(store) => store.may_answer_at_once(),
-            Stores::Redis(fleet) => fleet.store.may_answer_at_once(),
-        }
     }
 
     #[inline]
@@ -121,15 +113,15 @@ impl Store for Stores {
     }
 
     #[inline]
-    fn charge_at_once(
+    fn try_charge(
         &self,
         charges: &[Charge<'_>],
         now: Timestamp,
         answers: &mut Answers,
     ) -> Option<Result<(), StoreFailure>> {
         match self {
-            Stores::Memory(store) => store.charge_at_once(charges, now, answers),
-            Stores::Redis(fleet) => fleet.store.charge_at_once(charges, now, answers),
+            Stores::Memory(store) => store.try_charge(charges, now, answers),
+            Stores::Redis(fleet) => fleet.store.try_charge(charges, now, answers),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::console::Console;
 use crate::store::{self, bytes};
 use crate::{FAILURE, SUCCESS, USAGE};
 use node::{Entrance, Node};
-use report::{Line, Mark, Report};
+use report::{CheckFinding, Mark, Report};
 use slot::SLOTS;
 
 mod about;
@@ -24,7 +24,7 @@ mod sentinel;
 mod slot;
 
 /// Difference of the clocks of one cluster's servers from which it is too large, in microseconds.
-const SPREAD_MAX: i64 = 1_000_000;
+const CLOCK_DIFFERENCE_MAX: i64 = 1_000_000;
 /// Every slot, for a server that holds all keys.
 const EVERY_SLOT: [(u16, u16); 1] = [(0, SLOTS - 1)];
 
@@ -85,10 +85,10 @@ async fn inspect(StoreAccess { settings, certificates }: &StoreAccess) -> Report
     let deadline = settings.timeout();
     let mut lines = Vec::new();
     if settings.is_exposed() {
-        let line = Line::new(
+        let line = CheckFinding::new(
             Mark::Warn,
             "transport",
-            "in plain text over a network: whoever is on the way reads the password and changes counters",
+            "in plain text over a network: anyone on the path can read the password and change counters",
         );
         lines.push(line.cured_by("let the store speak TLS (tls-port), and write rediss://"));
     }
@@ -123,13 +123,18 @@ enum Deployment {
 }
 
 /// Checks one server that holds all keys.
-async fn single(host: &Host, kind: Deployment, entrance: &Entrance<'_>, deadline: Duration) -> Vec<Line> {
+async fn single(
+    host: &Host,
+    kind: Deployment,
+    entrance: &Entrance<'_>,
+    deadline: Duration,
+) -> Vec<CheckFinding> {
     let node = match Node::reach(host, entrance).await {
         Ok(node) => node,
         Err(line) => return vec![line],
     };
     let reached = format!("{host} answers as {} after {} ms", entrance.user(), pace::millis(node.took));
-    let mut lines = vec![Line::ok("reach", reached)];
+    let mut lines = vec![CheckFinding::ok("reach", reached)];
     lines.extend(about::lines(&node, kind).await);
     if node.field("redis_mode") == Some("sentinel") || node.field("cluster_enabled") == Some("1") {
         return lines; // Nothing else could be tried there.
@@ -145,7 +150,7 @@ async fn tried(
     kind: Deployment,
     slots: &[(u16, u16)],
     deadline: Duration,
-) -> (Vec<Line>, Option<i64>) {
+) -> (Vec<CheckFinding>, Option<i64>) {
     let mut lines = rights::lines(node, entrance, kind, slots).await;
     let offset = pace::offset(node).await;
     lines.extend(offset.map(pace::clock));
@@ -154,23 +159,23 @@ async fn tried(
 }
 
 /// Checks a cluster: as a whole, and each primary.
-async fn whole(hosts: &[Host], entrance: &Entrance<'_>, deadline: Duration) -> Vec<Line> {
+async fn whole(hosts: &[Host], entrance: &Entrance<'_>, deadline: Duration) -> Vec<CheckFinding> {
     let mut lines = Vec::new();
-    let mut door = None;
+    let mut first = None;
     for host in hosts {
         match Node::reach(host, entrance).await {
             Ok(node) => {
-                lines.push(Line::ok(
+                lines.push(CheckFinding::ok(
                     "reach",
                     format!("{host} answers as {} after {} ms", entrance.user(), pace::millis(node.took)),
                 ));
-                door.get_or_insert(node);
+                first.get_or_insert(node);
             }
             // An unreachable server is a warning while another one knows the whole cluster.
-            Err(line) => lines.push(Line { mark: Mark::Warn, ..line }),
+            Err(line) => lines.push(CheckFinding { mark: Mark::Warn, ..line }),
         }
     }
-    let Some(node) = door else {
+    let Some(node) = first else {
         lines
             .iter_mut()
             .for_each(|line| line.mark = if line.check == "reach" { Mark::Fail } else { line.mark });
@@ -196,16 +201,21 @@ async fn whole(hosts: &[Host], entrance: &Entrance<'_>, deadline: Duration) -> V
             }
         }
         let name = primary.host.to_string();
-        lines.extend(found.into_iter().map(|line| Line { nodes: vec![name.clone()], ..line }));
+        lines.extend(found.into_iter().map(|line| CheckFinding { nodes: vec![name.clone()], ..line }));
     }
-    lines.extend(spread(&offsets));
+    lines.extend(clock_difference(&offsets));
     lines
 }
 
 /// Whether the servers of a cluster agree on the time: after a failover counters follow another clock.
-fn spread(offsets: &[i64]) -> Option<Line> {
-    let spread = offsets.iter().max()?.saturating_sub(*offsets.iter().min()?);
-    let line =
-        || Line::new(Mark::Warn, "clock", format!("the servers' own clocks differ by {} ms", spread / 1_000));
-    (spread >= SPREAD_MAX).then(|| line().cured_by("let all of them follow NTP"))
+fn clock_difference(offsets: &[i64]) -> Option<CheckFinding> {
+    let difference = offsets.iter().max()?.saturating_sub(*offsets.iter().min()?);
+    let line = || {
+        CheckFinding::new(
+            Mark::Warn,
+            "clock",
+            format!("the servers' own clocks differ by {} ms", difference / 1_000),
+        )
+    };
+    (difference >= CLOCK_DIFFERENCE_MAX).then(|| line().cured_by("let all of them follow NTP"))
 }

@@ -14,14 +14,14 @@ use tollgate_redis::{BreakerState, LATENCY_BOUNDS, ReplyClass, Report, ShardRepo
 
 use crate::service::Service;
 use crate::store::Stores;
-use crate::telemetry::{ShardNumbers, ShardState, StoreNumbers};
+use crate::telemetry::{ShardMetrics, ShardState, StoreMetrics};
 use crate::time_text::rfc3339;
 
 /// How long a start waits for the fleet's secret, so that a server with a reachable store counts in it from its first
 /// decision.
-const JOIN_PATIENCE: Duration = Duration::from_millis(500);
+const JOIN_TIMEOUT: Duration = Duration::from_millis(500);
 /// How much longer it waits for shards that are becoming ready, if some of the store answers.
-const WARM_PATIENCE: Duration = Duration::from_secs(2);
+const WARM_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often the state is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How often a start checks whether the store is prepared for the policy.
@@ -116,21 +116,21 @@ impl StoreWatch {
                     fleet.redis().join(|secret| service.rekey(secret)).await;
                     tracing::info!("the fleet's secret is known: counters are shared from now on");
                 }
-                let left = (JOIN_PATIENCE + WARM_PATIENCE).saturating_sub(began.elapsed());
+                let left = (JOIN_TIMEOUT + WARM_TIMEOUT).saturating_sub(began.elapsed());
                 if !fleet.redis().warm(left).await {
                     tracing::warn!(
                         "not every shard of the store was ready at the start: first decisions may be made without it"
                     );
                 }
                 greet(&service).await;
-                while !fleet.redis().is_prepared() && began.elapsed() < JOIN_PATIENCE + WARM_PATIENCE {
+                while !fleet.redis().is_prepared() && began.elapsed() < JOIN_TIMEOUT + WARM_TIMEOUT {
                     tokio::time::sleep(PREPARED_EVERY).await;
                 }
             }
         });
         let mut joining = joining; // Dropped, it goes on.
-        if tokio::time::timeout(JOIN_PATIENCE, &mut joining).await.is_err() && is_reached(service) {
-            let _ = tokio::time::timeout(WARM_PATIENCE, &mut joining).await;
+        if tokio::time::timeout(JOIN_TIMEOUT, &mut joining).await.is_err() && is_reached(service) {
+            let _ = tokio::time::timeout(WARM_TIMEOUT, &mut joining).await;
         }
     }
 
@@ -139,7 +139,7 @@ impl StoreWatch {
         let troubled: Vec<&ShardReport> = report.shards.iter().filter(is_troubled).collect();
         let is_away = report.shards.is_empty() || !troubled.is_empty() || !report.unserved.is_empty();
         let mut seen = self.seen();
-        seen.troubled = troubled.iter().map(|shard| told(shard)).take(NAMED_MAX).collect();
+        seen.troubled = troubled.iter().map(|shard| described(shard)).take(NAMED_MAX).collect();
         let room = NAMED_MAX - seen.troubled.len();
         seen.troubled.extend(report.unserved.iter().take(room).map(unserved));
         match (seen.since, is_away) {
@@ -163,7 +163,7 @@ impl StoreWatch {
     }
 
     /// All numbers for the metrics.
-    pub(crate) fn numbers(&self, report: &Report, stand_in: &StandIn, now: Timestamp) -> StoreNumbers {
+    pub(crate) fn numbers(&self, report: &Report, fallback: &StandIn, now: Timestamp) -> StoreMetrics {
         let seen = self.seen().clone();
         let outage = seen.since.map_or(seen.outage, |since| seen.outage + now.since(since));
         let mut count = 0;
@@ -174,7 +174,7 @@ impl StoreWatch {
         }
         count += report.latency.last().copied().unwrap_or(0);
         let sum = u64::try_from(report.latency_sum.as_nanos()).unwrap_or(u64::MAX);
-        StoreNumbers {
+        StoreMetrics {
             calls: report.calls,
             requests: report.decisions,
             latency: (buckets, count, sum),
@@ -182,9 +182,9 @@ impl StoreWatch {
             connected: report.connections,
             not_connected: report.connection_failures,
             corrections: report.corrections,
-            debts: stand_in.debts_held as u64,
-            debts_settled: [stand_in.debts_replayed, stand_in.debts_dropped],
-            open_seconds: stand_in.open_for.as_micros() / 1_000_000,
+            deferred: fallback.debts_held as u64,
+            reconciled: [fallback.debts_replayed, fallback.debts_dropped],
+            open_seconds: fallback.open_for.as_micros() / 1_000_000,
             nodes: u64::from(report.nodes),
             outage_seconds: outage.as_micros() / 1_000_000,
             leases: LeaseReport::default(),
@@ -246,15 +246,15 @@ fn unserved(unserved: &UnservedSlot) -> String {
     format!("slot {slot}: {how} ({}); finish or undo that with `redis-cli --cluster fix`", class.name())
 }
 
-fn told(shard: &ShardReport) -> String {
+fn described(shard: &ShardReport) -> String {
     match &shard.last_error {
         Some(error) => format!("{}: {error}", shard.address),
         None => shard.address.clone(),
     }
 }
 
-fn shard(report: &ShardReport) -> ShardNumbers {
-    ShardNumbers {
+fn shard(report: &ShardReport) -> ShardMetrics {
+    ShardMetrics {
         address: report.address.clone(),
         state: match report.state {
             BreakerState::Closed => ShardState::Closed,

@@ -12,22 +12,22 @@ pub(crate) use tollgate_gateway::Capacity;
 use tollgate_gateway::UpstreamSeries;
 use tollgate_tower::shed::Shedder;
 
-use crate::protocol::Wire;
+use crate::protocol::Protocol;
 use crate::random;
 
 pub(crate) mod names;
-mod cells;
+mod striped;
 mod histogram;
 mod ledger;
 mod sketch;
 mod top;
 mod unlimited;
-mod live;
+mod events;
 mod connections;
 pub(crate) mod usage;
 pub(crate) mod process;
 mod exposition;
-mod foreign;
+mod compat;
 mod gateway;
 mod overflow;
 mod overload;
@@ -38,18 +38,18 @@ pub(crate) mod trace;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use compat::{Key, RuleVerdict};
 pub(crate) use connections::Open;
 pub(crate) use exposition::METRICS_TYPE;
-pub(crate) use foreign::{Key, RuleVerdict};
-pub(crate) use shared::{LimitLeases, ShardNumbers, ShardState, StoreNumbers};
+pub(crate) use shared::{LimitLeases, ShardMetrics, ShardState, StoreMetrics};
 
-use cells::Cells;
 use connections::Connections;
 use histogram::{DURATION_BOUNDS, Histogram, RETRY_BOUNDS};
 use ledger::Ledger;
 use names::{Metric, VERDICTS, verdict_index};
 use overflow::Overflow;
 pub(crate) use overflow::is_crowded;
+use striped::StripedCounters;
 use top::Top;
 use trace::Tracer;
 use unlimited::Unlimited;
@@ -65,7 +65,7 @@ const WATCHED: u64 = 16;
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
     pub(crate) at: Timestamp,
-    pub(crate) wire: Wire,
+    pub(crate) protocol: Protocol,
     pub(crate) allowed: bool,
     /// The name of the verdict.
     pub(crate) verdict: &'static str,
@@ -109,10 +109,25 @@ impl Sample {
     }
 }
 
+/// Whether a request may pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// It may pass.
+    Admitted,
+    /// It may not.
+    Refused,
+}
+
+impl From<&Decision> for Admission {
+    fn from(decision: &Decision) -> Self {
+        if decision.is_allowed() { Admission::Admitted } else { Admission::Refused }
+    }
+}
+
 /// Provides numbers at each scrape.
 type Probe = Box<dyn Fn(Timestamp) -> Vec<Sample> + Send + Sync>;
 /// Provides the numbers of a shared store at each scrape.
-type Shared = Box<dyn Fn() -> StoreNumbers + Send + Sync>;
+type StoreProbe = Box<dyn Fn() -> StoreMetrics + Send + Sync>;
 
 /// Provides the numbers of a gateway's upstreams at each scrape.
 type Upstreams = Box<dyn Fn() -> Vec<UpstreamSeries> + Send + Sync>;
@@ -122,18 +137,18 @@ pub(crate) struct Meter {
     events: broadcast::Sender<Arc<Event>>,
     /// Whether there may be watchers. Asking the channel would take a lock.
     is_watched: AtomicBool,
-    budget: live::EventBudget,
-    verdicts: Cells,
+    budget: events::EventBudget,
+    verdicts: StripedCounters,
     unlimited: Unlimited,
     ledger: Ledger,
-    durations: [Histogram; Wire::ALL.len()],
+    durations: [Histogram; Protocol::ALL.len()],
     retries: Histogram,
     top: Top,
     connections: Connections,
     /// Locked when a probe is registered, and at a scrape.
     probes: Mutex<Vec<Probe>>,
     tracer: OnceLock<Tracer>,
-    shared: OnceLock<Shared>,
+    shared: OnceLock<StoreProbe>,
     gateway: OnceLock<Upstreams>,
     overload: OnceLock<Arc<Shedder>>,
     waiting: Waiting,
@@ -146,11 +161,11 @@ impl Meter {
         Self {
             events: broadcast::channel(EVENTS_MAX).0,
             is_watched: AtomicBool::new(false),
-            budget: live::EventBudget::new(live::EVENTS_PER_SECOND),
-            verdicts: Cells::new(VERDICTS.len() * Wire::ALL.len()),
+            budget: events::EventBudget::new(events::EVENTS_PER_SECOND),
+            verdicts: StripedCounters::new(VERDICTS.len() * Protocol::ALL.len()),
             unlimited: Unlimited::new(),
             ledger: Ledger::new(),
-            durations: Wire::ALL.map(|_| Histogram::new(&DURATION_BOUNDS)),
+            durations: Protocol::ALL.map(|_| Histogram::new(&DURATION_BOUNDS)),
             retries: Histogram::new(&RETRY_BOUNDS),
             top: Top::default(),
             connections: Connections::default(),
@@ -164,50 +179,49 @@ impl Meter {
         }
     }
 
-    /// Counts one decision. On the hot path: takes no lock and allocates nothing, unless there is a watcher or the
-    /// decision is sampled for the top keys.
+    /// Counts one decision, with the outcomes of rules beside the policy. On the hot path: takes no lock and allocates
+    /// nothing, unless there is a watcher or the decision is sampled for the top keys.
     #[inline]
-    pub(crate) fn record(&self, request: &CheckRequest<'_>, decision: &Decision, wire: Wire, now: Timestamp) {
-        self.record_beside(request, decision, &[], wire, now);
-    }
-
-    /// Counts one decision, with the outcomes of rules beside the policy.
-    pub(crate) fn record_beside(
+    pub(crate) fn record(
         &self,
         request: &CheckRequest<'_>,
         decision: &Decision,
         rules: &[Rule<'_>],
-        wire: Wire,
+        protocol: Protocol,
         now: Timestamp,
     ) {
         // If capacity is checked as well, a request that passes the limits is not decided yet.
-        let is_open = wire == Wire::Gateway && decision.is_allowed() && self.overload.get().is_some();
+        let is_open = protocol == Protocol::Gateway && decision.is_allowed() && self.overload.get().is_some();
         if !is_open {
-            self.verdicts.add(verdict_cell(wire, verdict_index(decision)), 1);
+            self.verdicts.add(verdict_cell(protocol, verdict_index(decision)), 1);
         }
-        self.ledger.record(decision, wire);
-        self.record_rules(rules, wire);
+        self.ledger.record(decision, protocol);
+        self.record_rules(rules, protocol);
         self.overflow.look(decision, now);
-        self.unlimited.record(request, decision, rules, wire, now);
+        self.unlimited.record(request, decision, rules, protocol, now);
         if let Some(retry) = decision.retry_after() {
             self.retries.observe(retry.as_micros().saturating_mul(1_000));
         }
         self.top.record(request, decision, now);
         // Relaxed: a new watcher sees decisions from about now on.
         if self.is_watched.load(Ordering::Relaxed) {
-            self.tell(request, decision, wire, now);
+            self.tell(request, decision, protocol, now);
         }
         if let Some(tracer) = self.tracer.get() {
-            tracer.record(decision, wire, now);
+            tracer.record(decision, protocol, now);
         }
         if tracing::enabled!(tracing::Level::DEBUG) {
-            live::log(request, decision, wire);
+            events::log(request, decision, protocol);
         }
     }
 
     /// Counts a decision by a limit that came with the call, and not by a limit of the policy.
-    pub(crate) fn record_unnamed(&self, is_allowed: bool, wire: Wire) {
-        self.verdicts.add(verdict_cell(wire, if is_allowed { names::ALLOW } else { names::DENY }), 1);
+    pub(crate) fn record_unnamed(&self, admission: Admission, protocol: Protocol) {
+        let verdict = match admission {
+            Admission::Admitted => names::ALLOW,
+            Admission::Refused => names::DENY,
+        };
+        self.verdicts.add(verdict_cell(protocol, verdict), 1);
     }
 
     /// Counts requests that an Envoy admitted within its quota although no limit applies to them. Their attributes have
@@ -230,12 +244,12 @@ impl Meter {
             Capacity::PassedLate => names::WAIT,
             Capacity::Shed => names::SHED,
         };
-        self.verdicts.add(verdict_cell(Wire::Gateway, verdict), 1);
+        self.verdicts.add(verdict_cell(Protocol::Gateway, verdict), 1);
     }
 
     /// Counts a request that was refused because it could not be read or counted.
-    pub(crate) fn record_fault(&self, wire: Wire) {
-        self.verdicts.add(verdict_cell(wire, names::FAULT), 1);
+    pub(crate) fn record_fault(&self, protocol: Protocol) {
+        self.verdicts.add(verdict_cell(protocol, names::FAULT), 1);
     }
 
     /// A stopwatch for one decision in [`WATCHED`], for a protocol where reading the time twice would cost a good part
@@ -245,8 +259,8 @@ impl Meter {
     }
 
     /// Counts the duration of one decision on a protocol, from the complete request to the finished answer.
-    pub(crate) fn took(&self, wire: Wire, duration: Duration) {
-        self.durations[wire as usize].observe(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
+    pub(crate) fn took(&self, protocol: Protocol, duration: Duration) {
+        self.durations[protocol as usize].observe(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
     }
 
     /// The most frequent keys of the last one or two minutes, in descending order. An estimate is too high only by the
@@ -264,13 +278,13 @@ impl Meter {
     }
 
     /// Counts an open connection until the returned value is dropped.
-    pub(crate) fn opened(&self, wire: Wire) -> Open {
-        self.connections.opened(wire)
+    pub(crate) fn opened(&self, protocol: Protocol) -> Open {
+        self.connections.opened(protocol)
     }
 
     /// The number of open connections of a protocol.
-    pub(crate) fn open(&self, wire: Wire) -> u64 {
-        self.connections.open(wire)
+    pub(crate) fn open(&self, protocol: Protocol) -> u64 {
+        self.connections.open(protocol)
     }
 
     /// Registers a policy, so that its limits are shown before the first decision.
@@ -289,7 +303,7 @@ impl Meter {
     }
 
     /// Registers the numbers of a shared store, read at each scrape. There is one, and a second call changes nothing.
-    pub(crate) fn show_store(&self, numbers: impl Fn() -> StoreNumbers + Send + Sync + 'static) {
+    pub(crate) fn show_store(&self, numbers: impl Fn() -> StoreMetrics + Send + Sync + 'static) {
         let _ = self.shared.set(Box::new(numbers));
     }
 
@@ -326,8 +340,8 @@ impl Meter {
 }
 
 /// The index of the counter of a verdict on a protocol.
-const fn verdict_cell(wire: Wire, verdict: usize) -> usize {
-    wire as usize * VERDICTS.len() + verdict
+const fn verdict_cell(protocol: Protocol, verdict: usize) -> usize {
+    protocol as usize * VERDICTS.len() + verdict
 }
 
 /// Measures a duration.

@@ -14,7 +14,7 @@ use tollgate::Timestamp;
 pub(crate) use tollgate_gateway::pem::{FROM_12, authorities, certificates, key};
 
 use crate::failure::Failure;
-use crate::file_watch::{Debounce, Eye, FileReload, LOOK_TIMEOUT, Seen, Version, Wish, hangs};
+use crate::file_watch::{DISK_TIMEOUT, Debounce, FileReload, FileWatcher, ReloadMode, Seen, Version, hangs};
 
 /// Only TLS 1.3.
 const FROM_13: &[&SupportedProtocolVersion] = &[&TLS13];
@@ -90,7 +90,7 @@ pub(crate) struct Tls {
     files: TlsFiles,
     configs: ArcSwap<[Arc<ServerConfig>; 4]>,
     status: ArcSwap<TlsStatus>,
-    watch: Mutex<(Eye, Debounce)>,
+    watch: Mutex<(FileWatcher, Debounce)>,
 }
 
 impl Tls {
@@ -99,8 +99,8 @@ impl Tls {
     /// # Errors
     /// When the files have the wrong content. The message says which, and what would be accepted.
     pub(crate) fn open(files: TlsFiles, now: Timestamp) -> Result<Arc<Self>, String> {
-        let (mut eye, mut watch) = (Eye::new(files.paths()), Debounce::default());
-        let seen = eye.look();
+        let (mut watcher, mut watch) = (FileWatcher::new(files.paths()), Debounce::default());
+        let seen = watcher.scan();
         let configs = files.load()?;
         let status = TlsStatus { version: seen.version(), loaded_at: now, error: None, stuck: None };
         watch.acted(seen);
@@ -108,7 +108,7 @@ impl Tls {
             files,
             configs: ArcSwap::from_pointee(configs),
             status: ArcSwap::from_pointee(status),
-            watch: Mutex::new((eye, watch)),
+            watch: Mutex::new((watcher, watch)),
         }))
     }
 
@@ -134,7 +134,7 @@ impl Tls {
             return stuck.text.clone();
         }
         let paths: Vec<String> = self.files.paths().iter().map(|path| path.display().to_string()).collect();
-        let text = hangs(&paths.join(", "), LOOK_TIMEOUT);
+        let text = hangs(&paths.join(", "), DISK_TIMEOUT);
         let stuck = Some(Failure::new(text.clone(), now));
         self.status.rcu(|status| TlsStatus { stuck: stuck.clone(), ..(**status).clone() });
         tracing::error!(error = text, "the certificates on disk cannot be read: those before stay in use");
@@ -154,11 +154,11 @@ impl Tls {
     ///
     /// # Errors
     /// Why the files on disk are not in use.
-    pub(crate) fn turn(&self, wish: Wish, now: Timestamp) -> Result<FileReload, String> {
+    pub(crate) fn run_cycle(&self, mode: ReloadMode, now: Timestamp) -> Result<FileReload, String> {
         // Cycles run one after the other. The lock only satisfies the compiler.
-        let (eye, watch) = &mut *self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        let seen = eye.look();
-        if !watch.saw(&seen) && wish == Wish::Look {
+        let (watcher, watch) = &mut *self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = watcher.scan();
+        if !watch.saw(&seen) && mode == ReloadMode::OnChange {
             return Ok(FileReload::Nothing);
         }
         watch.acted(seen.clone());

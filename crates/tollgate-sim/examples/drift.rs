@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         {
             let pace = Pace {
                 gain: reservoir.pace().gain().get(),
-                period: reservoir.pace().price().get(),
+                period: reservoir.pace().unit_credits().get(),
                 burst: reservoir.units(),
             };
             let name = quota.algorithm();

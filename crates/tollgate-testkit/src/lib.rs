@@ -1,11 +1,44 @@
-//! What the tests of several crates share: temporary directories, free ports, waiting for other processes, and
-//! certificates. Only tests depend on it. Like them it panics when something fails.
+//! What the tests of several crates share. Only tests depend on it. Like them it panics when something fails.
+//!
+//! Always there: temporary directories, free ports, waiting for other processes, certificates, and a real Redis.
+//! With the feature `server` also the program `tollgate` as a child process, clients of its protocols, and the programs
+//! around it.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "it is part of tests, which fail by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "it is part of tests, which fail by panicking"
+)]
+#![allow(missing_docs, reason = "tests show what its names are for")]
 
 pub mod pki;
 mod scratch;
 mod wait;
+pub mod redis;
+
+#[cfg(feature = "server")]
+pub mod program;
+#[cfg(feature = "server")]
+pub mod http;
+#[cfg(feature = "server")]
+pub mod ask;
+#[cfg(feature = "server")]
+pub mod tls;
+#[cfg(feature = "server")]
+pub mod rls;
+#[cfg(feature = "server")]
+pub mod rlqs;
+#[cfg(feature = "server")]
+pub mod admin;
+#[cfg(feature = "server")]
+pub mod guide;
+#[cfg(feature = "server")]
+pub mod proxy;
+#[cfg(feature = "server")]
+pub mod gateway_upstream;
+#[cfg(feature = "server")]
+pub mod identity;
 
 pub use scratch::{Scratch, folder};
 pub use wait::{free_port, rest, until};

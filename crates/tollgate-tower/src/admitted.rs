@@ -41,11 +41,10 @@ impl<D: Decide> Admitted<D> {
     pub(crate) fn new(
         shared: &Arc<RateLimitState<D>>,
         parts: &Parts,
-        decided: &mut Option<Decision>,
+        mut decision: Decision,
         at: Timestamp,
     ) -> Option<Box<Self>> {
-        let permit = decided.as_mut().and_then(Decision::take_permit);
-        let hold = permit.and_then(|permit| {
+        let hold = decision.take_permit().and_then(|permit| {
             Hold::new(&shared.renewer, &shared.settings.settling, Some(permit), None).map(Box::new)
         });
         let caller = shared.settings.caller(parts);
@@ -62,7 +61,7 @@ impl<D: Decide> Admitted<D> {
             let audience = || Audience { caller, cost: Some(shared.cost(parts)), ..Audience::default() };
             let audience = shows_quota.then(audience);
             admitted.follow_up = Some(FollowUp { shared: Arc::clone(shared), audience, at });
-            admitted.decision = decided.take();
+            admitted.decision = Some(decision);
         }
         Some(admitted)
     }

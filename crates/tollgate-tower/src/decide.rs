@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use tollgate::clock::Sleep;
+use tollgate::engine::Prepared;
 use tollgate::store::Store;
 use tollgate::{CheckRequest, Clock, Decision, Engine, Reservation, Ticks, Timestamp};
 
@@ -38,16 +39,18 @@ pub trait Decide: Send + Sync + 'static {
     }
 
     /// Decides if that is possible without waiting for the store.
-    fn try_check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Decision>;
+    ///
+    /// # Errors
+    /// When the store must be awaited; [`Decide::check_prepared`] does.
+    fn try_check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Result<Decision, Prepared>;
 
-    /// Calls [`Decide::try_check`] and writes the decision in place, because a decision is large.
-    #[inline]
-    fn try_check_into(&self, request: &CheckRequest<'_>, now: Timestamp, decided: &mut Option<Decision>) {
-        *decided = self.try_check(request, now);
-    }
-
-    /// Decides.
-    fn check(&self, request: &CheckRequest<'_>, now: Timestamp) -> impl Future<Output = Decision> + Send;
+    /// Decides about a request that [`Decide::try_check`] has prepared, and awaits the store.
+    fn check_prepared(
+        &self,
+        prepared: Prepared,
+        request: &CheckRequest<'_>,
+        now: Timestamp,
+    ) -> impl Future<Output = Decision> + Send;
 
     /// Decides, and reserves the estimated cost of the request until the cost is known.
     fn reserve(
@@ -108,17 +111,18 @@ impl<S: Store + Send + Sync + 'static> Decide for EngineDecider<S> {
         Some(self.engine.changes())
     }
 
-    fn try_check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Decision> {
-        self.engine.check_at_once(std::slice::from_ref(request), now)
-    }
-
     #[inline]
-    fn try_check_into(&self, request: &CheckRequest<'_>, now: Timestamp, decided: &mut Option<Decision>) {
-        self.engine.decide_at_once(std::slice::from_ref(request), now, decided);
+    fn try_check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Result<Decision, Prepared> {
+        self.engine.try_check(request, now)
     }
 
-    fn check(&self, request: &CheckRequest<'_>, now: Timestamp) -> impl Future<Output = Decision> + Send {
-        self.engine.check(request, now)
+    fn check_prepared(
+        &self,
+        prepared: Prepared,
+        request: &CheckRequest<'_>,
+        now: Timestamp,
+    ) -> impl Future<Output = Decision> + Send {
+        prepared.check(&self.engine, request, now)
     }
 
     fn reserve(

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response};
 use http_body::Body as HttpBody;
+use tollgate::engine::Prepared;
 use tollgate::{Decision, Reservation, Ticks, Timestamp, Verdict};
 use tower_service::Service;
 
@@ -53,8 +54,8 @@ enum FastPath<D: Decide> {
     Refused(Response<Bytes>),
     /// The request is admitted after a wait.
     Waits(Box<Decided<D>>),
-    /// The slow path must decide: it asks the store, or reserves a cost to settle later.
-    Unknown,
+    /// The slow path must decide: it awaits the store for a prepared request, or reserves a cost to settle later.
+    Unknown(Option<Prepared>),
 }
 
 impl<I, D, B, R> Service<Request<B>> for RateLimit<I, D>
@@ -90,8 +91,8 @@ where
                 return ResponseFuture::admitted(served, admitted);
             }
             FastPath::Refused(response) => return ResponseFuture::refused(response),
-            FastPath::Waits(decided) => Some(decided),
-            FastPath::Unknown => None,
+            FastPath::Waits(decided) => Ok(decided),
+            FastPath::Unknown(prepared) => Err(prepared),
         };
         // The service that was polled ready serves this request. Its clone serves the next.
         let next = self.inner.clone();
@@ -111,18 +112,20 @@ async fn slow_path<I, D, B, R>(
     shared: Arc<RateLimitState<D>>,
     mut inner: I,
     (parts, body): (Parts, B),
-    decided: Option<Box<Decided<D>>>,
+    decided: Result<Box<Decided<D>>, Option<Prepared>>,
 ) -> AsyncOutcome<Result<Response<R>, I::Error>, D>
 where
     I: Service<Request<B>, Response = Response<R>>,
     D: Decide,
 {
     let (decided, mut parts) = match decided {
-        Some(decided) => (*decided, parts),
-        None => match PendingCheck::new(check_and_hold(Arc::clone(&shared), parts)).await {
-            Ok((decided, parts)) => (decided, parts),
-            Err(refused) => return AsyncOutcome::Refused(*refused),
-        },
+        Ok(decided) => (*decided, parts),
+        Err(prepared) => {
+            match PendingCheck::new(check_and_hold(Arc::clone(&shared), parts, prepared)).await {
+                Ok((decided, parts)) => (decided, parts),
+                Err(refused) => return AsyncOutcome::Refused(*refused),
+            }
+        }
     };
     let Decided { mut decision, at, mut hold } = decided;
     if let (Verdict::Wait(wait), Some(wait_max)) = (decision.verdict(), shared.wait_max(&parts))
@@ -136,7 +139,7 @@ where
         return AsyncOutcome::Refused(shared.refuse(&parts, &decision, &shared.answer_context(&parts), at));
     }
     let (verdict, depth) = (decision.verdict(), depth(&decision));
-    let mut admitted = Admitted::new(&shared, &parts, &mut Some(decision), at).unwrap_or_default();
+    let mut admitted = Admitted::new(&shared, &parts, decision, at).unwrap_or_default();
     admitted.hold = hold.take();
     if let Verdict::Wait(wait) = verdict {
         shared.decide.began_waiting(wait);
@@ -181,12 +184,12 @@ impl<D: Decide> Drop for WaitGuard<'_, D> {
 /// The fast path.
 fn try_decide<D: Decide>(shared: &Arc<RateLimitState<D>>, parts: &Parts) -> FastPath<D> {
     if shared.settings.settling.is_any() {
-        return FastPath::Unknown;
+        return FastPath::Unknown(None);
     }
     let at = shared.decide.now();
-    let mut decided = None;
-    match shared.with_request(parts, |request| shared.decide.try_check_into(request, at, &mut decided)) {
-        Ok(()) => judge(shared, parts, &mut decided, at),
+    match shared.with_request(parts, |request| shared.decide.try_check(request, at)) {
+        Ok(Ok(decision)) => judge(shared, parts, decision, at),
+        Ok(Err(prepared)) => FastPath::Unknown(Some(prepared)),
         Err(refused) => FastPath::Refused(*refused),
     }
 }
@@ -195,14 +198,13 @@ fn try_decide<D: Decide>(shared: &Arc<RateLimitState<D>>, parts: &Parts) -> Fast
 fn judge<D: Decide>(
     shared: &Arc<RateLimitState<D>>,
     parts: &Parts,
-    decided: &mut Option<Decision>,
+    decision: Decision,
     at: Timestamp,
 ) -> FastPath<D> {
-    let Some(decision) = decided else { return FastPath::Unknown };
     match decision.verdict() {
         Verdict::Allow => {
-            let awaiting = shared.awaiting(parts, decision, at);
-            let mut admitted = Admitted::new(shared, parts, decided, at);
+            let awaiting = shared.awaiting(parts, &decision, at);
+            let mut admitted = Admitted::new(shared, parts, decision, at);
             if let Some(awaiting) = awaiting {
                 let empty = || Box::new(Hold::empty(&shared.decide, &shared.settings.settling));
                 let hold = &mut admitted.get_or_insert_default().hold;
@@ -210,12 +212,9 @@ fn judge<D: Decide>(
             }
             FastPath::Admitted(admitted)
         }
-        Verdict::Wait(_) => match decided.take() {
-            Some(decision) => FastPath::Waits(Box::new(Decided::new(shared, parts, decision, None, at))),
-            None => FastPath::Unknown,
-        },
+        Verdict::Wait(_) => FastPath::Waits(Box::new(Decided::new(shared, parts, decision, None, at))),
         Verdict::Deny { .. } | Verdict::Never | Verdict::Forbidden => {
-            FastPath::Refused(shared.refuse(parts, decision, &shared.answer_context(parts), at))
+            FastPath::Refused(shared.refuse(parts, &decision, &shared.answer_context(parts), at))
         }
     }
 }
@@ -224,9 +223,10 @@ fn judge<D: Decide>(
 async fn check_and_hold<D: Decide>(
     shared: Arc<RateLimitState<D>>,
     parts: Parts,
+    prepared: Option<Prepared>,
 ) -> Result<(Decided<D>, Parts), Box<Response<Bytes>>> {
     let at = shared.decide.now();
-    let (decision, reservation) = shared.check(&parts, at).await?;
+    let (decision, reservation) = shared.check(&parts, prepared, at).await?;
     let decided = Decided::new(&shared, &parts, decision, reservation, at);
     Ok((decided, parts))
 }

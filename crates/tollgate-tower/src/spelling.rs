@@ -253,7 +253,7 @@ pub enum Outcome {
 
 /// A request that a [`Rule`] matches.
 #[derive(Clone, Copy, Debug)]
-pub struct Sample {
+pub struct ExampleRequest {
     /// Its method.
     pub method: &'static str,
     /// Its target.
@@ -264,7 +264,7 @@ pub struct Sample {
     pub fields: &'static [(&'static str, &'static str)],
 }
 
-impl Sample {
+impl ExampleRequest {
     const fn get(target: &'static str) -> Self {
         Self { method: "GET", target, host: "app.test", fields: &[] }
     }
@@ -316,7 +316,7 @@ pub struct Rule {
     /// The versions of HTTP that can write it.
     pub versions: Versions,
     /// Requests that it matches.
-    pub samples: &'static [Sample],
+    pub examples: &'static [ExampleRequest],
 }
 
 const LOGIN: Outcome = Outcome::SentOn { line: "GET /login", host: "app.test" };
@@ -341,10 +341,10 @@ pub const RULES: &[Rule] = &[
         unless: None,
         check: Check::Head(has_small_letters, METHOD_ACCEPTED),
         versions: Versions::All,
-        samples: &[
-            Sample::with("post", "/login", &[]),
-            Sample::with("Post", "/login", &[]),
-            Sample::with("gET", "/", &[]),
+        examples: &[
+            ExampleRequest::with("post", "/login", &[]),
+            ExampleRequest::with("Post", "/login", &[]),
+            ExampleRequest::with("gET", "/", &[]),
         ],
     },
     Rule {
@@ -357,10 +357,10 @@ pub const RULES: &[Rule] = &[
             "the target has another scheme; accepted: a path, or http:// and https://",
         ),
         versions: Versions::All,
-        samples: &[
-            Sample::get("ftp://app.test/login"),
-            Sample::get("foo://app.test/login"),
-            Sample::get("file://app.test/x"),
+        examples: &[
+            ExampleRequest::get("ftp://app.test/login"),
+            ExampleRequest::get("foo://app.test/login"),
+            ExampleRequest::get("file://app.test/x"),
         ],
     },
     Rule {
@@ -370,10 +370,10 @@ pub const RULES: &[Rule] = &[
         unless: None,
         check: Check::Reading,
         versions: Versions::Http1,
-        samples: &[
-            Sample::get("http://app.test/login"),
-            Sample::get("https://APP.test:443//login"),
-            Sample::get("HTTP://app.test/login"),
+        examples: &[
+            ExampleRequest::get("http://app.test/login"),
+            ExampleRequest::get("https://APP.test:443//login"),
+            ExampleRequest::get("HTTP://app.test/login"),
         ],
     },
     Rule {
@@ -383,10 +383,10 @@ pub const RULES: &[Rule] = &[
         unless: None,
         check: Check::Reading,
         versions: Versions::Http1,
-        samples: &[
-            Sample::get("http://other.test/login"),
-            Sample::get("http://user@app.test/login"),
-            Sample::get("http://app.test:8443/login"),
+        examples: &[
+            ExampleRequest::get("http://other.test/login"),
+            ExampleRequest::get("http://user@app.test/login"),
+            ExampleRequest::get("http://app.test:8443/login"),
         ],
     },
     Rule {
@@ -396,11 +396,11 @@ pub const RULES: &[Rule] = &[
         unless: None,
         check: Check::Head(expects_wrongly, "expect: accepted is 100-continue, once"),
         versions: Versions::All,
-        samples: &[
-            Sample::with("POST", "/login", &[("expect", "100-continue"), ("expect", "100-continue")]),
-            Sample::with("POST", "/login", &[("expect", "100-continue"), ("expect", "miracles")]),
-            Sample::with("POST", "/login", &[("expect", "miracles")]),
-            Sample::with("POST", "/login", &[("expect", "100-continue, x")]),
+        examples: &[
+            ExampleRequest::with("POST", "/login", &[("expect", "100-continue"), ("expect", "100-continue")]),
+            ExampleRequest::with("POST", "/login", &[("expect", "100-continue"), ("expect", "miracles")]),
+            ExampleRequest::with("POST", "/login", &[("expect", "miracles")]),
+            ExampleRequest::with("POST", "/login", &[("expect", "100-continue, x")]),
         ],
     },
     Rule {
@@ -413,10 +413,10 @@ pub const RULES: &[Rule] = &[
             "query parameter _method: it asks for another method; accepted: the method itself, or `method_override: keep` in the config",
         ),
         versions: Versions::All,
-        samples: &[
-            Sample::with("POST", "/login?_method=DELETE", &[]),
-            Sample::with("POST", "/login?a=1;%5Fmethod=put", &[]),
-            Sample::with("POST", "/login?a&_method[]=put", &[]),
+        examples: &[
+            ExampleRequest::with("POST", "/login?_method=DELETE", &[]),
+            ExampleRequest::with("POST", "/login?a=1;%5Fmethod=put", &[]),
+            ExampleRequest::with("POST", "/login?a&_method[]=put", &[]),
         ],
     },
     Rule {
@@ -426,18 +426,18 @@ pub const RULES: &[Rule] = &[
         unless: None,
         check: Check::Reading,
         versions: Versions::All,
-        samples: &[
-            Sample::get("/login?v=1&v=2"),
-            Sample::get("/login?v[]=1"),
-            Sample::get("/login?v%5B0%5D=1"),
-            Sample::get("/login?a=1;v=1"),
-            Sample::get("/login;v=1"),
-            Sample::get("/login;a=1&v=1?v=2"),
-            Sample::get("/login?v=1;x=2"),
-            Sample::get("/login?V=1"),
-            Sample::get("/login?[v]=1"),
-            Sample::get("/login?v%00=1"),
-            Sample::get("/login?%u0076=1"),
+        examples: &[
+            ExampleRequest::get("/login?v=1&v=2"),
+            ExampleRequest::get("/login?v[]=1"),
+            ExampleRequest::get("/login?v%5B0%5D=1"),
+            ExampleRequest::get("/login?a=1;v=1"),
+            ExampleRequest::get("/login;v=1"),
+            ExampleRequest::get("/login;a=1&v=1?v=2"),
+            ExampleRequest::get("/login?v=1;x=2"),
+            ExampleRequest::get("/login?V=1"),
+            ExampleRequest::get("/login?[v]=1"),
+            ExampleRequest::get("/login?v%00=1"),
+            ExampleRequest::get("/login?%u0076=1"),
         ],
     },
     Rule {
@@ -447,13 +447,13 @@ pub const RULES: &[Rule] = &[
         unless: None,
         check: Check::Head(is_looping, "via: it has passed a gateway 5 times; look where the upstreams lead"),
         versions: Versions::All,
-        samples: &[
-            Sample::with(
+        examples: &[
+            ExampleRequest::with(
                 "GET",
                 "/",
                 &[("via", "1.1 tollgate, 1.1 tollgate, 1.1 tollgate, 1.1 tollgate, 1.1 tollgate")],
             ),
-            Sample::with(
+            ExampleRequest::with(
                 "GET",
                 "/",
                 &[("via", "1.1 x ("), ("via", "tollgate tollgate tollgate,tollgate (TOLLGATE)")],
@@ -467,14 +467,14 @@ pub const RULES: &[Rule] = &[
         unless: None,
         check: Check::Reading,
         versions: Versions::All,
-        samples: &[
-            Sample::get("/%6cogin"),
-            Sample::get("//login"),
-            Sample::get("/./login"),
-            Sample::get("/x/../login"),
-            Sample::get("/x/%2e%2E/login"),
-            Sample::get("/../login"),
-            Sample::get("/login#x"),
+        examples: &[
+            ExampleRequest::get("/%6cogin"),
+            ExampleRequest::get("//login"),
+            ExampleRequest::get("/./login"),
+            ExampleRequest::get("/x/../login"),
+            ExampleRequest::get("/x/%2e%2E/login"),
+            ExampleRequest::get("/../login"),
+            ExampleRequest::get("/login#x"),
         ],
     },
     Rule {
@@ -484,15 +484,15 @@ pub const RULES: &[Rule] = &[
         unless: None,
         check: Check::Reading,
         versions: Versions::All,
-        samples: &[
-            Sample::get("/a%2flogin"),
-            Sample::get("/a%5clogin"),
-            Sample::get("/login%00"),
-            Sample::get("/login%0a"),
-            Sample::get("/x/..;/login"),
-            Sample::get("/login%"),
-            Sample::get("/login%u0061"),
-            Sample::get("/login%c0%ae"),
+        examples: &[
+            ExampleRequest::get("/a%2flogin"),
+            ExampleRequest::get("/a%5clogin"),
+            ExampleRequest::get("/login%00"),
+            ExampleRequest::get("/login%0a"),
+            ExampleRequest::get("/x/..;/login"),
+            ExampleRequest::get("/login%"),
+            ExampleRequest::get("/login%u0061"),
+            ExampleRequest::get("/login%c0%ae"),
         ],
     },
     Rule {
@@ -502,11 +502,11 @@ pub const RULES: &[Rule] = &[
         unless: None,
         check: Check::Reading,
         versions: Versions::All,
-        samples: &[
-            Sample::at("APP.Test"),
-            Sample::at("app.test."),
-            Sample::at("app.test:80"),
-            Sample::at("App.test.:443"),
+        examples: &[
+            ExampleRequest::at("APP.Test"),
+            ExampleRequest::at("app.test."),
+            ExampleRequest::at("app.test:80"),
+            ExampleRequest::at("App.test.:443"),
         ],
     },
     Rule {
@@ -516,13 +516,13 @@ pub const RULES: &[Rule] = &[
         unless: None,
         check: Check::Reading,
         versions: Versions::Http1,
-        samples: &[
-            Sample::at(""),
-            Sample::at("user@app.test"),
-            Sample::at("app.test,other.test"),
-            Sample::at("app..test"),
-            Sample::at("app.test:0"),
-            Sample::with("GET", "/login", &[("host", "app.test")]),
+        examples: &[
+            ExampleRequest::at(""),
+            ExampleRequest::at("user@app.test"),
+            ExampleRequest::at("app.test,other.test"),
+            ExampleRequest::at("app..test"),
+            ExampleRequest::at("app.test:0"),
+            ExampleRequest::with("GET", "/login", &[("host", "app.test")]),
         ],
     },
 ];
@@ -534,8 +534,8 @@ pub fn refused(
     is_let: impl Fn(Unless) -> bool,
 ) -> Option<(&'static Rule, u16, &'static str)> {
     RULES.iter().find_map(|rule| match (rule.check, rule.outcome) {
-        (Check::Head(is_it, told), Outcome::Refused(status)) if is_it(request) => {
-            (!rule.unless.is_some_and(&is_let)).then_some((rule, status, told))
+        (Check::Head(is_it, reason), Outcome::Refused(status)) if is_it(request) => {
+            (!rule.unless.is_some_and(&is_let)).then_some((rule, status, reason))
         }
         _ => None,
     })

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Response, StatusCode};
+use tollgate::engine::Prepared;
 use tollgate::headers::{Caller, Exposure, HeaderPolicy};
 use tollgate::{Answer, CheckRequest, Decision, Reservation, Ticks, Timestamp, Verdict};
 
@@ -144,10 +145,12 @@ impl<D: Decide> RateLimitState<D> {
         Ok(ask(&request))
     }
 
-    /// Decides, and reserves the cost if the response settles it.
+    /// Decides, and reserves the cost if the response settles it. `prepared` is the request, if the fast path has
+    /// prepared it.
     pub(crate) async fn check(
         &self,
         parts: &Parts,
+        prepared: Option<Prepared>,
         at: Timestamp,
     ) -> Result<(Decision, Option<Reservation>), Box<Response<Bytes>>> {
         let refused = |problem: &str| Box::new(refusal::unreadable(problem, Protocol::of(&parts.headers)));
@@ -163,10 +166,10 @@ impl<D: Decide> RateLimitState<D> {
                 return Ok((foreseen.impatient(wait_max), None));
             }
         }
-        if self.settings.settling.is_any() {
-            return Ok(self.decide.reserve(&request, self.settings.settled_within, at).await);
+        match prepared {
+            Some(prepared) => Ok((self.decide.check_prepared(prepared, &request, at).await, None)),
+            None => Ok(self.decide.reserve(&request, self.settings.settled_within, at).await),
         }
-        Ok((self.decide.check(&request, at).await, None))
     }
 
     pub(crate) fn answer_context(&self, parts: &Parts) -> AnswerContext {

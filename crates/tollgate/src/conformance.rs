@@ -1,4 +1,4 @@
-//! The suite that every store must pass. Each function checks one guarantee of [`Store`] through an [`Engine`], by
+//! The suite that every store must pass. Each module checks guarantees of [`Store`] through an [`Engine`], by
 //! assertions; a failing one panics and says what broke.
 //!
 //! It needs a function that makes an empty store for decisions from an instant on. It works through the engine alone,
@@ -11,18 +11,14 @@
 //! #     assert!(std::pin::pin!(future).poll(&mut context).is_ready());
 //! # }
 //! let make = |origin| MemoryStore::new(1 << 20, origin);
-//! block_on(conformance::modes::shadow_never_denies(&make));
+//! block_on(conformance::modes::all(&make));
 //! ```
 //!
 //! The store must take the time from the `now` of each call. A store with a clock of its own is run in a mode in which
 //! it uses `now`, or with that clock replaced. Keys of different calls never collide, because each engine has its own
 //! secret; all calls may therefore share a store.
 
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a suite of assertions: a broken promise is told by a panic"
-)]
+#![allow(clippy::expect_used, clippy::panic, reason = "a suite of assertions: a broken promise panics")]
 
 pub mod all_or_nothing;
 pub mod kept;
@@ -31,6 +27,8 @@ pub mod settling;
 pub mod swapping;
 
 mod fixture;
+#[cfg(test)]
+mod tests;
 
 use crate::engine::Engine;
 use crate::store::Store;

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::policy::{Fault, Limit, Policy, QuotaIndex};
 use crate::quota::Quota;
-use crate::store::Stance;
+use crate::store::Enforcement;
 use crate::time::{Ticks, Timestamp};
 
 mod block;
@@ -43,8 +43,8 @@ pub enum Reason {
 pub(crate) struct Status {
     pub(crate) limit: u32,
     pub(crate) quota: QuotaIndex,
-    pub(crate) view: u8,
-    pub(crate) stance: Stance,
+    pub(crate) descriptor: u8,
+    pub(crate) enforcement: Enforcement,
     pub(crate) source: Source,
     pub(crate) key_hash: u64,
     pub(crate) outcome: Outcome,
@@ -53,7 +53,7 @@ pub(crate) struct Status {
 
 impl Status {
     pub(crate) const fn refuses(&self) -> bool {
-        matches!(self.stance, Stance::Enforced) && !self.outcome.is_allowed()
+        matches!(self.enforcement, Enforcement::Enforced) && !self.outcome.is_allowed()
     }
 }
 
@@ -67,16 +67,16 @@ pub struct LimitStatus<'a> {
     /// The quota that it applied to this key; `None` where the policy says `unlimited` or `deny`.
     pub quota: Option<&'a Quota>,
     /// The index of the request's descriptor that it applied to, from 0.
-    pub view: usize,
+    pub descriptor: usize,
     /// Whether it took part in the verdict.
-    pub stance: Stance,
+    pub enforcement: Enforcement,
     /// Where its answer came from.
     pub source: Source,
     /// A hash of the key, for jitter that is stable for each key. Never shown in an answer.
     pub key_hash: u64,
     /// Its outcome.
     pub outcome: Outcome,
-    /// When it was charged, by the clock of its counter; see [`crate::store::Answer::charged_at`].
+    /// When it was charged, by the clock of its counter; see [`crate::store::ChargeAnswer::charged_at`].
     pub charged_at: Timestamp,
 }
 
@@ -136,7 +136,8 @@ impl Decision {
 
     /// Makes an enforced limit deny the request for `rest`, or for as long as its counter needs if that is longer.
     pub(crate) fn penalise(&mut self, limit: u32, rest: Ticks) {
-        let enforced = |status: &&mut Status| status.limit == limit && status.stance == Stance::Enforced;
+        let enforced =
+            |status: &&mut Status| status.limit == limit && status.enforcement == Enforcement::Enforced;
         for status in self.statuses.iter_mut().filter(enforced) {
             let retry_after = match status.outcome.verdict {
                 Verdict::Never | Verdict::Forbidden => continue,
@@ -253,15 +254,15 @@ impl Decision {
         self.permit.take().map(|permit| *permit)
     }
 
-    /// The same decision for a caller that waits no longer than `patience`: a limit with a longer wait denies it, until
+    /// The same decision for a caller that waits no longer than `wait_max`: a limit with a longer wait denies it, until
     /// the wait is no longer than that. The caller must refund what was charged for the wait.
     #[must_use]
-    pub fn impatient(mut self, patience: Ticks) -> Self {
+    pub fn impatient(mut self, wait_max: Ticks) -> Self {
         for status in &mut self.statuses {
             if let Verdict::Wait(wait) = status.outcome.verdict
-                && wait > patience
+                && wait > wait_max
             {
-                status.outcome.verdict = Verdict::Deny { retry_after: wait - patience };
+                status.outcome.verdict = Verdict::Deny { retry_after: wait - wait_max };
             }
         }
         self.verdict = combine(&self.statuses);
@@ -292,8 +293,8 @@ impl Decision {
                 index: status.limit as usize,
                 limit,
                 quota: limit.quota(status.quota),
-                view: usize::from(status.view),
-                stance: status.stance,
+                descriptor: usize::from(status.descriptor),
+                enforcement: status.enforcement,
                 source: status.source,
                 key_hash: status.key_hash,
                 outcome: status.outcome,
@@ -307,7 +308,7 @@ impl Decision {
     #[must_use]
     pub fn cause(&self) -> Option<LimitStatus<'_>> {
         self.limits()
-            .filter(|status| status.stance == Stance::Enforced && !status.outcome.is_allowed())
+            .filter(|status| status.enforcement == Enforcement::Enforced && !status.outcome.is_allowed())
             .max_by_key(LimitStatus::refusal_rank)
     }
 }
@@ -316,7 +317,7 @@ impl Decision {
 fn combine(statuses: &[Status]) -> Verdict {
     statuses
         .iter()
-        .filter(|status| status.stance == Stance::Enforced)
+        .filter(|status| status.enforcement == Enforcement::Enforced)
         .map(|status| status.outcome.verdict)
         .max_by_key(|&verdict| severity(verdict))
         .unwrap_or(Verdict::Allow)

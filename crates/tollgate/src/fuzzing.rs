@@ -1,9 +1,9 @@
 //! Functions for fuzz targets only. They are not part of the crate's public API.
 
-mod at_once;
+mod poll_once;
 
 pub use crate::engine::sealed;
-pub use at_once::at_once;
+pub use poll_once::poll_once;
 
 /// The words that a key's parts are hashed as.
 #[must_use]

@@ -13,7 +13,7 @@ use crate::key::{Fingerprint, Secret};
 use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore, state_bytes};
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::quota::Quota;
-use crate::store::{Charge, Family, Record, Stance, Store};
+use crate::store::{Charge, Enforcement, Family, Record, Store};
 use crate::time::{Ticks, Timestamp};
 
 mod forecast;
@@ -94,7 +94,7 @@ impl GateShared {
             number: *number,
             quota,
             cost,
-            stance: Stance::Enforced,
+            enforcement: Enforcement::Enforced,
             permit,
             group: None,
             lease: None,

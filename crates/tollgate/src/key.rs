@@ -321,6 +321,30 @@ fn word(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
+    /// An implementation that was written from docs/design/key-hash.md alone computes the same hashes.
+    #[test]
+    fn an_independent_implementation_agrees() {
+        let parts = |text: &str| -> Vec<Vec<u8>> {
+            let bytes = |part: &str| match part.strip_prefix("x*") {
+                Some(count) => vec![b'x'; count.parse().unwrap()],
+                None => (0..part.len() / 2)
+                    .map(|at| u8::from_str_radix(&part[2 * at..2 * at + 2], 16).unwrap())
+                    .collect(),
+            };
+            text.split(',').map(|part| bytes(part.trim_matches('-'))).collect()
+        };
+        let secret = Secret::repeatable(42);
+        let vectors = include_str!("../tests/key_hash/vectors.txt");
+        for line in vectors.lines() {
+            let [family, key, hash] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+            let family: Vec<Vec<u8>> = parts(family);
+            let mut prefix = secret.prefix(&family.iter().map(Vec::as_slice).collect::<Vec<_>>());
+            parts(key).iter().for_each(|part| prefix.part(&secret, part));
+            assert_eq!(format!("{:032x}", prefix.finish(&secret).whole()), hash, "{line}");
+        }
+        assert_eq!(vectors.lines().count(), 83);
+    }
+
     /// The words of a part can be decoded: nothing is lost, whatever its length.
     #[test]
     fn the_encoding_of_parts_can_be_read_back() {

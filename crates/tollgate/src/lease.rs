@@ -26,7 +26,7 @@ use smallvec::SmallVec;
 
 use crate::outcome::{Outcome, Source};
 use crate::quota::Quota;
-use crate::store::{Answer, Answers, Charge, Stance, Store, StoreFailure};
+use crate::store::{Answers, Charge, ChargeAnswer, Enforcement, Store, StoreFailure};
 use crate::time::Timestamp;
 
 use cell::{Cell, Renewal, SpendToken};
@@ -45,7 +45,7 @@ const WAITS_MAX: usize = 2;
 #[derive(Clone, Debug)]
 pub struct Loan<R> {
     /// The answer to the charge.
-    pub answer: Answer,
+    pub answer: ChargeAnswer,
     /// The units lent beyond the charge.
     pub extra: u64,
     /// The number of the window that lent them; 0 for quotas without windows. Units expire with their window. None if
@@ -60,7 +60,7 @@ pub struct Loan<R> {
 /// The number of the window that an answer was counted in, by its end; 0 for quotas without windows. The answer must
 /// have counted something.
 #[must_use]
-pub fn window_of(quota: &Quota, answer: &Answer, now: Timestamp) -> u64 {
+pub fn window_of(quota: &Quota, answer: &ChargeAnswer, now: Timestamp) -> u64 {
     match quota {
         Quota::FixedWindow(_) => (now + answer.outcome.reset_after).unix_micros(),
         _ => 0,
@@ -120,10 +120,10 @@ type CellsOf<'d, S> = SmallVec<[&'d CellOf<S>; 6]>;
 enum LocalResult<R> {
     /// It was charged to this lease.
     Charged(Arc<Cell<R>>, SpendToken),
-    /// A remembered denial applies.
-    Denied(Outcome),
-    /// The store must be asked.
-    Miss,
+    /// A remembered denial of this cell applies.
+    Denied(Arc<Cell<R>>, Outcome),
+    /// The store must be asked. The cell of the key, if it has one.
+    Miss(Option<Arc<Cell<R>>>),
 }
 
 /// Whether the charges to leases stand or were put back.
@@ -187,7 +187,7 @@ impl<S: Lender> LeasedStore<S> {
         now: Timestamp,
     ) -> SmallVec<[LocalResult<S::Receipt>; 6]> {
         let each = charges.iter().map(|charge| {
-            let Some(cell) = self.map.cell(charge) else { return LocalResult::Miss };
+            let Some(cell) = self.map.cell(charge) else { return LocalResult::Miss(None) };
             let token = cell.spend_token();
             if let Some(left) = cell.spend(charge.cost(), now) {
                 if cell.should_renew(left) {
@@ -195,7 +195,10 @@ impl<S: Lender> LeasedStore<S> {
                 }
                 return LocalResult::Charged(cell, token);
             }
-            cell.denial(charge, now).map_or(LocalResult::Miss, LocalResult::Denied)
+            match cell.denial(charge, now) {
+                Some(denial) => LocalResult::Denied(cell, denial),
+                None => LocalResult::Miss(Some(cell)),
+            }
         });
         each.collect()
     }
@@ -216,13 +219,13 @@ impl<S: Lender> LeasedStore<S> {
         results: &[LocalResult<S::Receipt>],
         now: Timestamp,
     ) -> Option<Answers> {
-        if results.iter().any(|result| matches!(result, LocalResult::Miss)) {
+        if results.iter().any(|result| matches!(result, LocalResult::Miss(_))) {
             return None;
         }
         let is_denied = charges
             .iter()
             .zip(results)
-            .any(|(charge, result)| is_enforced(charge) && matches!(result, LocalResult::Denied(_)));
+            .any(|(charge, result)| is_enforced(charge) && matches!(result, LocalResult::Denied(..)));
         let settlement = if is_denied {
             Self::put_back(charges, results);
             self.map.counts.deny_cache_hit();
@@ -340,7 +343,7 @@ impl<S: Lender> LeasedStore<S> {
         drop(charged);
         let settlement = if is_admitted { Settlement::Kept } else { Settlement::PutBack };
         let each = charges.iter().zip(results);
-        let mut answers: SmallVec<[Option<Answer>; 6]> =
+        let mut answers: SmallVec<[Option<ChargeAnswer>; 6]> =
             each.map(|(charge, result)| local_answer(charge, result, settlement, now)).collect();
         for ((&index, loan), &request) in indexes.iter().zip(loans).zip(&requests) {
             answers[index] = Some(loan.answer);
@@ -390,10 +393,14 @@ impl<S: Lender> LeasedStore<S> {
                 charges.iter().map(|_| None).collect();
             let mut in_flight: Option<(CellOf<S>, usize)> = None;
             for (index, charge) in charges.iter().enumerate() {
-                if matches!(results[index], LocalResult::Charged(..)) {
-                    continue;
-                }
-                let Some(cell) = self.map.cell_or_insert(charge, now) else { continue };
+                let cell = match &results[index] {
+                    LocalResult::Charged(..) => continue,
+                    LocalResult::Denied(cell, _) | LocalResult::Miss(Some(cell)) => Arc::clone(cell),
+                    LocalResult::Miss(None) => match self.map.insert_cell(charge, now) {
+                        Some(cell) => cell,
+                        None => continue,
+                    },
+                };
                 match cell.try_start_renewal(&mut since[index], charge.cost()) {
                     Some(guard) => guards[index] = Some(guard),
                     None => in_flight = in_flight.or(Some((cell, index))),
@@ -449,11 +456,11 @@ impl<S: Lender> Drop for ChargedLeases<'_, '_, S> {
 }
 
 fn is_enforced(charge: &Charge<'_>) -> bool {
-    charge.stance() == Stance::Enforced
+    charge.enforcement() == Enforcement::Enforced
 }
 
-fn answer(outcome: Outcome, source: Source) -> Answer {
-    Answer::new(outcome, source)
+fn answer(outcome: Outcome, source: Source) -> ChargeAnswer {
+    ChargeAnswer::new(outcome, source)
 }
 
 /// Builds the answers when at least one lease denies. The others are not charged, so nothing has to be refunded.
@@ -479,14 +486,14 @@ fn local_answer<R: Clone>(
     result: &LocalResult<R>,
     settlement: Settlement,
     now: Timestamp,
-) -> Option<Answer> {
+) -> Option<ChargeAnswer> {
     match result {
         LocalResult::Charged(cell, token) => {
             let unheard = if settlement == Settlement::Kept { cell.take_unreported() } else { 0 };
             let answer = answer(cell.outcome(charge.quota(), now), Source::Lease).charged(token.acquired_at);
-            Some(Answer { unheard, ..answer })
+            Some(ChargeAnswer { unheard, ..answer })
         }
-        LocalResult::Denied(outcome) => Some(answer(*outcome, Source::DenyCache)),
-        LocalResult::Miss => None,
+        LocalResult::Denied(_, outcome) => Some(answer(*outcome, Source::DenyCache)),
+        LocalResult::Miss(_) => None,
     }
 }

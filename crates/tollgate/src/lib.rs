@@ -25,6 +25,8 @@
 #![cfg_attr(not(feature = "policy"), allow(dead_code, unused_imports, reason = "only the engine uses it"))]
 
 pub mod time;
+#[cfg(test)]
+mod counted;
 pub mod clock;
 pub mod rate;
 pub mod outcome;
@@ -75,7 +77,7 @@ pub use memory::MemoryStore;
 pub use outcome::{Outcome, Source, Verdict};
 pub use quota::Quota;
 pub use rate::{QuotaError, Rate};
-pub use store::Stance;
+pub use store::Enforcement;
 pub use time::{Ticks, Timestamp};
 
 #[cfg(feature = "policy")]

@@ -13,15 +13,15 @@ use crate::departure::{DepartureQueues, DepartureRequest, DepartureSlot, LeaveOu
 use crate::key::Fingerprint;
 use crate::memory::budget::Budget;
 use crate::memory::large::{LargeMap, SourcedOutcome};
-use crate::memory::table::{Table, Unit};
+use crate::memory::table::{Table, UnitStep};
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::quota::Quota;
-use crate::store::{Answer, Answers, Charge, Hold, Store, StoreFailure};
+use crate::store::{Answers, Charge, ChargeAnswer, Hold, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp, WallOffset};
 
 mod decide;
+mod fast_path;
 mod holds;
-mod known;
 mod waiters;
 mod budget;
 mod region;
@@ -35,7 +35,7 @@ pub(crate) use decide::{ChargeMode, Origin};
 pub(crate) use export::Piece;
 pub(crate) use holds::ActiveHold;
 pub(crate) use large::{Large, LargeEntry, state_bytes};
-pub(crate) use table::{Entry, Full, Slot};
+pub(crate) use table::{Full, Slot, SlotEntry};
 pub(crate) use wall::{KeptSettings, Setting, WALL_SETTINGS_MAX, setting_of};
 
 /// The number of quota numbers.
@@ -47,7 +47,7 @@ pub(crate) const NUMBER_OF_TALLIES: u32 = (1 << table::NUMBER_BITS) - 1;
 pub(crate) const QUOTA_NUMBERS_MAX: usize = NUMBERS_MAX - 1;
 
 /// The default memory budget in bytes.
-pub const CAPACITY_BYTES_DEFAULT: u64 = 64 << 20;
+pub(crate) const CAPACITY_BYTES_DEFAULT: u64 = 64 << 20;
 /// The bounds of the overflow partition in bytes.
 const OVERFLOW_BYTES: (u64, u64) = (64 << 10, 8 << 20);
 /// How long an idle key keeps its slot while there is space for others.
@@ -201,6 +201,7 @@ impl MemoryStore {
     /// The current usage.
     #[must_use]
     pub fn usage(&self, now: Timestamp) -> Usage {
+        let now = now.decidable();
         Usage {
             keys: self.main.keys(now, self.origin),
             overflow_keys: self.overflow.keys(now, self.origin),
@@ -262,13 +263,17 @@ impl MemoryStore {
 
     /// Charges one counter.
     #[inline]
-    pub(crate) fn charge_one(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Answer, StoreFailure> {
+    pub(crate) fn charge_one(
+        &self,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) -> Result<ChargeAnswer, StoreFailure> {
         self.charge_clamped(charge, self.origin.clamp(now))
     }
 
     /// Charges one counter at an instant within the range of the store.
     #[inline]
-    fn charge_clamped(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Answer, StoreFailure> {
+    fn charge_clamped(&self, charge: &Charge<'_>, now: Timestamp) -> Result<ChargeAnswer, StoreFailure> {
         match self.main.charge(charge, now, self.origin, &self.walls) {
             // A query writes nothing, so it would not notice that the main partition has no space for the key.
             Ok(Ok((outcome, _)))
@@ -276,7 +281,7 @@ impl MemoryStore {
             {
                 self.charge_overflow(charge, now)
             }
-            Ok(decided) => decided.map(|(outcome, source)| Answer::new(outcome, source).charged(now)),
+            Ok(decided) => decided.map(|(outcome, source)| ChargeAnswer::new(outcome, source).charged(now)),
             Err(Full) => self.charge_overflow(charge, now),
         }
     }
@@ -296,17 +301,19 @@ impl MemoryStore {
         charge: &Charge<'_>,
         demand: ChargeMode,
         now: Timestamp,
-    ) -> Result<Answer, StoreFailure> {
+    ) -> Result<ChargeAnswer, StoreFailure> {
         let now = self.origin.clamp(now);
         if let Ok(decided) = self.main.ask(charge, demand, now, self.origin, &self.walls) {
-            return decided.map(|(outcome, source)| Answer::new(outcome, source).charged(now));
+            return decided.map(|(outcome, source)| ChargeAnswer::new(outcome, source).charged(now));
         }
         let shared = Charge { key: charge.family.overflow(charge.key), ..*charge };
         match self.overflow.ask(&shared, demand, now, self.origin, &self.walls) {
-            Ok(decided) => decided.map(|decided| Answer::new(decided.0, shared_source(decided)).charged(now)),
+            Ok(decided) => {
+                decided.map(|decided| ChargeAnswer::new(decided.0, shared_source(decided)).charged(now))
+            }
             Err(Full) => {
                 let outcome = Outcome { limit: charge.quota.capacity(), ..FULL_OUTCOME };
-                Ok(Answer::new(outcome, Source::Full).charged(now))
+                Ok(ChargeAnswer::new(outcome, Source::Full).charged(now))
             }
         }
     }
@@ -323,32 +330,32 @@ impl MemoryStore {
     ) -> Option<Verdict> {
         let now = self.origin.try_word(now)?;
         match self.unit(key, quota, number, now) {
-            Unit::Admit(_) => Some(Verdict::Allow),
-            Unit::Deny { ticks, .. } => Some(Verdict::Deny { retry_after: Ticks::from_micros(ticks) }),
-            Unit::Busy | Unit::Unusual => None,
+            UnitStep::Admit(_) => Some(Verdict::Allow),
+            UnitStep::Deny { ticks, .. } => Some(Verdict::Deny { retry_after: Ticks::from_micros(ticks) }),
+            UnitStep::Busy | UnitStep::Unusual => None,
         }
     }
 
     #[inline(always)]
-    fn unit(&self, key: Fingerprint, quota: &Word, number: u32, now: u64) -> Unit {
+    fn unit(&self, key: Fingerprint, quota: &Word, number: u32, now: u64) -> UnitStep {
         match self.main.words.unit(key, quota, number, now) {
-            Unit::Busy => self.main.words.unit_again(key, quota, number, now),
+            UnitStep::Busy => self.main.words.unit_again(key, quota, number, now),
             answer => answer,
         }
     }
 
     /// Charges the shared counter of a key that the main partition has no space for.
     #[cold]
-    fn charge_overflow(&self, charge: &Charge<'_>, now: Timestamp) -> Result<Answer, StoreFailure> {
+    fn charge_overflow(&self, charge: &Charge<'_>, now: Timestamp) -> Result<ChargeAnswer, StoreFailure> {
         let shared = Charge { key: charge.family.overflow(charge.key), ..*charge };
         Ok(match self.overflow.charge(&shared, now, self.origin, &self.walls) {
             Ok(decided) => {
                 let decided = decided?;
-                Answer::new(decided.0, shared_source(decided)).charged(now)
+                ChargeAnswer::new(decided.0, shared_source(decided)).charged(now)
             }
             Err(Full) => {
                 let outcome = Outcome { limit: charge.quota.capacity(), ..FULL_OUTCOME };
-                Answer::new(outcome, Source::Full).charged(now)
+                ChargeAnswer::new(outcome, Source::Full).charged(now)
             }
         })
     }
@@ -416,7 +423,7 @@ const FULL_OUTCOME: Outcome = Outcome {
 
 impl Store for MemoryStore {
     #[inline]
-    fn answers_at_once(&self) -> bool {
+    fn never_waits(&self) -> bool {
         true
     }
 
@@ -425,7 +432,7 @@ impl Store for MemoryStore {
     }
 
     #[inline]
-    fn charge_at_once(
+    fn try_charge(
         &self,
         charges: &[Charge<'_>],
         now: Timestamp,

@@ -39,22 +39,21 @@ pub use by::By;
 pub use condition::{Choices, Condition, Sense};
 pub(crate) use difference::differing;
 pub use difference::{Change, Difference, FieldChange};
-pub use document::{DEPTH_MAX, FILE_BYTES_MAX, ITEMS_MAX, NODES_MAX, TEXT_BYTES_MAX};
+pub(crate) use document::TEXT_BYTES_MAX;
+pub use document::{DEPTH_MAX, FILE_BYTES_MAX, ITEMS_MAX, NODES_MAX};
 pub use expression::Expression;
 pub use failures::{Ended, Failures};
 pub use fault::Fault;
-pub use finding::{FINDINGS_MAX, Finding, Findings, Problem, Severity};
+pub use finding::{Finding, Findings, Problem, Severity};
+pub(crate) use limit::{BY_MAX, QUOTAS_MAX, TIER_BY_MAX};
 pub use limit::{
-    BY_MAX, CONDITIONS_MAX, Consistency, Cost, Grant, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode,
-    QUOTAS_MAX, QuotaIndex, Quotas, TIER_BY_MAX,
+    Consistency, Cost, Grant, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode, QuotaIndex, Quotas,
 };
 pub use matching::{Match, Matches};
-pub use on_store_failure::{
-    DENY_AFTER_MAX, OPEN_BUDGET, OPEN_UP_TO_MAX, OPEN_WINDOW, OnStoreFailure, Stages,
-};
-pub use penalty::{PENALTY_AFTER_MAX, PENALTY_MAX, PENALTY_MIN, Penalty};
+pub(crate) use on_store_failure::{OPEN_BUDGET, OPEN_WINDOW};
+pub use on_store_failure::{OnStoreFailure, Stages};
+pub use penalty::Penalty;
 pub use unmet::{Choice, Unmet};
-pub use vocabulary::DECLARED_MAX;
 pub(crate) use vocabulary::Vocabulary;
 
 /// Readers for other formats than our own, so that their findings look the same. Not part of the crate's public API.
@@ -65,7 +64,7 @@ pub mod source {
     pub use super::expression::scene::{Cel, Evaluated, Scene};
     pub use super::expression::with_room;
     pub use super::fields::{Fields, count, text};
-    pub use super::finding::{Place, Report, nearest, quoted};
+    pub use super::finding::{Position, Report, nearest, quoted};
     pub use super::rate::RATES;
     use super::{Condition, Problem, Vocabulary};
     use crate::time::Ticks;
@@ -111,9 +110,9 @@ pub mod source {
 }
 
 use crate::credential::CredentialAttributes;
-use crate::request::CheckRequest;
+use crate::request::{CheckRequest, Descriptor};
 use compared::ComparedAs;
-use finding::{Place, Report};
+use finding::{Position, Report};
 use index::LimitIndex;
 use vocabulary::Kind;
 
@@ -179,26 +178,26 @@ impl Policy {
         let mut places = Vec::with_capacity(limits.len());
         for (position, limit) in limits.iter_mut().enumerate() {
             report.enter_limit(position, Some(&limit.name));
-            check::name(&limit.name, Place::default(), &mut report);
+            check::name(&limit.name, Position::default(), &mut report);
             for condition in &mut limit.when {
                 let doubts = condition.settle(&vocabulary);
-                doubts.into_iter().for_each(|doubt| report.say(Place::default(), "when", doubt));
+                doubts.into_iter().for_each(|doubt| report.say(Position::default(), "when", doubt));
                 if let Err(fault) = condition.seal(report.credentials()) {
-                    report.error(Place::default(), "when", fault);
+                    report.error(Position::default(), "when", fault);
                 }
             }
             let doubts = limit.settle(&vocabulary);
-            doubts.into_iter().for_each(|doubt| report.say(Place::default(), "cost", doubt));
+            doubts.into_iter().for_each(|doubt| report.say(Position::default(), "cost", doubt));
             for (field, fault) in limit.seal(report.credentials()) {
-                report.error(Place::default(), &field, fault);
+                report.error(Position::default(), &field, fault);
             }
-            check::alone(limit, &vocabulary, &|_| Place::default(), &mut report);
-            places.push((position, Place::default()));
+            check::alone(limit, &vocabulary, &|_| Position::default(), &mut report);
+            places.push((position, Position::default()));
         }
         check::together(&limits, &places, &mut report);
         if limits.len() > LIMITS_MAX {
             let problem = Problem::new(format!("{} limits", limits.len()), format!("at most {LIMITS_MAX}"));
-            report.error(Place::default(), "limits", problem);
+            report.error(Position::default(), "limits", problem);
         }
         let policy = match LimitIndex::new(&limits) {
             Ok(index) => {
@@ -215,18 +214,11 @@ impl Policy {
                 })
             }
             Err(problem) => {
-                report.error(Place::default(), "limits", problem);
+                report.error(Position::default(), "limits", problem);
                 None
             }
         };
         compile::finish(policy, report).map(|(policy, _)| policy)
-    }
-
-    /// Groups the keys that have this attribute into one slot of a Redis Cluster.
-    #[must_use]
-    pub fn with_shard_by(mut self, attribute: &str) -> Self {
-        self.shard_by = Some(attribute.to_owned());
-        self
     }
 
     /// The RLS domain that it serves; without one it serves every domain.
@@ -249,8 +241,15 @@ impl Policy {
 
     /// The attributes of a request that the policy does not declare; empty if it declares no names.
     pub fn undeclared<'r>(&'r self, request: &'r CheckRequest<'_>) -> impl Iterator<Item = &'r str> {
-        let names = request.attributes().iter().map(|given| given.name);
+        let given = request.descriptors().flat_map(Descriptor::attributes);
+        let names = given.map(|given| given.name);
         names.filter(|_| self.vocabulary.is_declared()).filter(|name| !self.vocabulary.knows(name))
+    }
+
+    /// Whether the policy declares an attribute of this name.
+    #[must_use]
+    pub fn declares(&self, attribute: &str) -> bool {
+        self.vocabulary.is_declared() && self.vocabulary.knows(attribute)
     }
 
     /// Whether the values of an attribute are addresses, which compare and count by their bits.

@@ -184,7 +184,7 @@ impl Quota {
     /// A fixed window from the first hit is assumed to have begun with this charge, which is the latest possible: only
     /// its counter knows when it began, and its [`reset_after`](crate::Outcome::reset_after) shows when it ends.
     #[must_use]
-    pub fn still_counted(&self, units: u64, charged_at: Timestamp, now: Timestamp) -> u64 {
+    pub(crate) fn still_counted(&self, units: u64, charged_at: Timestamp, now: Timestamp) -> u64 {
         let elapsed = now.since(charged_at);
         let reservoir = match self {
             Quota::TokenBucket(bucket) => bucket.reservoir(),
@@ -200,7 +200,7 @@ impl Quota {
                 return units;
             }
         };
-        let regained = reservoir.pace().price().div_floor(reservoir.gained(elapsed.as_micros()));
+        let regained = reservoir.pace().unit_credits().div_floor(reservoir.gained(elapsed.as_micros()));
         units.saturating_sub(regained)
     }
 
@@ -305,8 +305,8 @@ mod tests {
     /// The precision that an error suggests for a sliding window suits it; where none does, the error suggests
     /// something else. The same holds for the suggestion for a sliding log.
     #[test]
-    fn a_told_precision_suits() {
-        let told = |message: &str, before: &str| {
+    fn a_suggested_precision_suits() {
+        let suggested = |message: &str, before: &str| {
             let (_, rest) = message.split_once(before)?;
             rest[..rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len())].parse::<u32>().ok()
         };
@@ -314,7 +314,7 @@ mod tests {
             for precision in [1, 7, 10, 59, 60] {
                 let Err(error) = Quota::sliding_window(rate, precision, Estimate::Strict) else { continue };
                 let message = error.to_string();
-                let other = told(&message, "such as ").or(told(&message, "a precision of "));
+                let other = suggested(&message, "such as ").or(suggested(&message, "a precision of "));
                 let suits = |&other: &u32| Quota::sliding_window(rate, other, Estimate::Strict).is_ok();
                 assert!(other.as_ref().is_none_or(suits), "{rate:?}: {message}");
                 let finer = precision..=crate::algorithm::sliding_window::PRECISION_MAX;
@@ -326,7 +326,7 @@ mod tests {
             }
             if let Err(error) = Quota::sliding_log(rate) {
                 let message = error.to_string();
-                let precision = told(&message, "`precision: ");
+                let precision = suggested(&message, "`precision: ");
                 let suits = |precision| Quota::sliding_window(rate, precision, Estimate::Strict).is_ok();
                 assert_eq!(precision.is_some(), [10, 60].into_iter().any(suits), "{rate:?}: {message}");
                 assert!(precision.is_none_or(suits), "{rate:?}: {message}");

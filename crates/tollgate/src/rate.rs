@@ -166,9 +166,9 @@ pub enum QuotaError {
 impl QuotaError {
     /// The same error, with another alternative that would be accepted.
     pub(crate) fn or(mut self, alternative: &str) -> Self {
-        if let QuotaError::Inexact { cure: told, .. } | QuotaError::Range { accepted: told, .. } = &mut self {
-            told.push_str(", or ");
-            told.push_str(alternative);
+        if let QuotaError::Inexact { cure: text, .. } | QuotaError::Range { accepted: text, .. } = &mut self {
+            text.push_str(", or ");
+            text.push_str(alternative);
         }
         self
     }

@@ -11,8 +11,8 @@ pub const ATTRIBUTES_MAX: usize = 64;
 pub const NAME_BYTES_MAX: usize = 64;
 /// Longest attribute value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 4096;
-/// Maximum number of descriptors of one request.
-pub const VIEWS_MAX: usize = 64;
+/// Maximum number of descriptors of one request. A request with more is refused.
+pub const DESCRIPTORS_MAX: usize = 64;
 /// Maximum number of other spellings of one request's values.
 pub const SPELLINGS_MAX: usize = 3;
 /// Largest cost of one request; a larger one is a mistake, not a request.
@@ -147,7 +147,8 @@ pub enum RequestError {
     },
 }
 
-/// One request: attributes and a cost. A request that exists is within all bounds.
+/// A request: one descriptor or several, each with attributes and a cost. Its attributes and costs are within all
+/// bounds.
 ///
 /// ```
 /// use tollgate::CheckRequest;
@@ -157,6 +158,14 @@ pub enum RequestError {
 /// ```
 #[derive(Clone, Debug)]
 pub struct CheckRequest<'a> {
+    first: Descriptor<'a>,
+    /// The descriptors after the first, which most requests do not have.
+    further: Vec<Descriptor<'a>>,
+}
+
+/// One descriptor of a request: attributes and a cost.
+#[derive(Clone, Debug)]
+pub struct Descriptor<'a> {
     attributes: SmallVec<[Attribute<'a>; 8]>,
     /// Other spellings, each with the index of its attribute.
     spellings: SmallVec<[(u8, Spelling<'a>); SPELLINGS_MAX]>,
@@ -170,13 +179,13 @@ impl Default for CheckRequest<'_> {
 }
 
 impl<'a> CheckRequest<'a> {
-    /// A request of cost 1 without attributes.
+    /// A request with one descriptor, of cost 1 and without attributes.
     #[must_use]
     pub fn new() -> Self {
-        Self { attributes: SmallVec::new(), spellings: SmallVec::new(), cost: 1 }
+        Self { first: Descriptor::new(), further: Vec::new() }
     }
 
-    /// Adds an attribute.
+    /// Adds an attribute to the first descriptor.
     ///
     /// # Errors
     /// When a bound of this module is exceeded or the name was given before; see [`RequestError`].
@@ -185,13 +194,120 @@ impl<'a> CheckRequest<'a> {
         Ok(self)
     }
 
-    /// Adds an attribute in place.
+    /// Adds an attribute to the first descriptor, in place.
     ///
     /// # Errors
     /// As [`CheckRequest::with`]; the request is then as it was.
     #[inline]
     pub fn push(&mut self, name: &'a str, value: impl Into<Value<'a>>) -> Result<(), RequestError> {
-        let value = value.into();
+        self.first.push(name, value.into())
+    }
+
+    /// Adds an attribute to the first descriptor, in place, that has another spelling beside its value.
+    ///
+    /// # Errors
+    /// As [`CheckRequest::with`]; the request is then as it was.
+    pub fn push_spelled(
+        &mut self,
+        name: &'a str,
+        value: &'a str,
+        other: Spelling<'a>,
+    ) -> Result<(), RequestError> {
+        self.first.push_spelled(name, value, other)
+    }
+
+    /// Sets the cost of the first descriptor; 0 only looks.
+    ///
+    /// # Errors
+    /// When the cost exceeds [`COST_MAX`].
+    pub fn cost(mut self, cost: u64) -> Result<Self, RequestError> {
+        self.set_cost(cost)?;
+        Ok(self)
+    }
+
+    /// Sets the cost of the first descriptor in place.
+    ///
+    /// # Errors
+    /// As [`CheckRequest::cost`]; the request is then as it was.
+    #[inline]
+    pub fn set_cost(&mut self, cost: u64) -> Result<(), RequestError> {
+        if cost > COST_MAX {
+            return Err(RequestError::Cost { cost });
+        }
+        self.first.cost = cost;
+        Ok(())
+    }
+
+    /// The same request with a cost of 0 in every descriptor, which only looks.
+    #[must_use]
+    pub fn looking(mut self) -> Self {
+        self.first.cost = 0;
+        self.further.iter_mut().for_each(|descriptor| descriptor.cost = 0);
+        self
+    }
+
+    /// Adds the descriptors of another request. A limit applies to the first descriptor that it matches, and sees no
+    /// other. The request is decided as a whole: all limits that apply are charged, or none.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.further.push(other.first);
+        self.further.extend(other.further);
+        self
+    }
+
+    /// The attributes of the first descriptor.
+    #[must_use]
+    pub fn attributes(&self) -> &[Attribute<'a>] {
+        self.first.attributes()
+    }
+
+    /// The units that the first descriptor asks for, for limits that do not compute their own cost.
+    #[must_use]
+    pub const fn units(&self) -> u64 {
+        self.first.cost
+    }
+
+    /// All descriptors, in order.
+    #[inline]
+    pub fn descriptors(&self) -> impl Iterator<Item = &Descriptor<'a>> + Clone {
+        std::iter::once(&self.first).chain(&self.further)
+    }
+
+    /// The first descriptor.
+    #[must_use]
+    #[inline]
+    pub const fn first(&self) -> &Descriptor<'a> {
+        &self.first
+    }
+
+    /// The descriptor with this number, from 0.
+    #[inline]
+    pub(crate) fn descriptor(&self, number: u8) -> &Descriptor<'a> {
+        let further = usize::from(number).checked_sub(1);
+        further.and_then(|further| self.further.get(further)).unwrap_or(&self.first)
+    }
+
+    /// The number of descriptors.
+    #[inline]
+    pub(crate) fn descriptor_count(&self) -> usize {
+        1 + self.further.len()
+    }
+
+    /// The only descriptor; `None` if there are several.
+    #[inline]
+    pub(crate) fn only(&self) -> Option<&Descriptor<'a>> {
+        self.further.is_empty().then_some(&self.first)
+    }
+}
+
+impl<'a> Descriptor<'a> {
+    /// A descriptor of cost 1 without attributes.
+    pub(crate) fn new() -> Self {
+        Self { attributes: SmallVec::new(), spellings: SmallVec::new(), cost: 1 }
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, name: &'a str, value: Value<'a>) -> Result<(), RequestError> {
         if self.attributes.len() >= ATTRIBUTES_MAX {
             return Err(RequestError::TooManyAttributes);
         }
@@ -223,11 +339,7 @@ impl<'a> CheckRequest<'a> {
         }
     }
 
-    /// Adds an attribute in place that has another spelling beside its value.
-    ///
-    /// # Errors
-    /// As [`CheckRequest::with`]; the request is then as it was.
-    pub fn push_spelled(
+    fn push_spelled(
         &mut self,
         name: &'a str,
         value: &'a str,
@@ -242,16 +354,16 @@ impl<'a> CheckRequest<'a> {
         }
         // There are fewer attributes than a `u8` can count.
         let position = u8::try_from(self.attributes.len()).unwrap_or(u8::MAX);
-        self.push(name, value)?;
+        self.push(name, Value::Text(value))?;
         self.spellings.push((position, other));
         Ok(())
     }
 
-    /// The same request with other values at these indexes, some of which have another spelling.
+    /// The same descriptor with other values at these indexes, some of which have another spelling.
     pub(crate) fn replaced<'r>(
         &self,
         replaced: impl Iterator<Item = (usize, &'r str, Option<&'r str>)>,
-    ) -> CheckRequest<'r>
+    ) -> Descriptor<'r>
     where
         'a: 'r,
     {
@@ -265,39 +377,10 @@ impl<'a> CheckRequest<'a> {
             let other = other.filter(|_| spellings.len() < SPELLINGS_MAX).zip(u8::try_from(position).ok());
             spellings.extend(other.map(|(other, position)| (position, Spelling::AsIs(other))));
         }
-        CheckRequest { attributes, spellings, cost: self.cost }
+        Descriptor { attributes, spellings, cost: self.cost }
     }
 
-    /// Sets the cost; 0 only looks.
-    ///
-    /// # Errors
-    /// When the cost exceeds [`COST_MAX`].
-    pub fn cost(mut self, cost: u64) -> Result<Self, RequestError> {
-        self.set_cost(cost)?;
-        Ok(self)
-    }
-
-    /// Sets the cost in place.
-    ///
-    /// # Errors
-    /// As [`CheckRequest::cost`]; the request is then as it was.
-    #[inline]
-    pub fn set_cost(&mut self, cost: u64) -> Result<(), RequestError> {
-        if cost > COST_MAX {
-            return Err(RequestError::Cost { cost });
-        }
-        self.cost = cost;
-        Ok(())
-    }
-
-    /// The same request with a cost of 0, which only looks.
-    #[must_use]
-    pub fn looking(mut self) -> Self {
-        self.cost = 0;
-        self
-    }
-
-    /// The attributes of the request.
+    /// Its attributes.
     #[must_use]
     pub fn attributes(&self) -> &[Attribute<'a>] {
         &self.attributes

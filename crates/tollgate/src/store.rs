@@ -14,7 +14,7 @@ mod charge;
 mod lease;
 mod together;
 
-pub use charge::{Answer, Answers, Charge, Family, Stance, Succession};
+pub use charge::{Answers, Charge, ChargeAnswer, Enforcement, Family, Succession};
 pub(crate) use charge::{Record, Reign, is_wide};
 pub use lease::Lease;
 pub(crate) use lease::{SHARE_MAX, TTL_MAX, TTL_MIN};
@@ -42,7 +42,7 @@ pub enum StoreFailure {
 impl StoreFailure {
     /// Whether the store itself was unreachable, and not only a counter faulty. The fallback decides then.
     #[must_use]
-    pub const fn is_outage(self) -> bool {
+    pub(crate) const fn is_outage(self) -> bool {
         matches!(self, StoreFailure::Unreachable | StoreFailure::Unanswered)
     }
 }
@@ -73,30 +73,11 @@ pub trait Store: Send + Sync {
         now: Timestamp,
     ) -> impl Future<Output = Result<Answers, StoreFailure>> + Send;
 
-    /// Whether [`Store::charge_at_once`] always answers, as memory does. Otherwise it is called only if
-    /// [`Store::may_answer_at_once`].
+    /// Charges as [`Store::charge`] does, if no waiting is needed. The answers are written to a buffer of the caller,
+    /// which must be empty: they are large, and returning them through several functions would copy them each time.
+    /// `None`: nothing was charged, and [`Store::charge`] must be awaited.
     #[inline]
-    fn answers_at_once(&self) -> bool {
-        false
-    }
-
-    /// Whether [`Store::charge_at_once`] sometimes answers, where a limit is leased, so that it is worth trying.
-    #[inline]
-    fn may_answer_at_once(&self) -> bool {
-        self.answers_at_once()
-    }
-
-    /// Whether the store needs to know which counters belong together; see [`Charge::group`].
-    #[inline]
-    fn is_grouped(&self) -> bool {
-        false
-    }
-
-    /// As [`Store::charge`], without waiting. The answers are written to a buffer of the caller, which must be empty:
-    /// they are large, and returning them through several functions would copy them each time. `None`: nothing was
-    /// charged, and [`Store::charge`] must be awaited.
-    #[inline]
-    fn charge_at_once(
+    fn try_charge(
         &self,
         charges: &[Charge<'_>],
         now: Timestamp,
@@ -104,6 +85,19 @@ pub trait Store: Send + Sync {
     ) -> Option<Result<(), StoreFailure>> {
         let _ = (charges, now, answers);
         None
+    }
+
+    /// Whether no method waits and [`Store::try_charge`] always answers, as in memory. Such a store is never
+    /// unreachable, so it needs no fallback.
+    #[inline]
+    fn never_waits(&self) -> bool {
+        false
+    }
+
+    /// Whether the store needs to know which counters belong together; see [`Charge::group`].
+    #[inline]
+    fn is_grouped(&self) -> bool {
+        false
     }
 
     /// For each charge of one request, the source that would answer it without its counter: [`Source::Lease`] admits

@@ -11,7 +11,7 @@ use crate::source::{Module, Repository};
 const LIBRARY: &str = "tollgate";
 /// How the paths of files begin that name what users need, besides other crates.
 const PAGES: &[&str] = &["docs/", "README.md", "ARCHITECTURE.md"];
-const CALLERS: &[&str] = &["crates/", "bench/", "fuzz/", "examples/"];
+const CALLERS: &[&str] = &["crates/", "e2e/", "bench/", "fuzz/", "examples/"];
 /// The library's own source and its tests do not show that users need an item.
 const OWN: &[&str] = &["crates/tollgate/src/", "crates/tollgate/tests/"];
 

@@ -7,7 +7,7 @@ use tollgate::{Source, Ticks, Timestamp};
 
 use super::tree::{Domain, EnvoyConfig, MatchedNode, RateAllowance};
 use crate::counters::Counters;
-use crate::rls::{Answer, Code, CurrentLimit, Descriptor, Question, Status, Unit};
+use crate::rls::{Answer, Code, CurrentLimit, Descriptor, RlsRequest, Status, Unit};
 use crate::rule::{Answered, BROUGHT, Options, Rule};
 
 /// Maximum that one descriptor adds to a counter: more than any limit allows, and small enough that a counter does not
@@ -15,7 +15,7 @@ use crate::rule::{Answered, BROUGHT, Options, Rule};
 const ADDEND_MAX: u64 = 1 << 33;
 
 /// The rule for one descriptor.
-enum Ruling<'c> {
+enum DescriptorRule<'c> {
     /// No rule, or one that another rule of this request replaces.
     None,
     /// A rule that allows everything.
@@ -37,29 +37,31 @@ type Called<'c> = (&'c str, Option<String>);
 /// Answers a question.
 pub(crate) async fn answer<'c, S: Store>(
     config: &'c EnvoyConfig,
-    question: &Question,
+    question: &RlsRequest,
     counters: &Counters<'_, S>,
     options: &Options,
     now: Timestamp,
 ) -> Answered<'c> {
-    let rulings = rulings(config.domain(&question.domain), question, options);
-    let mut statuses = Vec::with_capacity(rulings.len());
-    let mut outcomes = Vec::with_capacity(rulings.len());
-    let asked = question.descriptors.iter().zip(&rulings);
-    let asked = asked.map(|(descriptor, ruling)| status(question, descriptor, ruling, counters, now));
+    let descriptor_rules = descriptor_rules(config.domain(&question.domain), question, options);
+    let mut statuses = Vec::with_capacity(descriptor_rules.len());
+    let mut outcomes = Vec::with_capacity(descriptor_rules.len());
+    let asked = question.descriptors.iter().zip(&descriptor_rules);
+    let asked = asked
+        .map(|(descriptor, descriptor_rule)| status(question, descriptor, descriptor_rule, counters, now));
     for (status, is_over) in counters.together(asked.collect()).await {
         outcomes.push((status.limit_remaining, is_over, status.source));
         statuses.push(status);
     }
-    let is_quota = |ruling: &Ruling<'_>| matches!(ruling, Ruling::Counted { is_quota, .. } if *is_quota || options.is_quota);
-    let quotas: Vec<bool> = rulings.iter().map(is_quota).collect();
+    let is_quota = |descriptor_rule: &DescriptorRule<'_>| matches!(descriptor_rule, DescriptorRule::Counted { is_quota, .. } if *is_quota || options.is_quota);
+    let quotas: Vec<bool> = descriptor_rules.iter().map(is_quota).collect();
     let overall = overall(&statuses, &quotas);
     let headers = if options.has_headers { headers(&statuses, &quotas) } else { Vec::new() };
     let overall = if options.is_shadow { Code::Ok } else { overall };
     let asked = question.descriptors.iter().map(|descriptor| !descriptor.is_negative_hits);
-    let said = rulings.into_iter().zip(outcomes).zip(asked);
-    let rules = said.filter(|(_, asked)| *asked);
-    let rules = rules.filter_map(|((ruling, outcome), _)| rule(ruling, outcome, options)).collect();
+    let counted = descriptor_rules.into_iter().zip(outcomes).zip(asked);
+    let rules = counted.filter(|(_, asked)| *asked);
+    let rules =
+        rules.filter_map(|((descriptor_rule, outcome), _)| rule(descriptor_rule, outcome, options)).collect();
     // The original does not report requests without a rule, so only the metrics do.
     let answer =
         Answer { overall, statuses, headers, refusal: None, meets_no_limit: false, is_faulty: false };
@@ -68,14 +70,16 @@ pub(crate) async fn answer<'c, S: Store>(
 
 /// The result of a rule, for the metrics: the rest, and whether the request is over it.
 fn rule<'c>(
-    ruling: Ruling<'c>,
+    descriptor_rule: DescriptorRule<'c>,
     (left, is_over, source): (u32, bool, Source),
     options: &Options,
 ) -> Option<Rule<'c>> {
-    let ((name, detail), is_shadow, limit) = match ruling {
-        Ruling::None => return None,
-        Ruling::Unlimited { called } => (called, false, 0),
-        Ruling::Counted { called, is_shadow, current, .. } => (called, is_shadow, current.requests_per_unit),
+    let ((name, detail), is_shadow, limit) = match descriptor_rule {
+        DescriptorRule::None => return None,
+        DescriptorRule::Unlimited { called } => (called, false, 0),
+        DescriptorRule::Counted { called, is_shadow, current, .. } => {
+            (called, is_shadow, current.requests_per_unit)
+        }
     };
     let is_near = !is_over && left < limit.div_ceil(5);
     let is_shadow = is_shadow || options.is_shadow;
@@ -83,9 +87,13 @@ fn rule<'c>(
 }
 
 /// The rule of each descriptor, without the rules that others replace.
-fn rulings<'c>(domain: Option<&'c Domain>, question: &Question, options: &Options) -> Vec<Ruling<'c>> {
+fn descriptor_rules<'c>(
+    domain: Option<&'c Domain>,
+    question: &RlsRequest,
+    options: &Options,
+) -> Vec<DescriptorRule<'c>> {
     let Some(domain) = domain else {
-        return question.descriptors.iter().map(|_| Ruling::None).collect();
+        return question.descriptors.iter().map(|_| DescriptorRule::None).collect();
     };
     let met: Vec<_> = question
         .descriptors
@@ -94,10 +102,10 @@ fn rulings<'c>(domain: Option<&'c Domain>, question: &Question, options: &Option
         .collect();
     let replaced: Vec<&str> =
         met.iter().flatten().flat_map(|met| met.limit.replaces.iter().map(String::as_str)).collect();
-    let mut rulings = Vec::with_capacity(met.len());
+    let mut descriptor_rules = Vec::with_capacity(met.len());
     for (descriptor, met) in question.descriptors.iter().zip(met) {
-        rulings.push(match (descriptor.limit, met) {
-            (Some(brought), _) => Ruling::Counted {
+        descriptor_rules.push(match (descriptor.limit, met) {
+            (Some(brought), _) => DescriptorRule::Counted {
                 current: CurrentLimit {
                     name: String::new(),
                     requests_per_unit: brought.requests_per_unit.min(options.override_max),
@@ -109,18 +117,18 @@ fn rulings<'c>(domain: Option<&'c Domain>, question: &Question, options: &Option
                 patterns: Vec::new(),
                 called: (BROUGHT, None),
             },
-            (None, Some(met)) if !replaced.contains(&met.limit.name.as_str()) => ruled(met),
-            _ => Ruling::None,
+            (None, Some(met)) if !replaced.contains(&met.limit.name.as_str()) => rule_of_node(met),
+            _ => DescriptorRule::None,
         });
     }
-    rulings
+    descriptor_rules
 }
 
-fn ruled(MatchedNode { limit, patterns, detail }: MatchedNode<'_>) -> Ruling<'_> {
+fn rule_of_node(MatchedNode { limit, patterns, detail }: MatchedNode<'_>) -> DescriptorRule<'_> {
     let called = (limit.metric.as_str(), detail);
     match limit.allowance {
-        RateAllowance::Unlimited => Ruling::Unlimited { called },
-        RateAllowance::PerUnit(requests_per_unit, unit) => Ruling::Counted {
+        RateAllowance::Unlimited => DescriptorRule::Unlimited { called },
+        RateAllowance::PerUnit(requests_per_unit, unit) => DescriptorRule::Counted {
             current: CurrentLimit { name: limit.name.clone(), requests_per_unit, unit: Some(unit) },
             unit,
             is_shadow: limit.is_shadow,
@@ -134,18 +142,20 @@ fn ruled(MatchedNode { limit, patterns, detail }: MatchedNode<'_>) -> Ruling<'_>
 /// Charges one descriptor. Returns the status of its rule, and whether it is over its limit, which the status of a rule
 /// in shadow mode does not show.
 async fn status<S: Store>(
-    question: &Question,
+    question: &RlsRequest,
     descriptor: &Descriptor,
-    ruling: &Ruling<'_>,
+    descriptor_rule: &DescriptorRule<'_>,
     counters: &Counters<'_, S>,
     now: Timestamp,
 ) -> (Status, bool) {
-    let (current, unit, is_shadow, patterns) = match ruling {
-        Ruling::None => return (Status::of_no_limit(Code::Ok), false),
-        Ruling::Unlimited { .. } => {
+    let (current, unit, is_shadow, patterns) = match descriptor_rule {
+        DescriptorRule::None => return (Status::of_no_limit(Code::Ok), false),
+        DescriptorRule::Unlimited { .. } => {
             return (Status { limit_remaining: u32::MAX, ..Status::of_no_limit(Code::Ok) }, false);
         }
-        Ruling::Counted { current, unit, is_shadow, patterns, .. } => (current, *unit, *is_shadow, patterns),
+        DescriptorRule::Counted { current, unit, is_shadow, patterns, .. } => {
+            (current, *unit, *is_shadow, patterns)
+        }
     };
     let mut parts: Vec<&[u8]> = vec![question.domain.as_bytes()];
     for (index, (key, value)) in descriptor.entries.iter().enumerate() {

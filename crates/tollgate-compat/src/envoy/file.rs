@@ -169,8 +169,8 @@ fn rate_limit(value: &Value, path: &str, report: &mut Report) -> Option<EnvoyLim
     only(fields, &RATE_LIMIT, path, report);
     let name = text(fields, "name", path, report).unwrap_or_default();
     let is_unlimited = flag(fields, "unlimited", path, report);
-    let said = text(fields, "unit", path, report).unwrap_or_default();
-    let unit = Unit::of(said);
+    let unit_name = text(fields, "unit", path, report).unwrap_or_default();
+    let unit = Unit::of(unit_name);
     let unit_path = format!("{path}.unit");
     let requests = requests_per_unit(fields, path, report);
     let replaces = replaces(fields, name, path, report);
@@ -184,11 +184,11 @@ fn rate_limit(value: &Value, path: &str, report: &mut Report) -> Option<EnvoyLim
         _ if is_unlimited => RateAllowance::Unlimited,
         Some(unit) => RateAllowance::PerUnit(requests?, unit),
         None => {
-            let message = match said {
+            let message = match unit_name {
                 "" => "has no value".to_owned(),
-                _ => match nearest(said, UNITS.split([',', ' '])) {
-                    Some(meant) => format!("{} is unknown; did you mean {meant}?", quoted(said)),
-                    None => format!("{} is unknown", quoted(said)),
+                _ => match nearest(unit_name, UNITS.split([',', ' '])) {
+                    Some(meant) => format!("{} is unknown; did you mean {meant}?", quoted(unit_name)),
+                    None => format!("{} is unknown", quoted(unit_name)),
                 },
             };
             report.error(fields.place("unit"), &unit_path, Problem::new(message, UNITS));
@@ -331,12 +331,12 @@ fn text<'n>(fields: Fields<'n>, name: &str, path: &str, report: &mut Report) -> 
 }
 
 fn flag(fields: Fields<'_>, name: &str, path: &str, report: &mut Report) -> bool {
-    let Some(said) = text(fields, name, path, report) else { return false };
-    match said.to_ascii_lowercase().as_str() {
+    let Some(given) = text(fields, name, path, report) else { return false };
+    match given.to_ascii_lowercase().as_str() {
         "true" | "yes" | "on" | "y" => true,
         "" | "false" | "no" | "off" | "n" => false,
         _ => {
-            let problem = Problem::new(format!("{} is neither", quoted(said)), "true or false");
+            let problem = Problem::new(format!("{} is neither", quoted(given)), "true or false");
             report.error(fields.place(name), &format!("{path}.{name}"), problem);
             false
         }

@@ -20,12 +20,12 @@ impl EnvoyConfig {
         self.each(|domain, path| Some((subject(domain, path), sentence(domain, path)?)))
     }
 
-    fn each<T>(&self, tell: fn(&str, &[&Node]) -> Option<T>) -> Vec<T> {
-        let mut told = Vec::new();
+    fn each<T>(&self, visit: fn(&str, &[&Node]) -> Option<T>) -> Vec<T> {
+        let mut all = Vec::new();
         for domain in &self.domains {
-            level(&domain.root, &domain.name, &mut Vec::new(), tell, &mut told);
+            level(&domain.root, &domain.name, &mut Vec::new(), visit, &mut all);
         }
-        told
+        all
     }
 }
 
@@ -34,13 +34,13 @@ fn level<'c, T>(
     level: &'c TreeLevel,
     domain: &str,
     path: &mut Vec<&'c Node>,
-    tell: fn(&str, &[&Node]) -> Option<T>,
-    told: &mut Vec<T>,
+    visit: fn(&str, &[&Node]) -> Option<T>,
+    all: &mut Vec<T>,
 ) {
     for node in &level.nodes {
         path.push(node);
-        told.extend(tell(domain, path));
-        self::level(&node.children, domain, path, tell, told);
+        all.extend(visit(domain, path));
+        self::level(&node.children, domain, path, visit, all);
         path.pop();
     }
 }

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 
 use crate::golden::{Bench, run};
-use crate::rls::{Code, Descriptor, Override, Question, Status, Unit};
-use crate::{Conversion, Foreign, Format, Source};
+use crate::rls::{Code, Descriptor, Override, RlsRequest, Status, Unit};
+use crate::{CompatConfig, Conversion, Format, Source};
 
 /// Every row of the table gets its expected answer.
 #[test]
@@ -98,7 +98,7 @@ const WRONG: [(&str, &[&str]); 24] = [
 
 fn findings(file: &str) -> Result<String, String> {
     let source = Source { name: "f".to_owned(), bytes: file.as_bytes().to_vec() };
-    match Foreign::compile(Format::Envoy, &[source]) {
+    match CompatConfig::compile(Format::Envoy, &[source]) {
         Ok((_, warnings)) => Ok(warnings.to_string()),
         Err(findings) => Err(findings.to_string()),
     }
@@ -108,10 +108,10 @@ fn findings(file: &str) -> Result<String, String> {
 #[test]
 fn wrong_files_are_refused_with_every_reason() {
     for (file, expected) in WRONG {
-        let told = findings(file).expect_err(file);
-        let mut rest = told.as_str();
+        let text = findings(file).expect_err(file);
+        let mut rest = text.as_str();
         for one in expected {
-            let Some(at) = rest.find(one) else { panic!("{file}\ntold: {told}\nexpected: {one}") };
+            let Some(at) = rest.find(one) else { panic!("{file}\nfindings: {text}\nexpected: {one}") };
             rest = &rest[at + one.len()..];
         }
     }
@@ -119,7 +119,7 @@ fn wrong_files_are_refused_with_every_reason() {
 
 /// Fields that the original loads and then ignores are loaded, with a warning.
 #[test]
-fn what_means_nothing_is_told() {
+fn a_field_without_effect_is_a_finding() {
     let cases = [
         (
             "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1, shadow_mode: true}}]\n",
@@ -133,8 +133,8 @@ fn what_means_nothing_is_told() {
         ("domain: d\ndescriptors: []\n---\ndomain: e\n", "a second document begins here, and is not read"),
     ];
     for (file, expected) in cases {
-        let told = findings(file).unwrap_or_else(|told| panic!("{file}: {told}"));
-        assert!(told.contains("warning: ") && told.contains(expected), "{file}: {told}");
+        let text = findings(file).unwrap_or_else(|error| panic!("{file}: {error}"));
+        assert!(text.contains("warning: ") && text.contains(expected), "{file}: {text}");
     }
     let clean = "domain: d\ndescriptors:\n  - {key: a, detailed_metric: true, value_to_metric: yes, metadata: {any: [thing, 1]}}\n  - key: b\n    value:\n    rate_limit:\n    descriptors:\n";
     assert_eq!(findings(clean).as_deref(), Ok(""));
@@ -149,8 +149,8 @@ fn nesting_is_bounded() {
     };
     assert!(findings(&nested(30)).is_ok());
     for deep in [40, 5_000] {
-        let told = findings(&nested(deep)).unwrap_err();
-        assert!(told.contains("deep") || told.contains("nesting") || told.contains("limit"), "{told}");
+        let text = findings(&nested(deep)).unwrap_err();
+        assert!(text.contains("deep") || text.contains("nesting") || text.contains("limit"), "{text}");
     }
 }
 
@@ -161,14 +161,14 @@ fn domains_of_several_files_are_joined() {
     let one = "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1}}]";
     let other = "domain: d\ndescriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: 1}}]";
     let (rules, warnings) =
-        Foreign::compile(Format::Envoy, &[source("1.yaml", one), source("2.yaml", other)]).unwrap();
+        CompatConfig::compile(Format::Envoy, &[source("1.yaml", one), source("2.yaml", other)]).unwrap();
     assert_eq!((rules.sentences().len(), rules.domains()), (2, vec!["d"]));
     assert!(
         warnings.to_string().starts_with("2.yaml:1:9: warning: domain: domain d is in another file"),
         "{warnings}"
     );
     let errors =
-        Foreign::compile(Format::Envoy, &[source("1.yaml", one), source("2.yaml", one)]).unwrap_err();
+        CompatConfig::compile(Format::Envoy, &[source("1.yaml", one), source("2.yaml", one)]).unwrap_err();
     assert!(
         errors.to_string().contains("2.yaml:2:15: descriptors[0]: a second descriptor for a"),
         "{errors}"
@@ -189,16 +189,16 @@ fn counters_survive_a_reload() {
     bench.ask(&question);
     assert_eq!(bench.ask(&question).overall, Code::OverLimit);
     let next = Bench::new(Format::Envoy, &file(5));
-    bench.in_force =
-        crate::InForce::new(next.in_force.rules, &bench.engine, Some(&bench.in_force), bench.now).unwrap();
+    bench.active =
+        crate::ActiveConfig::new(next.active.rules, &bench.engine, Some(&bench.active), bench.now).unwrap();
     let answer = bench.ask(&question);
     assert_eq!((answer.overall, answer.statuses[0].limit_remaining), (Code::Ok, 1));
-    assert_eq!(bench.in_force.version, 2);
+    assert_eq!(bench.active.version, 2);
 }
 
-fn ask(entries: &[(&str, &str)]) -> Question {
+fn ask(entries: &[(&str, &str)]) -> RlsRequest {
     let entries = entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    Question {
+    RlsRequest {
         domain: "d".to_owned(),
         descriptors: vec![Descriptor { entries, ..Descriptor::default() }],
         hits_addend: 1,
@@ -293,7 +293,7 @@ impl Random {
         rules
     }
 
-    fn question(&mut self) -> Question {
+    fn question(&mut self) -> RlsRequest {
         let descriptors = (0..1 + self.below(3))
             .map(|_| Descriptor {
                 entries: (0..1 + self.below(3))
@@ -309,7 +309,7 @@ impl Random {
                 is_negative_hits: self.below(12) == 0,
             })
             .collect();
-        Question { domain: "d".to_owned(), descriptors, hits_addend: u32::try_from(self.below(3)).unwrap() }
+        RlsRequest { domain: "d".to_owned(), descriptors, hits_addend: u32::try_from(self.below(3)).unwrap() }
     }
 }
 
@@ -335,7 +335,7 @@ fn written(rules: &[Rule]) -> String {
 /// The answer of the transcription: the overall code, and each status as code, remaining and limit.
 fn transcribed(
     rules: &[Rule],
-    question: &Question,
+    question: &RlsRequest,
     counts: &mut HashMap<String, u64>,
 ) -> (Code, Vec<(Code, u32, Option<u32>)>) {
     let (mut statuses, mut refused, mut quotas) = (Vec::new(), false, Vec::new());
@@ -387,14 +387,14 @@ fn decisions_are_those_of_a_plain_transcription() {
             let question = random.question();
             let expected = transcribed(&rules, &question, &mut counts);
             let answer = bench.ask(&question);
-            let told = |status: &Status| {
+            let shown = |status: &Status| {
                 (
                     status.code,
                     status.limit_remaining,
                     status.current_limit.as_ref().map(|limit| limit.requests_per_unit),
                 )
             };
-            let actual = (answer.overall, answer.statuses.iter().map(told).collect());
+            let actual = (answer.overall, answer.statuses.iter().map(shown).collect());
             assert_eq!(actual, expected, "{}\n{question:?}", written(&rules));
             limited += expected.1.iter().filter(|status| status.2.is_some()).count();
             refused += usize::from(expected.0 == Code::OverLimit);
@@ -414,7 +414,7 @@ fn sentences_explain() {
         "domain: d\ndescriptors:\n- {key: ip, value: 10.0.0.1}\n- key: t\n  value: 'a*'\n  share_threshold: true\n  descriptors:\n  - {key: u, rate_limit: {unit: day, requests_per_unit: 1, name: n, replaces: [{name: m}]}, shadow_mode: true, quota_mode: true}\n- {key: z, rate_limit: {unit: week, requests_per_unit: 0}}\n- {key: f, rate_limit: {unlimited: true}}\n",
     );
     assert_eq!(
-        bench.in_force.rules.sentences(),
+        bench.active.rules.sentences(),
         [
             "d: ip=10.0.0.1: not limited",
             "d: all t=a* together, each u: 1 request a day; counted, never refused (shadow_mode); refused when every quota of the request is used up (quota_mode); called n; in place of m",
@@ -439,7 +439,7 @@ fn conversions_meet_what_the_rules_meet() {
         // The order of inner parts is not checked; the note says so.
         rules.retain(|rule| rule.value != "*a*" || rule.shared);
         let bench = Bench::new(Format::Envoy, &format!("domain: d\ndescriptors: {}", written(&rules)));
-        let Ok(Conversion { text, .. }) = bench.in_force.rules.converted(None) else { continue };
+        let Ok(Conversion { text, .. }) = bench.active.rules.converted(None) else { continue };
         let (policy, _) = tollgate::Policy::compile("converted", text.as_bytes())
             .unwrap_or_else(|findings| panic!("{findings}\n{text}"));
         for (key, value) in ["k", "l"]

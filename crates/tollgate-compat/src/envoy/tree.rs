@@ -136,17 +136,17 @@ impl Domain {
         let limit = path.last()?.limit.as_ref()?;
         let patterns = path.iter().map(|node| node.is_shared.then_some(node.value.as_str())).collect();
         let is_detailed = limit.tells_values || path.iter().any(|node| node.tells_value);
-        let detail = is_detailed.then(|| self.detail(&path, entries, limit.tells_values));
+        let detail = is_detailed.then(|| self.detail(limit, &path, entries));
         Some(MatchedNode { limit, patterns, detail })
     }
 
     /// The name of a rule in the metrics, with the values of these entries.
-    fn detail(&self, path: &[&Node], entries: &[(String, String)], tells_values: bool) -> String {
+    fn detail(&self, limit: &EnvoyLimit, path: &[&Node], entries: &[(String, String)]) -> String {
         let mut name = text::plain(&self.name);
         for (node, (key, value)) in path.iter().zip(entries) {
             name.push('.');
             let is_open = node.value.is_empty() || node.has_star();
-            if is_open && !node.is_shared && (tells_values || node.tells_value) {
+            if is_open && !node.is_shared && (limit.tells_values || node.tells_value) {
                 text::push(&mut name, key);
                 name.push('_');
                 text::push(&mut name, value);

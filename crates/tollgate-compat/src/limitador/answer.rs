@@ -12,7 +12,7 @@ use tollgate::{Source, Ticks, Timestamp};
 use super::matching::{MatchedLimit, parts};
 use super::{CounterLedger, LimitadorConfig, LimitadorLimit};
 use crate::counters::Counters;
-use crate::rls::{Answer, Code, CurrentLimit, Question, Status, Unit};
+use crate::rls::{Answer, Code, CurrentLimit, Descriptor, RlsRequest, Status, Unit};
 use crate::rule::{Answered, Options, Rule};
 
 /// What to do with the counters.
@@ -53,21 +53,21 @@ pub struct Load<'c> {
 }
 
 /// The result of all limits together.
-pub struct Ruling<'c> {
+pub struct LimitadorDecision<'c> {
     /// Whether a limit refuses the request.
     pub is_limited: bool,
     /// The tightest first.
     pub loads: Vec<Load<'c>>,
 }
 
-impl<'c> Ruling<'c> {
+impl<'c> LimitadorDecision<'c> {
     /// The result of each limit, for the metrics.
-    pub fn rules(&self, is_shadow: bool) -> Vec<Rule<'c>> {
+    pub fn rules(&self, options: &Options) -> Vec<Rule<'c>> {
         let rule = |load: &Load<'c>| Rule {
             name: &load.limit.metric,
             detail: None,
             is_denied: load.is_over,
-            is_shadow,
+            is_shadow: options.is_shadow,
             is_near: !load.is_over && load.remaining < load.limit.max_value.div_ceil(5),
             source: load.source,
         };
@@ -82,7 +82,7 @@ pub(crate) async fn decide<'c, S: Store>(
     counters: &Counters<'_, S>,
     ledger: &CounterLedger,
     now: Timestamp,
-) -> Ruling<'c> {
+) -> LimitadorDecision<'c> {
     let met = config.met(asked.namespace, asked.descriptors.iter().copied());
     let is_hopeless = met.iter().any(|met| asked.delta > met.limit.max_value);
     let adds = match asked.action {
@@ -114,11 +114,12 @@ pub(crate) async fn decide<'c, S: Store>(
         if kept > 0 && before.total == 0 {
             ledger.begin(met, now);
         }
-        loads.push(load(met, before, kept, is_over));
+        let load = Load::new(met, before, kept);
+        loads.push(if is_over { load.over() } else { load });
     }
     // Of equal ones the longest comes first, so that a client that follows the advice waits long enough.
     loads.sort_by_key(|load| (!load.is_over, load.remaining, Reverse(load.resets_after)));
-    Ruling { is_limited, loads }
+    LimitadorDecision { is_limited, loads }
 }
 
 /// Adds to the counter of one limit.
@@ -157,20 +158,27 @@ async fn subtract<S: Store>(met: &MatchedLimit<'_>, units: u64, counters: &Count
     counters.subtract_from_first(met.limit.seconds, &parts, units, Ticks::ZERO, now).await;
 }
 
-/// The state of a counter with this count before, to which so much was added.
-fn load<'c>(met: &MatchedLimit<'c>, before: Counted, kept: u64, is_over: bool) -> Load<'c> {
-    let Counted { ends_after, source, .. } = before;
-    let (limit, total) = (met.limit, before.total.saturating_add(kept));
-    let remaining = if is_over { 0 } else { limit.max_value.saturating_sub(total) };
-    let resets_after = if ends_after.is_zero() { Ticks::from_secs(limit.seconds) } else { ends_after };
-    Load { limit, remaining, is_over, resets_after, source }
+impl<'c> Load<'c> {
+    /// The state of a counter with this count before, to which so much was added.
+    fn new(met: &MatchedLimit<'c>, before: Counted, kept: u64) -> Self {
+        let Counted { ends_after, source, .. } = before;
+        let (limit, total) = (met.limit, before.total.saturating_add(kept));
+        let remaining = limit.max_value.saturating_sub(total);
+        let resets_after = if ends_after.is_zero() { Ticks::from_secs(limit.seconds) } else { ends_after };
+        Self { limit, remaining, is_over: false, resets_after, source }
+    }
+
+    /// The same counter without room for the request.
+    fn over(self) -> Self {
+        Self { is_over: true, remaining: 0, ..self }
+    }
 }
 
 /// Answers Envoy's question. The first status contains the tightest limit; the others contain none, because Limitador's
 /// limits apply to the request as a whole.
 pub(crate) async fn answer<'c, S: Store>(
     config: &'c LimitadorConfig,
-    question: &Question,
+    question: &RlsRequest,
     counters: &Counters<'_, S>,
     ledger: &CounterLedger,
     options: &Options,
@@ -180,7 +188,7 @@ pub(crate) async fn answer<'c, S: Store>(
     let mut asked = Asked {
         namespace: &question.domain,
         descriptors: question.descriptors.iter().map(|descriptor| descriptor.entries.as_slice()).collect(),
-        delta: delta(question, gives_back),
+        delta: if gives_back { refund(question) } else { cost(question) },
         action: Action::CheckAndReport,
     };
     if gives_back {
@@ -188,14 +196,14 @@ pub(crate) async fn answer<'c, S: Store>(
         // This is no request to pass; it only reads the current counts.
         (asked.delta, asked.action) = (0, Action::Report);
     }
-    let ruling = decide(config, &asked, counters, ledger, now).await;
+    let decision = decide(config, &asked, counters, ledger, now).await;
     let mut statuses = vec![Status::of_no_limit(Code::Ok); question.descriptors.len()];
-    if let (Some(first), Some(tightest)) = (statuses.first_mut(), ruling.loads.first()) {
+    if let (Some(first), Some(tightest)) = (statuses.first_mut(), decision.loads.first()) {
         *first = status(tightest);
     }
-    let overall = if ruling.is_limited && !options.is_shadow { Code::OverLimit } else { Code::Ok };
-    let headers = if options.has_headers { headers(&ruling.loads) } else { Vec::new() };
-    let rules = if gives_back { Vec::new() } else { ruling.rules(options.is_shadow) };
+    let overall = if decision.is_limited && !options.is_shadow { Code::OverLimit } else { Code::Ok };
+    let headers = if options.has_headers { headers(&decision.loads) } else { Vec::new() };
+    let rules = if gives_back { Vec::new() } else { decision.rules(options) };
     // The original does not report requests without a rule, so only the metrics do.
     let answer =
         Answer { overall, statuses, headers, refusal: None, meets_no_limit: false, is_faulty: false };
@@ -214,13 +222,22 @@ async fn give_back<S: Store>(
     counters.together(given).await;
 }
 
-/// What the request costs, or gives back: the maximum over its descriptors, or else the number of the question. Limits
-/// apply to the request as a whole, so a descriptor has no cost of its own, and one that gives back beside others that
-/// pay changes nothing.
-fn delta(question: &Question, gives_back: bool) -> u64 {
-    let told = question.descriptors.iter().filter(|descriptor| descriptor.is_negative_hits == gives_back);
-    let said = told.filter_map(|descriptor| descriptor.hits_addend).max();
-    said.unwrap_or(u64::from(question.hits_addend.max(1))).min(if gives_back { EXACT_MAX } else { u64::MAX })
+/// The cost of a request: the maximum over its descriptors, or else the number of the request. Limits apply to the
+/// request as a whole, so a descriptor has no cost of its own, and one that gives back beside others that pay changes
+/// nothing.
+fn cost(question: &RlsRequest) -> u64 {
+    let paying = question.descriptors.iter().filter(|descriptor| !descriptor.is_negative_hits);
+    largest(question, paying)
+}
+
+/// The units that a request gives back, found as its cost is.
+fn refund(question: &RlsRequest) -> u64 {
+    largest(question, question.descriptors.iter()).min(EXACT_MAX)
+}
+
+fn largest<'q>(question: &RlsRequest, descriptors: impl Iterator<Item = &'q Descriptor>) -> u64 {
+    let given = descriptors.filter_map(|descriptor| descriptor.hits_addend).max();
+    given.unwrap_or(u64::from(question.hits_addend.max(1)))
 }
 
 fn status(load: &Load<'_>) -> Status {

@@ -2,7 +2,7 @@
 
 use tollgate::policy::Problem;
 use tollgate::policy::source::{
-    Cel, Fields, Node, Place, Reading, Report, SecondDocument, Tree, quoted, read,
+    Cel, Fields, Node, Position, Reading, Report, SecondDocument, Tree, quoted, read,
 };
 use tollgate::rate::PERIOD_MAX;
 
@@ -169,7 +169,7 @@ fn expression(item: &Node, field: &str, report: &mut Report) -> Option<Cel> {
 }
 
 /// Limitador 1.x wrote `req.method == 'POST'`; since 2.0 no request has such a name.
-fn unknown(expression: &Cel, at: Place, field: &str, report: &mut Report) {
+fn unknown(expression: &Cel, at: Position, field: &str, report: &mut Report) {
     if let Some(name) = expression.unknown() {
         let message = format!(
             "{} is no name that a request has, so the limit does not apply where it is looked at",

@@ -22,12 +22,12 @@ const SWEEP_EVERY: Ticks = Ticks::from_secs(1);
 /// The open counters, as far as they are listed.
 #[derive(Default)]
 pub(crate) struct CounterLedger {
-    live: Mutex<Live>,
+    active: Mutex<ActiveCounters>,
 }
 
 /// The counters, each with the end of its window.
 #[derive(Default)]
-struct Live {
+struct ActiveCounters {
     counters: HashMap<CounterIdentity, Timestamp>,
     /// The time of the last sweep.
     swept_at: Timestamp,
@@ -81,14 +81,14 @@ impl CounterLedger {
         if met.values.iter().map(size).sum::<usize>() > VALUES_BYTES_MAX {
             return;
         }
-        let Ok(mut live) = self.live.try_lock() else { return };
+        let Ok(mut active) = self.active.try_lock() else { return };
         // Rarely, so that a flood of new keys does not pay for a sweep with each of them.
-        if live.counters.len() >= LISTED_MAX && now.since(live.swept_at) >= SWEEP_EVERY {
-            live.counters.retain(|_, until| *until > now);
-            live.swept_at = now;
+        if active.counters.len() >= LISTED_MAX && now.since(active.swept_at) >= SWEEP_EVERY {
+            active.counters.retain(|_, until| *until > now);
+            active.swept_at = now;
         }
-        if live.counters.len() < LISTED_MAX {
-            live.counters.insert(CounterIdentity::of(met), now + Ticks::from_secs(met.limit.seconds));
+        if active.counters.len() < LISTED_MAX {
+            active.counters.insert(CounterIdentity::of(met), now + Ticks::from_secs(met.limit.seconds));
         }
     }
 
@@ -98,8 +98,8 @@ impl CounterLedger {
         limit: &LimitadorLimit,
         now: Timestamp,
     ) -> Vec<Vec<(String, Option<String>)>> {
-        let live = self.live.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let mut values: Vec<_> = live
+        let active = self.active.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut values: Vec<_> = active
             .counters
             .iter()
             .filter(|(identity, until)| **until > now && identity.is_of(limit))

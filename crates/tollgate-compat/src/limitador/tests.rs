@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::answer::{Action, Asked};
 use crate::golden::{Bench, run};
-use crate::rls::{Code, Descriptor, Question};
-use crate::{Foreign, Format, Source};
-use tollgate::fuzzing::at_once;
+use crate::rls::{Code, Descriptor, RlsRequest};
+use crate::{CompatConfig, Format, Source};
+use tollgate::fuzzing::poll_once;
 
 /// Every row of the table gets its expected answer.
 #[test]
@@ -17,7 +17,7 @@ fn the_golden_table_holds() {
 
 fn findings(file: &str) -> Result<String, String> {
     let source = Source { name: "f".to_owned(), bytes: file.as_bytes().to_vec() };
-    match Foreign::compile(Format::Limitador, &[source]) {
+    match CompatConfig::compile(Format::Limitador, &[source]) {
         Ok((_, warnings)) => Ok(warnings.to_string()),
         Err(findings) => Err(findings.to_string()),
     }
@@ -43,10 +43,10 @@ fn wrong_files_are_refused_with_every_reason() {
         ("- x\n- [y]\n".to_owned(), &["f:1:3: [0]: is a text; accepted: a table", "f:2:3: [1]: is a list"]),
     ];
     for (file, expected) in cases {
-        let told = findings(&file).expect_err(&file);
-        let mut rest = told.as_str();
+        let text = findings(&file).expect_err(&file);
+        let mut rest = text.as_str();
         for one in expected {
-            let Some(at) = rest.find(one) else { panic!("{file}\ntold: {told}\nexpected: {one}") };
+            let Some(at) = rest.find(one) else { panic!("{file}\nfindings: {text}\nexpected: {one}") };
             rest = &rest[at + one.len()..];
         }
     }
@@ -71,8 +71,8 @@ fn odd_files_are_warned_of() {
         ),
     ];
     for (file, expected) in cases {
-        let told = findings(file).unwrap_or_else(|told| panic!("{file}: {told}"));
-        assert!(told.contains(expected), "{file}: {told}");
+        let text = findings(file).unwrap_or_else(|error| panic!("{file}: {error}"));
+        assert!(text.contains(expected), "{file}: {text}");
     }
 }
 
@@ -88,7 +88,7 @@ fn requests_at_the_same_time_do_not_pass_together() {
     let bench = Bench::new(Format::Limitador, TWO);
     let entries = vec![("user".to_owned(), "u".to_owned())];
     let descriptors = vec![Descriptor { entries, ..Descriptor::default() }];
-    let question = Question { domain: "n".to_owned(), descriptors, hits_addend: 3 };
+    let question = RlsRequest { domain: "n".to_owned(), descriptors, hits_addend: 3 };
     let passed = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -105,7 +105,7 @@ fn requests_at_the_same_time_do_not_pass_together() {
     // needs.
     let passed = passed.into_inner();
     assert!((20..=33).contains(&passed), "{passed}");
-    let look = Question {
+    let look = RlsRequest {
         descriptors: vec![Descriptor { hits_addend: Some(0), ..question.descriptors[0].clone() }],
         ..question
     };
@@ -120,8 +120,8 @@ fn requests_at_the_same_time_do_not_pass_together() {
 fn decide(bench: &Bench, action: Action, delta: u64) -> (bool, Vec<u64>) {
     let entries = [("user".to_owned(), "u".to_owned())];
     let asked = Asked { namespace: "n", descriptors: vec![&entries], delta, action };
-    let ruling = at_once(bench.in_force.decide(&asked, &bench.engine, bench.now)).unwrap();
-    (ruling.is_limited, ruling.loads.iter().map(|load| load.remaining).collect())
+    let decision = poll_once(bench.active.decide(&asked, &bench.engine, bench.now)).unwrap();
+    (decision.is_limited, decision.loads.iter().map(|load| load.remaining).collect())
 }
 
 /// A check changes nothing, a report always adds, and both together add if there is room.
@@ -142,10 +142,10 @@ fn counters_are_listed() {
     let mut bench = Bench::new(Format::Limitador, TWO);
     decide(&bench, Action::CheckAndReport, 40);
     let listed = |bench: &Bench| -> Vec<(usize, u64, u64)> {
-        let Foreign::Limitador(config) = &*bench.in_force.rules else { panic!("another format") };
+        let CompatConfig::Limitador(config) = &*bench.active.rules else { panic!("another format") };
         let mut all = Vec::new();
         for limit in config.limits("n") {
-            let counters = at_once(bench.in_force.listed(limit, &bench.engine, bench.now));
+            let counters = poll_once(bench.active.listed(limit, &bench.engine, bench.now));
             all.extend(
                 counters
                     .iter()
@@ -156,8 +156,8 @@ fn counters_are_listed() {
     };
     assert_eq!(listed(&bench), [(0, 60, 3600), (1, 960, 3600)]);
     let lower = Bench::new(Format::Limitador, &TWO.replace("1000", "30").replace("100,", "10,"));
-    bench.in_force =
-        crate::InForce::new(lower.in_force.rules, &bench.engine, Some(&bench.in_force), bench.now).unwrap();
+    bench.active =
+        crate::ActiveConfig::new(lower.active.rules, &bench.engine, Some(&bench.active), bench.now).unwrap();
     assert_eq!(listed(&bench), [(0, 0, 3600), (1, 0, 3600)]);
     bench.now = bench.now + tollgate::Ticks::from_secs(3600);
     assert_eq!(listed(&bench), []);
@@ -173,17 +173,17 @@ fn many_limits_are_read_in_a_moment() {
     };
     let file: String = (0..5_000).map(one).collect();
     let source = Source { name: "f".to_owned(), bytes: file.into_bytes() };
-    let (rules, warnings) = Foreign::compile(Format::Limitador, &[source]).unwrap();
+    let (rules, warnings) = CompatConfig::compile(Format::Limitador, &[source]).unwrap();
     assert_eq!((rules.sentences().len(), warnings.len()), (5_000, 0));
 }
 
 const PAIR: &str =
     "- {namespace: n, max_value: 2, seconds: 60, conditions: [], variables: [\"descriptors[0]['k']\"]}";
 
-fn one(value: &str, is_negative_hits: bool) -> Question {
+fn one(value: &str, is_negative_hits: bool) -> RlsRequest {
     let entries = vec![("k".to_owned(), value.to_owned())];
     let descriptors = vec![Descriptor { entries, is_negative_hits, ..Descriptor::default() }];
-    Question { domain: "n".to_owned(), descriptors, hits_addend: 1 }
+    RlsRequest { domain: "n".to_owned(), descriptors, hits_addend: 1 }
 }
 
 /// Negative hits are given back, and are never refused.
@@ -207,7 +207,7 @@ fn a_huge_report_fills_the_counter() {
         let entries = [("k".to_owned(), "v".to_owned())];
         let decide = |delta, action| {
             let asked = Asked { namespace: "n", descriptors: vec![&entries[..]], delta, action };
-            at_once(bench.in_force.decide(&asked, &bench.engine, bench.now)).unwrap().is_limited
+            poll_once(bench.active.decide(&asked, &bench.engine, bench.now)).unwrap().is_limited
         };
         assert!(!decide(already, Action::Report));
         assert!(!decide(u64::MAX, Action::Report));
@@ -219,14 +219,14 @@ fn a_huge_report_fills_the_counter() {
 #[test]
 fn long_values_are_counted_and_not_listed() {
     let bench = Bench::new(Format::Limitador, PAIR);
-    let Foreign::Limitador(config) = &*bench.in_force.rules else { panic!("another format") };
+    let CompatConfig::Limitador(config) = &*bench.active.rules else { panic!("another format") };
     let (short, long) = ("v".repeat(512), "v".repeat(513));
     for value in [&short, &long] {
         let codes = [(); 3].map(|()| bench.ask(&one(value, false)).overall);
         assert_eq!(codes, [Code::Ok, Code::Ok, Code::OverLimit]);
     }
     let limit = &config.namespace("n").unwrap()[0];
-    let listed = at_once(bench.in_force.listed(limit, &bench.engine, bench.now));
+    let listed = poll_once(bench.active.listed(limit, &bench.engine, bench.now));
     assert_eq!(listed.len(), 1);
     assert_eq!(listed[0].values[0].1.as_deref(), Some(short.as_str()));
 }

@@ -15,21 +15,21 @@ use tokio::time::timeout;
 use tollgate_tower::HeldPermits;
 
 use super::body::BodyError;
-use super::http1::client::Wire;
-use super::http1::reply::Decoder;
+use super::http1::client::Http1Connection;
+use super::http1::reply::ResponseDecoder;
 use super::leaving::leave;
-use super::shares::Client;
+use super::shares::ShareOwner;
 use super::upstream::Upstream;
 
 /// Maximum time for the rest of a request whose answer is complete.
 const AFTER_THE_ANSWER: Duration = Duration::from_secs(5);
 
-type Part = Result<Frame<Bytes>, BodyError>;
+type BodyPart = Result<Frame<Bytes>, BodyError>;
 
 /// The body of an answer.
-pub(super) enum Answered {
+pub(super) enum UpstreamBody {
     /// Of HTTP/1, read directly by the task that polls the body.
-    Wire(Reading),
+    Direct(BodyReader),
     /// Of HTTP/1, read by a task of its own.
     Pumped(Pumped),
     /// Of HTTP/2, or of an answer to a request for a protocol upgrade.
@@ -40,7 +40,7 @@ pub(super) enum Answered {
 pub(super) struct Home {
     pub(super) upstream: Arc<Upstream>,
     /// The client of the request.
-    pub(super) client: Client,
+    pub(super) client: ShareOwner,
     /// How long the connection may stay idle in the pool; `None` if it may not be reused.
     pub(super) rest: Option<Duration>,
     /// Concurrency permits of the request. They are released when both the request and its answer are over.
@@ -50,16 +50,16 @@ pub(super) struct Home {
 }
 
 /// A body, and the connection that it is read from, until it is over.
-pub(super) struct Reading {
-    wire: Option<Box<Wire>>,
-    body: Decoder,
+pub(super) struct BodyReader {
+    connection: Option<Box<Http1Connection>>,
+    body: ResponseDecoder,
     home: Home,
 }
 
 /// The parts that a task has read.
 pub(super) struct Pumped {
     /// Parts of the body, and then `None` at its end.
-    parts: mpsc::Receiver<Option<Part>>,
+    parts: mpsc::Receiver<Option<BodyPart>>,
     left: Option<u64>,
     task: Wanted,
 }
@@ -76,12 +76,12 @@ impl Drop for Wanted {
 }
 
 impl Pumped {
-    fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Option<Part>> {
+    fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Option<BodyPart>> {
         if self.task.0.is_none() {
             return Poll::Ready(None);
         }
-        let told = ready!(self.parts.poll_recv(context));
-        let part = told.unwrap_or_else(|| Some(Err("the upstream's answer is cut off".into())));
+        let received = ready!(self.parts.poll_recv(context));
+        let part = received.unwrap_or_else(|| Some(Err("the upstream's answer is cut off".into())));
         if let (Some(Ok(part)), Some(left)) = (&part, &mut self.left) {
             let bytes = part.data_ref().map_or(0, Bytes::len);
             *left = left.saturating_sub(u64::try_from(bytes).unwrap_or(u64::MAX));
@@ -93,38 +93,38 @@ impl Pumped {
     }
 }
 
-impl Answered {
+impl UpstreamBody {
     /// Makes the body that follows a head.
-    pub(super) fn new(wire: Box<Wire>, body: Decoder, home: Home) -> Self {
-        let mut reading = Reading { wire: Some(wire), body, home };
-        if reading.wire.as_ref().is_some_and(|wire| !wire.is_sent()) {
+    pub(super) fn new(connection: Box<Http1Connection>, body: ResponseDecoder, home: Home) -> Self {
+        let mut reading = BodyReader { connection: Some(connection), body, home };
+        if reading.connection.as_ref().is_some_and(|connection| !connection.is_sent()) {
             let (send, parts) = mpsc::channel(1);
             let left = reading.body.left();
             let has_more = !reading.body.is_over();
             let task = tokio::spawn(pump(reading, send)).abort_handle();
             let task = Wanted(Some(task).filter(|_| has_more));
-            return Answered::Pumped(Pumped { parts, left, task });
+            return UpstreamBody::Pumped(Pumped { parts, left, task });
         }
         if reading.body.is_over() {
             reading.over();
         }
-        Answered::Wire(reading)
+        UpstreamBody::Direct(reading)
     }
 }
 
-impl Reading {
+impl BodyReader {
     /// The body has ended: its connection is free for another request.
     fn over(&mut self) {
         self.home.held = None;
-        if let (Some(wire), Some(rest)) = (self.wire.take(), self.home.rest) {
-            self.home.upstream.keep(wire, rest);
+        if let (Some(connection), Some(rest)) = (self.connection.take(), self.home.rest) {
+            self.home.upstream.keep(connection, rest);
         }
     }
 
-    fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Option<Part>> {
-        let Some(wire) = &mut self.wire else { return Poll::Ready(None) };
-        let part = ready!(wire.poll_frame(context, &mut self.body));
-        if self.body.is_over() && wire.is_sent() {
+    fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Option<BodyPart>> {
+        let Some(connection) = &mut self.connection else { return Poll::Ready(None) };
+        let part = ready!(connection.poll_frame(context, &mut self.body));
+        if self.body.is_over() && connection.is_sent() {
             self.over();
         }
         Poll::Ready(part.map(|part| part.map_err(Into::into)))
@@ -132,22 +132,22 @@ impl Reading {
 
     /// Sends as much of the request as the upstream takes.
     fn poll_send(&mut self, context: &mut Context<'_>) -> Result<Poll<()>, String> {
-        self.wire.as_mut().map_or(Ok(Poll::Ready(())), |wire| wire.poll_send(context))
+        self.connection.as_mut().map_or(Ok(Poll::Ready(())), |connection| connection.poll_send(context))
     }
 }
 
-impl Drop for Reading {
+impl Drop for BodyReader {
     fn drop(&mut self) {
-        if let Some(connection) = self.wire.take().filter(|_| !self.body.is_over()) {
+        if let Some(connection) = self.connection.take().filter(|_| !self.body.is_over()) {
             leave(connection, self.home.held.take(), self.home.timeout);
         }
     }
 }
 
 /// Sends the rest of a request while its answer is read, and after it.
-async fn pump(mut reading: Reading, parts: mpsc::Sender<Option<Part>>) {
+async fn pump(mut reading: BodyReader, parts: mpsc::Sender<Option<BodyPart>>) {
     let mut place = Box::pin(parts.reserve_owned());
-    let mut free = None::<OwnedPermit<Option<Part>>>;
+    let mut free = None::<OwnedPermit<Option<BodyPart>>>;
     std::future::poll_fn(|context| {
         loop {
             let fault = reading.poll_send(context).err();
@@ -184,36 +184,36 @@ async fn pump(mut reading: Reading, parts: mpsc::Sender<Option<Part>>) {
         sent => Poll::Ready(sent),
     });
     let is_sent = matches!(timeout(AFTER_THE_ANSWER, sent).await, Ok(Ok(_)));
-    if is_sent && reading.wire.as_ref().is_some_and(|wire| wire.is_sent()) {
+    if is_sent && reading.connection.as_ref().is_some_and(|connection| connection.is_sent()) {
         reading.over();
     }
 }
 
-impl Body for Answered {
+impl Body for UpstreamBody {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Part>> {
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<BodyPart>> {
         match self.get_mut() {
-            Answered::Wire(reading) => reading.poll_part(context),
-            Answered::Pumped(pumped) => pumped.poll_part(context),
-            Answered::Incoming(body) => Pin::new(body).poll_frame(context).map_err(Into::into),
+            UpstreamBody::Direct(reading) => reading.poll_part(context),
+            UpstreamBody::Pumped(pumped) => pumped.poll_part(context),
+            UpstreamBody::Incoming(body) => Pin::new(body).poll_frame(context).map_err(Into::into),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Answered::Wire(reading) => reading.body.is_over(),
-            Answered::Pumped(pumped) => pumped.left == Some(0),
-            Answered::Incoming(body) => body.is_end_stream(),
+            UpstreamBody::Direct(reading) => reading.body.is_over(),
+            UpstreamBody::Pumped(pumped) => pumped.left == Some(0),
+            UpstreamBody::Incoming(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         let left = match self {
-            Answered::Wire(reading) => reading.body.left(),
-            Answered::Pumped(pumped) => pumped.left,
-            Answered::Incoming(body) => return body.size_hint(),
+            UpstreamBody::Direct(reading) => reading.body.left(),
+            UpstreamBody::Pumped(pumped) => pumped.left,
+            UpstreamBody::Incoming(body) => return body.size_hint(),
         };
         left.map_or_else(SizeHint::default, SizeHint::with_exact)
     }

@@ -15,7 +15,7 @@ use tollgate_tower::spelling::{self, MethodOverride, Unless};
 use super::fields::{FieldRules, HeaderNames};
 use super::http1::framing::{FIELDS_MAX, Flaw};
 use super::websocket;
-use crate::listen::Bound;
+use crate::listen::AddressLimit;
 use crate::problem::{Kind, Problem};
 
 /// Longest path with its query.
@@ -62,8 +62,8 @@ pub struct Taking {
 impl Taking {
     /// The limits on connections from one address.
     #[must_use]
-    pub fn bound(&self) -> Bound {
-        Bound {
+    pub fn bound(&self) -> AddressLimit {
+        AddressLimit {
             most: self.connections_per_address,
             trusted: self.reader.trusted.clone(),
             ipv6_prefix: self.reader.ipv6_prefix,
@@ -80,7 +80,7 @@ impl Default for Taking {
 }
 
 /// How requests are read.
-pub(super) struct Reading {
+pub(super) struct ReadSettings {
     pub(super) reader: Reader,
     pub(super) fields: FieldRules,
     /// The attributes by which routes choose an upstream.
@@ -89,7 +89,7 @@ pub(super) struct Reading {
     needs: Needs,
 }
 
-impl Reading {
+impl ReadSettings {
     pub(super) fn new(taking: Taking, sticky: &[String]) -> Self {
         let Taking { reader, header_names, .. } = taking;
         let is_needed = |name: &str| matches!(name, "host" | "path") || sticky.iter().any(|key| key == name);
@@ -102,8 +102,8 @@ impl Reading {
 ///
 /// # Errors
 /// When the gateway does not accept the request. Nothing of it is sent on.
-pub(super) fn arrive(request: &mut Parts, peer: Peer, reading: &Reading) -> Result<Arrival, Problem> {
-    let Reading { reader, sticky, needs, .. } = reading;
+pub(super) fn arrive(request: &mut Parts, peer: Peer, reading: &ReadSettings) -> Result<Arrival, Problem> {
+    let ReadSettings { reader, sticky, needs, .. } = reading;
     websocket::turn(request)?;
     acceptable(request, reader.method_override)?;
     let attributes = reader.of_request_for(Some(peer.address), request, *needs);
@@ -145,11 +145,11 @@ fn acceptable(request: &Parts, method_override: MethodOverride) -> Result<(), Pr
     let is_let = |unless| match unless {
         Unless::MethodOverrideKept => method_override == MethodOverride::Keep,
     };
-    if let Some((_, status, told)) = spelling::refused(request, is_let) {
+    if let Some((_, status, reason)) = spelling::refused(request, is_let) {
         return Err(match status {
-            417 => Problem::new(Kind::ExpectationFailed, told),
-            508 => Problem::new(Kind::Loop, told),
-            _ => Problem::invalid(told),
+            417 => Problem::new(Kind::ExpectationFailed, reason),
+            508 => Problem::new(Kind::Loop, reason),
+            _ => Problem::invalid(reason),
         });
     }
     if matches!(request.method, Method::CONNECT | Method::TRACE) {
@@ -176,7 +176,7 @@ fn acceptable(request: &Parts, method_override: MethodOverride) -> Result<(), Pr
         return Err(Problem::new(Kind::FieldsTooLarge, detail));
     }
     if field_count(request) > FIELDS_MAX {
-        return Err(Problem::new(Kind::FieldsTooLarge, Flaw::TooLarge.told()));
+        return Err(Problem::new(Kind::FieldsTooLarge, Flaw::TooLarge.text()));
     }
     Ok(())
 }
@@ -220,7 +220,7 @@ mod tests {
     fn arrived(request: http::request::Builder) -> Result<(String, String), u16> {
         let (mut request, ()) = request.body(()).unwrap().into_parts();
         let peer = Peer { address: "203.0.113.9".parse().unwrap(), is_secure: false };
-        arrive(&mut request, peer, &Reading::new(Taking::default(), &[]))
+        arrive(&mut request, peer, &ReadSettings::new(Taking::default(), &[]))
             .map_err(|problem| problem.kind.status())?;
         let host = request.headers.get(HOST).map(|host| host.to_str().unwrap().to_owned());
         Ok((request.uri.to_string(), host.unwrap_or_default()))
@@ -230,14 +230,17 @@ mod tests {
     #[test]
     fn one_spelling() {
         let get = |target: &str, host: &str| arrived(Request::get(target).header("host", host));
-        let told = |target: &str, host: &str| Ok((target.to_owned(), host.to_owned()));
-        assert_eq!(get("/a/./b/../%63?q=%2F..", "Example.COM.:443"), told("/a/c?q=%2F..", "example.com"));
-        assert_eq!(get("http://example.com/x", "EXAMPLE.com"), told("/x", "example.com"));
-        assert_eq!(get("http://example.com", "example.com"), told("/", "example.com"));
+        let arrives_as = |target: &str, host: &str| Ok((target.to_owned(), host.to_owned()));
+        assert_eq!(
+            get("/a/./b/../%63?q=%2F..", "Example.COM.:443"),
+            arrives_as("/a/c?q=%2F..", "example.com")
+        );
+        assert_eq!(get("http://example.com/x", "EXAMPLE.com"), arrives_as("/x", "example.com"));
+        assert_eq!(get("http://example.com", "example.com"), arrives_as("/", "example.com"));
         assert_eq!(get("http://other.test/x", "example.com"), Err(400));
-        assert_eq!(get("/", "Example.com.:08443"), told("/", "example.com:8443"));
-        assert_eq!(get("/", "example.com:"), told("/", "example.com"));
-        assert_eq!(get("/", "[0:0::1]:080"), told("/", "[::1]"));
+        assert_eq!(get("/", "Example.com.:08443"), arrives_as("/", "example.com:8443"));
+        assert_eq!(get("/", "example.com:"), arrives_as("/", "example.com"));
+        assert_eq!(get("/", "[0:0::1]:080"), arrives_as("/", "[::1]"));
         assert_eq!(get("http://example.com:8443/", "example.com"), Err(400));
         for host in ["user@example.com", "example.com..", "a;b", "a:abc", "a:99999", "a:0", "[::1]x", "."] {
             assert_eq!(get("/", host), Err(400), "{host}");
@@ -254,10 +257,10 @@ mod tests {
                 "{version:?}"
             );
             let named = Request::get("/").version(version).header("host", "a");
-            assert_eq!(arrived(named), told("/", "a"), "{version:?}");
+            assert_eq!(arrived(named), arrives_as("/", "a"), "{version:?}");
         }
         assert_eq!(arrived(Request::get("http://a/x")), Err(400));
-        assert_eq!(arrived(Request::get("http://a/x").version(Version::HTTP_2)), told("/x", "a"));
+        assert_eq!(arrived(Request::get("http://a/x").version(Version::HTTP_2)), arrives_as("/x", "a"));
         let twice = Request::get("/").header("host", "a").header("host", "a");
         assert_eq!(arrived(twice), Err(400));
     }

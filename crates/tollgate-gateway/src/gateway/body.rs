@@ -11,9 +11,9 @@ use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::{Frame, SizeHint};
 use tokio::time::{Sleep, sleep};
 
-use super::answer::Answered;
+use super::answer::UpstreamBody;
 use super::trailers;
-use super::upstream::Place;
+use super::upstream::RequestSlots;
 
 /// The error of every body in the gateway.
 pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -69,12 +69,12 @@ impl hyper::body::Body for Body {
 
 /// The body of an upstream's answer. Its slot is released when the body ends or is dropped.
 pub(super) struct Download {
-    pub(super) body: Answered,
+    pub(super) body: UpstreamBody,
     /// How long the upstream may send nothing while the client is ready to read.
     pub(super) idle: Duration,
     pub(super) waiting: Option<Pin<Box<Sleep>>>,
     /// The slot at the upstream.
-    pub(super) _place: Place,
+    pub(super) _place: RequestSlots,
 }
 
 impl hyper::body::Body for Download {
@@ -116,7 +116,7 @@ pub(super) struct Holding<H> {
     pub(super) held: H,
 }
 
-impl<H: Unpin + Watched> hyper::body::Body for Holding<H> {
+impl<H: Unpin + PollObserver> hyper::body::Body for Holding<H> {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -126,7 +126,7 @@ impl<H: Unpin + Watched> hyper::body::Body for Holding<H> {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.body).poll_frame(context);
-        this.held.polled(polled.is_ready());
+        this.held.polled(if polled.is_ready() { Poll::Ready(()) } else { Poll::Pending });
         polled
     }
 
@@ -140,7 +140,7 @@ impl<H: Unpin + Watched> hyper::body::Body for Holding<H> {
 }
 
 /// An observer of the polls of a body.
-pub(super) trait Watched {
-    /// The body was polled; `is_ready` says whether it had a part.
-    fn polled(&mut self, is_ready: bool);
+pub(super) trait PollObserver {
+    /// The body was polled, and was ready if it had a part or has ended.
+    fn polled(&mut self, progress: Poll<()>);
 }

@@ -9,32 +9,32 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use super::body::BodyError;
 use super::http1::server::Coming;
-use super::room::Roomed;
-use super::upload::Begun;
+use super::room::BudgetedBody;
+use super::upload::StartedUpload;
 
 /// The body of a request.
-pub(super) enum Carried {
+pub(super) enum RequestBody {
     /// Passed on as it comes, of HTTP/1 and of HTTP/2.
     Client(Coming),
     Incoming(Incoming),
     /// Read here, with the timeouts that an upstream would have applied. Boxed because few requests need it.
-    Awaited(Box<Roomed>),
+    Awaited(Box<BudgetedBody>),
     /// Read before, and kept as it was sent.
     Held(Option<Bytes>),
     /// Partly read, while the request waits for a slot of the upstream.
-    Begun(Box<Begun>),
+    Begun(Box<StartedUpload>),
     /// Any body that a test sends.
     #[cfg(test)]
     Boxed(http_body_util::combinators::UnsyncBoxBody<Bytes, BodyError>),
 }
 
-impl From<Bytes> for Carried {
+impl From<Bytes> for RequestBody {
     fn from(bytes: Bytes) -> Self {
-        Carried::Held(Some(bytes).filter(|bytes| !bytes.is_empty()))
+        RequestBody::Held(Some(bytes).filter(|bytes| !bytes.is_empty()))
     }
 }
 
-impl Body for Carried {
+impl Body for RequestBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -43,40 +43,40 @@ impl Body for Carried {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match self.get_mut() {
-            Carried::Client(body) => Pin::new(body).poll_frame(context),
-            Carried::Incoming(body) => Pin::new(body).poll_frame(context).map_err(Into::into),
-            Carried::Awaited(body) => Pin::new(body.as_mut()).poll_frame(context),
-            Carried::Held(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Carried::Begun(body) => Pin::new(body.as_mut()).poll_frame(context),
+            RequestBody::Client(body) => Pin::new(body).poll_frame(context),
+            RequestBody::Incoming(body) => Pin::new(body).poll_frame(context).map_err(Into::into),
+            RequestBody::Awaited(body) => Pin::new(body.as_mut()).poll_frame(context),
+            RequestBody::Held(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            RequestBody::Begun(body) => Pin::new(body.as_mut()).poll_frame(context),
             #[cfg(test)]
-            Carried::Boxed(body) => Pin::new(body).poll_frame(context),
+            RequestBody::Boxed(body) => Pin::new(body).poll_frame(context),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Carried::Client(body) => body.is_end_stream(),
-            Carried::Incoming(body) => body.is_end_stream(),
-            Carried::Awaited(body) => body.is_end_stream(),
-            Carried::Held(bytes) => bytes.is_none(),
-            Carried::Begun(body) => body.is_end_stream(),
+            RequestBody::Client(body) => body.is_end_stream(),
+            RequestBody::Incoming(body) => body.is_end_stream(),
+            RequestBody::Awaited(body) => body.is_end_stream(),
+            RequestBody::Held(bytes) => bytes.is_none(),
+            RequestBody::Begun(body) => body.is_end_stream(),
             #[cfg(test)]
-            Carried::Boxed(body) => body.is_end_stream(),
+            RequestBody::Boxed(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Carried::Client(body) => body.size_hint(),
-            Carried::Incoming(body) => body.size_hint(),
-            Carried::Awaited(body) => body.size_hint(),
-            Carried::Held(bytes) => {
+            RequestBody::Client(body) => body.size_hint(),
+            RequestBody::Incoming(body) => body.size_hint(),
+            RequestBody::Awaited(body) => body.size_hint(),
+            RequestBody::Held(bytes) => {
                 let length = bytes.as_ref().map_or(0, Bytes::len);
                 SizeHint::with_exact(u64::try_from(length).unwrap_or(u64::MAX))
             }
-            Carried::Begun(body) => body.size_hint(),
+            RequestBody::Begun(body) => body.size_hint(),
             #[cfg(test)]
-            Carried::Boxed(body) => body.size_hint(),
+            RequestBody::Boxed(body) => body.size_hint(),
         }
     }
 }

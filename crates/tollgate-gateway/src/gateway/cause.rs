@@ -61,7 +61,7 @@ impl Cause {
     }
 
     /// The cause and its remedy, as text for the client.
-    pub(super) const fn told(self) -> &'static str {
+    pub(super) const fn text(self) -> &'static str {
         match self {
             Cause::Refused => {
                 "the connection was refused; the server behind the gateway does not run, or listens elsewhere"

@@ -8,6 +8,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::Gateway;
 use super::decide::Program;
+use super::health::CheckResult;
 use super::plan::HealthPlan;
 use super::upstream::Upstream;
 use crate::shutdown::{Stop, stopped};
@@ -17,7 +18,7 @@ const TIDY_EVERY: Duration = Duration::from_secs(5);
 
 impl<D: Program> Gateway<D> {
     /// Checks upstreams and closes connections that were idle too long, until the server stops.
-    pub fn tend(self: &Arc<Self>, stop: &Stop) {
+    pub fn maintain(self: &Arc<Self>, stop: &Stop) {
         for route in &self.proxy.table.routes {
             for upstream in &route.upstreams {
                 if let Some(plan) = &route.health {
@@ -50,9 +51,11 @@ async fn check(upstream: Arc<Upstream>, route: String, plan: HealthPlan, mut sto
             () = stopped(&mut stop) => return,
         }
         let asked = tokio::time::timeout(plan.timeout, upstream.look(&plan.path)).await;
-        let is_well = asked
-            .is_ok_and(|status| status.is_some_and(|status| status.is_success() || status.is_redirection()));
-        match upstream.health.checked(is_well, plan.thresholds) {
+        let result = match asked {
+            Ok(Some(status)) if status.is_success() || status.is_redirection() => CheckResult::Healthy,
+            _ => CheckResult::Unhealthy,
+        };
+        match upstream.health.checked(result, plan.thresholds) {
             Some(true) => {
                 tracing::info!(route, upstream = upstream.name, "an upstream passes its health checks again")
             }

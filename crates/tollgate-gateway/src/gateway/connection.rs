@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use http::Request;
@@ -13,14 +14,14 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 
 use super::Gateway;
 use super::arrival::Peer;
-use super::body::{Holding, Watched};
-use super::carried::Carried;
+use super::body::{Holding, PollObserver};
+use super::carried::RequestBody;
 use super::decide::Program;
 use super::entry::Prefixed;
 use super::frames::Paced;
 use super::http1::server;
 use super::streams::{State, Streams};
-use super::tunnel::Handed;
+use super::tunnel::TunnelHandoff;
 use super::websocket;
 use crate::listen::{HEAD_TIMEOUT, Stream};
 use crate::shutdown::{Stop, stopped};
@@ -65,12 +66,12 @@ pub async fn connection<D: Program>(stream: Stream, gateway: Arc<Gateway<D>>, mu
                 stopped(&mut stop).await;
                 tokio::time::sleep(server::LINGER).await;
             };
-            let looked = tokio::select! {
+            let begins = tokio::select! {
                 biased;
-                looked = tokio::time::timeout(HEAD_TIMEOUT, stream.begins_with(PREFACE)) => looked,
+                begins = tokio::time::timeout(HEAD_TIMEOUT, stream.begins_with(PREFACE)) => begins,
                 () = stops => return,
             };
-            match looked {
+            match begins {
                 Ok(Ok(is_h2)) => is_h2,
                 Ok(Err(_)) | Err(_) => return,
             }
@@ -85,12 +86,12 @@ pub async fn connection<D: Program>(stream: Stream, gateway: Arc<Gateway<D>>, mu
 }
 
 async fn serve_h2<D: Program>(stream: Prefixed, gateway: Arc<Gateway<D>>, peer: Peer, mut stop: Stop) {
-    let streams = Arc::new(Streams::new(stream.stream.seat()));
+    let streams = Arc::new(Streams::new(stream.stream.activity()));
     let service = service_fn(|request: Request<Incoming>| {
         let (gateway, mut pulse) = (Arc::clone(&gateway), streams.begin());
         async move {
-            let mut response = gateway.answer(request.map(Carried::Incoming), peer).await;
-            if let Some(tunnel) = Handed::take(&mut response) {
+            let mut response = gateway.answer(request.map(RequestBody::Incoming), peer).await;
+            if let Some(tunnel) = TunnelHandoff::take(&mut response) {
                 websocket::turn_back(&mut response);
                 let open = pulse.again();
                 tokio::spawn(async move {
@@ -98,7 +99,7 @@ async fn serve_h2<D: Program>(stream: Prefixed, gateway: Arc<Gateway<D>>, peer: 
                     tunnel.carry().await;
                 });
             }
-            pulse.polled(true);
+            pulse.polled(Poll::Ready(()));
             Ok::<_, Infallible>(response.map(|body| Holding { body, held: pulse }))
         }
     });

@@ -11,7 +11,7 @@ use tollgate::Timestamp;
 use tollgate_tower::Decide;
 
 use super::body::Body;
-use super::carried::Carried;
+use super::carried::RequestBody;
 use super::proxy::Proxy;
 
 /// The program around the gateway: it decides, and counts what the gateway does.
@@ -45,9 +45,9 @@ pub enum Capacity {
 
 /// The service behind the decision: it sends on the requests that pass.
 #[derive(Clone)]
-pub(super) struct Passing(pub(super) Arc<Proxy>);
+pub(super) struct ProxyService(pub(super) Arc<Proxy>);
 
-impl tower_service::Service<Request<Carried>> for Passing {
+impl tower_service::Service<Request<RequestBody>> for ProxyService {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -56,7 +56,7 @@ impl tower_service::Service<Request<Carried>> for Passing {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Carried>) -> Self::Future {
+    fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
         let proxy = Arc::clone(&self.0);
         Box::pin(async move { Ok(proxy.forward(request).await) })
     }

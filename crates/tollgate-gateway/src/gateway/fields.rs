@@ -13,7 +13,7 @@ use tollgate_tower::attributes::Reader;
 use tollgate_tower::attributes::source::{SetBy, Source};
 use tollgate_tower::spelling::{MethodOverride, Treatment, is_plain, plain, treatment};
 
-use super::arrival::{Arrival, Reading};
+use super::arrival::{Arrival, ReadSettings};
 
 pub(super) const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -22,7 +22,7 @@ const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 
 /// How many fields the gateway adds to a request.
-const TOLD: usize = 6;
+const FIELDS_WRITTEN: usize = 6;
 /// The gateway's entry in `Via`, by the HTTP version of the client. The name is
 /// [`tollgate_tower::spelling::PSEUDONYM`].
 const VIA_10: &str = "1.0 tollgate";
@@ -44,7 +44,7 @@ pub enum HeaderNames {
 
 /// The sender of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sender {
+enum RequestSender {
     Stranger,
     TrustedProxy,
 }
@@ -64,9 +64,9 @@ impl FieldRules {
     }
 
     /// Whether a request's field is dropped because of its name.
-    fn ends(&self, name: &str, sender: Sender) -> bool {
+    fn ends(&self, name: &str, sender: RequestSender) -> bool {
         if let Some((_, set_by)) = self.mapped.iter().find(|(mapped, _)| mapped == name) {
-            return *set_by == SetBy::Proxy && sender == Sender::Stranger;
+            return *set_by == SetBy::Proxy && sender == RequestSender::Stranger;
         }
         if !is_plain(name) {
             return self.names == HeaderNames::Plain || self.stands_for_another(name);
@@ -74,7 +74,7 @@ impl FieldRules {
         match treatment(name) {
             None | Some(Treatment::Keep) => self.is_read_as_mapped(name),
             Some(Treatment::Hop | Treatment::Drop) => true,
-            Some(Treatment::TrustedOnly) => sender == Sender::Stranger,
+            Some(Treatment::TrustedOnly) => sender == RequestSender::Stranger,
             Some(Treatment::MethodOverride) => self.method_override == MethodOverride::Drop,
         }
     }
@@ -105,10 +105,10 @@ impl FieldRules {
 }
 
 /// Turns the fields of a request into those for the next hop.
-pub(super) fn of_request(headers: &mut HeaderMap, arrival: &Arrival, reading: &Reading) {
+pub(super) fn of_request(headers: &mut HeaderMap, arrival: &Arrival, reading: &ReadSettings) {
     let takes_trailers = headers.get_all(TE).iter().any(|te| names(te).any(|name| name == "trailers"));
     let rules = &reading.fields;
-    let sender = if arrival.is_trusted { Sender::TrustedProxy } else { Sender::Stranger };
+    let sender = if arrival.is_trusted { RequestSender::TrustedProxy } else { RequestSender::Stranger };
     let named = named(headers, |name| rules.is_kept(name));
     drop_all(headers, |name| {
         name == EXPECT // The gateway answers it: it reads the body once the request is let through.
@@ -151,9 +151,10 @@ pub(super) fn of_response(headers: &mut HeaderMap) -> Option<()> {
 /// Reduces a length that is given several times to one. Returns `None` if the numbers differ.
 fn one_length(headers: &mut HeaderMap) -> Option<()> {
     let lines = headers.get_all(CONTENT_LENGTH).iter();
-    let mut told = lines.flat_map(|line| line.as_bytes().split(|&byte| byte == b',')).map(<[u8]>::trim_ascii);
-    let Some(first) = told.next() else { return Some(()) };
-    let rest: Vec<&[u8]> = told.collect();
+    let mut lengths =
+        lines.flat_map(|line| line.as_bytes().split(|&byte| byte == b',')).map(<[u8]>::trim_ascii);
+    let Some(first) = lengths.next() else { return Some(()) };
+    let rest: Vec<&[u8]> = lengths.collect();
     if rest.is_empty() {
         return Some(());
     }
@@ -211,7 +212,7 @@ fn headers_of<'s>(source: &'s Source, found: &mut Vec<(&'s HeaderName, SetBy)>) 
 
 /// Writes the fields that identify the client and its request. Values of trusted proxies stay in front.
 fn tell(headers: &mut HeaderMap, arrival: &Arrival, reader: &Reader) {
-    headers.reserve(TOLD);
+    headers.reserve(FIELDS_WRITTEN);
     let peer = arrival.peer.address.to_canonical();
     let text = peer.to_string();
     let address = sendable(&text);
@@ -220,9 +221,9 @@ fn tell(headers: &mut HeaderMap, arrival: &Arrival, reader: &Reader) {
     append(headers, &FORWARDED_FOR, address.clone());
     let client = arrival.client.to_canonical();
     set(headers, REAL_IP, if client == peer { address } else { sendable(&client.to_string()) });
-    let is_told =
-        headers.get(FORWARDED_PROTO).is_some_and(|told| matches!(told.as_bytes(), b"http" | b"https"));
-    if !is_told {
+    let is_known =
+        headers.get(FORWARDED_PROTO).is_some_and(|proto| matches!(proto.as_bytes(), b"http" | b"https"));
+    if !is_known {
         set(headers, FORWARDED_PROTO, Some(HeaderValue::from_static(proto(arrival))));
     }
     if !headers.contains_key(FORWARDED_HOST) {
@@ -258,7 +259,7 @@ fn forwarded(chain: &[IpAddr], headers: &HeaderMap) -> String {
         if place > 0 {
             continue;
         }
-        if let Some(host) = told_host(headers) {
+        if let Some(host) = forwarded_host(headers) {
             let is_token = !host.contains([':', '[', ']']);
             let quote = if is_token { "" } else { "\"" };
             let _ = write!(list, ";host={quote}{host}{quote}");
@@ -272,7 +273,7 @@ fn forwarded(chain: &[IpAddr], headers: &HeaderMap) -> String {
 
 /// The host that the client asked for: the first entry of the proxies' list. `None` if it has characters that need more
 /// than quotes.
-fn told_host(headers: &HeaderMap) -> Option<&str> {
+fn forwarded_host(headers: &HeaderMap) -> Option<&str> {
     let first = headers.get(FORWARDED_HOST)?.to_str().ok()?.split(',').next()?.trim();
     let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte);
     Some(first).filter(|host| !host.is_empty() && host.bytes().all(is_fine))
@@ -311,7 +312,7 @@ mod tests {
     use super::super::arrival::{Peer, Taking};
     use super::*;
 
-    fn reading(header_names: HeaderNames) -> Reading {
+    fn reading(header_names: HeaderNames) -> ReadSettings {
         let header = |name, set_by| Source::Header { name: HeaderName::from_static(name), set_by };
         let mapped = [
             ("tenant", header("x-tenant", SetBy::Proxy).hashed()),
@@ -321,7 +322,7 @@ mod tests {
             mapped: mapped.map(|(name, source)| Mapped { name: name.to_owned(), source }).to_vec(),
             ..Reader::default()
         };
-        Reading::new(Taking { reader, header_names, ..Taking::default() }, &[])
+        ReadSettings::new(Taking { reader, header_names, ..Taking::default() }, &[])
     }
 
     /// The fields that an upstream gets for a request from this peer with these fields, one line each.
@@ -404,7 +405,7 @@ mod tests {
             ("accept", false, false),
         ] {
             assert_eq!(
-                (strict.ends(name, Sender::Stranger), any.ends(name, Sender::Stranger)),
+                (strict.ends(name, RequestSender::Stranger), any.ends(name, RequestSender::Stranger)),
                 (ends_plain, ends_any),
                 "{name}"
             );
@@ -416,7 +417,7 @@ mod tests {
     fn methods_are_not_overridden() {
         let ends = |name: &str, method_override| {
             let rules = FieldRules { mapped: Vec::new(), names: HeaderNames::Any, method_override };
-            [Sender::Stranger, Sender::TrustedProxy].map(|sender| rules.ends(name, sender))
+            [RequestSender::Stranger, RequestSender::TrustedProxy].map(|sender| rules.ends(name, sender))
         };
         for name in ["x-http-method-override", "x-http-method", "x-method-override"] {
             assert_eq!(ends(name, MethodOverride::Drop), [true; 2]);
@@ -429,15 +430,15 @@ mod tests {
 
     /// A trusted proxy's values stay, and the gateway's own follow them.
     #[test]
-    fn trusted_proxies_are_heard() {
-        let told = [
+    fn trusted_proxies_are_believed() {
+        let given = [
             ("x-forwarded-for", "192.0.2.66, 198.51.100.7"),
             ("forwarded", "for=192.0.2.66;host=evil.test"),
             ("x-forwarded-proto", "http"),
             ("x-forwarded-host", "shop.test"),
             ("x-tenant", "acme"),
         ];
-        let lines = sent("::1", &told);
+        let lines = sent("::1", &given);
         let expected = [
             "forwarded: for=198.51.100.7;host=shop.test;proto=http, for=\"[::1]\"",
             "via: 2 tollgate",
@@ -484,10 +485,10 @@ mod tests {
     /// The keep-alive time of an upstream is read.
     #[test]
     fn keep_alive() {
-        let told = |value: &'static str| {
+        let given = |value: &'static str| {
             kept_for(&HeaderMap::from_iter([(KEEP_ALIVE, HeaderValue::from_static(value))]))
         };
-        assert_eq!(told("timeout=5, max=100"), Some(5));
-        assert_eq!(told("max=100"), None);
+        assert_eq!(given("timeout=5, max=100"), Some(5));
+        assert_eq!(given("max=100"), None);
     }
 }

@@ -28,13 +28,13 @@ const WINDOW: Duration = Duration::from_secs(1);
 
 /// A limit per second. The clock is read only when the count reaches the limit.
 #[derive(Debug)]
-struct Pace {
+struct FrameRateLimit {
     count: u32,
     most: u32,
     since: Instant,
 }
 
-impl Pace {
+impl FrameRateLimit {
     const fn new(most: u32, now: Instant) -> Self {
         Self { count: 0, most, since: now }
     }
@@ -86,31 +86,31 @@ impl Heads {
 
 /// Counts the frames of a connection.
 #[derive(Debug)]
-struct Counter {
+struct FrameCounter {
     came: Heads,
     sent: Heads,
     /// Whether the first frame has come.
     is_begun: bool,
     continued: u32,
-    idle: Pace,
-    resets: Pace,
-    pings: Pace,
-    updates: Pace,
+    idle: FrameRateLimit,
+    resets: FrameRateLimit,
+    pings: FrameRateLimit,
+    updates: FrameRateLimit,
     /// Window updates that the data sent and the requests received allow.
     earned: u64,
 }
 
-impl Counter {
+impl FrameCounter {
     fn new(now: Instant) -> Self {
         Self {
             came: Heads::after(PREFACE_BYTES),
             sent: Heads::after(0),
             is_begun: false,
             continued: 0,
-            idle: Pace::new(IDLE_FRAMES_MAX, now),
-            resets: Pace::new(RESETS_MAX, now),
-            pings: Pace::new(PINGS_MAX, now),
-            updates: Pace::new(IDLE_FRAMES_MAX, now),
+            idle: FrameRateLimit::new(IDLE_FRAMES_MAX, now),
+            resets: FrameRateLimit::new(RESETS_MAX, now),
+            pings: FrameRateLimit::new(PINGS_MAX, now),
+            updates: FrameRateLimit::new(IDLE_FRAMES_MAX, now),
             earned: 0,
         }
     }
@@ -173,12 +173,12 @@ impl Counter {
 
 /// The filter that ends a stream when its client floods it.
 #[derive(Debug)]
-pub(super) struct Paced(Counter);
+pub(super) struct Paced(FrameCounter);
 
 impl Paced {
     /// Wraps a stream, so that it ends when its client floods it.
     pub(super) fn before<S>(stream: S) -> Filtered<S, Self> {
-        Filtered { stream, filter: Self(Counter::new(Instant::now())) }
+        Filtered { stream, filter: Self(FrameCounter::new(Instant::now())) }
     }
 }
 
@@ -214,7 +214,7 @@ mod tests {
 
     /// How many frames of a kind pass before the connection ends. The test pauses after each `every` frames.
     async fn passed(kind: u8, length: u8, every: usize) -> usize {
-        let mut counter = Counter::new(Instant::now());
+        let mut counter = FrameCounter::new(Instant::now());
         assert!(counter.is_kept(&[b'P'; PREFACE_BYTES]) && counter.is_kept(&frame(4, 0)));
         for sent in 0..50_000 {
             if sent % every == every - 1 {
@@ -232,8 +232,9 @@ mod tests {
     /// The first frame must be the client's settings.
     #[test]
     fn beginnings() {
-        let begins =
-            |frame: &[u8]| Counter::new(Instant::now()).is_kept(&[&[b'P'; PREFACE_BYTES], frame].concat());
+        let begins = |frame: &[u8]| {
+            FrameCounter::new(Instant::now()).is_kept(&[&[b'P'; PREFACE_BYTES], frame].concat())
+        };
         assert!(begins(&frame(4, 6)));
         assert!(!begins(&frame(6, 8)) && !begins(&frame(1, 9)) && !begins(&[0, 0, 0, 4, 1, 0, 0, 0, 0]));
     }
@@ -258,7 +259,7 @@ mod tests {
     /// that.
     #[tokio::test(start_paused = true)]
     async fn updates_follow_from_answers() {
-        let mut counter = Counter::new(Instant::now());
+        let mut counter = FrameCounter::new(Instant::now());
         assert!(counter.is_kept(&[b'P'; PREFACE_BYTES]) && counter.is_kept(&frame(4, 0)));
         counter.wrote(&frame(4, 0));
         for sent in 0..100_000 {

@@ -77,8 +77,8 @@ impl Health {
     }
 
     /// Records a health check. Returns the new state, if it changed.
-    pub(super) fn checked(&self, is_well: bool, (healthy, unhealthy): (u32, u32)) -> Option<bool> {
-        let is_up = self.is_up();
+    pub(super) fn checked(&self, result: CheckResult, (healthy, unhealthy): (u32, u32)) -> Option<bool> {
+        let (is_up, is_well) = (self.is_up(), result == CheckResult::Healthy);
         if is_well == is_up {
             self.contrary.store(0, Ordering::Relaxed);
             return None;
@@ -95,6 +95,13 @@ impl Health {
         }
         Some(is_well)
     }
+}
+
+/// The result of one health check.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum CheckResult {
+    Healthy,
+    Unhealthy,
 }
 
 /// The retry budget: one retry for every five requests, plus a small reserve, so that retries do not multiply the load
@@ -168,7 +175,10 @@ mod tests {
     #[test]
     fn checks() {
         let health = Health::default();
-        let check = |is_well| health.checked(is_well, (2, 3));
+        let check = |is_well| {
+            let result = if is_well { CheckResult::Healthy } else { CheckResult::Unhealthy };
+            health.checked(result, (2, 3))
+        };
         let seen: Vec<_> =
             [false, false, true, false, false, false, true, false, true, true].map(check).into();
         assert_eq!(seen, [None, None, None, None, None, Some(false), None, None, None, Some(true)]);

@@ -42,7 +42,7 @@
 //!
 //! hyper still speaks HTTP/2 on both sides, and HTTP/1.1 to an upstream that is asked to switch protocols. To replace
 //! this module by hyper: `server::serve` becomes a connection builder around [`Gateway`](super::Gateway)'s answer, and
-//! [`client::Wire`] a `SendRequest` in `link`. The tests named above decide whether the replacement is as strict, and
+//! [`client::Http1Connection`] a `SendRequest` in `link`. The tests named above decide whether the replacement is as strict, and
 //! `bench/gateway` whether it is as fast.
 
 pub(super) mod framing;

@@ -7,21 +7,25 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tollgate_tower::HeldPermits;
 
-use super::http1::client::{Trouble, Wire};
-use super::http1::reply::Head;
+use super::http1::client::{Http1Connection, Trouble};
+use super::http1::reply::ResponseHead;
 use super::upstream::Outgoing;
 
 /// A connection with a request in flight. If it is dropped before the answer, the connection is closed in an orderly
 /// way.
 pub(super) struct Asking<'o> {
-    connection: Option<Box<Wire>>,
+    connection: Option<Box<Http1Connection>>,
     outgoing: &'o Outgoing,
     timeout: Duration,
 }
 
 impl<'o> Asking<'o> {
     /// A request on a connection, with a timeout for its answer.
-    pub(super) const fn new(connection: Box<Wire>, outgoing: &'o Outgoing, timeout: Duration) -> Self {
+    pub(super) const fn new(
+        connection: Box<Http1Connection>,
+        outgoing: &'o Outgoing,
+        timeout: Duration,
+    ) -> Self {
         Self { connection: Some(connection), outgoing, timeout }
     }
 
@@ -29,7 +33,10 @@ impl<'o> Asking<'o> {
     ///
     /// # Errors
     /// When no answer comes.
-    pub(super) async fn ask(mut self, authority: &str) -> Result<(Head, Box<Wire>), Trouble> {
+    pub(super) async fn ask(
+        mut self,
+        authority: &str,
+    ) -> Result<(ResponseHead, Box<Http1Connection>), Trouble> {
         let gone = || Trouble::Unsent("there is no connection".to_owned());
         let asked = match &mut self.connection {
             Some(connection) => connection.ask(self.outgoing, authority, self.timeout).await,
@@ -53,7 +60,7 @@ impl Drop for Asking<'_> {
 
 /// Closes a connection whose upstream may still work, and holds the permits until it stops, at most for `timeout`.
 /// Without permits the connection is closed at once.
-pub(super) fn leave(connection: Box<Wire>, held: Option<HeldPermits>, timeout: Duration) {
+pub(super) fn leave(connection: Box<Http1Connection>, held: Option<HeldPermits>, timeout: Duration) {
     if let (Some(held), Ok(runtime)) = (held, Handle::try_current()) {
         runtime.spawn(async move {
             let _ = tokio::time::timeout(timeout, connection.leave()).await;

@@ -19,31 +19,31 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 
-use super::http1::client::Wire;
+use super::http1::client::Http1Connection;
 use super::http1::reply::{HEAD_BYTES_MAX, HEAD_FIELDS_MAX};
-use super::plan::{Protocol, RoutePlan};
-use super::shared::{H2, Stream};
+use super::plan::{RoutePlan, UpstreamProtocol};
+use super::shared::{H2, StreamShare};
 use super::target::Target;
-use super::upload::Lent;
-use crate::listen::{Links, ask_when_silent, end_when_deaf};
+use super::upload::UploadBody;
+use crate::listen::{UpstreamBudget, ask_when_silent, end_when_deaf};
 use crate::pem;
 
 /// How long to wait for a file descriptor of this process. The upstream is not at fault for this wait.
 const LINK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The sending side of a connection.
-pub(super) enum Sender {
+pub(super) enum ConnectionSender {
     /// One request at a time.
-    Http1(Box<Wire>),
+    Http1(Box<Http1Connection>),
     /// The same, for a request that asks for a protocol upgrade. hyper hands over the upgraded stream.
-    Upgrade(hyper_http1::SendRequest<Lent>),
+    Upgrade(hyper_http1::SendRequest<UploadBody>),
     /// Many requests at once.
     H2(H2),
 }
 
-impl Sender {
+impl ConnectionSender {
     /// The stream of a request, on a connection that carries several.
-    pub(super) fn stream(&self) -> Option<Stream> {
+    pub(super) fn stream(&self) -> Option<StreamShare> {
         match self {
             Self::Http1(_) | Self::Upgrade(_) => None,
             Self::H2(h2) => Some(h2.stream()),
@@ -55,10 +55,10 @@ impl Sender {
 pub(super) struct Dialer {
     host: String,
     port: u16,
-    protocol: Protocol,
+    protocol: UpstreamProtocol,
     secure: Option<Secure>,
     /// Descriptors for connections to all upstreams.
-    links: Links,
+    links: UpstreamBudget,
 }
 
 struct Secure {
@@ -73,16 +73,16 @@ impl Dialer {
     ///
     /// # Errors
     /// When the CA certificates cannot be read, or the host is no valid name for a certificate.
-    pub(super) fn new(target: &Target, route: &RoutePlan, links: &Links) -> Result<Self, String> {
+    pub(super) fn new(target: &Target, route: &RoutePlan, links: &UpstreamBudget) -> Result<Self, String> {
         let (protocol, ca) = (route.protocol, route.ca.as_deref());
-        let protocol = if target.is_h2 { Protocol::H2 } else { protocol };
+        let protocol = if target.is_h2 { UpstreamProtocol::H2 } else { protocol };
         let secure = if target.is_secure { Some(Secure::new(&target.host, protocol, ca)?) } else { None };
         Ok(Self { host: target.host.clone(), port: target.port, protocol, secure, links: links.clone() })
     }
 
     /// Whether all connections use HTTP/2 by prior knowledge, so that no protocol upgrade is possible.
     pub(super) const fn is_only_h2(&self) -> bool {
-        matches!(self.protocol, Protocol::H2)
+        matches!(self.protocol, UpstreamProtocol::H2)
     }
 
     /// The scheme in the target of a request.
@@ -94,36 +94,38 @@ impl Dialer {
     ///
     /// # Errors
     /// When the connection fails.
-    pub(super) async fn dial(&self) -> io::Result<Sender> {
+    pub(super) async fn dial(&self) -> io::Result<ConnectionSender> {
         let (tcp, place) = self.tcp().await?;
         let Some(secure) = &self.secure else {
-            let stream = Link { stream: Inner::Plain(tcp), _place: place };
+            let stream = UpstreamStream { stream: Inner::Plain(tcp), _place: place };
             return match self.protocol {
-                Protocol::H2 => h2(stream).await,
-                Protocol::Auto | Protocol::Http1 => Ok(Sender::Http1(Wire::new(stream))),
+                UpstreamProtocol::H2 => h2(stream).await,
+                UpstreamProtocol::Auto | UpstreamProtocol::Http1 => {
+                    Ok(ConnectionSender::Http1(Http1Connection::new(stream)))
+                }
             };
         };
         let stream = secure.usual.connect(secure.name.clone(), tcp).await?;
         let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        if self.protocol == Protocol::H2 && !is_h2 {
+        if self.protocol == UpstreamProtocol::H2 && !is_h2 {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "it does not speak HTTP/2"));
         }
-        let stream = Link { stream: Inner::Tls(Box::new(stream)), _place: place };
-        if is_h2 { h2(stream).await } else { Ok(Sender::Http1(Wire::new(stream))) }
+        let stream = UpstreamStream { stream: Inner::Tls(Box::new(stream)), _place: place };
+        if is_h2 { h2(stream).await } else { Ok(ConnectionSender::Http1(Http1Connection::new(stream))) }
     }
 
     /// Makes an HTTP/1.1 connection for a request that asks for a protocol upgrade.
     ///
     /// # Errors
     /// As [`Self::dial`].
-    pub(super) async fn dial_http1(&self) -> io::Result<Sender> {
+    pub(super) async fn dial_http1(&self) -> io::Result<ConnectionSender> {
         let (tcp, place) = self.tcp().await?;
         let _ = end_when_deaf(SockRef::from(&tcp)); // Where that cannot be set, it is noticed later.
         let stream = match &self.secure {
             None => Inner::Plain(tcp),
             Some(secure) => Inner::Tls(Box::new(secure.http1.connect(secure.name.clone(), tcp).await?)),
         };
-        upgradable(Link { stream, _place: place }).await
+        upgradable(UpstreamStream { stream, _place: place }).await
     }
 
     /// Makes a TCP connection, once a descriptor is free.
@@ -143,7 +145,7 @@ impl Dialer {
 }
 
 impl Secure {
-    fn new(host: &str, protocol: Protocol, ca: Option<&Path>) -> Result<Self, String> {
+    fn new(host: &str, protocol: UpstreamProtocol, ca: Option<&Path>) -> Result<Self, String> {
         let name = ServerName::try_from(host.to_owned());
         let name = name.map_err(|_| format!("{host:?} is no name that a certificate can have"))?;
         let roots = match ca {
@@ -163,15 +165,15 @@ impl Secure {
             TlsConnector::from(Arc::new(config))
         };
         let usual = match protocol {
-            Protocol::Auto => connector(&["h2", "http/1.1"]),
-            Protocol::Http1 => connector(&["http/1.1"]),
-            Protocol::H2 => connector(&["h2"]),
+            UpstreamProtocol::Auto => connector(&["h2", "http/1.1"]),
+            UpstreamProtocol::Http1 => connector(&["http/1.1"]),
+            UpstreamProtocol::H2 => connector(&["h2"]),
         };
         Ok(Self { name, usual, http1: connector(&["http/1.1"]) })
     }
 }
 
-async fn upgradable(stream: Link) -> io::Result<Sender> {
+async fn upgradable(stream: UpstreamStream) -> io::Result<ConnectionSender> {
     let mut builder = hyper_http1::Builder::new();
     builder.max_buf_size(HEAD_BYTES_MAX).max_headers(HEAD_FIELDS_MAX);
     let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
@@ -180,15 +182,15 @@ async fn upgradable(stream: Link) -> io::Result<Sender> {
             tracing::debug!(%error, "a connection to an upstream ended early");
         }
     });
-    Ok(Sender::Upgrade(sender))
+    Ok(ConnectionSender::Upgrade(sender))
 }
 
-async fn h2(stream: Link) -> io::Result<Sender> {
-    H2::new(stream, HEAD_BYTES_MAX).await.map(Sender::H2)
+async fn h2(stream: UpstreamStream) -> io::Result<ConnectionSender> {
+    H2::new(stream, HEAD_BYTES_MAX).await.map(ConnectionSender::H2)
 }
 
 /// A stream to an upstream, and its permit among the connections to all upstreams.
-pub(super) struct Link {
+pub(super) struct UpstreamStream {
     stream: Inner,
     _place: OwnedSemaphorePermit,
 }
@@ -199,7 +201,7 @@ enum Inner {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl AsyncRead for Link {
+impl AsyncRead for UpstreamStream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -212,7 +214,7 @@ impl AsyncRead for Link {
     }
 }
 
-impl AsyncWrite for Link {
+impl AsyncWrite for UpstreamStream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match &mut self.get_mut().stream {
             Inner::Plain(stream) => Pin::new(stream).poll_write(context, bytes),

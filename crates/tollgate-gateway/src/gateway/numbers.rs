@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::table::Table;
-use super::upstream::Failure;
+use super::table::RouteTable;
+use super::upstream::UpstreamFailure;
 
 /// Status classes, as label values.
 pub const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
@@ -32,33 +32,33 @@ pub struct UpstreamSeries {
 }
 
 /// The index in [`FAILURES`].
-const fn failure_index(failure: &Failure) -> usize {
+const fn failure_index(failure: &UpstreamFailure) -> usize {
     match failure {
-        Failure::Connect(..) => 0,
-        Failure::Busy(_) => 1,
-        Failure::Refused | Failure::Left => 2,
-        Failure::Unsent | Failure::Stale | Failure::Lost(..) => 3,
-        Failure::Late => 4,
-        Failure::Share(_) => 5,
+        UpstreamFailure::Connect(..) => 0,
+        UpstreamFailure::Busy(_) => 1,
+        UpstreamFailure::Refused | UpstreamFailure::Left => 2,
+        UpstreamFailure::Unsent | UpstreamFailure::Stale | UpstreamFailure::Lost(..) => 3,
+        UpstreamFailure::Late => 4,
+        UpstreamFailure::Share(_) => 5,
     }
 }
 
 /// The counters of one upstream. They guard nothing, so relaxed orderings are enough.
 #[derive(Debug, Default)]
-pub(super) struct UpstreamNumbers {
+pub(super) struct UpstreamMetrics {
     answers: [AtomicU64; CLASSES.len()],
     failures: [AtomicU64; FAILURES.len()],
     retries: AtomicU64,
     tunnels: Arc<AtomicU64>,
 }
 
-impl UpstreamNumbers {
+impl UpstreamMetrics {
     pub(super) fn answered(&self, status: http::StatusCode) {
         let class = usize::from(status.as_u16() / 100).clamp(1, CLASSES.len()) - 1;
         self.answers[class].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn failed(&self, failure: &Failure) {
+    pub(super) fn failed(&self, failure: &UpstreamFailure) {
         self.failures[failure_index(failure)].fetch_add(1, Ordering::Relaxed);
     }
 
@@ -75,7 +75,7 @@ impl UpstreamNumbers {
 }
 
 /// The counters of all upstreams, for the metrics.
-pub(super) fn series(table: &Table) -> Vec<UpstreamSeries> {
+pub(super) fn series(table: &RouteTable) -> Vec<UpstreamSeries> {
     let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let all =
         table.routes.iter().flat_map(|route| route.upstreams.iter().map(move |upstream| (route, upstream)));

@@ -16,65 +16,65 @@ use tollgate_tower::shed::{Shed, ShedLayer, Shedder};
 use tower_layer::Layer;
 
 use super::body::Body;
-use super::carried::Carried;
-use super::decide::{Capacity, Passing, Program};
+use super::carried::RequestBody;
+use super::decide::{Capacity, Program, ProxyService};
 use super::proxy::Proxy;
 
 /// The service behind the limits.
-pub(super) enum Behind<D> {
+pub(super) enum UpstreamService<D> {
     /// Every admitted request is sent on.
-    Open(Passing),
+    Open(ProxyService),
     /// An admitted request is sent on if there is capacity for it.
-    Shed(Shed<Counted<D>>, Arc<Proxy>),
+    Shed(Shed<CountedService<D>>, Arc<Proxy>),
 }
 
-impl<D> Clone for Behind<D> {
+impl<D> Clone for UpstreamService<D> {
     fn clone(&self) -> Self {
         match self {
-            Behind::Open(passing) => Behind::Open(passing.clone()),
-            Behind::Shed(shed, proxy) => Behind::Shed(shed.clone(), Arc::clone(proxy)),
+            UpstreamService::Open(passing) => UpstreamService::Open(passing.clone()),
+            UpstreamService::Shed(shed, proxy) => UpstreamService::Shed(shed.clone(), Arc::clone(proxy)),
         }
     }
 }
 
 /// The service behind the shedding. A request that reaches it has capacity, so its admission by the limits is counted
 /// here.
-pub(super) struct Counted<D> {
-    passing: Passing,
+pub(super) struct CountedService<D> {
+    passing: ProxyService,
     program: Arc<D>,
 }
 
-impl<D> Clone for Counted<D> {
+impl<D> Clone for CountedService<D> {
     fn clone(&self) -> Self {
         Self { passing: self.passing.clone(), program: Arc::clone(&self.program) }
     }
 }
 
-impl<D: Program> tower_service::Service<Request<Carried>> for Counted<D> {
+impl<D: Program> tower_service::Service<Request<RequestBody>> for CountedService<D> {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = <Passing as tower_service::Service<Request<Carried>>>::Future;
+    type Future = <ProxyService as tower_service::Service<Request<RequestBody>>>::Future;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.passing.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<Carried>) -> Self::Future {
+    fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
         let is_late = request.extensions().get::<Waited>().is_some();
         self.program.record_capacity(if is_late { Capacity::PassedLate } else { Capacity::Passed });
         self.passing.call(request)
     }
 }
 
-impl<D: Program> Behind<D> {
+impl<D: Program> UpstreamService<D> {
     /// Makes the service that leads to the upstreams, with these controllers if there are any.
     pub(super) fn new(
-        passing: Passing,
+        passing: ProxyService,
         shedder: Option<&Arc<Shedder>>,
         program: &Arc<D>,
         (reader, headers): (&Reader, &HeaderPolicy),
     ) -> Self {
-        let Some(shedder) = shedder else { return Behind::Open(passing) };
+        let Some(shedder) = shedder else { return UpstreamService::Open(passing) };
         let counting = Arc::clone(program);
         let layer = ShedLayer::new(Arc::clone(shedder))
             .reader(reader.clone())
@@ -84,25 +84,25 @@ impl<D: Program> Behind<D> {
                 std::future::ready(())
             });
         let proxy = Arc::clone(&passing.0);
-        Behind::Shed(layer.layer(Counted { passing, program: Arc::clone(program) }), proxy)
+        UpstreamService::Shed(layer.layer(CountedService { passing, program: Arc::clone(program) }), proxy)
     }
 }
 
-impl<D: Program> tower_service::Service<Request<Carried>> for Behind<D> {
+impl<D: Program> tower_service::Service<Request<RequestBody>> for UpstreamService<D> {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         match self {
-            Behind::Open(passing) => passing.poll_ready(context),
-            Behind::Shed(shed, _) => shed.poll_ready(context),
+            UpstreamService::Open(passing) => passing.poll_ready(context),
+            UpstreamService::Shed(shed, _) => shed.poll_ready(context),
         }
     }
 
-    fn call(&mut self, request: Request<Carried>) -> Self::Future {
+    fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
         match self {
-            Behind::Open(passing) => {
+            UpstreamService::Open(passing) => {
                 let proxy = Arc::clone(&passing.0);
                 Box::pin(async move {
                     Ok(match proxy.begun(request).await {
@@ -111,7 +111,7 @@ impl<D: Program> tower_service::Service<Request<Carried>> for Behind<D> {
                     })
                 })
             }
-            Behind::Shed(shed, proxy) => {
+            UpstreamService::Shed(shed, proxy) => {
                 // Capacity is reserved only for requests that have something to send.
                 let (mut shed, proxy) = (shed.clone(), Arc::clone(proxy));
                 Box::pin(async move {

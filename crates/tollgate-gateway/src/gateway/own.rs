@@ -15,36 +15,36 @@ const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
 /// The protocol of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asker {
+pub(super) enum ClientProtocol {
     Http,
     Grpc,
 }
 
-impl Asker {
+impl ClientProtocol {
     /// Reads it from the fields of the request.
     pub(super) fn of(headers: &HeaderMap) -> Self {
         match headers.get(CONTENT_TYPE) {
-            Some(kind) if kind.as_bytes().starts_with(b"application/grpc") => Asker::Grpc,
-            _ => Asker::Http,
+            Some(kind) if kind.as_bytes().starts_with(b"application/grpc") => ClientProtocol::Grpc,
+            _ => ClientProtocol::Http,
         }
     }
 }
 
 /// Turns a problem into an answer.
-pub(super) fn refused(problem: &Problem, asker: Asker) -> Response<Body> {
+pub(super) fn refused(problem: &Problem, asker: ClientProtocol) -> Response<Body> {
     let mut response = match asker {
-        Asker::Http => problem_details(problem).map(Body::Own),
-        Asker::Grpc => call(problem),
+        ClientProtocol::Http => problem_details(problem).map(Body::Own),
+        ClientProtocol::Grpc => call(problem),
     };
     let headers = response.headers_mut();
     if problem.kind.status() == 503 {
         // Jitter: clients that come back at one instant would be refused together.
         let seconds = 1 + random::next() % RETRY_SECONDS_MAX;
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
-        if asker == Asker::Grpc {
+        if asker == ClientProtocol::Grpc {
             headers.insert(PUSHBACK, HeaderValue::from(seconds * 1_000));
         }
-    } else if asker == Asker::Grpc && problem.kind != Kind::Unreachable {
+    } else if asker == ClientProtocol::Grpc && problem.kind != Kind::Unreachable {
         // The server may have processed the request, or never will.
         headers.insert(PUSHBACK, HeaderValue::from_static("-1"));
     }

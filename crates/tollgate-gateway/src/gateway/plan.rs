@@ -47,7 +47,7 @@ pub struct RouteDocument {
     #[serde(default)]
     upstreams: Vec<UpstreamDocument>,
     #[serde(default)]
-    protocol: Protocol,
+    protocol: UpstreamProtocol,
     #[serde(default)]
     timeouts: TimeoutsDocument,
     health: Option<HealthDocument>,
@@ -112,7 +112,7 @@ struct HealthDocument {
 /// The protocol of an upstream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Protocol {
+pub(crate) enum UpstreamProtocol {
     /// HTTP/1.1, or the protocol that TLS agrees on.
     #[default]
     Auto,
@@ -181,7 +181,7 @@ pub struct RoutePlan {
     pub(super) host: Host,
     pub(super) paths: Paths,
     pub(super) upstreams: Vec<UpstreamPlan>,
-    pub(super) protocol: Protocol,
+    pub(super) protocol: UpstreamProtocol,
     pub(super) timeouts: Timeouts,
     pub(super) health: Option<HealthPlan>,
     pub(super) retries: u32,
@@ -207,7 +207,7 @@ impl RoutePlan {
             host: Host::Any,
             paths: Paths::Below(String::new()),
             upstreams: vec![UpstreamPlan { target: target.clone(), weight: 1 }],
-            protocol: Protocol::Auto,
+            protocol: UpstreamProtocol::Auto,
             timeouts: Timeouts::default(),
             health: None,
             retries: 1,
@@ -280,7 +280,8 @@ fn route(document: RouteDocument, index: usize, problems: &mut Vec<String>) -> R
     let host = host(document.host.as_deref(), problems);
     let paths = paths(document.path.as_deref(), problems);
     let upstreams = upstreams(document.upstreams, problems);
-    if document.protocol == Protocol::Http1 && upstreams.iter().any(|upstream| upstream.target.is_h2) {
+    if document.protocol == UpstreamProtocol::Http1 && upstreams.iter().any(|upstream| upstream.target.is_h2)
+    {
         problems.push("protocol: http1 with h2c://; accepted: one of the two".to_owned());
     }
     let retries = document.retries.unwrap_or(1);

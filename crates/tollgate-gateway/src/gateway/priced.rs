@@ -15,16 +15,16 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::body::{Body, Limited};
-use super::carried::Carried;
+use super::carried::RequestBody;
 use super::decide::Program;
 use super::graphql::{GraphqlPlan, PersistedPlan};
 use super::numbers::Slow;
-use super::overload::Behind;
-use super::own::{self, Asker};
+use super::overload::UpstreamService;
+use super::own::{self, ClientProtocol};
 use super::plan::RoutePlan;
-use super::room::{Room, Roomed};
-use super::shares::Client;
-use super::table::Table;
+use super::room::{BodyBudget, BudgetedBody};
+use super::shares::ShareOwner;
+use super::table::RouteTable;
 use super::upload::Upload;
 use super::{Own, proxy};
 use crate::disk;
@@ -39,11 +39,11 @@ pub(super) struct Priced<D> {
     route: String,
     /// In their loose form, without a slash at their end.
     paths: Vec<String>,
-    room: Arc<Room>,
+    room: Arc<BodyBudget>,
     /// The minimum rate of their bodies.
     pace: Pace,
     slow: Arc<Slow>,
-    service: Graphql<RateLimit<Behind<D>, D>>,
+    service: Graphql<RateLimit<UpstreamService<D>, D>>,
 }
 
 impl<D: Program> Priced<D> {
@@ -55,7 +55,7 @@ impl<D: Program> Priced<D> {
     pub(super) fn all(
         routes: &[RoutePlan],
         limits: &RateLimitLayer<D>,
-        behind: &Behind<D>,
+        behind: &UpstreamService<D>,
         slow: &Arc<Slow>,
     ) -> Result<Vec<Self>, String> {
         let plans = routes.iter().filter_map(|route| Some((route, route.graphql.as_ref()?)));
@@ -72,7 +72,7 @@ impl<D: Program> Priced<D> {
         route: &RoutePlan,
         plan: &GraphqlPlan,
         limits: RateLimitLayer<D>,
-        behind: &Behind<D>,
+        behind: &UpstreamService<D>,
     ) -> Result<Self, String> {
         let limits = limits.cost(points);
         let limits = match &plan.cost_from {
@@ -87,7 +87,7 @@ impl<D: Program> Priced<D> {
         Ok(Self {
             route: route.name.clone(),
             paths: plan.paths.iter().map(|path| loose_path(path).trim_end_matches('/').to_owned()).collect(),
-            room: Room::new(),
+            room: BodyBudget::new(),
             pace: route.pace,
             slow: Arc::default(),
             service: layer.layer(limits.layer(behind.clone())),
@@ -97,7 +97,7 @@ impl<D: Program> Priced<D> {
     /// Finds the GraphQL service for a request, by its path first, since nearly all requests have none. The upstream
     /// may treat another spelling of a path as the path itself, even where that spelling has another route here. Such a
     /// request takes its own route, and is still priced.
-    pub(super) fn find<'p>(all: &'p [Self], table: &Table, host: &str, path: &str) -> Option<&'p Self> {
+    pub(super) fn find<'p>(all: &'p [Self], table: &RouteTable, host: &str, path: &str) -> Option<&'p Self> {
         if all.is_empty() {
             return None;
         }
@@ -117,15 +117,20 @@ impl<D: Program> Priced<D> {
     }
 
     /// Answers a request.
-    pub(super) async fn answer(&self, parts: Parts, body: Carried, client: Client) -> Response<Limited> {
+    pub(super) async fn answer(
+        &self,
+        parts: Parts,
+        body: RequestBody,
+        client: ShareOwner,
+    ) -> Response<Limited> {
         // The bytes of the body stay in memory until the upstream answers.
         let stay = self.room.enter(client);
         let upload = Upload::new(body, None, self.pace);
-        let body = Roomed { body: upload.lend_once(), stay: Arc::clone(&stay) };
-        let request = Request::from_parts(parts, Carried::Awaited(Box::new(body)));
+        let body = BudgetedBody { body: upload.lend_once(), stay: Arc::clone(&stay) };
+        let request = Request::from_parts(parts, RequestBody::Awaited(Box::new(body)));
         let answered = self.service.clone().call(request).await;
         let refused = |problem: &Problem| {
-            let mut response = own::refused(problem, Asker::Http).map(Limited::from);
+            let mut response = own::refused(problem, ClientProtocol::Http).map(Limited::from);
             response.extensions_mut().insert(Own);
             response
         };
@@ -146,11 +151,11 @@ impl<D: Program> Priced<D> {
 
 /// Reads the operations of a file.
 fn known(plan: &PersistedPlan) -> Result<Persisted, String> {
-    let told = |problem: String| format!("persisted.file: {}: {problem}", plan.file.display());
-    let bytes = read(&plan.file).map_err(told)?;
-    let persisted = Persisted::read(&bytes).map_err(told)?;
+    let problem_of = |problem: String| format!("persisted.file: {}: {problem}", plan.file.display());
+    let bytes = read(&plan.file).map_err(problem_of)?;
+    let persisted = Persisted::read(&bytes).map_err(problem_of)?;
     if plan.is_closed && persisted.is_empty() {
-        return Err(told("no operation is in it, and no other would be accepted".to_owned()));
+        return Err(problem_of("no operation is in it, and no other would be accepted".to_owned()));
     }
     Ok(if plan.is_closed { persisted.only() } else { persisted })
 }

@@ -10,40 +10,40 @@ use tollgate::{Clock, Timestamp};
 use tollgate_overload::Ending;
 use tollgate_tower::{InFlight, Unanswered};
 
-use super::arrival::{Arrival, Reading, Taking};
+use super::arrival::{Arrival, ReadSettings, Taking};
 use super::body::{Body, Download};
-use super::carried::Carried;
+use super::carried::RequestBody;
 use super::fields::{self, FieldRules};
 use super::numbers::Slow;
-use super::own::{Asker, empty, refused};
-use super::shares::{Client, Full};
+use super::own::{ClientProtocol, empty, refused};
+use super::shares::{Full, ShareOwner};
 use super::spare;
-use super::table::{Route, Table};
+use super::table::{Route, RouteTable};
 use super::trailers::Trailers;
-use super::tunnel::{Handed, Tunnel, Wish};
-use super::upload::{Begun, Fault, Unbegun, Unsent, Upload};
-use super::upstream::{Answer, Failure, Outgoing, Scarce, Upstream};
+use super::tunnel::{Tunnel, TunnelHandoff, UpgradeRequest};
+use super::upload::{Fault, StartedUpload, Unbegun, Unsent, Upload};
+use super::upstream::{IdleConnections, Outgoing, Scarce, Upstream, UpstreamAnswer, UpstreamFailure};
 use crate::listen::Pace;
+use crate::log_throttle::LogThrottle;
 use crate::problem::{Kind, Problem};
-use crate::seldom::Seldom;
 
 /// Sends requests on.
 pub(super) struct Proxy {
-    pub(super) table: Table,
-    pub(super) reading: Reading,
+    pub(super) table: RouteTable,
+    pub(super) reading: ReadSettings,
     trailers: Arc<Trailers>,
     clock: Clock,
-    failing: Seldom,
+    failing: LogThrottle,
     unsent: Unsent,
     pub(super) slow: Arc<Slow>,
 }
 
 impl Proxy {
-    pub(super) fn new(table: Table, taking: Taking, clock: Clock) -> Self {
+    pub(super) fn new(table: RouteTable, taking: Taking, clock: Clock) -> Self {
         let rules = FieldRules::new(&taking.reader, taking.header_names);
         let trailers = Arc::new(Trailers::new(rules));
-        let reading = Reading::new(taking, &table.sticky);
-        let (failing, unsent, slow) = (Seldom::default(), Unsent::default(), Arc::default());
+        let reading = ReadSettings::new(taking, &table.sticky);
+        let (failing, unsent, slow) = (LogThrottle::default(), Unsent::default(), Arc::default());
         Self { reading, table, trailers, clock, failing, unsent, slow }
     }
 
@@ -52,8 +52,11 @@ impl Proxy {
     ///
     /// # Errors
     /// When the body does not come. The answer says why.
-    pub(super) async fn begun(&self, request: Request<Carried>) -> Result<Request<Carried>, Response<Body>> {
-        if request.body().is_end_stream() || matches!(request.body(), Carried::Held(_)) {
+    pub(super) async fn begun(
+        &self,
+        request: Request<RequestBody>,
+    ) -> Result<Request<RequestBody>, Response<Body>> {
+        if request.body().is_end_stream() || matches!(request.body(), RequestBody::Held(_)) {
             return Ok(request);
         }
         let arrival = request.extensions().get::<Arrival>();
@@ -61,29 +64,31 @@ impl Proxy {
             let route = self.table.find(&arrival.host, request.uri().path())?;
             // If no upstream is available, the request is refused without its body.
             route.choose(arrival, &[], self.clock.now())?;
-            Some((route, Client::of(arrival, &self.reading.reader), may_trail(arrival, request.body())))
+            Some((route, ShareOwner::of(arrival, &self.reading.reader), may_trail(arrival, request.body())))
         });
         let Some((route, client, may_trail)) = found else { return Ok(request) };
-        let asker = Asker::of(request.headers());
+        let asker = ClientProtocol::of(request.headers());
         let trailers = may_trail.then(|| Arc::clone(&self.trailers));
         let (parts, body) = request.into_parts();
         let upload = match asker {
-            Asker::Http => Upload::new(body, trailers, route.pace),
+            ClientProtocol::Http => Upload::new(body, trailers, route.pace),
             // A gRPC call may be a stream that is idle by nature, and its server may speak first. Its slot counts
             // towards the client's share.
-            Asker::Grpc => Upload::new(body, trailers, Pace::idle(route.timeouts.idle)),
+            ClientProtocol::Grpc => Upload::new(body, trailers, Pace::idle(route.timeouts.idle)),
         };
         let begun = match asker {
-            Asker::Http => upload.begin(&self.unsent, client).await,
-            Asker::Grpc => Ok(()),
+            ClientProtocol::Http => upload.begin(&self.unsent, client).await,
+            ClientProtocol::Grpc => Ok(()),
         };
         match begun {
-            Ok(()) => Ok(Request::from_parts(parts, Carried::Begun(Box::new(Begun::from(upload))))),
+            Ok(()) => {
+                Ok(Request::from_parts(parts, RequestBody::Begun(Box::new(StartedUpload::from(upload)))))
+            }
             Err(Unbegun::Fault(fault)) => Err(answered(&cut_off(fault, &self.slow), asker)),
             Err(Unbegun::Full(full)) => {
                 let failure = match full {
-                    Full::Client => Failure::Share(Scarce::Uploads),
-                    Full::All => Failure::Busy(Scarce::Uploads),
+                    Full::Client => UpstreamFailure::Share(Scarce::Uploads),
+                    Full::All => UpstreamFailure::Busy(Scarce::Uploads),
                 };
                 Err(answered(&unanswered(route, &failure), asker))
             }
@@ -91,8 +96,8 @@ impl Proxy {
     }
 
     /// Sends on an admitted request, and returns its answer.
-    pub(super) async fn forward(&self, request: Request<Carried>) -> Response<Body> {
-        let asker = Asker::of(request.headers());
+    pub(super) async fn forward(&self, request: Request<RequestBody>) -> Response<Body> {
+        let asker = ClientProtocol::of(request.headers());
         match self.answer(request).await {
             Ok(response) => response,
             Err(Undone { problem, delivery }) => {
@@ -105,7 +110,7 @@ impl Proxy {
         }
     }
 
-    async fn answer(&self, mut request: Request<Carried>) -> Result<Response<Body>, Undone> {
+    async fn answer(&self, mut request: Request<RequestBody>) -> Result<Response<Body>, Undone> {
         let Some(arrival) = request.extensions_mut().remove::<Arrival>() else {
             // The caller puts it there. This arm is here so that a mistake fails one request instead of the process.
             return Err(Problem::invalid("nothing is known about the request").into());
@@ -123,29 +128,29 @@ impl Proxy {
             )
             .into());
         };
-        let wish = Wish::of(&mut request);
+        let upgrade = UpgradeRequest::of(&mut request);
         let held = request.extensions().get::<InFlight>().map(InFlight::hold);
         let (mut parts, body) = request.into_parts();
         parts.extensions.clear(); // They are ours, and copied with each attempt.
         fields::of_request(&mut parts.headers, &arrival, &self.reading);
-        if let Some(wish) = &wish {
+        if let Some(upgrade) = &upgrade {
             parts.headers.insert(http::header::CONNECTION, HeaderValue::from_static("upgrade"));
-            parts.headers.insert(http::header::UPGRADE, wish.protocol.clone());
+            parts.headers.insert(http::header::UPGRADE, upgrade.protocol.clone());
         }
         let upload = match body {
-            Carried::Begun(begun) => begun.upload,
+            RequestBody::Begun(begun) => begun.upload,
             body => {
                 let trailers = may_trail(&arrival, &body).then(|| Arc::clone(&self.trailers));
                 Upload::new(body, trailers, route.pace)
             }
         };
-        let client = Client::of(&arrival, &self.reading.reader);
-        let outgoing = Outgoing { parts, upload, is_upgrade: wish.is_some(), client, held };
+        let client = ShareOwner::of(&arrival, &self.reading.reader);
+        let outgoing = Outgoing { parts, upload, is_upgrade: upgrade.is_some(), client, held };
         let (answer, upstream) = self.sent(route, &arrival, &outgoing).await?;
         outgoing.upload.answered();
         spare::give_fields(outgoing.parts.headers);
         spare::give_extensions(outgoing.parts.extensions);
-        handed_on(answer, route, &upstream, wish).map_err(Undone::seen)
+        handed_on(answer, route, &upstream, upgrade).map_err(Undone::seen)
     }
 
     /// Sends a request to one upstream after the other, as far as retries are safe.
@@ -154,14 +159,14 @@ impl Proxy {
         route: &Route,
         arrival: &Arrival,
         outgoing: &Outgoing,
-    ) -> Result<(Answer, Arc<Upstream>), Undone> {
+    ) -> Result<(UpstreamAnswer, Arc<Upstream>), Undone> {
         route.budget.earn();
         let mut tried = Vec::new();
         let mut again = None;
         let mut delivery = Delivery::None;
         loop {
             let now = self.clock.now();
-            let is_fresh = again.is_some();
+            let idle = if again.is_some() { IdleConnections::Skipped } else { IdleConnections::Allowed };
             // When all were tried, one that is not down may have failed only for a moment.
             let other = || route.choose(arrival, &tried, now).or_else(|| route.choose(arrival, &[], now));
             let chosen = again.take().or_else(other);
@@ -172,7 +177,7 @@ impl Proxy {
                 upstream.numbers.retried();
             }
             tried.extend(chosen);
-            let failure = match upstream.send(outgoing, is_fresh).await {
+            let failure = match upstream.send(outgoing, idle).await {
                 Ok(answer) => {
                     upstream.health.answered();
                     upstream.numbers.answered(answer.0.status());
@@ -187,7 +192,7 @@ impl Proxy {
             self.note(route, upstream, &failure, now);
             let retries = u32::try_from(tried.len()).unwrap_or(u32::MAX) - 1;
             // A request that has waited for a slot here does not wait for it again.
-            let has_waited = matches!(failure, Failure::Busy(_) | Failure::Share(_));
+            let has_waited = matches!(failure, UpstreamFailure::Busy(_) | UpstreamFailure::Share(_));
             let is_over = has_waited && route.choose(arrival, &tried, now).is_none();
             if is_over
                 || retries >= route.retries
@@ -197,18 +202,23 @@ impl Proxy {
                 return Err(Undone { problem: unanswered(route, &failure), delivery });
             }
             // Only the connection was stale, so the same upstream is tried again.
-            again = chosen.filter(|_| matches!(failure, Failure::Stale));
+            again = chosen.filter(|_| matches!(failure, UpstreamFailure::Stale));
         }
     }
 
     /// Records a failure in the counters, in the upstream's health and in the log.
-    fn note(&self, route: &Route, upstream: &Upstream, failure: &Failure, now: Timestamp) {
+    fn note(&self, route: &Route, upstream: &Upstream, failure: &UpstreamFailure, now: Timestamp) {
         upstream.numbers.failed(failure);
         // An upstream that is late has taken the request and sent nothing; any answer in between shows that it is only
         // slow at times. A request is left only when the upstream has also ended a connection of its own while the
         // request was on it.
-        let is_its_fault =
-            matches!(failure, Failure::Connect(..) | Failure::Left | Failure::Lost(..) | Failure::Late);
+        let is_its_fault = matches!(
+            failure,
+            UpstreamFailure::Connect(..)
+                | UpstreamFailure::Left
+                | UpstreamFailure::Lost(..)
+                | UpstreamFailure::Late
+        );
         let rests = is_its_fault && upstream.health.failed(now);
         if rests {
             tracing::warn!(
@@ -238,11 +248,14 @@ enum Delivery {
 }
 
 impl Delivery {
-    const fn of(failure: &Failure) -> Self {
+    const fn of(failure: &UpstreamFailure) -> Self {
         match failure {
-            Failure::Connect(..) | Failure::Busy(_) | Failure::Share(_) | Failure::Unsent => Delivery::None,
-            Failure::Refused | Failure::Left => Delivery::None,
-            Failure::Stale | Failure::Lost(..) | Failure::Late => Delivery::Possible,
+            UpstreamFailure::Connect(..)
+            | UpstreamFailure::Busy(_)
+            | UpstreamFailure::Share(_)
+            | UpstreamFailure::Unsent => Delivery::None,
+            UpstreamFailure::Refused | UpstreamFailure::Left => Delivery::None,
+            UpstreamFailure::Stale | UpstreamFailure::Lost(..) | UpstreamFailure::Late => Delivery::Possible,
         }
     }
 }
@@ -267,7 +280,7 @@ impl From<Problem> for Undone {
 }
 
 /// Turns a problem into the answer to an admitted request.
-fn answered(problem: &Problem, asker: Asker) -> Response<Body> {
+fn answered(problem: &Problem, asker: ClientProtocol) -> Response<Body> {
     let mut response = refused(problem, asker);
     response.extensions_mut().insert(ending(problem.kind));
     response
@@ -284,48 +297,52 @@ const fn ending(kind: Kind) -> Ending {
 
 /// Whether a request may be retried: no upstream can have processed it, or it is idempotent; and its whole body is
 /// still here.
-fn is_safe(failure: &Failure, parts: &request::Parts, upload: &Upload) -> bool {
+fn is_safe(failure: &UpstreamFailure, parts: &request::Parts, upload: &Upload) -> bool {
     upload.is_whole()
         && match failure {
-            Failure::Stale => parts.method.is_idempotent(),
+            UpstreamFailure::Stale => parts.method.is_idempotent(),
             _ => Delivery::of(failure) == Delivery::None,
         }
 }
 
 /// Whether trailers may come. In HTTP/1 they follow only chunks.
-fn may_trail(arrival: &Arrival, body: &Carried) -> bool {
+fn may_trail(arrival: &Arrival, body: &RequestBody) -> bool {
     !body.is_end_stream() && (arrival.version == Version::HTTP_2 || body.size_hint().exact().is_none())
 }
 
 /// Turns an upstream's answer into the one for the client.
 fn handed_on(
-    (mut response, place): Answer,
+    (mut response, place): UpstreamAnswer,
     route: &Route,
     upstream: &Upstream,
-    wish: Option<Wish>,
+    upgrade: Option<UpgradeRequest>,
 ) -> Result<Response<Body>, Problem> {
     let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let protocol = response.headers().get(http::header::UPGRADE).cloned();
     // The version belongs to one hop: an upstream that speaks HTTP/1.0 does not end the client's connection.
     *response.version_mut() = Version::HTTP_11;
-    if wish.as_ref().and_then(|wish| wish.extended.as_ref()).is_some_and(|asked| asked.is_misled(&response)) {
+    if upgrade
+        .as_ref()
+        .and_then(|upgrade| upgrade.extended.as_ref())
+        .is_some_and(|asked| asked.is_misled(&response))
+    {
         let detail = format!("route {:?}: no WebSocket is there", route.name);
         return Err(turned(Kind::NotSwitched, detail));
     }
     if fields::of_response(response.headers_mut()).is_none() {
         return Err(turned(Kind::Lost, "the upstream's answer is framed in a way that is not read here"));
     }
-    match (is_switched, wish) {
-        (true, Some(wish)) => {
+    match (is_switched, upgrade) {
+        (true, Some(upgrade)) => {
             let tunnel = Tunnel {
-                client: wish.client,
+                client: upgrade.client,
                 upstream: hyper::upgrade::on(&mut response),
                 _place: place,
                 _counted: upstream.numbers.tunnel(),
                 held: None,
             };
             let mut response = response.map(|_| Body::default());
-            Handed::granted(tunnel, &mut response, protocol.unwrap_or(wish.protocol));
+            TunnelHandoff::granted(tunnel, &mut response, protocol.unwrap_or(upgrade.protocol));
             Ok(response)
         }
         (true, None) => Err(turned(Kind::Lost, "the upstream switched to a protocol that nobody asked for")),
@@ -348,31 +365,33 @@ fn no_upstream(route: &Route) -> Problem {
 }
 
 /// The problem that a client gets for a request without an answer. The details are in the log only.
-fn unanswered(route: &Route, failure: &Failure) -> Problem {
+fn unanswered(route: &Route, failure: &UpstreamFailure) -> Problem {
     let name = &route.name;
     match failure {
-        Failure::Connect(cause, _) => turned(Kind::Unreachable, format!("route {name:?}: {}", cause.told())),
-        Failure::Busy(scarce) => {
+        UpstreamFailure::Connect(cause, _) => {
+            turned(Kind::Unreachable, format!("route {name:?}: {}", cause.text()))
+        }
+        UpstreamFailure::Busy(scarce) => {
             let detail = format!("route {name:?}: as many {scarce} are there as may be; try again later");
             turned(Kind::Busy, detail)
         }
-        Failure::Share(scarce) => {
+        UpstreamFailure::Share(scarce) => {
             let detail = format!(
                 "route {name:?}: your address has as many {scarce} as one client may; wait for some of them to end"
             );
             turned(Kind::Share, detail)
         }
-        Failure::Refused | Failure::Left | Failure::Unsent => {
+        UpstreamFailure::Refused | UpstreamFailure::Left | UpstreamFailure::Unsent => {
             turned(Kind::Lost, format!("route {name:?}: the server refused it unseen; try again"))
         }
-        Failure::Stale => {
+        UpstreamFailure::Stale => {
             let detail = format!(
                 "route {name:?}: the connection ended as the request was sent; the server may have acted on it or not"
             );
             turned(Kind::Lost, detail)
         }
-        Failure::Lost(cause, _) => turned(Kind::Lost, format!("route {name:?}: {}", cause.told())),
-        Failure::Late => {
+        UpstreamFailure::Lost(cause, _) => turned(Kind::Lost, format!("route {name:?}: {}", cause.text())),
+        UpstreamFailure::Late => {
             let detail = format!(
                 "route {name:?}: no answer in {:?}; timeouts.response in the config allows more",
                 route.timeouts.response

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
 use super::body::BodyError;
-use super::shares::Client;
-use super::upload::Lent;
+use super::shares::ShareOwner;
+use super::upload::UploadBody;
 
 /// Maximum bytes of bodies that one route holds to price them.
 const BYTES_MAX: usize = 256 << 20;
@@ -21,7 +21,7 @@ const BYTES_MAX: usize = 256 << 20;
 const CLIENTS_MIN: usize = 8;
 
 /// The memory budget.
-pub(super) struct Room {
+pub(super) struct BodyBudget {
     bytes_max: usize,
     held: Mutex<Held>,
 }
@@ -30,10 +30,10 @@ pub(super) struct Room {
 #[derive(Default)]
 struct Held {
     bytes: usize,
-    clients: HashMap<Client, usize>,
+    clients: HashMap<ShareOwner, usize>,
 }
 
-impl Room {
+impl BodyBudget {
     pub(super) fn new() -> Arc<Self> {
         Self::of(BYTES_MAX)
     }
@@ -44,7 +44,7 @@ impl Room {
     }
 
     /// Opens an account for the body of a client. It holds nothing yet.
-    pub(super) fn enter(self: &Arc<Self>, client: Client) -> Arc<Stay> {
+    pub(super) fn enter(self: &Arc<Self>, client: ShareOwner) -> Arc<Stay> {
         let (bytes, is_refused) = (AtomicUsize::new(0), AtomicBool::new(false));
         Arc::new(Stay { room: Arc::clone(self), client, bytes, is_refused })
     }
@@ -57,8 +57,8 @@ impl Room {
 
 /// The memory of one body. It is released when the last handle is dropped.
 pub(super) struct Stay {
-    room: Arc<Room>,
-    client: Client,
+    room: Arc<BodyBudget>,
+    client: ShareOwner,
     /// Relaxed, as the flag: one task changes and reads them.
     bytes: AtomicUsize,
     is_refused: AtomicBool,
@@ -72,8 +72,8 @@ impl Stay {
         }
         let most = self.room.bytes_max;
         let most_own = match self.client {
-            Client::One(_) => most / CLIENTS_MIN,
-            Client::Many => most,
+            ShareOwner::One(_) => most / CLIENTS_MIN,
+            ShareOwner::Many => most,
         };
         let is_taken = self.room.with(|held| {
             let own = held.clients.get(&self.client).copied().unwrap_or(0);
@@ -117,12 +117,12 @@ impl Drop for Stay {
 }
 
 /// A body that takes memory from the budget as it comes.
-pub(super) struct Roomed {
-    pub(super) body: Lent,
+pub(super) struct BudgetedBody {
+    pub(super) body: UploadBody,
     pub(super) stay: Arc<Stay>,
 }
 
-impl Body for Roomed {
+impl Body for BudgetedBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -158,8 +158,8 @@ mod tests {
     /// again.
     #[test]
     fn nobody_takes_it_from_others() {
-        let room = Room::of(8 * 100);
-        let client = |number: u8| Client::One(std::net::IpAddr::from([192, 0, 2, number]));
+        let room = BodyBudget::of(8 * 100);
+        let client = |number: u8| ShareOwner::One(std::net::IpAddr::from([192, 0, 2, number]));
         let (one, same) = (room.enter(client(1)), room.enter(client(1)));
         assert!(one.take(60) && same.take(40) && !same.take(1));
         assert!(same.is_refused() && !one.is_refused());
@@ -177,10 +177,10 @@ mod tests {
     /// nothing.
     #[test]
     fn many_clients_have_all_of_it() {
-        let room = Room::of(800);
-        let stay = room.enter(Client::Many);
+        let room = BodyBudget::of(800);
+        let stay = room.enter(ShareOwner::Many);
         assert!(stay.take(0) && stay.take(800) && !stay.take(1));
-        drop((stay, room.enter(Client::Many)));
+        drop((stay, room.enter(ShareOwner::Many)));
         room.with(|held| assert_eq!((held.bytes, held.clients.len()), (0, 0)));
     }
 }

@@ -17,7 +17,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
-use super::upload::Lent;
+use super::upload::UploadBody;
 
 /// Bytes that an upstream may send ahead of what a client reads, per answer and per connection.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
@@ -38,7 +38,7 @@ const CONNECTIONS_MAX: usize = 16;
 /// One connection, which several requests share.
 #[derive(Clone)]
 pub(super) struct H2 {
-    pub(super) sender: SendRequest<Lent>,
+    pub(super) sender: SendRequest<UploadBody>,
     /// How many concurrent requests the upstream allows.
     most: Arc<AtomicUsize>,
     /// Its reference count, less the one in the list, is the number of requests.
@@ -46,13 +46,13 @@ pub(super) struct H2 {
 }
 
 /// A request's share in a connection, until its answer is over.
-pub(super) type Stream = Arc<()>;
+pub(super) type StreamShare = Arc<()>;
 
 /// All connections to the upstream.
 #[derive(Default)]
-pub(super) struct Shared(Mutex<Vec<H2>>);
+pub(super) struct SharedConnections(Mutex<Vec<H2>>);
 
-impl Shared {
+impl SharedConnections {
     /// Returns a connection with a free stream, or a full one only when there can be no further connection.
     pub(super) fn one(&self) -> Option<H2> {
         let mut kept = self.lock();
@@ -68,7 +68,7 @@ impl Shared {
     }
 
     /// Removes a connection whose upstream accepts no further requests on it. Those in flight go on.
-    pub(super) fn leave(&self, stream: &Stream) {
+    pub(super) fn leave(&self, stream: &StreamShare) {
         self.lock().retain(|kept| !Arc::ptr_eq(&kept.streams, stream));
     }
 
@@ -78,8 +78,8 @@ impl Shared {
     pub(super) fn send(
         &self,
         mut h2: H2,
-        request: Request<Lent>,
-    ) -> impl Future<Output = Result<Response<Incoming>, TrySendError<Request<Lent>>>> + use<> {
+        request: Request<UploadBody>,
+    ) -> impl Future<Output = Result<Response<Incoming>, TrySendError<Request<UploadBody>>>> + use<> {
         let sending = h2.sender.try_send_request(request);
         if h2.sender.is_closed() {
             self.leave(&h2.streams);
@@ -127,13 +127,13 @@ impl H2 {
             tokio::time::sleep(LOOK).await; // hyper's task reads the connection, and sends no notification.
         }
         let most = Arc::new(AtomicUsize::new(connection.current_max_send_streams()));
-        let said = Arc::clone(&most);
+        let limit = Arc::clone(&most);
         tokio::spawn(async move {
             let mut connection = pin!(connection);
             let driven = poll_fn(|context| {
                 let polled = connection.as_mut().poll(context);
                 // The upstream may change its limit at any time.
-                said.store(connection.current_max_send_streams(), Ordering::Relaxed);
+                limit.store(connection.current_max_send_streams(), Ordering::Relaxed);
                 polled
             });
             if let Err(error) = driven.await {
@@ -144,7 +144,7 @@ impl H2 {
     }
 
     /// A share in this connection for one request.
-    pub(super) fn stream(&self) -> Stream {
+    pub(super) fn stream(&self) -> StreamShare {
         Arc::clone(&self.streams)
     }
 
@@ -159,7 +159,7 @@ impl H2 {
 }
 
 /// What an upstream refused. It has not processed the request: it says so, or never got it.
-pub(super) enum Refusal {
+pub(super) enum RefusedRequest {
     /// This request.
     One,
     /// All further requests on the connection, the last ones included.
@@ -167,17 +167,17 @@ pub(super) enum Refusal {
 }
 
 /// Classifies an error as a refusal, if it is one.
-pub(super) fn refusal(unsent: &TrySendError<Request<Lent>>) -> Option<Refusal> {
+pub(super) fn refusal(unsent: &TrySendError<Request<UploadBody>>) -> Option<RefusedRequest> {
     let error = unsent.error();
     // hyper still has the request, or dropped it while it waited for a stream on a connection that ended.
     if unsent.message().is_some() || error.is_user() {
-        return Some(Refusal::Connection);
+        return Some(RefusedRequest::Connection);
     }
     let error = error.source()?.downcast_ref::<h2::Error>()?;
     match error.reason()? {
         // The reason does not matter: h2 reports this for requests after the last one that the upstream has processed.
-        _ if error.is_go_away() && error.is_remote() => Some(Refusal::Connection),
-        h2::Reason::REFUSED_STREAM => Some(Refusal::One),
+        _ if error.is_go_away() && error.is_remote() => Some(RefusedRequest::Connection),
+        h2::Reason::REFUSED_STREAM => Some(RefusedRequest::One),
         _ => None,
     }
 }
@@ -205,7 +205,7 @@ mod tests {
     /// Requests share a connection up to the upstream's limit, and a finished one makes it available again.
     #[tokio::test]
     async fn a_connection_has_as_many_places_as_the_upstream_says() {
-        let shared = Shared::default();
+        let shared = SharedConnections::default();
         shared.keep(&connected(2).await);
         let first = shared.one().unwrap();
         let (_first, second) = (first.stream(), first.stream());
@@ -222,7 +222,7 @@ mod tests {
     /// At the maximum number of connections, the one with the fewest requests takes more.
     #[tokio::test]
     async fn a_crowd_shares_what_there_is() {
-        let shared = Shared::default();
+        let shared = SharedConnections::default();
         let mut taken = Vec::new();
         for number in 0..CONNECTIONS_MAX {
             shared.keep(&connected(1).await);

@@ -19,20 +19,20 @@ const WAITING_MAX: usize = 1_024;
 
 /// The owner of a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Client {
+pub(super) enum ShareOwner {
     /// One client, by the address that limits count it by.
     One(IpAddr),
     /// A trusted proxy that names no client. It represents many clients, and has no share.
     Many,
 }
 
-impl Client {
+impl ShareOwner {
     /// The client of a request, as the limits identify it.
     pub(super) fn of(arrival: &Arrival, reader: &Reader) -> Self {
         if reader.trusted.contains(arrival.client) {
-            return Client::Many;
+            return ShareOwner::Many;
         }
-        Client::One(Counted { address: arrival.client, ipv6_prefix: reader.ipv6_prefix }.network())
+        ShareOwner::One(Counted { address: arrival.client, ipv6_prefix: reader.ipv6_prefix }.network())
     }
 }
 
@@ -47,24 +47,24 @@ pub(super) enum Full {
 
 /// The slots and the shares of the clients.
 #[derive(Debug)]
-pub(super) struct Shares {
+pub(super) struct ClientShares {
     all: Arc<Semaphore>,
     /// Maximum slots of one client; `None` if one client may use all of them.
     per_client: Option<usize>,
     /// Clients that hold a slot or wait for one, and no others. The lock is held for one lookup when a request begins
     /// and one when it ends.
-    clients: Mutex<HashMap<IpAddr, Share>>,
+    clients: Mutex<HashMap<IpAddr, ClientShare>>,
 }
 
 /// One client's share.
 #[derive(Debug)]
-struct Share {
+struct ClientShare {
     slots: Arc<Semaphore>,
     /// How many requests hold or await a slot. The share is removed when this is 0.
     members: usize,
 }
 
-impl Shares {
+impl ClientShares {
     /// This many slots, of which each client may use `per_client`.
     pub(super) fn new(slots: usize, per_client: usize) -> Arc<Self> {
         Arc::new(Self {
@@ -85,21 +85,21 @@ impl Shares {
         (slots.saturating_mul(percent) / 100).max(1)
     }
 
-    /// Waits for a slot, at most for `patience`. Returns it with the time that is left.
+    /// Waits for a slot, at most for `timeout`. Returns it with the time that is left.
     ///
     /// # Errors
     /// When none is free in time, or too many requests of the client wait already.
     pub(super) async fn take(
         self: &Arc<Self>,
-        client: Client,
-        patience: Duration,
+        client: ShareOwner,
+        timeout: Duration,
     ) -> Result<(Slot, Duration), Full> {
         let member = self.join(client)?;
         if let Ok(slot) = self.take_now(member.as_ref()) {
-            return Ok((Slot { _permits: slot, _member: member }, patience));
+            return Ok((Slot { _permits: slot, _member: member }, timeout));
         }
         let begun = Instant::now();
-        let until = begun + patience;
+        let until = begun + timeout;
         let own = match &member {
             None => None,
             Some(member) => {
@@ -110,14 +110,14 @@ impl Shares {
         let any = timeout_at(until, Arc::clone(&self.all).acquire_owned()).await;
         let any = any.map_err(|_| Full::All)?.map_err(|_| Full::All)?;
         let slot = Slot { _permits: (own, any), _member: member };
-        Ok((slot, patience.saturating_sub(begun.elapsed())))
+        Ok((slot, timeout.saturating_sub(begun.elapsed())))
     }
 
     /// Takes a slot, if one is free.
     ///
     /// # Errors
     /// When none is free.
-    pub(super) fn try_take(self: &Arc<Self>, client: Client) -> Result<Slot, Full> {
+    pub(super) fn try_take(self: &Arc<Self>, client: ShareOwner) -> Result<Slot, Full> {
         let member = self.join(client)?;
         Ok(Slot { _permits: self.take_now(member.as_ref())?, _member: member })
     }
@@ -131,10 +131,10 @@ impl Shares {
     }
 
     /// Joins the share of a client, to take one slot of it.
-    fn join(self: &Arc<Self>, client: Client) -> Result<Option<Member>, Full> {
-        let (Client::One(address), Some(per_client)) = (client, self.per_client) else { return Ok(None) };
+    fn join(self: &Arc<Self>, client: ShareOwner) -> Result<Option<Member>, Full> {
+        let (ShareOwner::One(address), Some(per_client)) = (client, self.per_client) else { return Ok(None) };
         let mut clients = self.lock();
-        let new = || Share { slots: Arc::new(Semaphore::new(per_client)), members: 0 };
+        let new = || ClientShare { slots: Arc::new(Semaphore::new(per_client)), members: 0 };
         let share = clients.entry(address).or_insert_with(new);
         if share.members >= per_client.saturating_add(WAITING_MAX) {
             return Err(Full::Client);
@@ -153,7 +153,7 @@ impl Shares {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Share>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, ClientShare>> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -171,7 +171,7 @@ pub(super) struct Slot {
 /// A request that holds or awaits a slot of a client's share.
 #[derive(Debug)]
 struct Member {
-    shares: Arc<Shares>,
+    shares: Arc<ClientShares>,
     address: IpAddr,
     slots: Arc<Semaphore>,
 }
@@ -189,11 +189,11 @@ mod tests {
     use super::super::arrival::Peer;
     use super::*;
 
-    fn one(last: u8) -> Client {
-        Client::One(IpAddr::from([192, 0, 2, last]))
+    fn one(last: u8) -> ShareOwner {
+        ShareOwner::One(IpAddr::from([192, 0, 2, last]))
     }
 
-    fn taken(shares: &Arc<Shares>, client: Client, count: usize) -> Vec<Slot> {
+    fn taken(shares: &Arc<ClientShares>, client: ShareOwner, count: usize) -> Vec<Slot> {
         (0..count).map(|_| shares.try_take(client).unwrap()).collect()
     }
 
@@ -201,13 +201,13 @@ mod tests {
     /// share remains afterwards.
     #[test]
     fn one_client_has_its_share() {
-        let shares = Shares::new(8, 2);
+        let shares = ClientShares::new(8, 2);
         let first = taken(&shares, one(1), 2);
         assert_eq!(shares.try_take(one(1)).unwrap_err(), Full::Client);
         let others: Vec<Slot> = [2, 3].into_iter().flat_map(|last| taken(&shares, one(last), 2)).collect();
-        let many = taken(&shares, Client::Many, 2);
+        let many = taken(&shares, ShareOwner::Many, 2);
         assert_eq!(shares.try_take(one(4)).unwrap_err(), Full::All);
-        assert_eq!(shares.try_take(Client::Many).unwrap_err(), Full::All);
+        assert_eq!(shares.try_take(ShareOwner::Many).unwrap_err(), Full::All);
         drop(first);
         assert!(shares.try_take(one(1)).is_ok() && shares.try_take(one(4)).is_ok());
         drop((others, many));
@@ -218,7 +218,7 @@ mod tests {
     /// which are served before it.
     #[tokio::test(start_paused = true)]
     async fn a_full_share_delays_nobody_else() {
-        let shares = Shares::new(4, 3);
+        let shares = ClientShares::new(4, 3);
         let mut held = taken(&shares, one(1), 3);
         let beyond: Vec<_> = (0..100)
             .map(|_| {
@@ -247,7 +247,7 @@ mod tests {
     /// The wait ends in time. An error says which slots were full, and a success returns the time that is left.
     #[tokio::test(start_paused = true)]
     async fn waits_end_in_time() {
-        let shares = Shares::new(4, 1);
+        let shares = ClientShares::new(4, 1);
         let held = shares.try_take(one(1)).unwrap();
         let second = Duration::from_secs(1);
         let begun = Instant::now();
@@ -264,7 +264,7 @@ mod tests {
     /// The queue of one client is bounded: the next request is refused at once, and other clients are not affected.
     #[tokio::test(start_paused = true)]
     async fn the_queue_of_a_client_is_bounded() {
-        let shares = Shares::new(4, 1);
+        let shares = ClientShares::new(4, 1);
         let held = shares.try_take(one(1)).unwrap();
         let wait = || {
             let shares = Arc::clone(&shares);
@@ -289,10 +289,10 @@ mod tests {
     #[test]
     fn shares_of_few_slots() {
         for (slots, percent, share) in [(512, 25, 128), (3, 25, 1), (1, 25, 1), (10_000, 100, 10_000)] {
-            assert_eq!(Shares::part(slots, percent), share);
+            assert_eq!(ClientShares::part(slots, percent), share);
         }
-        assert_eq!(Shares::new(1, 1).per_client, None);
-        assert_eq!(Shares::new(2, 1).per_client, Some(1));
+        assert_eq!(ClientShares::new(1, 1).per_client, None);
+        assert_eq!(ClientShares::new(2, 1).per_client, Some(1));
     }
 
     /// A client is identified as in the limits: by an IPv6 network, or by the address that a trusted proxy names.
@@ -311,11 +311,11 @@ mod tests {
                 keys: Vec::new(),
                 version: http::Version::HTTP_11,
             };
-            Client::of(&arrival, &reader)
+            ShareOwner::of(&arrival, &reader)
         };
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:0:0:2"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
         assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
-        assert_eq!(of("10.1.2.3"), Client::Many);
+        assert_eq!(of("10.1.2.3"), ShareOwner::Many);
     }
 }

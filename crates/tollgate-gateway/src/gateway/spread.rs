@@ -6,12 +6,12 @@ use crate::random;
 
 /// The weight of one upstream.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(super) struct UpstreamWeight {
     /// One number for each unit of weight.
     draws: Vec<u64>,
 }
 
-impl Share {
+impl UpstreamWeight {
     /// The share of an upstream. Its numbers depend on its name only.
     pub(super) fn new(name: &str, weight: u32) -> Self {
         let seed = hash(name.as_bytes());
@@ -43,12 +43,15 @@ pub(super) fn hash(bytes: &[u8]) -> u64 {
 }
 
 /// The index of the share that wins a key.
-pub(super) fn of_key<'s>(key: u64, shares: impl Iterator<Item = (usize, &'s Share)>) -> Option<usize> {
+pub(super) fn of_key<'s>(
+    key: u64,
+    shares: impl Iterator<Item = (usize, &'s UpstreamWeight)>,
+) -> Option<usize> {
     shares.max_by_key(|(_, share)| share.draw(key)).map(|(place, _)| place)
 }
 
 /// The index of a random share, by weight.
-pub(super) fn any<'s>(shares: impl Iterator<Item = (usize, &'s Share)> + Clone) -> Option<usize> {
+pub(super) fn any<'s>(shares: impl Iterator<Item = (usize, &'s UpstreamWeight)> + Clone) -> Option<usize> {
     let total: u64 = shares.clone().map(|(_, share)| share.weight()).sum();
     let mut drawn = random::next().checked_rem(total)?;
     shares.into_iter().find_map(|(place, share)| {
@@ -66,12 +69,12 @@ mod tests {
 
     const KEYS: u64 = 20_000;
 
-    fn shares(weights: &[u32]) -> Vec<Share> {
+    fn shares(weights: &[u32]) -> Vec<UpstreamWeight> {
         let name = |place| format!("http://10.0.0.{place}:3000");
-        weights.iter().enumerate().map(|(place, weight)| Share::new(&name(place), *weight)).collect()
+        weights.iter().enumerate().map(|(place, weight)| UpstreamWeight::new(&name(place), *weight)).collect()
     }
 
-    fn chosen(shares: &[Share], lost: Option<usize>) -> Vec<usize> {
+    fn chosen(shares: &[UpstreamWeight], lost: Option<usize>) -> Vec<usize> {
         let keys = (0..KEYS).map(|key| hash(format!("client-{key}").as_bytes()));
         keys.map(|key| {
             of_key(key, shares.iter().enumerate().filter(|(place, _)| Some(*place) != lost)).unwrap()

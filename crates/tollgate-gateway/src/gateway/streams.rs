@@ -3,12 +3,13 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::body::Watched;
-use crate::listen::{Seat, WRITE_TIMEOUT};
+use super::body::PollObserver;
+use crate::listen::{ConnectionActivity, WRITE_TIMEOUT};
 
 /// How long an HTTP/2 connection may last without a request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -29,7 +30,7 @@ pub(super) struct Streams {
     moved_at: AtomicU64,
     /// Locked when a request begins, and for each check.
     open: Mutex<Vec<Weak<Pulse>>>,
-    seat: Arc<Seat>,
+    connection: Arc<ConnectionActivity>,
 }
 
 /// One request: when its body was last polled, and whether it had a part.
@@ -41,26 +42,26 @@ struct Pulse {
 }
 
 /// A request that has begun. Its connection counts it until this is dropped.
-pub(super) struct Begun(Arc<Pulse>, Arc<Streams>);
+pub(super) struct ActiveRequest(Arc<Pulse>, Arc<Streams>);
 
 impl Streams {
     /// No requests yet, on a connection whose entry in the connection limit records their activity.
-    pub(super) fn new(seat: Arc<Seat>) -> Self {
-        Self { start: Instant::now(), moved_at: AtomicU64::new(0), open: Mutex::default(), seat }
+    pub(super) fn new(connection: Arc<ConnectionActivity>) -> Self {
+        Self { start: Instant::now(), moved_at: AtomicU64::new(0), open: Mutex::default(), connection }
     }
 
-    pub(super) fn begin(self: &Arc<Self>) -> Begun {
+    pub(super) fn begin(self: &Arc<Self>) -> ActiveRequest {
         let pulse = Arc::new(Pulse {
             start: self.start,
             polled_at: AtomicU64::new(0),
             awaits_upstream: AtomicBool::new(true),
         });
         self.moved();
-        self.seat.begin();
+        self.connection.begin();
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|pulse| pulse.strong_count() > 0);
         open.push(Arc::downgrade(&pulse));
-        Begun(pulse, Arc::clone(self))
+        ActiveRequest(pulse, Arc::clone(self))
     }
 
     fn moved(&self) {
@@ -92,28 +93,28 @@ fn millis(start: Instant) -> u64 {
 }
 
 impl Pulse {
-    fn polled(&self, is_ready: bool) {
-        self.awaits_upstream.store(!is_ready, Ordering::Relaxed);
+    fn polled(&self, progress: Poll<()>) {
+        self.awaits_upstream.store(progress.is_pending(), Ordering::Relaxed);
         self.polled_at.store(millis(self.start), Ordering::Relaxed);
     }
 }
 
-impl Begun {
+impl ActiveRequest {
     /// Begins another request on the same connection.
     pub(super) fn again(&self) -> Self {
         self.1.begin()
     }
 }
 
-impl Watched for Begun {
-    fn polled(&mut self, is_ready: bool) {
-        self.0.polled(is_ready);
+impl PollObserver for ActiveRequest {
+    fn polled(&mut self, progress: Poll<()>) {
+        self.0.polled(progress);
     }
 }
 
-impl Drop for Begun {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
         self.1.moved();
-        self.1.seat.end();
+        self.1.connection.end();
     }
 }

@@ -8,10 +8,10 @@ use tollgate::path::loose_path;
 use super::arrival::Arrival;
 use super::health::Budget;
 use super::plan::{HealthPlan, Host, Paths, RoutePlan, Timeouts};
-use super::shares::Shares;
+use super::shares::ClientShares;
 use super::spread;
 use super::upstream::Upstream;
-use crate::listen::{Links, Pace};
+use crate::listen::{Pace, UpstreamBudget};
 
 /// The share of the descriptors for connections to upstreams that one client may use, in per cent.
 const LINKS_PER_CLIENT: u32 = 50;
@@ -32,7 +32,11 @@ pub(super) struct Route {
 }
 
 impl Route {
-    fn new(plan: &RoutePlan, links: &Links, shares: Option<&Arc<Shares>>) -> Result<Self, String> {
+    fn new(
+        plan: &RoutePlan,
+        links: &UpstreamBudget,
+        shares: Option<&Arc<ClientShares>>,
+    ) -> Result<Self, String> {
         let upstream = |upstream| Upstream::new(upstream, plan, links, shares.cloned()).map(Arc::new);
         let upstreams = plan.upstreams.iter().map(upstream);
         Ok(Self {
@@ -124,32 +128,32 @@ fn name_of(host: &str) -> &str {
 }
 
 /// All routes, the most specific first.
-pub(super) struct Table {
+pub(super) struct RouteTable {
     pub(super) routes: Vec<Route>,
     /// The attributes by which any route chooses an upstream.
     pub(super) sticky: Vec<String>,
     /// The descriptors for connections to all upstreams.
-    pub(super) links: Links,
+    pub(super) links: UpstreamBudget,
 }
 
 /// Each client's share of the connections to all upstreams; `None` if its shares of the single upstreams do not exceed
 /// that.
-fn shares(plans: &[&RoutePlan], links: &Links) -> Option<Arc<Shares>> {
+fn shares(plans: &[&RoutePlan], links: &UpstreamBudget) -> Option<Arc<ClientShares>> {
     let of_one = |plan: &RoutePlan| {
-        let slots = [plan.connections, plan.tunnels].map(|slots| Shares::part(slots, plan.per_client));
+        let slots = [plan.connections, plan.tunnels].map(|slots| ClientShares::part(slots, plan.per_client));
         slots.iter().sum::<usize>().saturating_mul(plan.upstreams.len())
     };
     let wanted = plans.iter().map(|plan| of_one(plan)).fold(0, usize::saturating_add);
-    let share = Shares::part(links.most(), LINKS_PER_CLIENT);
-    (wanted > share).then(|| Shares::of_each_client(share))
+    let share = ClientShares::part(links.most(), LINKS_PER_CLIENT);
+    (wanted > share).then(|| ClientShares::of_each_client(share))
 }
 
-impl Table {
+impl RouteTable {
     /// Builds the table of these plans, with a budget of descriptors for connections.
     ///
     /// # Errors
     /// When a file that a plan names is missing or invalid.
-    pub(super) fn new(plans: &[RoutePlan], links: &Links) -> Result<Self, String> {
+    pub(super) fn new(plans: &[RoutePlan], links: &UpstreamBudget) -> Result<Self, String> {
         let mut plans: Vec<&RoutePlan> = plans.iter().collect();
         plans.sort_by_key(|plan| std::cmp::Reverse(plan.rank()));
         let mut sticky: Vec<String> = plans.iter().flat_map(|plan| plan.sticky.iter().cloned()).collect();
@@ -193,7 +197,7 @@ mod tests {
 ";
         let documents: Vec<RouteDocument> = serde_saphyr::from_str(text).unwrap();
         let mut problems = Vec::new();
-        let table = Table::new(&compile(documents, &[], &mut problems), &Links::of(1)).unwrap();
+        let table = RouteTable::new(&compile(documents, &[], &mut problems), &UpstreamBudget::of(1)).unwrap();
         assert!(problems.is_empty(), "{problems:?}");
         let found = |host, path| table.find(host, path).map(|route| route.name.as_str());
         let cases = [

@@ -19,7 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, sleep};
 
 use super::numbers::Tunnelled;
-use super::upstream::Place;
+use super::upstream::RequestSlots;
 use super::websocket::Extended;
 
 /// How long a tunnel may carry nothing. The other end may be gone by then.
@@ -38,7 +38,7 @@ fn asks<B: Body>(request: &Request<B>) -> bool {
 }
 
 /// A request for a protocol upgrade.
-pub(super) struct Wish {
+pub(super) struct UpgradeRequest {
     pub(super) protocol: HeaderValue,
     /// The client's stream inside HTTP/2. An HTTP/1 connection is that stream itself.
     pub(super) client: Option<OnUpgrade>,
@@ -46,7 +46,7 @@ pub(super) struct Wish {
     pub(super) extended: Option<Extended>,
 }
 
-impl Wish {
+impl UpgradeRequest {
     /// The upgrade that a request asks for, if it is sent on.
     pub(super) fn of<B: Body>(request: &mut Request<B>) -> Option<Self> {
         let protocol = wanted(request)?;
@@ -75,7 +75,7 @@ fn wanted<B: Body>(request: &Request<B>) -> Option<HeaderValue> {
 pub(super) struct Tunnel {
     pub(super) client: Option<OnUpgrade>,
     pub(super) upstream: OnUpgrade,
-    pub(super) _place: Place,
+    pub(super) _place: RequestSlots,
     pub(super) _counted: Tunnelled,
     /// The body of the answer, which holds the request's permits.
     pub(super) held: Option<super::Limited>,
@@ -83,9 +83,9 @@ pub(super) struct Tunnel {
 
 /// A tunnel on its way from the code that answers to the task that owns the connection.
 #[derive(Clone)]
-pub(super) struct Handed(Arc<Mutex<Option<Tunnel>>>);
+pub(super) struct TunnelHandoff(Arc<Mutex<Option<Tunnel>>>);
 
-impl Handed {
+impl TunnelHandoff {
     /// Adds a tunnel to the answer that begins it.
     pub(super) fn granted<B>(tunnel: Tunnel, response: &mut Response<B>, protocol: HeaderValue) {
         let headers = response.headers_mut();
@@ -128,8 +128,8 @@ async fn carry_between(
     upstream: impl AsyncRead + AsyncWrite + Unpin,
 ) {
     let watch = Watch::new();
-    let mut client = Watched { stream: client, watch: &watch };
-    let mut upstream = Watched { stream: upstream, watch: &watch };
+    let mut client = TunnelEnd { stream: client, watch: &watch };
+    let mut upstream = TunnelEnd { stream: upstream, watch: &watch };
     let carried =
         tokio::io::copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER_BYTES, BUFFER_BYTES);
     let mut carried = pin!(carried);
@@ -175,8 +175,8 @@ impl Watch {
     /// When the tunnel ends if nothing moves any more.
     fn until(&self) -> Instant {
         let has_end = self.has_end.load(Ordering::Relaxed);
-        let patience = if has_end { HALF_CLOSED_TIMEOUT } else { IDLE_TIMEOUT };
-        self.start + Duration::from_millis(self.moved_at.load(Ordering::Relaxed)) + patience
+        let timeout = if has_end { HALF_CLOSED_TIMEOUT } else { IDLE_TIMEOUT };
+        self.start + Duration::from_millis(self.moved_at.load(Ordering::Relaxed)) + timeout
     }
 
     fn moved(&self) {
@@ -186,12 +186,12 @@ impl Watch {
 }
 
 /// One end of a tunnel.
-struct Watched<'w, S> {
+struct TunnelEnd<'w, S> {
     stream: S,
     watch: &'w Watch,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<'_, S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TunnelEnd<'_, S> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -211,7 +211,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<'_, S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<'_, S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TunnelEnd<'_, S> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write(context, bytes);

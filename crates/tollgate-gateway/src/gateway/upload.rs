@@ -16,18 +16,18 @@ use tokio::time::Instant;
 use tollgate_tower::HeldPermits;
 
 use super::body::BodyError;
-use super::carried::Carried;
-use super::room::Room;
-use super::shares::{Client, Full, Shares};
+use super::carried::RequestBody;
+use super::room::BodyBudget;
+use super::shares::{ClientShares, Full, ShareOwner};
 use super::trailers::Trailers;
 use crate::listen::Pace;
 
 mod source;
 
 pub(super) use source::Fault;
-use source::{Asked, Source};
+use source::{AnswerState, Source};
 
-/// Maximum bytes of incomplete small bodies, of all requests together. Each client has a share of them: [`Room`].
+/// Maximum bytes of incomplete small bodies, of all requests together. Each client has a share of them: [`BodyBudget`].
 const AHEAD_BYTES_MAX: usize = 64 << 20;
 /// Maximum requests that wait for their body before they take a slot, and a client's share of them, in per cent.
 const UNBEGUN_MAX: usize = 8_192;
@@ -43,14 +43,14 @@ pub(super) enum Unbegun {
 
 /// The bounds on bodies that are not being sent on yet, for all requests of a gateway.
 pub(super) struct Unsent {
-    requests: Arc<Shares>,
-    bytes: Arc<Room>,
+    requests: Arc<ClientShares>,
+    bytes: Arc<BodyBudget>,
 }
 
 impl Default for Unsent {
     fn default() -> Self {
-        let share = Shares::part(UNBEGUN_MAX, UNBEGUN_PER_CLIENT);
-        Self { requests: Shares::new(UNBEGUN_MAX, share), bytes: Room::of(AHEAD_BYTES_MAX) }
+        let share = ClientShares::part(UNBEGUN_MAX, UNBEGUN_PER_CLIENT);
+        Self { requests: ClientShares::new(UNBEGUN_MAX, share), bytes: BodyBudget::of(AHEAD_BYTES_MAX) }
     }
 }
 
@@ -58,9 +58,9 @@ impl Default for Unsent {
 /// one reads it, and after that if it is small enough to be kept. Most requests have no body, and allocate nothing for
 /// it.
 #[derive(Clone)]
-pub(super) struct Upload(Option<Arc<Shared>>);
+pub(super) struct Upload(Option<Arc<UploadShared>>);
 
-struct Shared {
+struct UploadShared {
     /// Locked to read the beginning of the body, and for the moment of taking it.
     source: Mutex<Option<Source>>,
     size: SizeHint,
@@ -77,11 +77,11 @@ struct Shared {
 }
 
 impl Upload {
-    pub(super) fn new(body: Carried, trailers: Option<Arc<Trailers>>, pace: Pace) -> Self {
+    pub(super) fn new(body: RequestBody, trailers: Option<Arc<Trailers>>, pace: Pace) -> Self {
         if body.is_end_stream() {
             return Self::empty();
         }
-        Self(Some(Arc::new(Shared {
+        Self(Some(Arc::new(UploadShared {
             size: body.size_hint(),
             trailers,
             source: Mutex::new(Some(Source::new(body, pace))),
@@ -102,7 +102,7 @@ impl Upload {
     ///
     /// # Errors
     /// When the body does not come, or too many requests wait for theirs.
-    pub(super) async fn begin(&self, unsent: &Unsent, client: Client) -> Result<(), Unbegun> {
+    pub(super) async fn begin(&self, unsent: &Unsent, client: ShareOwner) -> Result<(), Unbegun> {
         let Some(shared) = &self.0 else { return Ok(()) };
         // Usually the body comes with the head, and takes nothing from the bounds.
         let polled = std::future::poll_fn(|context| Poll::Ready(shared.poll_begin(context))).await;
@@ -117,14 +117,14 @@ impl Upload {
     }
 
     /// Lends the body to one attempt.
-    pub(super) fn lend(&self) -> Lent {
-        Lent { shared: self.0.clone(), taken: None, _held: None }
+    pub(super) fn lend(&self) -> UploadBody {
+        UploadBody { shared: self.0.clone(), taken: None, _held: None }
     }
 
     /// Lends the body to the only attempt: nothing of it is kept for another.
-    pub(super) fn lend_once(&self) -> Lent {
+    pub(super) fn lend_once(&self) -> UploadBody {
         let taken = self.0.as_ref().and_then(|shared| shared.source().take());
-        Lent { taken, ..self.lend() }
+        UploadBody { taken, ..self.lend() }
     }
 
     /// Whether it can be sent to another upstream: none has read any of it, or all of it is still here.
@@ -149,29 +149,29 @@ impl Upload {
     }
 
     pub(super) fn fault(&self) -> Option<Fault> {
-        let fault = |shared: &Arc<Shared>| *shared.fault.lock().unwrap_or_else(PoisonError::into_inner);
+        let fault = |shared: &Arc<UploadShared>| *shared.fault.lock().unwrap_or_else(PoisonError::into_inner);
         self.0.as_ref().and_then(fault)
     }
 
-    /// The deadline of an answer: `patience` after the last byte of the request was sent. Time in which the gateway
+    /// The deadline of an answer: `timeout` after the last byte of the request was sent. Time in which the gateway
     /// waits for the client does not count.
-    pub(super) fn due(&self, begun: Instant, patience: Duration) -> Instant {
+    pub(super) fn due(&self, begun: Instant, timeout: Duration) -> Instant {
         let since = self.0.as_ref().map_or(begun, |shared| {
             let is_awaited = shared.is_awaited.load(Ordering::Relaxed);
             if is_awaited { Instant::now() } else { shared.moved_at().max(begun) }
         });
-        since + patience
+        since + timeout
     }
 
     /// Runs `sending`, and returns `None` if the deadline passes.
-    pub(super) async fn in_time<F: Future>(&self, patience: Duration, sending: F) -> Option<F::Output> {
+    pub(super) async fn in_time<F: Future>(&self, timeout: Duration, sending: F) -> Option<F::Output> {
         let (mut sending, begun) = (std::pin::pin!(sending), Instant::now());
-        let mut due = begun + patience;
+        let mut due = begun + timeout;
         loop {
             if let Ok(sent) = tokio::time::timeout_at(due, sending.as_mut()).await {
                 return Some(sent);
             }
-            due = self.due(begun, patience);
+            due = self.due(begun, timeout);
             if due <= Instant::now() {
                 return None;
             }
@@ -186,7 +186,7 @@ impl Upload {
     }
 }
 
-impl Shared {
+impl UploadShared {
     fn source(&self) -> MutexGuard<'_, Option<Source>> {
         self.source.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -203,7 +203,7 @@ impl Shared {
         let mut source = self.source();
         let Some(source) = source.as_mut() else { return Poll::Ready(Ok(())) };
         while !source.has_begun(self.size.exact()) {
-            match ready!(source.poll_client(context, Asked::Unanswered)) {
+            match ready!(source.poll_client(context, AnswerState::Unanswered)) {
                 Some(Ok(frame)) => source.hold(frame),
                 Some(Err(fault)) => {
                     self.fail(fault);
@@ -219,8 +219,8 @@ impl Shared {
         *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault);
     }
 
-    fn asked(&self) -> Asked {
-        if self.is_answered.load(Ordering::Relaxed) { Asked::Answered } else { Asked::Unanswered }
+    fn asked(&self) -> AnswerState {
+        if self.is_answered.load(Ordering::Relaxed) { AnswerState::Answered } else { AnswerState::Unanswered }
     }
 
     fn moves(&self) {
@@ -234,20 +234,20 @@ impl Shared {
 }
 
 /// A request's body, as a connection to an upstream reads it.
-pub(super) struct Lent {
-    shared: Option<Arc<Shared>>,
+pub(super) struct UploadBody {
+    shared: Option<Arc<UploadShared>>,
     taken: Option<Source>,
     _held: Option<HeldPermits>,
 }
 
-impl Lent {
+impl UploadBody {
     /// Adds permits that are held until the body is read, even if the answer ends earlier.
     pub(super) fn holding(self, held: Option<HeldPermits>) -> Self {
         Self { _held: held, ..self }
     }
 }
 
-impl Body for Lent {
+impl Body for UploadBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -297,24 +297,24 @@ impl Body for Lent {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let told = || self.shared.as_ref().map_or(SizeHint::with_exact(0), |shared| shared.size);
-        self.taken.as_ref().map_or_else(told, Source::size_hint)
+        let untaken = || self.shared.as_ref().map_or(SizeHint::with_exact(0), |shared| shared.size);
+        self.taken.as_ref().map_or_else(untaken, Source::size_hint)
     }
 }
 
 /// An upload as the body of a request, for the layers between its beginning and the upstream.
-pub(super) struct Begun {
+pub(super) struct StartedUpload {
     pub(super) upload: Upload,
-    lent: Lent,
+    lent: UploadBody,
 }
 
-impl From<Upload> for Begun {
+impl From<Upload> for StartedUpload {
     fn from(upload: Upload) -> Self {
         Self { lent: upload.lend(), upload }
     }
 }
 
-impl Body for Begun {
+impl Body for StartedUpload {
     type Data = Bytes;
     type Error = BodyError;
 

@@ -11,20 +11,20 @@ use http::{Request, Response, StatusCode, Uri, Version, request};
 use tokio::time::Instant;
 use tollgate_tower::HeldPermits;
 
-use super::answer::{Answered, Home};
+use super::answer::{Home, UpstreamBody};
 use super::cause::{Cause, details};
 use super::fields;
 use super::health::Health;
-use super::http1::client::{Trouble, Wire};
+use super::http1::client::{Http1Connection, Trouble};
 use super::leaving::{self, Asking};
-use super::link::{Dialer, Sender};
-use super::numbers::UpstreamNumbers;
+use super::link::{ConnectionSender, Dialer};
+use super::numbers::UpstreamMetrics;
 use super::plan::{RoutePlan, Timeouts, UpstreamPlan};
-use super::shared::{self, H2, Refusal, Shared, Stream};
-use super::shares::{Client, Full, Shares, Slot};
-use super::spread::Share;
-use super::upload::{Lent, Upload};
-use crate::listen::Links;
+use super::shared::{self, H2, RefusedRequest, SharedConnections, StreamShare};
+use super::shares::{ClientShares, Full, ShareOwner, Slot};
+use super::spread::UpstreamWeight;
+use super::upload::{Upload, UploadBody};
+use crate::listen::UpstreamBudget;
 
 /// How long a connection may be idle, unless the upstream announces less.
 const REST: Duration = Duration::from_secs(30);
@@ -45,7 +45,7 @@ const HEALTH_AGENT: &str = concat!("tollgate-health/", env!("CARGO_PKG_VERSION")
 
 /// Why there is no answer, with the cause for clients and the details for the log.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum UpstreamFailure {
     /// No connection could be made: nothing was sent.
     Connect(Cause, String),
     /// No slot was free in time: nothing was sent.
@@ -91,30 +91,32 @@ impl fmt::Display for Scarce {
     }
 }
 
-impl Failure {
+impl UpstreamFailure {
     fn full(full: Full, scarce: Scarce) -> Self {
         match full {
-            Full::Client => Failure::Share(scarce),
-            Full::All => Failure::Busy(scarce),
+            Full::Client => UpstreamFailure::Share(scarce),
+            Full::All => UpstreamFailure::Busy(scarce),
         }
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for UpstreamFailure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Connect(_, details) => write!(formatter, "no connection: {details}"),
-            Failure::Busy(scarce) => write!(formatter, "as many {scarce} are there as may be"),
-            Failure::Share(scarce) => write!(
+            UpstreamFailure::Connect(_, details) => write!(formatter, "no connection: {details}"),
+            UpstreamFailure::Busy(scarce) => write!(formatter, "as many {scarce} are there as may be"),
+            UpstreamFailure::Share(scarce) => write!(
                 formatter,
                 "its client has as many {scarce} as one may; a balancer belongs among trusted_proxies, and per_client says how many"
             ),
-            Failure::Refused => formatter.write_str("it was refused unseen"),
-            Failure::Left => formatter.write_str("the upstream left its connection before it"),
-            Failure::Unsent => formatter.write_str("a connection that had rested had ended"),
-            Failure::Stale => formatter.write_str("a connection that had rested ended as it was sent"),
-            Failure::Lost(_, details) => write!(formatter, "it was lost: {details}"),
-            Failure::Late => formatter.write_str("no answer in time"),
+            UpstreamFailure::Refused => formatter.write_str("it was refused unseen"),
+            UpstreamFailure::Left => formatter.write_str("the upstream left its connection before it"),
+            UpstreamFailure::Unsent => formatter.write_str("a connection that had rested had ended"),
+            UpstreamFailure::Stale => {
+                formatter.write_str("a connection that had rested ended as it was sent")
+            }
+            UpstreamFailure::Lost(_, details) => write!(formatter, "it was lost: {details}"),
+            UpstreamFailure::Late => formatter.write_str("no answer in time"),
         }
     }
 }
@@ -122,25 +124,39 @@ impl fmt::Display for Failure {
 /// An upstream.
 pub(super) struct Upstream {
     pub(super) name: String,
-    pub(super) share: Share,
+    pub(super) share: UpstreamWeight,
     pub(super) health: Health,
-    pub(super) numbers: UpstreamNumbers,
+    pub(super) numbers: UpstreamMetrics,
     dialer: Dialer,
     timeouts: Timeouts,
-    requests: Arc<Shares>,
-    tunnels: Arc<Shares>,
+    requests: Arc<ClientShares>,
+    tunnels: Arc<ClientShares>,
     /// Each client's share of the connections to all upstreams, where those are few.
-    links: Option<Arc<Shares>>,
+    links: Option<Arc<ClientShares>>,
     /// Idle HTTP/1 connections, the last used last. Locked to push and to pop.
     resting: Mutex<Vec<Resting>>,
     /// HTTP/2 connections. A task that makes one holds the lock.
-    shared: Shared,
+    shared: SharedConnections,
     dialing: tokio::sync::Mutex<()>,
 }
 
 struct Resting {
-    wire: Box<Wire>,
+    connection: Box<Http1Connection>,
     until: Instant,
+}
+
+/// Whether a request may use an idle HTTP/1 connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum IdleConnections {
+    Allowed,
+    Skipped,
+}
+
+/// Whether a connection has carried requests before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ConnectionAge {
+    New,
+    Reused,
 }
 
 /// A request that can be sent more than once.
@@ -149,22 +165,22 @@ pub(super) struct Outgoing {
     pub(super) upload: Upload,
     pub(super) is_upgrade: bool,
     /// The client whose share of the upstream it uses.
-    pub(super) client: Client,
+    pub(super) client: ShareOwner,
     /// Its concurrency permits.
     pub(super) held: Option<HeldPermits>,
 }
 
 /// An answer, and the slots that it holds until it is over.
-pub(super) type Answer = (Response<Answered>, Place);
+pub(super) type UpstreamAnswer = (Response<UpstreamBody>, RequestSlots);
 
 /// A slot at the upstream, and one of the client's share of all connections, where those are counted. Boxed because
 /// that is rare.
 type Slots = (Slot, Option<Box<Slot>>);
 
 /// The slots of a request, and its stream on a shared connection.
-pub(super) struct Place {
+pub(super) struct RequestSlots {
     _slots: Slots,
-    _stream: Option<Stream>,
+    _stream: Option<StreamShare>,
 }
 
 impl Upstream {
@@ -175,63 +191,74 @@ impl Upstream {
     pub(super) fn new(
         plan: &UpstreamPlan,
         route: &RoutePlan,
-        links: &Links,
-        shares: Option<Arc<Shares>>,
+        links: &UpstreamBudget,
+        shares: Option<Arc<ClientShares>>,
     ) -> Result<Self, String> {
         let name = plan.target.to_string();
         Ok(Self {
-            share: Share::new(&name, plan.weight),
+            share: UpstreamWeight::new(&name, plan.weight),
             health: Health::default(),
-            numbers: UpstreamNumbers::default(),
+            numbers: UpstreamMetrics::default(),
             dialer: Dialer::new(&plan.target, route, links)
                 .map_err(|problem| format!("route {:?}: {name}: {problem}", route.name))?,
             timeouts: route.timeouts,
-            requests: Shares::new(route.connections, Shares::part(route.connections, route.per_client)),
-            tunnels: Shares::new(route.tunnels, Shares::part(route.tunnels, route.per_client)),
+            requests: ClientShares::new(
+                route.connections,
+                ClientShares::part(route.connections, route.per_client),
+            ),
+            tunnels: ClientShares::new(route.tunnels, ClientShares::part(route.tunnels, route.per_client)),
             links: shares,
             resting: Mutex::default(),
-            shared: Shared::default(),
+            shared: SharedConnections::default(),
             dialing: tokio::sync::Mutex::default(),
             name,
         })
     }
 
-    /// Sends a request, and waits for the head of its answer. With `is_fresh` it uses no idle HTTP/1 connection.
+    /// Sends a request, and waits for the head of its answer. `idle` says whether it may use an idle HTTP/1
+    /// connection.
     ///
     /// # Errors
     /// When no answer comes. The failure says whether the upstream may have seen the request.
     pub(super) async fn send(
         self: &Arc<Self>,
         outgoing: &Outgoing,
-        is_fresh: bool,
-    ) -> Result<Answer, Failure> {
+        idle: IdleConnections,
+    ) -> Result<UpstreamAnswer, UpstreamFailure> {
         let (slots, left) = self.slots(outgoing).await?;
         if outgoing.is_upgrade {
             if self.dialer.is_only_h2() {
                 let details = "it speaks HTTP/2, which knows no upgrades; set protocol: auto".to_owned();
-                return Err(Failure::Connect(Cause::Protocol, details));
+                return Err(UpstreamFailure::Connect(Cause::Protocol, details));
             }
             let sender = Box::pin(within(left, self.dialer.dial_http1())).await?;
-            return Ok((self.over(sender, outgoing, false).await?, Place { _slots: slots, _stream: None }));
+            return Ok((
+                self.over(sender, outgoing, ConnectionAge::New).await?,
+                RequestSlots { _slots: slots, _stream: None },
+            ));
         }
         let mut is_left = 0;
         for _ in 0..ENDED_MAX {
-            let kept = if is_left < LEFT_MAX { self.kept(is_fresh) } else { None };
-            let (sender, has_rested) = match kept {
-                Some(sender) => (sender, true),
+            let kept = if is_left < LEFT_MAX { self.kept(idle) } else { None };
+            let (sender, age) = match kept {
+                Some(sender) => (sender, ConnectionAge::Reused),
                 // The upstream may allow few requests on a connection, and others would use those of a shared one
                 // before this returned request. So it gets a connection of its own.
-                None if is_left == LEFT_MAX => (Box::pin(within(left, self.dialer.dial())).await?, false),
-                None => (Box::pin(self.dialed(left)).await?, false),
+                None if is_left == LEFT_MAX => {
+                    (Box::pin(within(left, self.dialer.dial())).await?, ConnectionAge::New)
+                }
+                None => (Box::pin(self.dialed(left)).await?, ConnectionAge::New),
             };
             let stream = sender.stream();
-            match self.over(sender, outgoing, has_rested).await {
-                Err(Failure::Unsent) if outgoing.upload.is_whole() => {} // The next one is older, or new.
-                Err(Failure::Left) if outgoing.upload.is_whole() && is_left < LEFT_MAX => is_left += 1,
-                sent => return Ok((sent?, Place { _slots: slots, _stream: stream })),
+            match self.over(sender, outgoing, age).await {
+                Err(UpstreamFailure::Unsent) if outgoing.upload.is_whole() => {} // The next one is older, or new.
+                Err(UpstreamFailure::Left) if outgoing.upload.is_whole() && is_left < LEFT_MAX => {
+                    is_left += 1
+                }
+                sent => return Ok((sent?, RequestSlots { _slots: slots, _stream: stream })),
             }
         }
-        Err(Failure::Lost(Cause::HungUp, "one connection after the other ended".to_owned()))
+        Err(UpstreamFailure::Lost(Cause::HungUp, "one connection after the other ended".to_owned()))
     }
 
     /// The host and port, for a request that names no host.
@@ -240,19 +267,19 @@ impl Upstream {
     }
 
     /// Waits for a slot among the requests or the tunnels. Returns it with the rest of the connect timeout.
-    async fn slots(&self, outgoing: &Outgoing) -> Result<(Slots, Duration), Failure> {
+    async fn slots(&self, outgoing: &Outgoing) -> Result<(Slots, Duration), UpstreamFailure> {
         let (shares, scarce) = match outgoing.is_upgrade {
             true => (&self.tunnels, Scarce::Tunnels),
             false => (&self.requests, Scarce::Requests),
         };
         let taken = shares.take(outgoing.client, self.timeouts.connect).await;
-        let (slot, left) = taken.map_err(|full| Failure::full(full, scarce))?;
+        let (slot, left) = taken.map_err(|full| UpstreamFailure::full(full, scarce))?;
         let shares_connections = self.dialer.is_only_h2() && !outgoing.is_upgrade;
         let Some(links) = self.links.as_ref().filter(|_| !shares_connections) else {
             return Ok(((slot, None), left));
         };
         let taken = links.take(outgoing.client, left).await;
-        let (link, left) = taken.map_err(|full| Failure::full(full, Scarce::Connections))?;
+        let (link, left) = taken.map_err(|full| UpstreamFailure::full(full, Scarce::Connections))?;
         Ok(((slot, Some(Box::new(link))), left))
     }
 
@@ -263,45 +290,45 @@ impl Upstream {
     }
 
     /// A slot for a request of a client, if one is free.
-    pub(super) fn free_slot(&self, client: Client) -> Option<Slot> {
+    pub(super) fn free_slot(&self, client: ShareOwner) -> Option<Slot> {
         self.requests.try_take(client).ok()
     }
 
     /// An existing connection.
-    fn kept(&self, is_fresh: bool) -> Option<Sender> {
+    fn kept(&self, idle: IdleConnections) -> Option<ConnectionSender> {
         if let Some(h2) = self.shared.one() {
-            return Some(Sender::H2(h2));
+            return Some(ConnectionSender::H2(h2));
         }
-        if is_fresh {
+        if idle == IdleConnections::Skipped {
             return None;
         }
         let now = Instant::now();
         let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(mut kept) = resting.pop() {
-            if kept.until > now && kept.wire.is_fit() {
-                return Some(Sender::Http1(kept.wire));
+            if kept.until > now && kept.connection.is_fit() {
+                return Some(ConnectionSender::Http1(kept.connection));
             }
         }
         None
     }
 
     /// Makes a new connection. Where requests share connections, the first request that needs one makes it.
-    async fn dialed(&self, patience: Duration) -> Result<Sender, Failure> {
+    async fn dialed(&self, timeout: Duration) -> Result<ConnectionSender, UpstreamFailure> {
         if !self.dialer.is_only_h2() {
-            return Ok(self.keep_shared(within(patience, self.dialer.dial()).await?));
+            return Ok(self.keep_shared(within(timeout, self.dialer.dial()).await?));
         }
         let begun = Instant::now();
-        let alone = tokio::time::timeout(patience, self.dialing.lock()).await;
+        let alone = tokio::time::timeout(timeout, self.dialing.lock()).await;
         let _alone = alone.map_err(|_| too_slow())?;
         if let Some(h2) = self.shared.one() {
-            return Ok(Sender::H2(h2));
+            return Ok(ConnectionSender::H2(h2));
         }
-        let left = patience.saturating_sub(begun.elapsed());
+        let left = timeout.saturating_sub(begun.elapsed());
         Ok(self.keep_shared(within(left, self.dialer.dial()).await?))
     }
 
-    fn keep_shared(&self, sender: Sender) -> Sender {
-        if let Sender::H2(h2) = &sender {
+    fn keep_shared(&self, sender: ConnectionSender) -> ConnectionSender {
+        if let ConnectionSender::H2(h2) = &sender {
             self.shared.keep(h2);
         }
         sender
@@ -311,21 +338,22 @@ impl Upstream {
     /// small.
     async fn over(
         self: &Arc<Self>,
-        sender: Sender,
+        sender: ConnectionSender,
         outgoing: &Outgoing,
-        has_rested: bool,
-    ) -> Result<Response<Answered>, Failure> {
+        age: ConnectionAge,
+    ) -> Result<Response<UpstreamBody>, UpstreamFailure> {
         match sender {
-            Sender::Http1(wire) => self.over_wire(wire, outgoing, has_rested).await,
-            Sender::H2(h2) => Box::pin(self.over_h2(h2, outgoing)).await,
-            Sender::Upgrade(mut sender) => {
+            ConnectionSender::Http1(connection) => self.over_http1(connection, outgoing, age).await,
+            ConnectionSender::H2(h2) => Box::pin(self.over_h2(h2, outgoing)).await,
+            ConnectionSender::Upgrade(mut sender) => {
                 Box::pin(async move {
                     let request = outgoing.request(Version::HTTP_11, self.dialer.scheme(), self.authority());
                     let (held, timeout) = (outgoing.held.clone(), self.timeouts.response);
                     let sending = async move { sender.try_send_request(request).await };
                     let sent = self.in_time(leaving::to_its_end(sending, held, timeout), outgoing).await?;
-                    let answered =
-                        sent.ok_or(Failure::Late)?.map(|response| response.map(Answered::Incoming));
+                    let answered = sent
+                        .ok_or(UpstreamFailure::Late)?
+                        .map(|response| response.map(UpstreamBody::Incoming));
                     answered.map_err(|unsent| lost(unsent.error()))
                 })
                 .await
@@ -333,16 +361,16 @@ impl Upstream {
         }
     }
 
-    async fn over_h2(&self, h2: H2, outgoing: &Outgoing) -> Result<Response<Answered>, Failure> {
+    async fn over_h2(&self, h2: H2, outgoing: &Outgoing) -> Result<Response<UpstreamBody>, UpstreamFailure> {
         let request = outgoing.request(Version::HTTP_2, self.dialer.scheme(), self.authority());
         let stream = h2.stream();
         let sent = self.in_time(self.shared.send(h2, request), outgoing).await?;
-        let answered = sent.map(|response| response.map(Answered::Incoming));
+        let answered = sent.map(|response| response.map(UpstreamBody::Incoming));
         answered.map_err(|unsent| match shared::refusal(&unsent) {
-            Some(Refusal::One) => Failure::Refused,
-            Some(Refusal::Connection) => {
+            Some(RefusedRequest::One) => UpstreamFailure::Refused,
+            Some(RefusedRequest::Connection) => {
                 self.shared.leave(&stream);
-                Failure::Left
+                UpstreamFailure::Left
             }
             None => lost(unsent.error()),
         })
@@ -350,58 +378,63 @@ impl Upstream {
 
     /// Sends a request on an HTTP/1 connection, which returns to the pool when the answer is over, if both sides keep
     /// it open.
-    async fn over_wire(
+    async fn over_http1(
         self: &Arc<Self>,
-        wire: Box<Wire>,
+        connection: Box<Http1Connection>,
         outgoing: &Outgoing,
-        has_rested: bool,
-    ) -> Result<Response<Answered>, Failure> {
+        age: ConnectionAge,
+    ) -> Result<Response<UpstreamBody>, UpstreamFailure> {
+        let is_reused = age == ConnectionAge::Reused;
         let timeout = self.timeouts.response;
-        let asked = Asking::new(wire, outgoing, timeout).ask(self.authority());
-        let (head, wire) = asked.await.map_err(|trouble| match trouble {
-            Trouble::Late => Failure::Late,
-            Trouble::Unsent(_) if has_rested => Failure::Unsent,
-            Trouble::Gone(_) if has_rested && outgoing.is_repeatable() => Failure::Stale,
-            Trouble::Unsent(why) | Trouble::Gone(why) => Failure::Lost(Cause::HungUp, why),
-            Trouble::Lost(cause, why) => Failure::Lost(cause, why),
+        let asked = Asking::new(connection, outgoing, timeout).ask(self.authority());
+        let (head, connection) = asked.await.map_err(|trouble| match trouble {
+            Trouble::Late => UpstreamFailure::Late,
+            Trouble::Unsent(_) if is_reused => UpstreamFailure::Unsent,
+            Trouble::Gone(_) if is_reused && outgoing.is_repeatable() => UpstreamFailure::Stale,
+            Trouble::Unsent(why) | Trouble::Gone(why) => UpstreamFailure::Lost(Cause::HungUp, why),
+            Trouble::Lost(cause, why) => UpstreamFailure::Lost(cause, why),
         })?;
         let rest = head.is_kept.then(|| rest(head.response.headers())).flatten();
         let held = outgoing.held.clone();
         let home = Home { upstream: Arc::clone(self), client: outgoing.client, rest, held, timeout };
-        Ok(head.response.map(|()| Answered::new(wire, head.body, home)))
+        Ok(head.response.map(|()| UpstreamBody::new(connection, head.body, home)))
     }
 
     /// Runs `sending`, and fails if the deadline passes.
-    async fn in_time<F: Future>(&self, sending: F, outgoing: &Outgoing) -> Result<F::Output, Failure> {
-        outgoing.upload.in_time(self.timeouts.response, sending).await.ok_or(Failure::Late)
+    async fn in_time<F: Future>(
+        &self,
+        sending: F,
+        outgoing: &Outgoing,
+    ) -> Result<F::Output, UpstreamFailure> {
+        outgoing.upload.in_time(self.timeouts.response, sending).await.ok_or(UpstreamFailure::Late)
     }
 
     /// Keeps an idle connection whose answer is over.
-    pub(super) fn keep(&self, wire: Box<Wire>, rest: Duration) {
+    pub(super) fn keep(&self, connection: Box<Http1Connection>, rest: Duration) {
         let until = Instant::now() + rest;
         let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
         if resting.len() >= RESTING_MAX {
             resting.remove(0); // The one that was idle for longest.
         }
-        resting.push(Resting { wire, until });
+        resting.push(Resting { connection, until });
     }
 
     /// Sends a health check on a connection of its own. Returns its status.
     pub(super) async fn look(self: &Arc<Self>, path: &str) -> Option<StatusCode> {
         let request = Request::get(path).header(USER_AGENT, HEALTH_AGENT);
         let (parts, ()) = request.body(()).ok()?.into_parts();
-        let (upload, client) = (Upload::empty(), Client::Many);
+        let (upload, client) = (Upload::empty(), ShareOwner::Many);
         let outgoing = Outgoing { parts, upload, is_upgrade: false, client, held: None };
         match self.dialer.dial().await.ok()? {
-            Sender::Http1(mut wire) => {
-                let asked = wire.ask(&outgoing, self.authority(), self.timeouts.response);
+            ConnectionSender::Http1(mut connection) => {
+                let asked = connection.ask(&outgoing, self.authority(), self.timeouts.response);
                 Some(asked.await.ok()?.response.status())
             }
-            Sender::H2(mut h2) => {
+            ConnectionSender::H2(mut h2) => {
                 let request = outgoing.request(Version::HTTP_2, self.dialer.scheme(), self.authority());
                 Some(h2.sender.send_request(request).await.ok()?.status())
             }
-            Sender::Upgrade(_) => None, // No upgrade was requested.
+            ConnectionSender::Upgrade(_) => None, // No upgrade was requested.
         }
     }
 
@@ -410,7 +443,7 @@ impl Upstream {
         self.shared.tidy();
         let now = Instant::now();
         let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
-        resting.retain_mut(|kept| kept.until > now && kept.wire.is_fit());
+        resting.retain_mut(|kept| kept.until > now && kept.connection.is_fit());
     }
 }
 
@@ -422,7 +455,7 @@ impl Outgoing {
 
     /// The request as hyper expects it: HTTP/1 names its host in a field, HTTP/2 in the target. A health check names
     /// none and gets the name of the upstream, because every request must name a host.
-    fn request(&self, version: Version, scheme: Scheme, authority: &str) -> Request<Lent> {
+    fn request(&self, version: Version, scheme: Scheme, authority: &str) -> Request<UploadBody> {
         let mut parts = self.parts.clone();
         parts.version = version;
         if !parts.headers.contains_key(HOST)
@@ -447,20 +480,20 @@ impl Outgoing {
 
 /// Makes a connection within this time.
 async fn within(
-    patience: Duration,
-    dialing: impl Future<Output = std::io::Result<Sender>>,
-) -> Result<Sender, Failure> {
-    match tokio::time::timeout(patience, dialing).await {
+    timeout: Duration,
+    dialing: impl Future<Output = std::io::Result<ConnectionSender>>,
+) -> Result<ConnectionSender, UpstreamFailure> {
+    match tokio::time::timeout(timeout, dialing).await {
         Ok(dialed) => dialed.map_err(|error| match error.kind() {
-            std::io::ErrorKind::QuotaExceeded => Failure::Busy(Scarce::Connections),
-            _ => Failure::Connect(Cause::of_connecting(&error), details(&error)),
+            std::io::ErrorKind::QuotaExceeded => UpstreamFailure::Busy(Scarce::Connections),
+            _ => UpstreamFailure::Connect(Cause::of_connecting(&error), details(&error)),
         }),
         Err(_) => Err(too_slow()),
     }
 }
 
-fn too_slow() -> Failure {
-    Failure::Connect(Cause::Slow, "none in time".to_owned())
+fn too_slow() -> UpstreamFailure {
+    UpstreamFailure::Connect(Cause::Slow, "none in time".to_owned())
 }
 
 /// How long a connection may be idle after an answer with these fields.
@@ -470,6 +503,6 @@ fn rest(headers: &http::HeaderMap) -> Option<Duration> {
     Some(rest).filter(|rest| !rest.is_zero())
 }
 
-fn lost(error: &hyper::Error) -> Failure {
-    Failure::Lost(Cause::of_asking(error), details(error))
+fn lost(error: &hyper::Error) -> UpstreamFailure {
+    UpstreamFailure::Lost(Cause::of_asking(error), details(error))
 }

@@ -215,9 +215,9 @@ impl Calls {
 
     fn fields(&mut self, block: Block, bytes: &[u8], replies: &mut Vec<Reply>) -> Result<(), Broken> {
         // Also for a call that is over, because later blocks may refer to the fields of this one.
-        let said = self.fields.read(bytes)?;
+        let status = self.fields.read(bytes)?;
         if block.is_last {
-            self.end(block.stream, said, replies)
+            self.end(block.stream, status, replies)
         } else {
             self.call(block.stream).map(|_| ())
         }
@@ -251,11 +251,11 @@ impl Calls {
 
     /// Ends a call, if it is not over. It counts as answered only if its status is OK and its one message is complete
     /// and a decision.
-    fn end(&mut self, stream: u32, said: Field, replies: &mut Vec<Reply>) -> Result<(), Broken> {
+    fn end(&mut self, stream: u32, status: Field, replies: &mut Vec<Reply>) -> Result<(), Broken> {
         let verdict = self.verdict;
         let Some(call) = self.call(stream)? else { return Ok(()) };
         call.is_over = true;
-        let decided = if said == Field::Fine { message(&call.answer).and_then(verdict) } else { None };
+        let decided = if status == Field::Fine { message(&call.answer).and_then(verdict) } else { None };
         let name = call.answer.get(PREFIX_BYTES..).filter(|_| decided == Some(false)).and_then(cause);
         let name = name.map(<[u8]>::to_vec);
         let is_shared = call.answer.get(PREFIX_BYTES..).is_some_and(is_shared);
@@ -263,7 +263,8 @@ impl Calls {
             self.details.deny(&name);
         }
         if decided.is_some() {
-            self.details.look_at(is_shared);
+            self.details.examined += 1;
+            self.details.shared += u64::from(is_shared);
         }
         replies.push(Reply {
             length: 0,

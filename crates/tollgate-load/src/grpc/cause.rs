@@ -3,7 +3,7 @@
 
 use prost::encoding::{WireType, decode_key, decode_varint};
 
-use crate::question::CODE_OVER_LIMIT;
+use crate::request::CODE_OVER_LIMIT;
 
 /// Field numbers of `RateLimitResponse`, `DescriptorStatus`, `RateLimit` and of protobuf's `Struct`.
 const STATUSES: u32 = 2;
@@ -80,8 +80,8 @@ impl<'m> Iterator for ProtoFields<'m> {
         if self.0.is_empty() {
             return None;
         }
-        let (field, wire) = decode_key(&mut self.0).ok()?;
-        let part = match wire {
+        let (field, field_type) = decode_key(&mut self.0).ok()?;
+        let part = match field_type {
             WireType::Varint => ProtoValue::Number(decode_varint(&mut self.0).ok()?),
             WireType::SixtyFourBit => self.take(8).map(|_| ProtoValue::Other)?,
             WireType::ThirtyTwoBit => self.take(4).map(|_| ProtoValue::Other)?,

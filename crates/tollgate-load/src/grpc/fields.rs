@@ -61,7 +61,7 @@ impl Fields {
                 Field::Other => {}
                 // Of two statuses, the failed one counts.
                 Field::Fine if status == Field::Failed => {}
-                said => status = said,
+                found => status = found,
             }
         }
         Ok(status)

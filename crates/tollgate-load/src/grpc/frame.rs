@@ -24,9 +24,9 @@ pub(super) enum Broken {
     /// A frame, or its content, is invalid.
     #[error("what came is not HTTP/2 as it should be: {0}")]
     Ill(&'static str),
-    /// A question is too large to be sent.
+    /// A request is too large to be sent.
     #[error(
-        "the question has {bytes} bytes, and {most} can be sent at once; shorten the domain or the attribute"
+        "the request has {bytes} bytes, and {most} can be sent at once; shorten the domain or the attribute"
     )]
     Large {
         /// Its size.

@@ -26,8 +26,8 @@ const YES: &[u8] = &[0, 0, 0, 0, 2, 0x08, 1];
 const NO: &[u8] = &[0, 0, 0, 0, 2, 0x08, 2];
 const NOTHING: &[u8] = &[0, 0, 0, 0, 0];
 
-fn question() -> Question {
-    Question::Rls { domain: "bench".to_owned(), attribute: "api_key".to_owned() }
+fn question() -> LoadRequest {
+    LoadRequest::Rls { domain: "bench".to_owned(), attribute: "api_key".to_owned() }
 }
 
 fn put(out: &mut BytesMut, kind: Kind, flags: u8, stream: u32, payload: &[u8]) {
@@ -139,7 +139,7 @@ fn an_answer_must_be_whole_fine_and_a_decision() {
         assert_eq!(taken(&mut asked(1), &bytes).unwrap().0, [FAILED]);
     }
     // For other services a flag that is not set is a denial.
-    let other = Question::Grpc { path: String::new(), rest: bytes::Bytes::new() }.verdict();
+    let other = LoadRequest::Grpc { path: String::new(), rest: bytes::Bytes::new() }.verdict();
     assert_eq!([0, 1, 2].map(other), [Some(false), Some(true), None]);
 }
 
@@ -342,7 +342,7 @@ async fn a_goodbye_between_calls_is_no_error() {
 #[tokio::test]
 async fn errors_are_told_from_denials() {
     let (address, _stop) = served(1).await;
-    let question = Question::Grpc { path: "/no.Service/Method".to_owned(), rest: bytes::Bytes::new() };
+    let question = LoadRequest::Grpc { path: "/no.Service/Method".to_owned(), rest: bytes::Bytes::new() };
     let mut connection = Connection::open(address, &question).await.unwrap();
     let replies = connection.exchange(3, &question, |out| question.write(out, || 1)).await.unwrap();
     assert_eq!(replies, [FAILED; 3]);

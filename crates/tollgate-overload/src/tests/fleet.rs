@@ -26,7 +26,7 @@ impl Node {
 
     fn admits(&self, priority: Priority, now: Timestamp) -> bool {
         let Some(question) = self.shedder.check_request(priority, now) else { return true };
-        self.shedder.judge(&self.engine.check_now(&question, now), priority, now).is_ok()
+        self.shedder.judge(&self.engine.try_check(&question, now).unwrap(), priority, now).is_ok()
     }
 }
 
@@ -39,7 +39,8 @@ fn the_reserve_is_for_critical_traffic() {
     assert_eq!(admitted, 900);
     assert_eq!((0..500).filter(|_| node.admits(Priority::Critical, T0)).count(), 100);
     let question = node.shedder.check_request(Priority::Read, T0).unwrap();
-    let refusal = node.shedder.judge(&node.engine.check_now(&question, T0), Priority::Read, T0).unwrap_err();
+    let refusal =
+        node.shedder.judge(&node.engine.try_check(&question, T0).unwrap(), Priority::Read, T0).unwrap_err();
     assert_eq!((refusal.cause, refusal.priority), (Cause::Capacity, Priority::Read));
     assert_eq!(node.shedder.report(T0).limit, Some(1_000));
 }

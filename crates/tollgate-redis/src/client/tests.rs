@@ -1,9 +1,9 @@
 //! The client against a fake Redis that misbehaves in every way, and against a real one.
 
 pub(crate) mod fake;
+#[cfg(feature = "server-tests")]
 mod real;
 mod replies;
-pub(crate) mod server;
 mod silence;
 
 use std::time::Duration;

@@ -1,62 +1,16 @@
 //! Quota tags in a real Redis, shared by nodes with different policies.
 
-use std::time::Duration;
-
-use tollgate::algorithm::calendar::{Calendar, CalendarUnit};
-use tollgate::algorithm::fixed_window::{Align, FixedWindow};
-use tollgate::algorithm::sliding_window::Estimate;
 use tollgate::policy::{Cost, Limit};
 use tollgate::{CheckRequest, Engine, Policy, Quota, Rate, Source, Ticks, Timestamp, Verdict};
 
-use super::claim::TagEntry;
-use super::text;
-use crate::client::tests::server::Server;
+use tollgate_testkit::redis::Redis;
+
 use crate::client::tests::until;
 use crate::{RedisStore, Settings};
 
 const START: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
-/// Every quota survives being written and parsed.
-#[test]
-fn quotas_survive_as_text() {
-    let calendar = |unit, zone| Align::Calendar(Calendar::new(unit, zone).unwrap());
-    let window = |align| Quota::fixed_window(Rate::per_day(7), align).unwrap();
-    let quotas = [
-        Quota::token_bucket(Rate::per_second(9_999_991).burst(3)).unwrap(),
-        Quota::token_bucket(Rate::per_minute(7)).unwrap(),
-        Quota::gcra(Rate::per_hour(10).burst(4)).unwrap(),
-        Quota::leaky_bucket(Rate::per_second(5).burst(2), 9).unwrap(),
-        window(Align::Epoch),
-        window(Align::FirstHit),
-        window(calendar(CalendarUnit::Month, "Europe/Rome")),
-        window(calendar(CalendarUnit::Minute, "UTC")),
-        window(Align::Calendar(Calendar::new(CalendarUnit::Month, "UTC").unwrap().billed_on(15).unwrap())),
-        Quota::FixedWindow(FixedWindow::counting(Ticks::from_secs(60), Align::Epoch).unwrap()),
-        Quota::sliding_window(Rate::per_minute(60), 10, Estimate::Strict).unwrap(),
-        Quota::sliding_window(Rate::per_minute(60), 1, Estimate::Interpolate).unwrap(),
-        Quota::sliding_log(Rate::per_minute(60)).unwrap(),
-        Quota::concurrency(60, Duration::from_secs(3)).unwrap(),
-    ];
-    for quota in quotas {
-        let text = text::write(&quota);
-        assert_eq!(text::parse(&text), Some(quota), "{text}");
-        let entry = TagEntry { generation: 2, quota: text };
-        assert_eq!(TagEntry::parse(entry.text().as_bytes()), Some(entry));
-    }
-    for wrong in [
-        "",
-        "gcra",
-        "gcra 1 0 -",
-        "gcra 1 1 - 9",
-        "token-bucket -1 1 -",
-        "magic 1 2",
-        "fixed-window 1 1 eon UTC",
-    ] {
-        assert_eq!(text::parse(wrong), None, "{wrong}");
-    }
-}
-
-async fn node(server: &Server, units: u64) -> Engine<RedisStore> {
+async fn node(server: &Redis, units: u64) -> Engine<RedisStore> {
     let settings = Settings::parse(&server.url()).unwrap().long_deadline();
     let store =
         RedisStore::connect(settings.secret(b"sixteen bytes, or more").unwrap().injected_time()).unwrap();
@@ -86,7 +40,7 @@ async fn take(node: &Engine<RedisStore>, cost: u64, now: Timestamp) -> (Verdict,
 /// Two nodes with different policies share a counter: each sees what the other charged, up to its own capacity.
 #[tokio::test]
 async fn nodes_with_different_policies_share_counters() {
-    let server = Server::start();
+    let server = Redis::start(&[]);
     let (small, large) = (node(&server, 10).await, node(&server, 20).await);
     assert_eq!(take(&small, 4, START).await, (Verdict::Allow, 6));
     assert_eq!(take(&large, 1, START).await, (Verdict::Allow, 5));
@@ -102,7 +56,7 @@ async fn nodes_with_different_policies_share_counters() {
 /// Nodes with the same policy agree on one tag, and a node that starts later finds it.
 #[tokio::test]
 async fn nodes_with_the_same_policy_use_one_tag() {
-    let server = Server::start();
+    let server = Redis::start(&[]);
     let nodes = [node(&server, 10).await, node(&server, 10).await, node(&server, 10).await];
     let (first, second, third) =
         tokio::join!(take(&nodes[0], 1, START), take(&nodes[1], 1, START), take(&nodes[2], 1, START));
@@ -118,7 +72,7 @@ async fn nodes_with_the_same_policy_use_one_tag() {
 /// A quota that becomes active again gets a new tag, also on the node that only follows.
 #[tokio::test]
 async fn reactivated_quota_gets_a_new_tag() {
-    let server = Server::start();
+    let server = Redis::start(&[]);
     let (one, other) = (node(&server, 10).await, node(&server, 10).await);
     for (step, units) in [10, 20, 10].into_iter().enumerate() {
         let now = START + Ticks::from_secs(60 * step as u64);
@@ -143,7 +97,7 @@ async fn reactivated_quota_gets_a_new_tag() {
 /// own change: a key that was charged one unit is not left with none.
 #[tokio::test]
 async fn states_of_slower_nodes_are_converted() {
-    let server = Server::start();
+    let server = Redis::start(&[]);
     let (first, late) = (node(&server, 3_600).await, node(&server, 3_600).await);
     take(&first, 1, START).await;
     first.swap(policy_at(Rate::per_day(10)), START).unwrap();
@@ -158,7 +112,7 @@ async fn states_of_slower_nodes_are_converted() {
 /// A state with an unknown quota counts as an empty bucket, not as a full one.
 #[tokio::test]
 async fn unknown_quota_counts_as_exhausted() {
-    let server = Server::start();
+    let server = Redis::start(&[]);
     let node = node(&server, 10).await;
     take(&node, 1, START).await;
     let key = server.run(&["KEYS", "tg:*"]);
@@ -170,7 +124,7 @@ async fn unknown_quota_counts_as_exhausted() {
 }
 
 /// How often the server ran a command.
-fn calls(server: &Server, command: &str) -> u64 {
+fn calls(server: &Redis, command: &str) -> u64 {
     let stats = server.run(&["INFO", "commandstats"]);
     let line = stats.lines().find(|line| line.starts_with(&format!("cmdstat_{command}:calls=")));
     let number = |line: &str| line.split(['=', ',']).nth(1).unwrap().parse().unwrap();
@@ -185,7 +139,7 @@ async fn prepared(engine: &Engine<RedisStore>) {
 /// in. No decision has to claim one.
 #[tokio::test]
 async fn tags_are_claimed_before_the_first_decision() {
-    let server = Server::start();
+    let server = Redis::start(&[]);
     let of = |rate: &str| {
         let text = format!(
             "limits:
@@ -213,7 +167,7 @@ async fn tags_are_claimed_before_the_first_decision() {
 /// A family is claimed once, however many decisions wait for it.
 #[tokio::test]
 async fn a_family_is_claimed_once() {
-    let server = Server::start();
+    let server = Redis::start(&[]);
     let engine = node(&server, 1_000).await;
     let asks = tokio::task::LocalSet::new();
     let engine = std::rc::Rc::new(engine);
@@ -230,13 +184,13 @@ async fn a_family_is_claimed_once() {
 #[tokio::test]
 async fn many_limits_are_claimed_in_batches() {
     const LIMITS: u64 = 10_000;
-    let server = Server::start();
+    let server = Redis::start(&[]);
     let limit = |number: u64| {
         let quota = Quota::gcra(Rate::per_hour(10)).unwrap();
         Limit::new(&format!("limit-{number}"), quota).by([format!("key-{number}").as_str()])
     };
     let engine = node(&server, 1).await;
-    let processed = |server: &Server| {
+    let processed = |server: &Redis| {
         let stats = server.run(&["INFO", "stats"]);
         let line = stats.lines().find_map(|line| line.strip_prefix("total_reads_processed:"));
         line.unwrap().trim().parse::<u64>().unwrap()
@@ -266,7 +220,7 @@ async fn claims_continue_after_the_deadline() {
     let source = |decision: tollgate::Decision| decision.limits().next().unwrap().source;
     assert_eq!(source(engine.check(&request, START).await), Source::Local);
     assert!(!engine.store().is_prepared());
-    let server = Server::at(port, &[]);
+    let server = Redis::start_at(port, &[]);
     prepared(&engine).await;
     assert_eq!(calls(&server, "hsetnx"), 1);
 }

@@ -8,7 +8,7 @@ use tollgate::lease::{LeaseRequest, SHARE_SCALE};
 use tollgate::quota::Quota;
 use tollgate::rate::EXACT_MAX;
 use tollgate::store::{Charge, Succession};
-use tollgate::{Stance, Timestamp};
+use tollgate::{Enforcement, Timestamp};
 
 use super::{Operation, Tag};
 
@@ -158,7 +158,7 @@ pub(super) fn bucket(quota: &Quota) -> Option<(&Reservoir, u64)> {
 
 fn reservoir(reservoir: &Reservoir, immediate: u64) -> [u64; 4] {
     let pace = reservoir.pace();
-    [pace.gain().get(), pace.price().get(), reservoir.units(), immediate]
+    [pace.gain().get(), pace.unit_credits().get(), reservoir.units(), immediate]
 }
 
 /// Starts a request.
@@ -180,7 +180,7 @@ pub(crate) fn charge(
         Origin::Lineage(..) => 1,
         Origin::Unknown => 2,
     };
-    let is_shadow = charge.stance() == Stance::Shadow;
+    let is_shadow = charge.enforcement() == Enforcement::Shadow;
     let permit = (fields.kind == PERMITS).then(|| charge.permit().0.to_le_bytes());
     record(
         body,

@@ -4,8 +4,8 @@
 use smallvec::SmallVec;
 use tollgate::algorithm::reservoir::Reservoir;
 use tollgate::algorithm::{fixed_window, sliding_window};
-use tollgate::store::{Answer, Answers, Charge};
-use tollgate::{Outcome, Quota, Source, Stance, Ticks, Timestamp, Verdict};
+use tollgate::store::{Answers, Charge, ChargeAnswer};
+use tollgate::{Enforcement, Outcome, Quota, Source, Ticks, Timestamp, Verdict};
 
 use super::encode::bucket;
 use super::reply::number;
@@ -39,17 +39,17 @@ pub(super) fn lent(bytes: &[u8], charges: &[Charge<'_>]) -> Option<Lent> {
 
 /// What one counter lent, without a charge.
 pub(super) fn lent_by(bytes: &[u8], quota: &Quota) -> Option<Lent> {
-    read(bytes, [(quota, 0, Stance::Enforced)].into_iter(), Contents::CountersAndLoans)
+    read(bytes, [(quota, 0, Enforcement::Enforced)].into_iter(), Contents::CountersAndLoans)
 }
 
-fn each<'q>(charges: &'q [Charge<'_>]) -> impl Iterator<Item = (&'q Quota, u64, Stance)> {
-    charges.iter().map(|charge| (charge.quota(), charge.cost(), charge.stance()))
+fn each<'q>(charges: &'q [Charge<'_>]) -> impl Iterator<Item = (&'q Quota, u64, Enforcement)> {
+    charges.iter().map(|charge| (charge.quota(), charge.cost(), charge.enforcement()))
 }
 
 /// Reads the time and each counter, and the loans if the reply holds them.
 fn read<'q>(
     bytes: &[u8],
-    charges: impl Iterator<Item = (&'q Quota, u64, Stance)>,
+    charges: impl Iterator<Item = (&'q Quota, u64, Enforcement)>,
     contents: Contents,
 ) -> Option<Lent> {
     let (now, mut rest) = bytes.split_at_checked(8)?;
@@ -65,7 +65,7 @@ fn read<'q>(
             fleet_demands.push(Some(number(take(&mut rest, 8)?)?).filter(|&fleet_demand| fleet_demand > 0));
         }
         let outcome = found.charged(cost, now);
-        is_admitted &= enforcement == Stance::Shadow || outcome.is_allowed();
+        is_admitted &= enforcement == Enforcement::Shadow || outcome.is_allowed();
         seen.push((found, outcome, cost, units));
     }
     let units = seen.iter().map(|(_, _, _, units)| *units).collect();
@@ -76,7 +76,7 @@ fn read<'q>(
             true if units > 0 => Outcome { verdict: outcome.verdict, ..found.charged(cost + units, now) },
             _ => outcome,
         };
-        Answer::new(outcome, Source::Exact).charged(now)
+        ChargeAnswer::new(outcome, Source::Exact).charged(now)
     });
     rest.is_empty().then(|| Lent { answers: answers.collect(), units, fleet_demands, now })
 }
@@ -107,7 +107,7 @@ impl<'c> FoundCounter<'c> {
             Self::Bucket(reservoir, missing, immediate) => {
                 let (left, verdict) = reservoir.take(*missing, cost);
                 let pace = reservoir.pace();
-                let queued = left.saturating_sub(immediate * pace.price().get());
+                let queued = left.saturating_sub(immediate * pace.unit_credits().get());
                 let verdict = match verdict {
                     Verdict::Allow if cost > 0 && queued > 0 => {
                         Verdict::Wait(Ticks::from_micros(pace.gain().div_ceil(queued)))

@@ -2,7 +2,7 @@
 
 use redis::Value;
 use smallvec::SmallVec;
-use tollgate::store::{Answer, Answers, Charge};
+use tollgate::store::{Answers, Charge, ChargeAnswer};
 use tollgate::{Outcome, Source, Ticks, Timestamp, Verdict};
 
 use super::request::Lent;
@@ -102,7 +102,7 @@ pub(super) fn lent_of(bytes: &[u8], capacities: impl ExactSizeIterator<Item = u6
     Some(Lent { answers, units, fleet_demands, now })
 }
 
-fn answer(bytes: &[u8], limit: u64, now: Timestamp) -> Option<Answer> {
+fn answer(bytes: &[u8], limit: u64, now: Timestamp) -> Option<ChargeAnswer> {
     let (&verdict, numbers) = bytes.split_first()?;
     let mut numbers = numbers.chunks_exact(8).map(number);
     let mut next = || numbers.next().flatten();
@@ -121,7 +121,7 @@ fn answer(bytes: &[u8], limit: u64, now: Timestamp) -> Option<Answer> {
         next_unit_after: Ticks::from_micros(next()?),
         reset_after: Ticks::from_micros(next()?),
     };
-    Some(Answer::new(outcome, Source::Exact).charged(now))
+    Some(ChargeAnswer::new(outcome, Source::Exact).charged(now))
 }
 
 /// A whole number from a double; none if it has a fraction or is out of range.

@@ -3,9 +3,9 @@
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
-use tollgate::store::{Answer, Answers, Charge, StoreFailure};
+use tollgate::store::{Answers, Charge, ChargeAnswer, StoreFailure};
 use tollgate::together::together;
-use tollgate::{Stance, Timestamp};
+use tollgate::{Enforcement, Timestamp};
 
 use super::RedisStore;
 use crate::key::Key;
@@ -117,7 +117,9 @@ impl<'c> SlotGroup<'c> {
     /// Whether all enforced charges were admitted.
     fn is_admitted(&self, answers: &Answers) -> bool {
         let mut each = self.charges.iter().zip(answers);
-        each.all(|(charge, answer)| charge.stance() == Stance::Shadow || answer.outcome.is_allowed())
+        each.all(|(charge, answer)| {
+            charge.enforcement() == Enforcement::Shadow || answer.outcome.is_allowed()
+        })
     }
 
     /// The charges that were executed, as refunds at the instant of the charge.
@@ -157,7 +159,7 @@ fn groups<'c>(charges: &[Charge<'c>]) -> Vec<SlotGroup<'c>> {
 }
 
 fn in_order(count: usize, answered: &[(&SlotGroup<'_>, Answers)]) -> Answers {
-    let mut ordered: SmallVec<[Option<Answer>; 6]> = SmallVec::from_elem(None, count);
+    let mut ordered: SmallVec<[Option<ChargeAnswer>; 6]> = SmallVec::from_elem(None, count);
     for (group, answers) in answered {
         for (&position, answer) in group.positions.iter().zip(answers) {
             ordered[position] = Some(*answer);

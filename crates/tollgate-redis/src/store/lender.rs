@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 use tollgate::lease::{LeaseRequest, Lender, Loan, Loans, window_of};
-use tollgate::store::{Answer, Charge, Store, StoreFailure};
+use tollgate::store::{Charge, ChargeAnswer, Store, StoreFailure};
 use tollgate::together::together;
 use tollgate::{Quota, Timestamp};
 
@@ -107,7 +107,7 @@ impl RedisStore {
         let deadline = Instant::now() + self.deadline;
         let answers = self.charge(charges, now).await?;
         let is_admitted = charges.iter().zip(&answers).all(|(charge, answer)| {
-            charge.stance() == tollgate::Stance::Shadow || answer.outcome.is_allowed()
+            charge.enforcement() == tollgate::Enforcement::Shadow || answer.outcome.is_allowed()
         });
         let mut loans: Loans<Receipt> = answers.into_iter().map(without_loan).collect();
         // All concurrently, within the time that is left.
@@ -134,6 +134,6 @@ impl RedisStore {
 }
 
 /// A charge without a loan.
-fn without_loan(answer: Answer) -> Loan<Receipt> {
+fn without_loan(answer: ChargeAnswer) -> Loan<Receipt> {
     Loan { answer, extra: 0, window: None, receipt: None, fleet_demand: None }
 }

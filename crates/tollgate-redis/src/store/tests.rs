@@ -3,8 +3,9 @@
 use tollgate::policy::{Cost, Limit, LimitBuilder};
 use tollgate::{CheckRequest, Clock, Engine, Policy, Quota, Rate, Source};
 
+use tollgate_testkit::redis::Redis;
+
 use super::*;
-use crate::client::tests::server::Server;
 use crate::client::tests::until;
 
 fn settings(url: &str) -> Settings {
@@ -35,7 +36,7 @@ fn asking(key: &str, cost: u64) -> CheckRequest<'_> {
 /// Charges are counted in Redis and denied when nothing remains. Two nodes share the counter.
 #[tokio::test]
 async fn charges_are_counted_in_redis() {
-    let server = Server::start();
+    let server = Redis::start(&[]);
     let one = engine(store(&server.url()).await, vec![bucket("a", 10)]);
     let other = engine(store(&server.url()).await, vec![bucket("a", 10)]);
     let clock = Clock::precise();

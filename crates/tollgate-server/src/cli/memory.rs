@@ -25,7 +25,7 @@ mod tests {
         for caller in 0..CALLERS {
             let (key, tenant) = (format!("key-{caller}"), format!("tenant-{caller}"));
             let request = CheckRequest::new().with("api_key", &key).unwrap().with("tenant", &tenant).unwrap();
-            let decision = engine.check_now(&request, NOW);
+            let decision = engine.try_check(&request, NOW).unwrap();
             let is_exact = decision.limits().all(|status| status.source == Source::Exact);
             assert!(decision.is_allowed() && is_exact, "caller {caller}: {:?}", engine.store().usage(NOW));
         }

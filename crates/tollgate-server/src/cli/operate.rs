@@ -23,9 +23,9 @@ pub enum OperateCommand {
     /// Remove a block
     Unblock(KeyArguments),
     /// Turn a limit off, or all of them, for a while: by default an hour
-    Kill(RulingArguments),
+    Kill(OverrideArguments),
     /// Put a limit in shadow, or all of them, for a while: it counts and never denies
-    Shadow(RulingArguments),
+    Shadow(OverrideArguments),
     /// Enforce a limit for a share of its keys for a while
     Percent(PercentArguments),
     /// Undo kill, shadow or percent
@@ -145,7 +145,7 @@ pub struct ScopeArguments {
 
 /// The arguments of `kill` and `shadow`.
 #[derive(Debug, Args)]
-pub struct RulingArguments {
+pub struct OverrideArguments {
     /// Which limits.
     #[command(flatten)]
     pub scope: ScopeArguments,

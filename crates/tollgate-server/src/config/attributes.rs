@@ -101,7 +101,7 @@ fn one(
         (None, None, None, None, None, Some(names)) => chosen(&names, known)?,
         (None, None, None, None, Some(claim), None) => {
             let verifier = verifier
-                .ok_or("jwt: nobody's tokens are believed yet; say whose in `jwt: { jwks: FILE }`")?;
+                .ok_or("jwt: no issuer's tokens are accepted yet; name its keys in `jwt: { jwks: FILE }`")?;
             Source::Jwt { verifier: Arc::clone(verifier), claim: plain(claim, "jwt")? }
         }
         _ => return Err("accepted: exactly one of header, query, cookie, path, jwt and first_of".to_owned()),

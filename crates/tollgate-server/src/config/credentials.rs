@@ -10,7 +10,7 @@ const ACCEPTED: &str = "accepted: bearer, basic, {header: X-API-Key}, {cookie: N
 /// One location, as the config writes it.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-pub(super) enum PlaceDocument {
+pub(super) enum LocationDocument {
     Scheme(String),
     Named(NamedCredential),
 }
@@ -23,34 +23,34 @@ pub(super) struct NamedCredential {
 }
 
 /// Compiles the section. By default the locations are `X-API-Key` and the bearer token.
-pub(super) fn compile(places: Option<Vec<PlaceDocument>>, problems: &mut Vec<String>) -> Credentials {
-    let Some(places) = places else { return Credentials::default() };
-    if places.len() > LOCATIONS_MAX {
+pub(super) fn compile(locations: Option<Vec<LocationDocument>>, problems: &mut Vec<String>) -> Credentials {
+    let Some(locations) = locations else { return Credentials::default() };
+    if locations.len() > LOCATIONS_MAX {
         problems.push(format!("credentials: more than {LOCATIONS_MAX}; name those that the service reads"));
     }
     let mut read: Vec<CredentialLocation> = Vec::new();
-    for (index, place) in places.into_iter().enumerate().take(LOCATIONS_MAX) {
-        match one(place) {
-            Ok(place) if read.contains(&place) => {
+    for (index, location) in locations.into_iter().enumerate().take(LOCATIONS_MAX) {
+        match one(location) {
+            Ok(location) if read.contains(&location) => {
                 problems.push(format!("credentials[{index}]: is named twice"))
             }
-            Ok(place) => read.push(place),
+            Ok(location) => read.push(location),
             Err(problem) => problems.push(format!("credentials[{index}]: {problem}")),
         }
     }
     Credentials::new(read)
 }
 
-fn one(place: PlaceDocument) -> Result<CredentialLocation, String> {
-    let named = match place {
-        PlaceDocument::Scheme(scheme) => {
+fn one(location: LocationDocument) -> Result<CredentialLocation, String> {
+    let named = match location {
+        LocationDocument::Scheme(scheme) => {
             return match scheme.as_str() {
                 "bearer" => Ok(CredentialLocation::Bearer),
                 "basic" => Ok(CredentialLocation::Basic),
                 _ => Err(format!("{scheme:?} is not known; {ACCEPTED}")),
             };
         }
-        PlaceDocument::Named(named) => named,
+        LocationDocument::Named(named) => named,
     };
     match (named.header, named.cookie, named.query) {
         (Some(header), None, None) if header.eq_ignore_ascii_case("authorization") => {

@@ -11,7 +11,7 @@ use tollgate::headers::{DenialStatus, Dialect, Dialects, Disclosure, Exposure};
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct HeadersDocument {
-    dialects: Option<Names>,
+    dialects: Option<DialectNames>,
     disclosure: Option<String>,
     anonymous: Option<String>,
     denied: Option<u16>,
@@ -20,16 +20,16 @@ pub(super) struct HeadersDocument {
 /// One name, such as `none`, or several.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "headers.dialects: accepted: a list such as [ietf-11, x-ratelimit], or none")]
-enum Names {
+enum DialectNames {
     One(String),
     List(Vec<String>),
 }
 
-impl Names {
+impl DialectNames {
     fn as_slice(&self) -> &[String] {
         match self {
-            Names::One(name) => from_ref(name),
-            Names::List(names) => names,
+            DialectNames::One(name) => from_ref(name),
+            DialectNames::List(names) => names,
         }
     }
 }

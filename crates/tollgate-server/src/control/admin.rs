@@ -15,7 +15,7 @@ mod token;
 mod view;
 mod wording;
 
-pub(crate) use reply::{Asker, respond};
+pub(crate) use reply::{AdminClient, respond};
 #[allow(unreachable_pub, reason = "the command line exports it")]
 pub use token::GivenToken;
 pub(crate) use token::{Credentials, TokenSettings, credentials};
@@ -60,9 +60,9 @@ impl Admin {
         }
     }
 
-    /// Sets whether any client that can connect may ask for decisions, without a token and without TLS.
-    pub(crate) fn where_all_may_ask(mut self, is_open: bool) -> Self {
-        self.hosts.is_open = is_open;
+    /// For a server where any client that can connect may ask for decisions, without a token and without TLS.
+    pub(crate) fn open_to_all(mut self) -> Self {
+        self.hosts.is_open = true;
         self
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use tollgate::{Decision, LimitStatus, Source, Stance, Ticks, Verdict};
+use tollgate::{Decision, Enforcement, LimitStatus, Source, Ticks, Verdict};
 
 use crate::console::Console;
 
@@ -13,7 +13,7 @@ const VERDICT_WIDTH: usize = 24;
 
 /// A table that is written row by row. Its columns are those of the first decision: the same request meets the same limits.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct DecisionTable {
     rows: u64,
     widths: Vec<usize>,
     refused: bool,
@@ -21,7 +21,7 @@ pub(super) struct Table {
     shadows: bool,
 }
 
-impl Table {
+impl DecisionTable {
     /// Writes one decision, `after` the first.
     pub(super) fn row(&mut self, decision: &Decision, after: Ticks, console: &mut Console) {
         if self.rows == 0 {
@@ -52,7 +52,7 @@ impl Table {
             format!("{:>NUMBER_WIDTH$}  {:>TIME_WIDTH$}  {:<VERDICT_WIDTH$}", "request", "time", "verdict");
         for status in decision.limits() {
             let name = status.limit.name();
-            let shadow = status.stance == Stance::Shadow;
+            let shadow = status.enforcement == Enforcement::Shadow;
             self.shadows |= shadow;
             let title = if shadow { format!("({name})") } else { name.to_owned() };
             let widest = format!("{limit}/{limit} *", limit = status.outcome.limit).len();

@@ -80,16 +80,16 @@ fn a_swapped_link_is_seen() {
     symlink("..v1", root.join("..data")).unwrap();
     symlink("..data/policy.yaml", root.join("policy.yaml")).unwrap();
     for path in [root.join("policy.yaml"), root.to_owned()] {
-        let mut eye = Eye::new(vec![path]);
-        let before = eye.look();
+        let mut watcher = FileWatcher::new(vec![path]);
+        let before = watcher.scan();
         symlink("..v2", root.join("..data_tmp")).unwrap();
         fs::rename(root.join("..data_tmp"), root.join("..data")).unwrap();
-        let after = eye.look();
+        let after = watcher.scan();
         assert_ne!(before, after);
-        assert_eq!(eye.look(), after);
+        assert_eq!(watcher.scan(), after);
         symlink("..v1", root.join("..data_tmp")).unwrap();
         fs::rename(root.join("..data_tmp"), root.join("..data")).unwrap();
-        assert_eq!(eye.look(), before);
+        assert_eq!(watcher.scan(), before);
     }
 }
 
@@ -98,21 +98,21 @@ fn a_swapped_link_is_seen() {
 fn metadata_is_not_believed_for_ever() {
     let scratch = Scratch::new();
     let path = scratch.write("p.yaml", "aaa");
-    let mut eye = Eye::new(vec![path]);
-    let before = eye.look();
-    eye.seen = version("something else"); // As if the contents had changed since.
-    eye.looks = DISTRUST;
-    let looks = (1..=DISTRUST_EVERY).find(|_| eye.look() == before);
+    let mut watcher = FileWatcher::new(vec![path]);
+    let before = watcher.scan();
+    watcher.seen = version("something else"); // As if the contents had changed since.
+    watcher.looks = DISTRUST;
+    let looks = (1..=DISTRUST_EVERY).find(|_| watcher.scan() == before);
     assert!(looks.is_some_and(|looks| looks > 1), "{looks:?}");
 }
 
 /// A missing file is reported, and may appear later; a pipe is not watched.
 #[test]
-fn what_can_be_watched() {
+fn files_and_directories_can_be_watched() {
     let scratch = Scratch::new();
     let missing = scratch.path("none.yaml");
     assert!(
-        matches!(Eye::new(vec![missing.clone()]).look(), Seen::Unreadable(why) if why.contains("no such file"))
+        matches!(FileWatcher::new(vec![missing.clone()]).scan(), Seen::Unreadable(why) if why.contains("no such file"))
     );
     assert!(is_watchable(&missing));
     assert!(is_watchable(scratch.folder()));

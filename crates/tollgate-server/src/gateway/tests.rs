@@ -10,7 +10,7 @@ use tollgate::{Clock, Engine, Policy};
 use tollgate_gateway::{RoutePlan, Taking, connection};
 
 use super::build;
-use crate::listen::{self, Door, House};
+use crate::listen::{self, FdBudget, Handshake};
 use crate::service::Service;
 use crate::store::Stores;
 use crate::tls::Inside;
@@ -39,28 +39,28 @@ fn echoing() -> (SocketAddr, std::thread::JoinHandle<()>) {
 async fn stopping(
     upstream: SocketAddr,
     address: mpsc::Sender<SocketAddr>,
-    mut told: steps::UnboundedReceiver<()>,
+    mut steps_done: steps::UnboundedReceiver<()>,
 ) -> (usize, Duration) {
     let (policy, _) = Policy::compile("test", b"limits: []").unwrap();
     let clock = Clock::precise();
     let engine = Engine::new(policy, clock.now()).map_store(Stores::Memory);
     let service = Arc::new(Service::new(engine, clock.clone()));
     let route = RoutePlan::of_flag(&format!("http://{upstream}").parse().unwrap());
-    let (house, links) = House::new(1, true);
-    let gateway = build(&[route], Taking::default(), &service, &links).unwrap();
+    let (budget, upstreams) = FdBudget::new(1, listen::GatewayListener::Present);
+    let gateway = build(&[route], Taking::default(), &service, &upstreams).unwrap();
     let listener = listen::bind("127.0.0.1:0".parse().unwrap(), "--gateway").await.unwrap();
     address.send(listener.local_addr().unwrap()).unwrap();
     let (stop, stopped) = watch::channel(false);
-    let room = house.public_room(Taking::default().bound());
+    let limit = budget.public_connection_limit(Taking::default().bound());
     let serving = tokio::spawn(listen::serve(
         listener,
-        room,
-        Door::new(None, Inside::Both),
+        limit,
+        Handshake::new(None, Inside::Both),
         clock,
         stopped,
         move |stream, stop| connection(stream, Arc::clone(&gateway), stop),
     ));
-    told.recv().await.unwrap();
+    steps_done.recv().await.unwrap();
     tokio::time::pause();
     let begun = tokio::time::Instant::now();
     stop.send(true).unwrap();
@@ -69,7 +69,7 @@ async fn stopping(
     // The client checks that the tunnel still carries bytes, in the real time that sockets need.
     tokio::time::resume();
     address.send(upstream).unwrap();
-    told.recv().await.unwrap();
+    steps_done.recv().await.unwrap();
     assert!(!serving.is_finished());
     tokio::time::pause();
     (serving.await.unwrap(), begun.elapsed())
@@ -79,11 +79,11 @@ async fn stopping(
 #[test]
 fn a_stop_cuts_tunnels_off_in_time() {
     let (upstream, echo) = echoing();
-    let (tell, told) = steps::unbounded_channel();
+    let (tell, steps_done) = steps::unbounded_channel();
     let (address, addresses) = mpsc::channel();
     let server = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(stopping(upstream, address, told))
+        runtime.block_on(stopping(upstream, address, steps_done))
         // The runtime ends here, as the program would, and closes every connection.
     });
     let mut client = TcpStream::connect(addresses.recv().unwrap()).unwrap();

@@ -14,20 +14,20 @@ use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
-use super::codec::{self, Asked, unreadable};
-use super::connection::Begun;
+use super::codec::{self, DecodedRequest, unreadable};
+use super::connection::CallInProgress;
 use super::quota_stream::{self, METHOD};
-use super::unary::{self, Reply, Unread};
+use super::unary::{self, GrpcReply, Unread};
 use crate::envoy_api::{QUOTA_SERVICE, RATE_LIMIT_SERVICE, RateLimitResponse};
-use crate::protocol::Wire;
-use crate::rlqs::Desk;
+use crate::lazy_timeout::lazy_timeout;
+use crate::log_throttle::LogThrottle;
+use crate::protocol::Protocol;
+use crate::rlqs::QuotaAssigner;
 use crate::rls::Unanswerable;
-use crate::seldom::Seldom;
 use crate::service::{Service, rls};
 use crate::shutdown::Stop;
 use crate::telemetry::Open;
 use crate::telemetry::trace::parent::Parent;
-use crate::within::within;
 
 /// Maximum message size. By default Envoy accepts 60 KiB of headers from a client, and descriptors are made of them.
 const MESSAGE_BYTES_MAX: usize = 256 << 10;
@@ -44,8 +44,8 @@ pub(crate) struct Calls {
     service: Arc<Service>,
     reporter: HealthReporter,
     health: HealthServer<HealthService>,
-    unreadable: Seldom,
-    quotas: Arc<Desk>,
+    unreadable: LogThrottle,
+    quotas: Arc<QuotaAssigner>,
 }
 
 impl Calls {
@@ -57,22 +57,24 @@ impl Calls {
         let health = HealthServer::new(HealthService::from_health_reporter(reporter.clone()))
             .max_decoding_message_size(HEALTH_BYTES_MAX);
         reporter.set_service_status(QUOTA_SERVICE, ServingStatus::Serving).await;
-        let quotas = Arc::new(Desk::new());
+        let quotas = Arc::new(QuotaAssigner::new());
         let watched = Arc::downgrade(&quotas);
-        service.meter.probe(move |now| watched.upgrade().map_or_else(Vec::new, |desk| desk.samples(now)));
-        Self { service, reporter, health, unreadable: Seldom::default(), quotas }
+        service
+            .meter
+            .probe(move |now| watched.upgrade().map_or_else(Vec::new, |assigner| assigner.samples(now)));
+        Self { service, reporter, health, unreadable: LogThrottle::default(), quotas }
     }
 
     /// Counts an opened connection.
     pub(super) fn opened(&self) -> Open {
-        self.service.meter.opened(Wire::Rls)
+        self.service.meter.opened(Protocol::Rls)
     }
 
     /// Answers one call.
-    pub(super) async fn answer(&self, request: Request<Incoming>) -> Reply {
+    pub(super) async fn answer(&self, request: Request<Incoming>) -> GrpcReply {
         let answered = match Parent::of(request.headers()) {
-            Some(parent) => Box::pin(within(CALL_TIMEOUT, parent.scope(self.route(request)))).await,
-            None => within(CALL_TIMEOUT, self.route(request)).await,
+            Some(parent) => Box::pin(lazy_timeout(CALL_TIMEOUT, parent.scope(self.route(request)))).await,
+            None => lazy_timeout(CALL_TIMEOUT, self.route(request)).await,
         };
         answered.unwrap_or_else(|| {
             unary::failure(Status::deadline_exceeded(
@@ -82,19 +84,24 @@ impl Calls {
     }
 
     /// Answers a streaming call.
-    pub(super) async fn stream(&self, request: Request<Incoming>, stop: Stop, begun: Begun) -> Reply {
-        if let Some(reply) = self.stranger(&request) {
+    pub(super) async fn stream(
+        &self,
+        request: Request<Incoming>,
+        stop: Stop,
+        begun: CallInProgress,
+    ) -> GrpcReply {
+        if let Some(reply) = self.unauthenticated(&request) {
             return reply;
         }
         if let Some(reply) = unary::no_call(request.method(), request.headers()) {
             return reply;
         }
-        let (desk, service) = (Arc::clone(&self.quotas), Arc::clone(&self.service));
-        Box::pin(quota_stream::answer(desk, service, request, stop, begun)).await
+        let (assigner, service) = (Arc::clone(&self.quotas), Arc::clone(&self.service));
+        Box::pin(quota_stream::answer(assigner, service, request, stop, begun)).await
     }
 
     /// The answer to a caller without a valid token.
-    fn stranger(&self, request: &Request<Incoming>) -> Option<Reply> {
+    fn unauthenticated(&self, request: &Request<Incoming>) -> Option<GrpcReply> {
         let token = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
         (!self.service.auth.admits_header(token)).then(|| {
             unary::failure(Status::unauthenticated(
@@ -103,9 +110,9 @@ impl Calls {
         })
     }
 
-    async fn route(&self, request: Request<Incoming>) -> Reply {
+    async fn route(&self, request: Request<Incoming>) -> GrpcReply {
         let is_health = request.uri().path().starts_with(HEALTH);
-        if !is_health && let Some(reply) = self.stranger(&request) {
+        if !is_health && let Some(reply) = self.unauthenticated(&request) {
             return reply;
         }
         match request.uri().path() {
@@ -120,7 +127,7 @@ impl Calls {
         }
     }
 
-    async fn should_rate_limit(&self, request: Request<Incoming>) -> Reply {
+    async fn should_rate_limit(&self, request: Request<Incoming>) -> GrpcReply {
         if let Some(reply) = unary::no_call(request.method(), request.headers()) {
             return reply;
         }
@@ -131,8 +138,8 @@ impl Calls {
             Err(Unread::Malformed(reason)) => return unary::failure(Status::internal(reason)),
         };
         let question = match codec::read(message) {
-            Asked::Readable(question) => question,
-            Asked::Unreadable => {
+            DecodedRequest::Readable(question) => question,
+            DecodedRequest::Unreadable => {
                 let reason = "it is no message of Envoy's, or has text that is not UTF-8";
                 return unary::reply(&self.refuse(reason));
             }
@@ -147,7 +154,7 @@ impl Calls {
         if let Some(skipped) = self.unreadable.due(self.service.now()) {
             tracing::warn!(skipped, "a question cannot be read, so the request is over the limit: {reason}");
         }
-        self.service.meter.record_fault(Wire::Rls);
+        self.service.meter.record_fault(Protocol::Rls);
         unreadable()
     }
 

@@ -8,7 +8,7 @@ use crate::rls::{Answer, Code, Question};
 
 /// The decoded request.
 #[derive(Debug)]
-pub(super) enum Asked {
+pub(super) enum DecodedRequest {
     /// A valid request.
     Readable(Question),
     /// Bytes that cannot be decoded.
@@ -16,10 +16,10 @@ pub(super) enum Asked {
 }
 
 /// Decodes the bytes of a request.
-pub(super) fn read(bytes: impl prost::bytes::Buf) -> Asked {
+pub(super) fn read(bytes: impl prost::bytes::Buf) -> DecodedRequest {
     match RateLimitRequest::decode(bytes) {
-        Ok(request) => Asked::Readable(Question::from(request)),
-        Err(_) => Asked::Unreadable,
+        Ok(request) => DecodedRequest::Readable(Question::from(request)),
+        Err(_) => DecodedRequest::Unreadable,
     }
 }
 

@@ -55,7 +55,7 @@ where
         }
     });
     let mut connection = pin!(builder().serve_connection(TokioIo::new(stream), answers));
-    let mut patience = FIRST_CALL_TIMEOUT;
+    let mut timeout = FIRST_CALL_TIMEOUT;
     let ended = loop {
         let before = traffic.begun();
         tokio::select! {
@@ -71,9 +71,9 @@ where
                     Some(connection.await)
                 };
             }
-            () = tokio::time::sleep(patience) => {
+            () = tokio::time::sleep(timeout) => {
                 if traffic.begun() != before || traffic.is_busy() {
-                    patience = IDLE_TIMEOUT;
+                    timeout = IDLE_TIMEOUT;
                     continue;
                 }
                 connection.as_mut().graceful_shutdown();
@@ -108,9 +108,9 @@ struct Traffic {
 }
 
 impl Traffic {
-    fn begin(self: &Arc<Self>) -> Begun {
+    fn begin(self: &Arc<Self>) -> CallInProgress {
         self.begun.fetch_add(1, Ordering::Relaxed);
-        Begun(Arc::clone(self))
+        CallInProgress(Arc::clone(self))
     }
 
     fn begun(&self) -> u64 {
@@ -123,9 +123,9 @@ impl Traffic {
 }
 
 /// While it exists, a call is in progress.
-pub(crate) struct Begun(Arc<Traffic>);
+pub(crate) struct CallInProgress(Arc<Traffic>);
 
-impl Drop for Begun {
+impl Drop for CallInProgress {
     fn drop(&mut self) {
         self.0.ended.fetch_add(1, Ordering::Relaxed);
     }
@@ -159,10 +159,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_silent_connection_ends() {
         let hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-        for said in [&b""[..], &hello[..9], hello] {
+        for sent in [&b""[..], &hello[..9], hello] {
             let begun = Instant::now();
             let (connection, mut theirs, _stop) = connected().await;
-            theirs.write_all(said).await.unwrap();
+            theirs.write_all(sent).await.unwrap();
             connection.await.unwrap();
             let lasted = begun.elapsed();
             assert!(lasted <= FIRST_CALL_TIMEOUT + CLOSE_TIMEOUT, "{lasted:?}");

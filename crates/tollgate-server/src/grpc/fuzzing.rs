@@ -1,10 +1,10 @@
 //! The properties of the gRPC fuzz target as a plain function, so that a test on stable runs them too.
 
 use prost::Message;
-use tollgate::fuzzing::at_once;
+use tollgate::fuzzing::poll_once;
 use tollgate::{Clock, Engine, MemoryStore, Policy, Secret, Timestamp};
 
-use super::codec::{Asked, read};
+use super::codec::{DecodedRequest, read};
 use crate::envoy_api::RateLimitResponse;
 use crate::rls::Code;
 use crate::service::Service;
@@ -28,14 +28,14 @@ limits:
 ///
 /// # Panics
 /// When one of these properties is violated.
-#[allow(clippy::expect_used, reason = "a broken promise is told by a panic")]
+#[allow(clippy::expect_used, reason = "a broken invariant panics")]
 pub fn rls_message(bytes: &[u8]) {
-    let Asked::Readable(question) = read(bytes) else { return };
+    let DecodedRequest::Readable(question) = read(bytes) else { return };
     let (policy, _) = Policy::compile("policy.yaml", POLICY).expect("the policy is good");
     let engine = Engine::with_store(policy, MemoryStore::new(256 << 10, NOW), Secret::repeatable(1));
     let service = Service::new(engine, Clock::precise());
     for _ in 0..3 {
-        let Ok(answer) = at_once(rls::answer(&service, &question, NOW)) else {
+        let Ok(answer) = poll_once(rls::answer(&service, &question, NOW)) else {
             assert!(question.domain.is_empty() || question.descriptors.is_empty());
             return;
         };

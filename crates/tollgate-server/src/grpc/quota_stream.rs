@@ -12,9 +12,9 @@ use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
 use tonic::server::{Grpc, StreamingService};
 use tonic::{Status, Streaming};
 
-use super::connection::Begun;
-use super::unary::Reply;
-use crate::rlqs::{Bucket, Desk, Reports, Response, Unusable, Usage, Wire};
+use super::connection::CallInProgress;
+use super::unary::GrpcReply;
+use crate::rlqs::{Bucket, QuotaAssigner, QuotaCodec, Reports, Response, Unusable, Usage};
 use crate::service::Service;
 use crate::shutdown::{Stop, stopped};
 
@@ -32,21 +32,21 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 /// Answers a call with a stream, which continues after this returns. `begun` marks the call as in progress on the
 /// connection.
 pub(super) async fn answer(
-    desk: Arc<Desk>,
+    assigner: Arc<QuotaAssigner>,
     service: Arc<Service>,
     request: Request<Incoming>,
     stop: Stop,
-    begun: Begun,
-) -> Reply {
-    let call = QuotaCall { desk, service, stop: Some((stop, begun)) };
-    let mut grpc = Grpc::new(Wire).apply_max_message_size_config(Some(MESSAGE_BYTES_MAX), None);
+    begun: CallInProgress,
+) -> GrpcReply {
+    let call = QuotaCall { assigner, service, stop: Some((stop, begun)) };
+    let mut grpc = Grpc::new(QuotaCodec).apply_max_message_size_config(Some(MESSAGE_BYTES_MAX), None);
     grpc.streaming(call, request).await.map(Either::Right)
 }
 
 struct QuotaCall {
-    desk: Arc<Desk>,
+    assigner: Arc<QuotaAssigner>,
     service: Arc<Service>,
-    stop: Option<(Stop, Begun)>,
+    stop: Option<(Stop, CallInProgress)>,
 }
 
 type Answers = ReceiverStream<Result<Response, Status>>;
@@ -59,27 +59,27 @@ impl StreamingService<Reports> for QuotaCall {
     fn call(&mut self, request: tonic::Request<Streaming<Reports>>) -> Self::Future {
         let opened =
             self.stop.take().ok_or_else(|| Status::internal("a call is made once")).and_then(|held| {
-                let number = self.desk.open(&self.service).ok_or_else(|| {
+                let number = self.assigner.open(&self.service).ok_or_else(|| {
                     Status::resource_exhausted("there are 10,000 streams; close some, or ask another server")
                 })?;
                 Ok((held, number))
             });
-        let (desk, service) = (Arc::clone(&self.desk), Arc::clone(&self.service));
+        let (assigner, service) = (Arc::clone(&self.assigner), Arc::clone(&self.service));
         Box::pin(async move {
             let ((stop, begun), (number, wake)) = opened?;
-            let (answers, told) = mpsc::channel(1);
-            let stream = Stream { desk, service, number, wake, answers, domain: None };
+            let (answers, receiver) = mpsc::channel(1);
+            let stream = QuotaStream { assigner, service, number, wake, answers, domain: None };
             tokio::spawn(async move {
                 stream.run(request.into_inner(), stop).await;
                 drop(begun);
             });
-            Ok(tonic::Response::new(ReceiverStream::new(told)))
+            Ok(tonic::Response::new(ReceiverStream::new(receiver)))
         })
     }
 }
 
-struct Stream {
-    desk: Arc<Desk>,
+struct QuotaStream {
+    assigner: Arc<QuotaAssigner>,
     service: Arc<Service>,
     number: u64,
     wake: Arc<Notify>,
@@ -87,19 +87,19 @@ struct Stream {
     domain: Option<String>,
 }
 
-impl Drop for Stream {
+impl Drop for QuotaStream {
     fn drop(&mut self) {
-        self.desk.close(self.number, self.service.now());
+        self.assigner.close(self.number, self.service.now());
     }
 }
 
-impl Stream {
+impl QuotaStream {
     async fn run(mut self, mut reports: Streaming<Reports>, mut stop: Stop) {
         let ended = loop {
             tokio::select! {
                 message = tokio::time::timeout(SILENCE_MAX, reports.message()) => match message {
                     Ok(Ok(Some(reports))) => {
-                        if let Err(status) = self.hear(reports).await {
+                        if let Err(status) = self.report(reports).await {
                             break Some(status);
                         }
                     }
@@ -112,7 +112,7 @@ impl Stream {
                     break Some(Status::unavailable("the server stops; assignments hold until they expire"));
                 }
             }
-            if let Some(response) = self.desk.take(self.number)
+            if let Some(response) = self.assigner.take(self.number)
                 && self.answers.send_timeout(Ok(response), SEND_TIMEOUT).await.is_err()
             {
                 break Some(Status::resource_exhausted("what was assigned was not read within 1 s"));
@@ -127,10 +127,10 @@ impl Stream {
     ///
     /// # Errors
     /// When the message is invalid. The cause is a wrong configuration, and never what clients send.
-    async fn hear(&mut self, reports: Reports) -> Result<(), Status> {
-        if self.service.foreign().is_some() {
+    async fn report(&mut self, reports: Reports) -> Result<(), Status> {
+        if self.service.compat().is_some() {
             return Err(Status::failed_precondition(
-                "quotas are assigned by a policy of Tollgate's own, and the rules in force are another program's; `tollgate policy convert` makes one of them",
+                "quotas are assigned by a policy of Tollgate's own, and the active rules are another program's; `tollgate policy convert` makes one of them",
             ));
         }
         let domain = self.domain(&reports.domain)?;
@@ -144,20 +144,20 @@ impl Stream {
                 Err(Unusable::NoText) => {} // It cannot be answered, and the others are.
             }
         }
-        self.desk.hear(&self.service, self.number, usages).await;
+        self.assigner.report(&self.service, self.number, usages).await;
         Ok(())
     }
 
     /// The domain of the stream, which its first message sets. Envoy repeats it.
-    fn domain(&mut self, told: &[u8]) -> Result<String, Status> {
-        let told = std::str::from_utf8(told)
+    fn domain(&mut self, name: &[u8]) -> Result<String, Status> {
+        let name = std::str::from_utf8(name)
             .map_err(|_| Status::invalid_argument("domain: it is no text; send it as UTF-8"))?;
         match &self.domain {
-            None if told.is_empty() => Err(Status::invalid_argument(
+            None if name.is_empty() => Err(Status::invalid_argument(
                 "domain: it is empty; the first message of a stream names the domain",
             )),
-            None => Ok(self.domain.insert(told.to_owned()).clone()),
-            Some(domain) if told.is_empty() || told == domain => Ok(domain.clone()),
+            None => Ok(self.domain.insert(name.to_owned()).clone()),
+            Some(domain) if name.is_empty() || name == domain => Ok(domain.clone()),
             Some(domain) => Err(Status::invalid_argument(format!(
                 "domain: it was {domain:?} in the first message; send it again or none, and open another stream for another domain"
             ))),

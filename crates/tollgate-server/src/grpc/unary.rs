@@ -21,7 +21,7 @@ const PREFIX_BYTES: usize = 5;
 const GRPC: &[u8] = b"application/grpc";
 
 /// The response to a call: one message, or a response of tonic.
-pub(crate) type Reply = Response<Either<Unary, tonic::body::Body>>;
+pub(crate) type GrpcReply = Response<Either<Unary, tonic::body::Body>>;
 
 /// Why a message was not read.
 #[derive(Debug)]
@@ -43,14 +43,14 @@ where
     let mut parts = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Unread::Malformed("the call ended inside its message"))?;
-        let Ok(data) = frame.into_data() else { continue }; // Trailers mean nothing here.
+        let Ok(chunk) = frame.into_data() else { continue }; // Trailers mean nothing here.
         if read.is_empty() && parts.is_empty() {
-            read = data; // The usual message comes in one piece, which is then used as it is.
+            read = chunk; // The usual message comes in one piece, which is then used as it is.
         } else {
             if parts.is_empty() {
                 parts.extend_from_slice(&std::mem::take(&mut read));
             }
-            parts.extend_from_slice(&data);
+            parts.extend_from_slice(&chunk);
         }
         let so_far = if parts.is_empty() { &read[..] } else { &parts[..] };
         match length_of(so_far) {
@@ -80,7 +80,7 @@ fn length_of(bytes: &[u8]) -> Option<usize> {
 }
 
 /// A complete response with this message.
-pub(super) fn reply(message: &impl Message) -> Reply {
+pub(super) fn reply(message: &impl Message) -> GrpcReply {
     let length = message.encoded_len();
     let mut framed = BytesMut::with_capacity(PREFIX_BYTES + length);
     framed.put_u8(0); // Not compressed.
@@ -92,12 +92,12 @@ pub(super) fn reply(message: &impl Message) -> Reply {
 }
 
 /// A response with an error status.
-pub(super) fn failure(status: Status) -> Reply {
+pub(super) fn failure(status: Status) -> GrpcReply {
     status.into_http().map(Either::Right)
 }
 
 /// `UNIMPLEMENTED` for a compressed message, with the accepted encodings.
-pub(super) fn compressed() -> Reply {
+pub(super) fn compressed() -> GrpcReply {
     let mut reply = failure(Status::unimplemented(
         "the message is compressed; send it as it is, with grpc-encoding: identity",
     ));
@@ -106,7 +106,7 @@ pub(super) fn compressed() -> Reply {
 }
 
 /// The answer to a request that is not a gRPC call, judged by its method and headers.
-pub(super) fn no_call(method: &Method, headers: &HeaderMap) -> Option<Reply> {
+pub(super) fn no_call(method: &Method, headers: &HeaderMap) -> Option<GrpcReply> {
     let kind = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     let rest =
         kind.get(..GRPC.len()).filter(|start| start.eq_ignore_ascii_case(GRPC)).map(|_| &kind[GRPC.len()..]);
@@ -154,7 +154,7 @@ mod tests {
     use std::collections::VecDeque;
 
     use super::*;
-    use tollgate::fuzzing::at_once;
+    use tollgate::fuzzing::poll_once;
 
     /// A body that comes in these pieces.
     struct Pieces(VecDeque<Bytes>);
@@ -173,7 +173,7 @@ mod tests {
 
     fn read(pieces: &[&[u8]]) -> Result<Bytes, Unread> {
         let pieces = pieces.iter().map(|piece| Bytes::copy_from_slice(piece)).collect();
-        at_once(message(Pieces(pieces), 100))
+        poll_once(message(Pieces(pieces), 100))
     }
 
     /// A message is the same however it is cut into pieces. A body that is not exactly one message is refused, and an

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::header::HeaderName;
-use tollgate::engine::Settled;
+use tollgate::engine::{Prepared, Settled};
 use tollgate::store::Store;
 use tollgate::store::{TOGETHER_MAX, together};
 use tollgate::{CheckRequest, Decision, Timestamp};
-use tollgate_compat::InForce;
+use tollgate_compat::ActiveConfig;
 use tollgate_compat::plain::Checked;
 
 use super::access;
@@ -19,12 +19,12 @@ use super::route::HttpRoute;
 use crate::control::ControlPlane;
 use crate::control::admin::Admin;
 use crate::decision_json::{DECISION_BYTES, Decided};
-use crate::identity::Known;
+use crate::identity::Identified;
 use crate::problem::Problem;
-use crate::protocol::Wire;
+use crate::protocol::Protocol;
 use crate::readiness::{Audience, ReadinessReport};
 use crate::request_body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
-use crate::request_json::{self, Question};
+use crate::request_json::{self, JsonRequest};
 use crate::rls::{self, Unanswerable};
 use crate::service::Service;
 use crate::telemetry::Stopwatch;
@@ -34,7 +34,7 @@ const PROXY_FIELDS: [&str; 2] = ["x-forwarded-", "x-original-"];
 
 /// The answer to a request.
 #[derive(Debug)]
-pub(super) enum Answered {
+pub(super) enum HttpAnswer {
     /// The server is alive.
     Healthy,
     /// The description of the interface.
@@ -52,7 +52,7 @@ pub(super) enum Answered {
     /// Success without content.
     Done,
     /// The answer of another program's interface.
-    Foreign(CompatAnswer),
+    Compat(CompatAnswer),
 }
 
 /// An answer whose status, headers and body another program's interface prescribes.
@@ -60,26 +60,26 @@ pub(super) enum Answered {
 pub(super) struct CompatAnswer {
     pub(super) status: u16,
     pub(super) headers: Vec<(String, String)>,
-    pub(super) body: ForeignBody,
+    pub(super) body: CompatBody,
 }
 
 /// The body of such an answer.
 #[derive(Debug)]
-pub(super) enum ForeignBody {
+pub(super) enum CompatBody {
     Json(serde_json::Value),
     Text(&'static str),
 }
 
 impl CompatAnswer {
     /// A document, where all is well.
-    pub(super) fn document(document: serde_json::Value) -> Answered {
-        Answered::Foreign(Self { status: 200, body: ForeignBody::Json(document), ..Self::default() })
+    pub(super) fn document(document: serde_json::Value) -> HttpAnswer {
+        HttpAnswer::Compat(Self { status: 200, body: CompatBody::Json(document), ..Self::default() })
     }
 }
 
-impl Default for ForeignBody {
+impl Default for CompatBody {
     fn default() -> Self {
-        ForeignBody::Json(serde_json::Value::Null)
+        CompatBody::Json(serde_json::Value::Null)
     }
 }
 
@@ -109,7 +109,7 @@ pub(super) async fn answer(
     control: &ControlPlane,
     request: Request<Incoming>,
     peer: IpAddr,
-) -> Result<Answered, Problem> {
+) -> Result<HttpAnswer, Problem> {
     let route = HttpRoute::of(request.method(), request.uri().path());
     refuse_other_sites(&control.admin, &route, &request)?;
     let is_admitted = access::is_admitted(&control.service.auth, request.headers());
@@ -133,25 +133,25 @@ async fn answer_any(
     request: Request<Incoming>,
     peer: IpAddr,
     audience: Audience,
-) -> Result<Answered, Problem> {
+) -> Result<HttpAnswer, Problem> {
     let handler = Handler { service: &control.service };
     match route {
         HttpRoute::Check => handler.check_of(request).await,
         HttpRoute::Batch => {
             let body = request_body::read(request, BATCH_BYTES_MAX).await?;
-            handler.batch(&Question::batch(&body)?).await
+            handler.batch(&JsonRequest::batch(&body)?).await
         }
-        HttpRoute::Health => Ok(Answered::Healthy),
+        HttpRoute::Health => Ok(HttpAnswer::Healthy),
         HttpRoute::Ready => Ok(ready(control, audience)),
-        HttpRoute::OpenApi => Ok(Answered::OpenApi),
-        HttpRoute::Metrics => Ok(Answered::Metrics(control.metrics().await)),
-        HttpRoute::Authz(asker) => {
-            let verified = control.service.authorize(peer, &request.into_parts().0, asker).await;
-            Ok(Answered::Verified(Box::new(verified)))
+        HttpRoute::OpenApi => Ok(HttpAnswer::OpenApi),
+        HttpRoute::Metrics => Ok(HttpAnswer::Metrics(control.metrics().await)),
+        HttpRoute::Authz(proxy) => {
+            let verified = handler.authorize(peer, &request.into_parts().0, proxy).await;
+            Ok(HttpAnswer::Verified(Box::new(verified)))
         }
         HttpRoute::Reserve => {
             let body = request_body::read(request, BODY_BYTES_MAX).await?;
-            handler.answer_reserve(&Question::reservation(&body)?).await
+            handler.answer_reserve(&JsonRequest::reservation(&body)?).await
         }
         HttpRoute::Commit(id) => {
             let body = request_body::read(request, BODY_BYTES_MAX).await?;
@@ -177,9 +177,9 @@ async fn answer_any(
     }
 }
 
-fn ready(control: &ControlPlane, audience: Audience) -> Answered {
+fn ready(control: &ControlPlane, audience: Audience) -> HttpAnswer {
     let report = Box::new(control.report(audience));
-    Answered::Ready { is_ready: control.readiness.is_ready(), report }
+    HttpAnswer::Ready { is_ready: control.readiness.is_ready(), report }
 }
 
 /// Answers requests with the service.
@@ -188,55 +188,55 @@ pub(super) struct Handler<'a, S> {
 }
 
 impl<S: Store> Handler<'_, S> {
-    async fn check_of(&self, request: Request<Incoming>) -> Result<Answered, Problem> {
+    async fn check_of(&self, request: Request<Incoming>) -> Result<HttpAnswer, Problem> {
         let body = request_body::read(request, BODY_BYTES_MAX).await?;
-        self.answer_check(&Question::check(&body)?).await
+        self.answer_check(&JsonRequest::check(&body)?).await
     }
 
-    pub(super) async fn answer_check(&self, question: &Question<'_>) -> Result<Answered, Problem> {
-        if let Some(foreign) = self.service.foreign() {
-            return Box::pin(self.answer_check_foreign(&foreign, &question.request()?)).await;
+    pub(super) async fn answer_check(&self, question: &JsonRequest<'_>) -> Result<HttpAnswer, Problem> {
+        if let Some(compat) = self.service.compat() {
+            return Box::pin(self.answer_check_compat(&compat, &question.request()?)).await;
         }
         let known = question.known(&self.service.identity);
         let request = question.request_of(&known)?;
         let mut text = Vec::with_capacity(DECISION_BYTES);
         match self.decide(&request, self.service.now(), Some(Stopwatch::start()), &mut text).await {
-            Some(foreign) => Box::pin(self.answer_check_foreign(&foreign, &question.request()?)).await,
-            None => Ok(Answered::Decision(text)),
+            Some(compat) => Box::pin(self.answer_check_compat(&compat, &question.request()?)).await,
+            None => Ok(HttpAnswer::Decision(text)),
         }
     }
 
-    async fn answer_check_foreign(
+    async fn answer_check_compat(
         &self,
-        foreign: &InForce,
+        compat: &ActiveConfig,
         request: &CheckRequest<'_>,
-    ) -> Result<Answered, Problem> {
-        let answers = self.check_foreign(foreign, std::slice::from_ref(request), self.service.now()).await;
+    ) -> Result<HttpAnswer, Problem> {
+        let answers = self.check_compat(compat, std::slice::from_ref(request), self.service.now()).await;
         let mut answers = answers.map_err(|(_, error)| Problem::invalid(error.to_string()))?;
         Ok(CompatAnswer::document(answers.pop().unwrap_or_default()))
     }
 
     /// Answers all requests of a batch, or none if one of them is invalid.
-    async fn batch(&self, questions: &[Question<'_>]) -> Result<Answered, Problem> {
+    async fn batch(&self, questions: &[JsonRequest<'_>]) -> Result<HttpAnswer, Problem> {
         let now = self.service.now();
         let wrong =
             |index: usize, error: &dyn std::fmt::Display| Problem::invalid(format!("[{index}]: {error}"));
-        if let Some(foreign) = self.service.foreign() {
+        if let Some(compat) = self.service.compat() {
             let asked = questions.iter().enumerate();
             let plain =
                 asked.map(|(index, question)| question.request().map_err(|error| wrong(index, &error)));
-            let answers = self.check_foreign(&foreign, &plain.collect::<Result<Vec<_>, _>>()?, now).await;
+            let answers = self.check_compat(&compat, &plain.collect::<Result<Vec<_>, _>>()?, now).await;
             return Ok(CompatAnswer::document(
                 answers.map_err(|(index, error)| wrong(index, &error))?.into(),
             ));
         }
-        let known: Vec<Known> =
+        let known: Vec<Identified> =
             questions.iter().map(|question| question.known(&self.service.identity)).collect();
         let mut requests = Vec::with_capacity(questions.len());
         for (index, (question, known)) in questions.iter().zip(&known).enumerate() {
             requests.push(question.request_of(known).map_err(|error| wrong(index, &error))?);
         }
-        if !self.service.engine.store().answers_at_once() {
+        if !self.service.engine.store().never_waits() {
             return self.batch_together(questions, &requests, now).await;
         }
         // Serialized one by one, so that a batch needs only the memory of its answer.
@@ -248,57 +248,57 @@ impl<S: Store> Handler<'_, S> {
             }
             let start = text.len();
             let watch = self.service.meter.sampled_watch();
-            if let Some(foreign) = self.decide(request, now, watch, &mut text).await {
+            if let Some(compat) = self.decide(request, now, watch, &mut text).await {
                 text.truncate(start);
-                let answer = self.check_overtaken(&foreign, questions, index, now).await?;
+                let answer = self.check_overtaken(&compat, questions, index, now).await?;
                 text.extend_from_slice(answer.to_string().as_bytes());
             }
         }
         text.push(b']');
-        Ok(Answered::Decision(text))
+        Ok(HttpAnswer::Decision(text))
     }
 
     /// Answers a batch whose decisions wait for a store: concurrently, so that they share its calls and wait together.
     async fn batch_together(
         &self,
-        questions: &[Question<'_>],
+        questions: &[JsonRequest<'_>],
         requests: &[CheckRequest<'_>],
         now: Timestamp,
-    ) -> Result<Answered, Problem> {
+    ) -> Result<HttpAnswer, Problem> {
         let mut text = Vec::with_capacity(2 + requests.len() * DECISION_BYTES);
         text.push(b'[');
         for (chunk, requests) in requests.chunks(TOGETHER_MAX).enumerate() {
-            let checks = requests.iter().map(|request| self.service.check(request, now, Wire::Http));
+            let checks = requests.iter().map(|request| self.service.check(request, now, Protocol::Http));
             let decisions = together(self.service.engine.store(), checks.collect()).await;
             for (index, (request, mut decision)) in requests.iter().zip(decisions).enumerate() {
                 if chunk + index > 0 {
                     text.push(b',');
                 }
                 let start = text.len();
-                if let Some(foreign) = self.write(&mut decision, request, now, &mut text) {
+                if let Some(compat) = self.write(&mut decision, request, now, &mut text) {
                     text.truncate(start);
                     let place = chunk * TOGETHER_MAX + index;
-                    let answer = self.check_overtaken(&foreign, questions, place, now).await?;
+                    let answer = self.check_overtaken(&compat, questions, place, now).await?;
                     text.extend_from_slice(answer.to_string().as_bytes());
                 }
             }
         }
         text.push(b']');
-        Ok(Answered::Decision(text))
+        Ok(HttpAnswer::Decision(text))
     }
 
     /// The answer to one request of a batch by compat rules that became active meanwhile.
     async fn check_overtaken(
         &self,
-        foreign: &InForce,
-        questions: &[Question<'_>],
+        compat: &ActiveConfig,
+        questions: &[JsonRequest<'_>],
         index: usize,
         now: Timestamp,
     ) -> Result<serde_json::Value, Problem> {
         let wrong = |error: &dyn std::fmt::Display| Problem::invalid(format!("[{index}]: {error}"));
         let Some(question) = questions.get(index) else { return Ok(serde_json::Value::Null) };
         let request = question.request().map_err(|error| wrong(&error))?;
-        let answers = self.check_foreign(foreign, std::slice::from_ref(&request), now).await;
+        let answers = self.check_compat(compat, std::slice::from_ref(&request), now).await;
         Ok(answers.map_err(|(_, error)| wrong(&error))?.pop().unwrap_or_default())
     }
 
@@ -309,25 +309,26 @@ impl<S: Store> Handler<'_, S> {
         now: Timestamp,
         watch: Option<Stopwatch>,
         text: &mut Vec<u8>,
-    ) -> Option<Arc<InForce>> {
+    ) -> Option<Arc<ActiveConfig>> {
         // A decision is large, and each future that it passes through would reserve space for it and copy it.
-        let overtaken = match self.service.check_at_once(request, now, Wire::Http) {
-            Some(mut decision) => self.write(&mut decision, request, now, text),
-            None => Box::pin(self.decide_later(request, now, text)).await,
+        let overtaken = match self.service.try_check(request, now, Protocol::Http) {
+            Ok(mut decision) => self.write(&mut decision, request, now, text),
+            Err(prepared) => Box::pin(self.decide_prepared(prepared, request, now, text)).await,
         };
         if let Some(watch) = watch.filter(|_| overtaken.is_none()) {
-            self.service.meter.took(Wire::Http, watch.elapsed());
+            self.service.meter.took(Protocol::Http, watch.elapsed());
         }
         overtaken
     }
 
-    async fn decide_later(
+    async fn decide_prepared(
         &self,
+        prepared: Prepared,
         request: &CheckRequest<'_>,
         now: Timestamp,
         text: &mut Vec<u8>,
-    ) -> Option<Arc<InForce>> {
-        let mut decision = self.service.check(request, now, Wire::Http).await;
+    ) -> Option<Arc<ActiveConfig>> {
+        let mut decision = self.service.check_prepared(prepared, request, now, Protocol::Http).await;
         self.write(&mut decision, request, now, text)
     }
 
@@ -337,7 +338,7 @@ impl<S: Store> Handler<'_, S> {
         request: &CheckRequest<'_>,
         now: Timestamp,
         text: &mut Vec<u8>,
-    ) -> Option<Arc<InForce>> {
+    ) -> Option<Arc<ActiveConfig>> {
         let overtaken = self.service.overtaken(decision);
         let (hold, report) =
             (self.service.hold(decision, now), self.service.await_report(request, decision, now));
@@ -347,29 +348,29 @@ impl<S: Store> Handler<'_, S> {
     }
 
     /// Answers plain checks by a compat configuration: all of them, or none if one of them is invalid.
-    async fn check_foreign(
+    async fn check_compat(
         &self,
-        foreign: &InForce,
+        compat: &ActiveConfig,
         requests: &[CheckRequest<'_>],
         now: Timestamp,
     ) -> Result<Vec<serde_json::Value>, (usize, Unanswerable)> {
         let mut questions = Vec::with_capacity(requests.len());
         for (index, request) in requests.iter().enumerate() {
-            let question = foreign.question(request).and_then(|question| question.check().map(|()| question));
+            let question = compat.question(request).and_then(|question| question.check().map(|()| question));
             questions.push(question.map_err(|error| (index, error))?);
         }
-        let told = |question| self.told_foreign(foreign, question, now);
-        let told: Vec<_> = questions.iter().map(told).collect();
-        Ok(together(self.service.engine.store(), told).await)
+        let document = |question| self.compat_document(compat, question, now);
+        let documents: Vec<_> = questions.iter().map(document).collect();
+        Ok(together(self.service.engine.store(), documents).await)
     }
 
-    async fn told_foreign(
+    async fn compat_document(
         &self,
-        foreign: &InForce,
+        compat: &ActiveConfig,
         question: &rls::Question,
         now: Timestamp,
     ) -> serde_json::Value {
-        let answer = self.service.answer_foreign(foreign, question, Wire::Http, now).await;
+        let answer = self.service.answer_compat(compat, question, Protocol::Http, now).await;
         // Text and numbers always have a form in JSON.
         serde_json::to_value(Checked::new(question, answer)).unwrap_or_default()
     }

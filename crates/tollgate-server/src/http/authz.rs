@@ -12,12 +12,12 @@ use hyper::{Method, Response, StatusCode};
 use tollgate::headers::{Accepts, Caller};
 use tollgate::store::Store;
 use tollgate::{Answer, Audience, Ticks, Verdict};
-use tollgate_compat::InForce;
+use tollgate_compat::ActiveConfig;
 
+use super::answer::Handler;
 use crate::decision_json::Hold;
 use crate::problem::{Kind, Problem, problem_details, response};
-use crate::protocol::Wire;
-use crate::service::Service;
+use crate::protocol::Protocol;
 use crate::telemetry::Stopwatch;
 use tollgate_tower::attributes::{Family, IDENTITY};
 
@@ -36,18 +36,18 @@ const LIMITS: HeaderName = HeaderName::from_static("tollgate-limits");
 /// How a proxy asks and what answer it expects. The path of the request selects it. A query would not do, because some
 /// proxies pass on the client's query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asker {
+pub(super) enum ProxyKind {
     /// Traefik, Caddy and other proxies that send `X-Forwarded-*` and accept every status.
     Plain,
     /// nginx, which is configured to send `X-Original-*` and accepts only 403.
     Nginx,
 }
 
-impl Asker {
+impl ProxyKind {
     const fn family(self) -> Family {
         match self {
-            Asker::Plain => Family::Forwarded,
-            Asker::Nginx => Family::Original,
+            ProxyKind::Plain => Family::Forwarded,
+            ProxyKind::Nginx => Family::Original,
         }
     }
 }
@@ -58,7 +58,7 @@ pub(super) struct Verified {
     /// If the proxy does not describe its request well enough, the request is refused like any other: a proxy that
     /// treats an unexpected status as a failure may let it pass.
     outcome: Result<Passage, Problem>,
-    asker: Asker,
+    proxy: ProxyKind,
     is_head: bool,
 }
 
@@ -71,33 +71,34 @@ struct Passage {
     is_unlimited: bool,
 }
 
-impl<S: Store> Service<S> {
+impl<S: Store> Handler<'_, S> {
     /// Answers a proxy.
-    pub(super) async fn authorize(&self, peer: IpAddr, request: &Parts, asker: Asker) -> Verified {
-        let outcome = self.passage(peer, request, asker.family()).await;
-        Verified { outcome, asker, is_head: request.method == Method::HEAD }
+    pub(super) async fn authorize(&self, peer: IpAddr, request: &Parts, proxy: ProxyKind) -> Verified {
+        let outcome = self.passage(peer, request, proxy.family()).await;
+        Verified { outcome, proxy, is_head: request.method == Method::HEAD }
     }
 
     async fn passage(&self, peer: IpAddr, request: &Parts, family: Family) -> Result<Passage, Problem> {
+        let service = self.service;
         let parts = (&request.method, &request.uri, &request.headers);
-        let attributes = self.reader.of_held(peer, parts, family);
+        let attributes = service.reader.of_held(peer, parts, family);
         let attributes = attributes.map_err(|error| Problem::invalid(error.to_string()))?;
         let question = attributes.request()?;
-        let now = self.now();
-        let is_trusted = self.reader.trusted.contains(peer);
-        if !is_trusted && let Some(skipped) = self.distrusted.due(now) {
+        let now = service.now();
+        let is_trusted = service.reader.trusted.contains(peer);
+        if !is_trusted && let Some(skipped) = service.distrusted.due(now) {
             tracing::warn!(%peer, skipped, "/v1/authz was asked by a peer that is no trusted proxy: what it says of others is not believed");
         }
-        if let Some(foreign) = self.foreign() {
-            return Err(elsewhere(&foreign));
+        if let Some(compat) = service.compat() {
+            return Err(elsewhere(&compat));
         }
         let watch = Stopwatch::start();
-        let mut decision = self.check_within(&question, WAIT_MAX, now, Wire::Authz).await;
-        let hold = self.hold(&mut decision, now);
-        if let Some(foreign) = self.overtaken(&decision) {
-            return Err(elsewhere(&foreign));
+        let mut decision = service.check_within(&question, WAIT_MAX, now, Protocol::Authz).await;
+        let hold = service.hold(&mut decision, now);
+        if let Some(compat) = service.overtaken(&decision) {
+            return Err(elsewhere(&compat));
         }
-        self.meter.took(Wire::Authz, watch.elapsed());
+        service.meter.took(Protocol::Authz, watch.elapsed());
         if let Verdict::Wait(wait) = decision.verdict() {
             tokio::time::sleep(Duration::from(wait)).await;
         }
@@ -106,16 +107,16 @@ impl<S: Store> Service<S> {
         let accept = request.headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
         let accepts = accept.map_or(Accepts::Json, Accepts::from_header);
         let audience = Audience { caller, accepts, cost: Some(question.units()) };
-        let answer = Answer::of(&decision, &self.headers, audience, self.on_wall(now));
+        let answer = Answer::of(&decision, &service.headers, audience, service.on_wall(now));
         let permit = if let Hold::Permit { id } = hold { Some(id) } else { None };
         Ok(Passage { answer, permit, is_unlimited: decision.meets_no_limit() })
     }
 }
 
 /// The error that points to the interface of the active compat rules.
-fn elsewhere(foreign: &InForce) -> Problem {
-    let format = foreign.rules.format().name();
-    let detail = format!("in force is {format}: ask by RLS, POST /json or POST /v1/check");
+fn elsewhere(compat: &ActiveConfig) -> Problem {
+    let format = compat.rules.format().name();
+    let detail = format!("the active policy is {format}: ask by RLS, POST /json or POST /v1/check");
     Problem::new(Kind::WrongFormat, detail)
 }
 
@@ -126,7 +127,7 @@ impl Verified {
             Ok(passage) => passage.into_response(),
             Err(problem) => problem_details(&problem),
         };
-        if self.asker == Asker::Nginx {
+        if self.proxy == ProxyKind::Nginx {
             let meant = HeaderValue::from(response.status().as_u16());
             response.headers_mut().insert(STATUS, meant);
             if !response.status().is_success() {

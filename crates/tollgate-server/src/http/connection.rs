@@ -15,9 +15,9 @@ use hyper_util::rt::TokioIo;
 use super::answer::answer;
 use super::reply::reply;
 use crate::control::ControlPlane;
-use crate::control::admin::{self, Asker};
-use crate::listen::{Patient, Phase, Stream};
-use crate::protocol::Wire;
+use crate::control::admin::{self, AdminClient};
+use crate::listen::{Phase, Stream, TimedStream};
+use crate::protocol::Protocol;
 use crate::shutdown::{Stop, stopped};
 use crate::telemetry::trace::parent::Parent;
 
@@ -32,8 +32,8 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 pub(crate) async fn connection(stream: Stream, control: Arc<ControlPlane>, stop: Stop) {
     // Without a peer address the client is gone already.
     let Ok(peer) = stream.peer_addr().map(|peer| peer.ip()) else { return };
-    let mut told = stop.clone();
-    let _open = control.service.meter.opened(Wire::Http);
+    let mut stopping = stop.clone();
+    let _open = control.service.meter.opened(Protocol::Http);
     let phase = Arc::new(Phase::default());
     // Each answer borrows these. Its own handles would cost reference counting for each request.
     let (asked, phase_now, stop_now) = (&control, &phase, &stop);
@@ -42,7 +42,8 @@ pub(crate) async fn connection(stream: Stream, control: Arc<ControlPlane>, stop:
         async move {
             // The rare path is boxed, because the future of each request reserves space for every path.
             if request.uri().path().starts_with(admin::PREFIX) {
-                let asker = Asker { peer: Some(peer), stop: stop.clone(), answering: Box::new(answering) };
+                let asker =
+                    AdminClient { peer: Some(peer), stop: stop.clone(), answering: Box::new(answering) };
                 return Ok(Box::pin(admin::respond(control, request, asker)).await);
             }
             let answered = match Parent::of(request.headers()) {
@@ -63,11 +64,11 @@ pub(crate) async fn connection(stream: Stream, control: Arc<ControlPlane>, stop:
         .max_buf_size(HEAD_BYTES_MAX)
         // A client may close its sending side, and still wait for the answer.
         .half_close(true)
-        .serve_connection(TokioIo::new(Patient::new(stream, Arc::clone(&phase))), answers);
+        .serve_connection(TokioIo::new(TimedStream::new(stream, Arc::clone(&phase))), answers);
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = stopped(&mut told) => {
+        () = stopped(&mut stopping) => {
             match tokio::time::timeout(LINGER, connection.as_mut()).await {
                 Ok(ended) => ended,
                 Err(_) => {

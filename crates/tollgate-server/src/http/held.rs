@@ -4,11 +4,11 @@
 use tollgate::policy::Ended;
 use tollgate::store::Store;
 
-use super::answer::{Answered, Handler};
+use super::answer::{Handler, HttpAnswer};
 use crate::decision_json::{Decided, Hold};
 use crate::problem::{Kind, Problem};
-use crate::protocol::Wire;
-use crate::request_json::Question;
+use crate::protocol::Protocol;
+use crate::request_json::JsonRequest;
 use crate::service::holds::{Absent, Id};
 use crate::telemetry::Stopwatch;
 
@@ -18,18 +18,18 @@ impl<S: Store> Handler<'_, S> {
     /// # Errors
     /// When the request is invalid, no reservation is possible at the moment, or the server cannot remember another
     /// one.
-    pub(super) async fn answer_reserve(&self, question: &Question<'_>) -> Result<Answered, Problem> {
+    pub(super) async fn answer_reserve(&self, question: &JsonRequest<'_>) -> Result<HttpAnswer, Problem> {
         let known = question.known(&self.service.identity);
         let request = question.request_of(&known)?;
-        if let Some(foreign) = self.service.foreign() {
-            let format = foreign.rules.format().name();
+        if let Some(compat) = self.service.compat() {
+            let format = compat.rules.format().name();
             let detail = format!(
                 "{format} cannot reserve; ask POST /v1/check or /json, or convert the configuration with `tollgate policy convert`"
             );
             return Err(Problem::new(Kind::WrongFormat, detail));
         }
         let (lifetime, now, watch) = (question.lifetime(), self.service.now(), Stopwatch::start());
-        let (decision, reservation) = self.service.reserve(&request, lifetime, now, Wire::Http).await;
+        let (decision, reservation) = self.service.reserve(&request, lifetime, now, Protocol::Http).await;
         let mut hold = Hold::None;
         if let Some(reservation) = reservation {
             // Its lifetime starts when its queue slot comes, so it is remembered while it waits, too.
@@ -47,46 +47,46 @@ impl<S: Store> Handler<'_, S> {
         }
         let decided =
             Decided::new(&decision, hold, &self.service.headers, &request, self.service.on_wall(now));
-        self.service.meter.took(Wire::Http, watch.elapsed());
-        Ok(Answered::Decision(decided.text()))
+        self.service.meter.took(Protocol::Http, watch.elapsed());
+        Ok(HttpAnswer::Decision(decided.text()))
     }
 
-    pub(super) async fn commit(&self, id: Id, cost: u64) -> Result<Answered, Problem> {
+    pub(super) async fn commit(&self, id: Id, cost: u64) -> Result<HttpAnswer, Problem> {
         let now = self.service.now();
         let mut reservation = self.service.reservations.lend(id, now).map_err(unsettleable)?;
         let settled = self.service.engine.commit(&mut reservation, cost, now).await?;
         reservation.done();
-        Ok(Answered::Settled(settled))
+        Ok(HttpAnswer::Settled(settled))
     }
 
     /// Processes the outcome of a request: limits that count only failures refund the charge of a request that did not
     /// fail.
-    pub(super) async fn report(&self, id: Id, ended: Ended) -> Result<Answered, Problem> {
+    pub(super) async fn report(&self, id: Id, ended: Ended) -> Result<HttpAnswer, Problem> {
         let now = self.service.now();
         let mut awaiting = self.service.reports.lend(id, now).map_err(unreportable)?;
         let settled = self.service.engine.report(&mut awaiting, ended, now).await?;
         awaiting.done();
-        Ok(Answered::Settled(settled))
+        Ok(HttpAnswer::Settled(settled))
     }
 
-    pub(super) async fn cancel(&self, id: Id) -> Result<Answered, Problem> {
+    pub(super) async fn cancel(&self, id: Id) -> Result<HttpAnswer, Problem> {
         let now = self.service.now();
         let mut reservation = self.service.reservations.lend(id, now).map_err(unsettleable)?;
         self.service.engine.cancel(&mut reservation, now).await?;
         reservation.done();
-        Ok(Answered::Done)
+        Ok(HttpAnswer::Done)
     }
 
     /// Releases a permit. If it is no longer held, it has come back already, which is the desired result. If another
     /// caller is releasing it at the moment, it is coming back.
-    pub(super) async fn release(&self, id: Id) -> Result<Answered, Problem> {
+    pub(super) async fn release(&self, id: Id) -> Result<HttpAnswer, Problem> {
         let now = self.service.now();
         if let Ok(permit) = self.service.permits.lend(id, now) {
             let released = self.service.engine.release(&permit, now).await;
             released.map_err(|failure| Problem::new(Kind::StoreUnavailable, failure.to_string()))?;
             permit.done();
         }
-        Ok(Answered::Done)
+        Ok(HttpAnswer::Done)
     }
 }
 

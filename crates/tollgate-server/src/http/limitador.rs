@@ -10,13 +10,13 @@ use tollgate::policy::source::Cel;
 use tollgate::store::Store;
 use tollgate_compat::limitador::answer::{Action, Asked, headers};
 use tollgate_compat::limitador::{LimitadorConfig, LimitadorLimit};
-use tollgate_compat::{self as compat, InForce};
+use tollgate_compat::{self as compat, ActiveConfig};
 
-use super::answer::{Answered, CompatAnswer, ForeignBody, Handler};
+use super::answer::{CompatAnswer, CompatBody, Handler, HttpAnswer};
 use crate::distinct_json;
 use crate::problem::{Kind, Problem};
 use crate::reload::Reloader;
-use crate::service::foreign::Ruled;
+use crate::service::compat::Ruled;
 use crate::time_text::rfc3339;
 use tollgate_tower::attributes::path::escaped;
 
@@ -34,8 +34,8 @@ struct LimitadorBody {
 
 impl<S: Store> Handler<'_, S> {
     /// Checks, reports, or both.
-    pub(super) async fn limitador(&self, action: Action, body: &[u8]) -> Result<Answered, Problem> {
-        let foreign = self.limitador_in_force()?;
+    pub(super) async fn limitador(&self, action: Action, body: &[u8]) -> Result<HttpAnswer, Problem> {
+        let compat = self.active_limitador()?;
         let body: Result<LimitadorBody, _> = distinct_json::value(body).and_then(serde_json::from_value);
         let body = body.map_err(|error| {
             Problem::invalid(format!("{error}; accepted is {{\"namespace\":…,\"values\":{{…}},\"delta\":1}}"))
@@ -43,8 +43,8 @@ impl<S: Store> Handler<'_, S> {
         let entries: Vec<(String, String)> = body.values.into_iter().collect();
         let asked =
             Asked { namespace: &body.namespace, descriptors: vec![&entries], delta: body.delta, action };
-        let ruled = self.service.decide_limitador(&foreign, &asked, self.service.now()).await;
-        let (is_limited, loads) = match ruled.ok_or_else(|| absent(Some(&foreign)))? {
+        let ruled = self.service.decide_limitador(&compat, &asked, self.service.now()).await;
+        let (is_limited, loads) = match ruled.ok_or_else(|| absent(Some(&compat)))? {
             Ruled::Blocked => (true, Vec::new()),
             Ruled::Decided { is_refused, limits } => (is_refused, limits.loads),
         };
@@ -52,39 +52,39 @@ impl<S: Store> Handler<'_, S> {
             && body.response_headers.is_some_and(|version| version.eq_ignore_ascii_case("DraftVersion03"));
         let headers = if shows { headers(&loads) } else { Vec::new() };
         let body = match action {
-            Action::Check if is_limited => ForeignBody::Text(REFUSED),
-            _ => ForeignBody::default(),
+            Action::Check if is_limited => CompatBody::Text(REFUSED),
+            _ => CompatBody::default(),
         };
-        Ok(Answered::Foreign(CompatAnswer { status: if is_limited { 429 } else { 200 }, headers, body }))
+        Ok(HttpAnswer::Compat(CompatAnswer { status: if is_limited { 429 } else { 200 }, headers, body }))
     }
 
     /// Since when the configuration is active.
-    pub(super) fn limitador_status(&self, reloader: &Reloader) -> Result<Answered, Problem> {
-        let foreign = self.limitador_in_force()?;
+    pub(super) fn limitador_status(&self, reloader: &Reloader) -> Result<HttpAnswer, Problem> {
+        let compat = self.active_limitador()?;
         let shown = |at| rfc3339(at, self.service.engine.wall());
         let failed_at = reloader.status().error.as_ref().map(|failure| failure.at);
         Ok(CompatAnswer::document(json!({
             "started_at": shown(self.service.started_at),
-            "config_applied_at": shown(foreign.applied_at),
-            "config_version": foreign.version,
+            "config_applied_at": shown(compat.applied_at),
+            "config_version": compat.version,
             "config_err_since": failed_at.map(shown),
         })))
     }
 
     /// The limits of a namespace.
-    pub(super) fn limitador_limits(&self, path: &str) -> Result<Answered, Problem> {
-        let foreign = self.limitador_in_force()?;
-        let limits = limits_of(&foreign, path, "/limits/")?;
+    pub(super) fn limitador_limits(&self, path: &str) -> Result<HttpAnswer, Problem> {
+        let compat = self.active_limitador()?;
+        let limits = limits_of(&compat, path, "/limits/")?;
         Ok(CompatAnswer::document(limits.iter().map(limit).collect()))
     }
 
     /// The live counters of a namespace, as far as they are known.
-    pub(super) async fn limitador_counters(&self, path: &str) -> Result<Answered, Problem> {
-        let foreign = self.limitador_in_force()?;
+    pub(super) async fn limitador_counters(&self, path: &str) -> Result<HttpAnswer, Problem> {
+        let compat = self.active_limitador()?;
         let now = self.service.now();
         let mut counters = Vec::new();
-        for limit in limits_of(&foreign, path, "/counters/")? {
-            for listed in foreign.listed(limit, &self.service.engine, now).await {
+        for limit in limits_of(&compat, path, "/counters/")? {
+            for listed in compat.listed(limit, &self.service.engine, now).await {
                 let values: serde_json::Map<String, Value> = listed
                     .values
                     .into_iter()
@@ -101,40 +101,44 @@ impl<S: Store> Handler<'_, S> {
         Ok(CompatAnswer::document(counters.into()))
     }
 
-    fn limitador_in_force(&self) -> Result<Arc<InForce>, Problem> {
-        let foreign = self.service.foreign();
-        match foreign {
-            Some(foreign) if config(&foreign).is_some() => Ok(foreign),
+    fn active_limitador(&self) -> Result<Arc<ActiveConfig>, Problem> {
+        let compat = self.service.compat();
+        match compat {
+            Some(compat) if config(&compat).is_some() => Ok(compat),
             other => Err(absent(other.as_deref())),
         }
     }
 }
 
-fn config(foreign: &InForce) -> Option<&LimitadorConfig> {
-    match &*foreign.rules {
-        compat::Foreign::Limitador(config) => Some(config),
-        compat::Foreign::Envoy(_) => None,
+fn config(compat: &ActiveConfig) -> Option<&LimitadorConfig> {
+    match &*compat.rules {
+        compat::CompatConfig::Limitador(config) => Some(config),
+        compat::CompatConfig::Envoy(_) => None,
     }
 }
 
-fn absent(foreign: Option<&InForce>) -> Problem {
-    let (format, way) = match foreign {
-        Some(foreign) => (foreign.rules.format().name(), "POST /json"),
+fn absent(compat: Option<&ActiveConfig>) -> Problem {
+    let (format, way) = match compat {
+        Some(compat) => (compat.rules.format().name(), "POST /json"),
         None => (compat::Format::Native.name(), "POST /v1/check"),
     };
     Problem::new(
         Kind::WrongFormat,
-        format!("this path answers for Limitador limits, and what is in force is a {format}: ask {way}"),
+        format!("this path answers for Limitador limits, and the active policy is a {format}: ask {way}"),
     )
 }
 
 /// The limits of the namespace at the end of a path.
-fn limits_of<'f>(foreign: &'f InForce, path: &str, prefix: &str) -> Result<&'f [LimitadorLimit], Problem> {
+fn limits_of<'f>(
+    compat: &'f ActiveConfig,
+    path: &str,
+    prefix: &str,
+) -> Result<&'f [LimitadorLimit], Problem> {
     let encoded = path.strip_prefix(prefix).unwrap_or_default();
     let name = decoded(encoded).ok_or_else(|| {
         Problem::invalid("the namespace is not UTF-8 once decoded, or has a % without two hexadecimal digits")
     })?;
-    let limits = config(foreign).and_then(|config| config.namespace(&name));
+    let limits = config(compat).and_then(|config| config.namespace(&name));
     limits.ok_or_else(|| Problem::new(Kind::NotFound, format!("no limit has the namespace {name}")))
 }
 

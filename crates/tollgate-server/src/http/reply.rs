@@ -7,7 +7,7 @@ use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 
-use super::answer::{Answered, CompatAnswer, ForeignBody};
+use super::answer::{CompatAnswer, CompatBody, HttpAnswer};
 use crate::problem::{Problem, problem_details, response};
 use crate::telemetry::METRICS_TYPE;
 
@@ -32,25 +32,25 @@ struct Settlement {
 }
 
 /// The response to a request.
-pub(super) fn reply(answered: Result<Answered, Problem>) -> Response<Full<Bytes>> {
+pub(super) fn reply(answered: Result<HttpAnswer, Problem>) -> Response<Full<Bytes>> {
     match answered {
-        Ok(Answered::Healthy) => json(&HealthBody { status: "ok" }),
-        Ok(Answered::Metrics(text)) => response(StatusCode::OK, Some(METRICS), text.into_bytes()),
-        Ok(Answered::OpenApi) => response(StatusCode::OK, Some(JSON), OPENAPI.as_bytes()),
-        Ok(Answered::Ready { is_ready, report }) => {
+        Ok(HttpAnswer::Healthy) => json(&HealthBody { status: "ok" }),
+        Ok(HttpAnswer::Metrics(text)) => response(StatusCode::OK, Some(METRICS), text.into_bytes()),
+        Ok(HttpAnswer::OpenApi) => response(StatusCode::OK, Some(JSON), OPENAPI.as_bytes()),
+        Ok(HttpAnswer::Ready { is_ready, report }) => {
             let mut response = json(&report);
             if !is_ready {
                 *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
             }
             response
         }
-        Ok(Answered::Decision(text)) => response(StatusCode::OK, Some(JSON), text),
-        Ok(Answered::Verified(verified)) => verified.into_response(),
-        Ok(Answered::Settled(settled)) => {
+        Ok(HttpAnswer::Decision(text)) => response(StatusCode::OK, Some(JSON), text),
+        Ok(HttpAnswer::Verified(verified)) => verified.into_response(),
+        Ok(HttpAnswer::Settled(settled)) => {
             json(&Settlement { refunded: settled.refunded, charged: settled.charged, unpaid: settled.unpaid })
         }
-        Ok(Answered::Done) => response(StatusCode::NO_CONTENT, None, Vec::new()),
-        Ok(Answered::Foreign(foreign)) => foreign_reply(foreign),
+        Ok(HttpAnswer::Done) => response(StatusCode::NO_CONTENT, None, Vec::new()),
+        Ok(HttpAnswer::Compat(compat)) => compat_reply(compat),
         Err(problem) => problem_details(&problem),
     }
 }
@@ -63,13 +63,13 @@ fn json(document: &impl Serialize) -> Response<Full<Bytes>> {
     }
 }
 
-fn foreign_reply(foreign: CompatAnswer) -> Response<Full<Bytes>> {
-    let status = StatusCode::from_u16(foreign.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = match foreign.body {
-        ForeignBody::Json(document) => response(status, Some(JSON), document.to_string().into_bytes()),
-        ForeignBody::Text(text) => response(status, Some(TEXT), text),
+fn compat_reply(compat: CompatAnswer) -> Response<Full<Bytes>> {
+    let status = StatusCode::from_u16(compat.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = match compat.body {
+        CompatBody::Json(document) => response(status, Some(JSON), document.to_string().into_bytes()),
+        CompatBody::Text(text) => response(status, Some(TEXT), text),
     };
-    for (name, value) in foreign.headers {
+    for (name, value) in compat.headers {
         // Names and values are built here from digits and printable letters. One that cannot be sent is left out.
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
             response.headers_mut().insert(name, value);

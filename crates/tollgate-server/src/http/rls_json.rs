@@ -3,21 +3,21 @@
 use tollgate::Timestamp;
 use tollgate::store::Store;
 
-use super::answer::{Answered, CompatAnswer, ForeignBody, Handler};
+use super::answer::{CompatAnswer, CompatBody, Handler, HttpAnswer};
 use crate::problem::{Kind, Problem};
 use crate::rls::{Code, Unanswerable, json};
 use crate::service::rls;
 
 impl<S: Store> Handler<'_, S> {
     /// Answers a request of Envoy: 200 if it may pass, 429 if it may not.
-    pub(super) async fn rls_json(&self, body: &[u8]) -> Result<Answered, Problem> {
+    pub(super) async fn rls_json(&self, body: &[u8]) -> Result<HttpAnswer, Problem> {
         let question = json::question(body).map_err(Problem::invalid)?;
         let now: Timestamp = self.service.now();
         let answer = rls::answer(self.service, &question, now).await.map_err(|error| match error {
             Unanswerable::Invalid(text) => Problem::new(Kind::InvalidRequest, text),
         })?;
         let status = if answer.overall == Code::Ok { 200 } else { 429 };
-        let body = ForeignBody::Json(json::document(&answer));
-        Ok(Answered::Foreign(CompatAnswer { status, headers: answer.headers, body }))
+        let body = CompatBody::Json(json::document(&answer));
+        Ok(HttpAnswer::Compat(CompatAnswer { status, headers: answer.headers, body }))
     }
 }

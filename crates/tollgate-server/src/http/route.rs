@@ -3,7 +3,7 @@
 use hyper::Method;
 use tollgate_compat::limitador::answer::Action;
 
-use super::authz::Asker;
+use super::authz::ProxyKind;
 use crate::problem::{Kind, Problem};
 use crate::service::holds::Id;
 
@@ -20,7 +20,7 @@ const ANY_METHOD: &str = "*";
 pub(super) enum HttpRoute {
     Check,
     Batch,
-    Authz(Asker),
+    Authz(ProxyKind),
     Reserve,
     Commit(Id),
     Cancel(Id),
@@ -60,8 +60,8 @@ impl HttpRoute {
         let route = match path {
             "/v1/check" => (HttpRoute::Check, "POST"),
             "/v1/check/batch" => (HttpRoute::Batch, "POST"),
-            "/v1/authz" => (HttpRoute::Authz(Asker::Plain), ANY_METHOD),
-            "/v1/authz/nginx" => (HttpRoute::Authz(Asker::Nginx), ANY_METHOD),
+            "/v1/authz" => (HttpRoute::Authz(ProxyKind::Plain), ANY_METHOD),
+            "/v1/authz/nginx" => (HttpRoute::Authz(ProxyKind::Nginx), ANY_METHOD),
             "/v1/reservations" => (HttpRoute::Reserve, "POST"),
             "/v1/openapi.json" => (HttpRoute::OpenApi, "GET, HEAD"),
             "/healthz" => (HttpRoute::Health, "GET, HEAD"),
@@ -120,7 +120,7 @@ mod tests {
         let of = |method: Method, path: &str| HttpRoute::of(&method, path).unwrap();
         assert_eq!(of(Method::POST, "/v1/check"), HttpRoute::Check);
         let propfind = Method::from_bytes(b"PROPFIND").unwrap();
-        assert_eq!(of(propfind, "/v1/authz"), HttpRoute::Authz(Asker::Plain));
+        assert_eq!(of(propfind, "/v1/authz"), HttpRoute::Authz(ProxyKind::Plain));
         assert_eq!(of(Method::POST, &format!("/v1/reservations/{ID}/commit")), HttpRoute::Commit(id));
         assert_eq!(of(Method::DELETE, &format!("/v1/reservations/{ID}")), HttpRoute::Cancel(id));
         assert_eq!(of(Method::POST, &format!("/v1/reports/{ID}")), HttpRoute::Report(id));

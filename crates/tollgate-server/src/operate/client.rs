@@ -91,7 +91,7 @@ impl Client {
         let text = timeout(ANSWER_TIMEOUT, text).await.map_err(|_| self.silent())?;
         let text =
             text.map_err(|error| format!("{}: the answer was cut off: {error}; ask again", self.url))?;
-        serde_json::from_slice(&text.to_bytes()).map_err(|_| self.foreign())
+        serde_json::from_slice(&text.to_bytes()).map_err(|_| self.not_tollgate())
     }
 
     /// Opens a streamed answer.
@@ -162,7 +162,7 @@ impl Client {
             _ => Value::Null,
         };
         let (Some(title), Some(detail)) = (problem["title"].as_str(), problem["detail"].as_str()) else {
-            return format!("{} (HTTP {status})", self.foreign());
+            return format!("{} (HTTP {status})", self.not_tollgate());
         };
         let cure = match status {
             StatusCode::UNAUTHORIZED => "; give it with --token, TOLLGATE_ADMIN_TOKEN or --token-file FILE",
@@ -199,7 +199,7 @@ impl Client {
         format!("{} does not answer; check --server URL, or try again", self.url)
     }
 
-    fn foreign(&self) -> String {
+    fn not_tollgate(&self) -> String {
         format!("{} does not answer as a Tollgate server of this version; check --server URL", self.url)
     }
 }

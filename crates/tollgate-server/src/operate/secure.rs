@@ -29,7 +29,7 @@ impl SecureClient {
     /// When they name no CA, or files with wrong content.
     pub(super) fn new(arguments: &TrustArguments, host: &str) -> Result<Self, String> {
         let path = arguments.ca.as_deref().ok_or(
-            "whom to trust is not said; give the authority that signed the server's certificate with --ca FILE or TOLLGATE_CA",
+            "no trusted CA is given; name the CA that signed the server's certificate with --ca FILE or TOLLGATE_CA",
         )?;
         let name = ServerName::try_from(host.to_owned());
         let name = name.map_err(|_| format!("{host:?} is no name that a certificate can have"))?;

@@ -175,7 +175,7 @@ pub(super) fn explanation(answer: &Value, console: &mut Console) {
             console.line(format_args!("  source: {}", plain(text(state, "source"))));
         }
         if let Some(ruled) = limit.get("ruled") {
-            console.line(format_args!("  ruled: {}", ruling(ruled)));
+            console.line(format_args!("  ruled: {}", override_text(ruled)));
         }
         for change in list(limit, "what_would_change_it") {
             console.line(format_args!("  - {}", plain(change.as_str().unwrap_or_default())));
@@ -186,11 +186,11 @@ pub(super) fn explanation(answer: &Value, console: &mut Console) {
     }
 }
 
-fn ruling(ruled: &Value) -> String {
+fn override_text(ruled: &Value) -> String {
     let until = text(ruled, "until");
     match (text(ruled, "ruling"), ruled["percent"].as_u64()) {
         (_, Some(percent)) => format!("enforced for {percent} % of keys until {until}"),
-        (ruling, None) => format!("{ruling} until {until}"),
+        (state, None) => format!("{state} until {until}"),
     }
 }
 
@@ -241,17 +241,17 @@ pub(super) fn unblocked(answer: &Value, console: &mut Console) {
 }
 
 pub(super) fn ruled(answer: &Value, console: &mut Console) {
-    console.line(ruling(answer));
+    console.line(override_text(answer));
     for other in list(answer, "milder") {
-        console.line(format_args!("until it ends, a milder ruling holds: {}", about(other)));
+        console.line(format_args!("until it ends, a milder override holds: {}", about(other)));
     }
 }
 
 /// An override with the limits it applies to.
 fn about(other: &Value) -> String {
     match other["limit"].as_str() {
-        Some(limit) => format!("{} is {}", plain(limit), ruling(other)),
-        None => format!("all limits are {}", ruling(other)),
+        Some(limit) => format!("{} is {}", plain(limit), override_text(other)),
+        None => format!("all limits are {}", override_text(other)),
     }
 }
 
@@ -282,7 +282,7 @@ pub(super) fn reloaded(answer: &Value, console: &mut Console) {
     let also = list(answer, "also");
     match (answer["reloaded"] == true, also.is_empty()) {
         (true, _) => console.line("reloaded"),
-        (false, true) => console.line("nothing to reload: what is in the file is in force"),
+        (false, true) => console.line("nothing to reload: the file is active"),
         (false, false) => console.line("the policy is the same"),
     }
     show_fields(&answer["policy"], console);
@@ -310,24 +310,24 @@ pub(super) fn reloaded(answer: &Value, console: &mut Console) {
 
 pub(super) fn limits(answer: &Value, console: &mut Console) {
     if let Some(all) = answer.get("all") {
-        console.line(format_args!("all limits: {}\n", ruling(all)));
+        console.line(format_args!("all limits: {}\n", override_text(all)));
     }
     let rows: Vec<Vec<String>> = list(answer, "limits")
         .iter()
         .map(|limit| {
             let mode = match limit.get("holds") {
-                Some(ruled) => ruling(ruled),
+                Some(ruled) => override_text(ruled),
                 None if limit["percent"] == 100 => text(limit, "mode").to_owned(),
                 None => format!("{} {} %", text(limit, "mode"), limit["percent"]),
             };
             vec![cell(text(limit, "name")), mode, meaning(limit)]
         })
         .collect();
-    let foreign = list(answer, "foreign");
-    if foreign.is_empty() {
+    let compat = list(answer, "foreign");
+    if compat.is_empty() {
         lines(&["limit", "mode", "meaning"], &rows, console);
     }
-    for sentence in foreign.iter().filter_map(Value::as_str) {
+    for sentence in compat.iter().filter_map(Value::as_str) {
         console.line(format_args!("{}", cell(sentence)));
     }
     if let Some(more) = answer["left_off"].as_u64().filter(|more| *more > 0) {
@@ -335,7 +335,7 @@ pub(super) fn limits(answer: &Value, console: &mut Console) {
     }
     let overload: Vec<Vec<String>> = list(answer, "overload")
         .iter()
-        .map(|ruled| vec![text(ruled, "controller").to_owned(), ruling(ruled)])
+        .map(|ruled| vec![text(ruled, "controller").to_owned(), override_text(ruled)])
         .collect();
     if !overload.is_empty() {
         console.line("");

@@ -2,7 +2,7 @@
 
 /// What kind of refusal it is: what a program may match on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum AdminProblem {
     /// The host of the request is not one of the server's names.
     WrongHost,
     /// Another site's page asked.
@@ -26,48 +26,48 @@ pub(crate) enum Refusal {
     TooManyWatchers,
 }
 
-impl Refusal {
+impl AdminProblem {
     /// The status to answer with.
     pub(crate) const fn status(self) -> u16 {
         match self {
-            Refusal::NoToken => 401,
-            Refusal::CrossSite | Refusal::NotAllowed => 403,
-            Refusal::Unknown => 404,
-            Refusal::Conflict => 409,
-            Refusal::WrongHost => 421,
-            Refusal::WrongPolicy => 422,
-            Refusal::TooManyLogins { .. } => 429,
-            Refusal::TooManyWatchers => 503,
+            AdminProblem::NoToken => 401,
+            AdminProblem::CrossSite | AdminProblem::NotAllowed => 403,
+            AdminProblem::Unknown => 404,
+            AdminProblem::Conflict => 409,
+            AdminProblem::WrongHost => 421,
+            AdminProblem::WrongPolicy => 422,
+            AdminProblem::TooManyLogins { .. } => 429,
+            AdminProblem::TooManyWatchers => 503,
         }
     }
 
     /// The problem type: a name that stays.
     pub(crate) const fn urn(self) -> &'static str {
         match self {
-            Refusal::WrongHost => "urn:tollgate:problem:wrong-host",
-            Refusal::CrossSite => "urn:tollgate:problem:cross-site",
-            Refusal::NoToken => "urn:tollgate:problem:no-token",
-            Refusal::TooManyLogins { .. } => "urn:tollgate:problem:too-many-logins",
-            Refusal::NotAllowed => "urn:tollgate:problem:not-allowed",
-            Refusal::Unknown => "urn:tollgate:problem:unknown",
-            Refusal::Conflict => "urn:tollgate:problem:conflict",
-            Refusal::WrongPolicy => "urn:tollgate:problem:wrong-policy",
-            Refusal::TooManyWatchers => "urn:tollgate:problem:too-many-watchers",
+            AdminProblem::WrongHost => "urn:tollgate:problem:wrong-host",
+            AdminProblem::CrossSite => "urn:tollgate:problem:cross-site",
+            AdminProblem::NoToken => "urn:tollgate:problem:no-token",
+            AdminProblem::TooManyLogins { .. } => "urn:tollgate:problem:too-many-logins",
+            AdminProblem::NotAllowed => "urn:tollgate:problem:not-allowed",
+            AdminProblem::Unknown => "urn:tollgate:problem:unknown",
+            AdminProblem::Conflict => "urn:tollgate:problem:conflict",
+            AdminProblem::WrongPolicy => "urn:tollgate:problem:wrong-policy",
+            AdminProblem::TooManyWatchers => "urn:tollgate:problem:too-many-watchers",
         }
     }
 
     /// What all refusals of this kind have in common.
     pub(crate) const fn title(self) -> &'static str {
         match self {
-            Refusal::WrongHost => "The host is not one of this server's names",
-            Refusal::CrossSite => "Another site may not use this server",
-            Refusal::NoToken => "A token is needed to operate this server",
-            Refusal::TooManyLogins { .. } => "Too many wrong tokens were tried",
-            Refusal::NotAllowed => "The token's role may not do this",
-            Refusal::Unknown => "There is no such thing",
-            Refusal::Conflict => "It cannot be done as things are",
-            Refusal::WrongPolicy => "The candidate is not a policy",
-            Refusal::TooManyWatchers => "Too many live views are open",
+            AdminProblem::WrongHost => "The host is not one of this server's names",
+            AdminProblem::CrossSite => "Another site may not use this server",
+            AdminProblem::NoToken => "A token is needed to operate this server",
+            AdminProblem::TooManyLogins { .. } => "Too many wrong tokens were tried",
+            AdminProblem::NotAllowed => "The token's role may not do this",
+            AdminProblem::Unknown => "There is no such thing",
+            AdminProblem::Conflict => "It cannot be done as things are",
+            AdminProblem::WrongPolicy => "The candidate is not a policy",
+            AdminProblem::TooManyWatchers => "Too many live views are open",
         }
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use tollgate::policy::{Grant, Mode};
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Policy, Quota, Ticks};
-use tollgate_compat::{Foreign, Numbered};
+use tollgate_compat::{CompatConfig, Numbered};
 
 use crate::policy_file::Rules;
 
@@ -19,12 +19,12 @@ const SHOWN_MAX: usize = 10;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PolicySummary {
     /// By name.
-    pub(crate) limits: BTreeMap<String, Line>,
+    pub(crate) limits: BTreeMap<String, LimitSummary>,
 }
 
 /// One limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Line {
+pub(crate) struct LimitSummary {
     /// Why the limit denies no request, if so: usually `mode: off`.
     pub(crate) off: Option<&'static str>,
     /// Its numbers, by role: `rate`, `tier free`, `override acme`.
@@ -37,32 +37,32 @@ pub(crate) struct Number {
     pub(crate) units: u64,
     /// Zero for a concurrency limit, which has no period.
     pub(crate) period: Ticks,
-    pub(crate) at_once: u64,
+    pub(crate) burst: u64,
 }
 
 impl PolicySummary {
     /// Summarizes rules.
     pub(crate) fn of(rules: &Rules) -> Self {
-        match rules.foreign() {
+        match rules.compat() {
             None => Self::of_policy(rules.policy()),
-            Some(foreign) => Self::of_foreign(foreign),
+            Some(compat) => Self::of_compat(compat),
         }
     }
 
     /// Summarizes another program's configuration.
-    fn of_foreign(foreign: &Foreign) -> Self {
+    fn of_compat(compat: &CompatConfig) -> Self {
         let line = |rule: Numbered| {
             let number =
-                Number { units: rule.units, period: Ticks::from_secs(rule.seconds), at_once: rule.units };
+                Number { units: rule.units, period: Ticks::from_secs(rule.seconds), burst: rule.units };
             let numbers = BTreeMap::from([("rate".to_owned(), Grant::Quota(number))]);
-            (rule.name, Line { off: rule.off, numbers })
+            (rule.name, LimitSummary { off: rule.off, numbers })
         };
-        Self { limits: foreign.numbers().into_iter().map(line).collect() }
+        Self { limits: compat.numbers().into_iter().map(line).collect() }
     }
 
     /// Summarizes a policy.
     pub(crate) fn of_policy(policy: &Policy) -> Self {
-        let line = |limit: &tollgate::policy::Limit| Line {
+        let line = |limit: &tollgate::policy::Limit| LimitSummary {
             off: match (limit.mode(), limit.enforce_percent()) {
                 (Mode::Off, _) => Some("mode: off"),
                 (Mode::Shadow, _) => Some("mode: shadow"),
@@ -89,30 +89,30 @@ fn numbers_of(grant: Grant<&Quota>) -> Grant<Number> {
 
 impl Number {
     fn of(quota: &Quota) -> Self {
-        let at_once = quota.capacity();
+        let burst = quota.capacity();
         match quota.rate() {
-            Some(rate) => Self { units: rate.units(), period: rate.period(), at_once },
-            None => Self { units: at_once, period: Ticks::ZERO, at_once },
+            Some(rate) => Self { units: rate.units(), period: rate.period(), burst },
+            None => Self { units: burst, period: Ticks::ZERO, burst },
         }
     }
 }
 
 /// Everything suspicious about the `new` rules compared with the `old` ones, each in a sentence.
 pub(crate) fn suspicions(old: &PolicySummary, new: &PolicySummary) -> Vec<String> {
-    let mut told: Vec<String> = vanished(old, new).into_iter().collect();
+    let mut found: Vec<String> = vanished(old, new).into_iter().collect();
     for (name, was) in &old.limits {
         let Some(is) = new.limits.get(name) else { continue };
         if let (None, Some(why)) = (was.off, is.off) {
-            told.push(format!("limit \"{name}\" is switched off ({why})"));
+            found.push(format!("limit \"{name}\" is switched off ({why})"));
         }
         // When a tier or an override is removed, its keys get the default rate.
         let everybody = is.numbers.get("rate");
         for (role, was) in &was.numbers {
             let Some(is) = is.numbers.get(role).or(everybody) else { continue };
-            told.extend(changed(was, is).map(|change| format!("limit \"{name}\", {role}: {change}")));
+            found.extend(changed(was, is).map(|change| format!("limit \"{name}\", {role}: {change}")));
         }
     }
-    shortened(told)
+    shortened(found)
 }
 
 fn vanished(old: &PolicySummary, new: &PolicySummary) -> Option<String> {
@@ -129,7 +129,7 @@ fn changed(was: &Grant<Number>, is: &Grant<Number>) -> Option<String> {
     match (was, is) {
         (Grant::Quota(was), Grant::Quota(is)) => changed_number(was, is),
         (Grant::Deny, _) | (Grant::Unlimited, Grant::Unlimited) => None,
-        (was, Grant::Deny) => Some(format!("{} becomes deny, which admits nobody", value(was))),
+        (was, Grant::Deny) => Some(format!("{} becomes deny, which admits no request", value(was))),
         (was, is) => Some(format!("{} becomes {}", value(was), value(is))),
     }
 }
@@ -145,17 +145,17 @@ fn value(value: &Grant<Number>) -> String {
 /// What is suspicious about a changed number.
 fn changed_number(was: &Number, is: &Number) -> Option<String> {
     if is.units == 0 && was.units > 0 {
-        return Some(format!("{} becomes 0, which admits nobody", rate(was)));
+        return Some(format!("{} becomes 0, which admits no request", rate(was)));
     }
     let over_time = (
         u128::from(was.units) * u128::from(is.period.as_micros()),
         u128::from(is.units) * u128::from(was.period.as_micros()),
     );
-    let at_once = (u128::from(was.at_once), u128::from(is.at_once));
+    let burst = (u128::from(was.burst), u128::from(is.burst));
     if let Some(much) = factor(over_time) {
         return Some(format!("{} becomes {}, {much}", rate(was), rate(is)));
     }
-    factor(at_once).map(|much| format!("{} at once becomes {} at once, {much}", was.at_once, is.at_once))
+    factor(burst).map(|much| format!("{} at once becomes {} at once, {much}", was.burst, is.burst))
 }
 
 /// The factor of a change, if it is suspicious. Without a number there is nothing to compare.
@@ -207,7 +207,7 @@ mod tests {
         PolicySummary::of_policy(&Policy::compile("test", policy.as_bytes()).unwrap().0)
     }
 
-    fn told(old: &str, new: &str) -> String {
+    fn suspicion(old: &str, new: &str) -> String {
         suspicions(&summary(old), &summary(new)).join("; ")
     }
 
@@ -216,9 +216,9 @@ mod tests {
     /// Half of the limits may be removed, but not one more, and the message names them.
     #[test]
     fn vanishing_limits() {
-        assert_eq!(told(FOUR, "limits: [{name: a, rate: 10/s}, {name: b, rate: 10/s}]"), "");
+        assert_eq!(suspicion(FOUR, "limits: [{name: a, rate: 10/s}, {name: b, rate: 10/s}]"), "");
         assert_eq!(
-            told(FOUR, "limits: [{name: a, rate: 10/s}, {name: e, rate: 10/s}]"),
+            suspicion(FOUR, "limits: [{name: a, rate: 10/s}, {name: e, rate: 10/s}]"),
             "3 of 4 limits vanish: \"b\", \"c\", \"d\""
         );
     }
@@ -234,8 +234,8 @@ mod tests {
             ("enforce_percent: 0", "enforce_percent: 0"),
         ] {
             let off = format!("limits: [{{name: a, by: [k], rate: 10/s, {how}}}]");
-            assert_eq!(told(on, &off), format!("limit \"a\" is switched off ({shown})"));
-            assert_eq!(told(&off, on), "");
+            assert_eq!(suspicion(on, &off), format!("limit \"a\" is switched off ({shown})"));
+            assert_eq!(suspicion(&off, on), "");
         }
     }
 
@@ -251,7 +251,7 @@ mod tests {
             ("10/s", "10/s burst 100", "limit \"a\", rate: 10 at once becomes 100 at once, 10 times as much"),
             ("300 per 5m", "60/min burst 300", ""),
         ] {
-            assert_eq!(told(&of(old), &of(new)), expected, "{old} → {new}");
+            assert_eq!(suspicion(&of(old), &of(new)), expected, "{old} → {new}");
         }
     }
 
@@ -264,13 +264,13 @@ mod tests {
             )
         };
         let old = of("free: 10/s, pro: 100/s", ", acme: 5000/s");
-        assert_eq!(told(&old, &of("pro: 100/s, free: 20/s", ", acme: 5000/s, new: 90k/s")), "");
+        assert_eq!(suspicion(&old, &of("pro: 100/s, free: 20/s", ", acme: 5000/s, new: 90k/s")), "");
         assert_eq!(
-            told(&old, &of("free: 10/s, pro: 100/s", "")),
+            suspicion(&old, &of("free: 10/s, pro: 100/s", "")),
             "limit \"a\", override acme: 5000/s becomes 10/s, 500 times less"
         );
         assert_eq!(
-            told(&old, &of("free: 100/s, pro: 100/s", ", acme: 5000/s")),
+            suspicion(&old, &of("free: 100/s, pro: 100/s", ", acme: 5000/s")),
             "limit \"a\", tier free: 10/s becomes 100/s, 10 times as much"
         );
     }
@@ -281,23 +281,26 @@ mod tests {
     fn words_and_rates() {
         let of = |rate: &str| format!("limits: [{{name: a, by: [t], rate: {rate}}}]");
         assert_eq!(
-            told(&of("10/s"), &of("deny")),
-            "limit \"a\", rate: 10/s becomes deny, which admits nobody"
+            suspicion(&of("10/s"), &of("deny")),
+            "limit \"a\", rate: 10/s becomes deny, which admits no request"
         );
-        assert_eq!(told(&of("10/s"), &of("unlimited")), "limit \"a\", rate: 10/s becomes unlimited");
-        assert_eq!(told(&of("unlimited"), &of("10/s")), "limit \"a\", rate: unlimited becomes 10/s");
-        assert_eq!(told(&of("deny"), &of("10/s")), "");
+        assert_eq!(suspicion(&of("10/s"), &of("unlimited")), "limit \"a\", rate: 10/s becomes unlimited");
+        assert_eq!(suspicion(&of("unlimited"), &of("10/s")), "limit \"a\", rate: unlimited becomes 10/s");
+        assert_eq!(suspicion(&of("deny"), &of("10/s")), "");
     }
 
     /// A compat rule that becomes zero, and a tenfold change of a concurrency limit, are suspicious.
     #[test]
     fn zero_and_in_flight() {
-        let number = |units| Grant::Quota(Number { units, period: Ticks::from_secs(1), at_once: units });
-        assert_eq!(changed(&number(5), &number(0)), Some("5/s becomes 0, which admits nobody".to_owned()));
+        let number = |units| Grant::Quota(Number { units, period: Ticks::from_secs(1), burst: units });
+        assert_eq!(
+            changed(&number(5), &number(0)),
+            Some("5/s becomes 0, which admits no request".to_owned())
+        );
         assert_eq!(changed(&number(0), &number(5)), None);
         let of =
             |permits: u64| format!("limits: [{{name: a, by: [k], concurrency: {permits}, permit_ttl: 1s}}]");
-        assert!(told(&of(10), &of(100)).contains("10 at once becomes 100 at once"));
+        assert!(suspicion(&of(10), &of(100)).contains("10 at once becomes 100 at once"));
     }
 
     /// However many suspicions there are, the message stays short.
@@ -308,18 +311,18 @@ mod tests {
                 (0..500).map(|n| format!("{{name: l{n}, by: [k{n}], rate: {rate}}}")).collect();
             format!("limits: [{}]", all.join(", "))
         };
-        let told = suspicions(&summary(&limits("10/s")), &summary(&limits("1000/s")));
-        assert_eq!((told.len(), told.last().map(String::as_str)), (11, Some("and 490 more")));
+        let found = suspicions(&summary(&limits("10/s")), &summary(&limits("1000/s")));
+        assert_eq!((found.len(), found.last().map(String::as_str)), (11, Some("and 490 more")));
     }
 
     /// Configurations of other programs are guarded like policies.
     #[test]
-    fn foreign_rules_are_guarded() {
+    fn compat_rules_are_guarded() {
         use tollgate_compat::{Format, Source, guard};
         let rules = |format, text: &str| {
             let source = Source { name: "f".to_owned(), bytes: text.as_bytes().to_vec() };
-            PolicySummary::of(&Rules::Foreign(
-                Foreign::compile(format, &[source]).unwrap().0,
+            PolicySummary::of(&Rules::Compat(
+                CompatConfig::compile(format, &[source]).unwrap().0,
                 guard().unwrap(),
             ))
         };

@@ -3,28 +3,28 @@
 use super::*;
 
 fn refusal(body: &str) -> String {
-    Question::check(body.as_bytes()).unwrap_err().detail
+    JsonRequest::check(body.as_bytes()).unwrap_err().detail
 }
 
 /// A question is read with its text borrowed or, where it has escapes, owned.
 #[test]
 fn a_question_is_read() {
     let body = br#" {"cost":3,"attributes":{"api_key":"k","p\u0061th":"\/a","tokens":-5}} "#;
-    let question = Question::check(body).unwrap();
+    let question = JsonRequest::check(body).unwrap();
     let request = question.request().unwrap();
     let attributes: Vec<_> = request.attributes().iter().map(|a| (a.name, a.value)).collect();
     let expected =
         [("api_key", Value::Text("k")), ("path", Value::Text("/a")), ("tokens", Value::Number(-5))];
     assert_eq!(attributes, expected);
     assert_eq!(request.units(), 3);
-    assert_eq!(Question::check(br#"{"attributes":{}}"#).unwrap().request().unwrap().units(), 1);
+    assert_eq!(JsonRequest::check(br#"{"attributes":{}}"#).unwrap().request().unwrap().units(), 1);
 }
 
 /// A whole number may be written with a fraction of zero or an exponent, as far as it is certainly the one that was meant.
 #[test]
 fn whole_numbers_in_other_words() {
     let body = br#"{"cost":1e3,"attributes":{"a":5.0,"b":-2.0,"c":0.0,"d":-0.0}}"#;
-    let question = Question::check(body).unwrap();
+    let question = JsonRequest::check(body).unwrap();
     let request = question.request().unwrap();
     let values: Vec<_> = request.attributes().iter().map(|attribute| attribute.value).collect();
     assert_eq!(values, [5, -2, 0, 0].map(Value::Number));
@@ -102,7 +102,7 @@ fn refusals_name_field_and_cure() {
         assert!(refusal(body).contains(expected), "{body}: {}", refusal(body));
     }
     assert!(
-        Question::check(b"{\"attributes\":{\"a\":\"\xff\"}}")
+        JsonRequest::check(b"{\"attributes\":{\"a\":\"\xff\"}}")
             .unwrap_err()
             .detail
             .contains("not UTF-8 at byte 20")
@@ -113,7 +113,7 @@ fn refusals_name_field_and_cure() {
 #[test]
 fn depth_is_refused_without_descending() {
     for start in ["[", "{\"attributes\":", "{\"attributes\":{\"a\":", "{\"attributes\":{},\"cost\":"] {
-        assert!(Question::check(format!("{start}{}", "[".repeat(60_000)).as_bytes()).is_err());
+        assert!(JsonRequest::check(format!("{start}{}", "[".repeat(60_000)).as_bytes()).is_err());
     }
 }
 
@@ -124,30 +124,31 @@ fn attributes_are_bounded() {
         let each: Vec<String> = (0..count).map(|i| format!("\"a{i}\":1")).collect();
         format!("{{\"attributes\":{{{}}}}}", each.join(","))
     };
-    assert!(Question::check(many(64).as_bytes()).unwrap().request().is_ok());
+    assert!(JsonRequest::check(many(64).as_bytes()).unwrap().request().is_ok());
     assert!(refusal(&many(65)).contains("attributes: more than 64"));
     let long = format!("{{\"attributes\":{{\"a\":\"{}\"}}}}", "x".repeat(4097));
-    let question = Question::check(long.as_bytes()).unwrap();
+    let question = JsonRequest::check(long.as_bytes()).unwrap();
     assert!(question.request().unwrap_err().to_string().contains("attributes.a: a value of 4097 bytes"));
 }
 
 /// A batch says which of its questions is wrong, and has a bound.
 #[test]
 fn batches() {
-    assert!(Question::batch(b"[]").unwrap().is_empty());
-    let detail = Question::batch(br#"[{"attributes":{}},{"attributes":{},"cost":-1}]"#).unwrap_err().detail;
+    assert!(JsonRequest::batch(b"[]").unwrap().is_empty());
+    let detail =
+        JsonRequest::batch(br#"[{"attributes":{}},{"attributes":{},"cost":-1}]"#).unwrap_err().detail;
     assert!(detail.starts_with("[1]: cost: -1 is not accepted"), "{detail}");
     let many = format!("[{}]", vec![r#"{"attributes":{}}"#; BATCH_MAX + 1].join(","));
-    assert!(Question::batch(many.as_bytes()).unwrap_err().detail.contains("more than 1000 items"));
+    assert!(JsonRequest::batch(many.as_bytes()).unwrap_err().detail.contains("more than 1000 items"));
 }
 
 /// A reservation may say how long it lives; a settlement says the cost and nothing else.
 #[test]
 fn reservations_and_settlements() {
-    let question = Question::reservation(br#"{"attributes":{},"ttl_ms":5}"#).unwrap();
+    let question = JsonRequest::reservation(br#"{"attributes":{},"ttl_ms":5}"#).unwrap();
     assert_eq!(question.lifetime(), Ticks::from_millis(5));
-    assert_eq!(Question::reservation(br#"{"attributes":{}}"#).unwrap().lifetime(), Ticks::from_secs(60));
-    let detail = Question::reservation(br#"{"attributes":{},"ttl_ms":0}"#).unwrap_err().detail;
+    assert_eq!(JsonRequest::reservation(br#"{"attributes":{}}"#).unwrap().lifetime(), Ticks::from_secs(60));
+    let detail = JsonRequest::reservation(br#"{"attributes":{},"ttl_ms":0}"#).unwrap_err().detail;
     assert!(
         detail.contains("ttl_ms: 0 is not accepted; accepted is a whole number from 1 to 3600000"),
         "{detail}"

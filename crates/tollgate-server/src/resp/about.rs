@@ -7,7 +7,7 @@ use tollgate::Timestamp;
 use super::Resp;
 use super::frame::Arguments;
 use super::reply::Reply;
-use crate::protocol::Wire;
+use crate::protocol::Protocol;
 
 /// The Redis version whose connection commands are supported. Some clients refuse a server without a version that they
 /// know.
@@ -33,7 +33,7 @@ pub(super) fn info<S>(resp: &Resp<S>, arguments: Arguments<'_>, reply: &mut Repl
                 process = std::process::id(),
             ),
         ),
-        ("Clients", format!("connected_clients:{}\r\n", resp.service.meter.open(Wire::Resp))),
+        ("Clients", format!("connected_clients:{}\r\n", resp.service.meter.open(Protocol::Resp))),
         ("Memory", format!("tollgate_memory_full:{}\r\n", u8::from(is_full))),
         ("Persistence", "loading:0\r\n".to_owned()),
         ("Replication", "role:master\r\nconnected_slaves:0\r\n".to_owned()),

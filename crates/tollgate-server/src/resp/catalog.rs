@@ -5,7 +5,7 @@ use super::reply::Reply;
 
 /// A command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Command {
+pub(super) enum RespCommand {
     Check,
     Throttle,
     CrabThrottle,
@@ -22,16 +22,16 @@ pub(super) enum Command {
     Reset,
 }
 
-impl Command {
+impl RespCommand {
     /// Whether a client may send it before it is authenticated.
     pub(super) const fn is_greeting(self) -> bool {
-        matches!(self, Command::Hello | Command::Auth | Command::Quit | Command::Reset)
+        matches!(self, RespCommand::Hello | RespCommand::Auth | RespCommand::Quit | RespCommand::Reset)
     }
 }
 
 /// The description of a command.
 pub(super) struct CommandEntry {
-    pub(super) command: Command,
+    pub(super) command: RespCommand,
     /// Its name, in lower case as in the reply of `COMMAND`.
     pub(super) name: &'static str,
     /// Its number of arguments, including its name. A negative number is a minimum.
@@ -46,7 +46,7 @@ pub(super) struct CommandEntry {
 /// All commands, the most frequent first, because they are searched in this order.
 const ENTRIES: [CommandEntry; 14] = [
     CommandEntry {
-        command: Command::Check,
+        command: RespCommand::Check,
         name: "tg.check",
         arity: -1,
         flags: &["write", "fast"],
@@ -55,7 +55,7 @@ const ENTRIES: [CommandEntry; 14] = [
         summary: "Decides by the policy: TG.CHECK attribute value ... [COST n]",
     },
     CommandEntry {
-        command: Command::Throttle,
+        command: RespCommand::Throttle,
         name: "cl.throttle",
         arity: -1,
         flags: &["write"],
@@ -64,7 +64,7 @@ const ENTRIES: [CommandEntry; 14] = [
         summary: "Decides as redis-cell: CL.THROTTLE key max_burst count period [quantity]",
     },
     CommandEntry {
-        command: Command::CrabThrottle,
+        command: RespCommand::CrabThrottle,
         name: "throttle",
         arity: -5,
         flags: &["write"],
@@ -73,7 +73,7 @@ const ENTRIES: [CommandEntry; 14] = [
         summary: "Decides as throttlecrab: THROTTLE key max_burst count period [quantity]",
     },
     CommandEntry {
-        command: Command::Release,
+        command: RespCommand::Release,
         name: "tg.release",
         arity: 2,
         flags: &["write", "fast"],
@@ -82,7 +82,7 @@ const ENTRIES: [CommandEntry; 14] = [
         summary: "Gives back the permit that a check on a concurrency limit took: TG.RELEASE id",
     },
     CommandEntry {
-        command: Command::Ping,
+        command: RespCommand::Ping,
         name: "ping",
         arity: -1,
         flags: &["fast"],
@@ -91,7 +91,7 @@ const ENTRIES: [CommandEntry; 14] = [
         summary: "Answers PONG, or the message",
     },
     CommandEntry {
-        command: Command::Echo,
+        command: RespCommand::Echo,
         name: "echo",
         arity: 2,
         flags: &["fast"],
@@ -100,7 +100,7 @@ const ENTRIES: [CommandEntry; 14] = [
         summary: "Answers the message",
     },
     CommandEntry {
-        command: Command::Hello,
+        command: RespCommand::Hello,
         name: "hello",
         arity: -1,
         flags: &["noscript", "loading", "stale", "fast", "no_auth"],
@@ -109,7 +109,7 @@ const ENTRIES: [CommandEntry; 14] = [
         summary: "Chooses the protocol, and tells about the server",
     },
     CommandEntry {
-        command: Command::Auth,
+        command: RespCommand::Auth,
         name: "auth",
         arity: -2,
         flags: &["noscript", "loading", "stale", "fast", "no_auth"],
@@ -118,7 +118,7 @@ const ENTRIES: [CommandEntry; 14] = [
         summary: "Accepts the default user, who needs no password",
     },
     CommandEntry {
-        command: Command::Client,
+        command: RespCommand::Client,
         name: "client",
         arity: -2,
         flags: &["noscript", "loading", "stale"],
@@ -127,7 +127,7 @@ const ENTRIES: [CommandEntry; 14] = [
         summary: "Names the connection, and tells about it",
     },
     CommandEntry {
-        command: Command::Catalog,
+        command: RespCommand::Catalog,
         name: "command",
         arity: -1,
         flags: &["loading", "stale"],
@@ -136,7 +136,7 @@ const ENTRIES: [CommandEntry; 14] = [
         summary: "Tells about commands",
     },
     CommandEntry {
-        command: Command::Select,
+        command: RespCommand::Select,
         name: "select",
         arity: 2,
         flags: &["loading", "stale", "fast"],
@@ -145,7 +145,7 @@ const ENTRIES: [CommandEntry; 14] = [
         summary: "Accepts database 0, the only one",
     },
     CommandEntry {
-        command: Command::Info,
+        command: RespCommand::Info,
         name: "info",
         arity: -1,
         flags: &["loading", "stale"],
@@ -154,7 +154,7 @@ const ENTRIES: [CommandEntry; 14] = [
         summary: "Tells about the server",
     },
     CommandEntry {
-        command: Command::Quit,
+        command: RespCommand::Quit,
         name: "quit",
         arity: -1,
         flags: &["fast", "no_auth"],
@@ -163,7 +163,7 @@ const ENTRIES: [CommandEntry; 14] = [
         summary: "Ends the connection",
     },
     CommandEntry {
-        command: Command::Reset,
+        command: RespCommand::Reset,
         name: "reset",
         arity: 1,
         flags: &["fast", "no_auth"],

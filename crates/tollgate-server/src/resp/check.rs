@@ -2,15 +2,17 @@
 
 use smallvec::SmallVec;
 use tollgate::store::Store;
-use tollgate::{CheckRequest, Decision, LimitStatus, RequestError, Stance, Ticks, Timestamp, Value, Verdict};
-use tollgate_compat::InForce;
+use tollgate::{
+    CheckRequest, Decision, Enforcement, LimitStatus, RequestError, Ticks, Timestamp, Value, Verdict,
+};
+use tollgate_compat::ActiveConfig;
 
 use super::Resp;
 use super::frame::Arguments;
-use super::reply::{Protocol, Reply, quoted};
+use super::reply::{Reply, RespVersion, quoted};
 use crate::decision_json::{Hold, Why, verdict_name};
-use crate::identity::{Known, Word};
-use crate::protocol::Wire;
+use crate::identity::{Identified, Word};
+use crate::protocol::Protocol;
 use crate::service::holds::Id;
 
 /// If it is the last but one argument, the last one is the cost.
@@ -34,52 +36,54 @@ pub(super) async fn answer<S: Store>(
     reply: &mut Reply<'_>,
     now: Timestamp,
 ) {
-    let asked = match Asked::of(arguments) {
-        Ok(asked) => asked,
+    let command = match CheckCommand::of(arguments) {
+        Ok(command) => command,
         Err(unclear) => return reply.error(&format!("ERR TG.CHECK: {unclear}")),
     };
-    let known = resp.service.identity.known(asked.pairs(), Word::Trusted);
-    let request = match asked.request(&known) {
+    let known = resp.service.identity.identify(command.pairs(), Word::Trusted);
+    let request = match command.request(&known) {
         Ok(request) => request,
         Err(error) => return reply.error(&format!("ERR TG.CHECK: {error}")),
     };
-    if let Some(foreign) = resp.service.foreign() {
-        return elsewhere(&foreign, reply);
+    if let Some(compat) = resp.service.compat() {
+        return elsewhere(&compat, reply);
     }
     let watch = resp.service.meter.sampled_watch();
     // A decision is large, and each future that it passes through would copy it.
-    let mut decision = match resp.service.check_at_once(&request, now, Wire::Resp) {
-        Some(decision) => decision,
-        None => resp.service.check(&request, now, Wire::Resp).await,
+    let mut decision = match resp.service.try_check(&request, now, Protocol::Resp) {
+        Ok(decision) => decision,
+        Err(prepared) => resp.service.check_prepared(prepared, &request, now, Protocol::Resp).await,
     };
-    if let Some(foreign) = resp.service.overtaken(&decision) {
-        return elsewhere(&foreign, reply);
+    if let Some(compat) = resp.service.overtaken(&decision) {
+        return elsewhere(&compat, reply);
     }
     let hold = resp.service.hold(&mut decision, now);
     let permit = match &hold {
         Hold::Permit { id } => Some(id.as_str()),
         Hold::None | Hold::Reservation { .. } => None,
     };
-    tell(&decision, permit, reply);
+    write_answer(&decision, permit, reply);
     if let Some(watch) = watch {
-        resp.service.meter.took(Wire::Resp, watch.elapsed());
+        resp.service.meter.took(Protocol::Resp, watch.elapsed());
     }
 }
 
 /// Writes the error that points to the protocol of the active compat rules.
 #[cold]
-fn elsewhere(foreign: &InForce, reply: &mut Reply<'_>) {
-    let format = foreign.rules.format().name();
-    reply.error(&format!("ERR TG.CHECK: in force is {format}: ask by RLS, POST /json or POST /v1/check"));
+fn elsewhere(compat: &ActiveConfig, reply: &mut Reply<'_>) {
+    let format = compat.rules.format().name();
+    reply.error(&format!(
+        "ERR TG.CHECK: the active policy is {format}: ask by RLS, POST /json or POST /v1/check"
+    ));
 }
 
 /// The request as it was written.
-struct Asked<'a> {
+struct CheckCommand<'a> {
     pairs: SmallVec<[(&'a str, &'a str); 8]>,
     cost: Option<u64>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> CheckCommand<'a> {
     /// Parses the request.
     #[inline]
     fn of(arguments: Arguments<'a>) -> Result<Self, Unclear> {
@@ -87,18 +91,18 @@ impl<'a> Asked<'a> {
         if given.is_multiple_of(2) {
             return Err(Unclear::Odd);
         }
-        let mut asked = Self { pairs: SmallVec::new(), cost: None };
+        let mut command = Self { pairs: SmallVec::new(), cost: None };
         for at in (1..given).step_by(2) {
             let (name, value) =
                 (arguments.get(at).unwrap_or_default(), arguments.get(at + 1).unwrap_or_default());
             if at + 2 == given && name.eq_ignore_ascii_case(COST) {
                 let cost = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
-                asked.cost = Some(cost.ok_or_else(|| Unclear::Cost(quoted(value)))?);
+                command.cost = Some(cost.ok_or_else(|| Unclear::Cost(quoted(value)))?);
             } else {
-                asked.pairs.push((text(name)?, text(value)?));
+                command.pairs.push((text(name)?, text(value)?));
             }
         }
-        Ok(asked)
+        Ok(command)
     }
 
     #[inline]
@@ -107,7 +111,7 @@ impl<'a> Asked<'a> {
     }
 
     #[inline]
-    fn request<'r>(&'r self, known: &'r Known) -> Result<CheckRequest<'r>, RequestError> {
+    fn request<'r>(&'r self, known: &'r Identified) -> Result<CheckRequest<'r>, RequestError> {
         let request = known.request(self.pairs())?;
         match self.cost {
             Some(cost) => request.cost(cost),
@@ -122,12 +126,12 @@ fn text(bytes: &[u8]) -> Result<&str, Unclear> {
 }
 
 /// Writes the answer: eight fields, with names in RESP3.
-fn tell(decision: &Decision, permit: Option<&str>, reply: &mut Reply<'_>) {
+fn write_answer(decision: &Decision, permit: Option<&str>, reply: &mut Reply<'_>) {
     let verdict = decision.verdict();
-    let told = decision.cause().or_else(|| tightest(decision));
-    let counted = told.filter(|status| status.source.is_counted()).map(|status| status.outcome);
+    let shown = decision.cause().or_else(|| tightest(decision));
+    let counted = shown.filter(|status| status.source.is_counted()).map(|status| status.outcome);
     // In RESP2 fields have indexes instead of names, so none may be optional.
-    let is_named = reply.protocol() == Protocol::Resp3;
+    let is_named = reply.protocol() == RespVersion::Resp3;
     let fault = decision.fault().filter(|_| is_named);
     let why = if is_named { Why::of(decision) } else { Why::default() };
     let is_unlimited = is_named && decision.meets_no_limit();
@@ -144,7 +148,7 @@ fn tell(decision: &Decision, permit: Option<&str>, reply: &mut Reply<'_>) {
         Verdict::Never | Verdict::Forbidden => -1,
     });
     field.named("reset_after_ms").integer(counted.map_or(-1, |outcome| milliseconds(outcome.reset_after)));
-    field.named("name").text(decision.refused_by().or(told.map(|status| status.limit.name())));
+    field.named("name").text(decision.refused_by().or(shown.map(|status| status.limit.name())));
     field.named("permit").text(permit);
     if let Some(reason) = &why.reason {
         field.named("reason").bulk(reason.as_bytes());
@@ -167,15 +171,15 @@ impl<'r, 'o> CheckFields<'r, 'o> {
     #[inline]
     fn start(reply: &'r mut Reply<'o>, more: usize) -> Self {
         match reply.protocol() {
-            Protocol::Resp2 => reply.array(FIELDS),
-            Protocol::Resp3 => reply.map(FIELDS + more),
+            RespVersion::Resp2 => reply.array(FIELDS),
+            RespVersion::Resp3 => reply.map(FIELDS + more),
         }
         Self(reply)
     }
 
     #[inline]
     fn named(&mut self, name: &'static str) -> &mut Reply<'o> {
-        if self.0.protocol() == Protocol::Resp3 {
+        if self.0.protocol() == RespVersion::Resp3 {
             self.0.bulk(name.as_bytes());
         }
         self.0
@@ -187,7 +191,7 @@ impl<'r, 'o> CheckFields<'r, 'o> {
 fn tightest(decision: &Decision) -> Option<LimitStatus<'_>> {
     decision
         .limits()
-        .filter(|status| status.stance == Stance::Enforced)
+        .filter(|status| status.enforcement == Enforcement::Enforced)
         .min_by_key(|status| if status.source.is_counted() { status.outcome.remaining } else { u64::MAX })
 }
 

@@ -1,7 +1,7 @@
 //! `CLIENT`: what clients report about themselves when they connect, and what they may query about it.
 
 use super::frame::Arguments;
-use super::reply::{Protocol, Reply, quoted};
+use super::reply::{Reply, RespVersion, quoted};
 use super::session::{Session, wrong_number};
 
 /// Maximum length of a connection's name, in bytes.
@@ -66,7 +66,7 @@ fn switch(state: &[u8], reply: &mut Reply<'_>) {
 
 /// This connection as a line of `CLIENT LIST`. Other connections are not shown.
 fn line(session: &Session) -> String {
-    let protocol = if session.protocol == Protocol::Resp3 { 3 } else { 2 };
+    let protocol = if session.protocol == RespVersion::Resp3 { 3 } else { 2 };
     format!("id={} name={} db=0 resp={protocol}\n", session.id, quoted(&session.name))
 }
 

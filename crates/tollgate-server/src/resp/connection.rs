@@ -15,11 +15,11 @@ use tollgate::store::Store;
 
 use super::Resp;
 use super::session::{Flow, Session};
-use crate::protocol::Wire;
+use crate::protocol::Protocol;
 use crate::shutdown::{Stop, stopped};
-use patience::{Patience, Ring};
+use timeouts::{Arrival, Timeouts, TimerEvent};
 
-mod patience;
+mod timeouts;
 
 /// How long a client may refuse to read.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -39,7 +39,7 @@ where
     S: Store,
     T: AsyncRead + AsyncWrite + Unpin,
 {
-    let _open = resp.service.meter.opened(Wire::Resp);
+    let _open = resp.service.meter.opened(Protocol::Resp);
     let mut connection = Connection::new(stream, resp.next_id());
     if let Err(error) = connection.run(&resp, stop).await {
         tracing::debug!(%error, "a connection ended early");
@@ -47,12 +47,12 @@ where
 }
 
 /// Why a wait for bytes ended.
-enum Came {
+enum Received {
     Bytes,
     /// The client will send no more.
     End,
     /// The other future completed.
-    Told,
+    Interrupted,
 }
 
 struct Connection<T> {
@@ -71,25 +71,25 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
 
     async fn run<S: Store>(&mut self, resp: &Resp<S>, mut stop: Stop) -> io::Result<()> {
         let watch = stop.clone();
-        let mut told = pin!(stopped(&mut stop));
-        let mut patience = Patience::new();
+        let mut interrupt = pin!(stopped(&mut stop));
+        let mut timeouts = Timeouts::new();
         loop {
-            match self.read(&mut patience, told.as_mut()).await? {
-                Came::Bytes if self.answer(resp, &mut patience).await? == Flow::Close => break,
-                Came::Bytes => {}
-                Came::End => return self.stream.shutdown().await,
-                Came::Told => return self.drain(resp, &mut patience).await,
+            match self.read(&mut timeouts, interrupt.as_mut()).await? {
+                Received::Bytes if self.answer(resp, &mut timeouts).await? == Flow::Close => break,
+                Received::Bytes => {}
+                Received::End => return self.stream.shutdown().await,
+                Received::Interrupted => return self.drain(resp, &mut timeouts).await,
             }
             // Otherwise a client that keeps sending would delay the stop for ever.
             if *watch.borrow() {
-                return self.drain(resp, &mut patience).await;
+                return self.drain(resp, &mut timeouts).await;
             }
         }
         self.close().await
     }
 
     /// Answers the commands that the client sent before it could know that the server stops.
-    async fn drain<S: Store>(&mut self, resp: &Resp<S>, patience: &mut Patience) -> io::Result<()> {
+    async fn drain<S: Store>(&mut self, resp: &Resp<S>, timeouts: &mut Timeouts) -> io::Result<()> {
         let end = Instant::now() + DRAIN_MAX;
         loop {
             let now = Instant::now();
@@ -97,11 +97,11 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
                 break;
             }
             let quiet = pin!(sleep_until(end.min(now + LINGER)));
-            match self.read(patience, quiet).await? {
-                Came::Bytes if self.answer(resp, patience).await? == Flow::Close => break,
-                Came::Bytes => {}
-                Came::End => return self.stream.shutdown().await,
-                Came::Told => break,
+            match self.read(timeouts, quiet).await? {
+                Received::Bytes if self.answer(resp, timeouts).await? == Flow::Close => break,
+                Received::Bytes => {}
+                Received::End => return self.stream.shutdown().await,
+                Received::Interrupted => break,
             }
         }
         self.close().await
@@ -122,12 +122,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
         timeout(LINGER, rest).await.unwrap_or(Ok(()))
     }
 
-    /// Waits for more bytes, until `told` completes.
+    /// Waits for more bytes, until `interrupt` completes.
     async fn read(
         &mut self,
-        patience: &mut Patience,
-        mut told: Pin<&mut impl Future<Output = ()>>,
-    ) -> io::Result<Came> {
+        timeouts: &mut Timeouts,
+        mut interrupt: Pin<&mut impl Future<Output = ()>>,
+    ) -> io::Result<Received> {
         loop {
             if self.input.capacity() - self.input.len() < self.read_bytes / 2 {
                 self.input.reserve(self.read_bytes);
@@ -140,12 +140,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
                     if read == room && self.read_bytes < READ_BYTES_MAX {
                         self.read_bytes *= 2;
                     }
-                    return Ok(if read > 0 { Came::Bytes } else { Came::End });
+                    return Ok(if read > 0 { Received::Bytes } else { Received::End });
                 }
-                () = told.as_mut() => return Ok(Came::Told),
-                ring = patience.ring() => match ring {
-                    Ring::Lost => return Err(too_slow()),
-                    Ring::Rest => self.rest(),
+                () = interrupt.as_mut() => return Ok(Received::Interrupted),
+                fired = timeouts.fired() => match fired {
+                    TimerEvent::TimedOut => return Err(too_slow()),
+                    TimerEvent::Idle => self.rest(),
                 },
             }
         }
@@ -161,7 +161,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
     }
 
     /// Answers all complete commands, with as few writes as possible.
-    async fn answer<S: Store>(&mut self, resp: &Resp<S>, patience: &mut Patience) -> io::Result<Flow> {
+    async fn answer<S: Store>(&mut self, resp: &Resp<S>, timeouts: &mut Timeouts) -> io::Result<Flow> {
         let mut progress = false;
         loop {
             let now = resp.service.now();
@@ -172,7 +172,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
                 self.send().await?;
             }
             if flow != Flow::Write {
-                patience.moved(progress, self.input.is_empty());
+                let arrival = match (self.input.is_empty(), progress) {
+                    (true, _) => Arrival::Complete,
+                    (false, true) => Arrival::NextBegun,
+                    (false, false) => Arrival::Partial,
+                };
+                timeouts.moved(arrival);
                 return Ok(flow);
             }
         }
@@ -180,15 +185,16 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
 
     /// Sends the output. Nearly always the socket takes all of it immediately, and then no timer is started.
     async fn send(&mut self) -> io::Result<()> {
-        let at_once = poll_fn(|context| match Pin::new(&mut self.stream).poll_write(context, &self.output) {
-            Poll::Ready(Ok(written)) if written == self.output.len() => {
-                let flushed = Pin::new(&mut self.stream).poll_flush(context);
-                Poll::Ready(Ok((written, flushed.is_ready())))
-            }
-            Poll::Ready(written) => Poll::Ready(written.map(|written| (written, false))),
-            Poll::Pending => Poll::Ready(Ok((0, false))),
-        });
-        let (written, flushed) = at_once.await?;
+        let first_write =
+            poll_fn(|context| match Pin::new(&mut self.stream).poll_write(context, &self.output) {
+                Poll::Ready(Ok(written)) if written == self.output.len() => {
+                    let flushed = Pin::new(&mut self.stream).poll_flush(context);
+                    Poll::Ready(Ok((written, flushed.is_ready())))
+                }
+                Poll::Ready(written) => Poll::Ready(written.map(|written| (written, false))),
+                Poll::Pending => Poll::Ready(Ok((0, false))),
+            });
+        let (written, flushed) = first_write.await?;
         if !flushed {
             let rest = async {
                 self.stream.write_all(self.output.get(written..).unwrap_or_default()).await?;

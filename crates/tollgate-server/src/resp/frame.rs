@@ -19,12 +19,12 @@ pub(crate) const INLINE_BYTES_MAX: usize = 8 << 10;
 const LENGTH_LINE_BYTES_MAX: usize = 24;
 
 /// The start and the end of an argument.
-type Span = (u32, u32);
+type ArgumentSpan = (u32, u32);
 
 /// The spans of a command's arguments. One is reused for all commands of a connection, so that none of them allocates.
 #[derive(Debug, Default)]
 pub(crate) struct Frame {
-    spans: Vec<Span>,
+    spans: Vec<ArgumentSpan>,
     /// The arguments of a line, without their quotes. Those of an array stay in the input.
     unquoted: Vec<u8>,
     is_line: bool,
@@ -34,7 +34,7 @@ pub(crate) struct Frame {
 #[derive(Clone, Copy)]
 pub(crate) struct Arguments<'b> {
     bytes: &'b [u8],
-    spans: &'b [Span],
+    spans: &'b [ArgumentSpan],
 }
 
 /// Why bytes are not a command. What follows them cannot be parsed either, so the connection ends.
@@ -108,8 +108,8 @@ impl Frame {
                 Some(&other) => return Err(FrameError::Expected(other)),
             }
             let read = length(bytes, at, FrameError::LongLength, FrameError::ArgumentLength)?;
-            let Some((bytes_told, start)) = read else { return Ok(None) };
-            let length = usize::try_from(bytes_told).map_err(|_| FrameError::ArgumentLength)?;
+            let Some((announced, start)) = read else { return Ok(None) };
+            let length = usize::try_from(announced).map_err(|_| FrameError::ArgumentLength)?;
             if length > ARGUMENT_BYTES_MAX {
                 return Err(FrameError::ArgumentLength);
             }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use bytes::{Buf, BytesMut};
-use tollgate::fuzzing::at_once;
+use tollgate::fuzzing::poll_once;
 use tollgate::{Engine, ManualClock, MemoryStore, Policy, Secret};
 
 use super::Resp;
 use super::frame::Frame;
 use super::session::{Flow, Session};
 use crate::service::Service;
-use crate::service::cells::Table;
+use crate::service::cells::CounterTable;
 
 /// A policy with limits that deny soon, never, and for holders of permits.
 const POLICY: &[u8] = b"limits:
@@ -22,10 +22,10 @@ const POLICY: &[u8] = b"limits:
 const BYTES: u64 = 256 << 10;
 
 /// The arguments of a command.
-pub type Command = Vec<Vec<u8>>;
+pub type CommandArguments = Vec<Vec<u8>>;
 
 /// The commands at the front of some bytes, how many bytes they took, and whether the rest can never be a command.
-pub fn commands(bytes: &[u8]) -> (Vec<Command>, usize, bool) {
+pub fn commands(bytes: &[u8]) -> (Vec<CommandArguments>, usize, bool) {
     let (mut frame, mut commands, mut used) = (Frame::default(), Vec::new(), 0);
     loop {
         let rest = &bytes[used..];
@@ -46,11 +46,11 @@ pub fn replies(pieces: &[&[u8]]) -> Vec<u8> {
     let time = ManualClock::new();
     let Ok((policy, _)) = Policy::compile("fuzz", POLICY) else { return Vec::new() };
     let engine = Engine::with_store(policy, MemoryStore::new(BYTES, time.now()), Secret::repeatable(1));
-    let service = Arc::new(Service::new(engine, time.clock()).throttling(Table::new(BYTES)));
+    let service = Arc::new(Service::new(engine, time.clock()).throttling(CounterTable::new(BYTES)));
     let resp = Resp::new(service);
     let mut session = Session::new(1);
     let (mut input, mut output) = (BytesMut::new(), BytesMut::new());
-    at_once(async {
+    poll_once(async {
         let mut sent = Vec::new();
         for piece in pieces {
             input.extend_from_slice(piece);

@@ -2,7 +2,7 @@
 //! password.
 
 use super::frame::Arguments;
-use super::reply::{Protocol, Reply, quoted};
+use super::reply::{Reply, RespVersion, quoted};
 use super::session::{Session, number};
 use super::{client, session};
 use crate::auth::Auth;
@@ -43,7 +43,7 @@ pub(super) fn hello(session: &mut Session, auth: &Auth, arguments: Arguments<'_>
     text("mode", "standalone");
     text("role", "master");
     reply.bulk(b"proto");
-    reply.integer(if protocol == Protocol::Resp3 { 3 } else { 2 });
+    reply.integer(if protocol == RespVersion::Resp3 { 3 } else { 2 });
     reply.bulk(b"id");
     reply.integer(client::shown_id(session.id));
     reply.bulk(b"modules");
@@ -52,7 +52,7 @@ pub(super) fn hello(session: &mut Session, auth: &Auth, arguments: Arguments<'_>
 
 /// The options of a `HELLO`.
 struct Greeting<'b> {
-    protocol: Option<Protocol>,
+    protocol: Option<RespVersion>,
     name: Option<&'b [u8]>,
     password: Option<&'b [u8]>,
 }
@@ -60,8 +60,8 @@ struct Greeting<'b> {
 fn understood(arguments: Arguments<'_>) -> Result<Greeting<'_>, String> {
     let protocol = match arguments.get(1).map(number) {
         None => None,
-        Some(Some(2)) => Some(Protocol::Resp2),
-        Some(Some(3)) => Some(Protocol::Resp3),
+        Some(Some(2)) => Some(RespVersion::Resp2),
+        Some(Some(3)) => Some(RespVersion::Resp3),
         Some(Some(_)) => return Err("NOPROTO unsupported protocol version".to_owned()),
         Some(None) => return Err("ERR Protocol version is not an integer or out of range".to_owned()),
     };

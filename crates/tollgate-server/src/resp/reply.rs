@@ -8,7 +8,7 @@ const QUOTED_BYTES_MAX: usize = 128;
 
 /// The protocol version of the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Protocol {
+pub(crate) enum RespVersion {
     /// The default.
     #[default]
     Resp2,
@@ -19,21 +19,21 @@ pub(crate) enum Protocol {
 /// Writes replies.
 pub(crate) struct Reply<'o> {
     output: &'o mut BytesMut,
-    protocol: Protocol,
+    protocol: RespVersion,
 }
 
 impl<'o> Reply<'o> {
-    pub(crate) const fn new(output: &'o mut BytesMut, protocol: Protocol) -> Self {
+    pub(crate) const fn new(output: &'o mut BytesMut, protocol: RespVersion) -> Self {
         Self { output, protocol }
     }
 
     /// The protocol version of the client.
-    pub(crate) const fn protocol(&self) -> Protocol {
+    pub(crate) const fn protocol(&self) -> RespVersion {
         self.protocol
     }
 
     /// Switches the protocol version from here on.
-    pub(crate) const fn speak(&mut self, protocol: Protocol) {
+    pub(crate) const fn speak(&mut self, protocol: RespVersion) {
         self.protocol = protocol;
     }
 
@@ -75,16 +75,16 @@ impl<'o> Reply<'o> {
     /// Nothing.
     pub(crate) fn null(&mut self) {
         self.output.put_slice(match self.protocol {
-            Protocol::Resp2 => b"$-1\r\n",
-            Protocol::Resp3 => b"_\r\n",
+            RespVersion::Resp2 => b"$-1\r\n",
+            RespVersion::Resp3 => b"_\r\n",
         });
     }
 
     /// Yes or no; for RESP2 as 1 or 0.
     pub(crate) fn boolean(&mut self, yes: bool) {
         match self.protocol {
-            Protocol::Resp2 => self.integer(i64::from(yes)),
-            Protocol::Resp3 => self.output.put_slice(if yes { b"#t\r\n" } else { b"#f\r\n" }),
+            RespVersion::Resp2 => self.integer(i64::from(yes)),
+            RespVersion::Resp3 => self.output.put_slice(if yes { b"#t\r\n" } else { b"#f\r\n" }),
         }
     }
 
@@ -96,15 +96,15 @@ impl<'o> Reply<'o> {
 
     /// The header of an unordered set of `length` replies, which follow.
     pub(crate) fn set(&mut self, length: usize) {
-        let kind = if self.protocol == Protocol::Resp3 { b'~' } else { b'*' };
+        let kind = if self.protocol == RespVersion::Resp3 { b'~' } else { b'*' };
         self.length(kind, length);
     }
 
     /// The header of `pairs` pairs of replies, which follow. In RESP2 they form one array.
     pub(crate) fn map(&mut self, pairs: usize) {
         match self.protocol {
-            Protocol::Resp2 => self.length(b'*', 2 * pairs),
-            Protocol::Resp3 => self.length(b'%', pairs),
+            RespVersion::Resp2 => self.length(b'*', 2 * pairs),
+            RespVersion::Resp3 => self.length(b'%', pairs),
         }
     }
 
@@ -139,7 +139,7 @@ pub(crate) fn quoted(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn written(protocol: Protocol, write: impl FnOnce(&mut Reply<'_>)) -> String {
+    fn written(protocol: RespVersion, write: impl FnOnce(&mut Reply<'_>)) -> String {
         let mut output = BytesMut::new();
         write(&mut Reply::new(&mut output, protocol));
         String::from_utf8(output.to_vec()).unwrap()
@@ -160,7 +160,7 @@ mod tests {
             reply.map(2);
         };
         let common = "+OK\r\n-ERR a  +OK\r\n:0\r\n:9\r\n:10\r\n:-1\r\n:-9223372036854775808\r\n:9223372036854775807\r\n$4\r\na\r\nb\r\n";
-        assert_eq!(written(Protocol::Resp2, all), format!("{common}$-1\r\n:1\r\n*10\r\n*1\r\n*4\r\n"));
-        assert_eq!(written(Protocol::Resp3, all), format!("{common}_\r\n#t\r\n*10\r\n~1\r\n%2\r\n"));
+        assert_eq!(written(RespVersion::Resp2, all), format!("{common}$-1\r\n:1\r\n*10\r\n*1\r\n*4\r\n"));
+        assert_eq!(written(RespVersion::Resp3, all), format!("{common}_\r\n#t\r\n*10\r\n~1\r\n%2\r\n"));
     }
 }

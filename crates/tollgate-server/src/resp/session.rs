@@ -5,10 +5,10 @@ use bytes::BytesMut;
 use tollgate::Timestamp;
 use tollgate::store::Store;
 
-use super::catalog::{Command, CommandEntry};
+use super::catalog::{CommandEntry, RespCommand};
 use super::frame::{Arguments, Frame};
-use super::line::Line;
-use super::reply::{Protocol, Reply, quoted};
+use super::pipeline::Pipeline;
+use super::reply::{Reply, RespVersion, quoted};
 use super::{Resp, about, catalog, check, client, greeting, throttle};
 
 /// Maximum size of pending replies before they are sent, in bytes.
@@ -31,7 +31,7 @@ pub(super) enum Flow {
 #[derive(Debug, Default)]
 pub(super) struct Session {
     pub(super) id: u64,
-    pub(super) protocol: Protocol,
+    pub(super) protocol: RespVersion,
     /// The name that the client set.
     pub(super) name: Vec<u8>,
     /// Whether the client is authenticated, if a token is required.
@@ -55,7 +55,7 @@ impl Session {
         let mut used = 0;
         // Taken out temporarily, because the arguments borrow it while the session changes.
         let mut frame = std::mem::take(&mut self.frame);
-        let mut line = Line::new(resp, now);
+        let mut line = Pipeline::new(resp, now);
         let flow = loop {
             let rest = input.get(used..).unwrap_or_default();
             let read = frame.read(rest);
@@ -99,7 +99,7 @@ impl Session {
     fn may_ask<S: Store>(&self, resp: &Resp<S>, arguments: Arguments<'_>) -> bool {
         let entry = arguments.get(0).and_then(CommandEntry::of);
         let is_check =
-            entry.is_some_and(|entry| entry.command == Command::Check && entry.takes(arguments.len()));
+            entry.is_some_and(|entry| entry.command == RespCommand::Check && entry.takes(arguments.len()));
         is_check && (self.is_admitted || !resp.service.auth.is_required())
     }
 
@@ -128,24 +128,24 @@ impl Session {
             return Flow::Read;
         }
         match entry.command {
-            Command::Check => check::answer(resp, arguments, reply, now).await,
-            Command::Throttle => throttle::answer_cell(resp, arguments, reply, now),
-            Command::CrabThrottle => throttle::answer_crab(resp, arguments, reply, now),
-            Command::Release => check::release(resp, arguments, reply, now).await,
-            Command::Ping => ping(arguments, reply),
-            Command::Echo => reply.bulk(arguments.get(1).unwrap_or_default()),
-            Command::Hello => greeting::hello(self, auth, arguments, reply),
-            Command::Auth => greeting::auth(self, auth, arguments, reply),
-            Command::Client => client::answer(self, arguments, reply),
-            Command::Catalog => catalog::answer(arguments, reply),
-            Command::Select => select(arguments, reply),
-            Command::Info => about::info(resp, arguments, reply, now),
-            Command::Reset => {
+            RespCommand::Check => check::answer(resp, arguments, reply, now).await,
+            RespCommand::Throttle => throttle::answer_cell(resp, arguments, reply, now),
+            RespCommand::CrabThrottle => throttle::answer_crab(resp, arguments, reply, now),
+            RespCommand::Release => check::release(resp, arguments, reply, now).await,
+            RespCommand::Ping => ping(arguments, reply),
+            RespCommand::Echo => reply.bulk(arguments.get(1).unwrap_or_default()),
+            RespCommand::Hello => greeting::hello(self, auth, arguments, reply),
+            RespCommand::Auth => greeting::auth(self, auth, arguments, reply),
+            RespCommand::Client => client::answer(self, arguments, reply),
+            RespCommand::Catalog => catalog::answer(arguments, reply),
+            RespCommand::Select => select(arguments, reply),
+            RespCommand::Info => about::info(resp, arguments, reply, now),
+            RespCommand::Reset => {
                 let Self { id, frame, .. } = std::mem::take(self);
                 *self = Self { id, frame, ..Self::default() };
                 reply.simple("RESET");
             }
-            Command::Quit => {
+            RespCommand::Quit => {
                 reply.simple("OK");
                 return Flow::Close;
             }

@@ -10,7 +10,7 @@ use tollgate::{Engine, ManualClock, MemoryStore, Policy};
 
 use super::{Resp, connection};
 use crate::service::Service;
-use crate::service::cells::Table;
+use crate::service::cells::CounterTable;
 
 mod check;
 mod greeting;
@@ -48,7 +48,7 @@ impl Server {
         let time = ManualClock::new();
         let (policy, _) = Policy::compile("test", POLICY.as_bytes()).unwrap();
         let service = Service::new(Engine::new(policy, time.now()), time.clock());
-        let resp = Arc::new(Resp::new(Arc::new(service.throttling(Table::new(1 << 20)))));
+        let resp = Arc::new(Resp::new(Arc::new(service.throttling(CounterTable::new(1 << 20)))));
         Self { resp, time, stop: watch::channel(false).0 }
     }
 

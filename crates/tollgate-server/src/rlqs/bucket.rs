@@ -4,7 +4,7 @@
 use tollgate::{CheckRequest, RequestError, Value};
 
 use super::message::BucketId;
-use crate::identity::{Identity, Known, Word};
+use crate::identity::{Identified, Identity, Word};
 
 /// A bucket and the domain it came from.
 #[derive(Clone, Debug)]
@@ -51,12 +51,12 @@ impl Bucket {
     }
 
     /// Identifies the caller that the bucket is about. Envoy passes on what clients send.
-    pub(super) fn known(&self, identity: &Identity) -> Known {
-        identity.known(self.pairs(), Word::Client)
+    pub(super) fn known(&self, identity: &Identity) -> Identified {
+        identity.identify(self.pairs(), Word::Client)
     }
 
     /// The request to evaluate against the policy.
-    pub(super) fn request<'r>(&'r self, known: &'r Known) -> Result<CheckRequest<'r>, RequestError> {
+    pub(super) fn request<'r>(&'r self, known: &'r Identified) -> Result<CheckRequest<'r>, RequestError> {
         known.request(self.pairs())
     }
 
@@ -89,20 +89,20 @@ mod tests {
         let one = Bucket::new(id(&[("b", b"2"), ("a", b"0"), ("a", b"1")]), "api").unwrap();
         let other = Bucket::new(id(&[("a", b"1"), ("b", b"2")]), "api").unwrap();
         assert_eq!(one.identity(), other.identity());
-        let known = Known::default();
+        let known = Identified::default();
         let request = one.request(&known).unwrap();
-        let told: Vec<(&str, String)> =
+        let attributes: Vec<(&str, String)> =
             request.attributes().iter().map(|one| (one.name, format!("{:?}", one.value))).collect();
-        assert_eq!(told, [("a", "Text(\"1\")".to_owned()), ("b", "Text(\"2\")".to_owned())]);
+        assert_eq!(attributes, [("a", "Text(\"1\")".to_owned()), ("b", "Text(\"2\")".to_owned())]);
     }
 
     /// Errors of the configuration are reported apart from bad values sent by a client.
     #[test]
-    fn what_is_no_bucket_is_told() {
+    fn an_invalid_bucket_is_reported() {
         assert!(matches!(Bucket::new(None, "api"), Err(Unusable::Invalid(_))));
         assert!(matches!(Bucket::new(id(&[]), "api"), Err(Unusable::Invalid(_))));
         assert!(matches!(Bucket::new(id(&[("", b"x")]), "api"), Err(Unusable::Invalid(_))));
         assert_eq!(Bucket::new(id(&[("a", b"\xff")]), "api").unwrap_err(), Unusable::NoText);
-        assert!(Bucket::new(id(&[("a", b"")]), "api").unwrap().request(&Known::default()).is_ok());
+        assert!(Bucket::new(id(&[("a", b"")]), "api").unwrap().request(&Identified::default()).is_ok());
     }
 }

@@ -8,7 +8,7 @@ use tollgate::{Quota, Ticks, Timestamp};
 
 use super::grant::{NANO, Nano, Share};
 use super::level::Level;
-use super::shares::SeatId;
+use super::shares::SubscriptionId;
 
 /// The fraction of one second's rate that may be assigned as tokens when the counter is empty. Without it, a steady
 /// stream would lose the units that it does not use immediately.
@@ -17,20 +17,20 @@ const SMOOTHING: u64 = 10;
 /// assignment.
 const RATE_STEPS: u64 = 64;
 const TOKEN_STEPS: u64 = 8;
-/// The maximum debt beyond a burst, in seconds of the rate. An Envoy can hardly owe more, and the bound keeps an Envoy
+/// The maximum number of owed units beyond a burst, in seconds of the rate. An Envoy can hardly owe more, and the bound keeps an Envoy
 /// that reports nonsense from closing a limit for ever.
-const DEBT_SECONDS_MAX: u64 = 60;
+const OWED_SECONDS_MAX: u64 = 60;
 /// The minimum and maximum wait before due units are taken.
 pub(super) const DRAW_MIN: Ticks = Ticks::from_millis(100);
 const DRAW_MAX: Ticks = Ticks::from_secs(5);
 /// How long, and how many times, the counter remembers that it was full: somewhat longer than the usual time between
 /// two reports.
-const SPARE_FOR: Ticks = Ticks::from_secs(20);
-const SPARE_MAX: usize = 200;
+const LOST_FOR: Ticks = Ticks::from_secs(20);
+const LOST_MAX: usize = 200;
 
 /// The numbers of a quota from which assignments are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Numbers {
+pub(crate) struct QuotaParameters {
     /// The whole rate, and its period.
     pub(crate) rate: Nano,
     pub(crate) period: Ticks,
@@ -40,7 +40,7 @@ pub(crate) struct Numbers {
     pub(crate) is_steady: bool,
 }
 
-impl Numbers {
+impl QuotaParameters {
     /// The numbers of a quota, or `None` if the quota has no rate.
     pub(crate) fn of(quota: &Quota) -> Option<Self> {
         let rate = quota.rate()?;
@@ -61,6 +61,15 @@ impl Numbers {
     }
 }
 
+/// Whether an Envoy needs more than its token bucket gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pressure {
+    /// It denied requests because its token bucket was empty.
+    Denied,
+    /// It did not.
+    None,
+}
+
 /// A counter shared by Envoys.
 ///
 /// Envoys report every few seconds, and a full counter loses the units that come back meanwhile. The server therefore
@@ -68,7 +77,7 @@ impl Numbers {
 /// corrects the estimate.
 #[derive(Debug)]
 pub(super) struct Counter {
-    pub(super) numbers: Numbers,
+    pub(super) parameters: QuotaParameters,
     /// The units left at the last read of the counter, and the time of that read.
     left: u64,
     settled_at: Timestamp,
@@ -76,7 +85,7 @@ pub(super) struct Counter {
     due: i128,
     /// Billionths of units that came back while the counter was full, with the time. No other caller received them, so
     /// they cover usage of that time that is reported later.
-    spare: VecDeque<(Timestamp, u64)>,
+    lost: VecDeque<(Timestamp, u64)>,
     /// The expected usage per second, and the instant up to which `due` includes it.
     pace: Nano,
     paced_at: Timestamp,
@@ -84,7 +93,7 @@ pub(super) struct Counter {
     pressed_until: Timestamp,
     horizon: Ticks,
     /// The buckets that share the counter.
-    pub(super) seats: BTreeSet<SeatId>,
+    pub(super) subscriptions: BTreeSet<SubscriptionId>,
     /// The sum of all grants that may still be followed, including those of departed buckets.
     pub(super) out: Share,
     /// How the counter is divided, and since when.
@@ -92,18 +101,18 @@ pub(super) struct Counter {
 }
 
 impl Counter {
-    pub(super) fn new(numbers: Numbers, left: u64, now: Timestamp) -> Self {
+    pub(super) fn new(parameters: QuotaParameters, left: u64, now: Timestamp) -> Self {
         Self {
-            numbers,
+            parameters,
             left,
             settled_at: now,
             due: 0,
-            spare: VecDeque::new(),
+            lost: VecDeque::new(),
             pace: 0,
             paced_at: now,
             pressed_until: now,
             horizon: Ticks::ZERO,
-            seats: BTreeSet::new(),
+            subscriptions: BTreeSet::new(),
             out: Share::default(),
             level: None,
         }
@@ -112,7 +121,7 @@ impl Counter {
     /// Whether usage is taken ahead of reports. A window that gives nothing back loses nothing, so it is charged only
     /// with reported usage.
     pub(super) fn is_paced(&self) -> bool {
-        self.numbers.refill(self.horizon) > 0
+        self.parameters.refill(self.horizon) > 0
     }
 
     /// The time for which the counter is planned ahead.
@@ -135,21 +144,21 @@ impl Counter {
     pub(super) fn expect_rest(&mut self, pace: Nano, rest: Ticks, now: Timestamp) {
         self.change_pace(0, pace, now);
         let used = i128::from(pace) * i128::from(rest.as_micros()) / 1_000_000;
-        let most = i128::from(self.debt_max()) * i128::from(NANO);
+        let most = i128::from(self.owed_max()) * i128::from(NANO);
         self.due = self.due.saturating_add(used).clamp(-most, most);
     }
 
     /// Corrects the usage since `since` by `difference` billionths, which is negative if less was used than expected.
     pub(super) fn correct(&mut self, mut difference: i128, since: Timestamp) {
-        for (at, spare) in self.spare.iter_mut().rev() {
+        for (at, lost) in self.lost.iter_mut().rev() {
             if *at <= since || difference <= 0 {
                 break;
             }
-            let paid = u64::try_from(difference).unwrap_or(u64::MAX).min(*spare);
-            *spare -= paid;
+            let paid = u64::try_from(difference).unwrap_or(u64::MAX).min(*lost);
+            *lost -= paid;
             difference -= i128::from(paid);
         }
-        let most = i128::from(self.debt_max()) * i128::from(NANO);
+        let most = i128::from(self.owed_max()) * i128::from(NANO);
         self.due = self.due.saturating_add(difference).clamp(-most, most);
     }
 
@@ -157,25 +166,25 @@ impl Counter {
     fn lose(&mut self, lost: u64, now: Timestamp) {
         let paid = u64::try_from(self.due).unwrap_or(0).min(lost);
         self.due -= i128::from(paid);
-        while self.spare.front().is_some_and(|(at, _)| now.since(*at) > SPARE_FOR)
-            || self.spare.len() >= SPARE_MAX
+        while self.lost.front().is_some_and(|(at, _)| now.since(*at) > LOST_FOR)
+            || self.lost.len() >= LOST_MAX
         {
-            self.spare.pop_front();
+            self.lost.pop_front();
         }
         if lost > paid {
-            self.spare.push_back((now, lost - paid));
+            self.lost.push_back((now, lost - paid));
         }
     }
 
-    fn debt_max(&self) -> u64 {
-        let seconds = u128::from(self.numbers.rate) * u128::from(DEBT_SECONDS_MAX) / u128::from(NANO);
-        self.numbers.capacity.saturating_add(u64::try_from(seconds).unwrap_or(u64::MAX))
+    fn owed_max(&self) -> u64 {
+        let seconds = u128::from(self.parameters.rate) * u128::from(OWED_SECONDS_MAX) / u128::from(NANO);
+        self.parameters.capacity.saturating_add(u64::try_from(seconds).unwrap_or(u64::MAX))
     }
 
     /// How long after a draw the counter could be half full if no other caller used it.
     fn rest(&self) -> Ticks {
-        let fill = u128::from(self.numbers.capacity) * u128::from(NANO) * 500_000;
-        let fill = fill / u128::from(self.numbers.rate.max(1));
+        let fill = u128::from(self.parameters.capacity) * u128::from(NANO) * 500_000;
+        let fill = fill / u128::from(self.parameters.rate.max(1));
         Ticks::from_micros(u64::try_from(fill).unwrap_or(u64::MAX)).max(DRAW_MIN).min(DRAW_MAX)
     }
 
@@ -193,16 +202,16 @@ impl Counter {
         self.advance(now);
         let refill = |time: Ticks| {
             let refill =
-                u128::from(self.numbers.refill(self.horizon)) * u128::from(time.as_micros()) / 1_000_000;
+                u128::from(self.parameters.refill(self.horizon)) * u128::from(time.as_micros()) / 1_000_000;
             u64::try_from(refill).unwrap_or(u64::MAX)
         };
-        let (capacity, elapsed) = (self.numbers.capacity, now.since(self.settled_at));
+        let (capacity, elapsed) = (self.parameters.capacity, now.since(self.settled_at));
         let room = capacity.saturating_sub(self.left).saturating_mul(NANO);
         let is_full = left >= capacity - capacity / 64;
         let lost = if is_full { refill(elapsed).saturating_sub(room) } else { 0 };
         let first = lost.saturating_sub(refill(self.rest()));
         self.lose(first, now);
-        let taken = self.debt().min(left);
+        let taken = self.owed().min(left);
         self.due -= i128::from(taken) * i128::from(NANO);
         self.lose(lost - first, now);
         (self.left, self.settled_at) = (left - taken, now);
@@ -215,35 +224,35 @@ impl Counter {
     }
 
     /// Units that were used but not available in the counter.
-    pub(super) fn debt(&self) -> u64 {
+    pub(super) fn owed(&self) -> u64 {
         u64::try_from(self.due.max(0) / i128::from(NANO)).unwrap_or(u64::MAX)
     }
 
     /// Records whether a request was denied, and the horizon to plan for.
-    pub(super) fn observe(&mut self, is_pressed: bool, horizon: Ticks, now: Timestamp) {
+    pub(super) fn observe(&mut self, pressure: Pressure, horizon: Ticks, now: Timestamp) {
         self.horizon = horizon;
-        if is_pressed {
+        if pressure == Pressure::Denied {
             self.pressed_until = now + horizon;
         }
     }
 
     /// The total that may be assigned. Until the horizon it is at most the units left plus those that come back by
     /// then. It is assigned as tokens where tokens can be used. If an Envoy denies requests, its bucket is empty, so
-    /// half of the total is assigned as a faster rate. Debt is paid back over half of the horizon.
+    /// half of the total is assigned as a faster rate. Owed units are paid back over half of the horizon.
     pub(super) fn budget(&self, now: Timestamp) -> Share {
         let seconds = self.horizon.ceil_seconds().max(1);
-        let refill = self.numbers.refill(self.horizon);
+        let refill = self.parameters.refill(self.horizon);
         let smoothing = refill / SMOOTHING / NANO + u64::from(refill > 0);
         let over = |units: u64| u64::try_from(u128::from(units) * u128::from(NANO) / u128::from(seconds));
-        let owed = self.debt().saturating_sub(smoothing);
+        let owed = self.owed().saturating_sub(smoothing);
         if owed > 0 {
             let rate = refill.saturating_sub(over(owed.saturating_mul(2)).unwrap_or(u64::MAX));
-            let tokens = if rate > 0 { smoothing.min(self.numbers.capacity) } else { 0 };
+            let tokens = if rate > 0 { smoothing.min(self.parameters.capacity) } else { 0 };
             return self.in_steps(Share { rate, tokens });
         }
-        let good = self.left.saturating_sub(self.debt());
+        let good = self.left.saturating_sub(self.owed());
         let faster = if self.pressed_until > now { good / 2 } else { 0 };
-        let tokens = (good - faster).max(smoothing).min(self.numbers.capacity);
+        let tokens = (good - faster).max(smoothing).min(self.parameters.capacity);
         self.in_steps(Share { rate: refill.saturating_add(over(faster).unwrap_or(0)), tokens })
     }
 
@@ -251,14 +260,14 @@ impl Counter {
         let down =
             |number: u64, step: u64| if step > 1 && number > step { number - number % step } else { number };
         Share {
-            rate: down(share.rate, self.numbers.rate / RATE_STEPS),
-            tokens: down(share.tokens, self.numbers.capacity / TOKEN_STEPS),
+            rate: down(share.rate, self.parameters.rate / RATE_STEPS),
+            tokens: down(share.tokens, self.parameters.capacity / TOKEN_STEPS),
         }
     }
 
     /// The whole of which shares are parts: the assigned rate, or the usual rate of a window that currently assigns
     /// none.
     pub(super) fn whole(&self, budget: Share) -> Nano {
-        if budget.rate > 0 { budget.rate } else { self.numbers.rate.max(1) }
+        if budget.rate > 0 { budget.rate } else { self.parameters.rate.max(1) }
     }
 }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use prost::Message;
-use tollgate::fuzzing::at_once;
+use tollgate::fuzzing::poll_once;
 use tollgate::{Engine, ManualClock, MemoryStore, Policy, Secret, Timestamp};
 
+use super::assigner::QuotaAssigner;
 use super::bucket::Bucket;
-use super::desk::Desk;
 use super::message::{Reports, Response};
 use super::shares::Usage;
 use crate::service::Service;
@@ -28,15 +28,15 @@ limits:
 ///
 /// # Panics
 /// When one of these properties is violated.
-#[allow(clippy::expect_used, reason = "a broken promise is told by a panic")]
+#[allow(clippy::expect_used, reason = "a broken invariant panics")]
 pub fn rlqs_message(bytes: &[u8]) {
     let Ok(reports) = Reports::decode(bytes) else { return };
     let clock = ManualClock::starting_at(Timestamp::from_unix_seconds(1_700_000_000));
     let (policy, _) = Policy::compile("policy.yaml", POLICY).expect("the policy is good");
     let store = MemoryStore::new(256 << 10, clock.now());
     let engine = Engine::with_store(policy, store, Secret::repeatable(1)).map_store(Stores::Memory);
-    let (service, desk) = (Service::new(engine, clock.clock()), Desk::new());
-    let (stream, _) = desk.admit().expect("it is the first");
+    let (service, assigner) = (Service::new(engine, clock.clock()), QuotaAssigner::new());
+    let (stream, _) = assigner.admit().expect("it is the first");
     for _ in 0..3 {
         let usages = reports.usages.iter().filter_map(|usage| {
             let bucket = Bucket::new(usage.bucket_id.clone(), "api").ok()?;
@@ -44,14 +44,14 @@ pub fn rlqs_message(bytes: &[u8]) {
         });
         let usages: Vec<(Bucket, Usage)> = usages.collect();
         let is_empty = usages.is_empty();
-        at_once(desk.hear(&service, stream, usages));
-        let told = desk.take(stream);
-        assert_eq!(told.is_none(), is_empty, "whoever reports is told something");
-        if let Some(told) = told {
-            let read = Response::decode(told.encode_to_vec().as_slice());
-            assert!(read.is_ok_and(|read| read.actions.len() == told.actions.len()));
+        poll_once(assigner.report(&service, stream, usages));
+        let response = assigner.take(stream);
+        assert_eq!(response.is_none(), is_empty, "every report is answered");
+        if let Some(response) = response {
+            let read = Response::decode(response.encode_to_vec().as_slice());
+            assert!(read.is_ok_and(|read| read.actions.len() == response.actions.len()));
         }
         clock.advance(Duration::from_secs(5));
     }
-    desk.close(stream, clock.now());
+    assigner.close(stream, clock.now());
 }

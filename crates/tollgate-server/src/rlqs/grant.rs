@@ -154,7 +154,7 @@ impl Grants {
     }
 
     /// The most that the Envoy may be following now.
-    pub(super) fn in_force(&self, now: Timestamp) -> Share {
+    pub(super) fn effective(&self, now: Timestamp) -> Share {
         let held = self.0.iter().filter(|grant| grant.expires_at > now);
         held.fold(Share::default(), |most, grant| most.max(grant.strategy.share()))
     }
@@ -173,7 +173,7 @@ mod tests {
     /// A share is exact where possible, rounded down otherwise, and never zero.
     #[test]
     fn shares_become_buckets() {
-        let told = |rate: u64, tokens, nominal: u64| {
+        let bucket_of = |rate: u64, tokens, nominal: u64| {
             let Strategy::TokenBucket { max_tokens, tokens_per_fill, fill_seconds } =
                 Strategy::bucket(Share { rate, tokens }, nominal)
             else {
@@ -181,12 +181,12 @@ mod tests {
             };
             (max_tokens, tokens_per_fill, fill_seconds)
         };
-        assert_eq!(told(250 * NANO, 500, 1_000 * NANO), (500, 250, 1));
-        assert_eq!(told(25 * NANO, 50, 50 * NANO), (50, 2_500, 100));
-        assert_eq!(told(NANO / 3, 0, NANO), (1, 333, 1_000));
-        assert_eq!(told(0, 0, 50 * NANO), (1, 1, 100));
-        assert_eq!(told(NANO / 86_400, 1, NANO / 86_400), (1, 11, 1_000_000));
-        assert_eq!(told(u64::MAX, u64::MAX, u64::MAX), (u32::MAX, u32::MAX, 1));
+        assert_eq!(bucket_of(250 * NANO, 500, 1_000 * NANO), (500, 250, 1));
+        assert_eq!(bucket_of(25 * NANO, 50, 50 * NANO), (50, 2_500, 100));
+        assert_eq!(bucket_of(NANO / 3, 0, NANO), (1, 333, 1_000));
+        assert_eq!(bucket_of(0, 0, 50 * NANO), (1, 1, 100));
+        assert_eq!(bucket_of(NANO / 86_400, 1, NANO / 86_400), (1, 11, 1_000_000));
+        assert_eq!(bucket_of(u64::MAX, u64::MAX, u64::MAX), (u32::MAX, u32::MAX, 1));
     }
 
     /// A replaced grant counts until the Envoy reports long enough after the replacement, or until the grant expires.
@@ -201,13 +201,13 @@ mod tests {
         grants.send(large, NOW, second(15));
         grants.send(large, second(5), second(20)); // The same, longer.
         grants.send(small, second(10), second(25));
-        assert_eq!(grants.in_force(second(10)), large.share());
+        assert_eq!(grants.effective(second(10)), large.share());
         grants.confirm(Ticks::from_secs(1), second(10));
-        assert_eq!(grants.in_force(second(19)), large.share());
-        assert_eq!(grants.in_force(second(20)), small.share());
+        assert_eq!(grants.effective(second(19)), large.share());
+        assert_eq!(grants.effective(second(20)), small.share());
         grants.confirm(Ticks::from_secs(1), second(11));
-        assert_eq!(grants.in_force(second(12)), small.share());
-        assert_eq!(grants.in_force(second(25)), Share::default());
+        assert_eq!(grants.effective(second(12)), small.share());
+        assert_eq!(grants.effective(second(25)), Share::default());
         assert!(grants.current(second(25)).is_none());
     }
 }

@@ -7,7 +7,7 @@ use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
 use super::grant::{Assignment, Strategy};
-use super::shares::Order;
+use super::shares::Instruction;
 use crate::envoy_api::{
     AbandonAction, BlanketRule, BucketActionKind, QuotaAssignmentAction, RateLimitStrategy, StrategyKind,
     TokenBucket,
@@ -65,10 +65,10 @@ pub(crate) struct BucketAction {
 }
 
 impl BucketAction {
-    pub(crate) fn new(bucket_id: BucketId, order: Order) -> Self {
-        let action = match order {
-            Order::Abandon => BucketActionKind::Abandon(AbandonAction {}),
-            Order::Assign(assignment) => BucketActionKind::Assign(assigned(assignment)),
+    pub(crate) fn new(bucket_id: BucketId, instruction: Instruction) -> Self {
+        let action = match instruction {
+            Instruction::Abandon => BucketActionKind::Abandon(AbandonAction {}),
+            Instruction::Assign(assignment) => BucketActionKind::Assign(assigned(assignment)),
         };
         Self { bucket_id: Some(bucket_id), action: Some(action) }
     }
@@ -95,9 +95,9 @@ fn assigned(Assignment { strategy, ttl_seconds }: Assignment) -> QuotaAssignment
 
 /// Decodes reports and encodes responses.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Wire;
+pub(crate) struct QuotaCodec;
 
-impl Codec for Wire {
+impl Codec for QuotaCodec {
     type Encode = Response;
     type Decode = Reports;
     type Encoder = Self;
@@ -112,7 +112,7 @@ impl Codec for Wire {
     }
 }
 
-impl Encoder for Wire {
+impl Encoder for QuotaCodec {
     type Item = Response;
     type Error = Status;
 
@@ -121,7 +121,7 @@ impl Encoder for Wire {
     }
 }
 
-impl Decoder for Wire {
+impl Decoder for QuotaCodec {
     type Item = Reports;
     type Error = Status;
 
@@ -157,8 +157,10 @@ mod tests {
         assert_eq!(read, Reports { domain: b"api".to_vec(), usages: vec![usage] });
 
         let strategy = Strategy::TokenBucket { max_tokens: 9, tokens_per_fill: 25, fill_seconds: 10 };
-        for order in [Order::Assign(Assignment { strategy, ttl_seconds: 15 }), Order::Abandon] {
-            let ours = Response { actions: vec![BucketAction::new(id.clone(), order)] };
+        for instruction in
+            [Instruction::Assign(Assignment { strategy, ttl_seconds: 15 }), Instruction::Abandon]
+        {
+            let ours = Response { actions: vec![BucketAction::new(id.clone(), instruction)] };
             let theirs = envoy::RateLimitQuotaResponse::decode(ours.encode_to_vec().as_slice()).unwrap();
             assert_eq!(theirs.bucket_action[0].bucket_id.as_ref().unwrap().bucket["b"], "2");
             assert_eq!(theirs.encode_to_vec(), ours.encode_to_vec());

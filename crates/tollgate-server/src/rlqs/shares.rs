@@ -10,25 +10,25 @@ use std::collections::{BTreeMap, HashMap};
 
 use tollgate::{Ticks, Timestamp};
 
-use super::counter::{Counter, Numbers};
+use super::counter::{Counter, Pressure, QuotaParameters};
 use super::grant::{Assignment, NANO, Nano, Share, Strategy};
 use super::level::{Level, with_head_room};
 
 mod balance;
-mod seat;
+mod subscription;
 #[cfg(test)]
 mod tests;
 
-use seat::{INTERVAL_USUAL, Seat, TRANSIT, Tie};
+use subscription::{INTERVAL_USUAL, Subscription, TRANSIT, Tie};
 
 /// Maximum number of buckets of all Envoys together. A bucket counts once for each Envoy that has it.
-pub(crate) const SEATS_MAX: usize = 100_000;
+pub(crate) const SUBSCRIPTIONS_MAX: usize = 100_000;
 /// How often unused buckets and counters are swept.
 const SWEEP_EVERY: Ticks = Ticks::from_secs(2);
 
 /// One bucket of one Envoy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct SeatId {
+pub(crate) struct SubscriptionId {
     pub(crate) stream: u64,
     pub(crate) bucket: u64,
 }
@@ -48,7 +48,7 @@ pub(crate) struct Usage {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look {
     pub(crate) counter: CounterId,
-    pub(crate) numbers: Numbers,
+    pub(crate) parameters: QuotaParameters,
     /// The cost of one request.
     pub(crate) cost: u64,
 }
@@ -66,7 +66,7 @@ pub(crate) enum Standing {
 
 /// An instruction to an Envoy about a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum Instruction {
     Assign(Assignment),
     /// Forget the bucket, and stop reporting it.
     Abandon,
@@ -76,17 +76,24 @@ pub(crate) enum Order {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SharesSummary {
     pub(crate) buckets: usize,
-    pub(crate) seats: usize,
+    pub(crate) subscriptions: usize,
     /// The fill rate of all token buckets together in requests per second, rounded down.
     pub(crate) assigned: u64,
     /// Units that were consumed and not yet taken from a counter.
-    pub(crate) debt: u64,
+    pub(crate) owed: u64,
+}
+
+/// Whether a bucket has had an assignment before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Age {
+    New,
+    Known,
 }
 
 /// All buckets and counters.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
-    seats: BTreeMap<SeatId, Seat>,
+    subscriptions: BTreeMap<SubscriptionId, Subscription>,
     counters: HashMap<CounterId, Counter>,
     swept_at: Option<Timestamp>,
 }
@@ -97,185 +104,199 @@ impl Shares {
     pub(crate) fn draw(
         &mut self,
         counter: CounterId,
-        numbers: Numbers,
+        parameters: QuotaParameters,
         more: u64,
         left: u64,
         now: Timestamp,
     ) -> u64 {
-        let counter = self.counters.entry(counter).or_insert_with(|| Counter::new(numbers, left, now));
-        counter.numbers = numbers;
+        let counter = self.counters.entry(counter).or_insert_with(|| Counter::new(parameters, left, now));
+        counter.parameters = parameters;
         counter.correct(i128::from(more) * i128::from(NANO), now);
         counter.draw(left, now)
     }
 
     /// The buckets through which to take due units: one for each counter whose draw is due.
-    pub(crate) fn draws(&self, now: Timestamp) -> Vec<SeatId> {
+    pub(crate) fn draws(&self, now: Timestamp) -> Vec<SubscriptionId> {
         let due = self.counters.values().filter(|counter| counter.is_draw_due(now));
-        let mut seats: Vec<SeatId> = due.filter_map(|counter| counter.seats.first().copied()).collect();
-        seats.sort_unstable();
-        seats.dedup();
-        seats
+        let mut subscriptions: Vec<SubscriptionId> =
+            due.filter_map(|counter| counter.subscriptions.first().copied()).collect();
+        subscriptions.sort_unstable();
+        subscriptions.dedup();
+        subscriptions
     }
 
     /// Records how many requests an Envoy admitted. Call it before drawing the due units, because it corrects the
     /// estimate. Returns the bucket's counters, which now include the usage. Other counters must be charged with all of
     /// it.
-    pub(crate) fn used(&mut self, id: SeatId, allowed: u64, now: Timestamp) -> Vec<CounterId> {
-        let Some(seat) = self.seats.get(&id) else { return Vec::new() };
-        let micros = i128::from(now.since(seat.reported_at).as_micros());
-        for tie in &seat.ties {
+    pub(crate) fn used(&mut self, id: SubscriptionId, allowed: u64, now: Timestamp) -> Vec<CounterId> {
+        let Some(subscription) = self.subscriptions.get(&id) else { return Vec::new() };
+        let micros = i128::from(now.since(subscription.reported_at).as_micros());
+        for tie in &subscription.ties {
             let used = (i128::from(allowed) * i128::from(NANO)).saturating_mul(i128::from(tie.cost));
             if let Some(counter) = self.counters.get_mut(&tie.counter) {
                 let expected = i128::from(tie.pace) * micros / 1_000_000;
-                counter.correct(used.saturating_sub(expected), seat.reported_at);
+                counter.correct(used.saturating_sub(expected), subscription.reported_at);
             }
         }
-        seat.ties.iter().map(|tie| tie.counter).collect()
+        subscription.ties.iter().map(|tie| tie.counter).collect()
     }
 
-    /// Processes a report. Returns the orders to send, of which at least one goes to the bucket in the report.
+    /// Processes a report. Returns the instructions to send, of which at least one goes to the bucket in the report.
     pub(crate) fn report(
         &mut self,
-        id: SeatId,
+        id: SubscriptionId,
         usage: Usage,
         standing: &Standing,
         now: Timestamp,
-    ) -> Vec<(SeatId, Order)> {
+    ) -> Vec<(SubscriptionId, Instruction)> {
         self.sweep(now);
-        if !self.seats.contains_key(&id) && self.seats.len() >= SEATS_MAX {
+        if !self.subscriptions.contains_key(&id) && self.subscriptions.len() >= SUBSCRIPTIONS_MAX {
             // A bucket that cannot be counted is denied, because no client input may open a limit.
             let ttl_seconds = u32::try_from(INTERVAL_USUAL.ceil_seconds()).unwrap_or(1);
-            return vec![(id, Order::Assign(Assignment { strategy: Strategy::DenyAll, ttl_seconds }))];
+            return vec![(id, Instruction::Assign(Assignment { strategy: Strategy::DenyAll, ttl_seconds }))];
         }
-        let seat = self.seats.entry(id).or_insert_with(|| Seat::new(now));
-        let is_new = seat.grants.is_empty() || seat.is_gone;
-        let current = seat.grants.current(now).map(|grant| grant.strategy);
+        let subscription = self.subscriptions.entry(id).or_insert_with(|| Subscription::new(now));
+        let is_new = subscription.grants.is_empty() || subscription.is_gone;
+        let age = if is_new { Age::New } else { Age::Known };
+        let current = subscription.grants.current(now).map(|grant| grant.strategy);
         let is_pressed = usage.denied > 0 && matches!(current, Some(Strategy::TokenBucket { .. }));
-        seat.hear(usage, now);
-        let (horizon, is_idle) = (seat.ttl(), seat.is_idle(now));
+        let pressure = if is_pressed { Pressure::Denied } else { Pressure::None };
+        subscription.record_report(usage, now);
+        let (horizon, is_idle) = (subscription.ttl(), subscription.is_idle(now));
         // Without a token bucket, a request was not denied because the token bucket was empty.
-        self.sit(id, standing, is_pressed, horizon, now);
+        self.attach(id, standing, pressure, horizon, now);
         if is_idle {
-            self.leave_seat(id, now);
-            return vec![(id, Order::Abandon)];
+            self.unsubscribe(id, now);
+            return vec![(id, Instruction::Abandon)];
         }
-        let orders = match standing {
+        let instructions = match standing {
             Standing::Free => vec![(id, self.send(id, Strategy::AllowAll, now))],
             Standing::Barred => vec![(id, self.send(id, Strategy::DenyAll, now))],
-            Standing::Limited(_) => self.balance(id, is_new, now),
+            Standing::Limited(_) => self.balance(id, age, now),
         };
-        self.expect(id, is_pressed, now);
-        orders
+        self.expect(id, pressure, now);
+        instructions
     }
 
     /// Sets the expected usage of a bucket until its next report: its last demand, or its whole share if the share was
     /// too small.
-    fn expect(&mut self, id: SeatId, is_pressed: bool, now: Timestamp) {
-        let Some(seat) = self.seats.get_mut(&id) else { return };
-        let granted = seat.grants.in_force(now).rate;
-        let expected = match seat.demand {
+    fn expect(&mut self, id: SubscriptionId, pressure: Pressure, now: Timestamp) {
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        let granted = subscription.grants.effective(now).rate;
+        let expected = match subscription.demand {
             None => 0,
-            Some(_) if is_pressed => granted,
+            Some(_) if pressure == Pressure::Denied => granted,
             Some(demand) => demand.min(granted),
         };
-        for tie in &mut seat.ties {
+        for tie in &mut subscription.ties {
             let Some(counter) = self.counters.get_mut(&tie.counter) else { continue };
             let pace = if counter.is_paced() { expected.saturating_mul(tie.cost) } else { 0 };
             counter.change_pace(pace, std::mem::replace(&mut tie.pace, pace), now);
         }
     }
 
-    /// Whether the bucket is in use, so that orders can be sent to it again.
-    pub(crate) fn has(&self, id: SeatId) -> bool {
-        self.seats.get(&id).is_some_and(|seat| !seat.is_gone)
+    /// Whether the bucket is in use, so that instructions can be sent to it again.
+    pub(crate) fn has(&self, id: SubscriptionId) -> bool {
+        self.subscriptions.get(&id).is_some_and(|subscription| !subscription.is_gone)
     }
 
     /// Handles the end of a stream. Its Envoy may follow its grants until they expire.
     pub(crate) fn leave(&mut self, stream: u64, now: Timestamp) {
-        let (first, last) = (SeatId { stream, bucket: 0 }, SeatId { stream, bucket: u64::MAX });
-        let seats: Vec<SeatId> = self.seats.range(first..=last).map(|(&id, _)| id).collect();
-        seats.into_iter().for_each(|id| self.leave_seat(id, now));
+        let (first, last) =
+            (SubscriptionId { stream, bucket: 0 }, SubscriptionId { stream, bucket: u64::MAX });
+        let subscriptions: Vec<SubscriptionId> =
+            self.subscriptions.range(first..=last).map(|(&id, _)| id).collect();
+        subscriptions.into_iter().for_each(|id| self.unsubscribe(id, now));
     }
 
     pub(crate) fn summary(&self, now: Timestamp) -> SharesSummary {
-        let present = || self.seats.iter().filter(|(_, seat)| !seat.is_gone);
+        let present = || self.subscriptions.iter().filter(|(_, subscription)| !subscription.is_gone);
         let mut buckets: Vec<u64> = present().map(|(id, _)| id.bucket).collect();
         buckets.sort_unstable();
         buckets.dedup();
-        let assigned: u128 = present().map(|(_, seat)| u128::from(seat.grants.in_force(now).rate)).sum();
+        let assigned: u128 =
+            present().map(|(_, subscription)| u128::from(subscription.grants.effective(now).rate)).sum();
         SharesSummary {
             buckets: buckets.len(),
-            seats: present().count(),
+            subscriptions: present().count(),
             assigned: u64::try_from(assigned / u128::from(NANO)).unwrap_or(u64::MAX),
-            debt: self.counters.values().map(Counter::debt).fold(0, u64::saturating_add),
+            owed: self.counters.values().map(Counter::owed).fold(0, u64::saturating_add),
         }
     }
 
     /// Attaches a bucket to the counters that apply to it, and records their remaining units.
-    fn sit(&mut self, id: SeatId, standing: &Standing, is_pressed: bool, horizon: Ticks, now: Timestamp) {
+    fn attach(
+        &mut self,
+        id: SubscriptionId,
+        standing: &Standing,
+        pressure: Pressure,
+        horizon: Ticks,
+        now: Timestamp,
+    ) {
         let looks: &[Look] = match standing {
             Standing::Limited(looks) => looks,
             Standing::Free | Standing::Barred => &[],
         };
         for look in looks {
             let counter =
-                self.counters.entry(look.counter).or_insert_with(|| Counter::new(look.numbers, 0, now));
-            counter.observe(is_pressed, horizon, now);
+                self.counters.entry(look.counter).or_insert_with(|| Counter::new(look.parameters, 0, now));
+            counter.observe(pressure, horizon, now);
         }
-        let is_same = |seat: &Seat| {
-            let ties = seat.ties.iter().map(|tie| (tie.counter, tie.cost));
+        let is_same = |subscription: &Subscription| {
+            let ties = subscription.ties.iter().map(|tie| (tie.counter, tie.cost));
             ties.eq(looks.iter().map(|look| (look.counter, look.cost.max(1))))
         };
-        if !self.seats.get(&id).is_some_and(is_same) {
-            self.stand_up(id, now);
-            if let Some(seat) = self.seats.get_mut(&id) {
+        if !self.subscriptions.get(&id).is_some_and(is_same) {
+            self.detach(id, now);
+            if let Some(subscription) = self.subscriptions.get_mut(&id) {
                 let tie = |look: &Look| Tie { counter: look.counter, cost: look.cost.max(1), pace: 0 };
-                seat.ties = looks.iter().map(tie).collect();
+                subscription.ties = looks.iter().map(tie).collect();
             }
         }
         for look in looks {
             if let Some(counter) = self.counters.get_mut(&look.counter)
-                && counter.seats.insert(id)
+                && counter.subscriptions.insert(id)
             {
                 counter.level = None;
             }
         }
-        let nominal = looks.iter().map(|look| look.numbers.rate / look.cost.max(1)).min().unwrap_or(0);
+        let nominal = looks.iter().map(|look| look.parameters.rate / look.cost.max(1)).min().unwrap_or(0);
         let most = |look: &Look| {
             let budget = self.counters.get(&look.counter).map_or(0, |counter| counter.budget(now).rate);
-            budget.max(look.numbers.rate) / look.cost.max(1)
+            budget.max(look.parameters.rate) / look.cost.max(1)
         };
         let ceiling = looks.iter().map(most).min().unwrap_or(0);
-        if let Some(seat) = self.seats.get_mut(&id) {
-            (seat.nominal, seat.ceiling) = (nominal, ceiling);
+        if let Some(subscription) = self.subscriptions.get_mut(&id) {
+            (subscription.nominal, subscription.ceiling) = (nominal, ceiling);
         }
         self.recount(id, now);
     }
 
     /// Detaches a bucket from its counters, and removes what it had there.
-    fn stand_up(&mut self, id: SeatId, now: Timestamp) {
-        let Some(seat) = self.seats.get_mut(&id) else { return };
-        let (ties, counted) = (std::mem::take(&mut seat.ties), std::mem::take(&mut seat.counted));
+    fn detach(&mut self, id: SubscriptionId, now: Timestamp) {
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        let (ties, counted) =
+            (std::mem::take(&mut subscription.ties), std::mem::take(&mut subscription.counted));
         for tie in ties {
             let Some(counter) = self.counters.get_mut(&tie.counter) else { continue };
             counter.change_pace(0, tie.pace, now);
             counter.out = less(counter.out, counted.times(tie.cost));
-            counter.seats.remove(&id);
+            counter.subscriptions.remove(&id);
             counter.level = None;
         }
     }
 
     /// Marks a bucket as departed. Its grants count until they expire.
-    fn leave_seat(&mut self, id: SeatId, now: Timestamp) {
-        let Some(seat) = self.seats.get_mut(&id) else { return };
-        seat.is_gone = true;
+    fn unsubscribe(&mut self, id: SubscriptionId, now: Timestamp) {
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        subscription.is_gone = true;
         // The Envoy may continue until its grants expire without reporting. That much is owed, and nothing after it.
-        let rest = seat.grants.last_end().since(now);
-        for tie in &mut seat.ties {
+        let rest = subscription.grants.last_end().since(now);
+        for tie in &mut subscription.ties {
             if let Some(counter) = self.counters.get_mut(&tie.counter) {
                 counter.expect_rest(tie.pace, rest, now);
                 tie.pace = 0;
-                counter.seats.remove(&id);
+                counter.subscriptions.remove(&id);
                 counter.level = None;
             }
         }
@@ -283,11 +304,11 @@ impl Shares {
     }
 
     /// Updates the counters to what the bucket may follow now.
-    fn recount(&mut self, id: SeatId, now: Timestamp) {
-        let Some(seat) = self.seats.get_mut(&id) else { return };
-        let (before, after) = (seat.counted, seat.grants.in_force(now));
-        seat.counted = after;
-        for tie in &seat.ties {
+    fn recount(&mut self, id: SubscriptionId, now: Timestamp) {
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        let (before, after) = (subscription.counted, subscription.grants.effective(now));
+        subscription.counted = after;
+        for tie in &subscription.ties {
             let Some(counter) = self.counters.get_mut(&tie.counter) else { continue };
             let rest = less(counter.out, before.times(tie.cost));
             let more = after.times(tie.cost);
@@ -299,13 +320,13 @@ impl Shares {
     }
 
     /// Sends a strategy to a bucket.
-    fn send(&mut self, id: SeatId, strategy: Strategy, now: Timestamp) -> Order {
-        let Some(seat) = self.seats.get_mut(&id) else { return Order::Abandon };
-        let ttl = seat.ttl();
-        seat.grants.send(strategy, now, now + ttl + TRANSIT);
+    fn send(&mut self, id: SubscriptionId, strategy: Strategy, now: Timestamp) -> Instruction {
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Instruction::Abandon };
+        let ttl = subscription.ttl();
+        subscription.grants.send(strategy, now, now + ttl + TRANSIT);
         self.recount(id, now);
         let ttl_seconds = u32::try_from(ttl.ceil_seconds()).unwrap_or(u32::MAX);
-        Order::Assign(Assignment { strategy, ttl_seconds })
+        Instruction::Assign(Assignment { strategy, ttl_seconds })
     }
 
     /// Removes buckets whose grants have expired, and counters without buckets.
@@ -314,17 +335,19 @@ impl Shares {
             return;
         }
         self.swept_at = Some(now);
-        let all: Vec<SeatId> = self.seats.keys().copied().collect();
+        let all: Vec<SubscriptionId> = self.subscriptions.keys().copied().collect();
         for id in all {
             self.recount(id, now);
-            let is_over = |seat: &Seat| seat.is_gone && seat.counted == Share::default();
-            if self.seats.get(&id).is_some_and(is_over) {
-                self.stand_up(id, now);
-                self.seats.remove(&id);
+            let is_over = |subscription: &Subscription| {
+                subscription.is_gone && subscription.counted == Share::default()
+            };
+            if self.subscriptions.get(&id).is_some_and(is_over) {
+                self.detach(id, now);
+                self.subscriptions.remove(&id);
             }
         }
         let is_needed = |counter: &Counter| {
-            !counter.seats.is_empty()
+            !counter.subscriptions.is_empty()
                 || counter.out != Share::default()
                 || counter.was_drawn_since(now, SWEEP_EVERY)
         };

@@ -128,11 +128,11 @@ impl<'v> MessageFields<'v> {
 
     /// A whole number, as a number, as text, or wrapped as `{"value": 5}`.
     fn number(&mut self, name: &str, camel: &str) -> Result<Option<u64>, String> {
-        let said = match self.take(name, camel)? {
+        let value = match self.take(name, camel)? {
             Some(Value::Object(wrapped)) if wrapped.len() == 1 => wrapped.get("value"),
-            said => said,
+            value => value,
         };
-        let number = match said {
+        let number = match value {
             None | Some(Value::Null) => return Ok(None),
             Some(Value::Number(number)) => number.as_u64().or_else(|| as_whole(number)),
             Some(Value::String(text)) => text.parse().ok(),

@@ -3,16 +3,39 @@
 use std::net::SocketAddr;
 
 use tollgate::Policy;
-use tollgate_compat::Foreign;
+use tollgate_compat::CompatConfig;
 
+use super::example_request::example_request;
 use super::listeners::Addresses;
-use super::sample::sample;
-use crate::cli::ServeArguments;
 use crate::control::admin::Credentials;
 use crate::reload::Start;
 
 /// Maximum number of limits that are spelled out. `policy check` shows the others.
 const SENTENCES_SHOWN: usize = 50;
+
+/// How clients connect to the server.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Access {
+    pub(super) needs_token: bool,
+    pub(super) has_tls: bool,
+    pub(super) has_client_ca: bool,
+}
+
+impl Access {
+    const fn is_guarded(self) -> bool {
+        self.needs_token || self.has_client_ca
+    }
+
+    /// The URL scheme for HTTP clients.
+    const fn http(self) -> &'static str {
+        if self.has_tls { "https" } else { "http" }
+    }
+
+    /// The URL scheme for redis clients.
+    const fn redis(self) -> &'static str {
+        if self.has_tls { "rediss" } else { "redis" }
+    }
+}
 
 /// Notes of other modules about the store and the state directory.
 pub(super) struct BannerNotes<'a> {
@@ -24,9 +47,8 @@ pub(super) struct BannerNotes<'a> {
 pub(super) fn lines(
     start: &Start,
     addresses: &Addresses,
-    arguments: &ServeArguments,
-    needs_token: bool,
-    told: &BannerNotes<'_>,
+    access: Access,
+    notes: &BannerNotes<'_>,
     credentials: &Credentials,
 ) -> Vec<String> {
     let loaded = &start.loaded;
@@ -34,29 +56,28 @@ pub(super) fn lines(
     let mut lines = vec![
         format!("Tollgate {}: rate-limiting decisions", env!("CARGO_PKG_VERSION")),
         String::new(),
-        format!("  HTTP    {}://{address}", scheme(arguments)),
+        format!("  HTTP    {}://{address}", access.http()),
         addresses.grpc.map_or_else(|| "  gRPC    off".to_owned(), |grpc| format!("  gRPC    {grpc}")),
         format!(
             "  RESP    {}",
-            addresses.resp.map_or("off".to_owned(), |resp| format!("{}://{resp}", redis(arguments)))
+            addresses.resp.map_or("off".to_owned(), |resp| format!("{}://{resp}", access.redis()))
         ),
-        told.store.iter().map(|line| format!("  store   {line}")).collect::<Vec<_>>().join("\n"),
+        notes.store.iter().map(|line| format!("  store   {line}")).collect::<Vec<_>>().join("\n"),
         format!("  policy  {}", loaded.name),
-        format!("  admin   {}://{address}/admin/v1/ with {}", scheme(arguments), credentials.notice),
+        format!("  admin   {}://{address}/admin/v1/ with {}", access.http(), credentials.notice),
     ];
-    lines.extend(addresses.gateway.map(|gateway| format!("  gateway {}://{gateway}", scheme(arguments))));
-    lines.extend(told.state.iter().map(|state| format!("  state   {state}")));
-    let is_guarded = needs_token || arguments.security.tls_client_ca.is_some();
+    lines.extend(addresses.gateway.map(|gateway| format!("  gateway {}://{gateway}", access.http())));
+    lines.extend(notes.state.iter().map(|state| format!("  state   {state}")));
     let all = [Some(address), addresses.grpc, addresses.resp];
     let open = all.into_iter().flatten().find(|open| !open.ip().is_loopback()).unwrap_or(address);
-    lines.extend(warnings(start, open, arguments.security.tls_cert.is_some(), is_guarded));
+    lines.extend(warnings(start, open, access));
     lines.push(String::new());
-    match loaded.rules.foreign() {
+    match loaded.rules.compat() {
         None => lines.extend(limits(loaded.rules.policy().sentences())),
-        Some(foreign) => {
-            let format = foreign.format().name();
+        Some(compat) => {
+            let format = compat.format().name();
             lines.push(format!("{format}: decided by the rules of the program that it was written for."));
-            lines.extend(limits(foreign.sentences()));
+            lines.extend(limits(compat.sentences()));
         }
     }
     if !loaded.warnings.is_empty() {
@@ -65,9 +86,9 @@ pub(super) fn lines(
     }
     lines.push(String::new());
     lines.push("Try it:".to_owned());
-    lines.push(match loaded.rules.foreign() {
-        None => format!("  {}", attempt(loaded.rules.policy(), address, arguments, needs_token)),
-        Some(foreign) => format!("  {}", foreign_attempt(foreign, address, arguments, needs_token)),
+    lines.push(match loaded.rules.compat() {
+        None => format!("  {}", attempt(loaded.rules.policy(), address, access)),
+        Some(compat) => format!("  {}", compat_attempt(compat, address, access)),
     });
     lines.push(String::new());
     lines.push("Stop it with Ctrl-C or SIGTERM; requests in flight are answered first.".to_owned());
@@ -91,14 +112,9 @@ fn limits(all: Vec<String>) -> Vec<String> {
 }
 
 /// A command that sends a rate-limit request of Envoy.
-fn foreign_attempt(
-    foreign: &Foreign,
-    address: SocketAddr,
-    arguments: &ServeArguments,
-    needs_token: bool,
-) -> String {
-    let (command, base) = curl(address, arguments, needs_token);
-    let domain = foreign.domains().first().copied().unwrap_or("ingress").to_owned();
+fn compat_attempt(compat: &CompatConfig, address: SocketAddr, access: Access) -> String {
+    let (command, base) = curl(address, access);
+    let domain = compat.domains().first().copied().unwrap_or("ingress").to_owned();
     let body = serde_json::json!({ "domain": domain, "descriptors": [{ "entries": [{ "key": "user", "value": "demo" }] }] });
     match body.to_string() {
         body if body.contains('\'') => format!("{command}{base}/healthz"),
@@ -107,9 +123,9 @@ fn foreign_attempt(
 }
 
 /// A command that sends a request to which limits of this policy apply.
-fn attempt(policy: &Policy, address: SocketAddr, arguments: &ServeArguments, needs_token: bool) -> String {
-    let (command, base) = curl(address, arguments, needs_token);
-    match sample(policy) {
+fn attempt(policy: &Policy, address: SocketAddr, access: Access) -> String {
+    let (command, base) = curl(address, access);
+    match example_request(policy) {
         Some(body) => {
             format!("{command}{base}/v1/check -H 'Content-Type: application/json' -d '{body}'")
         }
@@ -118,51 +134,42 @@ fn attempt(policy: &Policy, address: SocketAddr, arguments: &ServeArguments, nee
 }
 
 /// The beginning of a command with the needed credentials, and the base URL.
-fn curl(address: SocketAddr, arguments: &ServeArguments, needs_token: bool) -> (String, String) {
+fn curl(address: SocketAddr, access: Access) -> (String, String) {
     let mut command = String::from("curl -s ");
-    if arguments.security.tls_cert.is_some() {
+    if access.has_tls {
         command.push_str("--cacert AUTHORITY.pem ");
     }
-    if arguments.security.tls_client_ca.is_some() {
+    if access.has_client_ca {
         command.push_str("--cert CLIENT.pem --key CLIENT-KEY.pem ");
     }
-    if needs_token {
+    if access.needs_token {
         command.push_str("-H \"Authorization: Bearer $TOKEN\" ");
     }
-    let base = format!("{}://{}", scheme(arguments), reachable(address));
+    let base = format!("{}://{}", access.http(), reachable(address));
     (command, base)
 }
 
-const fn scheme(arguments: &ServeArguments) -> &'static str {
-    if arguments.security.tls_cert.is_some() { "https" } else { "http" }
-}
-
-/// The URL scheme for redis clients.
-const fn redis(arguments: &ServeArguments) -> &'static str {
-    if arguments.security.tls_cert.is_some() { "rediss" } else { "redis" }
-}
-
 /// Warnings that the operator should see immediately.
-fn warnings(start: &Start, address: SocketAddr, has_tls: bool, is_guarded: bool) -> Vec<String> {
-    let mut told = Vec::new();
+fn warnings(start: &Start, address: SocketAddr, access: Access) -> Vec<String> {
+    let mut warnings = Vec::new();
     if let Some(error) = &start.error {
-        told.push(
-            "  warning: the policy file cannot be used, so the last good policy is in force:".to_owned(),
-        );
-        told.extend(error.lines().map(|line| format!("    {line}")));
+        warnings
+            .push("  warning: the policy file cannot be used, so the last good policy is active:".to_owned());
+        warnings.extend(error.lines().map(|line| format!("    {line}")));
     }
-    if !address.ip().is_loopback() && !is_guarded {
-        told.push(
-            "  warning: --insecure: whoever reaches this address can use up anybody's quota".to_owned(),
+    if !address.ip().is_loopback() && !access.is_guarded() {
+        warnings.push(
+            "  warning: --insecure: any client that reaches this address can use up the quota of any key"
+                .to_owned(),
         );
     }
-    if !address.ip().is_loopback() && is_guarded && !has_tls {
-        told.push(
+    if !address.ip().is_loopback() && access.is_guarded() && !access.has_tls {
+        warnings.push(
             "  warning: without TLS the token can be read on its way; add --tls-cert and --tls-key"
                 .to_owned(),
         );
     }
-    told
+    warnings
 }
 
 /// The address to connect to: a server that listens on a wildcard is reached on loopback.

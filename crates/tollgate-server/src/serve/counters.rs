@@ -5,16 +5,26 @@ use std::sync::Arc;
 
 use tollgate::{Clock, Engine, MemoryStore, Policy, Secret};
 
-use crate::cli::ServeArguments;
-use crate::service::cells::Table;
-use crate::snapshot::{self, CounterCapacity, HeldDirectory, Snapshots};
+use crate::service::cells::CounterTable;
+use crate::snapshot::{self, CounterCapacity, HeldDirectory, SnapshotInterval, Snapshots};
 use crate::store::{StoreChoice, Stores};
 use crate::store_watch::StoreWatch;
 
 /// The fraction of the counter memory for `CL.THROTTLE`, whose keys no policy knows: one part in this many.
 const THROTTLE_PART: u64 = 8;
 
-/// The settings of the counters, before any counter exists.
+/// The settings of the counters.
+#[derive(Clone, Copy)]
+pub(super) struct CounterSettings<'a> {
+    /// Bytes for all counters.
+    pub(super) memory: u64,
+    /// Whether a protocol accepts `CL.THROTTLE`.
+    pub(super) throttles: bool,
+    pub(super) state_dir: Option<&'a Path>,
+    pub(super) snapshot_every: SnapshotInterval,
+}
+
+/// The counters' memory and state directory, before any counter exists.
 pub(super) struct Opened {
     choice: StoreChoice,
     capacity: CounterCapacity,
@@ -26,7 +36,7 @@ pub(super) struct Opened {
 /// The engine, and where its counters are kept.
 pub(super) struct Counting {
     pub(super) engine: Engine<Stores>,
-    pub(super) throttled: Table,
+    pub(super) throttled: CounterTable,
     pub(super) snapshots: Option<Arc<Snapshots>>,
     pub(super) held: Option<HeldDirectory>,
     /// Watches a shared store.
@@ -40,17 +50,15 @@ impl Opened {
     /// When the directory or its contents cannot be read, or another server uses it.
     pub(super) fn open(
         choice: StoreChoice,
-        arguments: &ServeArguments,
-        throttles: bool,
+        settings: CounterSettings<'_>,
         clock: &Clock,
     ) -> Result<Self, String> {
-        let throttle_bytes = if throttles { arguments.memory / THROTTLE_PART } else { 0 };
-        let capacity = CounterCapacity { bytes: arguments.memory - throttle_bytes, throttle_bytes };
-        let directory: Option<&Path> = arguments.reload.state_dir.as_deref();
+        let throttle_bytes = if settings.throttles { settings.memory / THROTTLE_PART } else { 0 };
+        let capacity = CounterCapacity { bytes: settings.memory - throttle_bytes, throttle_bytes };
         let (mut state, mut held) = (None, None);
-        match (&choice, directory) {
+        match (&choice, settings.state_dir) {
             (StoreChoice::Memory, Some(path)) => {
-                state = Some(Snapshots::open(path, arguments.snapshot_every, capacity, clock)?);
+                state = Some(Snapshots::open(path, settings.snapshot_every, capacity, clock)?);
             }
             (StoreChoice::Shared(_), Some(path)) => held = Some(snapshot::hold(path)?),
             (_, None) => {}
@@ -79,7 +87,7 @@ impl Opened {
         let held = self
             .held
             .as_ref()
-            .map(|_| "the policy and what operators say are kept here; counters are in the store");
+            .map(|_| "the policy and the operator state are kept here; counters are in the store");
         self.state.as_ref().map(|state| state.line.as_str()).or(held)
     }
 
@@ -92,7 +100,7 @@ impl Opened {
         let now = clock.now();
         let (snapshot, throttled, snapshots) = match state {
             Some(state) => (state.snapshot, state.throttled, Some(Arc::new(state.snapshots))),
-            None => (None, Table::new(capacity.throttle_bytes), None),
+            None => (None, CounterTable::new(capacity.throttle_bytes), None),
         };
         let watch = match &choice {
             StoreChoice::Memory => None,

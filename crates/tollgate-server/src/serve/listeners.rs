@@ -12,7 +12,7 @@ use tollgate_gateway::{RoutePlan, Taking};
 use crate::cli::{ListenChoice, ServeArguments};
 use crate::control::ControlPlane;
 use crate::gateway;
-use crate::listen::{self, Door, House, Room, Stream};
+use crate::listen::{self, ConnectionLimit, FdBudget, GatewayListener, Handshake, Stream};
 use crate::shutdown::Stop;
 use crate::tls::{Inside, Tls};
 use crate::{grpc, http, resp};
@@ -41,7 +41,7 @@ pub(super) struct Addresses {
 }
 
 /// Listeners that are being served.
-pub(super) struct Open {
+pub(super) struct OpenListeners {
     pub(super) servers: JoinSet<usize>,
     /// Reports the server's health to gRPC clients.
     pub(super) health: Option<Arc<grpc::Calls>>,
@@ -87,67 +87,71 @@ impl Listeners {
         proxying: Proxying,
         tls: Option<&Arc<Tls>>,
         stopped: &watch::Receiver<bool>,
-    ) -> Result<Open, String> {
+    ) -> Result<OpenListeners, String> {
         let service = &control.service;
         let clock = service.clock();
         let others = [self.grpc.is_some(), self.resp.is_some(), self.gateway.is_some()];
         let listeners = 1 + others.into_iter().map(usize::from).sum::<usize>();
-        let (house, links) = House::new(listeners, self.gateway.is_some());
-        let mut doors = Doors { house, tls, clock, stopped, servers: JoinSet::new() };
+        let gateway = match &self.gateway {
+            Some(_) => GatewayListener::Present,
+            None => GatewayListener::Absent,
+        };
+        let (budget, upstreams) = FdBudget::new(listeners, gateway);
+        let mut tasks = ListenerTasks { budget, tls, clock, stopped, servers: JoinSet::new() };
         let mut health = None;
         if let Some(listener) = self.grpc {
             let calls = Arc::new(grpc::Calls::new(Arc::clone(service)).await);
             health = Some(Arc::clone(&calls));
-            let room = doors.house.room();
-            doors.open(listener, room, Inside::Grpc, move |stream, stop| {
+            let limit = tasks.budget.connection_limit();
+            tasks.open(listener, limit, Inside::Grpc, move |stream, stop| {
                 grpc::connection(stream, Arc::clone(&calls), stop)
             });
         }
         if let Some(listener) = self.resp {
             let resp = Arc::new(resp::Resp::new(Arc::clone(service)));
-            let room = doors.house.room();
-            doors.open(listener, room, Inside::Unnamed, move |stream, stop| {
+            let limit = tasks.budget.connection_limit();
+            tasks.open(listener, limit, Inside::Unnamed, move |stream, stop| {
                 resp::connection(stream, Arc::clone(&resp), stop)
             });
         }
         if let Some(listener) = self.gateway {
             let Proxying { routes, taking } = proxying;
-            let room = doors.house.public_room(taking.bound());
-            room.show(&service.meter);
-            let gateway = gateway::build(&routes, taking, service, &links)?;
-            gateway.tend(stopped);
-            doors.open(listener, room, Inside::Both, move |stream, stop| {
+            let limit = tasks.budget.public_connection_limit(taking.bound());
+            limit.show(&service.meter);
+            let gateway = gateway::build(&routes, taking, service, &upstreams)?;
+            gateway.maintain(stopped);
+            tasks.open(listener, limit, Inside::Both, move |stream, stop| {
                 tollgate_gateway::connection(stream, Arc::clone(&gateway), stop)
             });
         }
         let asked = Arc::clone(control);
-        let room = doors.house.room();
-        doors.open(self.http, room, Inside::Http, move |stream, stop| {
+        let limit = tasks.budget.connection_limit();
+        tasks.open(self.http, limit, Inside::Http, move |stream, stop| {
             http::connection(stream, Arc::clone(&asked), stop)
         });
-        Ok(Open { servers: doors.servers, health })
+        Ok(OpenListeners { servers: tasks.servers, health })
     }
 }
 
 /// State that all listeners of the process share.
-struct Doors<'a> {
-    house: House,
+struct ListenerTasks<'a> {
+    budget: FdBudget,
     tls: Option<&'a Arc<Tls>>,
     clock: &'a Clock,
     stopped: &'a watch::Receiver<bool>,
     servers: JoinSet<usize>,
 }
 
-impl Doors<'_> {
+impl ListenerTasks<'_> {
     /// Serves the connections to a listener.
-    fn open<F, C>(&mut self, listener: TcpListener, room: Room, inside: Inside, connection: F)
+    fn open<F, C>(&mut self, listener: TcpListener, limit: ConnectionLimit, inside: Inside, connection: F)
     where
         F: Fn(Stream, Stop) -> C + Clone + Send + 'static,
         C: Future<Output = ()> + Send + 'static,
     {
-        let door = Door::new(self.tls, inside);
+        let handshake = Handshake::new(self.tls, inside);
         let (clock, stopped) = (self.clock.clone(), self.stopped.clone());
-        self.servers.spawn(listen::serve(listener, room, door, clock, stopped, connection));
+        self.servers.spawn(listen::serve(listener, limit, handshake, clock, stopped, connection));
     }
 }
 

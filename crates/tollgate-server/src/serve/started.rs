@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use super::Prepared;
 use super::banner;
-use super::counters::{Counting, Opened};
+use super::counters::{CounterSettings, Counting, Opened};
 use super::listeners::Listeners;
 use super::shedding;
 use crate::cli::ServeArguments;
 use crate::console::Console;
 use crate::control::ControlPlane;
 use crate::control::admin::{self, Admin};
-use crate::orders::Orders;
+use crate::operator_state::OperatorStateFile;
 use crate::readiness::Readiness;
 use crate::reload::{WatchedFiles, Watcher};
 use crate::service::Service;
@@ -28,7 +28,7 @@ pub(super) struct Started {
     /// Watches a shared store.
     pub(super) store: Option<Arc<StoreWatch>>,
     pub(super) snapshots: Option<Arc<Snapshots>>,
-    pub(super) orders: Option<Arc<Orders>>,
+    pub(super) operator_state: Option<Arc<OperatorStateFile>>,
     /// Held for the life of the server, so that no other server uses its directory.
     pub(super) held: Option<HeldDirectory>,
 }
@@ -47,26 +47,33 @@ impl Started {
         let Prepared { clock, auth, tls, mut start, callers, reader, headers, choice, overload, .. } =
             prepared;
         let addresses = listeners.addresses()?;
-        let opened = Opened::open(choice, arguments, listeners.resp.is_some(), &clock)?;
+        let opened = Opened::open(choice, counter_settings(arguments, listeners), &clock)?;
         // After the counters, which lock the directory.
-        let said = arguments.reload.state_dir.as_deref().map(|path| Orders::open(path, &clock));
-        let lines = said.iter().filter_map(|said| said.line.as_deref());
+        let state_start =
+            arguments.reload.state_dir.as_deref().map(|path| OperatorStateFile::open(path, &clock));
+        let lines = state_start.iter().filter_map(|state_start| state_start.line.as_deref());
         let state: Vec<&str> = opened.state_line().into_iter().chain(lines).collect();
-        let told = banner::BannerNotes { store: &opened.store_lines(), state: &state };
+        let notes = banner::BannerNotes { store: &opened.store_lines(), state: &state };
         let credentials = admin::credentials(&arguments.admin.tokens())?;
-        for line in banner::lines(&start, &addresses, arguments, auth.is_required(), &told, &credentials) {
+        let access = banner::Access {
+            needs_token: auth.is_required(),
+            has_tls: arguments.security.tls_cert.is_some(),
+            has_client_ca: arguments.security.tls_client_ca.is_some(),
+        };
+        for line in banner::lines(&start, &addresses, access, &notes, &credentials) {
             console.line(line);
         }
         console.flush();
 
         let settings = arguments.reload.settings();
         let (reloader, watcher) = Watcher::new(&mut start, arguments.policy.as_ref(), &settings, clock.now());
-        let (policy, foreign) = start.loaded.rules.into_parts();
+        let (policy, compat) = start.loaded.rules.into_parts();
         let Counting { engine, throttled, snapshots, held, watch: store } =
             opened.counting(policy, &clock)?;
         let shedding = overload.map(|plan| shedding::start(plan, &engine, &clock)).transpose()?;
         let overload = shedding.as_ref().map(|shedding| Arc::clone(&shedding.shedder));
-        let orders = said.map(|said| said.resume(&engine, overload.as_deref(), clock.now()));
+        let operator_state =
+            state_start.map(|state_start| state_start.resume(&engine, overload.as_deref(), clock.now()));
         let mut service = Service::new(engine, clock.clone()).reading(reader, headers).throttling(throttled);
         service.capacity = shedding.and_then(|shedding| shedding.capacity);
         let is_open = !auth.is_required() && tls.is_none();
@@ -75,20 +82,37 @@ impl Started {
             service.overload = Some(Arc::clone(&shedder));
             service.meter.show_overload(shedder);
         }
-        service.foreign_options = arguments.foreign.options();
-        if let Some(foreign) = foreign {
-            service.put_in_force(foreign, clock.now()).map_err(|error| error.to_string())?;
+        service.compat_options = arguments.compat.options();
+        if let Some(compat) = compat {
+            service.activate(compat, clock.now()).map_err(|error| error.to_string())?;
         }
         let admin = Admin::new(credentials.tokens, addresses.http, &arguments.admin.admin_host, clock);
         let control = Arc::new(ControlPlane {
             service: Arc::new(service),
             reloader,
             readiness: Readiness::of(tls.clone(), callers.clone(), store.clone()),
-            snapshots: snapshots.as_ref().map(|snapshots| Arc::clone(&snapshots.board)).unwrap_or_default(),
-            orders: orders.clone(),
-            admin: admin.where_all_may_ask(is_open),
+            snapshots: snapshots.as_ref().map(|snapshots| Arc::clone(&snapshots.status)).unwrap_or_default(),
+            operator_state: operator_state.clone(),
+            admin: if is_open { admin.open_to_all() } else { admin },
             scraping: tokio::sync::Mutex::default(),
         });
-        Ok(Self { control, watcher, beside: WatchedFiles { tls, callers }, store, snapshots, orders, held })
+        Ok(Self {
+            control,
+            watcher,
+            beside: WatchedFiles { tls, callers },
+            store,
+            snapshots,
+            operator_state,
+            held,
+        })
+    }
+}
+
+fn counter_settings<'a>(arguments: &'a ServeArguments, listeners: &Listeners) -> CounterSettings<'a> {
+    CounterSettings {
+        memory: arguments.memory,
+        throttles: listeners.resp.is_some(),
+        state_dir: arguments.reload.state_dir.as_deref(),
+        snapshot_every: arguments.snapshot_every,
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 
-use super::see;
+use super::observability;
 use super::signal::Signals;
 use crate::grpc::Calls;
 use crate::readiness::Readiness;
@@ -19,7 +19,7 @@ pub(super) struct StopPlan {
     pub(super) stop: watch::Sender<bool>,
     /// Reports the server's health to gRPC clients.
     pub(super) health: Option<Arc<Calls>>,
-    pub(super) spans: Option<see::Spans>,
+    pub(super) spans: Option<observability::Spans>,
     /// How long new connections are served although the server reports that it is not ready.
     pub(super) delay: Duration,
 }
@@ -49,7 +49,7 @@ impl StopPlan {
         );
         let ended = async {
             let cut = drained(&mut self.servers).await;
-            see::finish(self.spans).await;
+            observability::finish(self.spans).await;
             cut
         };
         tokio::select! {

@@ -82,9 +82,10 @@ impl Limit {
         let wait = next.saturating_sub(self.tolerance).saturating_sub(wide_now);
         if wait > 0 {
             let retry_after = (increment <= self.tolerance).then_some(wait);
-            return (self.charged(true, retry_after, held - wide_now), None);
+            let charged = self.charged(held - wide_now);
+            return (Charged { limited: true, retry_after, ..charged }, None);
         }
-        let charged = self.charged(false, None, next.saturating_sub(wide_now));
+        let charged = self.charged(next.saturating_sub(wide_now));
         (charged, Some(clamped(next)))
     }
 
@@ -108,12 +109,13 @@ impl Limit {
 
     /// The answer while an operator has turned every limit off: that of an unused key. Nothing is counted.
     pub(crate) fn unasked(&self) -> Charged {
-        self.charged(false, None, 0)
+        self.charged(0)
     }
 
-    fn charged(&self, limited: bool, retry_after: Option<i128>, reset_after: i128) -> Charged {
+    /// The answer to an admitted charge after which the counter is empty in `reset_after` nanoseconds.
+    fn charged(&self, reset_after: i128) -> Charged {
         let remaining = self.remaining(self.tolerance.saturating_sub(reset_after));
-        Charged { limited, most: self.most, remaining, retry_after, reset_after }
+        Charged { limited: false, most: self.most, remaining, retry_after: None, reset_after }
     }
 
     /// Units in the remaining time, computed in whole microseconds as redis-cell does. Units that take less than a

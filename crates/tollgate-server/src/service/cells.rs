@@ -7,35 +7,35 @@ use tollgate::key::KeyFamily;
 
 use super::cell::{Charged, Limit};
 use shard::ShardFull;
-use table::Room;
+use table::Region;
 use tollgate::Source;
 
 mod shard;
 mod table;
 
-pub(crate) use table::Table;
+pub(crate) use table::CounterTable;
 
 /// The number of counters that new keys of one limit share while the table is full.
 const SHARES: u128 = 8;
 
 /// The command of a call. The same key has separate counters for each command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asker {
+pub(crate) enum ThrottleCommand {
     /// `CL.THROTTLE`.
     Cell,
     /// `THROTTLE`.
     Crab,
 }
 
-impl Asker {
-    pub(crate) const ALL: [Asker; 2] = [Asker::Cell, Asker::Crab];
+impl ThrottleCommand {
+    pub(crate) const ALL: [ThrottleCommand; 2] = [ThrottleCommand::Cell, ThrottleCommand::Crab];
 
     /// The command, as operators name it. It is also the name of the key family, so a new name would lose all existing
     /// keys.
     pub(crate) const fn command(self) -> &'static str {
         match self {
-            Asker::Cell => "cl.throttle",
-            Asker::Crab => "throttle",
+            ThrottleCommand::Cell => "cl.throttle",
+            ThrottleCommand::Crab => "throttle",
         }
     }
 }
@@ -45,15 +45,15 @@ pub(crate) struct Cells {
     cell: KeyFamily,
     crab: KeyFamily,
     shared: KeyFamily,
-    pub(crate) table: Table,
+    pub(crate) table: CounterTable,
 }
 
 impl Cells {
     /// Counters in this table, with keys of these families.
-    pub(crate) fn new(table: Table, family: impl Fn(&str) -> KeyFamily) -> Self {
+    pub(crate) fn new(table: CounterTable, family: impl Fn(&str) -> KeyFamily) -> Self {
         Self {
-            cell: family(Asker::Cell.command()),
-            crab: family(Asker::Crab.command()),
+            cell: family(ThrottleCommand::Cell.command()),
+            crab: family(ThrottleCommand::Crab.command()),
             shared: family("shared"),
             table,
         }
@@ -63,14 +63,14 @@ impl Cells {
     /// counter, and if that is impossible too, the key is denied.
     pub(crate) fn charge(
         &self,
-        asker: Asker,
+        asker: ThrottleCommand,
         key: &[u8],
         limit: &Limit,
         now: i64,
         quantity: i64,
     ) -> (Charged, Source) {
         let hash = self.hash(asker, key);
-        match self.table.charge(Room::Own, hash, limit, now, quantity) {
+        match self.table.charge(Region::Own, hash, limit, now, quantity) {
             Ok(charged) => (charged, Source::Exact),
             Err(ShardFull) => match self.charge_shared(hash, limit, now, quantity) {
                 Ok(charged) => (charged, Source::Overflow),
@@ -80,20 +80,20 @@ impl Cells {
     }
 
     /// The instant from which the counter of a key is empty, if it is in the future.
-    pub(crate) fn instant(&self, asker: Asker, key: &[u8], now: i64) -> Option<i64> {
+    pub(crate) fn instant(&self, asker: ThrottleCommand, key: &[u8], now: i64) -> Option<i64> {
         self.table.instant(self.hash(asker, key), now)
     }
 
     /// Clears the counter of a key. Returns whether it had counted anything.
-    pub(crate) fn forget(&self, asker: Asker, key: &[u8], now: i64) -> bool {
+    pub(crate) fn forget(&self, asker: ThrottleCommand, key: &[u8], now: i64) -> bool {
         self.table.forget(self.hash(asker, key), now)
     }
 
     #[inline]
-    fn hash(&self, asker: Asker, key: &[u8]) -> u128 {
+    fn hash(&self, asker: ThrottleCommand, key: &[u8]) -> u128 {
         match asker {
-            Asker::Cell => self.cell.hash(key),
-            Asker::Crab => self.crab.hash(key),
+            ThrottleCommand::Cell => self.cell.hash(key),
+            ThrottleCommand::Crab => self.crab.hash(key),
         }
     }
 
@@ -102,7 +102,7 @@ impl Cells {
         let share = (key % SHARES).to_le_bytes();
         let [interval, most] = limit.identity().map(i64::to_le_bytes);
         let hash = self.shared.hash_parts(&[&interval, &most, &share]);
-        self.table.charge(Room::Hall, hash, limit, now, quantity)
+        self.table.charge(Region::Shared, hash, limit, now, quantity)
     }
 }
 
@@ -116,7 +116,7 @@ mod tests {
     const HOUR: i64 = 3_600_000_000_000;
 
     fn cells(bytes: u64) -> Cells {
-        Cells::new(Table::new(bytes), |name| KeyFamily::new(name, Secret::random()))
+        Cells::new(CounterTable::new(bytes), |name| KeyFamily::new(name, Secret::random()))
     }
 
     fn hourly() -> Limit {
@@ -128,10 +128,10 @@ mod tests {
     fn keys_are_told_apart() {
         let cells = cells(1 << 20);
         let left = |asker, key: &[u8]| cells.charge(asker, key, &hourly(), NOW, 1).0.remaining;
-        assert_eq!([left(Asker::Cell, b"k"), left(Asker::Cell, b"k")], [1, 0]);
-        assert_eq!([left(Asker::Crab, b"k"), left(Asker::Cell, b"other")], [1, 1]);
+        assert_eq!([left(ThrottleCommand::Cell, b"k"), left(ThrottleCommand::Cell, b"k")], [1, 0]);
+        assert_eq!([left(ThrottleCommand::Crab, b"k"), left(ThrottleCommand::Cell, b"other")], [1, 1]);
         let faster = Limit::beyond_one(1, 1, 60).unwrap();
-        assert!(cells.charge(Asker::Cell, b"k", &faster, NOW, 1).0.limited);
+        assert!(cells.charge(ThrottleCommand::Cell, b"k", &faster, NOW, 1).0.limited);
     }
 
     /// A flood of new keys neither frees a throttled key nor denies a known one. The flood itself is admitted only as
@@ -139,7 +139,8 @@ mod tests {
     #[test]
     fn a_flood_changes_nothing_for_known_keys() {
         let cells = cells(1 << 20);
-        let charge = |key: &str, now| cells.charge(Asker::Cell, key.as_bytes(), &hourly(), now, 1).0;
+        let charge =
+            |key: &str, now| cells.charge(ThrottleCommand::Cell, key.as_bytes(), &hourly(), now, 1).0;
         for _ in 0..2 {
             assert!(!charge("throttled", NOW).limited);
         }
@@ -161,11 +162,12 @@ mod tests {
     fn limits_share_apart() {
         let cells = cells(1 << 20);
         for key in 0..200_000u32 {
-            cells.charge(Asker::Cell, &key.to_le_bytes(), &hourly(), NOW, 1);
+            cells.charge(ThrottleCommand::Cell, &key.to_le_bytes(), &hourly(), NOW, 1);
         }
         let other = Limit::beyond_one(0, 1, 60).unwrap();
-        let admitted = (0..1_000u16)
-            .filter(|key| !cells.charge(Asker::Cell, &key.to_le_bytes()[..], &other, NOW, 1).0.limited);
+        let admitted = (0..1_000u16).filter(|key| {
+            !cells.charge(ThrottleCommand::Cell, &key.to_le_bytes()[..], &other, NOW, 1).0.limited
+        });
         assert_eq!(admitted.count(), 8);
     }
 
@@ -173,11 +175,14 @@ mod tests {
     #[test]
     fn no_room_at_all() {
         let cells = cells(0);
-        let refused = cells.charge(Asker::Cell, b"k", &hourly(), NOW, 1).0;
+        let refused = cells.charge(ThrottleCommand::Cell, b"k", &hourly(), NOW, 1).0;
         assert_eq!(
             (refused.limited, refused.remaining, refused.retry_after),
             (true, 0, Some(i128::from(HOUR)))
         );
-        assert!(!cells.charge(Asker::Cell, b"k", &hourly(), NOW, 0).0.limited, "to look needs no room");
+        assert!(
+            !cells.charge(ThrottleCommand::Cell, b"k", &hourly(), NOW, 0).0.limited,
+            "to look needs no room"
+        );
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tollgate::SwapReport;
 use tollgate::policy::{Change, Policy};
 use tollgate::store::Store;
-use tollgate_compat::Foreign;
+use tollgate_compat::CompatConfig;
 
 use super::Service;
 
@@ -17,21 +17,21 @@ pub(crate) enum Deciding {
     /// A Tollgate policy.
     Policy(Arc<Policy>),
     /// The rules of another program's file.
-    Rules(Arc<Foreign>),
+    Rules(Arc<CompatConfig>),
 }
 
 impl<S: Store> Service<S> {
     /// The active rules.
     pub(crate) fn deciding(&self) -> Deciding {
-        match self.foreign() {
-            Some(foreign) => Deciding::Rules(Arc::clone(&foreign.rules)),
+        match self.compat() {
+            Some(compat) => Deciding::Rules(Arc::clone(&compat.rules)),
             None => Deciding::Policy(self.engine.policy()),
         }
     }
 }
 
 impl Deciding {
-    const fn is_foreign(&self) -> bool {
+    const fn is_compat(&self) -> bool {
         matches!(self, Deciding::Rules(_))
     }
 
@@ -62,7 +62,7 @@ impl Deciding {
     /// Reports the effect of a swap in terms of the active rules. If another program's rules are on either side, the
     /// engine's own report is about the guard policy.
     pub(crate) fn report(&self, next: &Self, swapped: SwapReport) -> SwapReport {
-        if !self.is_foreign() && !next.is_foreign() {
+        if !self.is_compat() && !next.is_compat() {
             return swapped;
         }
         let mut report = SwapReport::default();

@@ -5,7 +5,7 @@ use tollgate::Timestamp;
 use tollgate::store::Store;
 
 use super::Service;
-use crate::protocol::Wire;
+use crate::protocol::Protocol;
 use crate::rls::{Answer, Question, Unanswerable};
 use crate::telemetry::Stopwatch;
 
@@ -24,17 +24,17 @@ pub(crate) async fn answer<S: Store>(
     now: Timestamp,
 ) -> Result<Answer, Unanswerable> {
     question.check()?;
-    if let Some(foreign) = service.foreign() {
-        return Ok(Box::pin(service.answer_foreign(&foreign, question, Wire::Rls, now)).await);
+    if let Some(compat) = service.compat() {
+        return Ok(Box::pin(service.answer_compat(&compat, question, Protocol::Rls, now)).await);
     }
     let watch = Stopwatch::start();
     let answer = native::answer(service, question, now).await;
     // Compat rules may have become active meanwhile, so that the guard policy refused the request.
     if answer.is_faulty
-        && let Some(foreign) = service.foreign()
+        && let Some(compat) = service.compat()
     {
-        return Ok(Box::pin(service.answer_foreign(&foreign, question, Wire::Rls, now)).await);
+        return Ok(Box::pin(service.answer_compat(&compat, question, Protocol::Rls, now)).await);
     }
-    service.meter.took(Wire::Rls, watch.elapsed());
+    service.meter.took(Protocol::Rls, watch.elapsed());
     Ok(answer)
 }

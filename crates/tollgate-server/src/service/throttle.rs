@@ -7,9 +7,9 @@ use tollgate::{CheckRequest, Ruling, Ticks, Timestamp, Value};
 
 use super::Service;
 use super::cell::{Charged, Limit};
-use super::cells::{Asker, Cells, Table};
-use crate::protocol::Wire;
-use crate::telemetry::is_crowded;
+use super::cells::{Cells, CounterTable, ThrottleCommand};
+use crate::protocol::Protocol;
+use crate::telemetry::{Admission, is_crowded};
 
 /// The attributes of a call.
 const KEY: &str = "key";
@@ -19,7 +19,7 @@ pub(crate) const ATTRIBUTES: [&str; 2] = [KEY, COMMAND];
 
 impl<S: Store> Service<S> {
     /// Sets the table that holds the counters of such limits.
-    pub(crate) fn throttling(mut self, table: Table) -> Self {
+    pub(crate) fn throttling(mut self, table: CounterTable) -> Self {
         self.cells = Cells::new(table, |name| self.engine.key_family(name));
         self
     }
@@ -27,7 +27,7 @@ impl<S: Store> Service<S> {
     /// Charges a key by the limit that came with the call.
     pub(crate) fn throttle(
         &self,
-        asker: Asker,
+        asker: ThrottleCommand,
         key: &[u8],
         limit: &Limit,
         quantity: i64,
@@ -49,14 +49,15 @@ impl<S: Store> Service<S> {
                 Some(Ruling::Percent(_)) | None => charge(),
             },
         };
-        self.meter.record_unnamed(!charged.limited, Wire::Resp);
+        let admission = if charged.limited { Admission::Refused } else { Admission::Admitted };
+        self.meter.record_unnamed(admission, Protocol::Resp);
         charged
     }
 
     /// How many nanoseconds an operator's block of this call still lasts. Rounded up to whole milliseconds, because the
     /// answer rounds those to seconds.
     #[inline]
-    fn blocked_for(&self, asker: Asker, key: &[u8], now: Timestamp) -> Option<i128> {
+    fn blocked_for(&self, asker: ThrottleCommand, key: &[u8], now: Timestamp) -> Option<i128> {
         // A key that is not UTF-8 cannot be named by a block.
         let key = std::str::from_utf8(key).ok().map(|key| (KEY, key));
         let command = (COMMAND, asker.command());
@@ -112,7 +113,7 @@ pub(crate) struct ForgottenCalls {
 pub(crate) fn misspelt_command(name: &str, value: &str) -> Option<&'static str> {
     let is_meant =
         |command: &&str| name == COMMAND && command.eq_ignore_ascii_case(value) && *command != value;
-    Asker::ALL.into_iter().map(Asker::command).find(is_meant)
+    ThrottleCommand::ALL.into_iter().map(ThrottleCommand::command).find(is_meant)
 }
 
 /// The state of a key in the commands whose calls carry their limit.
@@ -123,7 +124,7 @@ pub(crate) struct ThrottledKey {
     /// Whether such a call passes with any limit. `None` if that depends on the limit.
     pub(crate) passes: Option<bool>,
     /// For each matching command that has counted the key, how long until its counter is empty.
-    pub(crate) counted: Vec<(Asker, Ticks)>,
+    pub(crate) counted: Vec<(ThrottleCommand, Ticks)>,
 }
 
 /// A key by its attributes, if they are those of a call and no others.
@@ -156,9 +157,10 @@ impl ThrottledName {
     }
 
     /// The matching commands: all of them if none is named.
-    fn askers(&self) -> impl Iterator<Item = Asker> {
-        let is_meant = |asker: &Asker| self.command.as_ref().is_none_or(|command| command == asker.command());
-        Asker::ALL.into_iter().filter(is_meant)
+    fn askers(&self) -> impl Iterator<Item = ThrottleCommand> {
+        let is_meant =
+            |asker: &ThrottleCommand| self.command.as_ref().is_none_or(|command| command == asker.command());
+        ThrottleCommand::ALL.into_iter().filter(is_meant)
     }
 }
 

@@ -13,7 +13,7 @@ use tollgate::{Snapshot, Timestamp};
 
 use super::{CounterCapacity, SnapshotCounters};
 use crate::disk::{self, DIRECTORY_MODE, DiskError, FILE_MODE};
-use crate::service::cells::Table;
+use crate::service::cells::CounterTable;
 use crate::service::throttle::nanoseconds;
 use crate::store::Stores;
 
@@ -45,11 +45,11 @@ impl FoundSnapshot {
     }
 
     /// The state for the start. If nothing was found, it is only an empty table.
-    pub(super) fn into_parts(self, capacity: CounterCapacity) -> (Option<Snapshot>, Table) {
+    pub(super) fn into_parts(self, capacity: CounterCapacity) -> (Option<Snapshot>, CounterTable) {
         match self {
             FoundSnapshot::Whole(restored) => (Some(restored.snapshot), restored.table),
             FoundSnapshot::Nothing | FoundSnapshot::Damaged { .. } => {
-                (None, Table::new(capacity.throttle_bytes))
+                (None, CounterTable::new(capacity.throttle_bytes))
             }
         }
     }
@@ -58,7 +58,7 @@ impl FoundSnapshot {
 /// A restored snapshot: the engine's counters, and those of limits that come with the call.
 pub(super) struct Restored {
     snapshot: Snapshot,
-    table: Table,
+    table: CounterTable,
     pub(super) report: RestoreReport,
 }
 
@@ -68,7 +68,7 @@ impl Restored {
         now: Timestamp,
         from: &mut impl io::Read,
     ) -> Result<Self, RestoreError> {
-        let table = Table::new(capacity.throttle_bytes);
+        let table = CounterTable::new(capacity.throttle_bytes);
         let (mut kept, mut no_room) = (0, 0);
         let put_back = |taken_at, piece: &[u8]| {
             let put_back = table.put_back(piece, nanoseconds(taken_at), nanoseconds(now))?;
@@ -173,7 +173,7 @@ impl Directory {
     ) -> Result<SnapshotReport, WriteError> {
         let mut throttled = 0;
         let pieces = counters.throttled.pieces(nanoseconds(now));
-        let pieces = pieces.inspect(|piece| throttled += Table::entries_in(piece));
+        let pieces = pieces.inspect(|piece| throttled += CounterTable::entries_in(piece));
         let report = disk::replace(&self.path, NAME, |file| {
             counters.engine.snapshot_with(Stores::memory, now, pieces, file).map_err(|error| match error {
                 SnapshotError::Io(error) => DiskError::at("writing")(error).into(),
@@ -204,12 +204,12 @@ mod tests {
     fn engine() -> Engine<Stores> {
         let policy = Policy::compile("test", b"limits: [{name: all, rate: 5/month}]").unwrap().0;
         let engine = Engine::new(policy, NOW);
-        assert!(engine.check_now(&CheckRequest::new(), NOW).is_allowed());
+        assert!(engine.try_check(&CheckRequest::new(), NOW).unwrap().is_allowed());
         engine.map_store(Stores::Memory)
     }
 
     fn write(directory: &Directory) -> Result<SnapshotReport, WriteError> {
-        directory.write(SnapshotCounters { engine: &engine(), throttled: &Table::new(0) }, NOW)
+        directory.write(SnapshotCounters { engine: &engine(), throttled: &CounterTable::new(0) }, NOW)
     }
 
     /// A written snapshot can be read, only by its owner, and one server at a time has the directory.

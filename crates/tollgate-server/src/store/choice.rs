@@ -78,16 +78,16 @@ pub(crate) enum StoreChoice {
     /// In this process.
     Memory,
     /// In a store that other servers share.
-    Shared(Box<Shared>),
+    Shared(Box<SharedStore>),
 }
 
 /// A store that servers share.
-pub(crate) struct Shared {
+pub(crate) struct SharedStore {
     pub(crate) settings: Settings,
     pub(crate) min_nodes: Option<u32>,
 }
 
-impl Shared {
+impl SharedStore {
     /// A description in one line, without secrets.
     pub(crate) fn line(&self) -> String {
         let settings = &self.settings;
@@ -127,7 +127,7 @@ impl StoreChoice {
         };
         let mut settings = settings(url, &login)
             .map_err(|error| format!("--store: {error}; or `memory`, to count in this process"))?;
-        let told = |error: &dyn std::fmt::Display| format!("--store: {error}");
+        let invalid = |error: &dyn std::fmt::Display| format!("--store: {error}");
         let deadline = match (given.deadline, &file.deadline) {
             (Some(deadline), _) => Some(deadline),
             (None, Some(text)) => {
@@ -138,7 +138,7 @@ impl StoreChoice {
         if let Some(deadline) = deadline {
             settings = settings
                 .deadline(Duration::from_micros(deadline.as_micros()))
-                .map_err(|error| told(&error))?;
+                .map_err(|error| invalid(&error))?;
         }
         let nodes = match (given.nodes, &file.nodes) {
             (Some(nodes), _) => nodes,
@@ -152,12 +152,12 @@ impl StoreChoice {
             NodesChoice::Counted => Nodes::Counted,
             NodesChoice::Fixed(number) => Nodes::Fixed(number),
         };
-        settings = settings.nodes(nodes).map_err(|error| told(&error))?;
+        settings = settings.nodes(nodes).map_err(|error| invalid(&error))?;
         if let Some(secret) = secret(given.secret_file.as_deref().or(file.secret_file.as_deref()))? {
-            settings = settings.secret(&secret).map_err(|error| told(&error))?;
+            settings = settings.secret(&secret).map_err(|error| invalid(&error))?;
         }
         let min_nodes = given.min_nodes.or(file.min_nodes);
-        Ok(StoreChoice::Shared(Box::new(Shared { settings, min_nodes })))
+        Ok(StoreChoice::Shared(Box::new(SharedStore { settings, min_nodes })))
     }
 }
 
@@ -239,7 +239,7 @@ mod tests {
         serde_saphyr::from_str(text).unwrap()
     }
 
-    fn shared(given: &StoreSettings, file: &StoreDocument) -> Shared {
+    fn shared(given: &StoreSettings, file: &StoreDocument) -> SharedStore {
         match StoreChoice::of(given, file) {
             Ok(StoreChoice::Shared(shared)) => *shared,
             Ok(StoreChoice::Memory) => panic!("memory"),
@@ -249,7 +249,7 @@ mod tests {
 
     /// The default is memory. Each setting on the command line takes precedence over the file.
     #[test]
-    fn what_is_typed_counts_before_the_file() {
+    fn the_command_line_overrides_the_file() {
         let nothing = StoreDocument::default();
         assert!(matches!(StoreChoice::of(&StoreSettings::default(), &nothing), Ok(StoreChoice::Memory)));
         assert!(matches!(

@@ -2,7 +2,7 @@
 
 use super::Deployment;
 use super::node::Node;
-use super::report::{Line, Mark};
+use super::report::{CheckFinding, Mark};
 
 /// Oldest supported Redis.
 const OLDEST: (u64, u64) = (6, 2);
@@ -15,10 +15,10 @@ const COUNTER_BYTES: u64 = 130;
 const CROWDED: u64 = 80;
 
 /// All findings from the server's own report.
-pub(super) async fn lines(node: &Node, kind: Deployment) -> Vec<Line> {
+pub(super) async fn lines(node: &Node, kind: Deployment) -> Vec<CheckFinding> {
     if node.about.is_empty() {
         return vec![
-            Line::new(
+            CheckFinding::new(
                 Mark::Note,
                 "about",
                 "this user may not ask for INFO, so version, eviction, memory and persistence are unknown",
@@ -40,39 +40,41 @@ fn number(node: &Node, name: &str) -> u64 {
     node.field(name).and_then(|value| value.parse().ok()).unwrap_or(0)
 }
 
-fn version(node: &Node) -> Line {
+fn version(node: &Node) -> CheckFinding {
     if let Some(version) = node.field("valkey_version") {
-        return Line::ok("version", format!("Valkey {version}"));
+        return CheckFinding::ok("version", format!("Valkey {version}"));
     }
     let text = node.field("redis_version").unwrap_or("of an unknown version");
     let mut parts = text.split('.').map(|part| part.parse::<u64>().unwrap_or(0));
     let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
     if let Some(dragonfly) = node.field("dragonfly_version") {
-        return Line::new(
+        return CheckFinding::new(
             Mark::Warn,
             "version",
-            format!("Dragonfly {dragonfly}: nobody has tried Tollgate on it"),
+            format!("Dragonfly {dragonfly}: Tollgate has not been tested on it"),
         )
         .cured_by("use Redis 6.2 or newer, or Valkey");
     }
     match version {
-        older if older < OLDEST => Line::new(Mark::Fail, "version", format!("Redis {text} is too old"))
-            .cured_by("use Redis 6.2 or newer, or Valkey"),
-        _ => Line::ok("version", format!("Redis {text}")),
+        older if older < OLDEST => {
+            CheckFinding::new(Mark::Fail, "version", format!("Redis {text} is too old"))
+                .cured_by("use Redis 6.2 or newer, or Valkey")
+        }
+        _ => CheckFinding::ok("version", format!("Redis {text}")),
     }
 }
 
 /// Whether its role fits the address.
-fn part(node: &Node, kind: Deployment) -> Vec<Line> {
+fn part(node: &Node, kind: Deployment) -> Vec<CheckFinding> {
     let is_cluster = node.field("cluster_enabled") == Some("1");
     let mut lines = Vec::new();
     match (kind, is_cluster) {
         (Deployment::Cluster, false) => lines.push(
-            Line::new(Mark::Fail, "part", "it is no cluster: cluster-enabled is off")
+            CheckFinding::new(Mark::Fail, "part", "it is no cluster: cluster-enabled is off")
                 .cured_by("write redis://, or redis-sentinel://"),
         ),
         (Deployment::Single | Deployment::Sentinel, true) => lines.push(
-            Line::new(Mark::Fail, "part", "it is part of a cluster, which keeps most keys elsewhere")
+            CheckFinding::new(Mark::Fail, "part", "it is part of a cluster, which keeps most keys elsewhere")
                 .cured_by("write redis-cluster://"),
         ),
         _ => {}
@@ -80,12 +82,12 @@ fn part(node: &Node, kind: Deployment) -> Vec<Line> {
     if node.field("redis_mode") == Some("sentinel") {
         let cure = "write redis-sentinel://…/service";
         return vec![
-            Line::new(Mark::Fail, "part", "it is a sentinel, which keeps no counters").cured_by(cure),
+            CheckFinding::new(Mark::Fail, "part", "it is a sentinel, which keeps no counters").cured_by(cure),
         ];
     }
     match node.field("role") {
         Some("master") if lines.is_empty() => {
-            lines.push(Line::ok("part", "it is a primary, and takes writes"))
+            lines.push(CheckFinding::ok("part", "it is a primary, and takes writes"))
         }
         Some("master") => {}
         Some(role) => {
@@ -94,7 +96,7 @@ fn part(node: &Node, kind: Deployment) -> Vec<Line> {
                 .map_or("its primary".to_owned(), |(host, port)| format!("its primary, {host}:{port}"));
             let cure = format!("name {primary}; or let sentinels tell: redis-sentinel://…");
             lines.push(
-                Line::new(Mark::Fail, "part", format!("it is a {role}, which takes no writes"))
+                CheckFinding::new(Mark::Fail, "part", format!("it is a {role}, which takes no writes"))
                     .cured_by(cure),
             );
         }
@@ -102,7 +104,7 @@ fn part(node: &Node, kind: Deployment) -> Vec<Line> {
     }
     if number(node, "loading") == 1 {
         lines.push(
-            Line::new(Mark::Fail, "part", "it still reads its data, and answers nothing else")
+            CheckFinding::new(Mark::Fail, "part", "it still reads its data, and answers nothing else")
                 .cured_by("wait; `INFO persistence` tells how far it is"),
         );
     }
@@ -110,34 +112,34 @@ fn part(node: &Node, kind: Deployment) -> Vec<Line> {
 }
 
 /// What it does when it is full. Every counter of Tollgate has a TTL, so the `volatile` policies reach all of them.
-fn eviction(node: &Node) -> Line {
+fn eviction(node: &Node) -> CheckFinding {
     let policy = node.field("maxmemory_policy").unwrap_or("unknown");
     let is_bounded = number(node, "maxmemory") > 0;
     let cure = "CONFIG SET maxmemory-policy noeviction, and the same in its configuration file";
     match (policy, is_bounded) {
-        ("noeviction", _) => Line::ok("eviction", "noeviction: when it is full it says so, and no counter is forgotten"),
-        ("volatile-ttl", _) => Line::new(
+        ("noeviction", _) => CheckFinding::ok("eviction", "noeviction: when it is full it says so, and no counter is forgotten"),
+        ("volatile-ttl", _) => CheckFinding::new(
             Mark::Warn,
             "eviction",
             "volatile-ttl: when it is full, counters are forgotten before their time, those first that end soonest",
         )
         .cured_by(cure),
-        (_, false) => Line::new(
+        (_, false) => CheckFinding::new(
             Mark::Warn,
             "eviction",
             format!("{policy} would forget counters that are in use; without maxmemory it never acts"),
         )
         .cured_by(cure),
-        (_, true) => Line::new(
+        (_, true) => CheckFinding::new(
             Mark::Fail,
             "eviction",
-            format!("{policy}: when it is full, counters in use are forgotten, and whoever fills it gets a full quota again"),
+            format!("{policy}: when it is full, counters in use are evicted, and their keys get a full quota again"),
         )
         .cured_by(cure),
     }
 }
 
-fn memory(node: &Node) -> Vec<Line> {
+fn memory(node: &Node) -> Vec<CheckFinding> {
     let (used, most) = (number(node, "used_memory"), number(node, "maxmemory"));
     let machine = number(node, "total_system_memory");
     if most == 0 {
@@ -147,7 +149,7 @@ fn memory(node: &Node) -> Vec<Line> {
             mib(machine)
         );
         return vec![
-            Line::new(Mark::Warn, "memory", found)
+            CheckFinding::new(Mark::Warn, "memory", found)
                 .cured_by("CONFIG SET maxmemory, such as to half of the machine's memory; with persistence, a fork may need as much again"),
         ];
     }
@@ -157,16 +159,15 @@ fn memory(node: &Node) -> Vec<Line> {
         format!("{} of {} used ({share} %), room for about {room} more counters", mib(used), mib(most));
     let cure = "CONFIG SET maxmemory to more, or spread the keys over a cluster";
     vec![match share {
-        FULL.. => {
-            Line::new(Mark::Fail, "memory", format!("{found}: soon it refuses new counters")).cured_by(cure)
-        }
-        NEARLY_FULL.. => Line::new(Mark::Warn, "memory", found).cured_by(cure),
-        _ => Line::ok("memory", found),
+        FULL.. => CheckFinding::new(Mark::Fail, "memory", format!("{found}: soon it refuses new counters"))
+            .cured_by(cure),
+        NEARLY_FULL.. => CheckFinding::new(Mark::Warn, "memory", found).cured_by(cure),
+        _ => CheckFinding::ok("memory", found),
     }]
 }
 
 /// What survives its restart.
-fn persistence(node: &Node, save: Option<&str>) -> Vec<Line> {
+fn persistence(node: &Node, save: Option<&str>) -> Vec<CheckFinding> {
     let mut lines = Vec::new();
     let found = match number(node, "aof_enabled") == 1 {
         true => "an append-only file is written: a restart forgets about a second",
@@ -178,14 +179,14 @@ fn persistence(node: &Node, save: Option<&str>) -> Vec<Line> {
         }
         false => "nothing is written to disk: a restart forgets all counters",
     };
-    lines.push(Line::new(Mark::Note, "persistence", found));
+    lines.push(CheckFinding::new(Mark::Note, "persistence", found));
     for (field, what) in
         [("rdb_last_bgsave_status", "the last snapshot"), ("aof_last_write_status", "the append-only file")]
     {
         if node.field(field).is_some_and(|status| status != "ok") {
             let found = format!("{what} could not be written; it may refuse all writes for it (MISCONF)");
             lines.push(
-                Line::new(Mark::Warn, "persistence", found)
+                CheckFinding::new(Mark::Warn, "persistence", found)
                     .cured_by("see its log: the disk is full, or its directory cannot be written; or take no snapshots (CONFIG SET save \"\")"),
             );
         }
@@ -193,37 +194,37 @@ fn persistence(node: &Node, save: Option<&str>) -> Vec<Line> {
     lines
 }
 
-fn replicas(node: &Node, kind: Deployment) -> Vec<Line> {
+fn replicas(node: &Node, kind: Deployment) -> Vec<CheckFinding> {
     if kind == Deployment::Cluster {
         return Vec::new(); // Reported for the cluster as a whole.
     }
     let replicas = number(node, "connected_slaves");
     let line = match (replicas, kind) {
         (0, Deployment::Sentinel) => {
-            Line::new(Mark::Fail, "replicas", "no replica: the sentinels have nobody to put in its place")
+            CheckFinding::new(Mark::Fail, "replicas", "no replica: the sentinels have no server to promote")
                 .cured_by("start a replica (replicaof), and see whether it is connected")
         }
-        (0, _) => Line::new(
+        (0, _) => CheckFinding::new(
             Mark::Note,
             "replicas",
             "none: while it is down, each limit does what its on_store_failure says",
         ),
-        (1, _) => Line::ok("replicas", "1 connected"),
-        (several, _) => Line::ok("replicas", format!("{several} connected")),
+        (1, _) => CheckFinding::ok("replicas", "1 connected"),
+        (several, _) => CheckFinding::ok("replicas", format!("{several} connected")),
     };
     vec![line]
 }
 
-fn clients(node: &Node) -> Vec<Line> {
+fn clients(node: &Node) -> Vec<CheckFinding> {
     let (now, most) = (number(node, "connected_clients"), number(node, "maxclients"));
     if most == 0 {
         return Vec::new();
     }
     let found = format!("{now} of {most} connected");
     vec![match now.saturating_mul(100) / most {
-        CROWDED.. => Line::new(Mark::Warn, "clients", found)
+        CROWDED.. => CheckFinding::new(Mark::Warn, "clients", found)
             .cured_by("raise maxclients, and the process's open files with it"),
-        _ => Line::ok("clients", found),
+        _ => CheckFinding::ok("clients", found),
     }]
 }
 

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 
 use tollgate_redis::Host;
 
-use super::node::{Node, fields, said};
-use super::report::{Line, Mark};
+use super::node::{Node, error_text, fields};
+use super::report::{CheckFinding, Mark};
 use super::slot::SLOTS;
 
 /// Longest `cluster-node-timeout` without a warning, in milliseconds: for so long the keys of a failed primary are
@@ -35,7 +35,7 @@ struct ClusterMember {
 }
 
 /// Findings about the cluster, and its primaries.
-pub(super) async fn look(node: &Node) -> (Vec<Line>, Vec<Primary>) {
+pub(super) async fn look(node: &Node) -> (Vec<CheckFinding>, Vec<Primary>) {
     let ask = |what: &str| {
         let mut command = redis::cmd("CLUSTER");
         command.arg(what);
@@ -46,10 +46,10 @@ pub(super) async fn look(node: &Node) -> (Vec<Line>, Vec<Primary>) {
     let (state, members) = match (state, members) {
         (Ok(state), Ok(members)) => (fields(&state), read(&members, &node.host)),
         (Err(error), _) | (_, Err(error)) => {
-            let line = Line::new(
+            let line = CheckFinding::new(
                 Mark::Fail,
                 "cluster",
-                format!("it does not tell about its cluster: {}", said(&error)),
+                format!("it does not tell about its cluster: {}", error_text(&error)),
             );
             return (
                 vec![line.cured_by("allow it: ACL SETUSER … +cluster|info +cluster|nodes +cluster|slots")],
@@ -59,13 +59,15 @@ pub(super) async fn look(node: &Node) -> (Vec<Line>, Vec<Primary>) {
     };
     let mut lines = Vec::new();
     lines.push(match state.get("cluster_state").map(String::as_str) {
-        Some("ok") => Line::ok("cluster", format!("{} servers, state ok", members.len())),
-        other => Line::new(Mark::Fail, "cluster", format!("its state is {}", other.unwrap_or("unknown")))
-            .cured_by("see the other lines about the cluster; redis-cli --cluster check tells more"),
+        Some("ok") => CheckFinding::ok("cluster", format!("{} servers, state ok", members.len())),
+        other => {
+            CheckFinding::new(Mark::Fail, "cluster", format!("its state is {}", other.unwrap_or("unknown")))
+                .cured_by("see the other lines about the cluster; redis-cli --cluster check tells more")
+        }
     });
     lines.push(coverage(&members));
     lines.extend(gone(&members));
-    lines.extend(spares(&members));
+    lines.extend(replicas(&members));
     lines.extend(moving(&members));
     lines.extend(settings(node).await);
     (lines, primaries(&members))
@@ -80,31 +82,32 @@ fn primaries(members: &[ClusterMember]) -> Vec<Primary> {
         .collect()
 }
 
-fn coverage(members: &[ClusterMember]) -> Line {
+fn coverage(members: &[ClusterMember]) -> CheckFinding {
     let serving = members.iter().filter(|member| member.is_primary && !member.is_gone);
     let count = |(first, last): &(u16, u16)| u64::from(last.saturating_sub(*first)) + 1;
     let covered: u64 = serving.flat_map(|member| &member.slots).map(count).sum();
     match u64::from(SLOTS).saturating_sub(covered) {
-        0 => Line::ok("slots", format!("all {SLOTS} are served")),
-        missing => Line::new(
+        0 => CheckFinding::ok("slots", format!("all {SLOTS} are served")),
+        missing => CheckFinding::new(
             Mark::Fail,
             "slots",
-            format!("{missing} of {SLOTS} are served by nobody; keys there are decided without the store"),
+            format!("{missing} of {SLOTS} are served by no node; keys there are decided without the store"),
         )
         .cured_by("start the servers that are gone, or redis-cli --cluster fix"),
     }
 }
 
-fn gone(members: &[ClusterMember]) -> Option<Line> {
+fn gone(members: &[ClusterMember]) -> Option<CheckFinding> {
     let gone: Vec<String> =
         members.iter().filter(|member| member.is_gone).map(|member| member.host.to_string()).collect();
-    let line = Line::new(Mark::Warn, "members", format!("not reached by the others: {}", gone.join(", ")));
+    let line =
+        CheckFinding::new(Mark::Warn, "members", format!("not reached by the others: {}", gone.join(", ")));
     (!gone.is_empty()).then(|| line.cured_by("start them, or let the cluster forget them (CLUSTER FORGET)"))
 }
 
 /// Whether each primary has a replica that could take over.
-fn spares(members: &[ClusterMember]) -> Vec<Line> {
-    let spared: HashSet<&str> = members
+fn replicas(members: &[ClusterMember]) -> Vec<CheckFinding> {
+    let followed: HashSet<&str> = members
         .iter()
         .filter(|member| !member.is_primary && !member.is_gone)
         .map(|member| member.follows.as_str())
@@ -112,39 +115,42 @@ fn spares(members: &[ClusterMember]) -> Vec<Line> {
     let serving =
         members.iter().filter(|member| member.is_primary && !member.is_gone && !member.slots.is_empty());
     let alone: Vec<String> = serving
-        .filter(|member| !spared.contains(member.id.as_str()))
+        .filter(|member| !followed.contains(member.id.as_str()))
         .map(|member| member.host.to_string())
         .collect();
     if alone.is_empty() {
-        return vec![Line::ok("replicas", "each primary has one")];
+        return vec![CheckFinding::ok("replicas", "each primary has one")];
     }
     let found = format!(
         "without a replica: {}; if one of them fails, its keys are decided without the store",
         alone.join(", ")
     );
-    vec![Line::new(Mark::Warn, "replicas", found).cured_by("redis-cli --cluster add-node … --cluster-slave")]
+    vec![
+        CheckFinding::new(Mark::Warn, "replicas", found)
+            .cured_by("redis-cli --cluster add-node … --cluster-slave"),
+    ]
 }
 
-fn moving(members: &[ClusterMember]) -> Option<Line> {
+fn moving(members: &[ClusterMember]) -> Option<CheckFinding> {
     members.iter().any(|member| member.is_moving).then(|| {
-        Line::new(Mark::Note, "slots", "some are being moved; decisions there take a round trip more")
+        CheckFinding::new(Mark::Note, "slots", "some are being moved; decisions there take a round trip more")
     })
 }
 
-async fn settings(node: &Node) -> Vec<Line> {
+async fn settings(node: &Node) -> Vec<CheckFinding> {
     let mut lines = Vec::new();
     let timeout = node.setting("cluster-node-timeout").await.and_then(|text| text.parse::<u64>().ok());
     match timeout {
-        None => lines.push(Line::new(Mark::Note, "failover", "this user may not read cluster-node-timeout; 5000 is recommended")),
+        None => lines.push(CheckFinding::new(Mark::Note, "failover", "this user may not read cluster-node-timeout; 5000 is recommended")),
         Some(timeout) if timeout > NODE_TIMEOUT_MS => lines.push(
-            Line::new(Mark::Warn, "failover", format!("cluster-node-timeout is {timeout} ms: so long a failed primary's keys are decided without the store"))
+            CheckFinding::new(Mark::Warn, "failover", format!("cluster-node-timeout is {timeout} ms: so long a failed primary's keys are decided without the store"))
                 .cured_by(format!("CONFIG SET cluster-node-timeout {NODE_TIMEOUT_MS}, at every server")),
         ),
-        Some(timeout) => lines.push(Line::ok("failover", format!("cluster-node-timeout is {timeout} ms"))),
+        Some(timeout) => lines.push(CheckFinding::ok("failover", format!("cluster-node-timeout is {timeout} ms"))),
     }
     if node.setting("cluster-require-full-coverage").await.as_deref() == Some("yes") {
         lines.push(
-            Line::new(
+            CheckFinding::new(
                 Mark::Warn,
                 "failover",
                 "cluster-require-full-coverage is on: one shard that is down stops all of them",
@@ -218,10 +224,10 @@ b2 :7001@17001 slave,fail? a2 0 1 2 connected
         assert_eq!(primaries[1].slots, [(5_461, 10_921), (10_922, 10_922)]);
         assert_eq!(
             coverage(&members).found,
-            "5461 of 16384 are served by nobody; keys there are decided without the store"
+            "5461 of 16384 are served by no node; keys there are decided without the store"
         );
         assert_eq!(gone(&members).unwrap().found, "not reached by the others: 10.0.0.3:7000, h:7001");
-        assert!(spares(&members)[0].found.starts_with("without a replica: 10.0.0.2:7000;"), "{members:?}");
+        assert!(replicas(&members)[0].found.starts_with("without a replica: 10.0.0.2:7000;"), "{members:?}");
         assert!(moving(&members).is_some());
     }
 }

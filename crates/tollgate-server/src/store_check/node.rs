@@ -10,11 +10,11 @@ use redis::{
 };
 use tollgate_redis::Host;
 
-use super::report::{Line, Mark};
+use super::report::{CheckFinding, Mark};
 use crate::telemetry::Stopwatch;
 
 /// Timeout for connecting to a server, and for one answer.
-const PATIENCE: Duration = Duration::from_secs(3);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The credentials and settings for a connection.
 pub(super) struct Entrance<'a> {
@@ -62,12 +62,12 @@ impl Node {
     ///
     /// # Errors
     /// When the server is unreachable or rejects the login. The line says why, and what to do.
-    pub(super) async fn reach(host: &Host, entrance: &Entrance<'_>) -> Result<Self, Line> {
+    pub(super) async fn reach(host: &Host, entrance: &Entrance<'_>) -> Result<Self, CheckFinding> {
         let refused = |error: &RedisError| unreachable(host, entrance, error);
         let client = entrance.client(host).map_err(|error| refused(&error))?;
         let settings = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(PATIENCE))
-            .set_response_timeout(Some(PATIENCE));
+            .set_connection_timeout(Some(ANSWER_TIMEOUT))
+            .set_response_timeout(Some(ANSWER_TIMEOUT));
         let watch = Stopwatch::start();
         let mut connection = client
             .get_multiplexed_async_connection_with_config(&settings)
@@ -119,7 +119,7 @@ pub(super) fn fields(text: &str) -> HashMap<String, String> {
 }
 
 /// The text of an error without possible secrets: the text of a server's own error, or the kind.
-pub(super) fn said(error: &RedisError) -> String {
+pub(super) fn error_text(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         _ => error.to_string(),
@@ -127,10 +127,10 @@ pub(super) fn said(error: &RedisError) -> String {
 }
 
 /// Why the login failed.
-fn unreachable(host: &Host, entrance: &Entrance<'_>, error: &RedisError) -> Line {
-    let text = said(error);
+fn unreachable(host: &Host, entrance: &Entrance<'_>, error: &RedisError) -> CheckFinding {
+    let text = error_text(error);
     let has = |part: &str| text.contains(part);
-    let fail = |found: String| Line::new(Mark::Fail, "reach", found);
+    let fail = |found: String| CheckFinding::new(Mark::Fail, "reach", found);
     let user = entrance.user();
     if error.is_connection_refusal() {
         return fail(format!("{host} refuses connections"))
@@ -144,7 +144,7 @@ fn unreachable(host: &Host, entrance: &Entrance<'_>, error: &RedisError) -> Line
         };
         let cure =
             format!("see whether a firewall is in between, whether the process stands still, and {scheme}");
-        return fail(format!("{host} does not answer within {} s", PATIENCE.as_secs())).cured_by(cure);
+        return fail(format!("{host} does not answer within {} s", ANSWER_TIMEOUT.as_secs())).cured_by(cure);
     }
     if has("NOAUTH") {
         return fail(format!("{host} asks for a password"))

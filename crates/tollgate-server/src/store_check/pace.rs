@@ -5,8 +5,8 @@ use std::time::Duration;
 use redis::{Cmd, RedisError, Value};
 use tollgate::Clock;
 
-use super::node::{Node, said};
-use super::report::{Line, Mark};
+use super::node::{Node, error_text};
+use super::report::{CheckFinding, Mark};
 use super::rights::{is_forbidden, tidy};
 use super::slot;
 use crate::telemetry::Stopwatch;
@@ -38,7 +38,7 @@ pub(super) async fn offset(node: &Node) -> Option<i64> {
 }
 
 /// Judges a clock offset.
-pub(super) fn clock(offset: i64) -> Line {
+pub(super) fn clock(offset: i64) -> CheckFinding {
     let found = format!(
         "{} ms {}",
         millis_of(offset.unsigned_abs()),
@@ -46,14 +46,14 @@ pub(super) fn clock(offset: i64) -> Line {
     );
     let cure = "let both machines follow NTP; Tollgate counts by the store's clock, so windows begin when that says so";
     match offset.abs() {
-        OFFSET_FAIL.. => Line::new(Mark::Fail, "clock", found).cured_by(cure),
-        OFFSET_WARN.. => Line::new(Mark::Warn, "clock", found).cured_by(cure),
-        _ => Line::ok("clock", found),
+        OFFSET_FAIL.. => CheckFinding::new(Mark::Fail, "clock", found).cured_by(cure),
+        OFFSET_WARN.. => CheckFinding::new(Mark::Warn, "clock", found).cured_by(cure),
+        _ => CheckFinding::ok("clock", found),
     }
 }
 
 /// The latency of a PING and of a script, compared with the deadline of a decision.
-pub(super) async fn latency(node: &Node, slots: &[(u16, u16)], deadline: Duration) -> Vec<Line> {
+pub(super) async fn latency(node: &Node, slots: &[(u16, u16)], deadline: Duration) -> Vec<CheckFinding> {
     let Some(tag) = slot::tag_within(slots) else { return Vec::new() };
     let key = format!("tg:{{{tag}}}check-{:016x}", crate::random::next());
     let mut script = redis::cmd("EVAL");
@@ -66,7 +66,11 @@ pub(super) async fn latency(node: &Node, slots: &[(u16, u16)], deadline: Duratio
         match measured(node, &command).await {
             Ok(times) => lines.push(judged(what, &times, deadline)),
             Err(error) if is_forbidden(&error) => {} // Reported by the check of rights.
-            Err(error) => lines.push(Line::new(Mark::Fail, "latency", format!("{what}: {}", said(&error)))),
+            Err(error) => lines.push(CheckFinding::new(
+                Mark::Fail,
+                "latency",
+                format!("{what}: {}", error_text(&error)),
+            )),
         }
     }
     let _ = node.does(&tidy(&[&key])).await; // It expires by itself otherwise.
@@ -84,7 +88,7 @@ async fn measured(node: &Node, command: &Cmd) -> Result<Vec<Duration>, RedisErro
     Ok(times)
 }
 
-fn judged(what: &str, times: &[Duration], deadline: Duration) -> Line {
+fn judged(what: &str, times: &[Duration], deadline: Duration) -> CheckFinding {
     let at = |place: usize| times.get(place.min(times.len().saturating_sub(1))).copied().unwrap_or_default();
     let (middle, late) = (at(times.len() / 2), at((times.len() * 99).div_ceil(100).saturating_sub(1)));
     let found = format!(
@@ -96,11 +100,11 @@ fn judged(what: &str, times: &[Duration], deadline: Duration) -> Line {
     );
     let cure = "put it nearer to its servers, see what else it does (SLOWLOG GET, LATENCY DOCTOR), or raise --store-deadline (50ms at most)";
     if middle >= deadline {
-        return Line::new(Mark::Fail, "latency", found).cured_by(cure);
+        return CheckFinding::new(Mark::Fail, "latency", found).cured_by(cure);
     }
     match late >= deadline / 2 {
-        true => Line::new(Mark::Warn, "latency", found).cured_by(cure),
-        false => Line::ok("latency", found),
+        true => CheckFinding::new(Mark::Warn, "latency", found).cured_by(cure),
+        false => CheckFinding::ok("latency", found),
     }
 }
 

@@ -31,7 +31,7 @@ impl Mark {
 
 /// One finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Line {
+pub(crate) struct CheckFinding {
     pub(crate) mark: Mark,
     pub(crate) check: &'static str,
     /// The servers it is about, if there are several.
@@ -43,7 +43,7 @@ pub(crate) struct Line {
     pub(crate) cure: Option<String>,
 }
 
-impl Line {
+impl CheckFinding {
     pub(crate) fn new(mark: Mark, check: &'static str, found: impl Into<String>) -> Self {
         Self { mark, check, nodes: Vec::new(), found: found.into(), cure: None }
     }
@@ -66,16 +66,17 @@ pub(crate) struct Report {
     pub(crate) fit: bool,
     pub(crate) failures: usize,
     pub(crate) warnings: usize,
-    pub(crate) checks: Vec<Line>,
+    pub(crate) checks: Vec<CheckFinding>,
 }
 
 impl Report {
     /// Combines findings: an equal finding about several servers becomes one line.
-    pub(crate) fn new(store: String, found: Vec<Line>) -> Self {
-        let mut checks: Vec<Line> = Vec::new();
+    pub(crate) fn new(store: String, found: Vec<CheckFinding>) -> Self {
+        let mut checks: Vec<CheckFinding> = Vec::new();
         for line in found {
-            let is_same = |known: &&mut Line| {
-                let same = |line: &Line| (line.mark, line.check, line.found.clone(), line.cure.clone());
+            let is_same = |known: &&mut CheckFinding| {
+                let same =
+                    |line: &CheckFinding| (line.mark, line.check, line.found.clone(), line.cure.clone());
                 !line.nodes.is_empty() && !known.nodes.is_empty() && same(known) == same(&line)
             };
             match checks.iter_mut().find(is_same) {
@@ -136,12 +137,12 @@ mod tests {
     /// An equal finding about three servers is reported once. Different findings are reported by server.
     #[test]
     fn the_same_at_several_servers_is_one_line() {
-        let at = |node: &str, line: Line| Line { nodes: vec![node.to_owned()], ..line };
+        let at = |node: &str, line: CheckFinding| CheckFinding { nodes: vec![node.to_owned()], ..line };
         let found = vec![
-            at("a:1", Line::ok("version", "Redis 7")),
-            at("a:1", Line::new(Mark::Warn, "memory", "full").cured_by("more")),
-            at("b:1", Line::ok("version", "Redis 7")),
-            at("b:1", Line::new(Mark::Fail, "memory", "gone\u{1b}[2J")),
+            at("a:1", CheckFinding::ok("version", "Redis 7")),
+            at("a:1", CheckFinding::new(Mark::Warn, "memory", "full").cured_by("more")),
+            at("b:1", CheckFinding::ok("version", "Redis 7")),
+            at("b:1", CheckFinding::new(Mark::Fail, "memory", "gone\u{1b}[2J")),
         ];
         let report = Report::new("redis-cluster://a:1".to_owned(), found);
         let expected = "redis-cluster://a:1

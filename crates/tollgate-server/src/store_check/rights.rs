@@ -3,8 +3,8 @@
 use redis::{Cmd, RedisError, Value};
 
 use super::Deployment;
-use super::node::{Entrance, Node, said};
-use super::report::{Line, Mark};
+use super::node::{Entrance, Node, error_text};
+use super::report::{CheckFinding, Mark};
 use super::slot;
 
 /// The script `return 1`, as EVALSHA names it.
@@ -31,11 +31,11 @@ pub(super) async fn lines(
     entrance: &Entrance<'_>,
     kind: Deployment,
     slots: &[(u16, u16)],
-) -> Vec<Line> {
+) -> Vec<CheckFinding> {
     let Some(tag) = slot::tag_within(slots) else { return Vec::new() };
     let key = format!("tg:{{{tag}}}check-{:016x}", crate::random::next());
     let mut missing: Vec<&'static str> = Vec::new();
-    let mut other: Vec<Line> = Vec::new();
+    let mut other: Vec<CheckFinding> = Vec::new();
     let mut untried: Vec<&'static str> = Vec::new();
     for Trial { right, command, is_in_script } in trials(&key, kind) {
         let Err(error) = node.does(&command).await else { continue };
@@ -45,15 +45,15 @@ pub(super) async fn lines(
             CommandRight::NoKey if !missing.contains(&"~tg:*") => missing.push("~tg:*"),
             CommandRight::Missing | CommandRight::NoKey => {}
             CommandRight::Unknown => other.push(
-                Line::new(
+                CheckFinding::new(
                     Mark::Fail,
                     "commands",
-                    format!("it knows no {}: {}", right.trim_start_matches('+'), said(&error)),
+                    format!("it knows no {}: {}", right.trim_start_matches('+'), error_text(&error)),
                 )
                 .cured_by("see whether rename-command in its configuration hides it"),
             ),
             CommandRight::Refused(cure) => {
-                let line = Line::new(Mark::Fail, "writes", said(&error)).cured_by(cure);
+                let line = CheckFinding::new(Mark::Fail, "writes", error_text(&error)).cured_by(cure);
                 if !other.contains(&line) {
                     other.push(line);
                 }
@@ -63,7 +63,7 @@ pub(super) async fn lines(
     let _ = node.does(&tidy(&[&key, &format!("{key}-hash"), &format!("{key}-nodes")])).await; // They expire by themselves otherwise.
     let user = entrance.user();
     let mut lines = match missing.as_slice() {
-        [] => vec![Line::ok("rights", format!("{user} may do all that is needed"))],
+        [] => vec![CheckFinding::ok("rights", format!("{user} may do all that is needed"))],
         missing => {
             untried.retain(|right| !missing.contains(right));
             let unknown =
@@ -72,11 +72,11 @@ pub(super) async fn lines(
             let all: Vec<&str> = missing.iter().chain(&untried).copied().collect();
             let cure = format!("ACL SETUSER {user} {}", all.join(" "));
             let found = format!("{user} lacks {}{unknown}", missing.join(" "));
-            vec![Line::new(Mark::Fail, "rights", found).cured_by(cure)]
+            vec![CheckFinding::new(Mark::Fail, "rights", found).cured_by(cure)]
         }
     };
     if missing.is_empty() && other.is_empty() {
-        lines.push(Line::ok("scripts", "run, and may do what ours does"));
+        lines.push(CheckFinding::ok("scripts", "run, and may do what ours does"));
     }
     lines.extend(excess(node, user).await);
     lines.extend(other);
@@ -91,13 +91,13 @@ pub(super) fn tidy(keys: &[&str]) -> Cmd {
 }
 
 /// Whether the user has many more rights than needed.
-async fn excess(node: &Node, user: &str) -> Option<Line> {
+async fn excess(node: &Node, user: &str) -> Option<CheckFinding> {
     let mut list = redis::cmd("ACL");
     list.arg("LIST");
     let is_master = node.ask::<Value>(&list).await.is_ok();
     let found = format!("{user} may do everything, also what Tollgate never does");
     let cure = format!("make a user of its own: ACL SETUSER tollgate on >PASSWORD {RIGHTS}");
-    is_master.then(|| Line::new(Mark::Note, "rights", found).cured_by(cure))
+    is_master.then(|| CheckFinding::new(Mark::Note, "rights", found).cured_by(cure))
 }
 
 fn trials(key: &str, kind: Deployment) -> Vec<Trial> {
@@ -153,14 +153,14 @@ enum CommandRight {
 
 /// Whether a right is missing, for a command or for one inside a script.
 pub(super) fn is_forbidden(error: &RedisError) -> bool {
-    let text = said(error);
+    let text = error_text(error);
     ["NOPERM", "ACL failure in script", "can't run this command", "permission"]
         .iter()
         .any(|part| text.contains(part))
 }
 
 fn judged(error: &RedisError) -> CommandRight {
-    let text = said(error);
+    let text = error_text(error);
     let has = |part: &str| text.contains(part);
     if is_forbidden(error) {
         return if has("access") && has("key") { CommandRight::NoKey } else { CommandRight::Missing };
@@ -181,7 +181,7 @@ fn judged(error: &RedisError) -> CommandRight {
     } else if has("LOADING") {
         "it still reads its data: wait"
     } else if has("BUSY") {
-        "a script of somebody's does not end: find out whose; SCRIPT KILL ends one that wrote nothing"
+        "another client's script does not end: find that client; SCRIPT KILL ends a script that wrote nothing"
     } else {
         "its log may say more"
     })

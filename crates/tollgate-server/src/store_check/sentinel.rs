@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use redis::Cmd;
 use tollgate_redis::Host;
 
-use super::node::{Entrance, Node, said};
-use super::report::{Line, Mark};
+use super::node::{Entrance, Node, error_text};
+use super::report::{CheckFinding, Mark};
 
 /// With fewer sentinels than this there is no majority when two disagree.
 const SENTINELS_MIN: usize = 3;
@@ -16,7 +16,7 @@ pub(super) async fn look(
     sentinels: &[Host],
     service: &str,
     entrance: &Entrance<'_>,
-) -> (Vec<Line>, Option<Host>) {
+) -> (Vec<CheckFinding>, Option<Host>) {
     let mut lines = Vec::new();
     let mut primary: Option<Host> = None;
     let mut others = 0;
@@ -24,16 +24,16 @@ pub(super) async fn look(
         let node = match Node::reach(host, entrance).await {
             Ok(node) => node,
             Err(line) => {
-                lines.push(Line { mark: Mark::Warn, check: "sentinels", ..line });
+                lines.push(CheckFinding { mark: Mark::Warn, check: "sentinels", ..line });
                 continue;
             }
         };
         match asked(&node, service).await {
             Ok((found, known)) => {
                 if primary.as_ref().is_some_and(|primary| *primary != found) {
-                    let said = format!("{host} names another primary than the others: {found}");
+                    let text = format!("{host} names another primary than the others: {found}");
                     lines.push(
-                        Line::new(Mark::Fail, "sentinels", said)
+                        CheckFinding::new(Mark::Fail, "sentinels", text)
                             .cured_by("wait for them to agree; if they do not, SENTINEL RESET at that one"),
                     );
                 }
@@ -47,13 +47,14 @@ pub(super) async fn look(
     if let Some(primary) = &primary {
         let found = format!("{} know {} at {primary}", others + 1, service);
         lines.push(match others + 1 {
-            SENTINELS_MIN.. => Line::ok("sentinels", found),
-            _ => Line::new(Mark::Warn, "sentinels", found)
+            SENTINELS_MIN.. => CheckFinding::ok("sentinels", found),
+            _ => CheckFinding::new(Mark::Warn, "sentinels", found)
                 .cured_by("run at least three, on machines of their own"),
         });
     } else if lines.iter().all(|line| line.mark != Mark::Fail) {
         lines.push(
-            Line::new(Mark::Fail, "sentinels", "none of them can be asked").cured_by("see the lines above"),
+            CheckFinding::new(Mark::Fail, "sentinels", "none of them can be asked")
+                .cured_by("see the lines above"),
         );
     }
     (lines, primary)
@@ -66,12 +67,12 @@ fn about(what: &str, service: &str) -> Cmd {
 }
 
 /// The primary, and how many other sentinels this one knows.
-async fn asked(node: &Node, service: &str) -> Result<(Host, usize), Line> {
-    let fail = |found: String, cure: String| Line::new(Mark::Fail, "sentinels", found).cured_by(cure);
+async fn asked(node: &Node, service: &str) -> Result<(Host, usize), CheckFinding> {
+    let fail = |found: String, cure: String| CheckFinding::new(Mark::Fail, "sentinels", found).cured_by(cure);
     let place: Option<(String, u16)> =
         node.ask(&about("get-master-addr-by-name", service)).await.map_err(|error| {
             fail(
-                format!("{} does not answer as a sentinel: {}", node.host, said(&error)),
+                format!("{} does not answer as a sentinel: {}", node.host, error_text(&error)),
                 "name the ports of the sentinels, 26379 as a rule".to_owned(),
             )
         })?;
@@ -86,10 +87,10 @@ async fn asked(node: &Node, service: &str) -> Result<(Host, usize), Line> {
     Ok((Host { name, port }, others.len()))
 }
 
-async fn quorum(node: &Node, service: &str) -> Option<Line> {
+async fn quorum(node: &Node, service: &str) -> Option<CheckFinding> {
     let answer: Result<String, _> = node.ask(&about("ckquorum", service)).await;
     let error = answer.err()?;
-    let line = Line::new(Mark::Fail, "sentinels", format!("{}: {}", node.host, said(&error)));
+    let line = CheckFinding::new(Mark::Fail, "sentinels", format!("{}: {}", node.host, error_text(&error)));
     Some(
         line.cured_by(
             "start the sentinels that are missing; until then a primary that fails is not replaced",

@@ -3,33 +3,33 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::protocol::Wire;
+use crate::protocol::Protocol;
 
 /// Connections that are open now. The numbers guard no other memory, so relaxed orderings are enough.
 #[derive(Default)]
 pub(super) struct Connections {
-    open: Arc<[AtomicU64; Wire::ALL.len()]>,
+    open: Arc<[AtomicU64; Protocol::ALL.len()]>,
 }
 
 /// One open connection, counted until this is dropped.
 pub(crate) struct Open {
-    open: Arc<[AtomicU64; Wire::ALL.len()]>,
-    wire: Wire,
+    open: Arc<[AtomicU64; Protocol::ALL.len()]>,
+    protocol: Protocol,
 }
 
 impl Connections {
-    pub(super) fn opened(&self, wire: Wire) -> Open {
-        self.open[wire as usize].fetch_add(1, Ordering::Relaxed);
-        Open { open: Arc::clone(&self.open), wire }
+    pub(super) fn opened(&self, protocol: Protocol) -> Open {
+        self.open[protocol as usize].fetch_add(1, Ordering::Relaxed);
+        Open { open: Arc::clone(&self.open), protocol }
     }
 
-    pub(super) fn open(&self, wire: Wire) -> u64 {
-        self.open[wire as usize].load(Ordering::Relaxed)
+    pub(super) fn open(&self, protocol: Protocol) -> u64 {
+        self.open[protocol as usize].load(Ordering::Relaxed)
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.open[self.wire as usize].fetch_sub(1, Ordering::Relaxed);
+        self.open[self.protocol as usize].fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::histogram::Reading;
+use super::histogram::HistogramReading;
 use super::names::{Metric, MetricKind, label};
 
 /// The content type of the format.
@@ -43,7 +43,7 @@ impl Page {
     }
 
     /// Writes the numbers of a histogram of durations.
-    pub(super) fn histogram(&mut self, metric: &Metric, labels: Labels<'_>, reading: &Reading) {
+    pub(super) fn histogram(&mut self, metric: &Metric, labels: Labels<'_>, reading: &HistogramReading) {
         for (bound, count) in &reading.buckets {
             self.line(metric.name, "_bucket", labels, Some(&seconds(*bound)), count);
         }
@@ -116,7 +116,7 @@ mod tests {
 # TYPE tollgate_connections_open gauge
 tollgate_connections_open{wire=\"http\"} 3
 tollgate_connections_open 0
-# HELP tollgate_retry_after_seconds How long denied callers were told to stay away.
+# HELP tollgate_retry_after_seconds The retry delay sent to denied callers.
 # TYPE tollgate_retry_after_seconds histogram
 tollgate_retry_after_seconds_bucket{a=\"b\",le=\"0.000001\"} 1
 tollgate_retry_after_seconds_bucket{a=\"b\",le=\"2.5\"} 2

@@ -1,6 +1,6 @@
 //! Durations in fixed buckets.
 
-use super::cells::Cells;
+use super::striped::StripedCounters;
 
 /// Upper bounds of the duration of a decision, in nanoseconds: 1 µs to 100 ms.
 pub(super) const DURATION_BOUNDS: [u64; 16] = [
@@ -41,11 +41,11 @@ pub(super) const RETRY_BOUNDS: [u64; 11] = [
 pub(super) struct Histogram {
     bounds: &'static [u64],
     /// One cell for each bound, one for durations above all bounds, and one for the sum.
-    cells: Cells,
+    cells: StripedCounters,
 }
 
 /// The current values of a histogram.
-pub(super) struct Reading {
+pub(super) struct HistogramReading {
     /// For each bound, how many durations were at most as long.
     pub(super) buckets: Vec<(u64, u64)>,
     pub(super) count: u64,
@@ -54,7 +54,7 @@ pub(super) struct Reading {
 
 impl Histogram {
     pub(super) fn new(bounds: &'static [u64]) -> Self {
-        Self { bounds, cells: Cells::new(bounds.len() + 2) }
+        Self { bounds, cells: StripedCounters::new(bounds.len() + 2) }
     }
 
     /// Counts one duration.
@@ -65,7 +65,7 @@ impl Histogram {
         self.cells.add(self.bounds.len() + 1, nanos);
     }
 
-    pub(super) fn read(&self) -> Reading {
+    pub(super) fn read(&self) -> HistogramReading {
         let mut count: u64 = 0;
         let mut buckets = Vec::with_capacity(self.bounds.len());
         for (index, &bound) in self.bounds.iter().enumerate() {
@@ -73,7 +73,7 @@ impl Histogram {
             buckets.push((bound, count));
         }
         count = count.wrapping_add(self.cells.sum(self.bounds.len()));
-        Reading { buckets, count, sum_nanos: self.cells.sum(self.bounds.len() + 1) }
+        HistogramReading { buckets, count, sum_nanos: self.cells.sum(self.bounds.len() + 1) }
     }
 }
 

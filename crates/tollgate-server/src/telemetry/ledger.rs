@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use arc_swap::ArcSwap;
 use tollgate::{Decision, Policy};
 
-use super::cells::Cells;
 use super::names::{ALLOWED, BROUGHT, OTHERS, OUTCOMES, SOURCES, USUAL, outcome_index, source_index};
-use crate::protocol::Wire;
+use super::striped::StripedCounters;
+use crate::protocol::Protocol;
 
 pub(super) mod rules;
 
@@ -24,19 +24,19 @@ pub(super) const SERIES_MAX: usize = 4_000;
 const PAGES_MAX: usize = 32;
 
 /// Counters of one limit by outcome, source and protocol, followed by the counter of requests near the limit.
-const OF_WIRE: usize = OUTCOMES.len() * SOURCES.len();
-const NEAR: usize = OF_WIRE * Wire::ALL.len();
+const CELLS_PER_PROTOCOL: usize = OUTCOMES.len() * SOURCES.len();
+const NEAR: usize = CELLS_PER_PROTOCOL * Protocol::ALL.len();
 
 /// The counters of one limit. They are allocated with the first outcome.
 pub(super) struct Series {
     pub(super) name: Box<str>,
-    cells: OnceLock<Cells>,
+    cells: OnceLock<StripedCounters>,
 }
 
 /// One number of a limit, with its labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Cell {
-    pub(super) wire: Wire,
+    pub(super) protocol: Protocol,
     pub(super) outcome: usize,
     pub(super) source: usize,
 }
@@ -47,17 +47,21 @@ impl Series {
     }
 
     #[inline]
-    fn cells(&self) -> &Cells {
-        self.cells.get_or_init(|| Cells::new(NEAR + 1))
+    fn cells(&self) -> &StripedCounters {
+        self.cells.get_or_init(|| StripedCounters::new(NEAR + 1))
     }
 
-    /// Counts one outcome, and whether it came near the limit. An outcome in shadow is never near.
+    /// Counts one outcome.
     #[inline]
-    fn count_one(&self, cell: Cell, is_near: bool) {
-        let cells = self.cells();
-        cells.add(cell.index(), 1);
-        if is_near && cell.outcome == ALLOWED {
-            cells.add(NEAR, 1);
+    fn count_one(&self, cell: Cell) {
+        self.cells().add(cell.index(), 1);
+    }
+
+    /// Counts an outcome that came near the limit. An outcome in shadow is never near.
+    #[inline]
+    fn count_near(&self, cell: Cell) {
+        if cell.outcome == ALLOWED {
+            self.cells().add(NEAR, 1);
         }
     }
 
@@ -77,12 +81,12 @@ impl Series {
     /// denials is therefore zero, and not unknown, before the first denial.
     fn shown(&self) -> Vec<Cell> {
         let mut shown = Vec::new();
-        for wire in Wire::ALL {
-            let asked: Vec<Cell> = Cell::of(wire).filter(|cell| self.count(*cell) > 0).collect();
+        for protocol in Protocol::ALL {
+            let asked: Vec<Cell> = Cell::of(protocol).filter(|cell| self.count(*cell) > 0).collect();
             let pairs = USUAL.iter().filter(|pair| asked.iter().any(|cell| pair.contains(&cell.outcome)));
             let usual: Vec<usize> = pairs.flatten().copied().collect();
             let is_usual = |cell: &Cell| cell.source == 0 && usual.contains(&cell.outcome);
-            shown.extend(Cell::of(wire).filter(|cell| is_usual(cell) || asked.contains(cell)));
+            shown.extend(Cell::of(protocol).filter(|cell| is_usual(cell) || asked.contains(cell)));
         }
         shown
     }
@@ -90,11 +94,11 @@ impl Series {
 
 impl Cell {
     const fn index(self) -> usize {
-        (self.wire as usize * OUTCOMES.len() + self.outcome) * SOURCES.len() + self.source
+        (self.protocol as usize * OUTCOMES.len() + self.outcome) * SOURCES.len() + self.source
     }
 
-    fn of(wire: Wire) -> impl Iterator<Item = Cell> {
-        let sources = move |outcome| (0..SOURCES.len()).map(move |source| Cell { wire, outcome, source });
+    fn of(protocol: Protocol) -> impl Iterator<Item = Cell> {
+        let sources = move |outcome| (0..SOURCES.len()).map(move |source| Cell { protocol, outcome, source });
         (0..OUTCOMES.len()).flat_map(sources)
     }
 }
@@ -108,15 +112,19 @@ struct LedgerPage {
 
 impl LedgerPage {
     #[inline]
-    fn count(&self, decision: &Decision, wire: Wire) {
+    fn count(&self, decision: &Decision, protocol: Protocol) {
         for status in decision.limits() {
             let Some(series) = self.series.get(status.index) else {
                 continue;
             };
-            let cell = Cell { wire, outcome: outcome_index(&status), source: source_index(status.source) };
+            let cell =
+                Cell { protocol, outcome: outcome_index(&status), source: source_index(status.source) };
             let outcome = status.outcome;
             let is_near = status.source.is_counted() && outcome.remaining < outcome.limit.div_ceil(5);
-            series.count_one(cell, is_near);
+            series.count_one(cell);
+            if is_near {
+                series.count_near(cell);
+            }
         }
     }
 }
@@ -167,12 +175,12 @@ impl Ledger {
 
     /// Counts the outcome of each limit.
     #[inline]
-    pub(super) fn record(&self, decision: &Decision, wire: Wire) {
+    pub(super) fn record(&self, decision: &Decision, protocol: Protocol) {
         let policy = decision.policy();
         let pages = self.pages.load();
         match pages.iter().find(|page| page.policy.as_ptr() == Arc::as_ptr(policy)) {
-            Some(page) => page.count(decision, wire),
-            None => self.open(policy).count(decision, wire),
+            Some(page) => page.count(decision, protocol),
+            None => self.open(policy).count(decision, protocol),
         }
     }
 

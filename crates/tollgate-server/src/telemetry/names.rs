@@ -1,7 +1,7 @@
 //! Every metric and label: its name, its meaning, and the values that a label may have. Values come from the policy and
 //! from closed lists, never from a request.
 
-use tollgate::{Decision, LimitStatus, Reason, Source, Stance, Verdict};
+use tollgate::{Decision, Enforcement, LimitStatus, Reason, Source, Verdict};
 
 /// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,10 +33,8 @@ const fn histogram(name: &'static str, help: &'static str) -> Metric {
 
 pub(crate) static BUILD: Metric =
     gauge("tollgate_build_info", "The version that runs, as a label of the number 1.");
-pub(crate) static DECISIONS: Metric = counter(
-    "tollgate_decisions_total",
-    "Decisions, by what the caller was told and the wire it asked through.",
-);
+pub(crate) static DECISIONS: Metric =
+    counter("tollgate_decisions_total", "Decisions, by the verdict sent to the caller and by protocol.");
 pub(crate) static WITHOUT_LIMIT: Metric = counter(
     "tollgate_decisions_without_limit_total",
     "Requests that passed because no limit applies to their attributes, by wire.",
@@ -58,20 +56,20 @@ pub(crate) static DURATION: Metric = histogram(
     "Time from a question that was read whole to its answer, by wire; of one in sixteen where a wire is fast.",
 );
 pub(crate) static RETRY_AFTER: Metric =
-    histogram("tollgate_retry_after_seconds", "How long denied callers were told to stay away.");
+    histogram("tollgate_retry_after_seconds", "The retry delay sent to denied callers.");
 pub(crate) static CONNECTIONS: Metric =
     gauge("tollgate_connections_open", "Connections that are open now, by wire.");
 pub(crate) static POLICY_LIMITS: Metric =
-    gauge("tollgate_policy_limits", "Limits of the policy in force, or rules of another program's file.");
+    gauge("tollgate_policy_limits", "Limits of the active policy, or rules of another program's file.");
 pub(crate) static RELOADS: Metric =
-    counter("tollgate_policy_reloads_total", "Attempts to put another policy in force, by result.");
+    counter("tollgate_policy_reloads_total", "Attempts to activate another policy, by result.");
 pub(crate) static RELOAD_OK: Metric = gauge(
     "tollgate_policy_last_reload_successful",
-    "1 unless the last attempt to put another policy in force failed, so that an older one decides.",
+    "1 unless the last attempt to activate another policy failed, so that an older one decides.",
 );
 pub(crate) static POLICY_SINCE: Metric = gauge(
     "tollgate_policy_loaded_timestamp_seconds",
-    "When the policy in force was put there, in seconds since 1970.",
+    "When the active policy was activated, in seconds since 1970.",
 );
 pub(crate) static CALLERS: Metric = gauge("tollgate_callers", "Callers that the callers file knows.");
 pub(crate) static CALLERS_OK: Metric = gauge(
@@ -123,13 +121,13 @@ pub(crate) static STORE_SLOTS_UNSERVED: Metric = gauge(
 );
 pub(crate) static STORE_CORRECTIONS: Metric =
     gauge("tollgate_store_corrections", "Refunds to the shared store that wait to be sent.");
-pub(crate) static STORE_DEBTS: Metric = gauge(
+pub(crate) static STORE_DEFERRED: Metric = gauge(
     "tollgate_store_debts",
     "Counters whose units were admitted without the shared store, and are taken from it when it is back.",
 );
 pub(crate) static STORE_SETTLED: Metric = counter(
     "tollgate_store_debts_settled_total",
-    "Counters that the shared store was told about after an absence, and such as it was not, or perhaps not, by result.",
+    "Counters reconciled with the shared store after an outage, and counters that were not, or perhaps not, by result.",
 );
 pub(crate) static STORE_OPEN: Metric = counter(
     "tollgate_store_open_seconds_total",
@@ -175,10 +173,8 @@ pub(crate) static RLQS_REPORTED: Metric = counter(
 );
 pub(crate) static RLQS_ASSIGNMENTS: Metric =
     counter("tollgate_rlqs_assignments_total", "Assignments that were sent to Envoys.");
-pub(crate) static RLQS_ABANDONED: Metric = counter(
-    "tollgate_rlqs_abandoned_total",
-    "Buckets that an Envoy was told to forget, since nobody used them.",
-);
+pub(crate) static RLQS_ABANDONED: Metric =
+    counter("tollgate_rlqs_abandoned_total", "Unused buckets that an Envoy was instructed to abandon.");
 pub(crate) static GATEWAY_ANSWERS: Metric = counter(
     "tollgate_gateway_answers_total",
     "Answers of upstreams that the gateway handed on, by class of status.",
@@ -265,8 +261,10 @@ pub(crate) static FOLDED: Metric = gauge(
 );
 pub(crate) static SPANS: Metric =
     counter("tollgate_trace_spans_total", "Spans of decisions, by what became of them.");
-pub(crate) static LOG_LINES: Metric =
-    counter("tollgate_log_lines_lost_total", "Lines of the log that nobody read in time.");
+pub(crate) static LOG_LINES: Metric = counter(
+    "tollgate_log_lines_lost_total",
+    "Lines of the log that were dropped because their reader was too slow.",
+);
 pub(crate) static PROCESS_MEMORY: Metric =
     gauge("process_resident_memory_bytes", "Resident memory of the process.");
 pub(crate) static PROCESS_FILES: Metric = gauge("process_open_fds", "Open file descriptors of the process.");
@@ -315,7 +313,7 @@ pub(crate) static ALL: [&Metric; 81] = [
     &LEASE_UNITS,
     &LIMIT_LEASED,
     &LIMIT_HELD,
-    &STORE_DEBTS,
+    &STORE_DEFERRED,
     &STORE_SETTLED,
     &STORE_OPEN,
     &STORE_NODES,
@@ -428,13 +426,13 @@ pub(crate) const USUAL: [[usize; 2]; 2] = [[ALLOWED, DENIED], [WOULD_ALLOW, WOUL
 
 /// The index of an outcome in [`OUTCOMES`].
 pub(crate) const fn outcome_index(status: &LimitStatus<'_>) -> usize {
-    match (status.stance, status.outcome.verdict) {
-        (Stance::Enforced, Verdict::Allow) => ALLOWED,
-        (Stance::Enforced, Verdict::Wait(_)) => 1,
-        (Stance::Enforced, Verdict::Deny { .. } | Verdict::Forbidden) => DENIED,
-        (Stance::Enforced, Verdict::Never) => 3,
-        (Stance::Shadow, Verdict::Allow | Verdict::Wait(_)) => WOULD_ALLOW,
-        (Stance::Shadow, Verdict::Deny { .. } | Verdict::Never | Verdict::Forbidden) => WOULD_DENY,
+    match (status.enforcement, status.outcome.verdict) {
+        (Enforcement::Enforced, Verdict::Allow) => ALLOWED,
+        (Enforcement::Enforced, Verdict::Wait(_)) => 1,
+        (Enforcement::Enforced, Verdict::Deny { .. } | Verdict::Forbidden) => DENIED,
+        (Enforcement::Enforced, Verdict::Never) => 3,
+        (Enforcement::Shadow, Verdict::Allow | Verdict::Wait(_)) => WOULD_ALLOW,
+        (Enforcement::Shadow, Verdict::Deny { .. } | Verdict::Never | Verdict::Forbidden) => WOULD_DENY,
     }
 }
 

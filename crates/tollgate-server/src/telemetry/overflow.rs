@@ -11,7 +11,7 @@ use crate::failure::Failure;
 /// How often the log repeats the warning.
 const LOGGED_EVERY: Ticks = Ticks::from_secs(10);
 /// How long after the last such decision `/readyz` shows the warning.
-const TOLD_FOR: Ticks = Ticks::from_secs(60);
+const SHOWN_FOR: Ticks = Ticks::from_secs(60);
 
 /// Since when memory is full, and for which limit.
 #[derive(Debug, Default)]
@@ -64,7 +64,7 @@ impl Overflow {
     /// The current warning for the operator, if there is one.
     pub(crate) fn status(&self, now: Timestamp) -> Option<Failure> {
         let last = Timestamp::from_unix_micros(self.last.load(Ordering::Relaxed));
-        let is_recent = last != Timestamp::default() && now.since(last) < TOLD_FOR;
+        let is_recent = last != Timestamp::default() && now.since(last) < SHOWN_FOR;
         is_recent
             .then(|| Failure::new(self.text.lock().unwrap_or_else(PoisonError::into_inner).clone(), last))
     }
@@ -83,14 +83,14 @@ mod tests {
 
     /// The warning is shown while memory is full and for a minute after, and names the cause.
     #[test]
-    fn a_full_memory_is_told_while_it_lasts() {
+    fn a_full_memory_is_reported_while_it_lasts() {
         let overflow = Overflow::default();
         assert!(overflow.status(NOW).is_none());
         for _ in 0..1_000 {
             overflow.note("per-key", Source::Overflow, NOW);
         }
-        let told = overflow.status(NOW + Ticks::from_secs(59)).unwrap();
-        assert!(told.text.contains("limit per-key share counters"), "{}", told.text);
+        let warning = overflow.status(NOW + Ticks::from_secs(59)).unwrap();
+        assert!(warning.text.contains("limit per-key share counters"), "{}", warning.text);
         assert!(overflow.status(NOW + Ticks::from_secs(60)).is_none());
         assert_eq!(overflow.unlogged.load(Ordering::Relaxed), 999, "the log says so once in ten seconds");
         overflow.note("per-key", Source::Full, NOW + LOGGED_EVERY);

@@ -7,7 +7,7 @@ use super::exposition::Page;
 use super::names::{self, Metric, OUTCOMES, SOURCES, VERDICTS, label};
 use super::{Meter, Sample};
 use super::{gateway, overload};
-use crate::protocol::Wire;
+use crate::protocol::Protocol;
 
 impl Meter {
     /// All numbers, as `/metrics` shows them. This may take some milliseconds, so a thread that answers requests must
@@ -39,8 +39,8 @@ impl Meter {
     /// Writes the numbers of a metric that the meter itself counts.
     fn counted(&self, metric: &Metric, page: &mut Page) {
         if *metric == names::DECISIONS {
-            for (index, wire, outcome) in verdict_cells() {
-                let labels = [(label::OUTCOME, outcome), (label::WIRE, wire.name())];
+            for (index, protocol, outcome) in verdict_cells() {
+                let labels = [(label::OUTCOME, outcome), (label::WIRE, protocol.name())];
                 page.number(metric, &labels, self.verdicts.sum(index));
             }
         } else if *metric == names::LIMIT_DECISIONS {
@@ -49,7 +49,7 @@ impl Meter {
                     (label::LIMIT, &*shown.limit.name),
                     (label::OUTCOME, OUTCOMES[shown.cell.outcome]),
                     (label::SOURCE, SOURCES[shown.cell.source].name()),
-                    (label::WIRE, shown.cell.wire.name()),
+                    (label::WIRE, shown.cell.protocol.name()),
                 ];
                 page.number(metric, &labels, shown.count);
             }
@@ -58,10 +58,10 @@ impl Meter {
                 page.number(metric, &[(label::LIMIT, &limit.name)], limit.near());
             }
         } else if *metric == names::DURATION {
-            for wire in Wire::ALL {
-                let reading = self.durations[wire as usize].read();
+            for protocol in Protocol::ALL {
+                let reading = self.durations[protocol as usize].read();
                 if reading.count > 0 {
-                    page.histogram(metric, &[(label::WIRE, wire.name())], &reading);
+                    page.histogram(metric, &[(label::WIRE, protocol.name())], &reading);
                 }
             }
         } else if *metric == names::WITHOUT_LIMIT || *metric == names::UNDECLARED {
@@ -80,10 +80,10 @@ impl Meter {
             Sample { metric: &names::BUILD, label: version, value: 1 },
             Sample::new(&names::FOLDED, self.ledger.folded() as u64),
         ];
-        samples.extend(Wire::ALL.map(|wire| Sample {
+        samples.extend(Protocol::ALL.map(|protocol| Sample {
             metric: &names::CONNECTIONS,
-            label: Some((label::WIRE, wire.name())),
-            value: self.connections.open(wire),
+            label: Some((label::WIRE, protocol.name())),
+            value: self.connections.open(protocol),
         }));
         for probe in self.probes().iter() {
             samples.extend(probe(now));
@@ -93,11 +93,11 @@ impl Meter {
 }
 
 /// The indexes of the counters by verdict and protocol.
-fn verdict_cells() -> impl Iterator<Item = (usize, Wire, &'static str)> {
-    Wire::ALL.into_iter().flat_map(|wire| {
+fn verdict_cells() -> impl Iterator<Item = (usize, Protocol, &'static str)> {
+    Protocol::ALL.into_iter().flat_map(|protocol| {
         VERDICTS
             .into_iter()
             .enumerate()
-            .map(move |(index, verdict)| (super::verdict_cell(wire, index), wire, verdict))
+            .map(move |(index, verdict)| (super::verdict_cell(protocol, index), protocol, verdict))
     })
 }

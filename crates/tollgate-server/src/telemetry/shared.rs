@@ -1,7 +1,7 @@
 //! Metrics of a shared store: its calls, its failures, and its state. Bounded for any number of shards.
 
 use super::exposition::Page;
-use super::histogram::Reading;
+use super::histogram::HistogramReading;
 use super::names::{self, Metric, OTHERS, label};
 use tollgate::lease::LeaseReport;
 
@@ -33,7 +33,7 @@ const STATES: [(ShardState, &str); 4] = [
 
 /// One shard.
 #[derive(Clone, Debug)]
-pub(crate) struct ShardNumbers {
+pub(crate) struct ShardMetrics {
     pub(crate) address: String,
     pub(crate) state: ShardState,
     pub(crate) opened: u64,
@@ -51,7 +51,7 @@ pub(crate) struct LimitLeases {
 
 /// All numbers of a shared store.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct StoreNumbers {
+pub(crate) struct StoreMetrics {
     pub(crate) calls: u64,
     pub(crate) requests: u64,
     /// For each bound the number of calls that took at most so many nanoseconds, then the number of all calls, and the
@@ -63,9 +63,9 @@ pub(crate) struct StoreNumbers {
     /// Refunds that wait to be sent.
     pub(crate) corrections: u64,
     /// Counters with deferred charges: units admitted without the store, to be reconciled.
-    pub(crate) debts: u64,
+    pub(crate) deferred: u64,
     /// Counters that were reconciled, and counters that were not, or perhaps not.
-    pub(crate) debts_settled: [u64; 2],
+    pub(crate) reconciled: [u64; 2],
     /// How long limits that fail open were open, in seconds.
     pub(crate) open_seconds: u64,
     pub(crate) nodes: u64,
@@ -75,10 +75,10 @@ pub(crate) struct StoreNumbers {
     pub(crate) leases: LeaseReport,
     /// Every limit that may be leased.
     pub(crate) limits: Vec<LimitLeases>,
-    pub(crate) shards: Vec<ShardNumbers>,
+    pub(crate) shards: Vec<ShardMetrics>,
 }
 
-impl StoreNumbers {
+impl StoreMetrics {
     /// Writes the numbers of one metric, if it belongs here.
     pub(super) fn show(&self, metric: &Metric, page: &mut Page) {
         let mut one = |wanted: &Metric, number: u64| {
@@ -89,7 +89,7 @@ impl StoreNumbers {
         one(&names::STORE_CALLS, self.calls);
         one(&names::STORE_REQUESTS, self.requests);
         one(&names::STORE_CORRECTIONS, self.corrections);
-        one(&names::STORE_DEBTS, self.debts);
+        one(&names::STORE_DEFERRED, self.deferred);
         one(&names::STORE_NODES, self.nodes);
         one(&names::STORE_OPEN, self.open_seconds);
         one(&names::STORE_OUTAGE, self.outage_seconds);
@@ -98,7 +98,7 @@ impl StoreNumbers {
         one(&names::LEASE_HELD, self.leases.held);
         if *metric == names::STORE_DURATION {
             let (buckets, count, sum_nanos) = self.latency.clone();
-            page.histogram(metric, &[], &Reading { buckets, count, sum_nanos });
+            page.histogram(metric, &[], &HistogramReading { buckets, count, sum_nanos });
         } else if *metric == names::STORE_FAILURES {
             self.failures
                 .iter()
@@ -107,8 +107,8 @@ impl StoreNumbers {
             page.number(metric, &[(label::RESULT, "ok")], self.connected);
             page.number(metric, &[(label::RESULT, "failed")], self.not_connected);
         } else if *metric == names::STORE_SETTLED {
-            let [told, dropped] = self.debts_settled;
-            page.number(metric, &[(label::RESULT, "ok")], told);
+            let [reconciled, dropped] = self.reconciled;
+            page.number(metric, &[(label::RESULT, "ok")], reconciled);
             page.number(metric, &[(label::RESULT, "failed")], dropped);
         } else if *metric == names::LEASE_UNITS {
             let LeaseReport { acquired, returned, stranded, .. } = self.leases;
@@ -136,7 +136,7 @@ impl StoreNumbers {
 
     fn show_shards(&self, metric: &Metric, page: &mut Page) {
         let (shown, others) = self.shards.split_at(self.shards.len().min(SHARDS_MAX));
-        let mut each = |number: fn(&ShardNumbers) -> u64, folded: fn(u64, u64) -> u64| {
+        let mut each = |number: fn(&ShardMetrics) -> u64, folded: fn(u64, u64) -> u64| {
             for shard in shown {
                 page.number(metric, &[(label::SHARD, &shard.address)], number(shard));
             }
@@ -170,14 +170,14 @@ impl StoreNumbers {
 mod tests {
     use super::*;
 
-    fn shown(numbers: &StoreNumbers) -> String {
+    fn shown(numbers: &StoreMetrics) -> String {
         let mut page = Page::default();
         names::ALL.iter().for_each(|metric| numbers.show(metric, &mut page));
         page.into_text()
     }
 
-    fn shard(number: usize, state: ShardState) -> ShardNumbers {
-        ShardNumbers {
+    fn shard(number: usize, state: ShardState) -> ShardMetrics {
+        ShardMetrics {
             address: format!("h:{number}"),
             state,
             opened: 1,
@@ -189,10 +189,10 @@ mod tests {
     /// A shard has its numbers under its address, and exactly one of four states.
     #[test]
     fn a_shard_has_one_state() {
-        let numbers = StoreNumbers {
+        let numbers = StoreMetrics {
             shards: vec![shard(1, ShardState::Open)],
             failures: vec![("timeout", 7)],
-            ..StoreNumbers::default()
+            ..StoreMetrics::default()
         };
         let page = shown(&numbers);
         for line in [
@@ -212,7 +212,7 @@ mod tests {
     fn many_limits_are_folded() {
         let limit = |number: u64| LimitLeases { limit: format!("l{number}"), keys: 1, units: number };
         let page =
-            shown(&StoreNumbers { limits: (0..1_000).map(limit).collect(), ..StoreNumbers::default() });
+            shown(&StoreMetrics { limits: (0..1_000).map(limit).collect(), ..StoreMetrics::default() });
         for line in [
             "tollgate_limit_leased_keys{limit=\"l0\"} 1",
             "tollgate_limit_leased_keys{limit=\"(others)\"} 500",
@@ -227,8 +227,8 @@ mod tests {
     /// With any number of shards the page has a bounded number of lines, and the sums are complete.
     #[test]
     fn many_shards_are_folded() {
-        let shards: Vec<ShardNumbers> = (0..1_000).map(|number| shard(number, ShardState::Closed)).collect();
-        let page = shown(&StoreNumbers { shards, ..StoreNumbers::default() });
+        let shards: Vec<ShardMetrics> = (0..1_000).map(|number| shard(number, ShardState::Closed)).collect();
+        let page = shown(&StoreMetrics { shards, ..StoreMetrics::default() });
         assert!(page.lines().count() < 600, "{}", page.lines().count());
         assert!(page.contains("tollgate_store_in_flight{shard=\"(others)\"} 1872\n"), "{page}");
         assert!(page.contains("tollgate_store_away_seconds{shard=\"(others)\"} 999\n"), "{page}");

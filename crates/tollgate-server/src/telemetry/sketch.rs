@@ -41,7 +41,7 @@ impl SketchEntry {
 
 /// The answer to a request for a key.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Answered {
+pub(super) struct KeyOutcome {
     pub(super) denied: bool,
     /// The source of the answer, if it is known.
     pub(super) source: Option<Source>,
@@ -60,7 +60,7 @@ impl Sketch {
         &mut self,
         id: u64,
         weight: u64,
-        answered: Answered,
+        outcome: KeyOutcome,
         describe: impl FnOnce(&mut SketchEntry),
     ) {
         let place = match self.places.get(&id) {
@@ -70,8 +70,8 @@ impl Sketch {
         let entry = &mut self.heap[place];
         entry.count += weight;
         entry.is_estimated |= weight > 1;
-        entry.denied += if answered.denied { weight } else { 0 };
-        if let Some(source) = answered.source {
+        entry.denied += if outcome.denied { weight } else { 0 };
+        if let Some(source) = outcome.source {
             entry.sources[source_index(source)] += weight;
         }
         self.sink(place);

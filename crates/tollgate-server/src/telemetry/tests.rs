@@ -11,7 +11,7 @@ use super::*;
 use crate::policy_file::Rules;
 use crate::service::Service;
 
-mod foreign;
+mod compat;
 
 const POLICY: &str = "limits: [{name: per-key, by: [api_key], rate: 3/h}, {name: plan, by: [tenant], rate: 100k/h, mode: shadow}, \
                       {name: all, rate: 10M/h}]";
@@ -24,13 +24,18 @@ fn service(time: &ManualClock, policy: &str) -> Service<MemoryStore> {
     Service::new(Engine::new(compiled(policy), time.now()), time.clock())
 }
 
-fn ask(service: &Service<MemoryStore>, attributes: &[(&str, &str)], wire: Wire, now: Timestamp) -> Decision {
+fn ask(
+    service: &Service<MemoryStore>,
+    attributes: &[(&str, &str)],
+    protocol: Protocol,
+    now: Timestamp,
+) -> Decision {
     let mut request = CheckRequest::new();
     for (name, value) in attributes {
         request.push(name, *value).unwrap();
     }
-    let decision = service.engine.check_now(&request, now);
-    service.meter.record(&request, &decision, wire, now);
+    let decision = service.engine.try_check(&request, now).unwrap();
+    service.meter.record(&request, &decision, &[], protocol, now);
     decision
 }
 
@@ -58,17 +63,17 @@ fn counts_are_exact_across_threads_and_reloads() {
         "limits: [{name: new, rate: 10M/h}, {name: per-key, by: [api_key], rate: 5/h}]",
         "limits: [{name: all, rate: 10M/h}]",
     ];
-    let mut told = [0_u64; 2];
+    let mut counted = [0_u64; 2];
     std::thread::scope(|scope| {
-        let threads: Vec<_> = Wire::ALL
+        let threads: Vec<_> = Protocol::ALL
             .into_iter()
-            .map(|wire| {
+            .map(|protocol| {
                 let (service, now) = (&service, time.now());
                 scope.spawn(move || {
                     let (mut limits, mut allowed) = (0, 0);
                     for n in 0..EACH {
                         let key = format!("k{}", n % 7);
-                        let decision = ask(service, &[("api_key", &key), ("tenant", "t")], wire, now);
+                        let decision = ask(service, &[("api_key", &key), ("tenant", "t")], protocol, now);
                         limits += decision.limits().len() as u64;
                         allowed += u64::from(decision.is_allowed());
                     }
@@ -82,18 +87,18 @@ fn counts_are_exact_across_threads_and_reloads() {
         }
         for thread in threads {
             let [limits, allowed] = thread.join().unwrap();
-            told = [told[0] + limits, told[1] + allowed];
+            counted = [counted[0] + limits, counted[1] + allowed];
         }
     });
     let page = series(&service.meter.exposition(time.now(), tollgate::time::WallOffset::NONE));
-    let wires = Wire::ALL.len() as u64;
-    assert_eq!(sum(&page, "tollgate_decisions_total", ""), EACH * wires);
-    assert_eq!(sum(&page, "tollgate_decisions_total", "outcome=\"allow\""), told[1]);
-    assert_eq!(sum(&page, "tollgate_limit_decisions_total", ""), told[0]);
-    for wire in Wire::ALL {
-        assert_eq!(sum(&page, "tollgate_decisions_total", &format!("wire=\"{}\"", wire.name())), EACH);
+    let protocols = Protocol::ALL.len() as u64;
+    assert_eq!(sum(&page, "tollgate_decisions_total", ""), EACH * protocols);
+    assert_eq!(sum(&page, "tollgate_decisions_total", "outcome=\"allow\""), counted[1]);
+    assert_eq!(sum(&page, "tollgate_limit_decisions_total", ""), counted[0]);
+    for protocol in Protocol::ALL {
+        assert_eq!(sum(&page, "tollgate_decisions_total", &format!("wire=\"{}\"", protocol.name())), EACH);
     }
-    assert_eq!(page["tollgate_retry_after_seconds_count"], EACH * wires - told[1]);
+    assert_eq!(page["tollgate_retry_after_seconds_count"], EACH * protocols - counted[1]);
 }
 
 /// A limit keeps its counts over a reload, even after it was absent for a while, and a counter never decreases.
@@ -104,7 +109,7 @@ fn totals_survive_reloads() {
     let name =
         "tollgate_limit_decisions_total{limit=\"all\",outcome=\"allow\",source=\"exact\",wire=\"http\"}";
     for round in 1..=20 {
-        ask(&service, &[], Wire::Http, time.now());
+        ask(&service, &[], Protocol::Http, time.now());
         assert_eq!(
             series(&service.meter.exposition(time.now(), tollgate::time::WallOffset::NONE))[name],
             round
@@ -128,16 +133,16 @@ fn traffic_adds_no_series() {
     let service = service(&time, POLICY);
     let names = |page: &HashMap<String, u64>| page.keys().cloned().collect::<HashSet<String>>();
     for key in ["a", "a", "a", "a", "a"] {
-        ask(&service, &[("api_key", key), ("tenant", "t")], Wire::Http, time.now());
+        ask(&service, &[("api_key", key), ("tenant", "t")], Protocol::Http, time.now());
     }
-    service.meter.took(Wire::Http, Duration::from_micros(3));
+    service.meter.took(Protocol::Http, Duration::from_micros(3));
     let before = names(&series(&service.meter.exposition(time.now(), tollgate::time::WallOffset::NONE)));
     for n in 0..100_000_u64 {
         let key = format!("k{n}\"}} 1\n\u{1b}[31m");
         let other = format!("x{n}");
         let attributes = [("api_key", key.as_str()), ("tenant", &key), (&other, &key)];
-        ask(&service, &attributes, Wire::Http, time.now());
-        service.meter.took(Wire::Http, Duration::from_micros(n));
+        ask(&service, &attributes, Protocol::Http, time.now());
+        service.meter.took(Protocol::Http, Duration::from_micros(n));
     }
     let page = service.meter.exposition(time.now(), tollgate::time::WallOffset::NONE);
     let after = names(&series(&page));
@@ -159,8 +164,8 @@ fn a_large_policy_has_bounded_series() {
     let mut asked = 0;
     for _ in 0..2 {
         for n in 0..limits {
-            for wire in Wire::ALL {
-                ask(&service, &[("k", &format!("v{n}"))], wire, time.now());
+            for protocol in Protocol::ALL {
+                ask(&service, &[("k", &format!("v{n}"))], protocol, time.now());
                 asked += 1;
             }
         }
@@ -171,7 +176,7 @@ fn a_large_policy_has_bounded_series() {
         let shown = page.keys().filter(|series| series.starts_with("tollgate_limit_decisions_total"));
         let (others, own): (Vec<_>, Vec<_>) = shown.partition(|series| series.contains(OTHERS));
         assert_eq!(own.len(), SERIES_MAX, "the bound is reached");
-        assert!(others.len() <= 2 * Wire::ALL.len() && page.len() < 10_000);
+        assert!(others.len() <= 2 * Protocol::ALL.len() && page.len() < 10_000);
     }
 }
 
@@ -184,7 +189,7 @@ fn near_and_shadow_are_told_apart() {
         "limits: [{name: ten, by: [k], rate: 10/h}, {name: ghost, by: [k], rate: 2/h, mode: shadow}]",
     );
     for _ in 0..12 {
-        ask(&service, &[("k", "x")], Wire::Resp, time.now());
+        ask(&service, &[("k", "x")], Protocol::Resp, time.now());
     }
     let page = series(&service.meter.exposition(time.now(), tollgate::time::WallOffset::NONE));
     let of = |limit: &str, outcome: &str| {
@@ -205,7 +210,7 @@ fn the_top_keys_are_named() {
         service(&time, "limits: [{name: a, by: [tenant, api_key], rate: 3/h}, {name: all, rate: 1M/h}]");
     for n in 0..30 {
         let key = if n % 3 == 0 { "evil\n\u{1b}[2J" } else { "k1" };
-        ask(&service, &[("api_key", key), ("tenant", "acme")], Wire::Http, time.now());
+        ask(&service, &[("api_key", key), ("tenant", "acme")], Protocol::Http, time.now());
     }
     let top = service.meter.top(10);
     let expected = [("tenant=acme api_key=k1", 20, 17), (r"tenant=acme api_key=evil\n\u{1b}[2J", 10, 7)];
@@ -215,7 +220,7 @@ fn the_top_keys_are_named() {
     assert!(top.iter().all(|key| key.limit == "a"));
     assert_eq!(service.meter.top(1).len(), 1);
     time.advance(Duration::from_secs(200));
-    ask(&service, &[("api_key", "later"), ("tenant", "acme")], Wire::Http, time.now());
+    ask(&service, &[("api_key", "later"), ("tenant", "acme")], Protocol::Http, time.now());
     assert_eq!(service.meter.top(10).len(), 1, "what was long ago is forgotten");
 }
 
@@ -225,7 +230,7 @@ fn the_top_keys_of_a_limit_in_shadow_are_not_denied() {
     let time = ManualClock::new();
     let service = service(&time, "limits: [{name: ghost, by: [api_key], rate: 1/h, mode: shadow}]");
     for _ in 0..5 {
-        ask(&service, &[("api_key", "k1")], Wire::Http, time.now());
+        ask(&service, &[("api_key", "k1")], Protocol::Http, time.now());
     }
     let top = service.meter.top(1);
     assert_eq!((top[0].decisions, top[0].denied), (5, 0));
@@ -244,7 +249,7 @@ fn estimates_under_load_are_near() {
         } else {
             "most"
         };
-        ask(&service, &[("k", key)], Wire::Http, time.now());
+        ask(&service, &[("k", key)], Protocol::Http, time.now());
     }
     let top = service.meter.top(3);
     let truths = [("k=most", 55_000_u64), ("k=often", 20_000), ("k=seldom", 5_000)];
@@ -259,10 +264,10 @@ fn estimates_under_load_are_near() {
 fn watching_begins_and_ends() {
     let time = ManualClock::new();
     let service = service(&time, POLICY);
-    ask(&service, &[("api_key", "before")], Wire::Http, time.now());
+    ask(&service, &[("api_key", "before")], Protocol::Http, time.now());
     let mut watching = service.meter.watch();
     for _ in 0..4 {
-        ask(&service, &[("api_key", "k\r\nx")], Wire::Authz, time.now());
+        ask(&service, &[("api_key", "k\r\nx")], Protocol::Authz, time.now());
     }
     let events: Vec<Arc<Event>> = std::iter::from_fn(|| watching.try_recv().ok()).collect();
     assert_eq!(events.len(), 4);
@@ -270,13 +275,13 @@ fn watching_begins_and_ends() {
     assert_eq!((last.allowed, last.limit.as_str(), last.source), (false, "per-key", "exact"));
     let digest = tollgate::CredentialDigest::of("k\r\nx").to_string();
     assert_eq!(last.attributes, [("api_key".to_owned(), digest)]);
-    assert_eq!((last.wire, last.at), (Wire::Authz, time.now()));
+    assert_eq!((last.protocol, last.at), (Protocol::Authz, time.now()));
     assert!(last.retry_after_ms.is_some());
     drop(watching);
-    ask(&service, &[], Wire::Http, time.now());
+    ask(&service, &[], Protocol::Http, time.now());
     assert!(!service.meter.is_watched.load(Ordering::Relaxed));
     let mut again = service.meter.watch();
-    ask(&service, &[], Wire::Http, time.now());
+    ask(&service, &[], Protocol::Http, time.now());
     assert!(again.try_recv().is_ok());
 }
 
@@ -285,8 +290,8 @@ fn watching_begins_and_ends() {
 fn watching_is_bounded() {
     let time = ManualClock::new();
     let meter = service(&time, "limits: []").meter;
-    let told = (0..100_000).filter(|_| meter.budget.spend(time.now())).count();
-    assert_eq!(told as u64, live::EVENTS_PER_SECOND);
+    let published = (0..100_000).filter(|_| meter.budget.spend(time.now())).count();
+    assert_eq!(published as u64, events::EVENTS_PER_SECOND);
     time.advance(Duration::from_secs(1));
     assert!(meter.budget.spend(time.now()));
 }

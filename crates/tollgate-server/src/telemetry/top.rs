@@ -7,13 +7,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tollgate::policy::Limit;
 use tollgate::time::TICKS_PER_SECOND;
-use tollgate::{CheckRequest, Decision, LimitStatus, Stance, Timestamp};
+use tollgate::{CheckRequest, Decision, Enforcement, LimitStatus, Timestamp};
 
 use super::TopKey;
-use super::cells::{STRIPES, stripe};
-use super::foreign::{ATTRIBUTES_SHOWN, Key};
+use super::compat::{ATTRIBUTES_SHOWN, Key};
 use super::names::SOURCES;
-use super::sketch::{Answered, Sketch, SketchEntry};
+use super::sketch::{KeyOutcome, Sketch, SketchEntry};
+use super::striped::{STRIPES, stripe};
 use crate::random::scrambled;
 use crate::text;
 
@@ -27,7 +27,7 @@ const WINDOW_SECONDS: u64 = 60;
 /// The load of the threads of one stripe.
 #[repr(align(128))]
 #[derive(Default)]
-struct Pace {
+struct StripeLoad {
     second: AtomicU64,
     seen: AtomicU64,
 }
@@ -43,7 +43,7 @@ struct Windows {
 /// The most frequent keys of the last one to two minutes.
 #[derive(Default)]
 pub(super) struct Top {
-    paces: [Pace; STRIPES],
+    loads: [StripeLoad; STRIPES],
     windows: Mutex<Windows>,
     /// Hashes keys for which the engine has no hash.
     names: RandomState,
@@ -63,17 +63,17 @@ impl Top {
     /// How many decisions this one represents: itself, several, or none.
     #[inline]
     fn weight(&self, second: u64) -> u64 {
-        let pace = &self.paces[stripe()];
+        let load = &self.loads[stripe()];
         // Relaxed: at the turn of a second two threads may count a few decisions for the wrong second, which only
         // changes an estimate.
-        if pace.second.load(Ordering::Relaxed) != second {
-            pace.second.store(second, Ordering::Relaxed);
-            pace.seen.store(0, Ordering::Relaxed);
+        if load.second.load(Ordering::Relaxed) != second {
+            load.second.store(second, Ordering::Relaxed);
+            load.seen.store(0, Ordering::Relaxed);
         }
         // Not atomic as a whole: threads that share a stripe may count two decisions as one, and the cheaper
         // instruction is worth it.
-        let seen = pace.seen.load(Ordering::Relaxed);
-        pace.seen.store(seen.wrapping_add(1), Ordering::Relaxed);
+        let seen = load.seen.load(Ordering::Relaxed);
+        load.seen.store(seen.wrapping_add(1), Ordering::Relaxed);
         if seen < QUIET {
             return 1;
         }
@@ -92,8 +92,8 @@ impl Top {
         windows.turn(second);
         for key in keys.iter().filter(|key| key.is_counted && !key.attributes.is_empty()) {
             let id = self.names.hash_one((key.limit, key.attributes));
-            let answered = Answered { denied: key.is_denied, source: None };
-            windows.current.add(id, weight, answered, |entry: &mut SketchEntry| describe_key(entry, key));
+            let outcome = KeyOutcome { denied: key.is_denied, source: None };
+            windows.current.add(id, weight, outcome, |entry: &mut SketchEntry| describe_key(entry, key));
         }
     }
 
@@ -103,10 +103,10 @@ impl Top {
         windows.turn(second);
         for status in decision.limits().filter(|status| !status.limit.by().is_empty()) {
             // A limit in shadow denies no request, whatever its outcome.
-            let denied = status.stance == Stance::Enforced && !status.outcome.is_allowed();
+            let denied = status.enforcement == Enforcement::Enforced && !status.outcome.is_allowed();
             let describe = |entry: &mut SketchEntry| describe(entry, &status, request);
-            let answered = Answered { denied, source: Some(status.source) };
-            windows.current.add(status.key_hash, weight, answered, describe);
+            let outcome = KeyOutcome { denied, source: Some(status.source) };
+            windows.current.add(status.key_hash, weight, outcome, describe);
         }
     }
 

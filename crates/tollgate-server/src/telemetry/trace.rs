@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::mpsc;
 use tollgate::{Clock, Decision, Source, Ticks, Timestamp};
 
-use super::Sample;
-use super::foreign::RuleVerdict;
-use super::live::{EventBudget, deciding};
+use super::compat::RuleVerdict;
+use super::events::{EventBudget, deciding};
 use super::names::{SPANS, VERDICTS, label, verdict_index};
-use crate::protocol::Wire;
+use super::{Admission, Sample};
+use crate::protocol::Protocol;
 use crate::random;
 use crate::text;
 
@@ -37,7 +37,7 @@ pub(crate) struct Span {
     parent: Option<u64>,
     start: Timestamp,
     end: Timestamp,
-    wire: &'static str,
+    protocol: &'static str,
     verdict: &'static str,
     limit: Option<String>,
     source: Option<&'static str>,
@@ -45,7 +45,7 @@ pub(crate) struct Span {
 }
 
 /// The part of a decision that a span contains.
-struct Told {
+struct SpanContent {
     verdict: &'static str,
     limit: Option<String>,
     source: Option<&'static str>,
@@ -102,10 +102,10 @@ impl Tracer {
     }
 
     /// Traces a decision if it is selected.
-    pub(super) fn record(&self, decision: &Decision, wire: Wire, now: Timestamp) {
-        self.record_told(decision.is_allowed(), wire, now, || {
+    pub(super) fn record(&self, decision: &Decision, protocol: Protocol, now: Timestamp) {
+        self.record_span(decision.into(), protocol, now, || {
             let deciding = deciding(decision);
-            Told {
+            SpanContent {
                 verdict: VERDICTS[verdict_index(decision)],
                 limit: deciding.map(|status| status.limit.name().to_owned()),
                 source: deciding.map(|status| status.source.name()),
@@ -115,8 +115,9 @@ impl Tracer {
     }
 
     /// Traces a decision by another program's rules if it is selected.
-    pub(super) fn record_foreign(&self, verdict: &RuleVerdict<'_>, wire: Wire, now: Timestamp) {
-        self.record_told(verdict.is_allowed, wire, now, || Told {
+    pub(super) fn record_compat(&self, verdict: &RuleVerdict<'_>, protocol: Protocol, now: Timestamp) {
+        let admission = if verdict.is_allowed { Admission::Admitted } else { Admission::Refused };
+        self.record_span(admission, protocol, now, || SpanContent {
             verdict: VERDICTS[verdict.index()],
             limit: (!verdict.limit.is_empty()).then(|| text::shown(verdict.limit)),
             source: verdict.source().map(Source::name),
@@ -124,12 +125,18 @@ impl Tracer {
         });
     }
 
-    fn record_told(&self, is_allowed: bool, wire: Wire, now: Timestamp, told: impl FnOnce() -> Told) {
+    fn record_span(
+        &self,
+        admission: Admission,
+        protocol: Protocol,
+        now: Timestamp,
+        content: impl FnOnce() -> SpanContent,
+    ) {
         let parent = Parent::current();
-        if !self.is_taken(is_allowed, parent, now) {
+        if !self.is_taken(admission, parent, now) {
             return;
         }
-        let span = self.span(told(), wire, parent, now);
+        let span = self.span(content(), protocol, parent, now);
         if self.queue.try_send(span).is_err() {
             self.fate.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -137,15 +144,15 @@ impl Tracer {
 
     /// A caller that traces decides for itself, within bounds. Of the other decisions, a share and the denials are
     /// taken.
-    fn is_taken(&self, is_allowed: bool, parent: Option<Parent>, now: Timestamp) -> bool {
+    fn is_taken(&self, admission: Admission, parent: Option<Parent>, now: Timestamp) -> bool {
         match parent {
             Some(parent) => parent.is_sampled && self.asked.spend(now),
-            None => is_drawn(self.share) || (!is_allowed && self.denials.spend(now)),
+            None => is_drawn(self.share) || (admission == Admission::Refused && self.denials.spend(now)),
         }
     }
 
     #[cold]
-    fn span(&self, told: Told, wire: Wire, parent: Option<Parent>, now: Timestamp) -> Span {
+    fn span(&self, content: SpanContent, protocol: Protocol, parent: Option<Parent>, now: Timestamp) -> Span {
         let new_trace = || (u128::from(random::next()) << 64) | u128::from(random::next());
         Span {
             trace: parent.map_or_else(new_trace, |parent| parent.trace),
@@ -154,11 +161,11 @@ impl Tracer {
             parent: parent.map(|parent| parent.span),
             start: self.clock.on_wall(now),
             end: self.clock.on_wall(self.clock.now().max(now)),
-            wire: wire.name(),
-            verdict: told.verdict,
-            limit: told.limit,
-            source: told.source,
-            retry_after_ms: told.retry_after.map(Ticks::ceil_millis),
+            protocol: protocol.name(),
+            verdict: content.verdict,
+            limit: content.limit,
+            source: content.source,
+            retry_after_ms: content.retry_after.map(Ticks::ceil_millis),
         }
     }
 }
@@ -186,7 +193,7 @@ mod tests {
         let time = ManualClock::new();
         let (policy, _) = Policy::compile("test", b"limits: [{name: one, rate: 1/h}]").unwrap();
         let engine = Engine::new(policy, time.now());
-        let [allowed, denied] = [0, 1].map(|_| engine.check_now(&CheckRequest::new(), time.now()));
+        let [allowed, denied] = [0, 1].map(|_| engine.try_check(&CheckRequest::new(), time.now()).unwrap());
         let (tracer, spans) = Tracer::new(share, time.clock(), Arc::new(Fate::default()));
         Fixture { time, tracer, spans, allowed, denied }
     }
@@ -200,12 +207,12 @@ mod tests {
     fn denials_are_traced_up_to_a_rate() {
         let mut fixture = fixture(0);
         for _ in 0..1_000 {
-            fixture.tracer.record(&fixture.allowed, Wire::Http, fixture.time.now());
-            fixture.tracer.record(&fixture.denied, Wire::Http, fixture.time.now());
+            fixture.tracer.record(&fixture.allowed, Protocol::Http, fixture.time.now());
+            fixture.tracer.record(&fixture.denied, Protocol::Http, fixture.time.now());
         }
         assert_eq!(taken(&mut fixture), 100);
         fixture.time.advance(std::time::Duration::from_secs(1));
-        fixture.tracer.record(&fixture.denied, Wire::Http, fixture.time.now());
+        fixture.tracer.record(&fixture.denied, Protocol::Http, fixture.time.now());
         assert_eq!(taken(&mut fixture), 1);
     }
 
@@ -214,7 +221,7 @@ mod tests {
     fn a_share_is_about_that_share() {
         let mut fixture = fixture(WHOLE / 10);
         for _ in 0..20_000 {
-            fixture.tracer.record(&fixture.allowed, Wire::Http, fixture.time.now());
+            fixture.tracer.record(&fixture.allowed, Protocol::Http, fixture.time.now());
         }
         let taken = taken(&mut fixture);
         assert!((1_700..2_300).contains(&taken), "{taken}");
@@ -225,7 +232,7 @@ mod tests {
     fn a_full_queue_drops_and_counts() {
         let mut fixture = fixture(WHOLE);
         for _ in 0..QUEUE_MAX + 10 {
-            fixture.tracer.record(&fixture.allowed, Wire::Http, fixture.time.now());
+            fixture.tracer.record(&fixture.allowed, Protocol::Http, fixture.time.now());
         }
         assert_eq!(fixture.tracer.fate.dropped.load(Ordering::Relaxed), 10);
         assert_eq!(taken(&mut fixture), QUEUE_MAX);
@@ -240,14 +247,14 @@ mod tests {
         let unsampled = Parent { is_sampled: false, ..parent };
         unsampled
             .scope(async {
-                fixture.tracer.record(&fixture.denied, Wire::Http, fixture.time.now());
+                fixture.tracer.record(&fixture.denied, Protocol::Http, fixture.time.now());
             })
             .await;
         assert_eq!(taken(&mut fixture), 0);
         parent
             .scope(async {
                 for _ in 0..2_000 {
-                    fixture.tracer.record(&fixture.allowed, Wire::Http, fixture.time.now());
+                    fixture.tracer.record(&fixture.allowed, Protocol::Http, fixture.time.now());
                 }
             })
             .await;

@@ -5,33 +5,33 @@ use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{CheckRequest, Decision, Timestamp};
 use tollgate_compat::Rule;
 
-use super::cells::Cells;
 use super::exposition::Page;
 use super::names::{self, Metric, label};
-use crate::protocol::Wire;
-use crate::seldom::Seldom;
+use super::striped::StripedCounters;
+use crate::log_throttle::LogThrottle;
+use crate::protocol::Protocol;
 use crate::text;
 
 /// Maximum number of names in one log entry.
 const NAMES_SHOWN: usize = 8;
 
-/// The value of `wire` for Envoys that decide by themselves within their assigned quotas.
+/// The value of `protocol` for Envoys that decide by themselves within their assigned quotas.
 const RLQS: &str = "rlqs";
 
 /// The counters by protocol: of requests, then of attributes. The last one counts requests that Envoys admitted by
 /// themselves.
 pub(super) struct Unlimited {
-    counts: Cells,
-    without_limit: Seldom,
-    undeclared: Seldom,
+    counts: StripedCounters,
+    without_limit: LogThrottle,
+    undeclared: LogThrottle,
 }
 
 impl Unlimited {
     pub(super) fn new() -> Self {
         Self {
-            counts: Cells::new(2 * Wire::ALL.len() + 1),
-            without_limit: Seldom::default(),
-            undeclared: Seldom::default(),
+            counts: StripedCounters::new(2 * Protocol::ALL.len() + 1),
+            without_limit: LogThrottle::default(),
+            undeclared: LogThrottle::default(),
         }
     }
 
@@ -41,23 +41,28 @@ impl Unlimited {
         request: &CheckRequest<'_>,
         decision: &Decision,
         beside: &[Rule<'_>],
-        wire: Wire,
+        protocol: Protocol,
         now: Timestamp,
     ) {
         if decision.meets_no_limit() && beside.is_empty() {
-            self.without_limit(request.attributes().iter().map(|given| given.name), wire, now);
+            self.without_limit(request.attributes().iter().map(|given| given.name), protocol, now);
         }
         // Attributes that Tollgate itself reads from a request were not named by a caller.
-        if !wire.reads_requests() && decision.policy().undeclared(request).next().is_some() {
-            self.undeclared(request, decision, wire, now);
+        if !protocol.reads_requests() && decision.policy().undeclared(request).next().is_some() {
+            self.undeclared(request, decision, protocol, now);
         }
     }
 
     /// Counts a request with attributes of these names.
     #[cold]
-    pub(super) fn without_limit<'n>(&self, names: impl Iterator<Item = &'n str>, wire: Wire, now: Timestamp) {
-        self.counts.add(wire as usize, 1);
-        self.log(names, wire.name(), now);
+    pub(super) fn without_limit<'n>(
+        &self,
+        names: impl Iterator<Item = &'n str>,
+        protocol: Protocol,
+        now: Timestamp,
+    ) {
+        self.counts.add(protocol as usize, 1);
+        self.log(names, protocol.name(), now);
     }
 
     /// Counts requests that an Envoy admitted by itself.
@@ -68,15 +73,15 @@ impl Unlimited {
         requests: u64,
         now: Timestamp,
     ) {
-        self.counts.add(2 * Wire::ALL.len(), requests);
+        self.counts.add(2 * Protocol::ALL.len(), requests);
         self.log(names, RLQS, now);
     }
 
-    fn log<'n>(&self, names: impl Iterator<Item = &'n str>, wire: &str, now: Timestamp) {
+    fn log<'n>(&self, names: impl Iterator<Item = &'n str>, protocol: &str, now: Timestamp) {
         if let Some(skipped) = self.without_limit.due(minute(now)) {
             let names = listed(names);
             tracing::info!(
-                wire,
+                protocol,
                 attributes = names,
                 skipped,
                 "no limit applies to a request with these attributes, so it passed uncounted; `tollgate explain` says why"
@@ -85,13 +90,19 @@ impl Unlimited {
     }
 
     #[cold]
-    fn undeclared(&self, request: &CheckRequest<'_>, decision: &Decision, wire: Wire, now: Timestamp) {
+    fn undeclared(
+        &self,
+        request: &CheckRequest<'_>,
+        decision: &Decision,
+        protocol: Protocol,
+        now: Timestamp,
+    ) {
         let undeclared = || decision.policy().undeclared(request);
-        self.counts.add(Wire::ALL.len() + wire as usize, undeclared().count() as u64);
+        self.counts.add(Protocol::ALL.len() + protocol as usize, undeclared().count() as u64);
         if let Some(skipped) = self.undeclared.due(minute(now)) {
             let names = listed(undeclared());
             tracing::warn!(
-                wire = wire.name(),
+                wire = protocol.name(),
                 attributes = names,
                 skipped,
                 "a caller sent attributes that the policy does not declare in `attributes`"
@@ -100,13 +111,13 @@ impl Unlimited {
     }
 
     pub(super) fn show(&self, metric: &Metric, page: &mut Page) {
-        let first = if *metric == names::WITHOUT_LIMIT { 0 } else { Wire::ALL.len() };
-        for wire in Wire::ALL {
-            let count = self.counts.sum(first + wire as usize);
-            page.number(metric, &[(label::WIRE, wire.name())], count);
+        let first = if *metric == names::WITHOUT_LIMIT { 0 } else { Protocol::ALL.len() };
+        for protocol in Protocol::ALL {
+            let count = self.counts.sum(first + protocol as usize);
+            page.number(metric, &[(label::WIRE, protocol.name())], count);
         }
         if *metric == names::WITHOUT_LIMIT {
-            page.number(metric, &[(label::WIRE, RLQS)], self.counts.sum(2 * Wire::ALL.len()));
+            page.number(metric, &[(label::WIRE, RLQS)], self.counts.sum(2 * Protocol::ALL.len()));
         }
     }
 }

@@ -17,11 +17,11 @@ const REST_SHARE: u32 = 100;
 
 /// The last count.
 #[derive(Default)]
-pub(crate) struct Counted {
+pub(crate) struct CachedUsage {
     last: Mutex<Option<(Usage, Timestamp)>>,
 }
 
-impl Counted {
+impl CachedUsage {
     /// The numbers, counted again if the last count is old enough.
     pub(crate) fn samples(&self, now: Timestamp, count: impl FnOnce() -> Usage) -> [Sample; 4] {
         let usage = self.usage(now, count);
@@ -59,8 +59,8 @@ mod tests {
 
     /// However frequent the scrapes are, the store is walked once in ten seconds.
     #[test]
-    fn counting_is_seldom() {
-        let (counted, mut walks) = (Counted::default(), 0);
+    fn counting_is_rare() {
+        let (counted, mut walks) = (CachedUsage::default(), 0);
         for second in 0..60 {
             for _ in 0..100 {
                 counted.samples(Timestamp::from_unix_seconds(1_000 + second), || {

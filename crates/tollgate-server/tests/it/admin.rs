@@ -2,51 +2,13 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 
 use crate::program::{Server, run, stderr, tollgate};
-use crate::wire::{Response, request};
+use crate::raw_http::request;
 
-pub(crate) const TOKEN: &str = "a-token-for-tests-0123456789";
+pub(crate) use tollgate_testkit::admin::{POLICY, Scratch, TOKEN, ask, server};
+
 const TOKENS: &str = "# role name token\nviewer vera viewer-token-0123456789\noperator otto operator-token-0123456789\nadmin ada admin-token-0123456789\n";
-pub(crate) const POLICY: &str =
-    "limits: [{name: per-key, by: [api_key], rate: 5/h}, {name: all, rate: 1000/h}]";
-
-/// A directory of a test's own, removed when it is over.
-pub(crate) struct Scratch(pub(crate) PathBuf);
-
-impl Scratch {
-    pub(crate) fn new(name: &str) -> Self {
-        Self(tollgate_testkit::folder(name))
-    }
-
-    pub(crate) fn file(&self, name: &str, text: &str) -> String {
-        let path = self.0.join(name);
-        fs::write(&path, text).unwrap();
-        path.display().to_string()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A server with one token.
-pub(crate) fn server(policy: &str) -> Server {
-    let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", "-"]);
-    command.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
-    Server::spawn(command, policy)
-}
-
-pub(crate) fn ask(server: &Server, token: &str, method: &str, path: &str, body: &str) -> Response {
-    let headers = format!("Authorization: Bearer {token}\r\nContent-Type: application/json\r\n");
-    let bytes = request(method, path, &headers, body.as_bytes());
-    server.exchange(
-        &String::from_utf8(bytes).unwrap().replacen("Host: test", "Host: localhost", 1).into_bytes(),
-    )
-}
 
 /// Each verb by each role: a viewer looks, an operator changes one thing, an admin all of them; without a token nobody does anything.
 #[test]

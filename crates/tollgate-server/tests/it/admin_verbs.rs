@@ -1,23 +1,19 @@
 //! Every verb from end to end: typed as a command, done by a running server, seen in what it then decides.
 
-use std::process::{Command, Output};
+use std::process::Output;
 use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+pub(crate) use tollgate_testkit::admin::operate;
+
 use crate::admin::{POLICY, Scratch, TOKEN, ask, server};
 use crate::program::{Server, run, stderr, stdout, tollgate};
+use crate::raw_http::request;
 use crate::rls::{self, Client};
-use crate::wire::request;
 
 const KEY: &str = r#"{"attributes":{"api_key":"k"}}"#;
-
-pub(crate) fn operate(server: &Server, arguments: &[&str]) -> Command {
-    let mut command = tollgate(arguments);
-    command.env("TOLLGATE_SERVER", format!("http://{}", server.address)).env("TOLLGATE_ADMIN_TOKEN", TOKEN);
-    command
-}
 
 fn call(server: &Server, arguments: &[&str]) -> Output {
     operate(server, arguments).output().unwrap()
@@ -141,8 +137,8 @@ fn a_block_holds_on_every_wire() {
     let header =
         answer.response_headers_to_add.iter().find(|header| header.key.eq_ignore_ascii_case("retry-after"));
     assert!(header.is_some(), "{answer:?}");
-    let told = server.resp_exchange(b"HELLO 3\r\nTG.CHECK ip 127.0.0.1\r\nQUIT\r\n");
-    assert!(told.contains("allowed\r\n#f\r\n") && told.contains("operator-block"), "{told}");
+    let reported = server.resp_exchange(b"HELLO 3\r\nTG.CHECK ip 127.0.0.1\r\nQUIT\r\n");
+    assert!(reported.contains("allowed\r\n#f\r\n") && reported.contains("operator-block"), "{reported}");
     let path = format!("/admin/v1/policy/diff/{}", begun["comparison"]["id"].as_str().unwrap());
     let standing = ask(&server, TOKEN, "GET", &path, "").json();
     assert_eq!((&standing["decisions"], &standing["changed"]), (&2.into(), &0.into()), "{standing}");
@@ -200,7 +196,7 @@ fn shadow_and_percent() {
 
 /// What goes wrong is told with its cause and its cure.
 #[test]
-fn failures_say_what_to_do() {
+fn failures_name_the_cure() {
     let server = server(POLICY);
     let url = format!("http://{}", server.address);
     let localhost = url.replace("127.0.0.1", "localhost");
@@ -216,7 +212,7 @@ fn failures_say_what_to_do() {
         (&["get", "a=b", "--server", "127.0.0.1:80", "--token", TOKEN], "accepted: --server http://"),
         (&["get", "a=b", "a=c", "--server", &url, "--token", TOKEN], "a is given twice"),
         (&["kill", "--server", &url, "--token", TOKEN], "required"),
-        (&["kill", "nope", "--server", &url, "--token", TOKEN], "the policy in force has no limit \"nope\""),
+        (&["kill", "nope", "--server", &url, "--token", TOKEN], "the active policy has no limit \"nope\""),
         (&["get", "a=b", "--server", &url, "--token-file", "no/such/file"], "name a file that can be read"),
     ];
     for (arguments, expected) in cases {
@@ -378,6 +374,7 @@ fn a_block_takes_names_that_requests_have() {
         (&open, "api_key=", "its whole text"),
         (&open, "api_key=!k1", "its whole text"),
         (&open, "api_key=k1|k2", "its whole text"),
+        (&open, "domain=api", "no attribute under a policy of Tollgate's own"),
         (&open, "tenant=", "the tenant of a request"),
         (&open, "tenant=!a", "a single value"),
         (&open, "plan=free|pro", "a single value"),
@@ -442,17 +439,20 @@ fn a_refused_reload_is_forced() {
     assert_eq!(server.remaining("k"), 5);
     let forced = call(&server, &["reload", "--force", "--json"]);
     assert_eq!(forced.status.code(), Some(0), "{}", stderr(&forced));
-    let told: Value = serde_json::from_slice(&forced.stdout).unwrap();
-    assert_eq!((&told["reloaded"], told["version"].is_string()), (&true.into(), true), "{told}");
-    assert_eq!((&told["changed"], &told["removed"]), (&json!(["per-key"]), &json!(["all"])), "{told}");
+    let reported: Value = serde_json::from_slice(&forced.stdout).unwrap();
+    assert_eq!((&reported["reloaded"], reported["version"].is_string()), (&true.into(), true), "{reported}");
+    assert_eq!(
+        (&reported["changed"], &reported["removed"]),
+        (&json!(["per-key"]), &json!(["all"])),
+        "{reported}"
+    );
     let limits = ask(&server, TOKEN, "GET", "/admin/v1/limits", "").json();
     assert_eq!(limits["limits"].as_array().map(Vec::len), Some(1), "{limits}");
     scratch.file("policy.yaml", "limits: [{name: per-key, rate: s/5}]");
     let broken = ask(&server, TOKEN, "POST", "/admin/v1/reload", r#"{"force":true}"#);
     assert!(broken.problem(409).contains("limits[0] \"per-key\".rate"), "{broken:?}");
     let audit = stdout(&call(&server, &["audit"]));
-    for outcome in
-        ["in force already", "1 changed, 0 added, 1 removed, 0 restarted", "looks like an accident"]
+    for outcome in ["active already", "1 changed, 0 added, 1 removed, 0 restarted", "looks like an accident"]
     {
         assert!(audit.contains(outcome), "{outcome:?} is not in {audit}");
     }

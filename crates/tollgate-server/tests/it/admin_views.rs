@@ -35,7 +35,7 @@ fn a_frame_without_a_terminal() {
 
 /// What a server decides is seen: denials as they happen with their cause, a block among them, and the busiest key with its numbers.
 #[test]
-fn what_is_decided_is_seen() {
+fn decisions_appear_in_the_live_view() {
     let server = server(POLICY);
     let key = r#"{"attributes":{"api_key":"busy"}}"#;
     let mut child = operate(&server, &["tail", "--denied"]).spawn().unwrap();

@@ -70,7 +70,7 @@ fn library() -> Way {
             request.with(name, value)
         };
         let request = asked.attributes.iter().try_fold(CheckRequest::new(), add).unwrap();
-        let decision = engine.check_now(&request.cost(asked.cost).unwrap(), clock.now());
+        let decision = engine.try_check(&request.cost(asked.cost).unwrap(), clock.now()).unwrap();
         (decision.is_allowed(), decision.cause().map(|cause| cause.limit.name().to_owned()))
     };
     ("library", Box::new(decide))

@@ -3,7 +3,7 @@
 use tollgate_testkit::Scratch;
 
 use crate::program::{SLOW_POLICY, Server, stderr, tollgate};
-use crate::wire::request;
+use crate::raw_http::request;
 
 const TOKEN: &str = "6f1ed002ab5595859014ebf0951522d9";
 const QUESTION: &[u8] = br#"{"attributes":{"api_key":"k"}}"#;

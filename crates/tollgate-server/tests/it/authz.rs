@@ -1,7 +1,7 @@
 //! `/v1/authz`, asked as proxies ask it.
 
 use crate::program::Server;
-use crate::wire::{Response, request};
+use crate::raw_http::{Response, request};
 
 const POLICY: &str = "limits:
   - {name: per-ip, by: [ip], rate: 3/h}
@@ -151,7 +151,7 @@ fn refusals_in_the_proxys_words() {
 /// With `anonymous: retry-after` a caller without a credential learns when to come back and nothing else; one with a credential sees
 /// its own limits. The platform's limits are shown to neither.
 #[test]
-fn callers_without_an_identity_can_be_told_less() {
+fn anonymous_callers_can_get_fewer_headers() {
     let folder = crate::proxy::Folder::new("authz-anonymous");
     let config = folder.write("config.yaml", "headers: {anonymous: retry-after}").display().to_string();
     let policy = "limits:

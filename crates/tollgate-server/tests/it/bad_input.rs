@@ -4,7 +4,7 @@ use std::io::{BufReader, Read, Write};
 use std::time::{Duration, Instant};
 
 use crate::program::{SLOW_POLICY, Server};
-use crate::wire::{Response, request};
+use crate::raw_http::{Response, request};
 
 const JSON: &str = "Content-Type: application/json\r\n";
 
@@ -137,7 +137,7 @@ fn heads_are_bounded() {
 #[test]
 fn slow_clients_are_cut_off() {
     let server = Server::start(SLOW_POLICY);
-    #[allow(clippy::disallowed_methods, reason = "the test measures real patience")]
+    #[allow(clippy::disallowed_methods, reason = "the test measures real time")]
     let start = Instant::now();
     let half_body = b"POST /v1/check HTTP/1.1\r\nHost: test\r\nContent-Length: 30\r\n\r\n{\"attributes\":";
     let sent: [&[u8]; 3] = [b"", b"POST /v1/check HTTP/1.1\r\nHost: te", half_body];

@@ -34,8 +34,9 @@ impl Busy {
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let told = lines.map(Result::unwrap).find_map(|line| Some(line.split_once("busy at ")?.1.to_owned()));
-        Self { child, address: told.expect("the upstream tells its address").parse().unwrap() }
+        let reported =
+            lines.map(Result::unwrap).find_map(|line| Some(line.split_once("busy at ")?.1.to_owned()));
+        Self { child, address: reported.expect("the upstream tells its address").parse().unwrap() }
     }
 }
 
@@ -56,8 +57,8 @@ fn serve(workers: usize) {
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         // Past the harness, which would keep it.
-        let told = format!("\nbusy at {}\n", listener.local_addr().unwrap());
-        std::io::stdout().write_all(told.as_bytes()).unwrap();
+        let reported = format!("\nbusy at {}\n", listener.local_addr().unwrap());
+        std::io::stdout().write_all(reported.as_bytes()).unwrap();
         let workers = Arc::new(Semaphore::new(workers));
         loop {
             let (stream, _) = listener.accept().await.unwrap();

@@ -5,7 +5,7 @@ use std::io::{BufReader, Write};
 use serde_json::{Value, json};
 
 use crate::program::{SLOW_POLICY, Server};
-use crate::wire::{Response, request};
+use crate::raw_http::{Response, request};
 
 /// An answer has exactly the members of the design, and no others.
 #[test]

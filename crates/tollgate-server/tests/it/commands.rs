@@ -21,7 +21,7 @@ fn check_explains_a_policy() {
 /// A policy that only limits whoever names a key is doubtful: a client need only leave it out, or invent another.
 #[test]
 fn check_warns_of_limits_by_credential_only() {
-    let said = |limits: &str| {
+    let printed = |limits: &str| {
         let output = run(&["policy", "check", "-"], format!("limits: [{limits}]").as_bytes());
         assert_eq!(output.status.code(), Some(0));
         stderr(&output)
@@ -31,18 +31,18 @@ fn check_warns_of_limits_by_credential_only() {
     for doubtful in
         [per_key.to_owned(), format!("{per_key}, {login}"), format!("{per_key}, {{name: all, rate: 9/h}}")]
     {
-        let said = said(&doubtful);
+        let printed = printed(&doubtful);
         assert!(
-            said.starts_with(
+            printed.starts_with(
                 "<stdin>: warning: limits[0] \"per-key\".by: counts by api_key, which a stranger can invent"
             ),
-            "{said}"
+            "{printed}"
         );
     }
-    assert_eq!(said(&format!("{per_key}, {{name: per-ip, by: [ip], rate: 9/h}}")), "");
+    assert_eq!(printed(&format!("{per_key}, {{name: per-ip, by: [ip], rate: 9/h}}")), "");
     for fine in [login, "{name: tenant, by: [tenant], rate: 1/h}", "{name: caller, by: [caller], rate: 1/h}"]
     {
-        assert_eq!(said(fine), "");
+        assert_eq!(printed(fine), "");
     }
 }
 

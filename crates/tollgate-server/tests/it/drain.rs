@@ -13,9 +13,9 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
 use crate::program::Server;
+use crate::raw_http::{Response, request};
 use crate::restart::{Scratch, await_until, start};
 use crate::rls::{Client, question};
-use crate::wire::{Response, request};
 
 const POLICY: &str = "limits: [{name: monthly, by: [api_key], rate: 1_000_000_000/month, algorithm: fixed-window, align: first-hit}]";
 const CONNECTIONS: u64 = 12;
@@ -64,9 +64,9 @@ fn a_stop_under_load_fails_no_decision() {
             await_until(|| seen.answered.load(Ordering::SeqCst) > 50 * CONNECTIONS);
             server.signal("-TERM");
         });
-        let [sent, answered, told] =
+        let [sent, answered, reported] =
             [seen.sent, seen.answered, seen.told_to_close].map(AtomicU64::into_inner);
-        assert_eq!((sent, told), (answered, CONNECTIONS), "round {round}");
+        assert_eq!((sent, reported), (answered, CONNECTIONS), "round {round}");
         counted += answered;
         server.await_log("counters are on disk");
         assert_eq!(server.wait().code(), Some(0));
@@ -78,7 +78,7 @@ fn a_stop_under_load_fails_no_decision() {
 /// A connection that was made, and even one whose request came, just before the stop, is answered: the server may not have looked
 /// at either yet.
 #[test]
-fn what_was_sent_before_the_stop_is_answered() {
+fn commands_sent_before_the_stop_are_answered() {
     for _ in 0..5 {
         let mut server = Server::start(POLICY);
         let question = request("POST", "/v1/check", "", br#"{"attributes":{"api_key":"k"}}"#);

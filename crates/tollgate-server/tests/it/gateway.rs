@@ -7,7 +7,7 @@ use hyper::Version;
 
 use crate::gateway_upstream::{Gateway, OPEN, Upstream};
 use crate::proxy::free_port;
-use crate::wire::Response;
+use crate::raw_http::Response;
 
 /// A request arrives as it was sent, but for what belongs to one hop; the answer goes back the same way.
 #[test]
@@ -31,12 +31,12 @@ fn a_request_goes_there_and_back() {
 
 /// Nobody is trusted until it is named: what a client says of itself goes no further, even if `Connection` names it.
 #[test]
-fn who_asked_is_told_right() {
+fn the_peer_is_reported_correctly() {
     let upstream = Upstream::start();
     let address = format!("http://{}", upstream.address);
-    let told = "X-Forwarded-For: 203.0.113.7\r\nForwarded: for=192.0.2.66;host=evil.test\r\nX-Forwarded-Proto: https\r\nX-Real-IP: 1.2.3.4\r\n";
+    let reported = "X-Forwarded-For: 203.0.113.7\r\nForwarded: for=192.0.2.66;host=evil.test\r\nX-Forwarded-Proto: https\r\nX-Real-IP: 1.2.3.4\r\n";
     let trusting = Gateway::with(&["--upstream", &address, "--trusted-proxy", "127.0.0.0/8"], OPEN);
-    trusting.get("/", told);
+    trusting.get("/", reported);
     let seen = upstream.only();
     assert_eq!(seen.header("x-forwarded-for"), "203.0.113.7, 127.0.0.1");
     assert_eq!(seen.header("forwarded"), "for=203.0.113.7;host=app.test;proto=https, for=127.0.0.1");
@@ -45,7 +45,7 @@ fn who_asked_is_told_right() {
         ("https".to_owned(), "203.0.113.7".to_owned())
     );
     let careful = Gateway::with(&["--upstream", &address], OPEN);
-    careful.get("/", &format!("{told}Connection: x-forwarded-for, x-real-ip, forwarded, authorization\r\nAuthorization: Bearer k\r\n"));
+    careful.get("/", &format!("{reported}Connection: x-forwarded-for, x-real-ip, forwarded, authorization\r\nAuthorization: Bearer k\r\n"));
     let seen = upstream.only();
     assert_eq!(seen.header("x-forwarded-for"), "127.0.0.1");
     assert_eq!(seen.header("forwarded"), "for=127.0.0.1;host=app.test;proto=http");
@@ -171,7 +171,7 @@ fn back_pressure() {
 
 /// A client that asks first gets its 100 from the gateway when somebody wants the body, and not before.
 #[test]
-fn continue_is_said_when_the_body_is_wanted() {
+fn continue_is_sent_when_the_body_is_needed() {
     let upstream = Upstream::start();
     let gateway = Gateway::before(&upstream);
     let mut stream = gateway.connect();
@@ -321,7 +321,7 @@ fn a_refused_upgrade_is_a_request() {
 
 /// A server that stops lets a tunnel go on for a while, and cuts it then; requests under way are answered.
 #[test]
-fn a_stop_answers_what_is_under_way() {
+fn a_stop_answers_requests_in_flight() {
     let upstream = Upstream::start();
     let mut gateway = Gateway::before(&upstream);
     let mut stream = gateway.connect();

@@ -14,7 +14,7 @@ use hyper::body::Frame;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use crate::gateway_upstream::{Gateway, OPEN, Upstream};
-use crate::h2_conformance::talk::{Heard, Talk, block, headers};
+use crate::h2_conformance::talk::{Received, Talk, block, headers};
 use crate::proxy::Folder;
 
 /// A server that answers each request with the bytes that are meant for its path, and says nothing where there are none.
@@ -153,8 +153,9 @@ fn answers_are_framed_once() {
         assert!(next.ends_with("next") && !all.contains("smuggled"), "{answer:?}: {all}");
         if place < fine.len() {
             assert!(first.starts_with("HTTP/1.1 200") && first.contains("hello"), "{answer:?}: {all}");
-            let told = first.matches("content-length").count() + first.matches("transfer-encoding").count();
-            assert!(told == 1 && !first.contains("content-length: 3"), "{answer:?}: {all}");
+            let reported =
+                first.matches("content-length").count() + first.matches("transfer-encoding").count();
+            assert!(reported == 1 && !first.contains("content-length: 3"), "{answer:?}: {all}");
         } else {
             assert!(first.starts_with("HTTP/1.1 502") && !first.contains("hello"), "{answer:?}: {all}");
         }
@@ -177,16 +178,16 @@ fn a_request_names_its_host() {
     let line = [(":method", "GET"), (":scheme", "http"), (":path", "/x")];
     let mut talk = Talk::begin(&gateway, true);
     talk.send(&headers(1, &block(&line)));
-    talk.hear(|heard| heard.ended.contains(&1));
-    assert_eq!(talk.heard.statuses, [(1, 400)]);
+    talk.hear(|received| received.ended.contains(&1));
+    assert_eq!(talk.received.statuses, [(1, 400)]);
     for empty in [":authority", "host"] {
         let mut talk = Talk::begin(&gateway, true);
         talk.send(&headers(1, &block(&[&line[..], &[(empty, "")]].concat())));
-        talk.hear(Heard::has_ended);
+        talk.hear(Received::has_ended);
         assert!(
-            talk.heard.statuses.iter().all(|(_, status)| *status == 400),
+            talk.received.statuses.iter().all(|(_, status)| *status == 400),
             "{empty}: {:?}",
-            talk.heard.statuses
+            talk.received.statuses
         );
     }
     assert_eq!(upstream.count(), 0);
@@ -224,7 +225,7 @@ fn a_server_that_never_answers_is_left_alone() {
 
 /// What a client is told about an upstream is one of a few sentences with a cure; certificates, names and bytes are for the log.
 #[test]
-fn clients_are_told_no_internals() {
+fn answers_contain_no_internals() {
     let garbage = scripted(|_| Some("SSH-2.0-OpenSSH_9.2 secret\r\n\r\n".to_owned()));
     let plain = Upstream::start();
     let cases = [

@@ -13,7 +13,7 @@ use crate::gateway_gone::reset;
 use crate::gateway_upstream::{Gateway, Upstream, until};
 use crate::h2_conformance::talk::{self, Talk, block, frame, headers, line, open};
 use crate::proxy::Folder;
-use crate::wire::Response;
+use crate::raw_http::Response;
 
 /// An upstream that works for each request until it is let go, and hears nothing meanwhile.
 struct Deaf {
@@ -94,7 +94,7 @@ fn is_full(gateway: &Gateway, about: &str) {
 /// The story: a client that went away with a reset had its permit back at once, though the upstream worked on: with `concurrency: 2`, ten
 /// requests were under way there. The permit is held until the upstream stops, and is free then.
 #[test]
-fn who_goes_away_holds_its_permit_until_the_upstream_stops() {
+fn a_departed_client_holds_its_permit_until_the_upstream_stops() {
     let aside = Upstream::start();
     let cases = [
         ("reset", "GET /slow HTTP/1.1\r\nHost: a\r\n\r\n"),
@@ -128,7 +128,7 @@ fn who_goes_away_holds_its_permit_until_the_upstream_stops() {
 
 /// The same over HTTP/2, where a client resets one request of many.
 #[test]
-fn who_resets_a_stream_holds_its_permit_until_the_upstream_stops() {
+fn a_reset_stream_holds_its_permit_until_the_upstream_stops() {
     let upstream = Deaf::start();
     let gateway = before(upstream.address);
     let mut talk = Talk::begin(&gateway, true);
@@ -266,7 +266,7 @@ fn a_request_without_an_answer_is_a_failure() {
 
 /// A request that no upstream has seen is judged by the gateway's own status, as the list has it.
 #[test]
-fn a_request_that_reached_nobody_is_judged_by_its_status() {
+fn a_request_that_reached_no_upstream_is_judged_by_its_status() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let statuses = |failures: &str| -> Vec<u16> {
         let policy =

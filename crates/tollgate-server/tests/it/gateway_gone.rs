@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use crate::gateway_upstream::{Gateway, OPEN, Upstream, until};
-use crate::wire::Response;
+use crate::raw_http::Response;
 
 /// Ends a connection as a program does that was killed: with a reset.
 pub(crate) fn reset(upstream: &Upstream, stream: TcpStream) {
@@ -37,7 +37,7 @@ fn an_upgrade_of_http_10_holds_nothing() {
 /// Who waits for its turn and goes away leaves the line at once, and never reaches the upstream: also if it had asked for another
 /// protocol, or sent a byte of its next request.
 #[test]
-fn who_goes_away_leaves_the_line() {
+fn a_departed_client_leaves_the_queue() {
     let upstream = Upstream::start();
     let policy = "limits: [{name: shaped, by: [path], algorithm: leaky-bucket, rate: 1 every 25s, queue: 1}]";
     let gateway = Gateway::with(&["--upstream", &format!("http://{}", upstream.address)], policy);

@@ -12,7 +12,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use crate::gateway_upstream::{Gateway, Upstream};
 use crate::program::{run, stderr};
 use crate::proxy::Folder;
-use crate::wire::Response;
+use crate::raw_http::Response;
 
 const POLICY: &str = "limits: [{name: points, by: [api_key], rate: 100/h}]";
 
@@ -39,8 +39,8 @@ fn post(gateway: &Gateway, path: &str, body: &str) -> Response {
 
 /// What is left of the limit, as an answer tells it.
 fn left(response: &Response) -> u64 {
-    let told = response.header("ratelimit").unwrap_or_else(|| panic!("{:?}", response.headers));
-    let left = told.split(";r=").nth(1).unwrap().split(';').next().unwrap();
+    let reported = response.header("ratelimit").unwrap_or_else(|| panic!("{:?}", response.headers));
+    let left = reported.split(";r=").nth(1).unwrap().split(';').next().unwrap();
     left.parse().unwrap()
 }
 
@@ -317,13 +317,13 @@ fn wrong_sections_stop_the_start() {
         assert!(!output.status.success(), "{graphql}");
         stderr(&output)
     };
-    let told = start("{path: /graphql, caps: {depth: 0}, weights: {'a-b': 1}}");
+    let reported = start("{path: /graphql, caps: {depth: 0}, weights: {'a-b': 1}}");
     for expected in [
         "routes[0].graphql.caps.depth: 0 is not accepted; accepted: 1 to 100",
         "routes[0].graphql.weights: \"a-b\" is no name in GraphQL",
         "routes[0].graphql.path: \"/graphql\" is none of this route's",
     ] {
-        assert!(told.contains(expected), "{told}");
+        assert!(reported.contains(expected), "{reported}");
     }
     assert!(start("{path: /api, depth: 3}").contains("depth"));
     for (file, expected) in [
@@ -332,8 +332,8 @@ fn wrong_sections_stop_the_start() {
         (r#"{"abc": "{ a }"}"#, "abc: not the SHA-256 of its text"),
     ] {
         let path = folder.write("known.json", file).display().to_string();
-        let told = start(&format!("{{path: /api, persisted: {{file: {path}}}}}"));
-        assert!(told.contains("graphql.persisted.file") && told.contains(expected), "{told}");
+        let reported = start(&format!("{{path: /api, persisted: {{file: {path}}}}}"));
+        assert!(reported.contains("graphql.persisted.file") && reported.contains(expected), "{reported}");
     }
     assert!(start("{path: /api, persisted: {file: /nowhere.json}}").contains("name a file that can be read"));
 }

@@ -33,8 +33,8 @@ fn the_routes_are_true() {
     let (blocks, folder) = (blocks(GUIDE), Folder::new("gateway-guide"));
     let config = folder.write("config.yaml", first(&blocks, "yaml config")).display().to_string();
     let arguments = ["serve", "--http", "127.0.0.1:0", "--gateway", "127.0.0.1:0", "--config", &config];
-    let told = stderr(&run(&arguments, b""));
-    assert!(told.contains("upstream-ca.pem") && !told.contains("routes["), "{told}");
+    let reported = stderr(&run(&arguments, b""));
+    assert!(reported.contains("upstream-ca.pem") && !reported.contains("routes["), "{reported}");
 }
 
 /// GraphQL is priced as the guide says.

@@ -475,7 +475,7 @@ fn grpc_passes() {
 
 /// A call of gRPC is told of the gateway's own failures as gRPC has them, with the cause in words.
 #[test]
-fn grpc_is_told_in_its_own_words() {
+fn grpc_clients_get_grpc_errors() {
     let (folder, nobody) = (Folder::new("gateway-grpc"), free_port());
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let away = format!("upstreams: ['h2c://127.0.0.1:{nobody}']");

@@ -5,7 +5,7 @@ use std::io::{BufReader, Write};
 use crate::gateway_upstream::{Gateway, Upstream, until};
 use crate::program::{run, stderr, tollgate};
 use crate::proxy::Folder;
-use crate::wire::Response;
+use crate::raw_http::Response;
 
 const POLICY: &str = "limits:
   - {name: per-key, by: [api_key], rate: 5/h}
@@ -244,7 +244,7 @@ fn refusals_have_the_words_of_every_protocol() {
 
 /// What an operator says, and a policy that is reloaded, hold for the gateway at once.
 #[test]
-fn operators_are_heard() {
+fn operator_overrides_apply() {
     let (upstream, folder) = (Upstream::start(), Folder::new("gateway-operate"));
     let path = folder.write("policy.yaml", POLICY).display().to_string();
     let address = format!("http://{}", upstream.address);
@@ -281,7 +281,7 @@ fn operators_are_heard() {
 
 /// Who waits for its turn is counted while it does, and how long it has to.
 #[test]
-fn those_who_wait_are_counted() {
+fn waiting_requests_are_counted() {
     let upstream = Upstream::start();
     let address = format!("http://{}", upstream.address);
     let policy = "limits: [{name: shaped, algorithm: leaky-bucket, rate: 1 every 4s, queue: 2}]";
@@ -298,7 +298,7 @@ fn those_who_wait_are_counted() {
 
 /// What callers are told is the operator's to say: here anybody sees the quota, and a denial is the 503 that clients of NGINX know.
 #[test]
-fn what_callers_are_told_is_a_setting() {
+fn disclosure_to_callers_is_configurable() {
     let (upstream, folder) = (Upstream::start(), Folder::new("gateway-headers"));
     let text = format!(
         "headers: {{dialects: [x-ratelimit-delta], anonymous: full, denied: 503}}\nroutes: [{{upstreams: ['http://{}']}}]",

@@ -68,8 +68,8 @@ fn quotas_and_places_do_not_cost_each_other() {
     for name in ["ratelimit", "ratelimit-policy", "x-ratelimit-remaining", "x-ratelimit-used"] {
         assert_eq!(refused.header(name), None, "{name}");
     }
-    let told = refused.json();
-    assert_eq!((&told["reason"], &told["retryable"]), (&"concurrency-limit".into(), &true.into()));
+    let reported = refused.json();
+    assert_eq!((&reported["reason"], &reported["retryable"]), (&"concurrency-limit".into(), &true.into()));
     assert_eq!(["k"; 5].map(status_beside_one), [503; 5]);
     assert_eq!(status_beside_one("spent"), 429);
     drop(held);
@@ -92,7 +92,7 @@ fn tunnels_take_no_place_and_losses_count() {
     let mut stream = one.connect();
     let upgrade = b"GET /upgrade HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
     stream.write_all(upgrade).unwrap();
-    assert_eq!(crate::wire::Response::read(&mut std::io::BufReader::new(&stream)).status, 101);
+    assert_eq!(crate::raw_http::Response::read(&mut std::io::BufReader::new(&stream)).status, 101);
     // What the request held until it became a tunnel is free a moment later, and the tunnel is still there.
     until(|| number(&one.server.metrics(), "in_flight", "adaptive-concurrency") == 0);
     assert_eq!(one.get("/x", "").status, 200);
@@ -128,23 +128,23 @@ fn operators_switch_controllers() {
     held.write_all(b"GET /hang HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     until(|| number(&gateway.server.metrics(), "in_flight", "adaptive-concurrency") == 1);
     assert_eq!(gateway.get("/x", "").status, 503);
-    let said = |arguments: &[&str], code, text: &str| {
-        let (found, told) = operate(arguments);
-        assert_eq!((found, told.contains(text)), (Some(code), true), "{arguments:?}: {told}");
+    let printed = |arguments: &[&str], code, text: &str| {
+        let (found, reported) = operate(arguments);
+        assert_eq!((found, reported.contains(text)), (Some(code), true), "{arguments:?}: {reported}");
     };
-    said(&["kill", "--overload", "adaptive-concurrency", "--for", "10m"], 0, "off until ");
+    printed(&["kill", "--overload", "adaptive-concurrency", "--for", "10m"], 0, "off until ");
     assert_eq!(gateway.get("/x", "").status, 200);
     assert_eq!(number(&gateway.server.metrics(), "killed", "adaptive-concurrency"), 1);
-    said(&["restore", "--overload", "adaptive-concurrency"], 0, "restored");
-    said(&["restore", "--overload", "adaptive-concurrency"], 1, "nothing to restore");
+    printed(&["restore", "--overload", "adaptive-concurrency"], 0, "restored");
+    printed(&["restore", "--overload", "adaptive-concurrency"], 1, "nothing to restore");
     assert_eq!(gateway.get("/x", "").status, 503);
-    said(&["shadow", "--overload", "all"], 0, "shadow until ");
+    printed(&["shadow", "--overload", "all"], 0, "shadow until ");
     assert_eq!(gateway.get("/x", "").status, 200);
     let page = gateway.server.metrics();
     assert!(number(&page, "would_refuse_total", "adaptive-concurrency") >= 1);
     assert!(page.contains("tollgate_overload_mode{controller=\"worker-shedder\",mode=\"shadow\"} 1"));
-    let (_, told) = operate(&["kill", "--overload", "queue"]);
-    assert!(told.contains("accepted: all, worker-shedder, adaptive-concurrency"), "{told}");
+    let (_, reported) = operate(&["kill", "--overload", "queue"]);
+    assert!(reported.contains("accepted: all, worker-shedder, adaptive-concurrency"), "{reported}");
     let (_, audit) = operate(&["audit"]);
     assert!(audit.contains("overload adaptive-concurrency") && audit.contains("overload all"), "{audit}");
 }
@@ -179,16 +179,16 @@ fn switches_outlive_the_process() {
     say(&first, "shadow --overload worker-shedder --for 10m");
     say(&first, "kill --overload queue --for 10m");
     say(&first, "restore --overload queue");
-    let said = modes(&first);
+    let printed = modes(&first);
     first.server.signal("-KILL");
     first.server.wait();
     let mut second = start();
     assert!(
-        second.server.banner.contains("2 rulings of operators in force again"),
+        second.server.banner.contains("2 overrides of operators active again"),
         "{}",
         second.server.banner
     );
-    assert_eq!(modes(&second), said);
+    assert_eq!(modes(&second), printed);
     // The banner says that `limits` lists them, and it did not.
     let listed = say(&second, "limits");
     for ruled in ["worker-shedder        shadow until 20", "adaptive-concurrency  off until 20"] {
@@ -197,7 +197,7 @@ fn switches_outlive_the_process() {
     let listed: serde_json::Value = serde_json::from_str(&say(&second, "limits --json")).unwrap();
     assert_eq!(listed["overload"].as_array().map(Vec::len), Some(2), "{listed}");
     let expected = ["\"worker-shedder\",mode=\"shadow\"} 1", "\"adaptive-concurrency\",mode=\"off\"} 1"];
-    assert!(expected.iter().all(|expected| said.iter().any(|said| said == expected)), "{said:?}");
+    assert!(expected.iter().all(|expected| printed.iter().any(|printed| printed == expected)), "{printed:?}");
     say(&second, "restore --overload all");
     second.server.signal("-KILL");
     second.server.wait();
@@ -212,8 +212,11 @@ fn wrong_sections_stop_the_start() {
     let fails = |config: &str, more: &[&str], expected: &[&str]| {
         let arguments = [&["serve", "--http", "127.0.0.1:0", "--config", config], more].concat();
         let output = tollgate(&arguments).output().unwrap();
-        let told = stderr(&output);
-        assert!(!output.status.success() && expected.iter().all(|text| told.contains(text)), "{told}");
+        let reported = stderr(&output);
+        assert!(
+            !output.status.success() && expected.iter().all(|text| reported.contains(text)),
+            "{reported}"
+        );
     };
     let wrong = config("overload: {worker: {shed_above: 120%}, concurrency: {min: 0}}");
     let both =
@@ -354,7 +357,7 @@ fn critical_requests_are_next_in_line() {
     waiting(2);
     drop(held);
     for stream in [critical, test] {
-        assert_eq!(crate::wire::Response::read(&mut std::io::BufReader::new(&stream)).status, 200);
+        assert_eq!(crate::raw_http::Response::read(&mut std::io::BufReader::new(&stream)).status, 200);
     }
     let lines: Vec<String> = upstream.seen().into_iter().map(|seen| seen.line).collect();
     assert_eq!(lines, ["GET /hang", "GET /critical", "GET /test"]);

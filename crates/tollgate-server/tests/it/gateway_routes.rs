@@ -40,7 +40,7 @@ fn routes_by_host_and_path() {
 
 /// Wrong routes are told at once, each with its field; and what is right but not there when the server starts.
 #[test]
-fn wrong_routes_are_told() {
+fn wrong_routes_are_reported() {
     let folder = Folder::new("gateway-wrong");
     let refused = |text: &str| {
         let config = folder.write("config.yaml", text).display().to_string();
@@ -49,9 +49,9 @@ fn wrong_routes_are_told() {
         assert!(!output.status.success());
         stderr(&output)
     };
-    let told = refused("routes: [{path: x, upstreams: [ftp://a]}, {upstreams: [], retries: 7}]");
+    let reported = refused("routes: [{path: x, upstreams: [ftp://a]}, {upstreams: [], retries: 7}]");
     for problem in ["routes[0].path", "routes[0].upstreams[0]", "routes[1].upstreams", "routes[1].retries"] {
-        assert!(told.contains(problem), "{told}");
+        assert!(reported.contains(problem), "{reported}");
     }
     assert!(refused("routes: [{upstreams: ['https://a'], ca: missing.pem}]").contains("missing.pem"));
     let foreign = b"- {namespace: a, max_value: 1, seconds: 60, conditions: [], variables: []}\n";
@@ -86,13 +86,13 @@ fn sticky_without_state() {
     let mut shares = HashMap::new();
     before.iter().for_each(|place| *shares.entry(*place).or_insert(0) += 1);
     assert!(shares.len() == 3 && shares.values().all(|share| *share >= 8), "{shares:?}");
-    upstreams[1].sicken(true);
+    upstreams[1].sicken();
     until(|| gateway.get("/", "").status == 200 && gateway.up() == 2);
     let without: Vec<usize> = (0..60).map(place).collect();
     for (old, new) in before.iter().zip(&without) {
         assert!(if *old == 1 { *new != 1 } else { new == old }, "{old} {new}");
     }
-    upstreams[1].sicken(false);
+    upstreams[1].recover();
     until(|| gateway.up() == 3);
     assert_eq!((0..60).map(place).collect::<Vec<_>>(), before);
 }
@@ -105,13 +105,13 @@ fn no_healthy_upstream() {
         "- {{upstreams: ['http://{}'], health: {{path: /health, interval: 20ms, healthy: 1, unhealthy: 1}}}}\n",
         upstream.address
     ));
-    upstream.sicken(true);
+    upstream.sicken();
     until(|| gateway.up() == 0);
     let answers: Vec<_> = (0..40).map(|_| gateway.get("/", "")).collect();
     assert!(answers.iter().all(|refused| refused.lack_of_capacity("no-upstream").contains("health checks")));
     let first = answers[0].header("retry-after");
     assert!(answers.iter().any(|refused| refused.header("retry-after") != first), "all come back at once");
-    upstream.sicken(false);
+    upstream.recover();
     until(|| gateway.get("/", "").status == 200);
 }
 
@@ -152,7 +152,7 @@ fn rude() -> (u16, Arc<AtomicUsize>) {
 
 /// A request that an upstream may have acted on is never sent again, not even a GET: what comes back is a 502.
 #[test]
-fn what_may_have_happened_is_not_repeated() {
+fn a_request_that_may_have_run_is_not_retried() {
     let (port, count) = rude();
     let (gateway, _folder) = gateway(&format!("- {{upstreams: ['http://127.0.0.1:{port}'], retries: 3}}\n"));
     for (sent, method) in ["GET", "POST", "DELETE"].into_iter().enumerate() {

@@ -17,10 +17,10 @@ use hyper::body::{Body, Frame};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
-use crate::gateway_crowds::{confined, from};
+use crate::gateway_connection_limits::{confined, from};
 use crate::gateway_upstream::{Gateway, OPEN, Upstream, until};
 use crate::proxy::Folder;
-use crate::wire::Response;
+use crate::raw_http::Response;
 
 /// Where the attacks come from. Other clients are at 127.0.0.1.
 const ATTACKER: &str = "127.0.0.2";
@@ -59,8 +59,8 @@ fn others_are_served(gateway: &Gateway) {
 }
 
 /// How many were told that their client has its share. All others must still wait.
-fn told_of_the_share(streams: &mut [TcpStream]) -> usize {
-    let mut told = 0;
+fn share_denial(streams: &mut [TcpStream]) -> usize {
+    let mut reported = 0;
     for stream in streams {
         stream.set_nonblocking(true).unwrap();
         let is_answered = stream.peek(&mut [0]).is_ok_and(|read| read > 0);
@@ -69,10 +69,10 @@ fn told_of_the_share(streams: &mut [TcpStream]) -> usize {
             let answer = Response::read(&mut BufReader::new(stream));
             answer.lack_of_capacity("client-share");
             assert!(answer.json()["detail"].as_str().unwrap().contains("your address has as many"));
-            told += 1;
+            reported += 1;
         }
     }
-    told
+    reported
 }
 
 /// 515 uploads from one address once held all 512 slots of an upstream, which was 503 for everybody.
@@ -86,7 +86,7 @@ fn slow_uploads_leave_slots_to_others() {
     others_are_served(&gateway);
     until(|| gateway.metric(FAILURES, "share") == 515 - 128);
     others_are_served(&gateway);
-    assert_eq!(told_of_the_share(&mut held), 515 - SHARE);
+    assert_eq!(share_denial(&mut held), 515 - SHARE);
     assert_eq!(gateway.metric(FAILURES, "busy"), 0);
     // Its own slots are free again when it has gone.
     drop(held);
@@ -183,9 +183,9 @@ async fn open_posts(gateway: &Gateway, content_type: &str) -> Vec<tokio::task::J
             asked.push(tokio::spawn(async move {
                 let response = sender.send_request(request).await.unwrap();
                 let status = response.status().as_u16();
-                let told = response.headers().get("grpc-status");
-                let told = told.map_or(String::new(), |status| status.to_str().unwrap().to_owned());
-                (status, told)
+                let reported = response.headers().get("grpc-status");
+                let reported = reported.map_or(String::new(), |status| status.to_str().unwrap().to_owned());
+                (status, reported)
             }));
         }
     }
@@ -338,7 +338,7 @@ fn connections_to_other_upstreams_are_left_to_others() {
 struct Holding {
     asked: AtomicUsize,
     ended: AtomicUsize,
-    is_told: AtomicBool,
+    is_reported: AtomicBool,
 }
 
 fn holding() -> (String, Arc<Holding>) {
@@ -351,7 +351,7 @@ fn holding() -> (String, Arc<Holding>) {
             std::thread::spawn(move || {
                 while stream.read(&mut [0; 4_096]).is_ok_and(|read| read > 0) {
                     state.asked.fetch_add(1, Ordering::SeqCst);
-                    until(|| state.is_told.load(Ordering::SeqCst));
+                    until(|| state.is_reported.load(Ordering::SeqCst));
                     stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
                 }
                 state.ended.fetch_add(1, Ordering::SeqCst);
@@ -364,7 +364,7 @@ fn holding() -> (String, Arc<Holding>) {
 /// After a crowd at one upstream its connections rest, and once held all descriptors: other upstreams were 503 until they had rested for
 /// long enough. They are closed when others are needed.
 #[test]
-fn connections_that_rest_make_room() {
+fn idle_connections_are_evicted() {
     let ((crowded, state), calm, folder) = (holding(), Upstream::start(), Folder::new("gateway-rest"));
     let text = format!(
         "routes:\n- {{path: /crowd, upstreams: ['http://{crowded}']}}\n- {{upstreams: ['http://{}']}}\n",
@@ -391,7 +391,7 @@ fn connections_that_rest_make_room() {
         asked
     });
     until(|| state.asked.load(Ordering::SeqCst) == 52);
-    state.is_told.store(true, Ordering::SeqCst);
+    state.is_reported.store(true, Ordering::SeqCst);
     for asked in asked {
         assert_eq!(runtime.block_on(asked).unwrap(), 200);
     }

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use crate::gateway_upstream::{Gateway, OPEN, Upstream, until};
-use crate::wire::Response;
+use crate::raw_http::Response;
 
 /// Drips bytes until the other side ends the connection; tells after how long, or nothing if it lasts.
 #[allow(clippy::disallowed_methods, reason = "the test measures a real wait")]

@@ -220,7 +220,7 @@ fn shadow_limits_pass() {
 
 /// Limits are told in Envoy's units. What has none is told without; a concurrency limit in flight comes back by itself only.
 #[test]
-fn limits_are_told_in_units() {
+fn limits_are_reported_in_units() {
     table(
         "limits:
           - {name: s, by: [s], rate: 7/s}
@@ -298,8 +298,8 @@ fn a_question_that_is_none_is_an_error() {
 fn input_that_cannot_be_counted_is_over_the_limit() {
     let (long_value, long_name) = (format!("api_key={}", "x".repeat(4_097)), format!("{}=x", "n".repeat(65)));
     let many: String = (0..65).map(|number| format!("n{number}=1 ")).collect();
-    let crowd = vec!["path=/x"; 65].join(" | ");
-    let crowd_answer = format!("OVER: {}", vec!["OVER"; 65].join(" | "));
+    let peers = vec!["path=/x"; 65].join(" | ");
+    let peers_answer = format!("OVER: {}", vec!["OVER"; 65].join(" | "));
     let server = table(
         POLICY,
         &[
@@ -308,7 +308,7 @@ fn input_that_cannot_be_counted_is_over_the_limit() {
             ("api_key=a api_key=b", "OVER: OVER"),
             ("=x | path=/x", "OVER: OVER | OVER"),
             (&many, "OVER: OVER"),
-            (&crowd, &crowd_answer),
+            (&peers, &peers_answer),
             ("path=/x", "OK: OK per-path 5/HOUR left 4 in 12"),
         ],
     );

@@ -96,7 +96,7 @@ fn other_methods_are_not_there() {
 
 /// gRPC's own health check answers for the server and for the service.
 #[test]
-fn health_is_told() {
+fn health_is_reported() {
     let server = Server::start(SLOW_POLICY);
     let client = Client::new(server.grpc.unwrap());
     let check = |service: &str| {
@@ -115,7 +115,7 @@ fn health_is_told() {
 /// A server that is told to stop lets go of connections at rest, of those that were never used, and of those that watch its
 /// health, which they are told about first.
 #[test]
-fn stopping_does_not_wait_for_those_who_only_watch() {
+fn stopping_does_not_wait_for_watchers() {
     let mut server = Server::start(SLOW_POLICY);
     let address = server.grpc.unwrap();
     let unused = TcpStream::connect(address).unwrap();

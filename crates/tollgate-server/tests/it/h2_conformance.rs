@@ -10,7 +10,7 @@ mod streams;
 pub(crate) mod talk;
 
 use crate::gateway_upstream::{Gateway, OPEN, Upstream};
-use talk::{Heard, Talk};
+use talk::{Received, Talk};
 
 const NO_ERROR: u32 = 0;
 const PROTOCOL: u32 = 1;
@@ -39,7 +39,7 @@ enum Want {
     /// The connection goes on: a ping is answered.
     Alive,
     /// What was heard is right by this rule.
-    So(fn(&Heard) -> bool),
+    So(fn(&Received) -> bool),
 }
 
 /// One case.
@@ -94,31 +94,33 @@ fn wrong(case: &Case, gateway: &Gateway, upstream: &Upstream) -> Option<String> 
     let (last, before) = case.parts.split_last().unwrap();
     for part in before {
         talk.send(part);
-        talk.hear(Heard::has_ended);
+        talk.hear(Received::has_ended);
     }
     talk.send(last);
     let is_right = match case.want {
         Want::Connection(codes) => {
-            talk.hear(|heard| heard.is_closed);
-            case.takes(codes, talk.heard.goaway) && talk.heard.is_closed
+            talk.hear(|received| received.is_closed);
+            case.takes(codes, talk.received.goaway) && talk.received.is_closed
         }
         Want::Stream(codes) | Want::Malformed(codes) => {
-            talk.hear(|heard| heard.is_closed || !heard.resets.is_empty());
-            let reset = talk.heard.resets.iter().any(|(_, code)| codes.contains(code));
-            reset || case.takes(codes, talk.heard.goaway)
+            talk.hear(|received| received.is_closed || !received.resets.is_empty());
+            let reset = talk.received.resets.iter().any(|(_, code)| codes.contains(code));
+            reset || case.takes(codes, talk.received.goaway)
         }
         Want::Status(status) => {
-            talk.hear(|heard| heard.is_closed || heard.statuses.iter().any(|(stream, _)| *stream == 1));
-            talk.heard.statuses.contains(&(1, status))
+            talk.hear(|received| {
+                received.is_closed || received.statuses.iter().any(|(stream, _)| *stream == 1)
+            });
+            talk.received.statuses.contains(&(1, status))
         }
         Want::Alive => {
             talk.ping();
-            talk.hear(|heard| heard.is_closed || heard.is_alive);
-            talk.heard.is_alive && talk.heard.goaway.is_none() && talk.heard.resets.is_empty()
+            talk.hear(|received| received.is_closed || received.is_alive);
+            talk.received.is_alive && talk.received.goaway.is_none() && talk.received.resets.is_empty()
         }
         Want::So(rule) => {
-            talk.hear(|heard| heard.is_closed || rule(heard));
-            rule(&talk.heard)
+            talk.hear(|received| received.is_closed || rule(received));
+            rule(&talk.received)
         }
     };
     let unheard = !matches!(case.want, Want::Malformed(_)) || upstream.count() == 0;
@@ -126,7 +128,7 @@ fn wrong(case: &Case, gateway: &Gateway, upstream: &Upstream) -> Option<String> 
         let seen: Vec<String> = upstream.seen().into_iter().map(|seen| seen.line).collect();
         format!(
             "{} {}: wanted {:?}, heard {:?}, the upstream {seen:?}",
-            case.section, case.what, case.want, talk.heard
+            case.section, case.what, case.want, talk.received
         )
     })
 }
@@ -171,18 +173,23 @@ fn windows_are_kept() {
     crate::gateway_upstream::until(|| upstream.count() == 1);
     // The window that the server offers holds once it was heard of.
     talk.ping();
-    talk.hear(|heard| heard.is_alive);
-    talk.heard.is_alive = false;
+    talk.hear(|received| received.is_alive);
+    talk.received.is_alive = false;
     talk.send(&talk::open(3, &talk::post("/x")));
     let part = talk::frame(talk::DATA, 0, 3, &[b'x'; 1 << 14]);
     talk.send(&part.repeat(16));
     talk.ping();
-    talk.hear(|heard| heard.is_closed || heard.is_alive);
-    assert!(talk.heard.is_alive && talk.heard.resets.is_empty(), "a window of 256 KiB: {:?}", talk.heard);
+    talk.hear(|received| received.is_closed || received.is_alive);
+    assert!(
+        talk.received.is_alive && talk.received.resets.is_empty(),
+        "a window of 256 KiB: {:?}",
+        talk.received
+    );
     talk.send(&part);
-    talk.hear(|heard| heard.is_closed || !heard.resets.is_empty());
-    let is_told = talk.heard.resets.contains(&(3, FLOW_CONTROL)) || talk.heard.goaway == Some(FLOW_CONTROL);
-    assert!(is_told, "{:?}", talk.heard);
+    talk.hear(|received| received.is_closed || !received.resets.is_empty());
+    let is_reported =
+        talk.received.resets.contains(&(3, FLOW_CONTROL)) || talk.received.goaway == Some(FLOW_CONTROL);
+    assert!(is_reported, "{:?}", talk.received);
 }
 
 /// Spaces around a value, which h2 lets pass and HTTP/1.1 cuts off, make no other key of it: who adds them has the same limit.
@@ -197,15 +204,15 @@ fn spaces_make_no_other_key() {
         let stream = u32::try_from(number * 2 + 1).unwrap();
         let fields = [&talk::line("GET", "/")[..], &[("x-api-key", key)]].concat();
         talk.send(&talk::headers(stream, &talk::block(&fields)));
-        talk.hear(|heard| heard.statuses.len() > number);
+        talk.hear(|received| received.statuses.len() > number);
     }
-    let statuses: Vec<u16> = talk.heard.statuses.iter().map(|(_, status)| *status).collect();
+    let statuses: Vec<u16> = talk.received.statuses.iter().map(|(_, status)| *status).collect();
     assert_eq!(statuses, [200, 200, 429]);
 }
 
 /// A runner that takes anything would prove nothing: wrong wishes fail, each way that there is to be wrong.
 #[test]
-fn what_is_wrong_is_seen() {
+fn problems_are_found() {
     let upstream = Upstream::start();
     let gateway = Gateway::before(&upstream);
     let get = || talk::headers(1, &talk::get("/"));
@@ -216,7 +223,7 @@ fn what_is_wrong_is_seen() {
         Case::new("", "another status", &[get()], Want::Status(404)),
         Case::new("", "another code", &[ping()], Want::Connection(&[FRAME_SIZE])),
         Case::new("", "an end is not alive", &[ping()], Want::Alive),
-        Case::new("", "no rule", &[ping()], Want::So(|heard| heard.is_alive)),
+        Case::new("", "no rule", &[ping()], Want::So(|received| received.is_alive)),
     ];
     for case in wrong_wishes {
         assert!(wrong(&case, &gateway, &upstream).is_some(), "{}", case.what);

@@ -4,22 +4,19 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use serde_json::json;
 use tollgate::CredentialDigest;
 use tollgate_testkit::Scratch;
 use tollgate_tower::attributes::callers::Callers;
 
-use crate::admin::TOKEN;
+pub(crate) use tollgate_testkit::identity::{ask_everywhere, command, gateway, key, success_of as printed};
+
 use crate::admin_verbs::operate;
 use crate::gateway_upstream::{Gateway, Upstream};
 use crate::guide::{Last, blocks, first, shell, succeeded};
-use crate::program::{Server, stderr, stdout, tollgate};
-use crate::redis::Redis;
+use crate::program::{Server, stderr, stdout};
+use crate::raw_http::request;
 use crate::rls::{self, Client};
-use crate::shared::{quick, turn};
-use crate::wire::request;
 
 const GUIDE: &str = include_str!("../../../../docs/callers.md");
 
@@ -58,90 +55,6 @@ fn the_guide_is_true() {
     last.at_least(3);
 }
 
-/// A gateway with an admin token before an upstream.
-pub(crate) fn gateway(upstream: &Upstream, policy: &str, more: &[&str]) -> Gateway {
-    let address = format!("http://{}", upstream.address);
-    let always = [
-        "serve",
-        "--http",
-        "127.0.0.1:0",
-        "--gateway",
-        "127.0.0.1:0",
-        "--policy",
-        "-",
-        "--upstream",
-        &address,
-    ];
-    Gateway::of(Server::spawn(command(&[&always, more].concat()), policy))
-}
-
-fn command(arguments: &[&str]) -> Command {
-    let mut command = tollgate(arguments);
-    command.env("TOLLGATE_ADMIN_TOKEN", TOKEN).env("TOLLGATE_LOG", "debug");
-    command
-}
-
-/// What a command prints, on both streams; it must succeed.
-fn said(server: &Server, words: &str) -> String {
-    let output = operate(server, &words.split(' ').collect::<Vec<_>>()).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{words}: {}", stderr(&output));
-    stdout(&output) + &stderr(&output)
-}
-
-fn key(credential: &str) -> String {
-    format!("X-API-Key: {credential}\r\n")
-}
-
-/// Asks once on every way in that takes attributes or requests; tells what each answered.
-fn ask_everywhere(gateway: &Gateway, credential: &str) -> String {
-    let server = &gateway.server;
-    let body = json!({"attributes": {"api_key": credential}}).to_string();
-    let mut answers = vec![gateway.get("/", &key(credential)).status.to_string()];
-    let held = format!("GET /v1/authz HTTP/1.1\r\nHost: a\r\nX-Forwarded-Uri: /\r\n{}\r\n", key(credential));
-    answers.push(server.exchange(held.as_bytes()).status.to_string());
-    for (path, body) in [
-        ("/v1/check", body.clone()),
-        ("/v1/check/batch", format!("[{body}]")),
-        ("/v1/reservations", body),
-        (
-            "/json",
-            json!({"domain": "d", "descriptors": [{"entries": [{"key": "api_key", "value": credential}]}]})
-                .to_string(),
-        ),
-    ] {
-        let answer = server.send("POST", path, &body);
-        answers.push(format!("{} {}", answer.status, String::from_utf8_lossy(&answer.body)));
-    }
-    answers.push(server.resp_exchange(format!("TG.CHECK api_key {credential}\r\nQUIT\r\n").as_bytes()));
-    let rls = Client::new(server.grpc.unwrap());
-    answers.push(rls::shown(&rls.ask(rls::question("d", 1, &format!("api_key={credential}"))).unwrap()));
-    answers.join("\n")
-}
-
-/// Ways in of [`ask_everywhere`].
-const WAYS: usize = 8;
-
-/// Every way in charges the same counter for one credential, in memory and in Redis, and an operator sees it by the credential's own text.
-#[test]
-fn one_credential_is_one_counter_on_every_way_in() {
-    let (upstream, redis) = (Upstream::start(), Redis::start(&[]));
-    let store = format!("redis://127.0.0.1:{}", redis.port);
-    for more in [&[][..], &["--store", &store]] {
-        let gateway = gateway(&upstream, "limits: [{name: per-key, by: [api_key], rate: 20/h}]", more);
-        let answers = ask_everywhere(&gateway, "k1");
-        assert!(
-            said(&gateway.server, "get api_key=k1").contains(&format!("{} of 20", 20 - WAYS)),
-            "{answers}"
-        );
-        assert!(said(&gateway.server, "get api_key=k2").contains("20 of 20"));
-        let digest = CredentialDigest::of("k1");
-        assert!(said(&gateway.server, &format!("explain api_key={digest}")).contains("12 of 20 left"));
-        // A digest is no credential: a client that sends one is somebody else.
-        gateway.get("/", &key(digest.as_str()));
-        assert!(said(&gateway.server, "get api_key=k1").contains("12 of 20"));
-    }
-}
-
 /// The story: `tollgate block api_key=k2` said "blocked", and k2 went on getting 200; `explain` said "3 of 3 left" for whoever was refused.
 #[test]
 fn operators_name_credentials_as_they_are() {
@@ -150,14 +63,14 @@ fn operators_name_credentials_as_they_are() {
     let statuses = |credential: &str, times: usize| -> Vec<u16> {
         (0..times).map(|_| gateway.get("/", &key(credential)).status).collect()
     };
-    assert!(said(&gateway.server, "block api_key=k2 --for 10m").contains("is blocked until"));
+    assert!(printed(&gateway.server, "block api_key=k2 --for 10m").contains("is blocked until"));
     assert_eq!(statuses("k2", 2), [429, 429]);
-    assert!(said(&gateway.server, "explain api_key=k2").contains("blocked by an operator"));
-    assert!(said(&gateway.server, "unblock api_key=k2").contains("unblocked"));
+    assert!(printed(&gateway.server, "explain api_key=k2").contains("blocked by an operator"));
+    assert!(printed(&gateway.server, "unblock api_key=k2").contains("unblocked"));
     assert_eq!(statuses("k2", 4), [200, 200, 200, 429]);
-    assert!(said(&gateway.server, "explain api_key=k2").contains("per-key: denies"));
-    said(&gateway.server, "reset api_key=k2");
-    assert!(said(&gateway.server, "get api_key=k2").contains("3 of 3"));
+    assert!(printed(&gateway.server, "explain api_key=k2").contains("per-key: denies"));
+    printed(&gateway.server, "reset api_key=k2");
+    assert!(printed(&gateway.server, "get api_key=k2").contains("3 of 3"));
     assert_eq!(statuses("k2", 1), [200]);
 }
 
@@ -177,7 +90,7 @@ fn policies_name_credentials_as_they_are() {
     assert_eq!([passed("vip"), passed("k1"), passed("k3"), passed("k4"), passed("k6")], [4, 2, 1, 1, 1]);
     // The limit of the list is one counter, which k4 has used up.
     assert_eq!(passed("k5"), 0);
-    let explained = said(&gateway.server, "explain api_key=vip");
+    let explained = printed(&gateway.server, "explain api_key=vip");
     assert!(explained.contains("denies") && !explained.contains("vip"), "{explained}");
 }
 
@@ -228,7 +141,7 @@ fn a_credential_is_seen_nowhere() {
         "audit",
         "audit --json",
     ] {
-        seen += &said(&gateway.server, &words.replace("SECRET", SECRET));
+        seen += &printed(&gateway.server, &words.replace("SECRET", SECRET));
     }
     for path in ["/metrics", "/readyz"] {
         seen += &String::from_utf8_lossy(&gateway.server.send("GET", path, "").body);
@@ -312,7 +225,7 @@ fn two_different_credentials_are_refused() {
         assert_eq!(chosen.get("/", &format!("Cookie: {spelled}\r\n")).status, 200, "{spelled}");
     }
     assert_eq!(chosen.get("/", "Cookie: sid=\"%61%62c\"\r\n").status, 429);
-    assert!(said(&chosen.server, "get api_key=abc").contains("0 of 3"));
+    assert!(printed(&chosen.server, "get api_key=abc").contains("0 of 3"));
     for wrong in ["sid=a; sid=b", "sid=\"a", "s%69d=abc"] {
         assert_eq!(chosen.get("/", &format!("Cookie: {wrong}\r\n")).status, 400, "{wrong}");
     }
@@ -438,10 +351,10 @@ fn invented_credentials_count_by_address() {
     assert!(gateway.server.resp_exchange(b"TG.CHECK api_key k2\r\nQUIT\r\n").contains("deny"));
     let rls = Client::new(gateway.server.grpc.unwrap());
     assert!(rls::shown(&rls.ask(rls::question("d", 1, "api_key=k2")).unwrap()).starts_with("OVER"));
-    let explained = said(&gateway.server, "explain api_key=k2");
+    let explained = printed(&gateway.server, "explain api_key=k2");
     assert!(explained.contains("plan: denies") && explained.contains("the tier plan=free"), "{explained}");
     assert!(
-        said(&gateway.server, "explain api_key=k3")
+        printed(&gateway.server, "explain api_key=k3")
             .contains("the callers file does not know this credential")
     );
     let refused = operate(&gateway.server, &["block", "api_key=k3", "--for", "1m"]).output().unwrap();
@@ -484,8 +397,8 @@ fn the_callers_file_keeps_its_comments() {
     assert!(!listed.contains("s3cret") && !listed.contains("k2"), "{listed}");
     assert_eq!(edit(&["add", "k3", "tenant=it's \"a\" test", "flag=yes"]).0, 0);
     assert_eq!(edit(&["remove", "s3cret"]).0, 0);
-    let (code, said) = edit(&["remove", "s3cret"]);
-    assert!(code == 1 && said.contains("nothing was removed") && !said.contains("s3cret"), "{said}");
+    let (code, printed) = edit(&["remove", "s3cret"]);
+    assert!(code == 1 && printed.contains("nothing was removed") && !printed.contains("s3cret"), "{printed}");
     let kept = fs::read_to_string(&file).unwrap();
     assert!(
         kept.starts_with(
@@ -498,8 +411,8 @@ fn the_callers_file_keeps_its_comments() {
     let flow = "callers: [{key: k1, plan: a}, {key: k2, plan: b}]\n";
     fs::write(&file, flow).unwrap();
     for words in [&["add", "k3", "plan=c"][..], &["remove", "k1"]] {
-        let (code, said) = edit(words);
-        assert!(code == 2 && said.contains("by hand"), "{said}");
+        let (code, printed) = edit(words);
+        assert!(code == 2 && printed.contains("by hand"), "{printed}");
     }
     assert_eq!(fs::read_to_string(&file).unwrap(), flow);
     assert_eq!(edit(&["add", "k3", "ip=1.2.3.4"]).0, 2);
@@ -507,59 +420,9 @@ fn the_callers_file_keeps_its_comments() {
     assert!(edit(&["list"]).1.contains("no such file"));
 }
 
-/// What `reset`, `get` and `unblock` say is what was true, in memory and in Redis.
-#[test]
-fn commands_say_what_was_true() {
-    let _turn = turn();
-    let redis = Redis::start(&[]);
-    let store = format!("redis://127.0.0.1:{}", redis.port);
-    // A decision that the machine has no time for is made without the store, which then knows nothing of it.
-    for more in [&[][..], &["--store", &store, "--store-deadline", "50ms"]] {
-        let always = ["serve", "--http", "127.0.0.1:0", "--policy", "-"];
-        let policy = "limits: [{name: per-key, by: [api_key], rate: 3/h}, {name: pairs, by: [api_key, ip], algorithm: sliding-window, rate: 9/h}]";
-        let server = Server::spawn(command(&[&always, more].concat()), policy);
-        let nothing = "no counter existed: nothing was counted for these attributes by per-key, pairs";
-        let states = |said: &str| (said.matches(" none ").count(), said.matches(" yes ").count());
-        quick(|key| {
-            // None where the store did not answer in time: then the command fails, or shows what this server counts by itself.
-            let run = |verb: &str, more: &str| {
-                let words = format!("{verb} api_key={key}{more}");
-                let output = operate(&server, &words.split(' ').collect::<Vec<_>>()).output().unwrap();
-                let text = stdout(&output) + &stderr(&output);
-                (output.status.code() == Some(0) && !text.contains("local")).then_some(text)
-            };
-            let missing = run("reset", " ip=::1")?;
-            let before = run("get", " ip=::1")?;
-            let checked = server.check(&format!(r#"{{"attributes":{{"api_key":"{key}"}}}}"#));
-            if checked["limits"][0]["source"] != "exact" {
-                return None;
-            }
-            let counted = run("get", " ip=::1")?;
-            let (forgotten, again) = (run("reset", " ip=::1")?, run("reset", "")?);
-            assert!(missing.contains(nothing) && again.contains("no counter existed"), "{missing}{again}");
-            assert_eq!((states(&before), states(&counted)), ((2, 0), (1, 1)), "{before}{counted}");
-            assert!(forgotten.contains("1 counter forgotten: per-key\n"), "{forgotten}");
-            Some(())
-        });
-        assert!(said(&server, "reset tenant=t").contains("no limit counts these attributes apart"));
-        let unblock = |words: &str| {
-            let output = operate(&server, &words.split(' ').collect::<Vec<_>>()).output().unwrap();
-            (output.status.code().unwrap(), stdout(&output))
-        };
-        assert_eq!(
-            unblock("unblock api_key=k1"),
-            (1, "there is no block of exactly these attributes\n".to_owned())
-        );
-        said(&server, "block ip=::1 --for 1h");
-        said(&server, "block api_key=k1 ip=::1 --for 1h");
-        let (code, told) = unblock("unblock api_key=k1 ip=::1");
-        assert!(code == 0 && told.starts_with("unblocked\nstill blocked, by a block of ip="), "{told}");
-    }
-}
-
 /// `policy check` and the start of a gateway warn where strangers choose what a limit counts by, and what they advise settles it.
 #[test]
-fn doubtful_limits_are_told() {
+fn evadable_limits_are_warned_about() {
     let check = |policy: &str, more: &[&str]| {
         let output = crate::program::run(&[&["policy", "check", "-"], more].concat(), policy.as_bytes());
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -604,10 +467,10 @@ fn the_first_of_several_is_one_on_every_way_in() {
     let gateway = gateway(&upstream, policy, &["--config", &scratch.text("config.yaml")]);
     let statuses = [(); 3].map(|()| gateway.get("/", &key("k1")).status);
     assert_eq!(statuses, [200, 200, 429]);
-    let explained = said(&gateway.server, "explain api_key=k1 ip=192.0.2.1");
+    let explained = printed(&gateway.server, "explain api_key=k1 ip=192.0.2.1");
     assert!(explained.contains("each: denies") && explained.contains("is denied now"), "{explained}");
-    assert!(said(&gateway.server, "get api_key=k1").contains("0 of 2"));
-    let passes = said(&gateway.server, "explain ip=192.0.2.1");
+    assert!(printed(&gateway.server, "get api_key=k1").contains("0 of 2"));
+    let passes = printed(&gateway.server, "explain ip=192.0.2.1");
     assert!(passes.contains("each: passes, 2 of 2 left"), "{passes}");
     let asked = gateway.server.check(r#"{"attributes":{"api_key":"k1","ip":"192.0.2.1"}}"#);
     assert_eq!((&asked["allowed"], &asked["cause"]), (&false.into(), &"each".into()), "{asked}");
@@ -615,7 +478,7 @@ fn the_first_of_several_is_one_on_every_way_in() {
     let rls = Client::new(gateway.server.grpc.unwrap());
     let shown = rls::shown(&rls.ask(rls::question("d", 1, "ip=192.0.2.1 | api_key=k1")).unwrap());
     assert_eq!(shown, "OVER: OK | OVER each 2/HOUR left 0 in 30", "the address is not who calls");
-    let reset = said(&gateway.server, "reset api_key=k1");
+    let reset = printed(&gateway.server, "reset api_key=k1");
     assert!(reset.contains("1 counter forgotten: each"), "{reset}");
     assert_eq!(gateway.get("/", &key("k1")).status, 200);
 }

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 
 use crate::program::{SLOW_POLICY, Server, run, stderr, tollgate};
-use crate::wire::Response;
+use crate::raw_http::Response;
 
 /// A newcomer's first start: the example's limits in words, and a line that works when it is pasted into a shell.
 #[test]
@@ -132,7 +132,7 @@ fn refused_starts() {
 
 /// With --insecure it listens everywhere, and says what that means.
 #[test]
-fn insecure_is_possible_and_said() {
+fn insecure_is_possible_and_warned_about() {
     let server = Server::start_with(&["serve", "--http", "0.0.0.0:0", "--insecure"], "");
     assert!(server.banner.contains("warning: --insecure"), "{}", server.banner);
     assert!(server.banner.contains("curl -s http://127.0.0.1:"), "{}", server.banner);

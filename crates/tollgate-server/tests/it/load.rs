@@ -15,7 +15,7 @@ fn measured(server: &Server, more: &[&str]) -> serde_json::Value {
 
 /// One key is allowed as often as its limit says, whatever the load, and every decision is counted.
 #[test]
-fn what_was_allowed_is_counted() {
+fn allowed_requests_are_counted() {
     let server = Server::start(SLOW_POLICY);
     let closed = measured(&server, &["--keys", "1"]);
     assert_eq!((&closed["allowed"], &closed["errors"]), (&5.into(), &0.into()));
@@ -27,7 +27,7 @@ fn what_was_allowed_is_counted() {
 
 /// The same over gRPC, with one call at a time and with many.
 #[test]
-fn what_was_allowed_over_grpc_is_counted() {
+fn allowed_grpc_requests_are_counted() {
     for pipeline in ["1", "16"] {
         let arguments = ["serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--policy", "-"];
         let server = Server::start_with(&arguments, SLOW_POLICY);
@@ -55,7 +55,7 @@ fn an_open_loop_keeps_its_rate() {
 
 /// Nobody else's machine is put under load by mistake, and a server that is not there is told so.
 #[test]
-fn mistakes_are_told() {
+fn mistakes_are_reported() {
     let remote = run(&["bench", "--to", "192.0.2.1:80"], b"");
     assert_eq!(remote.status.code(), Some(1));
     assert!(stderr(&remote).contains("--remote"), "{}", stderr(&remote));
@@ -110,8 +110,8 @@ fn denials_and_a_full_memory_are_explained() {
     let (resp, grpc) = (small.resp().to_string(), small.grpc.unwrap().to_string());
     for (wire, to) in [("http", &small.address.to_string()), ("resp", &resp), ("grpc", &grpc)] {
         let words = ["bench", "--wire", wire, "--to", to, "--duration", "300ms", "--warmup", "0s"];
-        let said = stdout(&run(&words, b""));
-        assert!(said.contains("The server's memory is full"), "{wire}: {said}");
+        let printed = stdout(&run(&words, b""));
+        assert!(printed.contains("The server's memory is full"), "{wire}: {printed}");
         let line = stdout(&run(&[&words[..], &["--json"]].concat(), b""));
         assert!(line.contains(r#""memory_full":true"#), "{wire}: {line}");
     }
@@ -124,8 +124,8 @@ fn denials_and_a_full_memory_are_explained() {
         assert!(new["reason"].as_str().is_some_and(|reason| reason.contains("memory is full")), "{new}");
     }
     let ready = small.send("GET", "/readyz", "");
-    let told = ready.json();
-    assert_eq!((ready.status, &told["status"]), (200, &"degraded".into()), "{told}");
-    assert!(told["memory"]["error"]["text"].as_str().unwrap().contains("memory is full"), "{told}");
+    let reported = ready.json();
+    assert_eq!((ready.status, &reported["status"]), (200, &"degraded".into()), "{reported}");
+    assert!(reported["memory"]["error"]["text"].as_str().unwrap().contains("memory is full"), "{reported}");
     small.await_log("memory is full");
 }

@@ -76,7 +76,7 @@ fn requests_are_not_logged_unless_asked_for() {
 
 /// A level that is none is told, and the usual one is logged.
 #[test]
-fn a_wrong_level_is_told() {
+fn a_wrong_log_level_is_reported() {
     let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", "-"]);
     command.env("TOLLGATE_LOG", "tollgate=loud");
     let log = logged_by(command);
@@ -93,7 +93,7 @@ fn flood(server: &Server) {
 
 /// When nobody reads the log, decisions are made all the same, and what is lost is counted.
 #[test]
-fn a_log_that_nobody_reads_stops_nothing() {
+fn an_unread_log_blocks_nothing() {
     let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", "-"]);
     command.env("TOLLGATE_LOG", "tollgate_server=debug");
     let server = Server::spawn(command, SLOW_POLICY);

@@ -1,80 +1,15 @@
-//! `/metrics` of the real program: what Prometheus's own tool says about it, and that its numbers are the decisions made.
+//! `/metrics` of the real program: its numbers are the decisions made.
 
-use std::collections::HashMap;
 use std::io::{BufReader, Write};
-use std::process::{Command, Stdio};
 
+use tollgate_testkit::ask::numbers;
 use tollgate_testkit::{Scratch, until};
 
 use crate::program::Server;
+use crate::raw_http::{Response, request};
 use crate::rls::{Client, question};
-use crate::wire::{Response, request};
 
 const POLICY: &str = "limits: [{name: per-key, by: [api_key], rate: 5/h}, {name: all, rate: 1M/h}]";
-
-impl Server {
-    /// The page of numbers.
-    pub(crate) fn metrics(&self) -> String {
-        let response = self.exchange(b"GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n");
-        assert_eq!(response.status, 200);
-        assert_eq!(response.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
-        String::from_utf8(response.body).unwrap()
-    }
-
-    /// The decisions of one wire, whatever they were.
-    pub(crate) fn decisions(&self, wire: &str) -> u64 {
-        let (page, wire) = (self.metrics(), format!("wire=\"{wire}\""));
-        let is_asked =
-            |series: &str| series.starts_with("tollgate_decisions_total{") && series.contains(&wire);
-        numbers(&page).into_iter().filter(|(series, _)| is_asked(series)).map(|(_, number)| number).sum()
-    }
-
-    /// One number of it.
-    pub(crate) fn metric(&self, series: &str) -> u64 {
-        let page = self.metrics();
-        let numbers = numbers(&page);
-        *numbers.get(series).unwrap_or_else(|| panic!("no {series} in\n{page}"))
-    }
-}
-
-/// The whole numbers of a page, by series.
-fn numbers(page: &str) -> HashMap<&str, u64> {
-    let lines = page.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.rsplit_once(' '));
-    lines.filter_map(|(series, number)| Some((series, number.parse().ok()?))).collect()
-}
-
-/// Where `./test tools` puts Prometheus's own tool, unless the system has it.
-const PROMTOOL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../.cache/tools/bin/promtool");
-
-/// Runs Prometheus's own tool.
-pub(crate) fn promtool(arguments: &[&str], input: &str) -> (bool, String) {
-    let program = if std::path::Path::new(PROMTOOL).exists() { PROMTOOL } else { "promtool" };
-    let mut child = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("promtool is there: `./test tools` fetches it, and the Debian package prometheus has it");
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
-}
-
-/// The format is right, and so are names and help, by the judgement of those who made the format. A broken page fails, so the
-/// judgement means something.
-#[test]
-fn promtool_finds_nothing_to_say() {
-    let server = Server::start(POLICY);
-    for _ in 0..7 {
-        server.send("POST", "/v1/check", r#"{"attributes":{"api_key":"k"}}"#);
-    }
-    let page = server.metrics();
-    assert_eq!(promtool(&["check", "metrics"], &page), (true, String::new()));
-    let (is_right, complaint) = promtool(&["check", "metrics"], &page.replace("_total{", "_total{{"));
-    assert!(!is_right && !complaint.is_empty());
-}
 
 /// The numbers are the decisions: single checks, batches and reservations, and what was no question is not counted.
 #[test]

@@ -7,8 +7,9 @@ use std::time::Duration;
 use tollgate_testkit::{Scratch, rest};
 
 use crate::admin::{POLICY, TOKEN};
-use crate::pki::{Client, Pair, TestCa};
+use crate::pki::{Pair, TestCa};
 use crate::program::{Server, stderr, stdout, tollgate};
+use tollgate_testkit::tls::Client;
 
 /// The certificates of a test, on disk.
 struct Files {
@@ -88,12 +89,15 @@ fn every_command_speaks_tls() {
     ];
     for url in [&url, &name] {
         for (words, expected) in commands {
-            let said = files.call(url, &format!("{words} {shown}"));
-            assert!(said.as_ref().is_ok_and(|said| said.contains(expected)), "{words} at {url}: {said:?}");
+            let printed = files.call(url, &format!("{words} {shown}"));
+            assert!(
+                printed.as_ref().is_ok_and(|printed| printed.contains(expected)),
+                "{words} at {url}: {printed:?}"
+            );
         }
     }
-    let said = files.call(&url, &format!("policy diff policy.yaml --live --for 1s {shown}")).unwrap();
-    assert!(said.contains("0 of 0 decisions change"), "{said}");
+    let printed = files.call(&url, &format!("policy diff policy.yaml --live --for 1s {shown}")).unwrap();
+    assert!(printed.contains("0 of 0 decisions change"), "{printed}");
 }
 
 /// The views show inside TLS what is decided while they are open.
@@ -123,7 +127,7 @@ fn views_come_through_tls() {
 
 /// Without a certificate of clients the authority is enough, and it may be said in the environment.
 #[test]
-fn the_environment_says_whom_to_trust() {
+fn the_environment_names_trusted_proxies() {
     let files = Files::new();
     let server = files.serve("--http 127.0.0.1:0");
     let mut command = files.tollgate("get api_key=k");
@@ -134,7 +138,7 @@ fn the_environment_says_whom_to_trust() {
 
 /// Whoever cannot be trusted is not sent the token; each failure says its cause and its cure, and nothing changes on the server.
 #[test]
-fn distrust_is_told() {
+fn an_untrusted_proxy_is_logged() {
     let files = Files::new();
     let mutual = files.serve("--http 0.0.0.0:0 --tls-client-ca ca.pem");
     let port = mutual.address.port();

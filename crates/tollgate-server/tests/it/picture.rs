@@ -85,7 +85,7 @@ pub(crate) fn picture(panels: &[Panel], seconds: usize, overload: Range<usize>) 
 
 /// A picture has a line for each number, as high as it is, and the overload where it was.
 #[test]
-fn a_picture_shows_what_it_is_given() {
+fn a_picture_shows_its_input() {
     let line = Line { name: "a", colour: "#000000", points: vec![0, 50, 100, 400] };
     let panels = [Panel { title: "t", most: 100, lines: vec![line] }];
     let text = picture(&panels, 4, 1..3);

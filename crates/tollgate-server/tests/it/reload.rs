@@ -8,11 +8,10 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use serde_json::Value;
 use tollgate_testkit::{Scratch, rest, until};
 
 use crate::program::{Server, run, stderr, tollgate};
-use crate::wire::{Response, request};
+use crate::raw_http::{Response, request};
 
 const FIVE: &str = "limits: [{name: a, by: [api_key], rate: 5/h}]";
 const SIX: &str = "limits: [{name: a, by: [api_key], rate: 6/h}]";
@@ -22,39 +21,6 @@ fn serve(scratch: &Scratch, more: &[&str]) -> Server {
     let policy = scratch.text("policy.yaml");
     let arguments = [&["serve", "--http", "127.0.0.1:0", "--policy", &policy], more].concat();
     Server::start_with(&arguments, "")
-}
-
-impl Server {
-    /// What `/readyz` says, which is 200 whatever the policy is like.
-    pub(crate) fn ready(&self) -> Value {
-        let response = self.send("GET", "/readyz", "");
-        assert_eq!(response.status, 200);
-        response.json()
-    }
-
-    fn reloads(&self) -> (u64, u64) {
-        let reloads = &self.ready()["policy"]["reloads"];
-        (reloads["good"].as_u64().unwrap(), reloads["bad"].as_u64().unwrap())
-    }
-
-    /// The limit that is in force, by a look that charges nothing.
-    fn limit(&self) -> u64 {
-        let looked = self.check(r#"{"attributes":{"api_key":"k"},"cost":0}"#);
-        looked["limits"][0]["limit"].as_u64().unwrap()
-    }
-
-    /// Waits until `/readyz` counts so many reloads, good and bad. A policy is in force a moment before its reload is counted.
-    fn await_reloads(&self, wanted: (u64, u64)) {
-        until("the reload is counted", || (self.reloads() == wanted).then_some(()));
-    }
-
-    fn await_degraded(&self) -> String {
-        until("degraded", || {
-            let ready = self.ready();
-            (ready["status"] == "degraded")
-                .then(|| ready["policy"]["error"]["text"].as_str().unwrap().to_owned())
-        })
-    }
 }
 
 /// A file that is edited is in force soon after, counters are kept, and `/readyz` says what is in force and since when.
@@ -187,8 +153,8 @@ fn the_last_good_policy_survives_a_restart() {
         let refused = run(&["serve", "--http", "127.0.0.1:0", "--policy", &policy], b"");
         assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
         let mut server = serve(&scratch, &["--state-dir", &state]);
-        assert!(server.banner.contains("the last good policy is in force"), "{}", server.banner);
-        server.await_log("the last good policy is in force");
+        assert!(server.banner.contains("the last good policy is active"), "{}", server.banner);
+        server.await_log("the last good policy is active");
         let ready = server.ready();
         assert_eq!((&ready["status"], &ready["policy"]["origin"]), (&"degraded".into(), &"last-good".into()));
         assert_eq!(server.limit(), 6);

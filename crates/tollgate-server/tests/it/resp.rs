@@ -1,52 +1,12 @@
-//! RESP against the real program: as bytes, and asked by clients that other people wrote.
+//! RESP against the real program: as bytes.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use crate::program::{SLOW_POLICY, Server, run, stderr};
 
-mod clients;
-mod guide;
 mod kept;
-
-impl Server {
-    /// Where it listens for redis clients, by its own words.
-    pub(crate) fn resp(&self) -> SocketAddr {
-        let line = self.banner.lines().find_map(|line| line.trim().strip_prefix("RESP    "));
-        let (_, address) = line.expect("the banner says where").split_once("://").unwrap();
-        address.parse().unwrap()
-    }
-
-    /// Sends bytes on a connection of their own, and reads until the server ends it.
-    pub(crate) fn resp_exchange(&self, bytes: &[u8]) -> String {
-        let mut stream = TcpStream::connect(self.resp()).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        stream.write_all(bytes).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    }
-}
-
-/// What `./test tools` has installed under `.cache`.
-fn cached(path: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache").join(path);
-    assert!(path.exists(), "{} is missing; run `./test tools` first", path.display());
-    path
-}
-
-/// Runs a program to its end; it must be there, and succeed.
-fn succeeds(command: &mut Command) -> String {
-    let run = command.output();
-    let Output { status, stdout, stderr } =
-        run.unwrap_or_else(|error| panic!("{command:?}: {error}; run `./test tools` first"));
-    let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    assert!(status.success(), "{command:?}: {status}\n{stdout}\n{stderr}");
-    stdout.into_owned()
-}
 
 /// Decisions over RESP and over HTTP come from the same counters.
 #[test]

@@ -113,7 +113,7 @@ fn a_stop_forgets_nothing() {
 
 /// Killed without warning, the server forgets at most what it admitted since the last snapshot.
 #[test]
-fn a_crash_forgets_what_came_after_the_last_snapshot() {
+fn a_crash_loses_counts_after_the_last_snapshot() {
     let scratch = Scratch::new("crash");
     let mut server = start(&scratch, "100ms", POLICY);
     let mut certain = 0;

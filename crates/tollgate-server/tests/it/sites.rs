@@ -1,7 +1,7 @@
 //! Browsers that another site makes ask for decisions: refused as the admin interface refuses them, before anything is charged.
 
 use crate::program::{SLOW_POLICY, Server, tollgate};
-use crate::wire::Response;
+use crate::raw_http::Response;
 
 const CHECK: &str = r#"{"attributes":{"api_key":"k"}}"#;
 const ID: &str = "0123456789abcdef0123456789abcdef";

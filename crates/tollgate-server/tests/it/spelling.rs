@@ -3,7 +3,7 @@
 use hyper::Version;
 use hyper::header::HeaderValue;
 use tollgate_tower::spelling::{
-    Check, FIELDS, Fields, NOT_PLAIN, Outcome, RULES, Rule, Sample, Treatment, Unless, Versions,
+    Check, ExampleRequest, FIELDS, Fields, NOT_PLAIN, Outcome, RULES, Rule, Treatment, Unless, Versions,
 };
 
 use crate::gateway_upstream::{Gateway, Seen, Upstream};
@@ -41,8 +41,8 @@ impl<'g> H2<'g> {
     }
 
     /// The status of a request, if it has one.
-    fn ask(&mut self, sample: &Sample) -> Option<u16> {
-        if self.talk.heard.is_closed || self.talk.heard.goaway.is_some() {
+    fn ask(&mut self, sample: &ExampleRequest) -> Option<u16> {
+        if self.talk.received.is_closed || self.talk.received.goaway.is_some() {
             *self = Self::new(self.gateway);
         }
         let stream = self.next;
@@ -59,20 +59,20 @@ impl<'g> H2<'g> {
         ];
         fields.extend(sample.fields);
         self.talk.send(&headers(stream, &block(&fields)));
-        self.talk.hear(|heard| {
-            heard.ended.contains(&stream) || heard.resets.iter().any(|(reset, _)| *reset == stream)
+        self.talk.hear(|received| {
+            received.ended.contains(&stream) || received.resets.iter().any(|(reset, _)| *reset == stream)
         });
-        self.talk.heard.statuses.iter().find(|(of, _)| *of == stream).map(|(_, status)| *status)
+        self.talk.received.statuses.iter().find(|(of, _)| *of == stream).map(|(_, status)| *status)
     }
 }
 
-fn over_http1(gateway: &Gateway, sample: &Sample) -> crate::wire::Response {
-    let Sample { method, target, host, fields } = sample;
+fn over_http1(gateway: &Gateway, sample: &ExampleRequest) -> crate::raw_http::Response {
+    let ExampleRequest { method, target, host, fields } = sample;
     let fields: String = fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     gateway.exchange(&format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n"))
 }
 
-fn assert_outcome(rule: &Rule, sample: &Sample, status: Option<u16>, seen: &[Seen]) {
+fn assert_outcome(rule: &Rule, sample: &ExampleRequest, status: Option<u16>, seen: &[Seen]) {
     let about = format!("{}: {sample:?}", rule.what);
     match rule.outcome {
         Outcome::Refused(expected) => {
@@ -91,11 +91,11 @@ fn every_rule_holds() {
     let (upstream, folder) = (Upstream::start(), Folder::new("spelling"));
     let gateway = gateway(&upstream, &folder, "");
     for rule in RULES {
-        assert!(!rule.samples.is_empty(), "{}", rule.what);
-        for sample in rule.samples {
+        assert!(!rule.examples.is_empty(), "{}", rule.what);
+        for sample in rule.examples {
             let response = over_http1(&gateway, sample);
-            if let (Outcome::Refused(status), Check::Head(_, told)) = (rule.outcome, rule.check) {
-                assert_eq!(response.problem(status), told, "{}", rule.what);
+            if let (Outcome::Refused(status), Check::Head(_, reported)) = (rule.outcome, rule.check) {
+                assert_eq!(response.problem(status), reported, "{}", rule.what);
             }
             assert_outcome(rule, sample, Some(response.status), &upstream.seen());
             if rule.versions == Versions::All {
@@ -114,7 +114,7 @@ fn settings_let_pass() {
     let gateway = gateway(&upstream, &folder, "method_override: keep\nheader_names: any");
     for rule in RULES.iter().filter(|rule| matches!(rule.outcome, Outcome::Refused(_))) {
         let is_let = rule.unless == Some(Unless::MethodOverrideKept);
-        for sample in rule.samples {
+        for sample in rule.examples {
             let status = over_http1(&gateway, sample).status;
             assert_eq!(
                 (status == 200, upstream.seen().len() == 1),
@@ -127,9 +127,9 @@ fn settings_let_pass() {
     let kept = "X-HTTP-Method-Override: PUT\r\nX_Kept: 1\r\nX_HTTP-Method_Override: PUT\r\nClient_IP: 1\r\n";
     assert_eq!(gateway.get("/", kept).status, 200);
     let seen = upstream.only();
-    let told = ["x-http-method-override", "x_kept", "x_http-method_override", "client_ip"]
+    let reported = ["x-http-method-override", "x_kept", "x_http-method_override", "client_ip"]
         .map(|name| seen.header(name));
-    assert_eq!(told, ["PUT", "1", "", ""]);
+    assert_eq!(reported, ["PUT", "1", "", ""]);
 }
 
 /// A name, and every mix of signs in which a server may read it.
@@ -151,7 +151,7 @@ fn passes(upstream: &Upstream, gateway: &Gateway, h2: &mut H2<'_>, name: &str) -
     // A sample lives as long as the program: a name is a row of the table.
     let fields: &'static [(&'static str, &'static str)] =
         Box::leak(Box::new([(&*name.to_owned().leak(), MARK)]));
-    h2.ask(&Sample { method: "GET", target: "/", host: "app.test", fields });
+    h2.ask(&ExampleRequest { method: "GET", target: "/", host: "app.test", fields });
     (over_1, has_mark(&upstream.seen()))
 }
 

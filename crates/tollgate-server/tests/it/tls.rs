@@ -7,8 +7,9 @@ use tokio_rustls::rustls::SupportedProtocolVersion;
 use tokio_rustls::rustls::version::TLS12;
 use tollgate_testkit::{Scratch, until};
 
-use crate::pki::{Client, Pair, TestCa};
+use crate::pki::{Pair, TestCa};
 use crate::program::{SLOW_POLICY, Server, run, stderr};
+use tollgate_testkit::tls::Client;
 
 const ONLY_12: &[&SupportedProtocolVersion] = &[&TLS12];
 const QUESTION: &str = r#"{"attributes":{"api_key":"k"}}"#;
@@ -32,7 +33,7 @@ fn serve(scratch: &Scratch, more: &[&str]) -> Server {
 
 /// Whoever trusts the authority is answered, in HTTP/1.1, which is agreed on; whoever trusts another refuses the server.
 #[test]
-fn a_server_proves_who_it_is() {
+fn a_server_shows_its_certificate() {
     let (authority, other) = (TestCa::new("ours"), TestCa::new("other"));
     let scratch = Scratch::new();
     write(&scratch, &authority.server());
@@ -57,7 +58,7 @@ fn a_server_proves_who_it_is() {
 
 /// With an authority for clients, only whom it signed is answered; that is proof enough to listen everywhere.
 #[test]
-fn a_client_proves_who_it_is() {
+fn a_client_needs_a_certificate() {
     let (authority, other) = (TestCa::new("ours"), TestCa::new("other"));
     let scratch = Scratch::new();
     write(&scratch, &authority.server());

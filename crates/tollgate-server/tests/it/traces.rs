@@ -17,8 +17,8 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use tokio::runtime::Runtime;
 
 use crate::program::{SLOW_POLICY, Server};
+use crate::raw_http::request;
 use crate::rls::{Client, question};
-use crate::wire::request;
 
 const WAIT: Duration = Duration::from_secs(20);
 const CHECK: &str = r#"{"attributes":{"api_key":"secret-value"}}"#;
@@ -224,7 +224,7 @@ fn without_a_collector_decisions_are_made() {
 
 /// A wrong address is told when the server starts, with what would be accepted.
 #[test]
-fn a_wrong_address_is_told() {
+fn a_wrong_address_is_reported() {
     let output = crate::program::run(&["serve", "--http", "127.0.0.1:0", "--otlp", "collector:4317"], b"");
     assert!(!output.status.success());
     assert!(crate::program::stderr(&output).contains("accepted: http://HOST:4317"), "{output:?}");

@@ -7,9 +7,9 @@ use crate::admin::server;
 use crate::admin_verbs::operate;
 use crate::gateway_upstream::{Gateway, Upstream};
 use crate::program::{Server, stderr, stdout};
+use crate::raw_http::request;
 use crate::rlqs::Quotas;
 use crate::rls::{self, Client};
-use crate::wire::request;
 
 const POLICY: &str = "
 attributes: [api_key, ip, path]
@@ -24,7 +24,7 @@ fn metric(server: &Server, name: &str) -> u64 {
     line.rsplit(' ').next().and_then(|number| number.parse().ok()).unwrap()
 }
 
-fn said(server: &Server, arguments: &[&str]) -> (Option<i32>, String) {
+fn printed(server: &Server, arguments: &[&str]) -> (Option<i32>, String) {
     let output = operate(server, arguments).output().unwrap();
     (output.status.code(), stdout(&output) + &stderr(&output))
 }
@@ -67,18 +67,18 @@ fn without_limit(server: &Server, wire: &str) -> u64 {
 fn envoy_hears_that_no_limit_applies() {
     let server = server("domain: api\nlimits: [{name: per-key, by: [api_key], rate: 5/h}]");
     let client = Client::new(server.grpc.unwrap());
-    let told = |domain: &str, descriptors: &str| {
+    let reported = |domain: &str, descriptors: &str| {
         let answer = client.ask(rls::question(domain, 0, descriptors)).unwrap();
         assert!(rls::shown(&answer).starts_with("OK"), "{answer:?}");
         let fields = answer.dynamic_metadata.map(|metadata| metadata.fields).unwrap_or_default();
         fields.get("no_limit_applies").and_then(|value| value.kind.clone())
     };
-    assert_eq!(told("api", "api_key=a"), None);
+    assert_eq!(reported("api", "api_key=a"), None);
     // A limit that a descriptor brings along is one.
-    assert_eq!(told("api", "user=a @9/HOUR"), None);
+    assert_eq!(reported("api", "user=a @9/HOUR"), None);
     assert_eq!(without_limit(&server, "rls"), 0);
     for (domain, descriptors) in [("api", "apikey=a"), ("api", "x=1 | y=2"), ("elsewhere", "api_key=a")] {
-        assert_eq!(told(domain, descriptors), Some(Kind::BoolValue(true)), "{domain}: {descriptors}");
+        assert_eq!(reported(domain, descriptors), Some(Kind::BoolValue(true)), "{domain}: {descriptors}");
     }
     assert_eq!(without_limit(&server, "rls"), 3);
     let json = r#"{"domain":"api","descriptors":[{"entries":[{"key":"apikey","value":"a"}]}]}"#;
@@ -86,7 +86,7 @@ fn envoy_hears_that_no_limit_applies() {
     assert!(answer.contains(r#""dynamicMetadata":{"no_limit_applies":true}"#), "{answer}");
     assert_eq!(without_limit(&server, "rls"), 4);
     // Whoever gives back does not ask to pass.
-    assert_eq!(told("elsewhere", "api_key=a -1"), None);
+    assert_eq!(reported("elsewhere", "api_key=a -1"), None);
     assert_eq!(without_limit(&server, "rls"), 4);
 }
 
@@ -105,7 +105,7 @@ fn buckets_without_a_limit_are_counted() {
 
 /// A gateway's clients are strangers, and hear nothing of which requests have no limit: the metric and the log do.
 #[test]
-fn the_gateway_counts_and_logs_what_no_limit_applies_to() {
+fn the_gateway_counts_and_logs_unlimited_requests() {
     let upstream = Upstream::start();
     let address = format!("http://{}", upstream.address);
     let mut gateway =
@@ -120,7 +120,7 @@ fn the_gateway_counts_and_logs_what_no_limit_applies_to() {
 
 /// Files of other programs answer as those do, so the metric alone tells.
 #[test]
-fn foreign_rules_count_what_they_are_not_about() {
+fn compat_rules_count_requests_without_a_limit() {
     let envoy = "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 3}}]";
     let server = Server::start(envoy);
     let ask = |key: &str| {
@@ -145,7 +145,7 @@ fn foreign_rules_count_what_they_are_not_about() {
 #[test]
 fn every_limit_is_explained() {
     let server = server(POLICY);
-    let (status, text) = said(&server, &["explain", "path=/search", "ip=10.1.2.3"]);
+    let (status, text) = printed(&server, &["explain", "path=/search", "ip=10.1.2.3"]);
     assert_eq!(status, Some(0), "{text}");
     for wanted in [
         "such a request passes now: no limit applies to it, so it is not counted",
@@ -157,9 +157,9 @@ fn every_limit_is_explained() {
     ] {
         assert!(text.contains(wanted), "{wanted:?} is not in {text}");
     }
-    let (status, text) = said(&server, &["percent", "search", "5"]);
+    let (status, text) = printed(&server, &["percent", "search", "5"]);
     assert!(status != Some(0) && text.contains("has no `by`, so it has one key only"), "{text}");
-    let (status, text) = said(&server, &["block", "ip=2001:db8::7", "--for", "10m"]);
+    let (status, text) = printed(&server, &["block", "ip=2001:db8::7", "--for", "10m"]);
     assert!(status == Some(0) && text.contains("ip=2001:db8::/64 is blocked until"), "{text}");
     let blocked = server.check(r#"{"attributes":{"ip":"2001:db8::8"}}"#);
     assert_eq!(blocked["allowed"], false, "{blocked}");

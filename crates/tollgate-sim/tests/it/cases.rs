@@ -337,7 +337,7 @@ fn bursting() -> impl Strategy<Value = Rate> {
 
 /// The definition of a bucket, with the user's own rate if the reservoir claims to count it exactly.
 fn definition(rate: Rate, reservoir: &Reservoir, queue: u64) -> Definition {
-    let (gain, price) = (reservoir.pace().gain().get(), reservoir.pace().price().get());
+    let (gain, price) = (reservoir.pace().gain().get(), reservoir.pace().unit_credits().get());
     let (units, period) = (rate.units(), rate.period().as_micros());
     let exact = u128::from(gain) * u128::from(period) == u128::from(units) * u128::from(price);
     let (units, period) = if exact { (units, period) } else { (gain, price) };

@@ -16,7 +16,7 @@ const STEPS: u64 = 1_700_000;
 fn pace(reservoir: &Reservoir) -> Pace {
     Pace {
         gain: reservoir.pace().gain().get(),
-        period: reservoir.pace().price().get(),
+        period: reservoir.pace().unit_credits().get(),
         burst: reservoir.units(),
     }
 }

@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use tollgate::CredentialDigest;
 use tollgate::credential::CREDENTIAL;
 use tollgate::policy::Findings;
-use tollgate::policy::source::{Entry, Fields, Node, Place, Reading, Report, Tree, quoted, read};
+use tollgate::policy::source::{Entry, Fields, Node, Position, Reading, Report, Tree, quoted, read};
 use tollgate::policy::{FILE_BYTES_MAX, ITEMS_MAX, Problem};
 use tollgate::request::NAME_BYTES_MAX;
 
@@ -141,7 +141,7 @@ pub fn entries(name: &str, bytes: &[u8]) -> Result<Vec<CallerEntry>, Findings> {
     let is_blank = |line: &[u8]| line.trim_ascii().is_empty() || line.trim_ascii().starts_with(b"#");
     if bytes.split(|byte| *byte == b'\n').all(is_blank) {
         // It is more likely truncated than meant to have no callers.
-        report.error(Place::default(), "", Problem::new("the file is empty", LIST));
+        report.error(Position::default(), "", Problem::new("the file is empty", LIST));
         return Err(report.into_findings());
     }
     let root = read(bytes, Reading::OWN, &mut report);
@@ -256,7 +256,7 @@ fn attribute(field: &Entry, text: &str, report: &mut Report) -> Option<(String, 
     match attribute_problem(name, text) {
         None => Some((name.to_owned(), text.to_owned())),
         Some(problem) => {
-            let at: Place = if text.len() > CALLER_VALUE_BYTES_MAX { field.node.at } else { field.at };
+            let at: Position = if text.len() > CALLER_VALUE_BYTES_MAX { field.node.at } else { field.at };
             report.error(at, &quoted(name), problem);
             None
         }

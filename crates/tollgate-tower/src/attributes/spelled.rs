@@ -77,19 +77,31 @@ impl Spelled {
         request.cost(given.units()).map(Some)
     }
 
-    /// Both requests: as the reader would read it, and as it is given.
+    /// The request as it is given, without other spellings.
+    ///
+    /// # Errors
+    /// None: the given request is within all bounds.
+    pub fn as_given<'r, 'a: 'r>(given: &CheckRequest<'a>) -> Result<CheckRequest<'r>, RequestError> {
+        let mut as_given = CheckRequest::new().cost(given.units())?;
+        for attribute in given.attributes() {
+            as_given.push(attribute.name, attribute.value)?;
+        }
+        Ok(as_given)
+    }
+
+    /// Both readings as descriptors of one request: as the reader would read it, and as it is given.
     ///
     /// # Errors
     /// A value exceeds a bound.
     pub fn readings<'r, 'a: 'r>(
         &'r self,
         given: &CheckRequest<'a>,
-    ) -> Result<Vec<CheckRequest<'r>>, RequestError> {
-        let mut as_given = CheckRequest::new().cost(given.units())?;
-        for attribute in given.attributes() {
-            as_given.push(attribute.name, attribute.value)?;
-        }
-        Ok(self.request(given)?.into_iter().chain([as_given]).collect())
+    ) -> Result<CheckRequest<'r>, RequestError> {
+        let as_given = Self::as_given(given)?;
+        Ok(match self.request(given)? {
+            Some(read) => read.and(as_given),
+            None => as_given,
+        })
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::oneshot;
+use tollgate::engine::Prepared;
 use tollgate::store::Store;
 use tollgate::{CheckRequest, Clock, Decision, Engine, QuotaError, Ticks, Timestamp};
 use tollgate_overload::{
@@ -15,10 +16,11 @@ use tollgate_overload::{
 };
 
 /// Charges the fleet's counters if that needs no await.
-type TryCheckFleet = dyn Fn(&CheckRequest<'static>, Timestamp) -> Option<Decision> + Send + Sync;
-/// Charges the fleet's counters.
-type CheckFleet =
-    dyn Fn(CheckRequest<'static>, Timestamp) -> Pin<Box<dyn Future<Output = Decision> + Send>> + Send + Sync;
+type TryCheckFleet = dyn Fn(&CheckRequest<'static>, Timestamp) -> Result<Decision, Prepared> + Send + Sync;
+/// Charges the fleet's counters for a prepared request.
+type CheckFleet = dyn Fn(Prepared, CheckRequest<'static>, Timestamp) -> Pin<Box<dyn Future<Output = Decision> + Send>>
+    + Send
+    + Sync;
 
 /// Refunds the fleet's counters.
 type RefundFleet = dyn Fn(FleetCharge, Timestamp) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
@@ -64,8 +66,8 @@ pub(super) enum Entry {
     Pass(Admission),
     /// It waits for a permit and holds its charge to the fleet's counters. Boxed, because it is much larger.
     Wait(Option<Box<ChargeGuard>>),
-    /// The fleet's counters must be awaited first.
-    CheckFleet,
+    /// The fleet's counters must be awaited first, for this request.
+    CheckFleet(Box<CheckRequest<'static>>, Prepared),
 }
 
 impl Shedder {
@@ -90,13 +92,11 @@ impl Shedder {
     #[must_use]
     pub fn counting<S: Store + Send + Sync + 'static>(mut self, engine: Arc<Engine<S>>) -> Self {
         let (fast, refunding) = (Arc::clone(&engine), Arc::clone(&engine));
-        let try_check = Box::new(move |request: &CheckRequest<'static>, now| {
-            fast.check_at_once(std::slice::from_ref(request), now)
-        });
-        let check = Box::new(move |request: CheckRequest<'static>, now| {
+        let try_check = Box::new(move |request: &CheckRequest<'static>, now| fast.try_check(request, now));
+        let check = Box::new(move |prepared: Prepared, request: CheckRequest<'static>, now| {
             let engine = Arc::clone(&engine);
             let checked: Pin<Box<dyn Future<Output = Decision> + Send>> =
-                Box::pin(async move { engine.check(&request, now).await });
+                Box::pin(async move { prepared.check(&engine, &request, now).await });
             checked
         });
         let refund = Box::new(move |charge: FleetCharge, now| {
@@ -175,7 +175,10 @@ impl Shedder {
         if let (Some(shedder), Some(fleet)) = (&self.controllers.fleet, &self.fleet)
             && let Some(request) = shedder.check_request(priority, now)
         {
-            let Some(decision) = (fleet.try_check)(&request, now) else { return Ok(Entry::CheckFleet) };
+            let decision = match (fleet.try_check)(&request, now) {
+                Ok(decision) => decision,
+                Err(prepared) => return Ok(Entry::CheckFleet(Box::new(request), prepared)),
+            };
             shedder.judge(&decision, priority, now)?;
             charge = decision.is_allowed().then(|| FleetCharge { request, decision, at: now });
         }
@@ -190,15 +193,17 @@ impl Shedder {
         identity: u64,
         wait_max: Ticks,
     ) -> Result<Admission, Refusal> {
-        let mut entry = entry;
-        if let Entry::CheckFleet = &entry {
-            let charge = self.charge_fleet(priority).await?;
-            entry = self.enter_local(charge, priority, identity, self.now())?;
-        }
+        let entry = match entry {
+            Entry::CheckFleet(request, prepared) => {
+                let charge = self.charge_fleet(*request, prepared, priority).await?;
+                self.enter_local(charge, priority, identity, self.now())?
+            }
+            entered => entered,
+        };
         let charge = match entry {
             Entry::Pass(admission) => return Ok(admission),
             Entry::Wait(charge) => charge,
-            Entry::CheckFleet => None, // It was charged above.
+            Entry::CheckFleet(..) => None, // It was charged above.
         };
         // A refusal or a disconnected caller drops the guard, which refunds the charge.
         let admission = self.wait(priority, self.now() + wait_max).await?;
@@ -209,11 +214,15 @@ impl Shedder {
     }
 
     /// Charges the fleet's counters. Returns the charge, if there is one.
-    async fn charge_fleet(&self, priority: Priority) -> Result<Option<FleetCharge>, Refusal> {
+    async fn charge_fleet(
+        &self,
+        request: CheckRequest<'static>,
+        prepared: Prepared,
+        priority: Priority,
+    ) -> Result<Option<FleetCharge>, Refusal> {
         let (Some(shedder), Some(fleet)) = (&self.controllers.fleet, &self.fleet) else { return Ok(None) };
         let now = self.now();
-        let Some(request) = shedder.check_request(priority, now) else { return Ok(None) };
-        let decision = (fleet.check)(request.clone(), now).await;
+        let decision = (fleet.check)(prepared, request.clone(), now).await;
         shedder.judge(&decision, priority, self.now())?;
         Ok(decision.is_allowed().then(|| FleetCharge { request, decision, at: now }))
     }

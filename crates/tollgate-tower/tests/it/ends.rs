@@ -309,7 +309,7 @@ async fn a_permit_lasts_as_long_as_its_body() {
     });
     let service = world.layer().layer(upstream);
     let tunnel = service.clone().oneshot(from("203.0.113.7", "/")).await.unwrap();
-    let crashed = world.engine.check_now(&CheckRequest::new(), world.time.now()).take_permit();
+    let crashed = world.engine.try_check(&CheckRequest::new(), world.time.now()).unwrap().take_permit();
     assert!(crashed.is_some());
     for second in (10..=600).step_by(10) {
         world.time.advance(Duration::from_secs(10));

@@ -40,7 +40,7 @@ impl World {
         for (name, value) in attributes {
             request.push(name, *value).unwrap();
         }
-        let decision = self.engine.check_now(&request, self.time.now());
+        let decision = self.engine.try_check(&request, self.time.now()).unwrap();
         decision.limits().next().unwrap().outcome.remaining
     }
 }

@@ -186,7 +186,8 @@ impl Flood<'_> {
 
     fn ask(&self, key: &str, now: Timestamp) -> (Decision, Source) {
         let request = CheckRequest::new().with("key", key).unwrap_or_default();
-        let decision = self.engine.check_now(&request, now);
+        #[allow(clippy::unwrap_used, reason = "memory never waits")]
+        let decision = self.engine.try_check(&request, now).unwrap();
         let source = decision.limits().next().map_or(Source::Open, |status| status.source);
         (decision, source)
     }
@@ -271,7 +272,7 @@ impl Flood<'_> {
     }
 
     fn look(&mut self, keys: u64, now: Timestamp, progress: &mut impl FnMut(&Row)) {
-        let usage = self.engine.usage(now);
+        let usage = self.engine.store().usage(now);
         let row = Row {
             keys,
             elapsed: now.since(START),

@@ -14,7 +14,7 @@ use crate::time::{TICKS_PER_SECOND, Ticks, Timestamp};
 const LENGTH_BITS: u32 = 26;
 
 /// The last day of a month that a billing month may begin on.
-pub const BILLING_DAY_MAX: u8 = 31;
+pub(crate) const BILLING_DAY_MAX: u8 = 31;
 
 /// The unit of a calendar window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -12,7 +12,7 @@ use crate::time::{Ticks, Timestamp};
 /// Maximum number of permits of a limit.
 pub const PERMITS_MAX: u64 = 1_000_000;
 /// Longest life of a permit that is not released.
-pub const TTL_MAX: Ticks = Ticks::from_secs(86_400);
+pub(crate) const TTL_MAX: Ticks = Ticks::from_secs(86_400);
 
 /// The numbers of a concurrency limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,13 +42,13 @@ pub struct State(Permits);
 #[derive(Clone, Debug)]
 enum Permits {
     /// In the order in which they expire. A single one needs no allocation.
-    Few(SmallVec<[Permit; 1]>),
-    Many(Box<Index>),
+    Few(SmallVec<[PermitEntry; 1]>),
+    Many(Box<PermitIndex>),
 }
 
 /// A permit. The order of the fields is that of lists: by expiry, then by id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Permit {
+struct PermitEntry {
     expires_at: Timestamp,
     id: PermitId,
     units: u64,
@@ -56,8 +56,8 @@ struct Permit {
 
 /// Permits by id, and in the order in which they expire.
 #[derive(Clone, Debug, Default)]
-struct Index {
-    by_id: BTreeMap<PermitId, Permit>,
+struct PermitIndex {
+    by_id: BTreeMap<PermitId, PermitEntry>,
     expiries: BTreeSet<(Timestamp, PermitId)>,
     held: u64,
 }
@@ -100,7 +100,7 @@ impl Concurrency {
 
 /// Maximum of [`State::heap_bytes`] for such a limit.
 pub(crate) const fn heap_bytes_max(quota: &Concurrency) -> u64 {
-    size_of::<Index>() as u64 + ALLOCATION_BYTES as u64 + quota.limit * INDEXED_BYTES as u64
+    size_of::<PermitIndex>() as u64 + ALLOCATION_BYTES as u64 + quota.limit * INDEXED_BYTES as u64
 }
 
 impl Default for State {
@@ -118,8 +118,8 @@ impl PartialEq for State {
 
 impl Eq for State {}
 
-impl Index {
-    fn insert(&mut self, permit: Permit) {
+impl PermitIndex {
+    fn insert(&mut self, permit: PermitEntry) {
         self.by_id.insert(permit.id, permit);
         self.expiries.insert((permit.expires_at, permit.id));
         self.held += permit.units;
@@ -145,9 +145,11 @@ impl State {
     /// Bytes that it uses beyond its own size, for memory accounting.
     pub(crate) fn heap_bytes(&self) -> u64 {
         let bytes = match &self.0 {
-            Permits::Few(list) if list.spilled() => list.capacity() * size_of::<Permit>() + ALLOCATION_BYTES,
+            Permits::Few(list) if list.spilled() => {
+                list.capacity() * size_of::<PermitEntry>() + ALLOCATION_BYTES
+            }
             Permits::Few(_) => 0,
-            Permits::Many(index) => size_of::<Index>() + index.by_id.len() * INDEXED_BYTES,
+            Permits::Many(index) => size_of::<PermitIndex>() + index.by_id.len() * INDEXED_BYTES,
         };
         bytes as u64
     }
@@ -174,7 +176,7 @@ impl State {
             if !is_sound {
                 return None;
             }
-            state.insert(Permit { expires_at, id, units });
+            state.insert(PermitEntry { expires_at, id, units });
         }
         Some(state)
     }
@@ -187,7 +189,7 @@ impl State {
         }
     }
 
-    fn get(&self, id: PermitId) -> Option<Permit> {
+    fn get(&self, id: PermitId) -> Option<PermitEntry> {
         match &self.0 {
             Permits::Few(list) => list.iter().find(|permit| permit.id == id).copied(),
             Permits::Many(index) => index.by_id.get(&id).copied(),
@@ -219,18 +221,18 @@ impl State {
                 break;
             }
             let units = self.remove(id);
-            self.insert(Permit { expires_at: furthest, id, units });
+            self.insert(PermitEntry { expires_at: furthest, id, units });
         }
     }
 
-    fn insert(&mut self, permit: Permit) {
+    fn insert(&mut self, permit: PermitEntry) {
         match &mut self.0 {
             Permits::Few(list) if list.len() < FEW_MAX => {
                 let place = list.partition_point(|other| *other < permit);
                 list.insert(place, permit);
             }
             Permits::Few(list) => {
-                let mut index = Box::<Index>::default();
+                let mut index = Box::<PermitIndex>::default();
                 list.drain(..).for_each(|permit| index.insert(permit));
                 index.insert(permit);
                 self.0 = Permits::Many(index);
@@ -260,8 +262,8 @@ impl State {
         }
     }
 
-    fn permits_in_order(&self) -> SmallVec<[Permit; 1]> {
-        self.permits().map(|(id, units, expires_at)| Permit { expires_at, id, units }).collect()
+    fn permits_in_order(&self) -> SmallVec<[PermitEntry; 1]> {
+        self.permits().map(|(id, units, expires_at)| PermitEntry { expires_at, id, units }).collect()
     }
 
     /// Whether a permit is in flight at `now`.
@@ -294,7 +296,7 @@ impl State {
             self.remove(expired);
         }
         let already = self.remove(id);
-        self.insert(Permit { expires_at: now + quota.ttl, id, units: already + units });
+        self.insert(PermitEntry { expires_at: now + quota.ttl, id, units: already + units });
     }
 
     fn outcome(&self, quota: &Concurrency, now: Timestamp, verdict: Verdict) -> Outcome {
@@ -342,7 +344,7 @@ pub fn charge(
 /// Records a permit that was granted elsewhere, whatever the limit says: its holder has it. A permit that is in flight
 /// already stays as it is, so it may be reported twice.
 #[must_use]
-pub fn take_note(
+pub(crate) fn take_note(
     quota: &Concurrency,
     mut state: State,
     now: Timestamp,
@@ -375,7 +377,7 @@ pub fn renew(quota: &Concurrency, mut state: State, now: Timestamp, permit: Perm
     let renewed = state.is_live(permit, now);
     if renewed {
         let units = state.remove(permit);
-        state.insert(Permit { expires_at: now + quota.ttl, id: permit, units });
+        state.insert(PermitEntry { expires_at: now + quota.ttl, id: permit, units });
     }
     (state, renewed)
 }
@@ -388,7 +390,7 @@ pub fn refund(_quota: &Concurrency, mut state: State, now: Timestamp, permit: Pe
     if let Some(held) = held {
         state.remove(permit);
         if held.units > units {
-            state.insert(Permit { units: held.units - units, ..held });
+            state.insert(PermitEntry { units: held.units - units, ..held });
         }
     }
     state
@@ -563,11 +565,11 @@ mod tests {
         for id in 0..200 {
             state = charge(&quota, state, after(id / 10), 1 + id % 3, PermitId(id ^ 0x55)).0;
             expected.push((PermitId(id ^ 0x55), 1 + id % 3, after(id / 10 + 30)));
-            let mut told: Vec<_> = state.permits().collect();
-            assert!(told.is_sorted_by_key(|&(_, _, expires_at)| expires_at));
-            told.sort();
+            let mut listed: Vec<_> = state.permits().collect();
+            assert!(listed.is_sorted_by_key(|&(_, _, expires_at)| expires_at));
+            listed.sort();
             expected.sort();
-            assert_eq!(told, expected);
+            assert_eq!(listed, expected);
             assert_eq!(state, State::from_permits(state.permits()).unwrap());
         }
         assert!(matches!(state.0, Permits::Many(_)));

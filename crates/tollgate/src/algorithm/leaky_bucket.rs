@@ -5,7 +5,7 @@
 //! `queue: N - M` with `burst: M + 1`.
 
 use crate::algorithm::gcra::{self, Gcra};
-use crate::algorithm::reservoir::{GAIN_MAX, Room};
+use crate::algorithm::reservoir::{CapacityBound, GAIN_MAX};
 use crate::outcome::{Outcome, Verdict};
 use crate::rate::{QuotaError, Rate};
 use crate::time::{Ticks, Timestamp};
@@ -17,7 +17,7 @@ pub use crate::algorithm::gcra::State;
 pub struct LeakyBucket {
     shape: Gcra,
     queue: u64,
-    at_once: u64,
+    immediate: u64,
 }
 
 impl LeakyBucket {
@@ -31,7 +31,7 @@ impl LeakyBucket {
         let units = burst.saturating_add(queue);
         let shape =
             Gcra::with_capacity(rate, units).or_else(|_| Err(refused(rate.checked()?, burst, queue)))?;
-        Ok(Self { shape, queue, at_once: burst * shape.reservoir().pace().price().get() })
+        Ok(Self { shape, queue, immediate: burst * shape.reservoir().pace().unit_credits().get() })
     }
 
     /// The rate as the user wrote it.
@@ -54,8 +54,8 @@ impl LeakyBucket {
 
     /// Credits that may leave without waiting.
     #[must_use]
-    pub(crate) const fn at_once(&self) -> u64 {
-        self.at_once
+    pub(crate) const fn immediate(&self) -> u64 {
+        self.immediate
     }
 
     /// The underlying GCRA.
@@ -67,7 +67,7 @@ impl LeakyBucket {
 
 /// The error that names which of the two numbers is too large, or that the rate cannot be counted exactly.
 fn refused(rate: Rate, burst: u64, queue: u64) -> QuotaError {
-    let room = Room::of(rate, GAIN_MAX);
+    let room = CapacityBound::of(rate, GAIN_MAX);
     match room.units.checked_sub(burst) {
         None => room.refuse(rate, burst),
         Some(left) => QuotaError::Range {
@@ -85,8 +85,8 @@ pub fn charge(quota: &LeakyBucket, state: State, now: Timestamp, cost: u64) -> (
     let reservoir = quota.shape.reservoir();
     let (next, left, verdict) = gcra::advance(reservoir, state, now, cost);
     let verdict = match verdict {
-        Verdict::Allow if cost > 0 && left > quota.at_once => {
-            Verdict::Wait(Ticks::from_micros(reservoir.pace().gain().div_ceil(left - quota.at_once)))
+        Verdict::Allow if cost > 0 && left > quota.immediate => {
+            Verdict::Wait(Ticks::from_micros(reservoir.pace().gain().div_ceil(left - quota.immediate)))
         }
         other => other,
     };
@@ -96,11 +96,12 @@ pub fn charge(quota: &LeakyBucket, state: State, now: Timestamp, cost: u64) -> (
 /// How long a charge of `cost` units waits in a bucket that is empty in `empty_after`, or up to a tick longer; also
 /// where the queue has no room for it.
 #[must_use]
-pub fn wait_behind(quota: &LeakyBucket, empty_after: Ticks, cost: u64) -> Ticks {
+pub(crate) fn wait_behind(quota: &LeakyBucket, empty_after: Ticks, cost: u64) -> Ticks {
     let reservoir = quota.shape.reservoir();
-    let (gain, price) = (reservoir.pace().gain(), reservoir.pace().price());
-    let missing = reservoir.gained(empty_after.as_micros()) + cost.min(reservoir.units()) * price.get();
-    match missing.checked_sub(quota.at_once) {
+    let (gain, unit_credits) = (reservoir.pace().gain(), reservoir.pace().unit_credits());
+    let missing =
+        reservoir.gained(empty_after.as_micros()) + cost.min(reservoir.units()) * unit_credits.get();
+    match missing.checked_sub(quota.immediate) {
         Some(queued) if cost > 0 => Ticks::from_micros(gain.div_ceil(queued)),
         _ => Ticks::ZERO,
     }

@@ -2,12 +2,12 @@
 
 use crate::rate::{EXACT_MAX, QuotaError, Rate};
 
-/// Credits accrue by `gain` each tick; one unit costs `price` credits. `gain / price` is the rate in units per tick. It
+/// Credits accrue by `gain` each tick; one unit costs `unit_credits` credits. `gain / unit_credits` is the rate in units per tick. It
 /// is exact wherever the numbers fit, and otherwise less than one millionth below the requested rate, never above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pace {
     gain: Divisor,
-    price: Divisor,
+    unit_credits: Divisor,
 }
 
 /// A divisor with its reciprocal, so that the fast path multiplies instead of dividing.
@@ -65,17 +65,17 @@ impl Pace {
         let rate = rate.checked()?;
         let divisor = gcd(rate.units(), rate.period().as_micros());
         let gain = rate.units() / divisor;
-        let price = rate.period().as_micros() / divisor;
+        let unit_credits = rate.period().as_micros() / divisor;
         // Credits of a full bucket, plus one tick's gain of rounding, must stay exact.
-        let price_max = EXACT_MAX.saturating_sub(gain_max.min(gain)) / capacity.max(1);
-        let (gain, price) = if gain <= gain_max && price <= price_max {
-            (gain, price)
+        let unit_credits_max = EXACT_MAX.saturating_sub(gain_max.min(gain)) / capacity.max(1);
+        let (gain, unit_credits) = if gain <= gain_max && unit_credits <= unit_credits_max {
+            (gain, unit_credits)
         } else {
-            best_below(gain, price, gain_max, price_max)
-                .filter(|&(g, p)| within_a_millionth(gain, price, g, p))
+            best_below(gain, unit_credits, gain_max, unit_credits_max)
+                .filter(|&(g, p)| within_a_millionth(gain, unit_credits, g, p))
                 .ok_or_else(|| inexact(rate, capacity))?
         };
-        Ok(Self { gain: Divisor::new(gain), price: Divisor::new(price) })
+        Ok(Self { gain: Divisor::new(gain), unit_credits: Divisor::new(unit_credits) })
     }
 
     /// Credits per tick.
@@ -88,8 +88,8 @@ impl Pace {
     /// Credits per unit.
     #[must_use]
     #[inline]
-    pub const fn price(self) -> Divisor {
-        self.price
+    pub const fn unit_credits(self) -> Divisor {
+        self.unit_credits
     }
 }
 
@@ -111,28 +111,29 @@ fn gcd(mut a: u64, mut b: u64) -> u64 {
     a.max(1)
 }
 
-fn within_a_millionth(gain: u64, price: u64, g: u64, p: u64) -> bool {
-    // g / p >= (1 - 1e-6) * gain / price, in integers.
-    g > 0 && u128::from(g) * u128::from(price) * 1_000_000 >= u128::from(gain) * u128::from(p) * 999_999
+fn within_a_millionth(gain: u64, unit_credits: u64, g: u64, p: u64) -> bool {
+    // g / p >= (1 - 1e-6) * gain / unit_credits, in integers.
+    g > 0
+        && u128::from(g) * u128::from(unit_credits) * 1_000_000 >= u128::from(gain) * u128::from(p) * 999_999
 }
 
-/// The largest fraction not above `gain / price` whose terms stay within both maxima: a walk down the Stern–Brocot
+/// The largest fraction not above `gain / unit_credits` whose terms stay within both maxima: a walk down the Stern–Brocot
 /// tree, whole runs at a time.
-fn best_below(gain: u64, price: u64, gain_max: u64, price_max: u64) -> Option<(u64, u64)> {
-    let (gain, price) = (u128::from(gain), u128::from(price));
-    let (gain_max, price_max) = (u128::from(gain_max), u128::from(price_max));
+fn best_below(gain: u64, unit_credits: u64, gain_max: u64, unit_credits_max: u64) -> Option<(u64, u64)> {
+    let (gain, unit_credits) = (u128::from(gain), u128::from(unit_credits));
+    let (gain_max, unit_credits_max) = (u128::from(gain_max), u128::from(unit_credits_max));
     // The target lies in low..high, which are neighbours in the tree: initially 0/1 and 1/0.
     let (mut low, mut high) = ((0u128, 1u128), (1u128, 0u128));
     loop {
-        let short = gain * low.1 - low.0 * price;
-        let over = high.0 * price - gain * high.1;
+        let short = gain * low.1 - low.0 * unit_credits;
+        let over = high.0 * unit_credits - gain * high.1;
         let run = short / over;
         let gain_room = gain_max.saturating_sub(low.0) / high.0.max(1);
-        let price_room = price_max.saturating_sub(low.1).checked_div(high.1);
-        let room = gain_room.min(price_room.unwrap_or(run)); // A run along 1/0 adds nothing to the price.
+        let unit_credits_room = unit_credits_max.saturating_sub(low.1).checked_div(high.1);
+        let room = gain_room.min(unit_credits_room.unwrap_or(run)); // A run along 1/0 adds nothing to the unit_credits.
         let taken = run.min(room);
         low = (low.0 + taken * high.0, low.1 + taken * high.1);
-        let short = gain * low.1 - low.0 * price;
+        let short = gain * low.1 - low.0 * unit_credits;
         if taken < run || short == 0 {
             break; // A longer run does not fit, or the target itself was reached.
         }
@@ -140,7 +141,7 @@ fn best_below(gain: u64, price: u64, gain_max: u64, price_max: u64) -> Option<(u
         high = (high.0 + run * low.0, high.1 + run * low.1);
     }
     let found = (u64::try_from(low.0).ok()?, u64::try_from(low.1).ok()?);
-    (low.0 > 0 && low.0 <= gain_max && low.1 <= price_max).then_some(found)
+    (low.0 > 0 && low.0 <= gain_max && low.1 <= unit_credits_max).then_some(found)
 }
 
 #[cfg(test)]
@@ -151,7 +152,7 @@ mod tests {
     /// The walk finds the same fraction as an exhaustive search.
     #[test]
     fn best_below_agrees_with_exhaustive_search() {
-        for (gain, price) in [
+        for (gain, unit_credits) in [
             (33_333u64, 1_000_000u64),
             (999_999, 1_000_000),
             (7, 3),
@@ -159,10 +160,10 @@ mod tests {
             (355, 113),
             (9_999_991, 1_000_000),
         ] {
-            for (gain_max, price_max) in [(40, 1_000), (100, 100), (7, 50_000), (1, 1_000_000)] {
+            for (gain_max, unit_credits_max) in [(40, 1_000), (100, 100), (7, 50_000), (1, 1_000_000)] {
                 let mut best: Option<(u64, u64)> = None;
-                for p in 1..=price_max.min(50_000) {
-                    let n = u128::from(gain) * u128::from(p) / u128::from(price);
+                for p in 1..=unit_credits_max.min(50_000) {
+                    let n = u128::from(gain) * u128::from(p) / u128::from(unit_credits);
                     let n = u64::try_from(n).unwrap().min(gain_max);
                     if n > 0
                         && best.is_none_or(|(bn, bp)| {
@@ -172,8 +173,8 @@ mod tests {
                         best = Some((n, p));
                     }
                 }
-                let found = best_below(gain, price, gain_max, price_max.min(50_000));
-                assert_eq!(found, best, "{gain}/{price} within {gain_max}/{price_max}");
+                let found = best_below(gain, unit_credits, gain_max, unit_credits_max.min(50_000));
+                assert_eq!(found, best, "{gain}/{unit_credits} within {gain_max}/{unit_credits_max}");
             }
         }
     }
@@ -200,11 +201,12 @@ mod tests {
                 let rate = Rate::per_ticks(units, Ticks::from_secs(seconds));
                 let pace = Pace::new(rate, units, u64::MAX)
                     .unwrap_or_else(|error| panic!("{units} per {seconds} s: {error}"));
-                let (gain, price) = (u128::from(pace.gain().get()), u128::from(pace.price().get()));
+                let (gain, unit_credits) =
+                    (u128::from(pace.gain().get()), u128::from(pace.unit_credits().get()));
                 let (n, d) = (u128::from(units), u128::from(seconds) * 1_000_000);
-                assert!(gain * d <= n * price, "{units} per {seconds} s is not above its rate");
+                assert!(gain * d <= n * unit_credits, "{units} per {seconds} s is not above its rate");
                 assert!(
-                    gain * d * 1_000_000 >= n * price * 999_999,
+                    gain * d * 1_000_000 >= n * unit_credits * 999_999,
                     "{units} per {seconds} s is within a millionth"
                 );
             }

@@ -12,16 +12,16 @@ const FILL_TICKS_MAX: u64 = 2 * 366 * 86_400 * 1_000_000;
 const _: () = assert!(FILL_TICKS_MAX < REACH_MAX.as_micros());
 
 /// Bits of a [`Word`] that hold the fraction of a tick.
-pub const FRACTION_BITS: u32 = 16;
+pub(crate) const FRACTION_BITS: u32 = 16;
 /// Maximum credits per tick of a reservoir whose state fits one word.
-pub const GAIN_MAX: u64 = 1 << FRACTION_BITS;
+pub(crate) const GAIN_MAX: u64 = 1 << FRACTION_BITS;
 const FRACTION_MASK: u64 = GAIN_MAX - 1;
 
 /// The arithmetic of a reservoir whose whole state fits one word: the tick at which it is full again in the upper 48
 /// bits, the fraction of a tick, in credits, below. Words compare as instants do, so one unit costs an addition and a
 /// comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Word {
+pub(crate) struct Word {
     /// The time from empty to full.
     reach: u64,
     /// What one unit adds.
@@ -33,7 +33,7 @@ pub struct Word {
 
 /// The effect of one unit on a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WordStep {
+pub(crate) enum WordStep {
     /// Admitted; the next word.
     Admit(u64),
     /// Denied for this many ticks.
@@ -47,7 +47,7 @@ impl Word {
     /// origin.
     #[must_use]
     #[inline(always)]
-    pub const fn unit(&self, word: u64, now: u64) -> WordStep {
+    pub(crate) const fn unit(&self, word: u64, now: u64) -> WordStep {
         // No operation wraps: an instant has 48 bits of ticks, and reach and step are at most two years, which is 46
         // bits.
         let base = if word > now { word } else { now };
@@ -77,12 +77,12 @@ impl Word {
 /// The maximum units of a reservoir with a given rate, and why not more; zero when not even one unit can be counted
 /// exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Room {
+pub(crate) struct CapacityBound {
     pub(crate) units: u64,
     pub(crate) because: &'static str,
 }
 
-impl Room {
+impl CapacityBound {
     /// The maximum for a rate that is in range. More units leave less precision and take longer to refill, so every
     /// number below one that fits also fits.
     pub(crate) fn of(rate: Rate, gain_max: u64) -> Self {
@@ -99,10 +99,10 @@ impl Room {
 
     /// Why a burst of `units` is rejected.
     pub(crate) fn refuse(self, rate: Rate, units: u64) -> QuotaError {
-        let (said, period) = (rate.units(), rate.period().as_micros());
+        let (per_period, period) = (rate.units(), rate.period().as_micros());
         match (self.units, rate.burst_units()) {
             (0, _) => QuotaError::Inexact {
-                what: format!("{said} units every {period} microseconds cannot be counted exactly"),
+                what: format!("{per_period} units every {period} microseconds cannot be counted exactly"),
                 cure: "accepted is a rounder rate".to_owned(),
             },
             (_, Some(_)) => {
@@ -116,7 +116,7 @@ impl Room {
     }
 }
 
-impl std::fmt::Display for Room {
+impl std::fmt::Display for CapacityBound {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.units, self.because)
     }
@@ -139,13 +139,14 @@ impl Reservoir {
     /// error then calls the units the rate's burst.
     pub fn new(rate: Rate, units: u64, gain_max: u64) -> Result<Self, QuotaError> {
         let rate = rate.checked()?;
-        Self::fitting(rate, units, gain_max).ok_or_else(|| Room::of(rate, gain_max).refuse(rate, units))
+        Self::fitting(rate, units, gain_max)
+            .ok_or_else(|| CapacityBound::of(rate, gain_max).refuse(rate, units))
     }
 
     /// As [`Reservoir::new`], for a rate that is in range; `None` when it does not fit.
     pub(crate) fn fitting(rate: Rate, units: u64, gain_max: u64) -> Option<Self> {
         let pace = Pace::new(rate, units, gain_max).ok()?;
-        let credits = units * pace.price().get();
+        let credits = units * pace.unit_credits().get();
         let fill_ticks = pace.gain().div_ceil(credits);
         (fill_ticks <= FILL_TICKS_MAX).then_some(Self { pace, units, credits, fill_ticks })
     }
@@ -189,21 +190,21 @@ impl Reservoir {
     /// refills no slower.
     pub(crate) fn forgets_with(&self, previous: &Reservoir) -> bool {
         let speed = |one: &Reservoir, other: &Reservoir| {
-            u128::from(one.pace.gain().get()) * u128::from(other.pace.price().get())
+            u128::from(one.pace.gain().get()) * u128::from(other.pace.unit_credits().get())
         };
         self.units <= previous.units && speed(self, previous) >= speed(previous, self)
     }
 
     /// The same arithmetic in one word, where a fraction of a tick fits sixteen bits.
     #[must_use]
-    pub fn word(&self) -> Option<Word> {
+    pub(crate) fn word(&self) -> Option<Word> {
         let gain = self.pace.gain();
         let split = |credits: u64| {
             let ticks = gain.div_floor(credits);
             (ticks << FRACTION_BITS) | (credits - ticks * gain.get())
         };
         let fits = gain.get() <= GAIN_MAX;
-        let step = split(self.pace.price().get());
+        let step = split(self.pace.unit_credits().get());
         let word =
             Word { reach: split(self.credits), step, step_fraction: step & FRACTION_MASK, gain: gain.get() };
         fits.then_some(word)
@@ -217,7 +218,7 @@ impl Reservoir {
         if cost > self.units {
             return (missing, Verdict::Never);
         }
-        let wanted = missing + cost * self.pace.price().get();
+        let wanted = missing + cost * self.pace.unit_credits().get();
         if wanted <= self.credits {
             (wanted, Verdict::Allow)
         } else {
@@ -234,7 +235,7 @@ impl Reservoir {
     pub const fn put(&self, missing: u64, units: u64, elapsed: Ticks) -> u64 {
         let units = if units < self.units { units } else { self.units };
         let regained = self.gained(elapsed.as_micros());
-        missing.saturating_sub((units * self.pace.price().get()).saturating_sub(regained))
+        missing.saturating_sub((units * self.pace.unit_credits().get()).saturating_sub(regained))
     }
 
     /// The outcome of a reservoir that lacks `missing` credits after the charge.
@@ -242,11 +243,11 @@ impl Reservoir {
     #[inline]
     pub const fn outcome(&self, missing: u64, verdict: Verdict) -> Outcome {
         let available = self.credits - missing;
-        let remaining = self.pace.price().div_floor(available);
+        let remaining = self.pace.unit_credits().div_floor(available);
         let next_unit_after = if missing == 0 {
             0
         } else {
-            self.pace.gain().div_ceil((remaining + 1) * self.pace.price().get() - available)
+            self.pace.gain().div_ceil((remaining + 1) * self.pace.unit_credits().get() - available)
         };
         Outcome {
             verdict,
@@ -266,7 +267,8 @@ impl Reservoir {
             return 0;
         }
         let available = u128::from(other.credits - missing.min(other.credits));
-        let scaled = available * u128::from(self.pace.price().get()) / u128::from(other.pace.price().get());
+        let scaled = available * u128::from(self.pace.unit_credits().get())
+            / u128::from(other.pace.unit_credits().get());
         self.credits - u64::try_from(scaled).unwrap_or(u64::MAX).min(self.credits)
     }
 }

@@ -10,7 +10,7 @@ use crate::rate::{EXACT_MAX, QuotaError, Rate};
 use crate::time::{Ticks, Timestamp};
 
 /// Largest limit of a log: each unit may need an entry of its own.
-pub const LOG_MAX: u64 = 65_536;
+pub(crate) const LOG_MAX: u64 = 65_536;
 
 /// The numbers of a sliding log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,13 +22,13 @@ pub struct SlidingLog {
 /// The admitted units, oldest first. Entries hold running totals, so that any range is summed by a subtraction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<LogEntry>,
     forgotten: u64,
 }
 
 /// Units that were admitted at one instant, stored as the total of all units up to and including them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+struct LogEntry {
     at: Timestamp,
     total: u64,
 }
@@ -87,14 +87,14 @@ impl State {
 
     /// The log of such pairs; `None` if they are not valid for a log.
     pub(crate) fn from_units(units: impl IntoIterator<Item = (Timestamp, u64)>) -> Option<Self> {
-        let mut entries: VecDeque<Entry> = VecDeque::new();
+        let mut entries: VecDeque<LogEntry> = VecDeque::new();
         let mut total = 0u64;
         for (at, units) in units {
             total = total.checked_add(units).filter(|&total| total <= EXACT_MAX)?;
             if entries.back().is_some_and(|last| last.at > at) {
                 return None;
             }
-            entries.push_back(Entry { at, total });
+            entries.push_back(LogEntry { at, total });
         }
         Some(Self { entries, forgotten: 0 })
     }
@@ -157,7 +157,7 @@ impl State {
         let total = self.total() + units;
         match self.entries.back_mut() {
             Some(newest) if newest.at == at => newest.total = total,
-            _ => self.entries.push_back(Entry { at, total }),
+            _ => self.entries.push_back(LogEntry { at, total }),
         }
     }
 

@@ -9,7 +9,7 @@ use crate::rate::{EXACT_MAX, QuotaError, Rate};
 use crate::time::{Ticks, Timestamp};
 
 /// Maximum number of sub-windows of a window.
-pub const PRECISION_MAX: u32 = 60;
+pub(crate) const PRECISION_MAX: u32 = 60;
 /// A window may exceed its period by at most the period divided by this: the guarantee is a millionth.
 const EXCESS_DIVISOR: u64 = 1_000_000;
 
@@ -42,7 +42,7 @@ pub struct State {
 
 /// The position of an instant: its sub-window, and the ticks since the start of that.
 #[derive(Clone, Copy)]
-struct Place {
+struct WindowPosition {
     index: u64,
     offset: u64,
 }
@@ -177,24 +177,24 @@ impl State {
     /// The position of `now`. While the clock is behind the newest sub-window, time stands still at its start: a clock
     /// that jitters at a boundary then ages no counter.
     #[inline]
-    fn place(&self, quota: &SlidingWindow, now: Timestamp) -> Place {
+    fn place(&self, quota: &SlidingWindow, now: Timestamp) -> WindowPosition {
         let index = now.unix_micros() / quota.sub;
         if index < self.newest {
-            return Place { index: self.newest, offset: 0 };
+            return WindowPosition { index: self.newest, offset: 0 };
         }
         let offset = now.unix_micros() - index * quota.sub;
-        Place { index, offset }
+        WindowPosition { index, offset }
     }
 
     /// How many sub-windows a position is ahead of the newest.
     #[inline]
-    fn behind(&self, place: Place) -> usize {
+    fn behind(&self, place: WindowPosition) -> usize {
         usize::try_from(place.index.saturating_sub(self.newest)).unwrap_or(usize::MAX)
     }
 
     /// The units that count at a position: the younger sub-windows in full, the oldest by the estimate.
     #[inline]
-    fn used(&self, quota: &SlidingWindow, place: Place) -> u64 {
+    fn used(&self, quota: &SlidingWindow, place: WindowPosition) -> u64 {
         let Some(oldest) = quota.oldest().checked_sub(self.behind(place)) else {
             return 0; // Even the newest has left the window.
         };
@@ -205,7 +205,7 @@ impl State {
 
     /// The first instant at which at most `most` units count, given that more count at the position: the window slides
     /// on, and one sub-window after the other becomes its oldest.
-    fn falls_to(&self, quota: &SlidingWindow, from: Place, most: u64) -> Timestamp {
+    fn falls_to(&self, quota: &SlidingWindow, from: WindowPosition, most: u64) -> Timestamp {
         let mut younger: u64 = self.counts.iter().sum();
         for (position, &units) in self.counts.iter().enumerate().rev() {
             younger -= units;
@@ -221,7 +221,7 @@ impl State {
     }
 
     /// Adds units at a position, which becomes the newest sub-window.
-    fn add(&mut self, quota: &SlidingWindow, place: Place, units: u64) {
+    fn add(&mut self, quota: &SlidingWindow, place: WindowPosition, units: u64) {
         let behind = self.behind(place);
         match (quota.oldest() + 1).checked_sub(behind) {
             Some(kept) if !self.counts.is_empty() => {
@@ -237,7 +237,13 @@ impl State {
         self.newest = place.index;
     }
 
-    fn outcome(&self, quota: &SlidingWindow, now: Timestamp, place: Place, verdict: Verdict) -> Outcome {
+    fn outcome(
+        &self,
+        quota: &SlidingWindow,
+        now: Timestamp,
+        place: WindowPosition,
+        verdict: Verdict,
+    ) -> Outcome {
         let used = self.used(quota, place);
         let remaining = quota.limit.saturating_sub(used);
         let until = |most| self.falls_to(quota, place, most).since(now);

@@ -2,7 +2,7 @@
 //! admits at most `burst + rate × t`.
 
 use crate::algorithm::Charged;
-use crate::algorithm::reservoir::{GAIN_MAX, Reservoir, Room};
+use crate::algorithm::reservoir::{CapacityBound, GAIN_MAX, Reservoir};
 use crate::outcome::Outcome;
 use crate::rate::{QuotaError, Rate};
 use crate::time::{Ticks, Timestamp};
@@ -33,7 +33,7 @@ impl TokenBucket {
         match widths.into_iter().find_map(|gain_max| Reservoir::fitting(rate, units, gain_max)) {
             Some(reservoir) => Ok(Self { rate, reservoir }),
             None => {
-                let [narrow, wide] = widths.map(|gain_max| Room::of(rate, gain_max));
+                let [narrow, wide] = widths.map(|gain_max| CapacityBound::of(rate, gain_max));
                 Err(narrow.max(wide).refuse(rate, units))
             }
         }
@@ -81,7 +81,7 @@ impl State {
     /// anchored at the instant from which it equals a bucket never used.
     #[must_use]
     #[inline]
-    pub fn to_full(self, reservoir: &Reservoir) -> (Timestamp, u64) {
+    pub(crate) fn to_full(self, reservoir: &Reservoir) -> (Timestamp, u64) {
         let gain = reservoir.pace().gain();
         let ticks = gain.div_ceil(self.missing);
         (self.at + Ticks::from_micros(ticks), ticks * gain.get() - self.missing)
@@ -90,7 +90,7 @@ impl State {
     /// The inverse of [`State::to_full`].
     #[must_use]
     #[inline]
-    pub fn from_full(full_at: Timestamp, surplus: u64, reservoir: &Reservoir) -> Self {
+    pub(crate) fn from_full(full_at: Timestamp, surplus: u64, reservoir: &Reservoir) -> Self {
         if full_at == Timestamp::default() {
             return Self::default(); // No tick before the epoch can be the anchor, and no key was charged by then.
         }

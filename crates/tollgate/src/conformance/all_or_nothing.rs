@@ -16,7 +16,7 @@ pub async fn all<S: Store>(make: &impl Fn(Timestamp) -> S) {
 }
 
 /// An admitted request of cost 3 takes exactly 3 from the counter of every algorithm at once.
-pub async fn an_admission_charges_every_counter<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn an_admission_charges_every_counter<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let rig = Rig::new(make, ALGORITHMS.iter().map(|each| each.limit(each.name, 10)).collect());
     let decision = rig.check(&asking("k", 3)).await;
     assert!(decision.is_allowed());
@@ -31,7 +31,7 @@ pub async fn an_admission_charges_every_counter<S: Store>(make: &impl Fn(Timesta
 
 /// For every pair of algorithms, one that denies and one that does not, in either order: the counter of the other is
 /// exactly as before, and the denial names its cause and that cause's retry time.
-pub async fn a_denial_leaves_every_other_counter<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn a_denial_leaves_every_other_counter<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for tight in ALGORITHMS {
         for other in ALGORITHMS {
             let pair = || [tight.limit("tight", 3), other.limit("other", 10)];
@@ -62,7 +62,7 @@ pub async fn a_denial_leaves_every_other_counter<S: Store>(make: &impl Fn(Timest
 }
 
 /// A cost above one limit's capacity is reported differently than a denial that waiting cures, and charges nothing.
-pub async fn a_cost_that_never_fits_leaves_every_counter<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn a_cost_that_never_fits_leaves_every_counter<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for tight in ALGORITHMS {
         let mut limits: Vec<LimitBuilder> =
             ALGORITHMS.iter().map(|each| each.limit(each.name, 100)).collect();
@@ -79,7 +79,9 @@ pub async fn a_cost_that_never_fits_leaves_every_counter<S: Store>(make: &impl F
 }
 
 /// With as many limits as one request may match, each of them in turn denying, the others are as before.
-pub async fn a_denial_among_the_most_limits_leaves_the_others<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn a_denial_among_the_most_limits_leaves_the_others<S: Store>(
+    make: &impl Fn(Timestamp) -> S,
+) {
     for tight in 0..MATCHED_MAX {
         let limit = |place: usize| {
             let units = if place == tight { 2 } else { 50 };
@@ -96,7 +98,7 @@ pub async fn a_denial_among_the_most_limits_leaves_the_others<S: Store>(make: &i
 }
 
 /// A look takes nothing, whether the counter is unused, used or exhausted.
-pub async fn looking_changes_nothing<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn looking_changes_nothing<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in ALGORITHMS {
         let rig = Rig::new(make, vec![algorithm.limit("limit", 4)]);
         for used in 0..=4 {

@@ -29,7 +29,7 @@ pub(super) const HOUR: Ticks = Ticks::from_secs(3_600);
 
 /// What a counter keeps when its quota is raised or lowered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Keeps {
+pub(super) enum KeptUnits {
     /// The available units: a bucket does not fill up because it grew.
     Available,
     /// The used units: a window that grew has the difference available.
@@ -40,7 +40,7 @@ pub(super) enum Keeps {
 #[derive(Clone, Copy)]
 pub(super) struct Algorithm {
     pub(super) name: &'static str,
-    pub(super) keeps: Keeps,
+    pub(super) keeps: KeptUnits,
     make: fn(u64) -> Result<Quota, QuotaError>,
 }
 
@@ -60,41 +60,45 @@ impl Algorithm {
 pub(super) const ALGORITHMS: [Algorithm; 10] = [
     Algorithm {
         name: "token-bucket",
-        keeps: Keeps::Available,
+        keeps: KeptUnits::Available,
         make: |n| Quota::token_bucket(Rate::per_hour(n)),
     },
     // A rate just below a whole number of units per tick: its fractions do not fit sixteen bits.
     Algorithm {
         name: "token-bucket, wide",
-        keeps: Keeps::Available,
+        keeps: KeptUnits::Available,
         make: |n| Quota::token_bucket(Rate::per_second(9_999_991).burst(n)),
     },
-    Algorithm { name: "gcra", keeps: Keeps::Available, make: |n| Quota::gcra(Rate::per_hour(n)) },
-    Algorithm { name: "fixed-window, epoch", keeps: Keeps::Used, make: |n| fixed(n, Align::Epoch) },
-    Algorithm { name: "fixed-window, first hit", keeps: Keeps::Used, make: |n| fixed(n, Align::FirstHit) },
+    Algorithm { name: "gcra", keeps: KeptUnits::Available, make: |n| Quota::gcra(Rate::per_hour(n)) },
+    Algorithm { name: "fixed-window, epoch", keeps: KeptUnits::Used, make: |n| fixed(n, Align::Epoch) },
+    Algorithm {
+        name: "fixed-window, first hit",
+        keeps: KeptUnits::Used,
+        make: |n| fixed(n, Align::FirstHit),
+    },
     Algorithm {
         name: "sliding-window, strict",
-        keeps: Keeps::Used,
+        keeps: KeptUnits::Used,
         make: |n| sliding(n, 10, Estimate::Strict),
     },
     Algorithm {
         name: "sliding-window, interpolated",
-        keeps: Keeps::Used,
+        keeps: KeptUnits::Used,
         make: |n| sliding(n, 1, Estimate::Interpolate),
     },
     Algorithm {
         name: "sliding-log",
-        keeps: Keeps::Used,
+        keeps: KeptUnits::Used,
         make: |n| SlidingLog::new(Rate::per_hour(n)).map(Quota::SlidingLog),
     },
     Algorithm {
         name: "leaky-bucket",
-        keeps: Keeps::Available,
+        keeps: KeptUnits::Available,
         make: |n| LeakyBucket::new(Rate::per_hour(n), n - 1).map(Quota::LeakyBucket),
     },
     Algorithm {
         name: "concurrency",
-        keeps: Keeps::Used,
+        keeps: KeptUnits::Used,
         make: |n| Concurrency::new(n, HOUR).map(Quota::Concurrency),
     },
 ];

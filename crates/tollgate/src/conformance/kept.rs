@@ -33,7 +33,7 @@ pub async fn all<S: Store>(make: &impl Fn(Timestamp) -> S) {
     a_refund_that_may_be_too_old_is_dropped(make).await;
     a_refund_of_an_age_takes_it_to_be_that_old(make).await;
     no_interval_keeps_more_than_its_bound(make).await;
-    a_cancel_at_once_restores_the_room(make).await;
+    an_immediate_cancel_restores_the_capacity(make).await;
 }
 
 fn quotas() -> Vec<(&'static str, Quota)> {
@@ -68,7 +68,7 @@ fn exact_windows() -> impl Iterator<Item = (&'static str, Quota)> {
 /// The story: 10 in 10 s. 5 are reserved at 0 s, 5 pass at 7 s, the reservation is cancelled, 5 more pass. At 10 s
 /// another 5 passed, which made 15 in 3 s: the cancellation had refunded the units of 7 s, and the units that were left
 /// expired at 10 s.
-pub async fn a_late_cancel_gives_back_its_own_units<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn a_late_cancel_gives_back_its_own_units<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for (name, quota) in exact_windows() {
         let mut rig = rig(make, &quota);
         let start = rig.now;
@@ -87,7 +87,7 @@ pub async fn a_late_cancel_gives_back_its_own_units<S: Store>(make: &impl Fn(Tim
 }
 
 /// The same for a commit below the estimate: 9 reserved at 0 s and 1 used leave room for 9 until 10 s, and for no more.
-pub async fn a_late_commit_gives_back_its_own_units<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn a_late_commit_gives_back_its_own_units<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for (name, quota) in exact_windows() {
         let mut rig = rig(make, &quota);
         let start = rig.now;
@@ -104,7 +104,7 @@ pub async fn a_late_commit_gives_back_its_own_units<S: Store>(make: &impl Fn(Tim
 
 /// The story: a bucket of 2 that refills 1 in a second gave away most of a unit. A unit cancelled after 0.9 s, which
 /// had come back by nine tenths, was refunded in full. 2 at 0.9 s and 1 at 1 s were kept, where 2.1 may be.
-pub async fn a_bucket_gives_back_what_it_has_not_regained<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn a_bucket_gives_back_what_it_has_not_regained<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let rate = Rate::per_second(1).burst(2);
     for quota in [Quota::token_bucket(rate), Quota::gcra(rate)] {
         let mut rig = rig(make, &quota.expect("the suite's numbers are valid"));
@@ -124,7 +124,7 @@ pub async fn a_bucket_gives_back_what_it_has_not_regained<S: Store>(make: &impl 
 
 /// The story: 5 pass at 0 s, and 10 at 21 s. A caller that then refunded 5 by attributes alone, and meant those of 0 s,
 /// was refunded 5 of the others: 15 were kept at 21 s.
-pub async fn a_refund_that_may_be_too_old_is_dropped<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn a_refund_that_may_be_too_old_is_dropped<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let is_window = |quota: &Quota| {
         matches!(quota, Quota::FixedWindow(_) | Quota::SlidingWindow(_) | Quota::SlidingLog(_))
     };
@@ -144,7 +144,7 @@ pub async fn a_refund_that_may_be_too_old_is_dropped<S: Store>(make: &impl Fn(Ti
 
 /// The story of the bucket, with a refund by attributes alone: a unit that may have been charged 0.9 s ago has come
 /// back by nine tenths.
-pub async fn a_refund_of_an_age_takes_it_to_be_that_old<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn a_refund_of_an_age_takes_it_to_be_that_old<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let rate = Rate::per_second(1).burst(2);
     for quota in [Quota::token_bucket(rate), Quota::gcra(rate)] {
         let mut rig = rig(make, &quota.expect("the suite's numbers are valid"));
@@ -362,11 +362,11 @@ fn assert_bound(name: &str, quota: &Quota, kept: &[Kept], seed: u64) {
             let rate = quota.rate().expect("a bucket has a rate");
             let period = i128::from(rate.period().as_micros());
             // A leaky bucket lets units depart one at a time, and a departure is rounded up to a whole tick.
-            let (at_once, rounding) = match quota {
+            let (burst, rounding) = match quota {
                 Quota::LeakyBucket(_) => (1, i128::from(rate.units())),
                 _ => (i128::from(UNITS), 0),
             };
-            most_above(kept, rate) <= at_once * period + rounding
+            most_above(kept, rate) <= burst * period + rounding
         }
         Quota::FixedWindow(window) if *window.align() == Align::Epoch => windows().all(|window| {
             let inside = kept.iter().filter(|one| one.at.unix_micros() / PERIOD.as_micros() == window);
@@ -383,7 +383,7 @@ fn assert_bound(name: &str, quota: &Quota, kept: &[Kept], seed: u64) {
 }
 
 /// Whatever is settled, when and to what: no interval keeps more than the algorithm's definition admits.
-pub async fn no_interval_keeps_more_than_its_bound<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn no_interval_keeps_more_than_its_bound<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for (name, quota) in quotas() {
         for seed in SEEDS {
             let mut rig = rig(make, &quota);
@@ -396,7 +396,7 @@ pub async fn no_interval_keeps_more_than_its_bound<S: Store>(make: &impl Fn(Time
 
 /// A store that drops every refund would keep every bound. So after any trace, a reservation that is cancelled at once
 /// leaves every number as it was.
-pub async fn a_cancel_at_once_restores_the_room<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn an_immediate_cancel_restores_the_capacity<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for (name, quota) in quotas() {
         for seed in SEEDS {
             let mut rig = rig(make, &quota);

@@ -4,7 +4,7 @@ use super::fixture::{ALGORITHMS, BUCKET, Rig, START, answers, asking};
 use crate::headers::{Answer, Audience, Caller, HeaderPolicy};
 use crate::outcome::Verdict;
 use crate::policy::Mode;
-use crate::store::{Stance, Store};
+use crate::store::{Enforcement, Store};
 use crate::time::Timestamp;
 
 /// Runs all of this module.
@@ -18,7 +18,7 @@ pub async fn all<S: Store>(make: &impl Fn(Timestamp) -> S) {
 }
 
 /// A limit in shadow reports what it would have done, for every algorithm, and the request passes all the same.
-pub async fn shadow_never_denies<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn shadow_never_denies<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in ALGORITHMS {
         let rig = Rig::new(make, vec![algorithm.limit("watched", 2).mode(Mode::Shadow)]);
         for turn in 0..5 {
@@ -26,14 +26,14 @@ pub async fn shadow_never_denies<S: Store>(make: &impl Fn(Timestamp) -> S) {
             assert_eq!(decision.verdict(), Verdict::Allow, "{}", algorithm.name);
             assert!(decision.cause().is_none());
             let watched = decision.limits().next().expect("it is reported");
-            assert_eq!(watched.stance, Stance::Shadow);
+            assert_eq!(watched.enforcement, Enforcement::Shadow);
             assert_eq!(watched.outcome.is_allowed(), turn < 2, "{}: turn {turn}", algorithm.name);
         }
     }
 }
 
 /// Beside a limit in shadow of any algorithm, an enforced one counts exactly as it does alone.
-pub async fn shadow_never_touches_an_enforced_counter<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn shadow_never_touches_an_enforced_counter<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for enforced in ALGORITHMS {
         for watching in ALGORITHMS {
             let alone = Rig::new(make, vec![enforced.limit("enforced", 4)]);
@@ -52,7 +52,9 @@ pub async fn shadow_never_touches_an_enforced_counter<S: Store>(make: &impl Fn(T
 }
 
 /// A request that an enforced limit denies was never made, so a limit in shadow does not count it.
-pub async fn shadow_is_not_counted_when_the_request_is_denied<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn shadow_is_not_counted_when_the_request_is_denied<S: Store>(
+    make: &impl Fn(Timestamp) -> S,
+) {
     for watching in ALGORITHMS {
         let limits = vec![watching.limit("watching", 9).mode(Mode::Shadow), BUCKET.limit("enforced", 2)];
         let rig = Rig::new(make, limits);
@@ -65,7 +67,7 @@ pub async fn shadow_is_not_counted_when_the_request_is_denied<S: Store>(make: &i
 }
 
 /// Callers see nothing of a limit in shadow: neither when it would have denied nor when another does.
-pub async fn shadow_is_not_in_the_answer<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn shadow_is_not_in_the_answer<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let limits = vec![BUCKET.limit("watching", 1).mode(Mode::Shadow), BUCKET.limit("enforced", 3)];
     let rig = Rig::new(make, limits);
     let audience = Audience { caller: Caller::Authenticated, ..Audience::default() };
@@ -80,39 +82,42 @@ pub async fn shadow_is_not_in_the_answer<S: Store>(make: &impl Fn(Timestamp) -> 
 
 /// `enforce_percent` selects about that percentage of the keys, the same ones each time, keeps them when the percentage
 /// is raised, and only they are ever denied.
-pub async fn a_share_of_the_keys_is_enforced_and_stays_so<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn a_share_of_the_keys_is_enforced_and_stays_so<S: Store>(make: &impl Fn(Timestamp) -> S) {
     const KEYS: usize = 600;
     let rig = Rig::new(make, vec![BUCKET.limit("limit", 1).enforce_percent(30)]);
-    let first = stances(&rig, KEYS).await;
-    let share = first.iter().filter(|&&stance| stance == Stance::Enforced).count();
+    let first = enforcements(&rig, KEYS).await;
+    let share = first.iter().filter(|&&enforcement| enforcement == Enforcement::Enforced).count();
     // 180 expected, six standard deviations either way.
     assert!((112..=248).contains(&share), "{share} of {KEYS} keys are enforced");
-    assert_eq!(stances(&rig, KEYS).await, first, "the same keys the second time");
-    for (number, stance) in first.iter().enumerate() {
+    assert_eq!(enforcements(&rig, KEYS).await, first, "the same keys the second time");
+    for (number, enforcement) in first.iter().enumerate() {
         let denied = !rig.admits(&format!("k-{number}"), 1).await;
-        assert_eq!(denied, *stance == Stance::Enforced, "key {number} after its unit is used");
+        assert_eq!(denied, *enforcement == Enforcement::Enforced, "key {number} after its unit is used");
     }
     rig.swap(vec![BUCKET.limit("limit", 1).enforce_percent(60)]);
-    let raised = stances(&rig, KEYS).await;
+    let raised = enforcements(&rig, KEYS).await;
     for (before, after) in first.iter().zip(&raised) {
-        assert!(*before == Stance::Shadow || *after == Stance::Enforced, "an enforced key was let go");
+        assert!(
+            *before == Enforcement::Shadow || *after == Enforcement::Enforced,
+            "an enforced key was let go"
+        );
     }
-    let share = raised.iter().filter(|&&stance| stance == Stance::Enforced).count();
+    let share = raised.iter().filter(|&&enforcement| enforcement == Enforcement::Enforced).count();
     assert!((288..=432).contains(&share), "{share} of {KEYS} keys are enforced at 60 per cent");
 }
 
-/// The stance of each key. The first round uses up a key's only unit.
-async fn stances<S: Store>(rig: &Rig<S>, keys: usize) -> Vec<Stance> {
-    let mut stances = Vec::with_capacity(keys);
+/// The enforcement of each key. The first round uses up a key's only unit.
+async fn enforcements<S: Store>(rig: &Rig<S>, keys: usize) -> Vec<Enforcement> {
+    let mut enforcements = Vec::with_capacity(keys);
     for number in 0..keys {
         let decision = rig.check(&asking(&format!("k-{number}"), 1)).await;
-        stances.push(decision.limits().next().expect("it answers").stance);
+        enforcements.push(decision.limits().next().expect("it answers").enforcement);
     }
-    stances
+    enforcements
 }
 
 /// A limit that is off is neither asked nor counted, and counts again from where it was when it is switched on.
-pub async fn off_is_not_asked<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn off_is_not_asked<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in ALGORITHMS {
         let rig = Rig::new(make, vec![algorithm.limit("limit", 3)]);
         assert!(rig.admits("k", 1).await);

@@ -22,7 +22,7 @@ pub async fn all<S: Store>(make: &impl Fn(Timestamp) -> S) {
     a_denied_reservation_holds_nothing(make).await;
     only_limits_that_count_the_cost_are_settled(make).await;
     a_reservation_survives_a_swap(make).await;
-    those_in_line_keep_their_turns(make).await;
+    waiters_keep_their_departures(make).await;
     a_permit_is_released_once(make).await;
     a_permit_comes_back_by_itself(make).await;
     a_renewed_permit_lives_on(make).await;
@@ -42,7 +42,9 @@ fn refundable() -> impl Iterator<Item = Algorithm> {
 }
 
 /// 6 reserved, 2 used: 4 are refunded.
-pub async fn a_commit_below_the_estimate_gives_the_rest_back<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn a_commit_below_the_estimate_gives_the_rest_back<S: Store>(
+    make: &impl Fn(Timestamp) -> S,
+) {
     for algorithm in refundable() {
         let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
         let (decision, reservation) = rig.engine.reserve(&asking("k", 6), LIFETIME, rig.now).await;
@@ -56,7 +58,9 @@ pub async fn a_commit_below_the_estimate_gives_the_rest_back<S: Store>(make: &im
 
 /// 3 reserved, 8 used of 10: 5 more are charged. 3 reserved, 12 used: all 7 that are left are charged, and 2 are
 /// unpaid.
-pub async fn a_commit_above_the_estimate_charges_what_there_is<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn a_commit_above_the_estimate_charges_what_there_is<S: Store>(
+    make: &impl Fn(Timestamp) -> S,
+) {
     for algorithm in countable() {
         for (actual, charged, unpaid) in [(3, 0, 0), (8, 5, 0), (10, 7, 0), (12, 7, 2)] {
             let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
@@ -71,7 +75,7 @@ pub async fn a_commit_above_the_estimate_charges_what_there_is<S: Store>(make: &
 
 /// The story: a commit above the estimate was charged by the limit's first quota, whatever tier the key had. A key of a
 /// large tier was then clamped to the smallest, and lost nearly all its units.
-pub async fn a_commit_above_the_estimate_counts_by_the_keys_own_tier<S: Store>(
+pub(super) async fn a_commit_above_the_estimate_counts_by_the_keys_own_tier<S: Store>(
     make: &impl Fn(Timestamp) -> S,
 ) {
     for algorithm in countable() {
@@ -88,7 +92,7 @@ pub async fn a_commit_above_the_estimate_counts_by_the_keys_own_tier<S: Store>(
 }
 
 /// After a cancellation every counter, permits included, is as before the reservation.
-pub async fn a_cancelled_reservation_never_was<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn a_cancelled_reservation_never_was<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let each = ALGORITHMS.iter().filter(|each| each.name != LINE.name);
     let rig = Rig::new(make, each.map(|each| each.limit(each.name, 10)).collect());
     let mut decision = rig.check(&asking("k", 2)).await;
@@ -109,7 +113,7 @@ pub async fn a_cancelled_reservation_never_was<S: Store>(make: &impl Fn(Timestam
 
 /// The story: a window from the first hit was taken to have begun with the reservation. It had begun long before, so
 /// units cancelled after its end were refunded to the next one. One tick before its end they are refunded in full.
-pub async fn a_window_that_has_ended_is_not_given_back_to<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn a_window_that_has_ended_is_not_given_back_to<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let first_hit = ALGORITHMS.iter().find(|each| each.name == "fixed-window, first hit");
     let first_hit = first_hit.expect("it is one of them");
     for (cancelled_after, refunded) in [(HOUR - Ticks::ONE, 4), (HOUR, 0)] {
@@ -127,7 +131,7 @@ pub async fn a_window_that_has_ended_is_not_given_back_to<S: Store>(make: &impl 
 }
 
 /// One tick before its end a reservation can be settled; at its end it stays charged at the estimate.
-pub async fn a_reservation_that_expires_stays_charged<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn a_reservation_that_expires_stays_charged<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for (settled_after, settles) in [(LIFETIME - Ticks::ONE, true), (LIFETIME, false), (HOUR, false)] {
         let fixed =
             ALGORITHMS.iter().find(|each| each.name == "fixed-window, epoch").expect("it is one of them");
@@ -145,7 +149,7 @@ pub async fn a_reservation_that_expires_stays_charged<S: Store>(make: &impl Fn(T
 }
 
 /// A denied reservation holds nothing that could be refunded.
-pub async fn a_denied_reservation_holds_nothing<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn a_denied_reservation_holds_nothing<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let rig = Rig::new(make, vec![BUCKET.limit("a", 10), PERMITS.limit("b", 3)]);
     assert!(rig.admits("k", 2).await);
     let before = rig.peek("k").await;
@@ -155,7 +159,7 @@ pub async fn a_denied_reservation_holds_nothing<S: Store>(make: &impl Fn(Timesta
 }
 
 /// A limit with a fixed cost keeps it, and beside a limit that computes its cost the others count requests.
-pub async fn only_limits_that_count_the_cost_are_settled<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn only_limits_that_count_the_cost_are_settled<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let fixed = BUCKET.limit("fixed", 10).cost(Cost::Units(2));
     let rig = Rig::new(make, vec![fixed, BUCKET.limit("asked", 10)]);
     let (_, reservation) = rig.engine.reserve(&asking("k", 6), LIFETIME, rig.now).await;
@@ -173,7 +177,7 @@ pub async fn only_limits_that_count_the_cost_are_settled<S: Store>(make: &impl F
 }
 
 /// A reservation made under one policy is settled under the next; if its limit is gone, nothing happens.
-pub async fn a_reservation_survives_a_swap<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn a_reservation_survives_a_swap<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in refundable() {
         let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
         let (_, kept) = rig.engine.reserve(&asking("k", 4), LIFETIME, rig.now).await;
@@ -190,7 +194,7 @@ pub async fn a_reservation_survives_a_swap<S: Store>(make: &impl Fn(Timestamp) -
 
 /// Whichever waiters leave a queue, from its end or from its middle, and whatever is refunded to it: later requests
 /// depart later, one interval apart.
-pub async fn those_in_line_keep_their_turns<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn waiters_keep_their_departures<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let interval = Ticks::from_secs(360);
     for gone in [&[1_usize, 2][..], &[2, 1], &[3], &[3, 2, 1], &[1, 3], &[0], &[0, 1, 2], &[]] {
         let mut rig = Rig::new(make, vec![LINE.limit("line", 10)]);
@@ -232,7 +236,7 @@ async fn permit<S: Store>(rig: &Rig<S>) -> Option<Permit> {
 }
 
 /// A release returns one permit; releasing it again, or a permit of another holder, changes nothing.
-pub async fn a_permit_is_released_once<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn a_permit_is_released_once<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let rig = Rig::new(make, vec![PERMITS.limit("in-flight", 2), BUCKET.limit("rate", 100)]);
     let first = permit(&rig).await.expect("two places are free");
     let second = permit(&rig).await.expect("one place is free");
@@ -253,7 +257,7 @@ pub async fn a_permit_is_released_once<S: Store>(make: &impl Fn(Timestamp) -> S)
 }
 
 /// The permit of a crashed holder comes back exactly when it expires, and a late release frees no other permit.
-pub async fn a_permit_comes_back_by_itself<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn a_permit_comes_back_by_itself<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let mut rig = Rig::new(make, vec![PERMITS.limit("in-flight", 1)]);
     let lost = permit(&rig).await.expect("the place is free");
     let denied = rig.check(&asking("k", 1)).await;
@@ -271,7 +275,7 @@ pub async fn a_permit_comes_back_by_itself<S: Store>(make: &impl Fn(Timestamp) -
 
 /// A permit that is renewed in time lives on, however long, and takes no further permit; one that has expired stays
 /// gone.
-pub async fn a_renewed_permit_lives_on<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn a_renewed_permit_lives_on<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let mut rig = Rig::new(make, vec![PERMITS.limit("in-flight", 2)]);
     let held = permit(&rig).await.expect("two places are free");
     let lost = permit(&rig).await.expect("one place is free");
@@ -298,7 +302,7 @@ pub async fn a_renewed_permit_lives_on<S: Store>(make: &impl Fn(Timestamp) -> S)
 }
 
 /// A permit acquired under one policy is released under the next, whether the limit was raised, lowered or removed.
-pub async fn a_permit_survives_a_swap<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn a_permit_survives_a_swap<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for limit in [1, 2, 5, 9] {
         let rig = Rig::new(make, vec![PERMITS.limit("in-flight", 5)]);
         let mut held = Vec::new();
@@ -318,7 +322,7 @@ pub async fn a_permit_survives_a_swap<S: Store>(make: &impl Fn(Timestamp) -> S) 
 }
 
 /// A refund returns what was taken and never more: an unused counter has its capacity, not above it.
-pub async fn a_refund_gives_back_exactly<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn a_refund_gives_back_exactly<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in refundable() {
         let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
         assert!(rig.admits("k", 7).await);
@@ -336,7 +340,7 @@ pub async fn a_refund_gives_back_exactly<S: Store>(make: &impl Fn(Timestamp) -> 
 }
 
 /// A reset covers the counters of one key: all of them, or only those of the named limits.
-pub async fn a_reset_forgets_all_or_the_named<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn a_reset_forgets_all_or_the_named<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let rig = Rig::new(make, ALGORITHMS.iter().map(|each| each.limit(each.name, 10)).collect());
     for key in ["k", "other"] {
         assert!(rig.admits(key, 4).await);

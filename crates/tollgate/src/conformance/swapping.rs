@@ -1,6 +1,6 @@
 //! Policy swaps: counters are kept, a raise applies at once, a lowering clamps, and no key gains a burst.
 
-use super::fixture::{ALGORITHMS, BUCKET, HOUR, Keeps, PERMITS, Rig, asking, on_plan, policy, together};
+use super::fixture::{ALGORITHMS, BUCKET, HOUR, KeptUnits, PERMITS, Rig, asking, on_plan, policy, together};
 use crate::engine::SwapReport;
 use crate::outcome::Verdict;
 use crate::policy::{LimitBuilder, Policy};
@@ -9,14 +9,14 @@ use crate::time::{Ticks, Timestamp};
 
 /// Runs all of this module.
 pub async fn all<S: Store>(make: &impl Fn(Timestamp) -> S) {
-    a_raise_acts_at_once_and_gifts_nothing(make).await;
+    a_raise_acts_immediately_and_gifts_nothing(make).await;
     a_raised_bucket_refills_at_the_new_rate(make).await;
     lowering_clamps_and_is_not_forgotten(make).await;
     lowering_below_what_was_used_denies(make).await;
     swapping_to_and_fro_never_admits_more(make).await;
     another_period_gifts_nothing(make).await;
     slowing_gifts_nothing_to_those_who_stay_quiet(make).await;
-    what_nobody_asked_between_swaps_is_not_lost(make).await;
+    an_idle_counter_is_not_lost_between_swaps(make).await;
     a_key_may_change_its_tier(make).await;
     an_override_acts_on_one_key(make).await;
     other_numbers_keep_counters_and_other_names_do_not(make).await;
@@ -24,14 +24,14 @@ pub async fn all<S: Store>(make: &impl Fn(Timestamp) -> S) {
 
 /// An exhausted counter of 10 raised to 20: a window has the difference at once, a bucket waits for its refill, and a
 /// key never seen has all 20.
-pub async fn a_raise_acts_at_once_and_gifts_nothing<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn a_raise_acts_immediately_and_gifts_nothing<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in ALGORITHMS {
         let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
         assert_eq!(rig.drain("k").await, 10);
         rig.swap(vec![algorithm.limit("limit", 20)]);
         let more = match algorithm.keeps {
-            Keeps::Available => 0,
-            Keeps::Used => 10,
+            KeptUnits::Available => 0,
+            KeptUnits::Used => 10,
         };
         assert_eq!(rig.left("k", "limit").await, more, "{}", algorithm.name);
         assert_eq!(rig.drain("k").await, more, "{}", algorithm.name);
@@ -40,7 +40,7 @@ pub async fn a_raise_acts_at_once_and_gifts_nothing<S: Store>(make: &impl Fn(Tim
 }
 
 /// The first unit after a raise from 10 to 20 an hour comes after 180 seconds, not after 360, and not one tick before.
-pub async fn a_raised_bucket_refills_at_the_new_rate<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn a_raised_bucket_refills_at_the_new_rate<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in
         ALGORITHMS.iter().filter(|each| matches!(each.name, "token-bucket" | "gcra" | "leaky-bucket"))
     {
@@ -64,14 +64,14 @@ pub async fn a_raised_bucket_refills_at_the_new_rate<S: Store>(make: &impl Fn(Ti
 }
 
 /// 2 of 10 used, then lowered to 5: a bucket is clamped to 5, a window has 3 left. Raised to 10 again, neither forgets.
-pub async fn lowering_clamps_and_is_not_forgotten<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn lowering_clamps_and_is_not_forgotten<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in ALGORITHMS {
         let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
         assert!(rig.admits("k", 2).await);
         rig.swap(vec![algorithm.limit("limit", 5)]);
         let (lowered, raised) = match algorithm.keeps {
-            Keeps::Available => (5, 4),
-            Keeps::Used => (3, 7),
+            KeptUnits::Available => (5, 4),
+            KeptUnits::Used => (3, 7),
         };
         assert_eq!(rig.left("k", "limit").await, lowered, "{}: lowered", algorithm.name);
         assert!(rig.admits("k", 1).await);
@@ -83,14 +83,14 @@ pub async fn lowering_clamps_and_is_not_forgotten<S: Store>(make: &impl Fn(Times
 
 /// 8 of 10 used, then lowered to 5: a window is overdrawn and denies, a bucket has the 2 that it had. Raised again,
 /// both have 2.
-pub async fn lowering_below_what_was_used_denies<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn lowering_below_what_was_used_denies<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in ALGORITHMS {
         let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
         assert!(rig.admits("k", 8).await);
         rig.swap(vec![algorithm.limit("limit", 5)]);
         match algorithm.keeps {
-            Keeps::Available => assert_eq!(rig.left("k", "limit").await, 2, "{}", algorithm.name),
-            Keeps::Used => {
+            KeptUnits::Available => assert_eq!(rig.left("k", "limit").await, 2, "{}", algorithm.name),
+            KeptUnits::Used => {
                 assert_eq!(rig.left("k", "limit").await, 0, "{}", algorithm.name);
                 let denied = rig.check(&asking("k", 1)).await;
                 assert!(matches!(denied.verdict(), Verdict::Deny { .. }), "{}", algorithm.name);
@@ -102,7 +102,7 @@ pub async fn lowering_below_what_was_used_denies<S: Store>(make: &impl Fn(Timest
 }
 
 /// However often a limit changes between 10 and 20 at one instant, a window admits 20 in all and a bucket 10.
-pub async fn swapping_to_and_fro_never_admits_more<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn swapping_to_and_fro_never_admits_more<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in ALGORITHMS {
         let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
         let mut admitted = 0;
@@ -111,15 +111,15 @@ pub async fn swapping_to_and_fro_never_admits_more<S: Store>(make: &impl Fn(Time
             rig.swap(vec![algorithm.limit("limit", if turn % 2 == 0 { 20 } else { 10 })]);
         }
         let bound = match algorithm.keeps {
-            Keeps::Available => 10,
-            Keeps::Used => 20,
+            KeptUnits::Available => 10,
+            KeptUnits::Used => 20,
         };
         assert_eq!(admitted, bound, "{}", algorithm.name);
     }
 }
 
 /// An exhausted counter stays exhausted when its period is made longer or shorter.
-pub async fn another_period_gifts_nothing<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn another_period_gifts_nothing<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in RATED {
         let of = |rate: &str| rated(algorithm, rate);
         for other in ["10/day", "10/min", "20/day"] {
@@ -145,7 +145,7 @@ fn rated(algorithm: &str, rate: &str) -> Policy {
 }
 
 /// Sends requests of many other keys, so that a store reuses the slot of every key that it may forget.
-async fn crowd<S: Store>(rig: &Rig<S>) {
+async fn send_other_keys<S: Store>(rig: &Rig<S>) {
     for hundred in 0..20 {
         let one = |number| async move {
             let key = format!("other-{hundred}-{number}-{}", rig.now.unix_micros());
@@ -158,7 +158,7 @@ async fn crowd<S: Store>(rig: &Rig<S>) {
 /// Counters exhausted under 10 a minute that becomes 10 a day. Long after they would have been full again, a key that
 /// stayed quiet gets the same answer as one that kept asking. The story: the quiet key was forgotten, and began anew
 /// with all 10.
-pub async fn slowing_gifts_nothing_to_those_who_stay_quiet<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn slowing_gifts_nothing_to_those_who_stay_quiet<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in RATED {
         let mut rig = Rig::new(make, Vec::new());
         rig.engine.swap(rated(algorithm, "10/min"), rig.now).expect("few quotas are in use");
@@ -167,7 +167,7 @@ pub async fn slowing_gifts_nothing_to_those_who_stay_quiet<S: Store>(make: &impl
         for _ in 0..5 {
             rig.now = rig.now + Ticks::from_secs(60);
             assert!(!rig.admits("asking", 1).await, "{algorithm}: the day is not over");
-            crowd(&rig).await;
+            send_other_keys(&rig).await;
         }
         let [quiet, asking] = [rig.peek("quiet").await, rig.peek("asking").await];
         assert_eq!(quiet, asking, "{algorithm}: {drained:?} were drained");
@@ -177,7 +177,7 @@ pub async fn slowing_gifts_nothing_to_those_who_stay_quiet<S: Store>(make: &impl
 
 /// 10 an hour becomes 10 a day and 10 an hour again: units that came back in between are counted at the rates that were
 /// active, whether or not the key was charged meanwhile.
-pub async fn what_nobody_asked_between_swaps_is_not_lost<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn an_idle_counter_is_not_lost_between_swaps<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in ["token-bucket", "gcra", "leaky-bucket, queue: 9", "sliding-log"] {
         let mut rig = Rig::new(make, Vec::new());
         rig.engine.swap(rated(algorithm, "10/h"), rig.now).expect("few quotas are in use");
@@ -189,7 +189,7 @@ pub async fn what_nobody_asked_between_swaps_is_not_lost<S: Store>(make: &impl F
             let _ = rig.check(&asking("asking", 10)).await;
             rig.now = rig.now + Ticks::from_secs(1_500);
             let _ = rig.check(&asking("asking", 10)).await;
-            crowd(&rig).await;
+            send_other_keys(&rig).await;
         }
         assert_eq!(rig.peek("quiet").await, rig.peek("asking").await, "{algorithm}");
         assert_eq!(rig.drain("quiet").await, rig.drain("asking").await, "{algorithm}");
@@ -203,7 +203,7 @@ fn tiers(algorithm: super::fixture::Algorithm) -> Vec<LimitBuilder> {
 
 /// A key that changes its tier and back keeps its counter and gains nothing, where both tiers forget after the same
 /// time.
-pub async fn a_key_may_change_its_tier<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn a_key_may_change_its_tier<S: Store>(make: &impl Fn(Timestamp) -> S) {
     // The wide bucket has the same rate with another burst, so its tiers forget after different times.
     for algorithm in ALGORITHMS.into_iter().filter(|algorithm| algorithm.name != "token-bucket, wide") {
         let rig = Rig::new(make, tiers(algorithm));
@@ -214,8 +214,8 @@ pub async fn a_key_may_change_its_tier<S: Store>(make: &impl Fn(Timestamp) -> S)
         assert!(rig.check(&on_plan("k", "free", 4)).await.is_allowed());
         assert_eq!(look("free").await, Some(6), "{}", algorithm.name);
         let upgraded = match algorithm.keeps {
-            Keeps::Available => 6,
-            Keeps::Used => 16,
+            KeptUnits::Available => 6,
+            KeptUnits::Used => 16,
         };
         assert_eq!(look("pro").await, Some(upgraded), "{}: upgraded", algorithm.name);
         assert!(rig.check(&on_plan("k", "pro", 5)).await.is_allowed());
@@ -230,21 +230,23 @@ pub async fn a_key_may_change_its_tier<S: Store>(make: &impl Fn(Timestamp) -> S)
 }
 
 /// An override added live applies to its key at once and to no other.
-pub async fn an_override_acts_on_one_key<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn an_override_acts_on_one_key<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in ALGORITHMS {
         let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
         assert!(rig.admits("vip", 1).await && rig.admits("k", 1).await);
         rig.swap(vec![algorithm.limit("limit", 10).override_for("vip", algorithm.quota(30))]);
-        let left = if algorithm.keeps == Keeps::Used { 29 } else { 9 };
+        let left = if algorithm.keeps == KeptUnits::Used { 29 } else { 9 };
         assert_eq!(rig.left("vip", "limit").await, left, "{}", algorithm.name);
         assert_eq!(rig.left("k", "limit").await, 9, "{}", algorithm.name);
         let unseen = rig.check(&asking("vip", 11)).await.is_allowed();
-        assert_eq!(unseen, algorithm.keeps == Keeps::Used, "{}", algorithm.name);
+        assert_eq!(unseen, algorithm.keeps == KeptUnits::Used, "{}", algorithm.name);
     }
 }
 
 /// The report distinguishes changed, added, removed and restarted limits, and the counters behave accordingly.
-pub async fn other_numbers_keep_counters_and_other_names_do_not<S: Store>(make: &impl Fn(Timestamp) -> S) {
+pub(super) async fn other_numbers_keep_counters_and_other_names_do_not<S: Store>(
+    make: &impl Fn(Timestamp) -> S,
+) {
     let before = || {
         let buckets = ["changed", "renamed", "restarted"].map(|name| BUCKET.limit(name, 10));
         buckets.into_iter().chain([PERMITS.limit("same", 10)]).collect()

@@ -11,7 +11,7 @@ use crate::key::Fingerprint;
 use crate::outcome::{Source, Verdict};
 use crate::policy::{Cost, Limit, Match, Policy, QuotaIndex};
 use crate::quota::Quota;
-use crate::store::{Charge, Stance};
+use crate::store::{Charge, Enforcement};
 use crate::time::{Ticks, Timestamp};
 
 /// One counter that was charged.
@@ -26,7 +26,7 @@ pub(crate) struct Held {
     pub(crate) quota: (Quota, QuotaIndex),
     /// The number of that quota when it was charged.
     pub(crate) number: u32,
-    pub(crate) stance: Stance,
+    pub(crate) enforcement: Enforcement,
     /// Which counter was charged: that of the store, or the fallback counter of this process during an outage.
     pub(crate) source: Source,
     /// The initial charge, and what it has been adjusted to since.
@@ -89,7 +89,7 @@ impl Held {
             group: charge.group,
             quota: (charge.quota.clone(), matched.quota),
             number: charge.number,
-            stance: charge.stance,
+            enforcement: charge.enforcement,
             source,
             estimate: charge.cost,
             cost: charge.cost,

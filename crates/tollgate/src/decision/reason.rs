@@ -90,7 +90,7 @@ impl Decision {
     pub fn refused_by(&self) -> Option<&str> {
         match (self.fault(), self.block()) {
             (Some(Fault::Cost { limit, .. }), _) => Some(limit),
-            (Some(Fault::TooManyLimits | Fault::TooManyViews), _) => Some(Self::REQUEST),
+            (Some(Fault::TooManyLimits | Fault::TooManyDescriptors), _) => Some(Self::REQUEST),
             (None, Some(_)) => Some(Block::NAME),
             (None, None) => self.cause().map(|status| status.limit.name()),
         }
@@ -143,7 +143,7 @@ mod tests {
         Case::new("per-key", bucket(Rate::per_second(100).burst(200)))
     }
 
-    fn told(cases: &[Case]) -> (String, String, Option<Ticks>) {
+    fn shown(cases: &[Case]) -> (String, String, Option<Ticks>) {
         let decision = decision(cases);
         let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
         (text(decision.refused_by()), text(decision.explanation().as_deref()), decision.retry_advice())
@@ -154,24 +154,24 @@ mod tests {
     fn a_refusal_names_its_cause_and_says_why() {
         let quota = "100 requests a second, burst 200";
         let denied = || case().denied(secs(1));
-        assert_eq!(told(&[denied()]), ("per-key".into(), quota.into(), Some(secs(1))));
+        assert_eq!(shown(&[denied()]), ("per-key".into(), quota.into(), Some(secs(1))));
         let overflow = format!("{quota}; memory is full, so this key shares a counter with other new keys");
-        assert_eq!(told(&[denied().sourced(Source::Overflow)]).1, overflow);
+        assert_eq!(shown(&[denied().sourced(Source::Overflow)]).1, overflow);
         let local = format!("{quota}; counted by this node alone, because the store does not answer");
-        assert_eq!(told(&[denied().sourced(Source::Local)]).1, local);
+        assert_eq!(shown(&[denied().sourced(Source::Local)]).1, local);
         for source in [Source::Closed, Source::Full] {
-            assert_eq!(told(&[denied().sourced(source)]).0, "per-key");
-            assert!(!told(&[denied().sourced(source)]).1.is_empty());
+            assert_eq!(shown(&[denied().sourced(source)]).0, "per-key");
+            assert!(!shown(&[denied().sourced(source)]).1.is_empty());
         }
         let small = Case::new("small", bucket(Rate::per_minute(3))).says(Verdict::Never);
         let never = "3 requests a minute, burst 3; the request costs more than the 3 that can pass at once";
         let large = case().says(Verdict::Never);
         for order in [[small.clone(), large.clone()], [large, small]] {
-            assert_eq!(told(&order), ("small".into(), never.into(), None));
+            assert_eq!(shown(&order), ("small".into(), never.into(), None));
         }
-        let (cause, why, advice) = told(&[case().denied(secs(9)), case().says(Verdict::Forbidden)]);
+        let (cause, why, advice) = shown(&[case().denied(secs(9)), case().says(Verdict::Forbidden)]);
         assert_eq!((cause.as_str(), why.contains("`deny`"), advice), ("per-key", true, None));
-        assert_eq!(told(&[case()]), (String::new(), String::new(), None));
+        assert_eq!(shown(&[case()]), (String::new(), String::new(), None));
     }
 
     /// A fault names the limit whose cost cannot be computed, else the request.
@@ -192,9 +192,9 @@ mod tests {
     #[test]
     fn an_expiry_of_permits_is_no_advice_to_stay_away() {
         let in_flight = Case::new("in-flight", permits(20, secs(30))).denied(secs(29));
-        assert_eq!(told(std::slice::from_ref(&in_flight)).2, Some(secs(1)));
-        assert_eq!(told(std::slice::from_ref(&in_flight)).1, "20 requests in flight");
-        let (cause, _, advice) = told(&[in_flight, case().denied(secs(5))]);
+        assert_eq!(shown(std::slice::from_ref(&in_flight)).2, Some(secs(1)));
+        assert_eq!(shown(std::slice::from_ref(&in_flight)).1, "20 requests in flight");
+        let (cause, _, advice) = shown(&[in_flight, case().denied(secs(5))]);
         assert_eq!((cause.as_str(), advice), ("per-key", Some(secs(5))));
     }
 }

@@ -39,11 +39,11 @@ impl BucketPace {
     /// The pace of a bucket whose slots are distinguishable: up to 333,333 units per second.
     pub(crate) fn of(quota: &LeakyBucket) -> Option<Self> {
         let pace = quota.shape().reservoir().pace();
-        let (gain, unit_credits) = (pace.gain().get(), pace.price().get());
+        let (gain, unit_credits) = (pace.gain().get(), pace.unit_credits().get());
         let pace = Self {
             gain: gain.into(),
             unit_credits: unit_credits.into(),
-            burst_credits: quota.at_once().into(),
+            burst_credits: quota.immediate().into(),
         };
         (unit_credits >= TICKS_MIN * gain).then_some(pace)
     }

@@ -17,7 +17,7 @@ use crate::policy::compared::{self, ComparedValue};
 use crate::policy::pattern::NO_ADDRESS;
 use crate::policy::text::{Digits, as_text};
 use crate::policy::{Policy, Problem};
-use crate::request::{CheckRequest, Spelling};
+use crate::request::{CheckRequest, Descriptor, Spelling};
 use crate::time::{Timestamp, WallOffset};
 
 /// Maximum number of blocks. A change rebuilds the whole index.
@@ -153,22 +153,22 @@ impl Blocks {
     /// The block that lasts longest among those that deny the request. A block denies if each of its attributes is in
     /// some descriptor.
     #[inline]
-    pub(super) fn of(&self, views: &[CheckRequest<'_>], now: Timestamp) -> Option<Arc<Block>> {
+    pub(super) fn of(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Arc<Block>> {
         // Acquire: a thread that sees the flag also sees the blocks.
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
-        self.of_views(views, now)
+        self.find(request, now)
     }
 
-    fn of_views(&self, views: &[CheckRequest<'_>], now: Timestamp) -> Option<Arc<Block>> {
+    fn find(&self, request: &CheckRequest<'_>, now: Timestamp) -> Option<Arc<Block>> {
         let index = self.index.load();
-        let given = || views.iter().flat_map(CheckRequest::attributes);
+        let given = || request.descriptors().flat_map(Descriptor::attributes);
         let mut rooms: SmallVec<[Digits; 16]> = smallvec![[0; 20]; given().count()];
         let texts = given().zip(&mut rooms).map(|(given, room)| (given.name, as_text(given.value, room)));
         let mut pairs: Pairs<'_> = texts.collect();
         // A block applies to every spelling, as conditions do.
-        for (name, spelling) in views.iter().flat_map(CheckRequest::spelled) {
+        for (name, spelling) in request.descriptors().flat_map(Descriptor::spelled) {
             pairs.push((name, spelling.text()));
             if let Spelling::LoosePath(path) = spelling {
                 index.add_loose(name, path, &mut pairs);

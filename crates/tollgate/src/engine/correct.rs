@@ -70,11 +70,11 @@ impl<S: Store> Engine<S> {
         done: &mut SmallVec<[Fingerprint; 6]>,
         now: Timestamp,
     ) -> Result<(), StoreFailure> {
-        let live = self.live.load_full();
-        let (rulings, views) = (self.bench.at(now), slice::from_ref(request));
-        let mut matches = rulings.matches(&live.policy, views).unwrap_or_default();
-        live.keep_named(&mut matches, limits);
-        let charges = live.charges(views, &matches, &rulings, PermitId(0));
+        let active = self.active.load_full();
+        let overrides = self.overrides.at(now);
+        let mut matches = overrides.matches(&active.policy, request).unwrap_or_default();
+        active.keep_named(&mut matches, limits);
+        let charges = active.charges(request, &matches, &overrides, PermitId(0));
         let mut unanswered = Ok(());
         for (matched, charge) in matches.iter().zip(&charges) {
             // A request that has left the queue has used its slot. One that still waits leaves the queue by cancelling
@@ -84,14 +84,14 @@ impl<S: Store> Engine<S> {
             }
             let charge = &charge.of(Charged::Within(within));
             match self.store.refund(slice::from_ref(charge), now).await {
-                Ok(()) => self.refund_here(&live, matched, charge, now),
+                Ok(()) => self.refund_here(&active, matched, charge, now),
                 // The refund may have been made, so it is not repeated.
                 Err(StoreFailure::Unanswered) => unanswered = Err(StoreFailure::Unanswered),
                 Err(failure @ StoreFailure::Superseded) => return Err(failure),
                 // Nothing was refunded, and the call may be repeated.
                 Err(failure) if done.is_empty() => return Err(failure),
                 // A refund that has begun is finished when the store is back.
-                Err(_) => self.owe(&live, matched, charge, now),
+                Err(_) => self.owe(&active, matched, charge, now),
             }
             done.push(charge.key);
         }

@@ -4,6 +4,7 @@ use std::slice;
 
 use smallvec::SmallVec;
 
+use super::check::ChargeSet;
 use super::{ATTEMPTS, Engine};
 use crate::decision::{Decision, LimitStatus};
 use crate::quota::Quota;
@@ -38,53 +39,47 @@ impl<S: Store> Engine<S> {
         mut units: impl FnMut(&LimitStatus<'_>, u64) -> u64,
         now: Timestamp,
     ) -> Decision {
-        let (now, views) = (now.decidable(), slice::from_ref(request));
+        let now = now.decidable();
         for attempt in 0.. {
-            let live = self.live.load_full();
-            if let Some(block) = self.blocks.of(views, now) {
-                return Decision::blocked(live.policy.clone(), block, now);
+            let active = self.active.load_full();
+            let mut set = ChargeSet::new(self.overrides.at(now));
+            if let Some(decision) = self.match_request(&active, request, &mut set, now) {
+                return decision;
             }
-            let mut question = match self.ask(&live, views, self.bench.at(now)) {
-                Ok(question) => question,
-                Err(fault) => return Decision::faulty(live.policy.clone(), fault),
-            };
-            if question.is_forbidden() {
-                return question.forbidden(&live);
-            }
-            let costs: SmallVec<[u64; 6]> = question.charges.iter().map(|charge| charge.cost).collect();
-            question.charges.iter_mut().for_each(|charge| charge.cost = 0);
-            let looked = match self.pay_first(&live, &question.charges, now).await {
-                Ok(()) => self.store.charge(&question.charges, now).await,
+            let costs: SmallVec<[u64; 6]> = set.charges.iter().map(|charge| charge.cost).collect();
+            set.charges.iter_mut().for_each(|charge| charge.cost = 0);
+            let looked = match self.reconcile_first(&active, &set.charges, now).await {
+                Ok(()) => self.store.charge(&set.charges, now).await,
                 Err(failure) => Err(failure),
             };
             if attempt < ATTEMPTS && looked == Err(StoreFailure::Superseded) {
                 continue;
             }
             let failure = looked.as_ref().err().copied();
-            let answers = self.answers(&live, &question, looked, now).await;
-            let mut decision = self.conclude(&live, &question, &answers, failure);
-            if live.has_penalties() {
-                let blocks = self.blocks_of(&live, views, &question, now).await;
+            let answers = self.answers(&active, &set, looked, now).await;
+            let mut decision = self.conclude(&active, &set, &answers, failure);
+            if active.has_penalties() {
+                let blocks = self.blocks_of(&active, request, &set, now).await;
                 blocks.iter().for_each(|blocked| decision.penalise(blocked.limit, blocked.rest));
                 if !blocks.is_empty() {
                     return decision;
                 }
             }
             let counted = decision.limits().filter(|status| status.quota.is_some());
-            for ((charge, status), cost) in question.charges.iter_mut().zip(counted).zip(costs) {
+            for ((charge, status), cost) in set.charges.iter_mut().zip(counted).zip(costs) {
                 let is_place = matches!(charge.quota, Quota::Concurrency(_));
                 let asked = if is_place { 0 } else { units(&status, cost) };
                 charge.cost = asked.min(status.outcome.remaining);
             }
             match failure {
                 // Charged locally, and reported to the store when it is back.
-                Some(failure) => drop(self.answers(&live, &question, Err(failure), now).await),
+                Some(failure) => drop(self.answers(&active, &set, Err(failure), now).await),
                 None => {
-                    for charge in question.charges.iter().filter(|charge| charge.cost > 0) {
+                    for charge in set.charges.iter().filter(|charge| charge.cost > 0) {
                         // It may have been done, so it is not repeated.
                         let _ = self.store.debit(slice::from_ref(charge), now).await;
                     }
-                    drop(self.answers(&live, &question, Ok(answers), now).await);
+                    drop(self.answers(&active, &set, Ok(answers), now).await);
                 }
             }
             return decision;
@@ -99,13 +94,18 @@ mod tests {
 
     use super::*;
     use crate::policy::Policy;
-    use crate::store::Stance;
+    use crate::store::Enforcement;
     use crate::time::Ticks;
 
     const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
     fn left(engine: &Engine, request: &CheckRequest<'_>, now: Timestamp) -> Vec<u64> {
-        engine.check_now(&request.clone().looking(), now).limits().map(|one| one.outcome.remaining).collect()
+        engine
+            .try_check(&request.clone().looking(), now)
+            .unwrap()
+            .limits()
+            .map(|one| one.outcome.remaining)
+            .collect()
     }
 
     /// Each counter pays what it has, by its own cost, whatever the others have. Limits in shadow are counted, and
@@ -123,15 +123,18 @@ limits:
         let request = CheckRequest::new();
         let mut asked = Vec::new();
         let take = |status: &LimitStatus<'_>, cost: u64| {
-            asked.push((status.limit.name().to_owned(), status.stance, cost));
+            asked.push((status.limit.name().to_owned(), status.enforcement, cost));
             7 * cost
         };
         let before = block_on(engine.debit(&request, take, NOW));
         assert_eq!(before.limits().map(|one| one.outcome.remaining).collect::<Vec<_>>(), [4, 100, 9, 2]);
         assert_eq!(left(&engine, &request, NOW), [0, 79, 2, 2]);
-        let expected =
-            [("small", Stance::Enforced, 1), ("dear", Stance::Enforced, 3), ("quiet", Stance::Shadow, 1)];
-        assert_eq!(asked, expected.map(|(name, stance, cost)| (name.to_owned(), stance, cost)));
+        let expected = [
+            ("small", Enforcement::Enforced, 1),
+            ("dear", Enforcement::Enforced, 3),
+            ("quiet", Enforcement::Shadow, 1),
+        ];
+        assert_eq!(asked, expected.map(|(name, enforcement, cost)| (name.to_owned(), enforcement, cost)));
     }
 
     /// A blocked request pays nothing, and its decision names the block.

@@ -2,15 +2,15 @@
 //! change that. Nothing is charged. It asks the store exactly as a decision does, so the two cannot differ.
 
 use std::fmt;
-use std::slice;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::live::counts_tiers_apart;
+use super::active::counts_tiers_apart;
+use super::check::ChargeSet;
+use super::overrides::{ActiveOverrides, Ruled, Ruling};
 use super::penalty::{Blocked, Blocks};
-use super::ruling::{InForce, Ruled, Ruling};
-use super::{ATTEMPTS, Charges, Engine, Question};
+use super::{ATTEMPTS, Charges, Engine};
 use crate::algorithm::concurrency::PermitId;
 use crate::decision::{Block, LimitStatus, Status};
 use crate::outcome::{Outcome, Source};
@@ -18,8 +18,8 @@ use crate::policy::compared::Replaced;
 use crate::policy::{
     Choice, Fault, Limit, MATCHED_MAX, Match, Matches, Mode, Penalty, Policy, QuotaIndex, Unmet,
 };
-use crate::request::CheckRequest;
-use crate::store::{Charge, Foreseen, Stance, Store, StoreFailure};
+use crate::request::{CheckRequest, Descriptor};
+use crate::store::{Charge, Enforcement, Foreseen, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 /// Maximum number of limits in one explanation; the others do not apply, and are counted.
@@ -44,7 +44,10 @@ impl Explanation {
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         let refuses = |limit: &Explained| {
-            limit.state.as_ref().is_some_and(|state| state.stance == Stance::Enforced && !state.admits)
+            limit
+                .state
+                .as_ref()
+                .is_some_and(|state| state.enforcement == Enforcement::Enforced && !state.admits)
         };
         self.block.is_none() && self.fault.is_none() && !self.limits.iter().any(refuses)
     }
@@ -85,7 +88,7 @@ pub struct State {
     /// Whether that much remains.
     pub admits: bool,
     /// Whether it would take part in the verdict.
-    pub stance: Stance,
+    pub enforcement: Enforcement,
     /// Where the numbers come from.
     pub source: Source,
     /// The numbers.
@@ -106,9 +109,9 @@ impl<S: Store> Engine<S> {
     /// Explains the decision about a request. Nothing is charged.
     pub async fn explain(&self, request: &CheckRequest<'_>, now: Timestamp) -> Explanation {
         let now = now.decidable();
-        let rulings = self.bench.at(now);
-        let (policy, fault, met) = self.met(request, &rulings, now).await;
-        let block = self.blocks.of(slice::from_ref(request), now);
+        let overrides = self.overrides.at(now);
+        let (policy, fault, met) = self.met(request, &overrides, now).await;
+        let block = self.blocks.of(request, now);
         let mut explanation = Explanation {
             // A blocked request is denied before its cost is computed.
             fault: fault.filter(|_| block.is_none()),
@@ -117,9 +120,9 @@ impl<S: Store> Engine<S> {
             left_off: 0,
         };
         // Limits compare some values in a normalized form.
-        match policy.compared(request, &mut Replaced::new()) {
-            None => explanation.go_through(&policy, &met, request, &rulings),
-            Some(request) => explanation.go_through(&policy, &met, &request, &rulings),
+        match policy.compared(request.first(), &mut Replaced::new()) {
+            None => explanation.go_through(&policy, &met, request.first(), &overrides),
+            Some(request) => explanation.go_through(&policy, &met, &request, &overrides),
         }
         explanation
     }
@@ -128,33 +131,33 @@ impl<S: Store> Engine<S> {
     async fn met(
         &self,
         request: &CheckRequest<'_>,
-        rulings: &InForce,
+        overrides: &ActiveOverrides,
         now: Timestamp,
     ) -> (Arc<Policy>, Option<Fault>, Vec<MetLimit>) {
-        let views = slice::from_ref(request);
         let looking = request.clone().looking();
         for attempt in 0.. {
-            let live = self.live.load_full();
-            let policy = Arc::clone(&live.policy);
-            let (mut matches, fault, unpriced) = priced(&policy, request, rulings);
-            let mut question = Question::of(rulings.clone());
-            live.take_uncounted(views, &mut matches, rulings, &mut question.uncounted);
-            question.matches = matches.iter().map(|matched| Match { cost: 0, ..matched.clone() }).collect();
-            let charges = question.matches.iter();
-            question.charges.extend(charges.map(|matched| live.charge(views, matched, rulings, PermitId(0))));
-            let blocks = self.blocks_of(&live, slice::from_ref(&looking), &question, now).await;
-            let answers = self.store.charge(&question.charges, now).await;
+            let active = self.active.load_full();
+            let policy = Arc::clone(&active.policy);
+            let (mut matches, fault, unpriced) = priced(&policy, request, overrides);
+            let mut set = ChargeSet::new(overrides.clone());
+            active.take_uncounted(request, &mut matches, overrides, &mut set.uncounted);
+            set.matches = matches.iter().map(|matched| Match { cost: 0, ..matched.clone() }).collect();
+            let charges = set.matches.iter();
+            set.charges
+                .extend(charges.map(|matched| active.charge(request, matched, overrides, PermitId(0))));
+            let blocks = self.blocks_of(&active, &looking, &set, now).await;
+            let answers = self.store.charge(&set.charges, now).await;
             if attempt < ATTEMPTS && answers == Err(StoreFailure::Superseded) {
                 continue;
             }
             let failure = answers.as_ref().err().copied();
-            let mut foreseen = self.foreseen(&question, &matches, now);
+            let mut foreseen = self.foreseen(&set, &matches, now);
             if failure.is_some() && foreseen.iter().any(Option::is_none) {
                 foreseen.clear(); // The store would be asked, and would not answer.
             }
-            let answers = self.answers(&live, &question, answers, now).await;
-            let mut decision = self.conclude(&live, &question, &answers, failure);
-            let counters = self.counters_behind(&blocks, &question, &matches, now).await;
+            let answers = self.answers(&active, &set, answers, now).await;
+            let mut decision = self.conclude(&active, &set, &answers, failure);
+            let counters = self.counters_behind(&blocks, &set, &matches, now).await;
             for blocked in &blocks {
                 let counter = counters.iter().find(|(limit, _)| *limit == blocked.limit);
                 let rest = counter.map_or(blocked.rest, |(_, counter)| blocked.rest.max(*counter));
@@ -165,17 +168,17 @@ impl<S: Store> Engine<S> {
             let mut met: Vec<MetLimit> = matches
                 .into_iter()
                 .zip(counted)
-                .map(|(matched, LimitStatus { stance, source, outcome, .. })| {
+                .map(|(matched, LimitStatus { enforcement, source, outcome, .. })| {
                     let unpriced = unpriced.iter().find(|(limit, _)| *limit == matched.limit);
                     let unpriced = unpriced.map(|(_, reason)| reason.clone());
                     let foreseen = foreseen.next().flatten().filter(|_| source != Source::Penalty);
                     let blocked = blocks.iter().find(|blocked| blocked.limit == matched.limit);
                     let refused_for =
                         blocked.filter(|_| source == Source::Penalty).map(|blocked| blocked.rest);
-                    MetLimit { matched, stance, source, outcome, foreseen, unpriced, refused_for }
+                    MetLimit { matched, enforcement, source, outcome, foreseen, unpriced, refused_for }
                 })
                 .collect();
-            met.extend(question.uncounted.iter().map(MetLimit::from));
+            met.extend(set.uncounted.iter().map(MetLimit::from));
             met.sort_by_key(|met| met.matched.limit);
             return (policy, fault, met);
         }
@@ -185,8 +188,8 @@ impl<S: Store> Engine<S> {
 
 impl<S: Store> Engine<S> {
     /// What this node would answer without asking the store.
-    fn foreseen(&self, question: &Question<'_>, matches: &[Match], now: Timestamp) -> Foreseen {
-        let priced = question.charges.iter().zip(matches);
+    fn foreseen(&self, set: &ChargeSet<'_>, matches: &[Match], now: Timestamp) -> Foreseen {
+        let priced = set.charges.iter().zip(matches);
         let charges: Charges<'_> = priced.map(|(charge, matched)| charge.costing(matched.cost)).collect();
         if charges.iter().any(|charge| charge.lease.is_some()) {
             self.store.foreseen(&charges, now)
@@ -202,12 +205,12 @@ impl<S: Store> Engine<S> {
     async fn counters_behind(
         &self,
         blocks: &Blocks<'_>,
-        question: &Question<'_>,
+        set: &ChargeSet<'_>,
         matches: &[Match],
         now: Timestamp,
     ) -> SmallVec<[(u32, Ticks); 1]> {
         let Some(refusing) = blocks.first().map(Blocked::refusing) else { return SmallVec::new() };
-        let priced = question.charges.iter().zip(matches);
+        let priced = set.charges.iter().zip(matches);
         let priced = priced.map(|(charge, matched)| Charge { lease: None, ..charge.costing(matched.cost) });
         let charges: Charges<'_> = priced.chain([refusing]).collect();
         let Ok(answers) = self.store.charge(&charges, now).await else { return SmallVec::new() };
@@ -223,12 +226,12 @@ impl Explanation {
         &mut self,
         policy: &Policy,
         met: &[MetLimit],
-        request: &CheckRequest<'_>,
-        rulings: &InForce,
+        request: &Descriptor<'_>,
+        overrides: &ActiveOverrides,
     ) {
         for met in met {
             let limit = &policy.limits()[met.matched.limit as usize];
-            self.limits.push(applied(limit, met, request, rulings));
+            self.limits.push(applied(limit, met, request, overrides));
         }
         let is_met = |number: u32| met.iter().any(|met| met.matched.limit == number);
         let others =
@@ -240,7 +243,7 @@ impl Explanation {
                 self.left_off += 1;
                 continue;
             }
-            self.limits.push(unapplied(limit, request, rulings));
+            self.limits.push(unapplied(limit, request, overrides));
         }
     }
 }
@@ -248,7 +251,7 @@ impl Explanation {
 /// A limit that applies and its outcome, without the decision.
 struct MetLimit {
     matched: Match,
-    stance: Stance,
+    enforcement: Enforcement,
     source: Source,
     outcome: Outcome,
     /// The source that answers instead of the counter, if there is one.
@@ -262,9 +265,9 @@ struct MetLimit {
 impl From<&Status> for MetLimit {
     /// A limit that needs no counter for the request.
     fn from(status: &Status) -> Self {
-        let Status { limit, quota, view, stance, source, outcome, .. } = *status;
-        let matched = Match { limit, quota, cost: 0, view, by: SmallVec::new() };
-        Self { matched, stance, source, outcome, foreseen: None, unpriced: None, refused_for: None }
+        let Status { limit, quota, descriptor, enforcement, source, outcome, .. } = *status;
+        let matched = Match { limit, quota, cost: 0, descriptor, by: SmallVec::new() };
+        Self { matched, enforcement, source, outcome, foreseen: None, unpriced: None, refused_for: None }
     }
 }
 
@@ -273,10 +276,10 @@ impl From<&Status> for MetLimit {
 fn priced(
     policy: &Policy,
     request: &CheckRequest<'_>,
-    rulings: &InForce,
+    overrides: &ActiveOverrides,
 ) -> (Matches, Option<Fault>, Vec<(u32, String)>) {
     let mut matches = Matches::new();
-    let fault = rulings.match_into(policy, slice::from_ref(request), &mut matches).err();
+    let fault = overrides.match_into(policy, request, &mut matches).err();
     let mut unpriced = Vec::new();
     if fault.is_none() {
         return (matches, fault, unpriced);
@@ -284,8 +287,9 @@ fn priced(
     matches.clear();
     // A fault that a look finds was found before.
     let looking = request.clone().looking();
-    let _ = rulings.match_into(policy, slice::from_ref(&looking), &mut matches);
+    let _ = overrides.match_into(policy, &looking, &mut matches);
     let mut digests = Replaced::new();
+    let request = request.first();
     let request =
         policy.compared(request, &mut digests).unwrap_or_else(|| request.replaced(std::iter::empty()));
     matches.retain(|matched| {
@@ -294,7 +298,7 @@ fn priced(
             Ok(cost) => matched.cost = cost,
             Err(_) if !matched.quota.is_counted() => {}
             // A limit in shadow that cannot compute the cost does not count the request.
-            Err(_) if rulings.footing(limit).0 == Mode::Shadow => return false,
+            Err(_) if overrides.mode_of(limit).0 == Mode::Shadow => return false,
             Err(reason) => unpriced.push((matched.limit, reason)),
         }
         true
@@ -302,9 +306,14 @@ fn priced(
     (matches, fault, unpriced)
 }
 
-fn applied(limit: &Limit, met: &MetLimit, request: &CheckRequest<'_>, rulings: &InForce) -> Explained {
+fn applied(
+    limit: &Limit,
+    met: &MetLimit,
+    request: &Descriptor<'_>,
+    overrides: &ActiveOverrides,
+) -> Explained {
     let MetLimit { matched, source, outcome, foreseen, unpriced, .. } = met;
-    let (mode, percent) = rulings.standing(limit);
+    let (mode, percent) = overrides.shown_mode(limit);
     let admits = match foreseen {
         _ if unpriced.is_some() => false,
         Some(source) => *source == Source::Lease,
@@ -315,7 +324,7 @@ fn applied(limit: &Limit, met: &MetLimit, request: &CheckRequest<'_>, rulings: &
         cost: matched.cost,
         admits,
         // A request at fault is denied, also where its key would only be counted.
-        stance: if unpriced.is_some() { Stance::Enforced } else { met.stance },
+        enforcement: if unpriced.is_some() { Enforcement::Enforced } else { met.enforcement },
         source: foreseen.unwrap_or(*source),
         outcome: *outcome,
         refused_for: met.refused_for,
@@ -323,7 +332,7 @@ fn applied(limit: &Limit, met: &MetLimit, request: &CheckRequest<'_>, rulings: &
         allowance: limit.allowance(matched.quota),
         open_tiers: open_tiers(limit, request),
     };
-    let ruled = rulings.over(limit);
+    let ruled = overrides.over(limit);
     let mut changes = Vec::new();
     changes.push(match (unpriced, state.source) {
         (Some(reason), _) => format!("its cost cannot be computed, so nothing passes: {reason}"),
@@ -341,7 +350,7 @@ fn applied(limit: &Limit, met: &MetLimit, request: &CheckRequest<'_>, rulings: &
         _ => uncounted(&state),
     });
     changes.extend(instead(&state));
-    changes.extend(stance(state.stance, mode, percent, ruled.is_some()));
+    changes.extend(enforcement(state.enforcement, mode, percent, ruled.is_some()));
     if !state.open_tiers.is_empty() {
         let names = state.open_tiers.join(" and ");
         changes.push(format!("the request has no {names}: requests with one are counted apart, by tier"));
@@ -423,19 +432,21 @@ fn by_policy(state: &State) -> String {
     what.to_owned()
 }
 
-fn stance(stance: Stance, mode: Mode, percent: u8, ruled: bool) -> Option<String> {
+fn enforcement(enforcement: Enforcement, mode: Mode, percent: u8, ruled: bool) -> Option<String> {
     let whose = if ruled { "an operator has put it" } else { "it is" };
-    match (stance, mode) {
-        (Stance::Enforced, _) => None,
-        (Stance::Shadow, Mode::Shadow) => Some(format!("{whose} in shadow: it counts, and never refuses")),
-        (Stance::Shadow, _) => {
+    match (enforcement, mode) {
+        (Enforcement::Enforced, _) => None,
+        (Enforcement::Shadow, Mode::Shadow) => {
+            Some(format!("{whose} in shadow: it counts, and never refuses"))
+        }
+        (Enforcement::Shadow, _) => {
             Some(format!("it decides for {percent} % of its keys, and only counts this one"))
         }
     }
 }
 
 /// The tier attributes that a request lacks, where tiers count apart and the key has no override.
-fn open_tiers(limit: &Limit, request: &CheckRequest<'_>) -> Vec<String> {
+fn open_tiers(limit: &Limit, request: &Descriptor<'_>) -> Vec<String> {
     if !counts_tiers_apart(limit) || matches!(limit.choice(request), Choice::Override { .. }) {
         return Vec::new();
     }
@@ -449,9 +460,9 @@ fn more(limit: &Limit, quota: QuotaIndex) -> Option<String> {
     Some(format!("with {} it may {}", pairs(&limit.by_tier(tier)), limit.allowance(index)))
 }
 
-fn unapplied(limit: &Limit, request: &CheckRequest<'_>, rulings: &InForce) -> Explained {
-    let (mode, percent) = rulings.standing(limit);
-    let (unmet, ruled) = (limit.unmet(request), rulings.over(limit));
+fn unapplied(limit: &Limit, request: &Descriptor<'_>, overrides: &ActiveOverrides) -> Explained {
+    let (mode, percent) = overrides.shown_mode(limit);
+    let (unmet, ruled) = (limit.unmet(request), overrides.over(limit));
     let mut changes: Vec<String> = unmet.iter().map(ToString::to_string).collect();
     if unmet.is_empty() && mode == Mode::Shadow {
         changes.push(uncounted_in_shadow(limit, request));
@@ -479,7 +490,7 @@ fn unapplied(limit: &Limit, request: &CheckRequest<'_>, rulings: &InForce) -> Ex
 }
 
 /// Why a limit in shadow does not count a request although all of its conditions hold.
-fn uncounted_in_shadow(limit: &Limit, request: &CheckRequest<'_>) -> String {
+fn uncounted_in_shadow(limit: &Limit, request: &Descriptor<'_>) -> String {
     match limit.cost_of(request) {
         Err(reason) => format!("it is in shadow, and its cost cannot be computed: {reason}"),
         Ok(_) => format!("{MATCHED_MAX} limits apply already, and one in shadow is left out then"),

@@ -3,7 +3,7 @@
 //! never reported stays charged.
 
 use super::Engine;
-use super::hold::{CommitError, Reservation, Settled};
+use super::reservation::{CommitError, Reservation, Settled};
 use crate::decision::Decision;
 use crate::policy::Ended;
 use crate::request::CheckRequest;
@@ -29,9 +29,9 @@ impl<S: Store> Engine<S> {
 
     /// Splits off the part of a reservation that belongs to limits which count only failures.
     pub fn split_awaiting(&self, reservation: &mut Reservation) -> Option<Reservation> {
-        let live = self.live.load();
+        let active = self.active.load();
         let counts_failures =
-            |name: &str| live.counters_of(name).is_some_and(|(limit, _)| limit.failures().is_some());
+            |name: &str| active.counters_of(name).is_some_and(|(limit, _)| limit.failures().is_some());
         reservation.split(counts_failures)
     }
 
@@ -47,9 +47,9 @@ impl<S: Store> Engine<S> {
         now: Timestamp,
     ) -> Result<Settled, CommitError> {
         {
-            let live = self.live.load();
+            let active = self.active.load();
             awaiting.keep(|name| {
-                let failures = live.counters_of(name).and_then(|(limit, _)| limit.failures());
+                let failures = active.counters_of(name).and_then(|(limit, _)| limit.failures());
                 failures.is_some_and(|failures| !failures.count(ended))
             });
         }

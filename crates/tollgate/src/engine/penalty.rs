@@ -2,15 +2,13 @@
 //! counters in the limit's own store implement that: one of denials, and one of a single unit that is taken while the
 //! key is blocked. So the whole fleet sees a block, it ends by itself, and keys that behave use no memory.
 
-use std::future::Future;
-use std::pin::pin;
 use std::slice;
-use std::task::{Context, Poll, Waker};
 
 use smallvec::SmallVec;
 
-use super::live::Live;
-use super::{Charges, Engine, Question};
+use super::active::ActivePolicy;
+use super::check::ChargeSet;
+use super::{Charges, Engine};
 use crate::address::Text;
 use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
@@ -21,7 +19,7 @@ use crate::outcome::Source;
 use crate::policy::{By, Limit, Match, Penalty};
 use crate::quota::Quota;
 use crate::request::CheckRequest;
-use crate::store::{Answer, Answers, Charge, Family, Stance, Store};
+use crate::store::{Answers, Charge, ChargeAnswer, Enforcement, Family, Store};
 use crate::time::{Ticks, Timestamp};
 
 /// The companion counters of a limit.
@@ -63,7 +61,7 @@ enum Companion {
     Block,
 }
 
-impl Live {
+impl ActivePolicy {
     /// Whether any limit blocks keys.
     #[inline]
     pub(super) const fn has_penalties(&self) -> bool {
@@ -77,7 +75,7 @@ impl Live {
     /// The charge of a companion counter for the key of a match.
     fn companion<'l>(
         &'l self,
-        views: &[CheckRequest<'_>],
+        request: &CheckRequest<'_>,
         matched: &Match,
         which: Companion,
     ) -> Option<Charge<'l>> {
@@ -88,11 +86,11 @@ impl Live {
             Companion::Strikes => (&companions.strikes, penalty.strikes()),
             Companion::Block => (&companions.block, penalty.block()),
         };
-        let request = &views[usize::from(matched.view)];
+        let descriptor = request.descriptor(matched.descriptor);
         // By the key alone, without its tier: a client that changes its tier stays blocked.
         let mut key = *family.prefix();
         for (&position, by) in matched.by.iter().zip(&counters.by) {
-            let value = request.attributes()[usize::from(position)].value;
+            let value = descriptor.attributes().get(usize::from(position))?.value;
             by.counted(value, &mut Text::EMPTY.clone()).add_to(&mut key, &self.secret);
         }
         Some(Charge {
@@ -101,18 +99,18 @@ impl Live {
             number: NUMBER_OF_TALLIES,
             quota,
             cost: 1,
-            stance: Stance::Enforced,
+            enforcement: Enforcement::Enforced,
             permit: PermitId(0),
-            group: self.group_of(request, matched, counters),
+            group: self.group_of(descriptor, matched, counters),
             lease: None,
             charged: Charged::UNKNOWN,
         })
     }
 
     /// The companion counters of all matches, to be reset with them.
-    pub(super) fn companions<'l>(&'l self, views: &[CheckRequest<'_>], matches: &[Match]) -> Charges<'l> {
+    pub(super) fn companions<'l>(&'l self, request: &CheckRequest<'_>, matches: &[Match]) -> Charges<'l> {
         let both = [Companion::Strikes, Companion::Block];
-        let of = |matched| both.into_iter().filter_map(move |which| self.companion(views, matched, which));
+        let of = |matched| both.into_iter().filter_map(move |which| self.companion(request, matched, which));
         matches.iter().flat_map(of).collect()
     }
 }
@@ -136,7 +134,7 @@ pub(super) type Blocks<'l> = SmallVec<[Blocked<'l>; 1]>;
 
 /// How long a key is still blocked, by the counter of its block. A counter that keys share says nothing about one of
 /// them.
-fn blocked_for(answer: &Answer) -> Option<Ticks> {
+fn blocked_for(answer: &ChargeAnswer) -> Option<Ticks> {
     let is_own = matches!(answer.source, Source::Exact | Source::DenyCache);
     let rest = answer.outcome.reset_after;
     (is_own && answer.outcome.remaining == 0 && rest > Ticks::ZERO).then_some(rest)
@@ -147,16 +145,16 @@ impl<S: Store> Engine<S> {
     /// decide.
     pub(super) async fn blocks_of<'l>(
         &self,
-        live: &'l Live,
-        views: &[CheckRequest<'_>],
-        question: &Question<'_>,
+        active: &'l ActivePolicy,
+        request: &CheckRequest<'_>,
+        set: &ChargeSet<'_>,
         now: Timestamp,
     ) -> Blocks<'l> {
-        let asked = question.matches.iter().zip(&question.charges);
-        let enforced = asked.filter(|(_, charge)| charge.stance == Stance::Enforced);
+        let asked = set.matches.iter().zip(&set.charges);
+        let enforced = asked.filter(|(_, charge)| charge.enforcement == Enforcement::Enforced);
         let blocks: SmallVec<[(u32, Charge<'l>); 2]> = enforced
             .filter_map(|(matched, _)| {
-                Some((matched.limit, live.companion(views, matched, Companion::Block)?))
+                Some((matched.limit, active.companion(request, matched, Companion::Block)?))
             })
             .collect();
         if blocks.is_empty() {
@@ -174,21 +172,21 @@ impl<S: Store> Engine<S> {
     /// nothing is taken, and each limit reports when it would admit the request. `None`: the store did not answer.
     pub(super) async fn decide_blocked(
         &self,
-        live: &Live,
-        question: &Question<'_>,
+        active: &ActivePolicy,
+        set: &ChargeSet<'_>,
         blocks: &Blocks<'_>,
         now: Timestamp,
     ) -> Option<Decision> {
         let blocking = blocks.iter().map(|blocked| blocked.block);
-        let charges: Charges<'_> = question.charges.iter().copied().chain(blocking).collect();
+        let charges: Charges<'_> = set.charges.iter().copied().chain(blocking).collect();
         let mut answers = self.store.charge(&charges, now).await.ok()?;
-        let said: Answers = answers.drain(question.charges.len()..).collect();
-        let mut decision = self.conclude(live, question, &answers, None);
+        let said: Answers = answers.drain(set.charges.len()..).collect();
+        let mut decision = self.conclude(active, set, &answers, None);
         if decision.is_allowed() && said.iter().all(|answer| answer.outcome.is_allowed()) {
             // The blocks ended after they were looked at. The request has passed, and must not begin them again.
             let ended: Charges<'_> = blocks.iter().map(|blocked| blocked.block).collect();
             let _ = self.store.reset(&ended, now).await;
-            self.follow_store(live, question, &answers, now);
+            self.follow_store(active, set, &answers, now);
             return Some(decision);
         }
         for (blocked, answer) in blocks.iter().zip(&said) {
@@ -204,15 +202,16 @@ impl<S: Store> Engine<S> {
     /// blocks the key from now on, and the decision shows the block.
     pub(super) async fn strike(
         &self,
-        live: &Live,
-        views: &[CheckRequest<'_>],
-        question: &Question<'_>,
+        active: &ActivePolicy,
+        request: &CheckRequest<'_>,
+        set: &ChargeSet<'_>,
         decision: &mut Decision,
         now: Timestamp,
     ) {
-        for matched in question.matches.iter().filter(|matched| matched.cost > 0) {
+        for matched in set.matches.iter().filter(|matched| matched.cost > 0) {
             let companions = [Companion::Strikes, Companion::Block];
-            let [Some(strike), Some(block)] = companions.map(|which| live.companion(views, matched, which))
+            let [Some(strike), Some(block)] =
+                companions.map(|which| active.companion(request, matched, which))
             else {
                 continue;
             };
@@ -220,7 +219,8 @@ impl<S: Store> Engine<S> {
                 continue;
             }
             let Ok(struck) = self.store.charge(slice::from_ref(&strike), now).await else { continue };
-            let is_last = |answer: &Answer| answer.outcome.remaining == 0 || !answer.outcome.is_allowed();
+            let is_last =
+                |answer: &ChargeAnswer| answer.outcome.remaining == 0 || !answer.outcome.is_allowed();
             let is_due =
                 struck.first().is_some_and(|answer| answer.source == Source::Exact && is_last(answer));
             if !is_due {
@@ -233,13 +233,5 @@ impl<S: Store> Engine<S> {
                 decision.penalise(matched.limit, rest);
             }
         }
-    }
-}
-
-/// The result of a future that does not wait, as on memory; `None` if it would wait.
-pub(super) fn at_once<T>(work: impl Future<Output = T>) -> Option<T> {
-    match pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(done) => Some(done),
-        Poll::Pending => None,
     }
 }

@@ -1,6 +1,6 @@
 //! Permits: held by id, renewed while their holder lives, and released where they were acquired.
 
-use super::live::Live;
+use super::active::ActivePolicy;
 use super::{ATTEMPTS, Charges, Engine};
 use crate::algorithm::concurrency::PermitId;
 use crate::decision::{Held, Permit};
@@ -11,16 +11,16 @@ use crate::time::{Ticks, Timestamp};
 
 /// The permit that the charges acquired under this id; `None` if they only looked.
 pub(super) fn taken(
-    live: &Live,
+    active: &ActivePolicy,
     matches: &[Match],
     charges: &[Charge<'_>],
     sources: impl Iterator<Item = Source>,
     id: PermitId,
 ) -> Option<Permit> {
-    let takes = |matched: &Match, charge: &Charge<'_>| charge.cost > 0 && live.takes_permit(matched);
+    let takes = |matched: &Match, charge: &Charge<'_>| charge.cost > 0 && active.takes_permit(matched);
     let held = matches.iter().zip(charges).zip(sources);
     let held = held.filter(|((matched, charge), _)| takes(matched, charge));
-    let held = held.map(|((matched, charge), source)| Held::new(&live.policy, matched, charge, source));
+    let held = held.map(|((matched, charge), source)| Held::new(&active.policy, matched, charge, source));
     Permit::new(id, held.collect())
 }
 
@@ -33,12 +33,12 @@ impl<S: Store> Engine<S> {
     /// When the store does not answer; the call may be repeated.
     pub async fn renew(&self, permit: &Permit, now: Timestamp) -> Result<(), StoreFailure> {
         let now = now.decidable();
-        let live = self.live.load_full();
+        let active = self.active.load_full();
         let charges: Charges<'_> = permit
             .held()
             .iter()
-            .filter(|held| !self.renew_here(&live, permit, held, now))
-            .filter_map(|held| live.charge_of(held, permit.id(), held.cost))
+            .filter(|held| !self.renew_here(&active, permit, held, now))
+            .filter_map(|held| active.charge_of(held, permit.id(), held.cost))
             .collect();
         if charges.is_empty() {
             return Ok(());
@@ -49,8 +49,8 @@ impl<S: Store> Engine<S> {
     /// How long a permit lives after it is renewed, by the active policy: it must be renewed again before that.
     #[must_use]
     pub fn renewed_for(&self, permit: &Permit) -> Ticks {
-        let live = self.live.load();
-        let lives = permit.held().iter().filter_map(|held| live.charge_of(held, permit.id(), held.cost));
+        let active = self.active.load();
+        let lives = permit.held().iter().filter_map(|held| active.charge_of(held, permit.id(), held.cost));
         lives.map(|charge| charge.quota.memory()).min().unwrap_or_else(|| permit.ttl())
     }
 
@@ -62,12 +62,12 @@ impl<S: Store> Engine<S> {
         let now = now.decidable();
         let (mut attempts, mut is_first) = (0, true);
         loop {
-            let live = self.live.load_full();
+            let active = self.active.load_full();
             let charges: Charges<'_> = permit
                 .held()
                 .iter()
-                .filter(|held| !(is_first && self.release_here(&live, permit, held, now)))
-                .filter_map(|held| live.charge_of(held, permit.id(), held.cost))
+                .filter(|held| !(is_first && self.release_here(&active, permit, held, now)))
+                .filter_map(|held| active.charge_of(held, permit.id(), held.cost))
                 .collect();
             is_first = false;
             if charges.is_empty() {

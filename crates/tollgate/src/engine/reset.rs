@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 use std::slice;
 
-use super::live::Live;
-use super::ruling::InForce;
+use super::active::ActivePolicy;
+use super::overrides::ActiveOverrides;
 use super::{ATTEMPTS, Charges, Engine};
 use crate::algorithm::concurrency::PermitId;
 use crate::key::Fingerprint;
@@ -13,7 +13,7 @@ use crate::outcome::Source;
 use crate::policy::compared::Replaced;
 use crate::policy::{Limit, MATCHED_MAX, Match, Mode, Policy};
 use crate::request::CheckRequest;
-use crate::store::{Charge, Stance, Store, StoreFailure};
+use crate::store::{Charge, Enforcement, Store, StoreFailure};
 use crate::time::Timestamp;
 
 /// What a reset found. A counter that has counted nothing, or nothing that still matters, is treated as if it did not
@@ -46,7 +46,8 @@ struct ResetFindings {
 
 impl<S: Store> Engine<S> {
     /// Resets the counters of these attributes, whatever else the requests had, for every limit or only for those named
-    /// in `limits`. Returns which counters existed.
+    /// in `limits`. Attributes that have several readings, such as a path that a gateway reads and a program states, are
+    /// several descriptors. Returns which counters existed.
     ///
     /// ```
     /// use tollgate::{CheckRequest, Clock, Engine, Policy};
@@ -55,7 +56,7 @@ impl<S: Store> Engine<S> {
     /// let clock = Clock::precise();
     /// let engine = Engine::new(policy, clock.now());
     /// let client = CheckRequest::new().with("ip", "192.0.2.1")?;
-    /// assert!(engine.check_now(&client.clone().with("path", "/login")?, clock.now()).is_allowed());
+    /// assert!(engine.try_check(&client.clone().with("path", "/login")?, clock.now())?.is_allowed());
     /// let forgotten = pollster::block_on(engine.reset(&client, &[], clock.now()))?;
     /// assert_eq!(forgotten.counters, ["login"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -70,29 +71,15 @@ impl<S: Store> Engine<S> {
         limits: &[&str],
         now: Timestamp,
     ) -> Result<Forgotten, StoreFailure> {
-        self.reset_any(slice::from_ref(request), limits, now).await
-    }
-
-    /// As [`Engine::reset`], for attributes that have several readings, such as a path that a gateway reads and a
-    /// program states: the counters of every reading are reset.
-    ///
-    /// # Errors
-    /// As [`Engine::reset`].
-    pub async fn reset_any(
-        &self,
-        readings: &[CheckRequest<'_>],
-        limits: &[&str],
-        now: Timestamp,
-    ) -> Result<Forgotten, StoreFailure> {
         let now = now.decidable();
         let (mut found, mut attempts) = (ResetFindings::default(), 0);
         loop {
-            let live = self.live.load_full();
-            let targets = live.targets(readings, limits, &self.bench.at(now));
-            match self.forget(&live, &targets, &mut found, now).await {
+            let active = self.active.load_full();
+            let targets = active.targets(request, limits, &self.overrides.at(now));
+            match self.forget(&active, &targets, &mut found, now).await {
                 Err(StoreFailure::Superseded) if attempts < ATTEMPTS => attempts += 1,
                 Err(failure) => return Err(failure),
-                Ok(()) => return Ok(found.report(&live.policy, &targets)),
+                Ok(()) => return Ok(found.report(&active.policy, &targets)),
             }
         }
     }
@@ -102,7 +89,7 @@ impl<S: Store> Engine<S> {
     /// would pass.
     async fn forget(
         &self,
-        live: &Live,
+        active: &ActivePolicy,
         targets: &[ResetTarget<'_>],
         found: &mut ResetFindings,
         now: Timestamp,
@@ -135,7 +122,7 @@ impl<S: Store> Engine<S> {
                 _ => failure,
             })?;
             for target in part.iter().filter(|target| target.is_main) {
-                self.reset_here(live, &target.matched, &target.charge, now);
+                self.reset_here(active, &target.matched, &target.charge, now);
             }
             has_begun = true;
         }
@@ -168,38 +155,38 @@ impl ResetFindings {
     }
 }
 
-impl Live {
+impl ActivePolicy {
     /// Every counter that requests with these attributes, and perhaps others, may have been counted by; limit by limit.
     fn targets<'l>(
         &'l self,
-        readings: &[CheckRequest<'_>],
+        request: &CheckRequest<'_>,
         limits: &[&str],
-        rulings: &InForce,
+        overrides: &ActiveOverrides,
     ) -> Vec<ResetTarget<'l>> {
         let (mut targets, mut known) = (Vec::new(), HashSet::new());
         let is_meant = |limit: &Limit| limits.is_empty() || limits.contains(&limit.name());
-        let mut digests: Vec<Replaced> = readings.iter().map(|_| Replaced::new()).collect();
-        let compared: Vec<_> = readings
-            .iter()
+        let mut digests: Vec<Replaced> = request.descriptors().map(|_| Replaced::new()).collect();
+        let compared: Vec<_> = request
+            .descriptors()
             .zip(&mut digests)
-            .map(|(view, digests)| {
-                self.policy.compared(view, digests).unwrap_or_else(|| view.replaced(std::iter::empty()))
+            .map(|(given, digests)| {
+                self.policy.compared(given, digests).unwrap_or_else(|| given.replaced(std::iter::empty()))
             })
             .collect();
         for (number, limit) in (0u32..).zip(self.policy.limits()) {
             if limit.mode() == Mode::Off || !is_meant(limit) {
                 continue;
             }
-            for (view, request) in (0u8..).zip(&compared) {
-                let Some(by) = limit.may_count(request) else { continue };
-                for quota in limit.possible_quotas(request) {
-                    let matched = Match { limit: number, quota, cost: 0, view, by: by.clone() };
+            for (descriptor, given) in (0u8..).zip(&compared) {
+                let Some(by) = limit.may_count(given) else { continue };
+                for quota in limit.possible_quotas(given) {
+                    let matched = Match { limit: number, quota, cost: 0, descriptor, by: by.clone() };
                     let of = |is_main| {
                         let matched = matched.clone();
                         move |charge| ResetTarget { matched: matched.clone(), charge, is_main }
                     };
-                    targets.extend(self.ever_charged(readings, &matched, rulings).into_iter().map(of(true)));
-                    let companions = self.companions(readings, slice::from_ref(&matched));
+                    targets.extend(self.ever_charged(request, &matched, overrides).into_iter().map(of(true)));
+                    let companions = self.companions(request, slice::from_ref(&matched));
                     targets.extend(companions.into_iter().map(of(false)));
                 }
             }
@@ -211,18 +198,23 @@ impl Live {
     /// The counter that a decision would charge now, and the one that it charges when no override applies.
     fn ever_charged<'l>(
         &'l self,
-        readings: &[CheckRequest<'_>],
+        request: &CheckRequest<'_>,
         matched: &Match,
-        rulings: &InForce,
+        overrides: &ActiveOverrides,
     ) -> Charges<'l> {
         let mut charges = Charges::new();
-        let charge = self.charge(readings, matched, rulings, PermitId(0));
+        let charge = self.charge(request, matched, overrides, PermitId(0));
         let (limit, counters) =
             (&self.policy.limits()[matched.limit as usize], &self.counters[matched.limit as usize]);
-        if charge.stance == Stance::Shadow && limit.mode() == Mode::Enforce {
-            let request = &readings[usize::from(matched.view)];
-            let key = counters.key(&counters.enforced, &self.secret, request, matched);
-            charges.push(Charge { key, family: &counters.enforced, stance: Stance::Enforced, ..charge });
+        if charge.enforcement == Enforcement::Shadow && limit.mode() == Mode::Enforce {
+            let descriptor = request.descriptor(matched.descriptor);
+            let key = counters.key(&counters.enforced, &self.secret, descriptor, matched);
+            charges.push(Charge {
+                key,
+                family: &counters.enforced,
+                enforcement: Enforcement::Enforced,
+                ..charge
+            });
         }
         charges.push(charge);
         charges

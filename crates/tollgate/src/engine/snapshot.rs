@@ -3,7 +3,7 @@
 //!
 //! A snapshot holds the counters as they are in memory (hashes of keys, never keys), the secret of those hashes, and
 //! every quota that one of them may have been counted under. The reader makes a policy active after the remembered one,
-//! as a live swap does. So a policy that changed with the restart is no special case.
+//! as a active swap does. So a policy that changed with the restart is no special case.
 //!
 //! *Guarantees.* Decisions go on while a snapshot is taken, so it is not of one instant. Each counter is copied once,
 //! or twice and the later copy counts, at some instant after the beginning and under the lock that its decisions take.
@@ -23,7 +23,7 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::live::{Live, Remembered};
+use super::active::{ActivePolicy, Remembered};
 use super::{Engine, SwapError, SwapReport};
 use crate::key::Secret;
 use crate::memory::{Full, KeptSettings, MemoryStore, Origin, Setting, WALL_SETTINGS_MAX, setting_of};
@@ -140,20 +140,20 @@ impl<S: Store> Engine<S> {
         to: &mut impl Write,
     ) -> Result<SnapshotReport, SnapshotError> {
         let store = memory(&self.store).ok_or(SnapshotError::NotInMemory)?;
-        let (now, live) = (now.decidable(), self.live.load_full());
+        let (now, active) = (now.decidable(), self.active.load_full());
         let mut frames = Frames::new(to)?;
         let settings = store.wall_settings();
-        frames.write(Block::Head, |fields| head(fields, &self.live.load().secret, store.origin(), now))?;
+        frames.write(Block::Head, |fields| head(fields, &self.active.load().secret, store.origin(), now))?;
         frames.write(Block::Wall, |fields| wall(fields, &settings))?;
-        limits::write(&mut frames, &live)?;
-        frames.write(Block::Holds, |fields| holds(fields, &live, store, now))?;
+        limits::write(&mut frames, &active)?;
+        frames.write(Block::Holds, |fields| holds(fields, &active, store, now))?;
         let counted = counters::write(&mut frames, store, &settings, now)?;
         for part in parts {
             frames.write(Block::Beside, |fields| fields.rest(part.as_ref()))?;
         }
         // The permits in the snapshot have lower ids, and a policy made active since then has another generation.
         let permits = self.permits.load(Ordering::Relaxed);
-        if self.live.load().generation() != live.generation() {
+        if self.active.load().generation() != active.generation() {
             return Err(SnapshotError::PolicyChanged);
         }
         if !store.has_wall_settings(&settings) {
@@ -191,9 +191,9 @@ impl Engine<MemoryStore> {
         now: Timestamp,
     ) -> Result<(Self, SwapReport), SwapError> {
         let Reading { secret, store, remembered, permits, .. } = *snapshot.0;
-        let live = Live::recalled(remembered, Arc::new(secret));
+        let active = ActivePolicy::recalled(remembered, Arc::new(secret));
         let wall = store.wall();
-        let engine = Self::assemble(live, store, permits);
+        let engine = Self::assemble(active, store, permits);
         engine.wall.store(wall.as_micros(), Ordering::Relaxed);
         let report = engine.swap_counters(Arc::new(policy), now)?;
         Ok((engine, report))
@@ -208,14 +208,14 @@ impl Engine<MemoryStore> {
 /// let now = Clock::precise().now();
 /// let engine = Engine::new(policy()?, now);
 /// let request = CheckRequest::new().with("tenant", "acme")?.cost(2)?;
-/// assert!(engine.check_now(&request, now).is_allowed());
+/// assert!(engine.try_check(&request, now)?.is_allowed());
 /// let mut file = Vec::new();
 /// engine.snapshot(now, &mut file)?;
 ///
 /// let snapshot = Snapshot::read(64 << 20, now, &mut file.as_slice())?;
 /// assert_eq!(snapshot.report().keys, 1);
 /// let (engine, _) = Engine::restore(snapshot, policy()?, now)?;
-/// assert!(!engine.check_now(&request, now).is_allowed());
+/// assert!(!engine.try_check(&request, now)?.is_allowed());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Snapshot(Box<Reading>);
@@ -331,9 +331,9 @@ fn read_wall(fields: &mut Unread<'_>) -> Result<Vec<Setting>, String> {
     (0..length).map(|_| setting(fields)).collect()
 }
 
-fn holds(fields: &mut Fields, live: &Live, store: &MemoryStore, now: Timestamp) {
-    fields.u64(live.generation());
-    fields.list(live.held(), |fields, (&number, &until)| {
+fn holds(fields: &mut Fields, active: &ActivePolicy, store: &MemoryStore, now: Timestamp) {
+    fields.u64(active.generation());
+    fields.list(active.held(), |fields, (&number, &until)| {
         fields.u32(number);
         fields.instant(until);
     });

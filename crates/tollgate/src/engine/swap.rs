@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use super::live::{Live, Next};
+use super::active::{ActivePolicy, Next};
 use super::{Engine, SwapError, SwapReport, first_permit};
 use crate::key::Secret;
 use crate::policy::Policy;
@@ -27,17 +27,17 @@ impl<S: Store> Engine<S> {
     /// caller runs one swap at a time.
     pub(super) fn swap_counters(&self, policy: Arc<Policy>, now: Timestamp) -> Result<SwapReport, SwapError> {
         let now = now.decidable();
-        let before = self.live.load_full();
-        let next = |before: &Live, policy| Live::after(before, policy, now);
+        let before = self.active.load_full();
+        let next = |before: &ActivePolicy, policy| ActivePolicy::after(before, policy, now);
         let next = match next(&before, Arc::clone(&policy)) {
             Ok(made) => made,
             // A number that no counter uses is free once the active policy has forgotten it, so that step comes first.
             Err(SwapError::TooManyQuotas { .. }) => {
-                self.put_in_force(next(&before, Arc::clone(&before.policy))?, now);
-                next(&self.live.load(), policy)?
+                self.activate(next(&before, Arc::clone(&before.policy))?, now);
+                next(&self.active.load(), policy)?
             }
         };
-        Ok(self.put_in_force(next, now))
+        Ok(self.activate(next, now))
     }
 
     /// Hashes keys with another secret from now on, as when the fleet's shared secret is learnt late. Every counter of
@@ -48,7 +48,7 @@ impl<S: Store> Engine<S> {
 
     /// As [`Engine::rekey`], with the secret of another engine.
     pub fn rekey_as<T: Store>(&self, other: &Engine<T>) {
-        let secret = Arc::clone(&other.live.load().secret);
+        let secret = Arc::clone(&other.active.load().secret);
         self.rekey_with(secret);
     }
 
@@ -56,30 +56,34 @@ impl<S: Store> Engine<S> {
     /// that share a store.
     #[must_use]
     pub fn sibling<T: Store>(&self, policy: Policy, store: T) -> Engine<T> {
-        let secret = Arc::clone(&self.live.load().secret);
-        Engine::assemble(Live::first(Arc::new(policy), secret, store.is_grouped()), store, first_permit())
+        let secret = Arc::clone(&self.active.load().secret);
+        Engine::assemble(
+            ActivePolicy::first(Arc::new(policy), secret, store.is_grouped()),
+            store,
+            first_permit(),
+        )
     }
 
     fn rekey_with(&self, secret: Arc<Secret>) {
         let _one_at_a_time = self.swapping.lock().unwrap_or_else(PoisonError::into_inner);
-        let live = Live::first(self.policy(), secret, self.store.is_grouped());
-        self.store.prepare(live.families());
-        self.live.store(Arc::new(live));
-        if let Some(standby) = self.standby.get() {
-            standby.drop_debts(); // They name keys that the store does not have.
+        let active = ActivePolicy::first(self.policy(), secret, self.store.is_grouped());
+        self.store.prepare(active.families());
+        self.active.store(Arc::new(active));
+        if let Some(fallback) = self.fallback.get() {
+            fallback.drop_debts(); // They name keys that the store does not have.
         }
         self.changed();
     }
 
-    pub(super) fn put_in_force(&self, next: Next, now: Timestamp) -> SwapReport {
+    pub(super) fn activate(&self, next: Next, now: Timestamp) -> SwapReport {
         if !next.hold.numbers.is_empty() {
             self.store.hold(&next.hold);
         }
-        self.store.prepare(next.live.families());
-        let live = Arc::new(next.live);
-        let before = self.live.swap(Arc::clone(&live));
-        if let Some(standby) = self.standby.get() {
-            standby.follow(&before, &live, now);
+        self.store.prepare(next.active.families());
+        let active = Arc::new(next.active);
+        let before = self.active.swap(Arc::clone(&active));
+        if let Some(fallback) = self.fallback.get() {
+            fallback.follow(&before, &active, now);
         }
         self.changed();
         next.report

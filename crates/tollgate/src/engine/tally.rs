@@ -13,11 +13,11 @@ use crate::memory::NUMBER_OF_TALLIES;
 use crate::outcome::Source;
 use crate::quota::Quota;
 use crate::rate::QuotaError;
-use crate::store::{Charge, Family, Stance, Store, StoreFailure};
+use crate::store::{Charge, Enforcement, Family, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 use super::Engine;
-use super::live::Live;
+use super::active::ActivePolicy;
 
 /// Windows of one length to count in.
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ impl Windows {
             number: NUMBER_OF_TALLIES,
             quota: &self.quota,
             cost,
-            stance: Stance::Enforced,
+            enforcement: Enforcement::Enforced,
             permit: PermitId(0),
             group: None,
             lease: None,
@@ -67,7 +67,7 @@ impl<S: Store> Engine<S> {
     /// snapshot, into which [`Engine::snapshot_with`] can write the table.
     #[must_use]
     pub fn key_family(&self, name: &str) -> KeyFamily {
-        KeyFamily::new(name, self.live.load().secret.copy())
+        KeyFamily::new(name, self.active.load().secret.copy())
     }
 
     /// Windows to count in. All callers that give the same name, length and alignment get the same windows.
@@ -82,7 +82,7 @@ impl<S: Store> Engine<S> {
         };
         let quota = Quota::FixedWindow(FixedWindow::counting(period, align)?);
         let identity = [&b"tally"[..], name.as_bytes(), alignment, &period.as_micros().to_le_bytes()];
-        let family = Family::single(&self.live.load().secret, &identity, quota.clone());
+        let family = Family::single(&self.active.load().secret, &identity, quota.clone());
         self.store.prepare(std::iter::once(&family));
         Ok(Tally(Arc::new(Windows { family, quota })))
     }
@@ -93,19 +93,19 @@ impl<S: Store> Engine<S> {
     /// The call always answers, as [`Engine::check`] does: while the store is unreachable this node counts, and it
     /// reports to the store when that is back.
     pub async fn add(&self, tally: &Tally, parts: &[&[u8]], units: u64, now: Timestamp) -> Counted {
-        let (now, live) = (now.decidable(), self.live.load_full());
-        let charge = entry(&live, tally, parts, units);
-        let answered = match self.pay_first(&live, slice::from_ref(&charge), now).await {
+        let (now, active) = (now.decidable(), self.active.load_full());
+        let charge = entry(&active, tally, parts, units);
+        let answered = match self.reconcile_first(&active, slice::from_ref(&charge), now).await {
             Ok(()) => self.store.charge(slice::from_ref(&charge), now).await,
             Err(failure) => Err(failure),
         };
         let answered = answered.and_then(|answers| answers.first().copied().ok_or(StoreFailure::Unreachable));
         let (answer, nodes) = match answered {
             Ok(answer) => {
-                self.follow_counted(&live, &charge, now);
+                self.follow_counted(&active, &charge, now);
                 (answer, 1)
             }
-            Err(failure) => match self.count_here(&live, &tally.0, &charge, failure, now) {
+            Err(failure) => match self.count_here(&active, &tally.0, &charge, failure, now) {
                 Some(counted) => counted,
                 None => return Counted::full(),
             },
@@ -124,9 +124,9 @@ impl<S: Store> Engine<S> {
     /// If the store is unreachable, the subtraction is reported when it is back. If an answer is lost, it is not
     /// reported twice.
     pub async fn subtract(&self, tally: &Tally, parts: &[&[u8]], units: u64, within: Ticks, now: Timestamp) {
-        let (now, live) = (now.decidable(), self.live.load_full());
-        let charge = entry(&live, tally, parts, units).of(Charged::Within(within));
-        self.uncount(&live, tally, &charge, &charge, now).await;
+        let (now, active) = (now.decidable(), self.active.load_full());
+        let charge = entry(&active, tally, parts, units).of(Charged::Within(within));
+        self.uncount(&active, tally, &charge, &charge, now).await;
     }
 
     /// Takes back units that were [added](Engine::add) at this very `now`, from the window that they were counted in.
@@ -139,19 +139,19 @@ impl<S: Store> Engine<S> {
         counted: &Counted,
         now: Timestamp,
     ) {
-        let (now, live) = (now.decidable(), self.live.load_full());
-        let charge = entry(&live, tally, parts, units);
+        let (now, active) = (now.decidable(), self.active.load_full());
+        let charge = entry(&active, tally, parts, units);
         let (there, here) = (charge.of_instant(counted.charged_at), charge.of_instant(now));
         match counted.source {
             Source::Local => self.uncount_here(&here, now),
-            _ => self.uncount(&live, tally, &there, &here, now).await,
+            _ => self.uncount(&active, tally, &there, &here, now).await,
         }
     }
 
     /// Subtracts in the store, and in the local count that follows it: each has a clock of its own.
     async fn uncount(
         &self,
-        live: &Live,
+        active: &ActivePolicy,
         tally: &Tally,
         there: &Charge<'_>,
         here: &Charge<'_>,
@@ -160,7 +160,7 @@ impl<S: Store> Engine<S> {
         match self.store.refund(slice::from_ref(there), now).await {
             Ok(()) => self.follow_discounted(here, now),
             Err(StoreFailure::Unanswered) => {}
-            Err(_) => self.discount_here(live, &tally.0, here, now),
+            Err(_) => self.discount_here(active, &tally.0, here, now),
         }
     }
 }
@@ -173,12 +173,12 @@ impl Counted {
     }
 }
 
-fn entry<'t>(live: &Live, tally: &'t Tally, parts: &[&[u8]], units: u64) -> Charge<'t> {
+fn entry<'t>(active: &ActivePolicy, tally: &'t Tally, parts: &[&[u8]], units: u64) -> Charge<'t> {
     let mut prefix = *tally.0.family.prefix();
     for part in parts {
-        prefix.part(&live.secret, part);
+        prefix.part(&active.secret, part);
     }
-    tally.0.charge(prefix.finish(&live.secret), units)
+    tally.0.charge(prefix.finish(&active.secret), units)
 }
 
 #[cfg(test)]
@@ -254,7 +254,7 @@ mod tests {
                     let parts = [&window.to_le_bytes()[..], &key.to_le_bytes()[..]];
                     assert_eq!(engine.add(&second, &parts, 1, now).await.total, 1, "{window} {key}");
                 }
-                let usage = engine.usage(now);
+                let usage = engine.store().usage(now);
                 assert_eq!((usage.keys, usage.overflow_keys), (KEYS, 0), "in window {window}");
             }
         });
@@ -266,7 +266,7 @@ mod tests {
         pollster::block_on(async {
             let engine = engine();
             let day = engine.tally("t", Ticks::from_secs(86_400), Align::Epoch).unwrap();
-            let older = Charge { number: 1, ..entry(&engine.live.load(), &day, &[b"k"], 7) };
+            let older = Charge { number: 1, ..entry(&engine.active.load(), &day, &[b"k"], 7) };
             engine.store.charge(&[older], T0).await.unwrap();
             assert_eq!(engine.add(&day, &[b"k"], 1, T0).await.total, 8);
             engine.subtract(&day, &[b"k"], 2, Ticks::ZERO, T0).await;

@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 
-use super::Question;
-use super::live::Live;
-use super::ruling::InForce;
+use super::active::{ActivePolicy, CounterKey};
+use super::check::ChargeSet;
+use super::overrides::ActiveOverrides;
 use crate::decision::{Decision, Status};
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::policy::{Match, Matches, QuotaIndex};
 use crate::request::CheckRequest;
 
-impl Question<'_> {
+impl ChargeSet<'_> {
     /// Whether an enforced limit denies the request whatever was counted.
     #[inline]
     pub(super) fn is_forbidden(&self) -> bool {
@@ -19,32 +19,32 @@ impl Question<'_> {
     }
 
     /// The decision about a forbidden request. No other limit is asked.
-    pub(super) fn forbidden(&self, live: &Live) -> Decision {
-        let mut decision = Decision::open(Arc::clone(&live.policy));
+    pub(super) fn forbidden(&self, active: &ActivePolicy) -> Decision {
+        let mut decision = Decision::open(Arc::clone(&active.policy));
         decision.add_uncounted(&self.uncounted);
         decision
     }
 }
 
-impl Live {
+impl ActivePolicy {
     /// Moves the matches that need no counter out of `matches`, as statuses.
     #[inline]
     pub(super) fn take_uncounted(
         &self,
-        views: &[CheckRequest<'_>],
+        request: &CheckRequest<'_>,
         matches: &mut Matches,
-        rulings: &InForce,
+        overrides: &ActiveOverrides,
         uncounted: &mut Vec<Status>,
     ) {
         if matches.iter().any(|matched| !matched.quota.is_counted()) {
             let without = matches.iter().filter(|matched| !matched.quota.is_counted());
-            uncounted.extend(without.map(|matched| self.uncounted(views, matched, rulings)));
+            uncounted.extend(without.map(|matched| self.uncounted(request, matched, overrides)));
             matches.retain(|matched| matched.quota.is_counted());
         }
     }
 
-    fn uncounted(&self, views: &[CheckRequest<'_>], matched: &Match, rulings: &InForce) -> Status {
-        let (stance, _, key) = self.counter(&views[usize::from(matched.view)], matched, rulings);
+    fn uncounted(&self, request: &CheckRequest<'_>, matched: &Match, overrides: &ActiveOverrides) -> Status {
+        let CounterKey { key, enforcement, .. } = self.counter_key(request, matched, overrides);
         let verdict = match matched.quota {
             QuotaIndex::UNLIMITED => Verdict::Allow,
             _ => Verdict::Forbidden,
@@ -52,8 +52,8 @@ impl Live {
         Status {
             limit: matched.limit,
             quota: matched.quota,
-            view: matched.view,
-            stance,
+            descriptor: matched.descriptor,
+            enforcement,
             source: Source::Policy,
             key_hash: key.digest(),
             outcome: Outcome::uncounted(verdict),

@@ -161,6 +161,6 @@ fn steady(reservoir: &Reservoir, queue: u64, snapshot: &Outcome, wanted: u64) ->
     // The first missing unit refills after `next_unit_after`, each further one an emission interval later.
     let later = if snapshot.next_unit_after.is_zero() { short } else { short - 1 };
     let pace = reservoir.pace();
-    let more = u128::from(later) * u128::from(pace.price().get()) / u128::from(pace.gain().get());
+    let more = u128::from(later) * u128::from(pace.unit_credits().get()) / u128::from(pace.gain().get());
     snapshot.next_unit_after + Ticks::from_micros(u64::try_from(more).unwrap_or(u64::MAX))
 }

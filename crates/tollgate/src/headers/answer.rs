@@ -4,11 +4,11 @@ use crate::decision::{Decision, Reason};
 use crate::outcome::Verdict;
 use crate::time::Timestamp;
 
-use super::body::{self, Body, Overload, Refusal};
+use super::body::{self, Body, Overload, RefusalKind};
 use super::dialect::Dialect;
 use super::jitter::Retry;
 use super::list::HeaderList;
-use super::policy::{Audience, Caller, Disclosure, HeaderPolicy};
+use super::policy::{Audience, Caller, Disclosure, Exposure, HeaderPolicy};
 use super::sheet::Sheet;
 use super::{ietf, vendor};
 
@@ -54,7 +54,10 @@ impl Answer {
         now: Timestamp,
     ) -> Self {
         // Controllers belong to the platform, like limits without `by`: not every caller may see their names.
-        let disclosed = audience.caller == Caller::Authenticated && policy.disclosure != Disclosure::Never;
+        let exposure = match (audience.caller, policy.disclosure) {
+            (Caller::Anonymous, _) | (_, Disclosure::Never) => Exposure::RetryAfter,
+            (Caller::Authenticated, _) => Exposure::Full,
+        };
         let retry = Retry::after_overload(identity, refusal.pressure, now);
         let mut headers = HeaderList::default();
         headers.text("Cache-Control", "no-store");
@@ -62,7 +65,7 @@ impl Answer {
         Self {
             status: 503,
             headers,
-            body: Some(body::overload(refusal, 503, retry, disclosed, audience.accepts)),
+            body: Some(body::overload(refusal, 503, retry, exposure, audience.accepts)),
         }
     }
 
@@ -79,30 +82,30 @@ impl Answer {
 }
 
 /// Why the request is denied, if it is.
-fn refusal<'a>(decision: &'a Decision, sheet: &'a Sheet<'_>) -> Option<Refusal<'a>> {
+fn refusal<'a>(decision: &'a Decision, sheet: &'a Sheet<'_>) -> Option<RefusalKind<'a>> {
     let reason = decision.reason()?;
     if let Some(fault) = decision.fault() {
-        return Some(Refusal::Fault(fault));
+        return Some(RefusalKind::Fault(fault));
     }
     if let Some(block) = decision.block() {
-        return Some(Refusal::Blocked(block));
+        return Some(RefusalKind::Blocked(block));
     }
     if reason == Reason::Forbidden {
         let limit = decision.cause().map_or("", |status| status.limit.name());
-        return Some(Refusal::Forbidden { limit });
+        return Some(RefusalKind::Forbidden { limit });
     }
     if reason == Reason::Penalty {
-        return Some(Refusal::Penalty);
+        return Some(RefusalKind::Penalty);
     }
     if reason == Reason::Unavailable {
-        return Some(Refusal::Unavailable);
+        return Some(RefusalKind::Unavailable);
     }
     // Among several limits that can never admit it, the smallest decides what would pass.
     let too_small = sheet
         .refusing()
         .filter(|reading| reading.status.outcome.verdict == Verdict::Never)
         .min_by_key(|reading| reading.quota);
-    Some(too_small.map_or(Refusal::Quota, |reading| Refusal::TooCostly {
+    Some(too_small.map_or(RefusalKind::Quota, |reading| RefusalKind::TooCostly {
         limit: reading.is_owned().then_some(&*reading.name),
         unit: reading.unit,
         capacity: reading.quota,

@@ -11,8 +11,8 @@ use crate::quota::Quota;
 use super::dialect::{Dialect, Dialects};
 use super::jitter::Retry;
 use super::list::push;
-use super::policy::{Accepts, DenialStatus, Unit};
-use super::reading::Reading;
+use super::policy::{Accepts, DenialStatus, Exposure, Unit};
+use super::reading::LimitReading;
 use super::sheet::Sheet;
 use super::vendor::{discord_scope, push_decimal};
 
@@ -34,7 +34,7 @@ pub struct Body {
 
 /// Why a request is refused, as its status and its problem type show it.
 #[derive(Debug)]
-pub(super) enum Refusal<'a> {
+pub(super) enum RefusalKind<'a> {
     /// Quotas are exhausted; waiting cures it.
     Quota,
     /// The limit could not be counted; waiting may cure it.
@@ -61,60 +61,62 @@ pub(super) enum Refusal<'a> {
     Blocked(&'a Block),
 }
 
-impl Refusal<'_> {
+impl RefusalKind<'_> {
     /// The status to answer with.
     pub(super) fn status(&self, denial: DenialStatus) -> u16 {
         match self {
-            Refusal::Quota | Refusal::Blocked(_) | Refusal::Penalty => denial.code(),
-            Refusal::Forbidden { .. } => 403,
-            Refusal::Unavailable => 503,
-            Refusal::TooCostly { unit: Unit::Bytes, .. } => 413,
-            Refusal::TooCostly { .. } | Refusal::Fault(_) => 400,
+            RefusalKind::Quota | RefusalKind::Blocked(_) | RefusalKind::Penalty => denial.code(),
+            RefusalKind::Forbidden { .. } => 403,
+            RefusalKind::Unavailable => 503,
+            RefusalKind::TooCostly { unit: Unit::Bytes, .. } => 413,
+            RefusalKind::TooCostly { .. } | RefusalKind::Fault(_) => 400,
         }
     }
 
     const fn kind(&self) -> &'static str {
         match self {
-            Refusal::Quota => "https://iana.org/assignments/http-problem-types#quota-exceeded",
-            Refusal::Unavailable => {
+            RefusalKind::Quota => "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            RefusalKind::Unavailable => {
                 "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
             }
-            Refusal::Forbidden { .. } => "urn:tollgate:problem:denied-by-policy",
-            Refusal::Blocked(_) | Refusal::Penalty => {
+            RefusalKind::Forbidden { .. } => "urn:tollgate:problem:denied-by-policy",
+            RefusalKind::Blocked(_) | RefusalKind::Penalty => {
                 "https://iana.org/assignments/http-problem-types#abnormal-usage-detected"
             }
-            Refusal::TooCostly { .. } => "urn:tollgate:problem:cost-exceeds-capacity",
-            Refusal::Fault(Fault::Cost { .. }) => "urn:tollgate:problem:cost-not-computable",
-            Refusal::Fault(Fault::TooManyLimits) => "urn:tollgate:problem:too-many-limits",
-            Refusal::Fault(Fault::TooManyViews) => "urn:tollgate:problem:too-many-views",
+            RefusalKind::TooCostly { .. } => "urn:tollgate:problem:cost-exceeds-capacity",
+            RefusalKind::Fault(Fault::Cost { .. }) => "urn:tollgate:problem:cost-not-computable",
+            RefusalKind::Fault(Fault::TooManyLimits) => "urn:tollgate:problem:too-many-limits",
+            RefusalKind::Fault(Fault::TooManyDescriptors) => "urn:tollgate:problem:too-many-views",
         }
     }
 
     const fn title(&self) -> &'static str {
         match self {
-            Refusal::Quota => "Request cannot be satisfied as assigned quota has been exceeded",
-            Refusal::Unavailable => {
+            RefusalKind::Quota => "Request cannot be satisfied as assigned quota has been exceeded",
+            RefusalKind::Unavailable => {
                 "Request cannot be satisfied due to temporary server capacity constraints"
             }
-            Refusal::Forbidden { .. } => "Request is denied by policy",
-            Refusal::Blocked(_) | Refusal::Penalty => {
+            RefusalKind::Forbidden { .. } => "Request is denied by policy",
+            RefusalKind::Blocked(_) | RefusalKind::Penalty => {
                 "Request cannot be satisfied as its sender is blocked for a while"
             }
-            Refusal::TooCostly { .. } => "Request costs more than can ever be admitted at once",
-            Refusal::Fault(Fault::Cost { .. }) => "Request does not tell what it costs",
-            Refusal::Fault(Fault::TooManyLimits) => "Request matches too many limits",
-            Refusal::Fault(Fault::TooManyViews) => "Request has too many views",
+            RefusalKind::TooCostly { .. } => "Request costs more than can ever be admitted at once",
+            RefusalKind::Fault(Fault::Cost { .. }) => "Request does not tell what it costs",
+            RefusalKind::Fault(Fault::TooManyLimits) => "Request matches too many limits",
+            RefusalKind::Fault(Fault::TooManyDescriptors) => "Request has too many descriptors",
         }
     }
 
     /// Whether the caller sees more than that it is refused and when to retry: where quotas may be disclosed, and the
     /// cause is one of its own limits, an operator or the request itself.
-    fn is_told(&self, sheet: &Sheet<'_>) -> bool {
+    fn is_disclosed(&self, sheet: &Sheet<'_>) -> bool {
         let is_callers = match self {
-            Refusal::Quota | Refusal::Unavailable | Refusal::Penalty => sheet.violated().next().is_some(),
-            Refusal::TooCostly { limit, .. } => limit.is_some(),
+            RefusalKind::Quota | RefusalKind::Unavailable | RefusalKind::Penalty => {
+                sheet.violated().next().is_some()
+            }
+            RefusalKind::TooCostly { limit, .. } => limit.is_some(),
             // A limit that says `deny` counts nothing, so its name discloses nothing about other callers.
-            Refusal::Forbidden { .. } | Refusal::Fault(_) | Refusal::Blocked(_) => true,
+            RefusalKind::Forbidden { .. } | RefusalKind::Fault(_) | RefusalKind::Blocked(_) => true,
         };
         sheet.disclosed && is_callers
     }
@@ -122,14 +124,14 @@ impl Refusal<'_> {
     /// What refused the request, as far as callers may know it.
     fn cause<'s>(&'s self, sheet: &'s Sheet<'_>) -> Option<&'s str> {
         match self {
-            Refusal::Quota | Refusal::Unavailable | Refusal::Penalty => {
+            RefusalKind::Quota | RefusalKind::Unavailable | RefusalKind::Penalty => {
                 sheet.violated().next().map(|reading| &*reading.name)
             }
-            Refusal::TooCostly { limit, .. } => *limit,
-            Refusal::Forbidden { limit } => Some(limit),
+            RefusalKind::TooCostly { limit, .. } => *limit,
+            RefusalKind::Forbidden { limit } => Some(limit),
             // The limit is not named: it may be one in shadow.
-            Refusal::Fault(_) => Some(Decision::REQUEST),
-            Refusal::Blocked(_) => Some(Block::NAME),
+            RefusalKind::Fault(_) => Some(Decision::REQUEST),
+            RefusalKind::Blocked(_) => Some(Block::NAME),
         }
     }
 
@@ -137,15 +139,15 @@ impl Refusal<'_> {
     fn reason(&self, sheet: &Sheet<'_>) -> Option<Cow<'static, str>> {
         let word = match self {
             // The type says as much to every caller.
-            Refusal::Unavailable => return Reason::Unavailable.word().map(Cow::Borrowed),
-            Refusal::Forbidden { .. } => return Reason::Forbidden.word().map(Cow::Borrowed),
-            _ if !self.is_told(sheet) => return None,
-            Refusal::Blocked(_) => Reason::Blocked.word(),
-            Refusal::Penalty => Reason::Penalty.word(),
-            Refusal::Fault(_) => return Some(Cow::Owned(self.detail(sheet))),
-            Refusal::Quota | Refusal::TooCostly { .. } => None,
+            RefusalKind::Unavailable => return Reason::Unavailable.word().map(Cow::Borrowed),
+            RefusalKind::Forbidden { .. } => return Reason::Forbidden.word().map(Cow::Borrowed),
+            _ if !self.is_disclosed(sheet) => return None,
+            RefusalKind::Blocked(_) => Reason::Blocked.word(),
+            RefusalKind::Penalty => Reason::Penalty.word(),
+            RefusalKind::Fault(_) => return Some(Cow::Owned(self.detail(sheet))),
+            RefusalKind::Quota | RefusalKind::TooCostly { .. } => None,
         };
-        let is_cause = |reading: &&Reading<'_>| self.cause(sheet) == Some(&*reading.name);
+        let is_cause = |reading: &&LimitReading<'_>| self.cause(sheet) == Some(&*reading.name);
         let admits = || sheet.violated().find(is_cause).map(|reading| Cow::Owned(reading.status.admits()));
         word.map(Cow::Borrowed).or_else(admits)
     }
@@ -153,7 +155,7 @@ impl Refusal<'_> {
     fn detail(&self, sheet: &Sheet<'_>) -> String {
         let mut detail = String::new();
         match self {
-            Refusal::Quota => {
+            RefusalKind::Quota => {
                 for reading in sheet.violated() {
                     if !detail.is_empty() {
                         detail.push_str("; ");
@@ -161,7 +163,7 @@ impl Refusal<'_> {
                     push_quota(&mut detail, reading);
                 }
             }
-            Refusal::Unavailable => {
+            RefusalKind::Unavailable => {
                 for reading in sheet.violated() {
                     if !detail.is_empty() {
                         detail.push_str("; ");
@@ -169,20 +171,20 @@ impl Refusal<'_> {
                     push(&mut detail, format_args!("{}: cannot be counted now", reading.name));
                 }
             }
-            Refusal::Penalty => {
+            RefusalKind::Penalty => {
                 for reading in sheet.violated() {
                     push_penalty(&mut detail, reading);
                 }
             }
-            Refusal::Forbidden { limit } => push(&mut detail, format_args!("{limit}: deny")),
-            Refusal::Blocked(block) => push(&mut detail, format_args!("{block}")),
-            Refusal::TooCostly { limit: Some(limit), capacity, .. } => {
+            RefusalKind::Forbidden { limit } => push(&mut detail, format_args!("{limit}: deny")),
+            RefusalKind::Blocked(block) => push(&mut detail, format_args!("{block}")),
+            RefusalKind::TooCostly { limit: Some(limit), capacity, .. } => {
                 push(&mut detail, format_args!("{limit}: at most {capacity} at once"));
             }
-            Refusal::TooCostly { limit: None, .. } => {}
+            RefusalKind::TooCostly { limit: None, .. } => {}
             // Again without the limit's name.
-            Refusal::Fault(Fault::Cost { reason, .. }) => detail.push_str(reason),
-            Refusal::Fault(fault @ (Fault::TooManyLimits | Fault::TooManyViews)) => {
+            RefusalKind::Fault(Fault::Cost { reason, .. }) => detail.push_str(reason),
+            RefusalKind::Fault(fault @ (Fault::TooManyLimits | Fault::TooManyDescriptors)) => {
                 push(&mut detail, format_args!("{fault}"));
             }
         }
@@ -197,7 +199,7 @@ impl Refusal<'_> {
 
 /// Writes the body of a refusal in the form that the caller can read.
 pub(super) fn write(
-    refusal: &Refusal<'_>,
+    refusal: &RefusalKind<'_>,
     status: u16,
     sheet: &Sheet<'_>,
     dialects: Dialects,
@@ -205,7 +207,7 @@ pub(super) fn write(
 ) -> Body {
     match accepts {
         Accepts::Text => text(refusal, sheet),
-        Accepts::Json if dialects.contains(Dialect::Discord) && matches!(refusal, Refusal::Quota) => {
+        Accepts::Json if dialects.contains(Dialect::Discord) && matches!(refusal, RefusalKind::Quota) => {
             discord(sheet).unwrap_or_else(|| problem(refusal, status, sheet))
         }
         Accepts::Json => problem(refusal, status, sheet),
@@ -214,15 +216,15 @@ pub(super) fn write(
 
 /// Problem details. Where quotas may not be disclosed, all refusals of one kind have the same body: names, numbers and
 /// exact waits would show strangers which tenants exist and how busy they are.
-fn problem(refusal: &Refusal<'_>, status: u16, sheet: &Sheet<'_>) -> Body {
+fn problem(refusal: &RefusalKind<'_>, status: u16, sheet: &Sheet<'_>) -> Body {
     let text = match refusal {
-        Refusal::Quota if !refusal.is_told(sheet) && status == 429 => Cow::Borrowed(STRANGER_DENIED),
+        RefusalKind::Quota if !refusal.is_disclosed(sheet) && status == 429 => Cow::Borrowed(STRANGER_DENIED),
         _ => Cow::Owned(written(refusal, status, sheet)),
     };
     Body { content_type: "application/problem+json", text }
 }
 
-fn written(refusal: &Refusal<'_>, status: u16, sheet: &Sheet<'_>) -> String {
+fn written(refusal: &RefusalKind<'_>, status: u16, sheet: &Sheet<'_>) -> String {
     let mut out = String::with_capacity(PROBLEM_BYTES);
     for (key, constant) in [("{\"type\":\"", refusal.kind()), ("\",\"title\":\"", refusal.title())] {
         out.push_str(key);
@@ -230,21 +232,23 @@ fn written(refusal: &Refusal<'_>, status: u16, sheet: &Sheet<'_>) -> String {
     }
     out.push_str("\",\"status\":");
     push_integer(&mut out, status.into());
-    if refusal.is_told(sheet) {
+    if refusal.is_disclosed(sheet) {
         push_disclosed(&mut out, refusal, sheet);
     }
     if let Some(reason) = refusal.reason(sheet) {
         out.push_str(",\"reason\":");
         push_json(&mut out, &reason);
     }
-    let is_retryable =
-        matches!(refusal, Refusal::Quota | Refusal::Unavailable | Refusal::Blocked(_) | Refusal::Penalty);
+    let is_retryable = matches!(
+        refusal,
+        RefusalKind::Quota | RefusalKind::Unavailable | RefusalKind::Blocked(_) | RefusalKind::Penalty
+    );
     out.push_str(if is_retryable { ",\"retryable\":true}" } else { ",\"retryable\":false}" });
     out
 }
 
 /// The part that only callers see which may see quotas.
-fn push_disclosed(out: &mut String, refusal: &Refusal<'_>, sheet: &Sheet<'_>) {
+fn push_disclosed(out: &mut String, refusal: &RefusalKind<'_>, sheet: &Sheet<'_>) {
     out.push_str(",\"detail\":");
     push_json(out, &refusal.detail(sheet));
     if let Some(cause) = refusal.cause(sheet) {
@@ -253,7 +257,7 @@ fn push_disclosed(out: &mut String, refusal: &Refusal<'_>, sheet: &Sheet<'_>) {
     }
     let mut separator = ",\"violated-policies\":[";
     let forbidding = match refusal {
-        Refusal::Forbidden { limit } => Some(*limit),
+        RefusalKind::Forbidden { limit } => Some(*limit),
         _ => None,
     };
     let violated = sheet.violated().map(|reading| &*reading.name);
@@ -265,7 +269,7 @@ fn push_disclosed(out: &mut String, refusal: &Refusal<'_>, sheet: &Sheet<'_>) {
     if separator == "," {
         out.push(']');
     }
-    if let Refusal::TooCostly { capacity, .. } = refusal {
+    if let RefusalKind::TooCostly { capacity, .. } = refusal {
         out.push_str(",\"max-cost\":");
         push_integer(out, *capacity);
     }
@@ -323,11 +327,12 @@ pub(super) fn overload(
     refusal: &Overload,
     status: u16,
     retry: Retry,
-    disclosed: bool,
+    exposure: Exposure,
     accepts: Accepts,
 ) -> Body {
-    let (kind, title) = (Refusal::Unavailable.kind(), Refusal::Unavailable.title());
-    let detail = disclosed.then(|| format!("{}: {}", refusal.controller, refusal.priority));
+    let (kind, title) = (RefusalKind::Unavailable.kind(), RefusalKind::Unavailable.title());
+    let detail =
+        (exposure == Exposure::Full).then(|| format!("{}: {}", refusal.controller, refusal.priority));
     if accepts == Accepts::Text {
         let mut text = format!("{title}.\n");
         if let Some(detail) = detail {
@@ -352,9 +357,9 @@ pub(super) fn overload(
     Body { content_type: "application/problem+json", text: Cow::Owned(out) }
 }
 
-fn text(refusal: &Refusal<'_>, sheet: &Sheet<'_>) -> Body {
+fn text(refusal: &RefusalKind<'_>, sheet: &Sheet<'_>) -> Body {
     let mut text = format!("{}.\n", refusal.title());
-    if refusal.is_told(sheet) {
+    if refusal.is_disclosed(sheet) {
         push(&mut text, format_args!("{}\n", refusal.detail(sheet)));
     }
     if let Some(retry) = sheet.retry {
@@ -375,7 +380,7 @@ fn discord(sheet: &Sheet<'_>) -> Option<Body> {
 }
 
 /// Why a limit blocks its sender for a while; its quota where it only denied the request.
-fn push_penalty(detail: &mut String, reading: &Reading<'_>) {
+fn push_penalty(detail: &mut String, reading: &LimitReading<'_>) {
     if !detail.is_empty() {
         detail.push_str("; ");
     }
@@ -394,14 +399,14 @@ fn push_penalty(detail: &mut String, reading: &Reading<'_>) {
     }
 }
 
-fn push_quota(detail: &mut String, reading: &Reading<'_>) {
+fn push_quota(detail: &mut String, reading: &LimitReading<'_>) {
     push_amount(detail, reading);
     if reading.status.source == Source::Overflow {
         detail.push_str(", counted together with other new keys");
     }
 }
 
-fn push_amount(detail: &mut String, reading: &Reading<'_>) {
+fn push_amount(detail: &mut String, reading: &LimitReading<'_>) {
     detail.push_str(&reading.name);
     detail.push_str(": ");
     let unit = match reading.unit {
@@ -442,7 +447,7 @@ fn push_line(detail: &mut String, bucket: &LeakyBucket, unit: &str) {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{Refusal, STRANGER_DENIED, push_json, written};
+    use super::{RefusalKind, STRANGER_DENIED, push_json, written};
     use crate::headers::policy::{Audience, HeaderPolicy};
     use crate::headers::sheet::Sheet;
     use crate::headers::tests::fixture;
@@ -453,7 +458,7 @@ mod tests {
     fn strangers_are_told_what_would_be_written() {
         let (decision, policy) = (fixture::decision(&[]), HeaderPolicy::default());
         let sheet = Sheet::of(&decision, &policy, Audience::default(), Timestamp::default());
-        assert_eq!(written(&Refusal::Quota, 429, &sheet), STRANGER_DENIED);
+        assert_eq!(written(&RefusalKind::Quota, 429, &sheet), STRANGER_DENIED);
     }
 
     proptest! {

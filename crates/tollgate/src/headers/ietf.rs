@@ -2,7 +2,7 @@
 
 use super::list::{HeaderList, push, push_number};
 use super::policy::Unit;
-use super::reading::Reading;
+use super::reading::LimitReading;
 use super::sheet::Sheet;
 use super::structured::{is_key, push_list, push_parameter, push_string};
 use crate::outcome::Verdict;
@@ -81,7 +81,7 @@ pub(super) fn write_06(headers: &mut HeaderList, sheet: &Sheet<'_>) {
 
 /// The reset of the drafts that require one: the effective window; for an untouched limit the window over which to
 /// spread it; for a concurrency limit, which has neither, the second after which to look again.
-fn reset(reading: &Reading<'_>) -> u64 {
+fn reset(reading: &LimitReading<'_>) -> u64 {
     reading.effective.or(reading.window).unwrap_or(1)
 }
 
@@ -113,7 +113,7 @@ fn write_unnamed_policies(headers: &mut HeaderList, sheet: &Sheet<'_>) {
 }
 
 /// The registered unit. Requests are the default and are omitted: the draft spells them in two ways.
-fn quota_unit(reading: &Reading<'_>) -> Option<&'static str> {
+fn quota_unit(reading: &LimitReading<'_>) -> Option<&'static str> {
     match reading.unit {
         _ if reading.is_concurrency() => Some("concurrent-requests"),
         Unit::Requests => None,
@@ -122,7 +122,7 @@ fn quota_unit(reading: &Reading<'_>) -> Option<&'static str> {
     }
 }
 
-fn push_vendor(out: &mut String, reading: &Reading<'_>) {
+fn push_vendor(out: &mut String, reading: &LimitReading<'_>) {
     if let Verdict::Wait(wait) = reading.status.outcome.verdict {
         push_parameter(out, ";tollgate-wait=", wait.ceil_millis());
     }

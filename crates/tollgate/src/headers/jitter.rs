@@ -4,7 +4,7 @@
 use crate::key::mix;
 use crate::time::{TICKS_PER_SECOND, Ticks, Timestamp};
 
-use super::reading::Reading;
+use super::reading::LimitReading;
 
 /// Maximum jitter, in seconds.
 const JITTER_SECONDS_MAX: u64 = 30;
@@ -28,7 +28,7 @@ pub(super) struct Retry {
 }
 
 impl Retry {
-    /// The retry after an operator's block. A block concerns one caller, so there is no crowd to spread.
+    /// The retry after an operator's block. A block concerns one caller, so there are no other callers to spread.
     pub(super) fn at_its_end(wait: Ticks) -> Self {
         Self { wait, seconds: wait.ceil_seconds().max(1), millis: wait.ceil_millis().max(1) }
     }
@@ -38,18 +38,19 @@ impl Retry {
     pub(super) fn after_overload(identity: u64, pressure: u64, now: Timestamp) -> Self {
         let later = |second: u64| {
             let least = second + OUTAGE_JITTER_SECONDS * second * pressure.min(1_000) / 1_000;
-            least + spread(identity, window(now, OVERLOAD_WINDOW), OUTAGE_JITTER_SECONDS * second)
+            least + jitter(identity, window(now, OVERLOAD_WINDOW), OUTAGE_JITTER_SECONDS * second)
         };
         Self { wait: Ticks::from_secs(1), seconds: later(1), millis: later(1_000) }
     }
 
     /// The retry after the denial of a limit.
-    pub(super) fn of(reading: &Reading<'_>, now: Timestamp) -> Option<Self> {
+    pub(super) fn of(reading: &LimitReading<'_>, now: Timestamp) -> Option<Self> {
         let wait = reading.wait()?;
-        let crowd = Crowd { key_hash: reading.status.key_hash, window: window(now, reading.period()) };
+        let denied =
+            DeniedCaller { key_hash: reading.status.key_hash, window: window(now, reading.period()) };
         let later = |wait: u64, second: u64| match reading.is_known() {
-            true => crowd.later(wait, second),
-            false => wait + crowd.spread(OUTAGE_JITTER_SECONDS * second),
+            true => denied.later(wait, second),
+            false => wait + denied.jitter(OUTAGE_JITTER_SECONDS * second),
         };
         Some(Self {
             wait,
@@ -61,21 +62,21 @@ impl Retry {
 
 /// One of all the callers that are denied in a window.
 #[derive(Clone, Copy)]
-struct Crowd {
+struct DeniedCaller {
     key_hash: u64,
     window: u64,
 }
 
-impl Crowd {
+impl DeniedCaller {
     /// A wait with its jitter, in a unit of which `second` make one second.
     #[inline]
     fn later(self, wait: u64, second: u64) -> u64 {
-        wait + self.spread(wait.div_ceil(JITTER_PARTS).clamp(1, JITTER_SECONDS_MAX * second))
+        wait + self.jitter(wait.div_ceil(JITTER_PARTS).clamp(1, JITTER_SECONDS_MAX * second))
     }
 
     #[inline]
-    fn spread(self, width: u64) -> u64 {
-        spread(self.key_hash, self.window, width)
+    fn jitter(self, width: u64) -> u64 {
+        jitter(self.key_hash, self.window, width)
     }
 }
 
@@ -89,7 +90,7 @@ fn window(now: Timestamp, period: Ticks) -> u64 {
 /// A uniform number from 0 to `width` that depends only on the key and the window. It grows with the width: as a wait
 /// gets shorter so does its jitter, and the instant that a caller computes from the advice hardly moves.
 #[inline]
-fn spread(key_hash: u64, window: u64, width: u64) -> u64 {
+fn jitter(key_hash: u64, window: u64, width: u64) -> u64 {
     let mixed = mix(key_hash ^ mix(window));
     let scaled = (u128::from(mixed) * (u128::from(width) + 1)) >> 64;
     u64::try_from(scaled).unwrap_or(width)

@@ -21,11 +21,11 @@ pub(super) const NUMBER_MAX: u64 = 999_999_999_999_999;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeaderList {
     text: String,
-    entries: SmallVec<[Entry; 10]>,
+    entries: SmallVec<[HeaderEntry; 10]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+struct HeaderEntry {
     name: &'static str,
     end: usize,
 }
@@ -108,7 +108,7 @@ impl HeaderList {
     #[inline]
     fn end(&mut self, name: &'static str) {
         if self.entries.len() < HEADERS_MAX {
-            self.entries.push(Entry { name, end: self.text.len() });
+            self.entries.push(HeaderEntry { name, end: self.text.len() });
         } else {
             self.text.truncate(self.entries.last().map_or(0, |last| last.end));
         }

@@ -8,7 +8,7 @@ use crate::decision::{Decision, LimitStatus};
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::policy::Cost;
 use crate::quota::Quota;
-use crate::store::Stance;
+use crate::store::Enforcement;
 use crate::time::{TICKS_PER_SECOND, Ticks};
 
 use super::policy::{HeaderPolicy, Pacing, Unit};
@@ -19,7 +19,7 @@ const NEAR_EXHAUSTION_PARTS: u64 = 5;
 
 /// The numbers that one enforced limit shows.
 #[derive(Clone, Debug)]
-pub(super) struct Reading<'a> {
+pub(super) struct LimitReading<'a> {
     /// Its name, safe to send.
     pub(super) name: Cow<'a, str>,
     /// What it counts.
@@ -43,14 +43,14 @@ pub(super) struct Reading<'a> {
 pub(super) fn readings<'a>(
     decision: &'a Decision,
     policy: &'a HeaderPolicy,
-) -> impl Iterator<Item = Reading<'a>> {
+) -> impl Iterator<Item = LimitReading<'a>> {
     decision
         .limits()
-        .filter(|status| status.stance == Stance::Enforced)
-        .filter_map(|status| Some(Reading::of(status, status.quota?, policy)))
+        .filter(|status| status.enforcement == Enforcement::Enforced)
+        .filter_map(|status| Some(LimitReading::of(status, status.quota?, policy)))
 }
 
-impl<'a> Reading<'a> {
+impl<'a> LimitReading<'a> {
     fn of(status: LimitStatus<'a>, rule: &'a Quota, policy: &HeaderPolicy) -> Self {
         // During an outage a node counts its share, and all numbers are those of the fallback counter.
         let quota = match status.source {

@@ -7,13 +7,13 @@ use crate::time::Timestamp;
 
 use super::jitter::Retry;
 use super::policy::{Audience, Caller, Disclosure, Exposure, HeaderPolicy, Unit};
-use super::reading::{Reading, readings};
+use super::reading::{LimitReading, readings};
 
 /// What a decision can show, before any dialect writes it.
 #[derive(Debug)]
 pub(super) struct Sheet<'a> {
     /// Every enforced limit, in the policy's order. Only [`Sheet::owned`] are shown.
-    readings: SmallVec<[Reading<'a>; 4]>,
+    readings: SmallVec<[LimitReading<'a>; 4]>,
     /// Which of them matter now, the most urgent first: every violated limit, otherwise the caller's own limit that is
     /// closest to exhaustion. On a denial nothing else is listed, because `Retry-After` must not be earlier than any
     /// window beside it.
@@ -67,33 +67,33 @@ impl<'a> Sheet<'a> {
         sheet
     }
 
-    fn chosen(&self) -> impl Iterator<Item = &Reading<'a>> + Clone {
+    fn chosen(&self) -> impl Iterator<Item = &LimitReading<'a>> + Clone {
         self.chosen.iter().filter_map(|&index| self.readings.get(index))
     }
 
     /// The limit that matters most, the caller's or the platform's: for the retry time, and for words that disclose
     /// nothing else of it.
-    pub(super) fn most_urgent(&self) -> Option<&Reading<'a>> {
+    pub(super) fn most_urgent(&self) -> Option<&LimitReading<'a>> {
         self.chosen().next()
     }
 
     /// The caller's own limits, in the policy's order.
-    pub(super) fn owned(&self) -> impl Iterator<Item = &Reading<'a>> + Clone {
+    pub(super) fn owned(&self) -> impl Iterator<Item = &LimitReading<'a>> + Clone {
         self.readings.iter().filter(|reading| reading.is_owned())
     }
 
     /// The limits to list with their numbers, the most urgent first. A limit that could not be counted has no numbers.
-    pub(super) fn listed(&self) -> impl Iterator<Item = &Reading<'a>> + Clone {
+    pub(super) fn listed(&self) -> impl Iterator<Item = &LimitReading<'a>> + Clone {
         self.chosen().filter(|reading| reading.is_known() && reading.is_owned())
     }
 
     /// The most urgent limit among those listed.
-    pub(super) fn tightest(&self) -> Option<&Reading<'a>> {
+    pub(super) fn tightest(&self) -> Option<&LimitReading<'a>> {
         self.listed().next()
     }
 
     /// The most urgent limit among those that count a unit, for dialects that show each unit apart.
-    pub(super) fn tightest_of(&self, unit: Unit) -> Option<&Reading<'a>> {
+    pub(super) fn tightest_of(&self, unit: Unit) -> Option<&LimitReading<'a>> {
         self.readings
             .iter()
             .filter(|reading| self.may_list(reading) && reading.unit == unit && !reading.is_concurrency())
@@ -101,12 +101,12 @@ impl<'a> Sheet<'a> {
     }
 
     /// The limits that refused the request, the caller's and the platform's, the most urgent first.
-    pub(super) fn refusing(&self) -> impl Iterator<Item = &Reading<'a>> + Clone {
+    pub(super) fn refusing(&self) -> impl Iterator<Item = &LimitReading<'a>> + Clone {
         self.chosen().filter(|reading| reading.is_violated())
     }
 
     /// The caller's own limits that refused the request, the most urgent first.
-    pub(super) fn violated(&self) -> impl Iterator<Item = &Reading<'a>> + Clone {
+    pub(super) fn violated(&self) -> impl Iterator<Item = &LimitReading<'a>> + Clone {
         self.refusing().filter(|reading| reading.is_owned())
     }
 
@@ -117,10 +117,10 @@ impl<'a> Sheet<'a> {
             }
             return;
         }
-        let urgency = |&index: &usize| self.readings.get(index).map(Reading::urgency);
+        let urgency = |&index: &usize| self.readings.get(index).map(LimitReading::urgency);
         let may_list =
             |index: &usize| self.readings.get(*index).is_some_and(|reading| self.may_list(reading));
-        let is_violated = |index: &usize| self.readings.get(*index).is_some_and(Reading::is_violated);
+        let is_violated = |index: &usize| self.readings.get(*index).is_some_and(LimitReading::is_violated);
         let mut violated: SmallVec<[usize; 4]> = (0..self.readings.len()).filter(is_violated).collect();
         if violated.is_empty() {
             violated.extend((0..self.readings.len()).filter(may_list).min_by_key(urgency));
@@ -130,7 +130,7 @@ impl<'a> Sheet<'a> {
         self.chosen = violated;
     }
 
-    fn may_list(&self, reading: &Reading<'_>) -> bool {
+    fn may_list(&self, reading: &LimitReading<'_>) -> bool {
         let hidden =
             self.disclosure == Disclosure::NearExhaustion && self.allowed && !reading.is_near_exhaustion();
         reading.is_known() && reading.is_owned() && !hidden

@@ -4,7 +4,7 @@ use crate::time::Ticks;
 
 use super::list::{HeaderList, push};
 use super::policy::Unit;
-use super::reading::Reading;
+use super::reading::LimitReading;
 use super::sheet::Sheet;
 use super::structured::name_hash;
 
@@ -23,7 +23,7 @@ pub(super) fn write_x_ratelimit_delta(headers: &mut HeaderList, sheet: &Sheet<'_
     }
 }
 
-fn write_x(headers: &mut HeaderList, reading: &Reading<'_>, reset: u64) {
+fn write_x(headers: &mut HeaderList, reading: &LimitReading<'_>, reset: u64) {
     headers.number("X-RateLimit-Limit", reading.quota);
     headers.number("X-RateLimit-Remaining", reading.remaining);
     headers.number("X-RateLimit-Reset", reset);
@@ -47,7 +47,7 @@ pub(super) fn write_discord(headers: &mut HeaderList, sheet: &Sheet<'_>) {
     }
 }
 
-fn write_discord_bucket(headers: &mut HeaderList, sheet: &Sheet<'_>, reading: &Reading<'_>) {
+fn write_discord_bucket(headers: &mut HeaderList, sheet: &Sheet<'_>, reading: &LimitReading<'_>) {
     headers.number("X-RateLimit-Limit", reading.quota);
     headers.number("X-RateLimit-Remaining", reading.remaining);
     let reset_at = (sheet.now + reading.reset_after()).unix_micros();
@@ -64,7 +64,7 @@ fn write_discord_bucket(headers: &mut HeaderList, sheet: &Sheet<'_>, reading: &R
 
 /// The scope of a limit in Discord's words: shared by all callers, the caller's for all requests, or the caller's for
 /// some.
-pub(super) fn discord_scope(reading: &Reading<'_>) -> &'static str {
+pub(super) fn discord_scope(reading: &LimitReading<'_>) -> &'static str {
     if reading.status.limit.by().is_empty() {
         "shared"
     } else if reading.status.limit.when.is_empty() {

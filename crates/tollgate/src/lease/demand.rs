@@ -35,7 +35,7 @@ pub struct LeaseRequest {
 impl LeaseRequest {
     /// Requests up to `units`, within an equal share among `nodes` of what is available.
     #[must_use]
-    pub fn equal_share(nodes: u32, units: u64) -> Self {
+    pub(crate) fn equal_share(nodes: u32, units: u64) -> Self {
         Self { units, guaranteed: 0, share: SHARE_SCALE.div_ceil(u64::from(nodes.max(1))), demand: 0 }
     }
 

@@ -201,16 +201,15 @@ impl<R: Clone> LeaseMap<R> {
     /// The cell of a charge's key, if the charge can be leased.
     pub(super) fn cell(&self, charge: &Charge<'_>) -> Option<Arc<Cell<R>>> {
         charge.lease().filter(|_| charge.cost() > 0)?;
+        #[cfg(test)]
+        crate::counted::map_lookup();
         let shard = self.shard(charge.key());
         shard.get(&charge.key())?.cell_of(charge).cloned()
     }
 
-    /// The cell of a charge's key, or a new one if the map has capacity and the key is hot enough.
-    pub(super) fn cell_or_insert(&self, charge: &Charge<'_>, now: Timestamp) -> Option<Arc<Cell<R>>> {
+    /// A new cell for a charge whose key has none, if the map has capacity and the key is hot enough.
+    pub(super) fn insert_cell(&self, charge: &Charge<'_>, now: Timestamp) -> Option<Arc<Cell<R>>> {
         let lease = charge.lease().filter(|_| charge.cost() > 0)?;
-        if let Some(cell) = self.cell(charge) {
-            return Some(cell);
-        }
         if self.is_closed() {
             return None;
         }
@@ -221,6 +220,7 @@ impl<R: Clone> LeaseMap<R> {
             return None;
         }
         let mut shard = self.shard(charge.key());
+        // Another request may have inserted it meanwhile.
         if let Some(cell) = shard.get(&charge.key()).and_then(|entry| entry.cell_of(charge)) {
             return Some(Arc::clone(cell));
         }

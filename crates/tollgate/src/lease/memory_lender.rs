@@ -11,7 +11,7 @@ use crate::key::{Fingerprint, Secret};
 use crate::memory::MemoryStore;
 use crate::outcome::{Outcome, Verdict};
 use crate::quota::Quota;
-use crate::store::{Answers, Charge, Family, Hold, Stance, Store, StoreFailure};
+use crate::store::{Answers, Charge, Enforcement, Family, Hold, Store, StoreFailure};
 use crate::time::Timestamp;
 
 /// Counters in memory that several nodes lease from. Clones share them. A fleet in production shares Redis
@@ -40,7 +40,7 @@ impl MemoryReceipt {
             number: self.number,
             quota: &self.owner.1,
             cost,
-            stance: Stance::Enforced,
+            enforcement: Enforcement::Enforced,
             permit: PermitId(0),
             group: None,
             lease: None,
@@ -113,7 +113,7 @@ impl Lender for MemoryLender {
         let is_admitted = charges
             .iter()
             .zip(&answers)
-            .all(|(charge, answer)| charge.stance == Stance::Shadow || answer.outcome.is_allowed());
+            .all(|(charge, answer)| charge.enforcement == Enforcement::Shadow || answer.outcome.is_allowed());
         let each = charges.iter().zip(answers).zip(requests);
         each.map(|((charge, answer), &request)| {
             if request.is_empty() {

@@ -18,17 +18,11 @@ impl<S: Lender> Store for LeasedStore<S> {
         if charges.iter().all(|charge| charge.lease().is_none() || charge.cost() == 0) {
             return self.store.charge(charges, now).await;
         }
-        {
-            let mut answers = Answers::new();
-            if self.try_charge_leases(charges, now, &mut answers).is_some() {
-                return Ok(answers);
-            }
-        }
-        // The slow path has a large future. Boxed, so that the futures of all callers stay small.
+        // The caller has tried `try_charge`, or does not need the fast path. The slow path has a large future. Boxed, so that the futures of all callers stay small.
         Box::pin(self.charge_slow_path(charges, now)).await
     }
 
-    fn charge_at_once(
+    fn try_charge(
         &self,
         charges: &[Charge<'_>],
         now: Timestamp,
@@ -53,12 +47,8 @@ impl<S: Lender> Store for LeasedStore<S> {
         foreseen
     }
 
-    fn answers_at_once(&self) -> bool {
-        self.store.answers_at_once()
-    }
-
-    fn may_answer_at_once(&self) -> bool {
-        true
+    fn never_waits(&self) -> bool {
+        self.store.never_waits()
     }
 
     fn is_grouped(&self) -> bool {

@@ -40,6 +40,8 @@ impl<R: Clone> ThreadCache<R> {
     /// The cached cell of a charge's key, if it is still in the map.
     #[inline]
     pub(super) fn cell(&self, charge: &Charge<'_>) -> Option<&Arc<Cell<R>>> {
+        #[cfg(test)]
+        crate::counted::cache_lookup();
         let key = charge.key();
         let slot = self.slots.get(Self::slot_of(key))?.as_ref()?;
         let is_current = slot.key == key && slot.cell.is_of(charge) && !slot.cell.is_removed();

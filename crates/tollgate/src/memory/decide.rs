@@ -3,7 +3,7 @@
 
 use crate::algorithm::reservoir::FRACTION_BITS;
 use crate::algorithm::{Charged, fixed_window, gcra, leaky_bucket, token_bucket};
-use crate::memory::table::Entry;
+use crate::memory::table::SlotEntry;
 use crate::memory::wall::Walls;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
@@ -101,10 +101,10 @@ impl Origin {
 #[inline]
 pub(crate) fn word(
     charge: &Charge<'_>,
-    held: Option<Entry<1>>,
+    held: Option<SlotEntry<1>>,
     now: Timestamp,
     origin: Origin,
-) -> StepResult<Entry<1>> {
+) -> StepResult<SlotEntry<1>> {
     let state = word_state(charge, held, now, origin)?;
     let (next, outcome) = match charge.quota {
         Quota::Gcra(quota) => gcra::charge(quota.reservoir(), state, now, charge.cost),
@@ -112,45 +112,45 @@ pub(crate) fn word(
         Quota::LeakyBucket(quota) => leaky_bucket::charge(quota, state, now, charge.cost),
         _ => return Err(StoreFailure::WrongKind),
     };
-    let keep = (next != state).then(|| Entry { state: origin.pack(next), number: charge.number });
+    let keep = (next != state).then(|| SlotEntry { state: origin.pack(next), number: charge.number });
     Ok((keep, outcome))
 }
 
 /// Refunds a charge under the quota that counted it.
 pub(crate) fn refund_word(
     charge: &Charge<'_>,
-    held: Entry<1>,
+    held: SlotEntry<1>,
     now: Timestamp,
     origin: Origin,
-) -> Result<Entry<1>, StoreFailure> {
+) -> Result<SlotEntry<1>, StoreFailure> {
     let Some(record) = charge.family.record(held.number) else { return unknown(held, origin.word(now)) };
     let reservoir = record.quota.reservoir().ok_or(StoreFailure::WrongKind)?;
     let (state, at) = (origin.unpack(held.state), record.latest(now));
     let next = gcra::refund(reservoir, state, at, charge.cost, charge.charged);
-    Ok(Entry { state: origin.pack(next), number: held.number })
+    Ok(SlotEntry { state: origin.pack(next), number: held.number })
 }
 
 /// Takes back the last charge of a leaky bucket; `None` if it is not the last, or the quota has changed.
 pub(crate) fn step_back_word(
     charge: &Charge<'_>,
-    held: Entry<1>,
+    held: SlotEntry<1>,
     empty_at: Timestamp,
     now: Timestamp,
     origin: Origin,
-) -> Option<Entry<1>> {
+) -> Option<SlotEntry<1>> {
     let Quota::LeakyBucket(quota) = charge.quota else { return None };
     if held.number != charge.number {
         return None;
     }
     let state = origin.unpack(held.state);
     let next = gcra::step_back(quota.shape().reservoir(), state, empty_at, now, charge.cost)?;
-    Some(Entry { state: origin.pack(next), number: held.number })
+    Some(SlotEntry { state: origin.pack(next), number: held.number })
 }
 
 #[inline]
 fn word_state(
     charge: &Charge<'_>,
-    held: Option<Entry<1>>,
+    held: Option<SlotEntry<1>>,
     now: Timestamp,
     origin: Origin,
 ) -> Result<gcra::State, StoreFailure> {
@@ -164,7 +164,7 @@ fn word_state(
 #[cold]
 fn inherit_word(
     charge: &Charge<'_>,
-    entry: Entry<1>,
+    entry: SlotEntry<1>,
     now: Timestamp,
     origin: Origin,
 ) -> Result<gcra::State, StoreFailure> {
@@ -184,7 +184,10 @@ fn inherit_word(
 }
 
 /// Handles a state whose quota this policy does not know: it is either idle, or of a newer policy.
-fn unknown<const WORDS: usize>(entry: Entry<WORDS>, horizon: u64) -> Result<Entry<WORDS>, StoreFailure> {
+fn unknown<const WORDS: usize>(
+    entry: SlotEntry<WORDS>,
+    horizon: u64,
+) -> Result<SlotEntry<WORDS>, StoreFailure> {
     if entry.state[0] <= horizon { Ok(entry) } else { Err(StoreFailure::Superseded) }
 }
 
@@ -192,10 +195,10 @@ fn unknown<const WORDS: usize>(entry: Entry<WORDS>, horizon: u64) -> Result<Entr
 #[inline]
 pub(crate) fn pair(
     charge: &Charge<'_>,
-    held: Option<Entry<2>>,
+    held: Option<SlotEntry<2>>,
     now: Timestamp,
     walls: &Walls,
-) -> StepResult<Entry<2>> {
+) -> StepResult<SlotEntry<2>> {
     let (keep, outcome) = match (charge.quota, pair_state(charge, held, now, walls)?) {
         (Quota::TokenBucket(quota), PairState::Bucket(state)) => bucket_step(charge, quota, state, now),
         (Quota::FixedWindow(quota), PairState::Window(state)) => {
@@ -207,16 +210,16 @@ pub(crate) fn pair(
         }
         _ => return Err(StoreFailure::WrongKind),
     };
-    Ok((keep.map(|state| Entry { state, number: charge.number }), outcome))
+    Ok((keep.map(|state| SlotEntry { state, number: charge.number }), outcome))
 }
 
 /// Refunds a charge of a two-word state.
 pub(crate) fn refund_pair(
     charge: &Charge<'_>,
-    held: Entry<2>,
+    held: SlotEntry<2>,
     now: Timestamp,
     walls: &Walls,
-) -> Result<Entry<2>, StoreFailure> {
+) -> Result<SlotEntry<2>, StoreFailure> {
     let Some(record) = charge.family.record(held.number) else { return unknown(held, now.unix_micros()) };
     let now = record.latest(now);
     let state = match &record.quota {
@@ -234,7 +237,7 @@ pub(crate) fn refund_pair(
         }
         _ => return Err(StoreFailure::WrongKind),
     };
-    Ok(Entry { state, number: held.number })
+    Ok(SlotEntry { state, number: held.number })
 }
 
 enum PairState {
@@ -246,12 +249,13 @@ enum PairState {
 #[inline]
 fn pair_state(
     charge: &Charge<'_>,
-    held: Option<Entry<2>>,
+    held: Option<SlotEntry<2>>,
     now: Timestamp,
     walls: &Walls,
 ) -> Result<PairState, StoreFailure> {
     // An idle entry may belong to an earlier quota of the same number.
-    let is_current = |entry: &Entry<2>| entry.number != charge.number || entry.state[0] > now.unix_micros();
+    let is_current =
+        |entry: &SlotEntry<2>| entry.number != charge.number || entry.state[0] > now.unix_micros();
     match held.filter(is_current) {
         Some(entry) if entry.number != charge.number => inherit_pair(charge, entry, now, walls),
         held => match charge.quota {
@@ -267,7 +271,7 @@ fn pair_state(
 #[cold]
 fn inherit_pair(
     charge: &Charge<'_>,
-    entry: Entry<2>,
+    entry: SlotEntry<2>,
     now: Timestamp,
     walls: &Walls,
 ) -> Result<PairState, StoreFailure> {
@@ -316,7 +320,7 @@ fn pack_bucket(state: token_bucket::State, quota: &token_bucket::TokenBucket) ->
 }
 
 #[inline]
-fn unpack_bucket(held: Option<Entry<2>>, quota: &token_bucket::TokenBucket) -> token_bucket::State {
+fn unpack_bucket(held: Option<SlotEntry<2>>, quota: &token_bucket::TokenBucket) -> token_bucket::State {
     held.map_or_else(token_bucket::State::default, |entry| {
         let full_at = Timestamp::from_unix_micros(entry.state[0]);
         token_bucket::State::from_full(full_at, entry.state[1], quota.reservoir())

@@ -35,7 +35,7 @@ mod loom_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub(crate) use unit::Unit;
+pub(crate) use unit::UnitStep;
 pub(crate) use walk::Slot;
 
 const LOCKED: u64 = 1;
@@ -68,7 +68,7 @@ pub(crate) struct Table<const SLOTS: usize, const WORDS: usize> {
     unsplit: AtomicU64,
     budget: Arc<Budget>,
     /// How long a slot is left alone after it has become idle, while there is room; in the unit of a state's first word.
-    patience: u64,
+    idle_grace: u64,
     holds: Holds,
 }
 
@@ -81,7 +81,7 @@ struct Overflow {
 
 /// A state and the number of the quota that it was counted under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry<const WORDS: usize> {
+pub(crate) struct SlotEntry<const WORDS: usize> {
     pub(crate) state: [u64; WORDS],
     pub(crate) number: u32,
 }
@@ -92,32 +92,32 @@ pub(crate) struct Full;
 
 /// Where an entry is.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct SlotPosition<'a> {
     line: &'a Line,
     slot: usize,
 }
 
 /// A bucket that is locked, until this is dropped, whatever happens meanwhile.
-struct Held<'a, const SLOTS: usize, const WORDS: usize> {
+struct LockedBucket<'a, const SLOTS: usize, const WORDS: usize> {
     table: &'a Table<SLOTS, WORDS>,
     bucket: usize,
 }
 
-impl<const SLOTS: usize, const WORDS: usize> Drop for Held<'_, SLOTS, WORDS> {
+impl<const SLOTS: usize, const WORDS: usize> Drop for LockedBucket<'_, SLOTS, WORDS> {
     fn drop(&mut self) {
         self.table.unlock(self.bucket);
     }
 }
 
 enum Search<'a> {
-    Found(Place<'a>),
+    Found(SlotPosition<'a>),
     Absent,
     Torn,
 }
 
 impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
     /// A table that may take at most the budget's bytes and leaves idle slots alone for a while.
-    pub(crate) fn new(budget: Arc<Budget>, patience: u64) -> Self {
+    pub(crate) fn new(budget: Arc<Budget>, idle_grace: u64) -> Self {
         const { assert!(1 + SLOTS + SLOTS * WORDS <= META && SLOTS * META_BITS as usize <= 64) };
         let lines = (budget.total() / LINE_BYTES).clamp(FIRST_BUCKETS as u64, LINK_MASK >> LINK_SHIFT);
         let region = Region::new(usize::try_from(lines).unwrap_or(usize::MAX));
@@ -132,7 +132,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
             overflow,
             unsplit: AtomicU64::new(0),
             budget,
-            patience,
+            idle_grace,
             holds: Holds::default(),
         }
     }
@@ -148,7 +148,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
         &self,
         key: Fingerprint,
         horizon: u64,
-        mut step: impl FnMut(Option<Entry<WORDS>>) -> (Option<Entry<WORDS>>, R),
+        mut step: impl FnMut(Option<SlotEntry<WORDS>>) -> (Option<SlotEntry<WORDS>>, R),
     ) -> Result<R, Full> {
         for _ in 0..SPINS {
             let shape = self.shape(Ordering::Relaxed);
@@ -199,10 +199,10 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
         &self,
         key: Fingerprint,
         horizon: u64,
-        mut step: impl FnMut(Option<Entry<WORDS>>) -> (Option<Entry<WORDS>>, R),
+        mut step: impl FnMut(Option<SlotEntry<WORDS>>) -> (Option<SlotEntry<WORDS>>, R),
     ) -> Result<R, Full> {
         let written = {
-            let bucket = Held { table: self, bucket: self.lock_for(key, horizon) };
+            let bucket = LockedBucket { table: self, bucket: self.lock_for(key, horizon) };
             let (next, answer) = step(self.get(bucket.bucket, key));
             next.map_or(Ok(()), |entry| self.put(bucket.bucket, key, horizon, entry)).map(|()| answer)
         };
@@ -281,7 +281,11 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
 
     /// Where a key's entry is, and what it holds. Under the bucket's lock.
     #[inline]
-    pub(crate) fn find(&self, bucket: usize, key: Fingerprint) -> Option<(Place<'_>, Entry<WORDS>)> {
+    pub(crate) fn find(
+        &self,
+        bucket: usize,
+        key: Fingerprint,
+    ) -> Option<(SlotPosition<'_>, SlotEntry<WORDS>)> {
         let line = self.region.line(bucket);
         match self.search(line, line[0].load(Ordering::Relaxed), key, usize::MAX) {
             Search::Found(place) => Some((place, self.read(place))),
@@ -290,7 +294,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
     }
 
     /// The entry of a key, which may be idle. Under the bucket's lock.
-    pub(crate) fn get(&self, bucket: usize, key: Fingerprint) -> Option<Entry<WORDS>> {
+    pub(crate) fn get(&self, bucket: usize, key: Fingerprint) -> Option<SlotEntry<WORDS>> {
         self.find(bucket, key).map(|(_, entry)| entry)
     }
 
@@ -302,7 +306,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
                 if line[1 + slot].load(Ordering::Relaxed) == key.tag
                     && self.rest(line, slot) == key.rest >> REST_SHIFT
                 {
-                    return Search::Found(Place { line, slot });
+                    return Search::Found(SlotPosition { line, slot });
                 }
             }
             if link == 0 {
@@ -329,16 +333,16 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
     }
 
     #[inline]
-    fn read(&self, place: Place<'_>) -> Entry<WORDS> {
+    fn read(&self, place: SlotPosition<'_>) -> SlotEntry<WORDS> {
         let first = 1 + SLOTS + place.slot * WORDS;
         let state = std::array::from_fn(|word| place.line[first + word].load(Ordering::Relaxed));
         let meta = place.line[META].load(Ordering::Relaxed) >> shift_of(place.slot);
         #[allow(clippy::cast_possible_truncation, reason = "masked to ten bits")]
-        Entry { state, number: (meta & NUMBER_MASK) as u32 }
+        SlotEntry { state, number: (meta & NUMBER_MASK) as u32 }
     }
 
     #[inline]
-    fn write_state(&self, place: Place<'_>, state: [u64; WORDS]) {
+    fn write_state(&self, place: SlotPosition<'_>, state: [u64; WORDS]) {
         let first = 1 + SLOTS + place.slot * WORDS;
         for (word, value) in state.iter().enumerate() {
             place.line[first + word].store(*value, Ordering::Relaxed);
@@ -346,7 +350,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
     }
 
     /// Writes an entry where it is to be. Under the bucket's lock.
-    pub(crate) fn write(&self, place: Place<'_>, key: Fingerprint, entry: Entry<WORDS>) {
+    pub(crate) fn write(&self, place: SlotPosition<'_>, key: Fingerprint, entry: SlotEntry<WORDS>) {
         self.write_state(place, entry.state);
         let shift = shift_of(place.slot);
         let meta = ((key.rest >> REST_SHIFT) << NUMBER_BITS) | (u64::from(entry.number) & NUMBER_MASK);

@@ -6,18 +6,18 @@ use smallvec::SmallVec;
 use super::{ChargeMode, FULL_OUTCOME, MemoryStore, PartitionId, StateKind, decide};
 use crate::key::Fingerprint;
 use crate::memory::large::{LargeChange, LargeMap, Shard};
-use crate::memory::table::{Entry, Full};
+use crate::memory::table::{Full, SlotEntry};
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::quota::Quota;
-use crate::store::{Answer, Answers, Charge, Stance, StoreFailure};
+use crate::store::{Answers, Charge, ChargeAnswer, Enforcement, StoreFailure};
 use crate::sync::MutexGuard;
 use crate::time::Timestamp;
 
 /// The state of one counter.
 #[derive(Clone, Copy, Debug)]
 enum HeldState {
-    Word(Option<Entry<1>>),
-    Pair(Option<Entry<2>>),
+    Word(Option<SlotEntry<1>>),
+    Pair(Option<SlotEntry<2>>),
     /// Large states are charged in place; see [`LargeChange`].
     Large,
 }
@@ -92,7 +92,10 @@ impl MemoryStore {
                 items.iter_mut().for_each(|item| locks.undo(item));
                 return Err(failure);
             }
-            if !items.iter().all(|item| item.charge.stance == Stance::Shadow || item.outcome.is_allowed()) {
+            if !items
+                .iter()
+                .all(|item| item.charge.enforcement == Enforcement::Shadow || item.outcome.is_allowed())
+            {
                 return locks.refuse(&mut items);
             }
             match locks.write_all(&mut items) {
@@ -446,7 +449,7 @@ fn answers(items: &[Item<'_>], now: Timestamp) -> Answers {
                 PartitionId::Main => Source::Exact,
                 PartitionId::Overflow => Source::Overflow,
             };
-            Answer::new(item.outcome, source).charged(now)
+            ChargeAnswer::new(item.outcome, source).charged(now)
         })
         .collect()
 }

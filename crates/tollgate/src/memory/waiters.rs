@@ -2,7 +2,7 @@
 //! [`crate::departure`].
 
 use super::MemoryStore;
-use super::table::Entry;
+use super::table::SlotEntry;
 use crate::algorithm::gcra;
 use crate::clock::Clock;
 use crate::departure::{Bucket, BucketPace, DepartureRequest, DepartureSlot, FreedCredits, LeaveOutcome};
@@ -44,7 +44,7 @@ impl MemoryStore {
         (held.number == number).then(|| self.credits(held, pace))
     }
 
-    fn credits(&self, held: Entry<1>, pace: BucketPace) -> u128 {
+    fn credits(&self, held: SlotEntry<1>, pace: BucketPace) -> u128 {
         let (tick, fraction) = self.origin.unpack(held.state).parts();
         pace.credits(tick) + u128::from(fraction)
     }
@@ -66,7 +66,7 @@ impl MemoryStore {
             }
             let (tick, fraction) = pace.parts(level.saturating_sub(free.by));
             let state = self.origin.pack(gcra::State::new(tick, fraction));
-            (Some(Entry { state, number }), true)
+            (Some(SlotEntry { state, number }), true)
         });
         taken.unwrap_or(false)
     }

@@ -6,7 +6,7 @@ use crate::memory::state_bytes;
 use crate::policy::by::By;
 use crate::policy::condition::{Choices, Condition, Sense};
 use crate::policy::expression::{Demands, Expression, Parts};
-use crate::policy::finding::{Place, Problem, Report, quoted};
+use crate::policy::finding::{Position, Problem, Report, quoted};
 use crate::policy::glob::Glob;
 use crate::policy::limit::{
     ANY, BY_MAX, CONDITIONS_MAX, Consistency, Cost, LIMIT_NAME_BYTES_MAX, Limit, MATCHED_MAX, Mode,
@@ -26,7 +26,7 @@ const WINDOW_MIN: Ticks = Ticks::from_millis(1);
 const STATE_BYTES_LARGE: u64 = 128 << 10;
 
 /// Looks up the position of a field of the current limit.
-pub(crate) type FieldPositions<'p> = &'p dyn Fn(&str) -> Place;
+pub(crate) type FieldPositions<'p> = &'p dyn Fn(&str) -> Position;
 
 /// Reports the problems of one limit.
 pub(crate) fn alone(limit: &Limit, vocabulary: &Vocabulary, places: FieldPositions<'_>, report: &mut Report) {
@@ -40,8 +40,8 @@ pub(crate) fn alone(limit: &Limit, vocabulary: &Vocabulary, places: FieldPositio
 }
 
 /// Reports problems between limits. Each limit comes with its index and the position of its name.
-pub(crate) fn together(limits: &[Limit], places: &[(usize, Place)], report: &mut Report) {
-    let mut names: HashMap<&str, (usize, Place)> = HashMap::new();
+pub(crate) fn together(limits: &[Limit], places: &[(usize, Position)], report: &mut Report) {
+    let mut names: HashMap<&str, (usize, Position)> = HashMap::new();
     // A `when` that could not be read looks like none, so a file with errors is not checked.
     let sound = report.errors() == 0;
     // Limits without a condition, by what they count by: all of them apply to a request that has it.
@@ -78,10 +78,10 @@ const PARTS_OF_MAX: usize = 5;
 
 /// Limits that apply to every request with the attributes of their `by`, by those attributes, each set with its last limit.
 #[derive(Default)]
-struct Unconditional<'l>(BTreeMap<Vec<&'l str>, (usize, (usize, Place))>);
+struct Unconditional<'l>(BTreeMap<Vec<&'l str>, (usize, (usize, Position))>);
 
 impl<'l> Unconditional<'l> {
-    fn add(&mut self, limit: &'l Limit, place: (usize, Place)) {
+    fn add(&mut self, limit: &'l Limit, place: (usize, Position)) {
         let mut by: Vec<&str> = limit.by.iter().map(By::name).collect();
         by.sort_unstable();
         let (count, last) = self.0.entry(by).or_insert((0, place));
@@ -92,7 +92,7 @@ impl<'l> Unconditional<'l> {
     }
 
     /// The attributes of a request that would match too many limits, with the first limit beyond the bound.
-    fn too_many(&self) -> Option<(&[&'l str], (usize, Place))> {
+    fn too_many(&self) -> Option<(&[&'l str], (usize, Position))> {
         self.0.keys().find_map(|by| {
             // A request with all of these attributes has each subset of them.
             let parts = (0..1_usize << by.len().min(PARTS_OF_MAX)).map(|part| {
@@ -109,7 +109,7 @@ impl<'l> Unconditional<'l> {
 }
 
 /// Reports a name that no attribute of a request has.
-pub(crate) fn attribute(name: &str, vocabulary: &Vocabulary, at: Place, field: &str, report: &mut Report) {
+pub(crate) fn attribute(name: &str, vocabulary: &Vocabulary, at: Position, field: &str, report: &mut Report) {
     if let Some(problem) = vocabulary.problem(name) {
         report.error(at, field, problem);
     } else {
@@ -118,7 +118,7 @@ pub(crate) fn attribute(name: &str, vocabulary: &Vocabulary, at: Place, field: &
 }
 
 /// Reports a name that no attribute can have.
-pub(crate) fn attribute_name(name: &str, at: Place, field: &str, report: &mut Report) {
+pub(crate) fn attribute_name(name: &str, at: Position, field: &str, report: &mut Report) {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
         let message = format!("\"{}\" cannot be the name of an attribute", quoted(name));
         let accepted = format!("1 to {NAME_BYTES_MAX} bytes without control characters");
@@ -135,7 +135,7 @@ fn is_unconditional(limit: &Limit) -> bool {
 }
 
 /// Names go into headers and metrics, so they may have only characters that a header can quote.
-pub(crate) fn name(name: &str, at: Place, report: &mut Report) {
+pub(crate) fn name(name: &str, at: Position, report: &mut Report) {
     let printable = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\';
     if name.is_empty() || name.len() > LIMIT_NAME_BYTES_MAX || !name.bytes().all(printable) {
         let message = format!("\"{}\" cannot be the name of a limit", quoted(name));
@@ -241,7 +241,7 @@ fn absent(limit: &Limit) -> Option<&str> {
 
 /// Warns about attributes that a condition only excludes values of: a request without them is not limited, which is rarely
 /// intended.
-fn absences(limit: &Limit, expression: &Expression, at: Place, report: &mut Report) {
+fn absences(limit: &Limit, expression: &Expression, at: Position, report: &mut Report) {
     let requires = |condition: &Condition, name: &str| {
         let is_itself = matches!(condition, Condition::Holds(other) if std::ptr::eq(other, expression));
         !is_itself && condition.required().any(|required| required == name)
@@ -446,7 +446,7 @@ fn cost(limit: &Limit, vocabulary: &Vocabulary, places: FieldPositions<'_>, repo
 }
 
 /// Reports a lease on an algorithm whose counters cannot lease units.
-fn leases(limit: &Limit, at: Place, report: &mut Report) {
+fn leases(limit: &Limit, at: Position, report: &mut Report) {
     if limit.consistency != Consistency::Leased {
         return;
     }

@@ -15,7 +15,7 @@ use crate::policy::finding::{Problem, Severity};
 use crate::policy::limit::{Cost, Limit};
 use crate::policy::text::{Digits, as_text};
 use crate::policy::vocabulary::{Kind, Vocabulary};
-use crate::request::{CheckRequest, GET, HEAD, Value};
+use crate::request::{Descriptor, GET, HEAD, Value};
 
 /// The form in which the values of an attribute are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,9 +198,9 @@ impl Policy {
     #[inline]
     pub(crate) fn compared<'r, 'a: 'r>(
         &self,
-        request: &CheckRequest<'a>,
+        request: &Descriptor<'a>,
         replaced: &'r mut Replaced,
-    ) -> Option<CheckRequest<'r>> {
+    ) -> Option<Descriptor<'r>> {
         if self.compared.is_empty() {
             return None;
         }
@@ -212,7 +212,7 @@ impl Policy {
         Some(request.replaced(values))
     }
 
-    fn formed(&self, request: &CheckRequest<'_>) -> Replaced {
+    fn formed(&self, request: &Descriptor<'_>) -> Replaced {
         let mut replaced = Replaced::new();
         for (position, given) in request.attributes().iter().enumerate() {
             let form = self.compared.iter().find(|(name, _)| name == given.name).map(|(_, form)| *form);

@@ -16,7 +16,7 @@ use crate::policy::compared;
 use crate::policy::document::{self, Node, Reading, Tree};
 use crate::policy::expression::with_room;
 use crate::policy::fields::Fields;
-use crate::policy::finding::{Findings, Place, Problem, Report};
+use crate::policy::finding::{Findings, Position, Problem, Report};
 use crate::policy::index::LimitIndex;
 use crate::policy::limit::Limit;
 use crate::policy::{LIMITS_MAX, Policy, Vocabulary};
@@ -121,7 +121,7 @@ struct Shared<'s> {
 }
 
 /// Every readable limit, with the position of its name.
-fn limits(nodes: &[Node], shared: &Shared<'_>, report: &mut Report) -> (Vec<Limit>, Vec<(usize, Place)>) {
+fn limits(nodes: &[Node], shared: &Shared<'_>, report: &mut Report) -> (Vec<Limit>, Vec<(usize, Position)>) {
     let (mut limits, mut places) = (Vec::new(), Vec::new());
     for (index, node) in nodes.iter().enumerate() {
         report.enter_limit(index, limit::name_of(node));
@@ -135,7 +135,7 @@ fn limits(nodes: &[Node], shared: &Shared<'_>, report: &mut Report) -> (Vec<Limi
 }
 
 /// Keys share a slot by an attribute that they have.
-fn sharded(attribute: &str, limits: &[Limit], at: Place, report: &mut Report) {
+fn sharded(attribute: &str, limits: &[Limit], at: Position, report: &mut Report) {
     if !limits.iter().any(|limit| limit.by.iter().any(|by| by.name() == attribute)) {
         let message = format!("no limit counts by {attribute}, so no keys share a slot");
         let problem = Problem::new(message, "an attribute of some limit's `by`");

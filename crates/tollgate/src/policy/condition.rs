@@ -7,7 +7,7 @@ use crate::policy::finding::{Problem, Severity};
 use crate::policy::glob::Glob;
 use crate::policy::text::{Digits, as_text};
 use crate::policy::vocabulary::{Kind, Vocabulary};
-use crate::request::{CheckRequest, Spelling};
+use crate::request::{Descriptor, Spelling};
 
 /// One condition of `when`. A limit applies when all of them hold.
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl Choices {
     }
 
     /// Whether the attribute at a position is one of them in any spelling. A network that is only partly one of them is.
-    fn may_be(&self, request: &CheckRequest<'_>, position: usize, text: &str) -> bool {
+    fn may_be(&self, request: &Descriptor<'_>, position: usize, text: &str) -> bool {
         self.fits(text)
             || self.has_network(text, Network::overlaps)
             || request.spellings_of(position).any(|spelling| match spelling {
@@ -127,7 +127,7 @@ impl Choices {
     }
 
     /// Whether the attribute at a position is one of them beyond doubt. The loose form of a path is a doubt.
-    fn must_be(&self, request: &CheckRequest<'_>, position: usize, text: &str) -> bool {
+    fn must_be(&self, request: &Descriptor<'_>, position: usize, text: &str) -> bool {
         self.fits(text)
             || self.has_network(text, Network::contains)
             || request
@@ -168,7 +168,7 @@ impl Condition {
 
     /// Whether it holds for a request.
     #[must_use]
-    pub fn holds(&self, request: &CheckRequest<'_>) -> bool {
+    pub fn holds(&self, request: &Descriptor<'_>) -> bool {
         match self {
             Condition::OneOf { name, choices, sense } => {
                 let position = request.attributes().iter().position(|attribute| attribute.name == name);
@@ -181,7 +181,7 @@ impl Condition {
     /// Whether it holds without the loose form of a path, for what a client gains by. The loose form never helps a client: a condition
     /// that it fits does not hold by it, and `not` does not hold where it fits.
     #[must_use]
-    pub fn holds_exactly(&self, request: &CheckRequest<'_>) -> bool {
+    pub fn holds_exactly(&self, request: &Descriptor<'_>) -> bool {
         match self {
             Condition::OneOf { name, choices, sense } => {
                 let mut given = request.attributes().iter().enumerate();
@@ -231,12 +231,7 @@ impl Condition {
 impl Sense {
     /// Whether a condition holds for the attribute at a position, if the request has it.
     #[inline]
-    pub(crate) fn holds(
-        self,
-        choices: &Choices,
-        request: &CheckRequest<'_>,
-        position: Option<usize>,
-    ) -> bool {
+    pub(crate) fn holds(self, choices: &Choices, request: &Descriptor<'_>, position: Option<usize>) -> bool {
         let given = position.and_then(|position| Some((position, request.attributes().get(position)?)));
         let Some((position, attribute)) = given else { return self == Sense::IsNot };
         let mut room: Digits = [0; 20];

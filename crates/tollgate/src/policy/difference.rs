@@ -174,9 +174,9 @@ pub(crate) fn differing(one: &Limit, other: &Limit) -> Vec<&'static str> {
 }
 
 /// How much a value grants: units over time, and at once.
-type Amount = Grant<(Option<Rate>, u64)>;
+type GrantedAmount = Grant<(Option<Rate>, u64)>;
 
-fn amount(grant: Grant<&Quota>) -> Amount {
+fn amount(grant: Grant<&Quota>) -> GrantedAmount {
     match grant {
         Grant::Quota(quota) => Grant::Quota((quota.rate().map(over_time), quota.capacity())),
         Grant::Deny => Grant::Deny,
@@ -237,7 +237,7 @@ fn differing_windows(one: &Align, other: &Align, fields: &mut Vec<&'static str>)
     }
 }
 
-fn by_name<'l>(limit: &'l Limit, quotas: &'l TextMap<QuotaIndex>) -> BTreeMap<&'l str, Amount> {
+fn by_name<'l>(limit: &'l Limit, quotas: &'l TextMap<QuotaIndex>) -> BTreeMap<&'l str, GrantedAmount> {
     quotas.iter().map(|(name, &index)| (&**name, amount(limit.grant(index)))).collect()
 }
 

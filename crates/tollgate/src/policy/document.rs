@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde_saphyr::granit_parser::{self, Event, Parser, ScalarStyle, Span, StrInput, Tag};
 
-use crate::policy::finding::{Place, Problem, Report, quoted};
+use crate::policy::finding::{Position, Problem, Report, quoted};
 
 /// Largest policy file, in bytes.
 pub const FILE_BYTES_MAX: usize = 16 << 20;
@@ -20,7 +20,7 @@ pub const ITEMS_MAX: usize = 100_000;
 /// Deepest nesting of lists and tables; a policy needs six.
 pub const DEPTH_MAX: usize = 16;
 /// Longest single text, in bytes.
-pub const TEXT_BYTES_MAX: usize = 65_536;
+pub(crate) const TEXT_BYTES_MAX: usize = 65_536;
 /// The field of a limit whose names may be credentials.
 const OVERRIDES: &str = "overrides";
 
@@ -28,7 +28,7 @@ const OVERRIDES: &str = "overrides";
 #[derive(Clone, Debug)]
 pub struct Node {
     /// Where it begins.
-    pub at: Place,
+    pub at: Position,
     /// What it is.
     pub tree: Tree,
 }
@@ -52,7 +52,7 @@ pub struct Entry {
     /// Its name.
     pub key: String,
     /// The position of the name.
-    pub at: Place,
+    pub at: Position,
     /// Its value.
     pub node: Node,
 }
@@ -129,7 +129,7 @@ fn utf8<'b>(bytes: &'b [u8], report: &mut Report) -> Option<&'b str> {
     if bytes.len() > FILE_BYTES_MAX {
         let message = format!("the file has {} bytes", bytes.len());
         let accepted = format!("at most {FILE_BYTES_MAX}");
-        report.error(Place { line: 1, column: 1 }, "", Problem::new(message, accepted));
+        report.error(Position { line: 1, column: 1 }, "", Problem::new(message, accepted));
         return None;
     }
     match std::str::from_utf8(bytes) {
@@ -196,13 +196,13 @@ pub fn outline(bytes: &[u8], decisive: &[&str]) -> Outline {
 
 /// Why reading cannot go on.
 struct Stop {
-    at: Place,
+    at: Position,
     problem: Problem,
 }
 
 type Step<T> = Result<T, Stop>;
 
-fn stop<T>(at: Place, message: impl Into<String>, accepted: impl Into<String>) -> Step<T> {
+fn stop<T>(at: Position, message: impl Into<String>, accepted: impl Into<String>) -> Step<T> {
     Err(Stop { at, problem: Problem::new(message, accepted) })
 }
 
@@ -247,12 +247,12 @@ impl<'t> TreeReader<'t, '_> {
         }
         if root.is_none() {
             let accepted = "a table with `limits:`, such as `limits: [{name: all, rate: 100/s}]`";
-            return stop(Place { line: 1, column: 1 }, "the file is empty", accepted);
+            return stop(Position { line: 1, column: 1 }, "the file is empty", accepted);
         }
         Ok(root)
     }
 
-    fn next(&mut self) -> Step<(Event<'t>, Place)> {
+    fn next(&mut self) -> Step<(Event<'t>, Position)> {
         match self.events.next_event() {
             Some(Ok((event, span))) => Ok((event, start(&span))),
             Some(Err(error)) => {
@@ -260,12 +260,12 @@ impl<'t> TreeReader<'t, '_> {
                 let at = place(marker.line(), marker.col() + 1);
                 stop(at, format!("not YAML: {}", quoted(&error.info())), "YAML 1.2")
             }
-            None => Ok((Event::StreamEnd, Place::default())),
+            None => Ok((Event::StreamEnd, Position::default())),
         }
     }
 
     /// One value and its depth.
-    fn node(&mut self, event: Event<'t>, at: Place, depth: usize) -> Step<(Node, usize)> {
+    fn node(&mut self, event: Event<'t>, at: Position, depth: usize) -> Step<(Node, usize)> {
         self.is_shallow(depth, at)?;
         let before = self.nodes;
         self.count(weight(&event), at)?;
@@ -295,7 +295,7 @@ impl<'t> TreeReader<'t, '_> {
     }
 
     /// The value of `*name`, as if it were written here.
-    fn alias(&mut self, id: usize, at: Place, depth: usize) -> Step<(Node, usize)> {
+    fn alias(&mut self, id: usize, at: Position, depth: usize) -> Step<(Node, usize)> {
         let Some(anchored) = self.anchors.get(&id) else {
             return stop(at, "this alias is part of the value it stands for", "the value itself");
         };
@@ -307,12 +307,12 @@ impl<'t> TreeReader<'t, '_> {
         Ok((Node { at, tree }, inner))
     }
 
-    fn is_shallow(&self, depth: usize, at: Place) -> Step<()> {
+    fn is_shallow(&self, depth: usize, at: Position) -> Step<()> {
         let most = self.reading.depth_max;
         if depth > most { stop(at, "nested too deep", format!("at most {most} levels")) } else { Ok(()) }
     }
 
-    fn count(&mut self, nodes: usize, at: Place) -> Step<()> {
+    fn count(&mut self, nodes: usize, at: Position) -> Step<()> {
         self.nodes += nodes;
         if self.nodes > NODES_MAX {
             let message = "too many values, counting each alias as often as it is used";
@@ -373,7 +373,7 @@ impl<'t> TreeReader<'t, '_> {
         }
     }
 
-    fn key(&mut self, event: Event<'t>, at: Place, depth: usize) -> Step<String> {
+    fn key(&mut self, event: Event<'t>, at: Position, depth: usize) -> Step<String> {
         match self.node(event, at, depth + 1)?.0.tree {
             Tree::Text(text) => Ok(text),
             Tree::Empty => stop(at, "a field without a name", "a name before the colon"),
@@ -390,7 +390,7 @@ fn weight(event: &Event<'_>) -> usize {
     }
 }
 
-fn scalar(text: Cow<'_, str>, style: ScalarStyle, tag: Option<Cow<'_, Tag>>, at: Place) -> Step<Tree> {
+fn scalar(text: Cow<'_, str>, style: ScalarStyle, tag: Option<Cow<'_, Tag>>, at: Position) -> Step<Tree> {
     untagged(tag.as_deref(), at)?;
     if text.len() > TEXT_BYTES_MAX {
         let message = format!("a text of {} bytes", text.len());
@@ -400,7 +400,7 @@ fn scalar(text: Cow<'_, str>, style: ScalarStyle, tag: Option<Cow<'_, Tag>>, at:
     Ok(if empty { Tree::Empty } else { Tree::Text(text.into_owned()) })
 }
 
-fn untagged(tag: Option<&Tag>, at: Place) -> Step<()> {
+fn untagged(tag: Option<&Tag>, at: Position) -> Step<()> {
     match tag {
         None => Ok(()),
         Some(tag) => {
@@ -417,10 +417,13 @@ fn untagged(tag: Option<&Tag>, at: Place) -> Step<()> {
     }
 }
 
-fn start(span: &Span) -> Place {
+fn start(span: &Span) -> Position {
     place(span.start.line(), span.start.col() + 1)
 }
 
-fn place(line: usize, column: usize) -> Place {
-    Place { line: u32::try_from(line).unwrap_or(u32::MAX), column: u32::try_from(column).unwrap_or(u32::MAX) }
+fn place(line: usize, column: usize) -> Position {
+    Position {
+        line: u32::try_from(line).unwrap_or(u32::MAX),
+        column: u32::try_from(column).unwrap_or(u32::MAX),
+    }
 }

@@ -28,13 +28,13 @@ use crate::credential::CredentialAttributes;
 use crate::policy::finding::{Problem, Severity, quoted};
 use crate::policy::text::{Digits, as_text};
 use crate::policy::vocabulary::Vocabulary;
-use crate::request::{COST_MAX, CheckRequest, SPELLING_TEXTS_MAX, SPELLINGS_MAX, Spelling, Value};
+use crate::request::{COST_MAX, Descriptor, SPELLING_TEXTS_MAX, SPELLINGS_MAX, Spelling, Value};
 
 /// Longest expression, in bytes.
-pub const EXPRESSION_BYTES_MAX: usize = 4096;
+pub(crate) const EXPRESSION_BYTES_MAX: usize = 4096;
 
 /// Deepest nesting of operators and calls. An expression is evaluated on the stack of the caller.
-pub const EXPRESSION_DEPTH_MAX: usize = 48;
+pub(crate) const EXPRESSION_DEPTH_MAX: usize = 48;
 /// Enough for the deepest expression of [`EXPRESSION_BYTES_MAX`]; untouched pages cost nothing.
 const PARSER_STACK_BYTES: usize = 64 << 20;
 const ACCEPTED: &str =
@@ -130,16 +130,16 @@ impl Expression {
     /// Whether it holds for a request, in any spelling of its values. An absent attribute makes it false. Where another
     /// error leaves open whether it is true, it holds, so that a client cannot escape a limit.
     #[must_use]
-    pub fn holds(&self, request: &CheckRequest<'_>) -> bool {
+    pub fn holds(&self, request: &Descriptor<'_>) -> bool {
         self.holds_by(request, |_| true)
     }
 
     /// The same without the loose forms of paths.
-    pub(crate) fn holds_exactly(&self, request: &CheckRequest<'_>) -> bool {
+    pub(crate) fn holds_exactly(&self, request: &Descriptor<'_>) -> bool {
         self.holds_by(request, |spelling| matches!(spelling, Spelling::AsIs(_)))
     }
 
-    fn holds_by(&self, request: &CheckRequest<'_>, is_read: impl Fn(&Spelling<'_>) -> bool) -> bool {
+    fn holds_by(&self, request: &Descriptor<'_>, is_read: impl Fn(&Spelling<'_>) -> bool) -> bool {
         let mut others = Others::new();
         for (position, spelling) in request.spellings().iter().filter(|(_, spelling)| is_read(spelling)) {
             let Some(attribute) = request.attributes().get(usize::from(*position)) else { continue };
@@ -157,7 +157,7 @@ impl Expression {
         })
     }
 
-    fn holds_spelled(&self, request: &CheckRequest<'_>, chosen: &[(u8, &str)]) -> bool {
+    fn holds_spelled(&self, request: &Descriptor<'_>, chosen: &[(u8, &str)]) -> bool {
         self.within(request, TextReading::Spelled(chosen), |context| {
             outcomes::of(&self.tree, context).may_be_true()
         })
@@ -167,7 +167,7 @@ impl Expression {
     ///
     /// # Errors
     /// The result is not a whole number from 0 to [`COST_MAX`]. The message says why.
-    pub fn cost(&self, request: &CheckRequest<'_>) -> Result<u64, String> {
+    pub fn cost(&self, request: &Descriptor<'_>) -> Result<u64, String> {
         let value = match self.evaluate(request, TextReading::Numbers) {
             Ok(cel::Value::Int(number)) => u64::try_from(number).ok(),
             Ok(cel::Value::UInt(number)) => Some(number),
@@ -186,7 +186,7 @@ impl Expression {
         if !self.attributes.is_empty() {
             return None;
         }
-        match self.evaluate(&CheckRequest::new(), TextReading::Spelled(&[])) {
+        match self.evaluate(&Descriptor::new(), TextReading::Spelled(&[])) {
             Ok(cel::Value::Bool(held)) => Some(held),
             _ => None,
         }
@@ -212,14 +212,14 @@ impl Expression {
         survey::dotted(&self.tree)
     }
 
-    fn evaluate(&self, request: &CheckRequest<'_>, reading: TextReading<'_>) -> Result<cel::Value, Failure> {
+    fn evaluate(&self, request: &Descriptor<'_>, reading: TextReading<'_>) -> Result<cel::Value, Failure> {
         self.within(request, reading, |context| outcomes::value(&self.tree, context))
     }
 
     /// Does something with what a request says. It must not panic.
     fn within<T>(
         &self,
-        request: &CheckRequest<'_>,
+        request: &Descriptor<'_>,
         reading: TextReading<'_>,
         work: impl FnOnce(&Context<'_, '_>) -> T,
     ) -> T {
@@ -268,7 +268,7 @@ enum TextReading<'r> {
 
 /// The attributes of a request as CEL variables.
 struct RequestVariables<'r, 'a> {
-    request: &'r CheckRequest<'a>,
+    request: &'r Descriptor<'a>,
     reading: TextReading<'r>,
 }
 

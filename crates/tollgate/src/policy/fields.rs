@@ -1,13 +1,13 @@
 //! Reads the fields of a table. Each accessor reports a problem with its position and what would be accepted.
 
 use crate::policy::document::{Entry, Node, Tree};
-use crate::policy::finding::{Place, Problem, Report, nearest, quoted};
+use crate::policy::finding::{Position, Problem, Report, nearest, quoted};
 use crate::policy::rate;
 
 /// The fields of one table.
 #[derive(Clone, Copy)]
 pub struct Fields<'n> {
-    at: Place,
+    at: Position,
     entries: &'n [Entry],
     /// What findings put before a field's name.
     within: &'static str,
@@ -59,7 +59,7 @@ impl<'n> Fields<'n> {
     /// The position of the value of a field such as `rate`, `when.path` or `by[2]`; that of the table if the field is
     /// missing.
     #[must_use]
-    pub fn place(&self, path: &str) -> Place {
+    pub fn place(&self, path: &str) -> Position {
         let end = path.find(['.', '[']).unwrap_or(path.len());
         let Some(entry) = self.entry(&path[..end]) else {
             return self.at;
@@ -78,7 +78,7 @@ impl<'n> Fields<'n> {
 
     /// The position of the name of a field.
     #[must_use]
-    pub fn key_place(&self, name: &str) -> Place {
+    pub fn key_position(&self, name: &str) -> Position {
         self.entry(name).map_or(self.at, |entry| entry.at)
     }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::credential::CredentialAttributes;
 
 /// Most findings of a report. The rest are only counted, so that the report stays readable.
-pub const FINDINGS_MAX: usize = 1000;
+pub(crate) const FINDINGS_MAX: usize = 1000;
 /// Longest piece of the user's text that a message repeats, in characters.
 const QUOTED_MAX: usize = 60;
 
@@ -20,7 +20,7 @@ pub enum Severity {
 
 /// A line and a column, both from 1. Line 0 is no position, as in a policy built in Rust.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct Position {
     /// The line.
     pub line: u32,
     /// The column, in characters.
@@ -83,7 +83,7 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// The findings that were kept: at most [`FINDINGS_MAX`].
+    /// The findings that were kept: at most `FINDINGS_MAX`.
     #[must_use]
     pub fn as_slice(&self) -> &[Finding] {
         &self.found
@@ -191,7 +191,7 @@ impl Report {
     }
 
     /// Makes the following findings about the limit at `index`.
-    pub fn enter_limit(&mut self, index: usize, name: Option<&str>) {
+    pub(crate) fn enter_limit(&mut self, index: usize, name: Option<&str>) {
         self.path = format!("limits[{index}]");
         self.limit = name.map(quoted);
     }
@@ -217,13 +217,13 @@ impl Report {
     }
 
     /// Reports an error: the file cannot be used.
-    pub fn error(&mut self, at: Place, field: &str, problem: Problem) {
+    pub fn error(&mut self, at: Position, field: &str, problem: Problem) {
         self.errors += 1;
         self.push(Severity::Error, at, field, problem);
     }
 
     /// Reports a problem with a severity.
-    pub(crate) fn say(&mut self, at: Place, field: &str, (severity, problem): (Severity, Problem)) {
+    pub(crate) fn say(&mut self, at: Position, field: &str, (severity, problem): (Severity, Problem)) {
         match severity {
             Severity::Error => self.error(at, field, problem),
             Severity::Warning => self.warning(at, field, problem),
@@ -231,7 +231,7 @@ impl Report {
     }
 
     /// Reports a warning: the file can be used, but probably does not mean what its author intended.
-    pub fn warning(&mut self, at: Place, field: &str, problem: Problem) {
+    pub fn warning(&mut self, at: Position, field: &str, problem: Problem) {
         self.push(Severity::Warning, at, field, problem);
     }
 
@@ -248,7 +248,7 @@ impl Report {
         self.findings
     }
 
-    fn push(&mut self, severity: Severity, at: Place, field: &str, problem: Problem) {
+    fn push(&mut self, severity: Severity, at: Position, field: &str, problem: Problem) {
         if self.findings.found.len() >= FINDINGS_MAX {
             self.findings.left_off += 1;
             return;
@@ -329,7 +329,7 @@ mod tests {
     fn a_finding_is_displayed_with_place_field_and_name() {
         let mut report = Report::new("policy.yaml");
         report.enter_limit(2, Some("login"));
-        let at = Place { line: 12, column: 11 };
+        let at = Position { line: 12, column: 11 };
         report.error(at, "rate", Problem::new("no period", "100/s"));
         report.warning(at, "", Problem::new("odd", ""));
         assert_eq!(

@@ -12,7 +12,7 @@ use crate::policy::condition::{Condition, Sense};
 use crate::policy::finding::Problem;
 use crate::policy::limit::{BY_MAX, Cost, Limit, Mode, QuotaIndex, TIER_BY_MAX};
 use crate::policy::text::{Digits, TextMap, as_text};
-use crate::request::{CheckRequest, Spelling};
+use crate::request::{Descriptor, Spelling};
 
 /// The id of the name of an attribute.
 pub(crate) type NameId = u16;
@@ -194,7 +194,7 @@ impl LimitIndex {
 
     /// The attributes of a request that the policy mentions.
     #[inline]
-    pub(crate) fn known(&self, request: &CheckRequest<'_>) -> MentionedAttributes {
+    pub(crate) fn known(&self, request: &Descriptor<'_>) -> MentionedAttributes {
         let mut known = MentionedAttributes { list: SmallVec::new(), table: [ABSENT; TABLED] };
         for (position, attribute) in (0u8..).zip(request.attributes()) {
             if let Some(&name) = self.names.get(attribute.name) {
@@ -209,7 +209,7 @@ impl LimitIndex {
 
     /// The limits that may match a request.
     #[inline]
-    pub(crate) fn candidates(&self, request: &CheckRequest<'_>, known: &MentionedAttributes) -> Candidates {
+    pub(crate) fn candidates(&self, request: &Descriptor<'_>, known: &MentionedAttributes) -> Candidates {
         let mut found = Candidates::new();
         for &limit in &self.always {
             found.push(limit);

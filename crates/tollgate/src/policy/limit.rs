@@ -17,21 +17,21 @@ use crate::policy::penalty::Penalty;
 use crate::policy::text::{Digits, TextMap, as_text};
 use crate::policy::vocabulary::Kind;
 use crate::quota::Quota;
-use crate::request::{CheckRequest, Spelling};
+use crate::request::{Descriptor, Spelling};
 use crate::store::Lease;
 use crate::time::Ticks;
 
 /// Most attributes a limit counts by.
-pub const BY_MAX: usize = 8;
+pub(crate) const BY_MAX: usize = 8;
 /// Most distinct quotas of one limit. A counter stores the index of its quota in ten bits, quotas of replaced policies
 /// included.
-pub const QUOTAS_MAX: usize = 512;
+pub(crate) const QUOTAS_MAX: usize = 512;
 /// Most limits one request may match.
 pub const MATCHED_MAX: usize = 32;
 /// Most conditions of one limit, and most values that one condition lists.
-pub const CONDITIONS_MAX: usize = 64;
+pub(crate) const CONDITIONS_MAX: usize = 64;
 /// Most attributes that name a tier together.
-pub const TIER_BY_MAX: usize = 2;
+pub(crate) const TIER_BY_MAX: usize = 2;
 /// With two attributes, the name of the tier for any value without a tier of its own, and for a missing one.
 pub(crate) const ANY: &str = "*";
 /// Stands between the two values of a tier's name.
@@ -84,7 +84,7 @@ pub struct QuotaIndex(pub(crate) u32);
 
 impl QuotaIndex {
     /// The value `unlimited`: every request passes, and nothing is counted.
-    pub const UNLIMITED: Self = Self(u32::MAX);
+    pub(crate) const UNLIMITED: Self = Self(u32::MAX);
     /// The value `deny`: no request passes, and nothing is counted.
     pub const DENY: Self = Self(u32::MAX - 1);
 
@@ -129,7 +129,7 @@ pub struct Quotas {
     pub(crate) all: Vec<Quota>,
     /// The one that applies when no tier or override does.
     pub(crate) default: DefaultQuota,
-    /// The attributes that name the tier, at most [`TIER_BY_MAX`].
+    /// The attributes that name the tier, at most `TIER_BY_MAX`.
     pub(crate) tier_by: Vec<String>,
     /// By the value of that attribute; by both values where there are two, see [`tier_name`].
     pub(crate) tiers: TextMap<QuotaIndex>,
@@ -371,7 +371,7 @@ impl Limit {
     #[inline]
     pub(crate) fn choose(
         &self,
-        request: &CheckRequest<'_>,
+        request: &Descriptor<'_>,
         first: Option<usize>,
         tier: [Option<usize>; TIER_BY_MAX],
     ) -> Option<Chosen<'_>> {

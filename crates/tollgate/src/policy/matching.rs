@@ -1,7 +1,5 @@
 //! The limits that match a request, with their quota and cost. This is the hot path: limits without CEL allocate nothing.
 
-use std::slice;
-
 use smallvec::SmallVec;
 
 use crate::policy::compared::Replaced;
@@ -11,7 +9,7 @@ use crate::policy::index::{Check, LimitPlan, MentionedAttributes};
 use crate::policy::limit::{BY_MAX, Cost, Limit, MATCHED_MAX, Mode, QuotaIndex, TIER_BY_MAX};
 use crate::policy::text::{Digits, as_text};
 use crate::policy::{Fault, Policy};
-use crate::request::{COST_MAX, CheckRequest, VIEWS_MAX, Value};
+use crate::request::{COST_MAX, CheckRequest, DESCRIPTORS_MAX, Descriptor, Value};
 
 /// One limit that matches a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +21,7 @@ pub struct Match {
     /// Units to charge; 0 only reads the counter.
     pub cost: u64,
     /// The position of the descriptor that it applies to; 0 for a request with one.
-    pub view: u8,
+    pub descriptor: u8,
     /// Positions of the attributes that it counts by, in the order of `by`.
     pub by: SmallVec<[u8; BY_MAX]>,
 }
@@ -32,106 +30,103 @@ pub struct Match {
 pub type Matches = SmallVec<[Match; 6]>;
 
 impl Policy {
-    /// The limits that match a request. It checks only limits that mention attributes of the request.
+    /// The limits that match a request. It checks only limits that mention attributes of the request. A limit is in the
+    /// list at most once, for the first descriptor that it applies to: no limit sees attributes of two descriptors.
     ///
     /// # Errors
-    /// A cost cannot be computed from the request, or more than [`MATCHED_MAX`] limits match it.
+    /// A cost cannot be computed from the request, more than [`MATCHED_MAX`] limits match it, or it has more than
+    /// [`DESCRIPTORS_MAX`] descriptors.
     #[inline]
     pub fn matches(&self, request: &CheckRequest<'_>) -> Result<Matches, Fault> {
-        self.matches_any(slice::from_ref(request))
-    }
-
-    /// The limits that match a request with several descriptors: each at most once, for the first descriptor that it applies
-    /// to. No limit sees attributes of two descriptors together.
-    ///
-    /// # Errors
-    /// As for [`Policy::matches`], or there are more than [`VIEWS_MAX`] descriptors.
-    #[inline]
-    pub fn matches_any(&self, descriptors: &[CheckRequest<'_>]) -> Result<Matches, Fault> {
-        self.matches_as(descriptors, |limit| limit.mode)
-    }
-
-    /// Matches descriptors with other modes of limits than those of the policy. A limit that is off in the policy stays off.
-    #[inline]
-    pub(crate) fn matches_as(
-        &self,
-        descriptors: &[CheckRequest<'_>],
-        mode_of: impl Fn(&Limit) -> Mode,
-    ) -> Result<Matches, Fault> {
         let mut matches = Matches::new();
-        self.match_into(descriptors, mode_of, &mut matches)?;
+        self.match_into(request, &mut matches)?;
         Ok(matches)
     }
 
     /// Writes the matches in place, because each move of them would copy much memory.
     #[inline]
-    pub(crate) fn match_into(
+    pub(crate) fn match_into(&self, request: &CheckRequest<'_>, matches: &mut Matches) -> Result<(), Fault> {
+        // A policy of one plain limit needs no index.
+        if let Some(matched) = request.only().and_then(|descriptor| self.match_single(descriptor)) {
+            #[cfg(test)]
+            crate::counted::matching();
+            matches.push(matched);
+            return Ok(());
+        }
+        self.match_as(request, |limit| limit.mode, matches)
+    }
+
+    /// Matches with other modes of limits than those of the policy. A limit that is off in the policy stays off.
+    #[inline]
+    pub(crate) fn match_as(
         &self,
-        descriptors: &[CheckRequest<'_>],
+        request: &CheckRequest<'_>,
         mode_of: impl Fn(&Limit) -> Mode,
         matches: &mut Matches,
     ) -> Result<(), Fault> {
-        if descriptors.len() > VIEWS_MAX {
-            return Err(Fault::TooManyViews);
+        #[cfg(test)]
+        crate::counted::matching();
+        if request.descriptor_count() > DESCRIPTORS_MAX {
+            return Err(Fault::TooManyDescriptors);
         }
         let mut found = Found { matches, shadow: SmallVec::new() };
-        for (view, request) in (0..).zip(descriptors) {
-            self.find(view, request, &mode_of, &mut found)?;
+        for (number, descriptor) in (0u8..).zip(request.descriptors()) {
+            self.find(number, descriptor, &mode_of, &mut found)?;
         }
-        if descriptors.len() > 1 {
+        if request.only().is_none() {
             found.matches.sort_unstable_by_key(|matched| matched.limit);
         }
         found.put_in_order();
         Ok(())
     }
 
-    /// The fast path for a policy of one plain limit, in the modes of the policy: the same match with fewer steps. Returns
-    /// `None` if only the slow path can decide.
+    /// The match of a policy of one plain limit. Returns `None` if the index must be asked.
     #[inline]
-    pub(crate) fn single_match(&self, request: &CheckRequest<'_>) -> Option<Match> {
+    fn match_single(&self, descriptor: &Descriptor<'_>) -> Option<Match> {
         let single = self.index.single()?;
-        let position = request.attributes().iter().position(|given| given.name == single.by.name())?;
+        let position = descriptor.attributes().iter().position(|given| given.name == single.by.name())?;
         let mut by = [0; BY_MAX];
         by[0] = u8::try_from(position).ok()?;
-        let cost = match (request.units(), single.units) {
+        let cost = match (descriptor.units(), single.units) {
             (0, _) => 0,
             (_, Some(units)) => units,
             (requested, None) => requested,
         };
-        Some(Match { limit: 0, quota: single.quota, cost, view: 0, by: SmallVec::from_buf_and_len(by, 1) })
+        let by = SmallVec::from_buf_and_len(by, 1);
+        Some(Match { limit: 0, quota: single.quota, cost, descriptor: 0, by })
     }
 
     /// Adds the limits that match one descriptor, and none before it.
     #[inline]
     fn find(
         &self,
-        view: u8,
-        request: &CheckRequest<'_>,
+        number: u8,
+        request: &Descriptor<'_>,
         mode_of: &impl Fn(&Limit) -> Mode,
         found: &mut Found<'_>,
     ) -> Result<(), Fault> {
         match self.compared(request, &mut Replaced::new()) {
-            None => self.find_compared(view, request, mode_of, found),
-            Some(request) => self.find_compared(view, &request, mode_of, found),
+            None => self.find_compared(number, request, mode_of, found),
+            Some(request) => self.find_compared(number, &request, mode_of, found),
         }
     }
 
     #[inline]
     fn find_compared(
         &self,
-        view: u8,
-        request: &CheckRequest<'_>,
+        number: u8,
+        request: &Descriptor<'_>,
         mode_of: &impl Fn(&Limit) -> Mode,
         found: &mut Found<'_>,
     ) -> Result<(), Fault> {
         let known = self.index.known(request);
         let request_match = MatchRequest { request, known };
-        for number in self.index.candidates(request, &request_match.known) {
-            let (Some(limit), Some(plan)) = (self.limits.get(number as usize), self.index.plan_of(number))
+        for index in self.index.candidates(request, &request_match.known) {
+            let (Some(limit), Some(plan)) = (self.limits.get(index as usize), self.index.plan_of(index))
             else {
                 continue;
             };
-            if view > 0 && found.has(number) {
+            if number > 0 && found.has(index) {
                 continue;
             }
             let Some(by) = request_match.meets(limit, plan) else {
@@ -151,7 +146,7 @@ impl Policy {
                 Err(_) if in_shadow => continue,
                 Err(fault) => return Err(fault),
             };
-            let matched = Match { limit: number, quota, cost, view, by };
+            let matched = Match { limit: index, quota, cost, descriptor: number, by };
             if in_shadow {
                 found.shadow.push(matched);
                 continue;
@@ -190,7 +185,7 @@ impl Found<'_> {
 
 /// A request, and the attributes of it that the policy mentions.
 struct MatchRequest<'r, 'a> {
-    request: &'r CheckRequest<'a>,
+    request: &'r Descriptor<'a>,
     known: MentionedAttributes,
 }
 
@@ -268,7 +263,7 @@ impl Limit {
     ///
     /// # Errors
     /// The cost cannot be computed. The message says why.
-    pub(crate) fn cost_of(&self, request: &CheckRequest<'_>) -> Result<u64, String> {
+    pub(crate) fn cost_of(&self, request: &Descriptor<'_>) -> Result<u64, String> {
         if request.units() == 0 {
             return Ok(0);
         }

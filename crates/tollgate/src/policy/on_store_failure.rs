@@ -8,13 +8,13 @@ const OPEN_FOR: Ticks = Ticks::from_secs(1);
 /// Default multiple of this node's share up to which a limit is open.
 const OPEN_UP_TO: u32 = 4;
 /// Most time that limits may be open in [`OPEN_WINDOW`], for all policies and any number of outages.
-pub const OPEN_BUDGET: Ticks = Ticks::from_secs(5);
+pub(crate) const OPEN_BUDGET: Ticks = Ticks::from_secs(5);
 /// The window of the budget.
-pub const OPEN_WINDOW: Ticks = Ticks::from_secs(600);
+pub(crate) const OPEN_WINDOW: Ticks = Ticks::from_secs(600);
 /// Highest multiple of this node's share that can bound an open limit. A higher one should be without a bound.
-pub const OPEN_UP_TO_MAX: u32 = 1_000;
+pub(crate) const OPEN_UP_TO_MAX: u32 = 1_000;
 /// Longest time before a limit closes.
-pub const DENY_AFTER_MAX: Ticks = Ticks::from_secs(86_400);
+pub(crate) const DENY_AFTER_MAX: Ticks = Ticks::from_secs(86_400);
 
 /// The fallback of a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -33,7 +33,7 @@ pub enum OnStoreFailure {
 /// The stages of an outage, each counted from its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stages {
-    /// How long every request passes, at most [`OPEN_BUDGET`]; zero for a limit that is never open.
+    /// How long every request passes, at most `OPEN_BUDGET`; zero for a limit that is never open.
     pub open_for: Ticks,
     /// Up to how many times this node's share of a period, for each key; `None` is without a bound.
     pub open_up_to: Option<u32>,
@@ -43,7 +43,7 @@ pub struct Stages {
 
 impl Stages {
     /// This node's share from the first moment to the last.
-    pub const LOCAL: Stages =
+    pub(crate) const LOCAL: Stages =
         Stages { open_for: Ticks::ZERO, open_up_to: Some(OPEN_UP_TO), deny_after: None };
     /// The stages of `allow`.
     pub const ALLOW: Stages = Stages { open_for: OPEN_FOR, ..Stages::LOCAL };

@@ -8,11 +8,11 @@ use crate::rate::{QuotaError, Rate};
 use crate::time::Ticks;
 
 /// Highest number of denials before a block.
-pub const PENALTY_AFTER_MAX: u64 = 1_000;
+pub(crate) const PENALTY_AFTER_MAX: u64 = 1_000;
 /// Longest block, and longest time within which denials count.
-pub const PENALTY_MAX: Ticks = Ticks::from_secs(30 * 86_400);
+pub(crate) const PENALTY_MAX: Ticks = Ticks::from_secs(30 * 86_400);
 /// Shortest block, and shortest time within which denials count.
-pub const PENALTY_MIN: Ticks = Ticks::from_secs(1);
+pub(crate) const PENALTY_MIN: Ticks = Ticks::from_secs(1);
 /// Default number of denials before a block.
 pub(crate) const AFTER: u64 = 5;
 /// Default time within which denials count.

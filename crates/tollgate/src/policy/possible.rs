@@ -8,12 +8,12 @@ use crate::policy::compared::Replaced;
 use crate::policy::condition::Condition;
 use crate::policy::limit::{BY_MAX, Chosen, Limit, Mode, QuotaIndex, Role, TIER_BY_MAX, TIER_SEPARATOR};
 use crate::policy::unmet::Unmet;
-use crate::request::CheckRequest;
+use crate::request::{Descriptor, Value};
 
 impl Policy {
     /// The limits that may count a request that has these attributes and perhaps others.
     #[must_use]
-    pub fn may_count<'p>(&'p self, request: &CheckRequest<'_>) -> Vec<&'p Limit> {
+    pub fn may_count<'p>(&'p self, request: &Descriptor<'_>) -> Vec<&'p Limit> {
         let mut digests = Replaced::new();
         let request =
             self.compared(request, &mut digests).unwrap_or_else(|| request.replaced(std::iter::empty()));
@@ -25,7 +25,7 @@ impl Policy {
 impl Limit {
     /// The positions of the attributes that it counts by, if it may count a request with these attributes and perhaps others.
     #[must_use]
-    pub(crate) fn may_count(&self, request: &CheckRequest<'_>) -> Option<SmallVec<[u8; BY_MAX]>> {
+    pub(crate) fn may_count(&self, request: &Descriptor<'_>) -> Option<SmallVec<[u8; BY_MAX]>> {
         let mut by = SmallVec::new();
         for counted in &self.by {
             by.push(u8::try_from(position(request, counted.name())?).ok()?);
@@ -35,7 +35,7 @@ impl Limit {
 
     /// Why it counts no request with these attributes; an empty list if it may count one.
     #[must_use]
-    pub fn never_counts(&self, request: &CheckRequest<'_>) -> Vec<Unmet> {
+    pub fn never_counts(&self, request: &Descriptor<'_>) -> Vec<Unmet> {
         let is_by = |attribute: &str| self.by.iter().any(|by| by.name() == attribute);
         let is_final = |reason: &Unmet| match reason {
             Unmet::Missing { attribute } => is_by(attribute),
@@ -46,7 +46,7 @@ impl Limit {
     }
 
     /// The quotas of requests with these attributes and perhaps others, without those that count nothing.
-    pub(crate) fn possible_quotas(&self, request: &CheckRequest<'_>) -> SmallVec<[QuotaIndex; 4]> {
+    pub(crate) fn possible_quotas(&self, request: &Descriptor<'_>) -> SmallVec<[QuotaIndex; 4]> {
         let chosen = self.chosen(request);
         let quota = |chosen: Option<Chosen<'_>>| chosen.map_or_else(|| self.default_quota(), |one| one.quota);
         let mut possible = SmallVec::<[QuotaIndex; 4]>::new();
@@ -61,8 +61,10 @@ impl Limit {
                 // The tier of a given value, with every value of the other attribute in the policy.
                 let part = self.tier_by().iter().position(|known| known == *name).unwrap_or_default();
                 for value in self.tiers().filter_map(|(tier, _)| tier.split(TIER_SEPARATOR).nth(part)) {
-                    let with = request.replaced(std::iter::empty()).with(name, value);
-                    possible.extend(with.ok().map(|request| quota(self.chosen(&request))));
+                    let mut with = request.replaced(std::iter::empty());
+                    if with.push(name, Value::Text(value)).is_ok() {
+                        possible.push(quota(self.chosen(&with)));
+                    }
                 }
             }
             _ => possible.extend(self.tiers().map(|(_, index)| index)),
@@ -74,7 +76,7 @@ impl Limit {
     }
 
     /// The override or tier that a request has.
-    fn chosen(&self, request: &CheckRequest<'_>) -> Option<Chosen<'_>> {
+    fn chosen(&self, request: &Descriptor<'_>) -> Option<Chosen<'_>> {
         let first = self.by.first().and_then(|by| position(request, by.name()));
         let mut tier = [None; TIER_BY_MAX];
         for (place, name) in tier.iter_mut().zip(self.tier_by()) {
@@ -86,11 +88,11 @@ impl Limit {
 
 impl Condition {
     /// Whether it may hold for a request that has these attributes and perhaps others.
-    fn may_hold(&self, request: &CheckRequest<'_>) -> bool {
+    fn may_hold(&self, request: &Descriptor<'_>) -> bool {
         self.mentioned().any(|name| position(request, name).is_none()) || self.holds(request)
     }
 }
 
-fn position(request: &CheckRequest<'_>, name: &str) -> Option<usize> {
+fn position(request: &Descriptor<'_>, name: &str) -> Option<usize> {
     request.attributes().iter().position(|given| given.name == name)
 }

@@ -217,7 +217,7 @@ mod tests {
         let (good, _) = Policy::compile("p", policy.as_bytes()).unwrap();
         let request = CheckRequest::new().with("api_key", "other").unwrap();
         let mut digests = Replaced::new();
-        let request = good.compared(&request, &mut digests).unwrap();
+        let request = good.compared(request.first(), &mut digests).unwrap();
         let unmet = good.limits().iter().map(|limit| format!("{:?}", limit.unmet(&request)));
         let shown = good.sentences().join("\n") + &unmet.collect::<String>() + &format!("{good:?}");
         assert!(shown.contains("sha256:") && !shown.contains("s3cret"), "{shown}");

@@ -7,7 +7,7 @@ use crate::policy::limit::{
     Chosen, Cost, Limit, Mode, QuotaIndex, Role, TIER_BY_MAX, TIER_SEPARATOR, stricter,
 };
 use crate::policy::text::{Digits, as_text};
-use crate::request::CheckRequest;
+use crate::request::Descriptor;
 
 /// Most values that a reason lists; a condition may have more.
 const ACCEPTED_SHOWN: usize = 8;
@@ -74,7 +74,7 @@ pub enum Choice {
 impl Limit {
     /// Every reason why it does not apply to a request; none if it does.
     #[must_use]
-    pub fn unmet(&self, request: &CheckRequest<'_>) -> Vec<Unmet> {
+    pub fn unmet(&self, request: &Descriptor<'_>) -> Vec<Unmet> {
         let mut unmet = Vec::new();
         if self.mode == Mode::Off {
             unmet.push(Unmet::Off);
@@ -112,7 +112,7 @@ impl Limit {
 
     /// Whether it is relevant for a request: it mentions one of its attributes, or requires none.
     #[must_use]
-    pub fn mentions(&self, request: &CheckRequest<'_>) -> bool {
+    pub fn mentions(&self, request: &Descriptor<'_>) -> bool {
         let asks_for_none = self.by.is_empty() && self.when.is_empty();
         asks_for_none || request.attributes().iter().any(|given| self.uses(given.name))
     }
@@ -134,7 +134,7 @@ impl Limit {
 
     /// How its quota for a request is chosen.
     #[must_use]
-    pub fn choice(&self, request: &CheckRequest<'_>) -> Choice {
+    pub fn choice(&self, request: &Descriptor<'_>) -> Choice {
         let position = |name: &str| request.attributes().iter().position(|given| given.name == name);
         let mut tier = [None; TIER_BY_MAX];
         for (place, name) in tier.iter_mut().zip(self.tier_by()) {
@@ -179,7 +179,7 @@ impl Limit {
 }
 
 /// Whether an attribute is missing. Adds the reason once.
-fn missing(name: &str, request: &CheckRequest<'_>, unmet: &mut Vec<Unmet>) -> bool {
+fn missing(name: &str, request: &Descriptor<'_>, unmet: &mut Vec<Unmet>) -> bool {
     if request.attributes().iter().any(|given| given.name == name) {
         return false;
     }
@@ -190,7 +190,7 @@ fn missing(name: &str, request: &CheckRequest<'_>, unmet: &mut Vec<Unmet>) -> bo
     true
 }
 
-fn text_of(name: &str, request: &CheckRequest<'_>) -> Option<String> {
+fn text_of(name: &str, request: &Descriptor<'_>) -> Option<String> {
     let given = request.attributes().iter().find(|given| given.name == name)?;
     let mut room: Digits = [0; 20];
     Some(as_text(given.value, &mut room).to_owned())

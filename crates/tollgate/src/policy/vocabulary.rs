@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::policy::finding::{Problem, nearest, quoted};
 
 /// Most attributes that a policy may declare.
-pub const DECLARED_MAX: usize = 1_000;
+pub(crate) const DECLARED_MAX: usize = 1_000;
 
 /// What kind of value an attribute has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -177,7 +177,7 @@ pub(crate) fn is_wide(quota: &Quota) -> bool {
 
 /// Whether a limit took part in the verdict of this decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Stance {
+pub enum Enforcement {
     /// It decided.
     Enforced,
     /// It was only counted.
@@ -192,7 +192,7 @@ pub struct Charge<'a> {
     pub(crate) number: u32,
     pub(crate) quota: &'a Quota,
     pub(crate) cost: u64,
-    pub(crate) stance: Stance,
+    pub(crate) enforcement: Enforcement,
     pub(crate) permit: PermitId,
     pub(crate) group: Option<u16>,
     pub(crate) lease: Option<Lease>,
@@ -233,8 +233,8 @@ impl<'a> Charge<'a> {
 
     /// Whether it takes part in the verdict.
     #[must_use]
-    pub const fn stance(&self) -> Stance {
-        self.stance
+    pub const fn enforcement(&self) -> Enforcement {
+        self.enforcement
     }
 
     /// The permit that a concurrency limit grants or releases.
@@ -272,7 +272,7 @@ impl<'a> Charge<'a> {
 
     /// The refund of what this charge took, by the store's answer.
     #[must_use]
-    pub fn refunding(self, answer: &Answer) -> Self {
+    pub fn refunding(self, answer: &ChargeAnswer) -> Self {
         Self { charged: Charged::At(answer.counted_at(self.quota)), ..self }
     }
 
@@ -299,7 +299,7 @@ impl<'a> Charge<'a> {
 
 /// A store's answer to one charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct ChargeAnswer {
     /// The outcome.
     pub outcome: Outcome,
     /// Where it came from.
@@ -313,7 +313,7 @@ pub struct Answer {
     pub charged_at: Timestamp,
 }
 
-impl Answer {
+impl ChargeAnswer {
     /// An answer that reports its own charge.
     #[must_use]
     #[inline]
@@ -351,4 +351,4 @@ impl Answer {
 }
 
 /// One answer for each charge, in order.
-pub type Answers = SmallVec<[Answer; 6]>;
+pub type Answers = SmallVec<[ChargeAnswer; 6]>;

@@ -55,13 +55,13 @@ impl Lease {
 
     /// How long a unit may be held at most, however often its lease is renewed.
     #[must_use]
-    pub const fn held_for(self) -> Ticks {
+    pub(crate) const fn held_for(self) -> Ticks {
         Ticks::from_micros(self.ttl.as_micros() * LIVES_MAX)
     }
 
     /// Whether only hot keys are leased.
     #[must_use]
-    pub const fn is_auto(self) -> bool {
+    pub(crate) const fn is_auto(self) -> bool {
         self.is_auto
     }
 

@@ -32,7 +32,7 @@ where
     S: Store,
     F: Future,
 {
-    let mut said = Vec::with_capacity(futures.len());
+    let mut outputs = Vec::with_capacity(futures.len());
     let mut futures = futures.into_iter();
     while futures.len() > 0 {
         let taken = all.take(futures.len().min(TOGETHER_MAX));
@@ -41,9 +41,9 @@ where
         let mut some: Vec<Going<F>> =
             futures.by_ref().take(count).map(|future| Going::On(Box::pin(future))).collect();
         poll_fn(|context| store.gather(|| poll_all(&mut some, context))).await;
-        said.extend(some.into_iter().filter_map(Going::said));
+        outputs.extend(some.into_iter().filter_map(Going::output));
     }
-    said
+    outputs
 }
 
 /// How many more futures may run concurrently.
@@ -82,7 +82,7 @@ fn poll_all<F: Future>(all: &mut [Going<F>], context: &mut Context<'_>) -> Poll<
     for one in all {
         let Going::On(future) = one else { continue };
         match future.as_mut().poll(context) {
-            Poll::Ready(said) => *one = Going::Done(said),
+            Poll::Ready(output) => *one = Going::Done(output),
             Poll::Pending => is_done = false,
         }
     }
@@ -95,9 +95,9 @@ enum Going<F: Future> {
 }
 
 impl<F: Future> Going<F> {
-    fn said(self) -> Option<F::Output> {
+    fn output(self) -> Option<F::Output> {
         match self {
-            Going::Done(said) => Some(said),
+            Going::Done(output) => Some(output),
             Going::On(_) => None,
         }
     }

@@ -16,7 +16,7 @@ fn changing_tiers_to_and_fro_refills_nothing() {
     let engine = Engine::new(Policy::compile("p", file).unwrap().0, start);
     let ask = |plan: &'static str, now| {
         let request = CheckRequest::new().with("k", "a").unwrap().with("plan", plan).unwrap();
-        engine.check_now(&request, now).is_allowed()
+        engine.try_check(&request, now).unwrap().is_allowed()
     };
     let mut batch = 0;
     for step in 0..20u64 {
@@ -39,7 +39,7 @@ fn nothing_is_admitted_twice_outside_of_the_stores_time() {
             let engine = Engine::new(Policy::compile("p", file.as_bytes()).unwrap().0, made);
             let request = CheckRequest::new().with("k", "a").unwrap();
             let now = Timestamp::from_unix_seconds(seconds);
-            let admitted = (0..100).filter(|_| engine.check_now(&request, now).is_allowed()).count();
+            let admitted = (0..100).filter(|_| engine.try_check(&request, now).unwrap().is_allowed()).count();
             assert_eq!(admitted, 2, "{algorithm} {offset} s after the store was made");
         }
     }
@@ -56,7 +56,7 @@ fn nothing_is_admitted_twice_at_the_end_of_time() {
         {
             let store = MemoryStore::new(1 << 17, *made);
             let engine = Engine::with_store(policy(vec![limit("limit", quota(3))]), store, Secret::random());
-            let admitted = |key: &str| engine.check_now(&asking(key, 1), now).is_allowed();
+            let admitted = |key: &str| engine.try_check(&asking(key, 1), now).unwrap().is_allowed();
             assert_eq!((0..20).filter(|_| admitted("k")).count(), 3, "{name} at {now:?}");
             for other in 0..2_000 {
                 admitted(&other.to_string());
@@ -64,7 +64,7 @@ fn nothing_is_admitted_twice_at_the_end_of_time() {
             assert!(!admitted("k"), "{name} at {now:?}");
         }
         let engine = Engine::new(policy(vec![limit("limit", quota(3))]), Timestamp::MAX);
-        let admitted = |_: &u32| engine.check_now(&asking("k", 1), Timestamp::MAX).is_allowed();
+        let admitted = |_: &u32| engine.try_check(&asking("k", 1), Timestamp::MAX).unwrap().is_allowed();
         assert_eq!((0..20).filter(admitted).count(), 3, "{name}");
         let time = ManualClock::starting_at(Timestamp::MAX);
         let gate = Gate::builder(quota(3)).clock(time.clock()).build();
@@ -91,7 +91,7 @@ fn cancelling_gives_back_only_what_still_counts() {
         let one = CheckRequest::new().with("k", "a").unwrap();
         let mut admitted = 0;
         for mut reservation in reservations {
-            while engine.check_now(&one, now).is_allowed() {
+            while engine.try_check(&one, now).unwrap().is_allowed() {
                 admitted += 1;
             }
             let _ = block_on(engine.cancel(&mut reservation, now));
@@ -111,7 +111,7 @@ fn a_shadow_limit_never_refuses() {
     let start = Timestamp::from_unix_seconds(1_700_000_000);
     let engine = Engine::new(Policy::compile("p", file.as_bytes()).unwrap().0, start);
     let request = CheckRequest::new().with("k", "a").unwrap();
-    assert_eq!((0..10).filter(|_| engine.check_now(&request, start).is_allowed()).count(), 5);
+    assert_eq!((0..10).filter(|_| engine.try_check(&request, start).unwrap().is_allowed()).count(), 5);
 }
 
 /// A limit that is removed and comes back finds its counters, under whatever numbers.
@@ -123,7 +123,7 @@ fn a_limit_that_comes_back_finds_its_counters() {
     let start = Timestamp::from_unix_seconds(1_700_000_000);
     let engine = Engine::new(compile(&with("100/day")), start);
     let request = CheckRequest::new().with("k", "a").unwrap();
-    let drain = || (0..500).filter(|_| engine.check_now(&request, start).is_allowed()).count();
+    let drain = || (0..500).filter(|_| engine.try_check(&request, start).unwrap().is_allowed()).count();
     engine.swap(compile(&with("110/day")), start).unwrap();
     assert_eq!(drain(), 110);
     engine.swap(compile(without), start).unwrap();
@@ -147,12 +147,12 @@ fn a_flood_leaves_room_for_other_kinds() {
         Engine::with_store(Policy::compile("p", file.as_bytes()).unwrap().0, store, Secret::random());
     for number in 0..150_000 {
         let ip = format!("{number}");
-        let _ = engine.check_now(&CheckRequest::new().with("ip", &ip).unwrap(), start);
+        let _ = engine.try_check(&CheckRequest::new().with("ip", &ip).unwrap(), start).unwrap();
     }
     let later = start + Ticks::from_secs(7 * 86_400);
     for number in 0..500 {
         let user = format!("u{number}");
-        let decision = engine.check_now(&CheckRequest::new().with("user", &user).unwrap(), later);
+        let decision = engine.try_check(&CheckRequest::new().with("user", &user).unwrap(), later).unwrap();
         assert!(decision.is_allowed(), "{user}");
         assert!(decision.limits().all(|status| status.source == Source::Exact), "{user}");
     }
@@ -165,7 +165,7 @@ fn released_permits_make_room_everywhere() {
     let file = b"limits: [{name: x, by: [k], concurrency: 100, permit_ttl: 1h}]";
     let store = MemoryStore::new(256 << 10, start);
     let engine = Engine::with_store(Policy::compile("p", file).unwrap().0, store, Secret::random());
-    let ask = |key: &str| engine.check_now(&CheckRequest::new().with("k", key).unwrap(), start);
+    let ask = |key: &str| engine.try_check(&CheckRequest::new().with("k", key).unwrap(), start).unwrap();
     let mut permits = Vec::new();
     for number in 0..2_000 {
         permits.extend(ask(&format!("filler-{number}")).take_permit());
@@ -194,7 +194,7 @@ fn a_raised_quota_outgrows_no_budget() {
         let engine = Engine::with_store(of(10), store, Secret::repeatable(1));
         let ask = |key: &str, now| {
             let request = CheckRequest::new().with("k", key).unwrap();
-            engine.check_now(&request, now).is_allowed()
+            engine.try_check(&request, now).unwrap().is_allowed()
         };
         assert!(ask("known", start));
         (0..crowd).for_each(|number| {
@@ -204,7 +204,7 @@ fn a_raised_quota_outgrows_no_budget() {
         // Each at an instant of its own, so that each takes an entry.
         let instants = (1..5_000).map(|step| start + Ticks::from_micros(step));
         let admitted = instants.filter(|&now| ask("known", now)).count();
-        let usage = engine.usage(start);
+        let usage = engine.store().usage(start);
         assert!(usage.bytes <= usage.capacity_bytes, "{usage:?}");
         admitted
     };
@@ -225,7 +225,7 @@ fn an_override_acts_from_the_swap_on() {
     let engine = Engine::new(of(""), start);
     let admitted = |key: &str, now| {
         let request = CheckRequest::new().with("k", key).unwrap();
-        (0..200).filter(|_| engine.check_now(&request, now).is_allowed()).count()
+        (0..200).filter(|_| engine.try_check(&request, now).unwrap().is_allowed()).count()
     };
     assert_eq!((admitted("abuser", start), admitted("other", start)), (100, 100));
     engine.swap(of(", overrides: {abuser: 10/h burst 100}"), start).unwrap();

@@ -52,7 +52,7 @@ fn the_tightest_limit_decides_and_all_counters_agree() {
             let admitted = AtomicU64::new(0);
             at_once(THREADS, |_| {
                 for _ in 0..50 {
-                    let decision = engine.check_now(&asking("k", 1), NOW);
+                    let decision = engine.try_check(&asking("k", 1), NOW).unwrap();
                     admitted.fetch_add(u64::from(decision.is_allowed()), Ordering::Relaxed);
                     assert!(decision.limits().all(|status| status.source == Source::Exact));
                 }
@@ -77,7 +77,7 @@ fn costs_add_up_over_shared_and_own_counters() {
             for turn in 0..250 {
                 let key = format!("k-{}", (number + turn) % THREADS);
                 let cost = 1 + (turn * 7 + number) % 5;
-                if engine.check_now(&asking(&key, cost), NOW).is_allowed() {
+                if engine.try_check(&asking(&key, cost), NOW).unwrap().is_allowed() {
                     let spent = &spent[usize::try_from((number + turn) % THREADS).expect("few")];
                     spent.fetch_add(cost, Ordering::Relaxed);
                 }
@@ -104,8 +104,8 @@ fn one_unit_is_granted_once_among_two_hundred_threads() {
         let admitted: [AtomicU64; 3] = Default::default();
         at_once(200, |_| {
             let verdicts = [
-                one.check_now(&asking("k", 1), NOW).verdict(),
-                two.check_now(&asking("k", 1), NOW).verdict(),
+                one.try_check(&asking("k", 1), NOW).unwrap().verdict(),
+                two.try_check(&asking("k", 1), NOW).unwrap().verdict(),
                 gate.check("k"),
             ];
             for (admitted, verdict) in admitted.iter().zip(verdicts) {
@@ -128,13 +128,13 @@ fn no_counter_is_lost_while_the_table_grows() {
         at_once(THREADS, |number| {
             for turn in 0..KEYS {
                 let key = (turn + number * 13) % KEYS;
-                if engine.check_now(&asking(&format!("k-{key}"), 1), NOW).is_allowed() {
+                if engine.try_check(&asking(&format!("k-{key}"), 1), NOW).unwrap().is_allowed() {
                     admitted[usize::try_from(key).expect("few")].fetch_add(1, Ordering::Relaxed);
                 }
             }
         });
         assert!(admitted.into_iter().all(|count| count.into_inner() == 5), "{name}");
-        assert_eq!(engine.usage(NOW).keys, KEYS, "{name}");
+        assert_eq!(engine.store().usage(NOW).keys, KEYS, "{name}");
     }
 }
 
@@ -147,7 +147,7 @@ fn permits_never_exceed_the_limit() {
     let admitted = AtomicU64::new(0);
     at_once(THREADS, |_| {
         for _ in 0..400 {
-            let mut decision = engine.check_now(&asking("k", 1), NOW);
+            let mut decision = engine.try_check(&asking("k", 1), NOW).unwrap();
             if let Some(permit) = decision.take_permit() {
                 let now_in_flight = in_flight.fetch_add(1, Ordering::SeqCst) + 1;
                 assert!(now_in_flight <= PERMITS, "{now_in_flight} in flight");

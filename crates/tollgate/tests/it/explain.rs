@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use tollgate::engine::{Explanation, LIMITS_EXPLAINED_MAX};
 use tollgate::policy::{Policy, Unmet};
 use tollgate::{
-    CheckRequest, Engine, MemoryStore, Reason, Ruled, Ruling, Scope, Secret, Source, Stance, Ticks, Timestamp,
+    CheckRequest, Enforcement, Engine, MemoryStore, Reason, Ruled, Ruling, Scope, Secret, Source, Ticks,
+    Timestamp,
 };
 
 use crate::fixture::{ALGORITHMS, asking, limit, policy};
@@ -155,7 +156,7 @@ proptest! {
             now = now + Ticks::from_micros(step);
             let request = of(&attributes).cost(cost).unwrap();
             let explained = explain(&engine, &request, now);
-            let decision = engine.check_now(&request, now);
+            let decision = engine.try_check(&request, now).unwrap();
             let context = format!("{file}\n{attributes:?} cost {cost}\n{explained:#?}\n{decision:#?}");
             prop_assert_eq!(explained.is_allowed(), decision.is_allowed(), "{}", context);
             prop_assert_eq!(explained.meets_no_limit(), decision.meets_no_limit(), "{}", context);
@@ -174,15 +175,15 @@ proptest! {
             if matches!(decision.reason(), Some(Reason::Fault | Reason::Blocked | Reason::Forbidden)) {
                 continue;
             }
-            let applied: Vec<(String, Stance, bool)> = explained
+            let applied: Vec<(String, Enforcement, bool)> = explained
                 .limits
                 .iter()
                 .filter_map(|limit| Some((limit.name.clone(), limit.state.as_ref()?)))
-                .map(|(name, state)| (name, state.stance, state.admits))
+                .map(|(name, state)| (name, state.enforcement, state.admits))
                 .collect();
-            let charged: Vec<(String, Stance, bool)> = decision
+            let charged: Vec<(String, Enforcement, bool)> = decision
                 .limits()
-                .map(|status| (status.limit.name().to_owned(), status.stance, status.outcome.is_allowed()))
+                .map(|status| (status.limit.name().to_owned(), status.enforcement, status.outcome.is_allowed()))
                 .collect();
             prop_assert_eq!(applied, charged, "{}", context);
         }
@@ -264,7 +265,7 @@ fn a_full_memory_is_explained_as_decided() {
         for limits in [1, 2].map(limits) {
             let store = MemoryStore::new(1 << 17, T0);
             let engine = Engine::with_store(policy(limits), store, Secret::repeatable(7));
-            let check = |key: &str| engine.check_now(&asking(key, 1), T0);
+            let check = |key: &str| engine.try_check(&asking(key, 1), T0).unwrap();
             let is_refused = |number: &u32| {
                 let decision = check(&format!("k{number}"));
                 !decision.is_allowed() && decision.limits().any(|status| status.source != Source::Exact)
@@ -308,8 +309,8 @@ fn a_long_list_says_what_it_leaves_out() {
 #[test]
 fn operators_name_addresses_as_limits_count_them() {
     let engine = engine("limits: [{name: a, by: [ip], rate: 5/h}]");
-    assert!(engine.check_now(&of(&[("ip", "2001:db8::1")]), T0).is_allowed());
-    assert!(engine.check_now(&of(&[("ip", "2001:db8::/64")]), T0).is_allowed());
+    assert!(engine.try_check(&of(&[("ip", "2001:db8::1")]), T0).unwrap().is_allowed());
+    assert!(engine.try_check(&of(&[("ip", "2001:db8::/64")]), T0).unwrap().is_allowed());
     for spelling in ["2001:db8::1", "2001:DB8:0:0::7", "2001:db8::/64"] {
         let explained = explain(&engine, &of(&[("ip", spelling)]), T0);
         assert_eq!(explained.limits[0].state.as_ref().unwrap().outcome.remaining, 3, "{spelling}");
@@ -319,16 +320,16 @@ fn operators_name_addresses_as_limits_count_them() {
     let until = T0 + Ticks::from_secs(60);
     let block = engine.block(&of(&[("ip", "2001:db8::1")]), until, T0).unwrap();
     assert_eq!(block.attributes(), [("ip".to_owned(), "2001:db8::/64".to_owned())]);
-    assert!(!engine.check_now(&of(&[("ip", "2001:db8::2")]), T0).is_allowed());
-    assert!(engine.check_now(&of(&[("ip", "2001:db8:0:1::2")]), T0).is_allowed());
+    assert!(!engine.try_check(&of(&[("ip", "2001:db8::2")]), T0).unwrap().is_allowed());
+    assert!(engine.try_check(&of(&[("ip", "2001:db8:0:1::2")]), T0).unwrap().is_allowed());
     assert!(engine.unblock(&of(&[("ip", "2001:db8::3")]), T0));
     engine.block(&of(&[("ip", "10.0.0.0/8")]), until, T0).unwrap();
     engine.block(&of(&[("ip", "192.0.2.1"), ("path", "/x")]), until, T0).unwrap();
-    assert!(!engine.check_now(&of(&[("ip", "10.9.9.9")]), T0).is_allowed());
-    assert!(!engine.check_now(&of(&[("ip", "::ffff:10.9.9.9")]), T0).is_allowed());
-    assert!(engine.check_now(&of(&[("ip", "11.9.9.9")]), T0).is_allowed());
-    assert!(engine.check_now(&of(&[("ip", "192.0.2.1"), ("path", "/y")]), T0).is_allowed());
-    assert!(!engine.check_now(&of(&[("ip", "192.0.2.1"), ("path", "/x")]), T0).is_allowed());
+    assert!(!engine.try_check(&of(&[("ip", "10.9.9.9")]), T0).unwrap().is_allowed());
+    assert!(!engine.try_check(&of(&[("ip", "::ffff:10.9.9.9")]), T0).unwrap().is_allowed());
+    assert!(engine.try_check(&of(&[("ip", "11.9.9.9")]), T0).unwrap().is_allowed());
+    assert!(engine.try_check(&of(&[("ip", "192.0.2.1"), ("path", "/y")]), T0).unwrap().is_allowed());
+    assert!(!engine.try_check(&of(&[("ip", "192.0.2.1"), ("path", "/x")]), T0).unwrap().is_allowed());
     let refused = engine.block(&of(&[("ip", "localhost")]), until, T0).unwrap_err();
     assert!(refused.to_string().contains("accepted are addresses and networks"), "{refused}");
 }
@@ -338,10 +339,10 @@ fn operators_name_addresses_as_limits_count_them() {
 fn one_network_is_one_key() {
     let engine = engine("limits: [{name: a, by: [ip], rate: 1/h, burst: 4}]");
     for address in ["2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8::/64"] {
-        assert!(engine.check_now(&of(&[("ip", address)]), T0).is_allowed(), "{address}");
+        assert!(engine.try_check(&of(&[("ip", address)]), T0).unwrap().is_allowed(), "{address}");
     }
-    assert!(!engine.check_now(&of(&[("ip", "2001:db8::4")]), T0).is_allowed());
-    assert!(engine.check_now(&of(&[("ip", "2001:db9::4")]), T0).is_allowed());
+    assert!(!engine.try_check(&of(&[("ip", "2001:db8::4")]), T0).unwrap().is_allowed());
+    assert!(engine.try_check(&of(&[("ip", "2001:db9::4")]), T0).unwrap().is_allowed());
 }
 
 /// A share of the keys of a limit that has one key is refused, and a ruling about all limits leaves such a limit as it is.
@@ -352,11 +353,11 @@ fn a_share_of_one_key_is_refused() {
     let refused = engine.rule(Scope::Limit("all"), ruled, T0).unwrap_err();
     assert!(refused.to_string().contains("limit \"all\" has no `by`"), "{refused}");
     engine.rule(Scope::All, ruled, T0).unwrap();
-    assert!(engine.check_now(&of(&[("k", "x")]), T0).is_allowed());
-    let denied = engine.check_now(&of(&[("k", "x")]), T0);
+    assert!(engine.try_check(&of(&[("k", "x")]), T0).unwrap().is_allowed());
+    let denied = engine.try_check(&of(&[("k", "x")]), T0).unwrap();
     assert_eq!(denied.cause().unwrap().limit.name(), "all");
     assert_eq!(
-        denied.limits().map(|status| status.stance).collect::<Vec<_>>(),
-        [Stance::Enforced, Stance::Shadow]
+        denied.limits().map(|status| status.enforcement).collect::<Vec<_>>(),
+        [Enforcement::Enforced, Enforcement::Shadow]
     );
 }

@@ -24,12 +24,17 @@ fn request() -> CheckRequest<'static> {
 
 /// Decides about a request; what awaits its end, if it passes.
 fn ask(engine: &Engine, now: Timestamp) -> Option<Reservation> {
-    let decision = engine.check_now(&request(), now);
+    let decision = engine.try_check(&request(), now).unwrap();
     engine.awaiting(&request(), &decision, LIFETIME, now)
 }
 
 fn left(engine: &Engine, now: Timestamp) -> Vec<u64> {
-    engine.check_now(&request().looking(), now).limits().map(|status| status.outcome.remaining).collect()
+    engine
+        .try_check(&request().looking(), now)
+        .unwrap()
+        .limits()
+        .map(|status| status.outcome.remaining)
+        .collect()
 }
 
 /// Successes take nothing for good, failures do, each limit by its own list; other limits count every request.
@@ -88,7 +93,7 @@ fn reservations_settle_them() {
     block_on(engine.cancel(&mut reservation.expect("it passes"), T0)).expect("memory answers");
     assert_eq!(left(&engine, T0), [3, 4, 100]);
     let plain = Engine::new(policy("limits: [{name: a, by: [k], rate: 3/h}]"), T0);
-    let decision = plain.check_now(&request(), T0);
+    let decision = plain.try_check(&request(), T0).unwrap();
     assert!(!decision.awaits_its_end() && plain.awaiting(&request(), &decision, LIFETIME, T0).is_none());
 }
 

@@ -5,8 +5,8 @@ use tollgate::headers::Caller;
 use tollgate::policy::{Grant, Limit};
 use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{
-    Answer, Audience, CheckRequest, Decision, Engine, HeaderPolicy, Policy, Quota, Rate, Reason, Ruled,
-    Ruling, Scope, Secret, Source, Stance, Ticks, Timestamp, Verdict,
+    Answer, Audience, CheckRequest, Decision, Enforcement, Engine, HeaderPolicy, Policy, Quota, Rate, Reason,
+    Ruled, Ruling, Scope, Secret, Source, Ticks, Timestamp, Verdict,
 };
 
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
@@ -58,10 +58,10 @@ fn unlimited_charges_nothing_and_shows_no_number() {
     let engine = engine(PLANS);
     for request in [tenant("big", "enterprise"), tenant("acme", "free")] {
         for _ in 0..10 {
-            assert!(engine.check_now(&request, T0).is_allowed());
+            assert!(engine.try_check(&request, T0).unwrap().is_allowed());
         }
     }
-    let last = engine.check_now(&tenant("big", "enterprise"), T0);
+    let last = engine.try_check(&tenant("big", "enterprise"), T0).unwrap();
     assert_eq!(told(&last), [("plan", "Allow by policy".to_owned()), ("all", "79".to_owned())]);
     let audience = Audience { caller: Caller::Authenticated, ..Audience::default() };
     let answer = Answer::of(&last, &HeaderPolicy::default(), audience, T0);
@@ -79,7 +79,7 @@ fn deny_is_a_403_that_charges_nothing() {
         (of(&[("agent", "badbot/1")]), "bad-bots"),
     ];
     for (request, cause) in requests {
-        let denied = engine.check_now(&request, T0);
+        let denied = engine.try_check(&request, T0).unwrap();
         assert_eq!(denied.verdict(), Verdict::Forbidden);
         assert_eq!((denied.reason(), denied.cause_name()), (Some(Reason::Forbidden), Some(cause)));
         assert_eq!(denied.retry_after(), None);
@@ -101,7 +101,7 @@ fn deny_is_a_403_that_charges_nothing() {
         assert_eq!(stranger.status, 403);
         assert!(!stranger.body.expect("a refusal says why").text.contains(cause));
     }
-    assert_eq!(told(&engine.check_now(&CheckRequest::new(), T0)), [("all", "99".to_owned())]);
+    assert_eq!(told(&engine.try_check(&CheckRequest::new(), T0).unwrap()), [("all", "99".to_owned())]);
 }
 
 /// An unknown tier counts as the strictest one: `deny` before any rate, and any rate before `unlimited`.
@@ -109,15 +109,15 @@ fn deny_is_a_403_that_charges_nothing() {
 fn the_strictest_tier_is_deny_then_a_rate_then_unlimited() {
     let strictest = |tiers: &str| {
         let limits = format!("limits: [{{name: a, by: [k], tier_by: p, tiers: {{{tiers}}}}}]");
-        engine(&limits).check_now(&of(&[("k", "1"), ("p", "unheard-of")]), T0).verdict()
+        engine(&limits).try_check(&of(&[("k", "1"), ("p", "unheard-of")]), T0).unwrap().verdict()
     };
     assert_eq!(strictest("a: unlimited, b: 1/s, c: deny, d: 2/s"), Verdict::Forbidden);
     assert_eq!(strictest("a: deny, b: unlimited"), Verdict::Forbidden);
     let limits = "limits: [{name: a, by: [k], tier_by: p, tiers: {x: unlimited, y: 1/h, z: 2/h}}]";
     let engine = engine(limits);
     for request in [of(&[("k", "1"), ("p", "unheard-of")]), of(&[("k", "2")])] {
-        assert!(engine.check_now(&request, T0).is_allowed());
-        assert!(!engine.check_now(&request, T0).is_allowed());
+        assert!(engine.try_check(&request, T0).unwrap().is_allowed());
+        assert!(!engine.try_check(&request, T0).unwrap().is_allowed());
     }
 }
 
@@ -125,23 +125,24 @@ fn the_strictest_tier_is_deny_then_a_rate_then_unlimited() {
 #[test]
 fn modes_hold_for_deny() {
     let of_mode = |more: &str| engine(&format!("limits: [{{name: a, by: [k], rate: deny, {more}}}]"));
-    let shadow = of_mode("mode: shadow").check_now(&of(&[("k", "1")]), T0);
+    let shadow = of_mode("mode: shadow").try_check(&of(&[("k", "1")]), T0).unwrap();
     assert!(shadow.is_allowed());
     let status = shadow.limits().next().expect("the limit was asked");
-    assert_eq!((status.stance, status.outcome.verdict), (Stance::Shadow, Verdict::Forbidden));
-    assert_eq!(of_mode("mode: off").check_now(&of(&[("k", "1")]), T0).limits().len(), 0);
+    assert_eq!((status.enforcement, status.outcome.verdict), (Enforcement::Shadow, Verdict::Forbidden));
+    assert_eq!(of_mode("mode: off").try_check(&of(&[("k", "1")]), T0).unwrap().limits().len(), 0);
     let some = of_mode("enforce_percent: 30");
     let keys: Vec<String> = (0..1_000).map(|key| key.to_string()).collect();
-    let denied = keys.iter().filter(|key| !some.check_now(&of(&[("k", key)]), T0).is_allowed()).count();
+    let denied =
+        keys.iter().filter(|key| !some.try_check(&of(&[("k", key)]), T0).unwrap().is_allowed()).count();
     assert!((200..400).contains(&denied), "{denied}");
     // And what an operator rules holds, too.
     let engine = of_mode("mode: enforce");
     let until = T0 + Ticks::from_secs(60);
     for ruling in [Ruling::Off, Ruling::Shadow, Ruling::Percent(0)] {
         engine.rule(Scope::Limit("a"), Ruled { ruling, until }, T0).expect("the limit is there");
-        assert!(engine.check_now(&of(&[("k", "1")]), T0).is_allowed(), "{ruling:?}");
+        assert!(engine.try_check(&of(&[("k", "1")]), T0).unwrap().is_allowed(), "{ruling:?}");
     }
-    assert!(!engine.check_now(&of(&[("k", "1")]), until).is_allowed(), "the ruling is over");
+    assert!(!engine.try_check(&of(&[("k", "1")]), until).unwrap().is_allowed(), "the ruling is over");
 }
 
 /// A store that never answers.
@@ -188,7 +189,7 @@ limits:
     assert!(decision.is_allowed());
     let settled = block_on(engine.commit(&mut reservation.expect("it passes"), 7, T0));
     assert_eq!(settled.map(|settled| (settled.refunded, settled.charged)), Ok((0, 0)));
-    assert!(engine.check_now(&of(&[("k", "vip")]), T0).take_permit().is_none());
+    assert!(engine.try_check(&of(&[("k", "vip")]), T0).unwrap().take_permit().is_none());
     let (decision, reservation) =
         block_on(engine.reserve(&of(&[("k", "evil"), ("tokens", "1")]), minute, T0));
     assert_eq!((decision.reason(), reservation.is_none()), (Some(Reason::Forbidden), true));
@@ -230,27 +231,27 @@ fn counters_outlive_a_time_without_them() {
     let with = |rate: &str| policy(&format!("limits: [{{name: a, by: [k], rate: {rate}}}]"));
     let engine = Engine::new(with("2/h"), T0);
     let request = of(&[("k", "1")]);
-    assert!(engine.check_now(&request, T0).is_allowed());
-    assert!(engine.check_now(&request, T0).is_allowed());
+    assert!(engine.try_check(&request, T0).unwrap().is_allowed());
+    assert!(engine.try_check(&request, T0).unwrap().is_allowed());
     for (value, verdict) in [("unlimited", Verdict::Allow), ("deny", Verdict::Forbidden)] {
         engine.swap(with(value), T0).expect("it can be put in force");
-        assert_eq!(engine.check_now(&request, T0).verdict(), verdict);
+        assert_eq!(engine.try_check(&request, T0).unwrap().verdict(), verdict);
     }
     engine.swap(with("2/h"), T0).expect("it can be put in force");
-    assert_eq!(engine.check_now(&request, T0).reason(), Some(Reason::Quota));
+    assert_eq!(engine.try_check(&request, T0).unwrap().reason(), Some(Reason::Quota));
 }
 
 /// A snapshot of an engine with such limits can be read back, and decides as before.
 #[test]
 fn snapshots_keep_them() {
     let engine = engine(PLANS);
-    assert!(engine.check_now(&tenant("x", "free"), T0).is_allowed());
+    assert!(engine.try_check(&tenant("x", "free"), T0).unwrap().is_allowed());
     let mut bytes = Vec::new();
     engine.snapshot(T0, &mut bytes).expect("memory can be written");
     let snapshot = tollgate::Snapshot::read(1 << 20, T0, &mut bytes.as_slice()).expect("it was just written");
     let (restored, _) = Engine::restore(snapshot, policy(PLANS), T0).expect("it fits");
-    assert_eq!(restored.check_now(&tenant("x", "suspended"), T0).reason(), Some(Reason::Forbidden));
-    assert_eq!(told(&restored.check_now(&tenant("x", "free"), T0))[0], ("plan", "0".to_owned()));
+    assert_eq!(restored.try_check(&tenant("x", "suspended"), T0).unwrap().reason(), Some(Reason::Forbidden));
+    assert_eq!(told(&restored.try_check(&tenant("x", "free"), T0).unwrap())[0], ("plan", "0".to_owned()));
 }
 
 /// What each limit means, and what is wrong or does nothing, is said when the policy is checked.
@@ -291,9 +292,9 @@ fn limits_made_in_rust_take_them() {
         Limit::new("bots", Grant::Deny).when("agent", "bot"),
     ];
     let engine = Engine::new(Policy::new(limits).expect("they are right"), T0);
-    assert!(engine.check_now(&of(&[("k", "vip"), ("plan", "gone")]), T0).is_allowed());
-    assert!(!engine.check_now(&of(&[("k", "x"), ("plan", "gone")]), T0).is_allowed());
-    assert_eq!(engine.check_now(&of(&[("agent", "bot")]), T0).cause_name(), Some("bots"));
+    assert!(engine.try_check(&of(&[("k", "vip"), ("plan", "gone")]), T0).unwrap().is_allowed());
+    assert!(!engine.try_check(&of(&[("k", "x"), ("plan", "gone")]), T0).unwrap().is_allowed());
+    assert_eq!(engine.try_check(&of(&[("agent", "bot")]), T0).unwrap().cause_name(), Some("bots"));
 }
 
 const REGIONS: &str = "
@@ -314,7 +315,7 @@ fn tiers_by_two_attributes() {
     let engine = engine(REGIONS);
     let grant = |attributes: &[(&str, &str)]| {
         let request = of(attributes).with("tenant", "t").expect("it fits").looking();
-        let decision = engine.check_now(&request, T0);
+        let decision = engine.try_check(&request, T0).unwrap();
         let status = decision.limits().next().expect("the limit applies");
         match status.quota {
             Some(quota) => quota.capacity().to_string(),
@@ -358,15 +359,15 @@ limits:
 ";
     let engine = engine(limits);
     let request = |r: &'static str| of(&[("t", "1"), ("p", "x"), ("r", r)]);
-    assert_eq!(told(&engine.check_now(&request("y"), T0))[0].1, "1");
-    assert_eq!(told(&engine.check_now(&request("z"), T0))[0].1, "4");
-    assert_eq!(told(&engine.check_now(&request("unheard-of"), T0))[0].1, "3");
+    assert_eq!(told(&engine.try_check(&request("y"), T0).unwrap())[0].1, "1");
+    assert_eq!(told(&engine.try_check(&request("z"), T0).unwrap())[0].1, "4");
+    assert_eq!(told(&engine.try_check(&request("unheard-of"), T0).unwrap())[0].1, "3");
     let mut bytes = Vec::new();
     engine.snapshot(T0, &mut bytes).expect("memory can be written");
     let snapshot = tollgate::Snapshot::read(1 << 20, T0, &mut bytes.as_slice()).expect("it was just written");
     let (restored, _) = Engine::restore(snapshot, policy(limits), T0).expect("it fits");
-    assert_eq!(told(&restored.check_now(&request("z"), T0))[0].1, "2");
-    assert_eq!(told(&restored.check_now(&request("y"), T0))[0].1, "0");
+    assert_eq!(told(&restored.try_check(&request("z"), T0).unwrap())[0].1, "2");
+    assert_eq!(told(&restored.try_check(&request("y"), T0).unwrap())[0].1, "0");
 }
 
 /// Tables and rates at the wrong depth are reported with what would be accepted.
@@ -407,7 +408,7 @@ limits:
     // 2024-02-28 00:00, 2024-02-28 23:59:59, 2024-02-29 00:00, 2024-03-30 23:59:59, 2024-03-31 00:00.
     let instants = [1_709_078_400, 1_709_164_799, 1_709_164_800, 1_711_843_199, 1_711_843_200];
     let allowed = instants.map(|second| {
-        engine.check_now(&of(&[("k", "1")]), Timestamp::from_unix_seconds(second)).is_allowed()
+        engine.try_check(&of(&[("k", "1")]), Timestamp::from_unix_seconds(second)).unwrap().is_allowed()
     });
     assert_eq!(allowed, [true, false, true, false, true]);
     let findings = |fields: &str| {

@@ -2,6 +2,7 @@
 
 #![allow(
     clippy::expect_used,
+    clippy::unwrap_used,
     clippy::panic,
     reason = "clippy's own exception for tests leaves out what they share"
 )]
@@ -32,7 +33,7 @@ mod operate;
 mod outage;
 mod penalty;
 mod reset;
-mod sole;
+mod fast_path;
 mod store_failure;
 mod swaps;
 mod wall;

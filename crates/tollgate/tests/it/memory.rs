@@ -21,13 +21,13 @@ fn a_clock_that_steps_back_costs_at_most_a_window() {
                 limits.push(bucket("beside", 1_000)); // Two limits take the way of all or nothing, one the short way.
             }
             let engine = engine(limits, 1 << 20, NOW - step - step);
-            while engine.check_now(&asking("k", 1), NOW).is_allowed() {}
+            while engine.try_check(&asking("k", 1), NOW).unwrap().is_allowed() {}
             let back = NOW - step;
             let mut admitted_after = None;
             // A caller that comes every ten minutes, for five hours.
             for turn in 0..30 {
                 let now = back + Ticks::from_secs(600 * turn);
-                if engine.check_now(&asking("k", 1), now).is_allowed() {
+                if engine.try_check(&asking("k", 1), now).unwrap().is_allowed() {
                     admitted_after = Some(now.since(back));
                     break;
                 }
@@ -49,7 +49,7 @@ fn a_shadow_limit_without_space_does_not_disable_enforced_limits() {
     let engine = engine(limits, 256 << 10, NOW);
     let mut admitted = 0;
     for _ in 0..10 {
-        let decision = engine.check_now(&asking("k", 1), NOW);
+        let decision = engine.try_check(&asking("k", 1), NOW).unwrap();
         if decision.is_allowed() {
             let watching = decision.limits().next().expect("it is reported");
             assert_eq!(watching.source, Source::Full, "the fault did not happen");
@@ -66,7 +66,7 @@ fn an_enforced_limit_without_space_denies_and_charges_nothing() {
     let log = ALGORITHMS.iter().find(|(name, _)| *name == "sliding-log").expect("it is one of them").1;
     let engine = engine(vec![limit("large", log(60_000)), bucket("beside", 3)], 256 << 10, NOW);
     for _ in 0..10 {
-        let decision = engine.check_now(&asking("k", 1), NOW);
+        let decision = engine.try_check(&asking("k", 1), NOW).unwrap();
         assert_eq!(decision.cause().map(|cause| cause.limit.name().to_owned()).as_deref(), Some("large"));
     }
     let look = now_or_never(engine.peek(&asking("k", 1), NOW));
@@ -82,7 +82,7 @@ fn new_keys_share_a_counter_when_memory_is_full() {
         let mut known = 0;
         let mut shared = 0;
         for number in 0..20_000 {
-            let decision = engine.check_now(&asking(&format!("k-{number}"), 1), NOW);
+            let decision = engine.try_check(&asking(&format!("k-{number}"), 1), NOW).unwrap();
             match decision.limits().next().expect("it answers").source {
                 Source::Exact if shared == 0 => known = number + 1,
                 Source::Exact => {}
@@ -96,12 +96,13 @@ fn new_keys_share_a_counter_when_memory_is_full() {
             let left =
                 now_or_never(engine.peek(&asking(&key, 1), NOW)).limits().next().map(|s| s.outcome.remaining);
             assert_eq!(left, Some(3), "{name}: {key} was known before the store was full");
-            let drained = (0..5).filter(|_| engine.check_now(&asking(&key, 1), NOW).is_allowed()).count();
+            let drained =
+                (0..5).filter(|_| engine.try_check(&asking(&key, 1), NOW).unwrap().is_allowed()).count();
             // Permits take memory as they are granted. The reserve for known keys is finite.
             let is_sure = name != "concurrency" || number < 20;
             assert!(drained == 3 || drained < 3 && !is_sure, "{name}: {key} was admitted {drained} times");
         }
-        assert!(engine.usage(NOW).overflow_keys <= 8, "{name}: new keys share eight counters");
+        assert!(engine.store().usage(NOW).overflow_keys <= 8, "{name}: new keys share eight counters");
     }
 }
 
@@ -115,7 +116,7 @@ fn a_permit_takes_memory_for_what_is_in_flight() {
     let idle = engine.store().usage(NOW).bytes;
     let used = || engine.store().usage(NOW).bytes - idle;
     let take = |key: u64| {
-        let mut decision = engine.check_now(&asking(&key.to_string(), 1), NOW);
+        let mut decision = engine.try_check(&asking(&key.to_string(), 1), NOW).unwrap();
         let source = decision.limits().next().map(|status| status.source);
         assert_eq!((decision.is_allowed(), source), (true, Some(Source::Exact)), "key {key}");
         decision.take_permit().expect("it is admitted")
@@ -125,7 +126,7 @@ fn a_permit_takes_memory_for_what_is_in_flight() {
     // Twenty permits of one key are exact, and take more.
     let one = used();
     permits.extend((1..20).map(|_| take(7)));
-    assert!(used() > one && !engine.check_now(&asking("7", 1), NOW).is_allowed());
+    assert!(used() > one && !engine.try_check(&asking("7", 1), NOW).unwrap().is_allowed());
     assert!(used() - one < 20 * 100, "{} bytes for 19 more", used() - one);
     for permit in permits {
         now_or_never(engine.release(&permit, NOW)).expect("memory does not fail");
@@ -139,7 +140,7 @@ fn a_permit_takes_memory_for_what_is_in_flight() {
 fn known_keys_use_the_reserve_for_permits() {
     let engine = engine(vec![crate::fixture::permits("in-flight", 1_000)], 256 << 10, NOW);
     let ask = |key: &str| {
-        let decision = engine.check_now(&asking(key, 1), NOW);
+        let decision = engine.try_check(&asking(key, 1), NOW).unwrap();
         let source = decision.limits().next().expect("the limit answers").source;
         (decision.is_allowed(), source)
     };
@@ -150,7 +151,7 @@ fn known_keys_use_the_reserve_for_permits() {
     let admitted = answers.iter().filter(|answer| answer.0).count();
     assert!((10..1_000).contains(&admitted), "{admitted}");
     assert!(answers.iter().all(|&(allowed, source)| allowed == (source == Source::Exact)));
-    let refused = engine.check_now(&asking("known", 1), NOW);
+    let refused = engine.try_check(&asking("known", 1), NOW).unwrap();
     assert_eq!(refused.limits().next().map(|status| status.source), Some(Source::Full));
     assert!(refused.explanation().expect("it is refused").contains("memory is full"));
 }

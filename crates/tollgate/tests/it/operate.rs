@@ -10,8 +10,8 @@ use tollgate::policy::{Change, Choice, EXAMPLE, Mode, Unmet};
 use tollgate::request::Spelling;
 use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{
-    Answer, Audience, Block, CheckRequest, Engine, HeaderPolicy, MemoryStore, Policy, Reason, Ruled, Ruling,
-    Scope, Secret, Stance, Ticks, Timestamp,
+    Answer, Audience, Block, CheckRequest, Enforcement, Engine, HeaderPolicy, MemoryStore, Policy, Reason,
+    Ruled, Ruling, Scope, Secret, Ticks, Timestamp,
 };
 
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
@@ -40,16 +40,16 @@ const fn secs(seconds: u64) -> Ticks {
 fn a_kill_switch_ends_by_itself() {
     let engine = engine(HOUR);
     let request = of(&[("k", "x")]);
-    assert!(engine.check_now(&request, T0).is_allowed());
-    assert_eq!(engine.check_now(&request, T0).cause_name(), Some("a"));
+    assert!(engine.try_check(&request, T0).unwrap().is_allowed());
+    assert_eq!(engine.try_check(&request, T0).unwrap().cause_name(), Some("a"));
     let until = T0 + secs(60);
     engine.rule(Scope::Limit("a"), Ruled { ruling: Ruling::Off, until }, T0).unwrap();
-    let open = engine.check_now(&request, T0);
+    let open = engine.try_check(&request, T0).unwrap();
     assert!(open.is_allowed());
     assert_eq!(open.limits().map(|status| status.limit.name()).collect::<Vec<_>>(), ["b"]);
-    let other = engine.check_now(&request, until - Ticks::ONE);
+    let other = engine.try_check(&request, until - Ticks::ONE).unwrap();
     assert_eq!(other.cause_name(), Some("b"), "the other limit was not killed");
-    assert_eq!(engine.check_now(&of(&[("k", "x")]), until).limits().len(), 2);
+    assert_eq!(engine.try_check(&of(&[("k", "x")]), until).unwrap().limits().len(), 2);
     assert!(engine.rulings(until).1.is_empty());
 }
 
@@ -61,14 +61,15 @@ fn the_milder_ruling_holds() {
     let rule = |scope, ruling| engine.rule(scope, Ruled { ruling, until: T0 + secs(60) }, T0).unwrap();
     rule(Scope::All, Ruling::Off);
     rule(Scope::Limit("a"), Ruling::Percent(100));
-    assert_eq!(engine.check_now(&request, T0).limits().len(), 0);
+    assert_eq!(engine.try_check(&request, T0).unwrap().limits().len(), 0);
     rule(Scope::All, Ruling::Shadow);
-    let stances =
-        |now| engine.check_now(&request, now).limits().map(|status| status.stance).collect::<Vec<_>>();
-    assert_eq!(stances(T0), [Stance::Shadow, Stance::Shadow]);
+    let enforcements = |now| {
+        engine.try_check(&request, now).unwrap().limits().map(|status| status.enforcement).collect::<Vec<_>>()
+    };
+    assert_eq!(enforcements(T0), [Enforcement::Shadow, Enforcement::Shadow]);
     assert!(engine.lift(Scope::All, T0));
     assert!(!engine.lift(Scope::All, T0));
-    assert_eq!(stances(T0), [Stance::Enforced, Stance::Enforced]);
+    assert_eq!(enforcements(T0), [Enforcement::Enforced, Enforcement::Enforced]);
 }
 
 /// A limit put in shadow counts apart: what it was counted at as an enforced one is there when it decides again.
@@ -76,14 +77,14 @@ fn the_milder_ruling_holds() {
 fn a_ruling_of_shadow_touches_no_enforced_counter() {
     let engine = engine("limits: [{name: a, by: [k], rate: 2/h}]");
     let request = of(&[("k", "x")]);
-    assert!(engine.check_now(&request, T0).is_allowed());
+    assert!(engine.try_check(&request, T0).unwrap().is_allowed());
     engine.rule(Scope::Limit("a"), Ruled { ruling: Ruling::Shadow, until: T0 + secs(5) }, T0).unwrap();
     for _ in 0..5 {
-        assert!(engine.check_now(&request, T0).is_allowed());
+        assert!(engine.try_check(&request, T0).unwrap().is_allowed());
     }
     let after = T0 + secs(5);
-    assert!(engine.check_now(&request, after).is_allowed());
-    assert!(!engine.check_now(&request, after).is_allowed());
+    assert!(engine.try_check(&request, after).unwrap().is_allowed());
+    assert!(!engine.try_check(&request, after).unwrap().is_allowed());
 }
 
 /// A share of keys is enforced, and the same keys each time.
@@ -93,8 +94,8 @@ fn a_percentage_is_of_keys() {
     engine.rule(Scope::Limit("a"), Ruled { ruling: Ruling::Percent(30), until: T0 + secs(60) }, T0).unwrap();
     let keys: Vec<String> = (0..1_000).map(|key| key.to_string()).collect();
     let enforced = |key: &String| {
-        let decision = engine.check_now(&of(&[("k", key)]), T0);
-        decision.limits().next().unwrap().stance == Stance::Enforced
+        let decision = engine.try_check(&of(&[("k", key)]), T0).unwrap();
+        decision.limits().next().unwrap().enforcement == Enforcement::Enforced
     };
     let first: Vec<bool> = keys.iter().map(enforced).collect();
     let share = first.iter().filter(|&&enforced| enforced).count();
@@ -110,8 +111,8 @@ fn a_reload_keeps_what_the_operator_said() {
     engine.rule(Scope::Limit("a"), Ruled { ruling: Ruling::Off, until }, T0).unwrap();
     engine.block(&of(&[("k", "bad")]), until, T0).unwrap();
     engine.swap(policy("limits: [{name: a, by: [k], rate: 1/day}]"), T0).unwrap();
-    assert_eq!(engine.check_now(&of(&[("k", "x")]), T0).limits().len(), 0);
-    assert_eq!(engine.check_now(&of(&[("k", "bad")]), T0).reason(), Some(Reason::Blocked));
+    assert_eq!(engine.try_check(&of(&[("k", "x")]), T0).unwrap().limits().len(), 0);
+    assert_eq!(engine.try_check(&of(&[("k", "bad")]), T0).unwrap().reason(), Some(Reason::Blocked));
 }
 
 /// A limit in shadow never refuses, so a request whose cost cannot be computed passes it; enforced, it would be a fault.
@@ -119,9 +120,9 @@ fn a_reload_keeps_what_the_operator_said() {
 fn a_ruling_of_shadow_is_no_fault() {
     let engine = engine("limits: [{name: a, cost: tokens, rate: 5/h}]");
     let request = CheckRequest::new();
-    assert!(engine.check_now(&request, T0).fault().is_some());
+    assert!(engine.try_check(&request, T0).unwrap().fault().is_some());
     engine.rule(Scope::Limit("a"), Ruled { ruling: Ruling::Shadow, until: T0 + secs(5) }, T0).unwrap();
-    assert!(engine.check_now(&request, T0).is_allowed());
+    assert!(engine.try_check(&request, T0).unwrap().is_allowed());
 }
 
 /// What cannot be ruled is refused with its cure.
@@ -147,7 +148,7 @@ fn rulings_are_resumed() {
     assert_eq!(after.rulings(later), (None, vec![("b".to_owned(), ruled(Ruling::Off, 9))]));
     after.swap(policy(HOUR), later).unwrap();
     for _ in 0..3 {
-        assert!(after.check_now(&CheckRequest::new(), later).is_allowed(), "b is off");
+        assert!(after.try_check(&CheckRequest::new(), later).unwrap().is_allowed(), "b is off");
     }
     let wrong = (Some(ruled(Ruling::Percent(101), 9)), Vec::new());
     assert_eq!(after.resume_rulings(wrong, later), Err(RulingError::Percent(101)));
@@ -197,34 +198,38 @@ fn a_block_is_true_about_its_end() {
     let until = T0 + Ticks::from_millis(2_500);
     let block = engine.block(&of(&[("k", "x"), ("region", "eu")]), until, T0).unwrap();
     let blocked = of(&[("region", "eu"), ("k", "x"), ("path", "/")]);
-    let denied = engine.check_now(&blocked, T0);
+    let denied = engine.try_check(&blocked, T0).unwrap();
     assert_eq!(denied.reason(), Some(Reason::Blocked));
     assert_eq!(denied.retry_after(), Some(Ticks::from_millis(2_500)));
     assert_eq!((denied.cause_name(), denied.block()), (Some(Block::NAME), Some(&*block)));
     assert_eq!(block.to_string(), "blocked by an operator until 2023-11-14T22:13:23Z");
     for other in [of(&[("k", "x")]), of(&[("k", "y"), ("region", "eu")]), of(&[("region", "eu")])] {
-        assert_ne!(engine.check_now(&other, T0).reason(), Some(Reason::Blocked));
+        assert_ne!(engine.try_check(&other, T0).unwrap().reason(), Some(Reason::Blocked));
     }
-    assert!(!engine.check_now(&blocked, until - Ticks::ONE).is_allowed());
-    let free = engine.check_now(&of(&[("k", "z"), ("region", "eu")]), until);
+    assert!(!engine.try_check(&blocked, until - Ticks::ONE).unwrap().is_allowed());
+    let free = engine.try_check(&of(&[("k", "z"), ("region", "eu")]), until).unwrap();
     assert!(free.is_allowed());
     assert_eq!(
-        engine.check_now(&blocked, until).cause_name(),
+        engine.try_check(&blocked, until).unwrap().cause_name(),
         Some("a"),
         "k=x was charged once, without region"
     );
     assert!(engine.blocks(until).is_empty());
 }
 
-/// The views of a request have the attributes of a block together; a view that says the same again changes nothing.
+/// The descriptors of a request have the attributes of a block together. A descriptor that repeats another changes
+/// nothing.
 #[test]
-fn a_block_holds_over_several_views() {
+fn a_block_holds_over_several_descriptors() {
     let engine = engine(HOUR);
     let block = engine.block(&of(&[("k", "x"), ("path", "/y")]), T0 + secs(3), T0).unwrap();
-    let ask = |views: &[CheckRequest<'_>]| pollster::block_on(engine.check_views(views, T0));
+    let ask = |requests: &[CheckRequest<'_>]| {
+        let request = requests.iter().cloned().reduce(CheckRequest::and).unwrap();
+        engine.try_check(&request, T0).unwrap()
+    };
     let (key, path) = (of(&[("k", "x"), ("region", "eu")]), of(&[("path", "/y")]));
-    for views in [&[key.clone(), path.clone()][..], &[path.clone(), key.clone(), path, key.clone()]] {
-        assert_eq!(ask(views).block(), Some(&*block));
+    for descriptors in [&[key.clone(), path.clone()][..], &[path.clone(), key.clone(), path, key.clone()]] {
+        assert_eq!(ask(descriptors).block(), Some(&*block));
     }
     let elsewhere = of(&[("path", "/z"), ("l", "x")]);
     assert_eq!(ask(&[key, elsewhere]).block(), None, "nobody has its path");
@@ -290,11 +295,11 @@ fn a_block_holds_for_networks_that_overlap_it() {
         let engine = engine(HOUR);
         let block = engine.block(&of(&[("ip", blocked)]), T0 + secs(3), T0).unwrap();
         let request = of(&[("ip", given), ("k", "x")]);
-        assert_eq!(engine.check_now(&request, T0).block().is_some(), holds, "{blocked} and {given}");
+        assert_eq!(engine.try_check(&request, T0).unwrap().block().is_some(), holds, "{blocked} and {given}");
         let network = block.attributes()[0].1.clone();
         let as_policy = format!("limits: [{{name: d, rate: deny, when: {{ip: '{network}'}}}}]");
         assert_eq!(
-            !self::engine(&as_policy).check_now(&request, T0).is_allowed(),
+            !self::engine(&as_policy).try_check(&request, T0).unwrap().is_allowed(),
             holds,
             "{network} and {given}"
         );
@@ -309,7 +314,7 @@ fn a_block_holds_for_networks_that_overlap_it() {
 fn a_block_holds_with_other_attributes_beside_an_address() {
     let engine = engine(HOUR);
     engine.block(&of(&[("ip", "2001:db8::1"), ("k", "x")]), T0 + secs(3), T0).unwrap();
-    let ask = |ip, k| engine.check_now(&of(&[("ip", ip), ("k", k)]), T0).block().is_some();
+    let ask = |ip, k| engine.try_check(&of(&[("ip", ip), ("k", k)]), T0).unwrap().block().is_some();
     assert!(ask("2001:db8::/48", "x") && ask("2001:db8::9", "x"));
     assert!(!ask("2001:db8::/48", "y") && !ask("2001:db9::1", "x"));
 }
@@ -319,7 +324,7 @@ fn a_block_holds_with_other_attributes_beside_an_address() {
 fn a_blocked_request_is_told_when_to_come_back() {
     let engine = engine(HOUR);
     engine.block(&of(&[("k", "x")]), T0 + secs(90), T0).unwrap();
-    let denied = engine.check_now(&of(&[("k", "x")]), T0);
+    let denied = engine.try_check(&of(&[("k", "x")]), T0).unwrap();
     let known = Audience { caller: Caller::Authenticated, ..Audience::default() };
     let answer = Answer::of(&denied, &HeaderPolicy::default(), known, T0);
     assert_eq!((answer.status, answer.headers.get("Retry-After")), (429, Some("90")));
@@ -359,7 +364,10 @@ fn blocks_are_bounded() {
     assert!(engine.unblock(&of(&[("k", "x"), ("l", "y")]), T0));
     assert!(!engine.unblock(&of(&[("k", "x"), ("l", "y")]), T0));
     engine.block(&CheckRequest::new().with("n", 5).unwrap(), T0 + secs(1), T0).unwrap();
-    assert!(!engine.check_now(&of(&[("n", "5")]), T0).is_allowed(), "a number and its text are the same");
+    assert!(
+        !engine.try_check(&of(&[("n", "5")]), T0).unwrap().is_allowed(),
+        "a number and its text are the same"
+    );
 }
 
 /// Whoever decides by rules of its own asks for blocks by names and values of any length, several of a name, and for what is ruled
@@ -444,7 +452,7 @@ fn the_example_is_explained() {
 fn an_explanation_tells_when_the_next_unit_returns() {
     let engine = engine("limits: [{name: a, by: [k], rate: 2/s burst 1}]");
     let request = of(&[("k", "x")]);
-    assert!(engine.check_now(&request, T0).is_allowed());
+    assert!(engine.try_check(&request, T0).unwrap().is_allowed());
     let limits = explained(&engine, &request);
     let state = limits[0].state.as_ref().unwrap();
     assert!(!state.admits);
@@ -453,8 +461,8 @@ fn an_explanation_tells_when_the_next_unit_returns() {
         "1 more must return: the first unit does in 0.500 s, and all of them have in 0.500 s"
     );
     let back = T0 + state.outcome.next_unit_after;
-    assert!(!engine.check_now(&request, back - Ticks::ONE).is_allowed());
-    assert!(engine.check_now(&request, back).is_allowed());
+    assert!(!engine.try_check(&request, back - Ticks::ONE).unwrap().is_allowed());
+    assert!(engine.try_check(&request, back).unwrap().is_allowed());
     let dear = explained(&engine, &request.cost(5).unwrap());
     assert_eq!(dear[0].changes[0], "a cost of 5 never passes: at most 1 at once");
 }
@@ -486,10 +494,10 @@ proptest! {
         let request = given.iter().fold(CheckRequest::new(), |r, (name, value)| r.with(name, *value).unwrap());
         let looking = request.clone().looking();
         let matched: Vec<u32> = policy.matches(&looking).unwrap().iter().map(|matched| matched.limit).collect();
-        let met: Vec<u32> = (0u32..).zip(policy.limits()).filter(|(_, limit)| limit.unmet(&request).is_empty()).map(|(n, _)| n).collect();
+        let met: Vec<u32> = (0u32..).zip(policy.limits()).filter(|(_, limit)| limit.unmet(request.first()).is_empty()).map(|(n, _)| n).collect();
         prop_assert_eq!(&matched, &met);
         let names: Vec<String> = explained(&engine, &request).into_iter().filter(|l| l.state.is_some()).map(|l| l.name).collect();
-        let charged: Vec<String> = engine.check_now(&looking, T0).limits().map(|status| status.limit.name().to_owned()).collect();
+        let charged: Vec<String> = engine.try_check(&looking, T0).unwrap().limits().map(|status| status.limit.name().to_owned()).collect();
         prop_assert_eq!(names, charged);
     }
 }
@@ -553,7 +561,11 @@ fn a_block_is_of_values_that_requests_have() {
     assert!(engine.blocks(T0).is_empty());
     engine.block(&of(&[("path", "/caf%C3%A9")]), T0 + secs(3), T0).unwrap();
     for path in ["/café", "/caf%c3%a9", "/x/../caf%C3%A9"] {
-        assert_eq!(engine.check_now(&of(&[("path", path)]), T0).reason(), Some(Reason::Blocked), "{path}");
+        assert_eq!(
+            engine.try_check(&of(&[("path", path)]), T0).unwrap().reason(),
+            Some(Reason::Blocked),
+            "{path}"
+        );
     }
 }
 

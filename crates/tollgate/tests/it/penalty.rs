@@ -32,7 +32,7 @@ const fn secs(seconds: u64) -> Ticks {
 
 /// Makes requests at one instant, and tells the reason of each answer.
 fn ask(engine: &Engine, request: &CheckRequest<'_>, times: usize, now: Timestamp) -> Vec<Option<Reason>> {
-    (0..times).map(|_| engine.check_now(request, now).reason()).collect()
+    (0..times).map(|_| engine.try_check(request, now).unwrap().reason()).collect()
 }
 
 fn source(decision: &Decision) -> Source {
@@ -45,16 +45,16 @@ fn a_block_is_exact_and_not_extended() {
     let engine = engine(LOGIN);
     let expected = [None, None, Some(Reason::Quota), Some(Reason::Quota), Some(Reason::Penalty)];
     assert_eq!(ask(&engine, &key("a"), 5, T0), expected);
-    let blocked = engine.check_now(&key("a"), T0 + secs(20));
+    let blocked = engine.try_check(&key("a"), T0 + secs(20)).unwrap();
     assert_eq!((blocked.reason(), blocked.cause_name()), (Some(Reason::Penalty), Some("login")));
     assert_eq!((blocked.retry_after(), source(&blocked)), (Some(secs(40)), Source::Penalty));
-    assert_eq!(engine.check_now(&key("b"), T0).reason(), None, "another key is not blocked");
+    assert_eq!(engine.try_check(&key("b"), T0).unwrap().reason(), None, "another key is not blocked");
     let end = T0 + secs(60);
-    assert_eq!(engine.check_now(&key("a"), end - Ticks::ONE).retry_after(), Some(Ticks::ONE));
-    assert!(engine.check_now(&key("a"), end).is_allowed());
+    assert_eq!(engine.try_check(&key("a"), end - Ticks::ONE).unwrap().retry_after(), Some(Ticks::ONE));
+    assert!(engine.try_check(&key("a"), end).unwrap().is_allowed());
     // It takes as many denials again.
     assert_eq!(ask(&engine, &key("a"), 3, end), [None, Some(Reason::Quota), Some(Reason::Quota)]);
-    assert_eq!(engine.check_now(&key("a"), end).retry_after(), Some(secs(60)));
+    assert_eq!(engine.try_check(&key("a"), end).unwrap().retry_after(), Some(secs(60)));
 }
 
 /// Denials that are too far apart, or too few, block nobody; nor do looks, and requests that can never pass.
@@ -65,7 +65,7 @@ fn only_denials_in_time_count() {
     for _ in 0..9 {
         assert!(block_on(engine.peek(&key("a"), T0)).is_allowed());
         let never = key("a").cost(3).expect("it fits");
-        assert_eq!(engine.check_now(&never, T0).reason(), Some(Reason::Cost));
+        assert_eq!(engine.try_check(&never, T0).unwrap().reason(), Some(Reason::Cost));
     }
     let later = T0 + secs(10);
     assert_eq!(
@@ -73,7 +73,7 @@ fn only_denials_in_time_count() {
         Some(&Some(Reason::Quota)),
         "the first two are forgotten"
     );
-    assert_eq!(engine.check_now(&key("a"), later).reason(), Some(Reason::Penalty));
+    assert_eq!(engine.try_check(&key("a"), later).unwrap().reason(), Some(Reason::Penalty));
 }
 
 /// Where a counter needs longer than the block, the advice is the counter's: it is true in any case.
@@ -81,14 +81,14 @@ fn only_denials_in_time_count() {
 fn the_advice_is_the_longer_wait() {
     let engine = engine("limits: [{name: l, by: [k], rate: 2/h, block_for: {after: 1, in: 1s, for: 60s}}]");
     ask(&engine, &key("a"), 2, T0);
-    let denied = engine.check_now(&key("a"), T0);
+    let denied = engine.try_check(&key("a"), T0).unwrap();
     assert_eq!((denied.reason(), denied.retry_after()), (Some(Reason::Penalty), Some(secs(1_800))));
-    let again = engine.check_now(&key("a"), T0 + secs(30));
+    let again = engine.try_check(&key("a"), T0 + secs(30)).unwrap();
     assert_eq!(again.retry_after(), Some(secs(1_770)));
     // Who comes one tick early is denied, which is one denial too many again.
     let early = T0 + secs(1_800) - Ticks::ONE;
-    assert_eq!(engine.check_now(&key("a"), early).retry_after(), Some(secs(60)));
-    assert!(engine.check_now(&key("a"), early + secs(60)).is_allowed());
+    assert_eq!(engine.try_check(&key("a"), early).unwrap().retry_after(), Some(secs(60)));
+    assert!(engine.try_check(&key("a"), early + secs(60)).unwrap().is_allowed());
 }
 
 /// All or nothing: only the limit that denied counts a denial, and a blocked request is charged nowhere.
@@ -104,19 +104,19 @@ limits:
     // The platform denies: no key is blocked for that.
     let large = key("a").cost(1).expect("it fits");
     for second in 0..5 {
-        assert!(engine.check_now(&large, T0 + secs(second)).is_allowed());
+        assert!(engine.try_check(&large, T0 + secs(second)).unwrap().is_allowed());
     }
-    assert_eq!(engine.check_now(&large, T0 + secs(9)).cause_name(), Some("all"));
-    assert_eq!(engine.check_now(&large, T0 + secs(9)).reason(), Some(Reason::Quota));
+    assert_eq!(engine.try_check(&large, T0 + secs(9)).unwrap().cause_name(), Some("all"));
+    assert_eq!(engine.try_check(&large, T0 + secs(9)).unwrap().reason(), Some(Reason::Quota));
     // The key is denied and blocked: what it asks for meanwhile is charged nowhere, and no permit is given.
     let engine = self::engine(limits);
     ask(&engine, &key("a"), 3, T0);
     for _ in 0..5 {
-        let mut blocked = engine.check_now(&key("a"), T0 + secs(30));
+        let mut blocked = engine.try_check(&key("a"), T0 + secs(30)).unwrap();
         assert_eq!(blocked.reason(), Some(Reason::Penalty));
         assert!(blocked.take_permit().is_none());
     }
-    let left = engine.check_now(&key("b").looking(), T0 + secs(30));
+    let left = engine.try_check(&key("b").looking(), T0 + secs(30)).unwrap();
     let all = left.limits().find(|status| status.limit.name() == "all").expect("it applies");
     assert_eq!(all.outcome.remaining, 3);
 }
@@ -145,14 +145,14 @@ fn nothing_is_left_over() {
     let engine = engine(LOGIN);
     let keys: Vec<String> = (0..200).map(|number| number.to_string()).collect();
     for name in &keys {
-        assert!(engine.check_now(&key(name), T0).is_allowed());
+        assert!(engine.try_check(&key(name), T0).unwrap().is_allowed());
     }
-    assert_eq!(engine.usage(T0).keys, 200, "a key that was never denied has one counter");
+    assert_eq!(engine.store().usage(T0).keys, 200, "a key that was never denied has one counter");
     for name in &keys {
         ask(&engine, &key(name), 5, T0);
     }
-    assert!(engine.usage(T0).keys > 400);
-    assert_eq!(engine.usage(T0 + secs(61)).keys, 0);
+    assert!(engine.store().usage(T0).keys > 400);
+    assert_eq!(engine.store().usage(T0 + secs(61)).keys, 0);
 }
 
 /// In shadow nobody is blocked. A change of policy, a change of tier and a snapshot keep a block.
@@ -163,13 +163,13 @@ fn modes_swaps_and_snapshots() {
     let engine = engine(LOGIN);
     ask(&engine, &key("a"), 5, T0);
     engine.swap(policy(&LOGIN.replace("2/s", "9/s")), T0).expect("it can be put in force");
-    assert_eq!(engine.check_now(&key("a"), T0 + secs(5)).reason(), Some(Reason::Penalty));
+    assert_eq!(engine.try_check(&key("a"), T0 + secs(5)).unwrap().reason(), Some(Reason::Penalty));
     let mut bytes = Vec::new();
     engine.snapshot(T0 + secs(5), &mut bytes).expect("memory can be written");
     let snapshot =
         tollgate::Snapshot::read(1 << 20, T0 + secs(5), &mut bytes.as_slice()).expect("it is whole");
     let (restored, _) = Engine::restore(snapshot, policy(LOGIN), T0 + secs(5)).expect("it fits");
-    assert_eq!(restored.check_now(&key("a"), T0 + secs(5)).retry_after(), Some(secs(55)));
+    assert_eq!(restored.try_check(&key("a"), T0 + secs(5)).unwrap().retry_after(), Some(secs(55)));
     let tiers = "
 limits:
   - {name: l, by: [k], tier_by: p, tiers: {x: 1/s, y: 1/day}, block_for: {after: 1, in: 1s, for: 60s}}
@@ -177,7 +177,7 @@ limits:
     let engine = self::engine(tiers);
     let of = |tier: &'static str| key("a").with("p", tier).expect("it fits");
     ask(&engine, &of("x"), 2, T0);
-    assert_eq!(engine.check_now(&of("y"), T0 + secs(9)).reason(), Some(Reason::Penalty));
+    assert_eq!(engine.try_check(&of("y"), T0 + secs(9)).unwrap().reason(), Some(Reason::Penalty));
 }
 
 /// The caller is told a 429 with the end of the block, and why.
@@ -185,7 +185,7 @@ limits:
 fn the_answer_names_the_block() {
     let engine = engine(LOGIN);
     ask(&engine, &key("a"), 5, T0);
-    let blocked = engine.check_now(&key("a"), T0);
+    let blocked = engine.try_check(&key("a"), T0).unwrap();
     let audience = Audience { caller: Caller::Authenticated, ..Audience::default() };
     let answer = Answer::of(&blocked, &HeaderPolicy::default(), audience, T0);
     assert_eq!((answer.status, answer.headers.get("Retry-After")), (429, Some("60")));
@@ -247,7 +247,7 @@ fn explanations_have_the_longer_wait() {
         assert_eq!(state.outcome.remaining, 0, "the counter is shown, too");
         let said = &explained.limits[0].changes[0];
         assert!(said.contains("another 30.000 s") && said.contains(&format!("in {counter}.000 s")), "{said}");
-        assert_eq!(engine.check_now(&request, now).retry_after(), Some(secs(counter)));
+        assert_eq!(engine.try_check(&request, now).unwrap().retry_after(), Some(secs(counter)));
     }
     // A block that lasts longer than the counter needs is the time to wait.
     let engine = self::engine(LOGIN);
@@ -256,5 +256,5 @@ fn explanations_have_the_longer_wait() {
     let state = explained.limits[0].state.as_ref().expect("it applies");
     assert_eq!(state.outcome.verdict.retry_after(), Some(secs(40)));
     assert!(!explained.limits[0].changes[0].contains("counter"), "{:?}", explained.limits[0].changes);
-    assert!(engine.check_now(&key("a"), T0 + secs(60)).is_allowed(), "nothing was taken");
+    assert!(engine.try_check(&key("a"), T0 + secs(60)).unwrap().is_allowed(), "nothing was taken");
 }

@@ -20,7 +20,7 @@ fn of<'a>(attributes: &[(&'a str, &'a str)]) -> CheckRequest<'a> {
 }
 
 fn passes(engine: &Engine, attributes: &[(&str, &str)]) -> bool {
-    engine.check_now(&of(attributes), T0).is_allowed()
+    engine.try_check(&of(attributes), T0).unwrap().is_allowed()
 }
 
 fn reset(engine: &Engine, attributes: &[(&str, &str)], limits: &[&str]) -> Result<Forgotten, StoreFailure> {
@@ -117,9 +117,9 @@ fn a_block_that_outlasts_its_counter_is_reported() {
     let engine = engine("limits: [{name: a, by: [k], rate: 1/s, block_for: {after: 1, for: 1h}}]");
     assert!(passes(&engine, &[("k", "x")]) && !passes(&engine, &[("k", "x")]));
     let later = T0 + Ticks::from_secs(60);
-    assert!(!engine.check_now(&of(&[("k", "x")]), later).is_allowed());
+    assert!(!engine.try_check(&of(&[("k", "x")]), later).unwrap().is_allowed());
     assert_eq!(block_on(engine.reset(&of(&[("k", "x")]), &[], later)), forgot(&["a"], &[]));
-    assert!(engine.check_now(&of(&[("k", "x")]), later).is_allowed());
+    assert!(engine.try_check(&of(&[("k", "x")]), later).unwrap().is_allowed());
 }
 
 /// What was counted by any reading of the attributes is forgotten: a gateway's, and that of a program that tells them as they stand.
@@ -131,11 +131,11 @@ fn every_reading_is_forgotten() {
     let given = of(&[("ip", "192.0.2.1"), ("path", "/LOGIN/")]);
     let mut read = of(&[("ip", "192.0.2.1")]);
     read.push_spelled("path", "/LOGIN/", Spelling::LoosePath("/login")).expect("it is short");
-    assert!(engine.check_now(&read, T0).is_allowed());
+    assert!(engine.try_check(&read, T0).unwrap().is_allowed());
     assert_eq!(block_on(engine.reset(&given, &["login"], T0)), forgot(&[], &[]));
-    let both = block_on(engine.reset_any(&[read.clone(), given], &[], T0));
+    let both = block_on(engine.reset(&read.clone().and(given), &[], T0));
     assert_eq!(both, forgot(&["login", "path"], &[]));
-    assert!(engine.check_now(&read, T0).is_allowed());
+    assert!(engine.try_check(&read, T0).unwrap().is_allowed());
 }
 
 /// The story: with memory full a new key counts in a counter that others share. Its reset said that no counter existed, and it stayed
@@ -146,7 +146,7 @@ fn a_shared_counter_stays_and_is_reported() {
     let engine = Engine::with_store(policy, MemoryStore::new(1 << 17, T0), Secret::repeatable(7));
     let is_shared = |number: u32| {
         let key = format!("k{number}");
-        let decision = engine.check_now(&of(&[("k", &key)]), T0);
+        let decision = engine.try_check(&of(&[("k", &key)]), T0).unwrap();
         let shared = decision.limits().any(|status| status.source == Source::Overflow);
         shared && !decision.is_allowed()
     };
@@ -186,7 +186,14 @@ fn a_reservation_of_before_a_reset_gives_nothing_back() {
         assert_eq!(settled.refunded, 0, "{algorithm}");
         assert_eq!(block_on(engine.commit(&mut committed, 1, at(3))).unwrap().refunded, 0, "{algorithm}");
         let left = |key| {
-            engine.check_now(&of(&[("k", key)]).looking(), at(4)).limits().next().unwrap().outcome.remaining
+            engine
+                .try_check(&of(&[("k", key)]).looking(), at(4))
+                .unwrap()
+                .limits()
+                .next()
+                .unwrap()
+                .outcome
+                .remaining
         };
         assert_eq!((left("x"), left("z"), left("y")), (0, 0, 0), "{algorithm}");
         assert_eq!(block_on(engine.cancel(&mut since, at(4))).unwrap().refunded, 3, "{algorithm}");

@@ -112,7 +112,7 @@ fn a_restarted_engine_decides_as_one_that_was_not() {
         for step in 0..random.below(400) {
             let (key, cost, gap) = random.request();
             now = now + gap;
-            let _ = old.check_now(&asking(&key, cost), now);
+            let _ = old.try_check(&asking(&key, cost), now).unwrap();
             if random.below(60) == 0 {
                 let [next, _] = policies((seed << 32) + 1_000 + step);
                 old.swap(next, now).expect("few quotas are in use");
@@ -128,7 +128,8 @@ fn a_restarted_engine_decides_as_one_that_was_not() {
         for step in 0..200 {
             let (key, cost, gap) = random.request();
             now = now + gap;
-            let [one, two] = [&old, &new].map(|engine| shown(&engine.check_now(&asking(&key, cost), now)));
+            let [one, two] =
+                [&old, &new].map(|engine| shown(&engine.try_check(&asking(&key, cost), now).unwrap()));
             assert_eq!(one, two, "seed {seed}, step {step}");
             compared += 1;
             if random.below(50) == 0 {
@@ -151,7 +152,7 @@ fn a_months_quota_stays_used() {
         vec![limit("monthly", quota)]
     };
     let before = engine(monthly(1_000), NOW);
-    assert!(before.check_now(&asking("acme", 990), NOW).is_allowed());
+    assert!(before.try_check(&asking("acme", 990), NOW).unwrap().is_allowed());
     let (same, report, limits) = restored(&before, monthly(1_000), NOW + DAY);
     assert_eq!((report.keys, report.idle, limits), (1, 0, SwapReport::default()));
     assert_eq!(remaining(&same, "acme", NOW + DAY), 10);
@@ -172,7 +173,7 @@ fn a_months_quota_stays_used() {
 fn slowed_quotas_are_held_over_a_restart() {
     let slow = |units| Quota::token_bucket(Rate::per_day(units).burst(units)).expect("valid");
     let old = engine(vec![bucket("limit", 60)], NOW);
-    assert!(old.check_now(&asking("quiet", 60), NOW).is_allowed());
+    assert!(old.try_check(&asking("quiet", 60), NOW).unwrap().is_allowed());
     let slowed = NOW + Ticks::from_secs(60);
     old.swap(policy(vec![limit("limit", slow(60))]), slowed).expect("few quotas are in use");
     // By the old quota it is idle after an hour; by the new one a unit takes 24 minutes.
@@ -190,13 +191,13 @@ fn slowed_quotas_are_held_over_a_restart() {
     assert_eq!(remaining(&third, "quiet", again), remaining(&old, "quiet", again));
     // And slowing it by the restart itself is the same as by a swap.
     let old = engine(vec![bucket("limit", 60)], NOW);
-    assert!(old.check_now(&asking("quiet", 60), NOW).is_allowed());
+    assert!(old.try_check(&asking("quiet", 60), NOW).unwrap().is_allowed());
     let (new, _, _) = restored(&old, vec![limit("limit", slow(60))], slowed);
     old.swap(policy(vec![limit("limit", slow(60))]), slowed).expect("few quotas are in use");
     for hours in [0, 1, 2, 20] {
         let at = slowed + Ticks::from_secs(3_600 * hours);
         let filler = asking("other", 1);
-        assert_eq!(shown(&new.check_now(&filler, at)), shown(&old.check_now(&filler, at)));
+        assert_eq!(shown(&new.try_check(&filler, at).unwrap()), shown(&old.try_check(&filler, at).unwrap()));
         assert_eq!(remaining(&new, "quiet", at), remaining(&old, "quiet", at), "after {hours} hours");
     }
 }
@@ -206,7 +207,7 @@ fn slowed_quotas_are_held_over_a_restart() {
 fn permits_survive() {
     let old = engine(vec![permits("in-flight", 3)], NOW);
     let take = |engine: &Engine| -> Permit {
-        engine.check_now(&asking("k", 1), NOW).take_permit().expect("there is a place")
+        engine.try_check(&asking("k", 1), NOW).unwrap().take_permit().expect("there is a place")
     };
     let early = take(&old);
     let (new, _, _) = restored(&old, vec![permits("in-flight", 3)], NOW);
@@ -223,7 +224,7 @@ fn permits_survive() {
 #[test]
 fn limits_that_are_gone_are_remembered() {
     let old = engine(vec![bucket("one", 10), bucket("two", 10)], NOW);
-    assert!(old.check_now(&asking("k", 4), NOW).is_allowed());
+    assert!(old.try_check(&asking("k", 4), NOW).unwrap().is_allowed());
     old.swap(policy(vec![bucket("two", 10)]), NOW).expect("few quotas are in use");
     let (new, _, limits) = restored(&old, vec![bucket("three", 10)], NOW);
     assert_eq!((limits.added, limits.removed), (vec!["three".to_owned()], vec!["two".to_owned()]));
@@ -251,7 +252,7 @@ fn clocks_that_jump_gift_nothing() {
     for (name, quota) in ALGORITHMS {
         // The wide bucket refills in microseconds; all others take an hour.
         let old = engine(vec![limit("limit", quota(50))], NOW);
-        assert!(old.check_now(&asking("k", 50), NOW).is_allowed());
+        assert!(old.try_check(&asking("k", 50), NOW).unwrap().is_allowed());
         let bytes = written(&old, NOW);
         for seconds in behind {
             let now = NOW - Ticks::from_secs(seconds);
@@ -259,19 +260,22 @@ fn clocks_that_jump_gift_nothing() {
                 read(&bytes, policy(vec![limit("limit", quota(50))]), now).expect("written");
             assert!(report.taken_at > now && report.keys == 1, "{name}, {seconds} s behind: {report:?}");
             assert_eq!(remaining(&new, "k", now), 0, "{name}, {seconds} s behind");
-            let denied = new.check_now(&asking("k", 1), now);
+            let denied = new.try_check(&asking("k", 1), now).unwrap();
             let wait = denied.retry_after().expect("nothing is left, and waiting cures it");
             assert!(wait <= longest_wait(&quota(50)), "{name}, {seconds} s behind: {wait:?}");
             let is_window = !quota(50).is_reservoir();
             if seconds > 3_600 {
                 assert_eq!(wait > HOUR, is_window, "{name}, {seconds} s behind: {wait:?}");
             }
-            assert!(new.check_now(&asking("k", 1), now + wait).is_allowed(), "{name}, {seconds} s behind");
+            assert!(
+                new.try_check(&asking("k", 1), now + wait).unwrap().is_allowed(),
+                "{name}, {seconds} s behind"
+            );
         }
         let ahead = NOW + Ticks::from_secs(86_400 * 365 * 20);
         let (new, report, _) = read(&bytes, policy(vec![limit("limit", quota(50))]), ahead).expect("written");
         assert_eq!((report.keys, report.idle), (0, 1), "{name}");
-        assert!(new.check_now(&asking("k", 50), ahead).is_allowed(), "{name}");
+        assert!(new.try_check(&asking("k", 50), ahead).unwrap().is_allowed(), "{name}");
     }
 }
 
@@ -283,7 +287,7 @@ fn a_life_of_restarts_never_runs_out_of_time() {
     let mut now = NOW;
     let mut engine = engine(gcra(), now);
     for month in 0..240 {
-        assert!(engine.check_now(&asking("k", 10), now).is_allowed(), "month {month}");
+        assert!(engine.try_check(&asking("k", 10), now).unwrap().is_allowed(), "month {month}");
         assert_eq!(remaining(&engine, "k", now), 0, "month {month}");
         engine = restored(&engine, gcra(), now).0;
         assert_eq!(remaining(&engine, "k", now), 0, "month {month}");
@@ -310,7 +314,7 @@ fn under_load_no_counter_is_gifted() {
                 while !stop.load(Ordering::Relaxed) {
                     // New keys all the time, so that the tables grow while they are read.
                     let key = usize::try_from(random.below(KEYS as u64)).expect("small");
-                    assert!(engine.check_now(&asking(&format!("k-{key}"), 1), NOW).is_allowed());
+                    assert!(engine.try_check(&asking(&format!("k-{key}"), 1), NOW).unwrap().is_allowed());
                     admitted[key].fetch_add(1, Ordering::SeqCst);
                 }
             });
@@ -355,7 +359,7 @@ fn a_snapshot_belongs_to_one_policy() {
         }
     }
     let engine = engine(vec![bucket("limit", 10)], NOW);
-    assert!(engine.check_now(&asking("k", 1), NOW).is_allowed());
+    assert!(engine.try_check(&asking("k", 1), NOW).unwrap().is_allowed());
     let refused = engine.snapshot(NOW, &mut Swapping(&engine, 0)).expect_err("the policy changed");
     assert!(matches!(refused, SnapshotError::PolicyChanged), "{refused}");
 }
@@ -366,21 +370,21 @@ fn a_snapshot_belongs_to_one_policy() {
 fn what_has_no_room_is_told() {
     let old = engine(vec![bucket("words", 10), limit("pairs", ALGORITHMS[3].1(10))], NOW);
     for key in 0..100_000 {
-        let _ = old.check_now(&asking(&format!("k-{key}"), 1), NOW);
+        let _ = old.try_check(&asking(&format!("k-{key}"), 1), NOW).unwrap();
     }
     let bytes = written(&old, NOW);
-    let usage = old.usage(NOW);
+    let usage = old.store().usage(NOW);
     let limits = || policy(vec![bucket("words", 10), limit("pairs", ALGORITHMS[3].1(10))]);
     let (same, report, _) = read(&bytes, limits(), NOW).expect("written");
     assert_eq!((report.keys + report.no_room, report.overflow_keys), (usage.keys, usage.overflow_keys));
     assert!(report.no_room <= usage.keys / 50, "{report:?} of {usage:?}");
-    assert_eq!(same.usage(NOW).keys, report.keys);
+    assert_eq!(same.store().usage(NOW).keys, report.keys);
     let small = Snapshot::read(1 << 20, NOW, &mut &*bytes).expect("written");
     let report = small.report();
     let (small, _) = Engine::restore(small, limits(), NOW).expect("few quotas are in use");
     assert!(report.no_room > 0 && report.keys > 1_000, "{report:?}");
-    assert_eq!(small.usage(NOW).keys, report.keys);
-    assert!(small.usage(NOW).bytes <= 1 << 20);
+    assert_eq!(small.store().usage(NOW).keys, report.keys);
+    assert!(small.store().usage(NOW).bytes <= 1 << 20);
 }
 
 /// A small snapshot with every kind of state in it.
@@ -388,7 +392,7 @@ fn sample() -> Vec<u8> {
     let limits = ALGORITHMS.map(|(name, quota)| limit(name, quota(50)));
     let engine = engine(limits.into(), NOW);
     for key in ["a", "b"] {
-        assert!(engine.check_now(&asking(key, 3), NOW).is_allowed());
+        assert!(engine.try_check(&asking(key, 3), NOW).unwrap().is_allowed());
     }
     written(&engine, NOW)
 }
@@ -463,7 +467,7 @@ fn the_format_before_is_read() {
 #[test]
 fn what_is_counted_beside_comes_back() {
     let engine = engine(vec![bucket("limit", 10)], NOW);
-    assert!(engine.check_now(&asking("k", 4), NOW).is_allowed());
+    assert!(engine.try_check(&asking("k", 4), NOW).unwrap().is_allowed());
     let parts: [&[u8]; 3] = [b"one", b"", &[7; 100_000]];
     let mut bytes = Vec::new();
     engine.snapshot_with(|store| Some(store), NOW, parts, &mut bytes).expect("memory takes everything");
@@ -507,11 +511,11 @@ fn a_restart_after_a_step_of_the_wall_clock_gives_nothing() {
     for steps in [&[7_200_i64][..], &[-7_200], &[90_000, 86_400], &[1_800, -5_400, 600]] {
         let running = engine(limits(), NOW);
         let mut now = NOW;
-        assert!(running.check_now(&asking("k", 7), now).is_allowed());
+        assert!(running.try_check(&asking("k", 7), now).unwrap().is_allowed());
         for step in steps {
             now = now + Ticks::from_secs(5);
             running.follow_wall(WallOffset::from_micros(step * 1_000_000), now);
-            assert!(running.check_now(&asking("other", 1), now).is_allowed());
+            assert!(running.try_check(&asking("other", 1), now).unwrap().is_allowed());
         }
         let bytes = written(&running, now);
         let wall = Snapshot::wall(&mut &*bytes).expect("it was just written");

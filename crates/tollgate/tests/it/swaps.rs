@@ -23,7 +23,7 @@ fn under_load(engine: &Engine, keys: usize, next: impl Fn(u64) -> Vec<LimitBuild
                 let mut turn = offset;
                 while !stop.load(Ordering::Relaxed) {
                     turn += 1;
-                    let decision = engine.check_now(&asking(&format!("k-{}", turn % keys), 1), NOW);
+                    let decision = engine.try_check(&asking(&format!("k-{}", turn % keys), 1), NOW).unwrap();
                     assert_eq!(decision.limits().len(), 1, "every policy has the limit");
                     for status in decision.limits() {
                         assert_eq!(status.source, Source::Exact, "a decision was lost to a swap");
@@ -38,7 +38,7 @@ fn under_load(engine: &Engine, keys: usize, next: impl Fn(u64) -> Vec<LimitBuild
             assert!(report.restarted.is_empty() && report.added.is_empty() && report.removed.is_empty());
             // Every key is asked under every policy. One that is not, and is full under a lower limit, is full under the next one, too.
             for (number, admitted) in admitted.iter().enumerate() {
-                let decision = engine.check_now(&asking(&format!("k-{number}"), 1), NOW);
+                let decision = engine.try_check(&asking(&format!("k-{number}"), 1), NOW).unwrap();
                 admitted.fetch_add(u64::from(decision.is_allowed()), Ordering::Relaxed);
             }
         }
@@ -61,7 +61,7 @@ fn a_thousand_swaps_under_load_lose_nothing_and_gift_nothing() {
         let mut in_all = admitted;
         engine.swap(policy(vec![limit("limit", quota(100))]), NOW).expect("few quotas are in use");
         for (number, count) in in_all.iter_mut().enumerate() {
-            while engine.check_now(&asking(&format!("k-{number}"), 1), NOW).is_allowed() {
+            while engine.try_check(&asking(&format!("k-{number}"), 1), NOW).unwrap().is_allowed() {
                 *count += 1;
             }
         }
@@ -85,7 +85,7 @@ fn a_thousand_different_policies_under_load() {
 #[test]
 fn a_limit_changed_too_often_is_refused_until_it_rests() {
     let engine = Engine::new(policy(vec![bucket("limit", 10)]), NOW);
-    assert!(engine.check_now(&asking("k", 4), NOW).is_allowed());
+    assert!(engine.try_check(&asking("k", 4), NOW).unwrap().is_allowed());
     let mut changes = 0;
     let refused = loop {
         match engine.swap(policy(vec![bucket("limit", 100 + changes)]), NOW) {
@@ -116,7 +116,7 @@ fn no_release_is_lost_to_a_swap() {
         for _ in 0..2 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    let mut decision = engine.check_now(&asking("k", 1), NOW);
+                    let mut decision = engine.try_check(&asking("k", 1), NOW).unwrap();
                     let permit = decision.take_permit().expect("two threads and at least two places");
                     assert_eq!(now_or_never(engine.release(&permit, NOW)), Ok(()));
                 }
@@ -159,7 +159,7 @@ fn carrying_over_late_is_carrying_over_at_once() {
         let engine =
             Engine::with_store(policy(vec![limit("limit", Quota::Gcra(current))]), store, Secret::random());
         let cost = 1 + random(5);
-        assert!(engine.check_now(&asking("quiet", cost), now).is_allowed());
+        assert!(engine.try_check(&asking("quiet", cost), now).unwrap().is_allowed());
         let mut state = gcra::charge(current.reservoir(), gcra::State::default(), now, cost).0;
         for _ in 0..1 + random(5) {
             now = now + Ticks::from_millis(random(40_000));
@@ -170,8 +170,9 @@ fn carrying_over_late_is_carrying_over_at_once() {
             engine.swap(policy(vec![limit("limit", Quota::Gcra(next))]), now).expect("few quotas are in use");
             current = next;
             for number in 0..400 {
-                let _ =
-                    engine.check_now(&asking(&format!("{history}-{number}-{}", now.unix_micros()), 1), now);
+                let _ = engine
+                    .try_check(&asking(&format!("{history}-{number}-{}", now.unix_micros()), 1), now)
+                    .unwrap();
             }
         }
         now = now + Ticks::from_millis(random(60_000));
@@ -197,7 +198,7 @@ fn a_limit_that_is_again_what_it_was_resumes() {
         let decision = now_or_never(engine.peek(&asking("k", 1), NOW));
         decision.limits().map(|status| status.outcome.remaining).collect::<Vec<_>>()
     };
-    assert!(engine.check_now(&asking("k", 6), NOW).is_allowed());
+    assert!(engine.try_check(&asking("k", 6), NOW).unwrap().is_allowed());
     let report = engine.swap(gcra(), NOW).expect("few quotas are in use");
     assert_eq!((report.restarted, report.resumed), (vec!["limit".to_owned()], vec![]));
     assert_eq!(left(), [10]);

@@ -131,11 +131,16 @@ pub(super) const ALLOWED: &[Allowed] = &[
     allowed("wire", "crates/tollgate-server/src/control/admin/view.rs", "a JSON field of the admin API"),
     allowed("WIRE", "crates/tollgate-server/src/telemetry/names.rs", "a label of metrics"),
     allowed("ruling", "crates/tollgate-server/src/control/admin/view.rs", "a JSON field of the admin API"),
-    allowed("ruling", "crates/tollgate-server/src/orders/file.rs", "a field of the file of operator state"),
+    allowed(
+        "ruling",
+        "crates/tollgate-server/src/operator_state/file.rs",
+        "a field of the file of operator state",
+    ),
     allowed("foreign", "crates/tollgate-server/src/control/admin/view.rs", "a JSON field of the admin API"),
     allowed("stance", "crates/tollgate-server/src/control/admin/view.rs", "a JSON field of the admin API"),
     allowed("looked_at", "crates/tollgate-server/src/bench.rs", "a JSON field of `tollgate bench --json`"),
     allowed("BenchArguments", "crates/tollgate-server/src/cli.rs", "the command `tollgate bench`"),
+    allowed("bench", "crates/tollgate-server/src/lib.rs", "the command `tollgate bench`"),
     allowed("Data", "crates/tollgate-load/src/grpc", "the DATA frame of HTTP/2"),
     allowed("data", "crates/tollgate-load/src/grpc", "the DATA frame of HTTP/2"),
     allowed("Info", "crates/tollgate-server/src/resp", "the command INFO of Redis"),
@@ -143,7 +148,7 @@ pub(super) const ALLOWED: &[Allowed] = &[
     allowed("RetryInfo", "crates/tollgate-tower/src/grpc.rs", "the message google.rpc.RetryInfo"),
     allowed("Sample", "crates/tollgate-server/src/telemetry.rs", "a sample of a metric, as Prometheus says"),
     allowed("Line", "crates/tollgate/src/memory/region.rs", "a cache line"),
-    allowed("Lines", "crates/tollgate-server/src/operate/views.rs", "lines of text"),
+    allowed("Lines", "crates/tollgate-server/src/operate/monitor.rs", "lines of text"),
     allowed("line", "crates/tollgate-server/src/log.rs", "a line of the log"),
 ];
 

@@ -14,10 +14,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::outbox::{Outbox, write_fields, write_length};
-use super::reply::{self, Broken, Decoder, Head, Next};
+use super::reply::{self, BrokenAnswer, ResponseDecoder, ResponseElement, ResponseHead};
 use crate::gateway::cause::Cause;
-use crate::gateway::link::Link;
-use crate::gateway::upload::{Lent, Upload};
+use crate::gateway::link::UpstreamStream;
+use crate::gateway::upload::{Upload, UploadBody};
 use crate::gateway::upstream::Outgoing;
 
 /// Size of the read buffer: at first, and after several reads that have filled it.
@@ -25,7 +25,7 @@ const READ_BYTES: usize = 8 << 10;
 const READ_BYTES_MAX: usize = 64 << 10;
 
 /// The first deadline of a new connection's timer.
-const PATIENCE_FIRST: Duration = Duration::from_secs(5);
+const TIMER_FIRST: Duration = Duration::from_secs(5);
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -41,17 +41,17 @@ pub(in crate::gateway) enum Trouble {
 }
 
 /// A connection.
-pub(in crate::gateway) struct Wire {
-    link: Link,
+pub(in crate::gateway) struct Http1Connection {
+    link: UpstreamStream,
     /// Bytes that were read and not yet used.
     read: BytesMut,
     /// How many of them were searched for the end of a head.
-    looked_at: usize,
+    searched: usize,
     room: usize,
     outbox: Outbox,
     upload: Sending,
     /// Fires when an answer is late, or earlier. It is kept from one request to the next, so it is hardly ever reset.
-    patience: Pin<Box<Sleep>>,
+    timer: Pin<Box<Sleep>>,
     /// How many bytes of the current request were written, and whether any of its answer was read.
     written: u64,
     has_read: bool,
@@ -62,23 +62,23 @@ pub(in crate::gateway) struct Wire {
 /// The progress of the request's body.
 enum Sending {
     /// This many bytes are left.
-    Fixed(Lent, u64),
-    Chunked(Lent),
+    Fixed(UploadBody, u64),
+    Chunked(UploadBody),
     Done,
     /// The upstream takes no more of it. It may have answered already.
     Refused(String),
 }
 
-impl Wire {
-    pub(in crate::gateway) fn new(link: Link) -> Box<Self> {
+impl Http1Connection {
+    pub(in crate::gateway) fn new(link: UpstreamStream) -> Box<Self> {
         Box::new(Self {
             link,
             read: BytesMut::new(),
-            looked_at: 0,
+            searched: 0,
             room: READ_BYTES,
             outbox: Outbox::default(),
             upload: Sending::Done,
-            patience: Box::pin(sleep(PATIENCE_FIRST)),
+            timer: Box::pin(sleep(TIMER_FIRST)),
             written: 0,
             has_read: false,
             has_answered: false,
@@ -90,7 +90,7 @@ impl Wire {
         self.read.is_empty() && self.poll_fill(&mut Context::from_waker(Waker::noop())).is_pending()
     }
 
-    /// Sends a request, and waits for the head of its answer, at most `patience` after the last byte was sent. The body
+    /// Sends a request, and waits for the head of its answer, at most `timeout` after the last byte was sent. The body
     /// of the request may still be in progress then.
     ///
     /// # Errors
@@ -99,39 +99,43 @@ impl Wire {
         &mut self,
         outgoing: &Outgoing,
         authority: &str,
-        patience: Duration,
-    ) -> Result<Head, Trouble> {
+        timeout: Duration,
+    ) -> Result<ResponseHead, Trouble> {
         let Outgoing { parts, upload, .. } = outgoing;
         (self.written, self.has_read, self.has_answered) = (0, false, false);
         self.upload = begin(&mut self.outbox, parts, upload, authority);
         let begun = Instant::now();
-        let mut until = begun + patience;
-        if until < self.patience.deadline() {
-            self.patience.as_mut().reset(until);
+        let mut until = begun + timeout;
+        if until < self.timer.deadline() {
+            self.timer.as_mut().reset(until);
         }
         std::future::poll_fn(|context| {
             if let Poll::Ready(head) = self.poll_head(context, &parts.method) {
                 return Poll::Ready(head);
             }
-            while self.patience.as_mut().poll(context).is_ready() {
-                if self.patience.deadline() >= until {
-                    until = upload.due(begun, patience);
+            while self.timer.as_mut().poll(context).is_ready() {
+                if self.timer.deadline() >= until {
+                    until = upload.due(begun, timeout);
                     if until <= Instant::now() {
                         return Poll::Ready(Err(Trouble::Late));
                     }
                 }
-                self.patience.as_mut().reset(until);
+                self.timer.as_mut().reset(until);
             }
             Poll::Pending
         })
         .await
     }
 
-    fn poll_head(&mut self, context: &mut Context<'_>, asked: &Method) -> Poll<Result<Head, Trouble>> {
+    fn poll_head(
+        &mut self,
+        context: &mut Context<'_>,
+        asked: &Method,
+    ) -> Poll<Result<ResponseHead, Trouble>> {
         loop {
             // Ready or not: the answer may come before the whole request is sent.
             let _ = self.poll_send(context).map_err(|why| Trouble::Lost(Cause::HungUp, why))?;
-            let head = reply::head(&mut self.read, &mut self.looked_at, asked);
+            let head = reply::head(&mut self.read, &mut self.searched, asked);
             if let Some(head) = head.map_err(|broken| Trouble::Lost(broken.cause(), broken.0.to_owned()))? {
                 self.has_answered = true;
                 return Poll::Ready(Ok(head));
@@ -165,7 +169,7 @@ impl Wire {
         while let Ok(1..) = std::future::poll_fn(|context| self.poll_fill(context)).await {
             // An informational response is no answer.
             if self.has_answered
-                || !matches!(reply::head(&mut self.read, &mut self.looked_at, &Method::GET), Ok(None))
+                || !matches!(reply::head(&mut self.read, &mut self.searched, &Method::GET), Ok(None))
             {
                 return;
             }
@@ -215,18 +219,18 @@ impl Wire {
     fn queue(&mut self, frame: Option<Frame<Bytes>>) -> Result<(), String> {
         let frame = frame.map(Frame::into_data);
         match (&mut self.upload, frame) {
-            (Sending::Fixed(_, left), Some(Ok(data))) => {
+            (Sending::Fixed(_, left), Some(Ok(chunk))) => {
                 *left = left
-                    .checked_sub(u64::try_from(data.len()).unwrap_or(u64::MAX))
+                    .checked_sub(u64::try_from(chunk.len()).unwrap_or(u64::MAX))
                     .ok_or("the client's body is longer than it says")?;
                 if *left == 0 {
                     self.upload = Sending::Done;
                 }
-                self.outbox.put(data);
+                self.outbox.put(chunk);
             }
             (Sending::Fixed(..), Some(Err(_))) => {} // Trailers belong to chunks.
             (Sending::Fixed(..), None) => return Err("the client's body is shorter than it says".to_owned()),
-            (Sending::Chunked(_), Some(Ok(data))) => self.outbox.put_chunk(data),
+            (Sending::Chunked(_), Some(Ok(chunk))) => self.outbox.put_chunk(chunk),
             (Sending::Chunked(_), ended) => {
                 let trailers = ended.and_then(|frame| frame.err()?.into_trailers().ok());
                 self.outbox.put_last_chunk(&trailers.unwrap_or_default());
@@ -247,17 +251,17 @@ impl Wire {
     pub(in crate::gateway) fn poll_frame(
         &mut self,
         context: &mut Context<'_>,
-        body: &mut Decoder,
+        body: &mut ResponseDecoder,
     ) -> Poll<Option<Result<Frame<Bytes>, String>>> {
         loop {
             match body.next(&mut self.read) {
-                Ok(Next::Frame(frame)) => return Poll::Ready(Some(Ok(frame))),
-                Ok(Next::Over) => return Poll::Ready(None),
-                Ok(Next::More) => {}
-                Err(Broken(why)) => return Poll::Ready(Some(Err(why.to_owned()))),
+                Ok(ResponseElement::Frame(frame)) => return Poll::Ready(Some(Ok(frame))),
+                Ok(ResponseElement::Over) => return Poll::Ready(None),
+                Ok(ResponseElement::More) => {}
+                Err(BrokenAnswer(why)) => return Poll::Ready(Some(Err(why.to_owned()))),
             }
             let ended = match ready!(self.poll_fill(context)) {
-                Ok(0) => body.end().map_err(|Broken(why)| why.to_owned()),
+                Ok(0) => body.end().map_err(|BrokenAnswer(why)| why.to_owned()),
                 Ok(_) => Ok(()),
                 Err(error) => Err(error.to_string()),
             };
@@ -269,13 +273,13 @@ impl Wire {
 
     /// Reads the bytes that are there. Returns 0 at the end of the connection.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let mut spare = self.read.capacity() - self.read.len();
-        if spare < self.room / 2 {
+        let mut free = self.read.capacity() - self.read.len();
+        if free < self.room / 2 {
             self.read.reserve(self.room);
-            spare = self.read.capacity() - self.read.len();
+            free = self.read.capacity() - self.read.len();
         }
         let read = ready!(pin!(self.link.read_buf(&mut self.read)).poll(context))?;
-        if read == spare {
+        if read == free {
             self.room = (self.room * 2).min(READ_BYTES_MAX);
         } else if read < self.room / 4 {
             self.room = (self.room / 2).max(READ_BYTES);

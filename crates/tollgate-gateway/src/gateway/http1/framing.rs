@@ -7,8 +7,8 @@ mod head;
 #[cfg(any(test, feature = "fuzzing"))]
 mod reader;
 
-pub(in crate::gateway) use body::{Decoder, Next, part};
-pub(in crate::gateway) use head::{FIELDS_MAX, Flaw, Head, end};
+pub(in crate::gateway) use body::{RequestDecoder, RequestElement, part};
+pub(in crate::gateway) use head::{FIELDS_MAX, Flaw, RequestHead, end};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(in crate::gateway) use reader::Reader;
 

@@ -41,22 +41,22 @@ impl Outbox {
     }
 
     /// Queues a part of a body with a known length.
-    pub(in crate::gateway) fn put(&mut self, data: Bytes) {
-        if data.len() <= JOINED_BYTES_MAX {
-            self.before.extend_from_slice(&data);
+    pub(in crate::gateway) fn put(&mut self, chunk: Bytes) {
+        if chunk.len() <= JOINED_BYTES_MAX {
+            self.before.extend_from_slice(&chunk);
         } else {
-            self.piece = data;
+            self.piece = chunk;
         }
         self.is_flushed = false;
     }
 
     /// Queues a part of a chunked body.
-    pub(in crate::gateway) fn put_chunk(&mut self, data: Bytes) {
-        if data.is_empty() {
+    pub(in crate::gateway) fn put_chunk(&mut self, chunk: Bytes) {
+        if chunk.is_empty() {
             return;
         }
-        write_hex(&mut self.before, data.len());
-        self.put(data);
+        write_hex(&mut self.before, chunk.len());
+        self.put(chunk);
         if self.piece.is_empty() {
             self.before.extend_from_slice(b"\r\n");
         } else {
@@ -125,10 +125,10 @@ fn write_hex(into: &mut BytesMut, number: usize) {
 pub(in crate::gateway) fn write_fields(
     into: &mut BytesMut,
     fields: &HeaderMap,
-    is_told: impl Fn(&HeaderName) -> bool,
+    is_sent: impl Fn(&HeaderName) -> bool,
 ) {
     for (name, value) in fields {
-        if name == CONTENT_LENGTH || !is_told(name) {
+        if name == CONTENT_LENGTH || !is_sent(name) {
             continue;
         }
         let (name, value) = (name.as_str().as_bytes(), value.as_bytes());

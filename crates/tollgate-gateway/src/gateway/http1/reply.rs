@@ -26,12 +26,12 @@ const TRAILER_BYTES_MAX: usize = 16 << 10;
 
 /// What is wrong with an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::gateway) struct Broken(pub(in crate::gateway) &'static str);
+pub(in crate::gateway) struct BrokenAnswer(pub(in crate::gateway) &'static str);
 
 /// A head with too many bytes or fields.
-const TOO_LARGE: Broken = Broken("the head of its answer is too large");
+const TOO_LARGE: BrokenAnswer = BrokenAnswer("the head of its answer is too large");
 
-impl Broken {
+impl BrokenAnswer {
     /// The cause that clients see.
     pub(in crate::gateway) fn cause(self) -> Cause {
         if self == TOO_LARGE { Cause::TooLarge } else { Cause::Malformed }
@@ -40,27 +40,27 @@ impl Broken {
 
 /// The head of an answer, and what it says about the bytes after it.
 #[derive(Debug)]
-pub(in crate::gateway) struct Head {
+pub(in crate::gateway) struct ResponseHead {
     pub(in crate::gateway) response: Response<()>,
-    pub(in crate::gateway) body: Decoder,
+    pub(in crate::gateway) body: ResponseDecoder,
     /// Whether the connection may be used again.
     pub(in crate::gateway) is_kept: bool,
 }
 
-/// Takes the first head out of the buffer; `None` if it is incomplete. Informational responses are skipped. `looked_at`
+/// Takes the first head out of the buffer; `None` if it is incomplete. Informational responses are skipped. `searched`
 /// holds how many bytes were searched before, so that a head that arrives slowly is not searched again and again.
 ///
 /// # Errors
 /// When the head is malformed, or servers could read it differently.
 pub(in crate::gateway) fn head(
     bytes: &mut BytesMut,
-    looked_at: &mut usize,
+    searched: &mut usize,
     asked: &Method,
-) -> Result<Option<Head>, Broken> {
+) -> Result<Option<ResponseHead>, BrokenAnswer> {
     loop {
-        let from = looked_at.saturating_sub(2); // The end of a head has three bytes at most.
+        let from = searched.saturating_sub(2); // The end of a head has three bytes at most.
         let end = bytes.get(from..).and_then(end_of_head).map(|end| from + end);
-        *looked_at = if end.is_some() { 0 } else { bytes.len() };
+        *searched = if end.is_some() { 0 } else { bytes.len() };
         if end.unwrap_or(bytes.len()) > HEAD_BYTES_MAX {
             return Err(TOO_LARGE);
         }
@@ -68,7 +68,7 @@ pub(in crate::gateway) fn head(
         let response = read(bytes.split_to(end).freeze())?;
         let status = response.status();
         if !status.is_informational() || status == StatusCode::SWITCHING_PROTOCOLS {
-            return Head::new(response, asked).map(Some);
+            return ResponseHead::new(response, asked).map(Some);
         }
     }
 }
@@ -87,8 +87,8 @@ fn end_of_head(bytes: &[u8]) -> Option<usize> {
     None
 }
 
-fn read(head: Bytes) -> Result<Response<()>, Broken> {
-    const BROKEN: Broken = Broken("the head of its answer is none of HTTP/1");
+fn read(head: Bytes) -> Result<Response<()>, BrokenAnswer> {
+    const BROKEN: BrokenAnswer = BrokenAnswer("the head of its answer is none of HTTP/1");
     let mut fields = [const { MaybeUninit::uninit() }; HEAD_FIELDS_MAX];
     let mut answer = httparse::Response::new(&mut []);
     let parsed =
@@ -101,12 +101,12 @@ fn read(head: Bytes) -> Result<Response<()>, Broken> {
     let mut response = Response::new(());
     *response.status_mut() = answer.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(BROKEN)?;
     *response.version_mut() = if answer.version == Some(0) { Version::HTTP_10 } else { Version::HTTP_11 };
-    *response.headers_mut() = told(&head, answer.headers).ok_or(BROKEN)?;
+    *response.headers_mut() = fields_of(&head, answer.headers).ok_or(BROKEN)?;
     Ok(response)
 }
 
 /// Builds a map of fields that share the buffer instead of copying it.
-fn told(text: &Bytes, fields: &[httparse::Header<'_>]) -> Option<HeaderMap> {
+fn fields_of(text: &Bytes, fields: &[httparse::Header<'_>]) -> Option<HeaderMap> {
     // Extra capacity, because the gateway adds fields before it passes the answer on.
     let mut headers = spare::take_fields(fields.len() + 8);
     for field in fields {
@@ -117,8 +117,8 @@ fn told(text: &Bytes, fields: &[httparse::Header<'_>]) -> Option<HeaderMap> {
     Some(headers)
 }
 
-impl Head {
-    fn new(mut response: Response<()>, asked: &Method) -> Result<Self, Broken> {
+impl ResponseHead {
+    fn new(mut response: Response<()>, asked: &Method) -> Result<Self, BrokenAnswer> {
         let (status, version) = (response.status(), response.version());
         let headers = response.headers_mut();
         let mut is_kept = says_kept(headers, version) && status != StatusCode::SWITCHING_PROTOCOLS;
@@ -129,7 +129,7 @@ impl Head {
             );
         let coded = coding(headers)?;
         if coded && version == Version::HTTP_10 {
-            return Err(Broken("its answer is of HTTP/1.0 and has chunks, which that does not know"));
+            return Err(BrokenAnswer("its answer is of HTTP/1.0 and has chunks, which that does not know"));
         }
         if coded && headers.remove(CONTENT_LENGTH).is_some() {
             is_kept = false; // The chunks count, but another server might have used the length.
@@ -148,13 +148,13 @@ impl Head {
         };
         is_kept = is_kept && !is_odd;
         let body = match length {
-            _ if is_bodiless => Decoder::Over,
-            _ if coded => Decoder::Chunked(Part::Size),
-            Some(0) => Decoder::Over,
-            Some(length) => Decoder::Fixed(length),
+            _ if is_bodiless => ResponseDecoder::Over,
+            _ if coded => ResponseDecoder::Chunked(ChunkPart::Size),
+            Some(0) => ResponseDecoder::Over,
+            Some(length) => ResponseDecoder::Fixed(length),
             None => {
                 is_kept = false;
-                Decoder::UntilEnd
+                ResponseDecoder::UntilEnd
             }
         };
         Ok(Self { response, body, is_kept })
@@ -172,27 +172,27 @@ fn says_kept(headers: &HeaderMap, version: Version) -> bool {
 }
 
 /// Whether the body is chunked. The gateway requests no other transfer coding, and passes none on.
-fn coding(headers: &HeaderMap) -> Result<bool, Broken> {
+fn coding(headers: &HeaderMap) -> Result<bool, BrokenAnswer> {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter().map(HeaderValue::as_bytes);
     match (codings.next(), codings.next()) {
         (None, _) => Ok(false),
         (Some(coding), None) if coding.trim_ascii().eq_ignore_ascii_case(b"chunked") => Ok(true),
-        _ => Err(Broken("its answer has a transfer coding that nobody asked for")),
+        _ => Err(BrokenAnswer("its answer has a transfer coding that nobody asked for")),
     }
 }
 
 /// The length of the body. It may be given several times with the same value, and is then reduced to one.
-fn length(headers: &mut HeaderMap) -> Result<Option<u64>, Broken> {
-    const BROKEN: Broken = Broken("the length of its answer is no number, or several");
+fn length(headers: &mut HeaderMap) -> Result<Option<u64>, BrokenAnswer> {
+    const BROKEN: BrokenAnswer = BrokenAnswer("the length of its answer is no number, or several");
     let mut length = None;
     let mut times = 0;
     for line in headers.get_all(CONTENT_LENGTH) {
         for text in line.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii) {
             let is_number = matches!(text.len(), 1..=18) && text.iter().all(u8::is_ascii_digit);
-            let told =
+            let given =
                 std::str::from_utf8(text).ok().filter(|_| is_number).and_then(|text| text.parse().ok());
-            let told: u64 = told.ok_or(BROKEN)?;
-            if length.replace(told).is_some_and(|before| before != told) {
+            let given: u64 = given.ok_or(BROKEN)?;
+            if length.replace(given).is_some_and(|before| before != given) {
                 return Err(BROKEN);
             }
             times += 1;
@@ -206,10 +206,10 @@ fn length(headers: &mut HeaderMap) -> Result<Option<u64>, Broken> {
 
 /// What is left of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::gateway) enum Decoder {
+pub(in crate::gateway) enum ResponseDecoder {
     /// This many bytes.
     Fixed(u64),
-    Chunked(Part),
+    Chunked(ChunkPart),
     /// All bytes until the connection ends.
     UntilEnd,
     /// Nothing.
@@ -218,7 +218,7 @@ pub(in crate::gateway) enum Decoder {
 
 /// The position in a chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::gateway) enum Part {
+pub(in crate::gateway) enum ChunkPart {
     /// The line with a chunk's size.
     Size,
     /// This many bytes of a chunk.
@@ -231,7 +231,7 @@ pub(in crate::gateway) enum Part {
 
 /// The next element of a body.
 #[derive(Debug)]
-pub(in crate::gateway) enum Next {
+pub(in crate::gateway) enum ResponseElement {
     Frame(Frame<Bytes>),
     /// The body is over.
     Over,
@@ -239,17 +239,17 @@ pub(in crate::gateway) enum Next {
     More,
 }
 
-impl Decoder {
+impl ResponseDecoder {
     pub(in crate::gateway) const fn is_over(&self) -> bool {
-        matches!(self, Decoder::Over)
+        matches!(self, ResponseDecoder::Over)
     }
 
     /// Bytes left, where that is known.
     pub(in crate::gateway) const fn left(&self) -> Option<u64> {
         match self {
-            Decoder::Fixed(left) => Some(*left),
-            Decoder::Over => Some(0),
-            Decoder::Chunked(_) | Decoder::UntilEnd => None,
+            ResponseDecoder::Fixed(left) => Some(*left),
+            ResponseDecoder::Over => Some(0),
+            ResponseDecoder::Chunked(_) | ResponseDecoder::UntilEnd => None,
         }
     }
 
@@ -257,67 +257,71 @@ impl Decoder {
     ///
     /// # Errors
     /// When the chunks are malformed, or servers could read them differently.
-    pub(in crate::gateway) fn next(&mut self, bytes: &mut BytesMut) -> Result<Next, Broken> {
+    pub(in crate::gateway) fn next(&mut self, bytes: &mut BytesMut) -> Result<ResponseElement, BrokenAnswer> {
         match self {
-            Decoder::Over => Ok(Next::Over),
-            Decoder::UntilEnd if bytes.is_empty() => Ok(Next::More),
-            Decoder::UntilEnd => Ok(Next::Frame(Frame::data(bytes.split().freeze()))),
-            Decoder::Fixed(left) => {
-                let Some(data) = part(bytes, left) else { return Ok(Next::More) };
+            ResponseDecoder::Over => Ok(ResponseElement::Over),
+            ResponseDecoder::UntilEnd if bytes.is_empty() => Ok(ResponseElement::More),
+            ResponseDecoder::UntilEnd => Ok(ResponseElement::Frame(Frame::data(bytes.split().freeze()))),
+            ResponseDecoder::Fixed(left) => {
+                let Some(chunk) = part(bytes, left) else { return Ok(ResponseElement::More) };
                 if *left == 0 {
-                    *self = Decoder::Over;
+                    *self = ResponseDecoder::Over;
                 }
-                Ok(Next::Frame(Frame::data(data)))
+                Ok(ResponseElement::Frame(Frame::data(chunk)))
             }
-            Decoder::Chunked(_) => self.chunked(bytes),
+            ResponseDecoder::Chunked(_) => self.chunked(bytes),
         }
     }
 
-    fn chunked(&mut self, bytes: &mut BytesMut) -> Result<Next, Broken> {
-        while let Decoder::Chunked(place) = self {
-            if let Part::Chunk(left) = place {
-                let Some(data) = part(bytes, left) else { return Ok(Next::More) };
+    fn chunked(&mut self, bytes: &mut BytesMut) -> Result<ResponseElement, BrokenAnswer> {
+        while let ResponseDecoder::Chunked(place) = self {
+            if let ChunkPart::Chunk(left) = place {
+                let Some(chunk) = part(bytes, left) else { return Ok(ResponseElement::More) };
                 if *left == 0 {
-                    *place = Part::ChunkEnd;
+                    *place = ChunkPart::ChunkEnd;
                     self.skip(bytes)?; // The end may be there already, which saves a read.
                 }
-                return Ok(Next::Frame(Frame::data(data)));
+                return Ok(ResponseElement::Frame(Frame::data(chunk)));
             }
             if self.skip(bytes)? {
                 continue;
             }
-            let Some(end) = end_of_head(bytes).filter(|_| *self == Decoder::Chunked(Part::Trailer)) else {
-                return Ok(Next::More);
+            let Some(end) =
+                end_of_head(bytes).filter(|_| *self == ResponseDecoder::Chunked(ChunkPart::Trailer))
+            else {
+                return Ok(ResponseElement::More);
             };
             let trailers = trailers(bytes.split_to(end).freeze())?;
-            *self = Decoder::Over;
-            return Ok(Next::Frame(Frame::trailers(trailers)));
+            *self = ResponseDecoder::Over;
+            return Ok(ResponseElement::Frame(Frame::trailers(trailers)));
         }
-        Ok(Next::Over)
+        Ok(ResponseElement::Over)
     }
 
     /// Skips to the next bytes of a chunk, as far as the buffer reaches. Returns whether it moved.
-    fn skip(&mut self, bytes: &mut BytesMut) -> Result<bool, Broken> {
-        const BROKEN: Broken = Broken("the chunks of its answer are not as they should be");
+    fn skip(&mut self, bytes: &mut BytesMut) -> Result<bool, BrokenAnswer> {
+        const BROKEN: BrokenAnswer = BrokenAnswer("the chunks of its answer are not as they should be");
         let mut has_moved = false;
-        while let Decoder::Chunked(place) = self {
+        while let ResponseDecoder::Chunked(place) = self {
             let next = match place {
-                Part::Chunk(_) => return Ok(has_moved),
-                Part::ChunkEnd => match bytes.as_ref() {
-                    [b'\r', b'\n', ..] => Some((2, Decoder::Chunked(Part::Size))),
+                ChunkPart::Chunk(_) => return Ok(has_moved),
+                ChunkPart::ChunkEnd => match bytes.as_ref() {
+                    [b'\r', b'\n', ..] => Some((2, ResponseDecoder::Chunked(ChunkPart::Size))),
                     [] | [b'\r'] => None,
                     _ => return Err(BROKEN),
                 },
-                Part::Size => match bytes.iter().take(SIZE_LINE_BYTES_MAX).position(|&byte| byte == b'\n') {
-                    None if bytes.len() >= SIZE_LINE_BYTES_MAX => return Err(BROKEN),
-                    None => None,
-                    Some(end) => match size(&bytes[..end]).ok_or(BROKEN)? {
-                        0 => Some((end + 1, Decoder::Chunked(Part::Trailer))),
-                        size => Some((end + 1, Decoder::Chunked(Part::Chunk(size)))),
-                    },
-                },
-                Part::Trailer => match bytes.as_ref() {
-                    [b'\r', b'\n', ..] => Some((2, Decoder::Over)),
+                ChunkPart::Size => {
+                    match bytes.iter().take(SIZE_LINE_BYTES_MAX).position(|&byte| byte == b'\n') {
+                        None if bytes.len() >= SIZE_LINE_BYTES_MAX => return Err(BROKEN),
+                        None => None,
+                        Some(end) => match size(&bytes[..end]).ok_or(BROKEN)? {
+                            0 => Some((end + 1, ResponseDecoder::Chunked(ChunkPart::Trailer))),
+                            size => Some((end + 1, ResponseDecoder::Chunked(ChunkPart::Chunk(size)))),
+                        },
+                    }
+                }
+                ChunkPart::Trailer => match bytes.as_ref() {
+                    [b'\r', b'\n', ..] => Some((2, ResponseDecoder::Over)),
                     text if text.len() >= TRAILER_BYTES_MAX => return Err(BROKEN),
                     _ => None,
                 },
@@ -334,13 +338,15 @@ impl Decoder {
     ///
     /// # Errors
     /// When the body is incomplete.
-    pub(in crate::gateway) fn end(&mut self) -> Result<(), Broken> {
+    pub(in crate::gateway) fn end(&mut self) -> Result<(), BrokenAnswer> {
         match self {
-            Decoder::UntilEnd | Decoder::Over => {
-                *self = Decoder::Over;
+            ResponseDecoder::UntilEnd | ResponseDecoder::Over => {
+                *self = ResponseDecoder::Over;
                 Ok(())
             }
-            Decoder::Fixed(_) | Decoder::Chunked(_) => Err(Broken("its answer is cut off")),
+            ResponseDecoder::Fixed(_) | ResponseDecoder::Chunked(_) => {
+                Err(BrokenAnswer("its answer is cut off"))
+            }
         }
     }
 }
@@ -355,13 +361,13 @@ fn size(line: &[u8]) -> Option<u64> {
     u64::from_str_radix(text, 16).ok()
 }
 
-fn trailers(text: Bytes) -> Result<HeaderMap, Broken> {
+fn trailers(text: Bytes) -> Result<HeaderMap, BrokenAnswer> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     match httparse::parse_headers(&text, &mut fields) {
-        Ok(httparse::Status::Complete((_, fields))) => told(&text, fields),
+        Ok(httparse::Status::Complete((_, fields))) => fields_of(&text, fields),
         _ => None,
     }
-    .ok_or(Broken("the trailers of its answer are not as they should be"))
+    .ok_or(BrokenAnswer("the trailers of its answer are not as they should be"))
 }
 
 #[cfg(test)]

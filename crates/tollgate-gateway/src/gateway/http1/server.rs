@@ -12,21 +12,21 @@ use http::Response;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::framing::{Flaw, Head};
+use super::framing::{Flaw, RequestHead};
 use crate::gateway::Gateway;
 use crate::gateway::arrival::Peer;
 use crate::gateway::body::Limited;
-use crate::gateway::carried::Carried;
+use crate::gateway::carried::RequestBody;
 use crate::gateway::decide::Program;
 use crate::gateway::entry::Prefixed;
 use crate::gateway::own;
-use crate::gateway::tunnel::{Handed, Tunnel};
-use crate::listen::{Patient, Phase};
+use crate::gateway::tunnel::{Tunnel, TunnelHandoff};
+use crate::listen::{Phase, TimedStream};
 use crate::problem::{Kind, Problem};
 use crate::shutdown::{Stop, stopped};
 pub(in crate::gateway) use line::Coming;
-use line::Shared;
-use written::{Answer, Asker, Cut};
+use line::SharedConnection;
+use written::{AnswerWriter, Cut, ResponseOptions};
 
 mod line;
 mod written;
@@ -47,12 +47,12 @@ const FREE_TIMEOUT: Duration = Duration::from_secs(5);
 const HALF_CLOSED_GRACE: Duration = Duration::from_secs(2);
 
 /// A connection.
-struct Client<D> {
+struct ClientConnection<D> {
     gateway: Arc<Gateway<D>>,
     peer: Peer,
     stop: Stop,
     phase: Arc<Phase>,
-    line: Shared,
+    line: SharedConnection,
 }
 
 /// What follows a request.
@@ -77,9 +77,9 @@ pub(in crate::gateway) async fn serve<D: Program>(
     mut stop: Stop,
 ) {
     let (stream, begun) = stream.into_parts();
-    let phase = Arc::new(Phase::at(stream.seat()));
-    let line = Shared::new(Patient::new(stream, Arc::clone(&phase)), &begun);
-    let client = Client { gateway, peer, stop: stop.clone(), phase, line };
+    let phase = Arc::new(Phase::at(stream.activity()));
+    let line = SharedConnection::new(TimedStream::new(stream, Arc::clone(&phase)), &begun);
+    let client = ClientConnection { gateway, peer, stop: stop.clone(), phase, line };
     let (mut stopping, mut has_stopped) = (pin!(stopped(&mut stop)), false);
     let mut first = client.next(stopping.as_mut(), &mut has_stopped).await;
     while let Some(head) = first.take() {
@@ -96,7 +96,7 @@ pub(in crate::gateway) async fn serve<D: Program>(
     let _ = line.shutdown().await; // There is no answer left to wait for.
 }
 
-impl<D: Program> Client<D> {
+impl<D: Program> ClientConnection<D> {
     /// Answers requests, beginning with this one, until the connection is idle or ends.
     async fn turns(
         &self,
@@ -168,15 +168,18 @@ impl<D: Program> Client<D> {
         let answering = self.phase.answering();
         let head = end.and_then(|end| {
             let text = self.line.lock().take_head(end);
-            Head::read(text)
+            RequestHead::read(text)
         });
         let (response, asker) = match head {
             Ok(head) => {
-                let asker = Asker::of(&head);
+                let asker = ResponseOptions::of(&head);
                 let Some(response) = self.answered(head).await else { return After::Gone };
                 (response, asker)
             }
-            Err(flaw) => (own::refused(&flawed(flaw), own::Asker::Http).map(Limited::from), Asker::unknown()),
+            Err(flaw) => (
+                own::refused(&flawed(flaw), own::ClientProtocol::Http).map(Limited::from),
+                ResponseOptions::unknown(),
+            ),
         };
         let after = self.written(response, asker).await;
         drop(answering);
@@ -198,9 +201,12 @@ impl<D: Program> Client<D> {
     }
 
     /// Computes the gateway's answer, unless the client goes away first.
-    async fn answered(&self, head: Head) -> Option<Response<Limited>> {
-        let body = self.line.coming(head.body, head.is_waiting);
-        let body = body.map_or(Carried::Held(None), Carried::Client);
+    async fn answered(&self, head: RequestHead) -> Option<Response<Limited>> {
+        let body = self.line.coming(head.body);
+        if head.is_waiting {
+            self.line.send_continue();
+        }
+        let body = body.map_or(RequestBody::Held(None), RequestBody::Client);
         let mut answer = pin!(self.gateway.answer(head.request.map(|()| body), self.peer));
         poll_fn(|context| match answer.as_mut().poll(context) {
             Poll::Ready(response) => Poll::Ready(Some(response)),
@@ -210,15 +216,15 @@ impl<D: Program> Client<D> {
     }
 
     /// Writes an answer, and returns what follows it.
-    async fn written(&self, mut response: Response<Limited>, mut asker: Asker) -> After {
-        let tunnel = Handed::take(&mut response);
+    async fn written(&self, mut response: Response<Limited>, mut asker: ResponseOptions) -> After {
+        let tunnel = TunnelHandoff::take(&mut response);
         let behind = {
             let mut line = self.line.lock();
             let behind = line.answer_begins();
             asker.is_kept &= line.skip_body() && !*self.stop.borrow() && !must_close(&response);
             behind
         };
-        let mut answer = Answer::new(response, asker, behind, self.gateway.program.wall_now());
+        let mut answer = AnswerWriter::new(response, asker, behind, self.gateway.program.wall_now());
         let written = poll_fn(|context| {
             let before = answer.written;
             match answer.poll(&self.line, context) {
@@ -278,7 +284,7 @@ fn must_close(response: &Response<Limited>) -> bool {
 /// The answer to a client whose head is malformed.
 fn flawed(flaw: Flaw) -> Problem {
     match flaw {
-        Flaw::TooLarge => Problem::new(Kind::FieldsTooLarge, flaw.told()),
-        _ => Problem::invalid(flaw.told()),
+        Flaw::TooLarge => Problem::new(Kind::FieldsTooLarge, flaw.text()),
+        _ => Problem::invalid(flaw.text()),
     }
 }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::super::carried::Carried;
+use super::super::carried::RequestBody;
 use super::super::room::Stay;
 use crate::listen::{Allowance, Pace};
 
@@ -25,7 +25,7 @@ pub(in crate::gateway) enum Fault {
 
 /// Whether a request has its answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum AnswerState {
     Answered,
     Unanswered,
 }
@@ -37,7 +37,7 @@ pub(super) struct Source {
     /// The memory that they take while the rest is still to come, and whether the budget refused a part of it.
     stay: Option<Arc<Stay>>,
     is_cramped: bool,
-    body: Carried,
+    body: RequestBody,
     is_over: bool,
     /// A fault that was found while the body was read ahead of an attempt, and was not reported to that attempt yet.
     fault: Option<Fault>,
@@ -47,8 +47,8 @@ pub(super) struct Source {
 }
 
 impl Source {
-    pub(super) fn new(mut body: Carried, pace: Pace) -> Self {
-        let held = if let Carried::Held(held) = &mut body { held.take() } else { None };
+    pub(super) fn new(mut body: RequestBody, pace: Pace) -> Self {
+        let held = if let RequestBody::Held(held) = &mut body { held.take() } else { None };
         Self {
             ahead_bytes: held.as_ref().map_or(0, Bytes::len),
             ahead: held.into_iter().map(Frame::data).collect(),
@@ -68,7 +68,7 @@ impl Source {
         while !self.is_complete()
             && u64::try_from(self.ahead_bytes).is_ok_and(|bytes| bytes < SMALL_BYTES_MAX)
         {
-            match self.poll_client(context, Asked::Answered) {
+            match self.poll_client(context, AnswerState::Answered) {
                 Poll::Ready(Some(Ok(frame))) => self.hold(frame),
                 Poll::Ready(Some(Err(fault))) => {
                     self.fault = Some(fault);
@@ -87,7 +87,7 @@ impl Source {
             ahead_bytes: self.ahead_bytes,
             stay: None,
             is_cramped: false,
-            body: Carried::Held(None),
+            body: RequestBody::Held(None),
             is_over: true,
             fault: None,
             allowance: self.allowance,
@@ -125,7 +125,7 @@ impl Source {
     pub(super) fn poll_next(
         &mut self,
         context: &mut Context<'_>,
-        asked: Asked,
+        asked: AnswerState,
     ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
         if let Some(frame) = self.ahead.pop_front() {
             return Poll::Ready(Some(Ok(frame)));
@@ -139,7 +139,7 @@ impl Source {
     pub(super) fn poll_client(
         &mut self,
         context: &mut Context<'_>,
-        asked: Asked,
+        asked: AnswerState,
     ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
         if self.is_over {
             return Poll::Ready(None);
@@ -151,7 +151,7 @@ impl Source {
             let left = self.allowance.left();
             let (_, timer) = self.waiting.get_or_insert_with(|| (Instant::now(), Box::pin(sleep(left))));
             return match timer.as_mut().poll(context) {
-                Poll::Ready(()) if asked == Asked::Unanswered => Poll::Ready(Some(Err(Fault::TooSlow))),
+                Poll::Ready(()) if asked == AnswerState::Unanswered => Poll::Ready(Some(Err(Fault::TooSlow))),
                 _ => Poll::Pending,
             };
         };
@@ -184,6 +184,6 @@ impl Source {
 }
 
 fn copy(frame: &Frame<Bytes>) -> Option<Frame<Bytes>> {
-    let data = frame.data_ref().cloned().map(Frame::data);
-    data.or_else(|| frame.trailers_ref().cloned().map(Frame::trailers))
+    let bytes = frame.data_ref().cloned().map(Frame::data);
+    bytes.or_else(|| frame.trailers_ref().cloned().map(Frame::trailers))
 }

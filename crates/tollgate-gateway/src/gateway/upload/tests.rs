@@ -9,8 +9,8 @@ use super::*;
 const PACE: Pace = Pace { bytes: 300, over: Duration::from_secs(60), first: Duration::from_secs(20) };
 
 /// An upload in progress, and its shared state.
-fn coming() -> (Upload, Arc<Shared>) {
-    let upload = Upload::new(Carried::from(Bytes::from_static(b"x")), None, PACE);
+fn coming() -> (Upload, Arc<UploadShared>) {
+    let upload = Upload::new(RequestBody::from(Bytes::from_static(b"x")), None, PACE);
     let shared = upload.0.clone().unwrap();
     (upload, shared)
 }
@@ -49,7 +49,7 @@ async fn an_answer_is_late_to_the_moment() {
 /// A body with this announced length, and the channel that sends its parts.
 fn of_length(length: Option<u64>) -> (Upload, tokio::sync::mpsc::UnboundedSender<&'static [u8]>) {
     let (send, parts) = tokio::sync::mpsc::unbounded_channel();
-    (Upload::new(Carried::Boxed(Parts { parts, length }.boxed_unsync()), None, PACE), send)
+    (Upload::new(RequestBody::Boxed(Parts { parts, length }.boxed_unsync()), None, PACE), send)
 }
 
 /// A body that a test sends part by part.
@@ -74,8 +74,8 @@ impl Body for Parts {
     }
 }
 
-fn client() -> Client {
-    Client::One(std::net::IpAddr::from([192, 0, 2, 1]))
+fn client() -> ShareOwner {
+    ShareOwner::One(std::net::IpAddr::from([192, 0, 2, 1]))
 }
 
 async fn seconds_until_begun(upload: &Upload, unsent: &Unsent) -> (u64, Result<(), Unbegun>) {
@@ -158,7 +158,7 @@ async fn a_body_that_does_not_begin_is_given_up() {
 /// too many requests wait for their bodies, it is refused. Other clients have their own share of both.
 #[tokio::test(start_paused = true)]
 async fn what_is_awaited_is_bounded() {
-    let unsent = Unsent { requests: Shares::new(4, 2), bytes: Room::of(8 * 2) };
+    let unsent = Unsent { requests: ClientShares::new(4, 2), bytes: BodyBudget::of(8 * 2) };
     let (upload, send) = of_length(Some(6));
     send.send(b"abc").unwrap();
     assert_eq!(seconds_until_begun(&upload, &unsent).await, (0, Ok(())), "a client has room for two bytes");
@@ -167,7 +167,7 @@ async fn what_is_awaited_is_bounded() {
     let second = waiting[1].0.begin(&unsent, client());
     let (third, _send) = of_length(Some(6));
     let (fourth, other) = of_length(Some(1));
-    let other_client = Client::One(std::net::IpAddr::from([192, 0, 2, 2]));
+    let other_client = ShareOwner::One(std::net::IpAddr::from([192, 0, 2, 2]));
     let rest = async {
         tokio::task::yield_now().await;
         assert_eq!(third.begin(&unsent, client()).await, Err(Unbegun::Full(Full::Client)));

@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-use super::server::Server;
 use super::*;
 use crate::metrics::ShardReport;
+use tollgate_testkit::redis::Redis;
 
 /// A client whose store answers. On a busy machine the first attempts to connect may fail and open the breaker.
 async fn connected(url: &str) -> Client {
@@ -17,7 +17,7 @@ async fn connected(url: &str) -> Client {
 /// Requests are answered, and the script stays loaded.
 #[tokio::test]
 async fn requests_are_answered() {
-    let server = Server::start();
+    let server = Redis::start(&[]);
     let client = connected(&server.url()).await;
     for body in ["one", "two", "three"] {
         assert_eq!(echo(&client, body).await, echoed(body));
@@ -32,7 +32,7 @@ async fn requests_are_answered() {
 /// Concurrent requests share calls, and each gets its own answer. A single request is sent immediately.
 #[tokio::test]
 async fn concurrent_requests_share_calls() {
-    let server = Server::start();
+    let server = Redis::start(&[]);
     let client = connected(&server.url()).await;
     assert_eq!(echo(&client, "warm").await, echoed("warm"));
     let before = client.report(1, 0);
@@ -56,7 +56,7 @@ async fn concurrent_requests_share_calls() {
 /// A server that is killed and restarted: requests fail in between and succeed afterwards.
 #[tokio::test]
 async fn restart_of_the_server_is_survived() {
-    let server = Server::start();
+    let server = Redis::start(&[]);
     let port = server.port;
     let client = connected(&server.url()).await;
     assert_eq!(echo(&client, "x").await, echoed("x"));
@@ -64,7 +64,7 @@ async fn restart_of_the_server_is_survived() {
     until(|| client.report(1, 0).shards[0].state != BreakerState::Closed).await;
     assert!(!echo(&client, "x").await.unwrap_err().may_have_run);
     assert!(client.away_for(0, Instant::now()).is_some());
-    let _server = Server::at(port, &[]);
+    let _server = Redis::start_at(port, &[]);
     let began = Instant::now();
     until(|| client.report(1, 0).shards[0].state == BreakerState::Closed).await;
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
@@ -74,7 +74,7 @@ async fn restart_of_the_server_is_survived() {
 /// A stopped server is detected by heartbeats alone: its kernel still accepts data.
 #[tokio::test]
 async fn stopped_server_is_detected_without_requests() {
-    let server = Server::start();
+    let server = Redis::start(&[]);
     let client = connected(&server.url()).await;
     let signal = |name: &str| {
         let pid = server.run(&["INFO", "server"]);
@@ -95,7 +95,7 @@ async fn stopped_server_is_detected_without_requests() {
 /// A full server still serves reads, so only a probe that writes keeps the breaker open.
 #[tokio::test]
 async fn full_server_is_probed_with_writes() {
-    let server = Server::start();
+    let server = Redis::start(&[]);
     const WRITE: &str = "redis.call('SET', KEYS[1], '1', 'PX', 60000) return {'ok'}";
     let settings = Settings::parse(&server.url()).unwrap().deadline(DEADLINE).unwrap();
     let client = Client::new(&settings, WRITE, Handle::current());
@@ -116,7 +116,7 @@ async fn full_server_is_probed_with_writes() {
 /// An ACL user with the right password and permissions can decide. A wrong password opens the breaker.
 #[tokio::test]
 async fn acl_users_log_in() {
-    let server = Server::start();
+    let server = Redis::start(&[]);
     let rules = "ACL SETUSER toll on >word resetkeys ~tg:* -@all +eval +evalsha +set +ping";
     server.run(&rules.split(' ').collect::<Vec<_>>());
     server.run(&["CONFIG", "SET", "requirepass", "other"]);
@@ -135,7 +135,7 @@ async fn acl_users_log_in() {
 /// Plain commands are sent and answered.
 #[tokio::test]
 async fn plain_commands_are_sent() {
-    let server = Server::start();
+    let server = Redis::start(&[]);
     let client = connected(&server.url()).await;
     let mut set = redis::cmd("SET");
     set.arg("tg:{x}").arg("1").arg("PX").arg(10_000);

@@ -1,64 +1,27 @@
 //! A real redis-server on a free port, stopped with its owner.
 
-use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use redis::Value;
+use tollgate_testkit::redis::Redis;
 
 use crate::script::{EncodedRequest, SOURCE};
 
-/// How often to try to start a server: another process may take the port.
-const STARTS_MAX: u32 = 10;
-
 /// A running server with a connection.
 pub(crate) struct Server {
-    child: Child,
     pub(crate) connection: redis::aio::MultiplexedConnection,
     script: redis::Script,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    _redis: Redis,
 }
 
 impl Server {
     pub(crate) async fn start() -> Self {
-        for _ in 0..STARTS_MAX {
-            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-            let mut child = Command::new("redis-server")
-                .args([
-                    "--port",
-                    &port.to_string(),
-                    "--bind",
-                    "127.0.0.1",
-                    "--save",
-                    "",
-                    "--appendonly",
-                    "no",
-                ])
-                .stdout(Stdio::null())
-                .spawn()
-                .expect("redis-server is installed; `./test tools` does that");
-            let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
-            for _ in 0..200 {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-                if child.try_wait().unwrap().is_some() {
-                    break;
-                }
-                let timeout = Some(Duration::from_secs(30));
-                let config = redis::AsyncConnectionConfig::new().set_response_timeout(timeout);
-                if let Ok(connection) = client.get_multiplexed_async_connection_with_config(&config).await {
-                    return Self { child, connection, script: redis::Script::new(SOURCE) };
-                }
-            }
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        panic!("redis-server does not start");
+        let redis = Redis::start(&[]);
+        let client = redis::Client::open(redis.url()).unwrap();
+        let timeout = Some(Duration::from_secs(30));
+        let config = redis::AsyncConnectionConfig::new().set_response_timeout(timeout);
+        let connection = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
+        Self { connection, script: redis::Script::new(SOURCE), _redis: redis }
     }
 
     /// Sends several requests in one call.

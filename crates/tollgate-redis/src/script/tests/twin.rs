@@ -87,9 +87,10 @@ impl Twin {
         for charge in charges {
             let key = charge.key() >> 112;
             let (number, quota) = (charge.number(), charge.quota());
-            let (cost, stance) = (charge.cost(), charge.stance());
-            history
-                .push(format!("{now:?} {operation:?} {key:x} {cost} {stance:?} under {number}: {quota:?}"));
+            let (cost, enforcement) = (charge.cost(), charge.enforcement());
+            history.push(format!(
+                "{now:?} {operation:?} {key:x} {cost} {enforcement:?} under {number}: {quota:?}"
+            ));
         }
     }
 

@@ -16,8 +16,8 @@ use tollgate::{CheckRequest, CredentialDigest, Ruled, Ruling, Scope, Timestamp};
 use tollgate_tower::attributes::{BUILT_IN, Spelled};
 
 use super::Admin;
-use super::form::{self, BlockForm, KeyForm, Query, Reach, ResetForm, RulingForm};
-use super::reply::Asker;
+use super::form::{self, BlockForm, KeyForm, OverrideForm, Query, Reach, ResetForm};
+use super::reply::AdminClient;
 use super::route::Verb;
 use super::tail::{self, EventBody, Which};
 use super::token::{Role, Who};
@@ -30,11 +30,11 @@ use super::wording::{
 };
 use crate::control::ControlPlane;
 use crate::identity::Word;
-use crate::problem::Refusal;
+use crate::problem::AdminProblem;
 use crate::problem::{Kind, Problem};
 use crate::request_body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
-use crate::request_json::Question;
-use crate::service::beside::ComparisonStatus;
+use crate::request_json::JsonRequest;
+use crate::service::comparison::ComparisonStatus;
 use crate::service::throttle::{self, ForgottenCalls};
 
 /// Default and maximum number of keys of `top`, and of entries of `audit`.
@@ -111,7 +111,7 @@ impl Act<'_> {
             "{verb}{about} needs the role {needs}, and the token of {} has the role {has}",
             self.who.name
         );
-        Err(Problem::of_admin(Refusal::NotAllowed, detail))
+        Err(Problem::of_admin(AdminProblem::NotAllowed, detail))
     }
 }
 
@@ -123,14 +123,14 @@ impl ControlPlane {
     pub(super) async fn operate(
         &self,
         request: Request<Incoming>,
-        asker: Asker,
+        asker: AdminClient,
     ) -> Result<AdminAnswer, Problem> {
         let admin = &self.admin;
         let who = admin.admit(&request, asker.peer)?;
         let verb = Verb::of(request.method(), request.uri().path())?;
         let act = Act { admin, who, verb, now: self.service.now(), wall: self.service.engine.wall() };
         act.allow(verb.role(), "")?;
-        if !verb.knows_foreign() {
+        if !verb.applies_to_compat() {
             self.native(&act)?;
         }
         let answer = match verb {
@@ -155,13 +155,13 @@ impl ControlPlane {
             Verb::Restore => self.restore(&act, &form::read(&body(request).await?)?),
             Verb::Reload => self.reload(&act, &form::read(&body(request).await?)?).await,
             Verb::Diff => self.diff(&act, request).await,
-            Verb::Compared(id) => standing(self.service.beside.standing(id, act.now)),
+            Verb::Compared(id) => standing(self.service.comparison.standing(id, act.now)),
             Verb::Stop(id) => {
                 act.audit(&id.to_string(), "stopped");
-                standing(self.service.beside.stop(id, act.now))
+                standing(self.service.comparison.stop(id, act.now))
             }
         }?;
-        if verb.is_order() { self.kept(self.of_one_server(answer)?).await } else { Ok(answer) }
+        if verb.changes_operator_state() { self.kept(self.of_one_server(answer)?).await } else { Ok(answer) }
     }
 
     /// Adds the notice that an override applies to this server only, if other servers share the store: each has its own
@@ -176,8 +176,8 @@ impl ControlPlane {
     /// Answers once the operator state is on disk. The change is already active: a disk failure adds a warning and
     /// reverts nothing.
     async fn kept(&self, answer: AdminAnswer) -> Result<AdminAnswer, Problem> {
-        let Some(orders) = &self.orders else { return Ok(answer) };
-        match orders.keep().await {
+        let Some(operator_state) = &self.operator_state else { return Ok(answer) };
+        match operator_state.keep().await {
             Ok(()) => Ok(answer),
             Err(error) => answer.with("warning", &error),
         }
@@ -185,13 +185,13 @@ impl ControlPlane {
 
     /// Refuses a verb about Tollgate limits while the rules of another program are active.
     fn native(&self, act: &Act<'_>) -> Result<(), Problem> {
-        let Some(foreign) = self.service.foreign() else { return Ok(()) };
-        let (verb, format) = (act.verb.name(), foreign.rules.format().name());
+        let Some(compat) = self.service.compat() else { return Ok(()) };
+        let (verb, format) = (act.verb.name(), compat.rules.format().name());
         let detail = format!(
-            "{verb} is about limits of a Tollgate policy, and in force is {format}; accepted are block, unblock, \
+            "{verb} is about limits of a Tollgate policy, and the active policy is {format}; accepted are block, unblock, \
              kill, shadow and restore of all limits, limits, top, tail and audit"
         );
-        Err(Problem::of_admin(Refusal::Conflict, detail))
+        Err(Problem::of_admin(AdminProblem::Conflict, detail))
     }
 
     fn limits(&self, act: &Act<'_>) -> Result<AdminAnswer, Problem> {
@@ -204,16 +204,16 @@ impl ControlPlane {
             holds: self.service.engine.ruled(limit, act.now),
         };
         let mut view = LimitsView::new(&policy, all, holding, &blocks, act.wall);
-        view.overload = self.overload_rulings(act);
-        match self.service.foreign() {
+        view.overload = self.overload_overrides(act);
+        match self.service.compat() {
             // In that case the engine's own policy is only a guard, so it is not shown.
-            Some(foreign) => AdminAnswer::json(&view.of_foreign(&foreign.rules)),
+            Some(compat) => AdminAnswer::json(&view.of_compat(&compat.rules)),
             None => AdminAnswer::json(&view),
         }
     }
 
     async fn explain(&self, act: &Act<'_>, body: &[u8], depth: Depth) -> Result<AdminAnswer, Problem> {
-        let question = Question::check(body)?;
+        let question = JsonRequest::check(body)?;
         let given = question.given();
         self.spelled_rightly(&given)?;
         let known = question.known(&self.service.identity);
@@ -222,13 +222,12 @@ impl ControlPlane {
         // Attributes that a gateway derives itself, such as the template of the path.
         let derived = self.service.reader.derived(&given);
         let complete = completed(&given, &derived);
-        let complete_known = self.service.identity.known(complete.iter().copied(), Word::Trusted);
+        let complete_known = self.service.identity.identify(complete.iter().copied(), Word::Trusted);
         let complete = question.priced(complete_known.request(complete.iter().copied())?)?;
         let spelled = Spelled::by(&self.service.reader, &complete);
-        let read = if derived.is_empty() {
-            spelled.request(&complete)?
-        } else {
-            spelled.readings(&complete)?.into_iter().next()
+        let read = match spelled.request(&complete)? {
+            None if !derived.is_empty() => Some(Spelled::as_given(&complete)?),
+            read => read,
         };
         let as_given = self.service.engine.explain(&request, act.now).await;
         let as_read = match &read {
@@ -250,12 +249,12 @@ impl ControlPlane {
         AdminAnswer::json(&view)
     }
 
-    fn tail(&self, act: &Act<'_>, query: Option<&str>, asker: Asker) -> Result<AdminAnswer, Problem> {
+    fn tail(&self, act: &Act<'_>, query: Option<&str>, asker: AdminClient) -> Result<AdminAnswer, Problem> {
         let denied = Query::read(query, &["denied"])?.flag("denied")?;
         let which = if denied { Which::Denied } else { Which::All };
         let place = Arc::clone(&act.admin.watchers).try_acquire_owned().map_err(|_| {
             Problem::of_admin(
-                Refusal::TooManyWatchers,
+                AdminProblem::TooManyWatchers,
                 "close one of the others, or try again when one has ended",
             )
         })?;
@@ -278,12 +277,12 @@ impl ControlPlane {
         // Reset both forms: the attributes as a gateway spells and derives them, and as programs send them.
         let derived = self.service.reader.derived(&given);
         let complete = completed(&given, &derived);
-        let complete_known = self.service.identity.known(complete.iter().copied(), Word::Trusted);
+        let complete_known = self.service.identity.identify(complete.iter().copied(), Word::Trusted);
         let complete = complete_known.request(complete.iter().copied())?;
         let (spelled, as_given) = (Spelled::by(&self.service.reader, &complete), Spelled::default());
-        let mut views = spelled.readings(&complete)?;
+        let mut readings = spelled.readings(&complete)?;
         if !derived.is_empty() {
-            views.extend(as_given.readings(&request)?);
+            readings = readings.and(as_given.readings(&request)?);
         }
         let policy = self.service.engine.policy();
         let is_known = |name: &&String| policy.limits().iter().any(|limit| limit.name() == name.as_str());
@@ -291,10 +290,10 @@ impl ControlPlane {
             return Err(unknown_limit(unknown));
         }
         let named: Vec<&str> = form.limits.iter().map(String::as_str).collect();
-        let names = if named.is_empty() { own_limits(&policy, &views) } else { named.clone() };
+        let names = if named.is_empty() { own_limits(&policy, &readings) } else { named.clone() };
         let mut forgotten = Forgotten::default();
         if !names.is_empty() {
-            forgotten = self.service.engine.reset_any(&views, &names, act.now).await.map_err(|failure| {
+            forgotten = self.service.engine.reset(&readings, &names, act.now).await.map_err(|failure| {
                 act.audit(&joined(&request), &format!("failed: {failure}"));
                 Problem::new(Kind::StoreUnavailable, unforgotten(failure))
             })?;
@@ -314,7 +313,7 @@ impl ControlPlane {
         if !forgotten.shared.is_empty() {
             answer["shared"] = json!(forgotten.shared);
         }
-        let not_counted = not_counted(&policy, &named, &views);
+        let not_counted = not_counted(&policy, &named, &readings);
         if !not_counted.is_empty() {
             answer["not_counted"] = json!(not_counted);
         }
@@ -336,7 +335,7 @@ impl ControlPlane {
         let block = self.service.engine.block(&request, until, act.now);
         let block = block.map_err(|error| match error {
             BlockError::Value { .. } => Problem::invalid(error.to_string()),
-            _ => Problem::of_admin(Refusal::Conflict, error.to_string()),
+            _ => Problem::of_admin(AdminProblem::Conflict, error.to_string()),
         })?;
         act.audit(&joined(&request), &remarked(&format!("until {}", act.shown(until).text()), note));
         let answer = AdminAnswer::json(&BlockView::from(&*block))?;
@@ -352,9 +351,15 @@ impl ControlPlane {
         let policy = self.service.engine.policy();
         // Calls that carry their limit have attributes that no policy declares.
         let named = given.iter().filter(|(name, _)| !throttle::ATTRIBUTES.contains(name));
-        for (name, value) in named.filter(|_| self.service.foreign().is_none()) {
+        for (name, value) in named.filter(|_| self.service.compat().is_none()) {
             if let Some(problem) = policy.attribute_problem(name) {
                 return Err(Problem::invalid(problem.to_string()));
+            }
+            if *name == "domain" && !self.is_known(name) {
+                return Err(Problem::invalid(
+                    "domain: the domain of Envoy's requests is no attribute under a policy of Tollgate's own, so this would block nothing; \
+                     accepted: an attribute that the requests have".to_owned(),
+                ));
             }
             let tollgate::Value::Text(text) = value else { continue };
             if self.service.identity.credentials().contains(name) {
@@ -373,19 +378,22 @@ impl ControlPlane {
 
     /// A warning if a block names an attribute that neither a limit nor any HTTP request is known to have.
     fn doubt(&self, given: &[(&str, tollgate::Value<'_>)]) -> Option<String> {
-        let policy = self.service.engine.policy();
-        let is_known = |name: &str| {
-            policy.uses(name)
-                || throttle::ATTRIBUTES.contains(&name)
-                || BUILT_IN.contains(&name)
-                || self.service.reader.mapped.iter().any(|mapped| mapped.name == name)
-                || self.service.reader.callers.as_ref().is_some_and(|callers| callers.gives(name))
-        };
-        let mut unknown = given.iter().map(|(name, _)| *name).filter(|name| !is_known(name));
-        let name = unknown.next().filter(|_| self.service.foreign().is_none())?;
+        let mut unknown = given.iter().map(|(name, _)| *name).filter(|name| !self.is_known(name));
+        let name = unknown.next().filter(|_| self.service.compat().is_none())?;
         Some(format!(
             "no limit counts by {name}, so see whether requests have it: `attributes` in the policy declares names, and then others are refused"
         ))
+    }
+
+    /// Whether a limit reads an attribute, or requests are known to have it.
+    fn is_known(&self, name: &str) -> bool {
+        let policy = self.service.engine.policy();
+        policy.uses(name)
+            || policy.declares(name)
+            || throttle::ATTRIBUTES.contains(&name)
+            || BUILT_IN.contains(&name)
+            || self.service.reader.mapped.iter().any(|mapped| mapped.name == name)
+            || self.service.reader.callers.as_ref().is_some_and(|callers| callers.gives(name))
     }
 
     /// Refuses a pattern where a single value is needed: no counter belongs to a pattern.
@@ -430,11 +438,11 @@ impl ControlPlane {
     }
 
     /// Kill, shadow and percent.
-    fn rule(&self, act: &Act<'_>, form: &RulingForm) -> Result<AdminAnswer, Problem> {
+    fn rule(&self, act: &Act<'_>, form: &OverrideForm) -> Result<AdminAnswer, Problem> {
         if let Some(name) = form.overload()? {
             return self.rule_overload(act, form, name);
         }
-        let (ruling, reach) = match (act.verb, form.percent) {
+        let (kind, reach) = match (act.verb, form.percent) {
             (Verb::Kill, None) => (Ruling::Off, Reach::Open),
             (Verb::Shadow, None) => (Ruling::Shadow, Reach::Open),
             (Verb::Percent, Some(percent)) => (Ruling::Percent(percent), Reach::Share),
@@ -446,15 +454,15 @@ impl ControlPlane {
             self.native(act)?;
         }
         let (until, note) = (form.until(reach, act.now)?, form.note()?);
-        let ruled = Ruled { ruling, until };
+        let ruled = Ruled { ruling: kind, until };
         self.service.engine.rule(scope, ruled, act.now).map_err(|error| match error {
             RulingError::UnknownLimit(name) => unknown_limit(&name),
             RulingError::Percent(_) => Problem::invalid(format!("percent: {error}")),
             RulingError::OffInPolicy(_) | RulingError::TooMany | RulingError::OneKey(_) => {
-                Problem::of_admin(Refusal::Conflict, error.to_string())
+                Problem::of_admin(AdminProblem::Conflict, error.to_string())
             }
         })?;
-        let what = match ruling {
+        let what = match kind {
             Ruling::Percent(percent) => format!("{percent} % until {}", act.shown(until).text()),
             Ruling::Off | Ruling::Shadow => format!("until {}", act.shown(until).text()),
         };
@@ -488,7 +496,7 @@ impl ControlPlane {
         }
     }
 
-    fn restore(&self, act: &Act<'_>, form: &RulingForm) -> Result<AdminAnswer, Problem> {
+    fn restore(&self, act: &Act<'_>, form: &OverrideForm) -> Result<AdminAnswer, Problem> {
         if let Some(name) = form.overload()? {
             return self.restore_overload(act, name);
         }
@@ -507,7 +515,7 @@ impl ControlPlane {
         let text = request_body::read_any(request, BATCH_BYTES_MAX).await?;
         let (candidate, warnings) =
             Policy::compile_for(CANDIDATE, &text, self.service.identity.credentials())
-                .map_err(|findings| Problem::of_admin(Refusal::WrongPolicy, findings.to_string()))?;
+                .map_err(|findings| Problem::of_admin(AdminProblem::WrongPolicy, findings.to_string()))?;
         let difference = self.service.engine.policy().difference(&candidate);
         let mut document = json!({
             "policy": view::fields(&difference.fields),
@@ -519,7 +527,7 @@ impl ControlPlane {
             let until = act.now + lasting;
             let id = self
                 .service
-                .beside
+                .comparison
                 .begin(&self.service.engine, candidate, until, act.now)
                 .map_err(not_begun)?;
             act.audit(&id.to_string(), &format!("compared until {}", act.shown(until).text()));
@@ -543,7 +551,7 @@ async fn body(request: Request<Incoming>) -> Result<Bytes, Problem> {
 }
 
 /// The limits that an override is about. Overriding all of them needs the role admin.
-fn scope<'f>(act: &Act<'_>, form: &'f RulingForm) -> Result<Scope<'f>, Problem> {
+fn scope<'f>(act: &Act<'_>, form: &'f OverrideForm) -> Result<Scope<'f>, Problem> {
     match (&form.limit, form.all) {
         (Some(limit), false) => Ok(Scope::Limit(limit)),
         (None, true) => {
@@ -563,7 +571,7 @@ const fn name_of<'s>(scope: Scope<'s>) -> &'s str {
 
 fn standing(standing: Option<ComparisonStatus>) -> Result<AdminAnswer, Problem> {
     let standing = standing.ok_or_else(|| {
-        Problem::of_admin(Refusal::Unknown, "no comparison has this id; only the latest one is kept")
+        Problem::of_admin(AdminProblem::Unknown, "no comparison has this id; only the latest one is kept")
     })?;
     AdminAnswer::json(&standing)
 }

@@ -8,7 +8,7 @@ use crate::request_json::Named;
 use crate::time_text::duration;
 
 /// Default duration of an override, so that a forgotten one ends on its own.
-const RULING_DEFAULT: Ticks = Ticks::from_secs(3_600);
+const OVERRIDE_DEFAULT: Ticks = Ticks::from_secs(3_600);
 /// Maximum time that a limit is off or in shadow. A longer change belongs in the policy.
 const OPEN_MAX: Ticks = Ticks::from_secs(86_400);
 /// Maximum time of an override by percentage, or of a block.
@@ -51,7 +51,7 @@ pub(super) struct BlockForm<'b> {
 /// The limit to override, how, and for how long.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RulingForm {
+pub(super) struct OverrideForm {
     pub(super) limit: Option<String>,
     #[serde(default)]
     pub(super) all: bool,
@@ -127,7 +127,7 @@ pub(super) enum Reach {
     Share,
 }
 
-impl RulingForm {
+impl OverrideForm {
     /// The overload controller that the form names, if any. Then it may name nothing else.
     pub(super) fn overload(&self) -> Result<Option<&str>, Problem> {
         if self.overload.is_some() && (self.limit.is_some() || self.all || self.percent.is_some()) {
@@ -142,7 +142,7 @@ impl RulingForm {
             Reach::Share => LONG_MAX,
         };
         let given = self.r#for.as_ref().map(|text| during(text, SHORTEST, most)).transpose()?;
-        Ok(now + given.unwrap_or(RULING_DEFAULT))
+        Ok(now + given.unwrap_or(OVERRIDE_DEFAULT))
     }
 
     pub(super) fn note(&self) -> Result<&str, Problem> {
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn rulings_end() {
         let until = |text: &str, reach| {
-            let form: RulingForm = read(text.as_bytes()).unwrap();
+            let form: OverrideForm = read(text.as_bytes()).unwrap();
             form.until(reach, T0).map(|until| until.since(T0).ceil_seconds())
         };
         assert_eq!(until(r#"{"limit":"a"}"#, Reach::Open), Ok(3_600));
@@ -220,7 +220,7 @@ mod tests {
     /// Unknown fields and parameters are refused, not ignored.
     #[test]
     fn nothing_unknown_is_ignored() {
-        assert!(read::<RulingForm>(br#"{"limit":"a","until":"x"}"#).is_err());
+        assert!(read::<OverrideForm>(br#"{"limit":"a","until":"x"}"#).is_err());
         assert!(read::<KeyForm<'_>>(br#"{"attributes":{"a":"1","a":"2"}}"#).is_err());
         assert!(Query::read(Some("limit=5&x=1"), &["limit"]).is_err());
         assert!(Query::read(Some("limit=5&limit=6"), &["limit"]).is_err());

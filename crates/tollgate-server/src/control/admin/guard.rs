@@ -10,8 +10,8 @@ use tollgate::{Clock, Gate, KeyedGate, Quota, Rate, Ticks};
 
 use super::Admin;
 use super::token::Who;
+use crate::problem::AdminProblem;
 use crate::problem::Problem;
-use crate::problem::Refusal;
 
 /// The header in which a browser names the site of a request.
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -69,7 +69,7 @@ impl Hosts {
 
 fn wrong_host() -> Problem {
     Problem::of_admin(
-        Refusal::WrongHost,
+        AdminProblem::WrongHost,
         "call the server localhost, by its address, or by a name that it was started with: --admin-host NAME",
     )
 }
@@ -121,12 +121,12 @@ impl Logins {
             let detail = format!(
                 "the token is not known, and too many wrong tokens came from this address; try again in {seconds} s"
             );
-            return Problem::of_admin(Refusal::TooManyLogins { seconds }, detail);
+            return Problem::of_admin(AdminProblem::TooManyLogins { seconds }, detail);
         }
         self.failed(source);
         tracing::warn!(target: "audit", source = %source, "a wrong admin token");
         let detail = "the token is not known; a token that a server made is gone when it is started again";
-        Problem::of_admin(Refusal::NoToken, detail)
+        Problem::of_admin(AdminProblem::NoToken, detail)
     }
 }
 
@@ -151,7 +151,7 @@ impl Admin {
         self.hosts.admit(request)?;
         let Some(token) = bearer(request.headers()) else {
             let detail = "send Authorization: Bearer TOKEN; the server printed its token when it started";
-            return Err(Problem::of_admin(Refusal::NoToken, detail));
+            return Err(Problem::of_admin(AdminProblem::NoToken, detail));
         };
         // A right token is accepted before any wait: operators who share an address with an attacker must still be able
         // to operate the server.
@@ -189,7 +189,7 @@ fn host_of<B>(request: &Request<B>) -> Result<&str, Problem> {
         (None, Some(host), None) => host.to_str().ok(),
         _ => None,
     };
-    host.ok_or_else(|| Problem::of_admin(Refusal::WrongHost, "name the host once, in a Host header"))
+    host.ok_or_else(|| Problem::of_admin(AdminProblem::WrongHost, "name the host once, in a Host header"))
 }
 
 /// Checks that either a browser sent the request for a page of this server, or no browser sent it.
@@ -205,7 +205,7 @@ fn is_same_site(headers: &HeaderMap, host: &str) -> Result<(), Problem> {
         return Ok(());
     }
     Err(Problem::of_admin(
-        Refusal::CrossSite,
+        AdminProblem::CrossSite,
         "a browser sent it for a page of another site; only pages of this server, and programs, may ask",
     ))
 }

@@ -7,14 +7,14 @@ use tollgate::{Ruled, Ruling};
 use tollgate_overload::{Controller, Switch};
 
 use super::answer::{Act, AdminAnswer};
-use super::form::{Reach, RulingForm};
+use super::form::{OverrideForm, Reach};
 use super::route::Verb;
 use super::token::Role;
 use super::view::OverloadView;
 use super::wording::remarked;
 use crate::control::ControlPlane;
+use crate::problem::AdminProblem;
 use crate::problem::Problem;
-use crate::problem::Refusal;
 
 /// The name of all controllers together.
 const ALL: &str = "all";
@@ -24,21 +24,21 @@ impl ControlPlane {
     pub(super) fn rule_overload(
         &self,
         act: &Act<'_>,
-        form: &RulingForm,
+        form: &OverrideForm,
         name: &str,
     ) -> Result<AdminAnswer, Problem> {
         let (until, note) = (form.until(Reach::Open, act.now)?, form.note()?);
-        let ruling = match act.verb {
+        let kind = match act.verb {
             Verb::Kill => Ruling::Off,
             Verb::Shadow => Ruling::Shadow,
             _ => return Err(Problem::invalid("overload: only the paths kill, shadow and restore take it")),
         };
-        self.switch(act, name, |switch| match ruling {
+        self.switch(act, name, |switch| match kind {
             Ruling::Off => switch.kill(until),
             _ => switch.shadow(until),
         })?;
         act.audit(&about(name), &remarked(&format!("until {}", act.shown(until).text()), note));
-        AdminAnswer::json(&act.ruled(Ruled { ruling, until }))
+        AdminAnswer::json(&act.ruled(Ruled { ruling: kind, until }))
     }
 
     /// Executes restore.
@@ -50,12 +50,15 @@ impl ControlPlane {
     }
 
     /// The overrides of controllers that are active now.
-    pub(super) fn overload_rulings(&self, act: &Act<'_>) -> Vec<OverloadView> {
+    pub(super) fn overload_overrides(&self, act: &Act<'_>) -> Vec<OverloadView> {
         let Some(shedder) = &self.service.overload else { return Vec::new() };
         let ruled = |controller: Controller| {
             let (mode, until) = shedder.switch(controller, |switch| switch.active_override(act.now))??;
-            let ruling = if mode == Mode::Off { Ruling::Off } else { Ruling::Shadow };
-            Some(OverloadView { controller: controller.as_str(), ruled: act.ruled(Ruled { ruling, until }) })
+            let kind = if mode == Mode::Off { Ruling::Off } else { Ruling::Shadow };
+            Some(OverloadView {
+                controller: controller.as_str(),
+                ruled: act.ruled(Ruled { ruling: kind, until }),
+            })
         };
         Controller::ALL.into_iter().filter_map(ruled).collect()
     }
@@ -67,7 +70,7 @@ impl ControlPlane {
         }
         let Some(shedder) = &self.service.overload else {
             let detail = "the server has no controllers of overload; `overload:` in its config makes some";
-            return Err(Problem::of_admin(Refusal::Unknown, detail));
+            return Err(Problem::of_admin(AdminProblem::Unknown, detail));
         };
         if name == ALL {
             for controller in Controller::ALL {
@@ -80,7 +83,7 @@ impl ControlPlane {
             let there: Vec<&str> =
                 shedder.reports().iter().map(|report| report.controller.as_str()).collect();
             let detail = format!("there is no controller {name:?}; accepted: {ALL}, {}", there.join(", "));
-            Problem::of_admin(Refusal::Unknown, detail)
+            Problem::of_admin(AdminProblem::Unknown, detail)
         })
     }
 }

@@ -10,8 +10,8 @@ use super::form::ReloadForm;
 use super::token::Role;
 use super::view::{self, ChangeView, FieldChangeView};
 use crate::control::ControlPlane;
+use crate::problem::AdminProblem;
 use crate::problem::Problem;
-use crate::problem::Refusal;
 use crate::reload::{Done, ReloadOutcome};
 
 /// The result of a reload.
@@ -53,7 +53,7 @@ impl<'a> ReloadView<'a> {
     /// The result in words, for the audit log.
     fn outcome(&self) -> String {
         if !self.reloaded && self.also.is_empty() {
-            return "what is on disk is in force already".to_owned();
+            return "what is on disk is active already".to_owned();
         }
         let [changed, added, removed, restarted, resumed] =
             [&self.changed, &self.added, &self.removed, &self.restarted, &self.resumed].map(Vec::len);
@@ -86,7 +86,7 @@ impl ControlPlane {
         };
         let done = done.map_err(|why| {
             act.audit(about, &format!("refused: {why}"));
-            Problem::of_admin(Refusal::Conflict, why)
+            Problem::of_admin(AdminProblem::Conflict, why)
         })?;
         let changes = before.changes(&self.service.deciding());
         let view = ReloadView::new(done, reloader.status().version.map(|version| version.short()), &changes);

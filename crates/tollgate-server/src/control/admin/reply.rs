@@ -11,7 +11,7 @@ use hyper::{HeaderMap, Request, Response};
 use super::answer::AdminAnswer;
 use super::tail::EventBody;
 use crate::control::ControlPlane;
-use crate::problem::Refusal;
+use crate::problem::AdminProblem;
 use crate::problem::{Kind, Problem, problem_details};
 use crate::shutdown::Stop;
 
@@ -19,7 +19,7 @@ use crate::shutdown::Stop;
 pub(crate) type AdminBody = Either<Full<Bytes>, EventBody>;
 
 /// The peer, and the state of its connection that a long answer needs.
-pub(crate) struct Asker {
+pub(crate) struct AdminClient {
     /// The peer's address.
     pub(crate) peer: Option<IpAddr>,
     /// Signals that the server stops.
@@ -32,7 +32,7 @@ pub(crate) struct Asker {
 pub(crate) async fn respond(
     control: &ControlPlane,
     request: Request<Incoming>,
-    asker: Asker,
+    asker: AdminClient,
 ) -> Response<AdminBody> {
     let mut response = match control.operate(request, asker).await {
         Ok(AdminAnswer::Json(text)) => typed(Either::Left(Full::new(text.into())), "application/json"),
@@ -52,10 +52,10 @@ fn typed(body: AdminBody, content_type: &'static str) -> Response<AdminBody> {
 fn refused(problem: &Problem) -> Response<Full<Bytes>> {
     let mut response = problem_details(problem);
     match problem.kind {
-        Kind::Admin(Refusal::NoToken) => {
+        Kind::Admin(AdminProblem::NoToken) => {
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        Kind::Admin(Refusal::TooManyLogins { seconds }) => {
+        Kind::Admin(AdminProblem::TooManyLogins { seconds }) => {
             response.headers_mut().insert(RETRY_AFTER, seconds.into());
         }
         _ => {}

@@ -106,12 +106,12 @@ impl Verb {
     }
 
     /// Whether the verb applies while another program's rules are active. Overrides do if they are about all limits.
-    pub(super) const fn knows_foreign(self) -> bool {
+    pub(super) const fn applies_to_compat(self) -> bool {
         !matches!(self, Verb::Get | Verb::Explain | Verb::Reset | Verb::Percent | Verb::Diff)
     }
 
     /// Whether it changes the operator state, which is kept on disk.
-    pub(super) const fn is_order(self) -> bool {
+    pub(super) const fn changes_operator_state(self) -> bool {
         matches!(
             self,
             Verb::Block | Verb::Unblock | Verb::Kill | Verb::Shadow | Verb::Percent | Verb::Restore

@@ -109,13 +109,13 @@ mod tests {
     use tollgate::Timestamp;
 
     use super::*;
-    use crate::protocol::Wire;
+    use crate::protocol::Protocol;
 
     fn event(allowed: bool, key: &str) -> Arc<Event> {
         Arc::new(Event {
             verdict: if allowed { "allow" } else { "deny" },
             at: Timestamp::from_unix_seconds(1_700_000_000),
-            wire: Wire::Http,
+            protocol: Protocol::Http,
             allowed,
             limit: "per-key".into(),
             attributes: vec![("api_key".into(), key.into())],

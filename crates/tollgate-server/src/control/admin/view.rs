@@ -6,10 +6,10 @@ use serde::{Serialize, Serializer};
 use tollgate::engine::{Explained, Explanation, State};
 use tollgate::policy::{Change, Difference, FieldChange, Limit, Mode, Policy};
 use tollgate::time::WallOffset;
-use tollgate::{Block, CheckRequest, Ruled, Ruling, Stance, Ticks, Timestamp};
-use tollgate_compat::Foreign;
+use tollgate::{Block, CheckRequest, Enforcement, Ruled, Ruling, Ticks, Timestamp};
+use tollgate_compat::CompatConfig;
 
-use crate::service::cells::Asker;
+use crate::service::cells::ThrottleCommand;
 use crate::service::throttle::ThrottledKey;
 use crate::telemetry::names::SOURCES;
 use crate::telemetry::{Event, TopKey};
@@ -166,7 +166,7 @@ impl<'a> LimitsView<'a> {
     const LISTED_MAX: usize = 1_000;
 
     /// Replaces the limits by the rules of another program.
-    pub(super) fn of_foreign(mut self, rules: &Foreign) -> Self {
+    pub(super) fn of_compat(mut self, rules: &CompatConfig) -> Self {
         self.limits.clear();
         self.foreign = rules.sentences();
         self.left_off = self.foreign.len().saturating_sub(Self::LISTED_MAX);
@@ -214,7 +214,7 @@ struct StateView {
     allowed: bool,
     cost: u64,
     #[serde(flatten)]
-    numbers: Option<NumbersView>,
+    numbers: Option<CounterView>,
     /// How long `block_for` still refuses the key, and when the request passes: after that time, once the counter
     /// admits it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -232,7 +232,7 @@ struct StateView {
 
 /// The numbers of a counter. A limit that counts nothing for the key has none.
 #[derive(Serialize)]
-struct NumbersView {
+struct CounterView {
     limit: u64,
     remaining: u64,
     /// Whether a counter exists. Otherwise the numbers are those of an unused key.
@@ -248,7 +248,7 @@ impl From<&State> for StateView {
             allowed: state.admits,
             cost: state.cost,
             // A key that is refused for a while still has a counter.
-            numbers: (state.source.has_numbers() || state.refused_for.is_some()).then(|| NumbersView {
+            numbers: (state.source.has_numbers() || state.refused_for.is_some()).then(|| CounterView {
                 limit: outcome.limit,
                 remaining: outcome.remaining,
                 counted: outcome.is_touched(),
@@ -261,9 +261,9 @@ impl From<&State> for StateView {
                 .and_then(|_| outcome.verdict.retry_after())
                 .map(Ticks::ceil_millis),
             source: state.source.name(),
-            stance: match state.stance {
-                Stance::Enforced => "enforce",
-                Stance::Shadow => "shadow",
+            stance: match state.enforcement {
+                Enforcement::Enforced => "enforce",
+                Enforcement::Shadow => "shadow",
             },
             quota: state.allowance.clone(),
             chosen: state.choice.to_string(),
@@ -402,8 +402,8 @@ impl<'a> ExplanationView<'a> {
     }
 }
 
-impl From<&(Asker, Ticks)> for ThrottledView {
-    fn from((asker, reset_after): &(Asker, Ticks)) -> Self {
+impl From<&(ThrottleCommand, Ticks)> for ThrottledView {
+    fn from((asker, reset_after): &(ThrottleCommand, Ticks)) -> Self {
         Self { command: asker.command(), reset_after_ms: reset_after.ceil_millis() }
     }
 }
@@ -481,7 +481,7 @@ impl<'a> EventView<'a> {
     pub(super) fn new(event: &'a Event, wall: WallOffset) -> Self {
         Self {
             at: Instant::new(event.at, wall),
-            wire: event.wire.name(),
+            wire: event.protocol.name(),
             allowed: event.allowed,
             verdict: event.verdict,
             limit: &event.limit,

@@ -5,16 +5,16 @@ use tollgate::policy::{Limit, Policy};
 use tollgate::store::StoreFailure;
 
 use crate::identity::Stranger;
-use crate::problem::{Problem, Refusal};
-use crate::service::beside::NotBegun;
+use crate::problem::{AdminProblem, Problem};
+use crate::service::comparison::NotBegun;
 
 pub(super) fn unknown_limit(name: &str) -> Problem {
-    let detail = format!("the policy in force has no limit {name:?}; GET /admin/v1/limits lists them");
-    Problem::of_admin(Refusal::Unknown, detail)
+    let detail = format!("the active policy has no limit {name:?}; GET /admin/v1/limits lists them");
+    Problem::of_admin(AdminProblem::Unknown, detail)
 }
 
 pub(super) fn stranger(stranger: Stranger) -> Problem {
-    Problem::of_admin(Refusal::Conflict, stranger.to_string())
+    Problem::of_admin(AdminProblem::Conflict, stranger.to_string())
 }
 
 pub(super) fn not_begun(reason: NotBegun) -> Problem {
@@ -22,16 +22,18 @@ pub(super) fn not_begun(reason: NotBegun) -> Problem {
         NotBegun::Busy => {
             let detail =
                 "another comparison is running; wait for its end, or DELETE /admin/v1/policy/diff/{id}";
-            Problem::of_admin(Refusal::Conflict, detail)
+            Problem::of_admin(AdminProblem::Conflict, detail)
         }
-        NotBegun::NoId => Problem::of_admin(Refusal::Conflict, "the system has no random numbers for its id"),
+        NotBegun::NoId => {
+            Problem::of_admin(AdminProblem::Conflict, "the system has no random numbers for its id")
+        }
     }
 }
 
 /// The limits that count these attributes separately. A counter shared by all requests is reset only by its name.
-pub(super) fn own_limits<'p>(policy: &'p Policy, views: &[CheckRequest<'_>]) -> Vec<&'p str> {
+pub(super) fn own_limits<'p>(policy: &'p Policy, readings: &CheckRequest<'_>) -> Vec<&'p str> {
     let mut names: Vec<&str> = Vec::new();
-    for limit in views.iter().flat_map(|view| policy.may_count(view)) {
+    for limit in readings.descriptors().flat_map(|reading| policy.may_count(reading)) {
         if !limit.by().is_empty() && !names.contains(&limit.name()) {
             names.push(limit.name());
         }
@@ -40,9 +42,9 @@ pub(super) fn own_limits<'p>(policy: &'p Policy, views: &[CheckRequest<'_>]) -> 
 }
 
 /// Why the named limits count no request with these attributes.
-pub(super) fn not_counted(policy: &Policy, named: &[&str], views: &[CheckRequest<'_>]) -> Vec<String> {
+pub(super) fn not_counted(policy: &Policy, named: &[&str], readings: &CheckRequest<'_>) -> Vec<String> {
     let why = |limit: &Limit| {
-        let mut reasons = views.iter().map(|view| limit.never_counts(view));
+        let mut reasons = readings.descriptors().map(|reading| limit.never_counts(reading));
         let first = reasons.next().filter(|first| !first.is_empty())?;
         if reasons.any(|reasons| reasons.is_empty()) {
             return None;

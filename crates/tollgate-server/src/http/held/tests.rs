@@ -62,20 +62,20 @@ impl Store for Flaky {
 }
 
 /// The decision of an answer.
-fn decided(answered: Result<Answered, Problem>) -> serde_json::Value {
+fn decided(answered: Result<HttpAnswer, Problem>) -> serde_json::Value {
     match answered.unwrap() {
-        Answered::Decision(text) => serde_json::from_slice(&text).unwrap(),
+        HttpAnswer::Decision(text) => serde_json::from_slice(&text).unwrap(),
         other => panic!("no decision: {other:?}"),
     }
 }
 
 async fn json<S: Store>(service: &Service<S>, body: &str) -> serde_json::Value {
-    decided(handler(service).answer_check(&Question::check(body.as_bytes()).unwrap()).await)
+    decided(handler(service).answer_check(&JsonRequest::check(body.as_bytes()).unwrap()).await)
 }
 
 /// Makes two reservations.
 async fn reserved<S: Store>(service: &Service<S>, body: &str) -> [Id; 2] {
-    let question = Question::reservation(body.as_bytes()).unwrap();
+    let question = JsonRequest::reservation(body.as_bytes()).unwrap();
     let answers =
         [handler(service).answer_reserve(&question).await, handler(service).answer_reserve(&question).await];
     answers.map(|answer| decided(answer)["reservation"].as_str().and_then(Id::parse).unwrap())
@@ -110,7 +110,7 @@ async fn a_late_release_changes_nothing() {
     for _ in 0..2 {
         json(&service, body).await;
     }
-    assert!(matches!(handler(&service).release(late).await, Ok(Answered::Done)));
+    assert!(matches!(handler(&service).release(late).await, Ok(HttpAnswer::Done)));
     assert_eq!(json(&service, body).await["allowed"], false);
 }
 
@@ -120,7 +120,8 @@ async fn a_reservation_without_room_charges_nothing() {
     let time = ManualClock::new();
     let service = service(&time, 0);
     let body = br#"{"attributes":{"t":"x"},"cost":3}"#;
-    let problem = handler(&service).answer_reserve(&Question::reservation(body).unwrap()).await.unwrap_err();
+    let problem =
+        handler(&service).answer_reserve(&JsonRequest::reservation(body).unwrap()).await.unwrap_err();
     assert_eq!(problem.kind, Kind::TooManyReservations);
     let look = json(&service, r#"{"attributes":{"t":"x"},"cost":0}"#).await;
     assert_eq!(look["limits"][0]["remaining"], 5);
@@ -145,7 +146,7 @@ async fn a_reservation_expires_on_its_tick() {
 async fn a_reservation_that_waits_expires_after_its_turn() {
     let time = ManualClock::new();
     let service = service(&time, 100);
-    let question = Question::reservation(br#"{"attributes":{"l":"x"},"ttl_ms":1000}"#).unwrap();
+    let question = JsonRequest::reservation(br#"{"attributes":{"l":"x"},"ttl_ms":1000}"#).unwrap();
     let mut ids = Vec::new();
     for (wait, expires_after) in [(None, 1_000), (Some(60_000), 61_000), (Some(120_000), 121_000)] {
         let answer = decided(handler(&service).answer_reserve(&question).await);
@@ -156,13 +157,13 @@ async fn a_reservation_that_waits_expires_after_its_turn() {
     time.advance(Duration::from_secs(1));
     assert_eq!(handler(&service).commit(ids[0], 1).await.unwrap_err().kind, Kind::ReservationExpired);
     // The last waiter cancels before its slot, and the next request gets that slot.
-    assert!(matches!(handler(&service).cancel(ids[2]).await, Ok(Answered::Done)));
+    assert!(matches!(handler(&service).cancel(ids[2]).await, Ok(HttpAnswer::Done)));
     let next = decided(handler(&service).answer_reserve(&question).await);
     assert_eq!((&next["wait_ms"], &next["expires_after_ms"]), (&119_000.into(), &120_000.into()));
     time.advance(Duration::from_micros(60_000_000 - 1));
     let settled = handler(&service).commit(ids[1], 1).await;
     assert!(
-        matches!(settled, Ok(Answered::Settled(settled)) if settled == tollgate::engine::Settled::default())
+        matches!(settled, Ok(HttpAnswer::Settled(settled)) if settled == tollgate::engine::Settled::default())
     );
     let next = next["reservation"].as_str().and_then(Id::parse).unwrap();
     time.advance(Duration::from_micros(60_000_001));

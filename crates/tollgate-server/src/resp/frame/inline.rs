@@ -1,6 +1,6 @@
 //! Inline commands, as a person types them into telnet: words, or quoted texts with escapes, as in redis.
 
-use super::{ARGUMENTS_MAX, FrameError, Span, place};
+use super::{ARGUMENTS_MAX, ArgumentSpan, FrameError, place};
 
 /// The first words of an HTTP request or of a header line. None of them is a command here. A web page wrote what
 /// follows them, so none of it may be executed.
@@ -8,7 +8,11 @@ const HTTP_WORDS: [&[u8]; 10] =
     [b"GET", b"POST", b"PUT", b"HEAD", b"DELETE", b"OPTIONS", b"PATCH", b"CONNECT", b"TRACE", b"Host:"];
 
 /// Splits a line. The arguments are appended to `bytes`, and their spans to `spans`.
-pub(super) fn read(line: &[u8], spans: &mut Vec<Span>, bytes: &mut Vec<u8>) -> Result<(), FrameError> {
+pub(super) fn read(
+    line: &[u8],
+    spans: &mut Vec<ArgumentSpan>,
+    bytes: &mut Vec<u8>,
+) -> Result<(), FrameError> {
     let mut rest = line.trim_ascii_start();
     while !rest.is_empty() {
         if spans.len() == ARGUMENTS_MAX {

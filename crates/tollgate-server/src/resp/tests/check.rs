@@ -5,7 +5,7 @@ use tokio::io::AsyncReadExt;
 use super::{Client, Server, command};
 
 /// The eight fields in RESP2.
-fn told(allowed: u8, verdict: &str, numbers: [i64; 4], name: &str) -> String {
+fn reply(allowed: u8, verdict: &str, numbers: [i64; 4], name: &str) -> String {
     let [remaining, limit, retry, reset] = numbers;
     let length = verdict.len();
     let name = if name.is_empty() { "$-1\r\n".to_owned() } else { format!("${}\r\n{name}\r\n", name.len()) };
@@ -20,21 +20,21 @@ async fn decisions() {
     let server = Server::new();
     let mut client = server.connect();
     let ask = command("TG.CHECK api_key k1");
-    client.expect(&ask, told(1, "allow", [2, 3, 0, 20_000], "per-key")).await;
+    client.expect(&ask, reply(1, "allow", [2, 3, 0, 20_000], "per-key")).await;
     client
-        .expect(command("tg.check api_key k1 cost 2"), told(1, "allow", [0, 3, 0, 60_000], "per-key"))
+        .expect(command("tg.check api_key k1 cost 2"), reply(1, "allow", [0, 3, 0, 60_000], "per-key"))
         .await;
-    client.expect(&ask, told(0, "deny", [0, 3, 20_000, 60_000], "per-key")).await;
+    client.expect(&ask, reply(0, "deny", [0, 3, 20_000, 60_000], "per-key")).await;
     server.advance(19_999);
-    client.expect(&ask, told(0, "deny", [0, 3, 1, 40_001], "per-key")).await;
+    client.expect(&ask, reply(0, "deny", [0, 3, 1, 40_001], "per-key")).await;
     server.advance(1);
     client
-        .expect(command("TG.CHECK api_key k1 COST 0"), told(1, "allow", [1, 3, 0, 40_000], "per-key"))
+        .expect(command("TG.CHECK api_key k1 COST 0"), reply(1, "allow", [1, 3, 0, 40_000], "per-key"))
         .await;
-    client.expect(command("TG.CHECK api_key k2 COST 4"), told(0, "never", [3, 3, -1, 0], "per-key")).await;
-    client.expect(command("TG.CHECK queue q"), told(1, "allow", [1, 2, 0, 1_000], "queue")).await;
-    client.expect(command("TG.CHECK queue q"), told(1, "wait", [0, 2, 1_000, 2_000], "queue")).await;
-    client.expect(command("TG.CHECK queue q"), told(0, "deny", [0, 2, 1_000, 2_000], "queue")).await;
+    client.expect(command("TG.CHECK api_key k2 COST 4"), reply(0, "never", [3, 3, -1, 0], "per-key")).await;
+    client.expect(command("TG.CHECK queue q"), reply(1, "allow", [1, 2, 0, 1_000], "queue")).await;
+    client.expect(command("TG.CHECK queue q"), reply(1, "wait", [0, 2, 1_000, 2_000], "queue")).await;
+    client.expect(command("TG.CHECK queue q"), reply(0, "deny", [0, 2, 1_000, 2_000], "queue")).await;
 }
 
 /// The answer names the limit that denied, or else the limit with the fewest units left. If no limit applies, it names
@@ -43,25 +43,25 @@ async fn decisions() {
 async fn which_limit_is_told() {
     let mut client = Server::new().connect();
     let both = command("TG.CHECK api_key k1 tenant acme tokens 10");
-    client.expect(&both, told(1, "allow", [2, 3, 0, 20_000], "per-key")).await;
+    client.expect(&both, reply(1, "allow", [2, 3, 0, 20_000], "per-key")).await;
     client
         .expect(
             command("TG.CHECK api_key k1 tenant acme tokens 91"),
-            told(0, "deny", [90, 100, 36_000, 360_000], "tokens"),
+            reply(0, "deny", [90, 100, 36_000, 360_000], "tokens"),
         )
         .await;
-    client.expect(command("TG.CHECK unknown x"), told(1, "allow", [-1, -1, 0, -1], "")).await;
-    client.expect(command("TG.CHECK"), told(1, "allow", [-1, -1, 0, -1], "")).await;
+    client.expect(command("TG.CHECK unknown x"), reply(1, "allow", [-1, -1, 0, -1], "")).await;
+    client.expect(command("TG.CHECK"), reply(1, "allow", [-1, -1, 0, -1], "")).await;
     // A limit in shadow is counted, and never decides.
     client
         .expect(
             command("TG.CHECK watched w COST 1").repeat(2),
-            told(1, "allow", [-1, -1, 0, -1], "").repeat(2),
+            reply(1, "allow", [-1, -1, 0, -1], "").repeat(2),
         )
         .await;
     // A request with an error is refused, not admitted.
     client
-        .expect(command("TG.CHECK tenant acme tokens many"), told(0, "never", [-1, -1, -1, -1], "tokens"))
+        .expect(command("TG.CHECK tenant acme tokens many"), reply(0, "never", [-1, -1, -1, -1], "tokens"))
         .await;
 }
 
@@ -97,7 +97,7 @@ async fn unclear_questions() {
         .await;
     // An attribute may be named cost, if it is not the last.
     client
-        .expect(command("TG.CHECK cost x api_key k9"), told(1, "allow", [2, 3, 0, 20_000], "per-key"))
+        .expect(command("TG.CHECK cost x api_key k9"), reply(1, "allow", [2, 3, 0, 20_000], "per-key"))
         .await;
 }
 
@@ -149,7 +149,7 @@ async fn permits() {
     let server = Server::new();
     let mut client = server.connect();
     let id = permit(&mut client).await;
-    client.expect(command("TG.CHECK worker w"), told(0, "deny", [0, 1, 1_000, 30_000], "in-flight")).await;
+    client.expect(command("TG.CHECK worker w"), reply(0, "deny", [0, 1, 1_000, 30_000], "in-flight")).await;
     let release = command(&format!("TG.RELEASE {id}"));
     client.expect(release.repeat(2), ":1\r\n:0\r\n").await;
     let late = permit(&mut client).await;

@@ -77,20 +77,20 @@ async fn a_session() {
 async fn hello() {
     let version = env!("CARGO_PKG_VERSION");
     let length = version.len();
-    let told = |map: &str, protocol: u8| {
+    let hello = |map: &str, protocol: u8| {
         format!(
             "{map}\r\n$6\r\nserver\r\n$8\r\ntollgate\r\n$7\r\nversion\r\n${length}\r\n{version}\r\n$4\r\nmode\r\n$10\r\n\
              standalone\r\n$4\r\nrole\r\n$6\r\nmaster\r\n$5\r\nproto\r\n:{protocol}\r\n$2\r\nid\r\n:1\r\n$7\r\nmodules\r\n*0\r\n"
         )
     };
     let mut client = Server::new().connect();
-    client.expect(command("HELLO"), told("*14", 2)).await;
-    client.expect(command("HELLO 3 AUTH default x SETNAME me"), told("%7", 3)).await;
-    client.expect(command("HELLO"), told("%7", 3)).await;
+    client.expect(command("HELLO"), hello("*14", 2)).await;
+    client.expect(command("HELLO 3 AUTH default x SETNAME me"), hello("%7", 3)).await;
+    client.expect(command("HELLO"), hello("%7", 3)).await;
     client.expect(command("CLIENT GETNAME"), "$2\r\nme\r\n").await;
     client.expect(command("COMMAND INFO get"), "*1\r\n_\r\n").await;
     client.expect(command("RESET"), "+RESET\r\n").await;
-    client.expect(command("HELLO 2"), told("*14", 2)).await;
+    client.expect(command("HELLO 2"), hello("*14", 2)).await;
 }
 
 /// COMMAND lists every command, and INFO has the fields that clients look for.

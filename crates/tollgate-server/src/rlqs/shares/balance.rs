@@ -5,8 +5,8 @@ use tollgate::Timestamp;
 
 use super::*;
 
-/// At a counter with more buckets than this, a bucket receives an order only when it is reported.
-const TOLD_AT_ONCE_MAX: usize = 64;
+/// At a counter with more buckets than this, a bucket receives an instruction only when it is reported.
+const NOTIFIED_IMMEDIATELY_MAX: usize = 64;
 /// How often a counter with more buckets is divided again.
 const DIVIDED_EVERY: Ticks = Ticks::from_millis(250);
 /// The fraction of a limit that all new buckets together may get beyond it: one part in this many.
@@ -14,53 +14,67 @@ const FIRST_SHARES: u64 = 10;
 /// The fraction of a limit that is reserved for buckets without demand: one part in this many.
 const KEPT_FOR_IDLE: u64 = 10;
 
+/// When a counter is divided again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Divide {
+    /// Now if it has few buckets, else if its last division is old.
+    IfSmall,
+    /// If its last division is old.
+    IfStale,
+}
+
 impl Shares {
-    /// Returns an order for the bucket in the report, and one for each other bucket whose share changes.
-    pub(super) fn balance(&mut self, id: SeatId, is_new: bool, now: Timestamp) -> Vec<(SeatId, Order)> {
+    /// Returns an instruction for the bucket in the report, and one for each other bucket whose share changes.
+    pub(super) fn balance(
+        &mut self,
+        id: SubscriptionId,
+        age: Age,
+        now: Timestamp,
+    ) -> Vec<(SubscriptionId, Instruction)> {
         let others = self.others(id);
         for &other in &others {
             self.recount(other, now);
         }
         self.divide(id, now);
-        let mut orders = Vec::new();
+        let mut instructions = Vec::new();
         let mut raises = Vec::new();
         for other in others {
             let Some(current) = self.current(other, now) else { continue };
             let target = self.target(other, now);
             if target.rate < current.rate - current.rate / 8 || target.tokens < current.tokens / 2 {
-                orders.extend(self.grant(other, target, false, now));
+                instructions.extend(self.grant(other, target, Age::Known, now));
             } else if target.rate > current.rate + current.rate / 8 {
                 raises.push(other);
             }
         }
         let mut target = self.target(id, now);
-        if is_new {
+        if age == Age::New {
             target = self.at_least_first(id, target);
         }
-        let order = match self.kept(id, target, now) {
+        let instruction = match self.kept(id, target, now) {
             Some(strategy) => Some((id, self.send(id, strategy, now))),
-            None => self.grant(id, target, is_new, now),
+            None => self.grant(id, target, age, now),
         };
-        orders.extend(order);
+        instructions.extend(instruction);
         for other in raises {
             let (target, current) = (self.target(other, now), self.current(other, now).unwrap_or_default());
-            let possible = self.within_room(other, target, false, now);
+            let possible = self.within_budget(other, target, Age::Known, now);
             if possible.rate > current.rate + current.rate / 8 {
-                orders.extend(self.grant(other, target, false, now));
+                instructions.extend(self.grant(other, target, Age::Known, now));
             }
         }
-        orders
+        instructions
     }
 
     /// The other buckets at its counters, if there are few.
-    fn others(&self, id: SeatId) -> Vec<SeatId> {
-        let Some(seat) = self.seats.get(&id) else { return Vec::new() };
-        let counters = || seat.ties.iter().filter_map(|tie| self.counters.get(&tie.counter));
-        if counters().any(|counter| counter.seats.len() > TOLD_AT_ONCE_MAX) {
+    fn others(&self, id: SubscriptionId) -> Vec<SubscriptionId> {
+        let Some(subscription) = self.subscriptions.get(&id) else { return Vec::new() };
+        let counters = || subscription.ties.iter().filter_map(|tie| self.counters.get(&tie.counter));
+        if counters().any(|counter| counter.subscriptions.len() > NOTIFIED_IMMEDIATELY_MAX) {
             return Vec::new();
         }
-        let mut others: Vec<SeatId> = counters()
-            .flat_map(|counter| counter.seats.iter().copied())
+        let mut others: Vec<SubscriptionId> = counters()
+            .flat_map(|counter| counter.subscriptions.iter().copied())
             .filter(|&other| other != id)
             .collect();
         others.sort_unstable();
@@ -69,45 +83,47 @@ impl Shares {
     }
 
     /// Divides the counters of a bucket, and the counters of its neighbours that are not divided yet.
-    fn divide(&mut self, id: SeatId, now: Timestamp) {
-        let Some(seat) = self.seats.get(&id) else { return };
-        for tie in seat.ties.clone() {
-            self.divide_counter(tie.counter, now, true);
+    fn divide(&mut self, id: SubscriptionId, now: Timestamp) {
+        let Some(subscription) = self.subscriptions.get(&id) else { return };
+        for tie in subscription.ties.clone() {
+            self.divide_counter(tie.counter, now, Divide::IfSmall);
         }
     }
 
-    fn divide_counter(&mut self, id: CounterId, now: Timestamp, anew: bool) {
+    fn divide_counter(&mut self, id: CounterId, now: Timestamp, when: Divide) {
         let Some(counter) = self.counters.get(&id) else { return };
-        let is_small = counter.seats.len() <= TOLD_AT_ONCE_MAX;
-        let is_fresh =
-            |(since, _): &(Timestamp, Level)| !(anew && is_small) && now.since(*since) < DIVIDED_EVERY;
+        let is_small = counter.subscriptions.len() <= NOTIFIED_IMMEDIATELY_MAX;
+        let is_fresh = |(since, _): &(Timestamp, Level)| {
+            !(when == Divide::IfSmall && is_small) && now.since(*since) < DIVIDED_EVERY
+        };
         if counter.level.as_ref().is_some_and(is_fresh) {
             return;
         }
         let whole = counter.whole(counter.budget(now));
-        let wishes = counter.seats.iter().filter_map(|seat| {
-            let seat = self.seats.get(seat)?;
-            let tie = seat.ties.iter().find(|tie| tie.counter == id)?;
-            Some(wish(seat, tie.cost, whole, counter.seats.len()))
+        let claims = counter.subscriptions.iter().filter_map(|subscription| {
+            let subscription = self.subscriptions.get(subscription)?;
+            let tie = subscription.ties.iter().find(|tie| tie.counter == id)?;
+            Some(claim(subscription, tie.cost, whole, counter.subscriptions.len()))
         });
-        let level = Level::new(whole, wishes.collect());
+        let level = Level::new(whole, claims.collect());
         if let Some(counter) = self.counters.get_mut(&id) {
             counter.level = Some((now, level));
         }
     }
 
     /// The target of a bucket: the smallest share that any of its counters gives it.
-    fn target(&mut self, id: SeatId, now: Timestamp) -> Share {
-        let Some(seat) = self.seats.get(&id) else { return Share::default() };
-        for tie in seat.ties.clone() {
-            self.divide_counter(tie.counter, now, false);
+    fn target(&mut self, id: SubscriptionId, now: Timestamp) -> Share {
+        let Some(subscription) = self.subscriptions.get(&id) else { return Share::default() };
+        for tie in subscription.ties.clone() {
+            self.divide_counter(tie.counter, now, Divide::IfStale);
         }
-        let Some(seat) = self.seats.get(&id) else { return Share::default() };
-        let shares = seat.ties.iter().filter_map(|tie| {
+        let Some(subscription) = self.subscriptions.get(&id) else { return Share::default() };
+        let shares = subscription.ties.iter().filter_map(|tie| {
             let counter = self.counters.get(&tie.counter)?;
             let (budget, (_, level)) = (counter.budget(now), counter.level?);
             let whole = counter.whole(budget);
-            let share = level.share(wish(seat, tie.cost, whole, counter.seats.len())).min(whole);
+            let share =
+                level.share(claim(subscription, tie.cost, whole, counter.subscriptions.len())).min(whole);
             let part =
                 |of: u64| u128::from(of) * u128::from(share) / u128::from(whole) / u128::from(tie.cost);
             let tokens = u64::try_from(part(budget.tokens)).unwrap_or(u64::MAX);
@@ -124,12 +140,12 @@ impl Shares {
     }
 
     /// The target of a new bucket. It is at least the first share, even while the counter owes so much that nothing is
-    /// assigned. [`Self::within_room`] bounds the sum for all new buckets.
-    fn at_least_first(&self, id: SeatId, target: Share) -> Share {
-        let Some(seat) = self.seats.get(&id) else { return target };
-        let firsts = seat.ties.iter().filter_map(|tie| {
+    /// assigned. [`Self::within_budget`] bounds the sum for all new buckets.
+    fn at_least_first(&self, id: SubscriptionId, target: Share) -> Share {
+        let Some(subscription) = self.subscriptions.get(&id) else { return target };
+        let firsts = subscription.ties.iter().filter_map(|tie| {
             let counter = self.counters.get(&tie.counter)?;
-            Some(counter.numbers.refill(counter.horizon()) / FIRST_SHARES / tie.cost)
+            Some(counter.parameters.refill(counter.horizon()) / FIRST_SHARES / tie.cost)
         });
         let first = firsts.min().unwrap_or(0);
         Share { rate: target.rate.max(first), tokens: target.tokens.max(u64::from(first > 0)) }
@@ -140,39 +156,45 @@ impl Shares {
     /// shares are computed from the limit, not from the currently assigned part. While something is owed that part is
     /// smaller, but others may still follow the whole limit. A new bucket would then get nothing until they have given
     /// it up.
-    fn within_room(&self, id: SeatId, target: Share, is_new: bool, now: Timestamp) -> Share {
-        let Some(seat) = self.seats.get(&id) else { return Share::default() };
+    fn within_budget(&self, id: SubscriptionId, target: Share, age: Age, now: Timestamp) -> Share {
+        let Some(subscription) = self.subscriptions.get(&id) else { return Share::default() };
         let mut possible = target;
-        for tie in &seat.ties {
+        for tie in &subscription.ties {
             let Some(counter) = self.counters.get(&tie.counter) else { continue };
-            let (budget, mine) = (counter.budget(now), seat.counted.times(tie.cost));
+            let (budget, mine) = (counter.budget(now), subscription.counted.times(tie.cost));
             let room = |all: u64, beside: u64, whole: u64, first_of: u64| {
                 let room = i128::from(all) - i128::from(beside);
                 let first = (i128::from(first_of + whole / FIRST_SHARES) - i128::from(beside)) / 2;
-                let room = if is_new { room.max(first) } else { room };
+                let room = if age == Age::New { room.max(first) } else { room };
                 u64::try_from(room.max(0)).unwrap_or(u64::MAX) / tie.cost
             };
-            let (numbers, out) = (&counter.numbers, counter.out);
-            let (rates, at_once) =
+            let (parameters, out) = (&counter.parameters, counter.out);
+            let (rates, other_tokens) =
                 (out.rate.saturating_sub(mine.rate), out.tokens.saturating_sub(mine.tokens));
-            let first_of = budget.rate.max(numbers.refill(counter.horizon()));
-            possible.rate = possible.rate.min(room(budget.rate, rates, numbers.rate, first_of));
+            let first_of = budget.rate.max(parameters.refill(counter.horizon()));
+            possible.rate = possible.rate.min(room(budget.rate, rates, parameters.rate, first_of));
             // Tokens are spent immediately, so only tokens that are really left count.
-            let tokens = room(budget.tokens, at_once, numbers.capacity, budget.tokens);
+            let tokens = room(budget.tokens, other_tokens, parameters.capacity, budget.tokens);
             possible.tokens = possible.tokens.min(tokens.max(1));
         }
         possible
     }
 
     /// Grants a bucket as much of its target as there is room for.
-    fn grant(&mut self, id: SeatId, target: Share, is_new: bool, now: Timestamp) -> Option<(SeatId, Order)> {
-        let possible = self.within_room(id, target, is_new, now);
-        let seat = self.seats.get(&id)?;
+    fn grant(
+        &mut self,
+        id: SubscriptionId,
+        target: Share,
+        age: Age,
+        now: Timestamp,
+    ) -> Option<(SubscriptionId, Instruction)> {
+        let possible = self.within_budget(id, target, age, now);
+        let subscription = self.subscriptions.get(&id)?;
         let strategy = if target.tokens == 0 {
             Strategy::DenyAll
         } else {
-            let mut strategy = Strategy::bucket(possible, seat.nominal);
-            let last = seat.grants.current(now).map(|grant| grant.strategy);
+            let mut strategy = Strategy::bucket(possible, subscription.nominal);
+            let last = subscription.grants.current(now).map(|grant| grant.strategy);
             if let Some(last) = last
                 && strategy.looks_like(last)
                 && let Strategy::TokenBucket { max_tokens, .. } = &mut strategy
@@ -186,14 +208,14 @@ impl Shares {
 
     /// The bucket's current strategy, if it is close enough to the target and fits. Sending it again only extends it,
     /// and Envoy keeps its tokens.
-    fn kept(&self, id: SeatId, target: Share, now: Timestamp) -> Option<Strategy> {
-        let seat = self.seats.get(&id)?;
-        let strategy = seat.grants.current(now)?.strategy;
+    fn kept(&self, id: SubscriptionId, target: Share, now: Timestamp) -> Option<Strategy> {
+        let subscription = self.subscriptions.get(&id)?;
+        let strategy = subscription.grants.current(now)?.strategy;
         let share = strategy.share();
         let is_near = |one: u64, other: u64, part: u64| one.abs_diff(other) <= one.max(other) / part;
-        let fits = self.within_room(id, share, false, now) == share;
+        let fits = self.within_budget(id, share, Age::Known, now) == share;
         let is_bucket = matches!(strategy, Strategy::TokenBucket { .. }) && target.tokens > 0;
-        let has_nominal = strategy == Strategy::bucket(share, seat.nominal);
+        let has_nominal = strategy == Strategy::bucket(share, subscription.nominal);
         (is_bucket
             && has_nominal
             && fits
@@ -203,19 +225,19 @@ impl Shares {
     }
 
     /// The share last sent to a bucket.
-    fn current(&self, id: SeatId, now: Timestamp) -> Option<Share> {
-        let seat = self.seats.get(&id)?;
-        seat.grants.current(now).map(|grant| grant.strategy.share())
+    fn current(&self, id: SubscriptionId, now: Timestamp) -> Option<Share> {
+        let subscription = self.subscriptions.get(&id)?;
+        subscription.grants.current(now).map(|grant| grant.strategy.share())
     }
 }
 
 /// The units per second that a bucket wants from a counter: its demand with headroom, or an equal part while the demand
 /// is unknown. It always includes a little for the next request.
-fn wish(seat: &Seat, cost: u64, whole: Nano, seats: usize) -> Nano {
-    let seats = seats.max(1) as u64;
-    let asked = match seat.demand {
-        None => whole / seats,
-        Some(demand) => with_head_room(demand).min(seat.ceiling).saturating_mul(cost),
+fn claim(subscription: &Subscription, cost: u64, whole: Nano, subscriptions: usize) -> Nano {
+    let subscriptions = subscriptions.max(1) as u64;
+    let asked = match subscription.demand {
+        None => whole / subscriptions,
+        Some(demand) => with_head_room(demand).min(subscription.ceiling).saturating_mul(cost),
     };
-    asked.max(whole / KEPT_FOR_IDLE / seats).min(whole)
+    asked.max(whole / KEPT_FOR_IDLE / subscriptions).min(whole)
 }

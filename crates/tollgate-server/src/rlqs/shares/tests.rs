@@ -11,8 +11,8 @@ use fleet::{Fleet, Load, STEP, seconds};
 
 const HOUR: Ticks = Ticks::from_secs(3_600);
 
-fn per_second(units: u64, burst: u64) -> Numbers {
-    Numbers { rate: units * NANO, period: Ticks::from_secs(1), capacity: burst, is_steady: true }
+fn per_second(units: u64, burst: u64) -> QuotaParameters {
+    QuotaParameters { rate: units * NANO, period: Ticks::from_secs(1), capacity: burst, is_steady: true }
 }
 
 /// A single Envoy has the whole limit from its first request, and receives the same assignment as long as nothing
@@ -78,27 +78,27 @@ fn a_newcomer_has_a_first_share() {
 /// until the other Envoy reported.
 #[test]
 fn a_newcomer_has_a_first_share_while_something_is_owed() {
-    let numbers = per_second(1_000, 1_000);
+    let parameters = per_second(1_000, 1_000);
     let (mut shares, counter) = (Shares::default(), CounterId(1, 2));
-    let standing = Standing::Limited(vec![Look { counter, numbers, cost: 1 }]);
-    let (old, newcomer) = (SeatId { stream: 0, bucket: 9 }, SeatId { stream: 1, bucket: 9 });
+    let standing = Standing::Limited(vec![Look { counter, parameters, cost: 1 }]);
+    let (old, newcomer) = (SubscriptionId { stream: 0, bucket: 9 }, SubscriptionId { stream: 1, bucket: 9 });
     let mut now = Timestamp::from_unix_seconds(1_700_000_000);
     for _ in 0..4 {
         shares.used(old, 5_000, now);
-        shares.draw(counter, numbers, 0, 1_000, now);
+        shares.draw(counter, parameters, 0, 1_000, now);
         shares.report(old, Usage { allowed: 5_000, denied: 100 }, &standing, now);
         now = now + seconds(5);
     }
-    let followed = shares.seats[&old].grants.in_force(now).rate;
+    let followed = shares.subscriptions[&old].grants.effective(now).rate;
     assert!(followed >= 900 * NANO, "the other has nearly all: {followed}");
     for (bucket, owed) in [(1, 0), (2, 2_000), (3, 2_000)] {
-        shares.draw(counter, numbers, owed, 0, now);
-        let id = SeatId { bucket, ..newcomer };
+        shares.draw(counter, parameters, owed, 0, now);
+        let id = SubscriptionId { bucket, ..newcomer };
         shares.report(id, Usage { allowed: 1, denied: 0 }, &standing, now);
-        let first = shares.seats[&id].grants.in_force(now).rate;
-        assert!(first >= numbers.rate / 100, "{owed} owed: {first}");
+        let first = shares.subscriptions[&id].grants.effective(now).rate;
+        assert!(first >= parameters.rate / 100, "{owed} owed: {first}");
         assert!(
-            shares.counters[&counter].out.rate <= numbers.rate / 10 * 11 + 3 * NANO,
+            shares.counters[&counter].out.rate <= parameters.rate / 10 * 11 + 3 * NANO,
             "within the promise"
         );
     }
@@ -122,15 +122,15 @@ fn a_lost_share_returns_when_it_ends() {
 fn idle_buckets_are_abandoned() {
     let mut fleet = Fleet::new(per_second(100, 100), &[(Load::once(), 0), (Load::steady(1), 0)]);
     fleet.run(seconds(59));
-    assert_eq!(fleet.shares.summary(fleet.now).seats, 2);
+    assert_eq!(fleet.shares.summary(fleet.now).subscriptions, 2);
     fleet.run(seconds(12));
     assert!(fleet.envoys[0].strategy.is_none() && fleet.envoys[1].strategy.is_some());
     let summary = fleet.shares.summary(fleet.now);
-    assert_eq!((summary.seats, summary.buckets), (1, 1));
+    assert_eq!((summary.subscriptions, summary.buckets), (1, 1));
     fleet.lose(1);
     fleet.idle(seconds(40));
     fleet.shares.sweep(fleet.now);
-    assert!(fleet.shares.seats.is_empty() && fleet.shares.counters.is_empty());
+    assert!(fleet.shares.subscriptions.is_empty() && fleet.shares.counters.is_empty());
 }
 
 /// Usage by other callers lowers the assignments. The assignments recover when those callers stop.
@@ -152,7 +152,8 @@ fn the_counter_is_shared() {
 /// A window that gives nothing back is used up and not exceeded, and is used again when it starts anew.
 #[test]
 fn windows_are_not_passed() {
-    let day = Numbers { rate: 1_000 * NANO / 86_400, period: HOUR, capacity: 1_000, is_steady: false };
+    let day =
+        QuotaParameters { rate: 1_000 * NANO / 86_400, period: HOUR, capacity: 1_000, is_steady: false };
     let mut fleet = Fleet::new(day, &[(Load::steady(40), 0), (Load::steady(4), 900)]);
     fleet.run(seconds(300));
     assert!((950..=1_004).contains(&fleet.admitted()), "{}", fleet.admitted());
@@ -165,25 +166,26 @@ fn windows_are_not_passed() {
 #[test]
 fn a_counter_of_several_buckets_is_divided() {
     let (mut shares, now) = (Shares::default(), Timestamp::from_unix_seconds(1_700_000_000));
-    let look = |key, units| Look { counter: CounterId(1, key), numbers: per_second(units, units), cost: 1 };
-    let seat = |bucket| SeatId { stream: 1, bucket };
+    let look =
+        |key, units| Look { counter: CounterId(1, key), parameters: per_second(units, units), cost: 1 };
+    let subscription = |bucket| SubscriptionId { stream: 1, bucket };
     for second in [0, 2, 7, 12, 17] {
         for bucket in [1, 2, 3] {
             let own = if bucket == 1 { 10 } else { 1_000 };
             let looks = vec![look(0, 300), look(bucket, own)];
             for look in &looks {
                 let now = now + Ticks::from_secs(second);
-                shares.draw(look.counter, look.numbers, 0, look.numbers.capacity, now);
+                shares.draw(look.counter, look.parameters, 0, look.parameters.capacity, now);
             }
             let standing = Standing::Limited(looks);
             let usage = Usage { allowed: 1_000, denied: 4_000 };
-            shares.report(seat(bucket), usage, &standing, now + Ticks::from_secs(second));
+            shares.report(subscription(bucket), usage, &standing, now + Ticks::from_secs(second));
         }
     }
     let later = now + Ticks::from_secs(17);
     let rates: Vec<u64> = [1, 2, 3]
         .iter()
-        .map(|&bucket| shares.seats[&seat(bucket)].grants.in_force(later).rate / NANO)
+        .map(|&bucket| shares.subscriptions[&subscription(bucket)].grants.effective(later).rate / NANO)
         .collect();
     assert!(rates[0] <= 11 && rates[1..].iter().all(|rate| (140..=155).contains(rate)), "{rates:?}");
     assert!(shares.counters[&CounterId(1, 0)].out.rate <= 310 * NANO);
@@ -191,16 +193,16 @@ fn a_counter_of_several_buckets_is_divided() {
 
 /// Buckets beyond the maximum are refused, and other buckets are unaffected.
 #[test]
-fn seats_are_bounded() {
+fn subscriptions_are_bounded() {
     let (mut shares, now) = (Shares::default(), Timestamp::from_unix_seconds(1_700_000_000));
     let usage = Usage { allowed: 1, denied: 0 };
-    for bucket in 0..SEATS_MAX as u64 {
-        shares.report(SeatId { stream: 1, bucket }, usage, &Standing::Free, now);
+    for bucket in 0..SUBSCRIPTIONS_MAX as u64 {
+        shares.report(SubscriptionId { stream: 1, bucket }, usage, &Standing::Free, now);
     }
-    let over = SeatId { stream: 2, bucket: 0 };
+    let over = SubscriptionId { stream: 2, bucket: 0 };
     let denied = Assignment { strategy: Strategy::DenyAll, ttl_seconds: 5 };
-    assert_eq!(shares.report(over, usage, &Standing::Free, now), [(over, Order::Assign(denied))]);
-    assert_eq!(shares.seats.len(), SEATS_MAX);
+    assert_eq!(shares.report(over, usage, &Standing::Free, now), [(over, Instruction::Assign(denied))]);
+    assert_eq!(shares.subscriptions.len(), SUBSCRIPTIONS_MAX);
 }
 
 proptest! {
@@ -219,8 +221,8 @@ proptest! {
         events in prop::collection::vec((0usize..8, 0u64..4, 0u64..3_000), 12),
         latency in 1u64..30,
     ) {
-        let numbers = per_second(rate, burst);
-        let mut fleet = Fleet::new(numbers, &[]);
+        let parameters = per_second(rate, burst);
+        let mut fleet = Fleet::new(parameters, &[]);
         (fleet.keeps_ratio, fleet.latency) = (keeps_ratio, latency);
         for (load, after, phase) in envoys {
             fleet.join(Load::steady(load), phase);
@@ -270,26 +272,27 @@ proptest! {
 /// met a limit that stayed closed for a minute or more. A departed Envoy owes only until its grants end, whatever the
 /// gap.
 #[test]
-fn who_is_gone_owes_until_its_grants_end() {
+fn a_departed_envoy_owes_until_its_grants_expire() {
     let owed = |gap: u64| {
-        let numbers = per_second(60, 60);
+        let parameters = per_second(60, 60);
         let mut shares = Shares::default();
         let counter = CounterId(1, 2);
-        let standing = Standing::Limited(vec![Look { counter, numbers, cost: 1 }]);
-        let (first, second) = (SeatId { stream: 0, bucket: 9 }, SeatId { stream: 1, bucket: 9 });
+        let standing = Standing::Limited(vec![Look { counter, parameters, cost: 1 }]);
+        let (first, second) =
+            (SubscriptionId { stream: 0, bucket: 9 }, SubscriptionId { stream: 1, bucket: 9 });
         let mut now = Timestamp::from_unix_seconds(1_700_000_000);
         for _ in 0..6 {
             shares.used(first, 250, now);
-            shares.draw(counter, numbers, 0, 60, now);
+            shares.draw(counter, parameters, 0, 60, now);
             shares.report(first, Usage { allowed: 250, denied: 0 }, &standing, now);
             now = now + seconds(5);
         }
         shares.leave(0, now);
         now = now + seconds(gap);
         shares.used(second, 0, now);
-        shares.draw(counter, numbers, 0, 30, now);
+        shares.draw(counter, parameters, 0, 30, now);
         shares.report(second, Usage { allowed: 0, denied: 0 }, &standing, now);
-        shares.summary(now).debt
+        shares.summary(now).owed
     };
     let soon = owed(60);
     assert!(soon <= 60 * 60, "a minute of the limit at most: {soon}");

@@ -33,8 +33,8 @@ pub(super) struct Shard {
 }
 
 /// The slot of a key, or the free slot at which the search for it ended.
-enum Place {
-    Known(usize),
+enum Slot {
+    Occupied(usize),
     Free(usize),
     /// The shard has no slots.
     None,
@@ -56,14 +56,14 @@ impl Shard {
         quantity: i64,
     ) -> Result<Charged, ShardFull> {
         match self.find(hash) {
-            Place::Known(slot) => {
+            Slot::Occupied(slot) => {
                 let (charged, next) = limit.charge(Some(self.instant(slot)), now, quantity);
                 if let Some(next) = next {
                     self.words[slot * SLOT_WORDS + 2] = next.cast_unsigned();
                 }
                 Ok(charged)
             }
-            Place::Free(_) | Place::None => {
+            Slot::Free(_) | Slot::None => {
                 let (charged, next) = limit.charge(None, now, quantity);
                 match next {
                     Some(next) if next > now => self.insert(hash, next, now).map(|()| charged),
@@ -76,14 +76,14 @@ impl Shard {
     /// The stored instant of a key.
     pub(super) fn instant_of(&self, hash: u128) -> Option<i64> {
         match self.find(hash) {
-            Place::Known(slot) => Some(self.instant(slot)),
-            Place::Free(_) | Place::None => None,
+            Slot::Occupied(slot) => Some(self.instant(slot)),
+            Slot::Free(_) | Slot::None => None,
         }
     }
 
     /// Removes a key, and returns its instant.
     pub(super) fn forget(&mut self, hash: u128) -> Option<i64> {
-        let Place::Known(slot) = self.find(hash) else { return None };
+        let Slot::Occupied(slot) = self.find(hash) else { return None };
         let instant = self.instant(slot);
         self.remove(slot);
         Some(instant)
@@ -102,28 +102,28 @@ impl Shard {
     /// Restores a saved key. The later instant wins.
     pub(super) fn put_back(&mut self, hash: u128, instant: i64, now: i64) -> Result<(), ShardFull> {
         match self.find(hash) {
-            Place::Known(slot) => {
+            Slot::Occupied(slot) => {
                 let later = self.instant(slot).max(instant);
                 self.words[slot * SLOT_WORDS + 2] = later.cast_unsigned();
                 Ok(())
             }
-            Place::Free(_) | Place::None => self.insert(hash, instant, now),
+            Slot::Free(_) | Slot::None => self.insert(hash, instant, now),
         }
     }
 
     #[inline]
-    fn find(&self, hash: u128) -> Place {
+    fn find(&self, hash: u128) -> Slot {
         if self.slots == 0 {
-            return Place::None;
+            return Slot::None;
         }
         let (upper, lower) = halves(hash);
         let mut slot = self.home(upper);
         // The loop ends because a quarter of the slots is free.
         loop {
             match self.words[slot * SLOT_WORDS] {
-                0 => return Place::Free(slot),
+                0 => return Slot::Free(slot),
                 word if word == upper && self.words[slot * SLOT_WORDS + 1] == lower => {
-                    return Place::Known(slot);
+                    return Slot::Occupied(slot);
                 }
                 _ => slot = self.after(slot),
             }
@@ -135,7 +135,7 @@ impl Shard {
         if self.used >= self.most {
             return Err(ShardFull);
         }
-        let Place::Free(slot) = self.find(hash) else { return Err(ShardFull) };
+        let Slot::Free(slot) = self.find(hash) else { return Err(ShardFull) };
         let (upper, lower) = halves(hash);
         self.words[slot * SLOT_WORDS..][..SLOT_WORDS].copy_from_slice(&[
             upper,
@@ -182,8 +182,8 @@ impl Shard {
     /// The slot where the search for a key starts: the upper half of the hash, scaled to the slots.
     #[inline]
     fn home(&self, upper: u64) -> usize {
-        let spread = u128::from(upper) * self.slots as u128;
-        usize::try_from(spread >> 64).unwrap_or(0)
+        let scaled = u128::from(upper) * self.slots as u128;
+        usize::try_from(scaled >> 64).unwrap_or(0)
     }
 
     #[inline]
@@ -239,7 +239,7 @@ mod tests {
                         }
                     }
                     Err(ShardFull) => {
-                        prop_assert!(stored.is_none_or(|stored| stored <= now), "a known key was turned away");
+                        prop_assert!(stored.is_none_or(|stored| stored <= now), "a known key was refused");
                         prop_assert_eq!(shard.used, shard.most);
                     }
                 }

@@ -3,6 +3,7 @@
 
 use arc_swap::ArcSwapOption;
 use smallvec::SmallVec;
+use tollgate::engine::Prepared;
 use tollgate::headers::{Dialect, Dialects};
 use tollgate::request::COST_MAX;
 use tollgate::store::Store;
@@ -11,10 +12,10 @@ use tollgate_compat::BROUGHT;
 use tollgate_compat::counters::Tallies;
 
 use crate::decision_json::caller;
-use crate::identity::{Known, Word};
-use crate::protocol::Wire;
+use crate::identity::{Identified, Word};
+use crate::log_throttle::LogThrottle;
+use crate::protocol::Protocol;
 use crate::rls::{Answer, Code, Descriptor, Question, refusal};
-use crate::seldom::Seldom;
 use crate::service::Service;
 use crate::telemetry::{Key, RuleVerdict};
 
@@ -33,8 +34,8 @@ const NEGATIVE_HITS_WITHIN: Ticks = Ticks::from_secs(15);
 #[derive(Debug)]
 pub(crate) struct Envoy {
     headers: HeaderPolicy,
-    refused: Seldom,
-    not_given_back: Seldom,
+    refused: LogThrottle,
+    not_given_back: LogThrottle,
     /// Windows of the limits that descriptors carry. Created for the first such descriptor.
     tallies: ArcSwapOption<Tallies>,
 }
@@ -58,55 +59,72 @@ impl Envoy {
 
 /// Answers a request by the active policy. An answer that need not wait avoids the slow path's future, which is large.
 pub(super) async fn answer<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Answer {
-    match answer_at_once(service, question, now) {
-        Some(answer) => answer,
-        None => Box::pin(answer_later(service, question, now)).await,
+    match try_answer(service, question, now) {
+        Ok(answer) => answer,
+        Err(prepared) => Box::pin(answer_slowly(service, question, prepared, now)).await,
     }
 }
 
-/// The fast path: a typical request on a store that answers without waiting.
-fn answer_at_once<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Option<Answer> {
+/// The fast path: a typical request on a store that answers without waiting. The error is what the slow path starts
+/// with: nothing for an unusual request.
+fn try_answer<S: Store>(
+    service: &Service<S>,
+    question: &Question,
+    now: Timestamp,
+) -> Result<Answer, Option<Prepared>> {
     let descriptors = &question.descriptors;
     let is_usual =
         descriptors.iter().all(|descriptor| descriptor.limit.is_none() && !descriptor.is_negative_hits);
     if !is_usual || service.engine.policy().domain().is_some_and(|domain| domain != question.domain) {
-        return None;
+        return Err(None);
     }
     let known = known(service, question);
-    let views = views(question, &known).ok()?;
-    let decision = service.check_views_at_once(&views, now, Wire::Rls)?;
-    Some(told(service, question, &views, &decision, &Brought::default(), now))
+    let requests = requests(question, &known).map_err(|_| None)?;
+    let request = one_request(requests);
+    let decision = service.try_check(&request, now, Protocol::Rls)?;
+    Ok(answer_of(service, question, &request, &decision, &Brought::default(), now))
 }
 
-async fn answer_later<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Answer {
+async fn answer_slowly<S: Store>(
+    service: &Service<S>,
+    question: &Question,
+    prepared: Option<Prepared>,
+    now: Timestamp,
+) -> Answer {
     let descriptors = &question.descriptors;
     if service.engine.policy().domain().is_some_and(|domain| domain != question.domain) {
         return of_another_domain(service, question, now);
     }
     let known = known(service, question);
-    let mut views = match views(question, &known) {
-        Ok(views) => views,
+    let mut requests = match requests(question, &known) {
+        Ok(requests) => requests,
         Err(error) => return refused(service, question, &error, now),
     };
-    if descriptors.iter().any(|descriptor| descriptor.is_negative_hits) {
-        give_back(service, question, &mut views, now).await;
+    if let Some(prepared) = prepared {
+        let request = one_request(requests);
+        let decision = service.check_prepared(prepared, &request, now, Protocol::Rls).await;
+        return answer_of(service, question, &request, &decision, &Brought::default(), now);
     }
+    if descriptors.iter().any(|descriptor| descriptor.is_negative_hits) {
+        give_back(service, question, &mut requests, now).await;
+    }
+    let request = one_request(requests);
     let mut brought = Brought::charge(service, question, now).await;
     let only_gives_back = descriptors.iter().all(|descriptor| descriptor.is_negative_hits);
     if only_gives_back || brought.refuses() {
-        return looked(service, question, &views, &brought, now).await;
+        return answer_read_only(service, question, request, &brought, now).await;
     }
-    let decision = service.check_views(&views, &brought.rules(question), now, Wire::Rls).await;
+    let decision = service.check_beside(&request, &brought.rules(question), now, Protocol::Rls).await;
     if !decision.is_allowed() {
         brought.give_back(service, question, now).await;
     }
-    told(service, question, &views, &decision, &brought, now)
+    answer_of(service, question, &request, &decision, &brought, now)
 }
 
 /// The answer if the policy is for another domain: the policy has no limit for the request.
 fn of_another_domain<S: Store>(service: &Service<S>, question: &Question, now: Timestamp) -> Answer {
-    let views = question.descriptors.iter().filter(|descriptor| !descriptor.is_negative_hits);
-    let keys: Vec<Key<'_>> = views.map(|descriptor| Key::unmet(&descriptor.entries)).collect();
+    let asking = question.descriptors.iter().filter(|descriptor| !descriptor.is_negative_hits);
+    let keys: Vec<Key<'_>> = asking.map(|descriptor| Key::unmet(&descriptor.entries)).collect();
     if keys.is_empty() {
         return Answer::blank(Code::Ok, question.descriptors.len()); // No descriptor asks for admission.
     }
@@ -118,27 +136,26 @@ fn of_another_domain<S: Store>(service: &Service<S>, question: &Question, now: T
         keys: &keys,
         rules: &[],
     };
-    service.meter.record_foreign(&verdict, Wire::Rls, now);
+    service.meter.record_compat(&verdict, Protocol::Rls, now);
     Answer::of_no_limit(question.descriptors.len())
 }
 
 /// The answer when the policy's limits are only read. Either no descriptor asks for admission, so there is no decision
 /// and the statuses show the current state; or a limit that the request carries refuses it, and nothing is charged.
-async fn looked<S: Store>(
+async fn answer_read_only<S: Store>(
     service: &Service<S>,
     question: &Question,
-    views: &[CheckRequest<'_>],
+    request: CheckRequest<'_>,
     brought: &Brought,
     now: Timestamp,
 ) -> Answer {
-    let looks: Vec<CheckRequest<'_>> = views.iter().map(|view| view.clone().looking()).collect();
-    let decision = service.engine.check_views(&looks, now).await;
+    let decision = service.engine.check(&request.looking(), now).await;
     let statuses = status::statuses(question, &decision, brought, now);
     if !brought.refuses() {
         return Answer { statuses, ..Answer::blank(Code::Ok, 0) };
     }
-    let views = question.descriptors.iter().map(|descriptor| Key::unmet(&descriptor.entries));
-    let (keys, rules) = (views.collect::<Vec<_>>(), brought.rules(question));
+    let keys = question.descriptors.iter().map(|descriptor| Key::unmet(&descriptor.entries));
+    let (keys, rules) = (keys.collect::<Vec<_>>(), brought.rules(question));
     let verdict = RuleVerdict {
         is_allowed: false,
         is_blocked: false,
@@ -147,7 +164,7 @@ async fn looked<S: Store>(
         keys: &keys,
         rules: &rules,
     };
-    service.meter.record_foreign(&verdict, Wire::Rls, now);
+    service.meter.record_compat(&verdict, Protocol::Rls, now);
     let mut headers = vec![("Cache-Control".to_owned(), "no-store".to_owned())];
     let retry = brought.retry_after().map(|retry| retry.ceil_seconds().to_string());
     headers.extend(retry.map(|retry| ("Retry-After".to_owned(), retry)));
@@ -165,28 +182,36 @@ fn refused<S: Store>(
     if let Some(skipped) = service.envoy.refused.due(now) {
         tracing::warn!(%error, skipped, "a descriptor cannot be counted, so the request is over the limit");
     }
-    service.meter.record_fault(Wire::Rls);
+    service.meter.record_fault(Protocol::Rls);
     Answer::blank(Code::OverLimit, question.descriptors.len())
 }
 
 /// Identifies the caller that each descriptor is about. Envoy passes on what clients send.
-fn known<S: Store>(service: &Service<S>, question: &Question) -> SmallVec<[Known; 4]> {
-    let of = |descriptor: &Descriptor| service.identity.known(descriptor.pairs(), Word::Client);
-    let mut known: SmallVec<[Known; 4]> = question.descriptors.iter().map(of).collect();
-    Known::agree(&mut known);
+fn known<S: Store>(service: &Service<S>, question: &Question) -> SmallVec<[Identified; 4]> {
+    let of = |descriptor: &Descriptor| service.identity.identify(descriptor.pairs(), Word::Client);
+    let mut known: SmallVec<[Identified; 4]> = question.descriptors.iter().map(of).collect();
+    Identified::agree(&mut known);
     known
 }
 
 /// One `CheckRequest` for each descriptor.
-fn views<'q>(question: &'q Question, known: &'q [Known]) -> Result<Vec<CheckRequest<'q>>, RequestError> {
-    let mut views = Vec::with_capacity(question.descriptors.len());
+fn requests<'q>(
+    question: &'q Question,
+    known: &'q [Identified],
+) -> Result<Vec<CheckRequest<'q>>, RequestError> {
+    let mut requests = Vec::with_capacity(question.descriptors.len());
     for (descriptor, known) in question.descriptors.iter().zip(known) {
         let hits = descriptor.hits(question);
         // No counter reaches that number, so a larger refund gives everything back.
         let hits = if descriptor.is_negative_hits { hits.min(COST_MAX) } else { hits };
-        views.push(known.request(descriptor.pairs())?.cost(hits)?);
+        requests.push(known.request(descriptor.pairs())?.cost(hits)?);
     }
-    Ok(views)
+    Ok(requests)
+}
+
+/// One request with all these descriptors. There is at least one.
+fn one_request(requests: Vec<CheckRequest<'_>>) -> CheckRequest<'_> {
+    requests.into_iter().reduce(CheckRequest::and).unwrap_or_default()
 }
 
 /// Gives back the hits of negative descriptors, each to the limits that apply to it first. Afterwards these descriptors
@@ -194,34 +219,34 @@ fn views<'q>(question: &'q Question, known: &'q [Known]) -> Result<Vec<CheckRequ
 async fn give_back<S: Store>(
     service: &Service<S>,
     question: &Question,
-    views: &mut [CheckRequest<'_>],
+    requests: &mut [CheckRequest<'_>],
     now: Timestamp,
 ) {
-    let looks: Vec<CheckRequest<'_>> = views.iter().map(|view| view.clone().looking()).collect();
-    let matched = service.engine.check_views(&looks, now).await;
+    let looks: Vec<CheckRequest<'_>> = requests.iter().map(|request| request.clone().looking()).collect();
+    let matched = service.engine.check(&one_request(looks.clone()), now).await;
     for (position, (descriptor, look)) in question.descriptors.iter().zip(looks).enumerate() {
         if !descriptor.is_negative_hits {
             continue;
         }
-        let Some(view) = views.get_mut(position) else { continue };
-        let limits = matched.limits().filter(|status| status.view == position);
+        let Some(request) = requests.get_mut(position) else { continue };
+        let limits = matched.limits().filter(|status| status.descriptor == position);
         let limits: Vec<&str> = limits.map(|status| status.limit.name()).collect();
         // An empty list would mean every limit.
         if !limits.is_empty()
-            && let Err(error) = service.engine.refund_of(view, &limits, NEGATIVE_HITS_WITHIN, now).await
+            && let Err(error) = service.engine.refund_of(request, &limits, NEGATIVE_HITS_WITHIN, now).await
             && let Some(skipped) = service.envoy.not_given_back.due(now)
         {
             tracing::warn!(%error, skipped, "hits were not given back; they stay counted");
         }
-        *view = look;
+        *request = look;
     }
 }
 
 /// Converts a decision into an answer for Envoy.
-fn told<S: Store>(
+fn answer_of<S: Store>(
     service: &Service<S>,
     question: &Question,
-    views: &[CheckRequest<'_>],
+    request: &CheckRequest<'_>,
     decision: &Decision,
     brought: &Brought,
     now: Timestamp,
@@ -232,9 +257,10 @@ fn told<S: Store>(
         tracing::warn!(%fault, skipped, "a question is at fault, so the request is over the limit");
     }
     // If descriptors differ in cost, the request has no single cost.
-    let cost = views.first().map(CheckRequest::units);
-    let cost = cost.filter(|&cost| views.iter().all(|view| view.units() == cost));
-    let audience = Audience { caller: caller(views), cost, ..Audience::default() };
+    let cost = request.units();
+    let is_one = request.descriptors().all(|descriptor| descriptor.units() == cost);
+    let cost = is_one.then_some(cost);
+    let audience = Audience { caller: caller(request), cost, ..Audience::default() };
     let wall = service.on_wall(now);
     let headers = tollgate::Answer::headers_of(decision, &service.envoy.headers, audience, wall);
     Answer {

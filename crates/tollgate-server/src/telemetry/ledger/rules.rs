@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::super::names::{ALLOWED, BROUGHT, DENIED, OTHERS, WOULD_ALLOW, WOULD_DENY, source_index};
 use super::{AllSeries, Cell, Ledger, Series};
-use crate::protocol::Wire;
+use crate::protocol::Protocol;
 use tollgate_compat::Rule;
 
 /// Maximum number of names with request values that have their own series. Any more are counted under the rule's name.
@@ -47,15 +47,19 @@ impl Ledger {
     }
 
     /// Counts the outcome of a rule.
-    pub(in crate::telemetry) fn record_rule(&self, rule: &Rule<'_>, wire: Wire) {
+    pub(in crate::telemetry) fn record_rule(&self, rule: &Rule<'_>, protocol: Protocol) {
         let outcome = match (rule.is_shadow, rule.is_denied) {
             (false, false) => ALLOWED,
             (false, true) => DENIED,
             (true, false) => WOULD_ALLOW,
             (true, true) => WOULD_DENY,
         };
-        self.series_of_rule(rule)
-            .count_one(Cell { wire, outcome, source: source_index(rule.source) }, rule.is_near);
+        let cell = Cell { protocol, outcome, source: source_index(rule.source) };
+        let series = self.series_of_rule(rule);
+        series.count_one(cell);
+        if rule.is_near {
+            series.count_near(cell);
+        }
     }
 
     fn series_of_rule(&self, rule: &Rule<'_>) -> Arc<Series> {

@@ -11,8 +11,8 @@ fn fill(ids: impl IntoIterator<Item = u64>) -> (Sketch, HashMap<u64, u64>) {
     let (mut sketch, mut exact) = (Sketch::default(), HashMap::new());
     for id in ids {
         *exact.entry(id).or_insert(0) += 1;
-        let answered = Answered { denied: id.is_multiple_of(2), source: Some(Source::Lease) };
-        sketch.add(id, 1, answered, |entry| entry.key = id.to_string());
+        let outcome = KeyOutcome { denied: id.is_multiple_of(2), source: Some(Source::Lease) };
+        sketch.add(id, 1, outcome, |entry| entry.key = id.to_string());
     }
     (sketch, exact)
 }
@@ -93,9 +93,9 @@ proptest! {
 #[test]
 fn what_stands_for_several_is_an_estimate() {
     let mut sketch = Sketch::default();
-    let answered = Answered { denied: false, source: None };
-    (0..PLACES as u64).for_each(|id| sketch.add(id, 16, answered, |_| ()));
-    sketch.add(u64::MAX, 1, answered, |_| ());
+    let outcome = KeyOutcome { denied: false, source: None };
+    (0..PLACES as u64).for_each(|id| sketch.add(id, 16, outcome, |_| ()));
+    sketch.add(u64::MAX, 1, outcome, |_| ());
     let exact: Vec<u64> = sketch.entries().filter(|entry| !entry.is_estimated).map(SketchEntry::id).collect();
     assert_eq!(exact, [u64::MAX]);
 }

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tollgate::{Clock, Timestamp};
 
 use super::{Fate, Span};
-use crate::seldom::Seldom;
+use crate::log_throttle::LogThrottle;
 use crate::shutdown::{Stop, stopped};
 
 /// Maximum number of spans in a batch.
@@ -56,7 +56,7 @@ pub(crate) async fn run(
     clock: Clock,
     mut stop: Stop,
 ) {
-    let unsent = Seldom::default();
+    let unsent = LogThrottle::default();
     loop {
         let mut batch = Vec::new();
         let is_stopping = tokio::select! {
@@ -96,7 +96,7 @@ pub(crate) async fn run(
 /// Converts a span for the collector.
 fn exported(span: Span) -> SpanData {
     let mut attributes =
-        vec![KeyValue::new("tollgate.wire", span.wire), KeyValue::new("tollgate.verdict", span.verdict)];
+        vec![KeyValue::new("tollgate.wire", span.protocol), KeyValue::new("tollgate.verdict", span.verdict)];
     attributes.extend(span.limit.map(|limit| KeyValue::new("tollgate.limit", limit)));
     attributes.extend(span.source.map(|source| KeyValue::new("tollgate.source", source)));
     let retry = span.retry_after_ms.and_then(|millis| i64::try_from(millis).ok());

@@ -19,7 +19,7 @@ fn all_settings() -> Vec<Case> {
             "6.5",
             "SETTINGS are acknowledged",
             &[settings(&[(1, 4_096), (3, 7), (6, 1 << 16)])],
-            Want::So(|heard| heard.acks == 2),
+            Want::So(|received| received.acks == 2),
         ),
         c("6.5", "an ACK with content", &[frame(SETTINGS, ACK, 0, &[0; 6])], Want::Connection(&[FRAME_SIZE]))
             .general(),
@@ -55,13 +55,13 @@ fn all_settings() -> Vec<Case> {
             "6.5.3",
             "of one setting twice the last holds",
             &[settings(&[(4, 100), (4, 2)]), headers(1, &get("/"))],
-            Want::So(|heard| heard.parts == [2]),
+            Want::So(|received| received.parts == [2]),
         ),
         c(
             "8441 3",
             "the server takes an extended CONNECT",
             &[],
-            Want::So(|heard| heard.settings.contains(&(8, 1))),
+            Want::So(|received| received.settings.contains(&(8, 1))),
         ),
         c("8441 3", "ENABLE_CONNECT_PROTOCOL of 2", &[settings(&[(8, 2)])], Want::Connection(&[PROTOCOL])),
     ]
@@ -74,13 +74,13 @@ fn ping_and_goaway() -> Vec<Case> {
             "6.7",
             "PING is answered as it came",
             &[frame(PING, 0, 0, b"opaque\0\x01")],
-            Want::So(|heard| heard.pongs == [b"opaque\0\x01"]),
+            Want::So(|received| received.pongs == [b"opaque\0\x01"]),
         ),
         c(
             "6.7",
             "an answer to no PING is not answered",
             &[frame(PING, ACK, 0, b"nobody's"), frame(PING, 0, 0, b"somebody")],
-            Want::So(|heard| heard.pongs == [b"somebody"]),
+            Want::So(|received| received.pongs == [b"somebody"]),
         ),
         c("6.7", "PING on a stream", &[frame(PING, 0, 1, &[0; 8])], Want::Connection(&[PROTOCOL])),
         c("6.7", "PING of six bytes", &[frame(PING, 0, 0, &[0; 6])], Want::Connection(&[FRAME_SIZE]))
@@ -98,13 +98,15 @@ fn ping_and_goaway() -> Vec<Case> {
             "7",
             "GOAWAY with an unknown code",
             &[frame(GOAWAY, 0, 0, &[0, 0, 0, 0, 0, 0, 0, 0xff])],
-            Want::So(|heard| heard.is_closed && matches!(heard.goaway, None | Some(NO_ERROR | 0xff))),
+            Want::So(|received| {
+                received.is_closed && matches!(received.goaway, None | Some(NO_ERROR | 0xff))
+            }),
         ),
         c(
             "5.4.1",
             "a connection that is in error ends",
             &[frame(PING, 0, 1, &[0; 8])],
-            Want::So(|heard| heard.is_closed && heard.goaway == Some(PROTOCOL)),
+            Want::So(|received| received.is_closed && received.goaway == Some(PROTOCOL)),
         ),
     ]
 }
@@ -132,7 +134,7 @@ fn windows() -> Vec<Case> {
             "6.9.1",
             "no more is sent than the window has",
             &[small.clone(), headers(1, &get("/"))],
-            Want::So(|heard| heard.parts == [1]),
+            Want::So(|received| received.parts == [1]),
         ),
         c(
             "6.9.1",
@@ -150,14 +152,14 @@ fn windows() -> Vec<Case> {
             "6.9.2",
             "a window that grows later",
             &[none.clone(), headers(1, &get("/")), settings(&[(4, 3)])],
-            Want::So(|heard| heard.parts == [3]),
+            Want::So(|received| received.parts == [3]),
         ),
         c(
             "6.9.2",
             "a window that was negative",
             &[settings(&[(4, 3)]), headers(1, &get("/")), none, window(1, 2)],
-            Want::So(|heard| {
-                heard.parts.iter().sum::<usize>() == 3 || heard.parts.iter().sum::<usize>() == 2
+            Want::So(|received| {
+                received.parts.iter().sum::<usize>() == 3 || received.parts.iter().sum::<usize>() == 2
             }),
         ),
         c(

@@ -19,20 +19,20 @@ fn preface() -> Vec<Case> {
             "3.4",
             "the server's first frame is SETTINGS",
             &[],
-            Want::So(|heard| heard.kinds.first() == Some(&SETTINGS)),
+            Want::So(|received| received.kinds.first() == Some(&SETTINGS)),
         ),
         c(
             "3.4",
             "an invalid preface is no HTTP/2",
             &[b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n".to_vec()],
-            Want::So(|heard| heard.is_closed && heard.kinds.is_empty()),
+            Want::So(|received| received.is_closed && received.kinds.is_empty()),
         )
         .bare(),
         c(
             "3.4",
             "garbage is no HTTP/2",
             &[b"INVALID CONNECTION PREFACE\r\n\r\n".to_vec()],
-            Want::So(|heard| heard.is_closed && heard.kinds.is_empty()),
+            Want::So(|received| received.is_closed && received.kinds.is_empty()),
         )
         .bare(),
         c(
@@ -46,14 +46,14 @@ fn preface() -> Vec<Case> {
             "3.4",
             "the first frame is not SETTINGS",
             &[PREFACE.to_vec(), frame(PING, 0, 0, &[0; 8])],
-            Want::So(|heard| heard.is_closed && heard.pongs.is_empty()),
+            Want::So(|received| received.is_closed && received.pongs.is_empty()),
         )
         .bare(),
         c(
             "3.4",
             "the first frame is a request",
             &[PREFACE.to_vec(), headers(1, &get("/"))],
-            Want::So(|heard| heard.is_closed && heard.statuses.is_empty()),
+            Want::So(|received| received.is_closed && received.statuses.is_empty()),
         )
         .bare(),
         c("3.4", "requests before the server's settings", &[headers(1, &get("/"))], Want::Status(200)),
@@ -75,13 +75,13 @@ fn format() -> Vec<Case> {
             "4.1",
             "undefined flags are ignored",
             &[frame(PING, 0x16, 0, &[1; 8])],
-            Want::So(|heard| heard.pongs == [[1; 8]]),
+            Want::So(|received| received.pongs == [[1; 8]]),
         ),
         c(
             "4.1",
             "the reserved bit is ignored",
             &[frame(PING, 0, 1 << 31, &[2; 8])],
-            Want::So(|heard| heard.pongs == [[2; 8]]),
+            Want::So(|received| received.pongs == [[2; 8]]),
         ),
         c(
             "4.2",
@@ -113,7 +113,7 @@ fn format() -> Vec<Case> {
             "5.5",
             "an unknown setting is ignored",
             &[settings(&[(0x99, 1)])],
-            Want::So(|heard| heard.acks == 2),
+            Want::So(|received| received.acks == 2),
         ),
         c(
             "8.4",

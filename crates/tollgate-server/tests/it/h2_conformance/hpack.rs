@@ -26,7 +26,7 @@ fn tables() -> Vec<Case> {
             "7541 2.3.2",
             "fields that are remembered",
             &[headers(1, &remembered)],
-            Want::So(|heard| heard.statuses.len() == 2),
+            Want::So(|received| received.statuses.len() == 2),
         )
         .then(&[headers(3, &[&LINE[..], &[0xbf, 0xbe]].concat())]),
         c("7541 6.1", "index 0", &with(&[0x80]), BROKEN),
@@ -103,7 +103,9 @@ fn texts() -> Vec<Case> {
                 headers(1, &[0x82, 0x86, 0x41, 1, b'a', 0x40, 1, b'x', 1, b'y']),
                 headers(3, &[&LINE[..], &[0xbf, 0xbe]].concat()),
             ],
-            Want::So(|heard| heard.resets.contains(&(1, PROTOCOL)) && heard.statuses.contains(&(3, 200))),
+            Want::So(|received| {
+                received.resets.contains(&(1, PROTOCOL)) && received.statuses.contains(&(3, 200))
+            }),
         ),
         c("4.3", "the whole of a head", &[headers(1, &long)], Want::Status(200)),
     ]

@@ -130,7 +130,12 @@ fn numbers() -> Vec<Case> {
         ),
         c("5.1.2", "as many streams as may be", &hanging(128), Want::Alive),
         c("5.1.2", "one more", &hanging(129), Want::Stream(&[REFUSED_STREAM, PROTOCOL])),
-        c("5.1.2", "the setting says how many", &[], Want::So(|heard| heard.settings.contains(&(3, 128)))),
+        c(
+            "5.1.2",
+            "the setting says how many",
+            &[],
+            Want::So(|received| received.settings.contains(&(3, 128))),
+        ),
     ]
 }
 
@@ -206,7 +211,7 @@ fn continuations() -> Vec<Case> {
             "10.5.1",
             "a head without end",
             &[vec![begun()], endless].concat(),
-            Want::So(|heard| heard.is_closed && heard.statuses.is_empty()),
+            Want::So(|received| received.is_closed && received.statuses.is_empty()),
         )
         .accepted("a flood is cut off without a word: nobody who means well sends one"),
     ]
@@ -239,7 +244,9 @@ fn messages() -> Vec<Case> {
             "8.1",
             "HEAD",
             &[headers(1, &block(&line("HEAD", "/")))],
-            Want::So(|heard| heard.statuses == [(1, 200)] && heard.ended == [1] && heard.parts.is_empty()),
+            Want::So(|received| {
+                received.statuses == [(1, 200)] && received.ended == [1] && received.parts.is_empty()
+            }),
         ),
         c(
             "8.1",
@@ -267,7 +274,7 @@ fn messages() -> Vec<Case> {
             "8.1",
             "a pseudo field in trailers",
             &[open(1, &post("/trail")), trailers(&[(":method", "GET")])],
-            Want::So(|heard| heard.statuses == [(1, 200)] && heard.parts == [1]),
+            Want::So(|received| received.statuses == [(1, 200)] && received.parts == [1]),
         )
         .accepted("h2 takes it out: the upstream is told of no trailer"),
         c(
@@ -294,7 +301,9 @@ fn messages() -> Vec<Case> {
             &(0..400)
                 .flat_map(|number| [headers(number * 2 + 1, &get("/hang")), reset(number * 2 + 1, 8)])
                 .collect::<Vec<_>>(),
-            Want::So(|heard| heard.is_closed && matches!(heard.goaway, None | Some(ENHANCE_YOUR_CALM))),
+            Want::So(|received| {
+                received.is_closed && matches!(received.goaway, None | Some(ENHANCE_YOUR_CALM))
+            }),
         ),
     ]
 }

@@ -87,7 +87,7 @@ pub(crate) fn post(path: &str) -> Vec<u8> {
 
 /// What a client has heard.
 #[derive(Debug, Default)]
-pub(crate) struct Heard {
+pub(crate) struct Received {
     /// The kinds of its first frames, in order.
     pub(crate) kinds: Vec<u8>,
     pub(crate) goaway: Option<u32>,
@@ -106,7 +106,7 @@ pub(crate) struct Heard {
     pub(crate) text: String,
 }
 
-impl Heard {
+impl Received {
     /// Whether stream 1 is over, in whatever way.
     pub(crate) fn has_ended(&self) -> bool {
         self.is_closed || self.ended.contains(&1) || self.resets.iter().any(|(stream, _)| *stream == 1)
@@ -176,7 +176,7 @@ fn status(mut block: &[u8]) -> Option<u16> {
 pub(crate) struct Talk {
     stream: TcpStream,
     bytes: Vec<u8>,
-    pub(crate) heard: Heard,
+    pub(crate) received: Received,
 }
 
 impl Talk {
@@ -185,7 +185,7 @@ impl Talk {
         let stream = gateway.connect();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
-        let mut talk = Self { stream, bytes: Vec::new(), heard: Heard::default() };
+        let mut talk = Self { stream, bytes: Vec::new(), received: Received::default() };
         if begins {
             talk.send(&[PREFACE, &settings(&[])].concat());
         }
@@ -202,11 +202,11 @@ impl Talk {
     }
 
     /// Hears until it is enough, the connection has ended, or patience has.
-    pub(crate) fn hear(&mut self, is_enough: impl Fn(&Heard) -> bool) {
+    pub(crate) fn hear(&mut self, is_enough: impl Fn(&Received) -> bool) {
         let mut part = [0; 1 << 16];
-        while !is_enough(&self.heard) && !self.heard.is_closed {
+        while !is_enough(&self.received) && !self.received.is_closed {
             match self.stream.read(&mut part) {
-                Ok(0) => self.heard.is_closed = true,
+                Ok(0) => self.received.is_closed = true,
                 Ok(read) => {
                     self.bytes.extend_from_slice(&part[..read]);
                     self.split();
@@ -219,14 +219,14 @@ impl Talk {
                 {
                     return;
                 }
-                Err(_) => self.heard.is_closed = true,
+                Err(_) => self.received.is_closed = true,
             }
         }
     }
 
     fn split(&mut self) {
         if self.bytes.starts_with(b"HTTP/1") {
-            self.heard.text = String::from_utf8_lossy(&self.bytes).into_owned();
+            self.received.text = String::from_utf8_lossy(&self.bytes).into_owned();
             return;
         }
         while let [highest, high, low, kind, flags, number @ ..] = &self.bytes[..] {
@@ -236,7 +236,7 @@ impl Talk {
                 return;
             };
             let (kind, flags, stream) = (*kind, *flags, u32::from_be_bytes(*number));
-            self.heard.frame(kind, flags, stream, content);
+            self.received.frame(kind, flags, stream, content);
             if kind == SETTINGS && flags & ACK == 0 {
                 let _ = self.stream.write_all(&frame(SETTINGS, ACK, 0, &[]));
             }

@@ -70,8 +70,11 @@ fn an_operator_blocks_a_key() {
     assert_eq!(limited(), [0, 0, 0]);
     call(&server, &["block", "key=bad", "--for", "10m"]);
     assert_eq!(limited(), [1, 1, 0]);
-    let told = throttle(&server, ask[0]);
-    assert!(told[..3] == [1, 5, 0] && (590..=600).contains(&told[3]) && told[3] == told[4], "{told:?}");
+    let reported = throttle(&server, ask[0]);
+    assert!(
+        reported[..3] == [1, 5, 0] && (590..=600).contains(&reported[3]) && reported[3] == reported[4],
+        "{reported:?}"
+    );
     call(&server, &["unblock", "key=bad"]);
     assert_eq!(throttle(&server, ask[0])[..3], [0, 5, 3], "nothing was counted meanwhile");
     call(&server, &["block", "key=bad", "command=throttle", "--for", "10m"]);

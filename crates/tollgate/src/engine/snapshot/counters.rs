@@ -8,7 +8,9 @@ use crate::algorithm::concurrency::{self, PermitId};
 use crate::algorithm::sliding_log;
 use crate::algorithm::sliding_window::{self, PRECISION_MAX};
 use crate::key::{Fingerprint, NEVER_ZERO};
-use crate::memory::{Entry, Full, KeptSettings, Large, LargeEntry, MemoryStore, PartitionId, Piece, Slot};
+use crate::memory::{
+    Full, KeptSettings, Large, LargeEntry, MemoryStore, PartitionId, Piece, Slot, SlotEntry,
+};
 use crate::rate::EXACT_MAX;
 use crate::time::Timestamp;
 
@@ -62,7 +64,7 @@ pub(super) fn write<W: Write>(
         Piece::Pairs(slots) => {
             counted.add(place, slots.len());
             let kept = |slot: &Slot<2>| {
-                let entry = Entry { state: wall.words(slot.entry.state), number: slot.entry.number };
+                let entry = SlotEntry { state: wall.words(slot.entry.state), number: slot.entry.number };
                 Slot { key: slot.key, entry }
             };
             let slots: Vec<_> = slots.iter().map(kept).collect();
@@ -105,7 +107,7 @@ pub(super) fn read_slot<const WORDS: usize>(fields: &mut Unread<'_>) -> Result<S
         // the number of a setting of the wall clock.
         *word = if WORDS == 2 && place == 0 { fields.u64_to(EXACT_MAX)? } else { fields.u64()? };
     }
-    Ok(Slot { key, entry: Entry { state, number } })
+    Ok(Slot { key, entry: SlotEntry { state, number } })
 }
 
 fn write_key(fields: &mut Fields, key: Fingerprint) {

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use super::fields::{Fields, Unread};
 use super::frame::{Block, Frames};
 use super::{GENERATION_MAX, quota};
-use crate::engine::live::{Live, Records, Remembered};
+use crate::engine::active::{ActivePolicy, Records, Remembered};
 use crate::memory::NUMBERS_MAX;
 use crate::policy::limit::{DefaultQuota, Quotas};
 use crate::policy::{BY_MAX, By, LIMITS_MAX, Limit, QUOTAS_MAX, QuotaIndex, TIER_BY_MAX};
@@ -16,11 +16,11 @@ use crate::store::{Record, Reign};
 const SEPARATOR: &str = "\u{1f}";
 
 /// Writes what is remembered of every limit, those that are gone included.
-pub(super) fn write<W: Write>(frames: &mut Frames<'_, W>, live: &Live) -> io::Result<()> {
-    for (limit, numbers, records) in live.in_force() {
+pub(super) fn write<W: Write>(frames: &mut Frames<'_, W>, active: &ActivePolicy) -> io::Result<()> {
+    for (limit, numbers, records) in active.limits() {
         frames.write(Block::Limit, |fields| write_limit(fields, limit, numbers, records))?;
     }
-    for (identity, records) in live.gone() {
+    for (identity, records) in active.gone() {
         frames.write(Block::Gone, |fields| {
             fields.list(identity, |fields, part| fields.text(part));
             write_records(fields, records);

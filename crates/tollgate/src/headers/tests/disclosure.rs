@@ -8,7 +8,7 @@ use crate::rate::Rate;
 const DISCLOSURES: [&str; 4] = ["always", "near-exhaustion", "denied-only", "never"];
 const EXPOSURES: [&str; 3] = ["none", "retry-after", "full"];
 
-fn told(case: Case, disclosure: &str, exposure: &str, caller: Caller) -> Answer {
+fn answered(case: Case, disclosure: &str, exposure: &str, caller: Caller) -> Answer {
     let policy = HeaderPolicy {
         disclosure: disclosure.parse().unwrap(),
         anonymous: exposure.parse().unwrap(),
@@ -34,7 +34,7 @@ fn denied() -> Case {
 #[test]
 fn levels_of_disclosure() {
     let shown = |case: Case, level: &str| {
-        let answer = told(case, level, "none", Caller::Authenticated);
+        let answer = answered(case, level, "none", Caller::Authenticated);
         let quota = answer.headers.get("RateLimit").is_some();
         assert_eq!(quota, answer.headers.get("X-RateLimit-Limit").is_some());
         assert_eq!(quota, answer.headers.get("RateLimit-Policy").is_some());
@@ -59,9 +59,9 @@ fn near_exhaustion_lists_only_what_is_near() {
 fn retry_after_survives_all_but_total_silence() {
     for disclosure in DISCLOSURES {
         for exposure in EXPOSURES {
-            let authenticated = told(denied(), disclosure, exposure, Caller::Authenticated);
+            let authenticated = answered(denied(), disclosure, exposure, Caller::Authenticated);
             assert!(authenticated.headers.get("Retry-After").is_some());
-            let anonymous = told(denied(), disclosure, exposure, Caller::Anonymous);
+            let anonymous = answered(denied(), disclosure, exposure, Caller::Anonymous);
             let silent = (disclosure, exposure) == ("never", "none");
             assert_eq!(anonymous.headers.get("Retry-After").is_none(), silent, "{disclosure} {exposure}");
             assert_eq!(anonymous.status, 429);
@@ -72,9 +72,9 @@ fn retry_after_survives_all_but_total_silence() {
 /// Strangers get one body, whichever limit denied them and however long it takes.
 #[test]
 fn anonymous_refusals_are_all_alike() {
-    let first = told(denied(), "always", "none", Caller::Anonymous);
+    let first = answered(denied(), "always", "none", Caller::Anonymous);
     let other = Case::new("tenant-42", bucket(Rate::per_hour(3))).denied(secs(900));
-    let second = told(other, "always", "none", Caller::Anonymous);
+    let second = answered(other, "always", "none", Caller::Anonymous);
     assert_eq!(first.body, second.body);
     assert_eq!(lines(&first).len(), 2);
     assert_eq!(
@@ -84,14 +84,14 @@ fn anonymous_refusals_are_all_alike() {
             r#""title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"retryable":true}"#
         )
     );
-    let costly = told(denied().says(Verdict::Never), "always", "retry-after", Caller::Anonymous);
+    let costly = answered(denied().says(Verdict::Never), "always", "retry-after", Caller::Anonymous);
     assert!(!costly.body.unwrap().text.contains("max-cost"));
 }
 
 #[test]
 fn full_exposure_shows_strangers_everything() {
-    let anonymous = told(denied(), "always", "full", Caller::Anonymous);
-    let authenticated = told(denied(), "always", "full", Caller::Authenticated);
+    let anonymous = answered(denied(), "always", "full", Caller::Anonymous);
+    let authenticated = answered(denied(), "always", "full", Caller::Authenticated);
     assert_eq!(anonymous, authenticated);
 }
 
@@ -112,11 +112,13 @@ fn callers_see_their_own_limits_by_default() {
 /// With `anonymous: retry-after` a caller without an identity learns when to retry and nothing else.
 #[test]
 fn the_rest_can_be_hidden_from_callers_without_an_identity() {
-    let anonymous = told(denied(), "always", "retry-after", Caller::Anonymous);
+    let anonymous = answered(denied(), "always", "retry-after", Caller::Anonymous);
     let names: Vec<_> = anonymous.headers.iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["Cache-Control", "Retry-After"]);
-    assert!(told(near(), "always", "retry-after", Caller::Anonymous).headers.is_empty());
-    assert!(told(near(), "always", "retry-after", Caller::Authenticated).headers.get("RateLimit").is_some());
+    assert!(answered(near(), "always", "retry-after", Caller::Anonymous).headers.is_empty());
+    assert!(
+        answered(near(), "always", "retry-after", Caller::Authenticated).headers.get("RateLimit").is_some()
+    );
 }
 
 /// A limit without `by` belongs to the platform. Its remaining units would show callers how busy others are, so no

@@ -14,7 +14,7 @@ use crate::policy::{
 };
 use crate::quota::Quota;
 use crate::rate::Rate;
-use crate::store::Stance;
+use crate::store::Enforcement;
 use crate::time::{Ticks, Timestamp};
 
 /// The wall time of the golden vectors.
@@ -27,7 +27,7 @@ pub(crate) struct Case {
     pub(crate) by: Vec<&'static str>,
     pub(crate) path: Option<&'static str>,
     pub(crate) quota: Quota,
-    pub(crate) stance: Stance,
+    pub(crate) enforcement: Enforcement,
     pub(crate) source: Source,
     pub(crate) key_hash: u64,
     pub(crate) outcome: Outcome,
@@ -48,7 +48,7 @@ impl Case {
             by: vec!["api_key"],
             path: None,
             quota,
-            stance: Stance::Enforced,
+            enforcement: Enforcement::Enforced,
             source: Source::Exact,
             key_hash: 7,
             outcome,
@@ -80,7 +80,7 @@ impl Case {
     }
 
     pub(crate) fn in_shadow(mut self) -> Self {
-        self.stance = Stance::Shadow;
+        self.enforcement = Enforcement::Shadow;
         self
     }
 
@@ -125,8 +125,8 @@ pub(crate) fn decision(cases: &[Case]) -> Decision {
     let statuses = (0..).zip(cases).map(|(limit, case)| Status {
         limit,
         quota: QuotaIndex(0),
-        view: 0,
-        stance: case.stance,
+        descriptor: 0,
+        enforcement: case.enforcement,
         source: case.source,
         key_hash: case.key_hash,
         outcome: case.outcome,

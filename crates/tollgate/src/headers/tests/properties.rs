@@ -10,7 +10,7 @@ use crate::outcome::{Source, Verdict};
 use crate::policy::MATCHED_MAX;
 use crate::quota::Quota;
 use crate::rate::Rate;
-use crate::store::Stance;
+use crate::store::Enforcement;
 use crate::time::{Ticks, Timestamp};
 
 /// Sets of dialects that together cover all of them.
@@ -55,18 +55,18 @@ pub(super) fn cases() -> impl Strategy<Value = Case> {
         1 => Just(Source::Closed),
         1 => Just(Source::Full),
     ];
-    let stances = prop_oneof![4 => Just(Stance::Enforced), 1 => Just(Stance::Shadow)];
+    let enforcements = prop_oneof![4 => Just(Enforcement::Enforced), 1 => Just(Enforcement::Shadow)];
     let names = prop_oneof!["[a-z]{1,12}", "\\PC{0,80}", "[\\x00-\\x7f]{0,70}"];
     let numbers = (any::<u64>(), any::<u64>(), any::<u64>());
-    (names, quotas(), verdicts(), sources, stances, any::<u64>(), numbers).prop_map(
-        |(name, quota, verdict, source, stance, key_hash, (remaining, next, reset))| {
+    (names, quotas(), verdicts(), sources, enforcements, any::<u64>(), numbers).prop_map(
+        |(name, quota, verdict, source, enforcement, key_hash, (remaining, next, reset))| {
             let capacity = quota.capacity();
             let mut case = Case::new(&name, quota)
                 .left(remaining % (capacity + 2), Ticks::from_micros(next), Ticks::from_micros(reset))
                 .says(verdict)
                 .sourced(source)
                 .keyed(key_hash);
-            case.stance = stance;
+            case.enforcement = enforcement;
             case
         },
     )
@@ -169,19 +169,19 @@ proptest! {
     fn retry_after_follows_the_window(cases in vec(cases(), 0..6), now in instants()) {
         let decision = decision(&cases);
         let answer = Answer::of(&decision, &speaking(&[Dialect::Ietf11]), authenticated(), now);
-        let told = answer.headers.get("Retry-After").map(|value| value.parse::<i64>().unwrap());
-        prop_assert_eq!(told.is_some(), decision.retry_after().is_some());
-        if let Some(told) = told {
+        let retry_after = answer.headers.get("Retry-After").map(|value| value.parse::<i64>().unwrap());
+        prop_assert_eq!(retry_after.is_some(), decision.retry_after().is_some());
+        if let Some(retry_after) = retry_after {
             let listed = answer.headers.get("RateLimit").map(items).unwrap_or_default();
             // A concurrency limit has no window; its wait is a second.
             let wait = listed.iter().map(|item| integer(item, "t").unwrap_or(1)).max();
-            prop_assert!(told >= 1 && Some(told) >= wait);
+            prop_assert!(retry_after >= 1 && Some(retry_after) >= wait);
             // The advice in the JSON of a decision is never later than the header: jitter is only added.
             let advice = decision.retry_advice().map(|advice| advice.ceil_seconds());
-            prop_assert!(advice.is_some_and(|advice| i64::try_from(advice).unwrap() <= told));
+            prop_assert!(advice.is_some_and(|advice| i64::try_from(advice).unwrap() <= retry_after));
             let counted = decision.limits().all(|status| status.source.is_counted());
             if let Some(wait) = wait && counted {
-                prop_assert!(told <= wait + (wait + 9).div_euclid(10).clamp(1, 30));
+                prop_assert!(retry_after <= wait + (wait + 9).div_euclid(10).clamp(1, 30));
             }
             prop_assert_eq!(answer.status, if wait.is_some() { 429 } else { 503 });
         }
@@ -211,7 +211,7 @@ proptest! {
     /// A limit in shadow changes nothing that a caller sees.
     #[test]
     fn shadow_changes_nothing(cases in vec(cases(), 0..6), now in instants()) {
-        let enforced: Vec<Case> = cases.iter().filter(|case| case.stance == Stance::Enforced).cloned().collect();
+        let enforced: Vec<Case> = cases.iter().filter(|case| case.enforcement == Enforcement::Enforced).cloned().collect();
         for dialects in SPOKEN {
             prop_assert_eq!(answered(&cases, dialects, now), answered(&enforced, dialects, now));
         }

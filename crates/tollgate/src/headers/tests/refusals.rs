@@ -49,12 +49,12 @@ fn what_nobody_could_count_is_unavailable() {
     for source in [Source::Closed, Source::Full] {
         let case = Case::new("p", bucket(Rate::per_second(10))).denied(secs(1)).sourced(source);
         let policy = speaking(&[Dialect::Ietf11, Dialect::Discord, Dialect::Stripe]);
-        let told = |key| {
+        let retry_after = |key| {
             let answer = Answer::of(&decision(&[case.clone().keyed(key)]), &policy, authenticated(), NOW);
             assert_eq!(answer.status, 503);
             answer.headers.get("Retry-After").unwrap().parse::<u64>().unwrap()
         };
-        let spread: std::collections::BTreeSet<u64> = (0..200).map(told).collect();
+        let spread: std::collections::BTreeSet<u64> = (0..200).map(retry_after).collect();
         assert!(spread.into_iter().eq(1..=5), "not all at once");
         let answer = Answer::of(&decision(std::slice::from_ref(&case)), &policy, authenticated(), NOW);
         let retry = answer.headers.get("Retry-After").unwrap().to_owned();
@@ -84,7 +84,7 @@ fn what_nobody_could_count_is_unavailable() {
 #[test]
 fn every_refusal_has_a_cause_and_a_reason() {
     let case = || Case::new("p", bucket(Rate::per_second(10)));
-    let told = |case: Case, audience: Audience| {
+    let shown = |case: Case, audience: Audience| {
         let answer = Answer::of(&decision(&[case]), &HeaderPolicy::default(), audience, NOW);
         let body: serde_json::Value = serde_json::from_str(&answer.body.unwrap().text).unwrap();
         let text = |name: &str| body[name].as_str().map(str::to_owned);
@@ -98,7 +98,7 @@ fn every_refusal_has_a_cause_and_a_reason() {
         (case().says(Verdict::Forbidden), "denied-by-policy", true),
     ] {
         let known = (Some("p".to_owned()), Some(reason.to_owned()));
-        assert_eq!(told(case.clone(), authenticated()), known, "{reason}");
+        assert_eq!(shown(case.clone(), authenticated()), known, "{reason}");
         let policy = HeaderPolicy { anonymous: Exposure::RetryAfter, ..HeaderPolicy::default() };
         let answer = Answer::of(&decision(&[case]), &policy, Audience::default(), NOW);
         let body = answer.body.unwrap().text;
@@ -236,8 +236,8 @@ fn retry_after(case: Case, now: crate::Timestamp) -> u64 {
 
 /// Clients of one herd are spread over a tenth of the wait, and no further than half a minute.
 #[test]
-fn keys_are_told_different_seconds() {
-    let told = |wait: u64| {
+fn keys_get_different_seconds() {
+    let seconds_of = |wait: u64| {
         let case = |key| {
             Case::new("p", fixed(Rate::per_day(1)))
                 .left(0, secs(wait), secs(wait))
@@ -249,9 +249,9 @@ fn keys_are_told_different_seconds() {
         seconds.dedup();
         seconds
     };
-    assert_eq!(told(1), [1, 2]);
-    assert_eq!(told(100), (100..=110).collect::<Vec<_>>());
-    assert_eq!(told(10_000), (10_000..=10_030).collect::<Vec<_>>());
+    assert_eq!(seconds_of(1), [1, 2]);
+    assert_eq!(seconds_of(100), (100..=110).collect::<Vec<_>>());
+    assert_eq!(seconds_of(10_000), (10_000..=10_030).collect::<Vec<_>>());
 }
 
 /// A client that asks again during its window gets the same instant, within rounding.

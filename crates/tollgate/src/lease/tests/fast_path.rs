@@ -48,11 +48,7 @@ impl Store for CountingStore {
         Ok(answers)
     }
 
-    fn may_answer_at_once(&self) -> bool {
-        true
-    }
-
-    fn charge_at_once(
+    fn try_charge(
         &self,
         charges: &[Charge<'_>],
         now: Timestamp,
@@ -61,7 +57,7 @@ impl Store for CountingStore {
         if self.is_away.load(Ordering::Relaxed) {
             return None;
         }
-        let answered = self.leased.charge_at_once(charges, now, answers)?;
+        let answered = self.leased.try_charge(charges, now, answers)?;
         self.count(charges, answers);
         Some(answered)
     }
@@ -161,8 +157,7 @@ fn a_reset_cell_is_not_spent_from_thread_caches() {
         passes(&engine, now);
         now = now + Ticks::from_millis(1);
     }
-    let views = std::slice::from_ref(&request);
-    assert!(engine.check_at_once(views, now).is_some_and(|decision| decision.is_allowed()));
+    assert!(engine.try_check(&request, now).is_ok_and(|decision| decision.is_allowed()));
 }
 
 /// Threads that spend one counter concurrently spend each unit once, and the counts add up.

@@ -170,7 +170,7 @@ fn returned_units_count_at_their_acquisition() {
             number: 0,
             quota: &quota,
             cost,
-            stance: crate::store::Stance::Enforced,
+            enforcement: crate::store::Enforcement::Enforced,
             permit: PermitId(0),
             group: None,
             lease: Some(crate::store::Lease::default()),

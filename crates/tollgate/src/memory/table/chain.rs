@@ -4,8 +4,8 @@
 use smallvec::SmallVec;
 
 use super::{
-    Entry, FIRST_BUCKETS, Full, LINK_MASK, LINK_SHIFT, META, META_MASK, Place, READY, SEQUENCE_ONE, Shape,
-    Table, link_of, shift_of,
+    FIRST_BUCKETS, Full, LINK_MASK, LINK_SHIFT, META, META_MASK, READY, SEQUENCE_ONE, Shape, SlotEntry,
+    SlotPosition, Table, link_of, shift_of,
 };
 use crate::key::Fingerprint;
 use crate::memory::region::{LINE_BYTES, LINE_WORDS, Line};
@@ -33,7 +33,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
         bucket: usize,
         key: Fingerprint,
         horizon: u64,
-        entry: Entry<WORDS>,
+        entry: SlotEntry<WORDS>,
     ) -> Result<(), Full> {
         let line = self.region.line(bucket);
         if let Some((place, _)) = self.find(bucket, key) {
@@ -82,25 +82,25 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
     }
 
     /// The instant before which a slot must have become idle to be given away while there is room. Once memory is short there
-    /// is no patience: what idle keys would take is left for buckets that are full of live ones.
+    /// is no grace period: what idle keys would take is left for buckets that are full of live ones.
     fn long_idle(&self, horizon: u64) -> u64 {
-        if self.budget.is_short() { horizon } else { horizon.saturating_sub(self.patience) }
+        if self.budget.is_short() { horizon } else { horizon.saturating_sub(self.idle_grace) }
     }
 
     /// Whether the state in a slot equals absence.
     pub(super) fn is_idle(&self, line: &Line, slot: usize, horizon: u64) -> bool {
         let first = line[1 + SLOTS + slot * WORDS].load(Ordering::Relaxed);
-        self.holds.is_idle(first, || self.read(Place { line, slot }).number, horizon)
+        self.holds.is_idle(first, || self.read(SlotPosition { line, slot }).number, horizon)
     }
 
     /// A free slot, or one whose state equals absence.
-    fn vacancy<'a>(&'a self, first: &'a Line, horizon: u64) -> Option<Place<'a>> {
+    fn vacancy<'a>(&'a self, first: &'a Line, horizon: u64) -> Option<SlotPosition<'a>> {
         let mut line = first;
         loop {
             for slot in 0..SLOTS {
                 let free = line[1 + slot].load(Ordering::Relaxed) == 0;
                 if free || self.is_idle(line, slot, horizon) {
-                    return Some(Place { line, slot });
+                    return Some(SlotPosition { line, slot });
                 }
             }
             match link_of(line[0].load(Ordering::Relaxed)) {
@@ -111,12 +111,12 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
     }
 
     /// Hangs an empty overflow line behind the bucket's first line.
-    fn lengthen<'a>(&'a self, first: &'a Line) -> Result<Place<'a>, Full> {
+    fn lengthen<'a>(&'a self, first: &'a Line) -> Result<SlotPosition<'a>, Full> {
         let link = self.take_line().ok_or(Full)?;
         let line = self.overflow_line(link);
         hang(line, link_of(first[0].load(Ordering::Relaxed)));
         hang(first, link);
-        Ok(Place { line, slot: 0 })
+        Ok(SlotPosition { line, slot: 0 })
     }
 
     fn overflow(&self) -> MutexGuard<'_, super::Overflow> {
@@ -201,8 +201,8 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
     }
 
     fn split(&self, parent: usize, child: usize, horizon: u64) {
-        let mut spare = SmallVec::<[u64; 8]>::new();
-        let entries = self.drain(parent, self.long_idle(horizon), &mut spare);
+        let mut freed = SmallVec::<[u64; 8]>::new();
+        let entries = self.drain(parent, self.long_idle(horizon), &mut freed);
         let (mut parent_line, mut child_line) = (self.region.line(parent), self.region.line(child));
         let (mut parent_slot, mut child_slot) = (0, 0);
         for raw in &entries {
@@ -214,7 +214,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
             };
             if *slot == SLOTS {
                 // As many lines were freed as both chains together need; see the module's test.
-                let Some(link) = spare.pop().or_else(|| self.take_line()) else { continue };
+                let Some(link) = freed.pop().or_else(|| self.take_line()) else { continue };
                 let next = self.overflow_line(link);
                 hang(next, 0);
                 hang(line, link);
@@ -223,7 +223,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
             place_raw::<SLOTS, WORDS>(line, *slot, raw);
             *slot += 1;
         }
-        self.give_lines(&spare);
+        self.give_lines(&freed);
         let header = &self.region.line(child)[0];
         // Release: a thread that sees the child ready sees its entries.
         header.store((header.load(Ordering::Relaxed) | READY).wrapping_add(SEQUENCE_ONE), Ordering::Release);
@@ -234,7 +234,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
         &self,
         bucket: usize,
         horizon: u64,
-        spare: &mut SmallVec<[u64; 8]>,
+        freed: &mut SmallVec<[u64; 8]>,
     ) -> SmallVec<[Raw<WORDS>; 12]> {
         let mut entries = SmallVec::new();
         let mut line = self.region.line(bucket);
@@ -251,7 +251,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
             if link == 0 {
                 return entries;
             }
-            spare.push(link);
+            freed.push(link);
             line = self.overflow_line(link);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Entry, Shape, Table, Unit};
+use super::{Shape, SlotEntry, Table, UnitStep};
 use crate::algorithm::reservoir::{FRACTION_BITS, GAIN_MAX, Reservoir, WordStep};
 use crate::key::Fingerprint;
 use crate::memory::budget::Budget;
@@ -24,7 +24,7 @@ fn table() -> Arc<Pairs> {
 fn add(table: &Pairs, key: Fingerprint) {
     let added = table.update(key, 0, |held| {
         let state = held.map_or([1, 1], |entry| entry.state.map(|word| word + 1));
-        (Some(Entry { state, number: 0 }), ())
+        (Some(SlotEntry { state, number: 0 }), ())
     });
     assert!(added.is_ok());
 }
@@ -113,7 +113,7 @@ fn loom_ordered_locks_do_not_deadlock() {
             table.lock(1);
             for bucket in [0, 1] {
                 let (place, entry) = table.find(bucket, key(bucket as u64)).unwrap();
-                let next = Entry { state: entry.state.map(|word| word + 1), number: 0 };
+                let next = SlotEntry { state: entry.state.map(|word| word + 1), number: 0 };
                 table.write(place, key(bucket as u64), next);
             }
             table.unlock(1);
@@ -125,25 +125,25 @@ fn loom_ordered_locks_do_not_deadlock() {
     });
 }
 
-/// The shortest way beside itself: of two that ask for the last unit, exactly one gets it.
+/// Two threads on the fast path: of two that ask for the last unit, exactly one gets it.
 #[test]
 fn loom_one_unit_is_given_once() {
     loom::model(|| {
         let word = Reservoir::new(Rate::per_second(1).burst(1), 1, GAIN_MAX).unwrap().word().unwrap();
         let table = Arc::new(Table::<3, 1>::new(Arc::new(Budget::new(6 * LINE_BYTES)), 0));
         let now = 5 << FRACTION_BITS;
-        assert!(table.update(key(0), 0, |_| (Some(Entry { state: [1], number: 0 }), ())).is_ok());
+        assert!(table.update(key(0), 0, |_| (Some(SlotEntry { state: [1], number: 0 }), ())).is_ok());
         let ask = move |table: &Table<3, 1>| {
             match table.unit(key(0), &word, 0, now) {
-                Unit::Admit(_) => return 1,
-                Unit::Deny { .. } => return 0,
-                Unit::Busy | Unit::Unusual => {}
+                UnitStep::Admit(_) => return 1,
+                UnitStep::Deny { .. } => return 0,
+                UnitStep::Busy | UnitStep::Unusual => {}
             }
             let whole = {
                 let whole = table.update(key(0), now, |held| {
                     let step = word.unit(held.map_or(0, |entry| entry.state[0]), now);
                     match step {
-                        WordStep::Admit(next) => (Some(Entry { state: [next], number: 0 }), step),
+                        WordStep::Admit(next) => (Some(SlotEntry { state: [next], number: 0 }), step),
                         _ => (None, step),
                     }
                 });

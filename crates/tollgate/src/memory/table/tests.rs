@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Entry, Full, Table};
+use super::{Full, SlotEntry, Table};
 use crate::key::{Fingerprint, Secret};
 use crate::memory::budget::Budget;
 use crate::memory::region::LINE_BYTES;
@@ -24,7 +24,7 @@ fn add<const S: usize, const W: usize>(
     table.update(key, horizon, |held| {
         let mut state = held.map_or([0; W], |entry| entry.state);
         state.iter_mut().for_each(|word| *word += by);
-        (Some(Entry { state, number: 7 }), state[0])
+        (Some(SlotEntry { state, number: 7 }), state[0])
     })
 }
 
@@ -213,7 +213,7 @@ fn a_table_is_filled_again() {
     for number in 1..3_000 {
         let key = key(&secret, number);
         let entry = to.get(to.bucket(key, 0), key);
-        let expected = (number > 1_000).then_some(Entry { state: [number; 2], number: 7 });
+        let expected = (number > 1_000).then_some(SlotEntry { state: [number; 2], number: 7 });
         assert_eq!(entry, expected);
     }
 }

@@ -1,5 +1,5 @@
-//! The shortest way: one unit of a key that is known, fits one word, and was counted under the same quota. It is what
-//! [`Table::update`] does, with everything left out that this case does not need.
+//! The fast path: one unit of a key that is known, fits one word, and was counted under the same quota. It does what
+//! [`Table::update`] does, without everything that this case does not need.
 
 use super::{
     LOCKED, Line, META, META_MASK, NUMBER_BITS, READY, REST_SHIFT, SEQUENCE_ONE, SPINS, Table, link_of,
@@ -11,9 +11,9 @@ use crate::sync::{AtomicU64, Ordering, fence, spin_loop};
 
 const SLOTS: usize = 3;
 
-/// What the short way answers.
+/// The answer of the fast path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unit {
+pub(crate) enum UnitStep {
     /// Admitted and counted; the state after it.
     Admit(u64),
     /// Denied for so many ticks.
@@ -23,24 +23,24 @@ pub(crate) enum Unit {
         /// The state, which stays as it is.
         word: u64,
     },
-    /// Another thread was at the bucket: asking again will do.
+    /// Another thread holds the bucket: the caller tries again.
     Busy,
-    /// The key is new, or out of range: the whole way must decide.
+    /// The key is new, or out of range: the slow path must decide.
     Unusual,
 }
 
 impl Table<SLOTS, 1> {
     /// Asks for one unit.
     #[inline(always)]
-    pub(crate) fn unit(&self, key: Fingerprint, quota: &Word, number: u32, now: u64) -> Unit {
+    pub(crate) fn unit(&self, key: Fingerprint, quota: &Word, number: u32, now: u64) -> UnitStep {
         let first = self.region.line(self.shape(Ordering::Relaxed).bucket(key.tag));
         // Acquire: what a writer stored before it let go of the lock is seen below.
         let header = first[0].load(Ordering::Acquire);
         if header & (LOCKED | READY) != READY {
-            return Unit::Busy;
+            return UnitStep::Busy;
         }
         let Some(state) = self.find_state(first, header, key, number) else {
-            return Unit::Unusual;
+            return UnitStep::Unusual;
         };
         let held = state.load(Ordering::Relaxed);
         let step = quota.unit(held, now);
@@ -53,34 +53,34 @@ impl Table<SLOTS, 1> {
                     .compare_exchange(header, header | LOCKED, Ordering::Acquire, Ordering::Relaxed)
                     .is_err()
                 {
-                    return Unit::Busy;
+                    return UnitStep::Busy;
                 }
                 // Release: a reader that sees the store below also sees the header locked.
                 fence(Ordering::Release);
                 state.store(word, Ordering::Relaxed);
                 first[0].store(header.wrapping_add(SEQUENCE_ONE), Ordering::Release);
-                Unit::Admit(word)
+                UnitStep::Admit(word)
             }
             WordStep::Deny(ticks) if first[0].load(Ordering::Relaxed) == header => {
-                Unit::Deny { ticks, word: held }
+                UnitStep::Deny { ticks, word: held }
             }
-            WordStep::Deny(_) => Unit::Busy,
-            WordStep::OutOfRange => Unit::Unusual,
+            WordStep::Deny(_) => UnitStep::Busy,
+            WordStep::OutOfRange => UnitStep::Unusual,
         }
     }
 
     /// The same again and again while other threads are at the bucket.
     #[cold]
     #[inline(never)]
-    pub(crate) fn unit_again(&self, key: Fingerprint, quota: &Word, number: u32, now: u64) -> Unit {
+    pub(crate) fn unit_again(&self, key: Fingerprint, quota: &Word, number: u32, now: u64) -> UnitStep {
         for _ in 0..SPINS {
             spin_loop();
             match self.unit(key, quota, number, now) {
-                Unit::Busy => {}
+                UnitStep::Busy => {}
                 answer => return answer,
             }
         }
-        Unit::Unusual
+        UnitStep::Unusual
     }
 
     /// The state of a key in a bucket's chain, as long as the header stays what it was.

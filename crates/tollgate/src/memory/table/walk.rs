@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::{Entry, Full, Place, READY, REST_SHIFT, Table, link_of};
+use super::{Full, READY, REST_SHIFT, SlotEntry, SlotPosition, Table, link_of};
 use crate::key::Fingerprint;
 use crate::sync::Ordering;
 
@@ -13,7 +13,7 @@ const BATCH: usize = 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot<const WORDS: usize> {
     pub(crate) key: Fingerprint,
-    pub(crate) entry: Entry<WORDS>,
+    pub(crate) entry: SlotEntry<WORDS>,
 }
 
 impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
@@ -55,7 +55,7 @@ impl<const SLOTS: usize, const WORDS: usize> Table<SLOTS, WORDS> {
                 let tag = line[1 + slot].load(Ordering::Relaxed);
                 if tag != 0 && !self.is_idle(line, slot, horizon) {
                     let key = Fingerprint { tag, rest: self.rest(line, slot) << REST_SHIFT };
-                    into.push(Slot { key, entry: self.read(Place { line, slot }) });
+                    into.push(Slot { key, entry: self.read(SlotPosition { line, slot }) });
                 }
             }
             match link_of(line[0].load(Ordering::Relaxed)) {

@@ -16,7 +16,7 @@ pub(super) fn read(fields: Fields<'_>, consistency: Consistency, report: &mut Re
     if consistency == Consistency::Exact {
         let problem =
             Problem::new("an exact limit has no leases", "no such field, or consistency: leased or auto");
-        report.error(fields.key_place("lease"), "lease", problem);
+        report.error(fields.key_position("lease"), "lease", problem);
     }
     let Some(fields) = Fields::of(node, "lease", EXAMPLE, report) else { return default };
     let fields = fields.within("lease");

@@ -8,7 +8,7 @@ use crate::policy::exact::is_client;
 use crate::policy::expression::Expression;
 use crate::policy::failures::Failures;
 use crate::policy::fields::{self, Fields};
-use crate::policy::finding::{Place, Problem, Report, quoted};
+use crate::policy::finding::{Position, Problem, Report, quoted};
 use crate::policy::limit::{Consistency, Cost, Limit, Mode, QuotaIndex, Quotas};
 use crate::policy::pattern::NO_ADDRESS;
 use crate::policy::rate;
@@ -68,7 +68,7 @@ pub(super) fn name_of(node: &Node) -> Option<&str> {
 }
 
 /// Reads a limit. Returns it with the position of its name.
-pub(super) fn read(node: &Node, vocabulary: &Vocabulary, report: &mut Report) -> Option<(Limit, Place)> {
+pub(super) fn read(node: &Node, vocabulary: &Vocabulary, report: &mut Report) -> Option<(Limit, Position)> {
     let fields = Fields::of(node, "", "a table such as {name: all, rate: 100/s}", report)?;
     fields.only(&FIELDS, report);
     let name = name(fields, report).unwrap_or_default();
@@ -154,7 +154,7 @@ fn by(fields: Fields<'_>, vocabulary: &Vocabulary, report: &mut Report) -> Vec<B
 /// One attribute of `by`.
 fn attribute(
     written: &str,
-    (field, at): (&str, Place),
+    (field, at): (&str, Position),
     vocabulary: &Vocabulary,
     report: &mut Report,
 ) -> Option<By> {
@@ -248,7 +248,7 @@ fn failures(fields: Fields<'_>, report: &mut Report) -> Option<Failures> {
     let Some(node) = fields.get("failures") else { return is_counted.then(Failures::default) };
     if !is_counted {
         let problem = Problem::new("every response counts", "count: failures with it");
-        report.error(fields.key_place("failures"), "failures", problem);
+        report.error(fields.key_position("failures"), "failures", problem);
     }
     let Tree::List(items) = &node.tree else {
         report.error(node.at, "failures", Problem::new(format!("is {}", node.kind()), accepted));

@@ -78,7 +78,7 @@ fn unused(fields: Fields<'_>, field: &str, why: &str, report: &mut Report) {
     if fields.has(field) {
         let accepted = "no such field here, or `first: allow`";
         let accepted = if field == "deny_after" { "no such field here, or `then: local`" } else { accepted };
-        report.error(fields.key_place(field), &fields.path(field), Problem::new(why, accepted));
+        report.error(fields.key_position(field), &fields.path(field), Problem::new(why, accepted));
     }
 }
 

@@ -15,7 +15,7 @@ pub(super) fn read(fields: Fields<'_>, report: &mut Report) -> Option<Penalty> {
     let node = fields.get("block_for")?;
     if !fields.has("by") {
         let problem = Problem::new("a limit without `by` would block everybody at once", "`by` with it");
-        report.error(fields.key_place("block_for"), "block_for", problem);
+        report.error(fields.key_position("block_for"), "block_for", problem);
     }
     let (after, within, lasts) = if let Tree::Text(text) = &node.tree {
         (AFTER, None, time(text, report, || (node.at, "block_for".to_owned()))?)
@@ -50,7 +50,7 @@ pub(super) fn read(fields: Fields<'_>, report: &mut Report) -> Option<Penalty> {
 fn time(
     text: &str,
     report: &mut Report,
-    place: impl FnOnce() -> (crate::policy::finding::Place, String),
+    place: impl FnOnce() -> (crate::policy::finding::Position, String),
 ) -> Option<Ticks> {
     match rate::period(text.trim()) {
         Ok(period) => Some(period.ticks()),

@@ -103,7 +103,7 @@ const COUNTING: [&str; 16] = [
 
 /// How much a limit admits, as written. It identifies a quota of the limit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Amount {
+enum WrittenAmount {
     Rate(WrittenRate),
     Permits(u64),
 }
@@ -187,7 +187,7 @@ pub(super) fn read(fields: Fields<'_>, report: &mut Report) -> Option<Quotas> {
     if quotas.everything().is_some() && base.is_some() {
         let message = "no request has it: the tier \"*\" of \"*\" holds for every pair that is not listed";
         let problem = Problem::new(message, format!("either {given}, or that tier"));
-        report.warning(fields.key_place(given), given, problem);
+        report.warning(fields.key_position(given), given, problem);
     }
     if base.is_none() && !fields.has("tiers") {
         let accepted = if given == "rate" { RATES } else { "a number of permits, such as 20" };
@@ -207,7 +207,7 @@ fn uncounted(quotas: &Quotas, given: &str, fields: Fields<'_>, report: &mut Repo
     }
     for field in COUNTING.into_iter().filter(|field| fields.has(field)) {
         let problem = Problem::new("it has no effect: this limit counts nothing", "no such field");
-        report.warning(fields.key_place(field), field, problem);
+        report.warning(fields.key_position(field), field, problem);
     }
     if quotas.only() == Some(QuotaIndex::UNLIMITED) {
         let problem = Problem::new(
@@ -241,7 +241,7 @@ fn paired(fields: Fields<'_>, report: &mut Report) {
                 format!("{given} without {missing}"),
                 "both, such as tier_by: plan with tiers: {free: 10/s, pro: 100/s}",
             );
-            report.error(fields.key_place(given), given, problem);
+            report.error(fields.key_position(given), given, problem);
         }
     }
 }
@@ -260,7 +260,7 @@ impl<'n> QuotaShape<'n> {
         if zone.is_some() && begin != Begin::Calendar && algorithm == A::FixedWindow {
             let problem =
                 Problem::new("a time zone matters only to calendar windows", "align: calendar with it");
-            report.error(fields.key_place("timezone"), "timezone", problem);
+            report.error(fields.key_position("timezone"), "timezone", problem);
         }
         let precision = fields.count("precision", u64::from(u32::MAX), report).unwrap_or(PRECISION);
         Self {
@@ -277,12 +277,12 @@ impl<'n> QuotaShape<'n> {
     }
 
     /// The quota of one amount.
-    fn quota(&self, amount: Amount) -> Result<Quota, QuotaError> {
+    fn quota(&self, amount: WrittenAmount) -> Result<Quota, QuotaError> {
         let written = match amount {
-            Amount::Permits(permits) => {
+            WrittenAmount::Permits(permits) => {
                 return Concurrency::new(permits, self.permit_ttl).map(Quota::Concurrency);
             }
-            Amount::Rate(written) => written,
+            WrittenAmount::Rate(written) => written,
         };
         let rate = written.rate();
         Ok(match self.algorithm {
@@ -318,7 +318,7 @@ fn billing_day(fields: Fields<'_>, begin: Begin, report: &mut Report) -> Option<
     if begin != Begin::Calendar {
         let problem =
             Problem::new("a billing day matters only to calendar months", "align: calendar with it");
-        report.error(fields.key_place("billing_day"), "billing_day", problem);
+        report.error(fields.key_position("billing_day"), "billing_day", problem);
     }
     if day == 0 {
         let problem = Problem::new("there is no day 0", format!("1 to {BILLING_DAY_MAX}"));
@@ -352,7 +352,7 @@ fn fitting(algorithm: AlgorithmName, fields: Fields<'_>, report: &mut Report) {
             if field == "rate" {
                 accepted.push_str("; to limit both, two limits");
             }
-            report.error(fields.key_place(field), field, Problem::new(message, accepted));
+            report.error(fields.key_position(field), field, Problem::new(message, accepted));
         }
     }
 }
@@ -362,7 +362,7 @@ struct AmountReader<'n> {
     shape: QuotaShape<'n>,
     fields: Fields<'n>,
     all: Vec<Quota>,
-    known: HashMap<Amount, QuotaIndex>,
+    known: HashMap<WrittenAmount, QuotaIndex>,
 }
 
 impl AmountReader<'_> {
@@ -466,13 +466,13 @@ impl AmountReader<'_> {
         }
     }
 
-    fn amount(&self, node: &Node, field: &str, report: &mut Report) -> Option<Amount> {
+    fn amount(&self, node: &Node, field: &str, report: &mut Report) -> Option<WrittenAmount> {
         if self.shape.algorithm == A::Concurrency {
-            return fields::count(node, field, EXACT_MAX, report).map(Amount::Permits);
+            return fields::count(node, field, EXACT_MAX, report).map(WrittenAmount::Permits);
         }
         let text = fields::text(node, field, RATES, report)?;
         match rate::rate(text) {
-            Ok(written) => self.written(written, node, field, report).map(Amount::Rate),
+            Ok(written) => self.written(written, node, field, report).map(WrittenAmount::Rate),
             Err(problem) => {
                 report.error(node.at, field, or_a_word(text, problem));
                 None

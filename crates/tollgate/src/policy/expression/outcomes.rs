@@ -178,7 +178,7 @@ mod tests {
         for (name, value) in attributes {
             request.push(name, *value).unwrap();
         }
-        expression.holds(&request)
+        expression.holds(request.first())
     }
 
     /// The story: `size > 1000000 || plan == 'free'` was false for a request of size `1e9` without a plan, so a client opened the limit

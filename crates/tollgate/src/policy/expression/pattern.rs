@@ -126,7 +126,7 @@ mod tests {
 
     fn holds(source: &str, path: &str) -> bool {
         let request = CheckRequest::new().with("path", path).unwrap();
-        Expression::new(source).unwrap().holds(&request)
+        Expression::new(source).unwrap().holds(request.first())
     }
 
     /// A pattern without anchors matches anywhere in the text. An expression may have several patterns.
@@ -180,7 +180,7 @@ mod tests {
         let path = "a".repeat(crate::request::VALUE_BYTES_MAX - 1) + "!";
         let request = CheckRequest::new().with("path", path.as_str()).unwrap();
         for _ in 0..20 {
-            assert!(!expression.holds(&request));
+            assert!(!expression.holds(request.first()));
         }
     }
 }

@@ -106,7 +106,7 @@ fn deep_expressions_do_not_exhaust_the_stack() {
             if let Ok(expression) = Expression::new(&source) {
                 let request =
                     CheckRequest::new().with("a", 1).unwrap().with("b", 2).unwrap().with("c", 3).unwrap();
-                let _ = (expression.holds(&request), expression.cost(&request));
+                let _ = (expression.holds(request.first()), expression.cost(request.first()));
             }
         }
     }

@@ -333,5 +333,5 @@ fn plain_limits_are_matched_without_allocation() {
     let matches = policy.matches(&asked).unwrap();
     assert_eq!(matches.len(), 5);
     assert!(!matches.spilled() && matches.iter().all(|found| !found.by.spilled()));
-    assert!(!policy.index.candidates(&asked, &policy.index.known(&asked)).spilled());
+    assert!(!policy.index.candidates(asked.first(), &policy.index.known(asked.first())).spilled());
 }

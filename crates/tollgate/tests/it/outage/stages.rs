@@ -180,7 +180,7 @@ fn operators_are_heard_in_an_outage() {
 fn memory_has_nothing_beside_it() {
     let engine = Engine::new(policy(vec![bucket("limit", 5)]), NOW);
     for _ in 0..9 {
-        let _ = engine.check_now(&asking("k", 1), NOW);
+        let _ = engine.try_check(&asking("k", 1), NOW).unwrap();
         let _ = now_or_never(engine.reserve(&asking("k", 1), Ticks::from_secs(1), NOW));
     }
     assert_eq!(engine.stand_in(), None);

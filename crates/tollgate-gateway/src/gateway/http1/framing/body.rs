@@ -15,17 +15,17 @@ const TRAILER_BYTES_MAX: usize = 16 << 10;
 
 /// What is left of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::gateway) enum Decoder {
+pub(in crate::gateway) enum RequestDecoder {
     /// Nothing.
     Over,
     /// This many bytes.
     Fixed(u64),
-    Chunked(Place),
+    Chunked(ChunkPosition),
 }
 
 /// The position in a chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::gateway) enum Place {
+pub(in crate::gateway) enum ChunkPosition {
     /// A line with a chunk's size: digits so far, their value, and the length of the line.
     Size {
         digits: u32,
@@ -50,11 +50,11 @@ pub(in crate::gateway) enum SizePart {
     Lf,
 }
 
-const SIZE: Place = Place::Size { digits: 0, value: 0, length: 0, part: SizePart::Digits };
+const SIZE: ChunkPosition = ChunkPosition::Size { digits: 0, value: 0, length: 0, part: SizePart::Digits };
 
 /// The next element of a body.
 #[derive(Debug)]
-pub(in crate::gateway) enum Next {
+pub(in crate::gateway) enum RequestElement {
     Frame(Frame<Bytes>),
     /// The body is over.
     Over,
@@ -64,27 +64,27 @@ pub(in crate::gateway) enum Next {
 
 /// The chunks are malformed, or servers could read them differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::gateway) struct Broken;
+pub(in crate::gateway) struct BrokenBody;
 
-impl Decoder {
+impl RequestDecoder {
     /// A body of chunks.
-    pub(super) const CHUNKED: Self = Decoder::Chunked(SIZE);
+    pub(super) const CHUNKED: Self = RequestDecoder::Chunked(SIZE);
 
     /// A body of this length.
     pub(super) const fn of_length(bytes: u64) -> Self {
-        if bytes == 0 { Decoder::Over } else { Decoder::Fixed(bytes) }
+        if bytes == 0 { RequestDecoder::Over } else { RequestDecoder::Fixed(bytes) }
     }
 
     pub(in crate::gateway) const fn is_over(&self) -> bool {
-        matches!(self, Decoder::Over)
+        matches!(self, RequestDecoder::Over)
     }
 
     /// Bytes left, where that is known.
     pub(in crate::gateway) const fn left(&self) -> Option<u64> {
         match self {
-            Decoder::Over => Some(0),
-            Decoder::Fixed(left) => Some(*left),
-            Decoder::Chunked(_) => None,
+            RequestDecoder::Over => Some(0),
+            RequestDecoder::Fixed(left) => Some(*left),
+            RequestDecoder::Chunked(_) => None,
         }
     }
 
@@ -92,48 +92,48 @@ impl Decoder {
     ///
     /// # Errors
     /// When the chunks are malformed, or servers could read them differently.
-    pub(in crate::gateway) fn next(&mut self, bytes: &mut BytesMut) -> Result<Next, Broken> {
+    pub(in crate::gateway) fn next(&mut self, bytes: &mut BytesMut) -> Result<RequestElement, BrokenBody> {
         match self {
-            Decoder::Over => Ok(Next::Over),
-            Decoder::Fixed(left) => {
-                let Some(data) = part(bytes, left) else { return Ok(Next::More) };
+            RequestDecoder::Over => Ok(RequestElement::Over),
+            RequestDecoder::Fixed(left) => {
+                let Some(chunk) = part(bytes, left) else { return Ok(RequestElement::More) };
                 if *left == 0 {
-                    *self = Decoder::Over;
+                    *self = RequestDecoder::Over;
                 }
-                Ok(Next::Frame(Frame::data(data)))
+                Ok(RequestElement::Frame(Frame::data(chunk)))
             }
-            Decoder::Chunked(_) => self.chunked(bytes),
+            RequestDecoder::Chunked(_) => self.chunked(bytes),
         }
     }
 
-    fn chunked(&mut self, bytes: &mut BytesMut) -> Result<Next, Broken> {
+    fn chunked(&mut self, bytes: &mut BytesMut) -> Result<RequestElement, BrokenBody> {
         self.skip(bytes)?;
         match self {
-            Decoder::Chunked(Place::Chunk(left)) => {
-                let Some(data) = part(bytes, left) else { return Ok(Next::More) };
+            RequestDecoder::Chunked(ChunkPosition::Chunk(left)) => {
+                let Some(chunk) = part(bytes, left) else { return Ok(RequestElement::More) };
                 if *left == 0 {
-                    *self = Decoder::Chunked(Place::ChunkEnd);
+                    *self = RequestDecoder::Chunked(ChunkPosition::ChunkEnd);
                 }
-                Ok(Next::Frame(Frame::data(data)))
+                Ok(RequestElement::Frame(Frame::data(chunk)))
             }
-            Decoder::Chunked(Place::Trailer) => self.trailer(bytes),
-            Decoder::Chunked(_) => Ok(Next::More),
-            Decoder::Over | Decoder::Fixed(_) => Ok(Next::Over),
+            RequestDecoder::Chunked(ChunkPosition::Trailer) => self.trailer(bytes),
+            RequestDecoder::Chunked(_) => Ok(RequestElement::More),
+            RequestDecoder::Over | RequestDecoder::Fixed(_) => Ok(RequestElement::Over),
         }
     }
 
     /// Skips to the next bytes of a chunk, or to the trailers, as far as the buffer reaches.
-    fn skip(&mut self, bytes: &mut BytesMut) -> Result<(), Broken> {
+    fn skip(&mut self, bytes: &mut BytesMut) -> Result<(), BrokenBody> {
         let mut at = 0;
         let skipped = loop {
-            let Decoder::Chunked(place) = self else { break Ok(()) };
-            if matches!(place, Place::Chunk(_) | Place::Trailer) {
+            let RequestDecoder::Chunked(place) = self else { break Ok(()) };
+            if matches!(place, ChunkPosition::Chunk(_) | ChunkPosition::Trailer) {
                 break Ok(());
             }
             let Some(&byte) = bytes.get(at) else { break Ok(()) };
             match behind(*place, byte) {
                 Some(next) => *place = next,
-                None => break Err(Broken),
+                None => break Err(BrokenBody),
             }
             at += 1;
         };
@@ -142,21 +142,21 @@ impl Decoder {
     }
 
     /// Ends the body, once its trailers have come.
-    fn trailer(&mut self, bytes: &mut BytesMut) -> Result<Next, Broken> {
-        let end = end_of_lines(bytes, 0).map_err(|_| Broken)?;
+    fn trailer(&mut self, bytes: &mut BytesMut) -> Result<RequestElement, BrokenBody> {
+        let end = end_of_lines(bytes, 0).map_err(|_| BrokenBody)?;
         if end.unwrap_or(bytes.len()) > TRAILER_BYTES_MAX {
-            return Err(Broken);
+            return Err(BrokenBody);
         }
-        let Some(end) = end else { return Ok(Next::More) };
+        let Some(end) = end else { return Ok(RequestElement::More) };
         if end == 2 {
             bytes.advance(end);
-            *self = Decoder::Over;
-            return Ok(Next::Over);
+            *self = RequestDecoder::Over;
+            return Ok(RequestElement::Over);
         }
-        let fields = trailers(&Bytes::copy_from_slice(&bytes[..end])).map_err(|_| Broken)?;
+        let fields = trailers(&Bytes::copy_from_slice(&bytes[..end])).map_err(|_| BrokenBody)?;
         bytes.advance(end);
-        *self = Decoder::Over;
-        Ok(Next::Frame(Frame::trailers(fields)))
+        *self = RequestDecoder::Over;
+        Ok(RequestElement::Frame(Frame::trailers(fields)))
     }
 }
 
@@ -171,21 +171,21 @@ pub(in crate::gateway) fn part(bytes: &mut BytesMut, left: &mut u64) -> Option<B
 }
 
 /// The position after a byte between chunks; `None` if the byte is not allowed there.
-fn behind(place: Place, byte: u8) -> Option<Place> {
+fn behind(place: ChunkPosition, byte: u8) -> Option<ChunkPosition> {
     match place {
-        Place::ChunkEnd => (byte == b'\r').then_some(Place::ChunkEndLf),
-        Place::ChunkEndLf => (byte == b'\n').then_some(SIZE),
-        Place::Size { digits, value, length, part } => size(byte, (digits, value), length, part),
-        Place::Chunk(_) | Place::Trailer => Some(place),
+        ChunkPosition::ChunkEnd => (byte == b'\r').then_some(ChunkPosition::ChunkEndLf),
+        ChunkPosition::ChunkEndLf => (byte == b'\n').then_some(SIZE),
+        ChunkPosition::Size { digits, value, length, part } => size(byte, (digits, value), length, part),
+        ChunkPosition::Chunk(_) | ChunkPosition::Trailer => Some(place),
     }
 }
 
 /// The next byte of the line with a chunk's size.
-fn size(byte: u8, (digits, value): (u32, u64), length: u32, part: SizePart) -> Option<Place> {
+fn size(byte: u8, (digits, value): (u32, u64), length: u32, part: SizePart) -> Option<ChunkPosition> {
     if length >= SIZE_LINE_BYTES_MAX {
         return None;
     }
-    let on = |digits, value, part| Some(Place::Size { digits, value, length: length + 1, part });
+    let on = |digits, value, part| Some(ChunkPosition::Size { digits, value, length: length + 1, part });
     match (part, byte) {
         (SizePart::Digits, b'\r') if digits > 0 => on(digits, value, SizePart::Lf),
         (SizePart::Digits, b';') if digits > 0 => on(digits, value, SizePart::Extension),
@@ -195,7 +195,9 @@ fn size(byte: u8, (digits, value): (u32, u64), length: u32, part: SizePart) -> O
         }
         (SizePart::Extension, b'\r') => on(digits, value, SizePart::Lf),
         (SizePart::Extension, b'\t' | b' '..=b'~') => on(digits, value, part),
-        (SizePart::Lf, b'\n') => Some(if value == 0 { Place::Trailer } else { Place::Chunk(value) }),
+        (SizePart::Lf, b'\n') => {
+            Some(if value == 0 { ChunkPosition::Trailer } else { ChunkPosition::Chunk(value) })
+        }
         _ => None,
     }
 }

@@ -7,7 +7,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HeaderName, HeaderValue, TE, TRANSFER_ENCODING};
 use http::{HeaderMap, Method, Request, Uri, Version};
 
-use super::body::Decoder;
+use super::body::RequestDecoder;
 use crate::gateway::spare;
 
 /// Largest head.
@@ -29,7 +29,7 @@ pub(in crate::gateway) enum Flaw {
 
 impl Flaw {
     /// The flaw, and what would be accepted, as text for the client.
-    pub(in crate::gateway) const fn told(self) -> &'static str {
+    pub(in crate::gateway) const fn text(self) -> &'static str {
         match self {
             Flaw::Line => {
                 "the request line is not a method, a target and HTTP/1.1 or HTTP/1.0 with one space between them"
@@ -38,7 +38,7 @@ impl Flaw {
                 "a header field is not a name, a colon and a value; no space stands before the colon, and no line continues another"
             }
             Flaw::Length => {
-                "the length of the body is told twice, or in a way that servers read differently; send one Content-Length in digits, or Transfer-Encoding: chunked"
+                "the length of the body is given twice, or in a way that servers read differently; send one Content-Length in digits, or Transfer-Encoding: chunked"
             }
             Flaw::Ending => "a line of the head does not end with CR and LF",
             Flaw::TooLarge => {
@@ -59,19 +59,19 @@ impl From<httparse::Error> for Flaw {
     }
 }
 
-/// The index after the empty line that ends the first head; `None` if the head is incomplete. `looked_at` holds how
+/// The index after the empty line that ends the first head; `None` if the head is incomplete. `searched` holds how
 /// many bytes were searched before, so that a head that arrives slowly is not searched again and again. Empty lines
 /// before a head come from old clients, mean nothing, and are removed.
 ///
 /// # Errors
 /// When the head is too large, or one of its lines ends without CR.
-pub(in crate::gateway) fn end(bytes: &mut BytesMut, looked_at: &mut usize) -> Result<Option<usize>, Flaw> {
+pub(in crate::gateway) fn end(bytes: &mut BytesMut, searched: &mut usize) -> Result<Option<usize>, Flaw> {
     while bytes.starts_with(b"\r\n") {
         bytes.advance(2);
-        *looked_at = 0;
+        *searched = 0;
     }
-    let end = end_of_lines(bytes, *looked_at)?;
-    *looked_at = if end.is_some() { 0 } else { bytes.len() };
+    let end = end_of_lines(bytes, *searched)?;
+    *searched = if end.is_some() { 0 } else { bytes.len() };
     if end.unwrap_or(bytes.len()) > HEAD_BYTES_MAX {
         return Err(Flaw::TooLarge);
     }
@@ -82,8 +82,8 @@ pub(in crate::gateway) fn end(bytes: &mut BytesMut, looked_at: &mut usize) -> Re
 ///
 /// # Errors
 /// When a line ends without CR.
-pub(super) fn end_of_lines(bytes: &[u8], looked_at: usize) -> Result<Option<usize>, Flaw> {
-    let mut at = looked_at;
+pub(super) fn end_of_lines(bytes: &[u8], searched: usize) -> Result<Option<usize>, Flaw> {
+    let mut at = searched;
     while let Some(found) = bytes.get(at..).and_then(|rest| rest.iter().position(|&byte| byte == b'\n')) {
         at += found + 1;
         match &bytes[..at] {
@@ -97,9 +97,9 @@ pub(super) fn end_of_lines(bytes: &[u8], looked_at: usize) -> Result<Option<usiz
 
 /// A head, and what it says about the bytes after it.
 #[derive(Debug)]
-pub(in crate::gateway) struct Head {
+pub(in crate::gateway) struct RequestHead {
     pub(in crate::gateway) request: Request<()>,
-    pub(in crate::gateway) body: Decoder,
+    pub(in crate::gateway) body: RequestDecoder,
     /// Whether the client wants to keep the connection open.
     pub(in crate::gateway) is_kept: bool,
     /// Whether the client waits for `100 Continue` before it sends the body.
@@ -108,39 +108,41 @@ pub(in crate::gateway) struct Head {
     pub(in crate::gateway) takes_trailers: bool,
 }
 
-impl Head {
+impl RequestHead {
     /// Parses a head without copying it.
     ///
     /// # Errors
     /// When servers could read it differently.
     pub(in crate::gateway) fn read(text: Bytes) -> Result<Self, Flaw> {
         let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
-        let mut told = httparse::Request::new(&mut []);
+        let mut parsed_head = httparse::Request::new(&mut []);
         let parsed = httparse::ParserConfig::default().parse_request_with_uninit_headers(
-            &mut told,
+            &mut parsed_head,
             &text,
             &mut fields,
         )?;
-        let (true, Some(method), Some(target)) = (parsed.is_complete(), told.method, told.path) else {
+        let (true, Some(method), Some(target)) = (parsed.is_complete(), parsed_head.method, parsed_head.path)
+        else {
             return Err(Flaw::Line);
         };
         let mut request = Request::new(());
         *request.method_mut() = Method::from_bytes(method.as_bytes()).map_err(|_| Flaw::Line)?;
         let target = text.slice_ref(target.as_bytes());
         *request.uri_mut() = Uri::from_maybe_shared(target).map_err(|_| Flaw::Line)?;
-        let is_10 = told.version == Some(0);
-        *request.version_mut() = if is_10 { Version::HTTP_10 } else { Version::HTTP_11 };
+        let is_10 = parsed_head.version == Some(0);
+        let version = if is_10 { Version::HTTP_10 } else { Version::HTTP_11 };
+        *request.version_mut() = version;
         let mut found = Found::default();
         *request.extensions_mut() = spare::take_extensions();
         let headers = request.headers_mut();
-        *headers = spare::take_fields(told.headers.len() + FIELDS_ADDED);
-        for field in told.headers.iter() {
+        *headers = spare::take_fields(parsed_head.headers.len() + FIELDS_ADDED);
+        for field in parsed_head.headers.iter() {
             let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| Flaw::Field)?;
-            found.note(&name, field.value, is_10)?;
+            found.note(&name, field.value, version)?;
             let value = HeaderValue::from_maybe_shared(text.slice_ref(field.value));
             headers.append(name, value.map_err(|_| Flaw::Field)?);
         }
-        let body = found.length.unwrap_or(Decoder::Over);
+        let body = found.length.unwrap_or(RequestDecoder::Over);
         Ok(Self {
             is_kept: if is_10 { found.says_kept && !found.says_close } else { !found.says_close },
             is_waiting: found.is_waiting && !is_10 && !body.is_over(),
@@ -154,7 +156,7 @@ impl Head {
 /// The fields of a head that concern the connection.
 #[derive(Default)]
 struct Found {
-    length: Option<Decoder>,
+    length: Option<RequestDecoder>,
     says_close: bool,
     says_kept: bool,
     is_waiting: bool,
@@ -162,14 +164,14 @@ struct Found {
 }
 
 impl Found {
-    fn note(&mut self, name: &HeaderName, value: &[u8], is_10: bool) -> Result<(), Flaw> {
+    fn note(&mut self, name: &HeaderName, value: &[u8], version: Version) -> Result<(), Flaw> {
         let found = if name == CONTENT_LENGTH {
-            Decoder::of_length(decimal(value).ok_or(Flaw::Length)?)
+            RequestDecoder::of_length(decimal(value).ok_or(Flaw::Length)?)
         } else if name == TRANSFER_ENCODING {
-            if is_10 || !value.eq_ignore_ascii_case(b"chunked") {
+            if version == Version::HTTP_10 || !value.eq_ignore_ascii_case(b"chunked") {
                 return Err(Flaw::Length);
             }
-            Decoder::CHUNKED
+            RequestDecoder::CHUNKED
         } else {
             if name == CONNECTION {
                 self.says_close |= names(value).any(|name| name.eq_ignore_ascii_case(b"close"));

@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use http::header::UPGRADE;
 use http::{HeaderMap, Request, Version};
 
-use super::{Decoder, Head, Next, end};
+use super::{RequestDecoder, RequestElement, RequestHead, end};
 
 /// A request, and its body as far as it has come.
 #[derive(Debug)]
@@ -19,8 +19,8 @@ pub(in crate::gateway) struct Read {
 #[derive(Debug)]
 pub(in crate::gateway) struct Reader {
     bytes: BytesMut,
-    looked_at: usize,
-    decoder: Decoder,
+    searched: usize,
+    decoder: RequestDecoder,
     pub(in crate::gateway) requests: Vec<Read>,
     /// How many bytes were consumed.
     pub(in crate::gateway) taken: usize,
@@ -33,8 +33,8 @@ impl Reader {
     pub(in crate::gateway) fn new() -> Self {
         Self {
             bytes: BytesMut::new(),
-            looked_at: 0,
-            decoder: Decoder::Over,
+            searched: 0,
+            decoder: RequestDecoder::Over,
             requests: Vec::new(),
             taken: 0,
             is_broken: false,
@@ -57,10 +57,10 @@ impl Reader {
     }
 
     fn head(&mut self) -> Result<bool, ()> {
-        let Some(end) = end(&mut self.bytes, &mut self.looked_at).map_err(drop)? else {
+        let Some(end) = end(&mut self.bytes, &mut self.searched).map_err(drop)? else {
             return Ok(false);
         };
-        let head = Head::read(Bytes::copy_from_slice(&self.bytes[..end])).map_err(drop)?;
+        let head = RequestHead::read(Bytes::copy_from_slice(&self.bytes[..end])).map_err(drop)?;
         let _ = self.bytes.split_to(end);
         self.decoder = head.body;
         let is_whole = self.decoder.is_over();
@@ -76,10 +76,10 @@ impl Reader {
         let Some(read) = self.requests.last_mut() else { return Err(()) };
         read.is_whole = self.decoder.is_over();
         match next {
-            Next::Over => {}
-            Next::More => return Ok(false),
-            Next::Frame(frame) => match frame.into_data() {
-                Ok(data) => read.body.extend_from_slice(&data),
+            RequestElement::Over => {}
+            RequestElement::More => return Ok(false),
+            RequestElement::Frame(frame) => match frame.into_data() {
+                Ok(chunk) => read.body.extend_from_slice(&chunk),
                 Err(frame) => read.trailers = frame.into_trailers().unwrap_or_default(),
             },
         }

@@ -25,7 +25,7 @@ fn bytewise(text: &str) -> Reader {
 }
 
 /// The state of a reader as text: the requests, the bytes consumed, and why it stopped.
-fn told(reader: &Reader) -> String {
+fn shown(reader: &Reader) -> String {
     let Reader { requests, taken, is_broken, has_asked, .. } = reader;
     format!("{requests:?} {taken} {is_broken} {has_asked}")
 }
@@ -50,7 +50,7 @@ fn what_is_strict_passes() {
         let reader = bytewise(request);
         assert!(!reader.is_broken && reader.requests.iter().all(|read| read.is_whole), "{request}");
         let reader = read(format!("{request}\n"));
-        assert!(reader.is_broken && reader.taken == request.len(), "{request}: {}", told(&reader));
+        assert!(reader.is_broken && reader.taken == request.len(), "{request}: {}", shown(&reader));
     }
 }
 
@@ -61,7 +61,7 @@ fn requests_are_read() {
         "POST /a?b HTTP/1.1\r\nHost: a.test\r\nX-A: \t caf\u{e9} \r\nx-a:2\r\nTransfer-Encoding: chunked\r\n\r\n\
          5;x\r\nhello\r\n6\r\n world\r\n0\r\nX-Sum: 1\r\n\r\n",
     );
-    let [read] = &reader.requests[..] else { panic!("{}", told(&reader)) };
+    let [read] = &reader.requests[..] else { panic!("{}", shown(&reader)) };
     assert_eq!((read.request.method().as_str(), read.request.uri().to_string()), ("POST", "/a?b".to_owned()));
     let values: Vec<&[u8]> =
         read.request.headers().get_all("x-a").iter().map(|value| value.as_bytes()).collect();
@@ -74,7 +74,7 @@ fn requests_are_read() {
 #[test]
 fn what_heads_say() {
     let head = |line: &str, fields: &str| {
-        let head = Head::read(Bytes::from(format!("{line}\r\n{fields}\r\n\r\n"))).unwrap();
+        let head = RequestHead::read(Bytes::from(format!("{line}\r\n{fields}\r\n\r\n"))).unwrap();
         (head.is_kept, head.is_waiting, head.takes_trailers)
     };
     let (new, old) = ("POST / HTTP/1.1", "POST / HTTP/1.0");
@@ -142,9 +142,9 @@ fn what_is_not_strict_is_broken() {
     for case in cases {
         let text = format!("{case}GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n");
         let reader = read(&text);
-        assert!(reader.is_broken && reader.taken < case.len(), "{case:?}: {}", told(&reader));
-        assert!(reader.requests.iter().all(|read| !read.is_whole), "{case:?}: {}", told(&reader));
-        assert_eq!(told(&bytewise(&text)), told(&reader), "{case:?}");
+        assert!(reader.is_broken && reader.taken < case.len(), "{case:?}: {}", shown(&reader));
+        assert!(reader.requests.iter().all(|read| !read.is_whole), "{case:?}: {}", shown(&reader));
+        assert_eq!(shown(&bytewise(&text)), shown(&reader), "{case:?}");
     }
 }
 
@@ -178,7 +178,7 @@ fn heads_are_bounded() {
     assert!((14 << 10..16 << 10).contains(&fed("GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n")));
     let many = |count| format!("GET / HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(count));
     assert!(!read(many(100)).is_broken && read(many(101)).is_broken);
-    assert_eq!(Head::read(Bytes::from(many(101))).unwrap_err(), Flaw::TooLarge);
+    assert_eq!(RequestHead::read(Bytes::from(many(101))).unwrap_err(), Flaw::TooLarge);
 }
 
 /// Pieces from which the test builds requests.
@@ -226,8 +226,8 @@ proptest! {
         cuts.extend([0, bytes.len()]);
         cuts.sort_unstable();
         let split = parts(cuts.windows(2).map(|pair| &bytes[pair[0]..pair[1]]));
-        prop_assert_eq!(told(&split), told(&whole));
-        prop_assert_eq!(told(&parts(bytes.chunks(1))), told(&whole));
+        prop_assert_eq!(shown(&split), shown(&whole));
+        prop_assert_eq!(shown(&parts(bytes.chunks(1))), shown(&whole));
     }
 
     /// A generated request is read back unchanged.
@@ -264,11 +264,11 @@ proptest! {
             prop_assert!(read.is_whole);
             prop_assert_eq!(&read.body, &body);
             prop_assert_eq!(read.request.uri().path(), &path);
-            let mut told: Vec<(String, String)> = read.request.headers().iter().filter(|(name, _)| name.as_str().starts_with("x-")).map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned())).collect();
+            let mut shown: Vec<(String, String)> = read.request.headers().iter().filter(|(name, _)| name.as_str().starts_with("x-")).map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned())).collect();
             let mut sent = fields.clone();
-            told.sort();
+            shown.sort();
             sent.sort();
-            prop_assert_eq!(told, sent);
+            prop_assert_eq!(shown, sent);
         }
     }
 }

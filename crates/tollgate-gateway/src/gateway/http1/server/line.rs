@@ -13,10 +13,10 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::super::framing::{self, Decoder, Flaw, Next};
+use super::super::framing::{self, Flaw, RequestDecoder, RequestElement};
 use crate::gateway::body::BodyError;
 use crate::gateway::spare;
-use crate::listen::{Patient, Stream};
+use crate::listen::{Stream, TimedStream};
 
 /// Size of the read buffer: at first, and after several reads that have filled it.
 const READ_BYTES: usize = 16 << 10;
@@ -29,14 +29,14 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// A connection.
-pub(super) struct Line {
-    stream: Patient<Stream>,
+pub(super) struct ConnectionState {
+    stream: TimedStream<Stream>,
     /// Bytes that were read and not yet used, and how many of them were searched for the end of a head.
     read: BytesMut,
-    looked_at: usize,
+    searched: usize,
     room: usize,
     /// The rest of the current request's body, whether its reader still exists, and whether that reader waits for more.
-    body: Decoder,
+    body: RequestDecoder,
     is_held: bool,
     is_awaited: bool,
     /// The rest of the interim response that must be written before the body is read.
@@ -54,17 +54,17 @@ pub(super) struct Line {
 
 /// A shared handle of a connection. The lock is held for one read or write, and is hardly ever contended.
 #[derive(Clone)]
-pub(super) struct Shared(Arc<Mutex<Line>>);
+pub(super) struct SharedConnection(Arc<Mutex<ConnectionState>>);
 
-impl Shared {
+impl SharedConnection {
     /// Wraps a connection, of which these bytes were read before.
-    pub(super) fn new(stream: Patient<Stream>, begun: &[u8]) -> Self {
-        Self(Arc::new(Mutex::new(Line {
+    pub(super) fn new(stream: TimedStream<Stream>, begun: &[u8]) -> Self {
+        Self(Arc::new(Mutex::new(ConnectionState {
             stream,
             read: BytesMut::from(begun),
-            looked_at: 0,
+            searched: 0,
             room: READ_BYTES,
-            body: Decoder::Over,
+            body: RequestDecoder::Over,
             is_held: false,
             is_awaited: false,
             interim: &[],
@@ -76,22 +76,27 @@ impl Shared {
         })))
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Line> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, ConnectionState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Sends the client 100 Continue before the body that it holds back is read.
+    pub(super) fn send_continue(&self) {
+        self.lock().interim = CONTINUE;
+    }
+
     /// Makes the body of a request that begins now, for the code that answers it.
-    pub(super) fn coming(&self, body: Decoder, is_waiting: bool) -> Option<Coming> {
+    pub(super) fn coming(&self, body: RequestDecoder) -> Option<Coming> {
         let mut line = self.lock();
         (line.grace, line.looking) = (None, None);
         line.body = body;
-        line.interim = if is_waiting { CONTINUE } else { &[] };
+        line.interim = &[];
         line.is_held = !body.is_over();
         line.is_held.then(|| Coming { line: self.clone(), left: body.left() })
     }
 }
 
-impl Line {
+impl ConnectionState {
     /// Returns where the next head ends, once all of it is there, or `None` when the connection ends first.
     ///
     /// # Errors
@@ -99,7 +104,7 @@ impl Line {
     pub(super) fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<usize>, Flaw>> {
         loop {
             if !self.read.is_empty()
-                && let Some(end) = framing::end(&mut self.read, &mut self.looked_at)?
+                && let Some(end) = framing::end(&mut self.read, &mut self.searched)?
             {
                 return Poll::Ready(Ok(Some(end)));
             }
@@ -195,8 +200,8 @@ impl Line {
     pub(super) fn skip_body(&mut self) -> bool {
         while !self.is_held && !self.is_broken && !self.body.is_over() {
             match self.body.next(&mut self.read) {
-                Ok(Next::Frame(_) | Next::Over) => {}
-                Ok(Next::More) => return false,
+                Ok(RequestElement::Frame(_) | RequestElement::Over) => {}
+                Ok(RequestElement::More) => return false,
                 Err(_) => self.is_broken = true,
             }
         }
@@ -233,7 +238,7 @@ impl Line {
     }
 
     /// The stream, for writing.
-    pub(super) const fn stream(&mut self) -> &mut Patient<Stream> {
+    pub(super) const fn stream(&mut self) -> &mut TimedStream<Stream> {
         &mut self.stream
     }
 
@@ -291,9 +296,9 @@ impl Line {
                 return Poll::Ready(Some(Err("the chunks are not as they should be".into())));
             }
             match self.body.next(&mut self.read) {
-                Ok(Next::Frame(frame)) => return Poll::Ready(Some(Ok(frame))),
-                Ok(Next::Over) => return Poll::Ready(None),
-                Ok(Next::More) => {}
+                Ok(RequestElement::Frame(frame)) => return Poll::Ready(Some(Ok(frame))),
+                Ok(RequestElement::Over) => return Poll::Ready(None),
+                Ok(RequestElement::More) => {}
                 Err(_) => {
                     self.is_broken = true;
                     continue;
@@ -326,7 +331,7 @@ impl Line {
 
 /// The body of a request that comes on a connection.
 pub(in crate::gateway) struct Coming {
-    line: Shared,
+    line: SharedConnection,
     /// How much of it is left, where that is known.
     left: Option<u64>,
 }
@@ -368,7 +373,7 @@ impl Drop for Coming {
 }
 
 /// Reads from a connection that no longer carries HTTP. The bytes that were read ahead come first.
-impl AsyncRead for Shared {
+impl AsyncRead for SharedConnection {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -385,7 +390,7 @@ impl AsyncRead for Shared {
     }
 }
 
-impl AsyncWrite for Shared {
+impl AsyncWrite for SharedConnection {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(self.lock().stream()).poll_write(context, bytes)
     }

@@ -11,16 +11,16 @@ use http::{HeaderMap, Method, Response, StatusCode, Version, response};
 use hyper::body::{Body as _, Frame};
 use tollgate::Timestamp;
 
-use super::super::framing::Head;
+use super::super::framing::RequestHead;
 use super::super::outbox::{Outbox, write_fields, write_length};
 use super::date;
-use super::line::Shared;
+use super::line::SharedConnection;
 use crate::gateway::body::Limited;
 use crate::gateway::spare;
 
 /// What the request says about how it may be answered.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asker {
+pub(super) struct ResponseOptions {
     /// Whether the request is a `HEAD`.
     wants_head: bool,
     is_10: bool,
@@ -29,9 +29,9 @@ pub(super) struct Asker {
     pub(super) is_kept: bool,
 }
 
-impl Asker {
+impl ResponseOptions {
     /// From the head of a request.
-    pub(super) fn of(head: &Head) -> Self {
+    pub(super) fn of(head: &RequestHead) -> Self {
         Self {
             wants_head: head.request.method() == Method::HEAD,
             is_10: head.request.version() == Version::HTTP_10,
@@ -58,7 +58,7 @@ enum Framing {
 }
 
 /// An answer that is being written.
-pub(super) struct Answer {
+pub(super) struct AnswerWriter {
     outbox: Outbox,
     /// The rest of the body. It is dropped at its end, and releases what it held before the client can see that end.
     body: Option<Limited>,
@@ -86,11 +86,11 @@ impl Cut {
     }
 }
 
-impl Answer {
+impl AnswerWriter {
     /// Prepares the head, after the rest of an interim response.
     pub(super) fn new(
         response: Response<Limited>,
-        asker: Asker,
+        asker: ResponseOptions,
         behind: &'static [u8],
         now: Timestamp,
     ) -> Self {
@@ -100,7 +100,7 @@ impl Answer {
         outbox.before = spare::take_write();
         outbox.before.extend_from_slice(behind);
         let is_kept = asker.is_kept && framing != Framing::UntilEnd;
-        let asker = Asker { is_kept, ..asker };
+        let asker = ResponseOptions { is_kept, ..asker };
         write_head(&mut outbox.before, &parts, framing, asker, now);
         spare::give_fields(parts.headers);
         let has_body = match framing {
@@ -123,7 +123,11 @@ impl Answer {
     ///
     /// # Errors
     /// When that fails.
-    pub(super) fn poll(&mut self, line: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Cut>> {
+    pub(super) fn poll(
+        &mut self,
+        line: &SharedConnection,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), Cut>> {
         loop {
             let gathered = self.gather(context);
             ready!(self.outbox.poll_empty(line.lock().stream(), &mut self.written, context))
@@ -157,18 +161,18 @@ impl Answer {
 
     fn queue(&mut self, frame: Frame<Bytes>) {
         match (frame.into_data(), &mut self.framing) {
-            (Ok(data), Framing::Fixed(left)) => {
-                let length = u64::try_from(data.len()).unwrap_or(u64::MAX);
+            (Ok(chunk), Framing::Fixed(left)) => {
+                let length = u64::try_from(chunk.len()).unwrap_or(u64::MAX);
                 let Some(rest) = left.checked_sub(length) else { return self.cut() };
                 *left = rest;
-                self.outbox.put(data);
+                self.outbox.put(chunk);
                 // Trailers may follow, which only the limits read.
                 if rest == 0 && self.body.as_ref().is_some_and(|body| body.is_end_stream()) {
                     self.body = None;
                 }
             }
-            (Ok(data), Framing::Chunked) => self.outbox.put_chunk(data),
-            (Ok(data), Framing::UntilEnd) => self.outbox.put(data),
+            (Ok(chunk), Framing::Chunked) => self.outbox.put_chunk(chunk),
+            (Ok(chunk), Framing::UntilEnd) => self.outbox.put(chunk),
             (Err(frame), Framing::Chunked) => self.end(&frame.into_trailers().unwrap_or_default()),
             (Err(_), Framing::Fixed(0)) => self.body = None,
             (Err(_), _) | (Ok(_), Framing::Absent) => {} // Trailers belong to chunks.
@@ -196,7 +200,7 @@ impl Answer {
     }
 }
 
-fn framing(parts: &response::Parts, body: &Limited, asker: Asker) -> Framing {
+fn framing(parts: &response::Parts, body: &Limited, asker: ResponseOptions) -> Framing {
     let status = parts.status;
     if asker.wants_head
         || status.is_informational()
@@ -212,7 +216,13 @@ fn framing(parts: &response::Parts, body: &Limited, asker: Asker) -> Framing {
     }
 }
 
-fn write_head(into: &mut BytesMut, parts: &response::Parts, framing: Framing, asker: Asker, now: Timestamp) {
+fn write_head(
+    into: &mut BytesMut,
+    parts: &response::Parts,
+    framing: Framing,
+    asker: ResponseOptions,
+    now: Timestamp,
+) {
     let (status, headers) = (parts.status, &parts.headers);
     into.extend_from_slice(if asker.is_10 { b"HTTP/1.0 " } else { b"HTTP/1.1 " });
     into.extend_from_slice(status.as_str().as_bytes());
@@ -238,8 +248,8 @@ fn write_head(into: &mut BytesMut, parts: &response::Parts, framing: Framing, as
     }
     match asker {
         _ if is_switched => {}
-        Asker { is_kept: false, .. } => into.extend_from_slice(b"connection: close\r\n"),
-        Asker { is_10: true, .. } => into.extend_from_slice(b"connection: keep-alive\r\n"),
+        ResponseOptions { is_kept: false, .. } => into.extend_from_slice(b"connection: close\r\n"),
+        ResponseOptions { is_10: true, .. } => into.extend_from_slice(b"connection: keep-alive\r\n"),
         _ => {}
     }
     if !headers.contains_key(DATE) {

@@ -41,7 +41,7 @@ pub(super) struct Envoy {
     /// In billionths of a token.
     tokens: u64,
     expires: u64,
-    inbox: VecDeque<(u64, Order)>,
+    inbox: VecDeque<(u64, Instruction)>,
     allowed: u64,
     denied: u64,
     has_bucket: bool,
@@ -56,7 +56,7 @@ pub(super) struct Fleet {
     pub(super) shares: Shares,
     pub(super) now: Timestamp,
     step: u64,
-    numbers: Numbers,
+    parameters: QuotaParameters,
     /// In billionths of a unit.
     left: u64,
     pub(super) envoys: Vec<Envoy>,
@@ -79,13 +79,13 @@ pub(super) struct Fleet {
 }
 
 impl Fleet {
-    pub(super) fn new(numbers: Numbers, envoys: &[(Load, u64)]) -> Self {
+    pub(super) fn new(parameters: QuotaParameters, envoys: &[(Load, u64)]) -> Self {
         let mut fleet = Self {
             shares: Shares::default(),
             now: Timestamp::from_unix_seconds(1_700_000_000),
             step: 0,
-            numbers,
-            left: numbers.capacity * NANO,
+            parameters,
+            left: parameters.capacity * NANO,
             envoys: Vec::new(),
             elsewhere: 0,
             elsewhere_arrears: 0,
@@ -143,7 +143,7 @@ impl Fleet {
 
     /// Starts the window anew.
     pub(super) fn refill(&mut self) {
-        self.left = self.numbers.capacity * NANO;
+        self.left = self.parameters.capacity * NANO;
     }
 
     /// Advances the time without any event.
@@ -160,9 +160,9 @@ impl Fleet {
         for _ in 0..time.as_micros() / STEP.as_micros() {
             self.step += 1;
             self.now = self.now + STEP;
-            if self.numbers.is_steady {
-                let more = self.left + self.numbers.rate / STEPS_PER_SECOND;
-                self.left = more.min(self.numbers.capacity * NANO);
+            if self.parameters.is_steady {
+                let more = self.left + self.parameters.rate / STEPS_PER_SECOND;
+                self.left = more.min(self.parameters.capacity * NANO);
             }
             self.ask_elsewhere();
             if self.step.is_multiple_of(10) && !self.shares.draws(self.now).is_empty() {
@@ -179,8 +179,8 @@ impl Fleet {
             }
             let followed: u64 = self.envoys.iter().map(Envoy::rate).sum();
             self.most_followed = self.most_followed.max(followed / (NANO / 1_000));
-            let earned =
-                u128::from(self.step) * u128::from(self.numbers.rate) / u128::from(STEPS_PER_SECOND * NANO);
+            let earned = u128::from(self.step) * u128::from(self.parameters.rate)
+                / u128::from(STEPS_PER_SECOND * NANO);
             let beyond = i128::from(self.admitted) - i128::try_from(earned).unwrap();
             self.least_beyond = self.least_beyond.min(beyond);
             let most = u64::try_from(beyond - self.least_beyond).unwrap();
@@ -201,7 +201,7 @@ impl Fleet {
 
     /// Takes the due units and `more`.
     fn draw(&mut self, more: u64) {
-        let taken = self.shares.draw(COUNTER, self.numbers, more, self.left / NANO, self.now);
+        let taken = self.shares.draw(COUNTER, self.parameters, more, self.left / NANO, self.now);
         self.left -= taken * NANO;
     }
 
@@ -216,16 +216,19 @@ impl Fleet {
         envoy.reports += 1;
         let usage =
             Usage { allowed: std::mem::take(&mut envoy.allowed), denied: std::mem::take(&mut envoy.denied) };
-        let seat = SeatId { stream: envoy.stream, bucket: 7 };
-        let is_known = self.shares.used(seat, usage.allowed, self.now).contains(&COUNTER);
+        let subscription = SubscriptionId { stream: envoy.stream, bucket: 7 };
+        let is_known = self.shares.used(subscription, usage.allowed, self.now).contains(&COUNTER);
         self.draw(if is_known { 0 } else { usage.allowed });
-        let look = Look { counter: COUNTER, numbers: self.numbers, cost: 1 };
-        let orders = self.shares.report(seat, usage, &Standing::Limited(vec![look]), self.now);
-        assert!(orders.iter().any(|(told, _)| *told == seat), "whoever reports is told something");
-        for (told, order) in orders {
-            let envoy = self.envoys.iter_mut().find(|envoy| envoy.stream == told.stream).unwrap();
-            assert!(!envoy.is_lost, "nobody is there to be told");
-            envoy.inbox.push_back((self.step + self.latency, order));
+        let look = Look { counter: COUNTER, parameters: self.parameters, cost: 1 };
+        let instructions = self.shares.report(subscription, usage, &Standing::Limited(vec![look]), self.now);
+        assert!(
+            instructions.iter().any(|(addressee, _)| *addressee == subscription),
+            "every report is answered"
+        );
+        for (addressee, instruction) in instructions {
+            let envoy = self.envoys.iter_mut().find(|envoy| envoy.stream == addressee.stream).unwrap();
+            assert!(!envoy.is_lost, "no instruction goes to a lost Envoy");
+            envoy.inbox.push_back((self.step + self.latency, instruction));
         }
     }
 }
@@ -237,14 +240,14 @@ impl Envoy {
 
     /// Reads the messages that have arrived, and drops expired assignments.
     fn read(&mut self, step: u64, keeps_ratio: bool) {
-        while let Some(&(at, order)) = self.inbox.front()
+        while let Some(&(at, instruction)) = self.inbox.front()
             && at <= step
         {
             self.inbox.pop_front();
             if self.is_lost {
                 continue;
             }
-            let Order::Assign(assignment) = order else {
+            let Instruction::Assign(assignment) = instruction else {
                 (self.strategy, self.has_bucket) = (None, false);
                 continue;
             };

@@ -26,11 +26,11 @@ const NOTHING: Counted = Counted {
 /// The outcomes of the limits that a request's descriptors carry, in the order of the descriptors.
 #[derive(Default)]
 pub(super) struct Brought {
-    said: Vec<Said>,
+    outcomes: Vec<DescriptorLimitOutcome>,
 }
 
 /// The outcome of one such limit.
-pub(super) struct Said {
+pub(super) struct DescriptorLimitOutcome {
     /// The descriptor's index in the request.
     position: usize,
     limit: Override,
@@ -53,18 +53,19 @@ impl Brought {
             return brought;
         }
         // An operator's override of all limits applies here too.
-        let ruling = service.engine.ruling_about_all(now);
-        let Some(tallies) = tallies(service).filter(|_| ruling != Some(Ruling::Off)) else {
+        let override_of_all = service.engine.ruling_about_all(now);
+        let Some(tallies) = tallies(service).filter(|_| override_of_all != Some(Ruling::Off)) else {
             return brought;
         };
         let counters = Counters { engine: &service.engine, tallies: &tallies };
         for (position, descriptor) in question.descriptors.iter().enumerate() {
             let Some(limit) = descriptor.limit else { continue };
             let counted = NOTHING;
-            let mut said = Said { position, limit, added: 0, total: 0, away: None, counted };
-            said.charge(&counters, question, descriptor, now).await;
-            said.away = said.away.filter(|_| ruling != Some(Ruling::Shadow));
-            brought.said.push(said);
+            let mut outcome =
+                DescriptorLimitOutcome { position, limit, added: 0, total: 0, away: None, counted };
+            outcome.charge(&counters, question, descriptor, now).await;
+            outcome.away = outcome.away.filter(|_| override_of_all != Some(Ruling::Shadow));
+            brought.outcomes.push(outcome);
         }
         if brought.refuses() {
             brought.give_back(service, question, now).await;
@@ -74,17 +75,17 @@ impl Brought {
 
     /// Whether no descriptor carries a limit.
     pub(super) const fn is_empty(&self) -> bool {
-        self.said.is_empty()
+        self.outcomes.is_empty()
     }
 
     /// Whether one of the limits denies.
     pub(super) fn refuses(&self) -> bool {
-        self.said.iter().any(|said| said.away.is_some())
+        self.outcomes.iter().any(|outcome| outcome.away.is_some())
     }
 
     /// How long to wait before a retry. `None` if the request may pass, or never will.
     pub(super) fn retry_after(&self) -> Option<Ticks> {
-        self.said.iter().filter_map(|said| said.away).max().filter(|&away| away < Ticks::MAX)
+        self.outcomes.iter().filter_map(|outcome| outcome.away).max().filter(|&away| away < Ticks::MAX)
     }
 
     /// Gives back what was charged, for instance when a limit of the policy denies. If the counter is shared with other
@@ -98,37 +99,37 @@ impl Brought {
     ) {
         let Some(tallies) = tallies(service) else { return };
         let counters = Counters { engine: &service.engine, tallies: &tallies };
-        for said in self.said.iter_mut().filter(|said| said.added > 0) {
-            let Some(descriptor) = question.descriptors.get(said.position) else { continue };
+        for outcome in self.outcomes.iter_mut().filter(|outcome| outcome.added > 0) {
+            let Some(descriptor) = question.descriptors.get(outcome.position) else { continue };
             let parts = descriptor.counted_by(&question.domain);
-            counters.take_back(said.limit.unit, &parts, said.added, &said.counted, now).await;
-            (said.total, said.added) = (said.total.saturating_sub(said.added), 0);
+            counters.take_back(outcome.limit.unit, &parts, outcome.added, &outcome.counted, now).await;
+            (outcome.total, outcome.added) = (outcome.total.saturating_sub(outcome.added), 0);
         }
     }
 
     /// The outcomes for metrics. A descriptor that gives back is not a request for admission, so it is left out.
     pub(super) fn rules(&self, question: &Question) -> Vec<Rule<'static>> {
-        let asks = |said: &&Said| {
-            question.descriptors.get(said.position).is_some_and(|descriptor| !descriptor.is_negative_hits)
+        let asks = |outcome: &&DescriptorLimitOutcome| {
+            question.descriptors.get(outcome.position).is_some_and(|descriptor| !descriptor.is_negative_hits)
         };
-        let rule = |said: &Said| Rule {
+        let rule = |outcome: &DescriptorLimitOutcome| Rule {
             name: BROUGHT,
             detail: None,
-            is_denied: said.away.is_some(),
+            is_denied: outcome.away.is_some(),
             is_shadow: false,
-            is_near: said.remaining() < u64::from(said.limit.requests_per_unit).div_ceil(5),
-            source: said.counted.source,
+            is_near: outcome.remaining() < u64::from(outcome.limit.requests_per_unit).div_ceil(5),
+            source: outcome.counted.source,
         };
-        self.said.iter().filter(asks).map(rule).collect()
+        self.outcomes.iter().filter(asks).map(rule).collect()
     }
 
     /// The outcome of the limit that this descriptor carries.
-    pub(super) fn of(&self, position: usize) -> Option<&Said> {
-        self.said.iter().find(|said| said.position == position)
+    pub(super) fn of(&self, position: usize) -> Option<&DescriptorLimitOutcome> {
+        self.outcomes.iter().find(|outcome| outcome.position == position)
     }
 }
 
-impl Said {
+impl DescriptorLimitOutcome {
     /// The remaining units.
     pub(super) fn remaining(&self) -> u64 {
         u64::from(self.limit.requests_per_unit).saturating_sub(self.total)

@@ -1,9 +1,9 @@
 //! The status of each descriptor. Of the limits that apply to it, the status shows the one that denies longest, or else
 //! the one with the least left.
 
-use tollgate::{Decision, LimitStatus, Quota, Source, Stance, Ticks, Timestamp, Verdict};
+use tollgate::{Decision, Enforcement, LimitStatus, Quota, Source, Ticks, Timestamp, Verdict};
 
-use super::brought::{Brought, Said};
+use super::brought::{Brought, DescriptorLimitOutcome};
 use crate::rls::{Code, CurrentLimit, Question, Status, Unit};
 
 /// One status for each descriptor, in order.
@@ -15,7 +15,7 @@ pub(super) fn statuses(
 ) -> Vec<Status> {
     let mut statuses = Vec::with_capacity(question.descriptors.len());
     for (position, descriptor) in question.descriptors.iter().enumerate() {
-        let met = decision.limits().filter(|status| status.view == position);
+        let met = decision.limits().filter(|status| status.descriptor == position);
         let denial = met.clone().filter(denies).max_by_key(LimitStatus::refusal_rank);
         let met = denial.or_else(|| met.min_by_key(left));
         let own = brought.of(position).filter(|own| met.is_none_or(|met| is_tighter(own, &met)));
@@ -25,7 +25,7 @@ pub(super) fn statuses(
                 Status::of_no_limit(Code::OverLimit)
             }
             (Some(own), _) => own.status(now),
-            (None, Some(met)) => told(&met),
+            (None, Some(met)) => status_of(&met),
             (None, None) => Status::of_no_limit(Code::Ok),
         };
         if descriptor.is_negative_hits {
@@ -37,7 +37,7 @@ pub(super) fn statuses(
 }
 
 /// Whether the limit that the descriptor carries is tighter than a limit of the policy.
-fn is_tighter(own: &Said, met: &LimitStatus<'_>) -> bool {
+fn is_tighter(own: &DescriptorLimitOutcome, met: &LimitStatus<'_>) -> bool {
     match own.away {
         Some(own_away) => !denies(met) || own_away > away(met),
         None => !denies(met) && (false, false, own.remaining()) < left(met),
@@ -45,7 +45,7 @@ fn is_tighter(own: &Said, met: &LimitStatus<'_>) -> bool {
 }
 
 fn denies(status: &LimitStatus<'_>) -> bool {
-    status.stance == Stance::Enforced && !status.outcome.is_allowed()
+    status.enforcement == Enforcement::Enforced && !status.outcome.is_allowed()
 }
 
 /// How long a limit that denies keeps the request waiting.
@@ -60,10 +60,10 @@ fn away(status: &LimitStatus<'_>) -> Ticks {
 /// What is left of a limit that admitted. The order puts the most informative first: enforced limits, then counted
 /// ones.
 fn left(status: &LimitStatus<'_>) -> (bool, bool, u64) {
-    (status.stance == Stance::Shadow, !status.source.is_counted(), status.outcome.remaining)
+    (status.enforcement == Enforcement::Shadow, !status.source.is_counted(), status.outcome.remaining)
 }
 
-fn told(status: &LimitStatus<'_>) -> Status {
+fn status_of(status: &LimitStatus<'_>) -> Status {
     let is_unlimited = status.source == Source::Policy && status.outcome.is_allowed();
     if status.source == Source::Open || is_unlimited {
         return Status::of_no_limit(Code::Ok); // Nothing was counted, so there is no number to report.

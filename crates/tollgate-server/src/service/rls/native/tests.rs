@@ -72,14 +72,14 @@ async fn a_store_that_is_away_is_a_decision() {
     let service = service().await;
     let closed = ask(&service, &["closed"]).await;
     let limit = CurrentLimit { name: "closed".to_owned(), requests_per_unit: 5, unit: Some(Unit::Hour) };
-    let told = Status {
+    let expected = Status {
         code: Code::OverLimit,
         current_limit: Some(limit),
         limit_remaining: 0,
         until_reset: Some(Ticks::from_secs(1)),
         source: tollgate::Source::Closed,
     };
-    assert_eq!((closed.overall, closed.statuses), (Code::OverLimit, vec![told]));
+    assert_eq!((closed.overall, closed.statuses), (Code::OverLimit, vec![expected]));
     for _ in 0..9 {
         let open = ask(&service, &["open"]).await;
         assert_eq!((open.overall, open.statuses), (Code::Ok, vec![Status::of_no_limit(Code::Ok)]));

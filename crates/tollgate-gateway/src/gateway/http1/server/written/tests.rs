@@ -46,11 +46,12 @@ fn own(text: &[u8]) -> Limited {
 }
 
 const NOW: Timestamp = Timestamp::from_unix_seconds(784_111_777);
-const PLAIN: Asker = Asker { wants_head: false, is_10: false, takes_trailers: false, is_kept: true };
+const PLAIN: ResponseOptions =
+    ResponseOptions { wants_head: false, is_10: false, takes_trailers: false, is_kept: true };
 
 /// Writes an answer. Returns the bytes, whether the answer was complete, and whether another may follow.
-fn written(response: Response<Limited>, asker: Asker) -> (Vec<u8>, bool, bool) {
-    let mut answer = Answer::new(response, asker, b"", NOW);
+fn written(response: Response<Limited>, asker: ResponseOptions) -> (Vec<u8>, bool, bool) {
+    let mut answer = AnswerWriter::new(response, asker, b"", NOW);
     let mut context = Context::from_waker(Waker::noop());
     let mut wire = Vec::new();
     loop {
@@ -62,7 +63,7 @@ fn written(response: Response<Limited>, asker: Asker) -> (Vec<u8>, bool, bool) {
     }
 }
 
-fn text(response: Response<Limited>, asker: Asker) -> String {
+fn text(response: Response<Limited>, asker: ResponseOptions) -> String {
     String::from_utf8(written(response, asker).0).unwrap()
 }
 
@@ -122,9 +123,9 @@ fn trailers_behind_a_length_are_seen() {
 fn answers_are_written() {
     const DATED: &str = "date: Sun, 06 Nov 1994 08:49:37 GMT\r\n";
     let data = |text: &'static str| Frame::data(Bytes::from_static(text.as_bytes()));
-    let old = Asker { is_10: true, ..PLAIN };
-    let last = Asker { is_kept: false, ..PLAIN };
-    let head = Asker { wants_head: true, ..PLAIN };
+    let old = ResponseOptions { is_10: true, ..PLAIN };
+    let last = ResponseOptions { is_kept: false, ..PLAIN };
+    let head = ResponseOptions { wants_head: true, ..PLAIN };
     assert_eq!(
         text(status(200, own(b"hello")), PLAIN),
         format!("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n{DATED}\r\nhello")
@@ -174,7 +175,7 @@ fn trailers_are_written() {
         response.headers_mut().insert(TRAILER, HeaderValue::from_static("grpc-status"));
         response
     };
-    let takes = Asker { takes_trailers: true, ..PLAIN };
+    let takes = ResponseOptions { takes_trailers: true, ..PLAIN };
     assert!(text(frames(), takes).ends_with("1\r\nx\r\n0\r\ngrpc-status: 0\r\n\r\n"));
     assert!(text(frames(), PLAIN).ends_with("1\r\nx\r\n0\r\n\r\n"));
 }
@@ -242,13 +243,13 @@ proptest! {
         for (name, value) in &fields {
             response.headers_mut().append(HeaderName::try_from(name).unwrap(), value.parse().unwrap());
         }
-        let (wire, is_whole, _) = written(response, Asker { is_10, ..PLAIN });
+        let (wire, is_whole, _) = written(response, ResponseOptions { is_10, ..PLAIN });
         prop_assert!(is_whole);
         let mut found = [httparse::EMPTY_HEADER; 64];
         let mut read = httparse::Response::new(&mut found);
         let at = read.parse(&wire).unwrap().unwrap();
         prop_assert_eq!((read.code, read.version), (Some(code), Some(u8::from(!is_10))));
-        let told = |name: &str| {
+        let field = |name: &str| {
             let found = read.headers.iter().find(|field| field.name == name);
             found.map(|field| std::str::from_utf8(field.value).unwrap().to_owned())
         };
@@ -260,13 +261,13 @@ proptest! {
         prop_assert_eq!(shown, sent);
         let rest = &wire[at..];
         if matches!(code, 204 | 304) {
-            prop_assert!(rest.is_empty() && told("content-length").is_none() && told("transfer-encoding").is_none());
-        } else if let Some(length) = told("content-length") {
+            prop_assert!(rest.is_empty() && field("content-length").is_none() && field("transfer-encoding").is_none());
+        } else if let Some(length) = field("content-length") {
             prop_assert_eq!((length, rest), (body.len().to_string(), &body[..]));
         } else if is_10 {
-            prop_assert_eq!((told("connection"), rest), (Some("close".to_owned()), &body[..]));
+            prop_assert_eq!((field("connection"), rest), (Some("close".to_owned()), &body[..]));
         } else {
-            prop_assert_eq!(told("transfer-encoding"), Some("chunked".to_owned()));
+            prop_assert_eq!(field("transfer-encoding"), Some("chunked".to_owned()));
             prop_assert_eq!(unchunked(rest), body);
         }
     }

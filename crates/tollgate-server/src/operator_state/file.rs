@@ -1,0 +1,331 @@
+//! The format of the operator state file: a line with the format's name and the SHA-256 of the rest, then JSON. Pure:
+//! bytes in, bytes out.
+
+use serde::{Deserialize, Serialize};
+use tollgate::credential::CREDENTIAL;
+use tollgate::policy::Mode;
+use tollgate::store::Store;
+use tollgate::time::WallOffset;
+use tollgate::{Block, CheckRequest, CredentialDigest, Engine, RequestError, Ruled, Ruling, Timestamp};
+use tollgate_overload::Controller;
+
+use crate::file_watch::Version;
+use tollgate_tower::shed::Shedder;
+
+/// The beginning of the first line.
+const FORM: &str = "tollgate-orders 1 ";
+
+/// All overrides and blocks that have not expired.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OperatorState {
+    /// The override of all limits.
+    all: Option<RuledEntry>,
+    /// The overrides of single limits.
+    limits: Vec<LimitEntry>,
+    blocks: Vec<BlockEntry>,
+    /// Overrides of overload controllers. Omitted if empty, so that a version without controllers can read the rest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    overload: Vec<LimitEntry>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuledEntry {
+    ruling: OverrideEntry,
+    until: Micros,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum OverrideEntry {
+    Off,
+    Shadow,
+    Percent(u8),
+}
+
+/// An exact instant: microseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Micros(u64);
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LimitEntry {
+    name: String,
+    ruled: RuledEntry,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BlockEntry {
+    attributes: Vec<(String, String)>,
+    until: Micros,
+}
+
+impl Micros {
+    const fn instant(self) -> Timestamp {
+        Timestamp::from_unix_micros(self.0)
+    }
+}
+
+impl From<Ruled> for RuledEntry {
+    fn from(Ruled { ruling, until }: Ruled) -> Self {
+        let ruling = match ruling {
+            Ruling::Off => OverrideEntry::Off,
+            Ruling::Shadow => OverrideEntry::Shadow,
+            Ruling::Percent(percent) => OverrideEntry::Percent(percent),
+        };
+        Self { ruling, until: Micros(until.unix_micros()) }
+    }
+}
+
+impl From<RuledEntry> for Ruled {
+    fn from(RuledEntry { ruling, until }: RuledEntry) -> Self {
+        let ruling = match ruling {
+            OverrideEntry::Off => Ruling::Off,
+            OverrideEntry::Shadow => Ruling::Shadow,
+            OverrideEntry::Percent(percent) => Ruling::Percent(percent),
+        };
+        Self { ruling, until: until.instant() }
+    }
+}
+
+impl From<&Block> for BlockEntry {
+    fn from(block: &Block) -> Self {
+        Self { attributes: block.attributes().to_vec(), until: Micros(block.until().unix_micros()) }
+    }
+}
+
+impl BlockEntry {
+    /// Replaces plain credentials, as an earlier version wrote them, by their digests.
+    fn sealed(mut self) -> Self {
+        for (_, value) in self.attributes.iter_mut().filter(|(name, _)| name == CREDENTIAL) {
+            *value = CredentialDigest::of_value(value).to_string();
+        }
+        self
+    }
+
+    fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
+        let mut request = CheckRequest::new();
+        for (name, value) in &self.attributes {
+            request.push(name, value.as_str())?;
+        }
+        Ok(request)
+    }
+}
+
+impl OperatorState {
+    /// The current overrides and blocks of an engine, and of the overload controllers if there are any.
+    pub(super) fn of<S: Store>(engine: &Engine<S>, shedder: Option<&Shedder>, now: Timestamp) -> Self {
+        let (all, single) = engine.rulings(now);
+        Self {
+            all: all.map(RuledEntry::from),
+            limits: single
+                .into_iter()
+                .map(|(name, ruled)| LimitEntry { name, ruled: ruled.into() })
+                .collect(),
+            blocks: engine.blocks(now).iter().map(|block| BlockEntry::from(&**block)).collect(),
+            overload: shedder.map(|shedder| ruled_controllers(shedder, now)).unwrap_or_default(),
+        }
+    }
+
+    /// Converts the times to the wall clock, which the file uses.
+    pub(super) fn on_wall(self, wall: WallOffset) -> Self {
+        self.moved(|until| until.on_wall(wall))
+    }
+
+    /// Converts the times to the decision clock, which the engine uses.
+    pub(super) fn off_wall(self, wall: WallOffset) -> Self {
+        self.moved(|until| until.off_wall(wall))
+    }
+
+    fn moved(mut self, moved: impl Fn(Timestamp) -> Timestamp) -> Self {
+        let overrides = self.all.iter_mut().chain(self.limits.iter_mut().map(|limit| &mut limit.ruled));
+        let overrides = overrides.chain(self.overload.iter_mut().map(|controller| &mut controller.ruled));
+        let ends = overrides
+            .map(|ruled| &mut ruled.until)
+            .chain(self.blocks.iter_mut().map(|block| &mut block.until));
+        ends.for_each(|until| *until = Micros(moved(until.instant()).unix_micros()));
+        self
+    }
+
+    /// Reads the bytes of a file, and drops what has expired.
+    ///
+    /// # Errors
+    /// When the bytes are not exactly what was written.
+    pub(super) fn read(bytes: &[u8], now: Timestamp) -> Result<Self, String> {
+        let (head, body) = split(bytes).ok_or("it has no first line")?;
+        let written = head.strip_prefix(FORM).ok_or("its first line is not one that this version writes")?;
+        if written != Version::of(body).hex() {
+            return Err("it is not what was written: it was cut off or changed".to_owned());
+        }
+        let mut state: Self = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+        state.all = state.all.filter(|ruled| now < ruled.until.instant());
+        state.limits.retain(|limit| now < limit.ruled.until.instant());
+        state.blocks.retain(|block| now < block.until.instant());
+        state.overload.retain(|controller| now < controller.ruled.until.instant());
+        Ok(state)
+    }
+
+    /// Serializes the state to the bytes of a file.
+    ///
+    /// # Errors
+    /// When it cannot be serialized, which does not happen. An error costs one attempt and not the process.
+    pub(super) fn write(&self) -> Result<Vec<u8>, serde_json::Error> {
+        let body = serde_json::to_vec(self)?;
+        let mut bytes = format!("{FORM}{}\n", Version::of(&body).hex()).into_bytes();
+        bytes.extend_from_slice(&body);
+        Ok(bytes)
+    }
+
+    /// The number of blocks, and the number of overrides.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.blocks.len(), self.limits.len() + self.overload.len() + usize::from(self.all.is_some()))
+    }
+
+    /// Applies the state to a fresh engine and fresh controllers. Returns what they rejected.
+    pub(super) fn apply<S: Store>(
+        self,
+        engine: &Engine<S>,
+        shedder: Option<&Shedder>,
+        now: Timestamp,
+    ) -> Vec<String> {
+        let single = self.limits.into_iter().map(|limit| (limit.name, limit.ruled.into())).collect();
+        let ruled = engine.resume_rulings((self.all.map(Ruled::from), single), now);
+        let mut refused: Vec<String> = ruled.err().map(|error| error.to_string()).into_iter().collect();
+        for block in self.blocks.into_iter().map(BlockEntry::sealed) {
+            let until = block.until.instant();
+            let blocked = block.request().map_err(|error| error.to_string()).and_then(|request| {
+                engine.block(&request, until, now).map(|_| ()).map_err(|error| error.to_string())
+            });
+            refused.extend(blocked.err());
+        }
+        refused.extend(self.overload.iter().filter_map(|state| rule_controller(shedder, state).err()));
+        refused
+    }
+}
+
+fn ruled_controllers(shedder: &Shedder, now: Timestamp) -> Vec<LimitEntry> {
+    let ruled = |controller: Controller| {
+        let (mode, until) = shedder.switch(controller, |switch| switch.active_override(now)).flatten()?;
+        let ruling = if mode == Mode::Shadow { OverrideEntry::Shadow } else { OverrideEntry::Off };
+        let ruled = RuledEntry { ruling, until: Micros(until.unix_micros()) };
+        Some(LimitEntry { name: controller.as_str().to_owned(), ruled })
+    };
+    Controller::ALL.into_iter().filter_map(ruled).collect()
+}
+
+fn rule_controller(shedder: Option<&Shedder>, LimitEntry { name, ruled }: &LimitEntry) -> Result<(), String> {
+    let until = ruled.until.instant();
+    let named = Controller::ALL.into_iter().find(|controller| controller.as_str() == name);
+    let switched = shedder.zip(named).and_then(|(shedder, controller)| {
+        shedder.switch(controller, |switch| match ruled.ruling {
+            OverrideEntry::Shadow => switch.shadow(until),
+            OverrideEntry::Off | OverrideEntry::Percent(_) => switch.kill(until),
+        })
+    });
+    switched.ok_or_else(|| format!("the config has no controller {name:?} of overload any more"))
+}
+
+fn split(bytes: &[u8]) -> Option<(&str, &[u8])> {
+    let end = bytes.iter().position(|byte| *byte == b'\n')?;
+    let (head, rest) = bytes.split_at_checked(end)?;
+    Some((std::str::from_utf8(head).ok()?, rest.get(1..)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate::{Policy, Scope, Ticks};
+
+    use super::*;
+
+    const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
+
+    fn engine(policy: &str) -> Engine {
+        Engine::new(Policy::compile("test", policy.as_bytes()).unwrap().0, T0)
+    }
+
+    /// The file has wall-clock times, because the next process starts by the wall clock. A server whose clock was a
+    /// year behind at its start, and was set later, does not lose its operator state in a restart.
+    #[test]
+    fn operator_state_is_kept_in_wall_clock_time() {
+        let year = 365 * 86_400;
+        let kept = OperatorState::of(&busy(), None, T0).on_wall(WallOffset::from_micros(year * 1_000_000));
+        let later = T0 + Ticks::from_secs(year.unsigned_abs());
+        let read = OperatorState::read(&kept.write().unwrap(), later).unwrap();
+        assert_eq!(read.counts(), kept.counts());
+        assert!(read.counts().0 + read.counts().1 > 2, "{read:?}");
+    }
+
+    fn busy() -> Engine {
+        let engine = engine("limits: [{name: a, rate: 1/h}, {name: b, by: [k], rate: 1/h}]");
+        let until = |seconds| T0 + Ticks::from_secs(seconds);
+        let rule = |scope, ruling, seconds| {
+            engine.rule(scope, Ruled { ruling, until: until(seconds) }, T0).unwrap();
+        };
+        rule(Scope::All, Ruling::Shadow, 10);
+        rule(Scope::Limit("a"), Ruling::Off, 20);
+        rule(Scope::Limit("b"), Ruling::Percent(30), 30);
+        let key = CheckRequest::new().with("tenant", "k\u{1b}\"1\n").unwrap().with("n", 5).unwrap();
+        engine.block(&key, until(25), T0).unwrap();
+        engine
+    }
+
+    /// Overrides and blocks are restored to the tick, also under a policy that lost a limit. Expired ones are not
+    /// restored.
+    #[test]
+    fn operator_state_is_restored() {
+        let before = busy();
+        let bytes = OperatorState::of(&before, None, T0).write().unwrap();
+        for seconds in [0, 10, 22, 27, 30] {
+            let now = T0 + Ticks::from_secs(seconds);
+            let state = OperatorState::read(&bytes, now).unwrap();
+            let after = engine("limits: [{name: a, rate: 1/h}]");
+            assert_eq!(state.apply(&after, None, now), Vec::<String>::new());
+            assert_eq!(after.rulings(now), before.rulings(now), "after {seconds} s");
+            assert_eq!(after.blocks(now), before.blocks(now), "after {seconds} s");
+        }
+    }
+
+    /// Any flipped bit and any truncation is detected.
+    #[test]
+    fn damage_is_seen() {
+        let bytes = OperatorState::of(&busy(), None, T0).write().unwrap();
+        assert!(OperatorState::read(&bytes, T0).is_ok());
+        for place in 0..bytes.len() {
+            let mut turned = bytes.clone();
+            turned[place] ^= 1;
+            assert!(OperatorState::read(&turned, T0).is_err(), "byte {place} is another");
+            assert!(OperatorState::read(&bytes[..place], T0).is_err(), "only {place} bytes");
+        }
+    }
+
+    /// Overrides of overload controllers are restored too. One whose controller no longer exists is reported.
+    #[test]
+    fn overrides_of_controllers_are_restored() {
+        let shedder = |plan: &str| {
+            let (plan, _) = tollgate_overload::Plan::compile("test", plan.as_bytes()).unwrap();
+            Shedder::new(plan, tollgate::ManualClock::new().clock()).unwrap()
+        };
+        let all = "overload: {worker: , concurrency: , queue: }";
+        let (engine, before) = (engine("limits: [{name: a, rate: 1/h}]"), shedder(all));
+        let until = |seconds| T0 + Ticks::from_secs(seconds);
+        before.switch(Controller::Worker, |switch| switch.kill(until(10)));
+        before.switch(Controller::Queue, |switch| switch.shadow(until(20)));
+        let bytes = OperatorState::of(&engine, Some(&before), T0).write().unwrap();
+        for seconds in [0, 10, 20] {
+            let (now, after) = (until(seconds), shedder(all));
+            let state = OperatorState::read(&bytes, now).unwrap();
+            assert_eq!(state.apply(&engine, Some(&after), now), Vec::<String>::new());
+            for controller in Controller::ALL {
+                let ruled = [&before, &after]
+                    .map(|shedder| shedder.switch(controller, |switch| switch.active_override(now)));
+                assert_eq!(ruled[0], ruled[1], "{controller} after {seconds} s");
+            }
+        }
+        let state = OperatorState::read(&bytes, T0).unwrap();
+        let refused = state.apply(&engine, Some(&shedder("overload: {worker: }")), T0);
+        assert!(refused.len() == 1 && refused[0].contains("queue"), "{refused:?}");
+        assert_eq!(OperatorState::read(&bytes, T0).unwrap().apply(&engine, None, T0).len(), 2);
+    }
+}

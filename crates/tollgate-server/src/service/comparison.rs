@@ -1,0 +1,224 @@
+//! Compares a candidate policy with the active one. Both decide about the same requests, each with its own counters
+//! that start empty. Any difference therefore comes from the policies, and an equal policy shows none. A comparison is
+//! bounded in time and memory, is off by default, and touches no live counter.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwapOption;
+use serde::Serialize;
+use tollgate::store::Store;
+use tollgate::{CheckRequest, Decision, Engine, MemoryStore, Policy, Quota, Ruled, Ruling, Scope, Timestamp};
+
+use super::holds::Id;
+
+/// Memory for the counters of each of the two policies.
+const MEMORY_BYTES: u64 = 16 << 20;
+/// Maximum number of limits whose share of the changes is counted separately.
+const CAUSES_MAX: usize = 1_000;
+
+/// Counts the decisions that the candidate policy changes.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    decisions: AtomicU64,
+    newly_denied: AtomicU64,
+    newly_allowed: AtomicU64,
+    /// Changes by the limit that denies, in the policy that denies. Locked only when two decisions differ.
+    causes: Mutex<BTreeMap<String, u64>>,
+}
+
+/// A tally for output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Tallied {
+    pub(crate) decisions: u64,
+    pub(crate) changed: u64,
+    pub(crate) newly_denied: u64,
+    pub(crate) newly_allowed: u64,
+    /// How many changes each limit causes.
+    pub(crate) by_limit: BTreeMap<String, u64>,
+}
+
+impl Tally {
+    /// Compares a decision of the old policy with one of the new policy.
+    pub(crate) fn count(&self, old: &Decision, new: &Decision) {
+        // Relaxed throughout: the counters guard no other memory.
+        self.decisions.fetch_add(1, Ordering::Relaxed);
+        let denied = match (old.is_allowed(), new.is_allowed()) {
+            (true, false) => {
+                self.newly_denied.fetch_add(1, Ordering::Relaxed);
+                new
+            }
+            (false, true) => {
+                self.newly_allowed.fetch_add(1, Ordering::Relaxed);
+                old
+            }
+            _ => return,
+        };
+        let cause = denied.cause_name().unwrap_or("the request itself");
+        let mut causes = self.causes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = causes.get_mut(cause) {
+            *known += 1;
+        } else if causes.len() < CAUSES_MAX {
+            causes.insert(cause.to_owned(), 1);
+        }
+    }
+
+    pub(crate) fn tallied(&self) -> Tallied {
+        let load = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        let (newly_denied, newly_allowed) = (load(&self.newly_denied), load(&self.newly_allowed));
+        Tallied {
+            decisions: load(&self.decisions),
+            changed: newly_denied + newly_allowed,
+            newly_denied,
+            newly_allowed,
+            by_limit: self.causes.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+}
+
+/// Two policies that decide about the same requests.
+pub(crate) struct Pair {
+    old: Engine,
+    new: Engine,
+}
+
+impl Pair {
+    /// Creates a pair of engines. Concurrency limits are turned off: no request ever ends here, so their permits would
+    /// only fill up and hide the results of the other limits.
+    pub(crate) fn new(old: Engine, new: Engine, now: Timestamp) -> Self {
+        for engine in [&old, &new] {
+            let in_flight = |quota: &Quota| matches!(quota, Quota::Concurrency(_));
+            let policy = engine.policy();
+            let limits = policy.limits().iter().filter(|limit| limit.quotas().iter().any(in_flight));
+            for limit in limits {
+                let off = Ruled { ruling: Ruling::Off, until: Timestamp::MAX };
+                // A limit that is off already rejects an override, and needs none.
+                let _ = engine.rule(Scope::Limit(limit.name()), off, now);
+            }
+        }
+        Self { old, new }
+    }
+
+    /// Evaluates both policies, and counts the result.
+    pub(crate) fn ask(&self, request: &CheckRequest<'_>, now: Timestamp, tally: &Tally) {
+        // Both count in memory, which never waits.
+        if let (Ok(old), Ok(new)) = (self.old.try_check(request, now), self.new.try_check(request, now)) {
+            tally.count(&old, &new);
+        }
+    }
+}
+
+/// A comparison on live traffic.
+struct Comparison {
+    id: Id,
+    until: Timestamp,
+    /// Freed when the comparison ends, so that a stored result costs no memory.
+    pair: Mutex<Option<Arc<Pair>>>,
+    tally: Tally,
+}
+
+/// At most one comparison, or the result of the last one.
+#[derive(Default)]
+pub(crate) struct PolicyComparison {
+    /// Whether a comparison is running. Checked for each decision.
+    running: AtomicBool,
+    latest: ArcSwapOption<Comparison>,
+}
+
+/// The state of a comparison.
+#[derive(Debug, Serialize)]
+pub(crate) struct ComparisonStatus {
+    pub(crate) running: bool,
+    #[serde(flatten)]
+    pub(crate) tallied: Tallied,
+}
+
+/// Why a comparison was not started.
+#[derive(Debug)]
+pub(crate) enum NotBegun {
+    /// Another is running.
+    Busy,
+    /// The system has no random bytes for its id.
+    NoId,
+}
+
+impl PolicyComparison {
+    /// Compares the engine's policy with a candidate until the given instant.
+    pub(crate) fn begin<S: Store>(
+        &self,
+        engine: &Engine<S>,
+        candidate: Policy,
+        until: Timestamp,
+        now: Timestamp,
+    ) -> Result<Id, NotBegun> {
+        if self.latest.load().as_ref().is_some_and(|latest| self.is_running(latest, now)) {
+            return Err(NotBegun::Busy);
+        }
+        let id = Id::random().ok_or(NotBegun::NoId)?;
+        let old = engine.beside(engine.policy(), MEMORY_BYTES, now);
+        let new = engine.beside(Arc::new(candidate), MEMORY_BYTES, now);
+        let pair = Mutex::new(Some(Arc::new(Pair::new(old, new, now))));
+        self.latest.store(Some(Arc::new(Comparison { id, until, pair, tally: Tally::default() })));
+        // Release: a thread that sees `running` also sees the comparison.
+        self.running.store(true, Ordering::Release);
+        Ok(id)
+    }
+
+    fn is_running(&self, latest: &Comparison, now: Timestamp) -> bool {
+        self.running.load(Ordering::Acquire) && now < latest.until
+    }
+
+    /// Lets both policies decide about a request that was just decided. Costs one load when no comparison runs.
+    #[inline]
+    pub(crate) fn observe(&self, request: &CheckRequest<'_>, decision: &Decision, now: Timestamp) {
+        if self.running.load(Ordering::Acquire) {
+            self.compare(request, decision, now);
+        }
+    }
+
+    fn compare(&self, request: &CheckRequest<'_>, decision: &Decision, now: Timestamp) {
+        let latest = self.latest.load();
+        let Some(comparison) = latest.as_ref() else { return };
+        if now >= comparison.until {
+            self.end(comparison);
+            return;
+        }
+        // The lock is held for one clone. Requests that an operator blocks are skipped, because neither policy decides
+        // them.
+        let pair = comparison.pair.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(pair) = pair.filter(|_| decision.block().is_none()) {
+            pair.ask(request, now, &comparison.tally);
+        }
+    }
+
+    fn end(&self, comparison: &Comparison) {
+        self.running.store(false, Ordering::Release);
+        comparison.pair.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    /// The state of the comparison with this id.
+    pub(crate) fn standing(&self, id: Id, now: Timestamp) -> Option<ComparisonStatus> {
+        let latest = self.latest.load_full()?;
+        if latest.id != id {
+            return None;
+        }
+        let running = self.is_running(&latest, now);
+        if !running {
+            self.end(&latest);
+        }
+        Some(ComparisonStatus { running, tallied: latest.tally.tallied() })
+    }
+
+    /// Ends the comparison with this id, and returns its state.
+    pub(crate) fn stop(&self, id: Id, now: Timestamp) -> Option<ComparisonStatus> {
+        let latest = self.latest.load_full().filter(|latest| latest.id == id)?;
+        self.end(&latest);
+        self.standing(id, now)
+    }
+}
+
+/// Creates an engine for a comparison without a server.
+pub(crate) fn offline(policy: Policy, secret: tollgate::Secret, start: Timestamp) -> Engine {
+    Engine::with_store(policy, MemoryStore::new(MEMORY_BYTES, start), secret)
+}

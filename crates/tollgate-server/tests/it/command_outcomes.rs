@@ -1,0 +1,326 @@
+//! What operators' commands say is what happens: the story of each time that they did not.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use tollgate_testkit::Scratch;
+
+use crate::admin::{TOKEN, server};
+use crate::gateway_upstream::Upstream;
+use crate::identity::gateway;
+use crate::program::{Server, tollgate};
+use crate::rls::{self, Client};
+
+pub(crate) use tollgate_testkit::admin::{output_of as printed, says, shown};
+
+/// Whether a check with these attributes passes.
+fn passes(server: &Server, attributes: &Value) -> bool {
+    server.check(&json!({ "attributes": attributes }).to_string())["allowed"] == true
+}
+
+/// `docs/http.md` said that `limits` has every limit that applied. It has every one that was asked; answers that ask none have fewer, and
+/// the page lists them.
+#[test]
+fn answers_have_the_limits_that_were_asked() {
+    let policy = "limits:
+  - {name: per-key, by: [api_key], rate: 3/h}
+  - {name: plan, by: [tenant], tier_by: plan, tiers: {free: 10/h, gold: unlimited, bad: deny}}
+  - {name: tokens, by: [api_key], rate: 100/h, cost: tokens}";
+    let server = server(policy);
+    let asked = |plan: &str, tokens: &Value| {
+        let attributes = json!({"api_key": "k", "tenant": "t", "plan": plan, "tokens": tokens});
+        let answer = server.check(&json!({ "attributes": attributes }).to_string());
+        let limits: Vec<String> =
+            answer["limits"].as_array().unwrap().iter().map(|limit| limit["name"].to_string()).collect();
+        (answer["verdict"].as_str().unwrap().to_owned(), limits.join(" ").replace('"', ""))
+    };
+    let all = "per-key plan tokens".to_owned();
+    assert_eq!(asked("gold", &json!(5)), ("allow".to_owned(), all.clone()));
+    assert_eq!(asked("free", &json!(96)), ("deny".to_owned(), all.clone()));
+    assert_eq!(asked("free", &json!(500)), ("never".to_owned(), all));
+    assert_eq!(asked("bad", &json!(5)), ("deny".to_owned(), "plan".to_owned()));
+    assert_eq!(asked("free", &json!("x")), ("never".to_owned(), String::new()));
+    let (code, _) = printed(&server, "block api_key=k --for 1m");
+    assert_eq!((code, asked("free", &json!(5))), (Some(0), ("deny".to_owned(), String::new())));
+    assert_eq!(server.check(r#"{"attributes":{"ip":"::1"}}"#)["limits"], json!([]));
+}
+
+/// The story: `restore per-key` said "the policy holds again" while all limits were off, and `limits` said "enforce" of each of them.
+#[test]
+fn a_restore_reports_remaining_overrides() {
+    let server = server("limits: [{name: a, by: [k], rate: 1/h}, {name: b, by: [k], rate: 1/h, mode: off}]");
+    let key = json!({"k": "x"});
+    assert!(passes(&server, &key) && !passes(&server, &key));
+    says(&server, "kill --all --for 10m", &["off until"]);
+    let limits = shown(&server, "limits");
+    let rows: Vec<&Value> = limits["limits"].as_array().unwrap().iter().collect();
+    assert_eq!((&rows[0]["mode"], &rows[0]["holds"]["ruling"]), (&"off".into(), &"off".into()), "{limits}");
+    assert_eq!((&rows[1]["mode"], rows[1].get("holds")), (&"off".into(), None), "it is off in the policy");
+    let (_, table) = printed(&server, "limits");
+    assert!(!table.contains("enforce"), "{table}");
+    says(&server, "kill a --for 1h", &["off until"]);
+    says(
+        &server,
+        "restore a",
+        &["restored, but the policy does not hold yet", "still ruled: all limits are off until"],
+    );
+    assert!(passes(&server, &key));
+    says(
+        &server,
+        "percent a 50",
+        &["enforced for 50 % of keys", "a milder override holds: all limits are off"],
+    );
+    says(&server, "shadow a --for 1h", &["shadow until"]);
+    says(
+        &server,
+        "restore --all",
+        &["restored, but the policy does not hold yet", "still ruled: a is shadow"],
+    );
+    assert!(passes(&server, &key));
+    says(&server, "shadow --all --for 10m", &["shadow until"]);
+    says(&server, "kill a --for 1h", &["off until"]);
+    says(&server, "shadow --all --for 10m", &["shadow until", "a milder override holds: a is off until"]);
+    says(&server, "restore --all", &["still ruled: a is off"]);
+    assert_eq!(printed(&server, "restore --all").0, Some(1), "there was nothing to restore");
+    says(&server, "restore a", &["restored: the policy holds again"]);
+    assert!(!passes(&server, &key));
+}
+
+/// The story: a reset by what a limit counts by found no limit, because the limit has a `when`, also where it was named; and of a tenant
+/// without its plan it forgot another tier's counter, and said "1 counter forgotten".
+#[test]
+fn a_reset_finds_the_counters_of_a_key() {
+    let server = server(
+        "limits:
+- {name: login, when: {path: /login}, by: [ip], rate: 1/h}
+- {name: plan, by: [tenant], tier_by: plan, tiers: {free: 1/h, pro: 1/day}}
+- {name: pair, by: [user, ip], rate: 1/h}
+",
+    );
+    let login = json!({"ip": "192.0.2.1", "path": "/login"});
+    for words in ["reset ip=192.0.2.1", "reset ip=192.0.2.1 --limit login"] {
+        assert!(passes(&server, &login) && !passes(&server, &login));
+        says(&server, words, &["1 counter forgotten: login"]);
+        assert!(passes(&server, &login), "{words}");
+        says(&server, words, &["1 counter forgotten: login"]);
+        says(&server, words, &["no counter existed: nothing was counted for these attributes by login"]);
+    }
+    says(
+        &server,
+        "reset ip=192.0.2.1 --limit pair --limit login",
+        &["no counter existed", "pair counts no such request: the request has no user"],
+    );
+    says(
+        &server,
+        "reset ip=192.0.2.1 path=/x --limit login",
+        &["nothing was forgotten", "login counts no such request: path is \"/x\""],
+    );
+    let plans = ["free", "pro"].map(|plan| json!({"tenant": "t", "plan": plan}));
+    for plan in &plans {
+        assert!(passes(&server, plan) && !passes(&server, plan));
+    }
+    // The story: `get` without the plan was about another tier, and said nothing of the counters of the plans.
+    says(&server, "get tenant=t", &["plan: this is a request without plan; with one it counts apart"]);
+    says(&server, "explain tenant=t", &["the request has no plan: requests with one are counted apart"]);
+    let reset = shown(&server, "reset tenant=t");
+    assert_eq!(reset, json!({"counters": 2, "limits": ["plan"], "untouched": []}));
+    assert!(plans.iter().all(|plan| passes(&server, plan)));
+    says(&server, "reset tenant=t", &["2 counters forgotten: plan"]);
+}
+
+/// The story: a request was refused because a limit could not compute its cost, and `explain` said that this limit lets it pass.
+#[test]
+fn a_limit_without_its_cost_is_shown_to_deny() {
+    let server = server("limits: [{name: a, by: [t], rate: 9/h}, {name: b, by: [t], rate: 9/h, cost: size}]");
+    let decision = server.check(r#"{"attributes":{"t":"x"}}"#);
+    assert_eq!((&decision["allowed"], &decision["cause"]), (&false.into(), &"b".into()), "{decision}");
+    says(
+        &server,
+        "explain t=x",
+        &[
+            "such a request is denied now",
+            "\nb: denies\n",
+            "- its cost cannot be computed",
+            "\na: passes, 9 of 9",
+        ],
+    );
+}
+
+/// The story: of a key that `CL.THROTTLE` counts and denies, `get` and `explain` said that it passes, not counted, because no limit of
+/// the policy applies. Such a call tells its limit, so only the call can tell whether it passes.
+#[test]
+fn a_call_that_tells_its_limit_is_not_shown_to_pass() {
+    let server = server("limits: [{name: per-key, by: [api_key], rate: 3/h}, {name: all, rate: 99/h}]");
+    let throttle = || server.resp_exchange(b"CL.THROTTLE x 0 1 3600\r\nQUIT\r\n");
+    says(&server, "get key=x command=cl.throttle", &["nothing is counted for its key"]);
+    assert!(throttle().starts_with("*5\r\n:0\r\n"));
+    assert!(throttle().starts_with("*5\r\n:1\r\n"));
+    for words in ["get key=x command=cl.throttle", "explain key=x command=cl.throttle"] {
+        let (_, text) = printed(&server, words);
+        assert!(
+            text.starts_with("whether such a call passes now depends on the limit that it tells\n"),
+            "{text}"
+        );
+        assert!(text.contains("cl.throttle, by limits of its own: all back in "), "{text}");
+        assert!(!text.contains("per-key") && !text.contains("not counted"), "{text}");
+        let shown = shown(&server, words);
+        assert_eq!((&shown["allowed"], &shown["tells_its_limit"]), (&Value::Null, &true.into()), "{shown}");
+    }
+    says(&server, "get key=x", &["such a request passes now", "cl.throttle, by limits of its own"]);
+    says(&server, "block key=x --for 10m", &["is blocked"]);
+    says(&server, "get key=x command=cl.throttle", &["such a call is denied now"]);
+    says(&server, "unblock key=x", &["unblocked"]);
+    says(&server, "kill --all --for 10m", &["off until"]);
+    says(&server, "get key=x command=cl.throttle", &["such a call passes now, whatever limit it tells"]);
+}
+
+/// The story: the gateway charged `/LOGIN/` to the limit on `/login` and refused it, and `explain` of the very attributes that `tail` had
+/// shown said that no limit applies; `reset` of them forgot nothing. All of them read what the gateway reads.
+#[test]
+fn loosely_spelled_paths_are_explained_as_the_gateway_decides() {
+    let policy = "limits: [{name: login, when: {path: /login, host: app.test}, by: [ip], rate: 1/h}, {name: each, by: [path], rate: 99/h}]";
+    let upstream = Upstream::start();
+    let gateway = gateway(&upstream, policy, &[]);
+    let server = &gateway.server;
+    let ask = |path: &str| gateway.get(path, "").status;
+    for path in ["/LOGIN/", "//login", "/login.json", "/login;x"] {
+        assert_eq!((ask(path), ask(path)), (200, 429), "{path}");
+        let attributes = format!("ip=127.0.0.1 method=GET path={path} host=app.test:8443");
+        says(server, &format!("explain {attributes}"), &["such a request is denied now", "login: denies"]);
+        says(server, &format!("get {attributes}"), &["such a request is denied now", "login "]);
+        let shown = shown(server, &format!("explain {attributes}"));
+        assert_eq!(shown["allowed"], false, "{shown}");
+        // Sent as it stands it is what a check decides, which may be something else.
+        let is_checked = passes(server, &json!({"ip": "127.0.0.1", "path": path, "host": "app.test:8443"}));
+        let as_given = shown["as_given"]["allowed"].as_bool();
+        assert_eq!(as_given.unwrap_or(false), is_checked, "{path}: {shown}");
+        assert!(as_given.is_some() || path != "/LOGIN/", "{shown}");
+        // What the gateway counted, and what the check did: each by its own path.
+        says(server, &format!("reset {attributes}"), &["counters forgotten: login, each"]);
+        assert_eq!((ask(path), ask(path)), (200, 429), "{path}: it was forgotten");
+        says(server, "reset ip=127.0.0.1 --limit login", &["1 counter forgotten: login"]);
+    }
+    let plain = shown(server, "explain ip=127.0.0.1 path=/other host=app.test");
+    assert_eq!(plain.get("as_given"), None, "it makes no difference: {plain}");
+    let (_, text) = printed(server, "explain ip=127.0.0.1 path=/LOGIN/ host=app.test");
+    assert!(
+        text.contains("sent as it stands, to /v1/check, RLS or RESP, it passes: it meets each"),
+        "{text}"
+    );
+}
+
+/// The story: with a callers file that is broken, or changed, `reload` said "nothing to reload: the file is active".
+#[test]
+fn a_reload_reads_the_callers_file() {
+    let scratch = Scratch::new();
+    let policy = scratch.text("policy.yaml");
+    let callers = scratch.text("callers.yaml");
+    fs::write(&policy, "limits: [{name: a, by: [tenant], rate: 1/h}]").unwrap();
+    fs::write(&callers, "callers: [{key: k1, tenant: acme}]").unwrap();
+    for source in [policy.as_str(), "-"] {
+        let arguments = ["serve", "--http", "127.0.0.1:0", "--policy", source, "--callers", &callers];
+        fs::write(&callers, "callers: [{key: k1, tenant: acme}]").unwrap();
+        let mut command = tollgate(&arguments);
+        command.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+        let server = Server::spawn(command, "limits: [{name: a, by: [tenant], rate: 1/h}]");
+        says(&server, "reload", &["nothing to reload"]);
+        fs::write(&callers, "callers: [{key: k1, tenant: acme}, {key: k2, tenant: zoo}]").unwrap();
+        // The server may have seen it by itself a moment earlier.
+        let (code, text) = printed(&server, "reload");
+        let is_reported =
+            text.contains("the callers file was reloaded, 2 known") || text.contains("nothing to reload");
+        assert!(code == Some(0) && is_reported, "{text}");
+        assert!(passes(&server, &json!({"api_key": "k2"})) && !passes(&server, &json!({"api_key": "k2"})));
+        fs::write(&callers, "callers: [{sha256: zz, plan: x}]").unwrap();
+        for _ in 0..2 {
+            let (code, text) = printed(&server, "reload");
+            assert_eq!(code, Some(2), "{text}");
+            assert!(
+                text.contains("the callers file was not reloaded, and those before stay known"),
+                "{text}"
+            );
+        }
+        assert!(!passes(&server, &json!({"api_key": "k2"})), "it is still known");
+        fs::write(&policy, "limits: [{name: a, by: [tenant], rate: 2/h}]").unwrap();
+        if source != "-" {
+            let (code, text) = printed(&server, "reload");
+            assert_eq!(code, Some(2), "{text}");
+            assert!(text.contains("the callers file was not reloaded"), "{text}");
+            let limits = shown(&server, "limits");
+            assert!(limits["limits"][0]["sentence"].as_str().unwrap().contains('2'), "{limits}");
+        }
+        fs::remove_file(&callers).unwrap();
+        assert!(printed(&server, "reload").1.contains("no such file"));
+    }
+}
+
+/// The story: a reload back to a former algorithm said "restarted", and the old counter went on.
+#[test]
+fn a_reload_to_the_previous_policy_reports_resumed_counters() {
+    let scratch = Scratch::new();
+    let policy = scratch.text("policy.yaml");
+    let write =
+        |more: &str| fs::write(&policy, format!("limits: [{{name: a, by: [k], rate: 9/h{more}}}]")).unwrap();
+    write("");
+    let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", &policy]);
+    command.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+    let server = Server::spawn(command, "");
+    passes(&server, &json!({"k": "x"}));
+    for (more, expected, left) in [
+        (", algorithm: gcra", "restarted a: it counts by other counters than before", "9 of 9"),
+        ("", "resumed a: it counts again by the counters that it had earlier", "8 of 9"),
+    ] {
+        write(more);
+        let (code, text) = printed(&server, "reload");
+        // The server may have seen it by itself a moment earlier, and then there is nothing to tell.
+        assert!(code == Some(0) && (text.contains(expected) || text.contains("nothing to reload")), "{text}");
+        says(&server, "get k=x", &[left]);
+    }
+}
+
+/// The story: a reload that put a limit in shadow, or changed its `when`, said "reloaded" and nothing else, as for a changed comment.
+#[test]
+fn a_reload_lists_every_change() {
+    let scratch = Scratch::new();
+    let policy = scratch.text("policy.yaml");
+    let write =
+        |more: &str| fs::write(&policy, format!("limits: [{{name: a, by: [k], rate: 9/h{more}}}]")).unwrap();
+    write("");
+    let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", &policy]);
+    command.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+    let server = Server::spawn(command, "");
+    for (more, field) in [
+        (", mode: shadow", "mode"),
+        (", when: {path: /x}", "when"),
+        (", on_store_failure: deny", "on_store_failure"),
+        (", block_for: 10m", "block_for"),
+    ] {
+        write(more);
+        let (code, text) = printed(&server, "reload --force");
+        let is_listed = text.contains("changed a: ") && text.contains(field);
+        // The server may have seen it by itself a moment earlier, and then there is nothing to list.
+        assert!(code == Some(0) && (is_listed || text.contains("nothing to reload")), "{text}");
+    }
+}
+
+/// The story: of a limit that had passed, Envoy was sent the time until all of its quota is back, where the page, the header and the
+/// denial tell the time until more is there.
+#[test]
+fn envoy_is_sent_when_more_is_there() {
+    let server = Server::start(
+        "limits: [{name: two, by: [api_key], rate: 2/h}, {name: day, by: [d], rate: 9/day, algorithm: fixed-window}]",
+    );
+    let client = Client::new(server.grpc.unwrap());
+    let seconds = |entries: &str| {
+        let answer = client.ask(rls::question("d", 1, entries)).unwrap();
+        let reset = answer.statuses[0].duration_until_reset.as_ref().unwrap().seconds;
+        let header = answer.response_headers_to_add.iter().find(|header| header.key == "RateLimit");
+        (reset, header.map(|header| header.value.clone()).unwrap_or_default())
+    };
+    // After one of two, and after both: the next one comes in half an hour; a denial says the same.
+    for _ in 0..3 {
+        let (reset, header) = seconds("api_key=a");
+        assert!((1_790..=1_800).contains(&reset), "{reset}");
+        assert!(header.is_empty() || header.contains(&format!("t={reset}")), "{reset}: {header}");
+    }
+}

@@ -1,0 +1,75 @@
+//! A server with an admin token, and the commands of its operator.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::http::{Response, request};
+use crate::program::{Server, stderr, stdout, tollgate};
+
+pub const TOKEN: &str = "a-token-for-tests-0123456789";
+pub const POLICY: &str = "limits: [{name: per-key, by: [api_key], rate: 5/h}, {name: all, rate: 1000/h}]";
+
+/// A directory of a test's own, removed when it is over.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Self {
+        Self(crate::folder(name))
+    }
+
+    pub fn file(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A server with one token.
+pub fn server(policy: &str) -> Server {
+    let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", "-"]);
+    command.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+    Server::spawn(command, policy)
+}
+
+pub fn ask(server: &Server, token: &str, method: &str, path: &str, body: &str) -> Response {
+    let headers = format!("Authorization: Bearer {token}\r\nContent-Type: application/json\r\n");
+    let bytes = request(method, path, &headers, body.as_bytes());
+    server.exchange(
+        &String::from_utf8(bytes).unwrap().replacen("Host: test", "Host: localhost", 1).into_bytes(),
+    )
+}
+
+pub fn operate(server: &Server, arguments: &[&str]) -> Command {
+    let mut command = tollgate(arguments);
+    command.env("TOLLGATE_SERVER", format!("http://{}", server.address)).env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+    command
+}
+
+/// What a command says on both streams, and how it ended.
+pub fn output_of(server: &Server, words: &str) -> (Option<i32>, String) {
+    let output = operate(server, &words.split(' ').collect::<Vec<_>>()).output().unwrap();
+    (output.status.code(), stdout(&output) + &stderr(&output))
+}
+
+#[track_caller]
+pub fn says(server: &Server, words: &str, expected: &[&str]) {
+    let (code, text) = output_of(server, words);
+    assert_eq!(code, Some(0), "{words}: {text}");
+    for expected in expected {
+        assert!(text.contains(expected), "{words}: {expected:?} is not in {text}");
+    }
+}
+
+pub fn shown(server: &Server, words: &str) -> Value {
+    let (_, text) = output_of(server, &format!("{words} --json"));
+    serde_json::from_str(&text).unwrap_or_else(|_| panic!("{words}: {text}"))
+}

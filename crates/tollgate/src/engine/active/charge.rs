@@ -1,0 +1,149 @@
+//! Charges under a policy: those of a matched request, and those of what earlier decisions took.
+
+use super::ActivePolicy;
+use crate::algorithm::Charged;
+use crate::algorithm::concurrency::PermitId;
+use crate::decision::Held;
+use crate::engine::Charges;
+use crate::engine::overrides::ActiveOverrides;
+use crate::key::Fingerprint;
+use crate::policy::{Match, Matches, Mode, QuotaIndex};
+use crate::request::CheckRequest;
+use crate::store::{Charge, Enforcement, Family};
+
+/// The counter of a matched limit, as far as it depends on the request. It is computed once for each request.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct CounterKey {
+    pub(in crate::engine) key: Fingerprint,
+    pub(in crate::engine) enforcement: Enforcement,
+    group: Option<u16>,
+}
+
+impl From<&Charge<'_>> for CounterKey {
+    fn from(charge: &Charge<'_>) -> Self {
+        Self { key: charge.key, enforcement: charge.enforcement, group: charge.group }
+    }
+}
+
+impl ActivePolicy {
+    /// Keeps only the limits with these names, or all if there are none.
+    pub(in crate::engine) fn keep_named(&self, matches: &mut Matches, names: &[&str]) {
+        let name = |matched: &Match| self.policy.limits()[matched.limit as usize].name();
+        matches.retain(|matched| names.is_empty() || names.contains(&name(matched)));
+    }
+
+    /// The charges of the matched limits, in the policy's order.
+    pub(in crate::engine) fn charges<'l>(
+        &'l self,
+        request: &CheckRequest<'_>,
+        matches: &[Match],
+        overrides: &ActiveOverrides,
+        permit: PermitId,
+    ) -> Charges<'l> {
+        let mut charges = Charges::new();
+        charges.extend(matches.iter().map(|matched| self.charge(request, matched, overrides, permit)));
+        charges
+    }
+
+    /// The counter of one matched limit.
+    #[inline]
+    pub(in crate::engine) fn counter_key(
+        &self,
+        request: &CheckRequest<'_>,
+        matched: &Match,
+        overrides: &ActiveOverrides,
+    ) -> CounterKey {
+        let limit = &self.policy.limits()[matched.limit as usize];
+        let counters = &self.counters[matched.limit as usize];
+        let descriptor = request.descriptor(matched.descriptor);
+        let group = self.group_of(descriptor, matched, counters);
+        let key = |family: &Family| counters.key(family, &self.secret, descriptor, matched);
+        let (mode, percent) = overrides.mode_of(limit);
+        if mode != Mode::Shadow {
+            let key = key(&counters.enforced);
+            if percent >= 100 || key.digest() % 100 < u64::from(percent) {
+                return CounterKey { key, enforcement: Enforcement::Enforced, group };
+            }
+        }
+        CounterKey { key: key(&counters.shadow), enforcement: Enforcement::Shadow, group }
+    }
+
+    /// The charge of one matched limit, which has a counter.
+    #[inline]
+    pub(in crate::engine) fn charge<'l>(
+        &'l self,
+        request: &CheckRequest<'_>,
+        matched: &Match,
+        overrides: &ActiveOverrides,
+        permit: PermitId,
+    ) -> Charge<'l> {
+        self.charge_key(matched, self.counter_key(request, matched, overrides), permit)
+    }
+
+    /// The charge of one matched limit whose counter is known.
+    #[inline]
+    pub(in crate::engine) fn charge_key<'l>(
+        &'l self,
+        matched: &Match,
+        CounterKey { key, enforcement, group }: CounterKey,
+        permit: PermitId,
+    ) -> Charge<'l> {
+        let limit = &self.policy.limits()[matched.limit as usize];
+        let counters = &self.counters[matched.limit as usize];
+        let family = match enforcement {
+            Enforcement::Enforced => &counters.enforced,
+            Enforcement::Shadow => &counters.shadow,
+        };
+        Charge {
+            key,
+            family,
+            number: counters.numbers[matched.quota.0 as usize],
+            quota: &limit.quotas()[matched.quota.0 as usize],
+            cost: matched.cost,
+            enforcement,
+            permit,
+            group,
+            lease: limit.lease(),
+            charged: Charged::UNKNOWN,
+        }
+    }
+
+    /// The charge of what was taken, under this policy; `None` when the limit is gone, or counts anew.
+    pub(in crate::engine) fn charge_of(
+        &self,
+        held: &Held,
+        permit: PermitId,
+        cost: u64,
+    ) -> Option<Charge<'_>> {
+        let (limit, counters) = self.counters_of(&held.limit)?;
+        let family = match held.enforcement {
+            Enforcement::Enforced => &counters.enforced,
+            Enforcement::Shadow => &counters.shadow,
+        };
+        if family.id() != held.family {
+            return None;
+        }
+        let at = held.quota_in(limit);
+        let (number, quota) = (*counters.numbers.get(at)?, limit.quotas().get(at)?);
+        Some(Charge {
+            key: held.key,
+            family,
+            number,
+            quota,
+            cost,
+            enforcement: held.enforcement,
+            permit,
+            group: held.group,
+            // Later settlement goes to the counter itself, not to a lease.
+            lease: None,
+            charged: held.charged_at.map_or(Charged::UNKNOWN, Charged::At),
+        })
+    }
+
+    /// The indexes of the limit and of the quota that it was taken from, in this policy.
+    pub(in crate::engine) fn place_of(&self, held: &Held) -> Option<(usize, QuotaIndex)> {
+        let position = self.position(&held.limit)?;
+        let at = held.quota_in(&self.policy.limits()[position]);
+        Some((position, QuotaIndex(u32::try_from(at).ok()?)))
+    }
+}

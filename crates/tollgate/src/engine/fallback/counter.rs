@@ -1,0 +1,51 @@
+//! The counter of a deferred charge or a permit: a counter of a limit in the policy, or a tally, which no policy knows.
+
+use std::sync::Arc;
+
+use super::local::Spot;
+use crate::algorithm::concurrency::PermitId;
+use crate::decision::Held;
+use crate::engine::active::ActivePolicy;
+use crate::engine::tally::Windows;
+use crate::key::Fingerprint;
+use crate::store::Charge;
+
+/// The counter of a deferred charge.
+#[derive(Clone, Debug)]
+pub(super) enum Counter {
+    Limit(Box<Held>),
+    Tally(Arc<Windows>, Fingerprint),
+}
+
+impl From<Held> for Counter {
+    fn from(held: Held) -> Self {
+        Counter::Limit(Box::new(held))
+    }
+}
+
+impl Counter {
+    /// The charge of this counter under the active policy; `None` when its limit is gone.
+    pub(super) fn charge<'c>(
+        &'c self,
+        active: &'c ActivePolicy,
+        permit: PermitId,
+        cost: u64,
+    ) -> Option<Charge<'c>> {
+        match self {
+            Counter::Limit(held) => active.charge_of(held, permit, cost),
+            Counter::Tally(windows, key) => Some(windows.charge(*key, cost)),
+        }
+    }
+
+    pub(super) fn spot<'c>(&'c self, active: &'c ActivePolicy, charge: &'c Charge<'c>) -> Option<Spot<'c>> {
+        match self {
+            Counter::Limit(held) => Spot::held(active, held, charge),
+            Counter::Tally(..) => Some(Spot::tally(charge)),
+        }
+    }
+
+    /// Whether the counter has a share of a limit, which changes with the policy and the number of nodes.
+    pub(super) const fn has_share(&self) -> bool {
+        matches!(self, Counter::Limit(_))
+    }
+}

@@ -1,0 +1,151 @@
+//! Settlement while the store is unreachable: refunds, and charges beyond an estimate, are applied to the fallback
+//! counters and to the deferred charges.
+
+use super::{Fallback, Side, Spot};
+use crate::algorithm::concurrency::PermitId;
+use crate::decision::{Held, Permit};
+use crate::engine::Engine;
+use crate::engine::active::ActivePolicy;
+use crate::engine::reservation::Settled;
+use crate::outcome::Source;
+use crate::policy::Match;
+use crate::store::{Charge, Store};
+use crate::time::Timestamp;
+
+impl<S: Store> Engine<S> {
+    /// Adjusts a charge that was made locally during an outage to `cost`. What was reported to the store meanwhile
+    /// stays charged there.
+    pub(in crate::engine) fn adjust_here(&self, held: &Held, cost: u64, now: Timestamp) -> Settled {
+        let active = self.active.load_full();
+        let mut settled = Settled::default();
+        let Some(fallback) = self.fallback.get() else { return settled };
+        let Fallback { local, deferred, .. } = &**fallback;
+        if cost < held.cost {
+            let units = held.cost - cost;
+            // The share is a bucket, whatever the limit is: it counts units by the instant of the decision.
+            let charge = active.charge_of(held, PermitId(0), units);
+            let charge = charge.map(|charge| charge.of_instant(held.decided_at));
+            if let Some(spot) = charge.as_ref().and_then(|charge| Spot::held(&active, held, charge)) {
+                settled.refunded = held.still_counted(units, now);
+                fallback.take_back(&spot, held.decided_at, now);
+            }
+        } else if let Some(look) = active.charge_of(held, PermitId(0), 0).filter(|_| cost > held.cost) {
+            let Some(spot) = Spot::held(&active, held, &look) else { return settled };
+            let extra = cost - held.cost;
+            let left = local.ask(&spot, false, now);
+            settled.charged = left.map_or(0, |left| left.outcome.remaining).min(extra);
+            settled.unpaid = extra - settled.charged;
+            let charge = look.costing(settled.charged);
+            if settled.charged > 0 {
+                deferred.begin(local, &active, &charge, || held.clone().into(), now);
+                if let Some(spot) = Spot::held(&active, held, &charge) {
+                    local.keep_warm(Side::Counters, &spot, now);
+                }
+            }
+        }
+        settled
+    }
+
+    /// Applies to the fallback counters what was changed in the store. Units that the store refunded were charged
+    /// locally at the instant of the decision.
+    pub(in crate::engine) fn follow_adjusted(&self, held: &Held, settled: Settled, now: Timestamp) {
+        let Some(fallback) = self.fallback.get() else { return };
+        let active = self.active.load_full();
+        let charge = |units| {
+            let charge = active.charge_of(held, PermitId(0), units).filter(|_| units > 0);
+            charge.map(|charge| charge.of_instant(held.decided_at))
+        };
+        if let Some(charge) = charge(settled.refunded)
+            && let Some(spot) = Spot::held(&active, held, &charge)
+        {
+            fallback.give(&spot, now);
+        }
+        if let Some(charge) = charge(settled.charged)
+            && let Some(spot) = Spot::held(&active, held, &charge)
+        {
+            fallback.keep_warm(&spot, now);
+        }
+    }
+
+    /// Releases a permit locally. Returns whether the store need not be asked, because it never knew of the permit.
+    pub(in crate::engine) fn release_here(
+        &self,
+        active: &ActivePolicy,
+        permit: &Permit,
+        held: &Held,
+        now: Timestamp,
+    ) -> bool {
+        let Some(fallback) = self.fallback.get() else { return false };
+        let Some(charge) = active.charge_of(held, permit.id(), held.cost) else { return false };
+        let Some(spot) = Spot::held(active, held, &charge) else { return false };
+        fallback.local.refund(Side::Counters, &spot, now);
+        match held.source {
+            Source::Local => fallback.deferred.permits.take_back(&charge),
+            Source::Open => true,
+            // The store may know of the permit or not: it gets the release, and the grant is no longer reported.
+            _ => {
+                fallback.deferred.permits.take_back(&charge);
+                false
+            }
+        }
+    }
+
+    /// Renews a permit locally. Returns whether the store need not be asked, because it never knew of the permit.
+    pub(in crate::engine) fn renew_here(
+        &self,
+        active: &ActivePolicy,
+        permit: &Permit,
+        held: &Held,
+        now: Timestamp,
+    ) -> bool {
+        if let Some(fallback) = self.fallback.get()
+            && let Some(charge) = active.charge_of(held, permit.id(), held.cost)
+            && let Some(spot) = Spot::held(active, held, &charge)
+        {
+            fallback.local.renew(&spot, now);
+            fallback.deferred.permits.renew(&charge, now);
+        }
+        held.source == Source::Open
+    }
+
+    /// Refunds locally what the store has refunded.
+    pub(in crate::engine) fn refund_here(
+        &self,
+        active: &ActivePolicy,
+        matched: &Match,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) {
+        if let Some(fallback) = self.fallback.get() {
+            fallback.give(&Spot::matched(active, matched, charge), now);
+        }
+    }
+
+    /// Records the part of a started refund that the store has yet to make.
+    pub(in crate::engine) fn owe(
+        &self,
+        active: &ActivePolicy,
+        matched: &Match,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) {
+        let fallback = self.fallback(active, now);
+        let held = Held::new(&active.policy, matched, charge, Source::Exact);
+        fallback.give(&Spot::matched(active, matched, charge), now);
+        fallback.deferred.add_refund(&fallback.local, active, charge, held.into(), now);
+    }
+
+    /// Resets locally what was reset in the store.
+    pub(in crate::engine) fn reset_here(
+        &self,
+        active: &ActivePolicy,
+        matched: &Match,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) {
+        if let Some(fallback) = self.fallback.get() {
+            fallback.local.reset(&Spot::matched(active, matched, charge), now);
+            fallback.deferred.forget(charge);
+        }
+    }
+}

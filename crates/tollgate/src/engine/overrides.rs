@@ -1,0 +1,290 @@
+//! Overrides: an operator sets limits off, in shadow, or to a percentage of keys for a while, over the policy.
+//! Overrides are kept beside the policy, by the limits' names, so they survive a reload. Each decision checks whether
+//! an override still applies at its instant. So an override ends by itself, without a timer and whatever the store
+//! does. Overrides are kept in memory; `resume` restores those that were saved elsewhere.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+
+use crate::policy::{Fault, Limit, Matches, Mode, Policy};
+use crate::request::CheckRequest;
+use crate::time::Timestamp;
+
+/// Maximum number of limits with an override of their own.
+pub const RULINGS_MAX: usize = 1_000;
+
+/// An operator's override of a limit's mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ruling {
+    /// The limit is not asked: the kill switch.
+    Off,
+    /// The limit counts and reports, and never denies.
+    Shadow,
+    /// The limit decides for this percentage of its keys, and is in shadow for the others.
+    Percent(u8),
+}
+
+impl Ruling {
+    /// How much of a limit remains in effect; the milder of two overrides has less.
+    const fn strictness(self) -> u8 {
+        match self {
+            Ruling::Off => 0,
+            Ruling::Shadow => 1,
+            Ruling::Percent(percent) => 2 + percent,
+        }
+    }
+
+    /// The percentage, if it is above 100.
+    const fn excess(self) -> Option<u8> {
+        match self {
+            Ruling::Percent(percent @ 101..) => Some(percent),
+            _ => None,
+        }
+    }
+}
+
+/// An override with its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ruled {
+    /// The override.
+    pub ruling: Ruling,
+    /// The first instant at which it no longer applies.
+    pub until: Timestamp,
+}
+
+/// Which limits an override applies to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope<'a> {
+    /// The limit with this name.
+    Limit(&'a str),
+    /// All limits, those of later policies included.
+    All,
+}
+
+/// Why an override was rejected.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RulingError {
+    /// The active policy has no such limit.
+    #[error("the policy in force has no limit {0:?}; accepted are the names of its limits")]
+    UnknownLimit(String),
+    /// The limit is off in the policy, so it is not even matched.
+    #[error("limit {0:?} is off in the policy; change its mode there")]
+    OffInPolicy(String),
+    /// The maximum number of limits have an override.
+    #[error(
+        "{RULINGS_MAX} limits have a ruling of their own; restore some of them, or rule about all limits"
+    )]
+    TooMany,
+    /// A percentage above 100.
+    #[error("{0} per cent; accepted are 0 to 100")]
+    Percent(u8),
+    /// A percentage of the keys of a limit that has only one.
+    #[error(
+        "limit {0:?} has no `by`, so it has one key only, of which there is no share; accepted are kill and shadow"
+    )]
+    OneKey(String),
+}
+
+/// All overrides, including those that have ended since the last change.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OverrideSet {
+    all: Option<Ruled>,
+    by_limit: HashMap<String, Ruled>,
+}
+
+impl OverrideSet {
+    pub(super) fn new(all: Option<Ruled>, by_limit: Vec<(String, Ruled)>) -> Self {
+        Self { all, by_limit: by_limit.into_iter().collect() }
+    }
+
+    /// The override that applies to a limit: the milder one where two apply. A limit without `by` has only one key, so
+    /// a percentage of its keys means nothing, and its policy applies.
+    fn about(&self, limit: &Limit, now: Timestamp) -> Option<Ruled> {
+        let both = [self.all, self.by_limit.get(limit.name()).copied()];
+        let holding = both.into_iter().flatten().filter(|ruled| now < ruled.until);
+        let has_keys = !limit.by().is_empty();
+        let holding = holding.filter(|ruled| has_keys || !matches!(ruled.ruling, Ruling::Percent(_)));
+        // Of two equal overrides, the one that lasts longer gives the end.
+        holding.min_by_key(|ruled| (ruled.ruling.strictness(), Reverse(ruled.until)))
+    }
+
+    fn forget_ended(&mut self, now: Timestamp) {
+        self.all = self.all.filter(|ruled| now < ruled.until);
+        self.by_limit.retain(|_, ruled| now < ruled.until);
+    }
+}
+
+/// The overrides of an engine.
+#[derive(Debug, Default)]
+pub(super) struct Overrides {
+    /// Whether there are any overrides. A decision that races with a change is decided either way, as if made a moment
+    /// earlier or later.
+    any: AtomicBool,
+    overrides: ArcSwap<OverrideSet>,
+    /// Locked while overrides change, so that two changes do not build on the same predecessor.
+    changing: Mutex<()>,
+}
+
+impl Overrides {
+    /// The overrides at an instant.
+    #[inline]
+    pub(super) fn at(&self, now: Timestamp) -> ActiveOverrides {
+        // Acquire: a thread that sees the flag also sees the overrides.
+        let overrides = self.any.load(Ordering::Acquire).then(|| self.overrides.load_full());
+        ActiveOverrides { overrides, now }
+    }
+
+    fn change<T>(&self, now: Timestamp, change: impl FnOnce(&mut OverrideSet) -> T) -> T {
+        let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut overrides = OverrideSet::clone(&self.overrides.load());
+        overrides.forget_ended(now);
+        let changed = change(&mut overrides);
+        let any = overrides.all.is_some() || !overrides.by_limit.is_empty();
+        self.overrides.store(Arc::new(overrides));
+        self.any.store(any, Ordering::Release);
+        changed
+    }
+
+    pub(super) fn rule(
+        &self,
+        policy: &Policy,
+        scope: Scope<'_>,
+        ruled: Ruled,
+        now: Timestamp,
+    ) -> Result<(), RulingError> {
+        if let Some(percent) = ruled.ruling.excess() {
+            return Err(RulingError::Percent(percent));
+        }
+        let name = match scope {
+            Scope::All => {
+                self.change(now, |overrides| overrides.all = Some(ruled));
+                return Ok(());
+            }
+            Scope::Limit(name) => name,
+        };
+        let limit = policy.limits().iter().find(|limit| limit.name() == name);
+        let limit = limit.ok_or_else(|| RulingError::UnknownLimit(name.to_owned()))?;
+        if limit.mode() == Mode::Off {
+            return Err(RulingError::OffInPolicy(name.to_owned()));
+        }
+        if limit.by().is_empty() && matches!(ruled.ruling, Ruling::Percent(_)) {
+            return Err(RulingError::OneKey(name.to_owned()));
+        }
+        self.change(now, |overrides| {
+            if overrides.by_limit.len() >= RULINGS_MAX && !overrides.by_limit.contains_key(name) {
+                return Err(RulingError::TooMany);
+            }
+            overrides.by_limit.insert(name.to_owned(), ruled);
+            Ok(())
+        })
+    }
+
+    /// Removes an override. Returns whether there was one.
+    pub(super) fn restore(&self, scope: Scope<'_>, now: Timestamp) -> bool {
+        self.change(now, |overrides| match scope {
+            Scope::Limit(name) => overrides.by_limit.remove(name).is_some(),
+            Scope::All => overrides.all.take().is_some(),
+        })
+    }
+
+    /// Replaces all overrides with these, whatever limits the policy has: an override of a limit that is gone waits, as
+    /// it does over a swap.
+    pub(super) fn resume(&self, overrides: OverrideSet, now: Timestamp) -> Result<(), RulingError> {
+        let kinds = overrides.by_limit.values().chain(&overrides.all).map(|ruled| ruled.ruling);
+        if let Some(percent) = kinds.into_iter().find_map(Ruling::excess) {
+            return Err(RulingError::Percent(percent));
+        }
+        if overrides.by_limit.len() > RULINGS_MAX {
+            return Err(RulingError::TooMany);
+        }
+        self.replace(overrides, now);
+        Ok(())
+    }
+
+    fn replace(&self, by: OverrideSet, now: Timestamp) {
+        self.change(now, |overrides| {
+            *overrides = by;
+            overrides.forget_ended(now);
+        });
+    }
+
+    /// Copies the overrides of another engine.
+    pub(super) fn follow(&self, other: &Overrides, now: Timestamp) {
+        self.replace(OverrideSet::clone(&other.overrides.load()), now);
+    }
+
+    /// All overrides that apply; those of single limits by name.
+    pub(super) fn list(&self, now: Timestamp) -> (Option<Ruled>, Vec<(String, Ruled)>) {
+        let mut overrides = OverrideSet::clone(&self.overrides.load());
+        overrides.forget_ended(now);
+        let mut by_limit: Vec<_> = overrides.by_limit.into_iter().collect();
+        by_limit.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+        (overrides.all, by_limit)
+    }
+}
+
+/// The overrides at the instant of one decision. Loaded once, so that a change never splits a decision.
+#[derive(Clone, Debug)]
+pub(super) struct ActiveOverrides {
+    overrides: Option<Arc<OverrideSet>>,
+    now: Timestamp,
+}
+
+impl ActiveOverrides {
+    pub(super) fn about(&self, limit: &Limit) -> Option<Ruled> {
+        self.overrides.as_ref()?.about(limit, self.now)
+    }
+
+    /// The override that changes what the policy says about a limit: a limit that is off there stays off.
+    pub(super) fn over(&self, limit: &Limit) -> Option<Ruled> {
+        self.about(limit).filter(|_| limit.mode() != Mode::Off)
+    }
+
+    /// Whether a limit decides, and for which share of keys, for display: see [`ActiveOverrides::over`].
+    pub(super) fn shown_mode(&self, limit: &Limit) -> (Mode, u8) {
+        if limit.mode() == Mode::Off { (Mode::Off, limit.enforce_percent()) } else { self.mode_of(limit) }
+    }
+
+    pub(super) fn about_all(&self) -> Option<Ruling> {
+        let ruled = self.overrides.as_ref()?.all.filter(|ruled| self.now < ruled.until)?;
+        Some(ruled.ruling)
+    }
+
+    /// Whether a limit decides, and for which share of keys.
+    #[inline]
+    pub(super) fn mode_of(&self, limit: &Limit) -> (Mode, u8) {
+        match self.overrides.as_ref().and_then(|overrides| overrides.about(limit, self.now)) {
+            None => (limit.mode(), limit.enforce_percent()),
+            Some(Ruled { ruling: Ruling::Off, .. }) => (Mode::Off, 0),
+            Some(Ruled { ruling: Ruling::Shadow, .. }) => (Mode::Shadow, 0),
+            Some(Ruled { ruling: Ruling::Percent(percent), .. }) => (Mode::Enforce, percent),
+        }
+    }
+
+    /// The limits that a request matches and that have a counter for it.
+    #[inline]
+    pub(super) fn matches(&self, policy: &Policy, request: &CheckRequest<'_>) -> Result<Matches, Fault> {
+        let mut matches = Matches::new();
+        self.match_into(policy, request, &mut matches)?;
+        matches.retain(|matched| matched.quota.is_counted());
+        Ok(matches)
+    }
+
+    /// Writes all limits that a request matches to `matches`.
+    #[inline]
+    pub(super) fn match_into(
+        &self,
+        policy: &Policy,
+        request: &CheckRequest<'_>,
+        matches: &mut Matches,
+    ) -> Result<(), Fault> {
+        match &self.overrides {
+            None => policy.match_into(request, matches),
+            Some(_) => policy.match_as(request, |limit| self.mode_of(limit).0, matches),
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! Reservations: what a decision took and may give back, settled later. They are plain values: dropping one without
+//! settling it leaves the counters as they are. Permits are left to [`super::permit`].
+
+use smallvec::SmallVec;
+
+use super::active::ActivePolicy;
+use super::check::Made;
+use super::queue::{LeftQueue, QueuedSlot};
+use super::{ATTEMPTS, Charges, Engine};
+use crate::algorithm::concurrency::PermitId;
+use crate::decision::{Decision, Held, LimitStatus, Permit};
+use crate::outcome::{Source, Verdict};
+use crate::policy::{Cost, Limit, Match};
+use crate::request::CheckRequest;
+use crate::store::{Charge, Store, StoreFailure};
+use crate::time::{Ticks, Timestamp};
+
+/// Units set aside for a request whose cost is not yet known.
+#[derive(Debug)]
+#[must_use = "a reservation that is neither committed nor cancelled stays charged at its estimate"]
+pub struct Reservation {
+    pub(super) held: SmallVec<[Held; 4]>,
+    permit: Option<Permit>,
+    /// Its queue slot, if it moves up in a queue of this process.
+    pub(super) queued: Option<QueuedSlot>,
+    /// When it leaves the queue, at the latest.
+    pub(super) leaves_at: Timestamp,
+    expires_at: Timestamp,
+    is_settled: bool,
+}
+
+/// The result of settling a reservation, for the limit that it changed most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// Units refunded.
+    pub refunded: u64,
+    /// Units charged beyond the estimate.
+    pub charged: u64,
+    /// Units beyond the estimate that the counter had no room for. They were consumed, so the limit was exceeded by
+    /// that much.
+    pub unpaid: u64,
+}
+
+/// Why a reservation could not be settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CommitError {
+    /// It expired, and stays charged at its estimate.
+    #[error("the reservation has expired and stays charged at its estimate; reserve for longer")]
+    Expired,
+    /// It was committed or cancelled before.
+    #[error("the reservation was committed or cancelled before; each is settled once")]
+    AlreadySettled,
+    /// The store did not answer. The reservation is unchanged, except for the counters that had answered before, and
+    /// may be settled again.
+    #[error(transparent)]
+    Store(#[from] StoreFailure),
+}
+
+impl Reservation {
+    /// From when on it can no longer be settled.
+    #[must_use]
+    pub const fn expires_at(&self) -> Timestamp {
+        self.expires_at
+    }
+
+    /// Splits off the part that belongs to some limits, by name; `None` if there is no such part.
+    pub(super) fn split(&mut self, is_taken: impl Fn(&str) -> bool) -> Option<Self> {
+        let taken: SmallVec<[Held; 4]> =
+            self.held.iter().filter(|held| is_taken(&held.limit)).cloned().collect();
+        if taken.is_empty() {
+            return None;
+        }
+        self.held.retain(|held| !is_taken(&held.limit));
+        let Self { leaves_at, expires_at, .. } = *self;
+        Some(Self { held: taken, permit: None, queued: None, leaves_at, expires_at, is_settled: false })
+    }
+
+    /// Drops the parts of other limits than these; they stay charged.
+    pub(super) fn keep(&mut self, is_kept: impl Fn(&str) -> bool) {
+        self.held.retain(|held| is_kept(&held.limit));
+    }
+
+    /// Separates the permit from the reservation, for a caller that releases it at another time than it settles.
+    pub fn take_permit(&mut self) -> Option<Permit> {
+        self.permit.take()
+    }
+}
+
+impl<S: Store> Engine<S> {
+    /// Charges the request's cost as an estimate, to be settled within `lifetime`. The lifetime starts when the request
+    /// leaves the queue, which is at once if it does not have to wait. A reservation that is not settled stays charged.
+    pub async fn reserve(
+        &self,
+        request: &CheckRequest<'_>,
+        lifetime: Ticks,
+        now: Timestamp,
+    ) -> (Decision, Option<Reservation>) {
+        let now = now.decidable();
+        let made = match self.prepare(request, now) {
+            Ok(prepared) => self.decide(prepared, request, now).await,
+            Err(made) => made,
+        };
+        let Made { active, matches, keys, mut decision } = made;
+        if !decision.is_allowed() {
+            return (decision, None);
+        }
+        let permit = decision.take_permit();
+        let each = matches.iter().zip(keys);
+        let charges: Charges<'_> =
+            each.map(|(matched, key)| active.charge_key(matched, key, PermitId(0))).collect();
+        let reservation = reserved(&active, &matches, &charges, &decision, lifetime, now);
+        (decision, Some(Reservation { permit, ..reservation }))
+    }
+
+    /// Turns what a decision of [`Engine::check`] took into a reservation without its permit, for a caller that may
+    /// have to give it back: a request that waits in a queue leaves it by [`Engine::cancel`].
+    pub fn set_aside(
+        &self,
+        request: &CheckRequest<'_>,
+        decision: &Decision,
+        lifetime: Ticks,
+        decided_at: Timestamp,
+    ) -> Reservation {
+        let now = decided_at.decidable();
+        let (active, overrides) = (self.active.load_full(), self.overrides.at(now));
+        // A policy that became active meanwhile may charge other counters: nothing was taken from those.
+        let matches = overrides.matches(&active.policy, request).unwrap_or_default();
+        let charges = active.charges(request, &matches, &overrides, PermitId(0));
+        reserved(&active, &matches, &charges, decision, lifetime, now)
+    }
+
+    /// Settles a reservation at the request's actual cost: the rest is refunded, and units beyond the estimate are
+    /// charged as far as the counters have room.
+    ///
+    /// The cost applies to the limits that compute it from attributes or, if there are none, to those that count the
+    /// requested cost. Limits with a fixed cost keep what they took.
+    ///
+    /// If the store does not answer, or the future is dropped, the reservation may be settled again. What was settled
+    /// by then stays settled and is not repeated. Neither is a change that the store may have made although its answer
+    /// was lost.
+    ///
+    /// # Errors
+    /// When the reservation has expired, was settled before, or the store does not answer.
+    pub async fn commit(
+        &self,
+        reservation: &mut Reservation,
+        actual: u64,
+        now: Timestamp,
+    ) -> Result<Settled, CommitError> {
+        self.settle(reservation, Some(actual), now).await
+    }
+
+    /// Gives back all that a reservation took. A failed call may be repeated, as with [`Engine::commit`]. A slot in the
+    /// queue of a leaky bucket is given back while the request waits. If the request has [queued up](Engine::line_up),
+    /// the waiters behind it move up. Otherwise they keep their slots, and the slot is given back only if it is the
+    /// last. A slot that was used stays used.
+    ///
+    /// # Errors
+    /// When the reservation has expired, was settled before, or the store does not answer.
+    pub async fn cancel(
+        &self,
+        reservation: &mut Reservation,
+        now: Timestamp,
+    ) -> Result<Settled, CommitError> {
+        self.settle(reservation, None, now).await
+    }
+
+    async fn settle(
+        &self,
+        reservation: &mut Reservation,
+        actual: Option<u64>,
+        now: Timestamp,
+    ) -> Result<Settled, CommitError> {
+        let now = now.decidable();
+        if reservation.is_settled {
+            return Err(CommitError::AlreadySettled);
+        }
+        if now >= reservation.expires_at {
+            return Err(CommitError::Expired);
+        }
+        let mut settled = Settled::default();
+        let parted = self.part(reservation, actual, now);
+        let has_left = parted == LeftQueue::Used || now >= reservation.leaves_at;
+        for (at, held) in reservation.held.iter_mut().enumerate() {
+            let cost = match actual {
+                Some(actual) if held.settles => actual,
+                Some(_) => held.estimate,
+                None => 0,
+            };
+            let change = if held.is_leaky() && cost < held.cost {
+                if parted == (LeftQueue::Free { at }) {
+                    Settled { refunded: held.cost, ..Settled::default() }
+                } else if actual.is_some() || has_left {
+                    // A request pays for its slot before it leaves: the next may leave no earlier, whatever this one
+                    // cost.
+                    Settled::default()
+                } else {
+                    self.step_back(held, now).await?
+                }
+            } else {
+                self.adjust(held, cost, now).await?
+            };
+            held.settle(cost, change.refunded, change.charged); // From here another attempt would go on.
+            let refunded = held.estimate.saturating_sub(held.cost).saturating_sub(held.dropped);
+            settled.refunded = settled.refunded.max(refunded);
+            settled.charged = settled.charged.max(held.cost.saturating_sub(held.estimate));
+            settled.unpaid = settled.unpaid.max(change.unpaid);
+        }
+        if let Some(permit) = &reservation.permit {
+            self.release(permit, now).await?;
+        }
+        reservation.is_settled = true;
+        Ok(settled)
+    }
+
+    /// Refunds a leaky bucket in full, if no later request is queued behind.
+    async fn step_back(&self, held: &Held, now: Timestamp) -> Result<Settled, StoreFailure> {
+        let mut settled = Settled::default();
+        if self.reset_times.covers(held.key, held.decided_at) {
+            return Ok(settled);
+        }
+        let active = self.active.load_full();
+        let charge = active.charge_of(held, PermitId(0), held.cost);
+        if let (Some(empty_at), Some(charge)) = (held.empty_at, charge) {
+            match self.store.step_back(&charge, empty_at, now).await {
+                Ok(true) => settled.refunded = charge.cost,
+                // The refund may have been made, so it is not repeated.
+                Ok(false) | Err(StoreFailure::Unanswered | StoreFailure::Superseded) => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        self.follow_adjusted(held, settled, now);
+        Ok(settled)
+    }
+
+    /// Adjusts what one counter was charged to `cost`, in the counter that was charged.
+    async fn adjust(&self, held: &Held, cost: u64, now: Timestamp) -> Result<Settled, StoreFailure> {
+        if cost < held.cost && self.reset_times.covers(held.key, held.decided_at) {
+            return Ok(Settled::default());
+        }
+        match held.source {
+            // A shared counter does not know which key paid.
+            Source::Overflow if cost < held.cost => Ok(Settled::default()),
+            Source::Local => Ok(self.adjust_here(held, cost, now)),
+            _ => {
+                let settled = self.adjust_in_store(held, cost, now).await?;
+                let refunded = if settled.refunded > 0 { held.cost - cost } else { 0 };
+                self.follow_adjusted(held, Settled { refunded, ..settled }, now);
+                Ok(settled)
+            }
+        }
+    }
+
+    async fn adjust_in_store(&self, held: &Held, cost: u64, now: Timestamp) -> Result<Settled, StoreFailure> {
+        let mut attempts = 0;
+        loop {
+            let active = self.active.load_full();
+            match adjust_once(&self.store, &active, held, cost, now).await {
+                Err(StoreFailure::Superseded) if attempts < ATTEMPTS => attempts += 1,
+                settled => return settled,
+            }
+        }
+    }
+}
+
+/// The reservation of what a decision took from its counters.
+fn reserved(
+    active: &ActivePolicy,
+    matches: &[Match],
+    charges: &[Charge<'_>],
+    decision: &Decision,
+    lifetime: Ticks,
+    now: Timestamp,
+) -> Reservation {
+    // Units that were never counted cannot be refunded.
+    let is_held = |status: &LimitStatus<'_>| status.outcome.is_allowed() && status.source.is_counted();
+    let of = |charge: &Charge<'_>| {
+        decision
+            .limits()
+            .find(|status| status.key_hash == charge.key.digest() && status.enforcement == charge.enforcement)
+    };
+    let mut held: SmallVec<[Held; 4]> = matches
+        .iter()
+        .zip(charges)
+        .filter(|(matched, _)| !active.takes_permit(matched))
+        .filter_map(|(matched, charge)| Some((matched, charge, of(charge).filter(is_held)?)))
+        .map(|(matched, charge, status)| Held::by_status(&active.policy, matched, charge, &status, now))
+        .collect();
+    // Where some limits compute their own cost, the actual cost applies to those; the others count requests, not units.
+    let computed = |limit: &Limit| matches!(limit.cost(), Cost::Attribute(_) | Cost::Computed(_));
+    let is_computed = |held: &Held| active.counters_of(&held.limit).is_some_and(|(limit, _)| computed(limit));
+    if held.iter().any(is_computed) {
+        held.iter_mut().for_each(|held| held.settles = held.settles && is_computed(held));
+    }
+    let wait = match decision.verdict() {
+        Verdict::Wait(wait) => wait,
+        _ => Ticks::ZERO,
+    };
+    let leaves_at = now + wait;
+    Reservation {
+        held,
+        permit: None,
+        queued: None,
+        leaves_at,
+        expires_at: leaves_at + lifetime,
+        is_settled: false,
+    }
+}
+
+async fn adjust_once(
+    store: &impl Store,
+    active: &ActivePolicy,
+    held: &Held,
+    cost: u64,
+    now: Timestamp,
+) -> Result<Settled, StoreFailure> {
+    let mut settled = Settled::default();
+    if cost < held.cost {
+        let units = held.cost - cost;
+        settled.refunded = held.still_counted(units, now);
+        if settled.refunded == 0 {
+            return Ok(settled); // Time has given it back already.
+        }
+        let refund: Charges<'_> = active.charge_of(held, PermitId(0), units).into_iter().collect();
+        match store.refund(&refund, now).await {
+            // The refund may have been made, so it is not repeated.
+            Ok(()) | Err(StoreFailure::Unanswered) => {}
+            Err(failure) => return Err(failure),
+        }
+    } else if cost > held.cost {
+        let extra = cost - held.cost;
+        settled.charged = debit(store, active, held, extra, now).await?;
+        settled.unpaid = extra - settled.charged;
+    }
+    Ok(settled)
+}
+
+/// Takes up to `units` from a counter, as many as it has: the units were consumed already.
+async fn debit(
+    store: &impl Store,
+    active: &ActivePolicy,
+    held: &Held,
+    units: u64,
+    now: Timestamp,
+) -> Result<u64, StoreFailure> {
+    let Some(charge) = active.charge_of(held, PermitId(0), 0) else { return Ok(0) };
+    // Another request may come between the look and the charge; then there is less to take, or nothing.
+    for _ in 0..ATTEMPTS {
+        let answers = store.charge(&[charge], now).await?;
+        let available = answers.first().map_or(0, |answer| answer.outcome.remaining).min(units);
+        match store.charge(&[Charge { cost: available, ..charge }], now).await {
+            Ok(answers) if answers.first().is_some_and(|answer| answer.outcome.is_allowed()) => {
+                return Ok(available);
+            }
+            Ok(_) => {}
+            // The units may have been taken, so they are not taken again.
+            Err(StoreFailure::Unanswered) => return Ok(available),
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(0)
+}

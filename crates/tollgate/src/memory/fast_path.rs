@@ -1,0 +1,120 @@
+//! The fast path of the common transaction: a few one-word counters of known keys. It is
+//! [`super::transaction`] without what this case does not need: other kinds of states, new keys, the overflow
+//! partition.
+
+use super::{MemoryStore, StateKind, decide};
+use crate::memory::table::{SlotEntry, SlotPosition, Table};
+use crate::outcome::{Outcome, Source, Verdict};
+use crate::store::{Answers, Charge, ChargeAnswer, Enforcement};
+use crate::time::Timestamp;
+
+/// Maximum number of counters on the fast path.
+const FEW: usize = 8;
+
+/// Buckets locked in ascending order. Dropping it unlocks them.
+struct Locked<'s> {
+    table: &'s Table<3, 1>,
+    buckets: [usize; FEW],
+    held: usize,
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        for &bucket in &self.buckets[..self.held] {
+            self.table.unlock(bucket);
+        }
+    }
+}
+
+impl<'s> Locked<'s> {
+    /// Locks each bucket once, in ascending order, like every transaction.
+    #[inline]
+    fn new(table: &'s Table<3, 1>, mut buckets: [usize; FEW], count: usize) -> Self {
+        // An insertion sort, since there are few and they are often in order.
+        for end in 1..count {
+            let mut at = end;
+            while at > 0 && buckets[at - 1] > buckets[at] {
+                buckets.swap(at - 1, at);
+                at -= 1;
+            }
+        }
+        let mut locked = Self { table, buckets: [0; FEW], held: 0 };
+        for &bucket in &buckets[..count] {
+            if locked.held > 0 && locked.buckets[locked.held - 1] == bucket {
+                continue;
+            }
+            table.lock(bucket);
+            locked.buckets[locked.held] = bucket;
+            locked.held += 1;
+        }
+        locked
+    }
+}
+
+impl MemoryStore {
+    /// Charges all or none, if all keys are known and have one-word states. `None`: nothing was changed, the
+    /// slow path must decide, and the contents of `answers` are meaningless.
+    #[inline]
+    pub(super) fn charge_known(
+        &self,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+        answers: &mut Answers,
+    ) -> Option<()> {
+        let count = charges.len();
+        if count > FEW || charges.iter().any(|charge| StateKind::of(charge) != StateKind::Word) {
+            return None;
+        }
+        let table = &self.main.words;
+        let horizon = self.origin.word(now);
+        let mut buckets = [0; FEW];
+        for (bucket, charge) in buckets.iter_mut().zip(charges) {
+            *bucket = table.bucket(charge.key, horizon);
+        }
+        let _locked = Locked::new(table, buckets, count);
+        let mut changes: [Option<(SlotPosition<'_>, SlotEntry<1>)>; FEW] = [const { None }; FEW];
+        let mut allowed = true;
+        for (index, charge) in charges.iter().enumerate() {
+            if !table.owns(buckets[index], charge.key) {
+                return None;
+            }
+            let (place, entry) = table.find(buckets[index], charge.key)?;
+            let (keep, outcome) = decide::word(charge, Some(entry), now, self.origin).ok()?;
+            changes[index] = keep.map(|entry| (place, entry));
+            allowed &= charge.enforcement == Enforcement::Shadow || outcome.is_allowed();
+            answers.push(ChargeAnswer::new(outcome, Source::Exact).charged(now));
+        }
+        if !allowed {
+            self.refuse(charges, &buckets, answers, now)?;
+        }
+        for ((change, charge), answer) in changes.iter().zip(charges).zip(answers.iter()) {
+            // If all are admitted, all are written. If not, only the clamped states of denied counters are.
+            if let Some((place, entry)) = change
+                && allowed == answer.outcome.is_allowed()
+            {
+                table.write(*place, charge.key, *entry);
+            }
+        }
+        Some(())
+    }
+
+    /// Replaces the outcomes of counters that would have admitted with their states before the charge.
+    #[cold]
+    fn refuse(
+        &self,
+        charges: &[Charge<'_>],
+        buckets: &[usize],
+        answers: &mut [ChargeAnswer],
+        now: Timestamp,
+    ) -> Option<()> {
+        for ((charge, &bucket), answer) in charges.iter().zip(buckets).zip(answers) {
+            if answer.outcome.is_allowed() {
+                let look = Charge { cost: 0, ..*charge };
+                let held = self.main.words.get(bucket, charge.key);
+                let (_, outcome) = decide::word(&look, held, now, self.origin).ok()?;
+                answer.outcome = Outcome { verdict: Verdict::Allow, ..outcome };
+            }
+        }
+        Some(())
+    }
+}

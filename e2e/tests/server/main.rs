@@ -1,0 +1,41 @@
+//! The real program among the real programs of others: servers of Redis, Envoy and other proxies, web frameworks,
+//! clients, and what judges metrics and descriptions.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that meets the unexpected fails, and says where"
+)]
+
+use tollgate_testkit::{admin, gateway_upstream, guide, http as wire, pki, program, proxy, redis, rls};
+
+mod cached;
+mod caddy;
+mod dashboards;
+mod deploy;
+mod envoy;
+mod far_store;
+mod frameworks;
+mod gateway_fleet;
+mod gateway_framing;
+mod gateway_upstream_connections;
+mod gateway_sticky;
+mod grants;
+mod haproxy;
+mod hot_keys;
+mod identity;
+mod metrics;
+mod new_cluster;
+mod nginx;
+mod openapi;
+mod operations;
+mod redis_guide;
+mod resp_clients;
+mod resp_guide;
+mod rlqs;
+mod rlqs_envoy;
+mod share;
+mod shared;
+mod shared_compat;
+mod store_check;

@@ -264,14 +264,14 @@ pub fn snapshot(bytes: &[u8]) {
                 continue;
             }
         };
-        let Ok((engine, _)) = Engine::restore(snapshot, snapshot_policy(), NOW) else { continue };
+        let Ok((engine, _)) = snapshot.restore(snapshot_policy(), |memory| memory, NOW) else { continue };
         for (step, key) in ["a", "b", "new"].into_iter().cycle().take(9).enumerate() {
             let cost = [0, 1, 40][step / 3];
             let request = with(CheckRequest::new(), "key", key);
             let _ = engine.try_check(&request.clone().cost(cost).unwrap_or(request), NOW).unwrap();
         }
         let mut again = Vec::new();
-        assert!(engine.snapshot(NOW, &mut again).is_ok());
+        assert!(engine.snapshots().write(NOW, &mut again).is_ok());
         let again = Snapshot::read(256 << 10, NOW, &mut &*again);
         assert!(again.is_ok_and(|again| again.report().no_room == 0), "it is not read again");
     }
@@ -310,7 +310,12 @@ pub fn snapshot_seed(changed: bool) -> Vec<u8> {
         }
     }
     let mut bytes = Vec::new();
-    assert!(engine.snapshot_with(|store| Some(store), NOW, ["what is counted beside"], &mut bytes).is_ok());
+    assert!(
+        engine
+            .snapshots()
+            .write_with(|store| Some(store), NOW, ["what is counted beside"], &mut bytes)
+            .is_ok()
+    );
     bytes
 }
 

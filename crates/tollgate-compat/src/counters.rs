@@ -29,11 +29,15 @@ impl Tallies {
     /// # Errors
     /// When a length is out of range.
     pub fn new<S: Store>(engine: &Engine<S>, lengths: impl Iterator<Item = u64>) -> Result<Self, QuotaError> {
-        let unit = |unit: Unit| engine.tally("envoy", Ticks::from_secs(unit.seconds()), Align::Epoch);
+        let unit =
+            |unit: Unit| engine.ledger().tally("envoy", Ticks::from_secs(unit.seconds()), Align::Epoch);
         let units = Unit::ALL.into_iter().map(unit).collect::<Result<_, _>>()?;
         let mut first_hit = HashMap::new();
         for seconds in lengths.filter(|&seconds| seconds > 0) {
-            first_hit.insert(seconds, engine.tally("limitador", Ticks::from_secs(seconds), Align::FirstHit)?);
+            first_hit.insert(
+                seconds,
+                engine.ledger().tally("limitador", Ticks::from_secs(seconds), Align::FirstHit)?,
+            );
         }
         Ok(Self { units, first_hit })
     }
@@ -65,7 +69,7 @@ impl<S: Store> Counters<'_, S> {
     /// failed, so that a fault never admits a request.
     pub async fn add(&self, unit: Unit, parts: &[&[u8]], units: u64, now: Timestamp) -> Counted {
         let Some(tally) = self.tallies.units.get(unit as usize) else { return counted(u64::MAX) };
-        self.engine.add(tally, parts, units, now).await
+        self.engine.ledger().add(tally, parts, units, now).await
     }
 
     /// Subtracts from the current window of a unit what was added `within` this time, down to 0. Returns the count
@@ -79,7 +83,7 @@ impl<S: Store> Counters<'_, S> {
         now: Timestamp,
     ) -> Counted {
         if let Some(tally) = self.tallies.units.get(unit as usize) {
-            self.engine.subtract(tally, parts, units, within, now).await;
+            self.engine.ledger().subtract(tally, parts, units, within, now).await;
         }
         self.add(unit, parts, 0, now).await
     }
@@ -94,7 +98,7 @@ impl<S: Store> Counters<'_, S> {
         now: Timestamp,
     ) {
         if let Some(tally) = self.tallies.units.get(unit as usize) {
-            self.engine.take_back(tally, parts, units, counted, now).await;
+            self.engine.ledger().take_back(tally, parts, units, counted, now).await;
         }
     }
 
@@ -111,7 +115,7 @@ impl<S: Store> Counters<'_, S> {
             return counted(units);
         }
         let Some(tally) = self.tallies.first_hit.get(&seconds) else { return counted(u64::MAX) };
-        self.engine.add(tally, parts, units, now).await
+        self.engine.ledger().add(tally, parts, units, now).await
     }
 
     /// Adds to such a window up to the maximum of a counter: the part that does not fit is left out, and never all of
@@ -147,7 +151,7 @@ impl<S: Store> Counters<'_, S> {
         now: Timestamp,
     ) {
         if let Some(tally) = self.tallies.first_hit.get(&seconds) {
-            self.engine.subtract(tally, parts, units, within, now).await;
+            self.engine.ledger().subtract(tally, parts, units, within, now).await;
         }
     }
 
@@ -161,7 +165,7 @@ impl<S: Store> Counters<'_, S> {
         now: Timestamp,
     ) {
         if let Some(tally) = self.tallies.first_hit.get(&seconds) {
-            self.engine.take_back(tally, parts, units, counted, now).await;
+            self.engine.ledger().take_back(tally, parts, units, counted, now).await;
         }
     }
 }

@@ -18,7 +18,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let store = RedisStore::connect(Settings::parse(&url)?)?;
     let engine = Engine::with_store(policy, store, Secret::random());
     // The processes of a fleet hash keys with one secret, which the store keeps.
-    engine.store().join(|secret| engine.rekey(secret)).await;
+    engine.store().join(|secret| engine.maintenance().rekey(secret)).await;
     // Connects to every shard, so that the first decision does not wait for that.
     engine.store().warm(Duration::from_secs(2)).await;
 

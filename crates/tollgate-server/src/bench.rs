@@ -105,7 +105,7 @@ fn name(pace: Pace) -> String {
 }
 
 #[derive(Serialize)]
-struct RunLine {
+struct RunReport {
     offered_per_second: Option<u64>,
     decisions_per_second: u64,
     allowed: u64,
@@ -125,7 +125,7 @@ struct RunLine {
     memory_full: bool,
 }
 
-impl RunLine {
+impl RunReport {
     fn of((pace, summary): &(Pace, Summary)) -> Self {
         let micros =
             |per_100_000| u64::try_from(summary.latency_of(per_100_000).as_micros()).unwrap_or(u64::MAX);
@@ -152,7 +152,7 @@ impl RunLine {
 }
 
 fn report(arguments: &BenchArguments, measured: &[(Pace, Summary)], console: &mut Console) {
-    let lines: Vec<RunLine> = measured.iter().map(RunLine::of).collect();
+    let lines: Vec<RunReport> = measured.iter().map(RunReport::of).collect();
     if arguments.json {
         for line in &lines {
             console.line(serde_json::to_string(line).unwrap_or_default());

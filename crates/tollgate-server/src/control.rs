@@ -35,7 +35,8 @@ impl ControlPlane {
     pub(crate) async fn metrics(&self) -> String {
         let _alone = self.scraping.lock().await;
         let service = &self.service;
-        let (meter, now, wall) = (Arc::clone(&service.meter), service.now(), service.engine.wall());
+        let (meter, now, wall) =
+            (Arc::clone(&service.meter), service.now(), service.engine.maintenance().wall());
         // It fails only when the server is about to end.
         tokio::task::spawn_blocking(move || meter.exposition(now, wall)).await.unwrap_or_default()
     }
@@ -48,7 +49,7 @@ impl ControlPlane {
             self.operator_state.as_deref(),
             memory,
             audience,
-            self.service.engine.wall(),
+            self.service.engine.maintenance().wall(),
         )
     }
 }

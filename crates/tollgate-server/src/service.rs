@@ -88,7 +88,7 @@ impl<S: Store> Service<S> {
             meter.adopt(&policy);
         }
         Self {
-            cells: Cells::new(CounterTable::new(0), |name| engine.key_family(name)),
+            cells: Cells::new(CounterTable::new(0), |name| engine.ledger().key_family(name)),
             engine,
             started_at: clock.now(),
             clock,
@@ -125,17 +125,17 @@ impl<S: Store> Service<S> {
     /// The wall-clock time of `now`. It uses the offset by which windows end, so that the end of a window is exact to
     /// the second.
     pub(crate) fn on_wall(&self, now: Timestamp) -> Timestamp {
-        now.on_wall(self.engine.wall())
+        now.on_wall(self.engine.maintenance().wall())
     }
 
     /// If the wall clock was set, updates everything whose windows start by it.
     pub(crate) fn follow_wall(&self) {
         let now = self.now();
-        let (before, wall) = (self.engine.wall(), self.clock.wall_offset(now));
+        let (before, wall) = (self.engine.maintenance().wall(), self.clock.wall_offset(now));
         if let Some(capacity) = &self.capacity {
-            capacity.follow_wall(wall, now);
+            capacity.maintenance().follow_wall(wall, now);
         }
-        if self.engine.follow_wall(wall, now) {
+        if self.engine.maintenance().follow_wall(wall, now) {
             let seconds = (wall.as_micros() - before.as_micros()) / 1_000_000;
             tracing::warn!(
                 seconds,
@@ -215,8 +215,8 @@ impl<S: Store> Service<S> {
         let is_too_long =
             |decision: &Decision| matches!(decision.verdict(), Verdict::Wait(wait) if wait > wait_max);
         // A request that cannot wait that long takes no slot.
-        if self.engine.shapes() {
-            let foreseen = self.engine.foresee(request, now).await;
+        if self.engine.policy().shapes() {
+            let foreseen = self.engine.reservations().forecast(request, now).await;
             if is_too_long(&foreseen) {
                 let denied = foreseen.impatient(wait_max);
                 self.note(request, &[], &denied, now, protocol);
@@ -237,10 +237,10 @@ impl<S: Store> Service<S> {
     /// while, but admits nothing too much.
     async fn step_back(&self, request: &CheckRequest<'_>, decision: &mut Decision, now: Timestamp) {
         if let Some(permit) = decision.take_permit() {
-            let _ = self.engine.release(&permit, now).await;
+            let _ = self.engine.reservations().release(&permit, now).await;
         }
-        let mut taken = self.engine.set_aside(request, decision, STEP_BACK_LIFETIME, now);
-        let _ = self.engine.cancel(&mut taken, now).await;
+        let mut taken = self.engine.reservations().of_decision(request, decision, STEP_BACK_LIFETIME, now);
+        let _ = self.engine.reservations().cancel(&mut taken, now).await;
     }
 
     /// Records a decision in the metrics and in the comparison, with the outcomes of rules beside the policy.
@@ -271,7 +271,7 @@ impl<S: Store> Service<S> {
         now: Timestamp,
         protocol: Protocol,
     ) -> (Decision, Option<Reservation>) {
-        let (decision, reservation) = self.engine.reserve(request, lifetime, now).await;
+        let (decision, reservation) = self.engine.reservations().reserve(request, lifetime, now).await;
         self.note(request, &[], &decision, now, protocol);
         (decision, reservation)
     }
@@ -310,9 +310,9 @@ impl<S: Store> Service<S> {
 
     /// Hashes keys with the secret that a fleet shares, once it is known. Every counter starts anew under it.
     pub(crate) fn rekey(&self, secret: Secret) {
-        self.engine.rekey(secret);
+        self.engine.maintenance().rekey(secret);
         if let Some(capacity) = &self.capacity {
-            capacity.rekey_as(&self.engine);
+            capacity.maintenance().rekey_as(&self.engine);
         }
         self.envoy.rekeyed();
         // A window length that was valid before is valid again. A reload in between creates its own windows.
@@ -363,7 +363,7 @@ impl<S: Store> Service<S> {
         decision: &Decision,
         now: Timestamp,
     ) -> Option<String> {
-        let awaiting = self.engine.awaiting(request, decision, REPORT_LIFETIME, now)?;
+        let awaiting = self.engine.reservations().awaiting(request, decision, REPORT_LIFETIME, now)?;
         match self.reports.put(awaiting, now + REPORT_LIFETIME, now) {
             Ok(id) => Some(id.to_string()),
             Err(_) => {

@@ -206,9 +206,11 @@ fn is_reached(service: &Service) -> bool {
 
 /// Reads an unused counter, so that the store has the script before a caller would wait for it.
 async fn greet(service: &Service) {
-    let Ok(tally) = service.engine.tally("greeting", Ticks::from_secs(1), Align::Epoch) else { return };
+    let Ok(tally) = service.engine.ledger().tally("greeting", Ticks::from_secs(1), Align::Epoch) else {
+        return;
+    };
     for _ in 0..GREETINGS_MAX {
-        if service.engine.add(&tally, &[], 0, service.now()).await.source == Source::Exact {
+        if service.engine.ledger().add(&tally, &[], 0, service.now()).await.source == Source::Exact {
             return;
         }
     }
@@ -223,7 +225,7 @@ async fn settle(service: &Service) {
 }
 
 async fn settle_of(engine: &Engine<Stores>, service: &Service) {
-    while let Ok(replayed) = engine.settle_debts(service.now()).await {
+    while let Ok(replayed) = engine.maintenance().reconcile(service.now()).await {
         if replayed.told > 0 {
             tracing::debug!(
                 told = replayed.told,

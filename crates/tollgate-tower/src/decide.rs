@@ -25,7 +25,7 @@ pub trait Decide: Send + Sync + 'static {
     /// The wall-clock time of an instant, for absolute times in headers. It uses the offset that the engine's windows use.
     #[inline]
     fn on_wall(&self, at: Timestamp) -> Timestamp {
-        at.on_wall(self.engine().wall())
+        at.on_wall(self.engine().maintenance().wall())
     }
 
     /// Sleeps until an instant.
@@ -98,7 +98,7 @@ impl<S: Store + Send + Sync + 'static> Decide for EngineDecider<S> {
     fn now(&self) -> Timestamp {
         let now = self.clock.now();
         // No background task updates the wall-clock offset of this engine, so each decision does.
-        self.engine.follow_wall(self.clock.wall_offset(now), now);
+        self.engine.maintenance().follow_wall(self.clock.wall_offset(now), now);
         now
     }
 
@@ -108,7 +108,7 @@ impl<S: Store + Send + Sync + 'static> Decide for EngineDecider<S> {
 
     #[inline]
     fn changes(&self) -> Option<u64> {
-        Some(self.engine.changes())
+        Some(self.engine.maintenance().changes())
     }
 
     #[inline]
@@ -131,6 +131,6 @@ impl<S: Store + Send + Sync + 'static> Decide for EngineDecider<S> {
         lifetime: Ticks,
         now: Timestamp,
     ) -> impl Future<Output = (Decision, Option<Reservation>)> + Send {
-        self.engine.reserve(request, lifetime, now)
+        self.engine.reservations().reserve(request, lifetime, now)
     }
 }

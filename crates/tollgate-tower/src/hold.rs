@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use http::{Extensions, HeaderMap};
-use tollgate::engine::Turn;
+use tollgate::engine::Departure;
 use tollgate::policy::Ended;
 use tollgate::{Permit, Reservation};
 
@@ -46,7 +46,7 @@ pub(crate) struct Hold<D: Decide> {
     /// The charge of limits that count only failures, until the outcome of the request is known.
     awaiting: Option<Reservation>,
     /// Its slot in a queue that moves up.
-    turn: Option<Turn>,
+    turn: Option<Departure>,
     /// Whether it still waits in the queue.
     is_waiting: bool,
 }
@@ -95,7 +95,8 @@ impl<D: Decide> Hold<D> {
     /// Holds a reservation to settle. Splits off the part that awaits the end of the request.
     fn hold_reservation(&mut self, mut reservation: Option<Reservation>) {
         let engine = self.decide.engine();
-        if let Some(awaiting) = reservation.as_mut().and_then(|all| engine.split_awaiting(all)) {
+        if let Some(awaiting) = reservation.as_mut().and_then(|all| engine.reservations().split_awaiting(all))
+        {
             self.awaiting = Some(awaiting);
         }
         self.reservation = reservation;
@@ -130,12 +131,12 @@ impl<D: Decide> Hold<D> {
             self.hold_reservation(reserve());
         }
         if let Some(reservation) = &mut self.reservation {
-            self.turn = self.decide.engine().line_up(reservation, self.decide.clock());
+            self.turn = self.decide.engine().reservations().enqueue(reservation, self.decide.clock());
         }
     }
 
     /// The queue slot to await. Returns `None` if the wait of the decision is fixed.
-    pub(crate) const fn take_turn(&mut self) -> Option<Turn> {
+    pub(crate) const fn take_turn(&mut self) -> Option<Departure> {
         self.turn.take()
     }
 
@@ -238,8 +239,8 @@ async fn apply<D: Decide>(decide: &Arc<D>, mut reservation: Reservation, settle:
     // If settling fails, the charge stays at its estimate, so that no caller gets more than the limit.
     let _ = match settle {
         Settle::Keep => return,
-        Settle::Refund => engine.cancel(&mut reservation, now).await,
-        Settle::Cost(cost) => engine.commit(&mut reservation, cost, now).await,
+        Settle::Refund => engine.reservations().cancel(&mut reservation, now).await,
+        Settle::Cost(cost) => engine.reservations().commit(&mut reservation, cost, now).await,
     };
 }
 
@@ -248,7 +249,7 @@ fn report<D: Decide>(decide: &Arc<D>, mut awaiting: Reservation, ended: Ended) {
     let decide = Arc::clone(decide);
     run(async move {
         // If the report fails, the charge stays.
-        let _ = decide.engine().report(&mut awaiting, ended, decide.now()).await;
+        let _ = decide.engine().reservations().report(&mut awaiting, ended, decide.now()).await;
     });
 }
 

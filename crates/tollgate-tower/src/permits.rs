@@ -62,14 +62,14 @@ impl<D: Decide> PermitRenewer<D> {
     /// Holds a permit that a decision gave a moment ago.
     pub(crate) fn hold(renewer: &Arc<Self>, permit: Permit) -> PermitGuard<D> {
         // By the active policy, which may be newer than the decision.
-        let (ttl, permit) = (renewer.decide.engine().renewed_for(&permit), Arc::new(permit));
+        let (ttl, permit) = (renewer.decide.engine().reservations().renewed_for(&permit), Arc::new(permit));
         let renew_at = renewer.decide.now() + fraction(ttl, FRACTION);
         let interval = fraction(ttl, 2 * FRACTION).max(INTERVAL_MIN);
         let renewed = RenewedPermit { permit: Arc::clone(&permit), ttl, renew_at };
         let mut table = renewer.table();
         table.permits.insert(permit.id().0, renewed);
         if table.interval.is_none() {
-            table.changes = renewer.decide.engine().changes();
+            table.changes = renewer.decide.engine().maintenance().changes();
         }
         // Without a runtime no task can renew, and the permit expires.
         if table.interval.is_none_or(|current| interval < current)
@@ -96,7 +96,7 @@ impl<D: Decide> PermitRenewer<D> {
 
     /// Whether the policy has changed since the last call. After a change every permit is due.
     fn has_changed(&self) -> bool {
-        let changes = self.decide.engine().changes();
+        let changes = self.decide.engine().maintenance().changes();
         let now = self.decide.now();
         let mut table = self.table();
         let has_changed = table.changes != changes;
@@ -128,8 +128,8 @@ impl<D: Decide> PermitRenewer<D> {
 
     async fn renew(&self, permit: &Permit) {
         let now = self.decide.now();
-        let ttl = self.decide.engine().renewed_for(permit);
-        if self.decide.engine().renew(permit, now).await.is_ok()
+        let ttl = self.decide.engine().reservations().renewed_for(permit);
+        if self.decide.engine().reservations().renew(permit, now).await.is_ok()
             && let Some(renewed) = self.table().permits.get_mut(&permit.id().0)
         {
             (renewed.ttl, renewed.renew_at) = (ttl, now + fraction(ttl, FRACTION));
@@ -143,7 +143,7 @@ impl<D: Decide> Drop for PermitGuard<D> {
         let (decide, permit) = (Arc::clone(&self.renewer.decide), Arc::clone(&self.permit));
         run(async move {
             // If the store does not answer, the permit expires.
-            let _ = decide.engine().release(&permit, decide.now()).await;
+            let _ = decide.engine().reservations().release(&permit, decide.now()).await;
         });
     }
 }

@@ -105,7 +105,7 @@ impl<D: Decide> RateLimitState<D> {
         if cached >> BITS == changes & (u64::MAX >> BITS) {
             return Needs::from_bits(cached);
         }
-        let needs = Needs::of(&self.settings.reader, |name| self.decide.engine().uses(name));
+        let needs = Needs::of(&self.settings.reader, |name| self.decide.engine().maintenance().uses(name));
         self.needed.store(changes << BITS | needs.bits(), Ordering::Relaxed);
         needs
     }
@@ -159,9 +159,9 @@ impl<D: Decide> RateLimitState<D> {
         let request = request.map_err(|problem| refused(&problem.to_string()))?;
         // A request that cannot wait must not take a queue slot to find out.
         if let Some(wait_max) = self.wait_max(parts)
-            && self.decide.engine().shapes()
+            && self.decide.engine().policy().shapes()
         {
-            let foreseen = self.decide.engine().foresee(&request, at).await;
+            let foreseen = self.decide.engine().reservations().forecast(&request, at).await;
             if matches!(foreseen.verdict(), Verdict::Wait(wait) if wait > wait_max) {
                 return Ok((foreseen.impatient(wait_max), None));
             }
@@ -211,7 +211,12 @@ impl<D: Decide> RateLimitState<D> {
     pub(crate) fn set_aside(&self, parts: &Parts, decision: &Decision, at: Timestamp) -> Option<Reservation> {
         let attributes = self.attributes(parts).ok()?;
         let request = attributes.request().and_then(|request| request.cost(self.cost(parts))).ok()?;
-        Some(self.decide.engine().set_aside(&request, decision, self.settings.settled_within, at))
+        Some(self.decide.engine().reservations().of_decision(
+            &request,
+            decision,
+            self.settings.settled_within,
+            at,
+        ))
     }
 
     /// The charge of a decision to limits that count only failures.
@@ -221,7 +226,7 @@ impl<D: Decide> RateLimitState<D> {
         }
         let attributes = self.attributes(parts).ok()?;
         let request = attributes.request().and_then(|request| request.cost(self.cost(parts))).ok()?;
-        self.decide.engine().awaiting(&request, decision, self.settings.settled_within, at)
+        self.decide.engine().reservations().awaiting(&request, decision, self.settings.settled_within, at)
     }
 
     /// Refunds the charge of a request that was not served.

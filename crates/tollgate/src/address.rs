@@ -97,7 +97,7 @@ impl Network {
 
     /// Whether some address is in both ranges.
     #[must_use]
-    pub fn overlaps(&self, other: &Network) -> bool {
+    pub(crate) fn overlaps(&self, other: &Network) -> bool {
         self.contains(other) || other.contains(self)
     }
 

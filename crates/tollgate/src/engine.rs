@@ -7,52 +7,42 @@ use std::sync::{Arc, Mutex, OnceLock};
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 
-use crate::decision::Decision;
 use crate::key::Secret;
 use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore};
 use crate::policy::Policy;
-use crate::request::CheckRequest;
 use crate::store::{Charge, Store};
 use crate::time::{Timestamp, WallOffset};
 
 mod active;
-mod swap;
-mod check;
-mod fallback;
-mod reset_times;
-mod reservation;
-mod permit;
-mod queue;
-mod correct;
-mod reset;
-mod forecast;
-mod debit;
-mod tally;
-mod snapshot;
-mod operator;
-mod uncounted;
-mod penalty;
-mod failures;
 mod overrides;
 mod block;
-mod explain;
+mod reset_times;
+mod fallback;
+mod uncounted;
+mod penalty;
+mod check;
+mod swap;
+mod reservation;
+mod operator;
+mod ledger;
+mod snapshot;
+mod maintenance;
 
 pub use active::{SwapError, SwapReport};
 pub use block::{BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, BlockError};
 pub use check::Prepared;
-pub use explain::{Explained, Explanation, LIMITS_EXPLAINED_MAX, State};
 pub use fallback::{DEBTS_MAX, Replayed, StandIn};
-pub use overrides::{RULINGS_MAX, Ruled, Ruling, RulingError, Scope};
-pub use queue::Turn;
-pub use reservation::{CommitError, Reservation, Settled};
-pub use reset::Forgotten;
+pub use ledger::{Counted, Ledger, Tally};
+pub use maintenance::Maintenance;
+pub use operator::{Explained, Explanation, Forgotten, LIMITS_EXPLAINED_MAX, Operator, State};
+pub use overrides::{ActiveOverrides, RULINGS_MAX, Ruled, Ruling, RulingError, Scope};
+pub use reservation::{CommitError, Departure, Reservation, Reservations, Settled};
 #[cfg(feature = "fuzzing")]
 pub use snapshot::sealed;
 pub use snapshot::{
     RestoreError, RestoreReport, SNAPSHOT_PART_BYTES_MAX, SNAPSHOT_VERSION, Snapshot, SnapshotError,
-    SnapshotReport,
+    SnapshotReport, Snapshots,
 };
-pub use tally::{Counted, Tally};
 
 use active::ActivePolicy;
 use block::Blocks;
@@ -136,25 +126,7 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// The decision that the request would get, without charging anything.
-    pub async fn peek(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
-        self.check(&request.clone().looking(), now).await
-    }
-
-    /// Whether decisions depend on an attribute of this name. A program that reads requests can skip attributes that
-    /// are not used.
-    #[must_use]
-    pub fn uses(&self, attribute: &str) -> bool {
-        self.blocks.uses(attribute) || self.active.load().policy.uses(attribute)
-    }
-
-    /// A number that changes whenever [`Engine::uses`] may return something else than before.
-    #[must_use]
-    pub fn changes(&self) -> u64 {
-        self.changes.load(Ordering::Acquire)
-    }
-
-    /// Called after the change. Release: a thread that sees the new number sees the change.
+    /// Records that the attributes that decisions depend on may have changed. Called after the change. Release: a thread that sees the new number sees the change.
     fn changed(&self) {
         self.changes.fetch_add(1, Ordering::Release);
     }
@@ -165,60 +137,39 @@ impl<S: Store> Engine<S> {
         Arc::clone(&self.active.load().policy)
     }
 
-    /// The same engine on another type of store, for a program whose stores are of one type. The new store must keep
-    /// the counters.
-    #[must_use]
-    pub fn map_store<T: Store>(self, map: impl FnOnce(S) -> T) -> Engine<T> {
-        let Self {
-            store,
-            active,
-            swapping,
-            permits,
-            fallback,
-            overrides,
-            blocks,
-            reset_times,
-            changes,
-            wall,
-        } = self;
-        Engine {
-            store: map(store),
-            active,
-            swapping,
-            permits,
-            fallback,
-            overrides,
-            blocks,
-            reset_times,
-            changes,
-            wall,
-        }
-    }
-
-    /// Applies a new setting of the wall clock, so that calendar windows and epoch windows begin and end by it. The
-    /// owner of the clock calls this about once a second with [`Clock::wall_offset`](crate::Clock::wall_offset), or for
-    /// each request: without a change it is one comparison. Returns whether anything changed.
-    ///
-    /// A clock step opens no window early: what was counted goes on to count in the window in which the clock lands,
-    /// and a window that the clock was set back out of goes on.
-    pub fn follow_wall(&self, wall: WallOffset, now: Timestamp) -> bool {
-        if self.wall() == wall {
-            return false;
-        }
-        let now = now.decidable();
-        self.wall.store(wall.as_micros(), Ordering::Relaxed);
-        self.store.follow_wall(wall, now);
-        self.blocks.follow_wall(wall);
-        if let Some(fallback) = self.fallback.get() {
-            fallback.local.follow_wall(wall, now);
-        }
-        true
-    }
-
-    /// How far the wall clock is ahead of the decisions' clock, by the last call of [`Engine::follow_wall`].
-    #[must_use]
-    pub fn wall(&self) -> WallOffset {
+    /// How far the wall clock is ahead of the decisions' clock.
+    fn wall_offset(&self) -> WallOffset {
         WallOffset::from_micros(self.wall.load(Ordering::Relaxed))
+    }
+
+    /// What decisions took and may give back: reservations, queues, permits, and limits that count only failures.
+    #[inline]
+    pub const fn reservations(&self) -> Reservations<'_, S> {
+        Reservations { engine: self }
+    }
+
+    /// What an operator may do: overrides, blocks, explanations and resets.
+    #[inline]
+    pub const fn operator(&self) -> Operator<'_, S> {
+        Operator { engine: self }
+    }
+
+    /// Counts and corrections without a check: tallies, debits and refunds.
+    #[inline]
+    pub const fn ledger(&self) -> Ledger<'_, S> {
+        Ledger { engine: self }
+    }
+
+    /// Snapshots of the counters in memory.
+    #[inline]
+    pub const fn snapshots(&self) -> Snapshots<'_, S> {
+        Snapshots { engine: self }
+    }
+
+    /// What the program that runs the engine does beside decisions: the wall clock, the secret, and the fleet.
+    #[inline]
+    pub const fn maintenance(&self) -> Maintenance<'_, S> {
+        Maintenance { engine: self }
     }
 
     /// The store.

@@ -20,7 +20,6 @@ use crate::store::{Answers, Charge, ChargeAnswer, Hold, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp, WallOffset};
 
 mod decide;
-mod fast_path;
 mod holds;
 mod waiters;
 mod budget;
@@ -252,11 +251,7 @@ impl MemoryStore {
                     answers.push(self.charge_clamped(query, now)?);
                 }
             }
-            several => {
-                if self.charge_known(several, now, answers).is_none() {
-                    *answers = self.charge_all(several, now)?;
-                }
-            }
+            several => self.charge_all(several, now, answers)?,
         }
         Ok(())
     }

@@ -110,6 +110,7 @@ pub mod source {
 }
 
 use crate::credential::CredentialAttributes;
+use crate::quota::Quota;
 use crate::request::{CheckRequest, Descriptor};
 use compared::ComparedAs;
 use finding::{Position, Report};
@@ -237,6 +238,13 @@ impl Policy {
     #[must_use]
     pub fn limits(&self) -> &[Limit] {
         &self.limits
+    }
+
+    /// Whether any limit makes requests wait.
+    #[must_use]
+    pub fn shapes(&self) -> bool {
+        let mut quotas = self.limits.iter().flat_map(Limit::quotas);
+        quotas.any(|quota| matches!(quota, Quota::LeakyBucket(bucket) if bucket.queue() > 0))
     }
 
     /// The attributes of a request that the policy does not declare; empty if it declares no names.

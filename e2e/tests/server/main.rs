@@ -8,7 +8,7 @@
     reason = "a test that meets the unexpected fails, and says where"
 )]
 
-use tollgate_testkit::{admin, gateway_upstream, guide, http as wire, pki, program, proxy, redis, rls};
+use tollgate_testkit::{admin, gateway_upstream, guide, http as raw_http, pki, program, proxy, redis, rls};
 
 mod cached;
 mod caddy;

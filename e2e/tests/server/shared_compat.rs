@@ -8,7 +8,7 @@ use crate::shared::{on, quick};
 
 /// Files of envoyproxy/ratelimit and of Limitador count in the store as well.
 #[test]
-fn foreign_files_count_together() {
+fn compat_files_count_together() {
     let redis = Redis::start(&[]);
     let envoy = "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 3}}]";
     let (one, two) = (on(&redis.url(), envoy), on(&redis.url(), envoy));
@@ -30,7 +30,7 @@ fn foreign_files_count_together() {
 
 /// Other people's files go on counting without their store: by shares, as the fleet was last counted, or of three while nobody knows.
 #[test]
-fn foreign_files_without_their_store() {
+fn compat_files_without_their_store() {
     let envoy = "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 3}}]";
     let server = on(&format!("redis://127.0.0.1:{}", free_port()), envoy);
     let question = r#"{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"a"}]}]}"#;

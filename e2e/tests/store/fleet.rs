@@ -194,7 +194,7 @@ async fn settle<S: Store + 'static>(engine: Arc<Engine<S>>, clock: NodeClock, ru
     while !running.stopped.load(Ordering::Relaxed) {
         tokio::time::sleep(SETTLE_EVERY).await;
         // A failed attempt is repeated the next time.
-        let _ = engine.settle_debts(clock.now()).await;
+        let _ = engine.maintenance().reconcile(clock.now()).await;
     }
 }
 

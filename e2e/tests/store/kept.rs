@@ -84,7 +84,7 @@ impl<'r> Trace<'r> {
         let (node, cost) = (self.any(3), 1 + self.below(2));
         let held = self.held();
         let request = asking(cost);
-        let reserved = self.nodes[node].reserve(&request, LIFETIME, self.now);
+        let reserved = self.nodes[node].reservations().reserve(&request, LIFETIME, self.now);
         if let (_, Some(reservation)) = self.runtime.block_on(reserved) {
             self.open.push((node, reservation, self.kept.len()));
             self.kept.push(Kept { at: self.now, units: cost, held });
@@ -102,8 +102,8 @@ impl<'r> Trace<'r> {
         let node = &self.nodes[node];
         let settled = self.runtime.block_on(async {
             match actual {
-                0 => node.cancel(&mut reservation, self.now).await,
-                actual => node.commit(&mut reservation, actual, self.now).await,
+                0 => node.reservations().cancel(&mut reservation, self.now).await,
+                actual => node.reservations().commit(&mut reservation, actual, self.now).await,
             }
         });
         self.refunded += settled.unwrap().refunded;
@@ -120,7 +120,7 @@ impl<'r> Trace<'r> {
         let units = std::mem::take(&mut self.kept[entry].units);
         let within = self.now.since(self.kept[entry].at);
         let request = asking(units);
-        let refunded = self.nodes[(node + 1) % 3].refund(&request, within, self.now);
+        let refunded = self.nodes[(node + 1) % 3].ledger().refund(&request, &[], within, self.now);
         self.runtime.block_on(refunded).unwrap();
     }
 

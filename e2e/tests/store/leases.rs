@@ -182,7 +182,7 @@ fn leaving_node_returns_its_leases() {
     fleet.runtime.block_on(fleet.nodes[0].store().close(fleet.clock.now()));
     assert_eq!(fleet.held(), 0);
     let request = CheckRequest::new().with("key", "k").unwrap();
-    let look = fleet.runtime.block_on(fleet.nodes[0].peek(&request, fleet.clock.now()));
+    let look = fleet.runtime.block_on(fleet.nodes[0].operator().peek(&request, fleet.clock.now()));
     assert_eq!(look.limits().next().unwrap().outcome.remaining, 4_000 - passed);
     assert!(fleet.nodes[0].store().report().returned > 0);
 }

@@ -45,7 +45,7 @@ impl Two {
     /// The remaining units that a node reports.
     fn left(&self, node: usize) -> u64 {
         let request = CheckRequest::new().with("key", "k").unwrap();
-        let look = self.runtime.block_on(self.nodes[node].peek(&request, self.clock.now()));
+        let look = self.runtime.block_on(self.nodes[node].operator().peek(&request, self.clock.now()));
         look.limits().next().unwrap().outcome.remaining
     }
 

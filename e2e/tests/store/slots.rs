@@ -46,7 +46,7 @@ fn denial_leaves_no_counter_changed() {
         async move {
             let (wide, tight) = (format!("w{pair}"), format!("t{pair}"));
             let request = CheckRequest::new().with("wide", &wide).unwrap().with("tight", &tight).unwrap();
-            (engine.check(&request, clock.now()).await, engine.peek(&request, clock.now()).await)
+            (engine.check(&request, clock.now()).await, engine.operator().peek(&request, clock.now()).await)
         }
     };
     let mut tasks = Vec::new();
@@ -64,7 +64,7 @@ fn denial_leaves_no_counter_changed() {
         until("the refunds have settled", || {
             let (wide, tight) = (format!("w{pair}"), format!("t{pair}"));
             let request = CheckRequest::new().with("wide", &wide).unwrap().with("tight", &tight).unwrap();
-            let look = runtime.block_on(engine.peek(&request, clock.now()));
+            let look = runtime.block_on(engine.operator().peek(&request, clock.now()));
             let settled = left(&look, "wide") == WIDE - admitted && left(&look, "tight") == TIGHT - admitted;
             settled.then_some(())
         });

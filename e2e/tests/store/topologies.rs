@@ -377,7 +377,7 @@ async fn nodes_of_a_fleet_find_each_other() {
             !check(&engine, &clock, "u", "t", 1).await.1,
             "the store decides nothing before the secret is known"
         );
-        engine.store().join(|secret| engine.rekey(secret)).await;
+        engine.store().join(|secret| engine.maintenance().rekey(secret)).await;
         engines.push(engine);
     }
     for (node, engine) in engines.iter().enumerate() {
@@ -391,7 +391,7 @@ async fn nodes_of_a_fleet_find_each_other() {
     eventually("the secret is back", || server.lives().iter().any(|(key, _)| key == "tg:{secret}")).await;
     let late =
         Engine::with_store(policy(), RedisStore::connect(plain()).unwrap(), tollgate::Secret::random());
-    late.store().join(|secret| late.rekey(secret)).await;
+    late.store().join(|secret| late.maintenance().rekey(secret)).await;
     assert_eq!(check(&engines[0], &clock, "u", "t", 7).await, (true, true));
     assert_eq!(check(&late, &clock, "u", "t", 4).await, (false, true), "one secret for all, also now");
     let fixed = RedisStore::connect(plain().nodes(Nodes::Fixed(7)).unwrap()).unwrap();

@@ -181,7 +181,7 @@ async fn status<S: Store>(
         code: if is_over && !is_shadow { Code::OverLimit } else { Code::Ok },
         limit_remaining: u32::try_from(limit.saturating_sub(after)).unwrap_or(u32::MAX),
         current_limit: Some(current.clone()),
-        until_reset: Some(until_reset(unit, now.on_wall(counters.engine.wall()))),
+        until_reset: Some(until_reset(unit, now.on_wall(counters.engine.maintenance().wall()))),
         source,
     };
     (status, is_over)

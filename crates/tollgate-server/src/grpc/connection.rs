@@ -137,7 +137,7 @@ mod tests {
     use tokio::sync::watch;
     use tokio::task::JoinHandle;
     use tokio::time::Instant;
-    use tollgate::{Clock, Engine, Policy};
+    use tollgate::{Clock, Engine, MemoryStore, Policy, Secret};
 
     use super::*;
     use crate::service::Service;
@@ -147,7 +147,11 @@ mod tests {
     async fn connected() -> (JoinHandle<()>, DuplexStream, watch::Sender<bool>) {
         let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: all, rate: 1/s}]").unwrap();
         let clock = Clock::precise();
-        let engine = Engine::new(policy, clock.now()).map_store(Stores::Memory);
+        let engine = Engine::with_store(
+            policy,
+            Stores::Memory(MemoryStore::new(1 << 20, clock.now())),
+            Secret::random(),
+        );
         let service = Service::new(engine, clock);
         let calls = Arc::new(Calls::new(Arc::new(service)).await);
         let (ours, theirs) = duplex(64 << 10);

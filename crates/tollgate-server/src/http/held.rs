@@ -39,7 +39,7 @@ impl<S: Store> Handler<'_, S> {
                     hold = Hold::Reservation { id: id.to_string(), lifetime: expires_at.since(now) };
                 }
                 Err(mut reservation) => {
-                    self.service.engine.cancel(&mut reservation, now).await?;
+                    self.service.engine.reservations().cancel(&mut reservation, now).await?;
                     let detail = "nothing was reserved; settle reservations as soon as the cost is known, or ask for a shorter ttl_ms";
                     return Err(Problem::new(Kind::TooManyReservations, detail));
                 }
@@ -54,7 +54,7 @@ impl<S: Store> Handler<'_, S> {
     pub(super) async fn commit(&self, id: Id, cost: u64) -> Result<HttpAnswer, Problem> {
         let now = self.service.now();
         let mut reservation = self.service.reservations.lend(id, now).map_err(unsettleable)?;
-        let settled = self.service.engine.commit(&mut reservation, cost, now).await?;
+        let settled = self.service.engine.reservations().commit(&mut reservation, cost, now).await?;
         reservation.done();
         Ok(HttpAnswer::Settled(settled))
     }
@@ -64,7 +64,7 @@ impl<S: Store> Handler<'_, S> {
     pub(super) async fn report(&self, id: Id, ended: Ended) -> Result<HttpAnswer, Problem> {
         let now = self.service.now();
         let mut awaiting = self.service.reports.lend(id, now).map_err(unreportable)?;
-        let settled = self.service.engine.report(&mut awaiting, ended, now).await?;
+        let settled = self.service.engine.reservations().report(&mut awaiting, ended, now).await?;
         awaiting.done();
         Ok(HttpAnswer::Settled(settled))
     }
@@ -72,7 +72,7 @@ impl<S: Store> Handler<'_, S> {
     pub(super) async fn cancel(&self, id: Id) -> Result<HttpAnswer, Problem> {
         let now = self.service.now();
         let mut reservation = self.service.reservations.lend(id, now).map_err(unsettleable)?;
-        self.service.engine.cancel(&mut reservation, now).await?;
+        self.service.engine.reservations().cancel(&mut reservation, now).await?;
         reservation.done();
         Ok(HttpAnswer::Done)
     }
@@ -82,7 +82,7 @@ impl<S: Store> Handler<'_, S> {
     pub(super) async fn release(&self, id: Id) -> Result<HttpAnswer, Problem> {
         let now = self.service.now();
         if let Ok(permit) = self.service.permits.lend(id, now) {
-            let released = self.service.engine.release(&permit, now).await;
+            let released = self.service.engine.reservations().release(&permit, now).await;
             released.map_err(|failure| Problem::new(Kind::StoreUnavailable, failure.to_string()))?;
             permit.done();
         }

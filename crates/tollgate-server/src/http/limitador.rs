@@ -61,7 +61,7 @@ impl<S: Store> Handler<'_, S> {
     /// Since when the configuration is active.
     pub(super) fn limitador_status(&self, reloader: &Reloader) -> Result<HttpAnswer, Problem> {
         let compat = self.active_limitador()?;
-        let shown = |at| rfc3339(at, self.service.engine.wall());
+        let shown = |at| rfc3339(at, self.service.engine.maintenance().wall());
         let failed_at = reloader.status().error.as_ref().map(|failure| failure.at);
         Ok(CompatAnswer::document(json!({
             "started_at": shown(self.service.started_at),

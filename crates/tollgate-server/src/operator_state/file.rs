@@ -117,14 +117,14 @@ impl BlockEntry {
 impl OperatorState {
     /// The current overrides and blocks of an engine, and of the overload controllers if there are any.
     pub(super) fn of<S: Store>(engine: &Engine<S>, shedder: Option<&Shedder>, now: Timestamp) -> Self {
-        let (all, single) = engine.rulings(now);
+        let (all, single) = engine.operator().overrides(now).list();
         Self {
             all: all.map(RuledEntry::from),
             limits: single
                 .into_iter()
                 .map(|(name, ruled)| LimitEntry { name, ruled: ruled.into() })
                 .collect(),
-            blocks: engine.blocks(now).iter().map(|block| BlockEntry::from(&**block)).collect(),
+            blocks: engine.operator().blocks(now).iter().map(|block| BlockEntry::from(&**block)).collect(),
             overload: shedder.map(|shedder| ruled_controllers(shedder, now)).unwrap_or_default(),
         }
     }
@@ -191,12 +191,12 @@ impl OperatorState {
         now: Timestamp,
     ) -> Vec<String> {
         let single = self.limits.into_iter().map(|limit| (limit.name, limit.ruled.into())).collect();
-        let ruled = engine.resume_rulings((self.all.map(Ruled::from), single), now);
+        let ruled = engine.operator().resume_overrides((self.all.map(Ruled::from), single), now);
         let mut refused: Vec<String> = ruled.err().map(|error| error.to_string()).into_iter().collect();
         for block in self.blocks.into_iter().map(BlockEntry::sealed) {
             let until = block.until.instant();
             let blocked = block.request().map_err(|error| error.to_string()).and_then(|request| {
-                engine.block(&request, until, now).map(|_| ()).map_err(|error| error.to_string())
+                engine.operator().block(&request, until, now).map(|_| ()).map_err(|error| error.to_string())
             });
             refused.extend(blocked.err());
         }
@@ -261,13 +261,13 @@ mod tests {
         let engine = engine("limits: [{name: a, rate: 1/h}, {name: b, by: [k], rate: 1/h}]");
         let until = |seconds| T0 + Ticks::from_secs(seconds);
         let rule = |scope, ruling, seconds| {
-            engine.rule(scope, Ruled { ruling, until: until(seconds) }, T0).unwrap();
+            engine.operator().set_override(scope, Ruled { ruling, until: until(seconds) }, T0).unwrap();
         };
         rule(Scope::All, Ruling::Shadow, 10);
         rule(Scope::Limit("a"), Ruling::Off, 20);
         rule(Scope::Limit("b"), Ruling::Percent(30), 30);
         let key = CheckRequest::new().with("tenant", "k\u{1b}\"1\n").unwrap().with("n", 5).unwrap();
-        engine.block(&key, until(25), T0).unwrap();
+        engine.operator().block(&key, until(25), T0).unwrap();
         engine
     }
 
@@ -282,8 +282,12 @@ mod tests {
             let state = OperatorState::read(&bytes, now).unwrap();
             let after = engine("limits: [{name: a, rate: 1/h}]");
             assert_eq!(state.apply(&after, None, now), Vec::<String>::new());
-            assert_eq!(after.rulings(now), before.rulings(now), "after {seconds} s");
-            assert_eq!(after.blocks(now), before.blocks(now), "after {seconds} s");
+            assert_eq!(
+                after.operator().overrides(now).list(),
+                before.operator().overrides(now).list(),
+                "after {seconds} s"
+            );
+            assert_eq!(after.operator().blocks(now), before.operator().blocks(now), "after {seconds} s");
         }
     }
 

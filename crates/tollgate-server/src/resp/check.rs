@@ -218,7 +218,7 @@ pub(super) async fn release<S: Store>(
     let Ok(permit) = resp.service.permits.lend(id, now) else {
         return reply.integer(0);
     };
-    match resp.service.engine.release(&permit, now).await {
+    match resp.service.engine.reservations().release(&permit, now).await {
         Ok(()) => {
             permit.done();
             reply.integer(1);

@@ -17,7 +17,7 @@ use super::Resp;
 use super::session::{Flow, Session};
 use crate::protocol::Protocol;
 use crate::shutdown::{Stop, stopped};
-use timeouts::{Arrival, Timeouts, TimerEvent};
+use timeouts::{ClientTimeouts, ReceivedCommands, TimerEvent};
 
 mod timeouts;
 
@@ -72,7 +72,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
     async fn run<S: Store>(&mut self, resp: &Resp<S>, mut stop: Stop) -> io::Result<()> {
         let watch = stop.clone();
         let mut interrupt = pin!(stopped(&mut stop));
-        let mut timeouts = Timeouts::new();
+        let mut timeouts = ClientTimeouts::new();
         loop {
             match self.read(&mut timeouts, interrupt.as_mut()).await? {
                 Received::Bytes if self.answer(resp, &mut timeouts).await? == Flow::Close => break,
@@ -89,7 +89,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
     }
 
     /// Answers the commands that the client sent before it could know that the server stops.
-    async fn drain<S: Store>(&mut self, resp: &Resp<S>, timeouts: &mut Timeouts) -> io::Result<()> {
+    async fn drain<S: Store>(&mut self, resp: &Resp<S>, timeouts: &mut ClientTimeouts) -> io::Result<()> {
         let end = Instant::now() + DRAIN_MAX;
         loop {
             let now = Instant::now();
@@ -125,7 +125,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
     /// Waits for more bytes, until `interrupt` completes.
     async fn read(
         &mut self,
-        timeouts: &mut Timeouts,
+        timeouts: &mut ClientTimeouts,
         mut interrupt: Pin<&mut impl Future<Output = ()>>,
     ) -> io::Result<Received> {
         loop {
@@ -161,7 +161,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
     }
 
     /// Answers all complete commands, with as few writes as possible.
-    async fn answer<S: Store>(&mut self, resp: &Resp<S>, timeouts: &mut Timeouts) -> io::Result<Flow> {
+    async fn answer<S: Store>(&mut self, resp: &Resp<S>, timeouts: &mut ClientTimeouts) -> io::Result<Flow> {
         let mut progress = false;
         loop {
             let now = resp.service.now();
@@ -173,9 +173,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
             }
             if flow != Flow::Write {
                 let arrival = match (self.input.is_empty(), progress) {
-                    (true, _) => Arrival::Complete,
-                    (false, true) => Arrival::NextBegun,
-                    (false, false) => Arrival::Partial,
+                    (true, _) => ReceivedCommands::Complete,
+                    (false, true) => ReceivedCommands::NextBegun,
+                    (false, false) => ReceivedCommands::Partial,
                 };
                 timeouts.moved(arrival);
                 return Ok(flow);

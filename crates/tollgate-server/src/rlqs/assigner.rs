@@ -191,7 +191,7 @@ impl QuotaAssigner {
             looks.push(Look { counter, parameters, cost });
             self.state().shares.draw(counter, parameters, more, status.outcome.remaining, now)
         };
-        let decision = service.engine.debit(&request, take, now).await;
+        let decision = service.engine.ledger().debit(&request, take, now).await;
         if decision.meets_no_limit() {
             without_limit();
         }
@@ -244,7 +244,7 @@ impl QuotaAssigner {
             let counter = CounterId(self.hasher.hash_one(status.limit.name()), status.key_hash);
             self.state().shares.draw(counter, parameters, 0, status.outcome.remaining, now)
         };
-        service.engine.debit(&request, take, now).await;
+        service.engine.ledger().debit(&request, take, now).await;
     }
 
     /// Metrics for a scrape.

@@ -34,7 +34,7 @@ pub fn rlqs_message(bytes: &[u8]) {
     let clock = ManualClock::starting_at(Timestamp::from_unix_seconds(1_700_000_000));
     let (policy, _) = Policy::compile("policy.yaml", POLICY).expect("the policy is good");
     let store = MemoryStore::new(256 << 10, clock.now());
-    let engine = Engine::with_store(policy, store, Secret::repeatable(1)).map_store(Stores::Memory);
+    let engine = Engine::with_store(policy, Stores::Memory(store), Secret::repeatable(1));
     let (service, assigner) = (Service::new(engine, clock.clock()), QuotaAssigner::new());
     let (stream, _) = assigner.admit().expect("it is the first");
     for _ in 0..3 {

@@ -108,10 +108,8 @@ impl Opened {
         };
         let engine = match (choice, snapshot) {
             (StoreChoice::Memory, Some(snapshot)) => {
-                let restored = Engine::restore(snapshot, policy, now);
-                let (engine, _) =
-                    restored.map_err(|error| format!("the snapshot cannot be used: {error}"))?;
-                engine.map_store(Stores::Memory)
+                let restored = snapshot.restore(policy, Stores::Memory, now);
+                restored.map_err(|error| format!("the snapshot cannot be used: {error}"))?.0
             }
             (StoreChoice::Memory, None) => {
                 let store = Stores::Memory(MemoryStore::new(capacity.bytes, now));

@@ -60,8 +60,10 @@ pub(super) fn start(
             let service = watched.upgrade();
             let fleet = service.as_ref().and_then(|service| service.engine.store().fleet());
             fleet.map_or_else(StoreMetrics::default, |fleet| {
-                let fallback =
-                    service.as_ref().and_then(|service| service.engine.stand_in()).unwrap_or_default();
+                let fallback = service
+                    .as_ref()
+                    .and_then(|service| service.engine.maintenance().fallback())
+                    .unwrap_or_default();
                 let mut numbers = store.numbers(&fleet.redis().report(), &fallback, clock.now());
                 numbers.leases = fleet.store.report();
                 numbers.limits = service.as_ref().map_or_else(Vec::new, |service| leased(service, fleet));
@@ -86,7 +88,7 @@ pub(super) fn start(
 /// The leases of each limit that may be leased.
 fn leased(service: &Service, fleet: &Fleet) -> Vec<LimitLeases> {
     let holdings = fleet.store.holdings();
-    let each = service.engine.leased_families().into_iter().map(|(limit, families)| {
+    let each = service.engine.maintenance().leased_families().into_iter().map(|(limit, families)| {
         let held = families.iter().filter_map(|family| holdings.get(family));
         let (keys, units) = held.fold((0, 0), |(keys, units), held| (keys + held.keys, units + held.units));
         LimitLeases { limit, keys, units }
@@ -128,7 +130,7 @@ fn callers(control: &ControlPlane) -> Vec<Sample> {
 
 /// How many limits an operator has switched off. An override of all limits counts as one.
 fn operated(service: &Service, now: Timestamp) -> [Sample; 1] {
-    let (all, single) = service.engine.rulings(now);
+    let (all, single) = service.engine.operator().overrides(now).list();
     let is_off = |ruled: &Ruled| ruled.ruling == Ruling::Off;
     let killed =
         all.iter().chain(single.iter().map(|(_, ruled)| ruled)).filter(|ruled| is_off(ruled)).count();

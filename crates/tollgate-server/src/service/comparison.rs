@@ -94,7 +94,7 @@ impl Pair {
             for limit in limits {
                 let off = Ruled { ruling: Ruling::Off, until: Timestamp::MAX };
                 // A limit that is off already rejects an override, and needs none.
-                let _ = engine.rule(Scope::Limit(limit.name()), off, now);
+                let _ = engine.operator().set_override(Scope::Limit(limit.name()), off, now);
             }
         }
         Self { old, new }
@@ -156,8 +156,8 @@ impl PolicyComparison {
             return Err(NotBegun::Busy);
         }
         let id = Id::random().ok_or(NotBegun::NoId)?;
-        let old = engine.beside(engine.policy(), MEMORY_BYTES, now);
-        let new = engine.beside(Arc::new(candidate), MEMORY_BYTES, now);
+        let old = engine.maintenance().candidate(engine.policy(), MEMORY_BYTES, now);
+        let new = engine.maintenance().candidate(Arc::new(candidate), MEMORY_BYTES, now);
         let pair = Mutex::new(Some(Arc::new(Pair::new(old, new, now))));
         self.latest.store(Some(Arc::new(Comparison { id, until, pair, tally: Tally::default() })));
         // Release: a thread that sees `running` also sees the comparison.

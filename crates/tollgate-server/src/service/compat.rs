@@ -129,13 +129,14 @@ impl<S: Store> Service<S> {
         let sealed = sealed
             .map(|((name, value), digest)| (*name, digest.as_ref().map_or(*value, |digest| digest.as_str())));
         let pairs: Vec<(&str, &str)> = sealed.chain([(DOMAIN, domain)]).collect();
-        self.engine.blocked(&pairs, now)
+        self.engine.operator().blocked(&pairs, now)
     }
 
     /// The configured options, with the operator's override of all limits applied. Compat rules have no keys to
     /// sample, so a percentage is ignored and they decide about all requests.
     fn options_at(&self, now: Timestamp) -> Options {
-        let is_mild = matches!(self.engine.ruling_about_all(now), Some(Ruling::Off | Ruling::Shadow));
+        let is_mild =
+            matches!(self.engine.operator().overrides(now).of_all(), Some(Ruling::Off | Ruling::Shadow));
         Options { is_shadow: self.compat_options.is_shadow || is_mild, ..self.compat_options }
     }
 }

@@ -20,7 +20,7 @@ pub(crate) const ATTRIBUTES: [&str; 2] = [KEY, COMMAND];
 impl<S: Store> Service<S> {
     /// Sets the table that holds the counters of such limits.
     pub(crate) fn throttling(mut self, table: CounterTable) -> Self {
-        self.cells = Cells::new(table, |name| self.engine.key_family(name));
+        self.cells = Cells::new(table, |name| self.engine.ledger().key_family(name));
         self
     }
 
@@ -42,7 +42,7 @@ impl<S: Store> Service<S> {
         };
         let charged = match self.blocked_for(asker, key, now) {
             Some(rest) => limit.blocked(rest),
-            None => match self.engine.ruling_about_all(now) {
+            None => match self.engine.operator().overrides(now).of_all() {
                 Some(Ruling::Off) => limit.unasked(),
                 Some(Ruling::Shadow) => charge().in_shadow(),
                 // A percentage is ignored here: these limits have no name by which keys could be sampled.
@@ -62,8 +62,8 @@ impl<S: Store> Service<S> {
         let key = std::str::from_utf8(key).ok().map(|key| (KEY, key));
         let command = (COMMAND, asker.command());
         let block = match key {
-            Some(key) => self.engine.blocked(&[key, command], now),
-            None => self.engine.blocked(&[command], now),
+            Some(key) => self.engine.operator().blocked(&[key, command], now),
+            None => self.engine.operator().blocked(&[command], now),
         };
         block.map(|block| i128::from(block.until().since(now).ceil_millis()) * 1_000_000)
     }
@@ -77,8 +77,8 @@ impl<S: Store> Service<S> {
             Some((asker, Ticks::from_micros(instant.abs_diff(nanoseconds).div_ceil(1_000))))
         };
         let is_call = named.command.is_some() && named.askers().next().is_some();
-        let passes = match self.engine.ruling_about_all(now) {
-            _ if self.engine.blocked(&named.pairs(), now).is_some() => Some(false),
+        let passes = match self.engine.operator().overrides(now).of_all() {
+            _ if self.engine.operator().blocked(&named.pairs(), now).is_some() => Some(false),
             Some(Ruling::Off | Ruling::Shadow) => Some(true),
             Some(Ruling::Percent(_)) | None => None,
         };

@@ -175,10 +175,12 @@ impl Directory {
         let pieces = counters.throttled.pieces(nanoseconds(now));
         let pieces = pieces.inspect(|piece| throttled += CounterTable::entries_in(piece));
         let report = disk::replace(&self.path, NAME, |file| {
-            counters.engine.snapshot_with(Stores::memory, now, pieces, file).map_err(|error| match error {
-                SnapshotError::Io(error) => DiskError::at("writing")(error).into(),
-                SnapshotError::PolicyChanged | SnapshotError::WallSet => WriteError::Changed,
-                SnapshotError::NotInMemory => WriteError::NotInMemory,
+            counters.engine.snapshots().write_with(Stores::memory, now, pieces, file).map_err(|error| {
+                match error {
+                    SnapshotError::Io(error) => DiskError::at("writing")(error).into(),
+                    SnapshotError::PolicyChanged | SnapshotError::WallSet => WriteError::Changed,
+                    SnapshotError::NotInMemory => WriteError::NotInMemory,
+                }
             })
         })?;
         Ok(SnapshotReport { keys: report.keys + throttled, ..report })
@@ -190,7 +192,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    use tollgate::{CheckRequest, Engine, Policy};
+    use tollgate::{CheckRequest, Engine, MemoryStore, Policy, Secret};
     use tollgate_testkit::Scratch;
 
     use super::*;
@@ -203,9 +205,10 @@ mod tests {
 
     fn engine() -> Engine<Stores> {
         let policy = Policy::compile("test", b"limits: [{name: all, rate: 5/month}]").unwrap().0;
-        let engine = Engine::new(policy, NOW);
+        let store = Stores::Memory(MemoryStore::new(1 << 20, NOW));
+        let engine = Engine::with_store(policy, store, Secret::random());
         assert!(engine.try_check(&CheckRequest::new(), NOW).unwrap().is_allowed());
-        engine.map_store(Stores::Memory)
+        engine
     }
 
     fn write(directory: &Directory) -> Result<SnapshotReport, WriteError> {

@@ -7,7 +7,7 @@
     reason = "a test that meets the unexpected fails, and says where"
 )]
 
-use tollgate_testkit::{gateway_upstream, guide, http as wire, pki, program, proxy, rls};
+use tollgate_testkit::{gateway_upstream, guide, http as raw_http, pki, program, proxy, rls};
 
 mod admin;
 mod admin_guide;

@@ -171,7 +171,7 @@ fn a_trace_is_continued_over_grpc() {
 
 /// Decisions by other people's rules make spans, too, and say no more of the request.
 #[test]
-fn foreign_decisions_arrive_as_spans() {
+fn compat_decisions_arrive_as_spans() {
     let envoy =
         "domain: d\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 1, name: once}}]";
     let limitador = "- {namespace: d, max_value: 1, seconds: 86400, name: once, conditions: [], variables: [\"descriptors[0]['user']\"]}";

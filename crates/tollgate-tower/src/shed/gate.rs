@@ -103,9 +103,10 @@ impl Shedder {
             let engine = Arc::clone(&refunding);
             let refunded: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
                 let FleetCharge { request, decision, at } = charge;
-                let mut reservation = engine.set_aside(&request, &decision, REFUND_WITHIN, at);
+                let mut reservation =
+                    engine.reservations().of_decision(&request, &decision, REFUND_WITHIN, at);
                 // If the store does not answer, the charge stays, so that the fleet never exceeds its capacity.
-                let _ = engine.cancel(&mut reservation, now).await;
+                let _ = engine.reservations().cancel(&mut reservation, now).await;
             });
             refunded
         });

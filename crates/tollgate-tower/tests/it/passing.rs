@@ -187,7 +187,7 @@ async fn only_needed_attributes_are_read() {
     assert_eq!(ask(&service, from("203.0.113.7", "/a%2fb")).await.status, 200);
     let blocked = tollgate::CheckRequest::new().with("path", "/b").unwrap();
     let until = world.time.now() + tollgate::Ticks::from_secs(9);
-    world.engine.block(&blocked, until, world.time.now()).unwrap();
+    world.engine.operator().block(&blocked, until, world.time.now()).unwrap();
     assert_eq!(ask(&service, from("203.0.113.8", "/b")).await.status, 429);
     assert_eq!(ask(&service, from("203.0.113.8", "/a%2fb")).await.status, 400);
     let (policy, _) =

@@ -108,8 +108,12 @@ fn departures(limit: &str, settles: bool, events: &[Event]) -> Vec<(usize, Times
             Event::Leaves(_) => {}
             Event::Refunds => {
                 let request = tollgate::CheckRequest::new().with("ip", "203.0.113.7").unwrap();
-                let mut refund =
-                    Box::pin(world.engine.refund(&request, tollgate::Ticks::ZERO, world.time.now()));
+                let mut refund = Box::pin(world.engine.ledger().refund(
+                    &request,
+                    &[],
+                    tollgate::Ticks::ZERO,
+                    world.time.now(),
+                ));
                 assert!(refund.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
             }
             Event::Passes(millis) => pass(&mut staying, &mut waiting, millis),

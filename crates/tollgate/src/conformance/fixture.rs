@@ -187,7 +187,7 @@ impl<S: Store> Rig<S> {
 
     /// The outcome of every counter of a key, without a charge.
     pub(super) async fn peek(&self, key: &str) -> Vec<(String, Outcome)> {
-        answers(&self.engine.peek(&asking(key, 1), self.now).await)
+        answers(&self.engine.operator().peek(&asking(key, 1), self.now).await)
     }
 
     /// The units left in the counter of one limit.

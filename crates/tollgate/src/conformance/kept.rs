@@ -72,10 +72,11 @@ pub(super) async fn a_late_cancel_gives_back_its_own_units<S: Store>(make: &impl
     for (name, quota) in exact_windows() {
         let mut rig = rig(make, &quota);
         let start = rig.now;
-        let (_, reservation) = rig.engine.reserve(&asking("k", 5), LIFETIME, rig.now).await;
+        let (_, reservation) = rig.engine.reservations().reserve(&asking("k", 5), LIFETIME, rig.now).await;
         rig.now = start + Ticks::from_secs(7);
         assert!(rig.admits("k", 5).await, "{name}");
-        let cancelled = rig.engine.cancel(&mut reservation.expect("it was admitted"), rig.now).await;
+        let cancelled =
+            rig.engine.reservations().cancel(&mut reservation.expect("it was admitted"), rig.now).await;
         assert_eq!(cancelled.map(|settled| settled.refunded), Ok(5), "{name}");
         assert_eq!(rig.left("k", "limit").await, 5, "{name}: what was cancelled in time makes room");
         assert!(rig.admits("k", 5).await, "{name}");
@@ -91,10 +92,11 @@ pub(super) async fn a_late_commit_gives_back_its_own_units<S: Store>(make: &impl
     for (name, quota) in exact_windows() {
         let mut rig = rig(make, &quota);
         let start = rig.now;
-        let (_, reservation) = rig.engine.reserve(&asking("k", 9), LIFETIME, rig.now).await;
+        let (_, reservation) = rig.engine.reservations().reserve(&asking("k", 9), LIFETIME, rig.now).await;
         rig.now = start + Ticks::from_secs(8);
         assert!(rig.admits("k", 1).await, "{name}");
-        let committed = rig.engine.commit(&mut reservation.expect("it was admitted"), 1, rig.now).await;
+        let committed =
+            rig.engine.reservations().commit(&mut reservation.expect("it was admitted"), 1, rig.now).await;
         assert_eq!(committed.map(|settled| settled.refunded), Ok(8), "{name}");
         assert_eq!(rig.drain("k").await, 8, "{name}");
         rig.now = start + Ticks::from_secs(11);
@@ -109,10 +111,11 @@ pub(super) async fn a_bucket_gives_back_what_it_has_not_regained<S: Store>(make:
     for quota in [Quota::token_bucket(rate), Quota::gcra(rate)] {
         let mut rig = rig(make, &quota.expect("the suite's numbers are valid"));
         let start = rig.now;
-        let (_, reservation) = rig.engine.reserve(&asking("k", 1), LIFETIME, rig.now).await;
+        let (_, reservation) = rig.engine.reservations().reserve(&asking("k", 1), LIFETIME, rig.now).await;
         rig.now = start + Ticks::from_millis(900);
         assert!(rig.admits("k", 1).await);
-        let cancelled = rig.engine.cancel(&mut reservation.expect("it was admitted"), rig.now).await;
+        let cancelled =
+            rig.engine.reservations().cancel(&mut reservation.expect("it was admitted"), rig.now).await;
         assert!(cancelled.is_ok());
         assert!(rig.admits("k", 1).await, "what had not come back yet is given back");
         rig.now = start + Ticks::from_millis(1_000);
@@ -135,9 +138,9 @@ pub(super) async fn a_refund_that_may_be_too_old_is_dropped<S: Store>(make: &imp
         rig.now = start + Ticks::from_secs(21);
         assert!(rig.admits("k", UNITS).await, "{name}");
         let age = rig.now.since(start);
-        assert!(rig.engine.refund(&asking("k", 5), age, rig.now).await.is_ok());
+        assert!(rig.engine.ledger().refund(&asking("k", 5), &[], age, rig.now).await.is_ok());
         assert_eq!(rig.drain("k").await, 0, "{name}: those of 0 s have long left the window");
-        assert!(rig.engine.refund(&asking("k", 5), Ticks::ZERO, rig.now).await.is_ok());
+        assert!(rig.engine.ledger().refund(&asking("k", 5), &[], Ticks::ZERO, rig.now).await.is_ok());
         assert_eq!(rig.drain("k").await, 5, "{name}: those of this instant count");
     }
 }
@@ -153,7 +156,7 @@ pub(super) async fn a_refund_of_an_age_takes_it_to_be_that_old<S: Store>(make: &
         rig.now = start + Ticks::from_millis(900);
         assert!(rig.admits("k", 1).await);
         let age = rig.now.since(start);
-        assert!(rig.engine.refund(&asking("k", 1), age, rig.now).await.is_ok());
+        assert!(rig.engine.ledger().refund(&asking("k", 1), &[], age, rig.now).await.is_ok());
         assert!(rig.admits("k", 1).await, "what had not come back yet is given back");
         rig.now = start + Ticks::from_millis(1_000);
         assert!(!rig.admits("k", 1).await, "2 were kept at 0.9 s, so the next may pass at 1.9 s");
@@ -242,7 +245,8 @@ async fn ask<S: Store>(rig: &Rig<S>, trace: &mut Trace, random: &mut Random, mos
         }
         return;
     }
-    let (decision, reservation) = rig.engine.reserve(&asking("k", cost), LIFETIME, rig.now).await;
+    let (decision, reservation) =
+        rig.engine.reservations().reserve(&asking("k", cost), LIFETIME, rig.now).await;
     if let Some(reservation) = reservation {
         let entry = trace.admit(leaves_at(decision.verdict(), rig.now), cost);
         trace.open.push(Open { reservation, entry });
@@ -265,8 +269,8 @@ async fn settle<S: Store>(rig: &Rig<S>, trace: &mut Trace, random: &mut Random, 
         _ => Some(cost + random.below(3)),
     };
     let settled = match actual {
-        None => rig.engine.cancel(&mut reservation, rig.now).await,
-        Some(actual) => rig.engine.commit(&mut reservation, actual, rig.now).await,
+        None => rig.engine.reservations().cancel(&mut reservation, rig.now).await,
+        Some(actual) => rig.engine.reservations().commit(&mut reservation, actual, rig.now).await,
     };
     let settled = match settled {
         Ok(settled) => settled,
@@ -296,7 +300,7 @@ async fn refund<S: Store>(rig: &Rig<S>, trace: &mut Trace, random: &mut Random, 
     let units = random.below(kept.units + 1);
     let within = rig.now.since(kept.at) + Ticks::from_micros(random.below(2) * random.below(500_000));
     kept.units -= units;
-    assert!(rig.engine.refund(&asking("k", units), within, rig.now).await.is_ok());
+    assert!(rig.engine.ledger().refund(&asking("k", units), &[], within, rig.now).await.is_ok());
 }
 
 /// Plays a random trace. Returns what was kept.
@@ -312,7 +316,7 @@ async fn play<S: Store>(rig: &mut Rig<S>, quota: &Quota, seed: u64) -> Vec<Kept>
             0..5 => ask(rig, &mut trace, &mut random, most).await,
             5 if !trace.permits.is_empty() => {
                 let (permit, entry) = trace.permits.swap_remove(0);
-                assert!(rig.engine.release(&permit, rig.now).await.is_ok());
+                assert!(rig.engine.reservations().release(&permit, rig.now).await.is_ok());
                 trace.kept[entry].until = Some(rig.now);
             }
             _ => settle(rig, &mut trace, &mut random, quota).await,
@@ -407,9 +411,10 @@ pub(super) async fn an_immediate_cancel_restores_the_capacity<S: Store>(make: &i
             if room == 0 || matches!(quota, Quota::LeakyBucket(_)) {
                 continue;
             }
-            let (_, reservation) = rig.engine.reserve(&asking("k", room), LIFETIME, rig.now).await;
+            let (_, reservation) =
+                rig.engine.reservations().reserve(&asking("k", room), LIFETIME, rig.now).await;
             let mut reservation = reservation.unwrap_or_else(|| panic!("{name}: there was room for {room}"));
-            assert!(rig.engine.cancel(&mut reservation, rig.now).await.is_ok());
+            assert!(rig.engine.reservations().cancel(&mut reservation, rig.now).await.is_ok());
             assert_eq!(rig.peek("k").await, before, "{name}, seed {seed}");
         }
     }

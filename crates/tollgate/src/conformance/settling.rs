@@ -47,10 +47,12 @@ pub(super) async fn a_commit_below_the_estimate_gives_the_rest_back<S: Store>(
 ) {
     for algorithm in refundable() {
         let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
-        let (decision, reservation) = rig.engine.reserve(&asking("k", 6), LIFETIME, rig.now).await;
+        let (decision, reservation) =
+            rig.engine.reservations().reserve(&asking("k", 6), LIFETIME, rig.now).await;
         assert!(decision.is_allowed());
         assert_eq!(rig.left("k", "limit").await, 4, "{}: charged at the estimate", algorithm.name);
-        let settled = rig.engine.commit(&mut reservation.expect("it was admitted"), 2, rig.now).await;
+        let settled =
+            rig.engine.reservations().commit(&mut reservation.expect("it was admitted"), 2, rig.now).await;
         assert_eq!(settled, Ok(Settled { refunded: 4, charged: 0, unpaid: 0 }), "{}", algorithm.name);
         assert_eq!(rig.left("k", "limit").await, 8, "{}: settled", algorithm.name);
     }
@@ -64,9 +66,13 @@ pub(super) async fn a_commit_above_the_estimate_charges_what_there_is<S: Store>(
     for algorithm in countable() {
         for (actual, charged, unpaid) in [(3, 0, 0), (8, 5, 0), (10, 7, 0), (12, 7, 2)] {
             let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
-            let (_, reservation) = rig.engine.reserve(&asking("k", 3), LIFETIME, rig.now).await;
-            let settled =
-                rig.engine.commit(&mut reservation.expect("it was admitted"), actual, rig.now).await;
+            let (_, reservation) =
+                rig.engine.reservations().reserve(&asking("k", 3), LIFETIME, rig.now).await;
+            let settled = rig
+                .engine
+                .reservations()
+                .commit(&mut reservation.expect("it was admitted"), actual, rig.now)
+                .await;
             assert_eq!(settled, Ok(Settled { refunded: 0, charged, unpaid }), "{}: {actual}", algorithm.name);
             assert_eq!(rig.left("k", "limit").await, 7 - charged, "{}: {actual}", algorithm.name);
         }
@@ -82,10 +88,11 @@ pub(super) async fn a_commit_above_the_estimate_counts_by_the_keys_own_tier<S: S
         let tiers = [("free", algorithm.quota(10)), ("pro", algorithm.quota(1_000))];
         let rig = Rig::new(make, vec![algorithm.limit("limit", 10).tiers("plan", tiers)]);
         let request = on_plan("k", "pro", 100);
-        let (_, reservation) = rig.engine.reserve(&request, LIFETIME, rig.now).await;
-        let settled = rig.engine.commit(&mut reservation.expect("it was admitted"), 300, rig.now).await;
+        let (_, reservation) = rig.engine.reservations().reserve(&request, LIFETIME, rig.now).await;
+        let settled =
+            rig.engine.reservations().commit(&mut reservation.expect("it was admitted"), 300, rig.now).await;
         assert_eq!(settled, Ok(Settled { refunded: 0, charged: 200, unpaid: 0 }), "{}", algorithm.name);
-        let look = rig.engine.peek(&request, rig.now).await;
+        let look = rig.engine.operator().peek(&request, rig.now).await;
         let left = look.limits().next().map(|status| status.outcome.remaining);
         assert_eq!(left, Some(700), "{}", algorithm.name);
     }
@@ -98,16 +105,18 @@ pub(super) async fn a_cancelled_reservation_never_was<S: Store>(make: &impl Fn(T
     let mut decision = rig.check(&asking("k", 2)).await;
     assert!(decision.take_permit().is_some());
     let before = rig.peek("k").await;
-    let (_, reservation) = rig.engine.reserve(&asking("k", 5), LIFETIME, rig.now).await;
+    let (_, reservation) = rig.engine.reservations().reserve(&asking("k", 5), LIFETIME, rig.now).await;
     assert_ne!(rig.peek("k").await, before);
-    let settled = rig.engine.cancel(&mut reservation.expect("it was admitted"), rig.now).await;
+    let settled = rig.engine.reservations().cancel(&mut reservation.expect("it was admitted"), rig.now).await;
     assert_eq!(settled, Ok(Settled { refunded: 5, charged: 0, unpaid: 0 }));
     assert_eq!(rig.peek("k").await, before);
     // A limit in shadow that had no room took nothing, so nothing is refunded to it.
     let rig = Rig::new(make, vec![BUCKET.limit("a", 10), BUCKET.limit("watching", 3).mode(Mode::Shadow)]);
     assert!(rig.admits("k", 2).await);
-    let (_, reservation) = rig.engine.reserve(&asking("k", 4), LIFETIME, rig.now).await;
-    assert!(rig.engine.cancel(&mut reservation.expect("it was admitted"), rig.now).await.is_ok());
+    let (_, reservation) = rig.engine.reservations().reserve(&asking("k", 4), LIFETIME, rig.now).await;
+    assert!(
+        rig.engine.reservations().cancel(&mut reservation.expect("it was admitted"), rig.now).await.is_ok()
+    );
     assert_eq!((rig.left("k", "a").await, rig.left("k", "watching").await), (8, 1));
 }
 
@@ -120,11 +129,12 @@ pub(super) async fn a_window_that_has_ended_is_not_given_back_to<S: Store>(make:
         let mut rig = Rig::new(make, vec![first_hit.limit("limit", 10)]);
         assert!(rig.admits("k", 1).await);
         rig.now = START + HOUR - Ticks::from_secs(1);
-        let (_, reservation) = rig.engine.reserve(&asking("k", 4), HOUR, rig.now).await;
+        let (_, reservation) = rig.engine.reservations().reserve(&asking("k", 4), HOUR, rig.now).await;
         rig.now = START + cancelled_after;
         assert!(rig.admits("k", 5).await);
         let before = rig.left("k", "limit").await;
-        let settled = rig.engine.cancel(&mut reservation.expect("it was admitted"), rig.now).await;
+        let settled =
+            rig.engine.reservations().cancel(&mut reservation.expect("it was admitted"), rig.now).await;
         assert_eq!(settled, Ok(Settled { refunded, charged: 0, unpaid: 0 }), "{cancelled_after:?}");
         assert_eq!(rig.left("k", "limit").await, before + refunded, "{cancelled_after:?}");
     }
@@ -136,10 +146,10 @@ pub(super) async fn a_reservation_that_expires_stays_charged<S: Store>(make: &im
         let fixed =
             ALGORITHMS.iter().find(|each| each.name == "fixed-window, epoch").expect("it is one of them");
         let rig = Rig::new(make, vec![fixed.limit("limit", 10)]);
-        let (_, reservation) = rig.engine.reserve(&asking("k", 6), LIFETIME, rig.now).await;
+        let (_, reservation) = rig.engine.reservations().reserve(&asking("k", 6), LIFETIME, rig.now).await;
         let mut reservation = reservation.expect("it was admitted");
         assert_eq!(reservation.expires_at(), rig.now + LIFETIME);
-        let settled = rig.engine.cancel(&mut reservation, rig.now + settled_after).await;
+        let settled = rig.engine.reservations().cancel(&mut reservation, rig.now + settled_after).await;
         assert_eq!(settled.is_ok(), settles, "{settled_after:?}");
         if !settles {
             assert_eq!(settled, Err(CommitError::Expired));
@@ -153,7 +163,7 @@ pub(super) async fn a_denied_reservation_holds_nothing<S: Store>(make: &impl Fn(
     let rig = Rig::new(make, vec![BUCKET.limit("a", 10), PERMITS.limit("b", 3)]);
     assert!(rig.admits("k", 2).await);
     let before = rig.peek("k").await;
-    let (decision, reservation) = rig.engine.reserve(&asking("k", 2), LIFETIME, rig.now).await;
+    let (decision, reservation) = rig.engine.reservations().reserve(&asking("k", 2), LIFETIME, rig.now).await;
     assert!(!decision.is_allowed() && reservation.is_none());
     assert_eq!(rig.peek("k").await, before);
 }
@@ -162,16 +172,23 @@ pub(super) async fn a_denied_reservation_holds_nothing<S: Store>(make: &impl Fn(
 pub(super) async fn only_limits_that_count_the_cost_are_settled<S: Store>(make: &impl Fn(Timestamp) -> S) {
     let fixed = BUCKET.limit("fixed", 10).cost(Cost::Units(2));
     let rig = Rig::new(make, vec![fixed, BUCKET.limit("asked", 10)]);
-    let (_, reservation) = rig.engine.reserve(&asking("k", 6), LIFETIME, rig.now).await;
-    assert!(rig.engine.commit(&mut reservation.expect("it was admitted"), 1, rig.now).await.is_ok());
+    let (_, reservation) = rig.engine.reservations().reserve(&asking("k", 6), LIFETIME, rig.now).await;
+    assert!(
+        rig.engine
+            .reservations()
+            .commit(&mut reservation.expect("it was admitted"), 1, rig.now)
+            .await
+            .is_ok()
+    );
     assert_eq!((rig.left("k", "fixed").await, rig.left("k", "asked").await), (8, 9));
 
     let computed = BUCKET.limit("computed", 100).cost(Cost::Attribute("tokens".to_owned()));
     let rig = Rig::new(make, vec![computed, BUCKET.limit("asked", 10)]);
     let request: CheckRequest<'_> =
         asking("k", 1).with("tokens", 60).expect("the suite's requests are valid");
-    let (_, reservation) = rig.engine.reserve(&request, LIFETIME, rig.now).await;
-    let settled = rig.engine.commit(&mut reservation.expect("it was admitted"), 25, rig.now).await;
+    let (_, reservation) = rig.engine.reservations().reserve(&request, LIFETIME, rig.now).await;
+    let settled =
+        rig.engine.reservations().commit(&mut reservation.expect("it was admitted"), 25, rig.now).await;
     assert_eq!(settled, Ok(Settled { refunded: 35, charged: 0, unpaid: 0 }));
     assert_eq!((rig.left("k", "computed").await, rig.left("k", "asked").await), (75, 9));
 }
@@ -180,14 +197,18 @@ pub(super) async fn only_limits_that_count_the_cost_are_settled<S: Store>(make: 
 pub(super) async fn a_reservation_survives_a_swap<S: Store>(make: &impl Fn(Timestamp) -> S) {
     for algorithm in refundable() {
         let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
-        let (_, kept) = rig.engine.reserve(&asking("k", 4), LIFETIME, rig.now).await;
-        let (_, orphan) = rig.engine.reserve(&asking("k", 3), LIFETIME, rig.now).await;
+        let (_, kept) = rig.engine.reservations().reserve(&asking("k", 4), LIFETIME, rig.now).await;
+        let (_, orphan) = rig.engine.reservations().reserve(&asking("k", 3), LIFETIME, rig.now).await;
         rig.swap(vec![algorithm.limit("limit", 11)]);
-        assert!(rig.engine.commit(&mut kept.expect("it was admitted"), 1, rig.now).await.is_ok());
+        assert!(
+            rig.engine.reservations().commit(&mut kept.expect("it was admitted"), 1, rig.now).await.is_ok()
+        );
         let left = rig.left("k", "limit").await;
         assert!(left == 6 || left == 7, "{}: {left}", algorithm.name);
         rig.swap(vec![BUCKET.limit("another", 5)]);
-        assert!(rig.engine.cancel(&mut orphan.expect("it was admitted"), rig.now).await.is_ok());
+        assert!(
+            rig.engine.reservations().cancel(&mut orphan.expect("it was admitted"), rig.now).await.is_ok()
+        );
         assert_eq!(rig.left("k", "another").await, 5, "{}", algorithm.name);
     }
 }
@@ -201,15 +222,16 @@ pub(super) async fn waiters_keep_their_departures<S: Store>(make: &impl Fn(Times
         let mut leaves = Vec::new();
         let mut reservations = Vec::new();
         for _ in 0..4 {
-            let (decision, reservation) = rig.engine.reserve(&asking("k", 1), LIFETIME, rig.now).await;
+            let (decision, reservation) =
+                rig.engine.reservations().reserve(&asking("k", 1), LIFETIME, rig.now).await;
             leaves.push(rig.now + wait_of(&decision));
             reservations.push(reservation.expect("there is room in the line"));
             rig.now = rig.now + Ticks::from_secs(1);
         }
         for &place in gone {
-            assert!(rig.engine.cancel(&mut reservations[place], rig.now).await.is_ok());
+            assert!(rig.engine.reservations().cancel(&mut reservations[place], rig.now).await.is_ok());
         }
-        assert!(rig.engine.refund(&asking("k", 2), Ticks::ZERO, rig.now).await.is_ok());
+        assert!(rig.engine.ledger().refund(&asking("k", 2), &[], Ticks::ZERO, rig.now).await.is_ok());
         for _ in 0..3 {
             leaves.push(rig.now + wait_of(&rig.check(&asking("k", 1)).await));
         }
@@ -243,17 +265,20 @@ pub(super) async fn a_permit_is_released_once<S: Store>(make: &impl Fn(Timestamp
     assert!(permit(&rig).await.is_none(), "both are taken");
     assert_ne!(first.id(), second.id());
     for _ in 0..3 {
-        assert!(rig.engine.release(&first, rig.now).await.is_ok());
+        assert!(rig.engine.reservations().release(&first, rig.now).await.is_ok());
         assert_eq!(rig.left("k", "in-flight").await, 1, "released once, however often");
     }
     let third = permit(&rig).await.expect("the place is free again");
-    assert!(rig.engine.release(&first, rig.now).await.is_ok());
+    assert!(rig.engine.reservations().release(&first, rig.now).await.is_ok());
     assert_eq!(rig.left("k", "in-flight").await, 0, "the old permit does not free the new one's place");
-    assert!(rig.engine.release(&second, rig.now).await.is_ok());
-    assert!(rig.engine.release(&third, rig.now).await.is_ok());
+    assert!(rig.engine.reservations().release(&second, rig.now).await.is_ok());
+    assert!(rig.engine.reservations().release(&third, rig.now).await.is_ok());
     assert_eq!(rig.left("k", "in-flight").await, 2);
     assert_eq!(rig.left("k", "rate").await, 97, "a permit gives back its place and nothing else");
-    assert!(rig.engine.peek(&asking("k", 1), rig.now).await.take_permit().is_none(), "a look takes no place");
+    assert!(
+        rig.engine.operator().peek(&asking("k", 1), rig.now).await.take_permit().is_none(),
+        "a look takes no place"
+    );
 }
 
 /// The permit of a crashed holder comes back exactly when it expires, and a late release frees no other permit.
@@ -267,9 +292,9 @@ pub(super) async fn a_permit_comes_back_by_itself<S: Store>(make: &impl Fn(Times
     assert!(permit(&rig).await.is_none(), "one tick early");
     rig.now = taken_at + HOUR;
     let next = permit(&rig).await.expect("it expired");
-    assert!(rig.engine.release(&lost, rig.now).await.is_ok());
+    assert!(rig.engine.reservations().release(&lost, rig.now).await.is_ok());
     assert!(permit(&rig).await.is_none(), "a late release frees nobody's place");
-    assert!(rig.engine.release(&next, rig.now).await.is_ok());
+    assert!(rig.engine.reservations().release(&next, rig.now).await.is_ok());
     assert!(permit(&rig).await.is_some());
 }
 
@@ -282,21 +307,21 @@ pub(super) async fn a_renewed_permit_lives_on<S: Store>(make: &impl Fn(Timestamp
     assert_eq!(held.ttl(), HOUR);
     for _ in 0..5 {
         rig.now = rig.now + HOUR - Ticks::ONE;
-        assert!(rig.engine.renew(&held, rig.now).await.is_ok());
+        assert!(rig.engine.reservations().renew(&held, rig.now).await.is_ok());
     }
     assert_eq!(rig.left("k", "in-flight").await, 1, "one lives, and one has expired");
-    assert!(rig.engine.renew(&lost, rig.now).await.is_ok());
+    assert!(rig.engine.reservations().renew(&lost, rig.now).await.is_ok());
     assert_eq!(rig.left("k", "in-flight").await, 1, "what has expired does not come back");
     rig.swap(vec![PERMITS.limit("in-flight", 3)]);
     rig.now = rig.now + HOUR - Ticks::ONE;
-    assert!(rig.engine.renew(&held, rig.now).await.is_ok());
+    assert!(rig.engine.reservations().renew(&held, rig.now).await.is_ok());
     rig.now = rig.now + HOUR - Ticks::ONE;
     assert_eq!(rig.left("k", "in-flight").await, 2, "nor does a change of policy end it");
-    assert!(rig.engine.release(&held, rig.now).await.is_ok());
-    assert!(rig.engine.renew(&held, rig.now).await.is_ok());
+    assert!(rig.engine.reservations().release(&held, rig.now).await.is_ok());
+    assert!(rig.engine.reservations().renew(&held, rig.now).await.is_ok());
     assert_eq!(rig.left("k", "in-flight").await, 3, "what was given back stays given back");
     let crashed = permit(&rig).await.expect("a place is free");
-    assert!(rig.engine.renew(&crashed, rig.now).await.is_ok());
+    assert!(rig.engine.reservations().renew(&crashed, rig.now).await.is_ok());
     rig.now = rig.now + HOUR;
     assert_eq!(rig.left("k", "in-flight").await, 3, "nobody renews what a crashed holder had");
 }
@@ -312,11 +337,11 @@ pub(super) async fn a_permit_survives_a_swap<S: Store>(make: &impl Fn(Timestamp)
         rig.swap(vec![PERMITS.limit("in-flight", limit)]);
         assert_eq!(rig.left("k", "in-flight").await, limit.saturating_sub(3), "{limit}");
         for (released, permit) in (1u64..).zip(&held) {
-            assert!(rig.engine.release(permit, rig.now).await.is_ok());
+            assert!(rig.engine.reservations().release(permit, rig.now).await.is_ok());
             assert_eq!(rig.left("k", "in-flight").await, limit.saturating_sub(3 - released), "{limit}");
         }
         rig.swap(vec![BUCKET.limit("another", 5)]);
-        assert!(rig.engine.release(&held[0], rig.now).await.is_ok());
+        assert!(rig.engine.reservations().release(&held[0], rig.now).await.is_ok());
         assert_eq!(rig.left("k", "another").await, 5);
     }
 }
@@ -327,11 +352,13 @@ pub(super) async fn a_refund_gives_back_exactly<S: Store>(make: &impl Fn(Timesta
         let rig = Rig::new(make, vec![algorithm.limit("limit", 10)]);
         assert!(rig.admits("k", 7).await);
         assert!(rig.admits("other", 7).await);
-        assert!(rig.engine.refund(&asking("k", 2), Ticks::ZERO, rig.now).await.is_ok());
+        assert!(rig.engine.ledger().refund(&asking("k", 2), &[], Ticks::ZERO, rig.now).await.is_ok());
         assert_eq!(rig.left("k", "limit").await, 5, "{}", algorithm.name);
         assert_eq!(rig.left("other", "limit").await, 3, "{}", algorithm.name);
-        assert!(rig.engine.refund(&asking("k", 50), Ticks::ZERO, rig.now).await.is_ok());
-        assert!(rig.engine.refund(&asking("never-seen", 50), Ticks::ZERO, rig.now).await.is_ok());
+        assert!(rig.engine.ledger().refund(&asking("k", 50), &[], Ticks::ZERO, rig.now).await.is_ok());
+        assert!(
+            rig.engine.ledger().refund(&asking("never-seen", 50), &[], Ticks::ZERO, rig.now).await.is_ok()
+        );
         for key in ["k", "never-seen"] {
             assert_eq!(rig.left(key, "limit").await, 10, "{}: {key}", algorithm.name);
             assert_eq!(rig.drain(key).await, 10, "{}: {key}", algorithm.name);
@@ -347,14 +374,17 @@ pub(super) async fn a_reset_forgets_all_or_the_named<S: Store>(make: &impl Fn(Ti
     }
     let named = [BUCKET.name, PERMITS.name, "no such limit"];
     let forgotten = |report: Forgotten| (report.counters.len(), report.untouched.len());
-    assert_eq!(rig.engine.reset(&asking("k", 1), &named, rig.now).await.map(forgotten), Ok((2, 0)));
+    assert_eq!(
+        rig.engine.operator().reset(&asking("k", 1), &named, rig.now).await.map(forgotten),
+        Ok((2, 0))
+    );
     for (name, outcome) in rig.peek("k").await {
         let left = if named.contains(&name.as_str()) { 10 } else { 6 };
         assert_eq!(outcome.remaining, left, "{name}");
     }
-    let all = rig.engine.reset(&asking("k", 1), &[], rig.now).await.map(forgotten);
+    let all = rig.engine.operator().reset(&asking("k", 1), &[], rig.now).await.map(forgotten);
     assert_eq!(all, Ok((ALGORITHMS.len() - 2, 2)));
-    let again = rig.engine.reset(&asking("k", 1), &[], rig.now).await.map(forgotten);
+    let again = rig.engine.operator().reset(&asking("k", 1), &[], rig.now).await.map(forgotten);
     assert_eq!(again, Ok((0, ALGORITHMS.len())));
     assert!(rig.peek("k").await.iter().all(|(_, outcome)| outcome.remaining == 10));
     assert!(rig.peek("other").await.iter().all(|(_, outcome)| outcome.remaining == 6));

@@ -208,7 +208,7 @@ pub(super) async fn a_key_may_change_its_tier<S: Store>(make: &impl Fn(Timestamp
     for algorithm in ALGORITHMS.into_iter().filter(|algorithm| algorithm.name != "token-bucket, wide") {
         let rig = Rig::new(make, tiers(algorithm));
         let look = async |plan: &str| {
-            let decision = rig.engine.peek(&on_plan("k", plan, 1), rig.now).await;
+            let decision = rig.engine.operator().peek(&on_plan("k", plan, 1), rig.now).await;
             decision.limits().next().map(|status| status.outcome.remaining)
         };
         assert!(rig.check(&on_plan("k", "free", 4)).await.is_allowed());

@@ -15,13 +15,13 @@ use smallvec::SmallVec;
 
 use super::active::{ActivePolicy, CounterKey};
 use super::overrides::ActiveOverrides;
-use super::{ATTEMPTS, Charges, Engine, permit};
+use super::{ATTEMPTS, Charges, Engine};
 use crate::algorithm::concurrency::PermitId;
-use crate::decision::{Decision, Status};
+use crate::decision::{Decision, Held, Permit, Status};
 use crate::outcome::Source;
 use crate::policy::{Match, Matches};
 use crate::request::CheckRequest;
-use crate::store::{Answers, ChargeAnswer, Store, StoreFailure};
+use crate::store::{Answers, Charge, ChargeAnswer, Store, StoreFailure};
 use crate::time::Timestamp;
 
 /// The charges of one request, under one policy.
@@ -145,10 +145,12 @@ impl<S: Store> Engine<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
-        match self.try_check(request, now) {
-            Ok(decision) => decision,
-            Err(prepared) => prepared.check(self, request, now).await,
-        }
+        // The future holds no decision while it waits, because a decision is large.
+        let prepared = match self.try_check(request, now) {
+            Ok(decision) => return decision,
+            Err(prepared) => prepared,
+        };
+        prepared.check(self, request, now).await
     }
 
     /// Decides as [`Engine::check`] does, if the store answers without waiting. Memory always does, and leases mostly
@@ -318,7 +320,7 @@ impl<S: Store> Engine<S> {
                 _ => answer.source,
             };
             let sources = answers.iter().map(took);
-            decision.give(permit::taken(active, matches, charges, sources, *id).map(Box::new));
+            decision.give(taken(active, matches, charges, sources, *id).map(Box::new));
         }
         decision
     }
@@ -331,4 +333,19 @@ impl<S: Store> Engine<S> {
             .any(|matched| active.takes_permit(matched))
             .then(|| PermitId(self.permits.fetch_add(1, Ordering::Relaxed)))
     }
+}
+
+/// The permit that the charges acquired under this id; `None` if they only looked.
+fn taken(
+    active: &ActivePolicy,
+    matches: &[Match],
+    charges: &[Charge<'_>],
+    sources: impl Iterator<Item = Source>,
+    id: PermitId,
+) -> Option<Permit> {
+    let takes = |matched: &Match, charge: &Charge<'_>| charge.cost > 0 && active.takes_permit(matched);
+    let held = matches.iter().zip(charges).zip(sources);
+    let held = held.filter(|((matched, charge), _)| takes(matched, charge));
+    let held = held.map(|((matched, charge), source)| Held::new(&active.policy, matched, charge, source));
+    Permit::new(id, held.collect())
 }

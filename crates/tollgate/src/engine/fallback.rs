@@ -71,6 +71,23 @@ pub struct StandIn {
 type Asked<'q, 'l> = SmallVec<[(&'q Match, Charge<'l>); 6]>;
 
 impl Fallback {
+    /// Statistics so far.
+    pub(super) fn report(&self) -> StandIn {
+        let Fallback { local, watch, deferred, answers } = self;
+        let [open, locally, closed] = answers.each_ref().map(|number| number.load(Ordering::Relaxed));
+        StandIn {
+            nodes: local.nodes(),
+            open_for: watch.open_for(),
+            open,
+            local: locally,
+            closed,
+            debts_held: deferred.held(),
+            debts_replayed: deferred.replayed.load(Ordering::Relaxed),
+            debts_dropped: deferred.dropped.load(Ordering::Relaxed),
+            bytes: local.bytes(),
+        }
+    }
+
     pub(super) fn new(active: &ActivePolicy, nodes: u32, now: Timestamp) -> Self {
         Self {
             local: Local::new(active, nodes, now),
@@ -146,42 +163,24 @@ fn refuses(charge: &Charge<'_>, answer: &ChargeAnswer) -> bool {
 }
 
 impl<S: Store> Engine<S> {
-    /// The fallback; created when it is first needed.
-    pub(super) fn fallback(&self, active: &ActivePolicy, now: Timestamp) -> &Fallback {
-        self.fallback.get_or_init(|| {
-            let fallback = Box::new(Fallback::new(active, self.nodes(), now));
-            fallback.local.follow_wall(self.wall(), now);
-            fallback
-        })
-    }
-
     /// How many nodes share the store, as far as the store knows.
-    pub fn nodes(&self) -> u32 {
+    pub(super) fn node_count(&self) -> u32 {
         match self.store.nodes() {
             0 => NODES_UNKNOWN,
             nodes => nodes,
         }
     }
 
-    /// Statistics of the fallback so far; `None` for a store that is never unreachable.
-    #[must_use]
-    pub fn stand_in(&self) -> Option<StandIn> {
-        let Fallback { local, watch, deferred, answers } = &**self.fallback.get()?;
-        let [open, locally, closed] = answers.each_ref().map(|number| number.load(Ordering::Relaxed));
-        Some(StandIn {
-            nodes: local.nodes(),
-            open_for: watch.open_for(),
-            open,
-            local: locally,
-            closed,
-            debts_held: deferred.held(),
-            debts_replayed: deferred.replayed.load(Ordering::Relaxed),
-            debts_dropped: deferred.dropped.load(Ordering::Relaxed),
-            bytes: local.bytes(),
+    /// The fallback; created when it is first needed.
+    pub(super) fn fallback(&self, active: &ActivePolicy, now: Timestamp) -> &Fallback {
+        self.fallback.get_or_init(|| {
+            let fallback = Box::new(Fallback::new(active, self.node_count(), now));
+            fallback.local.follow_wall(self.wall_offset(), now);
+            fallback
         })
     }
 
-    /// The answers to a set: those of the store, which are also counted locally, or those of the fallback.
+    /// The answers to the charges of a request: those of the store, which are also counted locally, or those of the fallback.
     pub(super) async fn answers(
         &self,
         active: &ActivePolicy,

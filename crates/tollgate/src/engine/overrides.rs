@@ -216,48 +216,58 @@ impl Overrides {
     pub(super) fn follow(&self, other: &Overrides, now: Timestamp) {
         self.replace(OverrideSet::clone(&other.overrides.load()), now);
     }
-
-    /// All overrides that apply; those of single limits by name.
-    pub(super) fn list(&self, now: Timestamp) -> (Option<Ruled>, Vec<(String, Ruled)>) {
-        let mut overrides = OverrideSet::clone(&self.overrides.load());
-        overrides.forget_ended(now);
-        let mut by_limit: Vec<_> = overrides.by_limit.into_iter().collect();
-        by_limit.sort_unstable_by(|one, other| one.0.cmp(&other.0));
-        (overrides.all, by_limit)
-    }
 }
 
 /// The overrides at the instant of one decision. Loaded once, so that a change never splits a decision.
 #[derive(Clone, Debug)]
-pub(super) struct ActiveOverrides {
+pub struct ActiveOverrides {
     overrides: Option<Arc<OverrideSet>>,
     now: Timestamp,
 }
 
 impl ActiveOverrides {
-    pub(super) fn about(&self, limit: &Limit) -> Option<Ruled> {
-        self.overrides.as_ref()?.about(limit, self.now)
-    }
-
-    /// The override that changes what the policy says about a limit: a limit that is off there stays off.
-    pub(super) fn over(&self, limit: &Limit) -> Option<Ruled> {
-        self.about(limit).filter(|_| limit.mode() != Mode::Off)
-    }
-
-    /// Whether a limit decides, and for which share of keys, for display: see [`ActiveOverrides::over`].
-    pub(super) fn shown_mode(&self, limit: &Limit) -> (Mode, u8) {
-        if limit.mode() == Mode::Off { (Mode::Off, limit.enforce_percent()) } else { self.mode_of(limit) }
-    }
-
-    pub(super) fn about_all(&self) -> Option<Ruling> {
+    /// The override of all limits, if there is one.
+    #[must_use]
+    pub fn of_all(&self) -> Option<Ruling> {
         let ruled = self.overrides.as_ref()?.all.filter(|ruled| self.now < ruled.until)?;
         Some(ruled.ruling)
     }
 
-    /// Whether a limit decides, and for which share of keys.
+    /// The override of a limit. Where an override of the limit and one of all limits apply, it is the milder one. `None`
+    /// for a limit that is off in the policy, which no override turns on.
+    #[must_use]
+    pub fn of(&self, limit: &Limit) -> Option<Ruled> {
+        self.about(limit).filter(|_| limit.mode() != Mode::Off)
+    }
+
+    /// Whether a limit decides, and for which share of keys, overrides included.
+    #[must_use]
+    pub fn mode_of(&self, limit: &Limit) -> (Mode, u8) {
+        if limit.mode() == Mode::Off {
+            (Mode::Off, limit.enforce_percent())
+        } else {
+            self.matching_mode(limit)
+        }
+    }
+
+    /// All overrides: the one of all limits, and those of single limits by name.
+    #[must_use]
+    pub fn list(&self) -> (Option<Ruled>, Vec<(String, Ruled)>) {
+        let mut overrides = self.overrides.as_deref().cloned().unwrap_or_default();
+        overrides.forget_ended(self.now);
+        let mut by_limit: Vec<_> = overrides.by_limit.into_iter().collect();
+        by_limit.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+        (overrides.all, by_limit)
+    }
+
+    fn about(&self, limit: &Limit) -> Option<Ruled> {
+        self.overrides.as_ref()?.about(limit, self.now)
+    }
+
+    /// The mode of a limit that is not off in the policy, and for which share of keys it decides.
     #[inline]
-    pub(super) fn mode_of(&self, limit: &Limit) -> (Mode, u8) {
-        match self.overrides.as_ref().and_then(|overrides| overrides.about(limit, self.now)) {
+    pub(super) fn matching_mode(&self, limit: &Limit) -> (Mode, u8) {
+        match self.about(limit) {
             None => (limit.mode(), limit.enforce_percent()),
             Some(Ruled { ruling: Ruling::Off, .. }) => (Mode::Off, 0),
             Some(Ruled { ruling: Ruling::Shadow, .. }) => (Mode::Shadow, 0),
@@ -284,7 +294,7 @@ impl ActiveOverrides {
     ) -> Result<(), Fault> {
         match &self.overrides {
             None => policy.match_into(request, matches),
-            Some(_) => policy.match_as(request, |limit| self.mode_of(limit).0, matches),
+            Some(_) => policy.match_as(request, |limit| self.matching_mode(limit).0, matches),
         }
     }
 }

@@ -1,11 +1,18 @@
 //! Reservations: what a decision took and may give back, settled later. They are plain values: dropping one without
-//! settling it leaves the counters as they are. Permits are left to [`super::permit`].
+//! settling it leaves the counters as they are. Permits, queues, failures and forecasts have files of their own.
 
 use smallvec::SmallVec;
 
+mod failures;
+mod forecast;
+mod permit;
+mod queue;
+
+pub use queue::Departure;
+use queue::{LeftQueue, QueuedSlot};
+
 use super::active::ActivePolicy;
 use super::check::Made;
-use super::queue::{LeftQueue, QueuedSlot};
 use super::{ATTEMPTS, Charges, Engine};
 use crate::algorithm::concurrency::PermitId;
 use crate::decision::{Decision, Held, LimitStatus, Permit};
@@ -15,16 +22,29 @@ use crate::request::CheckRequest;
 use crate::store::{Charge, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
+/// What decisions took and may give back: reservations, queues, permits, and limits that count only failures.
+pub struct Reservations<'e, S> {
+    pub(super) engine: &'e Engine<S>,
+}
+
+impl<S> Copy for Reservations<'_, S> {}
+
+impl<S> Clone for Reservations<'_, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
 /// Units set aside for a request whose cost is not yet known.
 #[derive(Debug)]
 #[must_use = "a reservation that is neither committed nor cancelled stays charged at its estimate"]
 pub struct Reservation {
-    pub(super) held: SmallVec<[Held; 4]>,
+    held: SmallVec<[Held; 4]>,
     permit: Option<Permit>,
     /// Its queue slot, if it moves up in a queue of this process.
-    pub(super) queued: Option<QueuedSlot>,
+    queued: Option<QueuedSlot>,
     /// When it leaves the queue, at the latest.
-    pub(super) leaves_at: Timestamp,
+    leaves_at: Timestamp,
     expires_at: Timestamp,
     is_settled: bool,
 }
@@ -64,7 +84,7 @@ impl Reservation {
     }
 
     /// Splits off the part that belongs to some limits, by name; `None` if there is no such part.
-    pub(super) fn split(&mut self, is_taken: impl Fn(&str) -> bool) -> Option<Self> {
+    fn split(&mut self, is_taken: impl Fn(&str) -> bool) -> Option<Self> {
         let taken: SmallVec<[Held; 4]> =
             self.held.iter().filter(|held| is_taken(&held.limit)).cloned().collect();
         if taken.is_empty() {
@@ -76,7 +96,7 @@ impl Reservation {
     }
 
     /// Drops the parts of other limits than these; they stay charged.
-    pub(super) fn keep(&mut self, is_kept: impl Fn(&str) -> bool) {
+    fn keep(&mut self, is_kept: impl Fn(&str) -> bool) {
         self.held.retain(|held| is_kept(&held.limit));
     }
 
@@ -86,18 +106,18 @@ impl Reservation {
     }
 }
 
-impl<S: Store> Engine<S> {
+impl<S: Store> Reservations<'_, S> {
     /// Charges the request's cost as an estimate, to be settled within `lifetime`. The lifetime starts when the request
     /// leaves the queue, which is at once if it does not have to wait. A reservation that is not settled stays charged.
     pub async fn reserve(
-        &self,
+        self,
         request: &CheckRequest<'_>,
         lifetime: Ticks,
         now: Timestamp,
     ) -> (Decision, Option<Reservation>) {
         let now = now.decidable();
-        let made = match self.prepare(request, now) {
-            Ok(prepared) => self.decide(prepared, request, now).await,
+        let made = match self.engine.prepare(request, now) {
+            Ok(prepared) => self.engine.decide(prepared, request, now).await,
             Err(made) => made,
         };
         let Made { active, matches, keys, mut decision } = made;
@@ -113,16 +133,16 @@ impl<S: Store> Engine<S> {
     }
 
     /// Turns what a decision of [`Engine::check`] took into a reservation without its permit, for a caller that may
-    /// have to give it back: a request that waits in a queue leaves it by [`Engine::cancel`].
-    pub fn set_aside(
-        &self,
+    /// have to give it back: a request that waits in a queue leaves it by [`Reservations::cancel`].
+    pub fn of_decision(
+        self,
         request: &CheckRequest<'_>,
         decision: &Decision,
         lifetime: Ticks,
         decided_at: Timestamp,
     ) -> Reservation {
         let now = decided_at.decidable();
-        let (active, overrides) = (self.active.load_full(), self.overrides.at(now));
+        let (active, overrides) = (self.engine.active.load_full(), self.engine.overrides.at(now));
         // A policy that became active meanwhile may charge other counters: nothing was taken from those.
         let matches = overrides.matches(&active.policy, request).unwrap_or_default();
         let charges = active.charges(request, &matches, &overrides, PermitId(0));
@@ -142,7 +162,7 @@ impl<S: Store> Engine<S> {
     /// # Errors
     /// When the reservation has expired, was settled before, or the store does not answer.
     pub async fn commit(
-        &self,
+        self,
         reservation: &mut Reservation,
         actual: u64,
         now: Timestamp,
@@ -150,23 +170,19 @@ impl<S: Store> Engine<S> {
         self.settle(reservation, Some(actual), now).await
     }
 
-    /// Gives back all that a reservation took. A failed call may be repeated, as with [`Engine::commit`]. A slot in the
-    /// queue of a leaky bucket is given back while the request waits. If the request has [queued up](Engine::line_up),
+    /// Gives back all that a reservation took. A failed call may be repeated, as with [`Reservations::commit`]. A slot in the
+    /// queue of a leaky bucket is given back while the request waits. If the request has [queued up](crate::engine::Reservations::enqueue),
     /// the waiters behind it move up. Otherwise they keep their slots, and the slot is given back only if it is the
     /// last. A slot that was used stays used.
     ///
     /// # Errors
     /// When the reservation has expired, was settled before, or the store does not answer.
-    pub async fn cancel(
-        &self,
-        reservation: &mut Reservation,
-        now: Timestamp,
-    ) -> Result<Settled, CommitError> {
+    pub async fn cancel(self, reservation: &mut Reservation, now: Timestamp) -> Result<Settled, CommitError> {
         self.settle(reservation, None, now).await
     }
 
     async fn settle(
-        &self,
+        self,
         reservation: &mut Reservation,
         actual: Option<u64>,
         now: Timestamp,
@@ -179,7 +195,7 @@ impl<S: Store> Engine<S> {
             return Err(CommitError::Expired);
         }
         let mut settled = Settled::default();
-        let parted = self.part(reservation, actual, now);
+        let parted = self.leave_queue(reservation, actual, now);
         let has_left = parted == LeftQueue::Used || now >= reservation.leaves_at;
         for (at, held) in reservation.held.iter_mut().enumerate() {
             let cost = match actual {
@@ -214,48 +230,48 @@ impl<S: Store> Engine<S> {
     }
 
     /// Refunds a leaky bucket in full, if no later request is queued behind.
-    async fn step_back(&self, held: &Held, now: Timestamp) -> Result<Settled, StoreFailure> {
+    async fn step_back(self, held: &Held, now: Timestamp) -> Result<Settled, StoreFailure> {
         let mut settled = Settled::default();
-        if self.reset_times.covers(held.key, held.decided_at) {
+        if self.engine.reset_times.covers(held.key, held.decided_at) {
             return Ok(settled);
         }
-        let active = self.active.load_full();
+        let active = self.engine.active.load_full();
         let charge = active.charge_of(held, PermitId(0), held.cost);
         if let (Some(empty_at), Some(charge)) = (held.empty_at, charge) {
-            match self.store.step_back(&charge, empty_at, now).await {
+            match self.engine.store.step_back(&charge, empty_at, now).await {
                 Ok(true) => settled.refunded = charge.cost,
                 // The refund may have been made, so it is not repeated.
                 Ok(false) | Err(StoreFailure::Unanswered | StoreFailure::Superseded) => {}
                 Err(failure) => return Err(failure),
             }
         }
-        self.follow_adjusted(held, settled, now);
+        self.engine.follow_adjusted(held, settled, now);
         Ok(settled)
     }
 
     /// Adjusts what one counter was charged to `cost`, in the counter that was charged.
-    async fn adjust(&self, held: &Held, cost: u64, now: Timestamp) -> Result<Settled, StoreFailure> {
-        if cost < held.cost && self.reset_times.covers(held.key, held.decided_at) {
+    async fn adjust(self, held: &Held, cost: u64, now: Timestamp) -> Result<Settled, StoreFailure> {
+        if cost < held.cost && self.engine.reset_times.covers(held.key, held.decided_at) {
             return Ok(Settled::default());
         }
         match held.source {
             // A shared counter does not know which key paid.
             Source::Overflow if cost < held.cost => Ok(Settled::default()),
-            Source::Local => Ok(self.adjust_here(held, cost, now)),
+            Source::Local => Ok(self.engine.adjust_here(held, cost, now)),
             _ => {
                 let settled = self.adjust_in_store(held, cost, now).await?;
                 let refunded = if settled.refunded > 0 { held.cost - cost } else { 0 };
-                self.follow_adjusted(held, Settled { refunded, ..settled }, now);
+                self.engine.follow_adjusted(held, Settled { refunded, ..settled }, now);
                 Ok(settled)
             }
         }
     }
 
-    async fn adjust_in_store(&self, held: &Held, cost: u64, now: Timestamp) -> Result<Settled, StoreFailure> {
+    async fn adjust_in_store(self, held: &Held, cost: u64, now: Timestamp) -> Result<Settled, StoreFailure> {
         let mut attempts = 0;
         loop {
-            let active = self.active.load_full();
-            match adjust_once(&self.store, &active, held, cost, now).await {
+            let active = self.engine.active.load_full();
+            match adjust_once(&self.engine.store, &active, held, cost, now).await {
                 Err(StoreFailure::Superseded) if attempts < ATTEMPTS => attempts += 1,
                 settled => return settled,
             }

@@ -124,26 +124,41 @@ pub enum RestoreError {
     },
 }
 
-impl<S: Store> Engine<S> {
-    /// As [`Engine::snapshot`], with counts that the program keeps itself, in parts of at most
+/// Snapshots of an engine's counters in memory.
+pub struct Snapshots<'e, S> {
+    pub(super) engine: &'e Engine<S>,
+}
+
+impl<S> Copy for Snapshots<'_, S> {}
+
+impl<S> Clone for Snapshots<'_, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S: Store> Snapshots<'_, S> {
+    /// As [`Snapshots::write`], with counts that the program keeps itself, in parts of at most
     /// [`SNAPSHOT_PART_BYTES_MAX`]. The parts are requested one by one, and [`Snapshot::read_with`] returns them
-    /// unchanged and in this order. Hashes of an [`Engine::key_family`] mean the same there. `memory` finds the
+    /// unchanged and in this order. Hashes of an [`Ledger::key_family`](super::Ledger::key_family) mean the same there. `memory` finds the
     /// counters in the engine's store.
     ///
     /// # Errors
-    /// As [`Engine::snapshot`]; when a part is too large; and when `memory` finds no counters.
-    pub fn snapshot_with<P: AsRef<[u8]>>(
+    /// As [`Snapshots::write`]; when a part is too large; and when `memory` finds no counters.
+    pub fn write_with<P: AsRef<[u8]>>(
         &self,
         memory: impl FnOnce(&S) -> Option<&MemoryStore>,
         now: Timestamp,
         parts: impl IntoIterator<Item = P>,
         to: &mut impl Write,
     ) -> Result<SnapshotReport, SnapshotError> {
-        let store = memory(&self.store).ok_or(SnapshotError::NotInMemory)?;
-        let (now, active) = (now.decidable(), self.active.load_full());
+        let store = memory(&self.engine.store).ok_or(SnapshotError::NotInMemory)?;
+        let (now, active) = (now.decidable(), self.engine.active.load_full());
         let mut frames = Frames::new(to)?;
         let settings = store.wall_settings();
-        frames.write(Block::Head, |fields| head(fields, &self.active.load().secret, store.origin(), now))?;
+        frames.write(Block::Head, |fields| {
+            head(fields, &self.engine.active.load().secret, store.origin(), now)
+        })?;
         frames.write(Block::Wall, |fields| wall(fields, &settings))?;
         limits::write(&mut frames, &active)?;
         frames.write(Block::Holds, |fields| holds(fields, &active, store, now))?;
@@ -152,8 +167,8 @@ impl<S: Store> Engine<S> {
             frames.write(Block::Beside, |fields| fields.rest(part.as_ref()))?;
         }
         // The permits in the snapshot have lower ids, and a policy made active since then has another generation.
-        let permits = self.permits.load(Ordering::Relaxed);
-        if self.active.load().generation() != active.generation() {
+        let permits = self.engine.permits.load(Ordering::Relaxed);
+        if self.engine.active.load().generation() != active.generation() {
             return Err(SnapshotError::PolicyChanged);
         }
         if !store.has_wall_settings(&settings) {
@@ -169,34 +184,15 @@ impl<S: Store> Engine<S> {
     }
 }
 
-impl Engine<MemoryStore> {
+impl Snapshots<'_, MemoryStore> {
     /// Writes every counter that matters, while decisions go on. Pass a buffered writer. The output lets its reader
     /// target buckets of this process, so it is as private as a key.
     ///
     /// # Errors
     /// When it cannot be written, or another policy became active or the wall clock was set meanwhile; the output is
     /// then of no use.
-    pub fn snapshot(&self, now: Timestamp, to: &mut impl Write) -> Result<SnapshotReport, SnapshotError> {
-        self.snapshot_with(|store| Some(store), now, std::iter::empty::<[u8; 0]>(), to)
-    }
-
-    /// An engine with the counters of a snapshot, under this policy from `now` on, an instant of the clock that counted
-    /// ([`Snapshot::wall`]). The policy follows the one under which the snapshot was taken, as after [`Engine::swap`].
-    ///
-    /// # Errors
-    /// As [`Engine::swap`].
-    pub fn restore(
-        snapshot: Snapshot,
-        policy: Policy,
-        now: Timestamp,
-    ) -> Result<(Self, SwapReport), SwapError> {
-        let Reading { secret, store, remembered, permits, .. } = *snapshot.0;
-        let active = ActivePolicy::recalled(remembered, Arc::new(secret));
-        let wall = store.wall();
-        let engine = Self::assemble(active, store, permits);
-        engine.wall.store(wall.as_micros(), Ordering::Relaxed);
-        let report = engine.swap_counters(Arc::new(policy), now)?;
-        Ok((engine, report))
+    pub fn write(self, now: Timestamp, to: &mut impl Write) -> Result<SnapshotReport, SnapshotError> {
+        self.write_with(|store| Some(store), now, std::iter::empty::<[u8; 0]>(), to)
     }
 }
 
@@ -210,11 +206,11 @@ impl Engine<MemoryStore> {
 /// let request = CheckRequest::new().with("tenant", "acme")?.cost(2)?;
 /// assert!(engine.try_check(&request, now)?.is_allowed());
 /// let mut file = Vec::new();
-/// engine.snapshot(now, &mut file)?;
+/// engine.snapshots().write(now, &mut file)?;
 ///
 /// let snapshot = Snapshot::read(64 << 20, now, &mut file.as_slice())?;
 /// assert_eq!(snapshot.report().keys, 1);
-/// let (engine, _) = Engine::restore(snapshot, policy()?, now)?;
+/// let (engine, _) = snapshot.restore(policy()?, |memory| memory, now)?;
 /// assert!(!engine.try_check(&request, now)?.is_allowed());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -231,9 +227,9 @@ impl Snapshot {
     /// let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: monthly, rate: 2/month}]")?;
     /// let (clock, hour) = (Clock::precise(), WallOffset::from_micros(3_600_000_000));
     /// let engine = Engine::new(policy, clock.now());
-    /// engine.follow_wall(hour, clock.now());
+    /// engine.maintenance().follow_wall(hour, clock.now());
     /// let mut file = Vec::new();
-    /// engine.snapshot(clock.now(), &mut file)?;
+    /// engine.snapshots().write(clock.now(), &mut file)?;
     /// let clock = Clock::resumed(Snapshot::wall(&mut file.as_slice())?);
     /// let snapshot = Snapshot::read(64 << 20, clock.now(), &mut file.as_slice())?;
     /// # assert_eq!(clock.wall_offset(clock.now()), hour);
@@ -262,7 +258,7 @@ impl Snapshot {
         Self::read_with(capacity_bytes, now, |_, _| Ok(()), from)
     }
 
-    /// As [`Snapshot::read`], and passes on the parts that [`Engine::snapshot_with`] wrote beside the engine's
+    /// As [`Snapshot::read`], and passes on the parts that [`Snapshots::write_with`] wrote beside the engine's
     /// counters: each part unchanged, with the instant at which the snapshot was begun. Later blocks may still be
     /// damaged, and then no part is valid. A snapshot of an older version has no parts.
     ///
@@ -279,6 +275,27 @@ impl Snapshot {
         while !reading.block(&mut frames, &mut part)? {}
         frames.end()?;
         Ok(Self(Box::new(reading)))
+    }
+
+    /// An engine with the counters of the snapshot, under this policy from `now` on, an instant of the clock that counted
+    /// ([`Snapshot::wall`]). The policy follows the one under which the snapshot was taken, as after [`Engine::swap`].
+    /// `store` makes the engine's store of the memory store, for a program whose stores are of one type.
+    ///
+    /// # Errors
+    /// As [`Engine::swap`].
+    pub fn restore<S: Store>(
+        self,
+        policy: Policy,
+        store: impl FnOnce(MemoryStore) -> S,
+        now: Timestamp,
+    ) -> Result<(Engine<S>, SwapReport), SwapError> {
+        let Reading { secret, store: memory, remembered, permits, .. } = *self.0;
+        let active = ActivePolicy::recalled(remembered, Arc::new(secret));
+        let wall = memory.wall();
+        let engine = Engine::assemble(active, store(memory), permits);
+        engine.wall.store(wall.as_micros(), Ordering::Relaxed);
+        let report = engine.swap_counters(Arc::new(policy), now)?;
+        Ok((engine, report))
     }
 
     /// What the snapshot contains.

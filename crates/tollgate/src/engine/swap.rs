@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError};
 
 use super::active::{ActivePolicy, Next};
-use super::{Engine, SwapError, SwapReport, first_permit};
+use super::{Engine, SwapError, SwapReport};
 use crate::key::Secret;
 use crate::policy::Policy;
 use crate::store::Store;
@@ -40,31 +40,8 @@ impl<S: Store> Engine<S> {
         Ok(self.activate(next, now))
     }
 
-    /// Hashes keys with another secret from now on, as when the fleet's shared secret is learnt late. Every counter of
-    /// this engine starts anew under it.
-    pub fn rekey(&self, secret: Secret) {
-        self.rekey_with(Arc::new(secret));
-    }
-
-    /// As [`Engine::rekey`], with the secret of another engine.
-    pub fn rekey_as<T: Store>(&self, other: &Engine<T>) {
-        let secret = Arc::clone(&other.active.load().secret);
-        self.rekey_with(secret);
-    }
-
-    /// Another engine, with a policy and counters of its own, that hashes keys with the same secret: for two engines
-    /// that share a store.
-    #[must_use]
-    pub fn sibling<T: Store>(&self, policy: Policy, store: T) -> Engine<T> {
-        let secret = Arc::clone(&self.active.load().secret);
-        Engine::assemble(
-            ActivePolicy::first(Arc::new(policy), secret, store.is_grouped()),
-            store,
-            first_permit(),
-        )
-    }
-
-    fn rekey_with(&self, secret: Arc<Secret>) {
+    /// Hashes keys with another secret from now on.
+    pub(super) fn rekey_with(&self, secret: Arc<Secret>) {
         let _one_at_a_time = self.swapping.lock().unwrap_or_else(PoisonError::into_inner);
         let active = ActivePolicy::first(self.policy(), secret, self.store.is_grouped());
         self.store.prepare(active.families());

@@ -3,6 +3,8 @@
 
 use smallvec::SmallVec;
 
+mod fast_path;
+
 use super::{ChargeMode, FULL_OUTCOME, MemoryStore, PartitionId, StateKind, decide};
 use crate::key::Fingerprint;
 use crate::memory::large::{LargeChange, LargeMap, Shard};
@@ -75,8 +77,22 @@ struct Locks<'s> {
 }
 
 impl MemoryStore {
-    /// Charges several counters, all or none.
-    pub(super) fn charge_all(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
+    /// Charges several counters, all or none. The answers are written to `answers`, which must be empty.
+    #[inline]
+    pub(super) fn charge_all(
+        &self,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+        answers: &mut Answers,
+    ) -> Result<(), StoreFailure> {
+        if self.charge_known(charges, now, answers).is_none() {
+            *answers = self.charge_any(charges, now)?;
+        }
+        Ok(())
+    }
+
+    /// Charges several counters of any kind, all or none.
+    fn charge_any(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<Answers, StoreFailure> {
         let mut placements: SmallVec<[Placement; 8]> = SmallVec::from_elem(Placement::Main, charges.len());
         loop {
             let mut items: SmallVec<[Item<'_>; 6]> = charges

@@ -83,7 +83,8 @@ fn cancelling_gives_back_only_what_still_counts() {
         let mut reservations = Vec::new();
         for step in 0..20 {
             let now = start + Ticks::from_secs(130 * step);
-            let (decision, reservation) = block_on(engine.reserve(&request, Ticks::from_secs(7_200), now));
+            let (decision, reservation) =
+                block_on(engine.reservations().reserve(&request, Ticks::from_secs(7_200), now));
             assert!(decision.is_allowed(), "{algorithm}");
             reservations.extend(reservation);
         }
@@ -94,7 +95,7 @@ fn cancelling_gives_back_only_what_still_counts() {
             while engine.try_check(&one, now).unwrap().is_allowed() {
                 admitted += 1;
             }
-            let _ = block_on(engine.cancel(&mut reservation, now));
+            let _ = block_on(engine.reservations().cancel(&mut reservation, now));
         }
         assert!(admitted <= 10, "{algorithm}: {admitted}");
     }
@@ -172,7 +173,7 @@ fn released_permits_make_room_everywhere() {
     }
     assert!(ask("new").limits().all(|status| status.source != Source::Exact), "the shelf is full");
     for permit in &permits {
-        block_on(engine.release(permit, start)).unwrap();
+        block_on(engine.reservations().release(permit, start)).unwrap();
     }
     for number in 0..20 {
         let decision = ask(&format!("later-{number}"));

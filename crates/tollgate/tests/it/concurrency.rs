@@ -13,7 +13,7 @@ const THREADS: u64 = 8;
 
 /// The remaining units of each counter of a key.
 fn left(engine: &Engine, key: &str) -> Vec<u64> {
-    let look = now_or_never(engine.peek(&asking(key, 1), NOW));
+    let look = now_or_never(engine.operator().peek(&asking(key, 1), NOW));
     look.limits().map(|status| status.outcome.remaining).collect()
 }
 
@@ -154,7 +154,7 @@ fn permits_never_exceed_the_limit() {
                 thread::yield_now();
                 in_flight.fetch_sub(1, Ordering::SeqCst);
                 admitted.fetch_add(1, Ordering::Relaxed);
-                assert_eq!(now_or_never(engine.release(&permit, NOW)), Ok(()));
+                assert_eq!(now_or_never(engine.reservations().release(&permit, NOW)), Ok(()));
             } else {
                 assert!(matches!(decision.verdict(), Verdict::Deny { .. }));
             }

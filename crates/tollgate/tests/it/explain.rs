@@ -24,7 +24,7 @@ fn of<'a>(attributes: &[(&'a str, &'a str)]) -> CheckRequest<'a> {
 }
 
 fn explain(engine: &Engine, request: &CheckRequest<'_>, now: Timestamp) -> Explanation {
-    pollster::block_on(engine.explain(request, now))
+    pollster::block_on(engine.operator().explain(request, now))
 }
 
 const BY: [&str; 6] =
@@ -131,7 +131,7 @@ fn ruled(engine: &Engine, kind: u8, number: usize, now: Timestamp) {
         _ => return,
     };
     // A limit that is off, has no `by`, or does not exist refuses a ruling, which is fine here.
-    let _ = engine.rule(Scope::Limit(&name), Ruled { ruling, until }, now);
+    let _ = engine.operator().set_override(Scope::Limit(&name), Ruled { ruling, until }, now);
 }
 
 proptest! {
@@ -150,7 +150,7 @@ proptest! {
         let mut now = T0;
         ruled(&engine, kind, number, now);
         if let Some(ip) = block {
-            engine.block(&of(&[("ip", ip)]), now + Ticks::from_secs(2), now).unwrap();
+            engine.operator().block(&of(&[("ip", ip)]), now + Ticks::from_secs(2), now).unwrap();
         }
         for (attributes, cost, step) in asked {
             now = now + Ticks::from_micros(step);
@@ -315,22 +315,23 @@ fn operators_name_addresses_as_limits_count_them() {
         let explained = explain(&engine, &of(&[("ip", spelling)]), T0);
         assert_eq!(explained.limits[0].state.as_ref().unwrap().outcome.remaining, 3, "{spelling}");
     }
-    let reset = pollster::block_on(engine.reset(&of(&[("ip", "2001:db8::ffff")]), &["a"], T0)).unwrap();
+    let reset =
+        pollster::block_on(engine.operator().reset(&of(&[("ip", "2001:db8::ffff")]), &["a"], T0)).unwrap();
     assert_eq!(reset.counters.len() + reset.untouched.len(), 1);
     let until = T0 + Ticks::from_secs(60);
-    let block = engine.block(&of(&[("ip", "2001:db8::1")]), until, T0).unwrap();
+    let block = engine.operator().block(&of(&[("ip", "2001:db8::1")]), until, T0).unwrap();
     assert_eq!(block.attributes(), [("ip".to_owned(), "2001:db8::/64".to_owned())]);
     assert!(!engine.try_check(&of(&[("ip", "2001:db8::2")]), T0).unwrap().is_allowed());
     assert!(engine.try_check(&of(&[("ip", "2001:db8:0:1::2")]), T0).unwrap().is_allowed());
-    assert!(engine.unblock(&of(&[("ip", "2001:db8::3")]), T0));
-    engine.block(&of(&[("ip", "10.0.0.0/8")]), until, T0).unwrap();
-    engine.block(&of(&[("ip", "192.0.2.1"), ("path", "/x")]), until, T0).unwrap();
+    assert!(engine.operator().unblock(&of(&[("ip", "2001:db8::3")]), T0));
+    engine.operator().block(&of(&[("ip", "10.0.0.0/8")]), until, T0).unwrap();
+    engine.operator().block(&of(&[("ip", "192.0.2.1"), ("path", "/x")]), until, T0).unwrap();
     assert!(!engine.try_check(&of(&[("ip", "10.9.9.9")]), T0).unwrap().is_allowed());
     assert!(!engine.try_check(&of(&[("ip", "::ffff:10.9.9.9")]), T0).unwrap().is_allowed());
     assert!(engine.try_check(&of(&[("ip", "11.9.9.9")]), T0).unwrap().is_allowed());
     assert!(engine.try_check(&of(&[("ip", "192.0.2.1"), ("path", "/y")]), T0).unwrap().is_allowed());
     assert!(!engine.try_check(&of(&[("ip", "192.0.2.1"), ("path", "/x")]), T0).unwrap().is_allowed());
-    let refused = engine.block(&of(&[("ip", "localhost")]), until, T0).unwrap_err();
+    let refused = engine.operator().block(&of(&[("ip", "localhost")]), until, T0).unwrap_err();
     assert!(refused.to_string().contains("accepted are addresses and networks"), "{refused}");
 }
 
@@ -350,9 +351,9 @@ fn one_network_is_one_key() {
 fn a_share_of_one_key_is_refused() {
     let engine = engine("limits: [{name: all, rate: 1/h}, {name: key, by: [k], rate: 9/h}]");
     let ruled = Ruled { ruling: Ruling::Percent(0), until: T0 + Ticks::from_secs(60) };
-    let refused = engine.rule(Scope::Limit("all"), ruled, T0).unwrap_err();
+    let refused = engine.operator().set_override(Scope::Limit("all"), ruled, T0).unwrap_err();
     assert!(refused.to_string().contains("limit \"all\" has no `by`"), "{refused}");
-    engine.rule(Scope::All, ruled, T0).unwrap();
+    engine.operator().set_override(Scope::All, ruled, T0).unwrap();
     assert!(engine.try_check(&of(&[("k", "x")]), T0).unwrap().is_allowed());
     let denied = engine.try_check(&of(&[("k", "x")]), T0).unwrap();
     assert_eq!(denied.cause().unwrap().limit.name(), "all");

@@ -25,7 +25,7 @@ fn request() -> CheckRequest<'static> {
 /// Decides about a request; what awaits its end, if it passes.
 fn ask(engine: &Engine, now: Timestamp) -> Option<Reservation> {
     let decision = engine.try_check(&request(), now).unwrap();
-    engine.awaiting(&request(), &decision, LIFETIME, now)
+    engine.reservations().awaiting(&request(), &decision, LIFETIME, now)
 }
 
 fn left(engine: &Engine, now: Timestamp) -> Vec<u64> {
@@ -43,7 +43,8 @@ fn only_failures_stay_counted() {
     let engine = Engine::new(policy(LOGIN), T0);
     let after = |status: u16| {
         let mut awaiting = ask(&engine, T0).expect("it passes");
-        block_on(engine.report(&mut awaiting, Ended::Status(status), T0)).expect("memory answers");
+        block_on(engine.reservations().report(&mut awaiting, Ended::Status(status), T0))
+            .expect("memory answers");
         left(&engine, T0)
     };
     assert_eq!(after(200), [3, 4, 99]);
@@ -60,12 +61,12 @@ fn no_more_than_the_limit_are_under_way() {
     let mut under_way: Vec<_> = (0..9).filter_map(|_| ask(&engine, T0)).collect();
     assert_eq!(under_way.len(), 3);
     for awaiting in &mut under_way {
-        block_on(engine.report(awaiting, Ended::Succeeded, T0)).expect("memory answers");
+        block_on(engine.reservations().report(awaiting, Ended::Succeeded, T0)).expect("memory answers");
     }
     assert_eq!(left(&engine, T0), [3, 4, 97]);
     let mut failed: Vec<_> = (0..9).filter_map(|_| ask(&engine, T0)).collect();
     for awaiting in &mut failed {
-        block_on(engine.report(awaiting, Ended::Failed, T0)).expect("memory answers");
+        block_on(engine.reservations().report(awaiting, Ended::Failed, T0)).expect("memory answers");
     }
     assert!(ask(&engine, T0).is_none(), "three have failed");
 }
@@ -75,12 +76,13 @@ fn no_more_than_the_limit_are_under_way() {
 fn an_end_is_reported_once_and_in_time() {
     let engine = Engine::new(policy(LOGIN), T0);
     let mut late = ask(&engine, T0).expect("it passes");
-    let reported = block_on(engine.report(&mut late, Ended::Succeeded, T0 + LIFETIME));
+    let reported = block_on(engine.reservations().report(&mut late, Ended::Succeeded, T0 + LIFETIME));
     assert_eq!(reported, Err(CommitError::Expired));
     let mut once = ask(&engine, T0).expect("it passes");
-    let settled = block_on(engine.report(&mut once, Ended::Succeeded, T0)).expect("memory answers");
+    let settled =
+        block_on(engine.reservations().report(&mut once, Ended::Succeeded, T0)).expect("memory answers");
     assert_eq!(settled.refunded, 1);
-    let again = block_on(engine.report(&mut once, Ended::Succeeded, T0));
+    let again = block_on(engine.reservations().report(&mut once, Ended::Succeeded, T0));
     assert_eq!(again, Err(CommitError::AlreadySettled));
     assert_eq!(left(&engine, T0), [2, 3, 98]);
 }
@@ -89,12 +91,15 @@ fn an_end_is_reported_once_and_in_time() {
 #[test]
 fn reservations_settle_them() {
     let engine = Engine::new(policy(LOGIN), T0);
-    let (_, reservation) = block_on(engine.reserve(&request(), LIFETIME, T0));
-    block_on(engine.cancel(&mut reservation.expect("it passes"), T0)).expect("memory answers");
+    let (_, reservation) = block_on(engine.reservations().reserve(&request(), LIFETIME, T0));
+    block_on(engine.reservations().cancel(&mut reservation.expect("it passes"), T0)).expect("memory answers");
     assert_eq!(left(&engine, T0), [3, 4, 100]);
     let plain = Engine::new(policy("limits: [{name: a, by: [k], rate: 3/h}]"), T0);
     let decision = plain.try_check(&request(), T0).unwrap();
-    assert!(!decision.awaits_its_end() && plain.awaiting(&request(), &decision, LIFETIME, T0).is_none());
+    assert!(
+        !decision.awaits_its_end()
+            && plain.reservations().awaiting(&request(), &decision, LIFETIME, T0).is_none()
+    );
 }
 
 /// Statuses and classes are read, and the sentence and the findings say what they mean.

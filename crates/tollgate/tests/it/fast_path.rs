@@ -146,12 +146,14 @@ fn played(text: &str, events: &[Event]) -> Result<(), TestCaseError> {
             Event::Later(ticks) => now = now + Ticks::from_micros(*ticks),
             Event::Rule(ruling, ticks) => {
                 let ruled = Ruled { ruling: *ruling, until: now + Ticks::from_micros(*ticks) };
-                engines.each(|engine| engine.rule(Scope::All, ruled, now).expect("within bounds"));
+                engines.each(|engine| {
+                    engine.operator().set_override(Scope::All, ruled, now).expect("within bounds")
+                });
             }
             Event::Block(key, ticks) => engines.each(|engine| {
                 let (text, until) = (number(*key).to_string(), now + Ticks::from_micros(1 + ticks));
                 let blocked = CheckRequest::new().with("k", &text).expect("within bounds");
-                engine.block(&blocked, until, now).expect("within bounds");
+                engine.operator().block(&blocked, until, now).expect("within bounds");
             }),
             Event::Swap(text) => engines.each(|engine| {
                 if let Some(policy) = policy(text) {

@@ -23,7 +23,7 @@ fn assert_fault(engine: &Engine, decision: &Decision, said: &str) {
     assert_eq!(limit, "by-attribute");
     assert!(reason.contains(said), "{reason}");
     let request = CheckRequest::new().with("key", "k").expect("valid");
-    let look = now_or_never(engine.peek(&request, NOW));
+    let look = now_or_never(engine.operator().peek(&request, NOW));
     assert!(look.limits().all(|status| status.outcome.remaining == 100), "nothing was charged");
 }
 
@@ -87,7 +87,7 @@ fn too_many_limits_are_a_fault() {
         assert_eq!(decision.fault(), refused.then_some(&Fault::TooManyLimits));
         assert_eq!(decision.limits().len(), if refused { 0 } else { count });
         assert_eq!(
-            now_or_never(engine.refund(&request, Ticks::ZERO, NOW)),
+            now_or_never(engine.ledger().refund(&request, &[], Ticks::ZERO, NOW)),
             Ok(()),
             "nothing to give back, and no panic"
         );

@@ -139,7 +139,10 @@ fn modes_hold_for_deny() {
     let engine = of_mode("mode: enforce");
     let until = T0 + Ticks::from_secs(60);
     for ruling in [Ruling::Off, Ruling::Shadow, Ruling::Percent(0)] {
-        engine.rule(Scope::Limit("a"), Ruled { ruling, until }, T0).expect("the limit is there");
+        engine
+            .operator()
+            .set_override(Scope::Limit("a"), Ruled { ruling, until }, T0)
+            .expect("the limit is there");
         assert!(engine.try_check(&of(&[("k", "1")]), T0).unwrap().is_allowed(), "{ruling:?}");
     }
     assert!(!engine.try_check(&of(&[("k", "1")]), until).unwrap().is_allowed(), "the ruling is over");
@@ -185,18 +188,18 @@ limits:
     let engine = engine(limits);
     let minute = Ticks::from_secs(60);
     // No cost has to be told where nothing is charged.
-    let (decision, reservation) = block_on(engine.reserve(&of(&[("k", "vip")]), minute, T0));
+    let (decision, reservation) = block_on(engine.reservations().reserve(&of(&[("k", "vip")]), minute, T0));
     assert!(decision.is_allowed());
-    let settled = block_on(engine.commit(&mut reservation.expect("it passes"), 7, T0));
+    let settled = block_on(engine.reservations().commit(&mut reservation.expect("it passes"), 7, T0));
     assert_eq!(settled.map(|settled| (settled.refunded, settled.charged)), Ok((0, 0)));
     assert!(engine.try_check(&of(&[("k", "vip")]), T0).unwrap().take_permit().is_none());
     let (decision, reservation) =
-        block_on(engine.reserve(&of(&[("k", "evil"), ("tokens", "1")]), minute, T0));
+        block_on(engine.reservations().reserve(&of(&[("k", "evil"), ("tokens", "1")]), minute, T0));
     assert_eq!((decision.reason(), reservation.is_none()), (Some(Reason::Forbidden), true));
-    let before = block_on(engine.debit(&of(&[("k", "evil"), ("tokens", "1")]), |_, cost| cost, T0));
+    let before = block_on(engine.ledger().debit(&of(&[("k", "evil"), ("tokens", "1")]), |_, cost| cost, T0));
     assert_eq!(before.reason(), Some(Reason::Forbidden));
     assert_eq!(
-        block_on(engine.reset(&of(&[("k", "vip")]), &[], T0)),
+        block_on(engine.operator().reset(&of(&[("k", "vip")]), &[], T0)),
         Ok(tollgate::engine::Forgotten::default())
     );
 }
@@ -206,7 +209,7 @@ limits:
 fn explanations_name_the_value() {
     let engine = engine(PLANS);
     let explain = |request: &CheckRequest<'_>| {
-        let explanation = block_on(engine.explain(request, T0));
+        let explanation = block_on(engine.operator().explain(request, T0));
         let limit = explanation.limits.into_iter().find(|limit| limit.name == "plan").expect("it applies");
         let state = limit.state.expect("it applies");
         (state.admits, state.source, state.allowance, limit.changes)
@@ -247,9 +250,9 @@ fn snapshots_keep_them() {
     let engine = engine(PLANS);
     assert!(engine.try_check(&tenant("x", "free"), T0).unwrap().is_allowed());
     let mut bytes = Vec::new();
-    engine.snapshot(T0, &mut bytes).expect("memory can be written");
+    engine.snapshots().write(T0, &mut bytes).expect("memory can be written");
     let snapshot = tollgate::Snapshot::read(1 << 20, T0, &mut bytes.as_slice()).expect("it was just written");
-    let (restored, _) = Engine::restore(snapshot, policy(PLANS), T0).expect("it fits");
+    let (restored, _) = snapshot.restore(policy(PLANS), |memory| memory, T0).expect("it fits");
     assert_eq!(restored.try_check(&tenant("x", "suspended"), T0).unwrap().reason(), Some(Reason::Forbidden));
     assert_eq!(told(&restored.try_check(&tenant("x", "free"), T0).unwrap())[0], ("plan", "0".to_owned()));
 }
@@ -335,7 +338,7 @@ fn tiers_by_two_attributes() {
     assert_eq!(grant(&[("plan", "pro\u{1f}eu"), ("region", "")]), "1");
     assert_eq!(grant(&[("plan", &"p".repeat(300)), ("region", "eu")]), "1");
     let explanation =
-        block_on(engine.explain(&of(&[("tenant", "t"), ("plan", "pro"), ("region", "mars")]), T0));
+        block_on(engine.operator().explain(&of(&[("tenant", "t"), ("plan", "pro"), ("region", "mars")]), T0));
     let state = explanation.limits[0].state.as_ref().expect("it applies");
     assert_eq!(state.choice.to_string(), "the tier plan=pro and region=*");
     assert_eq!(
@@ -363,9 +366,9 @@ limits:
     assert_eq!(told(&engine.try_check(&request("z"), T0).unwrap())[0].1, "4");
     assert_eq!(told(&engine.try_check(&request("unheard-of"), T0).unwrap())[0].1, "3");
     let mut bytes = Vec::new();
-    engine.snapshot(T0, &mut bytes).expect("memory can be written");
+    engine.snapshots().write(T0, &mut bytes).expect("memory can be written");
     let snapshot = tollgate::Snapshot::read(1 << 20, T0, &mut bytes.as_slice()).expect("it was just written");
-    let (restored, _) = Engine::restore(snapshot, policy(limits), T0).expect("it fits");
+    let (restored, _) = snapshot.restore(policy(limits), |memory| memory, T0).expect("it fits");
     assert_eq!(told(&restored.try_check(&request("z"), T0).unwrap())[0].1, "2");
     assert_eq!(told(&restored.try_check(&request("y"), T0).unwrap())[0].1, "0");
 }

@@ -69,7 +69,7 @@ fn an_enforced_limit_without_space_denies_and_charges_nothing() {
         let decision = engine.try_check(&asking("k", 1), NOW).unwrap();
         assert_eq!(decision.cause().map(|cause| cause.limit.name().to_owned()).as_deref(), Some("large"));
     }
-    let look = now_or_never(engine.peek(&asking("k", 1), NOW));
+    let look = now_or_never(engine.operator().peek(&asking("k", 1), NOW));
     let beside = look.limits().find(|status| status.limit.name() == "beside").expect("it answers");
     assert_eq!(beside.outcome.remaining, 3);
 }
@@ -93,8 +93,10 @@ fn new_keys_share_a_counter_when_memory_is_full() {
         assert!(known > 100 && shared > 1_000, "{name}: {known} known, {shared} without room");
         for number in 0..known {
             let key = format!("k-{number}");
-            let left =
-                now_or_never(engine.peek(&asking(&key, 1), NOW)).limits().next().map(|s| s.outcome.remaining);
+            let left = now_or_never(engine.operator().peek(&asking(&key, 1), NOW))
+                .limits()
+                .next()
+                .map(|s| s.outcome.remaining);
             assert_eq!(left, Some(3), "{name}: {key} was known before the store was full");
             let drained =
                 (0..5).filter(|_| engine.try_check(&asking(&key, 1), NOW).unwrap().is_allowed()).count();
@@ -129,7 +131,7 @@ fn a_permit_takes_memory_for_what_is_in_flight() {
     assert!(used() > one && !engine.try_check(&asking("7", 1), NOW).unwrap().is_allowed());
     assert!(used() - one < 20 * 100, "{} bytes for 19 more", used() - one);
     for permit in permits {
-        now_or_never(engine.release(&permit, NOW)).expect("memory does not fail");
+        now_or_never(engine.reservations().release(&permit, NOW)).expect("memory does not fail");
     }
     assert_eq!((used(), engine.store().usage(NOW).keys), (0, 0));
 }

@@ -43,14 +43,14 @@ fn a_kill_switch_ends_by_itself() {
     assert!(engine.try_check(&request, T0).unwrap().is_allowed());
     assert_eq!(engine.try_check(&request, T0).unwrap().cause_name(), Some("a"));
     let until = T0 + secs(60);
-    engine.rule(Scope::Limit("a"), Ruled { ruling: Ruling::Off, until }, T0).unwrap();
+    engine.operator().set_override(Scope::Limit("a"), Ruled { ruling: Ruling::Off, until }, T0).unwrap();
     let open = engine.try_check(&request, T0).unwrap();
     assert!(open.is_allowed());
     assert_eq!(open.limits().map(|status| status.limit.name()).collect::<Vec<_>>(), ["b"]);
     let other = engine.try_check(&request, until - Ticks::ONE).unwrap();
     assert_eq!(other.cause_name(), Some("b"), "the other limit was not killed");
     assert_eq!(engine.try_check(&of(&[("k", "x")]), until).unwrap().limits().len(), 2);
-    assert!(engine.rulings(until).1.is_empty());
+    assert!(engine.operator().overrides(until).list().1.is_empty());
 }
 
 /// All limits at once, and what is milder holds where two rulings meet.
@@ -58,7 +58,9 @@ fn a_kill_switch_ends_by_itself() {
 fn the_milder_ruling_holds() {
     let engine = engine(HOUR);
     let request = of(&[("k", "x")]);
-    let rule = |scope, ruling| engine.rule(scope, Ruled { ruling, until: T0 + secs(60) }, T0).unwrap();
+    let rule = |scope, ruling| {
+        engine.operator().set_override(scope, Ruled { ruling, until: T0 + secs(60) }, T0).unwrap()
+    };
     rule(Scope::All, Ruling::Off);
     rule(Scope::Limit("a"), Ruling::Percent(100));
     assert_eq!(engine.try_check(&request, T0).unwrap().limits().len(), 0);
@@ -67,8 +69,8 @@ fn the_milder_ruling_holds() {
         engine.try_check(&request, now).unwrap().limits().map(|status| status.enforcement).collect::<Vec<_>>()
     };
     assert_eq!(enforcements(T0), [Enforcement::Shadow, Enforcement::Shadow]);
-    assert!(engine.lift(Scope::All, T0));
-    assert!(!engine.lift(Scope::All, T0));
+    assert!(engine.operator().lift_override(Scope::All, T0));
+    assert!(!engine.operator().lift_override(Scope::All, T0));
     assert_eq!(enforcements(T0), [Enforcement::Enforced, Enforcement::Enforced]);
 }
 
@@ -78,7 +80,10 @@ fn a_ruling_of_shadow_touches_no_enforced_counter() {
     let engine = engine("limits: [{name: a, by: [k], rate: 2/h}]");
     let request = of(&[("k", "x")]);
     assert!(engine.try_check(&request, T0).unwrap().is_allowed());
-    engine.rule(Scope::Limit("a"), Ruled { ruling: Ruling::Shadow, until: T0 + secs(5) }, T0).unwrap();
+    engine
+        .operator()
+        .set_override(Scope::Limit("a"), Ruled { ruling: Ruling::Shadow, until: T0 + secs(5) }, T0)
+        .unwrap();
     for _ in 0..5 {
         assert!(engine.try_check(&request, T0).unwrap().is_allowed());
     }
@@ -91,7 +96,10 @@ fn a_ruling_of_shadow_touches_no_enforced_counter() {
 #[test]
 fn a_percentage_is_of_keys() {
     let engine = engine("limits: [{name: a, by: [k], rate: 1/h}]");
-    engine.rule(Scope::Limit("a"), Ruled { ruling: Ruling::Percent(30), until: T0 + secs(60) }, T0).unwrap();
+    engine
+        .operator()
+        .set_override(Scope::Limit("a"), Ruled { ruling: Ruling::Percent(30), until: T0 + secs(60) }, T0)
+        .unwrap();
     let keys: Vec<String> = (0..1_000).map(|key| key.to_string()).collect();
     let enforced = |key: &String| {
         let decision = engine.try_check(&of(&[("k", key)]), T0).unwrap();
@@ -108,8 +116,8 @@ fn a_percentage_is_of_keys() {
 fn a_reload_keeps_what_the_operator_said() {
     let engine = engine(HOUR);
     let until = T0 + secs(60);
-    engine.rule(Scope::Limit("a"), Ruled { ruling: Ruling::Off, until }, T0).unwrap();
-    engine.block(&of(&[("k", "bad")]), until, T0).unwrap();
+    engine.operator().set_override(Scope::Limit("a"), Ruled { ruling: Ruling::Off, until }, T0).unwrap();
+    engine.operator().block(&of(&[("k", "bad")]), until, T0).unwrap();
     engine.swap(policy("limits: [{name: a, by: [k], rate: 1/day}]"), T0).unwrap();
     assert_eq!(engine.try_check(&of(&[("k", "x")]), T0).unwrap().limits().len(), 0);
     assert_eq!(engine.try_check(&of(&[("k", "bad")]), T0).unwrap().reason(), Some(Reason::Blocked));
@@ -121,7 +129,10 @@ fn a_ruling_of_shadow_is_no_fault() {
     let engine = engine("limits: [{name: a, cost: tokens, rate: 5/h}]");
     let request = CheckRequest::new();
     assert!(engine.try_check(&request, T0).unwrap().fault().is_some());
-    engine.rule(Scope::Limit("a"), Ruled { ruling: Ruling::Shadow, until: T0 + secs(5) }, T0).unwrap();
+    engine
+        .operator()
+        .set_override(Scope::Limit("a"), Ruled { ruling: Ruling::Shadow, until: T0 + secs(5) }, T0)
+        .unwrap();
     assert!(engine.try_check(&request, T0).unwrap().is_allowed());
 }
 
@@ -129,7 +140,9 @@ fn a_ruling_of_shadow_is_no_fault() {
 #[test]
 fn rulings_that_are_refused() {
     let engine = engine("limits: [{name: a, rate: 1/h}, {name: gone, rate: 1/h, mode: off}]");
-    let rule = |name, ruling| engine.rule(Scope::Limit(name), Ruled { ruling, until: T0 + secs(5) }, T0);
+    let rule = |name, ruling| {
+        engine.operator().set_override(Scope::Limit(name), Ruled { ruling, until: T0 + secs(5) }, T0)
+    };
     assert_eq!(rule("c", Ruling::Off), Err(RulingError::UnknownLimit("c".into())));
     assert_eq!(rule("gone", Ruling::Shadow), Err(RulingError::OffInPolicy("gone".into())));
     assert_eq!(rule("a", Ruling::Percent(101)), Err(RulingError::Percent(101)));
@@ -140,21 +153,24 @@ fn rulings_that_are_refused() {
 fn rulings_are_resumed() {
     let before = engine(HOUR);
     let ruled = |ruling, seconds| Ruled { ruling, until: T0 + secs(seconds) };
-    before.rule(Scope::Limit("a"), ruled(Ruling::Percent(10), 5), T0).unwrap();
-    before.rule(Scope::Limit("b"), ruled(Ruling::Off, 9), T0).unwrap();
-    let (told, later) = (before.rulings(T0), T0 + secs(5));
+    before.operator().set_override(Scope::Limit("a"), ruled(Ruling::Percent(10), 5), T0).unwrap();
+    before.operator().set_override(Scope::Limit("b"), ruled(Ruling::Off, 9), T0).unwrap();
+    let (told, later) = (before.operator().overrides(T0).list(), T0 + secs(5));
     let after = engine("limits: [{name: a, rate: 1/h}]");
-    after.resume_rulings(told, later).unwrap();
-    assert_eq!(after.rulings(later), (None, vec![("b".to_owned(), ruled(Ruling::Off, 9))]));
+    after.operator().resume_overrides(told, later).unwrap();
+    assert_eq!(
+        after.operator().overrides(later).list(),
+        (None, vec![("b".to_owned(), ruled(Ruling::Off, 9))])
+    );
     after.swap(policy(HOUR), later).unwrap();
     for _ in 0..3 {
         assert!(after.try_check(&CheckRequest::new(), later).unwrap().is_allowed(), "b is off");
     }
     let wrong = (Some(ruled(Ruling::Percent(101), 9)), Vec::new());
-    assert_eq!(after.resume_rulings(wrong, later), Err(RulingError::Percent(101)));
+    assert_eq!(after.operator().resume_overrides(wrong, later), Err(RulingError::Percent(101)));
     let many = (0..=RULINGS_MAX).map(|number| (number.to_string(), ruled(Ruling::Off, 9))).collect();
-    assert_eq!(after.resume_rulings((None, many), later), Err(RulingError::TooMany));
-    assert_eq!(after.rulings(later).1.len(), 1);
+    assert_eq!(after.operator().resume_overrides((None, many), later), Err(RulingError::TooMany));
+    assert_eq!(after.operator().overrides(later).list().1.len(), 1);
 }
 
 /// A store that never answers.
@@ -184,9 +200,12 @@ fn the_operator_needs_no_store() {
     pollster::block_on(async {
         assert_eq!(engine.check(&request, T0).await.reason(), Some(Reason::Unavailable));
         assert!(asked.load(Ordering::SeqCst), "the store was asked, and is down");
-        engine.rule(Scope::All, Ruled { ruling: Ruling::Off, until: T0 + secs(5) }, T0).unwrap();
+        engine
+            .operator()
+            .set_override(Scope::All, Ruled { ruling: Ruling::Off, until: T0 + secs(5) }, T0)
+            .unwrap();
         assert!(engine.check(&request, T0).await.is_allowed());
-        engine.block(&request, T0 + secs(5), T0).unwrap();
+        engine.operator().block(&request, T0 + secs(5), T0).unwrap();
         assert_eq!(engine.check(&request, T0).await.reason(), Some(Reason::Blocked));
     });
 }
@@ -196,7 +215,7 @@ fn the_operator_needs_no_store() {
 fn a_block_is_true_about_its_end() {
     let engine = engine("limits: [{name: a, by: [k], rate: 1/h}]");
     let until = T0 + Ticks::from_millis(2_500);
-    let block = engine.block(&of(&[("k", "x"), ("region", "eu")]), until, T0).unwrap();
+    let block = engine.operator().block(&of(&[("k", "x"), ("region", "eu")]), until, T0).unwrap();
     let blocked = of(&[("region", "eu"), ("k", "x"), ("path", "/")]);
     let denied = engine.try_check(&blocked, T0).unwrap();
     assert_eq!(denied.reason(), Some(Reason::Blocked));
@@ -214,7 +233,7 @@ fn a_block_is_true_about_its_end() {
         Some("a"),
         "k=x was charged once, without region"
     );
-    assert!(engine.blocks(until).is_empty());
+    assert!(engine.operator().blocks(until).is_empty());
 }
 
 /// The descriptors of a request have the attributes of a block together. A descriptor that repeats another changes
@@ -222,7 +241,7 @@ fn a_block_is_true_about_its_end() {
 #[test]
 fn a_block_holds_over_several_descriptors() {
     let engine = engine(HOUR);
-    let block = engine.block(&of(&[("k", "x"), ("path", "/y")]), T0 + secs(3), T0).unwrap();
+    let block = engine.operator().block(&of(&[("k", "x"), ("path", "/y")]), T0 + secs(3), T0).unwrap();
     let ask = |requests: &[CheckRequest<'_>]| {
         let request = requests.iter().cloned().reduce(CheckRequest::and).unwrap();
         engine.try_check(&request, T0).unwrap()
@@ -239,7 +258,10 @@ fn a_block_holds_over_several_descriptors() {
 #[test]
 fn a_block_holds_for_other_spellings() {
     let engine = engine(HOUR);
-    let block = engine.block(&of(&[("path", "/login"), ("host", "a.test:8443")]), T0 + secs(3), T0).unwrap();
+    let block = engine
+        .operator()
+        .block(&of(&[("path", "/login"), ("host", "a.test:8443")]), T0 + secs(3), T0)
+        .unwrap();
     let ask = |path: &str, port: &str| {
         let loose = tollgate::path::loose_path(path);
         let mut request = CheckRequest::new();
@@ -257,7 +279,7 @@ fn a_block_holds_for_other_spellings() {
 #[test]
 fn a_block_in_capitals_holds_for_every_case() {
     let engine = engine(HOUR);
-    engine.block(&of(&[("path", "/Login"), ("k", "x")]), T0 + secs(3), T0).unwrap();
+    engine.operator().block(&of(&[("path", "/Login"), ("k", "x")]), T0 + secs(3), T0).unwrap();
     let policy = policy("limits: [{ name: l, when: { path: /Login }, rate: 1/h }]");
     for path in ["/Login", "/LOGIN", "/login", "/login/", "/login.a.b.json", "/LOG%C4%B1N", "/log%C4%B0n;x"] {
         let loose = tollgate::path::loose_path(path);
@@ -293,7 +315,7 @@ fn a_block_holds_for_networks_that_overlap_it() {
         ("10.1.2.3", "10.1.2.4", false),
     ] {
         let engine = engine(HOUR);
-        let block = engine.block(&of(&[("ip", blocked)]), T0 + secs(3), T0).unwrap();
+        let block = engine.operator().block(&of(&[("ip", blocked)]), T0 + secs(3), T0).unwrap();
         let request = of(&[("ip", given), ("k", "x")]);
         assert_eq!(engine.try_check(&request, T0).unwrap().block().is_some(), holds, "{blocked} and {given}");
         let network = block.attributes()[0].1.clone();
@@ -304,8 +326,8 @@ fn a_block_holds_for_networks_that_overlap_it() {
             "{network} and {given}"
         );
         // What is shown can be fed back.
-        assert!(engine.unblock(&of(&[("ip", network.as_str())]), T0), "{network}");
-        assert!(engine.blocks(T0).is_empty());
+        assert!(engine.operator().unblock(&of(&[("ip", network.as_str())]), T0), "{network}");
+        assert!(engine.operator().blocks(T0).is_empty());
     }
 }
 
@@ -313,7 +335,7 @@ fn a_block_holds_for_networks_that_overlap_it() {
 #[test]
 fn a_block_holds_with_other_attributes_beside_an_address() {
     let engine = engine(HOUR);
-    engine.block(&of(&[("ip", "2001:db8::1"), ("k", "x")]), T0 + secs(3), T0).unwrap();
+    engine.operator().block(&of(&[("ip", "2001:db8::1"), ("k", "x")]), T0 + secs(3), T0).unwrap();
     let ask = |ip, k| engine.try_check(&of(&[("ip", ip), ("k", k)]), T0).unwrap().block().is_some();
     assert!(ask("2001:db8::/48", "x") && ask("2001:db8::9", "x"));
     assert!(!ask("2001:db8::/48", "y") && !ask("2001:db9::1", "x"));
@@ -323,7 +345,7 @@ fn a_block_holds_with_other_attributes_beside_an_address() {
 #[test]
 fn a_blocked_request_is_told_when_to_come_back() {
     let engine = engine(HOUR);
-    engine.block(&of(&[("k", "x")]), T0 + secs(90), T0).unwrap();
+    engine.operator().block(&of(&[("k", "x")]), T0 + secs(90), T0).unwrap();
     let denied = engine.try_check(&of(&[("k", "x")]), T0).unwrap();
     let known = Audience { caller: Caller::Authenticated, ..Audience::default() };
     let answer = Answer::of(&denied, &HeaderPolicy::default(), known, T0);
@@ -348,8 +370,9 @@ fn a_blocked_request_is_told_when_to_come_back() {
 #[test]
 fn a_block_stops_reservations() {
     let engine = engine(HOUR);
-    engine.block(&of(&[("k", "x")]), T0 + secs(90), T0).unwrap();
-    let (decision, reservation) = pollster::block_on(engine.reserve(&of(&[("k", "x")]), secs(5), T0));
+    engine.operator().block(&of(&[("k", "x")]), T0 + secs(90), T0).unwrap();
+    let (decision, reservation) =
+        pollster::block_on(engine.reservations().reserve(&of(&[("k", "x")]), secs(5), T0));
     assert!(reservation.is_none() && decision.block().is_some());
 }
 
@@ -357,13 +380,13 @@ fn a_block_stops_reservations() {
 #[test]
 fn blocks_are_bounded() {
     let engine = engine(HOUR);
-    assert_eq!(engine.block(&CheckRequest::new(), T0 + secs(1), T0), Err(BlockError::Everybody));
-    engine.block(&of(&[("k", "x"), ("l", "y")]), T0 + secs(1), T0).unwrap();
-    engine.block(&of(&[("l", "y"), ("k", "x")]), T0 + secs(9), T0).unwrap();
-    assert_eq!(engine.blocks(T0).len(), 1);
-    assert!(engine.unblock(&of(&[("k", "x"), ("l", "y")]), T0));
-    assert!(!engine.unblock(&of(&[("k", "x"), ("l", "y")]), T0));
-    engine.block(&CheckRequest::new().with("n", 5).unwrap(), T0 + secs(1), T0).unwrap();
+    assert_eq!(engine.operator().block(&CheckRequest::new(), T0 + secs(1), T0), Err(BlockError::Everybody));
+    engine.operator().block(&of(&[("k", "x"), ("l", "y")]), T0 + secs(1), T0).unwrap();
+    engine.operator().block(&of(&[("l", "y"), ("k", "x")]), T0 + secs(9), T0).unwrap();
+    assert_eq!(engine.operator().blocks(T0).len(), 1);
+    assert!(engine.operator().unblock(&of(&[("k", "x"), ("l", "y")]), T0));
+    assert!(!engine.operator().unblock(&of(&[("k", "x"), ("l", "y")]), T0));
+    engine.operator().block(&CheckRequest::new().with("n", 5).unwrap(), T0 + secs(1), T0).unwrap();
     assert!(
         !engine.try_check(&of(&[("n", "5")]), T0).unwrap().is_allowed(),
         "a number and its text are the same"
@@ -377,19 +400,22 @@ fn blocks_and_rulings_can_be_asked_for() {
     let engine = engine(HOUR);
     let long = "v".repeat(100_000);
     let pairs = [("k", long.as_str()), ("k", "x"), ("l", "y")];
-    assert_eq!((engine.blocked(&pairs, T0), engine.ruling_about_all(T0)), (None, None));
-    engine.block(&of(&[("k", "x"), ("m", "z")]), T0 + secs(9), T0).unwrap();
-    assert_eq!(engine.blocked(&pairs, T0), None, "one of its attributes is missing");
-    engine.block(&of(&[("l", "y")]), T0 + secs(1), T0).unwrap();
-    let longest = engine.block(&of(&[("k", "x"), ("l", "y")]), T0 + secs(2), T0).unwrap();
-    assert_eq!(engine.blocked(&pairs, T0), Some(longest));
-    assert_eq!(engine.blocked(&pairs, T0 + secs(2)), None);
+    assert_eq!(
+        (engine.operator().blocked(&pairs, T0), engine.operator().overrides(T0).of_all()),
+        (None, None)
+    );
+    engine.operator().block(&of(&[("k", "x"), ("m", "z")]), T0 + secs(9), T0).unwrap();
+    assert_eq!(engine.operator().blocked(&pairs, T0), None, "one of its attributes is missing");
+    engine.operator().block(&of(&[("l", "y")]), T0 + secs(1), T0).unwrap();
+    let longest = engine.operator().block(&of(&[("k", "x"), ("l", "y")]), T0 + secs(2), T0).unwrap();
+    assert_eq!(engine.operator().blocked(&pairs, T0), Some(longest));
+    assert_eq!(engine.operator().blocked(&pairs, T0 + secs(2)), None);
     let ruled = Ruled { ruling: Ruling::Off, until: T0 + secs(1) };
-    engine.rule(Scope::Limit("a"), ruled, T0).unwrap();
-    assert_eq!(engine.ruling_about_all(T0), None);
-    engine.rule(Scope::All, ruled, T0).unwrap();
-    assert_eq!(engine.ruling_about_all(T0), Some(Ruling::Off));
-    assert_eq!(engine.ruling_about_all(T0 + secs(1)), None);
+    engine.operator().set_override(Scope::Limit("a"), ruled, T0).unwrap();
+    assert_eq!(engine.operator().overrides(T0).of_all(), None);
+    engine.operator().set_override(Scope::All, ruled, T0).unwrap();
+    assert_eq!(engine.operator().overrides(T0).of_all(), Some(Ruling::Off));
+    assert_eq!(engine.operator().overrides(T0 + secs(1)).of_all(), None);
 }
 
 /// There are no more blocks than may be, and those that have ended make room.
@@ -398,7 +424,7 @@ fn no_more_blocks_than_may_be() {
     let engine = engine(HOUR);
     let add = |number: usize, now| {
         let key = number.to_string();
-        engine.block(&of(&[("k", &key)]), now + secs(1), now).map(drop)
+        engine.operator().block(&of(&[("k", &key)]), now + secs(1), now).map(drop)
     };
     for number in 0..BLOCKS_MAX {
         add(number, T0).unwrap();
@@ -409,7 +435,7 @@ fn no_more_blocks_than_may_be() {
 }
 
 fn explained(engine: &Engine, request: &CheckRequest<'_>) -> Vec<tollgate::engine::Explained> {
-    pollster::block_on(engine.explain(request, T0)).limits
+    pollster::block_on(engine.operator().explain(request, T0)).limits
 }
 
 /// The built-in policy, explained for a login: what applies, what does not, and why.
@@ -471,8 +497,14 @@ fn an_explanation_tells_when_the_next_unit_returns() {
 #[test]
 fn an_explanation_shows_rulings() {
     let engine = engine(HOUR);
-    engine.rule(Scope::Limit("a"), Ruled { ruling: Ruling::Off, until: T0 + secs(9) }, T0).unwrap();
-    engine.rule(Scope::Limit("b"), Ruled { ruling: Ruling::Shadow, until: T0 + secs(9) }, T0).unwrap();
+    engine
+        .operator()
+        .set_override(Scope::Limit("a"), Ruled { ruling: Ruling::Off, until: T0 + secs(9) }, T0)
+        .unwrap();
+    engine
+        .operator()
+        .set_override(Scope::Limit("b"), Ruled { ruling: Ruling::Shadow, until: T0 + secs(9) }, T0)
+        .unwrap();
     let limits = explained(&engine, &of(&[("k", "x")]));
     let [b, a] = &limits[..] else { panic!("{limits:?}") };
     assert_eq!((a.mode, a.state.is_some(), a.unmet.len()), (Mode::Off, false, 0));
@@ -555,11 +587,12 @@ fn a_block_is_of_values_that_requests_have() {
         ("host", "a.test.", "host: a.test"),
         ("tenant", "acme-*", "`when: { tenant: acme-* }`"),
     ] {
-        let refused = engine.block(&of(&[(name, value)]), T0 + secs(3), T0).unwrap_err().to_string();
+        let refused =
+            engine.operator().block(&of(&[(name, value)]), T0 + secs(3), T0).unwrap_err().to_string();
         assert!(refused.contains(accepted), "{name}={value}: {refused}");
     }
-    assert!(engine.blocks(T0).is_empty());
-    engine.block(&of(&[("path", "/caf%C3%A9")]), T0 + secs(3), T0).unwrap();
+    assert!(engine.operator().blocks(T0).is_empty());
+    engine.operator().block(&of(&[("path", "/caf%C3%A9")]), T0 + secs(3), T0).unwrap();
     for path in ["/café", "/caf%c3%a9", "/x/../caf%C3%A9"] {
         assert_eq!(
             engine.try_check(&of(&[("path", path)]), T0).unwrap().reason(),
@@ -573,6 +606,9 @@ fn a_block_is_of_values_that_requests_have() {
 #[test]
 fn rulings_work_on_any_store() {
     let engine = Engine::with_store(policy(HOUR), MemoryStore::new(1 << 20, T0), Secret::random());
-    engine.rule(Scope::All, Ruled { ruling: Ruling::Off, until: T0 + secs(1) }, T0).unwrap();
+    engine
+        .operator()
+        .set_override(Scope::All, Ruled { ruling: Ruling::Off, until: T0 + secs(1) }, T0)
+        .unwrap();
     assert!(pollster::block_on(engine.check(&of(&[("k", "x")]), T0)).is_allowed());
 }

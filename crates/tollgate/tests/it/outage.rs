@@ -180,13 +180,13 @@ impl Fleet {
     /// Has every node see that the store is there.
     fn see(&self, now: Timestamp) {
         for engine in &self.engines {
-            let _ = now_or_never(engine.peek(&asking("nobody", 1), now));
+            let _ = now_or_never(engine.operator().peek(&asking("nobody", 1), now));
         }
     }
 
     fn settle(&self, now: Timestamp) {
         for engine in &self.engines {
-            while now_or_never(engine.settle_debts(now)).is_ok_and(|replayed| replayed.told > 0) {}
+            while now_or_never(engine.maintenance().reconcile(now)).is_ok_and(|replayed| replayed.told > 0) {}
         }
     }
 }

@@ -63,7 +63,7 @@ fn only_denials_in_time_count() {
     let engine = engine(LOGIN);
     assert_eq!(ask(&engine, &key("a"), 4, T0).last(), Some(&Some(Reason::Quota)));
     for _ in 0..9 {
-        assert!(block_on(engine.peek(&key("a"), T0)).is_allowed());
+        assert!(block_on(engine.operator().peek(&key("a"), T0)).is_allowed());
         let never = key("a").cost(3).expect("it fits");
         assert_eq!(engine.try_check(&never, T0).unwrap().reason(), Some(Reason::Cost));
     }
@@ -126,14 +126,14 @@ limits:
 fn a_reset_takes_it_back() {
     let engine = engine(LOGIN);
     ask(&engine, &key("a"), 5, T0);
-    let explanation = block_on(engine.explain(&key("a"), T0 + secs(1)));
+    let explanation = block_on(engine.operator().explain(&key("a"), T0 + secs(1)));
     let state = explanation.limits[0].state.as_ref().expect("it applies");
     assert!(!state.admits && state.source == Source::Penalty);
     assert_eq!(
         explanation.limits[0].changes,
         ["refused for another 59.000 s after 3 denials; a reset of the key takes that back"]
     );
-    let forgotten = block_on(engine.reset(&key("a"), &[], T0 + secs(1))).unwrap();
+    let forgotten = block_on(engine.operator().reset(&key("a"), &[], T0 + secs(1))).unwrap();
     assert_eq!(forgotten.counters.len() + forgotten.untouched.len(), 1);
     let expected = [None, None, Some(Reason::Quota), Some(Reason::Quota), Some(Reason::Penalty)];
     assert_eq!(ask(&engine, &key("a"), 5, T0 + secs(1)), expected);
@@ -165,10 +165,10 @@ fn modes_swaps_and_snapshots() {
     engine.swap(policy(&LOGIN.replace("2/s", "9/s")), T0).expect("it can be put in force");
     assert_eq!(engine.try_check(&key("a"), T0 + secs(5)).unwrap().reason(), Some(Reason::Penalty));
     let mut bytes = Vec::new();
-    engine.snapshot(T0 + secs(5), &mut bytes).expect("memory can be written");
+    engine.snapshots().write(T0 + secs(5), &mut bytes).expect("memory can be written");
     let snapshot =
         tollgate::Snapshot::read(1 << 20, T0 + secs(5), &mut bytes.as_slice()).expect("it is whole");
-    let (restored, _) = Engine::restore(snapshot, policy(LOGIN), T0 + secs(5)).expect("it fits");
+    let (restored, _) = snapshot.restore(policy(LOGIN), |memory| memory, T0 + secs(5)).expect("it fits");
     assert_eq!(restored.try_check(&key("a"), T0 + secs(5)).unwrap().retry_after(), Some(secs(55)));
     let tiers = "
 limits:
@@ -240,7 +240,7 @@ fn explanations_have_the_longer_wait() {
     let now = T0 + secs(30);
     for (cost, counter) in [(1, 1_170), (2, 2_370), (3, 3_570)] {
         let request = key("a").cost(cost).expect("it fits");
-        let explained = block_on(engine.explain(&request, now));
+        let explained = block_on(engine.operator().explain(&request, now));
         let state = explained.limits[0].state.as_ref().expect("it applies");
         assert_eq!((state.source, state.refused_for), (Source::Penalty, Some(secs(30))));
         assert_eq!(state.outcome.verdict.retry_after(), Some(secs(counter)));
@@ -252,7 +252,7 @@ fn explanations_have_the_longer_wait() {
     // A block that lasts longer than the counter needs is the time to wait.
     let engine = self::engine(LOGIN);
     ask(&engine, &key("a"), 5, T0);
-    let explained = block_on(engine.explain(&key("a"), T0 + secs(20)));
+    let explained = block_on(engine.operator().explain(&key("a"), T0 + secs(20)));
     let state = explained.limits[0].state.as_ref().expect("it applies");
     assert_eq!(state.outcome.verdict.retry_after(), Some(secs(40)));
     assert!(!explained.limits[0].changes[0].contains("counter"), "{:?}", explained.limits[0].changes);

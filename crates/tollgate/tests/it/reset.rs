@@ -24,7 +24,7 @@ fn passes(engine: &Engine, attributes: &[(&str, &str)]) -> bool {
 }
 
 fn reset(engine: &Engine, attributes: &[(&str, &str)], limits: &[&str]) -> Result<Forgotten, StoreFailure> {
-    block_on(engine.reset(&of(attributes), limits, T0))
+    block_on(engine.operator().reset(&of(attributes), limits, T0))
 }
 
 fn forgot(counters: &[&str], untouched: &[&str]) -> Result<Forgotten, StoreFailure> {
@@ -100,12 +100,12 @@ fn a_ruling_hides_no_counter() {
     for ruling in [Ruling::Off, Ruling::Shadow, Ruling::Percent(0)] {
         assert!(passes(&engine, &[("k", "x")]) && !passes(&engine, &[("k", "x")]));
         let ruled = Ruled { ruling, until: T0 + Ticks::from_secs(60) };
-        engine.rule(Scope::All, ruled, T0).expect("it may be ruled about");
+        engine.operator().set_override(Scope::All, ruled, T0).expect("it may be ruled about");
         assert_eq!(
             reset(&engine, &[("k", "x")], &[]).map(|report| report.counters),
             Ok(vec!["a".to_owned()])
         );
-        assert!(engine.lift(Scope::All, T0));
+        assert!(engine.operator().lift_override(Scope::All, T0));
         assert!(passes(&engine, &[("k", "x")]), "{ruling:?}");
         reset(&engine, &[("k", "x")], &[]).expect("memory answers");
     }
@@ -118,7 +118,7 @@ fn a_block_that_outlasts_its_counter_is_reported() {
     assert!(passes(&engine, &[("k", "x")]) && !passes(&engine, &[("k", "x")]));
     let later = T0 + Ticks::from_secs(60);
     assert!(!engine.try_check(&of(&[("k", "x")]), later).unwrap().is_allowed());
-    assert_eq!(block_on(engine.reset(&of(&[("k", "x")]), &[], later)), forgot(&["a"], &[]));
+    assert_eq!(block_on(engine.operator().reset(&of(&[("k", "x")]), &[], later)), forgot(&["a"], &[]));
     assert!(engine.try_check(&of(&[("k", "x")]), later).unwrap().is_allowed());
 }
 
@@ -132,8 +132,8 @@ fn every_reading_is_forgotten() {
     let mut read = of(&[("ip", "192.0.2.1")]);
     read.push_spelled("path", "/LOGIN/", Spelling::LoosePath("/login")).expect("it is short");
     assert!(engine.try_check(&read, T0).unwrap().is_allowed());
-    assert_eq!(block_on(engine.reset(&given, &["login"], T0)), forgot(&[], &[]));
-    let both = block_on(engine.reset(&read.clone().and(given), &[], T0));
+    assert_eq!(block_on(engine.operator().reset(&given, &["login"], T0)), forgot(&[], &[]));
+    let both = block_on(engine.operator().reset(&read.clone().and(given), &[], T0));
     assert_eq!(both, forgot(&["login", "path"], &[]));
     assert!(engine.try_check(&read, T0).unwrap().is_allowed());
 }
@@ -173,18 +173,26 @@ fn a_reservation_of_before_a_reset_gives_nothing_back() {
         let engine = engine(&format!("limits: [{{name: a, by: [k], rate: 3/h, {algorithm}}}]"));
         let three = |key| of(&[("k", key)]).cost(3).expect("a cost within bounds");
         let at = |millis| T0 + Ticks::from_millis(millis);
-        let reserve = |key, now| block_on(engine.reserve(&three(key), Ticks::from_secs(60), now)).1;
+        let reserve =
+            |key, now| block_on(engine.reservations().reserve(&three(key), Ticks::from_secs(60), now)).1;
         let mut before = reserve("x", at(0)).expect("it passes");
         let mut committed = reserve("z", at(0)).expect("it passes");
         let mut other = reserve("y", at(0)).expect("it passes");
         for key in ["x", "z"] {
-            assert_eq!(block_on(engine.reset(&of(&[("k", key)]), &[], at(1))).unwrap().counters, ["a"]);
+            assert_eq!(
+                block_on(engine.operator().reset(&of(&[("k", key)]), &[], at(1))).unwrap().counters,
+                ["a"]
+            );
         }
         let mut since = reserve("x", at(2)).expect("the reset gave all of it back");
         assert!(reserve("z", at(2)).is_some());
-        let settled = block_on(engine.cancel(&mut before, at(3))).unwrap();
+        let settled = block_on(engine.reservations().cancel(&mut before, at(3))).unwrap();
         assert_eq!(settled.refunded, 0, "{algorithm}");
-        assert_eq!(block_on(engine.commit(&mut committed, 1, at(3))).unwrap().refunded, 0, "{algorithm}");
+        assert_eq!(
+            block_on(engine.reservations().commit(&mut committed, 1, at(3))).unwrap().refunded,
+            0,
+            "{algorithm}"
+        );
         let left = |key| {
             engine
                 .try_check(&of(&[("k", key)]).looking(), at(4))
@@ -196,8 +204,16 @@ fn a_reservation_of_before_a_reset_gives_nothing_back() {
                 .remaining
         };
         assert_eq!((left("x"), left("z"), left("y")), (0, 0, 0), "{algorithm}");
-        assert_eq!(block_on(engine.cancel(&mut since, at(4))).unwrap().refunded, 3, "{algorithm}");
-        assert_eq!(block_on(engine.cancel(&mut other, at(4))).unwrap().refunded, 3, "{algorithm}");
+        assert_eq!(
+            block_on(engine.reservations().cancel(&mut since, at(4))).unwrap().refunded,
+            3,
+            "{algorithm}"
+        );
+        assert_eq!(
+            block_on(engine.reservations().cancel(&mut other, at(4))).unwrap().refunded,
+            3,
+            "{algorithm}"
+        );
         assert_eq!((left("x"), left("y")), (3, 3), "{algorithm}");
     }
 }

@@ -24,7 +24,7 @@ fn engine(limits: Vec<LimitBuilder>, now: Timestamp) -> Engine {
 
 fn written(engine: &Engine, now: Timestamp) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let report = engine.snapshot(now, &mut bytes).expect("memory takes everything");
+    let report = engine.snapshots().write(now, &mut bytes).expect("memory takes everything");
     assert_eq!(report.bytes, bytes.len() as u64);
     bytes
 }
@@ -36,7 +36,7 @@ fn read(
 ) -> Result<(Engine, RestoreReport, SwapReport), RestoreError> {
     let snapshot = Snapshot::read(CAPACITY, now, &mut &*bytes)?;
     let report = snapshot.report();
-    let (engine, limits) = Engine::restore(snapshot, policy, now).expect("few quotas are in use");
+    let (engine, limits) = snapshot.restore(policy, |memory| memory, now).expect("few quotas are in use");
     Ok((engine, report, limits))
 }
 
@@ -58,7 +58,7 @@ fn shown(decision: &Decision) -> Vec<(String, Outcome, Source)> {
 }
 
 fn remaining(engine: &Engine, key: &str, now: Timestamp) -> u64 {
-    let look = now_or_never(engine.peek(&asking(key, 1), now));
+    let look = now_or_never(engine.operator().peek(&asking(key, 1), now));
     look.limits().next().expect("there is a limit").outcome.remaining
 }
 
@@ -214,9 +214,9 @@ fn permits_survive() {
     assert_eq!(remaining(&new, "k", NOW), 2);
     let late = take(&new);
     assert_ne!(early.id(), late.id(), "two permits of one name would be one");
-    assert_eq!(now_or_never(new.release(&late, NOW)), Ok(()));
+    assert_eq!(now_or_never(new.reservations().release(&late, NOW)), Ok(()));
     assert_eq!(remaining(&new, "k", NOW), 2, "the early permit was given back with the late one");
-    assert_eq!(now_or_never(new.release(&early, NOW)), Ok(()));
+    assert_eq!(now_or_never(new.reservations().release(&early, NOW)), Ok(()));
     assert_eq!(remaining(&new, "k", NOW), 3);
 }
 
@@ -229,7 +229,7 @@ fn limits_that_are_gone_are_remembered() {
     let (new, _, limits) = restored(&old, vec![bucket("three", 10)], NOW);
     assert_eq!((limits.added, limits.removed), (vec!["three".to_owned()], vec!["two".to_owned()]));
     let (new, _, _) = restored(&new, vec![bucket("one", 10), bucket("two", 20)], NOW);
-    let decision = now_or_never(new.peek(&asking("k", 1), NOW));
+    let decision = now_or_never(new.operator().peek(&asking("k", 1), NOW));
     let left: Vec<u64> = decision.limits().map(|status| status.outcome.remaining).collect();
     assert_eq!(left, [6, 6], "{:?}", shown(&decision));
 }
@@ -326,7 +326,7 @@ fn under_load_no_counter_is_gifted() {
             let (new, report, _) = read(&bytes, policy(limits()), NOW).expect("written");
             assert_eq!(report.no_room, 0);
             for key in 0..KEYS {
-                let look = now_or_never(new.peek(&asking(&format!("k-{key}"), 0), NOW));
+                let look = now_or_never(new.operator().peek(&asking(&format!("k-{key}"), 0), NOW));
                 for status in look.limits() {
                     let used = status.outcome.limit - status.outcome.remaining;
                     let name = status.limit.name();
@@ -360,7 +360,7 @@ fn a_snapshot_belongs_to_one_policy() {
     }
     let engine = engine(vec![bucket("limit", 10)], NOW);
     assert!(engine.try_check(&asking("k", 1), NOW).unwrap().is_allowed());
-    let refused = engine.snapshot(NOW, &mut Swapping(&engine, 0)).expect_err("the policy changed");
+    let refused = engine.snapshots().write(NOW, &mut Swapping(&engine, 0)).expect_err("the policy changed");
     assert!(matches!(refused, SnapshotError::PolicyChanged), "{refused}");
 }
 
@@ -381,7 +381,7 @@ fn what_has_no_room_is_told() {
     assert_eq!(same.store().usage(NOW).keys, report.keys);
     let small = Snapshot::read(1 << 20, NOW, &mut &*bytes).expect("written");
     let report = small.report();
-    let (small, _) = Engine::restore(small, limits(), NOW).expect("few quotas are in use");
+    let (small, _) = small.restore(limits(), |memory| memory, NOW).expect("few quotas are in use");
     assert!(report.no_room > 0 && report.keys > 1_000, "{report:?}");
     assert_eq!(small.store().usage(NOW).keys, report.keys);
     assert!(small.store().usage(NOW).bytes <= 1 << 20);
@@ -457,7 +457,7 @@ fn the_format_before_is_read() {
     let (newer, report, _) = read(&sample(), limits(), NOW).expect("it was just written");
     assert_eq!(older_report, report);
     for key in ["a", "b", "never seen"] {
-        let look = |engine: &Engine| shown(&now_or_never(engine.peek(&asking(key, 1), NOW)));
+        let look = |engine: &Engine| shown(&now_or_never(engine.operator().peek(&asking(key, 1), NOW)));
         assert_eq!(look(&older), look(&newer), "{key}");
     }
 }
@@ -470,7 +470,10 @@ fn what_is_counted_beside_comes_back() {
     assert!(engine.try_check(&asking("k", 4), NOW).unwrap().is_allowed());
     let parts: [&[u8]; 3] = [b"one", b"", &[7; 100_000]];
     let mut bytes = Vec::new();
-    engine.snapshot_with(|store| Some(store), NOW, parts, &mut bytes).expect("memory takes everything");
+    engine
+        .snapshots()
+        .write_with(|store| Some(store), NOW, parts, &mut bytes)
+        .expect("memory takes everything");
 
     let mut found = Vec::new();
     let keep = |taken_at: Timestamp, part: &[u8]| {
@@ -479,8 +482,9 @@ fn what_is_counted_beside_comes_back() {
     };
     let snapshot = Snapshot::read_with(CAPACITY, NOW + HOUR, keep, &mut &*bytes).expect("it is whole");
     assert_eq!(found, parts.map(|part| (NOW, part.to_vec())));
-    let (next, _) = Engine::restore(snapshot, policy(vec![bucket("limit", 10)]), NOW).expect("few quotas");
-    let hash = |engine: &Engine, name: &str| engine.key_family(name).hash(b"key");
+    let (next, _) =
+        snapshot.restore(policy(vec![bucket("limit", 10)]), |memory| memory, NOW).expect("few quotas");
+    let hash = |engine: &Engine, name: &str| engine.ledger().key_family(name).hash(b"key");
     assert_eq!(hash(&engine, "beside"), hash(&next, "beside"));
     assert_ne!(hash(&engine, "beside"), hash(&engine, "other"));
 
@@ -490,7 +494,7 @@ fn what_is_counted_beside_comes_back() {
     let refused = Snapshot::read_with(CAPACITY, NOW, wrong, &mut &*bytes).expect_err("a part is wrong");
     assert!(refused.to_string().ends_with("it is empty"), "{refused}");
     let large = vec![0; SNAPSHOT_PART_BYTES_MAX as usize + 1];
-    assert!(engine.snapshot_with(|store| Some(store), NOW, [large], &mut std::io::sink()).is_err());
+    assert!(engine.snapshots().write_with(|store| Some(store), NOW, [large], &mut std::io::sink()).is_err());
 }
 
 /// The story: a server started with a wrong clock, NTP set it two hours forward, and a restart said "counters restored (7202 s old)" of
@@ -507,25 +511,25 @@ fn a_restart_after_a_step_of_the_wall_clock_gives_nothing() {
         limits.push(calendar());
         limits
     };
-    let look = |engine: &Engine, now| shown(&now_or_never(engine.peek(&asking("k", 1), now)));
+    let look = |engine: &Engine, now| shown(&now_or_never(engine.operator().peek(&asking("k", 1), now)));
     for steps in [&[7_200_i64][..], &[-7_200], &[90_000, 86_400], &[1_800, -5_400, 600]] {
         let running = engine(limits(), NOW);
         let mut now = NOW;
         assert!(running.try_check(&asking("k", 7), now).unwrap().is_allowed());
         for step in steps {
             now = now + Ticks::from_secs(5);
-            running.follow_wall(WallOffset::from_micros(step * 1_000_000), now);
+            running.maintenance().follow_wall(WallOffset::from_micros(step * 1_000_000), now);
             assert!(running.try_check(&asking("other", 1), now).unwrap().is_allowed());
         }
         let bytes = written(&running, now);
         let wall = Snapshot::wall(&mut &*bytes).expect("it was just written");
-        assert_eq!(wall, running.wall(), "{steps:?}");
+        assert_eq!(wall, running.maintenance().wall(), "{steps:?}");
         let (next, report, _) = read(&bytes, policy(limits()), now).expect("it was just written");
-        assert_eq!((report.taken_at, next.wall()), (now, wall), "{steps:?}");
+        assert_eq!((report.taken_at, next.maintenance().wall()), (now, wall), "{steps:?}");
         let later = now + Ticks::from_secs(2);
         assert_eq!(look(&next, later), look(&running, later), "{steps:?}");
         for engine in [&running, &next] {
-            engine.follow_wall(WallOffset::from_micros(3_600_000_000), later);
+            engine.maintenance().follow_wall(WallOffset::from_micros(3_600_000_000), later);
         }
         assert_eq!(look(&next, later), look(&running, later), "{steps:?} and one more after the restart");
     }

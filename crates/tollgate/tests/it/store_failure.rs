@@ -94,7 +94,7 @@ impl Rig {
     /// One whose store has answered before it failed.
     fn seen(limits: Vec<LimitBuilder>) -> Self {
         let rig = Self::new(limits);
-        let _ = now_or_never(rig.engine.peek(&asking("other", 1), NOW));
+        let _ = now_or_never(rig.engine.operator().peek(&asking("other", 1), NOW));
         rig
     }
 
@@ -112,7 +112,7 @@ impl Rig {
     }
 
     fn left(&self, limit: &str) -> Option<u64> {
-        let decision = now_or_never(self.engine.peek(&asking("k", 1), NOW));
+        let decision = now_or_never(self.engine.operator().peek(&asking("k", 1), NOW));
         decision.limits().find(|status| status.limit.name() == limit).map(|status| status.outcome.remaining)
     }
 }
@@ -222,11 +222,12 @@ fn a_reservation_made_without_the_store_gives_nothing_to_it() {
         assert!(rig.check(6).is_allowed());
         rig.cut(true);
         let (decision, reservation) =
-            now_or_never(rig.engine.reserve(&asking("k", 3), Ticks::from_secs(30), NOW));
+            now_or_never(rig.engine.reservations().reserve(&asking("k", 3), Ticks::from_secs(30), NOW));
         assert!(decision.is_allowed());
         rig.cut(false);
         assert_eq!(rig.left("limit"), Some(told), "{mode:?}");
-        let settled = now_or_never(rig.engine.cancel(&mut reservation.expect("it was admitted"), NOW));
+        let settled =
+            now_or_never(rig.engine.reservations().cancel(&mut reservation.expect("it was admitted"), NOW));
         assert!(settled.is_ok());
         assert_eq!(rig.left("limit"), Some(told), "{mode:?}");
         assert!(rig.faults() > 0);
@@ -239,9 +240,13 @@ fn a_reservation_cancelled_without_the_store_owes_nothing() {
     let rig = Rig::new(vec![bucket("limit", 10)]);
     assert!(rig.check(2).is_allowed());
     rig.cut(true);
-    let (_, reservation) = now_or_never(rig.engine.reserve(&asking("k", 5), Ticks::from_secs(30), NOW));
+    let (_, reservation) =
+        now_or_never(rig.engine.reservations().reserve(&asking("k", 5), Ticks::from_secs(30), NOW));
     assert_eq!(rig.left("limit"), Some(3));
-    assert!(now_or_never(rig.engine.cancel(&mut reservation.expect("it was admitted"), NOW)).is_ok());
+    assert!(
+        now_or_never(rig.engine.reservations().cancel(&mut reservation.expect("it was admitted"), NOW))
+            .is_ok()
+    );
     assert_eq!(rig.left("limit"), Some(8));
     rig.cut(false);
     assert_eq!((rig.left("limit"), rig.left("limit")), (Some(8), Some(8)));
@@ -257,7 +262,11 @@ fn a_place_taken_locally_is_given_back_locally() {
         assert!(decision.is_allowed());
         assert!(!rig.check(1).is_allowed(), "the only place is taken");
         let permit = decision.take_permit().expect("it was admitted");
-        assert_eq!(now_or_never(rig.engine.release(&permit, NOW)), Ok(()), "the store has no part in it");
+        assert_eq!(
+            now_or_never(rig.engine.reservations().release(&permit, NOW)),
+            Ok(()),
+            "the store has no part in it"
+        );
     }
     assert!(rig.faults() > 0);
 }
@@ -266,13 +275,18 @@ fn a_place_taken_locally_is_given_back_locally() {
 #[test]
 fn what_cannot_be_given_back_is_told() {
     let rig = Rig::new(vec![bucket("limit", 10)]);
-    let (_, reservation) = now_or_never(rig.engine.reserve(&asking("k", 5), Ticks::from_secs(30), NOW));
+    let (_, reservation) =
+        now_or_never(rig.engine.reservations().reserve(&asking("k", 5), Ticks::from_secs(30), NOW));
     rig.cut(true);
     let unreachable = StoreFailure::Unreachable;
-    let settled = now_or_never(rig.engine.commit(&mut reservation.expect("it was admitted"), 1, NOW));
+    let settled =
+        now_or_never(rig.engine.reservations().commit(&mut reservation.expect("it was admitted"), 1, NOW));
     assert_eq!(settled, Err(CommitError::Store(unreachable)));
-    assert_eq!(now_or_never(rig.engine.refund(&asking("k", 1), Ticks::ZERO, NOW)), Err(unreachable));
-    assert_eq!(now_or_never(rig.engine.reset(&asking("k", 1), &[], NOW)), Err(unreachable));
+    assert_eq!(
+        now_or_never(rig.engine.ledger().refund(&asking("k", 1), &[], Ticks::ZERO, NOW)),
+        Err(unreachable)
+    );
+    assert_eq!(now_or_never(rig.engine.operator().reset(&asking("k", 1), &[], NOW)), Err(unreachable));
     assert_eq!(rig.faults(), 3);
 }
 
@@ -285,7 +299,7 @@ fn a_reset_that_fails_lets_nothing_more_pass() {
         assert_eq!((0..4).filter(|_| rig.check(1).is_allowed()).count(), 4);
         rig.cut(true);
         if is_reset {
-            let reset = now_or_never(rig.engine.reset(&asking("k", 1), &[], NOW));
+            let reset = now_or_never(rig.engine.operator().reset(&asking("k", 1), &[], NOW));
             assert_eq!(reset, Err(StoreFailure::Unreachable));
         }
         let passed = (0..9).filter(|_| rig.check(1).is_allowed()).count();
@@ -319,13 +333,17 @@ fn an_overtaken_release_is_made_again() {
     let rig = Rig::new(vec![permits("in-flight", 1), bucket("limit", 10)]);
     let permit = rig.check(1).take_permit().expect("the place is free");
     rig.fault.superseded.store(2, Ordering::SeqCst);
-    assert_eq!(now_or_never(rig.engine.release(&permit, NOW)), Ok(()));
+    assert_eq!(now_or_never(rig.engine.reservations().release(&permit, NOW)), Ok(()));
     assert_eq!(rig.left("in-flight"), Some(1));
     for (actual, left) in [(1, 8), (6, 2)] {
-        let (_, reservation) = now_or_never(rig.engine.reserve(&asking("k", 3), Ticks::from_secs(30), NOW));
+        let (_, reservation) =
+            now_or_never(rig.engine.reservations().reserve(&asking("k", 3), Ticks::from_secs(30), NOW));
         rig.fault.superseded.store(2, Ordering::SeqCst);
-        let settled =
-            now_or_never(rig.engine.commit(&mut reservation.expect("it was admitted"), actual, NOW));
+        let settled = now_or_never(rig.engine.reservations().commit(
+            &mut reservation.expect("it was admitted"),
+            actual,
+            NOW,
+        ));
         assert!(settled.is_ok(), "{settled:?}");
         assert_ne!(settled, Ok(Settled::default()));
         assert_eq!(rig.left("limit"), Some(left));
@@ -342,18 +360,25 @@ fn an_overtaken_refund_or_reset_is_made_again() {
     for overtaken in 1..=4 {
         assert!(rig.check(5).is_allowed());
         rig.fault.superseded.store(overtaken, Ordering::SeqCst);
-        assert_eq!(now_or_never(rig.engine.refund(&asking("k", 2), Ticks::ZERO, NOW)), Ok(()), "{overtaken}");
+        assert_eq!(
+            now_or_never(rig.engine.ledger().refund(&asking("k", 2), &[], Ticks::ZERO, NOW)),
+            Ok(()),
+            "{overtaken}"
+        );
         assert_eq!(rig.left("limit"), Some(7));
         rig.fault.superseded.store(overtaken, Ordering::SeqCst);
-        let forgotten = now_or_never(rig.engine.reset(&asking("k", 1), &[], NOW)).unwrap();
+        let forgotten = now_or_never(rig.engine.operator().reset(&asking("k", 1), &[], NOW)).unwrap();
         assert_eq!(forgotten.counters.len() + forgotten.untouched.len(), 1, "{overtaken}");
         assert_eq!(rig.left("limit"), Some(10));
     }
     assert_eq!(rig.faults(), 2 * (1 + 2 + 3 + 4));
     rig.fault.superseded.store(1_000, Ordering::SeqCst);
     let superseded = StoreFailure::Superseded;
-    assert_eq!(now_or_never(rig.engine.refund(&asking("k", 2), Ticks::ZERO, NOW)), Err(superseded));
-    assert_eq!(now_or_never(rig.engine.reset(&asking("k", 1), &[], NOW)), Err(superseded));
+    assert_eq!(
+        now_or_never(rig.engine.ledger().refund(&asking("k", 2), &[], Ticks::ZERO, NOW)),
+        Err(superseded)
+    );
+    assert_eq!(now_or_never(rig.engine.operator().reset(&asking("k", 1), &[], NOW)), Err(superseded));
 }
 
 /// A refund that is overtaken at its second counter does not give back to the first one twice.
@@ -363,7 +388,7 @@ fn an_overtaken_refund_gives_back_once() {
     assert!(rig.check(8).is_allowed());
     rig.fault.spared.store(1, Ordering::SeqCst);
     rig.fault.superseded.store(2, Ordering::SeqCst);
-    assert_eq!(now_or_never(rig.engine.refund(&asking("k", 3), Ticks::ZERO, NOW)), Ok(()));
+    assert_eq!(now_or_never(rig.engine.ledger().refund(&asking("k", 3), &[], Ticks::ZERO, NOW)), Ok(()));
     assert_eq!(rig.faults(), 2);
     assert_eq!((rig.left("first"), rig.left("second")), (Some(5), Some(5)));
 }
@@ -374,11 +399,12 @@ fn an_overtaken_refund_gives_back_once() {
 fn a_reservation_outlives_a_failing_store() {
     for actual in [Some(2), Some(9), None] {
         let rig = Rig::new(vec![bucket("limit", 10), permits("in-flight", 1)]);
-        let (_, reservation) = now_or_never(rig.engine.reserve(&asking("k", 5), Ticks::from_secs(30), NOW));
+        let (_, reservation) =
+            now_or_never(rig.engine.reservations().reserve(&asking("k", 5), Ticks::from_secs(30), NOW));
         let mut reservation = reservation.expect("it was admitted");
         let mut settle = || match actual {
-            Some(actual) => now_or_never(rig.engine.commit(&mut reservation, actual, NOW)),
-            None => now_or_never(rig.engine.cancel(&mut reservation, NOW)),
+            Some(actual) => now_or_never(rig.engine.reservations().commit(&mut reservation, actual, NOW)),
+            None => now_or_never(rig.engine.reservations().cancel(&mut reservation, NOW)),
         };
         rig.cut(true);
         assert_eq!(settle(), Err(CommitError::Store(StoreFailure::Unreachable)));
@@ -397,16 +423,17 @@ fn a_reservation_outlives_a_failing_store() {
 fn a_reservation_half_settled_goes_on_where_it_was() {
     for (first, second) in [(1, 1), (1, 4), (4, 1), (8, 2), (7, 7)] {
         let rig = Rig::new(vec![bucket("a", 10), bucket("b", 10)]);
-        let (_, reservation) = now_or_never(rig.engine.reserve(&asking("k", 5), Ticks::from_secs(30), NOW));
+        let (_, reservation) =
+            now_or_never(rig.engine.reservations().reserve(&asking("k", 5), Ticks::from_secs(30), NOW));
         let mut reservation = reservation.expect("it was admitted");
         // Giving back is one call; charging more is a look and a charge.
         rig.fault.spared.store(if first < 5 { 1 } else { 2 }, Ordering::SeqCst);
         rig.cut(true);
-        let failed = now_or_never(rig.engine.commit(&mut reservation, first, NOW));
+        let failed = now_or_never(rig.engine.reservations().commit(&mut reservation, first, NOW));
         assert_eq!(failed, Err(CommitError::Store(StoreFailure::Unreachable)));
         rig.cut(false);
         assert_eq!((rig.left("a"), rig.left("b")), (Some(10 - first), Some(5)), "{first}, then {second}");
-        let settled = now_or_never(rig.engine.commit(&mut reservation, second, NOW));
+        let settled = now_or_never(rig.engine.reservations().commit(&mut reservation, second, NOW));
         let (refunded, charged) = (5u64.saturating_sub(second), second.saturating_sub(5));
         assert_eq!(settled, Ok(Settled { refunded, charged, unpaid: 0 }), "{first}, then {second}");
         assert_eq!((rig.left("a"), rig.left("b")), (Some(10 - second), Some(10 - second)));

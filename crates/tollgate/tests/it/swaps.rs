@@ -98,7 +98,7 @@ fn a_limit_changed_too_often_is_refused_until_it_rests() {
     assert!(changes >= 1_000, "refused after {changes} changes");
     assert_eq!(engine.policy().limits()[0].quotas()[0].capacity(), 100 + changes - 1, "the old policy stays");
     let left = |now| {
-        let look = now_or_never(engine.peek(&asking("k", 1), now));
+        let look = now_or_never(engine.operator().peek(&asking("k", 1), now));
         look.limits().next().map(|status| (status.outcome.remaining, status.source))
     };
     assert_eq!(left(NOW), Some((6, Source::Exact)), "and so does the counter");
@@ -118,7 +118,7 @@ fn no_release_is_lost_to_a_swap() {
                 while !stop.load(Ordering::Relaxed) {
                     let mut decision = engine.try_check(&asking("k", 1), NOW).unwrap();
                     let permit = decision.take_permit().expect("two threads and at least two places");
-                    assert_eq!(now_or_never(engine.release(&permit, NOW)), Ok(()));
+                    assert_eq!(now_or_never(engine.reservations().release(&permit, NOW)), Ok(()));
                 }
             });
         }
@@ -130,7 +130,7 @@ fn no_release_is_lost_to_a_swap() {
         stop.store(true, Ordering::Relaxed);
     });
     engine.swap(policy(vec![permits("in-flight", 4)]), NOW).expect("few quotas are in use");
-    let look = now_or_never(engine.peek(&asking("k", 1), NOW));
+    let look = now_or_never(engine.operator().peek(&asking("k", 1), NOW));
     assert_eq!(look.limits().next().map(|status| status.outcome.remaining), Some(4));
 }
 
@@ -177,7 +177,7 @@ fn carrying_over_late_is_carrying_over_at_once() {
         }
         now = now + Ticks::from_millis(random(60_000));
         let expected = gcra::charge(current.reservoir(), state, now, 0).1;
-        let look = now_or_never(engine.peek(&asking("quiet", 1), now));
+        let look = now_or_never(engine.operator().peek(&asking("quiet", 1), now));
         let outcome = look.limits().next().map(|status| status.outcome).unwrap();
         assert_eq!(
             (outcome.remaining, outcome.reset_after),
@@ -195,7 +195,7 @@ fn a_limit_that_is_again_what_it_was_resumes() {
     let gcra = || policy(vec![limit("limit", Quota::gcra(Rate::per_hour(10)).expect("valid"))]);
     let engine = Engine::new(bucket(), NOW);
     let left = || {
-        let decision = now_or_never(engine.peek(&asking("k", 1), NOW));
+        let decision = now_or_never(engine.operator().peek(&asking("k", 1), NOW));
         decision.limits().map(|status| status.outcome.remaining).collect::<Vec<_>>()
     };
     assert!(engine.try_check(&asking("k", 6), NOW).unwrap().is_allowed());

@@ -110,8 +110,8 @@ fn an_engine_follows_the_wall_over_a_swap() {
     assert_eq!(monthly(&engine).1, 9);
     engine.swap(policy(5), time.now()).unwrap();
     time.set_wall(WallOffset::between(time.now(), START));
-    assert!(engine.follow_wall(time.clock().wall_offset(time.now()), time.now()));
-    assert!(!engine.follow_wall(time.clock().wall_offset(time.now()), time.now()), "once");
+    assert!(engine.maintenance().follow_wall(time.clock().wall_offset(time.now()), time.now()));
+    assert!(!engine.maintenance().follow_wall(time.clock().wall_offset(time.now()), time.now()), "once");
     let december = Timestamp::from_unix_seconds(1_701_388_800);
     assert_eq!(monthly(&engine), (true, 3, december.since(START)));
     for _ in 0..3 {
@@ -129,9 +129,16 @@ fn a_block_shows_its_end_by_the_wall() {
     let engine = Engine::new(policy, time.now());
     let request = CheckRequest::new().with("tenant", "acme").unwrap();
     let until = time.now() + Ticks::from_secs(3_600);
-    assert!(engine.block(&request, until, time.now()).unwrap().to_string().contains("2023-11-14T13:05:00Z"));
+    assert!(
+        engine
+            .operator()
+            .block(&request, until, time.now())
+            .unwrap()
+            .to_string()
+            .contains("2023-11-14T13:05:00Z")
+    );
     time.set_wall(ahead(7 * 24 * HOUR));
-    engine.follow_wall(time.clock().wall_offset(time.now()), time.now());
+    engine.maintenance().follow_wall(time.clock().wall_offset(time.now()), time.now());
     let denied = engine.try_check(&request, time.now()).unwrap();
     assert!(denied.explanation().unwrap().contains("until 2023-11-21T13:05:00Z"), "{denied:?}");
     assert_eq!(denied.block().map(tollgate::Block::until), Some(until));

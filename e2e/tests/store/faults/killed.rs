@@ -201,7 +201,7 @@ fn once(lines: &[Line], url: &str, kills: u64, row: &mut Row) {
     let clock = Clock::precise();
     let left = |kind: &Kind| {
         let request = CheckRequest::new().with("kind", kind.name).unwrap().with("key", "one").unwrap();
-        let look = runtime.block_on(exact.peek(&request, clock.now()));
+        let look = runtime.block_on(exact.operator().peek(&request, clock.now()));
         look.limits().next().unwrap().outcome.remaining
     };
     let (mut over, mut stranded, mut most) = (i64::MIN, i64::MIN, 0);

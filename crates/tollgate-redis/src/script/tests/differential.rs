@@ -214,28 +214,28 @@ async fn session(server: &Arc<Server>, mut limits: Vec<Changing>, random: &mut R
             0 | 1 => {
                 let age = random.of(&[0, 0, 1, 900_000, 20_000_000, 4_000_000_000, u64::MAX]);
                 let within = Ticks::from_micros(random.below(age.saturating_add(1)));
-                let _ = engine.refund(&request, within, now).await;
+                let _ = engine.ledger().refund(&request, &[], within, now).await;
             }
             2 => {
-                engine.reset(&request, &[], now).await.unwrap();
+                engine.operator().reset(&request, &[], now).await.unwrap();
             }
-            3 | 4 => drop(engine.peek(&request, now).await),
+            3 | 4 => drop(engine.operator().peek(&request, now).await),
             5 | 6 if !permits.is_empty() => {
                 let index = usize::try_from(random.below(permits.len() as u64)).unwrap();
                 let permit = &permits[index];
-                let _ = engine.release(permit, now).await;
+                let _ = engine.reservations().release(permit, now).await;
             }
             9 | 10 if !permits.is_empty() => {
                 let index = usize::try_from(random.below(permits.len() as u64)).unwrap();
-                let _ = engine.renew(&permits[index], now).await;
+                let _ = engine.reservations().renew(&permits[index], now).await;
             }
-            11..=13 => reservations.extend(engine.reserve(&request, LIFETIME, now).await.1),
+            11..=13 => reservations.extend(engine.reservations().reserve(&request, LIFETIME, now).await.1),
             14..=16 if !reservations.is_empty() => {
                 let index = usize::try_from(random.below(reservations.len() as u64)).unwrap();
                 let mut reservation = reservations.swap_remove(index);
                 let _ = match random.below(3) {
-                    0 => engine.commit(&mut reservation, cost, now).await,
-                    _ => engine.cancel(&mut reservation, now).await,
+                    0 => engine.reservations().commit(&mut reservation, cost, now).await,
+                    _ => engine.reservations().cancel(&mut reservation, now).await,
                 };
             }
             7 | 8 if swaps => {

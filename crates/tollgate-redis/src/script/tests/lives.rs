@@ -55,9 +55,9 @@ async fn unused_counter_leaves_no_key() {
             let now = Clock::precise().now();
             let mut decision = take(&engine, "k", 3, now).await;
             match decision.take_permit() {
-                _ if is_reset => drop(engine.reset(&request, &[], now).await.unwrap()),
-                Some(permit) => engine.release(&permit, now).await.unwrap(),
-                None => engine.refund(&request, Ticks::ZERO, now).await.unwrap(),
+                _ if is_reset => drop(engine.operator().reset(&request, &[], now).await.unwrap()),
+                Some(permit) => engine.reservations().release(&permit, now).await.unwrap(),
+                None => engine.ledger().refund(&request, &[], Ticks::ZERO, now).await.unwrap(),
             }
             let key = format!("{:?}", engine.store().key.lock().unwrap().unwrap());
             let life: i64 = server.command(&["PTTL", &key]).await;

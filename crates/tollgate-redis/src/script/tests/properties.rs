@@ -64,22 +64,22 @@ async fn play(server: &Arc<Server>, places: &[usize], acts: &[(i64, Act)]) {
         let request = |cost| CheckRequest::new().with("key", "k").unwrap().cost(cost).unwrap();
         match act {
             Act::Check(cost) => drop(engine.check(&request(cost), at).await),
-            Act::Peek => drop(engine.peek(&request(1), at).await),
+            Act::Peek => drop(engine.operator().peek(&request(1), at).await),
             Act::Refund(units, age) => {
-                engine.refund(&request(units), Ticks::from_micros(age), at).await.unwrap()
+                engine.ledger().refund(&request(units), &[], Ticks::from_micros(age), at).await.unwrap()
             }
             Act::Reserve(cost) => {
-                reservations.extend(engine.reserve(&request(cost), LIFETIME, at).await.1);
+                reservations.extend(engine.reservations().reserve(&request(cost), LIFETIME, at).await.1);
             }
             Act::Settle(_, _) if reservations.is_empty() => {}
             Act::Settle(which, actual) => {
                 let mut reservation = reservations.swap_remove(which % reservations.len());
                 let _ = match actual {
-                    Some(actual) => engine.commit(&mut reservation, actual, at).await,
-                    None => engine.cancel(&mut reservation, at).await,
+                    Some(actual) => engine.reservations().commit(&mut reservation, actual, at).await,
+                    None => engine.reservations().cancel(&mut reservation, at).await,
                 };
             }
-            Act::Reset => drop(engine.reset(&request(0), &[], at + Ticks::ONE).await.unwrap()),
+            Act::Reset => drop(engine.operator().reset(&request(0), &[], at + Ticks::ONE).await.unwrap()),
         }
     }
 }

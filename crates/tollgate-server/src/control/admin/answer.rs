@@ -128,7 +128,8 @@ impl ControlPlane {
         let admin = &self.admin;
         let who = admin.admit(&request, asker.peer)?;
         let verb = Verb::of(request.method(), request.uri().path())?;
-        let act = Act { admin, who, verb, now: self.service.now(), wall: self.service.engine.wall() };
+        let act =
+            Act { admin, who, verb, now: self.service.now(), wall: self.service.engine.maintenance().wall() };
         act.allow(verb.role(), "")?;
         if !verb.applies_to_compat() {
             self.native(&act)?;
@@ -195,13 +196,13 @@ impl ControlPlane {
     }
 
     fn limits(&self, act: &Act<'_>) -> Result<AdminAnswer, Problem> {
-        let (policy, blocks) = (self.service.engine.policy(), self.service.engine.blocks(act.now));
-        let (all, single) = self.service.engine.rulings(act.now);
+        let (policy, blocks) = (self.service.engine.policy(), self.service.engine.operator().blocks(act.now));
+        let (all, single) = self.service.engine.operator().overrides(act.now).list();
         let single: HashMap<String, Ruled> = single.into_iter().collect();
         let holding = |limit: &Limit| LimitFooting {
-            footing: self.service.engine.footing(limit, act.now),
+            footing: self.service.engine.operator().overrides(act.now).mode_of(limit),
             ruled: single.get(limit.name()).copied(),
-            holds: self.service.engine.ruled(limit, act.now),
+            holds: self.service.engine.operator().overrides(act.now).of(limit),
         };
         let mut view = LimitsView::new(&policy, all, holding, &blocks, act.wall);
         view.overload = self.overload_overrides(act);
@@ -229,9 +230,9 @@ impl ControlPlane {
             None if !derived.is_empty() => Some(Spelled::as_given(&complete)?),
             read => read,
         };
-        let as_given = self.service.engine.explain(&request, act.now).await;
+        let as_given = self.service.engine.operator().explain(&request, act.now).await;
         let as_read = match &read {
-            Some(read) => Some(self.service.engine.explain(read, act.now).await),
+            Some(read) => Some(self.service.engine.operator().explain(read, act.now).await),
             None => None,
         };
         let throttled = self.service.throttled(&request, act.now);
@@ -293,10 +294,12 @@ impl ControlPlane {
         let names = if named.is_empty() { own_limits(&policy, &readings) } else { named.clone() };
         let mut forgotten = Forgotten::default();
         if !names.is_empty() {
-            forgotten = self.service.engine.reset(&readings, &names, act.now).await.map_err(|failure| {
-                act.audit(&joined(&request), &format!("failed: {failure}"));
-                Problem::new(Kind::StoreUnavailable, unforgotten(failure))
-            })?;
+            forgotten = self.service.engine.operator().reset(&readings, &names, act.now).await.map_err(
+                |failure| {
+                    act.audit(&joined(&request), &format!("failed: {failure}"));
+                    Problem::new(Kind::StoreUnavailable, unforgotten(failure))
+                },
+            )?;
         }
         let calls = if named.is_empty() {
             self.service.forget_throttled(&request, act.now)
@@ -332,7 +335,7 @@ impl ControlPlane {
         let known = form.attributes.known(&self.service.identity).alone().map_err(stranger)?;
         let (request, until, note) =
             (form.attributes.request_of(&known)?, form.until(act.now)?, form.note()?);
-        let block = self.service.engine.block(&request, until, act.now);
+        let block = self.service.engine.operator().block(&request, until, act.now);
         let block = block.map_err(|error| match error {
             BlockError::Value { .. } => Problem::invalid(error.to_string()),
             _ => Problem::of_admin(AdminProblem::Conflict, error.to_string()),
@@ -427,12 +430,12 @@ impl ControlPlane {
     fn unblock(&self, act: &Act<'_>, form: &KeyForm<'_>) -> Result<AdminAnswer, Problem> {
         let known = form.attributes.known(&self.service.identity).in_any_case();
         let request = form.attributes.request_of(&known)?;
-        let unblocked = self.service.engine.unblock(&request, act.now);
+        let unblocked = self.service.engine.operator().unblock(&request, act.now);
         act.audit(&joined(&request), if unblocked { "unblocked" } else { "there was no such block" });
         // Another block may deny the same request. For instance, an address may be inside a blocked network.
         let pairs = texts(&request);
         let pairs: Vec<(&str, &str)> = pairs.iter().map(|(name, text)| (*name, text.as_str())).collect();
-        let held = self.service.engine.blocked(&pairs, act.now);
+        let held = self.service.engine.operator().blocked(&pairs, act.now);
         let still: Vec<BlockView<'_>> = held.iter().map(|block| BlockView::from(&**block)).collect();
         AdminAnswer::json(&json!({ "unblocked": unblocked, "still_blocked_by": still }))
     }
@@ -455,7 +458,7 @@ impl ControlPlane {
         }
         let (until, note) = (form.until(reach, act.now)?, form.note()?);
         let ruled = Ruled { ruling: kind, until };
-        self.service.engine.rule(scope, ruled, act.now).map_err(|error| match error {
+        self.service.engine.operator().set_override(scope, ruled, act.now).map_err(|error| match error {
             RulingError::UnknownLimit(name) => unknown_limit(&name),
             RulingError::Percent(_) => Problem::invalid(format!("percent: {error}")),
             RulingError::OffInPolicy(_) | RulingError::TooMany | RulingError::OneKey(_) => {
@@ -475,10 +478,10 @@ impl ControlPlane {
     fn others(&self, act: &Act<'_>, scope: Scope<'_>, is_other: impl Fn(&Ruled) -> bool) -> Vec<OtherView> {
         let now = act.now;
         let policy = self.service.engine.policy();
-        let (all, single) = self.service.engine.rulings(now);
+        let (all, single) = self.service.engine.operator().overrides(now).list();
         let effective = |name: &str| {
             let limit = policy.limits().iter().find(|limit| limit.name() == name)?;
-            self.service.engine.ruled(limit, now).filter(&is_other)
+            self.service.engine.operator().overrides(now).of(limit).filter(&is_other)
         };
         match scope {
             Scope::Limit(name) => effective(name)
@@ -504,7 +507,7 @@ impl ControlPlane {
         if scope != Scope::All {
             self.native(act)?;
         }
-        let restored = self.service.engine.lift(scope, act.now);
+        let restored = self.service.engine.operator().lift_override(scope, act.now);
         act.audit(name_of(scope), if restored { "restored" } else { "there was no ruling" });
         AdminAnswer::json(&json!({ "restored": restored, "still_ruled": self.others(act, scope, |_| true) }))
     }

@@ -22,7 +22,7 @@ pub(super) enum TimerEvent {
 
 /// What the received bytes contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Arrival {
+pub(super) enum ReceivedCommands {
     /// Whole commands, and nothing else.
     Complete,
     /// At least one whole command, and a part of the next one.
@@ -32,7 +32,7 @@ pub(super) enum Arrival {
 }
 
 #[derive(Debug)]
-pub(super) struct Timeouts {
+pub(super) struct ClientTimeouts {
     timer: Pin<Box<Sleep>>,
     /// When the connection is given up.
     until: Instant,
@@ -42,7 +42,7 @@ pub(super) struct Timeouts {
     begun: bool,
 }
 
-impl Timeouts {
+impl ClientTimeouts {
     /// Timeouts for a new connection, whose client is expected to send a command.
     pub(super) fn new() -> Self {
         let timer = Box::pin(sleep(FRAME_TIMEOUT));
@@ -50,15 +50,15 @@ impl Timeouts {
     }
 
     /// Records received bytes.
-    pub(super) fn moved(&mut self, arrival: Arrival) {
+    pub(super) fn moved(&mut self, arrival: ReceivedCommands) {
         let now = Instant::now();
         match arrival {
-            Arrival::Complete => self.until = now + IDLE_TIMEOUT,
-            Arrival::NextBegun => self.until = now + FRAME_TIMEOUT,
-            Arrival::Partial if !self.begun => self.until = now + FRAME_TIMEOUT,
-            Arrival::Partial => {}
+            ReceivedCommands::Complete => self.until = now + IDLE_TIMEOUT,
+            ReceivedCommands::NextBegun => self.until = now + FRAME_TIMEOUT,
+            ReceivedCommands::Partial if !self.begun => self.until = now + FRAME_TIMEOUT,
+            ReceivedCommands::Partial => {}
         }
-        self.begun = arrival != Arrival::Complete;
+        self.begun = arrival != ReceivedCommands::Complete;
         if self.rested {
             self.rested = false;
             self.timer.as_mut().reset(self.until.min(now + FRAME_TIMEOUT));

@@ -131,7 +131,7 @@ async fn operators_are_obeyed() {
     client.expect(&ask, integers([0, 2, 1, -1, 60])).await;
 
     let key = CheckRequest::new().with("key", "k").unwrap();
-    engine.block(&key, now + Ticks::from_micros(9_000_001), now).unwrap();
+    engine.operator().block(&key, now + Ticks::from_micros(9_000_001), now).unwrap();
     client.expect(&ask, integers([1, 2, 0, 10, 10])).await;
     client.expect(command("CL.THROTTLE k 1 1 60 -1"), integers([1, 2, 0, 10, 10])).await;
     client.expect(command("THROTTLE k 2 1 60"), integers([0, 2, 0, 9, 9])).await;
@@ -145,11 +145,13 @@ async fn operators_are_obeyed() {
     client.expect(&bytes, integers([0, 2, 1, -1, 60])).await;
     let command_alone = CheckRequest::new().with("command", "cl.throttle").unwrap();
     let now = server.time.now();
-    engine.block(&command_alone, now + Ticks::from_secs(5), now).unwrap();
+    engine.operator().block(&command_alone, now + Ticks::from_secs(5), now).unwrap();
     client.expect(&bytes, integers([1, 2, 0, 5, 5])).await;
-    assert!(engine.unblock(&command_alone, now));
+    assert!(engine.operator().unblock(&command_alone, now));
 
-    let rule = |ruling| engine.rule(Scope::All, Ruled { ruling, until: now + Ticks::from_secs(60) }, now);
+    let rule = |ruling| {
+        engine.operator().set_override(Scope::All, Ruled { ruling, until: now + Ticks::from_secs(60) }, now)
+    };
     client.expect(&ask, integers([1, 2, 0, 51, 111])).await;
     rule(Ruling::Off).unwrap();
     client.expect(&ask, integers([0, 2, 2, -1, 0])).await;
@@ -157,5 +159,5 @@ async fn operators_are_obeyed() {
     client.expect(&ask, integers([0, 2, 0, -1, 111])).await;
     rule(Ruling::Percent(0)).unwrap();
     client.expect(&ask, integers([1, 2, 0, 51, 111])).await;
-    assert!(engine.lift(Scope::All, now));
+    assert!(engine.operator().lift_override(Scope::All, now));
 }

@@ -1,6 +1,6 @@
 //! Reports against a real engine, in virtual time.
 
-use tollgate::{CheckRequest, Engine, ManualClock, Policy, Ruled, Ruling, Scope, Ticks};
+use tollgate::{CheckRequest, Engine, ManualClock, MemoryStore, Policy, Ruled, Ruling, Scope, Secret, Ticks};
 
 use super::*;
 use crate::envoy_api::{BlanketRule, BucketActionKind, StrategyKind};
@@ -24,7 +24,11 @@ impl Rig {
     fn new(policy: &str) -> Self {
         let clock = ManualClock::starting_at(Timestamp::from_unix_seconds(1_700_000_000));
         let (policy, _) = Policy::compile("policy.yaml", policy.as_bytes()).unwrap();
-        let engine = Engine::new(policy, clock.now()).map_store(Stores::Memory);
+        let engine = Engine::with_store(
+            policy,
+            Stores::Memory(MemoryStore::new(1 << 20, clock.now())),
+            Secret::random(),
+        );
         let service = Arc::new(Service::new(engine, clock.clock()));
         let assigner = Arc::new(QuotaAssigner::new());
         let (stream, _) = assigner.open(&service).unwrap();
@@ -66,13 +70,13 @@ async fn operators_are_heard() {
     let (engine, until) = (&rig.service.engine, rig.clock.now() + Ticks::from_secs(7));
     let digest = tollgate::CredentialDigest::of("k");
     let key = CheckRequest::new().with("api_key", digest.as_str()).unwrap();
-    engine.block(&key, until, rig.clock.now()).unwrap();
+    engine.operator().block(&key, until, rig.clock.now()).unwrap();
     rig.wait(5);
     assert_eq!(rig.report("k", 9, 0).await, "DenyAll");
     rig.wait(5);
     assert_eq!(rig.report("k", 0, 9).await, "96 and 1000");
     let killed = Ruled { ruling: Ruling::Off, until: rig.clock.now() + Ticks::from_secs(7) };
-    engine.rule(Scope::Limit("per-key"), killed, rig.clock.now()).unwrap();
+    engine.operator().set_override(Scope::Limit("per-key"), killed, rig.clock.now()).unwrap();
     rig.wait(5);
     assert_eq!(rig.report("k", 9, 0).await, "AllowAll");
     rig.wait(5);
@@ -84,7 +88,7 @@ async fn operators_are_heard() {
 async fn shadows_count() {
     let rig = Rig::new("limits: [{name: all, rate: 1000/h, mode: shadow}]");
     assert_eq!(rig.report("k", 700, 0).await, "AllowAll");
-    let look = rig.service.engine.peek(&CheckRequest::new(), rig.clock.now()).await;
+    let look = rig.service.engine.operator().peek(&CheckRequest::new(), rig.clock.now()).await;
     assert_eq!(look.limits().next().unwrap().outcome.remaining, 300);
 }
 

@@ -33,7 +33,7 @@ pub(super) struct Shard {
 }
 
 /// The slot of a key, or the free slot at which the search for it ended.
-enum Slot {
+enum SlotSearch {
     Occupied(usize),
     Free(usize),
     /// The shard has no slots.
@@ -56,14 +56,14 @@ impl Shard {
         quantity: i64,
     ) -> Result<Charged, ShardFull> {
         match self.find(hash) {
-            Slot::Occupied(slot) => {
+            SlotSearch::Occupied(slot) => {
                 let (charged, next) = limit.charge(Some(self.instant(slot)), now, quantity);
                 if let Some(next) = next {
                     self.words[slot * SLOT_WORDS + 2] = next.cast_unsigned();
                 }
                 Ok(charged)
             }
-            Slot::Free(_) | Slot::None => {
+            SlotSearch::Free(_) | SlotSearch::None => {
                 let (charged, next) = limit.charge(None, now, quantity);
                 match next {
                     Some(next) if next > now => self.insert(hash, next, now).map(|()| charged),
@@ -76,14 +76,14 @@ impl Shard {
     /// The stored instant of a key.
     pub(super) fn instant_of(&self, hash: u128) -> Option<i64> {
         match self.find(hash) {
-            Slot::Occupied(slot) => Some(self.instant(slot)),
-            Slot::Free(_) | Slot::None => None,
+            SlotSearch::Occupied(slot) => Some(self.instant(slot)),
+            SlotSearch::Free(_) | SlotSearch::None => None,
         }
     }
 
     /// Removes a key, and returns its instant.
     pub(super) fn forget(&mut self, hash: u128) -> Option<i64> {
-        let Slot::Occupied(slot) = self.find(hash) else { return None };
+        let SlotSearch::Occupied(slot) = self.find(hash) else { return None };
         let instant = self.instant(slot);
         self.remove(slot);
         Some(instant)
@@ -102,28 +102,28 @@ impl Shard {
     /// Restores a saved key. The later instant wins.
     pub(super) fn put_back(&mut self, hash: u128, instant: i64, now: i64) -> Result<(), ShardFull> {
         match self.find(hash) {
-            Slot::Occupied(slot) => {
+            SlotSearch::Occupied(slot) => {
                 let later = self.instant(slot).max(instant);
                 self.words[slot * SLOT_WORDS + 2] = later.cast_unsigned();
                 Ok(())
             }
-            Slot::Free(_) | Slot::None => self.insert(hash, instant, now),
+            SlotSearch::Free(_) | SlotSearch::None => self.insert(hash, instant, now),
         }
     }
 
     #[inline]
-    fn find(&self, hash: u128) -> Slot {
+    fn find(&self, hash: u128) -> SlotSearch {
         if self.slots == 0 {
-            return Slot::None;
+            return SlotSearch::None;
         }
         let (upper, lower) = halves(hash);
         let mut slot = self.home(upper);
         // The loop ends because a quarter of the slots is free.
         loop {
             match self.words[slot * SLOT_WORDS] {
-                0 => return Slot::Free(slot),
+                0 => return SlotSearch::Free(slot),
                 word if word == upper && self.words[slot * SLOT_WORDS + 1] == lower => {
-                    return Slot::Occupied(slot);
+                    return SlotSearch::Occupied(slot);
                 }
                 _ => slot = self.after(slot),
             }
@@ -135,7 +135,7 @@ impl Shard {
         if self.used >= self.most {
             return Err(ShardFull);
         }
-        let Slot::Free(slot) = self.find(hash) else { return Err(ShardFull) };
+        let SlotSearch::Free(slot) = self.find(hash) else { return Err(ShardFull) };
         let (upper, lower) = halves(hash);
         self.words[slot * SLOT_WORDS..][..SLOT_WORDS].copy_from_slice(&[
             upper,

@@ -83,12 +83,12 @@ async fn operator_overrides_apply_to_compat_rules() {
         let ask = async |value: &str, at| rls::answer(&service, &question(domain, value), at).await.unwrap();
         let key = CheckRequest::new().with("k", "v").unwrap().with("domain", domain).unwrap();
         let second = Ticks::from_secs(1);
-        service.engine.block(&key, now + second, now).unwrap();
+        service.engine.operator().block(&key, now + second, now).unwrap();
         let blocked = ask("v", now).await;
         assert_eq!((blocked.overall, blocked.statuses[0].until_reset), (Code::OverLimit, Some(second)));
         assert_eq!(ask("other", now).await.overall, Code::Ok);
         let pair = CheckRequest::new().with("k", "a").unwrap().with("l", "b").unwrap();
-        service.engine.block(&pair, now + second, now).unwrap();
+        service.engine.operator().block(&pair, now + second, now).unwrap();
         let mut several = question(domain, "a");
         let entries = vec![("l".to_owned(), "b".to_owned())];
         several.descriptors.push(Descriptor { entries, ..Descriptor::default() });
@@ -99,7 +99,7 @@ async fn operator_overrides_apply_to_compat_rules() {
         }
         for ruling in [Ruling::Off, Ruling::Shadow] {
             let ruled = Ruled { ruling, until: now + second + second };
-            service.engine.rule(Scope::All, ruled, now).unwrap();
+            service.engine.operator().set_override(Scope::All, ruled, now).unwrap();
             assert_eq!(ask("v", now + second).await.overall, Code::Ok);
         }
         assert_eq!(ask("v", now + second + second).await.overall, Code::OverLimit);

@@ -233,7 +233,8 @@ async fn give_back<S: Store>(
         let limits: Vec<&str> = limits.map(|status| status.limit.name()).collect();
         // An empty list would mean every limit.
         if !limits.is_empty()
-            && let Err(error) = service.engine.refund_of(request, &limits, NEGATIVE_HITS_WITHIN, now).await
+            && let Err(error) =
+                service.engine.ledger().refund(request, &limits, NEGATIVE_HITS_WITHIN, now).await
             && let Some(skipped) = service.envoy.not_given_back.due(now)
         {
             tracing::warn!(%error, skipped, "hits were not given back; they stay counted");

@@ -58,7 +58,7 @@ impl ActivePolicy {
         let descriptor = request.descriptor(matched.descriptor);
         let group = self.group_of(descriptor, matched, counters);
         let key = |family: &Family| counters.key(family, &self.secret, descriptor, matched);
-        let (mode, percent) = overrides.mode_of(limit);
+        let (mode, percent) = overrides.matching_mode(limit);
         if mode != Mode::Shadow {
             let key = key(&counters.enforced);
             if percent >= 100 || key.digest() % 100 < u64::from(percent) {

@@ -6,7 +6,7 @@ use super::local::Spot;
 use crate::algorithm::concurrency::PermitId;
 use crate::decision::Held;
 use crate::engine::active::ActivePolicy;
-use crate::engine::tally::Windows;
+use crate::engine::ledger::Windows;
 use crate::key::Fingerprint;
 use crate::store::Charge;
 

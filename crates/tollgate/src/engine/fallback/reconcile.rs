@@ -30,7 +30,7 @@ impl<S: Store> Engine<S> {
     ///
     /// # Errors
     /// When the store does not answer.
-    pub async fn settle_debts(&self, now: Timestamp) -> Result<Replayed, StoreFailure> {
+    pub(in crate::engine) async fn reconcile_some(&self, now: Timestamp) -> Result<Replayed, StoreFailure> {
         let now = now.decidable();
         let Some(fallback) = self.fallback.get().filter(|fallback| fallback.deferred.held() > 0) else {
             return Ok(Replayed::default());

@@ -8,7 +8,7 @@ use super::Spot;
 use super::counter::Counter;
 use crate::engine::Engine;
 use crate::engine::active::ActivePolicy;
-use crate::engine::tally::Windows;
+use crate::engine::ledger::Windows;
 use crate::store::{Charge, ChargeAnswer, Store, StoreFailure};
 use crate::time::Timestamp;
 

@@ -17,7 +17,7 @@ use super::fields::Fields;
 pub const VERSION: u32 = 3;
 const VERSION_MIN: u32 = 1;
 const MAGIC: &[u8; 8] = b"tollgate";
-/// Largest block, and so the largest part of [`Engine::snapshot_with`](crate::Engine::snapshot_with): one key may have
+/// Largest block, and so the largest part of [`Snapshots::write_with`](super::Snapshots::write_with): one key may have
 /// a million permits.
 pub const BLOCK_BYTES_MAX: u32 = 32 << 20;
 

@@ -183,7 +183,7 @@ fn renewals_in_flight_at_a_reset_are_discarded() {
         let mut cx = Context::from_waker(Waker::noop());
         if check.as_mut().poll(&mut cx).is_pending() {
             node.store().store().hang.store(false, Ordering::Relaxed);
-            block_on(node.reset(&r, &[], now)).unwrap();
+            block_on(node.operator().reset(&r, &[], now)).unwrap();
             let _ = check.as_mut().poll(&mut cx);
             break;
         }

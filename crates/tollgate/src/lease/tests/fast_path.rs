@@ -149,7 +149,7 @@ fn a_reset_cell_is_not_spent_from_thread_caches() {
     }
     assert_eq!(last, Source::Lease);
     let request = CheckRequest::new().with("key", "k").unwrap();
-    let forgotten = block_on(engine.reset(&request, &[], now)).unwrap();
+    let forgotten = block_on(engine.operator().reset(&request, &[], now)).unwrap();
     assert_eq!(forgotten.counters.len() + forgotten.untouched.len(), 1);
     assert_eq!(passes(&engine, now).1, Source::Exact);
     // The new lease is used from the thread cache again.
@@ -203,9 +203,9 @@ fn what_is_explained_is_what_this_node_answers() {
     for step in 0..2_000 {
         now = now + Ticks::from_millis(1);
         if step == 1_500 {
-            assert_eq!(block_on(elsewhere.reset(&request, &[], now)).unwrap().counters, ["limit"]);
+            assert_eq!(block_on(elsewhere.operator().reset(&request, &[], now)).unwrap().counters, ["limit"]);
         }
-        let explained = block_on(here.explain(&request, now));
+        let explained = block_on(here.operator().explain(&request, now));
         let (is_allowed, source) = passes(&here, now);
         assert_eq!(explained.is_allowed(), is_allowed, "{step}: {source:?} {explained:?}");
         let shown = explained.limits[0].state.as_ref().unwrap();

@@ -63,7 +63,7 @@ impl Trace {
         let (node, cost) = (usize::try_from(self.below(3)).unwrap(), 1 + self.below(2));
         let held = self.held();
         let (_, reservation) =
-            block_on(self.fleet.nodes[node].reserve(&asking(cost), LIFETIME, self.fleet.now));
+            block_on(self.fleet.nodes[node].reservations().reserve(&asking(cost), LIFETIME, self.fleet.now));
         if let Some(reservation) = reservation {
             self.open.push((node, reservation, self.kept.len()));
             self.kept.push(Kept { at: self.fleet.now, units: cost, held });
@@ -76,7 +76,8 @@ impl Trace {
         }
         let place = usize::try_from(self.below(self.open.len() as u64)).unwrap();
         let (node, mut reservation, entry) = self.open.swap_remove(place);
-        let settled = block_on(self.fleet.nodes[node].cancel(&mut reservation, self.fleet.now)).unwrap();
+        let settled =
+            block_on(self.fleet.nodes[node].reservations().cancel(&mut reservation, self.fleet.now)).unwrap();
         self.refunded += settled.refunded;
         self.kept[entry].units = 0;
     }
@@ -91,7 +92,7 @@ impl Trace {
         let units = std::mem::take(&mut self.kept[entry].units);
         let within = self.fleet.now.since(self.kept[entry].at);
         let node = &self.fleet.nodes[(node + 1) % self.fleet.nodes.len()];
-        block_on(node.refund(&asking(units), within, self.fleet.now)).unwrap();
+        block_on(node.ledger().refund(&asking(units), &[], within, self.fleet.now)).unwrap();
     }
 
     /// The largest excess of any interval that begins with an admission over the quota plus the units held at

@@ -251,7 +251,7 @@ fn a_flapping_store_costs_no_burst_each_time() {
         worst <= (30 + 30) * 1_000_000 + 6_000_000_000 / 5,
         "a fifth of the rate where load is even: {worst}"
     );
-    let told = fleet.engines[0].stand_in().expect("told");
+    let told = fleet.engines[0].maintenance().fallback().expect("told");
     assert!(told.debts_replayed > 300 && told.debts_dropped == 0, "{told:?}");
 }
 
@@ -307,7 +307,7 @@ fn a_share_is_not_given_twice() {
         });
         let admitted = admitted.into_inner();
         assert!((196..=200).contains(&admitted), "{admitted} of 200 with {limits} limits");
-        let told = fleet.engines[0].stand_in().expect("told");
+        let told = fleet.engines[0].maintenance().fallback().expect("told");
         assert_eq!(told.debts_held, limits);
         fleet.shared.set(false);
         fleet.settle(NOW);

@@ -12,7 +12,7 @@ use super::{Fleet, after, source};
 use crate::fixture::{ALGORITHMS, HOUR, NOW, asking, bucket, limit, now_or_never, permits, policy};
 
 fn left(fleet: &Fleet, key: &str) -> u64 {
-    let decision = now_or_never(fleet.engines[0].peek(&asking(key, 1), NOW));
+    let decision = now_or_never(fleet.engines[0].operator().peek(&asking(key, 1), NOW));
     decision.limits().next().expect("one limit").outcome.remaining
 }
 
@@ -38,14 +38,14 @@ fn every_key_is_told_about_once() {
         }
     }
     let engine = &fleet.engines[0];
-    assert_eq!(now_or_never(engine.settle_debts(NOW)), Err(StoreFailure::Unreachable));
-    assert_eq!(engine.stand_in().map(|told| told.debts_held), Some(3));
+    assert_eq!(now_or_never(engine.maintenance().reconcile(NOW)), Err(StoreFailure::Unreachable));
+    assert_eq!(engine.maintenance().fallback().map(|told| told.debts_held), Some(3));
     fleet.shared.set(false);
-    assert_eq!(now_or_never(engine.settle_debts(NOW)), Ok(Replayed { told: 3, left: 0 }));
-    assert_eq!(now_or_never(engine.settle_debts(NOW)), Ok(Replayed::default()));
+    assert_eq!(now_or_never(engine.maintenance().reconcile(NOW)), Ok(Replayed { told: 3, left: 0 }));
+    assert_eq!(now_or_never(engine.maintenance().reconcile(NOW)), Ok(Replayed::default()));
     assert_eq!(fleet.shared.debits.load(Ordering::SeqCst), 3);
     assert_eq!([left(&fleet, "a"), left(&fleet, "b"), left(&fleet, "c")], [6, 6, 6]);
-    let told = engine.stand_in().expect("told");
+    let told = engine.maintenance().fallback().expect("told");
     assert_eq!((told.debts_replayed, told.debts_dropped, told.debts_held), (3, 0, 0));
 }
 
@@ -56,10 +56,10 @@ fn a_lost_answer_is_not_asked_again() {
     fleet.see(NOW);
     fleet.shared.unanswered.store(1, Ordering::SeqCst);
     let engine = &fleet.engines[0];
-    assert_eq!(now_or_never(engine.settle_debts(NOW)), Err(StoreFailure::Unanswered));
+    assert_eq!(now_or_never(engine.maintenance().reconcile(NOW)), Err(StoreFailure::Unanswered));
     assert_eq!(left(&fleet, "k"), 6);
     assert_eq!(left(&fleet, "k"), 6);
-    let told = engine.stand_in().expect("told");
+    let told = engine.maintenance().fallback().expect("told");
     assert_eq!((told.debts_replayed, told.debts_dropped, told.debts_held), (0, 1, 0));
     assert_eq!(fleet.shared.debits.load(Ordering::SeqCst), 1);
 }
@@ -76,7 +76,7 @@ fn a_debt_fades() {
     let later = NOW + Ticks::from_secs(600);
     fleet.shared.set(false);
     fleet.settle(later);
-    let decision = now_or_never(fleet.engines[0].peek(&asking("k", 1), later));
+    let decision = now_or_never(fleet.engines[0].operator().peek(&asking("k", 1), later));
     assert_eq!(decision.limits().next().map(|status| status.outcome.remaining), Some(40));
     assert_eq!(fleet.shared.debits.load(Ordering::SeqCst), 1, "the other owes nothing");
 }
@@ -93,7 +93,7 @@ fn a_key_owes_a_burst_at_most() {
     let end = after(9_000_000_000);
     fleet.shared.set(false);
     fleet.settle(end);
-    let decision = now_or_never(fleet.engines[0].peek(&asking("k", 1), end));
+    let decision = now_or_never(fleet.engines[0].operator().peek(&asking("k", 1), end));
     let left = decision.limits().next().map(|status| status.outcome.remaining);
     assert!(left.is_some_and(|left| left <= 2), "an hour's worth was used in the last hour: {left:?}");
     assert!(now_or_never(fleet.engines[0].check(&asking("k", 60), end + Ticks::from_secs(60))).is_allowed());
@@ -108,12 +108,12 @@ fn debts_are_bounded() {
     for key in 0..DEBTS_MAX + 50 {
         assert!(fleet.check(0, &key.to_string(), 1, NOW).is_allowed());
     }
-    let told = fleet.engines[0].stand_in().expect("told");
+    let told = fleet.engines[0].maintenance().fallback().expect("told");
     assert_eq!((told.debts_held, told.debts_dropped), (DEBTS_MAX, 50));
     assert!(told.bytes < 10 << 20);
     fleet.shared.set(false);
     fleet.settle(NOW);
-    let told = fleet.engines[0].stand_in().expect("told");
+    let told = fleet.engines[0].maintenance().fallback().expect("told");
     assert_eq!((told.debts_held, told.debts_replayed), (0, DEBTS_MAX as u64));
 }
 
@@ -134,7 +134,7 @@ fn debts_outlive_a_swap() {
     assert!(fleet.check(0, "k", 1, NOW).is_allowed());
     engine.swap(policy(vec![bucket("another", 20)]), NOW).expect("few quotas");
     fleet.shared.set(false);
-    assert_eq!(now_or_never(engine.settle_debts(NOW)), Ok(Replayed::default()));
+    assert_eq!(now_or_never(engine.maintenance().reconcile(NOW)), Ok(Replayed::default()));
 }
 
 /// In an outage nodes have shares of the places in flight. A place is given back where it was taken, and one that outlasts the outage is
@@ -150,7 +150,7 @@ fn places_in_flight_are_shared() {
         .collect();
     assert_eq!(held.len(), 4);
     let (node, permit) = held.remove(0);
-    assert_eq!(now_or_never(fleet.engines[node].release(&permit, NOW)), Ok(()));
+    assert_eq!(now_or_never(fleet.engines[node].reservations().release(&permit, NOW)), Ok(()));
     assert!(fleet.check(node, "k", 1, NOW).take_permit().is_some_and(|permit| {
         held.push((node, permit));
         true
@@ -159,7 +159,7 @@ fn places_in_flight_are_shared() {
     fleet.settle(NOW);
     assert_eq!(left(&fleet, "k"), 0, "four are still in flight");
     for (node, permit) in &held {
-        assert_eq!(now_or_never(fleet.engines[*node].release(permit, NOW)), Ok(()));
+        assert_eq!(now_or_never(fleet.engines[*node].reservations().release(permit, NOW)), Ok(()));
     }
     assert_eq!(left(&fleet, "k"), 4);
 }
@@ -172,7 +172,10 @@ fn a_refund_beside_a_debt_is_no_gift() {
     fleet.shared.set(true);
     assert!(fleet.check(0, "k", 4, NOW).is_allowed());
     fleet.shared.set(false);
-    assert_eq!(now_or_never(fleet.engines[0].refund(&asking("k", 3), Ticks::ZERO, NOW)), Ok(()));
+    assert_eq!(
+        now_or_never(fleet.engines[0].ledger().refund(&asking("k", 3), &[], Ticks::ZERO, NOW)),
+        Ok(())
+    );
     assert_eq!(left(&fleet, "k"), 20 - 5 - 4 + 3);
     assert_eq!(left(&fleet, "k"), 20 - 5 - 4 + 3);
 }
@@ -184,19 +187,22 @@ fn a_refund_is_given_once() {
     assert!(fleet.check(0, "k", 8, NOW).is_allowed());
     let engine = &fleet.engines[0];
     let all = || -> Vec<u64> {
-        let decision = now_or_never(engine.peek(&asking("k", 1), NOW));
+        let decision = now_or_never(engine.operator().peek(&asking("k", 1), NOW));
         decision.limits().map(|status| status.outcome.remaining).collect()
     };
     fleet.shared.set(true);
     assert_eq!(
-        now_or_never(engine.refund(&asking("k", 3), Ticks::ZERO, NOW)),
+        now_or_never(engine.ledger().refund(&asking("k", 3), &[], Ticks::ZERO, NOW)),
         Err(StoreFailure::Unreachable)
     );
     fleet.shared.set(false);
     assert_eq!(all(), [2, 2]);
     // The first counter's answer is lost: it is not given to again, and the second is given to.
     fleet.shared.unanswered.store(1, Ordering::SeqCst);
-    assert_eq!(now_or_never(engine.refund(&asking("k", 3), Ticks::ZERO, NOW)), Err(StoreFailure::Unanswered));
+    assert_eq!(
+        now_or_never(engine.ledger().refund(&asking("k", 3), &[], Ticks::ZERO, NOW)),
+        Err(StoreFailure::Unanswered)
+    );
     assert_eq!(all(), [5, 5]);
 }
 
@@ -212,14 +218,18 @@ fn a_refund_that_the_store_gets_late_is_of_its_own_time() {
         assert!(fleet.check(0, "k", 5, NOW).is_allowed(), "{name}");
         // The first counter is given to, and the store is gone before the second.
         fleet.shared.lasts.store(1, Ordering::SeqCst);
-        let refunded = now_or_never(fleet.engines[0].refund(&asking("k", 5), Ticks::ZERO, NOW));
+        let refunded = now_or_never(fleet.engines[0].ledger().refund(&asking("k", 5), &[], Ticks::ZERO, NOW));
         assert_eq!((refunded, fleet.shared.failures.load(Ordering::SeqCst)), (Ok(()), 1), "{name}");
         fleet.shared.set(false);
         let later = NOW + HOUR + HOUR;
         let passed = (0..20).filter(|_| fleet.check(1, "k", 1, later).is_allowed()).count();
         assert_eq!(passed, 10, "{name}");
         fleet.settle(later);
-        assert_eq!(fleet.engines[0].stand_in().unwrap().debts_held, 0, "{name}: the store was told");
+        assert_eq!(
+            fleet.engines[0].maintenance().fallback().unwrap().debts_held,
+            0,
+            "{name}: the store was told"
+        );
         assert!(!fleet.check(1, "k", 1, later).is_allowed(), "{name}: ten were kept in this instant");
     }
 }
@@ -230,7 +240,10 @@ fn a_refund_that_the_store_gets_in_time_makes_room() {
     let fleet = Fleet::new(2, || policy(vec![bucket("first", 10), bucket("second", 10)]));
     assert!(fleet.check(0, "k", 5, NOW).is_allowed());
     fleet.shared.lasts.store(1, Ordering::SeqCst);
-    assert_eq!(now_or_never(fleet.engines[0].refund(&asking("k", 5), Ticks::ZERO, NOW)), Ok(()));
+    assert_eq!(
+        now_or_never(fleet.engines[0].ledger().refund(&asking("k", 5), &[], Ticks::ZERO, NOW)),
+        Ok(())
+    );
     fleet.shared.set(false);
     fleet.settle(NOW);
     assert_eq!((0..20).filter(|_| fleet.check(1, "k", 1, NOW).is_allowed()).count(), 10);
@@ -247,7 +260,7 @@ fn a_refund_is_not_set_off_against_later_units() {
     let at = |seconds| NOW + Ticks::from_secs(seconds);
     fleet.shared.lasts.store(1, Ordering::SeqCst);
     let age = at(9).since(NOW);
-    assert_eq!(now_or_never(fleet.engines[0].refund(&asking("k", 3), age, at(9))), Ok(()));
+    assert_eq!(now_or_never(fleet.engines[0].ledger().refund(&asking("k", 3), &[], age, at(9))), Ok(()));
     assert!(fleet.check(0, "k", 3, at(9)).is_allowed(), "decided here");
     fleet.shared.set(false);
     fleet.settle(at(9));

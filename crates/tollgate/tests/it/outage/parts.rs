@@ -16,7 +16,7 @@ fn apart() -> (Fleet, String, [usize; 2]) {
         let part_of = |limit: usize| {
             (0..PARTS).find(|&part| {
                 fleet.shared.down[part].store(true, Ordering::SeqCst);
-                let decision = now_or_never(fleet.engines[0].peek(&asking(&key, 1), NOW));
+                let decision = now_or_never(fleet.engines[0].operator().peek(&asking(&key, 1), NOW));
                 fleet.shared.down[part].store(false, Ordering::SeqCst);
                 decision.limits().nth(limit).is_some_and(|status| status.source.name() == "local")
             })
@@ -77,9 +77,9 @@ fn what_the_store_denies_is_given_back_here() {
     let denied = fleet.check(0, &key, 3, NOW);
     assert!(!denied.is_allowed());
     assert_eq!(told(&denied), [("exact", 2), ("local", 1)], "neither was charged");
-    let told_of = fleet.engines[0].stand_in().expect("told");
+    let told_of = fleet.engines[0].maintenance().fallback().expect("told");
     assert_eq!(told_of.debts_held, 1);
-    assert_eq!(now_or_never(fleet.engines[0].settle_debts(NOW)), Err(StoreFailure::Unreachable));
+    assert_eq!(now_or_never(fleet.engines[0].maintenance().reconcile(NOW)), Err(StoreFailure::Unreachable));
 }
 
 /// A node that is cut off counts by its share; the others are exact.

@@ -37,7 +37,7 @@ fn the_store_learns_of_places_before_it_gives_another() {
             assert!(!fleet.check(0, "k", 1, NOW).is_allowed(), "ten are in flight");
         }
         // What comes back is free again, once.
-        now_or_never(engine.release(&held.pop().unwrap(), NOW)).unwrap();
+        now_or_never(engine.reservations().release(&held.pop().unwrap(), NOW)).unwrap();
         let passed = (0..10).filter(|_| fleet.check(0, "k", 1, NOW).is_allowed()).count();
         assert_eq!(passed, 1, "lost: {lost}");
     }
@@ -52,10 +52,10 @@ fn a_place_is_counted_once_however_often_it_is_told() {
     let mut decision = fleet.check(0, "k", 1, NOW);
     assert_eq!((decision.is_allowed(), source(&decision)), (true, "local"));
     fleet.settle(NOW);
-    let left = now_or_never(fleet.engines[0].peek(&asking("k", 1), NOW));
+    let left = now_or_never(fleet.engines[0].operator().peek(&asking("k", 1), NOW));
     assert_eq!(left.limits().next().unwrap().outcome.remaining, 2);
-    now_or_never(fleet.engines[0].release(&decision.take_permit().unwrap(), NOW)).unwrap();
-    let left = now_or_never(fleet.engines[0].peek(&asking("k", 1), NOW));
+    now_or_never(fleet.engines[0].reservations().release(&decision.take_permit().unwrap(), NOW)).unwrap();
+    let left = now_or_never(fleet.engines[0].operator().peek(&asking("k", 1), NOW));
     assert_eq!(left.limits().next().unwrap().outcome.remaining, 3);
 }
 
@@ -134,7 +134,7 @@ impl Server {
         let store = Crossing::new();
         let wrong = Arc::clone(&store.wrong);
         let engine = Engine::with_store(policy(vec![permits("in-flight", 4)]), store, Secret::repeatable(7));
-        assert!(now_or_never(engine.peek(&asking("k", 1), NOW)).is_allowed());
+        assert!(now_or_never(engine.operator().peek(&asking("k", 1), NOW)).is_allowed());
         Self { engine, wrong }
     }
 
@@ -206,7 +206,7 @@ fn a_late_answer_is_judged_beside_places_that_the_store_has_learnt_of_since() {
     assert_eq!(server.passed_alone(), 4);
     Server::set(&server.wrong.holds_answers, false);
     assert_eq!(server.passed(3), 0, "the store was told of four places");
-    assert_eq!(server.engine.stand_in().unwrap().debts_held, 0);
+    assert_eq!(server.engine.maintenance().fallback().unwrap().debts_held, 0);
     let Poll::Ready(late) = poll(late.as_mut()) else { panic!("it was answered") };
     assert!(!late.is_allowed(), "four are in flight");
 }
@@ -219,12 +219,12 @@ fn a_place_is_told_again_until_the_store_has_taken_note() {
     assert_eq!(server.passed_alone(), 4);
     Server::set(&server.wrong.loses_debits, true);
     assert_eq!(server.passed(8), 0, "the store knows of none of the four, and gives none");
-    assert!(now_or_never(server.engine.settle_debts(NOW)).is_err());
-    assert_eq!(server.engine.stand_in().unwrap().debts_held, 4);
+    assert!(now_or_never(server.engine.maintenance().reconcile(NOW)).is_err());
+    assert_eq!(server.engine.maintenance().fallback().unwrap().debts_held, 4);
     Server::set(&server.wrong.loses_debits, false);
     assert_eq!(server.passed(8), 0);
-    assert_eq!(server.engine.stand_in().unwrap().debts_held, 0);
-    assert_eq!(server.engine.stand_in().unwrap().debts_dropped, 0);
+    assert_eq!(server.engine.maintenance().fallback().unwrap().debts_held, 0);
+    assert_eq!(server.engine.maintenance().fallback().unwrap().debts_dropped, 0);
 }
 
 /// A store that loses what it is asked and what it answers, at random.
@@ -314,7 +314,7 @@ fn one_server_never_holds_more_places_than_the_limit() {
                             let permit =
                                 mine.swap_remove(usize::try_from(dice.below(mine.len() as u64)).unwrap());
                             held.fetch_sub(1, Ordering::SeqCst);
-                            let _ = now_or_never(engine.release(&permit, NOW));
+                            let _ = now_or_never(engine.reservations().release(&permit, NOW));
                         }
                     }
                 });

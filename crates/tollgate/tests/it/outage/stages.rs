@@ -42,7 +42,7 @@ fn stages_follow_each_other() {
     fleet.shared.set(true);
     assert_eq!(source(&fleet.check(0, "k", 1, after(141_000_000))), "open");
     assert_eq!(source(&fleet.check(0, "k", 1, after(300_000_000))), "closed", "silence is no health");
-    let told = fleet.engines[0].stand_in().expect("the store can be away");
+    let told = fleet.engines[0].maintenance().fallback().expect("the store can be away");
     assert_eq!((told.open, told.local, told.closed), (3, 2, 4));
     assert_eq!(told.open_for, Ticks::from_micros(999_999));
 }
@@ -77,7 +77,7 @@ fn a_flapping_store_opens_once() {
     let [open, local, exact] = sources;
     assert_eq!(open, 50, "half of the first second");
     assert_eq!((local, exact), (30_000 - 50, 30_000));
-    assert!(fleet.engines[0].stand_in().expect("told").open_for <= Ticks::from_secs(1));
+    assert!(fleet.engines[0].maintenance().fallback().expect("told").open_for <= Ticks::from_secs(1));
 }
 
 /// However often the store is well for long enough and then away again, limits are open for five seconds in ten minutes at most.
@@ -126,7 +126,7 @@ fn a_cold_start_is_never_open() {
     });
     assert_eq!(admitted.count(), 10);
     assert_eq!(source(&fleet.check(0, "k", 1, after(60_000_000))), "closed");
-    assert_eq!(fleet.engines[0].stand_in().map(|told| told.nodes), Some(3));
+    assert_eq!(fleet.engines[0].maintenance().fallback().map(|told| told.nodes), Some(3));
 }
 
 /// While the store is away the number of nodes may grow, which makes shares smaller at once, and not shrink.
@@ -136,7 +136,7 @@ fn nodes_may_only_grow_in_an_outage() {
     fleet.see(NOW);
     fleet.shared.set(true);
     let admitted = |most: u32| (0..most).filter(|_| fleet.check(0, "k", 1, NOW).is_allowed()).count();
-    let nodes = || fleet.engines[0].stand_in().map(|told| told.nodes);
+    let nodes = || fleet.engines[0].maintenance().fallback().map(|told| told.nodes);
     assert_eq!(admitted(5), 5);
     fleet.nodes.store(1, Ordering::SeqCst);
     assert_eq!(admitted(5), 5);
@@ -162,11 +162,11 @@ fn operators_are_heard_in_an_outage() {
     let engine = &fleet.engines[0];
     assert!(!fleet.check(0, "k", 1, NOW).is_allowed());
     let off = Ruled { ruling: Ruling::Off, until: after(10_000_000) };
-    engine.rule(Scope::Limit("limit"), off, NOW).expect("there is such a limit");
+    engine.operator().set_override(Scope::Limit("limit"), off, NOW).expect("there is such a limit");
     assert!(fleet.check(0, "k", 1, NOW).is_allowed());
     assert!(!fleet.check(0, "k", 1, after(10_000_000)).is_allowed());
     let shadow = Ruled { ruling: Ruling::Shadow, until: after(30_000_000) };
-    engine.rule(Scope::All, shadow, after(10_000_000)).expect("it is valid");
+    engine.operator().set_override(Scope::All, shadow, after(10_000_000)).expect("it is valid");
     assert!(fleet.check(0, "k", 1, after(20_000_000)).is_allowed());
     engine.swap(policy(vec![bucket("limit", 5)]), after(30_000_000)).expect("few quotas");
     let admitted = (0..9).filter(|_| fleet.check(0, "k", 1, after(30_000_000)).is_allowed()).count();
@@ -181,9 +181,9 @@ fn memory_has_nothing_beside_it() {
     let engine = Engine::new(policy(vec![bucket("limit", 5)]), NOW);
     for _ in 0..9 {
         let _ = engine.try_check(&asking("k", 1), NOW).unwrap();
-        let _ = now_or_never(engine.reserve(&asking("k", 1), Ticks::from_secs(1), NOW));
+        let _ = now_or_never(engine.reservations().reserve(&asking("k", 1), Ticks::from_secs(1), NOW));
     }
-    assert_eq!(engine.stand_in(), None);
+    assert_eq!(engine.maintenance().fallback(), None);
 }
 
 /// The stages of a file do what the file says.

@@ -10,20 +10,21 @@ const DAY: Ticks = Ticks::from_secs(86_400);
 
 impl Rig {
     fn windows(&self, align: Align) -> Tally {
-        self.engine.tally("t", DAY, align).expect("a day is a length")
+        self.engine.ledger().tally("t", DAY, align).expect("a day is a length")
     }
 
     fn add(&self, tally: &Tally, units: u64, now: Timestamp) -> (u64, Source) {
-        let Counted { total, source, .. } = now_or_never(self.engine.add(tally, &[b"k"], units, now));
+        let Counted { total, source, .. } =
+            now_or_never(self.engine.ledger().add(tally, &[b"k"], units, now));
         (total, source)
     }
 
     fn subtract(&self, tally: &Tally, units: u64) {
-        now_or_never(self.engine.subtract(tally, &[b"k"], units, Ticks::ZERO, NOW));
+        now_or_never(self.engine.ledger().subtract(tally, &[b"k"], units, Ticks::ZERO, NOW));
     }
 
     fn stood_in(&self) -> (u64, usize, u64, u64) {
-        let numbers = self.engine.stand_in().expect("the store has failed");
+        let numbers = self.engine.maintenance().fallback().expect("the store has failed");
         (numbers.local, numbers.debts_held, numbers.debts_replayed, numbers.debts_dropped)
     }
 }
@@ -55,9 +56,9 @@ fn counts_are_settled() {
     let tally = rig.windows(Align::Epoch);
     rig.cut(true);
     rig.add(&tally, 4, NOW);
-    assert!(now_or_never(rig.engine.settle_debts(NOW)).is_err());
+    assert!(now_or_never(rig.engine.maintenance().reconcile(NOW)).is_err());
     rig.cut(false);
-    let replayed = now_or_never(rig.engine.settle_debts(NOW)).unwrap();
+    let replayed = now_or_never(rig.engine.maintenance().reconcile(NOW)).unwrap();
     assert_eq!((replayed.told, replayed.left), (1, 0));
     assert_eq!(rig.add(&tally, 0, NOW), (4, Source::Exact));
 }

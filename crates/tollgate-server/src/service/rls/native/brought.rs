@@ -53,7 +53,7 @@ impl Brought {
             return brought;
         }
         // An operator's override of all limits applies here too.
-        let override_of_all = service.engine.ruling_about_all(now);
+        let override_of_all = service.engine.operator().overrides(now).of_all();
         let Some(tallies) = tallies(service).filter(|_| override_of_all != Some(Ruling::Off)) else {
             return brought;
         };
@@ -176,7 +176,7 @@ impl DescriptorLimitOutcome {
             return;
         }
         if hits > 0 && self.total > most {
-            self.away = Some(until_end(unit, now.on_wall(counters.engine.wall())));
+            self.away = Some(until_end(unit, now.on_wall(counters.engine.maintenance().wall())));
         }
         // A counter that is at its maximum, or has no room, was not charged.
         self.added = if self.total == u64::MAX { 0 } else { hits };

@@ -149,7 +149,7 @@ async fn an_operator_rules_over_limits_of_requests() {
     assert_eq!(codes(2).await, [Code::Ok, Code::OverLimit]);
     for ruling in [Ruling::Off, Ruling::Shadow] {
         let ruled = Ruled { ruling, until: NOW + Ticks::from_secs(60) };
-        service.engine.rule(Scope::All, ruled, NOW).unwrap();
+        service.engine.operator().set_override(Scope::All, ruled, NOW).unwrap();
         assert_eq!(codes(2).await, [Code::Ok, Code::Ok], "{ruling:?}");
     }
     let later = NOW + Ticks::from_secs(60);

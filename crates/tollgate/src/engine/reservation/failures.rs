@@ -2,19 +2,18 @@
 //! requests than the limit are ever in flight. It is refunded when its response is no failure. A request whose end is
 //! never reported stays charged.
 
-use super::Engine;
-use super::reservation::{CommitError, Reservation, Settled};
+use super::{CommitError, Reservation, Reservations, Settled};
 use crate::decision::Decision;
 use crate::policy::Ended;
 use crate::request::CheckRequest;
 use crate::store::Store;
 use crate::time::{Ticks, Timestamp};
 
-impl<S: Store> Engine<S> {
-    /// What a decision of [`Engine::check`] took from limits that count only failures, until [`Engine::report`] says
+impl<S: Store> Reservations<'_, S> {
+    /// What a decision of [`Engine::check`] took from limits that count only failures, until [`Reservations::report`] says
     /// how the request ended. `None` if it took nothing there.
     pub fn awaiting(
-        &self,
+        self,
         request: &CheckRequest<'_>,
         decision: &Decision,
         lifetime: Ticks,
@@ -23,31 +22,31 @@ impl<S: Store> Engine<S> {
         if !decision.is_allowed() || !decision.awaits_its_end() {
             return None;
         }
-        let mut all = self.set_aside(request, decision, lifetime, decided_at);
+        let mut all = self.of_decision(request, decision, lifetime, decided_at);
         self.split_awaiting(&mut all)
     }
 
     /// Splits off the part of a reservation that belongs to limits which count only failures.
-    pub fn split_awaiting(&self, reservation: &mut Reservation) -> Option<Reservation> {
-        let active = self.active.load();
+    pub fn split_awaiting(self, reservation: &mut Reservation) -> Option<Reservation> {
+        let active = self.engine.active.load();
         let counts_failures =
             |name: &str| active.counters_of(name).is_some_and(|(limit, _)| limit.failures().is_some());
         reservation.split(counts_failures)
     }
 
     /// Reports how a request ended. Limits for which that is no failure refund it. A failed call may be repeated, as
-    /// with [`Engine::cancel`].
+    /// with [`Reservations::cancel`].
     ///
     /// # Errors
     /// When it is too late, it was reported before, or the store does not answer.
     pub async fn report(
-        &self,
+        self,
         awaiting: &mut Reservation,
         ended: Ended,
         now: Timestamp,
     ) -> Result<Settled, CommitError> {
         {
-            let active = self.active.load();
+            let active = self.engine.active.load();
             awaiting.keep(|name| {
                 let failures = active.counters_of(name).and_then(|(limit, _)| limit.failures());
                 failures.is_some_and(|failures| !failures.count(ended))

@@ -16,8 +16,8 @@ use crate::rate::QuotaError;
 use crate::store::{Charge, Enforcement, Family, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
-use super::Engine;
-use super::active::ActivePolicy;
+use super::Ledger;
+use crate::engine::active::ActivePolicy;
 
 /// Windows of one length to count in.
 #[derive(Clone, Debug)]
@@ -25,14 +25,14 @@ pub struct Tally(Arc<Windows>);
 
 /// The definition of a tally. Deferred charges keep it, because no policy does.
 #[derive(Debug)]
-pub(super) struct Windows {
+pub(in crate::engine) struct Windows {
     family: Family,
     quota: Quota,
 }
 
 impl Windows {
     /// The charge of one counter.
-    pub(super) fn charge(&self, key: Fingerprint, cost: u64) -> Charge<'_> {
+    pub(in crate::engine) fn charge(&self, key: Fingerprint, cost: u64) -> Charge<'_> {
         Charge {
             key,
             family: &self.family,
@@ -58,23 +58,23 @@ pub struct Counted {
     pub ends_after: Ticks,
     /// Where the count comes from.
     pub source: Source,
-    /// When the units were counted, by the clock of their counter: for [`Engine::take_back`].
+    /// When the units were counted, by the clock of their counter: for [`Ledger::take_back`].
     pub charged_at: Timestamp,
 }
 
-impl<S: Store> Engine<S> {
+impl<S: Store> Ledger<'_, S> {
     /// Keys that a program counts in a table of its own, hashed with this engine's secret. So they are the same after a
-    /// snapshot, into which [`Engine::snapshot_with`] can write the table.
+    /// snapshot, into which [`Snapshots::write_with`](crate::engine::Snapshots::write_with) can write the table.
     #[must_use]
-    pub fn key_family(&self, name: &str) -> KeyFamily {
-        KeyFamily::new(name, self.active.load().secret.copy())
+    pub fn key_family(self, name: &str) -> KeyFamily {
+        KeyFamily::new(name, self.engine.active.load().secret.copy())
     }
 
     /// Windows to count in. All callers that give the same name, length and alignment get the same windows.
     ///
     /// # Errors
     /// When the length is out of range; see [`QuotaError`].
-    pub fn tally(&self, name: &str, period: Ticks, align: Align) -> Result<Tally, QuotaError> {
+    pub fn tally(self, name: &str, period: Ticks, align: Align) -> Result<Tally, QuotaError> {
         let alignment: &[u8] = match &align {
             Align::Epoch => b"epoch",
             Align::FirstHit => b"first-hit",
@@ -82,8 +82,8 @@ impl<S: Store> Engine<S> {
         };
         let quota = Quota::FixedWindow(FixedWindow::counting(period, align)?);
         let identity = [&b"tally"[..], name.as_bytes(), alignment, &period.as_micros().to_le_bytes()];
-        let family = Family::single(&self.active.load().secret, &identity, quota.clone());
-        self.store.prepare(std::iter::once(&family));
+        let family = Family::single(&self.engine.active.load().secret, &identity, quota.clone());
+        self.engine.store.prepare(std::iter::once(&family));
         Ok(Tally(Arc::new(Windows { family, quota })))
     }
 
@@ -92,20 +92,20 @@ impl<S: Store> Engine<S> {
     ///
     /// The call always answers, as [`Engine::check`] does: while the store is unreachable this node counts, and it
     /// reports to the store when that is back.
-    pub async fn add(&self, tally: &Tally, parts: &[&[u8]], units: u64, now: Timestamp) -> Counted {
-        let (now, active) = (now.decidable(), self.active.load_full());
+    pub async fn add(self, tally: &Tally, parts: &[&[u8]], units: u64, now: Timestamp) -> Counted {
+        let (now, active) = (now.decidable(), self.engine.active.load_full());
         let charge = entry(&active, tally, parts, units);
-        let answered = match self.reconcile_first(&active, slice::from_ref(&charge), now).await {
-            Ok(()) => self.store.charge(slice::from_ref(&charge), now).await,
+        let answered = match self.engine.reconcile_first(&active, slice::from_ref(&charge), now).await {
+            Ok(()) => self.engine.store.charge(slice::from_ref(&charge), now).await,
             Err(failure) => Err(failure),
         };
         let answered = answered.and_then(|answers| answers.first().copied().ok_or(StoreFailure::Unreachable));
         let (answer, nodes) = match answered {
             Ok(answer) => {
-                self.follow_counted(&active, &charge, now);
+                self.engine.follow_counted(&active, &charge, now);
                 (answer, 1)
             }
-            Err(failure) => match self.count_here(&active, &tally.0, &charge, failure, now) {
+            Err(failure) => match self.engine.count_here(&active, &tally.0, &charge, failure, now) {
                 Some(counted) => counted,
                 None => return Counted::full(),
             },
@@ -123,44 +123,44 @@ impl<S: Store> Engine<S> {
     /// Subtracts units that were added `within` this time, down to zero; nothing if they may be of an earlier window.
     /// If the store is unreachable, the subtraction is reported when it is back. If an answer is lost, it is not
     /// reported twice.
-    pub async fn subtract(&self, tally: &Tally, parts: &[&[u8]], units: u64, within: Ticks, now: Timestamp) {
-        let (now, active) = (now.decidable(), self.active.load_full());
+    pub async fn subtract(self, tally: &Tally, parts: &[&[u8]], units: u64, within: Ticks, now: Timestamp) {
+        let (now, active) = (now.decidable(), self.engine.active.load_full());
         let charge = entry(&active, tally, parts, units).of(Charged::Within(within));
         self.uncount(&active, tally, &charge, &charge, now).await;
     }
 
-    /// Takes back units that were [added](Engine::add) at this very `now`, from the window that they were counted in.
+    /// Takes back units that were [added](crate::engine::Ledger::add) at this very `now`, from the window that they were counted in.
     /// It is for callers that count first and then find that the request does not pass.
     pub async fn take_back(
-        &self,
+        self,
         tally: &Tally,
         parts: &[&[u8]],
         units: u64,
         counted: &Counted,
         now: Timestamp,
     ) {
-        let (now, active) = (now.decidable(), self.active.load_full());
+        let (now, active) = (now.decidable(), self.engine.active.load_full());
         let charge = entry(&active, tally, parts, units);
         let (there, here) = (charge.of_instant(counted.charged_at), charge.of_instant(now));
         match counted.source {
-            Source::Local => self.uncount_here(&here, now),
+            Source::Local => self.engine.uncount_here(&here, now),
             _ => self.uncount(&active, tally, &there, &here, now).await,
         }
     }
 
     /// Subtracts in the store, and in the local count that follows it: each has a clock of its own.
     async fn uncount(
-        &self,
+        self,
         active: &ActivePolicy,
         tally: &Tally,
         there: &Charge<'_>,
         here: &Charge<'_>,
         now: Timestamp,
     ) {
-        match self.store.refund(slice::from_ref(there), now).await {
-            Ok(()) => self.follow_discounted(here, now),
+        match self.engine.store.refund(slice::from_ref(there), now).await {
+            Ok(()) => self.engine.follow_discounted(here, now),
             Err(StoreFailure::Unanswered) => {}
-            Err(_) => self.discount_here(active, &tally.0, here, now),
+            Err(_) => self.engine.discount_here(active, &tally.0, here, now),
         }
     }
 }
@@ -184,6 +184,7 @@ fn entry<'t>(active: &ActivePolicy, tally: &'t Tally, parts: &[&[u8]], units: u6
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Engine;
     use crate::policy::Policy;
     use crate::rate::EXACT_MAX;
 
@@ -199,19 +200,19 @@ mod tests {
     fn counts_go_on_and_start_anew() {
         pollster::block_on(async {
             let engine = engine();
-            let minute = engine.tally("t", Ticks::from_secs(60), Align::Epoch).unwrap();
-            let again = engine.tally("t", Ticks::from_secs(60), Align::Epoch).unwrap();
-            let hour = engine.tally("t", Ticks::from_secs(3600), Align::Epoch).unwrap();
+            let minute = engine.ledger().tally("t", Ticks::from_secs(60), Align::Epoch).unwrap();
+            let again = engine.ledger().tally("t", Ticks::from_secs(60), Align::Epoch).unwrap();
+            let hour = engine.ledger().tally("t", Ticks::from_secs(3600), Align::Epoch).unwrap();
             let parts: [&[u8]; 2] = [b"a", b"b"];
-            assert_eq!(engine.add(&minute, &parts, 7, T0).await.total, 7);
-            assert_eq!(engine.add(&again, &parts, 5_000_000_000, T0).await.total, 5_000_000_007);
-            assert_eq!(engine.add(&hour, &parts, 1, T0).await.total, 1);
-            assert_eq!(engine.add(&minute, &[b"ab", b""], 1, T0).await.total, 1);
-            engine.subtract(&minute, &parts, 8, Ticks::ZERO, T0).await;
-            let counted = engine.add(&minute, &parts, 0, T0).await;
+            assert_eq!(engine.ledger().add(&minute, &parts, 7, T0).await.total, 7);
+            assert_eq!(engine.ledger().add(&again, &parts, 5_000_000_000, T0).await.total, 5_000_000_007);
+            assert_eq!(engine.ledger().add(&hour, &parts, 1, T0).await.total, 1);
+            assert_eq!(engine.ledger().add(&minute, &[b"ab", b""], 1, T0).await.total, 1);
+            engine.ledger().subtract(&minute, &parts, 8, Ticks::ZERO, T0).await;
+            let counted = engine.ledger().add(&minute, &parts, 0, T0).await;
             assert_eq!((counted.total, counted.ends_after), (4_999_999_999, Ticks::from_secs(60)));
             let later = T0 + Ticks::from_secs(60);
-            assert_eq!(engine.add(&minute, &parts, 0, later).await.total, 0);
+            assert_eq!(engine.ledger().add(&minute, &parts, 0, later).await.total, 0);
         });
     }
 
@@ -220,12 +221,13 @@ mod tests {
     fn counts_are_in_a_snapshot() {
         pollster::block_on(async {
             let (engine, mut written) = (engine(), Vec::new());
-            let day = |engine: &Engine| engine.tally("t", Ticks::from_secs(86_400), Align::Epoch).unwrap();
-            engine.add(&day(&engine), &[b"k"], 7, T0).await;
-            engine.snapshot(T0, &mut written).unwrap();
+            let day =
+                |engine: &Engine| engine.ledger().tally("t", Ticks::from_secs(86_400), Align::Epoch).unwrap();
+            engine.ledger().add(&day(&engine), &[b"k"], 7, T0).await;
+            engine.snapshots().write(T0, &mut written).unwrap();
             let snapshot = crate::Snapshot::read(4 << 20, T0, &mut written.as_slice()).unwrap();
-            let (next, _) = Engine::restore(snapshot, Policy::new(Vec::new()).unwrap(), T0).unwrap();
-            assert_eq!(next.add(&day(&next), &[b"k"], 1, T0).await.total, 8);
+            let (next, _) = snapshot.restore(Policy::new(Vec::new()).unwrap(), |memory| memory, T0).unwrap();
+            assert_eq!(next.ledger().add(&day(&next), &[b"k"], 1, T0).await.total, 8);
         });
     }
 
@@ -247,12 +249,12 @@ mod tests {
                 engine.swap(policy(rate), T0 + Ticks::from_secs(index)).unwrap();
             }
             engine.swap(Policy::new(Vec::new()).unwrap(), T0 + Ticks::from_secs(3)).unwrap();
-            let second = engine.tally("t", Ticks::from_secs(1), Align::Epoch).unwrap();
+            let second = engine.ledger().tally("t", Ticks::from_secs(1), Align::Epoch).unwrap();
             for window in 0..WINDOWS {
                 let now = T0 + Ticks::from_secs(10 + 2 * window);
                 for key in 0..KEYS {
                     let parts = [&window.to_le_bytes()[..], &key.to_le_bytes()[..]];
-                    assert_eq!(engine.add(&second, &parts, 1, now).await.total, 1, "{window} {key}");
+                    assert_eq!(engine.ledger().add(&second, &parts, 1, now).await.total, 1, "{window} {key}");
                 }
                 let usage = engine.store().usage(now);
                 assert_eq!((usage.keys, usage.overflow_keys), (KEYS, 0), "in window {window}");
@@ -265,12 +267,12 @@ mod tests {
     fn a_tally_under_another_number_goes_on() {
         pollster::block_on(async {
             let engine = engine();
-            let day = engine.tally("t", Ticks::from_secs(86_400), Align::Epoch).unwrap();
+            let day = engine.ledger().tally("t", Ticks::from_secs(86_400), Align::Epoch).unwrap();
             let older = Charge { number: 1, ..entry(&engine.active.load(), &day, &[b"k"], 7) };
             engine.store.charge(&[older], T0).await.unwrap();
-            assert_eq!(engine.add(&day, &[b"k"], 1, T0).await.total, 8);
-            engine.subtract(&day, &[b"k"], 2, Ticks::ZERO, T0).await;
-            assert_eq!(engine.add(&day, &[b"k"], 0, T0).await.total, 6);
+            assert_eq!(engine.ledger().add(&day, &[b"k"], 1, T0).await.total, 8);
+            engine.ledger().subtract(&day, &[b"k"], 2, Ticks::ZERO, T0).await;
+            assert_eq!(engine.ledger().add(&day, &[b"k"], 0, T0).await.total, 6);
         });
     }
 
@@ -279,10 +281,10 @@ mod tests {
     fn a_full_counter_is_above_every_limit() {
         pollster::block_on(async {
             let engine = engine();
-            let second = engine.tally("t", Ticks::from_secs(1), Align::FirstHit).unwrap();
-            assert_eq!(engine.add(&second, &[b"k"], EXACT_MAX, T0).await.total, EXACT_MAX);
-            assert_eq!(engine.add(&second, &[b"k"], 1, T0).await.total, u64::MAX);
-            assert_eq!(engine.add(&second, &[b"other"], u64::MAX, T0).await.total, u64::MAX);
+            let second = engine.ledger().tally("t", Ticks::from_secs(1), Align::FirstHit).unwrap();
+            assert_eq!(engine.ledger().add(&second, &[b"k"], EXACT_MAX, T0).await.total, EXACT_MAX);
+            assert_eq!(engine.ledger().add(&second, &[b"k"], 1, T0).await.total, u64::MAX);
+            assert_eq!(engine.ledger().add(&second, &[b"other"], u64::MAX, T0).await.total, u64::MAX);
         });
     }
 }

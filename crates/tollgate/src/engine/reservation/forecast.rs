@@ -1,7 +1,7 @@
 //! Forecasts a decision and its wait without a charge. It is for callers that cannot wait for long, and that must not
 //! take a slot in a queue to find out how long the wait is.
 
-use super::Engine;
+use super::Reservations;
 use crate::algorithm::leaky_bucket;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -9,23 +9,15 @@ use crate::request::CheckRequest;
 use crate::store::Store;
 use crate::time::{Ticks, Timestamp};
 
-impl<S: Store> Engine<S> {
-    /// Whether any limit makes requests wait.
-    #[must_use]
-    pub fn shapes(&self) -> bool {
-        let active = self.active.load();
-        let mut quotas = active.policy.limits().iter().flat_map(|limit| limit.quotas());
-        quotas.any(|quota| matches!(quota, Quota::LeakyBucket(bucket) if bucket.queue() > 0))
-    }
-
-    /// As [`Engine::peek`], with the wait that the request itself would get now, or up to a tick more.
-    pub async fn foresee(&self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
-        let mut prepared = match self.prepare(request, now.decidable()) {
+impl<S: Store> Reservations<'_, S> {
+    /// The decision that the request would get, without a charge, with its wait or up to a tick more.
+    pub async fn forecast(self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
+        let mut prepared = match self.engine.prepare(request, now.decidable()) {
             Ok(prepared) => prepared,
             Err(made) => return made.decision,
         };
         let costs = prepared.take_costs();
-        let decision = self.decide(prepared, &request.clone().looking(), now).await.decision;
+        let decision = self.engine.decide(prepared, &request.clone().looking(), now).await.decision;
         decision.foreseen(|limit, quota, empty_after| {
             let Quota::LeakyBucket(bucket) = quota else { return Ticks::ZERO };
             let cost = costs.iter().find(|(of, _)| *of == limit).map_or(0, |(_, cost)| *cost);

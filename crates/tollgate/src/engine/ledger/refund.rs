@@ -1,24 +1,25 @@
-//! Corrections of counters: refunds.
+//! Refunds of earlier charges that the caller does not name.
 
 use std::slice;
 
 use smallvec::SmallVec;
 
-use super::{ATTEMPTS, Engine};
+use super::Ledger;
 use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
+use crate::engine::ATTEMPTS;
 use crate::key::Fingerprint;
 use crate::quota::Quota;
 use crate::request::CheckRequest;
 use crate::store::{Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
-impl<S: Store> Engine<S> {
-    /// Refunds what an earlier request with these attributes took `within` this time, as far as it still counts. The
-    /// caller does not say which request that was. So the refund is no larger than is right for every instant of that
+impl<S: Store> Ledger<'_, S> {
+    /// Refunds what an earlier request with these attributes took `within` this time, as far as it still counts: for
+    /// the limits named in `limits`, or for all that the request matches if there are none. The caller does not say which request that was. So the refund is no larger than is right for every instant of that
     /// time, and it is nothing if a request at one of these instants may no longer count; see [`Charged::Within`]. A
-    /// caller that has the decision can refund exactly what it took: [`Engine::set_aside`] makes a reservation of it,
-    /// and [`Engine::cancel`] refunds that at the instant of its charge.
+    /// caller that has the decision can refund exactly what it took: [`Reservations::of_decision`](crate::engine::Reservations::of_decision) makes a reservation of it,
+    /// and [`Reservations::cancel`](crate::engine::Reservations::cancel) refunds that at the instant of its charge.
     ///
     /// `within` is counted back from the instant at which the store gets the refund: on a shared store it includes the
     /// way there.
@@ -30,21 +31,7 @@ impl<S: Store> Engine<S> {
     /// When the store does not answer. Then nothing was refunded and the call may be repeated, except after
     /// [`StoreFailure::Unanswered`]: in that case everything was refunded that could be, and some of it perhaps not.
     pub async fn refund(
-        &self,
-        request: &CheckRequest<'_>,
-        within: Ticks,
-        now: Timestamp,
-    ) -> Result<(), StoreFailure> {
-        self.refund_of(request, &[], within, now).await
-    }
-
-    /// As [`Engine::refund`], but only for the limits named in `limits`; for all limits that the request matches if
-    /// `limits` is empty.
-    ///
-    /// # Errors
-    /// As [`Engine::refund`].
-    pub async fn refund_of(
-        &self,
+        self,
         request: &CheckRequest<'_>,
         limits: &[&str],
         within: Ticks,
@@ -63,15 +50,15 @@ impl<S: Store> Engine<S> {
     /// Refunds to the counters that are not yet `done`, one by one: a policy swap that interrupts one refund must not
     /// cause another counter to be refunded twice.
     async fn refund_rest(
-        &self,
+        self,
         request: &CheckRequest<'_>,
         limits: &[&str],
         within: Ticks,
         done: &mut SmallVec<[Fingerprint; 6]>,
         now: Timestamp,
     ) -> Result<(), StoreFailure> {
-        let active = self.active.load_full();
-        let overrides = self.overrides.at(now);
+        let active = self.engine.active.load_full();
+        let overrides = self.engine.overrides.at(now);
         let mut matches = overrides.matches(&active.policy, request).unwrap_or_default();
         active.keep_named(&mut matches, limits);
         let charges = active.charges(request, &matches, &overrides, PermitId(0));
@@ -83,15 +70,15 @@ impl<S: Store> Engine<S> {
                 continue;
             }
             let charge = &charge.of(Charged::Within(within));
-            match self.store.refund(slice::from_ref(charge), now).await {
-                Ok(()) => self.refund_here(&active, matched, charge, now),
+            match self.engine.store.refund(slice::from_ref(charge), now).await {
+                Ok(()) => self.engine.refund_here(&active, matched, charge, now),
                 // The refund may have been made, so it is not repeated.
                 Err(StoreFailure::Unanswered) => unanswered = Err(StoreFailure::Unanswered),
                 Err(failure @ StoreFailure::Superseded) => return Err(failure),
                 // Nothing was refunded, and the call may be repeated.
                 Err(failure) if done.is_empty() => return Err(failure),
                 // A refund that has begun is finished when the store is back.
-                Err(_) => self.owe(&active, matched, charge, now),
+                Err(_) => self.engine.owe(&active, matched, charge, now),
             }
             done.push(charge.key);
         }

@@ -6,8 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::Engine;
-use super::reservation::Reservation;
+use super::{Reservation, Reservations};
 use crate::clock::Clock;
 use crate::decision::Held;
 use crate::departure::{DepartureRequest, DepartureSlot, LeaveOutcome};
@@ -18,14 +17,14 @@ use crate::time::Timestamp;
 /// A future that completes when a request may leave its queue. Dropping it changes nothing: a request that goes away
 /// cancels its reservation.
 #[derive(Debug)]
-#[must_use = "nobody waits until it is awaited"]
-pub struct Turn(Arc<DepartureSlot>);
+#[must_use = "the request does not wait until this is awaited"]
+pub struct Departure(Arc<DepartureSlot>);
 
 /// The queue slot of a reservation, and the counter that it queues for.
 #[derive(Debug)]
 pub(super) struct QueuedSlot {
     at: usize,
-    spot: Arc<DepartureSlot>,
+    slot: Arc<DepartureSlot>,
 }
 
 /// How a reservation left its queue.
@@ -39,7 +38,7 @@ pub(super) enum LeftQueue {
     Used,
 }
 
-impl Future for Turn {
+impl Future for Departure {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -47,15 +46,15 @@ impl Future for Turn {
     }
 }
 
-impl<S: Store> Engine<S> {
+impl<S: Store> Reservations<'_, S> {
     /// Lets a request that has to wait do so in a queue of this process. When a waiter before it goes away, it leaves
-    /// earlier. When it goes away itself ([`Engine::cancel`]), the waiters behind move up and the bucket is refunded.
+    /// earlier. When it goes away itself ([`Reservations::cancel`]), the waiters behind move up and the bucket is refunded.
     /// `clock` is the clock of its decision.
     ///
     /// Returns `None` where the request keeps the instant in its decision: on a shared store; where it waits in several
     /// queues at once, because a slot that moves up in one queue while the request waits for the other would be used
     /// twice; and above 333,333 units a second.
-    pub fn line_up(&self, reservation: &mut Reservation, clock: &Clock) -> Option<Turn> {
+    pub fn enqueue(self, reservation: &mut Reservation, clock: &Clock) -> Option<Departure> {
         let waits = |held: &Held| held.turn_at.is_some() && held.enforcement == Enforcement::Enforced;
         let mut waiting = reservation.held.iter().enumerate().filter(|(_, held)| waits(held));
         let (at, held) = waiting.next()?;
@@ -70,21 +69,21 @@ impl<S: Store> Engine<S> {
             cost: held.cost,
             empty_at: held.empty_at?,
         };
-        let spot = Arc::new(self.store.join_queue(&wanted, clock.now(), clock)?);
-        reservation.queued = Some(QueuedSlot { at, spot: Arc::clone(&spot) });
-        Some(Turn(spot))
+        let slot = Arc::new(self.engine.store.join_queue(&wanted, clock.now(), clock)?);
+        reservation.queued = Some(QueuedSlot { at, slot: Arc::clone(&slot) });
+        Some(Departure(slot))
     }
 
     /// Removes a reservation from its queue: it leaves if it is cancelled, and keeps its slot if it is committed.
-    pub(super) fn part(
-        &self,
+    pub(super) fn leave_queue(
+        self,
         reservation: &mut Reservation,
         actual: Option<u64>,
         now: Timestamp,
     ) -> LeftQueue {
-        let Some(QueuedSlot { at, spot }) = &reservation.queued else { return LeftQueue::No };
+        let Some(QueuedSlot { at, slot }) = &reservation.queued else { return LeftQueue::No };
         let empty_at = match actual {
-            None => match self.store.leave_queue(spot, now) {
+            None => match self.engine.store.leave_queue(slot, now) {
                 LeaveOutcome::Freed => {
                     let at = *at;
                     reservation.queued = None;
@@ -92,7 +91,7 @@ impl<S: Store> Engine<S> {
                 }
                 LeaveOutcome::Used(empty_at) => Some(empty_at),
             },
-            Some(_) => spot.keep(),
+            Some(_) => slot.keep(),
         };
         if let Some(held) = reservation.held.get_mut(*at) {
             held.empty_at = empty_at;

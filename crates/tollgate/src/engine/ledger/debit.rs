@@ -4,15 +4,16 @@ use std::slice;
 
 use smallvec::SmallVec;
 
-use super::check::ChargeSet;
-use super::{ATTEMPTS, Engine};
+use super::Ledger;
 use crate::decision::{Decision, LimitStatus};
+use crate::engine::ATTEMPTS;
+use crate::engine::check::ChargeSet;
 use crate::quota::Quota;
 use crate::request::CheckRequest;
 use crate::store::{Store, StoreFailure};
 use crate::time::Timestamp;
 
-impl<S: Store> Engine<S> {
+impl<S: Store> Ledger<'_, S> {
     /// Takes from the counters of a request what was consumed without a check, each down to zero. `units` computes how
     /// many units to take from the limit's status before the debit and the cost of one such request there. Permits are
     /// not taken.
@@ -27,39 +28,39 @@ impl<S: Store> Engine<S> {
     /// let (clock, request) = (Clock::precise(), CheckRequest::new());
     /// let engine = Engine::new(policy, clock.now());
     /// # pollster::block_on(async {
-    /// let before = engine.debit(&request, |_, cost| 3 * cost, clock.now()).await;
+    /// let before = engine.ledger().debit(&request, |_, cost| 3 * cost, clock.now()).await;
     /// assert_eq!(before.limits().next().unwrap().outcome.remaining, 5);
-    /// assert_eq!(engine.peek(&request, clock.now()).await.limits().next().unwrap().outcome.remaining, 2);
+    /// assert_eq!(engine.operator().peek(&request, clock.now()).await.limits().next().unwrap().outcome.remaining, 2);
     /// # });
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn debit(
-        &self,
+        self,
         request: &CheckRequest<'_>,
         mut units: impl FnMut(&LimitStatus<'_>, u64) -> u64,
         now: Timestamp,
     ) -> Decision {
         let now = now.decidable();
         for attempt in 0.. {
-            let active = self.active.load_full();
-            let mut set = ChargeSet::new(self.overrides.at(now));
-            if let Some(decision) = self.match_request(&active, request, &mut set, now) {
+            let active = self.engine.active.load_full();
+            let mut set = ChargeSet::new(self.engine.overrides.at(now));
+            if let Some(decision) = self.engine.match_request(&active, request, &mut set, now) {
                 return decision;
             }
             let costs: SmallVec<[u64; 6]> = set.charges.iter().map(|charge| charge.cost).collect();
             set.charges.iter_mut().for_each(|charge| charge.cost = 0);
-            let looked = match self.reconcile_first(&active, &set.charges, now).await {
-                Ok(()) => self.store.charge(&set.charges, now).await,
+            let looked = match self.engine.reconcile_first(&active, &set.charges, now).await {
+                Ok(()) => self.engine.store.charge(&set.charges, now).await,
                 Err(failure) => Err(failure),
             };
             if attempt < ATTEMPTS && looked == Err(StoreFailure::Superseded) {
                 continue;
             }
             let failure = looked.as_ref().err().copied();
-            let answers = self.answers(&active, &set, looked, now).await;
-            let mut decision = self.conclude(&active, &set, &answers, failure);
+            let answers = self.engine.answers(&active, &set, looked, now).await;
+            let mut decision = self.engine.conclude(&active, &set, &answers, failure);
             if active.has_penalties() {
-                let blocks = self.blocks_of(&active, request, &set, now).await;
+                let blocks = self.engine.blocks_of(&active, request, &set, now).await;
                 blocks.iter().for_each(|blocked| decision.penalise(blocked.limit, blocked.rest));
                 if !blocks.is_empty() {
                     return decision;
@@ -73,13 +74,13 @@ impl<S: Store> Engine<S> {
             }
             match failure {
                 // Charged locally, and reported to the store when it is back.
-                Some(failure) => drop(self.answers(&active, &set, Err(failure), now).await),
+                Some(failure) => drop(self.engine.answers(&active, &set, Err(failure), now).await),
                 None => {
                     for charge in set.charges.iter().filter(|charge| charge.cost > 0) {
                         // It may have been done, so it is not repeated.
-                        let _ = self.store.debit(slice::from_ref(charge), now).await;
+                        let _ = self.engine.store.debit(slice::from_ref(charge), now).await;
                     }
-                    drop(self.answers(&active, &set, Ok(answers), now).await);
+                    drop(self.engine.answers(&active, &set, Ok(answers), now).await);
                 }
             }
             return decision;
@@ -93,6 +94,7 @@ mod tests {
     use pollster::block_on;
 
     use super::*;
+    use crate::Engine;
     use crate::policy::Policy;
     use crate::store::Enforcement;
     use crate::time::Ticks;
@@ -126,7 +128,7 @@ limits:
             asked.push((status.limit.name().to_owned(), status.enforcement, cost));
             7 * cost
         };
-        let before = block_on(engine.debit(&request, take, NOW));
+        let before = block_on(engine.ledger().debit(&request, take, NOW));
         assert_eq!(before.limits().map(|one| one.outcome.remaining).collect::<Vec<_>>(), [4, 100, 9, 2]);
         assert_eq!(left(&engine, &request, NOW), [0, 79, 2, 2]);
         let expected = [
@@ -142,8 +144,8 @@ limits:
     fn a_block_is_told() {
         let engine = Engine::new(Policy::compile("p", b"limits: [{name: all, rate: 4/h}]").unwrap().0, NOW);
         let request = CheckRequest::new().with("api_key", "k").unwrap();
-        engine.block(&request, NOW + Ticks::from_secs(9), NOW).unwrap();
-        assert!(block_on(engine.debit(&request, |_, _| 1, NOW)).block().is_some());
+        engine.operator().block(&request, NOW + Ticks::from_secs(9), NOW).unwrap();
+        assert!(block_on(engine.ledger().debit(&request, |_, _| 1, NOW)).block().is_some());
         assert_eq!(left(&engine, &CheckRequest::new(), NOW), [4]);
     }
 }

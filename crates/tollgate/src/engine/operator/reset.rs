@@ -4,10 +4,11 @@
 use std::collections::HashSet;
 use std::slice;
 
-use super::active::ActivePolicy;
-use super::overrides::ActiveOverrides;
-use super::{ATTEMPTS, Charges, Engine};
+use super::Operator;
 use crate::algorithm::concurrency::PermitId;
+use crate::engine::active::ActivePolicy;
+use crate::engine::overrides::ActiveOverrides;
+use crate::engine::{ATTEMPTS, Charges};
 use crate::key::Fingerprint;
 use crate::outcome::Source;
 use crate::policy::compared::Replaced;
@@ -44,7 +45,7 @@ struct ResetFindings {
     shared: HashSet<Fingerprint>,
 }
 
-impl<S: Store> Engine<S> {
+impl<S: Store> Operator<'_, S> {
     /// Resets the counters of these attributes, whatever else the requests had, for every limit or only for those named
     /// in `limits`. Attributes that have several readings, such as a path that a gateway reads and a program states, are
     /// several descriptors. Returns which counters existed.
@@ -57,7 +58,7 @@ impl<S: Store> Engine<S> {
     /// let engine = Engine::new(policy, clock.now());
     /// let client = CheckRequest::new().with("ip", "192.0.2.1")?;
     /// assert!(engine.try_check(&client.clone().with("path", "/login")?, clock.now())?.is_allowed());
-    /// let forgotten = pollster::block_on(engine.reset(&client, &[], clock.now()))?;
+    /// let forgotten = pollster::block_on(engine.operator().reset(&client, &[], clock.now()))?;
     /// assert_eq!(forgotten.counters, ["login"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -66,7 +67,7 @@ impl<S: Store> Engine<S> {
     /// When the store does not answer. Then nothing was reset, here or in the store. With [`StoreFailure::Unanswered`],
     /// part of it perhaps was, and the call may be repeated.
     pub async fn reset(
-        &self,
+        self,
         request: &CheckRequest<'_>,
         limits: &[&str],
         now: Timestamp,
@@ -74,8 +75,8 @@ impl<S: Store> Engine<S> {
         let now = now.decidable();
         let (mut found, mut attempts) = (ResetFindings::default(), 0);
         loop {
-            let active = self.active.load_full();
-            let targets = active.targets(request, limits, &self.overrides.at(now));
+            let active = self.engine.active.load_full();
+            let targets = active.targets(request, limits, &self.engine.overrides.at(now));
             match self.forget(&active, &targets, &mut found, now).await {
                 Err(StoreFailure::Superseded) if attempts < ATTEMPTS => attempts += 1,
                 Err(failure) => return Err(failure),
@@ -88,7 +89,7 @@ impl<S: Store> Engine<S> {
     /// What this node counted during an outage is reset only together with the store's count: otherwise more requests
     /// would pass.
     async fn forget(
-        &self,
+        self,
         active: &ActivePolicy,
         targets: &[ResetTarget<'_>],
         found: &mut ResetFindings,
@@ -96,7 +97,7 @@ impl<S: Store> Engine<S> {
     ) -> Result<(), StoreFailure> {
         for part in targets.chunks(MATCHED_MAX) {
             let looks: Charges<'_> = part.iter().map(|target| target.charge.costing(0)).collect();
-            let looked = self.store.charge(&looks, now).await.map_err(|failure| match failure {
+            let looked = self.engine.store.charge(&looks, now).await.map_err(|failure| match failure {
                 // A look changes nothing, whether it was answered or not.
                 StoreFailure::Unanswered => StoreFailure::Unreachable,
                 _ => failure,
@@ -113,8 +114,8 @@ impl<S: Store> Engine<S> {
         let mut has_begun = false;
         for part in targets.chunks(MATCHED_MAX) {
             let charges: Charges<'_> = part.iter().map(|target| target.charge).collect();
-            self.reset_times.record(charges.iter().map(|charge| charge.key), now);
-            let answered = self.store.reset(&charges, now).await;
+            self.engine.reset_times.record(charges.iter().map(|charge| charge.key), now);
+            let answered = self.engine.store.reset(&charges, now).await;
             // What was reset before stays reset, and a repeated call resets the rest.
             answered.map_err(|failure| match failure {
                 StoreFailure::Superseded => failure,
@@ -122,7 +123,7 @@ impl<S: Store> Engine<S> {
                 _ => failure,
             })?;
             for target in part.iter().filter(|target| target.is_main) {
-                self.reset_here(active, &target.matched, &target.charge, now);
+                self.engine.reset_here(active, &target.matched, &target.charge, now);
             }
             has_begun = true;
         }

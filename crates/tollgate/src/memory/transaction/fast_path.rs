@@ -1,9 +1,8 @@
-//! The fast path of the common transaction: a few one-word counters of known keys. It is
-//! [`super::transaction`] without what this case does not need: other kinds of states, new keys, the overflow
-//! partition.
+//! The first step of a transaction: a few one-word counters of known keys, which most transactions are. It is the
+//! general transaction without what this case does not need: other kinds of states, new keys, the overflow partition.
 
-use super::{MemoryStore, StateKind, decide};
 use crate::memory::table::{SlotEntry, SlotPosition, Table};
+use crate::memory::{MemoryStore, StateKind, decide};
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::store::{Answers, Charge, ChargeAnswer, Enforcement};
 use crate::time::Timestamp;

@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::active::counts_tiers_apart;
-use super::check::ChargeSet;
-use super::overrides::{ActiveOverrides, Ruled, Ruling};
-use super::penalty::{Blocked, Blocks};
-use super::{ATTEMPTS, Charges, Engine};
+use super::Operator;
 use crate::algorithm::concurrency::PermitId;
 use crate::decision::{Block, LimitStatus, Status};
+use crate::engine::active::counts_tiers_apart;
+use crate::engine::check::ChargeSet;
+use crate::engine::overrides::{ActiveOverrides, Ruled, Ruling};
+use crate::engine::penalty::{Blocked, Blocks};
+use crate::engine::{ATTEMPTS, Charges};
 use crate::outcome::{Outcome, Source};
 use crate::policy::compared::Replaced;
 use crate::policy::{
@@ -105,13 +106,13 @@ pub struct State {
     pub open_tiers: Vec<String>,
 }
 
-impl<S: Store> Engine<S> {
+impl<S: Store> Operator<'_, S> {
     /// Explains the decision about a request. Nothing is charged.
-    pub async fn explain(&self, request: &CheckRequest<'_>, now: Timestamp) -> Explanation {
+    pub async fn explain(self, request: &CheckRequest<'_>, now: Timestamp) -> Explanation {
         let now = now.decidable();
-        let overrides = self.overrides.at(now);
+        let overrides = self.engine.overrides.at(now);
         let (policy, fault, met) = self.met(request, &overrides, now).await;
-        let block = self.blocks.of(request, now);
+        let block = self.engine.blocks.of(request, now);
         let mut explanation = Explanation {
             // A blocked request is denied before its cost is computed.
             fault: fault.filter(|_| block.is_none()),
@@ -129,14 +130,14 @@ impl<S: Store> Engine<S> {
 
     /// The limits that apply, with what remains of each, under one policy.
     async fn met(
-        &self,
+        self,
         request: &CheckRequest<'_>,
         overrides: &ActiveOverrides,
         now: Timestamp,
     ) -> (Arc<Policy>, Option<Fault>, Vec<MetLimit>) {
         let looking = request.clone().looking();
         for attempt in 0.. {
-            let active = self.active.load_full();
+            let active = self.engine.active.load_full();
             let policy = Arc::clone(&active.policy);
             let (mut matches, fault, unpriced) = priced(&policy, request, overrides);
             let mut set = ChargeSet::new(overrides.clone());
@@ -145,8 +146,8 @@ impl<S: Store> Engine<S> {
             let charges = set.matches.iter();
             set.charges
                 .extend(charges.map(|matched| active.charge(request, matched, overrides, PermitId(0))));
-            let blocks = self.blocks_of(&active, &looking, &set, now).await;
-            let answers = self.store.charge(&set.charges, now).await;
+            let blocks = self.engine.blocks_of(&active, &looking, &set, now).await;
+            let answers = self.engine.store.charge(&set.charges, now).await;
             if attempt < ATTEMPTS && answers == Err(StoreFailure::Superseded) {
                 continue;
             }
@@ -155,8 +156,8 @@ impl<S: Store> Engine<S> {
             if failure.is_some() && foreseen.iter().any(Option::is_none) {
                 foreseen.clear(); // The store would be asked, and would not answer.
             }
-            let answers = self.answers(&active, &set, answers, now).await;
-            let mut decision = self.conclude(&active, &set, &answers, failure);
+            let answers = self.engine.answers(&active, &set, answers, now).await;
+            let mut decision = self.engine.conclude(&active, &set, &answers, failure);
             let counters = self.counters_behind(&blocks, &set, &matches, now).await;
             for blocked in &blocks {
                 let counter = counters.iter().find(|(limit, _)| *limit == blocked.limit);
@@ -186,24 +187,24 @@ impl<S: Store> Engine<S> {
     }
 }
 
-impl<S: Store> Engine<S> {
+impl<S: Store> Operator<'_, S> {
     /// What this node would answer without asking the store.
-    fn foreseen(&self, set: &ChargeSet<'_>, matches: &[Match], now: Timestamp) -> Foreseen {
+    fn foreseen(self, set: &ChargeSet<'_>, matches: &[Match], now: Timestamp) -> Foreseen {
         let priced = set.charges.iter().zip(matches);
         let charges: Charges<'_> = priced.map(|(charge, matched)| charge.costing(matched.cost)).collect();
         if charges.iter().any(|charge| charge.lease.is_some()) {
-            self.store.foreseen(&charges, now)
+            self.engine.store.foreseen(&charges, now)
         } else {
             Foreseen::new()
         }
     }
 }
 
-impl<S: Store> Engine<S> {
+impl<S: Store> Operator<'_, S> {
     /// When the counters of blocked limits would admit the request. They are charged together with the block's counter,
     /// which cannot admit the charge. So every counter reports a time, and nothing is taken.
     async fn counters_behind(
-        &self,
+        self,
         blocks: &Blocks<'_>,
         set: &ChargeSet<'_>,
         matches: &[Match],
@@ -213,7 +214,7 @@ impl<S: Store> Engine<S> {
         let priced = set.charges.iter().zip(matches);
         let priced = priced.map(|(charge, matched)| Charge { lease: None, ..charge.costing(matched.cost) });
         let charges: Charges<'_> = priced.chain([refusing]).collect();
-        let Ok(answers) = self.store.charge(&charges, now).await else { return SmallVec::new() };
+        let Ok(answers) = self.engine.store.charge(&charges, now).await else { return SmallVec::new() };
         let when = matches.iter().zip(&answers);
         when.filter_map(|(matched, answer)| Some((matched.limit, answer.outcome.verdict.retry_after()?)))
             .collect()
@@ -298,7 +299,7 @@ fn priced(
             Ok(cost) => matched.cost = cost,
             Err(_) if !matched.quota.is_counted() => {}
             // A limit in shadow that cannot compute the cost does not count the request.
-            Err(_) if overrides.mode_of(limit).0 == Mode::Shadow => return false,
+            Err(_) if overrides.matching_mode(limit).0 == Mode::Shadow => return false,
             Err(reason) => unpriced.push((matched.limit, reason)),
         }
         true
@@ -313,7 +314,7 @@ fn applied(
     overrides: &ActiveOverrides,
 ) -> Explained {
     let MetLimit { matched, source, outcome, foreseen, unpriced, .. } = met;
-    let (mode, percent) = overrides.shown_mode(limit);
+    let (mode, percent) = overrides.mode_of(limit);
     let admits = match foreseen {
         _ if unpriced.is_some() => false,
         Some(source) => *source == Source::Lease,
@@ -332,7 +333,7 @@ fn applied(
         allowance: limit.allowance(matched.quota),
         open_tiers: open_tiers(limit, request),
     };
-    let ruled = overrides.over(limit);
+    let ruled = overrides.of(limit);
     let mut changes = Vec::new();
     changes.push(match (unpriced, state.source) {
         (Some(reason), _) => format!("its cost cannot be computed, so nothing passes: {reason}"),
@@ -461,8 +462,8 @@ fn more(limit: &Limit, quota: QuotaIndex) -> Option<String> {
 }
 
 fn unapplied(limit: &Limit, request: &Descriptor<'_>, overrides: &ActiveOverrides) -> Explained {
-    let (mode, percent) = overrides.shown_mode(limit);
-    let (unmet, ruled) = (limit.unmet(request), overrides.over(limit));
+    let (mode, percent) = overrides.mode_of(limit);
+    let (unmet, ruled) = (limit.unmet(request), overrides.of(limit));
     let mut changes: Vec<String> = unmet.iter().map(ToString::to_string).collect();
     if unmet.is_empty() && mode == Mode::Shadow {
         changes.push(uncounted_in_shadow(limit, request));

@@ -1,0 +1,141 @@
+//! What the program that runs an engine does beside decisions: it passes on settings of the wall clock and the secret of a
+//! fleet, reports deferred charges, and makes further engines.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::active::ActivePolicy;
+use super::fallback::{Replayed, StandIn};
+use super::{Engine, first_permit};
+use crate::key::Secret;
+use crate::memory::MemoryStore;
+use crate::policy::Policy;
+use crate::store::{Store, StoreFailure};
+use crate::time::{Timestamp, WallOffset};
+
+/// What the program that runs an engine does beside decisions.
+pub struct Maintenance<'e, S> {
+    pub(super) engine: &'e Engine<S>,
+}
+
+impl<S> Copy for Maintenance<'_, S> {}
+
+impl<S> Clone for Maintenance<'_, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S: Store> Maintenance<'_, S> {
+    /// Reports to the store what was admitted here while it was unreachable, and makes the refunds that could not be
+    /// made: up to 64 counters per call. Each is reported once. A program with an engine on a shared store calls this
+    /// now and then; the call does nothing while the store is unreachable.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn reconcile(self, now: Timestamp) -> Result<Replayed, StoreFailure> {
+        self.engine.reconcile_some(now).await
+    }
+
+    /// Statistics of the fallback so far; `None` for a store that is never unreachable.
+    #[must_use]
+    pub fn fallback(self) -> Option<StandIn> {
+        self.engine.fallback.get().map(|fallback| fallback.report())
+    }
+
+    /// How many nodes share the store, as far as the store knows.
+    #[must_use]
+    pub fn nodes(self) -> u32 {
+        self.engine.node_count()
+    }
+
+    /// The limits of the active policy that may be [leased](crate::lease), and the [numbers](crate::store::Family::id)
+    /// of their counters: first those that decide, then those in shadow.
+    #[must_use]
+    pub fn leased_families(self) -> Vec<(String, [u64; 2])> {
+        let active = self.engine.active.load();
+        let each = active.policy.limits().iter().zip(&active.counters);
+        each.filter(|(limit, _)| limit.lease().is_some())
+            .map(|(limit, counters)| {
+                (limit.name().to_owned(), [counters.enforced.id(), counters.shadow.id()])
+            })
+            .collect()
+    }
+
+    /// Hashes keys with another secret from now on, as when the fleet's shared secret is learnt late. Every counter of
+    /// this engine starts anew under it.
+    pub fn rekey(self, secret: Secret) {
+        self.engine.rekey_with(Arc::new(secret));
+    }
+
+    /// As [`Maintenance::rekey`], with the secret of another engine.
+    pub fn rekey_as<T: Store>(self, other: &Engine<T>) {
+        let secret = Arc::clone(&other.active.load().secret);
+        self.engine.rekey_with(secret);
+    }
+
+    /// Another engine, with a policy and counters of its own, that hashes keys with the same secret: for two engines
+    /// that share a store.
+    #[must_use]
+    pub fn sibling<T: Store>(self, policy: Policy, store: T) -> Engine<T> {
+        let secret = Arc::clone(&self.engine.active.load().secret);
+        Engine::assemble(
+            ActivePolicy::first(Arc::new(policy), secret, store.is_grouped()),
+            store,
+            first_permit(),
+        )
+    }
+
+    /// An engine of another policy, or the same, with counters of its own in memory that start empty: for a candidate
+    /// policy. The overrides of this engine apply there, too, and `enforce_percent` selects the same keys.
+    pub fn candidate(self, policy: Arc<Policy>, bytes: u64, now: Timestamp) -> Engine<MemoryStore> {
+        let now = now.decidable();
+        let engine = Engine::with_shared(
+            policy,
+            MemoryStore::new(bytes, now),
+            self.engine.active.load().secret.copy(),
+        );
+        engine.overrides.follow(&self.engine.overrides, now);
+        engine.maintenance().follow_wall(self.wall(), now);
+        engine
+    }
+
+    /// Applies a new setting of the wall clock, so that calendar windows and epoch windows begin and end by it. The
+    /// owner of the clock calls this about once a second with [`Clock::wall_offset`](crate::Clock::wall_offset), or for
+    /// each request: without a change it is one comparison. Returns whether anything changed.
+    ///
+    /// A clock step opens no window early: what was counted goes on to count in the window in which the clock lands,
+    /// and a window that the clock was set back out of goes on.
+    pub fn follow_wall(self, wall: WallOffset, now: Timestamp) -> bool {
+        if self.wall() == wall {
+            return false;
+        }
+        let now = now.decidable();
+        self.engine.wall.store(wall.as_micros(), Ordering::Relaxed);
+        self.engine.store.follow_wall(wall, now);
+        self.engine.blocks.follow_wall(wall);
+        if let Some(fallback) = self.engine.fallback.get() {
+            fallback.local.follow_wall(wall, now);
+        }
+        true
+    }
+
+    /// How far the wall clock is ahead of the decisions' clock, by the last call of [`Maintenance::follow_wall`].
+    #[must_use]
+    pub fn wall(self) -> WallOffset {
+        self.engine.wall_offset()
+    }
+
+    /// Whether decisions depend on an attribute of this name. A program that reads requests can skip attributes that
+    /// are not used.
+    #[must_use]
+    pub fn uses(self, attribute: &str) -> bool {
+        self.engine.blocks.uses(attribute) || self.engine.active.load().policy.uses(attribute)
+    }
+
+    /// A number that changes whenever [`Maintenance::uses`] may return something else than before.
+    #[must_use]
+    pub fn changes(self) -> u64 {
+        self.engine.changes.load(Ordering::Acquire)
+    }
+}

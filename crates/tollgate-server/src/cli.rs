@@ -20,7 +20,6 @@ mod store;
 mod value;
 
 pub use crate::control::admin::GivenToken;
-pub use crate::gateway::Target;
 pub use crate::log::LogFormat;
 pub use crate::snapshot::SnapshotInterval;
 pub use crate::store::NodesChoice;
@@ -37,6 +36,7 @@ pub use operate::{
 };
 pub use simulate::{FleetArguments, SimulateCommand};
 pub use store::{EntranceArguments, StoreArguments, StoreCheckArguments, StoreCommand, StoreText};
+pub use tollgate_gateway::Target;
 pub use tollgate_tower::attributes::address::Network;
 pub use value::{GivenAttribute, GivenValue, ListenChoice};
 

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use crate::disk;
-use crate::gateway::{self, HeaderNames, RouteDocument, RoutePlan, Taking};
 use crate::store::StoreDocument;
 use tollgate::HeaderPolicy;
 use tollgate::policy::{Finding, Severity};
+use tollgate_gateway::{HeaderNames, RouteDocument, RoutePlan, Taking};
 use tollgate_overload::Plan;
 use tollgate_tower::attributes::address::{IPV6_PREFIX, IPV6_PREFIX_DEFAULT, Network, TRUSTED_MAX, Trusted};
 use tollgate_tower::attributes::jwt::Verifier;
@@ -226,7 +226,7 @@ fn compile(text: &str) -> Result<Config, Vec<String>> {
     let headers = document.headers.compile(&mut problems);
     let store = document.store.unwrap_or_default();
     let known: BTreeSet<&str> = BUILT_IN.into_iter().chain(names.iter().map(String::as_str)).collect();
-    let routes = gateway::compile(document.routes, &Vec::from_iter(known), &mut problems);
+    let routes = tollgate_gateway::compile(document.routes, &Vec::from_iter(known), &mut problems);
     let mut warnings = Vec::new();
     let overload = document.overload.and_then(|_| overload(text, &mut problems, &mut warnings));
     if !problems.is_empty() {

@@ -1,19 +1,17 @@
 //! Files that are replaced as a whole or not at all, and damaged files that are set aside for inspection.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
-use std::time::Duration;
+
+pub(crate) use tollgate_gateway::disk::{answers, read};
 
 /// Readable by the owner only: the files contain keys, or the secret of their hashes.
 pub(crate) const FILE_MODE: u32 = 0o600;
 /// The mode of a directory, for the same reason.
 pub(crate) const DIRECTORY_MODE: u32 = 0o700;
 const BUFFER_BYTES: usize = 1 << 18;
-/// Timeout for reading a file: a pipe without a writer, or a file system that hangs, would never end.
-const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of damaged files of a name that are kept. A further one replaces the last.
 pub(crate) const ASIDE_MAX: u32 = 5;
 
@@ -32,51 +30,6 @@ impl DiskError {
     pub(crate) fn at(step: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |error| Self { step, error }
     }
-}
-
-/// Reads a file. Of a larger file it reads only `bytes_max` bytes and one more, which is enough to refuse it. A pipe is
-/// read to its end, so that another program can provide a secret or a config.
-///
-/// # Errors
-/// When it cannot be read, or not within [`READ_TIMEOUT`].
-pub(crate) fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
-    read_within(path, bytes_max, READ_TIMEOUT)
-}
-
-fn read_within(path: &Path, bytes_max: u64, timeout: Duration) -> io::Result<Vec<u8>> {
-    let path = path.to_owned();
-    within(timeout, "no program writes to the pipe, or its file system does not answer", move || {
-        let mut bytes = Vec::new();
-        File::open(path)?.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    })
-}
-
-/// Checks that the file system of a path answers. One that hangs would stop the process for good.
-///
-/// # Errors
-/// When it does not answer within [`READ_TIMEOUT`]. A path that is missing is no error.
-pub(crate) fn answers(path: &Path) -> io::Result<()> {
-    let path = path.to_owned();
-    within(READ_TIMEOUT, "its file system does not answer", move || {
-        let _ = fs::metadata(path); // Those who use the path report what is wrong with it.
-        Ok(())
-    })
-}
-
-/// Calls the system in a separate thread, because its calls have no deadline. A thread that hangs ends with the process.
-fn within<T: Send + 'static>(
-    timeout: Duration,
-    cause: &str,
-    call: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    let (sender, receiver) = mpsc::channel();
-    std::thread::Builder::new().name("tollgate-read".to_owned()).spawn(move || {
-        let _ = sender.send(call()); // The receiver may have given up.
-    })?;
-    receiver.recv_timeout(timeout).unwrap_or_else(|_| {
-        Err(io::Error::other(format!("not read within {} s: {cause}", timeout.as_secs())))
-    })
 }
 
 /// Opens a regular file. A pipe or a device is refused without waiting for it.
@@ -157,34 +110,6 @@ mod tests {
         let path = scratch.path(name);
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
         path
-    }
-
-    /// A hung mount under `--state-dir` stopped a start for good, without a word.
-    #[test]
-    fn a_file_system_that_hangs_is_an_error() {
-        let (_never, hangs) = mpsc::channel::<()>();
-        let hung = within(Duration::from_millis(20), "its file system does not answer", move || {
-            let _ = hangs.recv();
-            Ok(())
-        });
-        assert!(hung.unwrap_err().to_string().ends_with("its file system does not answer"));
-        let scratch = Scratch::new();
-        answers(&scratch.path("missing")).unwrap();
-    }
-
-    /// Reading a pipe without a writer times out, and a pipe with a writer is read to its end.
-    #[test]
-    fn a_pipe_is_read_within_a_deadline() {
-        let scratch = Scratch::new();
-        let error =
-            read_within(&pipe(&scratch, "silent"), 10, Duration::from_millis(20)).unwrap_err().to_string();
-        assert!(error.contains("no program writes to the pipe"), "{error}");
-        let path = pipe(&scratch, "written");
-        let writing = path.clone();
-        let writer = std::thread::spawn(move || fs::write(writing, "0123456789abc"));
-        assert_eq!(read(&path, 10).unwrap(), b"0123456789a", "and one byte more than it may have");
-        // The write may have failed because the reader closed.
-        let _ = writer.join();
     }
 
     /// Only a regular file is opened.

@@ -1,197 +1,131 @@
-//! The gateway: a reverse proxy in front of services that cannot be changed.
-//!
-//! A request passes these modules, in this order:
-//! 1. `connection`: HTTP/1 by `client`, whose requests `framing` accepts only if every server reads them alike, or
-//!    HTTP/2 through `frames`, which ends floods;
-//! 2. `arrival`: the one spelling of the request, and its client;
-//! 3. `priced`: the cost of a GraphQL request, for the paths that a route's `graphql` names;
-//! 4. the decision;
-//! 5. `upload`: the beginning of its body;
-//! 6. `overload`: whether there is capacity;
-//! 7. `proxy`: its route in the `table`, and the upstream that `spread` chooses;
-//! 8. `fields`: the header fields for the next hop;
-//! 9. `upstream`: a slot of the client's `shares`, and a connection of `link`, which is a `wire` of HTTP/1, whose
-//!    answers `reply` reads, or a `shared` one of HTTP/2;
-//! 10. `answer` and `body`: the answer on its way back.
-//!
-//! `plan` compiles the routes of the config. `health` and `checks` decide which upstreams get requests. `tunnel`
-//! carries what is no longer HTTP, and `websocket` translates WebSockets inside HTTP/2. `leaving` handles requests
-//! whose client has gone. `own` writes the gateway's own answers, each of which is a `problem`. About a failed
-//! upstream a client learns only a `cause`.
+//! Wires the gateway (`tollgate-gateway`) to the server: the service decides for it, as for every other protocol, so that
+//! each decision is counted, compared and overridden exactly once; the meter counts what the gateway does.
 
+#[cfg(test)]
+mod tests;
+
+use std::future::Future;
 use std::sync::Arc;
 
-use hyper::{Request, Response};
-use tollgate::Timestamp;
-use tollgate_tower::{RateLimit, RateLimitLayer, peer};
-use tower_layer::Layer;
-use tower_service::Service as _;
+use tollgate::engine::Prepared;
+use tollgate::{CheckRequest, Clock, Decision, Engine, Reservation, Ticks, Timestamp};
+use tollgate_gateway::listen::UpstreamBudget;
+use tollgate_gateway::{Capacity, Gateway, Metrics, Program, RoutePlan, Settings, Taking};
+use tollgate_tower::Decide;
 
-mod plan;
-mod target;
-mod graphql;
-mod connection;
-mod client;
-mod filtered;
-mod entry;
-mod framing;
-mod frames;
-mod streams;
-mod arrival;
-mod priced;
-mod decide;
-mod overload;
-mod proxy;
-mod table;
-mod spread;
-mod fields;
-mod upstream;
-mod shares;
-mod leaving;
-mod link;
-mod shared;
-mod wire;
-mod outbox;
-mod reply;
-mod room;
-mod answer;
-mod cause;
-mod own;
-mod spare;
-mod body;
-mod upload;
-mod carried;
-mod trailers;
-mod tunnel;
-mod websocket;
-mod health;
-mod checks;
-mod numbers;
-
-/// The parts of the gateway that the fuzz targets call.
-#[cfg(feature = "fuzzing")]
-pub(crate) mod fuzzing {
-    use super::framing::Reader;
-
-    /// Feeds bytes in parts. Returns how many of them were read as requests, and whether more may follow.
-    #[must_use]
-    pub fn framed(parts: &[&[u8]]) -> (usize, bool) {
-        let mut reader = Reader::new();
-        parts.iter().for_each(|part| reader.feed(part));
-        (reader.taken, !reader.is_broken && !reader.has_asked)
-    }
-}
-
-pub(crate) use arrival::Taking;
-pub(crate) use connection::connection;
-pub(crate) use fields::HeaderNames;
-pub(crate) use plan::{RouteDocument, RoutePlan, compile};
-pub use target::Target;
-
-use crate::listen::UpstreamBudget;
-use crate::problem::{Kind, Problem, Turned};
 use crate::protocol::Protocol;
 use crate::service::Service;
-use crate::telemetry::Open;
-use arrival::Peer;
-use body::Limited;
-use carried::RequestBody;
-use decide::{ProxyService, ServiceDecider};
-use overload::UpstreamService;
-use priced::Priced;
-use proxy::Proxy;
-use shares::ShareOwner;
-use table::RouteTable;
+use crate::store::Stores;
+use crate::telemetry::{Open, Sample, Stopwatch, names};
 
-/// The gateway.
-pub(crate) struct Gateway {
-    service: Arc<Service>,
-    proxy: Arc<Proxy>,
-    limited: RateLimit<UpstreamService, ServiceDecider>,
-    priced: Vec<Priced>,
+/// Builds the gateway of a service, and shows its numbers in the metrics.
+///
+/// # Errors
+/// When a file that a route names is missing or invalid.
+pub(crate) fn build(
+    routes: &[RoutePlan],
+    taking: Taking,
+    service: &Arc<Service>,
+    links: &UpstreamBudget,
+) -> Result<Arc<Gateway<ServiceDecider>>, String> {
+    let settings = Settings {
+        taking,
+        headers: service.headers.clone(),
+        shedder: service.overload.clone(),
+        clock: service.clock().clone(),
+    };
+    let gateway = Gateway::new(routes, settings, Arc::new(ServiceDecider(Arc::clone(service))), links)?;
+    let metrics = gateway.metrics();
+    let shown = metrics.clone();
+    service.meter.show_gateway(move || shown.upstreams());
+    service.meter.probe(move |_| slow_clients(&metrics));
+    Ok(Arc::new(gateway))
 }
 
-/// Marks the gateway's own answers.
-#[derive(Clone, Copy)]
-struct Own;
+fn slow_clients(metrics: &Metrics) -> Vec<Sample> {
+    let sample = |(reason, value)| Sample {
+        metric: &names::GATEWAY_SLOW,
+        label: Some((names::label::REASON, reason)),
+        value,
+    };
+    metrics.slow_clients().map(sample).into()
+}
 
-impl Gateway {
-    /// Builds a gateway with these routes. `taking` sets how it reads requests, `service` decides, and `links` limits
-    /// its connections to upstreams.
-    ///
-    /// # Errors
-    /// When a file that a route names is missing or invalid.
-    pub(crate) fn new(
-        plans: &[RoutePlan],
-        taking: Taking,
-        service: Arc<Service>,
-        clock: tollgate::Clock,
-        links: &UpstreamBudget,
-    ) -> Result<Self, String> {
-        let reader = taking.reader.clone();
-        let proxy = Arc::new(Proxy::new(RouteTable::new(plans, links)?, taking, clock));
-        let shown = Arc::clone(&proxy);
-        service.meter.show_gateway(move || numbers::series(&shown.table));
-        let identified = reader.clone();
-        let layer = RateLimitLayer::deciding(ServiceDecider(Arc::clone(&service)))
-            .reader(reader.clone())
-            .headers(service.headers.clone())
-            .authenticated(move |request| identified.identifies(request));
-        let layer = if service.overload.is_some() { layer.refund_unserved() } else { layer };
-        let behind = UpstreamService::new(
-            ProxyService(Arc::clone(&proxy)),
-            service.overload.as_ref(),
-            (&service, &reader),
-        );
-        let priced = Priced::all(plans, &layer, &behind, &proxy.slow)?;
-        let slow = Arc::clone(&proxy.slow);
-        service.meter.probe(move |_| slow.samples());
-        Ok(Self { limited: layer.layer(behind), priced, service, proxy })
+/// The service, as the middleware calls it.
+pub(crate) struct ServiceDecider(Arc<Service>);
+
+impl Decide for ServiceDecider {
+    type Store = Stores;
+
+    fn engine(&self) -> &Engine<Stores> {
+        &self.0.engine
     }
+
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+
+    fn clock(&self) -> &Clock {
+        self.0.clock()
+    }
+
+    fn try_check(&self, request: &CheckRequest<'_>, now: Timestamp) -> Result<Decision, Prepared> {
+        let watch = self.0.meter.sampled_watch();
+        let decision = self.0.try_check(request, now, Protocol::Gateway)?;
+        if let Some(watch) = watch {
+            self.0.meter.took(Protocol::Gateway, watch.elapsed());
+        }
+        Ok(decision)
+    }
+
+    async fn check_prepared(
+        &self,
+        prepared: Prepared,
+        request: &CheckRequest<'_>,
+        now: Timestamp,
+    ) -> Decision {
+        let watch = Stopwatch::start();
+        let decision = self.0.check_prepared(prepared, request, now, Protocol::Gateway).await;
+        self.0.meter.took(Protocol::Gateway, watch.elapsed());
+        decision
+    }
+
+    fn reserve(
+        &self,
+        request: &CheckRequest<'_>,
+        lifetime: Ticks,
+        now: Timestamp,
+    ) -> impl Future<Output = (Decision, Option<Reservation>)> + Send {
+        self.0.reserve(request, lifetime, now, Protocol::Gateway)
+    }
+
+    fn began_waiting(&self, wait: Ticks) {
+        self.0.meter.began_waiting(wait);
+    }
+
+    fn ended_waiting(&self) {
+        self.0.meter.ended_waiting();
+    }
+}
+
+impl Program for ServiceDecider {
+    type Open = Open;
 
     fn opened(&self) -> Open {
-        self.service.meter.opened(Protocol::Gateway)
+        self.0.meter.opened(Protocol::Gateway)
     }
 
-    /// The wall clock's time now.
     fn wall_now(&self) -> Timestamp {
-        self.service.on_wall(self.service.now())
+        self.0.on_wall(self.0.now())
     }
 
-    /// Answers one request of a peer.
-    async fn answer(&self, request: Request<RequestBody>, peer: Peer) -> Response<Limited> {
-        let (mut parts, body) = request.into_parts();
-        let arrived = arrival::arrive(&mut parts, peer, &self.proxy.reading);
-        let arrived = arrived.and_then(|arrival| match self.service.compat() {
-            None => Ok(arrival),
-            Some(compat) => {
-                let format = compat.rules.format().name();
-                let detail = format!("in force is {format}; the gateway needs a policy of Tollgate's own");
-                Err(Problem::new(Kind::Gateway(Turned::ForeignRules), detail))
-            }
-        });
-        match arrived {
-            Ok(arrival) => {
-                let path = parts.uri.path();
-                let priced = Priced::find(&self.priced, &self.proxy.table, &arrival.host, path);
-                let client = ShareOwner::of(&arrival, &self.proxy.reading.reader);
-                parts.extensions.insert(peer::Peer(peer.address));
-                parts.extensions.insert(arrival);
-                if let Some(priced) = priced {
-                    return priced.answer(parts, body, client).await;
-                }
-                let mut limited = self.limited.clone();
-                match limited.call(Request::from_parts(parts, body)).await {
-                    Ok(response) => response,
-                    Err(never) => match never {},
-                }
-            }
-            Err(problem) => {
-                let mut response =
-                    own::refused(&problem, own::ClientProtocol::of(&parts.headers)).map(Limited::from);
-                response.extensions_mut().insert(Own);
-                response
-            }
-        }
+    fn refuses(&self) -> Option<String> {
+        let compat = self.0.compat()?;
+        let format = compat.rules.format().name();
+        Some(format!("in force is {format}; the gateway needs a policy of Tollgate's own"))
+    }
+
+    fn record_capacity(&self, capacity: Capacity) {
+        self.0.meter.record_capacity(capacity);
     }
 }

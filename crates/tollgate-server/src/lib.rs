@@ -5,11 +5,8 @@
 
 // Leaves, which everything else uses.
 mod protocol;
-mod shutdown;
 mod failure;
 mod file_watch;
-mod log_throttle;
-mod random;
 mod text;
 mod time_text;
 mod disk;
@@ -77,6 +74,9 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
+
+// Leaves that the gateway needs too.
+use tollgate_gateway::{log_throttle, random, shutdown};
 
 use cli::{Cli, Command, PolicyCommand, StoreCommand};
 use console::Console;

@@ -9,27 +9,17 @@ use std::time::Duration;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tollgate::{Clock, Timestamp};
+pub(crate) use tollgate_gateway::listen::{Phase, Stream, TimedStream};
+use tollgate_gateway::listen::{Registration, end_when_deaf, show_pace};
 
 use crate::log_throttle::LogThrottle;
 use crate::shutdown::{Stop, stopped};
 use connection_limit::ConnectionPermit;
-pub(crate) use connection_limit::{ConnectionLimit, FdBudget, GatewayListener, UpstreamBudget};
-use connection_table::Registration;
-pub(crate) use connection_table::{AddressLimit, ConnectionActivity};
+pub(crate) use connection_limit::{ConnectionLimit, FdBudget, GatewayListener};
 pub(crate) use handshake::Handshake;
-use keepalive::show_pace;
-pub(crate) use keepalive::{ask_when_silent, end_when_deaf};
-pub(crate) use pace::{Allowance, Pace};
-pub(crate) use stream::Stream;
-pub(crate) use timed_stream::{HEAD_TIMEOUT, Phase, TimedStream, WRITE_TIMEOUT};
 
-mod connection_table;
 mod handshake;
-mod keepalive;
-mod pace;
-mod timed_stream;
 mod connection_limit;
-mod stream;
 
 /// How long requests in flight may take to end after the stop signal.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
@@ -226,5 +216,28 @@ impl AcceptLog {
             "an address has {most} connections, and gets no more; if it is a proxy of yours, name it in trusted_proxies, or set \
              connections_per_address in the config"
         );
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// A connection inherits from its listener the settings that end it when its peer is gone: within a minute, whether
+    /// data was sent or not.
+    #[tokio::test]
+    async fn accepted_connections_ask() {
+        let listener = bind("127.0.0.1:0".parse().unwrap(), "--http").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let (client, (accepted, _)) = (client.unwrap(), accepted.unwrap());
+        let socket = SockRef::from(&accepted);
+        assert!(socket.keepalive().unwrap());
+        let silent = socket.tcp_keepalive_time().unwrap();
+        let asked = socket.tcp_keepalive_interval().unwrap() * socket.tcp_keepalive_retries().unwrap();
+        assert_eq!((silent + asked).as_secs(), 60);
+        assert_eq!(socket.tcp_user_timeout().unwrap().unwrap().as_secs(), 60);
+        assert_eq!(socket.tcp_notsent_lowat().unwrap(), 64 << 10);
+        assert!(!SockRef::from(&client).keepalive().unwrap(), "keepalive is off by default");
     }
 }

@@ -2,17 +2,14 @@
 
 use tollgate::RequestError;
 use tollgate::engine::CommitError;
+use tollgate_gateway::problem::{Kind as Common, detail_text};
 
 mod admin;
 mod details;
-mod gateway;
 
 pub(crate) use admin::AdminProblem;
-pub(crate) use details::{problem_details, response};
-pub(crate) use gateway::Turned;
-
-/// Maximum length of an explanation, in characters. It may quote the request.
-const DETAIL_CHARS_MAX: usize = 500;
+pub(crate) use details::problem_details;
+pub(crate) use tollgate_gateway::problem::response;
 
 /// The kind of a problem, which programs may match on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +46,6 @@ pub(crate) enum Kind {
     StoreUnavailable,
     /// The admin API refused the request.
     Admin(AdminProblem),
-    /// The gateway did not forward a request, or got no answer to it.
-    Gateway(Turned),
 }
 
 /// A kind, and an explanation that says what would be accepted.
@@ -62,12 +57,7 @@ pub(crate) struct Problem {
 
 impl Problem {
     pub(crate) fn new(kind: Kind, detail: impl Into<String>) -> Self {
-        let mut detail = detail.into();
-        if let Some((end, _)) = detail.char_indices().nth(DETAIL_CHARS_MAX) {
-            detail.truncate(end);
-            detail.push('…');
-        }
-        Self { kind, detail }
+        Self { kind, detail: detail_text(detail) }
     }
 
     pub(crate) fn of_admin(refusal: AdminProblem, detail: impl Into<String>) -> Self {
@@ -110,22 +100,21 @@ impl Kind {
             Kind::UnsupportedMediaType => 415,
             Kind::TooManyReservations | Kind::StoreUnavailable => 503,
             Kind::Admin(refusal) => refusal.status(),
-            Kind::Gateway(turned) => turned.status(),
         }
     }
 
     /// The problem type: a stable name.
     pub(crate) const fn urn(self) -> &'static str {
         match self {
-            Kind::InvalidRequest => "urn:tollgate:problem:invalid-request",
+            Kind::InvalidRequest => Common::InvalidRequest.urn(),
             Kind::BodyTooLarge => "urn:tollgate:problem:body-too-large",
-            Kind::BodyTooSlow => "urn:tollgate:problem:body-too-slow",
-            Kind::BodyCutOff => "urn:tollgate:problem:body-cut-off",
+            Kind::BodyTooSlow => Common::BodyTooSlow.urn(),
+            Kind::BodyCutOff => Common::BodyCutOff.urn(),
             Kind::UnsupportedMediaType => "urn:tollgate:problem:unsupported-media-type",
             Kind::Unauthorized => "urn:tollgate:problem:unauthorized",
             Kind::WrongFormat => "urn:tollgate:problem:wrong-format",
             Kind::NotFound => "urn:tollgate:problem:not-found",
-            Kind::MethodNotAllowed(_) => "urn:tollgate:problem:method-not-allowed",
+            Kind::MethodNotAllowed(accepted) => Common::MethodNotAllowed(accepted).urn(),
             Kind::UnknownReservation => "urn:tollgate:problem:unknown-reservation",
             Kind::ReservationSettled => "urn:tollgate:problem:reservation-settled",
             Kind::ReservationBusy => "urn:tollgate:problem:reservation-busy",
@@ -133,30 +122,21 @@ impl Kind {
             Kind::TooManyReservations => "urn:tollgate:problem:too-many-reservations",
             Kind::StoreUnavailable => "urn:tollgate:problem:store-unavailable",
             Kind::Admin(refusal) => refusal.urn(),
-            Kind::Gateway(turned) => turned.urn(),
-        }
-    }
-
-    /// Distinguishes several kinds that share one type.
-    pub(crate) const fn reason(self) -> Option<&'static str> {
-        match self {
-            Kind::Gateway(turned) => turned.reason(),
-            _ => None,
         }
     }
 
     /// The title of all problems of this kind.
     pub(crate) const fn title(self) -> &'static str {
         match self {
-            Kind::InvalidRequest => "The request is not valid",
+            Kind::InvalidRequest => Common::InvalidRequest.title(),
             Kind::BodyTooLarge => "The body is too large",
-            Kind::BodyTooSlow => "The body came too slowly",
-            Kind::BodyCutOff => "The body did not arrive whole",
+            Kind::BodyTooSlow => Common::BodyTooSlow.title(),
+            Kind::BodyCutOff => Common::BodyCutOff.title(),
             Kind::UnsupportedMediaType => "The body must be JSON",
             Kind::Unauthorized => "The request needs a token",
             Kind::WrongFormat => "The active policy has another format",
             Kind::NotFound => "Nothing is at this path",
-            Kind::MethodNotAllowed(_) => "The path does not accept this method",
+            Kind::MethodNotAllowed(accepted) => Common::MethodNotAllowed(accepted).title(),
             Kind::UnknownReservation => "There is no such reservation",
             Kind::ReservationSettled => "The reservation was settled before",
             Kind::ReservationBusy => "The reservation is being settled",
@@ -164,7 +144,6 @@ impl Kind {
             Kind::TooManyReservations => "Too many reservations are open",
             Kind::StoreUnavailable => "The store did not answer",
             Kind::Admin(refusal) => refusal.title(),
-            Kind::Gateway(turned) => turned.title(),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tollgate::{Clock, HeaderPolicy};
+use tollgate_gateway::{RoutePlan, Taking};
 use tollgate_overload::Plan;
 
 use crate::auth::Auth;
@@ -15,7 +16,6 @@ use crate::cli::ServeArguments;
 use crate::config::{self, Config};
 use crate::console::Console;
 use crate::disk;
-use crate::gateway::{RoutePlan, Taking};
 use crate::identity::Identity;
 use crate::log;
 use crate::policy_warnings::UntrustedAttributes;

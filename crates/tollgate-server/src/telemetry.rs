@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::broadcast;
 use tollgate::{CheckRequest, Decision, Policy, Ticks, Timestamp};
 use tollgate_compat::Rule;
+pub(crate) use tollgate_gateway::Capacity;
+use tollgate_gateway::UpstreamSeries;
 use tollgate_tower::shed::Shedder;
 
 use crate::protocol::Protocol;
@@ -26,7 +28,7 @@ pub(crate) mod usage;
 pub(crate) mod process;
 mod exposition;
 mod compat;
-pub(crate) mod gateway;
+mod gateway;
 mod overflow;
 mod overload;
 mod waiting;
@@ -122,24 +124,13 @@ impl From<&Decision> for Admission {
     }
 }
 
-/// The result of the capacity check for a request that limits admitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Capacity {
-    /// There was capacity.
-    Passed,
-    /// There was capacity, after a wait in the queue of a limit.
-    PassedLate,
-    /// There was no capacity.
-    Shed,
-}
-
 /// Provides numbers at each scrape.
 type Probe = Box<dyn Fn(Timestamp) -> Vec<Sample> + Send + Sync>;
 /// Provides the numbers of a shared store at each scrape.
 type StoreProbe = Box<dyn Fn() -> StoreMetrics + Send + Sync>;
 
 /// Provides the numbers of a gateway's upstreams at each scrape.
-type Upstreams = Box<dyn Fn() -> Vec<gateway::UpstreamSeries> + Send + Sync>;
+type Upstreams = Box<dyn Fn() -> Vec<UpstreamSeries> + Send + Sync>;
 
 /// Counts decisions.
 pub(crate) struct Meter {
@@ -188,8 +179,8 @@ impl Meter {
         }
     }
 
-    /// Counts one decision, with the outcomes of rules beside the policy. On the hot path: takes no lock and allocates nothing, unless there is a watcher or the
-    /// decision is sampled for the top keys.
+    /// Counts one decision, with the outcomes of rules beside the policy. On the hot path: takes no lock and allocates
+    /// nothing, unless there is a watcher or the decision is sampled for the top keys.
     #[inline]
     pub(crate) fn record(
         &self,
@@ -317,10 +308,7 @@ impl Meter {
     }
 
     /// Registers the numbers of a gateway, read at each scrape. There is one, and a second call changes nothing.
-    pub(crate) fn show_gateway(
-        &self,
-        numbers: impl Fn() -> Vec<gateway::UpstreamSeries> + Send + Sync + 'static,
-    ) {
+    pub(crate) fn show_gateway(&self, numbers: impl Fn() -> Vec<UpstreamSeries> + Send + Sync + 'static) {
         let _ = self.gateway.set(Box::new(numbers));
     }
 

@@ -1,28 +1,22 @@
 //! TLS on every listener: certificates from disk, reloaded when they change, and the handshake of a connection. The
 //! last good pair stays in use if a new one is wrong. Open connections keep the certificates of their handshake.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
-use tokio_rustls::rustls::version::{TLS12, TLS13};
-use tokio_rustls::rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
+use tokio_rustls::rustls::version::TLS13;
+use tokio_rustls::rustls::{ServerConfig, SupportedProtocolVersion};
 use tollgate::Timestamp;
+pub(crate) use tollgate_gateway::pem::{FROM_12, authorities, certificates, key};
 
-use crate::disk;
 use crate::failure::Failure;
 use crate::file_watch::{DISK_TIMEOUT, Debounce, FileReload, FileWatcher, ReloadMode, Seen, Version, hangs};
 
-/// Maximum size of a file with certificates or keys.
-const PEM_BYTES_MAX: u64 = 1 << 20;
-/// The accepted TLS versions: both, or only 1.3.
-pub(crate) const FROM_12: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
+/// Only TLS 1.3.
 const FROM_13: &[&SupportedProtocolVersion] = &[&TLS13];
 
 /// The protocol inside TLS, by its ALPN name.
@@ -240,37 +234,4 @@ fn verifier(
     let authorities = Arc::new(authorities(path)?);
     let verifier = WebPkiClientVerifier::builder_with_provider(authorities, provider).build();
     verifier.map_err(|error| format!("{}: {error}", path.display()))
-}
-
-/// The CAs in a file.
-///
-/// # Errors
-/// When it contains none, or something else. The message says what would be accepted.
-pub(crate) fn authorities(path: &Path) -> Result<RootCertStore, String> {
-    let mut authorities = RootCertStore::empty();
-    for certificate in certificates(path)? {
-        let added = authorities.add(certificate);
-        added.map_err(|error| format!("{}: not an authority: {error}", path.display()))?;
-    }
-    Ok(authorities)
-}
-
-/// The certificates in a file, as [`authorities`].
-pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let wrong = |what: String| format!("{}: {what}; accepted are certificates in PEM", path.display());
-    let bytes = read(path).map_err(|error| wrong(error.to_string()))?;
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
-    let all = all.map_err(|error| wrong(error.to_string()))?;
-    if all.is_empty() { Err(wrong("no certificate".to_owned())) } else { Ok(all) }
-}
-
-/// The private key in a file, as [`authorities`].
-pub(crate) fn key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
-    let wrong = |what: String| format!("{}: {what}; accepted is a private key in PEM", path.display());
-    let bytes = read(path).map_err(|error| wrong(error.to_string()))?;
-    PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| wrong(error.to_string()))
-}
-
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    disk::read(path, PEM_BYTES_MAX)
 }

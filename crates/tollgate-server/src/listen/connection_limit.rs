@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{AcquireError, Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use tollgate_gateway::listen::{AddressLimit, ConnectionTable, Descriptors, UpstreamBudget};
 
-use super::connection_table::{AddressLimit, ConnectionTable};
 use crate::process::descriptors;
 use crate::telemetry::{Meter, Sample, names};
 
@@ -65,8 +65,7 @@ impl FdBudget {
         let budget = Self::of(connections.saturating_sub(own), listeners);
         let own = Arc::new(Semaphore::new(own));
         let shared = Arc::clone(&budget.shared);
-        let most = own.available_permits().saturating_add(shared.available_permits());
-        (budget, UpstreamBudget { most, descriptors: Descriptors { own, shared }, wanted: Arc::default() })
+        (budget, UpstreamBudget::new(Descriptors::new(own, shared)))
     }
 
     fn of(connections: usize, listeners: usize) -> Self {
@@ -91,75 +90,13 @@ impl FdBudget {
 
     fn connection_limit_of(&self, most: u32) -> ConnectionLimit {
         let own = Arc::new(Semaphore::new(self.own));
-        let descriptors = Descriptors { own, shared: Arc::clone(&self.shared) };
+        let descriptors = Descriptors::new(own, Arc::clone(&self.shared));
         ConnectionLimit {
             most,
             permits: Arc::new(Semaphore::new(most as usize)),
             descriptors,
             connection_table: None,
         }
-    }
-}
-
-/// Descriptors reserved for one user, and those that all share.
-#[derive(Clone)]
-struct Descriptors {
-    own: Arc<Semaphore>,
-    shared: Arc<Semaphore>,
-}
-
-impl Descriptors {
-    /// Waits for a descriptor.
-    async fn one(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
-        let (own, shared) = (Arc::clone(&self.own), Arc::clone(&self.shared));
-        tokio::select! {
-            biased; // What others cannot take is taken first.
-            own = own.acquire_owned() => own,
-            shared = shared.acquire_owned() => shared,
-        }
-    }
-
-    /// Takes a descriptor, if one is free.
-    fn one_now(&self) -> Option<OwnedSemaphorePermit> {
-        let own = Arc::clone(&self.own).try_acquire_owned();
-        own.or_else(|_| Arc::clone(&self.shared).try_acquire_owned()).ok()
-    }
-}
-
-/// The descriptors for connections to upstreams.
-#[derive(Clone)]
-pub(crate) struct UpstreamBudget {
-    most: usize,
-    descriptors: Descriptors,
-    /// Notified when a connection is needed and no descriptor is free.
-    wanted: Arc<Notify>,
-}
-
-impl UpstreamBudget {
-    /// This many only, for a test.
-    #[cfg(test)]
-    pub(crate) fn of(upstreams: usize) -> Self {
-        let (own, shared) = (Arc::new(Semaphore::new(upstreams)), Arc::new(Semaphore::new(0)));
-        Self { most: upstreams, descriptors: Descriptors { own, shared }, wanted: Arc::default() }
-    }
-
-    /// The maximum, when no listener uses the shared part.
-    pub(crate) const fn most(&self) -> usize {
-        self.most
-    }
-
-    /// Waits until a descriptor was needed and none was free.
-    pub(crate) async fn wanted(&self) {
-        self.wanted.notified().await;
-    }
-
-    /// Waits for a descriptor.
-    pub(crate) async fn one(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
-        if let Some(one) = self.descriptors.one_now() {
-            return Ok(one);
-        }
-        self.wanted.notify_one();
-        self.descriptors.one().await
     }
 }
 
@@ -278,7 +215,7 @@ mod tests {
             let (budget, upstreams) = FdBudget::with_upstreams(connections, 2, GatewayListener::Present);
             let connection_table: Vec<ConnectionPermit> =
                 [public(&budget), budget.connection_limit()].iter().flat_map(all).collect();
-            let linked: Vec<_> = std::iter::from_fn(|| upstreams.descriptors.one_now()).collect();
+            let linked: Vec<_> = std::iter::from_fn(|| upstreams.one_now()).collect();
             assert_eq!((connection_table.len(), linked.len()), (connections - own, own), "of {connections}");
             drop(connection_table);
             assert!(poll_once(upstreams.one()).is_ok(), "what is anybody's may be a link");

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
+use tollgate_gateway::listen::{ConnectionActivity, Stream};
 
-use super::connection_table::ConnectionActivity;
-use super::stream::Stream;
 use crate::shutdown::{Stop, stopped};
 use crate::tls::{Inside, Tls};
 

@@ -7,10 +7,11 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tollgate::Clock;
+use tollgate_gateway::{RoutePlan, Taking};
 
 use crate::cli::{ListenChoice, ServeArguments};
 use crate::control::ControlPlane;
-use crate::gateway::{self, Gateway, RoutePlan, Taking};
+use crate::gateway;
 use crate::listen::{self, ConnectionLimit, FdBudget, GatewayListener, Handshake, Stream};
 use crate::shutdown::Stop;
 use crate::tls::{Inside, Tls};
@@ -117,11 +118,10 @@ impl Listeners {
             let Proxying { routes, taking } = proxying;
             let limit = tasks.budget.public_connection_limit(taking.bound());
             limit.show(&service.meter);
-            let gateway = Gateway::new(&routes, taking, Arc::clone(service), clock.clone(), &upstreams)?;
-            let gateway = Arc::new(gateway);
+            let gateway = gateway::build(&routes, taking, service, &upstreams)?;
             gateway.maintain(stopped);
             tasks.open(listener, limit, Inside::Both, move |stream, stop| {
-                gateway::connection(stream, Arc::clone(&gateway), stop)
+                tollgate_gateway::connection(stream, Arc::clone(&gateway), stop)
             });
         }
         let asked = Arc::clone(control);

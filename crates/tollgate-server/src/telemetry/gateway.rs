@@ -1,44 +1,24 @@
 //! Metrics of the gateway: the answers of its upstreams, and their failures. Names come from the config, and their
 //! number is bounded.
 
+use tollgate_gateway::{CLASSES, FAILURES, UpstreamSeries};
+
 use super::exposition::Page;
 use super::names::{self, Metric, OTHERS, label};
 
 /// Maximum number of upstreams with their own series.
 const UPSTREAMS_MAX: usize = 64;
-/// Status classes, as label values.
-pub(crate) const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
-/// Why an upstream did not answer, as label values.
-pub(crate) const FAILURES: [&str; 6] = ["connect", "busy", "refused", "lost", "late", "share"];
-
-/// One upstream of one route.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct UpstreamSeries {
-    pub(crate) route: String,
-    pub(crate) upstream: String,
-    /// By status class, in the order of [`CLASSES`].
-    pub(crate) answers: [u64; CLASSES.len()],
-    /// By kind, in the order of [`FAILURES`].
-    pub(crate) failures: [u64; FAILURES.len()],
-    pub(crate) retries: u64,
-    pub(crate) tunnels: u64,
-    /// 1 while its health checks pass.
-    pub(crate) up: u64,
-}
-
-impl UpstreamSeries {
-    /// The sum of both.
-    fn joined(mut self, other: &Self) -> Self {
-        let add = |mine: &mut [u64], theirs: &[u64]| {
-            mine.iter_mut().zip(theirs).for_each(|(mine, their)| *mine += their)
-        };
-        add(&mut self.answers, &other.answers);
-        add(&mut self.failures, &other.failures);
-        self.retries += other.retries;
-        self.tunnels += other.tunnels;
-        self.up += other.up;
-        self
-    }
+/// The sum of both.
+fn joined(mut one: UpstreamSeries, other: &UpstreamSeries) -> UpstreamSeries {
+    let add = |mine: &mut [u64], theirs: &[u64]| {
+        mine.iter_mut().zip(theirs).for_each(|(mine, their)| *mine += their)
+    };
+    add(&mut one.answers, &other.answers);
+    add(&mut one.failures, &other.failures);
+    one.retries += other.retries;
+    one.tunnels += other.tunnels;
+    one.up += other.up;
+    one
 }
 
 /// The series to show. Those beyond the maximum are summed into one.
@@ -47,7 +27,7 @@ pub(super) fn folded(mut all: Vec<UpstreamSeries>) -> Vec<UpstreamSeries> {
     let start =
         UpstreamSeries { route: OTHERS.to_owned(), upstream: OTHERS.to_owned(), ..UpstreamSeries::default() };
     if !others.is_empty() {
-        all.push(others.iter().fold(start, UpstreamSeries::joined));
+        all.push(others.iter().fold(start, joined));
     }
     all
 }

@@ -1,0 +1,209 @@
+//! The reverse proxy itself.
+//!
+//! A request passes these modules, in this order:
+//! 1. `connection`: HTTP/1 by `http1::server`, which accepts a request only if every server reads it alike, or HTTP/2
+//!    through `frames`, which ends floods;
+//! 2. `arrival`: the one spelling of the request, and its client;
+//! 3. `priced`: the cost of a GraphQL request, for the paths that a route's `graphql` names;
+//! 4. the decision;
+//! 5. `upload`: the beginning of its body;
+//! 6. `overload`: whether there is capacity;
+//! 7. `proxy`: its route in the `table`, and the upstream that `spread` chooses;
+//! 8. `fields`: the header fields for the next hop;
+//! 9. `upstream`: a slot of the client's `shares`, and a connection of `link`, which is an `http1::client` or a `shared`
+//!    one of HTTP/2;
+//! 10. `answer` and `body`: the answer on its way back.
+//!
+//! `plan` compiles the routes of the config. `health` and `checks` decide which upstreams get requests. `tunnel`
+//! carries what is no longer HTTP, and `websocket` translates WebSockets inside HTTP/2. `leaving` handles requests
+//! whose client has gone. `own` writes the gateway's own answers, each of which is a `problem`. About a failed
+//! upstream a client learns only a `cause`.
+
+use std::sync::Arc;
+
+use hyper::{Request, Response};
+use tollgate::{Clock, HeaderPolicy};
+use tollgate_tower::shed::Shedder;
+use tollgate_tower::{RateLimit, RateLimitLayer, peer};
+use tower_layer::Layer;
+use tower_service::Service as _;
+
+mod plan;
+mod target;
+mod graphql;
+mod connection;
+mod http1;
+mod filtered;
+mod entry;
+mod frames;
+mod streams;
+mod arrival;
+mod priced;
+mod decide;
+mod overload;
+mod proxy;
+mod table;
+mod spread;
+mod fields;
+mod upstream;
+mod shares;
+mod leaving;
+mod link;
+mod shared;
+mod room;
+mod answer;
+mod cause;
+mod own;
+mod spare;
+mod body;
+mod upload;
+mod carried;
+mod trailers;
+mod tunnel;
+mod websocket;
+mod health;
+mod checks;
+mod numbers;
+
+/// The parts of the gateway that the fuzz targets call.
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing {
+    use super::http1::framing::Reader;
+
+    /// Feeds bytes in parts. Returns how many of them were read as requests, and whether more may follow.
+    #[must_use]
+    pub fn framed(parts: &[&[u8]]) -> (usize, bool) {
+        let mut reader = Reader::new();
+        parts.iter().for_each(|part| reader.feed(part));
+        (reader.taken, !reader.is_broken && !reader.has_asked)
+    }
+}
+
+pub use arrival::Taking;
+pub use connection::connection;
+pub use decide::{Capacity, Program};
+pub use fields::HeaderNames;
+pub use numbers::{CLASSES, FAILURES, UpstreamSeries};
+pub use plan::{RouteDocument, RoutePlan, compile};
+pub use target::Target;
+
+use crate::listen::UpstreamBudget;
+use crate::problem::{Kind, Problem};
+use arrival::Peer;
+use body::Limited;
+use carried::RequestBody;
+use decide::ProxyService;
+use overload::UpstreamService;
+use priced::Priced;
+use proxy::Proxy;
+use shares::ShareOwner;
+use table::RouteTable;
+
+/// The gateway. `D` is the program around it.
+pub struct Gateway<D> {
+    program: Arc<D>,
+    proxy: Arc<Proxy>,
+    limited: RateLimit<UpstreamService<D>, D>,
+    priced: Vec<Priced<D>>,
+}
+
+/// How a gateway reads requests, writes answers and sheds load.
+pub struct Settings {
+    /// How it reads requests.
+    pub taking: Taking,
+    /// The headers of denials.
+    pub headers: HeaderPolicy,
+    /// The controllers of overload, if there are any.
+    pub shedder: Option<Arc<Shedder>>,
+    /// The clock of decisions.
+    pub clock: Clock,
+}
+
+/// Numbers of a gateway, read at each scrape.
+#[derive(Clone)]
+pub struct Metrics(Arc<Proxy>);
+
+impl Metrics {
+    /// The numbers of each upstream.
+    #[must_use]
+    pub fn upstreams(&self) -> Vec<UpstreamSeries> {
+        numbers::series(&self.0.table)
+    }
+
+    /// Clients that were disconnected because they were too slow, by reason.
+    #[must_use]
+    pub fn slow_clients(&self) -> [(&'static str, u64); 2] {
+        self.0.slow.counts()
+    }
+}
+
+/// Marks the gateway's own answers.
+#[derive(Clone, Copy)]
+struct Own;
+
+impl<D: Program> Gateway<D> {
+    /// Builds a gateway with these routes. `links` limits its connections to upstreams.
+    ///
+    /// # Errors
+    /// When a file that a route names is missing or invalid.
+    pub fn new(
+        plans: &[RoutePlan],
+        settings: Settings,
+        program: Arc<D>,
+        links: &UpstreamBudget,
+    ) -> Result<Self, String> {
+        let Settings { taking, headers, shedder, clock } = settings;
+        let reader = taking.reader.clone();
+        let proxy = Arc::new(Proxy::new(RouteTable::new(plans, links)?, taking, clock));
+        let identified = reader.clone();
+        let layer = RateLimitLayer::deciding(Arc::clone(&program))
+            .reader(reader.clone())
+            .headers(headers.clone())
+            .authenticated(move |request| identified.identifies(request));
+        let layer = if shedder.is_some() { layer.refund_unserved() } else { layer };
+        let passing = ProxyService(Arc::clone(&proxy));
+        let behind = UpstreamService::new(passing, shedder.as_ref(), &program, (&reader, &headers));
+        let priced = Priced::all(plans, &layer, &behind, &proxy.slow)?;
+        Ok(Self { limited: layer.layer(behind), priced, program, proxy })
+    }
+
+    /// Its numbers.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        Metrics(Arc::clone(&self.proxy))
+    }
+
+    /// Answers one request of a peer.
+    async fn answer(&self, request: Request<RequestBody>, peer: Peer) -> Response<Limited> {
+        let (mut parts, body) = request.into_parts();
+        let arrived = arrival::arrive(&mut parts, peer, &self.proxy.reading);
+        let arrived = arrived.and_then(|arrival| match self.program.refuses() {
+            None => Ok(arrival),
+            Some(detail) => Err(Problem::new(Kind::ForeignRules, detail)),
+        });
+        match arrived {
+            Ok(arrival) => {
+                let path = parts.uri.path();
+                let priced = Priced::find(&self.priced, &self.proxy.table, &arrival.host, path);
+                let client = ShareOwner::of(&arrival, &self.proxy.reading.reader);
+                parts.extensions.insert(peer::Peer(peer.address));
+                parts.extensions.insert(arrival);
+                if let Some(priced) = priced {
+                    return priced.answer(parts, body, client).await;
+                }
+                let mut limited = self.limited.clone();
+                match limited.call(Request::from_parts(parts, body)).await {
+                    Ok(response) => response,
+                    Err(never) => match never {},
+                }
+            }
+            Err(problem) => {
+                let mut response =
+                    own::refused(&problem, own::ClientProtocol::of(&parts.headers)).map(Limited::from);
+                response.extensions_mut().insert(Own);
+                response
+            }
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The body of a request on its way through the gateway: passed on as it comes, or held, where its cost was read from
+//! it.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+
+use super::body::BodyError;
+use super::http1::server::Coming;
+use super::room::BudgetedBody;
+use super::upload::StartedUpload;
+
+/// The body of a request.
+pub(super) enum RequestBody {
+    /// Passed on as it comes, of HTTP/1 and of HTTP/2.
+    Client(Coming),
+    Incoming(Incoming),
+    /// Read here, with the timeouts that an upstream would have applied. Boxed because few requests need it.
+    Awaited(Box<BudgetedBody>),
+    /// Read before, and kept as it was sent.
+    Held(Option<Bytes>),
+    /// Partly read, while the request waits for a slot of the upstream.
+    Begun(Box<StartedUpload>),
+    /// Any body that a test sends.
+    #[cfg(test)]
+    Boxed(http_body_util::combinators::UnsyncBoxBody<Bytes, BodyError>),
+}
+
+impl From<Bytes> for RequestBody {
+    fn from(bytes: Bytes) -> Self {
+        RequestBody::Held(Some(bytes).filter(|bytes| !bytes.is_empty()))
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self.get_mut() {
+            RequestBody::Client(body) => Pin::new(body).poll_frame(context),
+            RequestBody::Incoming(body) => Pin::new(body).poll_frame(context).map_err(Into::into),
+            RequestBody::Awaited(body) => Pin::new(body.as_mut()).poll_frame(context),
+            RequestBody::Held(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            RequestBody::Begun(body) => Pin::new(body.as_mut()).poll_frame(context),
+            #[cfg(test)]
+            RequestBody::Boxed(body) => Pin::new(body).poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            RequestBody::Client(body) => body.is_end_stream(),
+            RequestBody::Incoming(body) => body.is_end_stream(),
+            RequestBody::Awaited(body) => body.is_end_stream(),
+            RequestBody::Held(bytes) => bytes.is_none(),
+            RequestBody::Begun(body) => body.is_end_stream(),
+            #[cfg(test)]
+            RequestBody::Boxed(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            RequestBody::Client(body) => body.size_hint(),
+            RequestBody::Incoming(body) => body.size_hint(),
+            RequestBody::Awaited(body) => body.size_hint(),
+            RequestBody::Held(bytes) => {
+                let length = bytes.as_ref().map_or(0, Bytes::len);
+                SizeHint::with_exact(u64::try_from(length).unwrap_or(u64::MAX))
+            }
+            RequestBody::Begun(body) => body.size_hint(),
+            #[cfg(test)]
+            RequestBody::Boxed(body) => body.size_hint(),
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Metrics of the requests that are sent on. Route and upstream names come from the config, all other labels from
+//! closed lists.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::table::RouteTable;
+use super::upstream::UpstreamFailure;
+
+/// Status classes, as label values.
+pub const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+/// Why an upstream did not answer, as label values.
+pub const FAILURES: [&str; 6] = ["connect", "busy", "refused", "lost", "late", "share"];
+
+/// One upstream of one route.
+#[derive(Clone, Debug, Default)]
+pub struct UpstreamSeries {
+    /// The route's name.
+    pub route: String,
+    /// The upstream's name.
+    pub upstream: String,
+    /// By status class, in the order of [`CLASSES`].
+    pub answers: [u64; CLASSES.len()],
+    /// By kind, in the order of [`FAILURES`].
+    pub failures: [u64; FAILURES.len()],
+    /// Requests that were sent here after a failure.
+    pub retries: u64,
+    /// Open tunnels.
+    pub tunnels: u64,
+    /// 1 while its health checks pass.
+    pub up: u64,
+}
+
+/// The index in [`FAILURES`].
+const fn failure_index(failure: &UpstreamFailure) -> usize {
+    match failure {
+        UpstreamFailure::Connect(..) => 0,
+        UpstreamFailure::Busy(_) => 1,
+        UpstreamFailure::Refused | UpstreamFailure::Left => 2,
+        UpstreamFailure::Unsent | UpstreamFailure::Stale | UpstreamFailure::Lost(..) => 3,
+        UpstreamFailure::Late => 4,
+        UpstreamFailure::Share(_) => 5,
+    }
+}
+
+/// The counters of one upstream. They guard nothing, so relaxed orderings are enough.
+#[derive(Debug, Default)]
+pub(super) struct UpstreamMetrics {
+    answers: [AtomicU64; CLASSES.len()],
+    failures: [AtomicU64; FAILURES.len()],
+    retries: AtomicU64,
+    tunnels: Arc<AtomicU64>,
+}
+
+impl UpstreamMetrics {
+    pub(super) fn answered(&self, status: http::StatusCode) {
+        let class = usize::from(status.as_u16() / 100).clamp(1, CLASSES.len()) - 1;
+        self.answers[class].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn failed(&self, failure: &UpstreamFailure) {
+        self.failures[failure_index(failure)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a request that was sent here after another upstream, or this one, had failed.
+    pub(super) fn retried(&self) {
+        self.retries.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts an open tunnel until the result is dropped.
+    pub(super) fn tunnel(&self) -> Tunnelled {
+        self.tunnels.fetch_add(1, Ordering::Relaxed);
+        Tunnelled(Arc::clone(&self.tunnels))
+    }
+}
+
+/// The counters of all upstreams, for the metrics.
+pub(super) fn series(table: &RouteTable) -> Vec<UpstreamSeries> {
+    let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    let all =
+        table.routes.iter().flat_map(|route| route.upstreams.iter().map(move |upstream| (route, upstream)));
+    let shown = all.map(|(route, upstream)| UpstreamSeries {
+        route: route.name.clone(),
+        upstream: upstream.name.clone(),
+        answers: upstream.numbers.answers.each_ref().map(read),
+        failures: upstream.numbers.failures.each_ref().map(read),
+        retries: read(&upstream.numbers.retries),
+        tunnels: read(&upstream.numbers.tunnels),
+        up: u64::from(upstream.health.is_up()),
+    });
+    shown.collect()
+}
+
+/// Counts clients that were disconnected because they were too slow. Relaxed: the numbers guard nothing.
+#[derive(Debug, Default)]
+pub(super) struct Slow {
+    uploads: AtomicU64,
+    readers: AtomicU64,
+}
+
+impl Slow {
+    /// A client sent its body too slowly.
+    pub(super) fn upload(&self) {
+        self.uploads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A client read its answer too slowly.
+    pub(super) fn reader(&self) {
+        self.readers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Disconnected clients, by reason.
+    pub(super) fn counts(&self) -> [(&'static str, u64); 2] {
+        [("upload", &self.uploads), ("answer", &self.readers)]
+            .map(|(reason, count)| (reason, count.load(Ordering::Relaxed)))
+    }
+}
+
+/// One open tunnel.
+#[derive(Debug)]
+pub(super) struct Tunnelled(Arc<AtomicU64>);
+
+impl Drop for Tunnelled {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

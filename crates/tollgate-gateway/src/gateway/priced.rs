@@ -1,0 +1,171 @@
+//! GraphQL at the gateway. `tollgate-tower`'s layer reads the body of a request for one of a route's GraphQL paths and
+//! computes its cost, before the limits decide. Other requests do not pass here.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use http::request::Parts;
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use tollgate::path::loose_path;
+use tollgate_tower::attributes::path::usual;
+use tollgate_tower::graphql::{Graphql, GraphqlLayer, Persisted, points};
+use tollgate_tower::{RateLimit, RateLimitLayer};
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::body::{Body, Limited};
+use super::carried::RequestBody;
+use super::decide::Program;
+use super::graphql::{GraphqlPlan, PersistedPlan};
+use super::numbers::Slow;
+use super::overload::UpstreamService;
+use super::own::{self, ClientProtocol};
+use super::plan::RoutePlan;
+use super::room::{BodyBudget, BudgetedBody};
+use super::shares::ShareOwner;
+use super::table::RouteTable;
+use super::upload::Upload;
+use super::{Own, proxy};
+use crate::disk;
+use crate::listen::Pace;
+use crate::problem::{Kind, Problem};
+
+/// Largest file of known operations.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// The GraphQL settings of one route.
+pub(super) struct Priced<D> {
+    route: String,
+    /// In their loose form, without a slash at their end.
+    paths: Vec<String>,
+    room: Arc<BodyBudget>,
+    /// The minimum rate of their bodies.
+    pace: Pace,
+    slow: Arc<Slow>,
+    service: Graphql<RateLimit<UpstreamService<D>, D>>,
+}
+
+impl<D: Program> Priced<D> {
+    /// Builds the GraphQL service of each route that has one, in front of this layer of limits and the service behind
+    /// it.
+    ///
+    /// # Errors
+    /// When a file of known operations cannot be read or is invalid.
+    pub(super) fn all(
+        routes: &[RoutePlan],
+        limits: &RateLimitLayer<D>,
+        behind: &UpstreamService<D>,
+        slow: &Arc<Slow>,
+    ) -> Result<Vec<Self>, String> {
+        let plans = routes.iter().filter_map(|route| Some((route, route.graphql.as_ref()?)));
+        let priced = plans.map(|(route, plan)| {
+            let priced = Self::new(route, plan, limits.clone(), behind);
+            priced
+                .map(|priced| Self { slow: Arc::clone(slow), ..priced })
+                .map_err(|problem| format!("route {:?}: graphql.{problem}", route.name))
+        });
+        priced.collect()
+    }
+
+    fn new(
+        route: &RoutePlan,
+        plan: &GraphqlPlan,
+        limits: RateLimitLayer<D>,
+        behind: &UpstreamService<D>,
+    ) -> Result<Self, String> {
+        let limits = limits.cost(points);
+        let limits = match &plan.cost_from {
+            None => limits,
+            Some(name) => limits.cost_from(name.as_str()).map_err(|error| format!("cost_from: {error}"))?,
+        };
+        let persisted = plan.persisted.as_ref().map_or_else(|| Ok(Persisted::default()), known);
+        let layer = GraphqlLayer::new(plan.cost_model.clone())
+            .when(|_| true)
+            .persisted(persisted?)
+            .body_at_most(plan.body_bytes_max);
+        Ok(Self {
+            route: route.name.clone(),
+            paths: plan.paths.iter().map(|path| loose_path(path).trim_end_matches('/').to_owned()).collect(),
+            room: BodyBudget::new(),
+            pace: route.pace,
+            slow: Arc::default(),
+            service: layer.layer(limits.layer(behind.clone())),
+        })
+    }
+
+    /// Finds the GraphQL service for a request, by its path first, since nearly all requests have none. The upstream
+    /// may treat another spelling of a path as the path itself, even where that spelling has another route here. Such a
+    /// request takes its own route, and is still priced.
+    pub(super) fn find<'p>(all: &'p [Self], table: &RouteTable, host: &str, path: &str) -> Option<&'p Self> {
+        if all.is_empty() {
+            return None;
+        }
+        let loose = loose_path(path);
+        let usual = |priced: &'p Self| {
+            let usual = priced.paths.iter().find_map(|above| usual(above, &loose))?;
+            Some((priced, usual))
+        };
+        let mut fit = all.iter().filter_map(usual).peekable();
+        fit.peek()?;
+        let own = table.find(host, path).map(|route| &route.name);
+        let is_usual = |priced: &Self, usual: &str| {
+            table.find_loosely(host, usual).is_some_and(|route| route.name == priced.route)
+        };
+        let of_own = fit.clone().find(|(priced, _)| own == Some(&priced.route));
+        of_own.or_else(|| fit.find(|(priced, usual)| is_usual(priced, usual))).map(|(priced, _)| priced)
+    }
+
+    /// Answers a request.
+    pub(super) async fn answer(
+        &self,
+        parts: Parts,
+        body: RequestBody,
+        client: ShareOwner,
+    ) -> Response<Limited> {
+        // The bytes of the body stay in memory until the upstream answers.
+        let stay = self.room.enter(client);
+        let upload = Upload::new(body, None, self.pace);
+        let body = BudgetedBody { body: upload.lend_once(), stay: Arc::clone(&stay) };
+        let request = Request::from_parts(parts, RequestBody::Awaited(Box::new(body)));
+        let answered = self.service.clone().call(request).await;
+        let refused = |problem: &Problem| {
+            let mut response = own::refused(problem, ClientProtocol::Http).map(Limited::from);
+            response.extensions_mut().insert(Own);
+            response
+        };
+        if stay.is_refused() {
+            let detail = format!(
+                "route {:?}: as many bodies are held to be priced, in all or of one client, as may be; try again later",
+                self.route
+            );
+            return refused(&Problem::new(Kind::Busy, detail));
+        }
+        match (upload.fault(), answered) {
+            (Some(fault), _) => refused(&proxy::cut_off(fault, &self.slow)),
+            (None, Ok(response)) => response.map(|body| Limited::from(Body::Boxed(body.boxed_unsync()))),
+            (None, Err(never)) => match never {},
+        }
+    }
+}
+
+/// Reads the operations of a file.
+fn known(plan: &PersistedPlan) -> Result<Persisted, String> {
+    let problem_of = |problem: String| format!("persisted.file: {}: {problem}", plan.file.display());
+    let bytes = read(&plan.file).map_err(problem_of)?;
+    let persisted = Persisted::read(&bytes).map_err(problem_of)?;
+    if plan.is_closed && persisted.is_empty() {
+        return Err(problem_of("no operation is in it, and no other would be accepted".to_owned()));
+    }
+    Ok(if plan.is_closed { persisted.only() } else { persisted })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    match disk::read(path, FILE_BYTES_MAX) {
+        Err(error) => Err(format!("{error}; name a file that can be read")),
+        Ok(bytes) if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > FILE_BYTES_MAX => {
+            Err(format!("more than {FILE_BYTES_MAX} bytes; accepted: as many"))
+        }
+        Ok(bytes) => Ok(bytes),
+    }
+}

@@ -1,0 +1,55 @@
+//! Certificates, CAs and keys from files in PEM.
+
+use std::io;
+use std::path::Path;
+
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::version::{TLS12, TLS13};
+use tokio_rustls::rustls::{RootCertStore, SupportedProtocolVersion};
+
+use crate::disk;
+
+/// Maximum size of a file with certificates or keys.
+const PEM_BYTES_MAX: u64 = 1 << 20;
+/// TLS 1.2 and 1.3.
+pub const FROM_12: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
+
+/// The CAs in a file.
+///
+/// # Errors
+/// When it contains none, or something else. The message says what would be accepted.
+pub fn authorities(path: &Path) -> Result<RootCertStore, String> {
+    let mut authorities = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        let added = authorities.add(certificate);
+        added.map_err(|error| format!("{}: not an authority: {error}", path.display()))?;
+    }
+    Ok(authorities)
+}
+
+/// The certificates in a file.
+///
+/// # Errors
+/// As [`authorities`].
+pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let wrong = |what: String| format!("{}: {what}; accepted are certificates in PEM", path.display());
+    let bytes = read(path).map_err(|error| wrong(error.to_string()))?;
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    let all = all.map_err(|error| wrong(error.to_string()))?;
+    if all.is_empty() { Err(wrong("no certificate".to_owned())) } else { Ok(all) }
+}
+
+/// The private key in a file.
+///
+/// # Errors
+/// As [`authorities`].
+pub fn key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
+    let wrong = |what: String| format!("{}: {what}; accepted is a private key in PEM", path.display());
+    let bytes = read(path).map_err(|error| wrong(error.to_string()))?;
+    PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| wrong(error.to_string()))
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    disk::read(path, PEM_BYTES_MAX)
+}

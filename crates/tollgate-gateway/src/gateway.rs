@@ -43,27 +43,27 @@ mod decide;
 mod overload;
 mod proxy;
 mod table;
-mod spread;
+mod rendezvous;
 mod fields;
 mod upstream;
 mod shares;
 mod leaving;
-mod link;
+mod dialer;
 mod shared;
-mod room;
+mod body_budget;
 mod answer;
 mod cause;
 mod own;
-mod spare;
+mod buffer_pool;
 mod body;
 mod upload;
-mod carried;
+mod request_body;
 mod trailers;
 mod tunnel;
 mod websocket;
 mod health;
 mod checks;
-mod numbers;
+mod metrics;
 
 /// The parts of the gateway that the fuzz targets call.
 #[cfg(feature = "fuzzing")]
@@ -84,7 +84,7 @@ pub use arrival::Taking;
 pub use connection::connection;
 pub use decide::{Capacity, Program};
 pub use fields::HeaderNames;
-pub use numbers::{CLASSES, FAILURES, UpstreamSeries};
+pub use metrics::{CLASSES, FAILURES, UpstreamSeries};
 pub use plan::{RouteDocument, RoutePlan, compile};
 pub use target::Target;
 
@@ -92,11 +92,11 @@ use crate::listen::UpstreamBudget;
 use crate::problem::{Kind, Problem};
 use arrival::Peer;
 use body::Limited;
-use carried::RequestBody;
 use decide::ProxyService;
 use overload::UpstreamService;
 use priced::Priced;
 use proxy::Proxy;
+use request_body::RequestBody;
 use shares::ShareOwner;
 use table::RouteTable;
 
@@ -128,7 +128,7 @@ impl Metrics {
     /// The numbers of each upstream.
     #[must_use]
     pub fn upstreams(&self) -> Vec<UpstreamSeries> {
-        numbers::series(&self.0.table)
+        metrics::series(&self.0.table)
     }
 
     /// Clients that were disconnected because they were too slow, by reason.
@@ -180,7 +180,7 @@ impl<D: Program> Gateway<D> {
         let arrived = arrival::arrive(&mut parts, peer, &self.proxy.reading);
         let arrived = arrived.and_then(|arrival| match self.program.refuses() {
             None => Ok(arrival),
-            Some(detail) => Err(Problem::new(Kind::ForeignRules, detail)),
+            Some(detail) => Err(Problem::new(Kind::CompatRules, detail)),
         });
         match arrived {
             Ok(arrival) => {

@@ -29,7 +29,7 @@ pub enum Kind {
     /// It has passed gateways too often.
     Loop,
     /// In force are rules that requests of HTTP cannot be asked by.
-    ForeignRules,
+    CompatRules,
     /// No route is for its host and path.
     NoRoute,
     /// No upstream of its route is healthy.
@@ -63,7 +63,7 @@ impl Kind {
             Kind::ExpectationFailed => 417,
             Kind::Loop => 508,
             Kind::NoRoute => 404,
-            Kind::ForeignRules | Kind::NoUpstream | Kind::Busy | Kind::Share => 503,
+            Kind::CompatRules | Kind::NoUpstream | Kind::Busy | Kind::Share => 503,
             Kind::UnknownProtocol => 501,
             Kind::Unreachable | Kind::Lost | Kind::NotSwitched => 502,
             Kind::Late => 504,
@@ -82,7 +82,7 @@ impl Kind {
             Kind::FieldsTooLarge => "urn:tollgate:problem:fields-too-large",
             Kind::ExpectationFailed => "urn:tollgate:problem:expectation-failed",
             Kind::Loop => "urn:tollgate:problem:loop",
-            Kind::ForeignRules => "urn:tollgate:problem:foreign-rules",
+            Kind::CompatRules => "urn:tollgate:problem:foreign-rules",
             Kind::NoRoute => "urn:tollgate:problem:no-route",
             Kind::NoUpstream | Kind::Busy | Kind::Share => REDUCED_CAPACITY,
             Kind::UnknownProtocol => "urn:tollgate:problem:unknown-protocol",
@@ -116,7 +116,7 @@ impl Kind {
             Kind::FieldsTooLarge => "The header fields are too large",
             Kind::ExpectationFailed => "The expectation is not known",
             Kind::Loop => "The request goes round in circles",
-            Kind::ForeignRules => "The rules in force are not for the gateway",
+            Kind::CompatRules => "The rules in force are not for the gateway",
             Kind::NoRoute => "No route is for this host and path",
             Kind::NoUpstream | Kind::Busy | Kind::Share => {
                 "Request cannot be satisfied due to temporary server capacity constraints"

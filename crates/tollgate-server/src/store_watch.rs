@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tollgate::algorithm::fixed_window::Align;
-use tollgate::engine::StandIn;
+use tollgate::engine::FallbackReport;
 use tollgate::lease::LeaseReport;
 use tollgate::time::WallOffset;
 use tollgate::{Engine, Source, Ticks, Timestamp};
@@ -163,7 +163,7 @@ impl StoreWatch {
     }
 
     /// All numbers for the metrics.
-    pub(crate) fn numbers(&self, report: &Report, fallback: &StandIn, now: Timestamp) -> StoreMetrics {
+    pub(crate) fn numbers(&self, report: &Report, fallback: &FallbackReport, now: Timestamp) -> StoreMetrics {
         let seen = self.seen().clone();
         let outage = seen.since.map_or(seen.outage, |since| seen.outage + now.since(since));
         let mut count = 0;
@@ -182,8 +182,8 @@ impl StoreWatch {
             connected: report.connections,
             not_connected: report.connection_failures,
             corrections: report.corrections,
-            deferred: fallback.debts_held as u64,
-            reconciled: [fallback.debts_replayed, fallback.debts_dropped],
+            deferred: fallback.deferred_held as u64,
+            reconciled: [fallback.deferred_settled, fallback.deferred_dropped],
             open_seconds: fallback.open_for.as_micros() / 1_000_000,
             nodes: u64::from(report.nodes),
             outage_seconds: outage.as_micros() / 1_000_000,
@@ -225,15 +225,15 @@ async fn settle(service: &Service) {
 }
 
 async fn settle_of(engine: &Engine<Stores>, service: &Service) {
-    while let Ok(replayed) = engine.maintenance().reconcile(service.now()).await {
-        if replayed.told > 0 {
+    while let Ok(reconciled) = engine.maintenance().reconcile(service.now()).await {
+        if reconciled.settled > 0 {
             tracing::debug!(
-                told = replayed.told,
-                left = replayed.left,
+                settled = reconciled.settled,
+                left = reconciled.left,
                 "counters were put right in the store"
             );
         }
-        if replayed.told == 0 || replayed.left == 0 {
+        if reconciled.settled == 0 || reconciled.left == 0 {
             return;
         }
     }

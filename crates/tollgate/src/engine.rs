@@ -31,11 +31,11 @@ mod maintenance;
 pub use active::{SwapError, SwapReport};
 pub use block::{BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, BlockError};
 pub use check::Prepared;
-pub use fallback::{DEBTS_MAX, Replayed, StandIn};
+pub use fallback::{DEFERRED_MAX, FallbackReport, Reconciled};
 pub use ledger::{Counted, Ledger, Tally};
 pub use maintenance::Maintenance;
 pub use operator::{Explained, Explanation, Forgotten, LIMITS_EXPLAINED_MAX, Operator, State};
-pub use overrides::{ActiveOverrides, RULINGS_MAX, Ruled, Ruling, RulingError, Scope};
+pub use overrides::{ActiveOverrides, LimitOverride, OVERRIDES_MAX, OverrideError, Ruled, Scope};
 pub use reservation::{CommitError, Departure, Reservation, Reservations, Settled};
 #[cfg(feature = "fuzzing")]
 pub use snapshot::sealed;

@@ -84,7 +84,7 @@ pub use time::{Ticks, Timestamp};
 pub use {
     credential::CredentialDigest,
     decision::{Block, Decision, LimitStatus, Permit, Reason},
-    engine::{Engine, Reservation, Ruled, Ruling, Scope, Snapshot, SwapReport},
+    engine::{Engine, LimitOverride, Reservation, Ruled, Scope, Snapshot, SwapReport},
     headers::{Answer, Audience, HeaderPolicy},
     policy::Policy,
     request::{CheckRequest, RequestError, Value},

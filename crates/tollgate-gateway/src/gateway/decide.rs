@@ -11,8 +11,8 @@ use tollgate::Timestamp;
 use tollgate_tower::Decide;
 
 use super::body::Body;
-use super::carried::RequestBody;
 use super::proxy::Proxy;
+use super::request_body::RequestBody;
 
 /// The program around the gateway: it decides, and counts what the gateway does.
 pub trait Program: Decide {

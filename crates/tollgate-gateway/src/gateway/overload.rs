@@ -16,9 +16,9 @@ use tollgate_tower::shed::{Shed, ShedLayer, Shedder};
 use tower_layer::Layer;
 
 use super::body::Body;
-use super::carried::RequestBody;
 use super::decide::{Capacity, Program, ProxyService};
 use super::proxy::Proxy;
+use super::request_body::RequestBody;
 
 /// The service behind the limits.
 pub(super) enum UpstreamService<D> {

@@ -65,7 +65,7 @@ const fn code(kind: Kind) -> Code {
         Kind::NoRoute | Kind::UnknownProtocol | Kind::MethodNotAllowed(_) => Code::Unimplemented,
         Kind::Late | Kind::BodyTooSlow => Code::DeadlineExceeded,
         Kind::Loop => Code::FailedPrecondition,
-        Kind::NoUpstream | Kind::Busy | Kind::Share | Kind::Unreachable | Kind::Lost | Kind::ForeignRules => {
+        Kind::NoUpstream | Kind::Busy | Kind::Share | Kind::Unreachable | Kind::Lost | Kind::CompatRules => {
             Code::Unavailable
         }
         _ => Code::InvalidArgument,

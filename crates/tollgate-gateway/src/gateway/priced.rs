@@ -15,14 +15,14 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::body::{Body, Limited};
-use super::carried::RequestBody;
+use super::body_budget::{BodyBudget, BudgetedBody};
 use super::decide::Program;
 use super::graphql::{GraphqlPlan, PersistedPlan};
-use super::numbers::Slow;
+use super::metrics::Slow;
 use super::overload::UpstreamService;
 use super::own::{self, ClientProtocol};
 use super::plan::RoutePlan;
-use super::room::{BodyBudget, BudgetedBody};
+use super::request_body::RequestBody;
 use super::shares::ShareOwner;
 use super::table::RouteTable;
 use super::upload::Upload;

@@ -12,12 +12,12 @@ use tollgate_tower::{InFlight, Unanswered};
 
 use super::arrival::{Arrival, ReadSettings, Taking};
 use super::body::{Body, Download};
-use super::carried::RequestBody;
+use super::buffer_pool;
 use super::fields::{self, FieldRules};
-use super::numbers::Slow;
+use super::metrics::Slow;
 use super::own::{ClientProtocol, empty, refused};
+use super::request_body::RequestBody;
 use super::shares::{Full, ShareOwner};
-use super::spare;
 use super::table::{Route, RouteTable};
 use super::trailers::Trailers;
 use super::tunnel::{Tunnel, TunnelHandoff, UpgradeRequest};
@@ -148,8 +148,8 @@ impl Proxy {
         let outgoing = Outgoing { parts, upload, is_upgrade: upgrade.is_some(), client, held };
         let (answer, upstream) = self.sent(route, &arrival, &outgoing).await?;
         outgoing.upload.answered();
-        spare::give_fields(outgoing.parts.headers);
-        spare::give_extensions(outgoing.parts.extensions);
+        buffer_pool::give_fields(outgoing.parts.headers);
+        buffer_pool::give_extensions(outgoing.parts.extensions);
         handed_on(answer, route, &upstream, upgrade).map_err(Undone::seen)
     }
 

@@ -8,8 +8,8 @@ use tollgate::path::loose_path;
 use super::arrival::Arrival;
 use super::health::Budget;
 use super::plan::{HealthPlan, Host, Paths, RoutePlan, Timeouts};
+use super::rendezvous;
 use super::shares::ClientShares;
-use super::spread;
 use super::upstream::Upstream;
 use crate::listen::{Pace, UpstreamBudget};
 
@@ -93,8 +93,8 @@ impl Route {
             });
             let shares = fit.map(|(place, upstream)| (place, &upstream.share));
             match key {
-                Some(key) => spread::of_key(key, shares),
-                None => spread::any(shares),
+                Some(key) => rendezvous::of_key(key, shares),
+                None => rendezvous::any(shares),
             }
         };
         pick(&|upstream| !upstream.health.rests(now)).or_else(|| pick(&|_| true))
@@ -108,8 +108,8 @@ impl Route {
         let known = |name: &String| arrival.keys.iter().find(|(known, _)| known == name);
         let value = self.sticky.iter().find_map(known).map(|(_, value)| value.as_str());
         Some(value.map_or_else(
-            || spread::hash(arrival.client.to_canonical().to_string().as_bytes()),
-            |value| spread::hash(value.as_bytes()),
+            || rendezvous::hash(arrival.client.to_canonical().to_string().as_bytes()),
+            |value| rendezvous::hash(value.as_bytes()),
         ))
     }
 }

@@ -18,7 +18,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, sleep};
 
-use super::numbers::Tunnelled;
+use super::metrics::Tunnelled;
 use super::upstream::RequestSlots;
 use super::websocket::Extended;
 

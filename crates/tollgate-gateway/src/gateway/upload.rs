@@ -16,8 +16,8 @@ use tokio::time::Instant;
 use tollgate_tower::HeldPermits;
 
 use super::body::BodyError;
-use super::carried::RequestBody;
-use super::room::BodyBudget;
+use super::body_budget::BodyBudget;
+use super::request_body::RequestBody;
 use super::shares::{ClientShares, Full, ShareOwner};
 use super::trailers::Trailers;
 use crate::listen::Pace;

@@ -13,16 +13,16 @@ use tollgate_tower::HeldPermits;
 
 use super::answer::{Home, UpstreamBody};
 use super::cause::{Cause, details};
+use super::dialer::{ConnectionSender, Dialer};
 use super::fields;
 use super::health::Health;
 use super::http1::client::{Http1Connection, Trouble};
 use super::leaving::{self, Asking};
-use super::link::{ConnectionSender, Dialer};
-use super::numbers::UpstreamMetrics;
+use super::metrics::UpstreamMetrics;
 use super::plan::{RoutePlan, Timeouts, UpstreamPlan};
+use super::rendezvous::UpstreamWeight;
 use super::shared::{self, H2, RefusedRequest, SharedConnections, StreamShare};
 use super::shares::{ClientShares, Full, ShareOwner, Slot};
-use super::spread::UpstreamWeight;
 use super::upload::{Upload, UploadBody};
 use crate::listen::UpstreamBudget;
 

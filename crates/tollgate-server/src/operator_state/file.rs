@@ -6,7 +6,9 @@ use tollgate::credential::CREDENTIAL;
 use tollgate::policy::Mode;
 use tollgate::store::Store;
 use tollgate::time::WallOffset;
-use tollgate::{Block, CheckRequest, CredentialDigest, Engine, RequestError, Ruled, Ruling, Timestamp};
+use tollgate::{
+    Block, CheckRequest, CredentialDigest, Engine, LimitOverride, RequestError, Ruled, Timestamp,
+};
 use tollgate_overload::Controller;
 
 use crate::file_watch::Version;
@@ -69,11 +71,11 @@ impl Micros {
 }
 
 impl From<Ruled> for RuledEntry {
-    fn from(Ruled { ruling, until }: Ruled) -> Self {
-        let ruling = match ruling {
-            Ruling::Off => OverrideEntry::Off,
-            Ruling::Shadow => OverrideEntry::Shadow,
-            Ruling::Percent(percent) => OverrideEntry::Percent(percent),
+    fn from(Ruled { kind, until }: Ruled) -> Self {
+        let ruling = match kind {
+            LimitOverride::Off => OverrideEntry::Off,
+            LimitOverride::Shadow => OverrideEntry::Shadow,
+            LimitOverride::Percent(percent) => OverrideEntry::Percent(percent),
         };
         Self { ruling, until: Micros(until.unix_micros()) }
     }
@@ -81,12 +83,12 @@ impl From<Ruled> for RuledEntry {
 
 impl From<RuledEntry> for Ruled {
     fn from(RuledEntry { ruling, until }: RuledEntry) -> Self {
-        let ruling = match ruling {
-            OverrideEntry::Off => Ruling::Off,
-            OverrideEntry::Shadow => Ruling::Shadow,
-            OverrideEntry::Percent(percent) => Ruling::Percent(percent),
+        let kind = match ruling {
+            OverrideEntry::Off => LimitOverride::Off,
+            OverrideEntry::Shadow => LimitOverride::Shadow,
+            OverrideEntry::Percent(percent) => LimitOverride::Percent(percent),
         };
-        Self { ruling, until: until.instant() }
+        Self { kind, until: until.instant() }
     }
 }
 
@@ -261,11 +263,11 @@ mod tests {
         let engine = engine("limits: [{name: a, rate: 1/h}, {name: b, by: [k], rate: 1/h}]");
         let until = |seconds| T0 + Ticks::from_secs(seconds);
         let rule = |scope, ruling, seconds| {
-            engine.operator().set_override(scope, Ruled { ruling, until: until(seconds) }, T0).unwrap();
+            engine.operator().set_override(scope, Ruled { kind: ruling, until: until(seconds) }, T0).unwrap();
         };
-        rule(Scope::All, Ruling::Shadow, 10);
-        rule(Scope::Limit("a"), Ruling::Off, 20);
-        rule(Scope::Limit("b"), Ruling::Percent(30), 30);
+        rule(Scope::All, LimitOverride::Shadow, 10);
+        rule(Scope::Limit("a"), LimitOverride::Off, 20);
+        rule(Scope::Limit("b"), LimitOverride::Percent(30), 30);
         let key = CheckRequest::new().with("tenant", "k\u{1b}\"1\n").unwrap().with("n", 5).unwrap();
         engine.operator().block(&key, until(25), T0).unwrap();
         engine

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use tollgate::store::Store;
-use tollgate::{Block, Decision, Ruling, Timestamp};
+use tollgate::{Block, Decision, LimitOverride, Timestamp};
 use tollgate_compat::limitador::answer::{Action, Asked, LimitadorDecision as Limits};
 use tollgate_compat::{ActiveConfig, Answered, Options};
 
@@ -135,8 +135,10 @@ impl<S: Store> Service<S> {
     /// The configured options, with the operator's override of all limits applied. Compat rules have no keys to
     /// sample, so a percentage is ignored and they decide about all requests.
     fn options_at(&self, now: Timestamp) -> Options {
-        let is_mild =
-            matches!(self.engine.operator().overrides(now).of_all(), Some(Ruling::Off | Ruling::Shadow));
+        let is_mild = matches!(
+            self.engine.operator().overrides(now).of_all(),
+            Some(LimitOverride::Off | LimitOverride::Shadow)
+        );
         Options { is_shadow: self.compat_options.is_shadow || is_mild, ..self.compat_options }
     }
 }

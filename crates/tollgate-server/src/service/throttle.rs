@@ -3,7 +3,7 @@
 //! limits too.
 
 use tollgate::store::Store;
-use tollgate::{CheckRequest, Ruling, Ticks, Timestamp, Value};
+use tollgate::{CheckRequest, LimitOverride, Ticks, Timestamp, Value};
 
 use super::Service;
 use super::cell::{Charged, Limit};
@@ -43,10 +43,10 @@ impl<S: Store> Service<S> {
         let charged = match self.blocked_for(asker, key, now) {
             Some(rest) => limit.blocked(rest),
             None => match self.engine.operator().overrides(now).of_all() {
-                Some(Ruling::Off) => limit.unasked(),
-                Some(Ruling::Shadow) => charge().in_shadow(),
+                Some(LimitOverride::Off) => limit.unasked(),
+                Some(LimitOverride::Shadow) => charge().in_shadow(),
                 // A percentage is ignored here: these limits have no name by which keys could be sampled.
-                Some(Ruling::Percent(_)) | None => charge(),
+                Some(LimitOverride::Percent(_)) | None => charge(),
             },
         };
         let admission = if charged.limited { Admission::Refused } else { Admission::Admitted };
@@ -79,8 +79,8 @@ impl<S: Store> Service<S> {
         let is_call = named.command.is_some() && named.askers().next().is_some();
         let passes = match self.engine.operator().overrides(now).of_all() {
             _ if self.engine.operator().blocked(&named.pairs(), now).is_some() => Some(false),
-            Some(Ruling::Off | Ruling::Shadow) => Some(true),
-            Some(Ruling::Percent(_)) | None => None,
+            Some(LimitOverride::Off | LimitOverride::Shadow) => Some(true),
+            Some(LimitOverride::Percent(_)) | None => None,
         };
         ThrottledKey { is_call, passes, counted: named.askers().filter_map(rest).collect() }
     }

@@ -27,10 +27,10 @@ mod settle;
 mod share;
 mod watch;
 
-pub use deferred::DEBTS_MAX;
+pub use deferred::DEFERRED_MAX;
 use deferred::Deferred;
-use local::{AWAY_RETRY, Local, Side, Spot};
-pub use reconcile::Replayed;
+use local::{AWAY_RETRY, KeySlot, Local, Side};
+pub use reconcile::Reconciled;
 use watch::{Stage, Watch};
 
 /// The assumed number of nodes where the store does not know it.
@@ -46,7 +46,7 @@ pub(super) struct Fallback {
 
 /// Statistics of the fallback.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StandIn {
+pub struct FallbackReport {
     /// How many nodes share each limit.
     pub nodes: u32,
     /// The total time that limits were open.
@@ -58,11 +58,11 @@ pub struct StandIn {
     /// Answers of closed limits.
     pub closed: u64,
     /// Counters that are still to be reported to the store.
-    pub debts_held: usize,
+    pub deferred_held: usize,
     /// Counters that were reported to the store.
-    pub debts_replayed: u64,
+    pub deferred_settled: u64,
     /// Counters that were not, or perhaps not, reported: there were too many, or an answer was lost.
-    pub debts_dropped: u64,
+    pub deferred_dropped: u64,
     /// Bytes of the fallback counters.
     pub bytes: u64,
 }
@@ -72,18 +72,18 @@ type Asked<'q, 'l> = SmallVec<[(&'q Match, Charge<'l>); 6]>;
 
 impl Fallback {
     /// Statistics so far.
-    pub(super) fn report(&self) -> StandIn {
+    pub(super) fn report(&self) -> FallbackReport {
         let Fallback { local, watch, deferred, answers } = self;
         let [open, locally, closed] = answers.each_ref().map(|number| number.load(Ordering::Relaxed));
-        StandIn {
+        FallbackReport {
             nodes: local.nodes(),
             open_for: watch.open_for(),
             open,
             local: locally,
             closed,
-            debts_held: deferred.held(),
-            debts_replayed: deferred.replayed.load(Ordering::Relaxed),
-            debts_dropped: deferred.dropped.load(Ordering::Relaxed),
+            deferred_held: deferred.held(),
+            deferred_settled: deferred.replayed.load(Ordering::Relaxed),
+            deferred_dropped: deferred.dropped.load(Ordering::Relaxed),
             bytes: local.bytes(),
         }
     }
@@ -111,18 +111,18 @@ impl Fallback {
         }
     }
 
-    pub(super) fn drop_debts(&self) {
+    pub(super) fn drop_deferred(&self) {
         self.deferred.drop_all();
     }
 
     /// Refunds to the share units that the store knows of, or that are not to be reported.
-    fn give(&self, spot: &Spot<'_>, now: Timestamp) {
+    fn give(&self, spot: &KeySlot<'_>, now: Timestamp) {
         self.sides(spot).for_each(|side| self.local.refund(side, spot, now));
     }
 
     /// Refunds to the share units that were charged locally at an instant: the store does not know of them unless they
     /// were reported since.
-    fn take_back(&self, spot: &Spot<'_>, charged_at: Timestamp, now: Timestamp) {
+    fn take_back(&self, spot: &KeySlot<'_>, charged_at: Timestamp, now: Timestamp) {
         if self.deferred.is_marked_since(spot.charge, charged_at) {
             self.local.refund(Side::Counters, spot, now);
         } else {
@@ -131,12 +131,12 @@ impl Fallback {
     }
 
     /// Takes from the share units that the store knows of, or that are not to be reported.
-    fn keep_warm(&self, spot: &Spot<'_>, now: Timestamp) {
+    fn keep_warm(&self, spot: &KeySlot<'_>, now: Timestamp) {
         self.sides(spot).for_each(|side| self.local.keep_warm(side, spot, now));
     }
 
     /// Where a counter is kept: a counter with deferred charges has a mark, too.
-    fn sides(&self, spot: &Spot<'_>) -> impl Iterator<Item = Side> {
+    fn sides(&self, spot: &KeySlot<'_>) -> impl Iterator<Item = Side> {
         let marks = self.deferred.owes(slice::from_ref(spot.charge)).then_some(Side::Marks);
         std::iter::once(Side::Counters).chain(marks)
     }
@@ -225,7 +225,7 @@ impl<S: Store> Engine<S> {
         let taken: Charges<'_> = taken.map(|((_, charge), answer)| charge.refunding(answer)).collect();
         for ((matched, charge), answer) in asked.iter().zip(&answers) {
             if charge.cost > 0 && answer.outcome.is_allowed() {
-                fallback.give(&Spot::matched(active, matched, &charge.of_instant(now)), now);
+                fallback.give(&KeySlot::matched(active, matched, &charge.of_instant(now)), now);
             }
         }
         for (answer, _) in answers.iter_mut().zip(beyond).filter(|(_, beyond)| **beyond) {
@@ -318,7 +318,7 @@ impl<S: Store> Engine<S> {
         for ((matched, charge), answer) in asked.iter().zip(answers) {
             let news = charge.costing(answer.news(charge.cost));
             if news.cost > 0 && answer.outcome.is_allowed() && stages(active, matched).counts_locally() {
-                fallback.keep_warm(&Spot::matched(active, matched, &news), now);
+                fallback.keep_warm(&KeySlot::matched(active, matched, &news), now);
             }
         }
     }
@@ -403,9 +403,9 @@ impl<S: Store> Engine<S> {
             asked.iter().zip(answers).any(|((_, charge), answer)| refuses(charge, answer))
         };
         // A single limit is asked and charged in one step; several limits are all asked before any is charged.
-        let takes_at_once = asked.len() == 1;
-        let answers = all(takes_at_once);
-        if takes_at_once || refused(&answers) {
+        let takes_immediately = asked.len() == 1;
+        let answers = all(takes_immediately);
+        if takes_immediately || refused(&answers) {
             if !refused(&answers) {
                 note(fallback, asked, &answers, failure);
             }
@@ -451,7 +451,7 @@ impl<S: Store> Engine<S> {
                 continue;
             }
             let charge = &charge.of_instant(now);
-            let spot = Spot::matched(active, matched, charge);
+            let spot = KeySlot::matched(active, matched, charge);
             match answer.source {
                 Source::Open => {
                     fallback.give(&spot, now);
@@ -537,7 +537,7 @@ fn one(
     takes: bool,
     now: Timestamp,
 ) -> ChargeAnswer {
-    let (local, spot) = (&fallback.local, Spot::matched(active, matched, charge));
+    let (local, spot) = (&fallback.local, KeySlot::matched(active, matched, charge));
     let closed = || uncounted(charge, Verdict::Deny { retry_after: AWAY_RETRY }, Source::Closed);
     match stage {
         Stage::Closed => closed(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::active::ActivePolicy;
-use super::fallback::{Replayed, StandIn};
+use super::fallback::{FallbackReport, Reconciled};
 use super::{Engine, first_permit};
 use crate::key::Secret;
 use crate::memory::MemoryStore;
@@ -33,13 +33,13 @@ impl<S: Store> Maintenance<'_, S> {
     ///
     /// # Errors
     /// When the store does not answer.
-    pub async fn reconcile(self, now: Timestamp) -> Result<Replayed, StoreFailure> {
+    pub async fn reconcile(self, now: Timestamp) -> Result<Reconciled, StoreFailure> {
         self.engine.reconcile_some(now).await
     }
 
     /// Statistics of the fallback so far; `None` for a store that is never unreachable.
     #[must_use]
-    pub fn fallback(self) -> Option<StandIn> {
+    pub fn fallback(self) -> Option<FallbackReport> {
         self.engine.fallback.get().map(|fallback| fallback.report())
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::block::BlockError;
-use super::overrides::{ActiveOverrides, OverrideSet, Ruled, Ruling, RulingError, Scope};
+use super::overrides::{ActiveOverrides, LimitOverride, OverrideError, OverrideSet, Ruled, Scope};
 use crate::decision::{Block, Decision};
 use crate::request::CheckRequest;
 use crate::store::Store;
@@ -78,13 +78,13 @@ impl<S: Store> Operator<'_, S> {
     /// replaced. Where an override of the limit and one of all limits apply at once, the milder one wins.
     ///
     /// ```
-    /// use tollgate::{CheckRequest, Clock, Engine, Policy, Ruled, Ruling, Scope, Ticks};
+    /// use tollgate::{CheckRequest, Clock, Engine, Policy, Ruled, LimitOverride, Scope, Ticks};
     /// let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: all, rate: 1/h}]")?;
     /// let (clock, request) = (Clock::precise(), CheckRequest::new());
     /// let (now, engine) = (clock.now(), Engine::new(policy, clock.now()));
     /// assert!(engine.try_check(&request, now)?.is_allowed());
     /// assert!(!engine.try_check(&request, now)?.is_allowed());
-    /// let killed = Ruled { ruling: Ruling::Off, until: now + Ticks::from_secs(60) };
+    /// let killed = Ruled { kind: LimitOverride::Off, until: now + Ticks::from_secs(60) };
     /// engine.operator().set_override(Scope::Limit("all"), killed, now)?;
     /// assert!(engine.try_check(&request, now + Ticks::from_secs(59))?.is_allowed());
     /// assert!(!engine.try_check(&request, now + Ticks::from_secs(60))?.is_allowed());
@@ -93,17 +93,17 @@ impl<S: Store> Operator<'_, S> {
     ///
     /// # Errors
     /// When the policy has no such limit or it is off there, or too many limits have overrides.
-    pub fn set_override(self, scope: Scope<'_>, ruled: Ruled, now: Timestamp) -> Result<(), RulingError> {
+    pub fn set_override(self, scope: Scope<'_>, ruled: Ruled, now: Timestamp) -> Result<(), OverrideError> {
         self.engine.overrides.rule(&self.engine.policy(), scope, ruled, now)?;
-        self.prepare_shadow(scope, ruled.ruling);
+        self.prepare_shadow(scope, ruled.kind);
         Ok(())
     }
 
     /// Prepares the shadow counters: a limit that an override puts in shadow, fully or in part, is counted apart.
-    fn prepare_shadow(self, scope: Scope<'_>, ruling: Ruling) {
+    fn prepare_shadow(self, scope: Scope<'_>, kind: LimitOverride) {
         let active = self.engine.active.load();
         match scope {
-            _ if ruling == Ruling::Off => {}
+            _ if kind == LimitOverride::Off => {}
             Scope::All => self.engine.store.prepare(active.shadows(None)),
             Scope::Limit(name) => {
                 if let Some(place) = active.position(name) {
@@ -135,11 +135,11 @@ impl<S: Store> Operator<'_, S> {
         self,
         (all, single): (Option<Ruled>, Vec<(String, Ruled)>),
         now: Timestamp,
-    ) -> Result<(), RulingError> {
+    ) -> Result<(), OverrideError> {
         if let Some(all) = &all {
-            self.prepare_shadow(Scope::All, all.ruling);
+            self.prepare_shadow(Scope::All, all.kind);
         }
-        single.iter().for_each(|(name, ruled)| self.prepare_shadow(Scope::Limit(name), ruled.ruling));
+        single.iter().for_each(|(name, ruled)| self.prepare_shadow(Scope::Limit(name), ruled.kind));
         self.engine.overrides.resume(OverrideSet::new(all, single), now)
     }
 

@@ -15,11 +15,11 @@ use crate::request::CheckRequest;
 use crate::time::Timestamp;
 
 /// Maximum number of limits with an override of their own.
-pub const RULINGS_MAX: usize = 1_000;
+pub const OVERRIDES_MAX: usize = 1_000;
 
 /// An operator's override of a limit's mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Ruling {
+pub enum LimitOverride {
     /// The limit is not asked: the kill switch.
     Off,
     /// The limit counts and reports, and never denies.
@@ -28,20 +28,20 @@ pub enum Ruling {
     Percent(u8),
 }
 
-impl Ruling {
+impl LimitOverride {
     /// How much of a limit remains in effect; the milder of two overrides has less.
     const fn strictness(self) -> u8 {
         match self {
-            Ruling::Off => 0,
-            Ruling::Shadow => 1,
-            Ruling::Percent(percent) => 2 + percent,
+            LimitOverride::Off => 0,
+            LimitOverride::Shadow => 1,
+            LimitOverride::Percent(percent) => 2 + percent,
         }
     }
 
     /// The percentage, if it is above 100.
     const fn excess(self) -> Option<u8> {
         match self {
-            Ruling::Percent(percent @ 101..) => Some(percent),
+            LimitOverride::Percent(percent @ 101..) => Some(percent),
             _ => None,
         }
     }
@@ -51,7 +51,7 @@ impl Ruling {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ruled {
     /// The override.
-    pub ruling: Ruling,
+    pub kind: LimitOverride,
     /// The first instant at which it no longer applies.
     pub until: Timestamp,
 }
@@ -67,7 +67,7 @@ pub enum Scope<'a> {
 
 /// Why an override was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RulingError {
+pub enum OverrideError {
     /// The active policy has no such limit.
     #[error("the policy in force has no limit {0:?}; accepted are the names of its limits")]
     UnknownLimit(String),
@@ -76,7 +76,7 @@ pub enum RulingError {
     OffInPolicy(String),
     /// The maximum number of limits have an override.
     #[error(
-        "{RULINGS_MAX} limits have a ruling of their own; restore some of them, or rule about all limits"
+        "{OVERRIDES_MAX} limits have an override of their own; restore some of them, or override all limits"
     )]
     TooMany,
     /// A percentage above 100.
@@ -107,9 +107,9 @@ impl OverrideSet {
         let both = [self.all, self.by_limit.get(limit.name()).copied()];
         let holding = both.into_iter().flatten().filter(|ruled| now < ruled.until);
         let has_keys = !limit.by().is_empty();
-        let holding = holding.filter(|ruled| has_keys || !matches!(ruled.ruling, Ruling::Percent(_)));
+        let holding = holding.filter(|ruled| has_keys || !matches!(ruled.kind, LimitOverride::Percent(_)));
         // Of two equal overrides, the one that lasts longer gives the end.
-        holding.min_by_key(|ruled| (ruled.ruling.strictness(), Reverse(ruled.until)))
+        holding.min_by_key(|ruled| (ruled.kind.strictness(), Reverse(ruled.until)))
     }
 
     fn forget_ended(&mut self, now: Timestamp) {
@@ -155,9 +155,9 @@ impl Overrides {
         scope: Scope<'_>,
         ruled: Ruled,
         now: Timestamp,
-    ) -> Result<(), RulingError> {
-        if let Some(percent) = ruled.ruling.excess() {
-            return Err(RulingError::Percent(percent));
+    ) -> Result<(), OverrideError> {
+        if let Some(percent) = ruled.kind.excess() {
+            return Err(OverrideError::Percent(percent));
         }
         let name = match scope {
             Scope::All => {
@@ -167,16 +167,16 @@ impl Overrides {
             Scope::Limit(name) => name,
         };
         let limit = policy.limits().iter().find(|limit| limit.name() == name);
-        let limit = limit.ok_or_else(|| RulingError::UnknownLimit(name.to_owned()))?;
+        let limit = limit.ok_or_else(|| OverrideError::UnknownLimit(name.to_owned()))?;
         if limit.mode() == Mode::Off {
-            return Err(RulingError::OffInPolicy(name.to_owned()));
+            return Err(OverrideError::OffInPolicy(name.to_owned()));
         }
-        if limit.by().is_empty() && matches!(ruled.ruling, Ruling::Percent(_)) {
-            return Err(RulingError::OneKey(name.to_owned()));
+        if limit.by().is_empty() && matches!(ruled.kind, LimitOverride::Percent(_)) {
+            return Err(OverrideError::OneKey(name.to_owned()));
         }
         self.change(now, |overrides| {
-            if overrides.by_limit.len() >= RULINGS_MAX && !overrides.by_limit.contains_key(name) {
-                return Err(RulingError::TooMany);
+            if overrides.by_limit.len() >= OVERRIDES_MAX && !overrides.by_limit.contains_key(name) {
+                return Err(OverrideError::TooMany);
             }
             overrides.by_limit.insert(name.to_owned(), ruled);
             Ok(())
@@ -193,13 +193,13 @@ impl Overrides {
 
     /// Replaces all overrides with these, whatever limits the policy has: an override of a limit that is gone waits, as
     /// it does over a swap.
-    pub(super) fn resume(&self, overrides: OverrideSet, now: Timestamp) -> Result<(), RulingError> {
-        let kinds = overrides.by_limit.values().chain(&overrides.all).map(|ruled| ruled.ruling);
-        if let Some(percent) = kinds.into_iter().find_map(Ruling::excess) {
-            return Err(RulingError::Percent(percent));
+    pub(super) fn resume(&self, overrides: OverrideSet, now: Timestamp) -> Result<(), OverrideError> {
+        let kinds = overrides.by_limit.values().chain(&overrides.all).map(|ruled| ruled.kind);
+        if let Some(percent) = kinds.into_iter().find_map(LimitOverride::excess) {
+            return Err(OverrideError::Percent(percent));
         }
-        if overrides.by_limit.len() > RULINGS_MAX {
-            return Err(RulingError::TooMany);
+        if overrides.by_limit.len() > OVERRIDES_MAX {
+            return Err(OverrideError::TooMany);
         }
         self.replace(overrides, now);
         Ok(())
@@ -228,9 +228,9 @@ pub struct ActiveOverrides {
 impl ActiveOverrides {
     /// The override of all limits, if there is one.
     #[must_use]
-    pub fn of_all(&self) -> Option<Ruling> {
+    pub fn of_all(&self) -> Option<LimitOverride> {
         let ruled = self.overrides.as_ref()?.all.filter(|ruled| self.now < ruled.until)?;
-        Some(ruled.ruling)
+        Some(ruled.kind)
     }
 
     /// The override of a limit. Where an override of the limit and one of all limits apply, it is the milder one. `None`
@@ -269,9 +269,9 @@ impl ActiveOverrides {
     pub(super) fn matching_mode(&self, limit: &Limit) -> (Mode, u8) {
         match self.about(limit) {
             None => (limit.mode(), limit.enforce_percent()),
-            Some(Ruled { ruling: Ruling::Off, .. }) => (Mode::Off, 0),
-            Some(Ruled { ruling: Ruling::Shadow, .. }) => (Mode::Shadow, 0),
-            Some(Ruled { ruling: Ruling::Percent(percent), .. }) => (Mode::Enforce, percent),
+            Some(Ruled { kind: LimitOverride::Off, .. }) => (Mode::Off, 0),
+            Some(Ruled { kind: LimitOverride::Shadow, .. }) => (Mode::Shadow, 0),
+            Some(Ruled { kind: LimitOverride::Percent(percent), .. }) => (Mode::Enforce, percent),
         }
     }
 

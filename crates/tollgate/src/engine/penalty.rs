@@ -130,7 +130,7 @@ impl<'l> Blocked<'l> {
 }
 
 /// The limits that block the request's key; usually none.
-pub(super) type Blocks<'l> = SmallVec<[Blocked<'l>; 1]>;
+pub(super) type PenaltyBlocks<'l> = SmallVec<[Blocked<'l>; 1]>;
 
 /// How long a key is still blocked, by the counter of its block. A counter that keys share says nothing about one of
 /// them.
@@ -149,7 +149,7 @@ impl<S: Store> Engine<S> {
         request: &CheckRequest<'_>,
         set: &ChargeSet<'_>,
         now: Timestamp,
-    ) -> Blocks<'l> {
+    ) -> PenaltyBlocks<'l> {
         let asked = set.matches.iter().zip(&set.charges);
         let enforced = asked.filter(|(_, charge)| charge.enforcement == Enforcement::Enforced);
         let blocks: SmallVec<[(u32, Charge<'l>); 2]> = enforced
@@ -158,10 +158,10 @@ impl<S: Store> Engine<S> {
             })
             .collect();
         if blocks.is_empty() {
-            return Blocks::new();
+            return PenaltyBlocks::new();
         }
         let looks: Charges<'_> = blocks.iter().map(|(_, block)| block.costing(0)).collect();
-        let Ok(answers) = self.store.charge(&looks, now).await else { return Blocks::new() };
+        let Ok(answers) = self.store.charge(&looks, now).await else { return PenaltyBlocks::new() };
         let found = blocks.into_iter().zip(&answers);
         found
             .filter_map(|((limit, block), answer)| Some(Blocked { limit, rest: blocked_for(answer)?, block }))
@@ -174,22 +174,22 @@ impl<S: Store> Engine<S> {
         &self,
         active: &ActivePolicy,
         set: &ChargeSet<'_>,
-        blocks: &Blocks<'_>,
+        blocks: &PenaltyBlocks<'_>,
         now: Timestamp,
     ) -> Option<Decision> {
         let blocking = blocks.iter().map(|blocked| blocked.block);
         let charges: Charges<'_> = set.charges.iter().copied().chain(blocking).collect();
         let mut answers = self.store.charge(&charges, now).await.ok()?;
-        let said: Answers = answers.drain(set.charges.len()..).collect();
+        let block_answers: Answers = answers.drain(set.charges.len()..).collect();
         let mut decision = self.conclude(active, set, &answers, None);
-        if decision.is_allowed() && said.iter().all(|answer| answer.outcome.is_allowed()) {
+        if decision.is_allowed() && block_answers.iter().all(|answer| answer.outcome.is_allowed()) {
             // The blocks ended after they were looked at. The request has passed, and must not begin them again.
             let ended: Charges<'_> = blocks.iter().map(|blocked| blocked.block).collect();
             let _ = self.store.reset(&ended, now).await;
             self.follow_store(active, set, &answers, now);
             return Some(decision);
         }
-        for (blocked, answer) in blocks.iter().zip(&said) {
+        for (blocked, answer) in blocks.iter().zip(&block_answers) {
             if let Some(rest) = blocked_for(answer) {
                 decision.penalise(blocked.limit, rest);
             }

@@ -31,7 +31,7 @@ use crate::policy::Policy;
 use crate::store::Store;
 use crate::time::{Timestamp, WallOffset};
 use counters::Counted;
-use fields::{Fields, Unread};
+use fields::{FrameFields, Unread};
 use frame::{Block, Frames, Unframed};
 
 mod counters;
@@ -97,7 +97,7 @@ pub enum RestoreError {
     Io(#[from] io::Error),
     /// It is not a snapshot.
     #[error("this is not a snapshot of Tollgate")]
-    Foreign,
+    NotASnapshot,
     /// It was written by a newer version.
     #[error(
         "the snapshot has format {found}, and this version reads formats up to {SNAPSHOT_VERSION}; read it with the version that wrote it"
@@ -214,7 +214,7 @@ impl Snapshots<'_, MemoryStore> {
 /// assert!(!engine.try_check(&request, now)?.is_allowed());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Snapshot(Box<Reading>);
+pub struct Snapshot(Box<SnapshotContent>);
 
 impl Snapshot {
     /// How far the wall clock was ahead of the clock that counted when the snapshot in `from` was taken. Setting the
@@ -271,7 +271,7 @@ impl Snapshot {
         from: &mut impl Read,
     ) -> Result<Self, RestoreError> {
         let mut frames = Unframed::new(from)?;
-        let mut reading = Reading::start(&mut frames, capacity_bytes, now.decidable())?;
+        let mut reading = SnapshotContent::start(&mut frames, capacity_bytes, now.decidable())?;
         while !reading.block(&mut frames, &mut part)? {}
         frames.end()?;
         Ok(Self(Box::new(reading)))
@@ -289,7 +289,7 @@ impl Snapshot {
         store: impl FnOnce(MemoryStore) -> S,
         now: Timestamp,
     ) -> Result<(Engine<S>, SwapReport), SwapError> {
-        let Reading { secret, store: memory, remembered, permits, .. } = *self.0;
+        let SnapshotContent { secret, store: memory, remembered, permits, .. } = *self.0;
         let active = ActivePolicy::recalled(remembered, Arc::new(secret));
         let wall = memory.wall();
         let engine = Engine::assemble(active, store(memory), permits);
@@ -301,7 +301,7 @@ impl Snapshot {
     /// What the snapshot contains.
     #[must_use]
     pub fn report(&self) -> RestoreReport {
-        let Reading { taken_at, counted, .. } = &*self.0;
+        let SnapshotContent { taken_at, counted, .. } = &*self.0;
         RestoreReport {
             taken_at: *taken_at,
             keys: counted.keys,
@@ -318,14 +318,14 @@ impl std::fmt::Debug for Snapshot {
     }
 }
 
-fn head(fields: &mut Fields, secret: &Secret, origin: Origin, now: Timestamp) {
+fn head(fields: &mut FrameFields, secret: &Secret, origin: Origin, now: Timestamp) {
     fields.instant(now);
     fields.instant(origin.0);
     secret.numbers().for_each(|number| fields.u64(number));
 }
 
 /// The settings of the wall clock that windows refer to by number.
-fn wall(fields: &mut Fields, kept: &KeptSettings) {
+fn wall(fields: &mut FrameFields, kept: &KeptSettings) {
     fields.list(&kept.settings, |fields, setting| {
         fields.instant(setting.since);
         fields.u64(setting.offset.as_micros().cast_unsigned());
@@ -348,7 +348,7 @@ fn read_wall(fields: &mut Unread<'_>) -> Result<Vec<Setting>, String> {
     (0..length).map(|_| setting(fields)).collect()
 }
 
-fn holds(fields: &mut Fields, active: &ActivePolicy, store: &MemoryStore, now: Timestamp) {
+fn holds(fields: &mut FrameFields, active: &ActivePolicy, store: &MemoryStore, now: Timestamp) {
     fields.u64(active.generation());
     fields.list(active.held(), |fields, (&number, &until)| {
         fields.u32(number);
@@ -362,7 +362,7 @@ fn holds(fields: &mut Fields, active: &ActivePolicy, store: &MemoryStore, now: T
 }
 
 /// A snapshot being read.
-struct Reading {
+struct SnapshotContent {
     now: Timestamp,
     taken_at: Timestamp,
     origin: Origin,
@@ -377,7 +377,7 @@ struct Reading {
     is_ready: bool,
 }
 
-impl Reading {
+impl SnapshotContent {
     fn start<R: Read>(
         frames: &mut Unframed<'_, R>,
         capacity_bytes: u64,

@@ -47,7 +47,7 @@ impl<S: Store> Engine<S> {
         self.store.prepare(active.families());
         self.active.store(Arc::new(active));
         if let Some(fallback) = self.fallback.get() {
-            fallback.drop_debts(); // They name keys that the store does not have.
+            fallback.drop_deferred(); // They name keys that the store does not have.
         }
         self.changed();
     }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use tollgate::{
-    Block, CheckRequest, Decision, Engine, MemoryStore, Policy, Ruled, Ruling, Scope, Secret, Ticks,
+    Block, CheckRequest, Decision, Engine, LimitOverride, MemoryStore, Policy, Ruled, Scope, Secret, Ticks,
     Timestamp,
 };
 
@@ -51,7 +51,7 @@ fn policies() -> impl Strategy<Value = String> {
 enum Event {
     Ask { key: Option<Key>, other: Option<u8>, cost: u64 },
     Later(u64),
-    Rule(Ruling, u64),
+    Rule(LimitOverride, u64),
     Block(u8, u64),
     Swap(String),
 }
@@ -72,7 +72,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     let key = prop_oneof![4 => (0..3u8).prop_map(Key::Text), 1 => (0..3u8).prop_map(Key::Number)];
     let cost = prop::sample::select(vec![1, 1, 1, 1, 0, 2, 3, 100]);
     let ask = (prop::option::weighted(0.9, key), prop::option::of(0..2u8), cost);
-    let ruling = prop::sample::select(vec![Ruling::Off, Ruling::Shadow, Ruling::Percent(40)]);
+    let ruling =
+        prop::sample::select(vec![LimitOverride::Off, LimitOverride::Shadow, LimitOverride::Percent(40)]);
     let event = prop_oneof![
         30 => ask.prop_map(|(key, other, cost)| Event::Ask { key, other, cost }),
         6 => (0..2_000_000u64).prop_map(Event::Later),
@@ -145,7 +146,7 @@ fn played(text: &str, events: &[Event]) -> Result<(), TestCaseError> {
         match event {
             Event::Later(ticks) => now = now + Ticks::from_micros(*ticks),
             Event::Rule(ruling, ticks) => {
-                let ruled = Ruled { ruling: *ruling, until: now + Ticks::from_micros(*ticks) };
+                let ruled = Ruled { kind: *ruling, until: now + Ticks::from_micros(*ticks) };
                 engines.each(|engine| {
                     engine.operator().set_override(Scope::All, ruled, now).expect("within bounds")
                 });

@@ -5,8 +5,8 @@ use tollgate::headers::Caller;
 use tollgate::policy::{Grant, Limit};
 use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{
-    Answer, Audience, CheckRequest, Decision, Enforcement, Engine, HeaderPolicy, Policy, Quota, Rate, Reason,
-    Ruled, Ruling, Scope, Secret, Source, Ticks, Timestamp, Verdict,
+    Answer, Audience, CheckRequest, Decision, Enforcement, Engine, HeaderPolicy, LimitOverride, Policy,
+    Quota, Rate, Reason, Ruled, Scope, Secret, Source, Ticks, Timestamp, Verdict,
 };
 
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
@@ -138,10 +138,10 @@ fn modes_hold_for_deny() {
     // And what an operator rules holds, too.
     let engine = of_mode("mode: enforce");
     let until = T0 + Ticks::from_secs(60);
-    for ruling in [Ruling::Off, Ruling::Shadow, Ruling::Percent(0)] {
+    for ruling in [LimitOverride::Off, LimitOverride::Shadow, LimitOverride::Percent(0)] {
         engine
             .operator()
-            .set_override(Scope::Limit("a"), Ruled { ruling, until }, T0)
+            .set_override(Scope::Limit("a"), Ruled { kind: ruling, until }, T0)
             .expect("the limit is there");
         assert!(engine.try_check(&of(&[("k", "1")]), T0).unwrap().is_allowed(), "{ruling:?}");
     }

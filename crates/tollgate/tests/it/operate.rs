@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
-use tollgate::engine::{BLOCKS_MAX, BlockError, RULINGS_MAX, RulingError};
+use tollgate::engine::{BLOCKS_MAX, BlockError, OVERRIDES_MAX, OverrideError};
 use tollgate::headers::{Caller, Exposure};
 use tollgate::policy::{Change, Choice, EXAMPLE, Mode, Unmet};
 use tollgate::request::Spelling;
 use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{
-    Answer, Audience, Block, CheckRequest, Enforcement, Engine, HeaderPolicy, MemoryStore, Policy, Reason,
-    Ruled, Ruling, Scope, Secret, Ticks, Timestamp,
+    Answer, Audience, Block, CheckRequest, Enforcement, Engine, HeaderPolicy, LimitOverride, MemoryStore,
+    Policy, Reason, Ruled, Scope, Secret, Ticks, Timestamp,
 };
 
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
@@ -43,7 +43,7 @@ fn a_kill_switch_ends_by_itself() {
     assert!(engine.try_check(&request, T0).unwrap().is_allowed());
     assert_eq!(engine.try_check(&request, T0).unwrap().cause_name(), Some("a"));
     let until = T0 + secs(60);
-    engine.operator().set_override(Scope::Limit("a"), Ruled { ruling: Ruling::Off, until }, T0).unwrap();
+    engine.operator().set_override(Scope::Limit("a"), Ruled { kind: LimitOverride::Off, until }, T0).unwrap();
     let open = engine.try_check(&request, T0).unwrap();
     assert!(open.is_allowed());
     assert_eq!(open.limits().map(|status| status.limit.name()).collect::<Vec<_>>(), ["b"]);
@@ -59,12 +59,12 @@ fn the_milder_ruling_holds() {
     let engine = engine(HOUR);
     let request = of(&[("k", "x")]);
     let rule = |scope, ruling| {
-        engine.operator().set_override(scope, Ruled { ruling, until: T0 + secs(60) }, T0).unwrap()
+        engine.operator().set_override(scope, Ruled { kind: ruling, until: T0 + secs(60) }, T0).unwrap()
     };
-    rule(Scope::All, Ruling::Off);
-    rule(Scope::Limit("a"), Ruling::Percent(100));
+    rule(Scope::All, LimitOverride::Off);
+    rule(Scope::Limit("a"), LimitOverride::Percent(100));
     assert_eq!(engine.try_check(&request, T0).unwrap().limits().len(), 0);
-    rule(Scope::All, Ruling::Shadow);
+    rule(Scope::All, LimitOverride::Shadow);
     let enforcements = |now| {
         engine.try_check(&request, now).unwrap().limits().map(|status| status.enforcement).collect::<Vec<_>>()
     };
@@ -82,7 +82,7 @@ fn a_ruling_of_shadow_touches_no_enforced_counter() {
     assert!(engine.try_check(&request, T0).unwrap().is_allowed());
     engine
         .operator()
-        .set_override(Scope::Limit("a"), Ruled { ruling: Ruling::Shadow, until: T0 + secs(5) }, T0)
+        .set_override(Scope::Limit("a"), Ruled { kind: LimitOverride::Shadow, until: T0 + secs(5) }, T0)
         .unwrap();
     for _ in 0..5 {
         assert!(engine.try_check(&request, T0).unwrap().is_allowed());
@@ -98,7 +98,7 @@ fn a_percentage_is_of_keys() {
     let engine = engine("limits: [{name: a, by: [k], rate: 1/h}]");
     engine
         .operator()
-        .set_override(Scope::Limit("a"), Ruled { ruling: Ruling::Percent(30), until: T0 + secs(60) }, T0)
+        .set_override(Scope::Limit("a"), Ruled { kind: LimitOverride::Percent(30), until: T0 + secs(60) }, T0)
         .unwrap();
     let keys: Vec<String> = (0..1_000).map(|key| key.to_string()).collect();
     let enforced = |key: &String| {
@@ -116,7 +116,7 @@ fn a_percentage_is_of_keys() {
 fn a_reload_keeps_what_the_operator_said() {
     let engine = engine(HOUR);
     let until = T0 + secs(60);
-    engine.operator().set_override(Scope::Limit("a"), Ruled { ruling: Ruling::Off, until }, T0).unwrap();
+    engine.operator().set_override(Scope::Limit("a"), Ruled { kind: LimitOverride::Off, until }, T0).unwrap();
     engine.operator().block(&of(&[("k", "bad")]), until, T0).unwrap();
     engine.swap(policy("limits: [{name: a, by: [k], rate: 1/day}]"), T0).unwrap();
     assert_eq!(engine.try_check(&of(&[("k", "x")]), T0).unwrap().limits().len(), 0);
@@ -131,7 +131,7 @@ fn a_ruling_of_shadow_is_no_fault() {
     assert!(engine.try_check(&request, T0).unwrap().fault().is_some());
     engine
         .operator()
-        .set_override(Scope::Limit("a"), Ruled { ruling: Ruling::Shadow, until: T0 + secs(5) }, T0)
+        .set_override(Scope::Limit("a"), Ruled { kind: LimitOverride::Shadow, until: T0 + secs(5) }, T0)
         .unwrap();
     assert!(engine.try_check(&request, T0).unwrap().is_allowed());
 }
@@ -141,35 +141,35 @@ fn a_ruling_of_shadow_is_no_fault() {
 fn rulings_that_are_refused() {
     let engine = engine("limits: [{name: a, rate: 1/h}, {name: gone, rate: 1/h, mode: off}]");
     let rule = |name, ruling| {
-        engine.operator().set_override(Scope::Limit(name), Ruled { ruling, until: T0 + secs(5) }, T0)
+        engine.operator().set_override(Scope::Limit(name), Ruled { kind: ruling, until: T0 + secs(5) }, T0)
     };
-    assert_eq!(rule("c", Ruling::Off), Err(RulingError::UnknownLimit("c".into())));
-    assert_eq!(rule("gone", Ruling::Shadow), Err(RulingError::OffInPolicy("gone".into())));
-    assert_eq!(rule("a", Ruling::Percent(101)), Err(RulingError::Percent(101)));
+    assert_eq!(rule("c", LimitOverride::Off), Err(OverrideError::UnknownLimit("c".into())));
+    assert_eq!(rule("gone", LimitOverride::Shadow), Err(OverrideError::OffInPolicy("gone".into())));
+    assert_eq!(rule("a", LimitOverride::Percent(101)), Err(OverrideError::Percent(101)));
 }
 
 /// What one engine was told is taken up by the next, whatever its policy, without what has ended; too much is refused whole.
 #[test]
 fn rulings_are_resumed() {
     let before = engine(HOUR);
-    let ruled = |ruling, seconds| Ruled { ruling, until: T0 + secs(seconds) };
-    before.operator().set_override(Scope::Limit("a"), ruled(Ruling::Percent(10), 5), T0).unwrap();
-    before.operator().set_override(Scope::Limit("b"), ruled(Ruling::Off, 9), T0).unwrap();
+    let ruled = |ruling, seconds| Ruled { kind: ruling, until: T0 + secs(seconds) };
+    before.operator().set_override(Scope::Limit("a"), ruled(LimitOverride::Percent(10), 5), T0).unwrap();
+    before.operator().set_override(Scope::Limit("b"), ruled(LimitOverride::Off, 9), T0).unwrap();
     let (told, later) = (before.operator().overrides(T0).list(), T0 + secs(5));
     let after = engine("limits: [{name: a, rate: 1/h}]");
     after.operator().resume_overrides(told, later).unwrap();
     assert_eq!(
         after.operator().overrides(later).list(),
-        (None, vec![("b".to_owned(), ruled(Ruling::Off, 9))])
+        (None, vec![("b".to_owned(), ruled(LimitOverride::Off, 9))])
     );
     after.swap(policy(HOUR), later).unwrap();
     for _ in 0..3 {
         assert!(after.try_check(&CheckRequest::new(), later).unwrap().is_allowed(), "b is off");
     }
-    let wrong = (Some(ruled(Ruling::Percent(101), 9)), Vec::new());
-    assert_eq!(after.operator().resume_overrides(wrong, later), Err(RulingError::Percent(101)));
-    let many = (0..=RULINGS_MAX).map(|number| (number.to_string(), ruled(Ruling::Off, 9))).collect();
-    assert_eq!(after.operator().resume_overrides((None, many), later), Err(RulingError::TooMany));
+    let wrong = (Some(ruled(LimitOverride::Percent(101), 9)), Vec::new());
+    assert_eq!(after.operator().resume_overrides(wrong, later), Err(OverrideError::Percent(101)));
+    let many = (0..=OVERRIDES_MAX).map(|number| (number.to_string(), ruled(LimitOverride::Off, 9))).collect();
+    assert_eq!(after.operator().resume_overrides((None, many), later), Err(OverrideError::TooMany));
     assert_eq!(after.operator().overrides(later).list().1.len(), 1);
 }
 
@@ -202,7 +202,7 @@ fn the_operator_needs_no_store() {
         assert!(asked.load(Ordering::SeqCst), "the store was asked, and is down");
         engine
             .operator()
-            .set_override(Scope::All, Ruled { ruling: Ruling::Off, until: T0 + secs(5) }, T0)
+            .set_override(Scope::All, Ruled { kind: LimitOverride::Off, until: T0 + secs(5) }, T0)
             .unwrap();
         assert!(engine.check(&request, T0).await.is_allowed());
         engine.operator().block(&request, T0 + secs(5), T0).unwrap();
@@ -410,11 +410,11 @@ fn blocks_and_rulings_can_be_asked_for() {
     let longest = engine.operator().block(&of(&[("k", "x"), ("l", "y")]), T0 + secs(2), T0).unwrap();
     assert_eq!(engine.operator().blocked(&pairs, T0), Some(longest));
     assert_eq!(engine.operator().blocked(&pairs, T0 + secs(2)), None);
-    let ruled = Ruled { ruling: Ruling::Off, until: T0 + secs(1) };
+    let ruled = Ruled { kind: LimitOverride::Off, until: T0 + secs(1) };
     engine.operator().set_override(Scope::Limit("a"), ruled, T0).unwrap();
     assert_eq!(engine.operator().overrides(T0).of_all(), None);
     engine.operator().set_override(Scope::All, ruled, T0).unwrap();
-    assert_eq!(engine.operator().overrides(T0).of_all(), Some(Ruling::Off));
+    assert_eq!(engine.operator().overrides(T0).of_all(), Some(LimitOverride::Off));
     assert_eq!(engine.operator().overrides(T0 + secs(1)).of_all(), None);
 }
 
@@ -499,11 +499,11 @@ fn an_explanation_shows_rulings() {
     let engine = engine(HOUR);
     engine
         .operator()
-        .set_override(Scope::Limit("a"), Ruled { ruling: Ruling::Off, until: T0 + secs(9) }, T0)
+        .set_override(Scope::Limit("a"), Ruled { kind: LimitOverride::Off, until: T0 + secs(9) }, T0)
         .unwrap();
     engine
         .operator()
-        .set_override(Scope::Limit("b"), Ruled { ruling: Ruling::Shadow, until: T0 + secs(9) }, T0)
+        .set_override(Scope::Limit("b"), Ruled { kind: LimitOverride::Shadow, until: T0 + secs(9) }, T0)
         .unwrap();
     let limits = explained(&engine, &of(&[("k", "x")]));
     let [b, a] = &limits[..] else { panic!("{limits:?}") };
@@ -608,7 +608,7 @@ fn rulings_work_on_any_store() {
     let engine = Engine::with_store(policy(HOUR), MemoryStore::new(1 << 20, T0), Secret::random());
     engine
         .operator()
-        .set_override(Scope::All, Ruled { ruling: Ruling::Off, until: T0 + secs(1) }, T0)
+        .set_override(Scope::All, Ruled { kind: LimitOverride::Off, until: T0 + secs(1) }, T0)
         .unwrap();
     assert!(pollster::block_on(engine.check(&of(&[("k", "x")]), T0)).is_allowed());
 }

@@ -186,7 +186,9 @@ impl Fleet {
 
     fn settle(&self, now: Timestamp) {
         for engine in &self.engines {
-            while now_or_never(engine.maintenance().reconcile(now)).is_ok_and(|replayed| replayed.told > 0) {}
+            while now_or_never(engine.maintenance().reconcile(now)).is_ok_and(|replayed| replayed.settled > 0)
+            {
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use pollster::block_on;
 use tollgate::engine::Forgotten;
 use tollgate::request::Spelling;
 use tollgate::store::StoreFailure;
-use tollgate::{CheckRequest, Engine, MemoryStore, Policy, Ruled, Ruling, Scope, Secret, Source};
+use tollgate::{CheckRequest, Engine, LimitOverride, MemoryStore, Policy, Ruled, Scope, Secret, Source};
 use tollgate::{Ticks, Timestamp};
 
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
@@ -97,9 +97,9 @@ fn every_tier_that_is_left_open_is_forgotten() {
 #[test]
 fn a_ruling_hides_no_counter() {
     let engine = engine("limits: [{name: a, by: [k], rate: 1/h}]");
-    for ruling in [Ruling::Off, Ruling::Shadow, Ruling::Percent(0)] {
+    for ruling in [LimitOverride::Off, LimitOverride::Shadow, LimitOverride::Percent(0)] {
         assert!(passes(&engine, &[("k", "x")]) && !passes(&engine, &[("k", "x")]));
-        let ruled = Ruled { ruling, until: T0 + Ticks::from_secs(60) };
+        let ruled = Ruled { kind: ruling, until: T0 + Ticks::from_secs(60) };
         engine.operator().set_override(Scope::All, ruled, T0).expect("it may be ruled about");
         assert_eq!(
             reset(&engine, &[("k", "x")], &[]).map(|report| report.counters),

@@ -422,7 +422,7 @@ fn a_snapshot_that_was_changed_is_refused() {
 #[test]
 fn what_is_no_snapshot_says_so() {
     let bytes = sample();
-    assert!(matches!(refused(b"GIF89a, and a few bytes more"), RestoreError::Foreign));
+    assert!(matches!(refused(b"GIF89a, and a few bytes more"), RestoreError::NotASnapshot));
     let mut newer = bytes.clone();
     newer[8] = 9;
     assert!(matches!(refused(&newer), RestoreError::TooNew { found: 9 }));

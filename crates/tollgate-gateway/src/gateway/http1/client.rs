@@ -16,7 +16,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::outbox::{Outbox, write_fields, write_length};
 use super::reply::{self, BrokenAnswer, ResponseDecoder, ResponseElement, ResponseHead};
 use crate::gateway::cause::Cause;
-use crate::gateway::link::UpstreamStream;
+use crate::gateway::dialer::UpstreamStream;
 use crate::gateway::upload::{Upload, UploadBody};
 use crate::gateway::upstream::Outgoing;
 

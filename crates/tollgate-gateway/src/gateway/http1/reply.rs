@@ -9,8 +9,8 @@ use http::{HeaderMap, Method, Response, StatusCode, Version};
 use hyper::body::Frame;
 
 use super::framing::part;
+use crate::gateway::buffer_pool;
 use crate::gateway::cause::Cause;
-use crate::gateway::spare;
 
 /// Largest head of an answer, and its maximum number of fields.
 pub(in crate::gateway) const HEAD_BYTES_MAX: usize = 64 << 10;
@@ -108,7 +108,7 @@ fn read(head: Bytes) -> Result<Response<()>, BrokenAnswer> {
 /// Builds a map of fields that share the buffer instead of copying it.
 fn fields_of(text: &Bytes, fields: &[httparse::Header<'_>]) -> Option<HeaderMap> {
     // Extra capacity, because the gateway adds fields before it passes the answer on.
-    let mut headers = spare::take_fields(fields.len() + 8);
+    let mut headers = buffer_pool::take_fields(fields.len() + 8);
     for field in fields {
         let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
         let value = HeaderValue::from_maybe_shared(text.slice_ref(field.value)).ok()?;

@@ -16,19 +16,19 @@ use super::framing::{Flaw, RequestHead};
 use crate::gateway::Gateway;
 use crate::gateway::arrival::Peer;
 use crate::gateway::body::Limited;
-use crate::gateway::carried::RequestBody;
 use crate::gateway::decide::Program;
 use crate::gateway::entry::Prefixed;
 use crate::gateway::own;
+use crate::gateway::request_body::RequestBody;
 use crate::gateway::tunnel::{Tunnel, TunnelHandoff};
 use crate::listen::{Phase, TimedStream};
 use crate::problem::{Kind, Problem};
 use crate::shutdown::{Stop, stopped};
-pub(in crate::gateway) use line::Coming;
-use line::SharedConnection;
+pub(in crate::gateway) use pipeline::Coming;
+use pipeline::SharedConnection;
 use written::{AnswerWriter, Cut, ResponseOptions};
 
-mod line;
+mod pipeline;
 mod written;
 mod date;
 

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::super::carried::RequestBody;
-use super::super::room::Stay;
+use super::super::body_budget::Stay;
+use super::super::request_body::RequestBody;
 use crate::listen::{Allowance, Pace};
 
 /// Bodies of known length up to this size are read completely before they take a slot of an upstream.

@@ -9,10 +9,10 @@ use hyper::Request;
 use hyper::body::Incoming;
 use serde::Serialize;
 use serde_json::{Value, json};
-use tollgate::engine::{BlockError, Forgotten, RulingError};
+use tollgate::engine::{BlockError, Forgotten, OverrideError};
 use tollgate::policy::{Limit, Policy};
 use tollgate::time::WallOffset;
-use tollgate::{CheckRequest, CredentialDigest, Ruled, Ruling, Scope, Timestamp};
+use tollgate::{CheckRequest, CredentialDigest, LimitOverride, Ruled, Scope, Timestamp};
 use tollgate_tower::attributes::{BUILT_IN, Spelled};
 
 use super::Admin;
@@ -446,9 +446,9 @@ impl ControlPlane {
             return self.rule_overload(act, form, name);
         }
         let (kind, reach) = match (act.verb, form.percent) {
-            (Verb::Kill, None) => (Ruling::Off, Reach::Open),
-            (Verb::Shadow, None) => (Ruling::Shadow, Reach::Open),
-            (Verb::Percent, Some(percent)) => (Ruling::Percent(percent), Reach::Share),
+            (Verb::Kill, None) => (LimitOverride::Off, Reach::Open),
+            (Verb::Shadow, None) => (LimitOverride::Shadow, Reach::Open),
+            (Verb::Percent, Some(percent)) => (LimitOverride::Percent(percent), Reach::Share),
             (Verb::Percent, None) => return Err(Problem::invalid("percent: missing; accepted are 0 to 100")),
             _ => return Err(Problem::invalid("percent: only the path percent takes it")),
         };
@@ -457,17 +457,17 @@ impl ControlPlane {
             self.native(act)?;
         }
         let (until, note) = (form.until(reach, act.now)?, form.note()?);
-        let ruled = Ruled { ruling: kind, until };
+        let ruled = Ruled { kind, until };
         self.service.engine.operator().set_override(scope, ruled, act.now).map_err(|error| match error {
-            RulingError::UnknownLimit(name) => unknown_limit(&name),
-            RulingError::Percent(_) => Problem::invalid(format!("percent: {error}")),
-            RulingError::OffInPolicy(_) | RulingError::TooMany | RulingError::OneKey(_) => {
+            OverrideError::UnknownLimit(name) => unknown_limit(&name),
+            OverrideError::Percent(_) => Problem::invalid(format!("percent: {error}")),
+            OverrideError::OffInPolicy(_) | OverrideError::TooMany | OverrideError::OneKey(_) => {
                 Problem::of_admin(AdminProblem::Conflict, error.to_string())
             }
         })?;
         let what = match kind {
-            Ruling::Percent(percent) => format!("{percent} % until {}", act.shown(until).text()),
-            Ruling::Off | Ruling::Shadow => format!("until {}", act.shown(until).text()),
+            LimitOverride::Percent(percent) => format!("{percent} % until {}", act.shown(until).text()),
+            LimitOverride::Off | LimitOverride::Shadow => format!("until {}", act.shown(until).text()),
         };
         act.audit(name_of(scope), &remarked(&what, note));
         let milder = self.others(act, scope, |other| *other != ruled);

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 use tollgate::policy::Mode;
-use tollgate::{Ruled, Ruling};
+use tollgate::{LimitOverride, Ruled};
 use tollgate_overload::{Controller, Switch};
 
 use super::answer::{Act, AdminAnswer};
@@ -29,16 +29,16 @@ impl ControlPlane {
     ) -> Result<AdminAnswer, Problem> {
         let (until, note) = (form.until(Reach::Open, act.now)?, form.note()?);
         let kind = match act.verb {
-            Verb::Kill => Ruling::Off,
-            Verb::Shadow => Ruling::Shadow,
+            Verb::Kill => LimitOverride::Off,
+            Verb::Shadow => LimitOverride::Shadow,
             _ => return Err(Problem::invalid("overload: only the paths kill, shadow and restore take it")),
         };
         self.switch(act, name, |switch| match kind {
-            Ruling::Off => switch.kill(until),
+            LimitOverride::Off => switch.kill(until),
             _ => switch.shadow(until),
         })?;
         act.audit(&about(name), &remarked(&format!("until {}", act.shown(until).text()), note));
-        AdminAnswer::json(&act.ruled(Ruled { ruling: kind, until }))
+        AdminAnswer::json(&act.ruled(Ruled { kind, until }))
     }
 
     /// Executes restore.
@@ -54,11 +54,8 @@ impl ControlPlane {
         let Some(shedder) = &self.service.overload else { return Vec::new() };
         let ruled = |controller: Controller| {
             let (mode, until) = shedder.switch(controller, |switch| switch.active_override(act.now))??;
-            let kind = if mode == Mode::Off { Ruling::Off } else { Ruling::Shadow };
-            Some(OverloadView {
-                controller: controller.as_str(),
-                ruled: act.ruled(Ruled { ruling: kind, until }),
-            })
+            let kind = if mode == Mode::Off { LimitOverride::Off } else { LimitOverride::Shadow };
+            Some(OverloadView { controller: controller.as_str(), ruled: act.ruled(Ruled { kind, until }) })
         };
         Controller::ALL.into_iter().filter_map(ruled).collect()
     }

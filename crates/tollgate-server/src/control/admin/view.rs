@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 use tollgate::engine::{Explained, Explanation, State};
 use tollgate::policy::{Change, Difference, FieldChange, Limit, Mode, Policy};
 use tollgate::time::WallOffset;
-use tollgate::{Block, CheckRequest, Enforcement, Ruled, Ruling, Ticks, Timestamp};
+use tollgate::{Block, CheckRequest, Enforcement, LimitOverride, Ruled, Ticks, Timestamp};
 use tollgate_compat::CompatConfig;
 
 use crate::service::cells::ThrottleCommand;
@@ -64,10 +64,10 @@ pub(super) struct RuledView {
 
 impl RuledView {
     pub(super) const fn new(ruled: Ruled, wall: WallOffset) -> Self {
-        let (ruling, percent) = match ruled.ruling {
-            Ruling::Off => ("off", None),
-            Ruling::Shadow => ("shadow", None),
-            Ruling::Percent(percent) => ("percent", Some(percent)),
+        let (ruling, percent) = match ruled.kind {
+            LimitOverride::Off => ("off", None),
+            LimitOverride::Shadow => ("shadow", None),
+            LimitOverride::Percent(percent) => ("percent", Some(percent)),
         };
         Self { ruling, percent, until: Instant::new(ruled.until, wall) }
     }

@@ -1,6 +1,6 @@
 //! `CL.THROTTLE` and `THROTTLE` over the protocol.
 
-use tollgate::{CheckRequest, Ruled, Ruling, Scope, Ticks};
+use tollgate::{CheckRequest, LimitOverride, Ruled, Scope, Ticks};
 
 use super::{Server, command, integers};
 
@@ -150,14 +150,18 @@ async fn operators_are_obeyed() {
     assert!(engine.operator().unblock(&command_alone, now));
 
     let rule = |ruling| {
-        engine.operator().set_override(Scope::All, Ruled { ruling, until: now + Ticks::from_secs(60) }, now)
+        engine.operator().set_override(
+            Scope::All,
+            Ruled { kind: ruling, until: now + Ticks::from_secs(60) },
+            now,
+        )
     };
     client.expect(&ask, integers([1, 2, 0, 51, 111])).await;
-    rule(Ruling::Off).unwrap();
+    rule(LimitOverride::Off).unwrap();
     client.expect(&ask, integers([0, 2, 2, -1, 0])).await;
-    rule(Ruling::Shadow).unwrap();
+    rule(LimitOverride::Shadow).unwrap();
     client.expect(&ask, integers([0, 2, 0, -1, 111])).await;
-    rule(Ruling::Percent(0)).unwrap();
+    rule(LimitOverride::Percent(0)).unwrap();
     client.expect(&ask, integers([1, 2, 0, 51, 111])).await;
     assert!(engine.operator().lift_override(Scope::All, now));
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tollgate::{CheckRequest, Clock, Engine, ManualClock, Policy, Ruled, Ruling, Scope, Ticks};
+use tollgate::{CheckRequest, Clock, Engine, LimitOverride, ManualClock, Policy, Ruled, Scope, Ticks};
 use tollgate_compat::{CompatConfig, Format, Source, guard};
 
 use crate::policy_file::Rules;
@@ -97,8 +97,8 @@ async fn operator_overrides_apply_to_compat_rules() {
         for expected in [Code::Ok, Code::Ok, Code::OverLimit] {
             assert_eq!(ask("v", now + second).await.overall, expected, "{domain}");
         }
-        for ruling in [Ruling::Off, Ruling::Shadow] {
-            let ruled = Ruled { ruling, until: now + second + second };
+        for ruling in [LimitOverride::Off, LimitOverride::Shadow] {
+            let ruled = Ruled { kind: ruling, until: now + second + second };
             service.engine.operator().set_override(Scope::All, ruled, now).unwrap();
             assert_eq!(ask("v", now + second).await.overall, Code::Ok);
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::local::Spot;
+use super::local::KeySlot;
 use crate::algorithm::concurrency::PermitId;
 use crate::decision::Held;
 use crate::engine::active::ActivePolicy;
@@ -37,10 +37,14 @@ impl Counter {
         }
     }
 
-    pub(super) fn spot<'c>(&'c self, active: &'c ActivePolicy, charge: &'c Charge<'c>) -> Option<Spot<'c>> {
+    pub(super) fn spot<'c>(
+        &'c self,
+        active: &'c ActivePolicy,
+        charge: &'c Charge<'c>,
+    ) -> Option<KeySlot<'c>> {
         match self {
-            Counter::Limit(held) => Spot::held(active, held, charge),
-            Counter::Tally(..) => Some(Spot::tally(charge)),
+            Counter::Limit(held) => KeySlot::held(active, held, charge),
+            Counter::Tally(..) => Some(KeySlot::tally(charge)),
         }
     }
 

@@ -22,13 +22,13 @@ use crate::store::Charge;
 use crate::time::Timestamp;
 
 /// Maximum number of counters with deferred charges. Those of further counters are dropped, and the drop is counted.
-pub const DEBTS_MAX: usize = 10_000;
+pub const DEFERRED_MAX: usize = 10_000;
 
 /// The deferred charges of this process.
 pub(super) struct Deferred {
     /// The number of entries, readable without the lock.
     held: AtomicUsize,
-    book: Mutex<BTreeMap<Fingerprint, Debt>>,
+    book: Mutex<BTreeMap<Fingerprint, DeferredCharge>>,
     /// The number of counters being reported to the store, readable without the lock.
     reporting: AtomicUsize,
     /// The counters being reported. Until the report has arrived, the store would admit their units again.
@@ -40,7 +40,7 @@ pub(super) struct Deferred {
 
 /// The deferred charge of one counter.
 #[derive(Clone, Debug)]
-pub(super) struct Debt {
+pub(super) struct DeferredCharge {
     counter: Counter,
     /// Units in addition to those taken since the counter was marked.
     beside: u64,
@@ -97,7 +97,7 @@ impl Deferred {
         }
     }
 
-    fn book(&self) -> MutexGuard<'_, BTreeMap<Fingerprint, Debt>> {
+    fn book(&self) -> MutexGuard<'_, BTreeMap<Fingerprint, DeferredCharge>> {
         // A panicking thread cannot leave the map half changed: each statement leaves it consistent.
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -157,16 +157,18 @@ impl Deferred {
     /// Whether a counter was marked at this instant or before, so that the store does not know what was charged locally
     /// since.
     pub(super) fn is_marked_since(&self, charge: &Charge<'_>, at: Timestamp) -> bool {
-        self.holds_units() && self.book().get(&charge.key).is_some_and(|debt| debt.at <= at)
+        self.holds_units()
+            && self.book().get(&charge.key).is_some_and(|deferred_charge| deferred_charge.at <= at)
     }
 
     /// Any counter with a deferred charge, for a look that tests the store.
     pub(super) fn any(&self, active: &ActivePolicy) -> Option<(Counter, PermitId)> {
         let units = {
             let book = self.book();
-            let mut there =
-                book.values().filter(|debt| debt.counter.charge(active, PermitId(0), 0).is_some());
-            there.next().map(|debt| (debt.counter.clone(), PermitId(0)))
+            let mut there = book
+                .values()
+                .filter(|deferred_charge| deferred_charge.counter.charge(active, PermitId(0), 0).is_some());
+            there.next().map(|deferred_charge| (deferred_charge.counter.clone(), PermitId(0)))
         };
         units.or_else(|| self.permits.any(active))
     }
@@ -182,14 +184,14 @@ impl Deferred {
         now: Timestamp,
     ) {
         let mut book = self.book();
-        if book.len() < DEBTS_MAX && !book.contains_key(&charge.key) {
+        if book.len() < DEFERRED_MAX && !book.contains_key(&charge.key) {
             self.insert(&mut book, local, active, (charge, counter()), (0, Refund::default()), now);
         }
     }
 
     fn insert(
         &self,
-        book: &mut BTreeMap<Fingerprint, Debt>,
+        book: &mut BTreeMap<Fingerprint, DeferredCharge>,
         local: &Local,
         active: &ActivePolicy,
         (charge, counter): (&Charge<'_>, Counter),
@@ -199,7 +201,7 @@ impl Deferred {
         if let Some(spot) = counter.spot(active, charge) {
             local.mark(&spot, now);
         }
-        book.insert(charge.key, Debt { counter, beside, at: now, open: (0, now), refund });
+        book.insert(charge.key, DeferredCharge { counter, beside, at: now, open: (0, now), refund });
         self.held.store(book.len(), Ordering::Relaxed);
     }
 
@@ -207,7 +209,9 @@ impl Deferred {
     pub(super) fn add(&self, charge: &Charge<'_>) {
         if matches!(charge.quota, Quota::Concurrency(_)) {
             self.permits.give(charge);
-        } else if self.held.load(Ordering::Relaxed) >= DEBTS_MAX && !self.owes(std::slice::from_ref(charge)) {
+        } else if self.held.load(Ordering::Relaxed) >= DEFERRED_MAX
+            && !self.owes(std::slice::from_ref(charge))
+        {
             self.drop_one();
         }
     }
@@ -223,20 +227,21 @@ impl Deferred {
     ) {
         let mut book = self.book();
         if !book.contains_key(&charge.key) {
-            if book.len() >= DEBTS_MAX {
+            if book.len() >= DEFERRED_MAX {
                 return self.drop_one();
             }
             self.insert(&mut book, local, active, (charge, counter()), (0, Refund::default()), now);
         }
-        if let Some(debt) = book.get_mut(&charge.key) {
-            debt.open = (still_open(charge, debt.open, now).saturating_add(charge.cost), now);
+        if let Some(deferred_charge) = book.get_mut(&charge.key) {
+            deferred_charge.open =
+                (still_open(charge, deferred_charge.open, now).saturating_add(charge.cost), now);
         }
     }
 
     /// Takes back units that an open limit admitted and another limit then denied.
     pub(super) fn take_back_open(&self, charge: &Charge<'_>) {
-        if let Some(debt) = self.book().get_mut(&charge.key) {
-            debt.open.0 = debt.open.0.saturating_sub(charge.cost);
+        if let Some(deferred_charge) = self.book().get_mut(&charge.key) {
+            deferred_charge.open.0 = deferred_charge.open.0.saturating_sub(charge.cost);
         }
     }
 
@@ -246,11 +251,13 @@ impl Deferred {
         if !self.holds_units() {
             return;
         }
-        for debt in self.book().values_mut().filter(|debt| debt.counter.has_share()) {
-            debt.beside = self.owed(local, active, debt, now);
-            (debt.at, debt.open) = (now, (0, now));
-            if let Some(charge) = debt.counter.charge(active, PermitId(0), 0)
-                && let Some(spot) = debt.counter.spot(active, &charge)
+        for deferred_charge in
+            self.book().values_mut().filter(|deferred_charge| deferred_charge.counter.has_share())
+        {
+            deferred_charge.beside = self.owed(local, active, deferred_charge, now);
+            (deferred_charge.at, deferred_charge.open) = (now, (0, now));
+            if let Some(charge) = deferred_charge.counter.charge(active, PermitId(0), 0)
+                && let Some(spot) = deferred_charge.counter.spot(active, &charge)
             {
                 local.mark(&spot, now);
             }
@@ -268,9 +275,9 @@ impl Deferred {
     ) {
         let refund = Refund { units: charge.cost, earliest: charge.charged.earliest(now) };
         let mut book = self.book();
-        if let Some(debt) = book.get_mut(&charge.key) {
-            debt.refund = debt.refund.and(refund);
-        } else if book.len() >= DEBTS_MAX {
+        if let Some(deferred_charge) = book.get_mut(&charge.key) {
+            deferred_charge.refund = deferred_charge.refund.and(refund);
+        } else if book.len() >= DEFERRED_MAX {
             self.drop_one();
         } else {
             self.insert(&mut book, local, active, (charge, counter), (0, refund), now);
@@ -315,14 +322,14 @@ impl Deferred {
         };
         let mut due = Vec::new();
         for debtor in debtors {
-            let Some(debt) = book.remove(&debtor) else { continue };
-            let units = self.owed(local, active, &debt, now);
+            let Some(deferred_charge) = book.remove(&debtor) else { continue };
+            let units = self.owed(local, active, &deferred_charge, now);
             if units > 0 {
                 self.begin_report(debtor);
-                due.push((What::Units(debt.counter.clone(), units), Some(debtor)));
+                due.push((What::Units(deferred_charge.counter.clone(), units), Some(debtor)));
             }
-            if debt.refund.units > 0 {
-                due.push((What::Refund(debt.counter, debt.refund), None));
+            if deferred_charge.refund.units > 0 {
+                due.push((What::Refund(deferred_charge.counter, deferred_charge.refund), None));
             }
         }
         self.held.store(book.len(), Ordering::Relaxed);
@@ -333,16 +340,22 @@ impl Deferred {
     }
 
     /// The units to report to the store.
-    fn owed(&self, local: &Local, active: &ActivePolicy, debt: &Debt, now: Timestamp) -> u64 {
+    fn owed(
+        &self,
+        local: &Local,
+        active: &ActivePolicy,
+        deferred_charge: &DeferredCharge,
+        now: Timestamp,
+    ) -> u64 {
         // When the limit is gone, what it counted is gone too.
-        let Some(charge) = debt.counter.charge(active, PermitId(0), 0) else { return 0 };
-        let Some(spot) = debt.counter.spot(active, &charge) else { return 0 };
+        let Some(charge) = deferred_charge.counter.charge(active, PermitId(0), 0) else { return 0 };
+        let Some(spot) = deferred_charge.counter.spot(active, &charge) else { return 0 };
         let since = local.since_mark(&spot, now);
         if since.is_none() {
             self.drop_one();
         }
-        let open = still_open(&charge, debt.open, now);
-        let counted = debt.beside.saturating_add_signed(since.unwrap_or(0));
+        let open = still_open(&charge, deferred_charge.open, now);
+        let counted = deferred_charge.beside.saturating_add_signed(since.unwrap_or(0));
         counted.saturating_add(open).min(charge.quota.capacity())
     }
 
@@ -357,9 +370,9 @@ impl Deferred {
         let Some(charge) = of.charge(active, PermitId(0), 0) else { return };
         let mut book = self.book();
         match book.get_mut(&charge.key) {
-            Some(debt) => {
-                debt.beside = debt.beside.saturating_add(beside);
-                debt.refund = debt.refund.and(refund);
+            Some(deferred_charge) => {
+                deferred_charge.beside = deferred_charge.beside.saturating_add(beside);
+                deferred_charge.refund = deferred_charge.refund.and(refund);
             }
             None => self.insert(&mut book, local, active, (&charge, counter), (beside, refund), now),
         }

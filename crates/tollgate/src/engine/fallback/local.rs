@@ -48,13 +48,13 @@ struct Shares {
 
 /// A charge, with the indexes of its limit and its quota in a policy.
 #[derive(Clone, Copy)]
-pub(super) struct Spot<'s> {
-    place: Place<'s>,
+pub(super) struct KeySlot<'s> {
+    target: Target<'s>,
     pub(super) charge: &'s Charge<'s>,
 }
 
 #[derive(Clone, Copy)]
-enum Place<'s> {
+enum Target<'s> {
     Limit {
         active: &'s ActivePolicy,
         limit: usize,
@@ -64,21 +64,21 @@ enum Place<'s> {
     Tally,
 }
 
-impl<'s> Spot<'s> {
+impl<'s> KeySlot<'s> {
     pub(super) fn matched(active: &'s ActivePolicy, matched: &Match, charge: &'s Charge<'s>) -> Self {
         let (limit, quota) = (matched.limit as usize, matched.quota);
-        Self { place: Place::Limit { active, limit, quota }, charge }
+        Self { target: Target::Limit { active, limit, quota }, charge }
     }
 
     /// The charge of units taken under an earlier policy; `None` if their limit is gone.
     pub(super) fn held(active: &'s ActivePolicy, held: &Held, charge: &'s Charge<'s>) -> Option<Self> {
         let (limit, quota) = active.place_of(held)?;
-        Some(Self { place: Place::Limit { active, limit, quota }, charge })
+        Some(Self { target: Target::Limit { active, limit, quota }, charge })
     }
 
     /// The charge of a tally.
     pub(super) const fn tally(charge: &'s Charge<'s>) -> Self {
-        Self { place: Place::Tally, charge }
+        Self { target: Target::Tally, charge }
     }
 }
 
@@ -94,20 +94,20 @@ pub(super) enum Side {
 struct Own<'s> {
     charge: Charge<'s>,
     /// Units of the quota that are not part of the share; see [`Share`].
-    spare: u64,
+    headroom: u64,
 }
 
 impl Own<'_> {
     /// The burst of the share, in units.
     fn units(&self) -> u64 {
-        self.charge.quota.capacity() - self.spare
+        self.charge.quota.capacity() - self.headroom
     }
 
     /// How many units must be available for a request of this cost to pass, the spare units included: its cost or, if
     /// it costs more than the share, the whole share. So a request that is larger than the share passes when the share
     /// is unused, and is paid off afterwards.
     fn wanted(&self, cost: u64) -> u64 {
-        cost.min(self.units()) + self.spare
+        cost.min(self.units()) + self.headroom
     }
 }
 
@@ -126,10 +126,10 @@ impl Shares {
     }
 
     /// Converts a charge of the store's counter to one of the fallback counter.
-    fn own<'s>(&'s self, spot: &Spot<'s>) -> Option<Own<'s>> {
-        let Spot { place, charge } = *spot;
-        let Place::Limit { active, limit, quota } = place else {
-            return Some(Own { charge: *charge, spare: 0 });
+    fn own<'s>(&'s self, spot: &KeySlot<'s>) -> Option<Own<'s>> {
+        let KeySlot { target, charge } = *spot;
+        let Target::Limit { active, limit, quota } = target else {
+            return Some(Own { charge: *charge, headroom: 0 });
         };
         // A decision that began before a policy swap has its limits in another order.
         let position = if Arc::ptr_eq(&self.of, &active.policy) {
@@ -146,7 +146,7 @@ impl Shares {
         let share = self.shares.get(position)?.get(index)?;
         let (number, quota) = (*counters.numbers.get(index)?, &share.quota);
         let charge = Charge { family, number, quota, group: None, lease: None, ..*charge };
-        Some(Own { charge, spare: share.spare })
+        Some(Own { charge, headroom: share.headroom })
     }
 }
 
@@ -176,14 +176,14 @@ impl Local {
     /// running.
     pub(super) fn wants(
         &self,
-        told: u32,
+        reported: u32,
         is_shaken: impl FnOnce() -> bool,
         active: &ActivePolicy,
     ) -> Option<u32> {
-        let (shares, told) = (self.shares.load(), told.min(NODES_MAX));
+        let (shares, reported) = (self.shares.load(), reported.min(NODES_MAX));
         let is_older = shares.generation < active.generation() && !Arc::ptr_eq(&shares.of, &active.policy);
-        let stays = told == 0 || told == shares.nodes || (told < shares.nodes && is_shaken());
-        (is_older || !stays).then_some(if stays { shares.nodes } else { told })
+        let stays = reported == 0 || reported == shares.nodes || (reported < shares.nodes && is_shaken());
+        (is_older || !stays).then_some(if stays { shares.nodes } else { reported })
     }
 
     /// Recomputes the shares for another policy or another number of nodes. Counters are kept, as in a policy swap.
@@ -212,17 +212,17 @@ impl Local {
     }
 
     /// Charges what was admitted elsewhere, as far as the share has units. The outcome is ignored.
-    pub(super) fn keep_warm(&self, side: Side, spot: &Spot<'_>, now: Timestamp) {
+    pub(super) fn keep_warm(&self, side: Side, spot: &KeySlot<'_>, now: Timestamp) {
         let shares = self.shares.load();
         if let Some(own) = shares.own(spot) {
-            let _ = self.side(side).ask(&own.charge, ChargeMode::UpTo(own.spare), now);
+            let _ = self.side(side).ask(&own.charge, ChargeMode::UpTo(own.headroom), now);
         }
     }
 
     /// Asks this node's share about a charge. The units are taken if the share admits them and `takes` is set.
     pub(super) fn ask(
         &self,
-        spot: &Spot<'_>,
+        spot: &KeySlot<'_>,
         takes: bool,
         now: Timestamp,
     ) -> Result<ChargeAnswer, StoreFailure> {
@@ -243,35 +243,36 @@ impl Local {
         } else {
             answer
         };
-        Ok(ChargeAnswer::new(self.told(&own, answer.outcome, now), source).charged(answer.charged_at))
+        Ok(ChargeAnswer::new(self.share_outcome(&own, answer.outcome, now), source)
+            .charged(answer.charged_at))
     }
 
     /// Converts an outcome to the numbers of the share, which exclude the spare units.
-    fn told(&self, own: &Own<'_>, outcome: Outcome, now: Timestamp) -> Outcome {
-        let spare = own.spare;
+    fn share_outcome(&self, own: &Own<'_>, outcome: Outcome, now: Timestamp) -> Outcome {
+        let headroom = own.headroom;
         let verdict = match outcome.verdict {
             // The limit itself could admit it; only the share cannot.
             Verdict::Never => Verdict::Deny { retry_after: AWAY_RETRY },
             verdict => verdict,
         };
-        let remaining = outcome.remaining.saturating_sub(spare);
-        let mut told = Outcome { verdict, limit: own.units(), remaining, ..outcome };
-        if outcome.remaining < spare {
+        let remaining = outcome.remaining.saturating_sub(headroom);
+        let mut outcome_of_share = Outcome { verdict, limit: own.units(), remaining, ..outcome };
+        if outcome.remaining < headroom {
             // The counter pays off a request that was larger than the share: its next unit comes later than the next
             // spare unit.
-            let next = self.counters.ask(&own.charge, ChargeMode::Would(spare + 1), now);
+            let next = self.counters.ask(&own.charge, ChargeMode::Would(headroom + 1), now);
             if let Ok(ChargeAnswer {
                 outcome: Outcome { verdict: Verdict::Deny { retry_after }, .. }, ..
             }) = next
             {
-                told.next_unit_after = retry_after;
+                outcome_of_share.next_unit_after = retry_after;
             }
         }
-        told
+        outcome_of_share
     }
 
     /// Refunds what a charge took from the share.
-    pub(super) fn refund(&self, side: Side, spot: &Spot<'_>, now: Timestamp) {
+    pub(super) fn refund(&self, side: Side, spot: &KeySlot<'_>, now: Timestamp) {
         let shares = self.shares.load();
         if let Some(own) = shares.own(spot) {
             // Memory always answers, and it ignores units that are not there.
@@ -283,7 +284,7 @@ impl Local {
     }
 
     /// Renews a permit in the share.
-    pub(super) fn renew(&self, spot: &Spot<'_>, now: Timestamp) {
+    pub(super) fn renew(&self, spot: &KeySlot<'_>, now: Timestamp) {
         let shares = self.shares.load();
         if let Some(own) = shares.own(spot) {
             // Memory always answers, and it ignores a permit that is not there.
@@ -293,7 +294,7 @@ impl Local {
     }
 
     /// Resets a counter.
-    pub(super) fn reset(&self, spot: &Spot<'_>, now: Timestamp) {
+    pub(super) fn reset(&self, spot: &KeySlot<'_>, now: Timestamp) {
         let shares = self.shares.load();
         if let Some(own) = shares.own(spot) {
             self.counters.reset_now(&own.charge, now);
@@ -302,7 +303,7 @@ impl Local {
 
     /// Copies a counter as it is now, when the store knows all of it. Whatever it counts beyond the copy later is to be
     /// reported.
-    pub(super) fn mark(&self, spot: &Spot<'_>, now: Timestamp) {
+    pub(super) fn mark(&self, spot: &KeySlot<'_>, now: Timestamp) {
         let shares = self.shares.load();
         if let Some(own) = shares.own(spot) {
             let _ = self.counters.copy_to(&self.marks, &own.charge, now); // Without room `since_mark` is `None`.
@@ -311,7 +312,7 @@ impl Local {
 
     /// Units taken from a counter since it was marked, minus those that have come back; negative if more was refunded.
     /// `None` if there was no room for a mark of its own.
-    pub(super) fn since_mark(&self, spot: &Spot<'_>, now: Timestamp) -> Option<i64> {
+    pub(super) fn since_mark(&self, spot: &KeySlot<'_>, now: Timestamp) -> Option<i64> {
         let shares = self.shares.load();
         let own = shares.own(spot)?;
         let look = Charge { cost: 0, ..own.charge };

@@ -40,26 +40,26 @@ pub(super) struct UnreportedPermits {
     owed: AtomicUsize,
     /// Counts the permits that the store has recorded. A charge remembers the count at which it was sent.
     reported: AtomicU64,
-    book: Mutex<Book>,
+    book: Mutex<PermitMap>,
 }
 
 #[derive(Default)]
-struct Book {
-    places: BTreeMap<Name, Entry>,
+struct PermitMap {
+    places: BTreeMap<Name, LocalPermit>,
     /// The permits that the store has recorded, in that order.
     reported: VecDeque<(Timestamp, Name)>,
     owed: usize,
 }
 
 #[derive(Debug)]
-struct Entry {
-    state: State,
+struct LocalPermit {
+    state: PermitState,
     units: u64,
     since: Timestamp,
 }
 
 #[derive(Debug)]
-enum State {
+enum PermitState {
     /// The share is being asked for it.
     Announced(Counter),
     /// The share granted it, and the store was never asked to record it.
@@ -70,24 +70,24 @@ enum State {
     Reported(u64),
 }
 
-impl State {
+impl PermitState {
     /// The counter to report it with, if it has to be reported.
     const fn owed(&self) -> Option<&Counter> {
         match self {
-            State::Given(counter) | State::Asked(counter) => Some(counter),
-            State::Announced(_) | State::Reported(_) => None,
+            PermitState::Given(counter) | PermitState::Asked(counter) => Some(counter),
+            PermitState::Announced(_) | PermitState::Reported(_) => None,
         }
     }
 }
 
-impl Book {
-    fn remove(&mut self, name: &Name) -> Option<Entry> {
+impl PermitMap {
+    fn remove(&mut self, name: &Name) -> Option<LocalPermit> {
         let place = self.places.remove(name)?;
         self.owed -= usize::from(place.state.owed().is_some());
         Some(place)
     }
 
-    fn insert(&mut self, name: Name, place: Entry) {
+    fn insert(&mut self, name: Name, place: LocalPermit) {
         self.remove(&name);
         self.owed += usize::from(place.state.owed().is_some());
         self.places.insert(name, place);
@@ -99,7 +99,7 @@ impl Book {
             && now.since(at) >= REPORTED_FOR
         {
             self.reported.pop_front();
-            if self.places.get(&name).is_some_and(|place| matches!(place.state, State::Reported(_))) {
+            if self.places.get(&name).is_some_and(|place| matches!(place.state, PermitState::Reported(_))) {
                 self.remove(&name);
             }
         }
@@ -108,9 +108,9 @@ impl Book {
 
 impl UnreportedPermits {
     /// Runs a function on the book, then updates the counts of what it holds.
-    fn with<T>(&self, act: impl FnOnce(&mut Book) -> T) -> T {
+    fn with<T>(&self, act: impl FnOnce(&mut PermitMap) -> T) -> T {
         // A panicking thread cannot leave the book half changed: each statement leaves it consistent.
-        let mut book: MutexGuard<'_, Book> = self.book.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut book: MutexGuard<'_, PermitMap> = self.book.lock().unwrap_or_else(PoisonError::into_inner);
         let done = act(&mut book);
         // Relaxed: a thread that must see a permit announced it before it took the lock of a share, which orders the
         // two.
@@ -147,8 +147,11 @@ impl UnreportedPermits {
             book.sweep(now);
             let has_room = book.places.len() < PERMITS_MAX;
             if has_room {
-                let state = State::Announced(counter());
-                book.insert((charge.key, charge.permit), Entry { state, units: charge.cost, since: now });
+                let state = PermitState::Announced(counter());
+                book.insert(
+                    (charge.key, charge.permit),
+                    LocalPermit { state, units: charge.cost, since: now },
+                );
             }
             has_room
         })
@@ -158,8 +161,10 @@ impl UnreportedPermits {
     pub(super) fn give(&self, charge: &Charge<'_>) {
         let name = (charge.key, charge.permit);
         self.with(|book| {
-            if let Some(Entry { state: State::Announced(counter), units, since }) = book.remove(&name) {
-                book.insert(name, Entry { state: State::Given(counter), units, since });
+            if let Some(LocalPermit { state: PermitState::Announced(counter), units, since }) =
+                book.remove(&name)
+            {
+                book.insert(name, LocalPermit { state: PermitState::Given(counter), units, since });
             }
         });
     }
@@ -170,7 +175,7 @@ impl UnreportedPermits {
             return false;
         }
         let place = self.with(|book| book.remove(&(charge.key, charge.permit)));
-        place.is_some_and(|place| matches!(place.state, State::Announced(_) | State::Given(_)))
+        place.is_some_and(|place| matches!(place.state, PermitState::Announced(_) | PermitState::Given(_)))
     }
 
     /// Units of the key's permits that the store may not have known of when it answered a charge. The charge was sent
@@ -184,14 +189,14 @@ impl UnreportedPermits {
             let others =
                 book.places.range(all_of(charge.key)).filter(|((_, name), _)| *name != charge.permit);
             let is_unknown =
-                |place: &&Entry| !matches!(place.state, State::Reported(number) if number <= reported_before);
+                |place: &&LocalPermit| !matches!(place.state, PermitState::Reported(number) if number <= reported_before);
             others.map(|(_, place)| place).filter(is_unknown).map(|place| place.units).sum()
         })
     }
 
     /// Whether the store has yet to record permits of one of these keys.
     pub(super) fn owes(&self, charges: &[Charge<'_>]) -> bool {
-        let is_owed = |book: &mut Book| {
+        let is_owed = |book: &mut PermitMap| {
             let mut places = charges.iter().flat_map(|charge| book.places.range(all_of(charge.key)));
             places.any(|(_, place)| place.state.owed().is_some())
         };
@@ -201,7 +206,7 @@ impl UnreportedPermits {
     /// Any permit that the store has yet to record.
     pub(super) fn any(&self, active: &ActivePolicy) -> Option<(Counter, PermitId)> {
         self.with(|book| {
-            let owed = |(name, place): (&Name, &Entry)| Some((place.state.owed()?.clone(), name.1));
+            let owed = |(name, place): (&Name, &LocalPermit)| Some((place.state.owed()?.clone(), name.1));
             let mut owed = book.places.iter().filter_map(owed);
             owed.find(|(counter, permit)| counter.charge(active, *permit, 0).is_some())
         })
@@ -220,7 +225,7 @@ impl UnreportedPermits {
             return Vec::new();
         }
         self.with(|book| {
-            let is_owed = |(name, place): (&Name, &Entry)| place.state.owed().map(|_| *name);
+            let is_owed = |(name, place): (&Name, &LocalPermit)| place.state.owed().map(|_| *name);
             let names: Vec<Name> = match of {
                 Some(charges) => {
                     let each = charges.iter().flat_map(|charge| book.places.range(all_of(charge.key)));
@@ -230,11 +235,14 @@ impl UnreportedPermits {
             };
             let mut due = Vec::new();
             for name in names {
-                let Some(Entry { state, units, since }) = book.remove(&name) else { continue };
+                let Some(LocalPermit { state, units, since }) = book.remove(&name) else { continue };
                 let Some(counter) = state.owed().cloned() else { continue };
                 let charge = counter.charge(active, name.1, 0);
                 if charge.is_some_and(|charge| now.since(since) < charge.quota.memory()) {
-                    book.insert(name, Entry { state: State::Asked(counter.clone()), units, since });
+                    book.insert(
+                        name,
+                        LocalPermit { state: PermitState::Asked(counter.clone()), units, since },
+                    );
                     due.push(Owed { name, counter, units });
                 }
             }
@@ -252,7 +260,7 @@ impl UnreportedPermits {
             // then charges the store.
             let number = self.reported.fetch_add(1, Ordering::Release) + 1;
             if let Some(place) = book.remove(name) {
-                book.insert(*name, Entry { state: State::Reported(number), ..place });
+                book.insert(*name, LocalPermit { state: PermitState::Reported(number), ..place });
             }
             book.reported.push_back((now, *name));
         });

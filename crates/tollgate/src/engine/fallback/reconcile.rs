@@ -12,13 +12,13 @@ use crate::time::Timestamp;
 use crate::together::together;
 
 /// Maximum number of deferred charges in one report.
-const AT_ONCE: usize = 64;
+const BATCH_MAX: usize = 64;
 
 /// The result of reporting deferred charges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Replayed {
+pub struct Reconciled {
     /// Counters that were reported to the store.
-    pub told: usize,
+    pub settled: usize,
     /// Counters that are still to be reported.
     pub left: usize,
 }
@@ -30,22 +30,22 @@ impl<S: Store> Engine<S> {
     ///
     /// # Errors
     /// When the store does not answer.
-    pub(in crate::engine) async fn reconcile_some(&self, now: Timestamp) -> Result<Replayed, StoreFailure> {
+    pub(in crate::engine) async fn reconcile_some(&self, now: Timestamp) -> Result<Reconciled, StoreFailure> {
         let now = now.decidable();
         let Some(fallback) = self.fallback.get().filter(|fallback| fallback.deferred.held() > 0) else {
-            return Ok(Replayed::default());
+            return Ok(Reconciled::default());
         };
         let active = self.active.load_full();
         let some = fallback.deferred.any(&active);
         let look = some.as_ref().and_then(|(counter, permit)| counter.charge(&active, *permit, 0));
         let looks = look.as_slice();
         // Without a counter to look at, all deferred charges belong to limits that are gone.
-        let told = if looks.is_empty() || self.is_back(fallback, looks, now).await? {
+        let settled = if looks.is_empty() || self.is_back(fallback, looks, now).await? {
             self.tell(fallback, &active, None, now).await?
         } else {
             0
         };
-        Ok(Replayed { told, left: fallback.deferred.held() })
+        Ok(Reconciled { settled, left: fallback.deferred.held() })
     }
 
     /// Whether these keys have deferred charges that must be reported before the store is charged for them.
@@ -151,8 +151,8 @@ impl<S: Store> Engine<S> {
         of: Option<&[Charge<'_>]>,
         now: Timestamp,
     ) -> Result<usize, StoreFailure> {
-        let due = fallback.deferred.take(&fallback.local, active, of, AT_ONCE, now);
-        let (mut told, mut failed) = (0, None);
+        let due = fallback.deferred.take(&fallback.local, active, of, BATCH_MAX, now);
+        let (mut settled, mut failed) = (0, None);
         // A decision waits for the reports of its own counters, so these are sent concurrently. The others are sent one
         // by one, so that a failure loses at most one.
         let mut answers = match of {
@@ -170,7 +170,7 @@ impl<S: Store> Engine<S> {
                 None => {}
                 Some(Ok(())) => {
                     due.paid(now);
-                    told += 1;
+                    settled += 1;
                 }
                 Some(Err(StoreFailure::Unanswered)) if failed.is_none() || of.is_some() => {
                     drop(due); // It may have been done, and is not done twice.
@@ -189,7 +189,7 @@ impl<S: Store> Engine<S> {
                 }
                 Err(failure)
             }
-            None => Ok(told),
+            None => Ok(settled),
         }
     }
 

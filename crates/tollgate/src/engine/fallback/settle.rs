@@ -1,7 +1,7 @@
 //! Settlement while the store is unreachable: refunds, and charges beyond an estimate, are applied to the fallback
 //! counters and to the deferred charges.
 
-use super::{Fallback, Side, Spot};
+use super::{Fallback, KeySlot, Side};
 use crate::algorithm::concurrency::PermitId;
 use crate::decision::{Held, Permit};
 use crate::engine::Engine;
@@ -25,12 +25,12 @@ impl<S: Store> Engine<S> {
             // The share is a bucket, whatever the limit is: it counts units by the instant of the decision.
             let charge = active.charge_of(held, PermitId(0), units);
             let charge = charge.map(|charge| charge.of_instant(held.decided_at));
-            if let Some(spot) = charge.as_ref().and_then(|charge| Spot::held(&active, held, charge)) {
+            if let Some(spot) = charge.as_ref().and_then(|charge| KeySlot::held(&active, held, charge)) {
                 settled.refunded = held.still_counted(units, now);
                 fallback.take_back(&spot, held.decided_at, now);
             }
         } else if let Some(look) = active.charge_of(held, PermitId(0), 0).filter(|_| cost > held.cost) {
-            let Some(spot) = Spot::held(&active, held, &look) else { return settled };
+            let Some(spot) = KeySlot::held(&active, held, &look) else { return settled };
             let extra = cost - held.cost;
             let left = local.ask(&spot, false, now);
             settled.charged = left.map_or(0, |left| left.outcome.remaining).min(extra);
@@ -38,7 +38,7 @@ impl<S: Store> Engine<S> {
             let charge = look.costing(settled.charged);
             if settled.charged > 0 {
                 deferred.begin(local, &active, &charge, || held.clone().into(), now);
-                if let Some(spot) = Spot::held(&active, held, &charge) {
+                if let Some(spot) = KeySlot::held(&active, held, &charge) {
                     local.keep_warm(Side::Counters, &spot, now);
                 }
             }
@@ -56,12 +56,12 @@ impl<S: Store> Engine<S> {
             charge.map(|charge| charge.of_instant(held.decided_at))
         };
         if let Some(charge) = charge(settled.refunded)
-            && let Some(spot) = Spot::held(&active, held, &charge)
+            && let Some(spot) = KeySlot::held(&active, held, &charge)
         {
             fallback.give(&spot, now);
         }
         if let Some(charge) = charge(settled.charged)
-            && let Some(spot) = Spot::held(&active, held, &charge)
+            && let Some(spot) = KeySlot::held(&active, held, &charge)
         {
             fallback.keep_warm(&spot, now);
         }
@@ -77,7 +77,7 @@ impl<S: Store> Engine<S> {
     ) -> bool {
         let Some(fallback) = self.fallback.get() else { return false };
         let Some(charge) = active.charge_of(held, permit.id(), held.cost) else { return false };
-        let Some(spot) = Spot::held(active, held, &charge) else { return false };
+        let Some(spot) = KeySlot::held(active, held, &charge) else { return false };
         fallback.local.refund(Side::Counters, &spot, now);
         match held.source {
             Source::Local => fallback.deferred.permits.take_back(&charge),
@@ -100,7 +100,7 @@ impl<S: Store> Engine<S> {
     ) -> bool {
         if let Some(fallback) = self.fallback.get()
             && let Some(charge) = active.charge_of(held, permit.id(), held.cost)
-            && let Some(spot) = Spot::held(active, held, &charge)
+            && let Some(spot) = KeySlot::held(active, held, &charge)
         {
             fallback.local.renew(&spot, now);
             fallback.deferred.permits.renew(&charge, now);
@@ -117,7 +117,7 @@ impl<S: Store> Engine<S> {
         now: Timestamp,
     ) {
         if let Some(fallback) = self.fallback.get() {
-            fallback.give(&Spot::matched(active, matched, charge), now);
+            fallback.give(&KeySlot::matched(active, matched, charge), now);
         }
     }
 
@@ -131,7 +131,7 @@ impl<S: Store> Engine<S> {
     ) {
         let fallback = self.fallback(active, now);
         let held = Held::new(&active.policy, matched, charge, Source::Exact);
-        fallback.give(&Spot::matched(active, matched, charge), now);
+        fallback.give(&KeySlot::matched(active, matched, charge), now);
         fallback.deferred.add_refund(&fallback.local, active, charge, held.into(), now);
     }
 
@@ -144,7 +144,7 @@ impl<S: Store> Engine<S> {
         now: Timestamp,
     ) {
         if let Some(fallback) = self.fallback.get() {
-            fallback.local.reset(&Spot::matched(active, matched, charge), now);
+            fallback.local.reset(&KeySlot::matched(active, matched, charge), now);
             fallback.deferred.forget(charge);
         }
     }

@@ -26,14 +26,14 @@ pub(super) struct Share {
     /// The quota to count by. Its capacity may exceed the share, because a single request may cost more.
     pub(super) quota: Quota,
     /// The units of `quota` that are not part of the share.
-    pub(super) spare: u64,
+    pub(super) headroom: u64,
 }
 
 impl Share {
     /// The burst of the share, in units.
     #[cfg(test)]
     fn units(&self) -> u64 {
-        self.quota.capacity() - self.spare
+        self.quota.capacity() - self.headroom
     }
 }
 
@@ -47,7 +47,7 @@ pub(super) fn of_limit(limit: &Limit, nodes: u32) -> Vec<Share> {
 fn of_quota(quota: &Quota, nodes: u32, windows: bool) -> Share {
     let nodes = u64::from(nodes.clamp(1, NODES_MAX));
     let part = |units: u64| (units / nodes).max(1);
-    let alone = |quota: Quota| Share { quota, spare: 0 };
+    let alone = |quota: Quota| Share { quota, headroom: 0 };
     match quota {
         Quota::Concurrency(permits) => {
             let share = Concurrency::new(part(permits.limit()), permits.ttl());
@@ -103,7 +103,7 @@ fn gcd(mut one: u128, mut other: u128) -> u128 {
 fn bucket_of(rate: Rate, units: u64, largest: u64) -> Share {
     let made = |room: u64| {
         let quota = Quota::token_bucket(rate.burst(room)).ok()?;
-        Some(Share { spare: room.saturating_sub(units.min(room)), quota })
+        Some(Share { headroom: room.saturating_sub(units.min(room)), quota })
     };
     let fitting = || {
         let room = [GAIN_MAX, u64::MAX]
@@ -118,7 +118,7 @@ fn bucket_of(rate: Rate, units: u64, largest: u64) -> Share {
     let slowest = || Quota::token_bucket(Rate::per_ticks(1, PERIOD_MAX)).ok();
     made(largest.max(units)).or_else(fitting).unwrap_or_else(|| Share {
         quota: slowest().unwrap_or_else(|| unreachable!("a unit a year is a rate")),
-        spare: 0,
+        headroom: 0,
     })
 }
 

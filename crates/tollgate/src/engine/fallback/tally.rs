@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::Spot;
+use super::KeySlot;
 use super::counter::Counter;
 use crate::engine::Engine;
 use crate::engine::active::ActivePolicy;
@@ -27,7 +27,7 @@ impl<S: Store> Engine<S> {
         fallback.watch.answered(now);
         fallback.attend(self.store.nodes(), active, now);
         if charge.cost > 0 {
-            fallback.keep_warm(&Spot::tally(charge), now);
+            fallback.keep_warm(&KeySlot::tally(charge), now);
         }
     }
 
@@ -50,7 +50,7 @@ impl<S: Store> Engine<S> {
         if charge.cost > 0 {
             fallback.deferred.begin(&fallback.local, active, charge, counter, now);
         }
-        let answer = fallback.local.ask(&Spot::tally(charge), true, now).ok()?;
+        let answer = fallback.local.ask(&KeySlot::tally(charge), true, now).ok()?;
         if charge.cost > 0 && answer.outcome.is_allowed() {
             fallback.deferred.add(charge); // Counts one for which there was no room.
         }
@@ -61,7 +61,7 @@ impl<S: Store> Engine<S> {
     /// Subtracts locally what the store has subtracted.
     pub(in crate::engine) fn follow_discounted(&self, charge: &Charge<'_>, now: Timestamp) {
         if let Some(fallback) = self.fallback.get() {
-            fallback.give(&Spot::tally(charge), now);
+            fallback.give(&KeySlot::tally(charge), now);
         }
     }
 
@@ -69,7 +69,7 @@ impl<S: Store> Engine<S> {
     /// reported since.
     pub(in crate::engine) fn uncount_here(&self, charge: &Charge<'_>, now: Timestamp) {
         if let Some(fallback) = self.fallback.get() {
-            fallback.take_back(&Spot::tally(charge), now, now);
+            fallback.take_back(&KeySlot::tally(charge), now, now);
         }
     }
 
@@ -82,7 +82,7 @@ impl<S: Store> Engine<S> {
         now: Timestamp,
     ) {
         let fallback = self.fallback(active, now);
-        fallback.give(&Spot::tally(charge), now);
+        fallback.give(&KeySlot::tally(charge), now);
         let counter = Counter::Tally(Arc::clone(windows), charge.key);
         fallback.deferred.add_refund(&fallback.local, active, charge, counter, now);
     }

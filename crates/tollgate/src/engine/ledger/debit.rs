@@ -49,15 +49,15 @@ impl<S: Store> Ledger<'_, S> {
             }
             let costs: SmallVec<[u64; 6]> = set.charges.iter().map(|charge| charge.cost).collect();
             set.charges.iter_mut().for_each(|charge| charge.cost = 0);
-            let looked = match self.engine.reconcile_first(&active, &set.charges, now).await {
+            let inspected = match self.engine.reconcile_first(&active, &set.charges, now).await {
                 Ok(()) => self.engine.store.charge(&set.charges, now).await,
                 Err(failure) => Err(failure),
             };
-            if attempt < ATTEMPTS && looked == Err(StoreFailure::Superseded) {
+            if attempt < ATTEMPTS && inspected == Err(StoreFailure::Superseded) {
                 continue;
             }
-            let failure = looked.as_ref().err().copied();
-            let answers = self.engine.answers(&active, &set, looked, now).await;
+            let failure = inspected.as_ref().err().copied();
+            let answers = self.engine.answers(&active, &set, inspected, now).await;
             let mut decision = self.engine.conclude(&active, &set, &answers, failure);
             if active.has_penalties() {
                 let blocks = self.engine.blocks_of(&active, request, &set, now).await;

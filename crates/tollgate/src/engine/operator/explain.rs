@@ -11,8 +11,8 @@ use crate::algorithm::concurrency::PermitId;
 use crate::decision::{Block, LimitStatus, Status};
 use crate::engine::active::counts_tiers_apart;
 use crate::engine::check::ChargeSet;
-use crate::engine::overrides::{ActiveOverrides, Ruled, Ruling};
-use crate::engine::penalty::{Blocked, Blocks};
+use crate::engine::overrides::{ActiveOverrides, LimitOverride, Ruled};
+use crate::engine::penalty::{Blocked, PenaltyBlocks};
 use crate::engine::{ATTEMPTS, Charges};
 use crate::outcome::{Outcome, Source};
 use crate::policy::compared::Replaced;
@@ -205,7 +205,7 @@ impl<S: Store> Operator<'_, S> {
     /// which cannot admit the charge. So every counter reports a time, and nothing is taken.
     async fn counters_behind(
         self,
-        blocks: &Blocks<'_>,
+        blocks: &PenaltyBlocks<'_>,
         set: &ChargeSet<'_>,
         matches: &[Match],
         now: Timestamp,
@@ -468,7 +468,7 @@ fn unapplied(limit: &Limit, request: &Descriptor<'_>, overrides: &ActiveOverride
     if unmet.is_empty() && mode == Mode::Shadow {
         changes.push(uncounted_in_shadow(limit, request));
     }
-    if let Some(Ruled { ruling: Ruling::Off, .. }) = ruled {
+    if let Some(Ruled { kind: LimitOverride::Off, .. }) = ruled {
         changes.push(
             "an operator has turned it off; it decides again when that ends or is taken back".to_owned(),
         );

@@ -97,12 +97,12 @@ impl<S: Store> Operator<'_, S> {
     ) -> Result<(), StoreFailure> {
         for part in targets.chunks(MATCHED_MAX) {
             let looks: Charges<'_> = part.iter().map(|target| target.charge.costing(0)).collect();
-            let looked = self.engine.store.charge(&looks, now).await.map_err(|failure| match failure {
+            let inspected = self.engine.store.charge(&looks, now).await.map_err(|failure| match failure {
                 // A look changes nothing, whether it was answered or not.
                 StoreFailure::Unanswered => StoreFailure::Unreachable,
                 _ => failure,
             })?;
-            for (target, answer) in part.iter().zip(looked) {
+            for (target, answer) in part.iter().zip(inspected) {
                 let key = target.charge.key;
                 match answer.source {
                     Source::Overflow | Source::Full => found.shared.extend([key]),

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::fields::{Fields, Unread};
+use super::fields::{FrameFields, Unread};
 use super::frame::{Block, Frames};
 use crate::algorithm::concurrency::{self, PermitId};
 use crate::algorithm::sliding_log;
@@ -78,7 +78,7 @@ pub(super) fn write<W: Write>(
     Ok(counted)
 }
 
-fn write_place(fields: &mut Fields, place: PartitionId) {
+fn write_place(fields: &mut FrameFields, place: PartitionId) {
     fields.u8(u8::from(place == PartitionId::Overflow));
 }
 
@@ -90,7 +90,7 @@ pub(super) fn read_place(fields: &mut Unread<'_>) -> Result<PartitionId, String>
     }
 }
 
-fn write_slots<const WORDS: usize>(fields: &mut Fields, place: PartitionId, slots: &[Slot<WORDS>]) {
+fn write_slots<const WORDS: usize>(fields: &mut FrameFields, place: PartitionId, slots: &[Slot<WORDS>]) {
     write_place(fields, place);
     for Slot { key, entry } in slots {
         write_key(fields, *key);
@@ -110,7 +110,7 @@ pub(super) fn read_slot<const WORDS: usize>(fields: &mut Unread<'_>) -> Result<S
     Ok(Slot { key, entry: SlotEntry { state, number } })
 }
 
-fn write_key(fields: &mut Fields, key: Fingerprint) {
+fn write_key(fields: &mut FrameFields, key: Fingerprint) {
     fields.u64(key.tag);
     fields.u64(key.rest);
 }
@@ -120,7 +120,7 @@ fn read_key(fields: &mut Unread<'_>) -> Result<Fingerprint, String> {
     if key.tag & NEVER_ZERO == 0 { Err("a key is no key".to_owned()) } else { Ok(key) }
 }
 
-fn write_large(fields: &mut Fields, place: PartitionId, key: Fingerprint, shelved: &LargeEntry) {
+fn write_large(fields: &mut FrameFields, place: PartitionId, key: Fingerprint, shelved: &LargeEntry) {
     write_place(fields, place);
     write_key(fields, key);
     fields.u32(shelved.number);

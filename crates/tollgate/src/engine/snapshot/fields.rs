@@ -6,9 +6,9 @@ use crate::time::Timestamp;
 
 /// Bytes being written.
 #[derive(Default)]
-pub(super) struct Fields(Vec<u8>);
+pub(super) struct FrameFields(Vec<u8>);
 
-impl Fields {
+impl FrameFields {
     pub(super) fn bytes(&self) -> &[u8] {
         &self.0
     }

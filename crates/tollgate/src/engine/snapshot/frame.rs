@@ -10,7 +10,7 @@
 use std::io::{self, Read, Write};
 
 use super::RestoreError;
-use super::fields::Fields;
+use super::fields::FrameFields;
 
 /// The format that is written, and the newest that is read. Format 1 lacks [`Block::Beside`], and format 2 lacks
 /// [`Block::Wall`].
@@ -49,19 +49,19 @@ pub(super) struct Frames<'w, W> {
     to: &'w mut W,
     sum: Checksum,
     bytes: u64,
-    fields: Fields,
+    fields: FrameFields,
 }
 
 impl<'w, W: Write> Frames<'w, W> {
     pub(super) fn new(to: &'w mut W) -> io::Result<Self> {
-        let mut frames = Self { to, sum: Checksum::default(), bytes: 0, fields: Fields::default() };
+        let mut frames = Self { to, sum: Checksum::default(), bytes: 0, fields: FrameFields::default() };
         frames.put(MAGIC)?;
         frames.put(&VERSION.to_le_bytes())?;
         Ok(frames)
     }
 
     /// Writes one block.
-    pub(super) fn write(&mut self, block: Block, fill: impl FnOnce(&mut Fields)) -> io::Result<()> {
+    pub(super) fn write(&mut self, block: Block, fill: impl FnOnce(&mut FrameFields)) -> io::Result<()> {
         let mut fields = std::mem::take(&mut self.fields);
         fields.clear();
         fill(&mut fields);
@@ -103,11 +103,11 @@ impl<'r, R: Read> Unframed<'r, R> {
     pub(super) fn new(from: &'r mut R) -> Result<Self, RestoreError> {
         let mut frames = Self { from, sum: Checksum::default(), bytes: 0, payload: Vec::new() };
         if frames.array::<8>()? != *MAGIC {
-            return Err(RestoreError::Foreign);
+            return Err(RestoreError::NotASnapshot);
         }
         match u32::from_le_bytes(frames.array()?) {
             VERSION_MIN..=VERSION => Ok(frames),
-            0 => Err(RestoreError::Foreign),
+            0 => Err(RestoreError::NotASnapshot),
             found => Err(RestoreError::TooNew { found }),
         }
     }

@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use super::fields::{Fields, Unread};
+use super::fields::{FrameFields, Unread};
 use super::frame::{Block, Frames};
 use super::{GENERATION_MAX, quota};
 use crate::engine::active::{ActivePolicy, Records, Remembered};
@@ -29,13 +29,13 @@ pub(super) fn write<W: Write>(frames: &mut Frames<'_, W>, active: &ActivePolicy)
     Ok(())
 }
 
-fn write_limit(fields: &mut Fields, limit: &Limit, numbers: &[u32], records: &[Option<Record>]) {
+fn write_limit(fields: &mut FrameFields, limit: &Limit, numbers: &[u32], records: &[Option<Record>]) {
     let quotas = &limit.quotas;
     let (DefaultQuota::Given(default) | DefaultQuota::Strictest(default)) = quotas.default;
     fields.text(limit.name());
     fields.list(limit.by(), |fields, by| fields.text(&by.identity()));
     let tier_by = limit.tier_by().join(SEPARATOR);
-    fields.option(Some(&*tier_by).filter(|tier_by| !tier_by.is_empty()), Fields::text);
+    fields.option(Some(&*tier_by).filter(|tier_by| !tier_by.is_empty()), FrameFields::text);
     write_records(fields, records);
     fields.list(numbers, |fields, &number| fields.u32(number));
     fields.u32(default.0);
@@ -97,13 +97,13 @@ fn texts(fields: &mut Unread<'_>) -> Result<Vec<String>, String> {
 }
 
 /// The quotas of a limit, one for each number up to the last; a number may be free.
-fn write_records(fields: &mut Fields, records: &[Option<Record>]) {
+fn write_records(fields: &mut FrameFields, records: &[Option<Record>]) {
     fields.list(records, |fields, record| {
         fields.option(record.as_ref(), |fields, record| {
             quota::write(fields, &record.quota);
             write_reign(fields, record.since);
             fields.option(record.retired, write_reign);
-            fields.option(record.before, Fields::u32);
+            fields.option(record.before, FrameFields::u32);
             fields.instant(record.matters_until);
         });
     });
@@ -126,7 +126,7 @@ fn read_records(fields: &mut Unread<'_>) -> Result<Records, String> {
     (0..length).map(|_| fields.option(record)).collect()
 }
 
-fn write_reign(fields: &mut Fields, reign: Reign) {
+fn write_reign(fields: &mut FrameFields, reign: Reign) {
     fields.u64(reign.policy);
     fields.instant(reign.at);
 }

@@ -1,7 +1,7 @@
 //! A quota as bytes and back. Only its numbers are written; the reader constructs the quota anew, so it is as valid as
 //! any.
 
-use super::fields::{Fields, Unread};
+use super::fields::{FrameFields, Unread};
 use crate::algorithm::calendar::{Calendar, CalendarUnit};
 use crate::algorithm::concurrency::Concurrency;
 use crate::algorithm::fixed_window::{Align, FixedWindow};
@@ -23,7 +23,7 @@ const UNITS: [CalendarUnit; 6] = [
     CalendarUnit::Year,
 ];
 
-pub(super) fn write(fields: &mut Fields, quota: &Quota) {
+pub(super) fn write(fields: &mut FrameFields, quota: &Quota) {
     match quota {
         Quota::TokenBucket(bucket) => {
             fields.u8(0);
@@ -92,10 +92,10 @@ pub(super) fn read(fields: &mut Unread<'_>) -> Result<Quota, String> {
     made.map_err(|error| format!("no quota: {error}"))
 }
 
-fn write_rate(fields: &mut Fields, rate: Rate) {
+fn write_rate(fields: &mut FrameFields, rate: Rate) {
     fields.u64(rate.units());
     fields.u64(rate.period().as_micros());
-    fields.option(rate.burst_units(), Fields::u64);
+    fields.option(rate.burst_units(), FrameFields::u64);
 }
 
 fn read_rate(fields: &mut Unread<'_>) -> Result<Rate, String> {
@@ -106,7 +106,7 @@ fn read_rate(fields: &mut Unread<'_>) -> Result<Rate, String> {
     })
 }
 
-fn write_align(fields: &mut Fields, align: &Align) {
+fn write_align(fields: &mut FrameFields, align: &Align) {
     match align {
         Align::Epoch => fields.u8(0),
         Align::FirstHit => fields.u8(1),
@@ -173,7 +173,7 @@ mod tests {
         quotas.extend(Concurrency::new(20, Ticks::from_micros(30_000_001)).map(Quota::Concurrency));
         assert!(quotas.len() > 40, "{}", quotas.len());
         for quota in quotas {
-            let mut fields = Fields::default();
+            let mut fields = FrameFields::default();
             write(&mut fields, &quota);
             assert_eq!(Unread::whole(fields.bytes(), read).as_ref(), Ok(&quota));
             for length in 0..fields.bytes().len() {
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn what_no_constructor_accepts_is_refused() {
         let refused = |tag: u8, numbers: &[u64]| {
-            let mut fields = Fields::default();
+            let mut fields = FrameFields::default();
             fields.u8(tag);
             numbers.iter().for_each(|&number| fields.u64(number));
             fields.u8(0);

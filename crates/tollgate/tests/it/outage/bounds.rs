@@ -252,7 +252,7 @@ fn a_flapping_store_costs_no_burst_each_time() {
         "a fifth of the rate where load is even: {worst}"
     );
     let told = fleet.engines[0].maintenance().fallback().expect("told");
-    assert!(told.debts_replayed > 300 && told.debts_dropped == 0, "{told:?}");
+    assert!(told.deferred_settled > 300 && told.deferred_dropped == 0, "{told:?}");
 }
 
 /// Nodes that join while the store is away bring their own share once; from then on all together keep to the rate.
@@ -308,7 +308,7 @@ fn a_share_is_not_given_twice() {
         let admitted = admitted.into_inner();
         assert!((196..=200).contains(&admitted), "{admitted} of 200 with {limits} limits");
         let told = fleet.engines[0].maintenance().fallback().expect("told");
-        assert_eq!(told.debts_held, limits);
+        assert_eq!(told.deferred_held, limits);
         fleet.shared.set(false);
         fleet.settle(NOW);
         let left = fleet.check(1, "k", 0, NOW);

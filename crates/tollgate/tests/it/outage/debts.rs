@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use tollgate::algorithm::sliding_log::SlidingLog;
-use tollgate::engine::{DEBTS_MAX, Replayed};
+use tollgate::engine::{DEFERRED_MAX, Reconciled};
 use tollgate::policy::{OnStoreFailure, Stages};
 use tollgate::store::StoreFailure;
 use tollgate::{Quota, Rate, Ticks};
@@ -39,14 +39,14 @@ fn every_key_is_told_about_once() {
     }
     let engine = &fleet.engines[0];
     assert_eq!(now_or_never(engine.maintenance().reconcile(NOW)), Err(StoreFailure::Unreachable));
-    assert_eq!(engine.maintenance().fallback().map(|told| told.debts_held), Some(3));
+    assert_eq!(engine.maintenance().fallback().map(|told| told.deferred_held), Some(3));
     fleet.shared.set(false);
-    assert_eq!(now_or_never(engine.maintenance().reconcile(NOW)), Ok(Replayed { told: 3, left: 0 }));
-    assert_eq!(now_or_never(engine.maintenance().reconcile(NOW)), Ok(Replayed::default()));
+    assert_eq!(now_or_never(engine.maintenance().reconcile(NOW)), Ok(Reconciled { settled: 3, left: 0 }));
+    assert_eq!(now_or_never(engine.maintenance().reconcile(NOW)), Ok(Reconciled::default()));
     assert_eq!(fleet.shared.debits.load(Ordering::SeqCst), 3);
     assert_eq!([left(&fleet, "a"), left(&fleet, "b"), left(&fleet, "c")], [6, 6, 6]);
     let told = engine.maintenance().fallback().expect("told");
-    assert_eq!((told.debts_replayed, told.debts_dropped, told.debts_held), (3, 0, 0));
+    assert_eq!((told.deferred_settled, told.deferred_dropped, told.deferred_held), (3, 0, 0));
 }
 
 /// A debit whose answer is lost is not sent again.
@@ -60,7 +60,7 @@ fn a_lost_answer_is_not_asked_again() {
     assert_eq!(left(&fleet, "k"), 6);
     assert_eq!(left(&fleet, "k"), 6);
     let told = engine.maintenance().fallback().expect("told");
-    assert_eq!((told.debts_replayed, told.debts_dropped, told.debts_held), (0, 1, 0));
+    assert_eq!((told.deferred_settled, told.deferred_dropped, told.deferred_held), (0, 1, 0));
     assert_eq!(fleet.shared.debits.load(Ordering::SeqCst), 1);
 }
 
@@ -105,16 +105,16 @@ fn debts_are_bounded() {
     let fleet = Fleet::of(1, || bucket("limit", 5));
     fleet.see(NOW);
     fleet.shared.set(true);
-    for key in 0..DEBTS_MAX + 50 {
+    for key in 0..DEFERRED_MAX + 50 {
         assert!(fleet.check(0, &key.to_string(), 1, NOW).is_allowed());
     }
     let told = fleet.engines[0].maintenance().fallback().expect("told");
-    assert_eq!((told.debts_held, told.debts_dropped), (DEBTS_MAX, 50));
+    assert_eq!((told.deferred_held, told.deferred_dropped), (DEFERRED_MAX, 50));
     assert!(told.bytes < 10 << 20);
     fleet.shared.set(false);
     fleet.settle(NOW);
     let told = fleet.engines[0].maintenance().fallback().expect("told");
-    assert_eq!((told.debts_held, told.debts_replayed), (0, DEBTS_MAX as u64));
+    assert_eq!((told.deferred_held, told.deferred_settled), (0, DEFERRED_MAX as u64));
 }
 
 /// A policy that takes over in an outage keeps debts, and drops those of a limit that is gone.
@@ -134,7 +134,7 @@ fn debts_outlive_a_swap() {
     assert!(fleet.check(0, "k", 1, NOW).is_allowed());
     engine.swap(policy(vec![bucket("another", 20)]), NOW).expect("few quotas");
     fleet.shared.set(false);
-    assert_eq!(now_or_never(engine.maintenance().reconcile(NOW)), Ok(Replayed::default()));
+    assert_eq!(now_or_never(engine.maintenance().reconcile(NOW)), Ok(Reconciled::default()));
 }
 
 /// In an outage nodes have shares of the places in flight. A place is given back where it was taken, and one that outlasts the outage is
@@ -226,7 +226,7 @@ fn a_refund_that_the_store_gets_late_is_of_its_own_time() {
         assert_eq!(passed, 10, "{name}");
         fleet.settle(later);
         assert_eq!(
-            fleet.engines[0].maintenance().fallback().unwrap().debts_held,
+            fleet.engines[0].maintenance().fallback().unwrap().deferred_held,
             0,
             "{name}: the store was told"
         );

@@ -78,7 +78,7 @@ fn what_the_store_denies_is_given_back_here() {
     assert!(!denied.is_allowed());
     assert_eq!(told(&denied), [("exact", 2), ("local", 1)], "neither was charged");
     let told_of = fleet.engines[0].maintenance().fallback().expect("told");
-    assert_eq!(told_of.debts_held, 1);
+    assert_eq!(told_of.deferred_held, 1);
     assert_eq!(now_or_never(fleet.engines[0].maintenance().reconcile(NOW)), Err(StoreFailure::Unreachable));
 }
 

@@ -206,7 +206,7 @@ fn a_late_answer_is_judged_beside_places_that_the_store_has_learnt_of_since() {
     assert_eq!(server.passed_alone(), 4);
     Server::set(&server.wrong.holds_answers, false);
     assert_eq!(server.passed(3), 0, "the store was told of four places");
-    assert_eq!(server.engine.maintenance().fallback().unwrap().debts_held, 0);
+    assert_eq!(server.engine.maintenance().fallback().unwrap().deferred_held, 0);
     let Poll::Ready(late) = poll(late.as_mut()) else { panic!("it was answered") };
     assert!(!late.is_allowed(), "four are in flight");
 }
@@ -220,11 +220,11 @@ fn a_place_is_told_again_until_the_store_has_taken_note() {
     Server::set(&server.wrong.loses_debits, true);
     assert_eq!(server.passed(8), 0, "the store knows of none of the four, and gives none");
     assert!(now_or_never(server.engine.maintenance().reconcile(NOW)).is_err());
-    assert_eq!(server.engine.maintenance().fallback().unwrap().debts_held, 4);
+    assert_eq!(server.engine.maintenance().fallback().unwrap().deferred_held, 4);
     Server::set(&server.wrong.loses_debits, false);
     assert_eq!(server.passed(8), 0);
-    assert_eq!(server.engine.maintenance().fallback().unwrap().debts_held, 0);
-    assert_eq!(server.engine.maintenance().fallback().unwrap().debts_dropped, 0);
+    assert_eq!(server.engine.maintenance().fallback().unwrap().deferred_held, 0);
+    assert_eq!(server.engine.maintenance().fallback().unwrap().deferred_dropped, 0);
 }
 
 /// A store that loses what it is asked and what it answers, at random.

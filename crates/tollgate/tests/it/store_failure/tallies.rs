@@ -25,7 +25,7 @@ impl Rig {
 
     fn stood_in(&self) -> (u64, usize, u64, u64) {
         let numbers = self.engine.maintenance().fallback().expect("the store has failed");
-        (numbers.local, numbers.debts_held, numbers.debts_replayed, numbers.debts_dropped)
+        (numbers.local, numbers.deferred_held, numbers.deferred_settled, numbers.deferred_dropped)
     }
 }
 
@@ -59,7 +59,7 @@ fn counts_are_settled() {
     assert!(now_or_never(rig.engine.maintenance().reconcile(NOW)).is_err());
     rig.cut(false);
     let replayed = now_or_never(rig.engine.maintenance().reconcile(NOW)).unwrap();
-    assert_eq!((replayed.told, replayed.left), (1, 0));
+    assert_eq!((replayed.settled, replayed.left), (1, 0));
     assert_eq!(rig.add(&tally, 0, NOW), (4, Source::Exact));
 }
 

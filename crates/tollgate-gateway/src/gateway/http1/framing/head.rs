@@ -8,7 +8,7 @@ use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HeaderName, HeaderValue, 
 use http::{HeaderMap, Method, Request, Uri, Version};
 
 use super::body::RequestDecoder;
-use crate::gateway::spare;
+use crate::gateway::buffer_pool;
 
 /// Largest head.
 pub(super) const HEAD_BYTES_MAX: usize = 64 << 10;
@@ -133,9 +133,9 @@ impl RequestHead {
         let version = if is_10 { Version::HTTP_10 } else { Version::HTTP_11 };
         *request.version_mut() = version;
         let mut found = Found::default();
-        *request.extensions_mut() = spare::take_extensions();
+        *request.extensions_mut() = buffer_pool::take_extensions();
         let headers = request.headers_mut();
-        *headers = spare::take_fields(parsed_head.headers.len() + FIELDS_ADDED);
+        *headers = buffer_pool::take_fields(parsed_head.headers.len() + FIELDS_ADDED);
         for field in parsed_head.headers.iter() {
             let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| Flaw::Field)?;
             found.note(&name, field.value, version)?;

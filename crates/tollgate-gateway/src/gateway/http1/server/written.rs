@@ -14,9 +14,9 @@ use tollgate::Timestamp;
 use super::super::framing::RequestHead;
 use super::super::outbox::{Outbox, write_fields, write_length};
 use super::date;
-use super::line::SharedConnection;
+use super::pipeline::SharedConnection;
 use crate::gateway::body::Limited;
-use crate::gateway::spare;
+use crate::gateway::buffer_pool;
 
 /// What the request says about how it may be answered.
 #[derive(Clone, Copy, Debug)]
@@ -97,12 +97,12 @@ impl AnswerWriter {
         let (parts, body) = response.into_parts();
         let framing = framing(&parts, &body, asker);
         let mut outbox = Outbox::default();
-        outbox.before = spare::take_write();
+        outbox.before = buffer_pool::take_write();
         outbox.before.extend_from_slice(behind);
         let is_kept = asker.is_kept && framing != Framing::UntilEnd;
         let asker = ResponseOptions { is_kept, ..asker };
         write_head(&mut outbox.before, &parts, framing, asker, now);
-        spare::give_fields(parts.headers);
+        buffer_pool::give_fields(parts.headers);
         let has_body = match framing {
             Framing::Absent => false,
             Framing::Fixed(0) => !body.is_end_stream(), // Trailers may contain the cost.
@@ -135,7 +135,7 @@ impl AnswerWriter {
             match self.body {
                 None if self.is_cut => return Poll::Ready(Err(Cut::Lost)),
                 None => {
-                    spare::give_write(std::mem::take(&mut self.outbox.before));
+                    buffer_pool::give_write(std::mem::take(&mut self.outbox.before));
                     return Poll::Ready(Ok(()));
                 }
                 Some(_) if gathered.is_pending() => return Poll::Pending,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tollgate::engine::Counted;
 use tollgate::store::Store;
-use tollgate::{Ruling, Source, Ticks, Timestamp};
+use tollgate::{LimitOverride, Source, Ticks, Timestamp};
 use tollgate_compat::counters::{Counters, Tallies};
 use tollgate_compat::{BROUGHT, Rule};
 
@@ -54,7 +54,7 @@ impl Brought {
         }
         // An operator's override of all limits applies here too.
         let override_of_all = service.engine.operator().overrides(now).of_all();
-        let Some(tallies) = tallies(service).filter(|_| override_of_all != Some(Ruling::Off)) else {
+        let Some(tallies) = tallies(service).filter(|_| override_of_all != Some(LimitOverride::Off)) else {
             return brought;
         };
         let counters = Counters { engine: &service.engine, tallies: &tallies };
@@ -64,7 +64,7 @@ impl Brought {
             let mut outcome =
                 DescriptorLimitOutcome { position, limit, added: 0, total: 0, away: None, counted };
             outcome.charge(&counters, question, descriptor, now).await;
-            outcome.away = outcome.away.filter(|_| override_of_all != Some(Ruling::Shadow));
+            outcome.away = outcome.away.filter(|_| override_of_all != Some(LimitOverride::Shadow));
             brought.outcomes.push(outcome);
         }
         if brought.refuses() {

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use super::body::BodyError;
+use super::body_budget::BudgetedBody;
 use super::http1::server::Coming;
-use super::room::BudgetedBody;
 use super::upload::StartedUpload;
 
 /// The body of a request.

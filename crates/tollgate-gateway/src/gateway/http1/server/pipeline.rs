@@ -15,7 +15,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::super::framing::{self, Flaw, RequestDecoder, RequestElement};
 use crate::gateway::body::BodyError;
-use crate::gateway::spare;
+use crate::gateway::buffer_pool;
 use crate::listen::{Stream, TimedStream};
 
 /// Size of the read buffer: at first, and after several reads that have filled it.
@@ -134,7 +134,7 @@ impl ConnectionState {
     /// Returns the read buffer to the pool if it is empty.
     fn tidy(&mut self) {
         if self.read.is_empty() && self.room == READ_BYTES {
-            spare::give_read(mem::take(&mut self.read));
+            buffer_pool::give_read(mem::take(&mut self.read));
         }
     }
 
@@ -248,10 +248,10 @@ impl ConnectionState {
             return Poll::Ready(Ok(0));
         }
         if self.read.capacity() == 0 {
-            self.read = spare::take_read();
+            self.read = buffer_pool::take_read();
         }
         let mut room = self.read.capacity() - self.read.len();
-        if room < spare::READ_ROOM_BYTES.max(self.room / 4) {
+        if room < buffer_pool::READ_ROOM_BYTES.max(self.room / 4) {
             self.read.reserve(self.room);
             room = self.read.capacity() - self.read.len();
         }

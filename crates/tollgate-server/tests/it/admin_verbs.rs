@@ -208,7 +208,7 @@ fn failures_name_the_cure() {
         ),
         (&["get", "a=b", "--server", &url], "no admin token; the server printed one"),
         (&["get", "a=b", "--server", &url, "--token", "another-token-0123456789"], "give it with --token"),
-        (&["get", "a=b", "--server", "https://127.0.0.1", "--token", TOKEN], "give the authority"),
+        (&["get", "a=b", "--server", "https://127.0.0.1", "--token", TOKEN], "name the CA that signed"),
         (&["get", "a=b", "--server", "127.0.0.1:80", "--token", TOKEN], "accepted: --server http://"),
         (&["get", "a=b", "a=c", "--server", &url, "--token", TOKEN], "a is given twice"),
         (&["kill", "--server", &url, "--token", TOKEN], "required"),

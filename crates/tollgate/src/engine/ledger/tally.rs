@@ -90,7 +90,7 @@ impl<S: Store> Ledger<'_, S> {
     /// Adds units to the counter that these parts name; 0 only looks. Units are always added, whatever the count. Only
     /// a counter that can grow no more stays as it is, and returns the largest number.
     ///
-    /// The call always answers, as [`Engine::check`] does: while the store is unreachable this node counts, and it
+    /// The call always answers, as [`Engine::check`](crate::Engine::check) does: while the store is unreachable this node counts, and it
     /// reports to the store when that is back.
     pub async fn add(self, tally: &Tally, parts: &[&[u8]], units: u64, now: Timestamp) -> Counted {
         let (now, active) = (now.decidable(), self.engine.active.load_full());

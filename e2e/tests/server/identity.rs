@@ -15,7 +15,7 @@ fn one_credential_is_one_counter_on_every_way_in() {
     let (upstream, redis) = (Upstream::start(), Redis::start(&[]));
     let store = format!("redis://127.0.0.1:{}", redis.port);
     // A decision that the machine has no time for is made without the store, which then knows nothing of it.
-    for more in [&[][..], &["--store", &store, "--store-deadline", "100ms"]] {
+    for more in [&[][..], &["--store", &store, "--store-deadline", "50ms"]] {
         let gateway = gateway(&upstream, "limits: [{name: per-key, by: [api_key], rate: 20/h}]", more);
         let answers = ask_everywhere(&gateway, "k1");
         assert!(

@@ -249,7 +249,7 @@ fn shown(path: &Path) -> String {
 mod tests {
     use std::fs;
 
-    use tollgate::{CheckRequest, ManualClock, MemoryStore, Policy, Secret};
+    use tollgate::{CheckRequest, ManualClock, MemoryStore, Policy};
 
     use super::*;
 

@@ -6,20 +6,18 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use arc_swap::ArcSwap;
-use smallvec::SmallVec;
 
+use crate::active::ActivePolicy;
 use crate::clock::Clock;
+use crate::fallback::Fallback;
 use crate::memory::MemoryStore;
+use crate::overrides::Overrides;
 use crate::policy::{Policy, PolicyError};
-use crate::store::{Charge, Store};
+use crate::store::Store;
 use crate::time::{Timestamp, WallOffset};
 
-mod active;
-mod overrides;
 mod block;
 mod reset_times;
-mod fallback;
-mod uncounted;
 mod penalty;
 mod check;
 mod swap;
@@ -30,16 +28,17 @@ mod snapshot;
 mod maintenance;
 mod builder;
 
-pub use active::{SwapError, SwapReport};
+pub use crate::active::{SwapError, SwapReport};
+pub use crate::decision::Settled;
+pub use crate::fallback::{DEFERRED_MAX, FallbackReport, Reconciled};
+pub use crate::overrides::{ActiveOverrides, LimitOverride, OVERRIDES_MAX, OverrideError, Ruled, Scope};
 pub use block::{BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, BlockError};
 pub use builder::{EngineBuilder, WithoutPolicy};
 pub use check::Prepared;
-pub use fallback::{DEFERRED_MAX, FallbackReport, Reconciled};
 pub use ledger::{Counted, Ledger, Tally};
 pub use maintenance::Maintenance;
 pub use operator::{Explained, Explanation, Forgotten, LIMITS_EXPLAINED_MAX, Operator, State};
-pub use overrides::{ActiveOverrides, LimitOverride, OVERRIDES_MAX, OverrideError, Ruled, Scope};
-pub use reservation::{CommitError, Departure, Reservation, Reservations, Settled};
+pub use reservation::{CommitError, Departure, Reservation, Reservations};
 #[cfg(feature = "fuzzing")]
 pub use snapshot::sealed;
 pub use snapshot::{
@@ -47,16 +46,11 @@ pub use snapshot::{
     SnapshotReport, Snapshots,
 };
 
-use active::ActivePolicy;
 use block::Blocks;
-use fallback::Fallback;
-use overrides::Overrides;
 use reset_times::ResetTimes;
 
 /// How often a decision reloads the active policy because a newer one overtook it.
 const ATTEMPTS: usize = 4;
-
-type Charges<'a> = SmallVec<[Charge<'a>; 6]>;
 
 /// Decides about requests by a policy.
 ///

@@ -5,7 +5,7 @@ pub(crate) const MEMORY_DEFAULT: &str = "512MiB";
 
 #[cfg(test)]
 mod tests {
-    use tollgate::{CheckRequest, Engine, MemoryStore, Policy, Secret, Source, Timestamp};
+    use tollgate::{CheckRequest, Engine, MemoryStore, Policy, Source, Timestamp};
 
     use super::MEMORY_DEFAULT;
     use crate::cli::value;

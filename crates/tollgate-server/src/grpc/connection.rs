@@ -137,7 +137,7 @@ mod tests {
     use tokio::sync::watch;
     use tokio::task::JoinHandle;
     use tokio::time::Instant;
-    use tollgate::{Clock, Engine, MemoryStore, Policy, Secret};
+    use tollgate::{Clock, Engine, MemoryStore, Policy};
 
     use super::*;
     use crate::service::Service;

@@ -192,7 +192,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    use tollgate::{CheckRequest, Engine, MemoryStore, Policy, Secret};
+    use tollgate::{CheckRequest, Engine, MemoryStore, Policy};
     use tollgate_testkit::Scratch;
 
     use super::*;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::Engine;
-use super::active::ActivePolicy;
+use crate::active::ActivePolicy;
 use crate::clock::Clock;
 use crate::key::Secret;
 use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore};

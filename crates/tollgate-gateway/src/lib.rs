@@ -4,7 +4,7 @@
 //! - [`compile`] turns the routes of a config into [`RoutePlan`]s and reports every problem at once.
 //! - [`Gateway::new`] builds the proxy. The program around it decides (`tollgate_tower::Decide`), and as a
 //!   [`Program`] tells the time and counts.
-//! - [`connection`] serves one connection of a client; accepting connections is left to the program. [`listen`] has the
+//! - [`connection()`] serves one connection of a client; accepting connections is left to the program. [`listen`] has the
 //!   pieces that its listeners share with the gateway.
 //! - [`Gateway::metrics`] has the numbers of upstreams and of slow clients.
 //!

@@ -4,8 +4,8 @@
 //! - [`compile`] turns the routes of a config into [`RoutePlan`]s and reports every problem at once.
 //! - [`Gateway::new`] builds the proxy. The program around it decides (`tollgate_tower::Decide`), and as a
 //!   [`Program`] tells the time and counts.
-//! - [`connection()`] serves one connection of a client; accepting connections is left to the program. [`listen`] has the
-//!   pieces that its listeners share with the gateway.
+//! - [`connection()`] serves one connection of a client; accepting connections is left to the program. [`listen`] has
+//!   the pieces that its listeners share with the gateway.
 //! - [`Gateway::metrics`] has the numbers of upstreams and of slow clients.
 //!
 //! The crate knows neither policy files nor the server. The page of its module `http1` says what HTTP/1 it accepts, and

@@ -25,7 +25,7 @@ fn request() -> CheckRequest<'static> {
 /// Decides about a request; what awaits its end, if it passes.
 fn ask(engine: &Engine, now: Timestamp) -> Option<Reservation> {
     let decision = engine.try_check(&request(), now).unwrap();
-    engine.reservations().awaiting(&request(), &decision, LIFETIME, now)
+    engine.reservations().awaiting(&decision, LIFETIME, now)
 }
 
 fn left(engine: &Engine, now: Timestamp) -> Vec<u64> {
@@ -96,10 +96,7 @@ fn reservations_settle_them() {
     assert_eq!(left(&engine, T0), [3, 4, 100]);
     let plain = Engine::new(policy("limits: [{name: a, by: [k], rate: 3/h}]"), T0);
     let decision = plain.try_check(&request(), T0).unwrap();
-    assert!(
-        !decision.awaits_its_end()
-            && plain.reservations().awaiting(&request(), &decision, LIFETIME, T0).is_none()
-    );
+    assert!(!decision.awaits_its_end() && plain.reservations().awaiting(&decision, LIFETIME, T0).is_none());
 }
 
 /// Statuses and classes are read, and the sentence and the findings say what they mean.

@@ -479,6 +479,7 @@ fn what_is_counted_beside_comes_back() {
     let parts: [&[u8]; 3] = [b"one", b"", &[7; 100_000]];
     let mut bytes = Vec::new();
     engine
+        .maintenance()
         .snapshots()
         .write_with(|store| Some(store), NOW, parts, &mut bytes)
         .expect("memory takes everything");

@@ -430,9 +430,9 @@ mod tests {
     /// future on the fast path therefore has no space for the state of the slow path.
     #[test]
     fn futures_are_small() {
-        let (policy, _) = Policy::compile("test", b"limits: [{name: all, rate: 1/s}]").unwrap();
+        let policy = Policy::compile("test", b"limits: [{name: all, rate: 1/s}]").unwrap();
         let clock = Clock::precise();
-        let service = Service::new(Engine::new(policy, clock.now()), clock);
+        let service = Service::new(Engine::builder().policy(policy).clock(clock.clone()).build(), clock);
         let (request, now) = (CheckRequest::new(), service.now());
         let check = size_of_val(&service.check(&request, now, Protocol::Http));
         let descriptors = vec![crate::rls::Descriptor::default()];

@@ -80,9 +80,11 @@ impl Shedder {
         let policy = controllers.fleet.as_ref().and_then(|fleet| fleet.policy().ok());
         let (waiting, refused, waited) = (AtomicUsize::new(0), Default::default(), Default::default());
         let shedder = Self { controllers, queue, waiting, fleet: None, refused, waited, clock };
-        let now = shedder.clock.now();
         Ok(match policy {
-            Some(policy) => shedder.counting(Arc::new(Engine::new(policy, now))),
+            Some(policy) => {
+                let engine = Engine::builder().policy(policy).clock(shedder.clock.clone()).build();
+                shedder.counting(Arc::new(engine))
+            }
             None => shedder,
         })
     }

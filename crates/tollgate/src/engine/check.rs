@@ -129,15 +129,13 @@ impl<S: Store> Engine<S> {
     /// It always answers: a failing store leads to a decision chosen by policy, not to an error.
     ///
     /// ```
-    /// use tollgate::{CheckRequest, Clock, Engine, Policy};
-    /// let limits = b"limits: [{name: key, by: [api_key], rate: 9/h}, {name: path, by: [path], rate: 1/h}]";
-    /// let (policy, _) = Policy::compile("policy.yaml", limits)?;
-    /// let clock = Clock::precise();
-    /// let engine = Engine::new(policy, clock.now());
+    /// use tollgate::{CheckRequest, Engine};
+    /// let limits = "limits: [{name: key, by: [api_key], rate: 9/h}, {name: path, by: [path], rate: 1/h}]";
+    /// let engine = Engine::builder().policy(limits.parse()?).build();
     /// let descriptor = CheckRequest::new().with("path", "/a")?.cost(2)?;
     /// let request = CheckRequest::new().with("api_key", "k1")?.and(descriptor);
     /// # pollster::block_on(async {
-    /// let decision = engine.check(&request, clock.now()).await;
+    /// let decision = engine.check(&request, engine.now()).await;
     /// let cause = decision.cause().unwrap();
     /// assert_eq!((cause.limit.name(), cause.descriptor), ("path", 1));
     /// # });

@@ -3,8 +3,9 @@
 
 use std::str::FromStr;
 
+#[cfg(feature = "calendar")]
 use crate::algorithm::calendar::CalendarUnit;
-use crate::policy::finding::{Problem, quoted};
+use crate::problem::{Problem, quoted};
 use crate::rate::Rate;
 use crate::time::Ticks;
 
@@ -83,6 +84,7 @@ impl Period {
     }
 
     /// The calendar's unit, if the period is exactly one of them.
+    #[cfg(feature = "calendar")]
     pub(crate) const fn calendar(self) -> Option<CalendarUnit> {
         if self.count != 1 {
             return None;

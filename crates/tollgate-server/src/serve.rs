@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: &ServeArguments, console: &mut Console) -> u8 {
     match started {
         Ok(()) => SUCCESS,
         Err(problem) => {
-            console.problem(format_args!("tollgate: {problem}"));
+            console.error(problem);
             FAILURE
         }
     }
@@ -163,7 +163,8 @@ async fn serve(
     let (clock, tls) = (prepared.clock.clone(), prepared.tls.clone());
     let proxying = Proxying { routes: take(&mut prepared.routes), taking: take(&mut prepared.taking) };
     let started = Started::new(arguments, prepared, &listeners, console)?;
-    let Started { control, watcher, beside, store, snapshots, operator_state, held: _held } = started;
+    let Started { control, watcher, beside, store, snapshots, operator_state, held: _held, announced } =
+        started;
     let service = &control.service;
     if let Some(store) = store {
         StoreWatch::join(service).await;
@@ -181,6 +182,7 @@ async fn serve(
     let keeping = operator_state.map(|operator_state| tokio::spawn(operator_state.run(Arc::clone(service))));
     let plan = stop::StopPlan { servers, stop, health, spans, delay: arguments.drain_delay };
     let ended = plan.until_stopped(&mut signals, &control.readiness).await;
+    drop(announced);
     for task in [writing, keeping].into_iter().flatten() {
         task.abort();
     }

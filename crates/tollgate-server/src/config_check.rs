@@ -13,11 +13,13 @@ pub(crate) fn run(arguments: &ConfigCheckArguments, console: &mut Console) -> u8
     let mut reports: Vec<Value> = Vec::new();
     for path in &arguments.files {
         let name = path.display().to_string();
-        let (errors, warnings) = match config::load(Some(path), &[]) {
+        let (errors, warnings): (Vec<String>, Vec<String>) = match config::load(Some(path), &[]) {
             Ok(config) => (Vec::new(), config.warnings),
             Err(problem) => {
                 status = FAILURE;
-                (vec![problem], Vec::new())
+                // Each line but the first is a finding.
+                let findings = problem.strip_prefix(config::ERRORS).unwrap_or(&problem);
+                (findings.lines().map(str::to_owned).collect(), Vec::new())
             }
         };
         if arguments.json {
@@ -30,7 +32,7 @@ pub(crate) fn run(arguments: &ConfigCheckArguments, console: &mut Console) -> u8
             console.line(format_args!("{name}: accepted"));
         }
         errors.iter().for_each(|error| console.problem(error));
-        warnings.iter().for_each(|warning| console.problem(format_args!("{name}: warning: {warning}")));
+        warnings.iter().for_each(|warning| console.problem(warning));
     }
     if arguments.json {
         console.line(json!({ "files": reports }));

@@ -181,9 +181,7 @@ fn examples_in_the_help_work() {
                 _ if is_endless => format!("{example} --once"),
                 _ => example.clone(),
             };
-            let mut shell = within(&folder, &[]);
-            let shell = replaced(&mut shell, &text);
-            let output = shell.output().unwrap();
+            let output = shell(&within(&folder, &[]), &text).output().unwrap();
             // 1 is an answer too: files differ, a store is unreachable, there was nothing to undo.
             let is_fine = matches!(output.status.code(), Some(0 | 1));
             assert!(is_fine || example.contains("redis"), "{command}: {example}: {}", stderr(&output));
@@ -193,7 +191,7 @@ fn examples_in_the_help_work() {
 }
 
 /// The command of a shell with the surroundings of another.
-fn replaced(command: &mut Command, text: &str) -> Command {
+fn shell(command: &Command, text: &str) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", text]).stdin(Stdio::null());
     if let Some(directory) = command.get_current_dir() {

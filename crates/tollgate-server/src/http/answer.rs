@@ -15,6 +15,7 @@ use tollgate_compat::plain::Checked;
 
 use super::access;
 use super::authz::Verified;
+use super::root::RootForm;
 use super::route::HttpRoute;
 use crate::control::ControlPlane;
 use crate::control::admin::Admin;
@@ -37,6 +38,8 @@ const PROXY_FIELDS: [&str; 2] = ["x-forwarded-", "x-original-"];
 pub(super) enum HttpAnswer {
     /// The server is alive.
     Healthy,
+    /// What runs here.
+    Root(RootForm),
     /// The description of the interface.
     OpenApi,
     /// Whether requests should come here, and the state that the operator should know.
@@ -143,6 +146,7 @@ async fn answer_any(
         }
         HttpRoute::Health => Ok(HttpAnswer::Healthy),
         HttpRoute::Ready => Ok(ready(control, audience)),
+        HttpRoute::Root => Ok(HttpAnswer::Root(RootForm::of(request.headers()))),
         HttpRoute::OpenApi => Ok(HttpAnswer::OpenApi),
         HttpRoute::Metrics => Ok(HttpAnswer::Metrics(control.metrics().await)),
         HttpRoute::Authz(proxy) => {

@@ -21,6 +21,7 @@ mod busy;
 mod check;
 mod commands;
 mod compat;
+mod config_page;
 mod fuzz;
 mod gateway;
 mod gateway_answers;

@@ -22,11 +22,10 @@
 use std::sync::Arc;
 
 use hyper::{Request, Response};
-use tollgate::{Clock, HeaderPolicy};
+use tollgate::HeaderPolicy;
+use tollgate_tower::graphql::points;
 use tollgate_tower::shed::Shedder;
-use tollgate_tower::{RateLimit, RateLimitLayer, peer};
-use tower_layer::Layer;
-use tower_service::Service as _;
+use tollgate_tower::{Decide, RateLimitLayer, peer};
 
 mod plan;
 mod target;
@@ -39,7 +38,8 @@ mod frames;
 mod streams;
 mod arrival;
 mod priced;
-mod decide;
+mod program;
+mod limited;
 mod overload;
 mod proxy;
 mod table;
@@ -82,17 +82,18 @@ pub mod fuzzing {
 
 pub use arrival::Taking;
 pub use connection::connection;
-pub use decide::{Capacity, Program};
 pub use fields::HeaderNames;
 pub use metrics::{CLASSES, FAILURES, UpstreamSeries};
 pub use plan::{RouteDocument, RoutePlan, compile};
+pub use program::{Capacity, Program};
 pub use target::Target;
 
 use crate::listen::UpstreamBudget;
 use crate::problem::{Kind, Problem};
 use arrival::Peer;
 use body::Limited;
-use decide::ProxyService;
+use graphql::GraphqlPlan;
+use limited::LimitedService;
 use overload::UpstreamService;
 use priced::Priced;
 use proxy::Proxy;
@@ -100,12 +101,12 @@ use request_body::RequestBody;
 use shares::ShareOwner;
 use table::RouteTable;
 
-/// The gateway. `D` is the program around it.
-pub struct Gateway<D> {
-    program: Arc<D>,
+/// The gateway.
+pub struct Gateway {
+    program: Arc<dyn Program>,
     proxy: Arc<Proxy>,
-    limited: RateLimit<UpstreamService<D>, D>,
-    priced: Vec<Priced<D>>,
+    limited: LimitedService,
+    priced: Vec<Priced>,
 }
 
 /// How a gateway reads requests, writes answers and sheds load.
@@ -116,8 +117,6 @@ pub struct Settings {
     pub headers: HeaderPolicy,
     /// The controllers of overload, if there are any.
     pub shedder: Option<Arc<Shedder>>,
-    /// The clock of decisions.
-    pub clock: Clock,
 }
 
 /// Numbers of a gateway, read at each scrape.
@@ -142,30 +141,40 @@ impl Metrics {
 #[derive(Clone, Copy)]
 struct Own;
 
-impl<D: Program> Gateway<D> {
+impl Gateway {
     /// Builds a gateway with these routes. `links` limits its connections to upstreams.
     ///
     /// # Errors
     /// When a file that a route names is missing or invalid.
-    pub fn new(
+    pub fn new<D: Decide + Program>(
         plans: &[RoutePlan],
         settings: Settings,
         program: Arc<D>,
         links: &UpstreamBudget,
     ) -> Result<Self, String> {
-        let Settings { taking, headers, shedder, clock } = settings;
+        let Settings { taking, headers, shedder } = settings;
         let reader = taking.reader.clone();
-        let proxy = Arc::new(Proxy::new(RouteTable::new(plans, links)?, taking, clock));
+        let proxy = Arc::new(Proxy::new(RouteTable::new(plans, links)?, taking, program.clock().clone()));
         let identified = reader.clone();
-        let layer = RateLimitLayer::deciding(Arc::clone(&program))
-            .reader(reader.clone())
+        let layer = RateLimitLayer::<D>::deciding(Arc::clone(&program))
+            .reader(reader)
             .headers(headers.clone())
             .authenticated(move |request| identified.identifies(request));
         let layer = if shedder.is_some() { layer.refund_unserved() } else { layer };
-        let passing = ProxyService(Arc::clone(&proxy));
-        let behind = UpstreamService::new(passing, shedder.as_ref(), &program, (&reader, &headers));
-        let priced = Priced::all(plans, &layer, &behind, &proxy.slow)?;
-        Ok(Self { limited: layer.layer(behind), priced, program, proxy })
+        let program: Arc<dyn Program> = program;
+        let behind = UpstreamService::new(&proxy, shedder.as_ref(), &program, &headers);
+        let by_points = |plan: &GraphqlPlan| {
+            let layer = layer.clone().cost(points);
+            let layer = match &plan.cost_from {
+                None => layer,
+                Some(name) => {
+                    layer.cost_from(name.as_str()).map_err(|error| format!("cost_from: {error}"))?
+                }
+            };
+            Ok(LimitedService::new(&layer, &behind))
+        };
+        let priced = Priced::all(plans, &by_points, &proxy.slow)?;
+        Ok(Self { limited: LimitedService::new(&layer, &behind), priced, program, proxy })
     }
 
     /// Its numbers.
@@ -192,11 +201,7 @@ impl<D: Program> Gateway<D> {
                 if let Some(priced) = priced {
                     return priced.answer(parts, body, client).await;
                 }
-                let mut limited = self.limited.clone();
-                match limited.call(Request::from_parts(parts, body)).await {
-                    Ok(response) => response,
-                    Err(never) => match never {},
-                }
+                self.limited.answer(Request::from_parts(parts, body)).await
             }
             Err(problem) => {
                 let mut response =

@@ -2,7 +2,8 @@
 //! tunnels, and the cost of GraphQL. It limits by `tollgate-tower`'s middleware and sheds by `tollgate-overload`.
 //!
 //! - [`compile`] turns the routes of a config into [`RoutePlan`]s and reports every problem at once.
-//! - [`Gateway::new`] builds the proxy. The program around it is a [`Program`]: it decides, tells the time, and counts.
+//! - [`Gateway::new`] builds the proxy. The program around it decides (`tollgate_tower::Decide`), and as a
+//!   [`Program`] tells the time and counts.
 //! - [`connection`] serves one connection of a client; accepting connections is left to the program. [`listen`] has the
 //!   pieces that its listeners share with the gateway.
 //! - [`Gateway::metrics`] has the numbers of upstreams and of slow clients.

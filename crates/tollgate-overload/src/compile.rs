@@ -54,18 +54,10 @@ impl Plan {
     /// # Errors
     /// Every problem at once, warnings among them.
     pub fn compile(source_name: &str, bytes: &[u8]) -> Result<(Plan, Findings), Findings> {
-        Self::compiled(source_name, bytes, |fields, report| fields.only(&["overload"], report))
-    }
-
-    fn compiled(
-        source_name: &str,
-        bytes: &[u8],
-        others: impl FnOnce(Fields<'_>, &mut Report),
-    ) -> Result<(Plan, Findings), Findings> {
         let mut report = Report::new(source_name);
         let plan = read(bytes, Reading::OWN, &mut report).and_then(|root| {
             let fields = Fields::of(&root, "", "a table with `overload:`", &mut report)?;
-            others(fields, &mut report);
+            fields.only(&["overload"], &mut report);
             let Some(node) = fields.get("overload") else {
                 report.error(root.at, "overload", Problem::new("missing", SECTION));
                 return None;
@@ -76,21 +68,6 @@ impl Plan {
             Some(plan) if report.errors() == 0 => Ok((plan, report.into_findings())),
             _ => Err(report.into_findings()),
         }
-    }
-
-    /// Compiles the `overload:` section of a file that has other ones, which are not looked at.
-    ///
-    /// ```
-    /// use tollgate_overload::Plan;
-    /// let (plan, _) = Plan::section("config.yaml", b"routes: []\noverload: {worker: }")?;
-    /// assert!(plan.worker.is_some());
-    /// # Ok::<(), tollgate::policy::Findings>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Plan::compile`].
-    pub fn section(source_name: &str, bytes: &[u8]) -> Result<(Plan, Findings), Findings> {
-        Self::compiled(source_name, bytes, |_, _| {})
     }
 
     /// Reads the section of a file that has others. Problems go to the report.

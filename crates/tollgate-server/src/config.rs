@@ -1,5 +1,5 @@
 //! The config file: settings of the process, which take effect at a restart. A document is read, then compiled.
-//! Compilation reports all problems at once, each with its field and what would be accepted.
+//! Compilation reports all problems at once, each with its position, its field and what would be accepted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use crate::disk;
 use crate::store::StoreDocument;
+use crate::{disk, document};
 use tollgate::HeaderPolicy;
-use tollgate::policy::{Finding, Severity};
+use tollgate::policy::source::{Fields, Report, Tree};
+use tollgate::policy::{FILE_BYTES_MAX, Findings};
 use tollgate_gateway::{HeaderNames, RouteDocument, RoutePlan, Taking};
 use tollgate_overload::Plan;
 use tollgate_tower::attributes::address::{IPV6_PREFIX, IPV6_PREFIX_DEFAULT, Network, TRUSTED_MAX, Trusted};
@@ -28,8 +29,8 @@ use attributes::{Mapping, mapped};
 use credentials::LocationDocument;
 use headers::HeadersDocument;
 
-/// Largest config file.
-const CONFIG_BYTES_MAX: u64 = 1 << 20;
+/// Largest file of keys.
+const KEYS_BYTES_MAX: u64 = 1 << 20;
 /// Accepted bounds on the connections of one address: from one to all permits of the gateway.
 const CONNECTIONS_PER_ADDRESS: std::ops::RangeInclusive<u32> = 1..=100_000;
 
@@ -65,8 +66,9 @@ struct Document {
     store: Option<StoreDocument>,
     #[serde(default)]
     routes: Vec<RouteDocument>,
-    /// Only whether it is there: the library reads it, with the lines that it is on.
-    overload: Option<serde::de::IgnoredAny>,
+    /// Only that it is known here: the library reads it.
+    #[serde(rename = "overload")]
+    _overload: Option<serde::de::IgnoredAny>,
 }
 
 /// Which tokens are trusted.
@@ -81,10 +83,9 @@ struct JwtDocument {
 impl JwtDocument {
     fn verifier(&self) -> Result<Verifier, String> {
         let name = self.jwks.display();
-        let text = bounded(&self.jwks);
-        let text = text.map_err(|error| format!("jwks: {name}: {error}; name a file that can be read"))?;
-        let verifier =
-            Verifier::new(text.as_bytes()).map_err(|problem| format!("jwks: {name}: {problem}"))?;
+        let keys = key_set(&self.jwks);
+        let keys = keys.map_err(|error| format!("jwks: {name}: {error}; name a file that can be read"))?;
+        let verifier = Verifier::new(&keys).map_err(|problem| format!("jwks: {name}: {problem}"))?;
         let verifier = match &self.issuer {
             Some(issuer) => verifier.issuer(issuer),
             None => verifier,
@@ -159,10 +160,10 @@ pub(crate) fn load(path: Option<&Path>, trusted: &[Network]) -> Result<Config, S
     let mut config = match path {
         None => Config::default(),
         Some(path) => {
-            let name = path.display();
-            let text = bounded(path);
-            let text = text.map_err(|error| format!("{name}: {error}; name a file that can be read"))?;
-            compile(&text).map_err(|problems| format!("{name}: no config\n  {}", problems.join("\n  ")))?
+            let name = path.display().to_string();
+            let bytes = disk::read(path, FILE_BYTES_MAX as u64);
+            let bytes = bytes.map_err(|error| format!("{name}: {error}; name a file that can be read"))?;
+            compile(&name, &bytes).map_err(|findings| format!("the config has errors\n{findings}"))?
         }
     };
     if !trusted.is_empty() {
@@ -172,19 +173,41 @@ pub(crate) fn load(path: Option<&Path>, trusted: &[Network]) -> Result<Config, S
     Ok(config)
 }
 
-fn bounded(path: &Path) -> io::Result<String> {
-    let bytes = disk::read(path, CONFIG_BYTES_MAX)?;
-    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > CONFIG_BYTES_MAX {
-        return Err(io::Error::other(format!("more than {CONFIG_BYTES_MAX} bytes")));
+fn key_set(path: &Path) -> io::Result<Vec<u8>> {
+    let bytes = disk::read(path, KEYS_BYTES_MAX)?;
+    if bytes.len() as u64 > KEYS_BYTES_MAX {
+        return Err(io::Error::other(format!("more than {KEYS_BYTES_MAX} bytes")));
     }
-    String::from_utf8(bytes).map_err(|_| io::Error::other("not UTF-8"))
+    Ok(bytes)
 }
 
-/// Compiles a file. It reads no other file than the key set that it names.
-fn compile(text: &str) -> Result<Config, Vec<String>> {
-    let document: Option<Document> = serde_saphyr::from_str(text).map_err(|error| vec![error.to_string()])?;
-    let document = document.unwrap_or_default();
-    let mut problems = Vec::new();
+/// Compiles a file; `name` is how findings call it. It reads no other file than the key set that it names.
+fn compile(name: &str, bytes: &[u8]) -> Result<Config, Findings> {
+    let mut report = Report::new(name);
+    let config = document::table(bytes, &mut report).and_then(|table| {
+        let document = document::settings::<Document>(table.clone(), &mut report);
+        let section = Fields::of(&table, "", "a table", &mut report)?.get("overload");
+        let overload = section.filter(|node| !matches!(node.tree, Tree::Empty));
+        let overload = overload.and_then(|node| Plan::read(node, &mut report));
+        let mut problems = Vec::new();
+        let config = document.map(|document| assembled(document, overload, &mut problems));
+        for problem in problems {
+            document::report_problem(&table, &problem, &mut report);
+        }
+        config
+    });
+    let has_errors = report.errors() > 0;
+    let findings = report.into_findings();
+    match config {
+        Some(config) if !has_errors => {
+            Ok(Config { warnings: findings.iter().map(ToString::to_string).collect(), ..config })
+        }
+        _ => Err(findings),
+    }
+}
+
+/// The settings that a document means. Each problem begins with its field.
+fn assembled(document: Document, overload: Option<Plan>, problems: &mut Vec<String>) -> Config {
     let verifier = document.jwt.and_then(|tokens| match tokens.verifier() {
         Ok(verifier) => Some(Arc::new(verifier)),
         Err(problem) => {
@@ -196,7 +219,7 @@ fn compile(text: &str) -> Result<Config, Vec<String>> {
     // An attribute that cannot be mapped is reported once, and not again at each use of its name.
     let names: Vec<String> = document.attributes.keys().cloned().collect();
     let reader = Reader {
-        trusted: trusted(document.trusted_proxies, &mut problems),
+        trusted: trusted(document.trusted_proxies, problems),
         ipv6_prefix: document.ipv6_prefix.unwrap_or(IPV6_PREFIX_DEFAULT),
         slashes: match document.escaped_slashes {
             Slashes::Reject => EscapedSlashes::Reject,
@@ -211,9 +234,9 @@ fn compile(text: &str) -> Result<Config, Vec<String>> {
             Overrides::Drop => MethodOverride::Drop,
             Overrides::Keep => MethodOverride::Keep,
         },
-        credentials: credentials::compile(document.credentials, &mut problems),
+        credentials: credentials::compile(document.credentials, problems),
         callers: None,
-        mapped: mapped(document.attributes, verifier.as_ref(), document.callers.as_deref(), &mut problems),
+        mapped: mapped(document.attributes, verifier.as_ref(), document.callers.as_deref(), problems),
     };
     if !IPV6_PREFIX.contains(&reader.ipv6_prefix) {
         problems.push(format!("ipv6_prefix: {} is not accepted; accepted: 48 to 128", reader.ipv6_prefix));
@@ -223,15 +246,9 @@ fn compile(text: &str) -> Result<Config, Vec<String>> {
     {
         problems.push(format!("connections_per_address: {most} is not accepted; accepted: 1 to 100000"));
     }
-    let headers = document.headers.compile(&mut problems);
-    let store = document.store.unwrap_or_default();
+    let headers = document.headers.compile(problems);
     let known: BTreeSet<&str> = BUILT_IN.into_iter().chain(names.iter().map(String::as_str)).collect();
-    let routes = tollgate_gateway::compile(document.routes, &Vec::from_iter(known), &mut problems);
-    let mut warnings = Vec::new();
-    let overload = document.overload.and_then(|_| overload(text, &mut problems, &mut warnings));
-    if !problems.is_empty() {
-        return Err(problems);
-    }
+    let routes = tollgate_gateway::compile(document.routes, &Vec::from_iter(known), problems);
     let mut taking = Taking {
         reader: reader.clone(),
         header_names: match document.header_names {
@@ -245,28 +262,16 @@ fn compile(text: &str) -> Result<Config, Vec<String>> {
     if !names_trusted_proxies {
         taking.reader.trusted = Taking::default().reader.trusted;
     }
-    Ok(Config { reader, taking, callers: document.callers, headers, store, routes, overload, warnings })
-}
-
-/// The controllers of overload, and their problems, each with its field and its line.
-fn overload(text: &str, problems: &mut Vec<String>, warnings: &mut Vec<String>) -> Option<Plan> {
-    let text_of = |finding: &Finding| {
-        let Finding { field, message, line, .. } = finding;
-        let accepted = match finding.accepted.as_str() {
-            "" => String::new(),
-            accepted => format!("; accepted: {accepted}"),
-        };
-        format!("{field}: {message}{accepted} (line {line})")
-    };
-    let (plan, findings) = match Plan::section("config", text.as_bytes()) {
-        Ok((plan, findings)) => (Some(plan), findings),
-        Err(findings) => (None, findings),
-    };
-    for finding in findings.as_slice() {
-        let list = if finding.severity == Severity::Warning { &mut *warnings } else { &mut *problems };
-        list.push(text_of(finding));
+    Config {
+        reader,
+        taking,
+        callers: document.callers,
+        headers,
+        store: document.store.unwrap_or_default(),
+        routes,
+        overload,
+        warnings: Vec::new(),
     }
-    plan
 }
 
 fn trusted(networks: Option<Vec<String>>, problems: &mut Vec<String>) -> Trusted {
@@ -288,9 +293,18 @@ fn trusted(networks: Option<Vec<String>>, problems: &mut Vec<String>) -> Trusted
 
 #[cfg(test)]
 mod tests {
+    use tollgate::policy::Finding;
     use tollgate_tower::attributes::source::Source;
 
     use super::*;
+
+    /// Compiles a config, or returns its problems without their positions.
+    fn compile(text: &str) -> Result<Config, Vec<String>> {
+        let without_position = |finding: &Finding| Finding { line: 0, ..finding.clone() }.to_string();
+        super::compile("c", text.as_bytes()).map_err(|findings| {
+            findings.iter().map(|finding| without_position(finding)["c: ".len()..].to_owned()).collect()
+        })
+    }
 
     /// All fields of a config are read, as the guide shows them.
     #[test]
@@ -401,7 +415,7 @@ attributes:
         let problems = compile(text).unwrap_err();
         for expected in [
             "ipv6_prefix: 12 is not accepted",
-            "overload.worker.shed_above: 120% is out of range; accepted: a percentage from 1% to 99% (line 3)",
+            "overload.worker.shed_above: 120% is out of range; accepted: a percentage from 1% to 99%",
             "overload.worker.nonsense: ",
             "overload.queue: requests wait for a permit",
         ] {
@@ -411,7 +425,11 @@ attributes:
             );
         }
         let hasty = compile("overload: {worker: {shed_over: 60s, restore_over: 20s}}").unwrap();
-        assert!(hasty.warnings[0].starts_with("overload.worker.restore_over: "), "{:?}", hasty.warnings);
+        assert!(
+            hasty.warnings[0].contains(": warning: overload.worker.restore_over: "),
+            "{:?}",
+            hasty.warnings
+        );
     }
 
     /// Every problem names its field and what would be accepted.
@@ -436,17 +454,17 @@ attributes:
         let expected = [
             "trusted_proxies[0]: \"10.0.0.1/8\" is not a network",
             "trusted_proxies[1]: \"x\" is not an address",
-            "attributes.a: accepted: exactly one of",
-            "attributes.b: accepted: exactly one of",
-            "attributes.c: jwt: no issuer's tokens are accepted yet",
-            "attributes.d: header: \"no name\"",
-            "attributes.e: path: \"users\" does not begin with /",
-            "attributes.f: set_by: says who sets a header",
-            "attributes.path: is read from every request",
-            "attributes.g: first_of: \"h\" is not known; accepted: ip, api_key,",
-            "attributes.h: first_of: accepted are 1 to 32 names",
             "ipv6_prefix: 12 is not accepted; accepted: 48 to 128",
             "connections_per_address: 0 is not accepted; accepted: 1 to 100000",
+            "attributes.path: is read from every request",
+            "attributes.a: accepted: exactly one of",
+            "attributes.b: accepted: exactly one of",
+            "attributes.c.jwt: no issuer's tokens are accepted yet",
+            "attributes.d.header: \"no name\"",
+            "attributes.e.path: \"users\" does not begin with /",
+            "attributes.f.set_by: says who sets a header",
+            "attributes.g.first_of: \"h\" is not known; accepted: ip, api_key,",
+            "attributes.h.first_of: accepted are 1 to 32 names",
         ];
         assert_eq!(problems.len(), expected.len(), "{problems:#?}");
         for (problem, expected) in problems.iter().zip(expected) {
@@ -457,5 +475,13 @@ attributes:
         {
             assert!(compile(wrong).is_err(), "{wrong}");
         }
+        let findings =
+            super::compile("config.yaml", b"trusted_proxies: []\nipv6_prefix: 12\nroute: []").unwrap_err();
+        assert_eq!(
+            findings.iter().map(ToString::to_string).collect::<Vec<_>>()[0],
+            "config.yaml:3:1: route: unknown field; did you mean routes?; accepted: trusted_proxies, ipv6_prefix, \
+             escaped_slashes, path_match, method_override, header_names, connections_per_address, credentials, callers, \
+             attributes, jwt, headers, store, routes, overload"
+        );
     }
 }

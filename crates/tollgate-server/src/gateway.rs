@@ -16,7 +16,7 @@ use tollgate_tower::Decide;
 use crate::protocol::Protocol;
 use crate::service::Service;
 use crate::store::Stores;
-use crate::telemetry::{Open, Sample, Stopwatch, names};
+use crate::telemetry::{Sample, Stopwatch, names};
 
 /// Builds the gateway of a service, and shows its numbers in the metrics.
 ///
@@ -27,13 +27,8 @@ pub(crate) fn build(
     taking: Taking,
     service: &Arc<Service>,
     links: &UpstreamBudget,
-) -> Result<Arc<Gateway<ServiceDecider>>, String> {
-    let settings = Settings {
-        taking,
-        headers: service.headers.clone(),
-        shedder: service.overload.clone(),
-        clock: service.clock().clone(),
-    };
+) -> Result<Arc<Gateway>, String> {
+    let settings = Settings { taking, headers: service.headers.clone(), shedder: service.overload.clone() };
     let gateway = Gateway::new(routes, settings, Arc::new(ServiceDecider(Arc::clone(service))), links)?;
     let metrics = gateway.metrics();
     let shown = metrics.clone();
@@ -52,7 +47,7 @@ fn slow_clients(metrics: &Metrics) -> Vec<Sample> {
 }
 
 /// The service, as the middleware calls it.
-pub(crate) struct ServiceDecider(Arc<Service>);
+struct ServiceDecider(Arc<Service>);
 
 impl Decide for ServiceDecider {
     type Store = Stores;
@@ -109,10 +104,8 @@ impl Decide for ServiceDecider {
 }
 
 impl Program for ServiceDecider {
-    type Open = Open;
-
-    fn opened(&self) -> Open {
-        self.0.meter.opened(Protocol::Gateway)
+    fn opened(&self) -> Box<dyn Send> {
+        Box::new(self.0.meter.opened(Protocol::Gateway))
     }
 
     fn wall_now(&self) -> Timestamp {

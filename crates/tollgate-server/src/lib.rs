@@ -27,6 +27,7 @@ mod envoy_api;
 mod rls;
 
 // The server's files, and its store.
+mod document;
 mod callers;
 mod tls;
 mod policy_warnings;

@@ -4,7 +4,10 @@
 use std::io::IsTerminal;
 
 use clap::ValueEnum;
-use tracing_subscriber::EnvFilter;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 mod line;
 
@@ -14,7 +17,7 @@ pub(crate) use line::lost;
 /// The variable that sets the level.
 const LEVEL_VARIABLE: &str = "TOLLGATE_LOG";
 /// The default level.
-const LEVEL: &str = "info";
+const LEVEL: LevelFilter = LevelFilter::INFO;
 
 /// How the log is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -38,16 +41,18 @@ impl Log {
 /// Starts the log. A process has one; a second start changes nothing.
 pub(crate) fn start(format: Option<LogFormat>) -> Log {
     let wanted = std::env::var(LEVEL_VARIABLE).unwrap_or_default();
-    let chosen = if wanted.is_empty() { Ok(EnvFilter::new(LEVEL)) } else { EnvFilter::try_new(&wanted) };
+    let usual = || Targets::new().with_default(LEVEL);
+    let chosen = if wanted.is_empty() { Ok(usual()) } else { wanted.parse::<Targets>() };
     let problem = chosen.as_ref().err().map(ToString::to_string);
-    let filter = chosen.unwrap_or_else(|_| EnvFilter::new(LEVEL));
+    let filter = chosen.unwrap_or_else(|_| usual());
     let (writer, lines) = line::start();
     // Without colours, which are control characters: all control characters that are left come from logged values.
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(lines);
+    let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(lines);
+    let log = tracing_subscriber::registry().with(filter);
     let usual = if std::io::stderr().is_terminal() { LogFormat::Text } else { LogFormat::Json };
     let _ = match format.unwrap_or(usual) {
-        LogFormat::Text => log.compact().with_target(false).try_init(),
-        LogFormat::Json => log.json().try_init(),
+        LogFormat::Text => log.with(layer.compact().with_target(false)).try_init(),
+        LogFormat::Json => log.with(layer.json()).try_init(),
     };
     if let Some(problem) = problem {
         tracing::warn!(

@@ -1,7 +1,5 @@
 //! A server with an admin token, and the commands of its operator.
 
-use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
@@ -11,27 +9,6 @@ use crate::program::{Server, stderr, stdout, tollgate};
 
 pub const TOKEN: &str = "a-token-for-tests-0123456789";
 pub const POLICY: &str = "limits: [{name: per-key, by: [api_key], rate: 5/h}, {name: all, rate: 1000/h}]";
-
-/// A directory of a test's own, removed when it is over.
-pub struct Scratch(pub PathBuf);
-
-impl Scratch {
-    pub fn new(name: &str) -> Self {
-        Self(crate::folder(name))
-    }
-
-    pub fn file(&self, name: &str, text: &str) -> String {
-        let path = self.0.join(name);
-        fs::write(&path, text).unwrap();
-        path.display().to_string()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// A server with one token.
 pub fn server(policy: &str) -> Server {

@@ -168,6 +168,24 @@ pub fn follow(guide: &str, least: usize) {
     follow_blocks(&blocks, &server, ("-eu", least), |_| ());
 }
 
+/// Executes the commands of a README, with other addresses in them, and compares what it shows with what comes out. What it starts
+/// (`sh serve`, `sh compose`) is the caller's to start.
+pub fn follow_readme(readme: &str, addresses: &[(&str, String)]) {
+    let mut last = Last::default();
+    for (language, block) in &blocks(readme) {
+        if *language != "sh" {
+            last.compare(language, block);
+            continue;
+        }
+        let commands =
+            addresses.iter().fold(block.clone(), |commands, (from, to)| commands.replace(from, to));
+        let mut shell = Command::new("sh");
+        shell.args(["-euc", &commands]);
+        last.ran(block, succeeded(shell).0);
+    }
+    last.at_least(1);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

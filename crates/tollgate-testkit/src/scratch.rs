@@ -66,6 +66,12 @@ impl Scratch {
         path
     }
 
+    /// Writes a file and returns its path, as text for an argument.
+    pub fn file(&self, name: &str, text: &str) -> String {
+        self.write(name, text);
+        self.text(name)
+    }
+
     /// Replaces a file atomically, as a careful editor does.
     pub fn replace(&self, name: &str, text: &str) {
         let draft = self.0.join(format!(".{name}.draft"));

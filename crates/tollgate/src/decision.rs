@@ -17,7 +17,7 @@ mod reason;
 
 pub use block::Block;
 pub(crate) use held::Held;
-pub use held::Permit;
+pub use held::{Permit, Settled};
 
 /// Why a request was denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -5,20 +5,18 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use arc_swap::ArcSwap;
-use smallvec::SmallVec;
 
+use crate::active::ActivePolicy;
+use crate::fallback::Fallback;
 use crate::key::Secret;
 use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore};
+use crate::overrides::Overrides;
 use crate::policy::Policy;
-use crate::store::{Charge, Store};
+use crate::store::Store;
 use crate::time::{Timestamp, WallOffset};
 
-mod active;
-mod overrides;
 mod block;
 mod reset_times;
-mod fallback;
-mod uncounted;
 mod penalty;
 mod check;
 mod swap;
@@ -28,15 +26,16 @@ mod ledger;
 mod snapshot;
 mod maintenance;
 
-pub use active::{SwapError, SwapReport};
+pub use crate::active::{SwapError, SwapReport};
+pub use crate::decision::Settled;
+pub use crate::fallback::{DEFERRED_MAX, FallbackReport, Reconciled};
+pub use crate::overrides::{ActiveOverrides, LimitOverride, OVERRIDES_MAX, OverrideError, Ruled, Scope};
 pub use block::{BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, BlockError};
 pub use check::Prepared;
-pub use fallback::{DEFERRED_MAX, FallbackReport, Reconciled};
 pub use ledger::{Counted, Ledger, Tally};
 pub use maintenance::Maintenance;
 pub use operator::{Explained, Explanation, Forgotten, LIMITS_EXPLAINED_MAX, Operator, State};
-pub use overrides::{ActiveOverrides, LimitOverride, OVERRIDES_MAX, OverrideError, Ruled, Scope};
-pub use reservation::{CommitError, Departure, Reservation, Reservations, Settled};
+pub use reservation::{CommitError, Departure, Reservation, Reservations};
 #[cfg(feature = "fuzzing")]
 pub use snapshot::sealed;
 pub use snapshot::{
@@ -44,16 +43,11 @@ pub use snapshot::{
     SnapshotReport, Snapshots,
 };
 
-use active::ActivePolicy;
 use block::Blocks;
-use fallback::Fallback;
-use overrides::Overrides;
 use reset_times::ResetTimes;
 
 /// How often a decision reloads the active policy because a newer one overtook it.
 const ATTEMPTS: usize = 4;
-
-type Charges<'a> = SmallVec<[Charge<'a>; 6]>;
 
 /// Decides about requests by a policy.
 ///

@@ -58,10 +58,16 @@ pub mod headers;
 #[cfg(feature = "policy")]
 pub mod lease;
 #[cfg(feature = "policy")]
-pub mod engine;
-#[cfg(feature = "policy")]
 #[doc(hidden)]
 pub mod together;
+#[cfg(feature = "policy")]
+mod overrides;
+#[cfg(feature = "policy")]
+mod active;
+#[cfg(feature = "policy")]
+mod fallback;
+#[cfg(feature = "policy")]
+pub mod engine;
 #[cfg(all(feature = "policy", feature = "conformance"))]
 pub mod conformance;
 #[cfg(all(feature = "policy", feature = "fuzzing"))]

@@ -96,7 +96,7 @@ fn unquoted(expression: &str) -> String {
 }
 
 /// The names of metrics in an expression: all of ours, those of the process, and what Prometheus makes.
-fn metrics_in(expression: &str) -> BTreeSet<String> {
+pub(crate) fn metrics_in(expression: &str) -> BTreeSet<String> {
     let is_metric =
         |word: &&str| word.starts_with("tollgate_") || word.starts_with("process_") || *word == MADE;
     words(&unquoted(expression)).filter(is_metric).map(str::to_owned).collect()
@@ -114,7 +114,7 @@ fn labels_in(expression: &str) -> BTreeSet<String> {
 }
 
 /// Everything in the dashboard that is asked of Prometheus.
-fn queries(value: &Value, found: &mut Vec<String>) {
+pub(crate) fn queries(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(members) => {
             for (name, value) in members {
@@ -129,7 +129,7 @@ fn queries(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-fn dashboard() -> Value {
+pub(crate) fn dashboard() -> Value {
     serde_json::from_str(DASHBOARD).expect("the dashboard is JSON")
 }
 

@@ -12,9 +12,11 @@ use tollgate_testkit::{admin, gateway_upstream, guide, http as raw_http, pki, pr
 
 mod cached;
 mod caddy;
+mod compose;
 mod dashboards;
 mod deploy;
 mod envoy;
+mod examples;
 mod far_store;
 mod frameworks;
 mod gateway_fleet;

@@ -7,7 +7,6 @@ use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 
 use super::Gateway;
-use super::decide::Program;
 use super::health::CheckResult;
 use super::plan::HealthPlan;
 use super::upstream::Upstream;
@@ -16,7 +15,7 @@ use crate::shutdown::{Stop, stopped};
 /// Interval at which idle connections are closed.
 const TIDY_EVERY: Duration = Duration::from_secs(5);
 
-impl<D: Program> Gateway<D> {
+impl Gateway {
     /// Checks upstreams and closes connections that were idle too long, until the server stops.
     pub fn maintain(self: &Arc<Self>, stop: &Stop) {
         for route in &self.proxy.table.routes {

@@ -15,7 +15,6 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use super::Gateway;
 use super::arrival::Peer;
 use super::body::{Holding, PollObserver};
-use super::decide::Program;
 use super::entry::Prefixed;
 use super::frames::Paced;
 use super::http1::server;
@@ -51,7 +50,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves one connection until either side ends it.
-pub async fn connection<D: Program>(stream: Stream, gateway: Arc<Gateway<D>>, mut stop: Stop) {
+pub async fn connection(stream: Stream, gateway: Arc<Gateway>, mut stop: Stop) {
     // A socket without a peer address is already closed.
     let Ok(address) = stream.peer_addr().map(|peer| peer.ip()) else { return };
     let peer = Peer { address, is_secure: stream.is_secure() };
@@ -85,7 +84,7 @@ pub async fn connection<D: Program>(stream: Stream, gateway: Arc<Gateway<D>>, mu
     }
 }
 
-async fn serve_h2<D: Program>(stream: Prefixed, gateway: Arc<Gateway<D>>, peer: Peer, mut stop: Stop) {
+async fn serve_h2(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, mut stop: Stop) {
     let streams = Arc::new(Streams::new(stream.stream.activity()));
     let service = service_fn(|request: Request<Incoming>| {
         let (gateway, mut pulse) = (Arc::clone(&gateway), streams.begin());

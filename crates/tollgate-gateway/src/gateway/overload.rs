@@ -11,118 +11,94 @@ use http_body_util::BodyExt;
 use hyper::{Request, Response};
 use tollgate::HeaderPolicy;
 use tollgate_tower::Waited;
-use tollgate_tower::attributes::Reader;
 use tollgate_tower::shed::{Shed, ShedLayer, Shedder};
 use tower_layer::Layer;
+use tower_service::Service;
 
 use super::body::Body;
-use super::decide::{Capacity, Program, ProxyService};
+use super::program::{Capacity, Program};
 use super::proxy::Proxy;
 use super::request_body::RequestBody;
 
-/// The service behind the limits.
-pub(super) enum UpstreamService<D> {
-    /// Every admitted request is sent on.
-    Open(ProxyService),
-    /// An admitted request is sent on if there is capacity for it.
-    Shed(Shed<CountedService<D>>, Arc<Proxy>),
-}
+type AnswerFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
-impl<D> Clone for UpstreamService<D> {
-    fn clone(&self) -> Self {
-        match self {
-            UpstreamService::Open(passing) => UpstreamService::Open(passing.clone()),
-            UpstreamService::Shed(shed, proxy) => UpstreamService::Shed(shed.clone(), Arc::clone(proxy)),
-        }
-    }
+/// The service behind the limits: it sends on the requests that pass.
+#[derive(Clone)]
+pub(super) struct UpstreamService {
+    proxy: Arc<Proxy>,
+    /// Sends a request on if there is capacity for it; `None` sends on every request.
+    shed: Option<Shed<CountedService>>,
 }
 
 /// The service behind the shedding. A request that reaches it has capacity, so its admission by the limits is counted
 /// here.
-pub(super) struct CountedService<D> {
-    passing: ProxyService,
-    program: Arc<D>,
+#[derive(Clone)]
+struct CountedService {
+    proxy: Arc<Proxy>,
+    program: Arc<dyn Program>,
 }
 
-impl<D> Clone for CountedService<D> {
-    fn clone(&self) -> Self {
-        Self { passing: self.passing.clone(), program: Arc::clone(&self.program) }
-    }
-}
-
-impl<D: Program> tower_service::Service<Request<RequestBody>> for CountedService<D> {
+impl Service<Request<RequestBody>> for CountedService {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = <ProxyService as tower_service::Service<Request<RequestBody>>>::Future;
+    type Future = AnswerFuture;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.passing.poll_ready(context)
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
         let is_late = request.extensions().get::<Waited>().is_some();
         self.program.record_capacity(if is_late { Capacity::PassedLate } else { Capacity::Passed });
-        self.passing.call(request)
+        let proxy = Arc::clone(&self.proxy);
+        Box::pin(async move { Ok(proxy.forward(request).await) })
     }
 }
 
-impl<D: Program> UpstreamService<D> {
+impl UpstreamService {
     /// Makes the service that leads to the upstreams, with these controllers if there are any.
     pub(super) fn new(
-        passing: ProxyService,
+        proxy: &Arc<Proxy>,
         shedder: Option<&Arc<Shedder>>,
-        program: &Arc<D>,
-        (reader, headers): (&Reader, &HeaderPolicy),
+        program: &Arc<dyn Program>,
+        headers: &HeaderPolicy,
     ) -> Self {
-        let Some(shedder) = shedder else { return UpstreamService::Open(passing) };
-        let counting = Arc::clone(program);
-        let layer = ShedLayer::new(Arc::clone(shedder))
-            .reader(reader.clone())
-            .headers(headers.clone())
-            .when_refused(move |_| {
-                counting.record_capacity(Capacity::Shed);
-                std::future::ready(())
-            });
-        let proxy = Arc::clone(&passing.0);
-        UpstreamService::Shed(layer.layer(CountedService { passing, program: Arc::clone(program) }), proxy)
+        let shed = shedder.map(|shedder| {
+            let counting = Arc::clone(program);
+            let layer = ShedLayer::new(Arc::clone(shedder))
+                .reader(proxy.reading.reader.clone())
+                .headers(headers.clone())
+                .when_refused(move |_| {
+                    counting.record_capacity(Capacity::Shed);
+                    std::future::ready(())
+                });
+            layer.layer(CountedService { proxy: Arc::clone(proxy), program: Arc::clone(program) })
+        });
+        Self { proxy: Arc::clone(proxy), shed }
     }
 }
 
-impl<D: Program> tower_service::Service<Request<RequestBody>> for UpstreamService<D> {
+impl Service<Request<RequestBody>> for UpstreamService {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+    type Future = AnswerFuture;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        match self {
-            UpstreamService::Open(passing) => passing.poll_ready(context),
-            UpstreamService::Shed(shed, _) => shed.poll_ready(context),
-        }
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
-        match self {
-            UpstreamService::Open(passing) => {
-                let proxy = Arc::clone(&passing.0);
-                Box::pin(async move {
-                    Ok(match proxy.begun(request).await {
-                        Ok(request) => proxy.forward(request).await,
-                        Err(response) => response,
-                    })
-                })
+        let Self { proxy, shed } = self.clone();
+        Box::pin(async move {
+            // Capacity is reserved only for requests that have something to send.
+            let request = match proxy.begun(request).await {
+                Ok(request) => request,
+                Err(response) => return Ok(response),
+            };
+            match shed {
+                None => Ok(proxy.forward(request).await),
+                Some(mut shed) => Ok(shed.call(request).await?.map(|body| Body::Boxed(body.boxed_unsync()))),
             }
-            UpstreamService::Shed(shed, proxy) => {
-                // Capacity is reserved only for requests that have something to send.
-                let (mut shed, proxy) = (shed.clone(), Arc::clone(proxy));
-                Box::pin(async move {
-                    match proxy.begun(request).await {
-                        Ok(request) => {
-                            Ok(shed.call(request).await?.map(|body| Body::Boxed(body.boxed_unsync())))
-                        }
-                        Err(response) => Ok(response),
-                    }
-                })
-            }
-        }
+        })
     }
 }

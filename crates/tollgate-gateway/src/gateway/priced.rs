@@ -9,17 +9,15 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 use tollgate::path::loose_path;
 use tollgate_tower::attributes::path::usual;
-use tollgate_tower::graphql::{Graphql, GraphqlLayer, Persisted, points};
-use tollgate_tower::{RateLimit, RateLimitLayer};
+use tollgate_tower::graphql::{Graphql, GraphqlLayer, Persisted};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::body::{Body, Limited};
 use super::body_budget::{BodyBudget, BudgetedBody};
-use super::decide::Program;
 use super::graphql::{GraphqlPlan, PersistedPlan};
+use super::limited::LimitedService;
 use super::metrics::Slow;
-use super::overload::UpstreamService;
 use super::own::{self, ClientProtocol};
 use super::plan::RoutePlan;
 use super::request_body::RequestBody;
@@ -35,7 +33,7 @@ use crate::problem::{Kind, Problem};
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// The GraphQL settings of one route.
-pub(super) struct Priced<D> {
+pub(super) struct Priced {
     route: String,
     /// In their loose form, without a slash at their end.
     paths: Vec<String>,
@@ -43,26 +41,25 @@ pub(super) struct Priced<D> {
     /// The minimum rate of their bodies.
     pace: Pace,
     slow: Arc<Slow>,
-    service: Graphql<RateLimit<UpstreamService<D>, D>>,
+    service: Graphql<LimitedService>,
 }
 
-impl<D: Program> Priced<D> {
-    /// Builds the GraphQL service of each route that has one, in front of this layer of limits and the service behind
-    /// it.
+/// Makes the service behind the limits that charge the cost of requests.
+type LimitByPoints<'l> = &'l dyn Fn(&GraphqlPlan) -> Result<LimitedService, String>;
+
+impl Priced {
+    /// Builds the GraphQL service of each route that has one, in front of these limits.
     ///
     /// # Errors
     /// When a file of known operations cannot be read or is invalid.
     pub(super) fn all(
         routes: &[RoutePlan],
-        limits: &RateLimitLayer<D>,
-        behind: &UpstreamService<D>,
+        limits: LimitByPoints<'_>,
         slow: &Arc<Slow>,
     ) -> Result<Vec<Self>, String> {
         let plans = routes.iter().filter_map(|route| Some((route, route.graphql.as_ref()?)));
         let priced = plans.map(|(route, plan)| {
-            let priced = Self::new(route, plan, limits.clone(), behind);
-            priced
-                .map(|priced| Self { slow: Arc::clone(slow), ..priced })
+            Self::new(route, plan, limits, slow)
                 .map_err(|problem| format!("route {:?}: graphql.{problem}", route.name))
         });
         priced.collect()
@@ -71,14 +68,10 @@ impl<D: Program> Priced<D> {
     fn new(
         route: &RoutePlan,
         plan: &GraphqlPlan,
-        limits: RateLimitLayer<D>,
-        behind: &UpstreamService<D>,
+        limits: LimitByPoints<'_>,
+        slow: &Arc<Slow>,
     ) -> Result<Self, String> {
-        let limits = limits.cost(points);
-        let limits = match &plan.cost_from {
-            None => limits,
-            Some(name) => limits.cost_from(name.as_str()).map_err(|error| format!("cost_from: {error}"))?,
-        };
+        let limited = limits(plan)?;
         let persisted = plan.persisted.as_ref().map_or_else(|| Ok(Persisted::default()), known);
         let layer = GraphqlLayer::new(plan.cost_model.clone())
             .when(|_| true)
@@ -89,8 +82,8 @@ impl<D: Program> Priced<D> {
             paths: plan.paths.iter().map(|path| loose_path(path).trim_end_matches('/').to_owned()).collect(),
             room: BodyBudget::new(),
             pace: route.pace,
-            slow: Arc::default(),
-            service: layer.layer(limits.layer(behind.clone())),
+            slow: Arc::clone(slow),
+            service: layer.layer(limited),
         })
     }
 

@@ -19,7 +19,7 @@ pub(super) struct HeadersDocument {
 
 /// One name, such as `none`, or several.
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "headers.dialects: accepted: a list such as [ietf-11, x-ratelimit], or none")]
+#[serde(untagged, expecting = "accepted: a list such as [ietf-11, x-ratelimit], or none")]
 enum DialectNames {
     One(String),
     List(Vec<String>),
@@ -73,10 +73,11 @@ fn read<T: FromStr<Err: std::fmt::Display>>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::document::from_text;
 
     fn compiled(text: &str) -> (HeaderPolicy, Vec<String>) {
         let mut problems = Vec::new();
-        let document: HeadersDocument = serde_saphyr::from_str(text).unwrap();
+        let document: HeadersDocument = from_text(text).unwrap();
         (document.compile(&mut problems), problems)
     }
 
@@ -109,7 +110,7 @@ mod tests {
             assert!(problems.is_empty(), "{text}: {problems:?}");
         }
         for wrong in ["{dialects: {ietf-11: true}}", "{dialects: [[none]]}"] {
-            let problem = serde_saphyr::from_str::<HeadersDocument>(wrong).unwrap_err().to_string();
+            let problem = from_text::<HeadersDocument>(wrong).unwrap_err();
             assert!(problem.contains("a list such as [ietf-11, x-ratelimit], or none"), "{problem}");
         }
     }

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tollgate::Clock;
 use tollgate_gateway::{RoutePlan, Taking};
 
-use crate::cli::{ListenChoice, ServeArguments};
+use super::settings::ListenAddresses;
 use crate::control::ControlPlane;
 use crate::gateway;
 use crate::listen::{self, ConnectionLimit, FdBudget, GatewayListener, Handshake, Stream};
@@ -48,18 +48,18 @@ pub(super) struct OpenListeners {
 }
 
 impl Listeners {
-    /// Binds the addresses that the arguments name. Binds the gateway's address if there are routes.
+    /// Binds these addresses. Binds the gateway's address if there are routes.
     ///
     /// # Errors
     /// When an address cannot be bound. The message says what to do.
-    pub(super) async fn bind(arguments: &ServeArguments, routes: &[RoutePlan]) -> Result<Self, String> {
+    pub(super) async fn bind(at: &ListenAddresses, routes: &[RoutePlan]) -> Result<Self, String> {
         Ok(Self {
-            http: listen::bind(arguments.http, "--http").await?,
-            grpc: bound(arguments.grpc, "--grpc").await?,
-            resp: bound(arguments.resp, "--resp").await?,
+            http: listen::bind(at.http, "--http").await?,
+            grpc: bound(at.grpc, "--grpc").await?,
+            resp: bound(at.resp, "--resp").await?,
             gateway: match routes.is_empty() {
                 true => None,
-                false => Some(listen::bind(arguments.gateway, "--gateway").await?),
+                false => Some(listen::bind(at.gateway, "--gateway").await?),
             },
         })
     }
@@ -156,10 +156,10 @@ impl ListenerTasks<'_> {
 }
 
 /// Binds the address of a protocol, if it is configured.
-async fn bound(choice: ListenChoice, flag: &str) -> Result<Option<TcpListener>, String> {
-    match choice {
-        ListenChoice::At(address) => listen::bind(address, flag).await.map(Some),
-        ListenChoice::Off => Ok(None),
+async fn bound(address: Option<SocketAddr>, flag: &str) -> Result<Option<TcpListener>, String> {
+    match address {
+        Some(address) => listen::bind(address, flag).await.map(Some),
+        None => Ok(None),
     }
 }
 

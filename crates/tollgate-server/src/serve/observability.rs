@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Clock, LimitOverride, Ruled, Timestamp};
 
-use crate::cli::ObservabilityArguments;
+use super::settings::TraceSettings;
 use crate::control::ControlPlane;
 use crate::service::Service;
 use crate::store::Fleet;
@@ -32,7 +32,7 @@ pub(super) struct Spans {
 /// When the collector's address is invalid.
 pub(super) fn start(
     control: &Arc<ControlPlane>,
-    arguments: &ObservabilityArguments,
+    traces: Option<TraceSettings>,
     clock: &Clock,
 ) -> Result<Option<Spans>, String> {
     let service = &control.service;
@@ -71,12 +71,12 @@ pub(super) fn start(
             })
         });
     }
-    let Some(endpoint) = &arguments.otlp else {
+    let Some(TraceSettings { endpoint, sample }) = traces else {
         return Ok(None);
     };
-    let exporter = export::exporter(endpoint)?;
+    let exporter = export::exporter(&endpoint)?;
     let fate = Arc::new(Fate::default());
-    let (tracer, spans) = Tracer::new(arguments.otlp_sample, clock.clone(), Arc::clone(&fate));
+    let (tracer, spans) = Tracer::new(sample, clock.clone(), Arc::clone(&fate));
     meter.trace(tracer);
     let shown = Arc::clone(&fate);
     meter.probe(move |_| shown.samples());

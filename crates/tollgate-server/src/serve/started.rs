@@ -8,7 +8,7 @@ use super::banner;
 use super::counters::{CounterSettings, Counting, Opened};
 use super::listeners::Listeners;
 use super::shedding;
-use crate::cli::ServeArguments;
+use crate::config::Config;
 use crate::console::Console;
 use crate::control::ControlPlane;
 use crate::control::admin::{self, Admin};
@@ -39,54 +39,59 @@ impl Started {
     /// # Errors
     /// When the state directory, the tokens or the settings cannot be used.
     pub(super) fn new(
-        arguments: &ServeArguments,
         prepared: Prepared,
         listeners: &Listeners,
         console: &mut Console,
     ) -> Result<Self, String> {
-        let Prepared { clock, auth, tls, mut start, callers, reader, headers, choice, overload, .. } =
-            prepared;
+        let Prepared { settings, clock, tls, mut start, callers } = prepared;
         let addresses = listeners.addresses()?;
-        let opened = Opened::open(choice, counter_settings(arguments, listeners), &clock)?;
+        let counters = CounterSettings {
+            memory: settings.memory,
+            throttles: listeners.resp.is_some(),
+            state_dir: settings.reload.state_dir.as_deref(),
+            snapshot_every: settings.snapshot_every,
+        };
+        let opened = Opened::open(settings.store, counters, &clock)?;
         // After the counters, which lock the directory.
         let state_start =
-            arguments.reload.state_dir.as_deref().map(|path| OperatorStateFile::open(path, &clock));
+            settings.reload.state_dir.as_deref().map(|path| OperatorStateFile::open(path, &clock));
         let lines = state_start.iter().filter_map(|state_start| state_start.line.as_deref());
         let state: Vec<&str> = opened.state_line().into_iter().chain(lines).collect();
         let notes = banner::BannerNotes { store: &opened.store_lines(), state: &state };
-        let credentials = admin::credentials(&arguments.admin.tokens())?;
+        let credentials = admin::credentials(&settings.admin)?;
         let access = banner::Access {
-            needs_token: auth.is_required(),
-            has_tls: arguments.security.tls_cert.is_some(),
-            has_client_ca: arguments.security.tls_client_ca.is_some(),
+            needs_token: settings.auth.is_required(),
+            has_tls: tls.is_some(),
+            has_client_ca: settings.has_client_ca,
         };
         for line in banner::lines(&start, &addresses, access, &notes, &credentials) {
             console.line(line);
         }
         console.flush();
 
-        let settings = arguments.reload.settings();
-        let (reloader, watcher) = Watcher::new(&mut start, arguments.policy.as_ref(), &settings, clock.now());
+        let (reloader, watcher) =
+            Watcher::new(&mut start, settings.policy.as_ref(), &settings.reload, clock.now());
         let (policy, compat) = start.loaded.rules.into_parts();
         let Counting { engine, throttled, snapshots, held, watch: store } =
             opened.counting(policy, &clock)?;
+        let Config { reader, headers, overload, .. } = settings.config;
         let shedding = overload.map(|plan| shedding::start(plan, &engine, &clock)).transpose()?;
         let overload = shedding.as_ref().map(|shedding| Arc::clone(&shedding.shedder));
         let operator_state =
             state_start.map(|state_start| state_start.resume(&engine, overload.as_deref(), clock.now()));
         let mut service = Service::new(engine, clock.clone()).reading(reader, headers).throttling(throttled);
         service.capacity = shedding.and_then(|shedding| shedding.capacity);
-        let is_open = !auth.is_required() && tls.is_none();
-        service.auth = auth;
+        let is_open = !settings.auth.is_required() && tls.is_none();
+        service.auth = settings.auth;
         if let Some(shedder) = overload {
             service.overload = Some(Arc::clone(&shedder));
             service.meter.show_overload(shedder);
         }
-        service.compat_options = arguments.compat.options();
+        service.compat_options = settings.compat;
         if let Some(compat) = compat {
             service.activate(compat, clock.now()).map_err(|error| error.to_string())?;
         }
-        let admin = Admin::new(credentials.tokens, addresses.http, &arguments.admin.admin_host, clock);
+        let admin = Admin::new(credentials.tokens, addresses.http, &settings.admin_hosts, clock);
         let control = Arc::new(ControlPlane {
             service: Arc::new(service),
             reloader,
@@ -105,14 +110,5 @@ impl Started {
             operator_state,
             held,
         })
-    }
-}
-
-fn counter_settings<'a>(arguments: &'a ServeArguments, listeners: &Listeners) -> CounterSettings<'a> {
-    CounterSettings {
-        memory: arguments.memory,
-        throttles: listeners.resp.is_some(),
-        state_dir: arguments.reload.state_dir.as_deref(),
-        snapshot_every: arguments.snapshot_every,
     }
 }

@@ -67,11 +67,6 @@ impl Limit {
         Self::new(i128::from(max_burst), count, period)
     }
 
-    /// The numbers that distinguish this limit from others.
-    pub(crate) const fn identity(&self) -> [i64; 2] {
-        [self.interval, self.most]
-    }
-
     /// Charges `quantity` units to a key whose counter is empty from `stored` on. Returns the result, and the new
     /// instant if it changes.
     pub(crate) fn charge(&self, stored: Option<i64>, now: i64, quantity: i64) -> (Charged, Option<i64>) {

@@ -1,22 +1,32 @@
 //! The counters of `CL.THROTTLE` and `THROTTLE`: for each key, the instant from which its counter is empty. Keys are
-//! stored as keyed hashes, and the table never grows beyond its byte limit. An entry is evicted only when its instant
-//! has passed, which equals having no entry. When every entry still counts, new keys share a few counters of their
-//! limit, and known keys stay exact.
+//! stored as keyed hashes, in shards with one lock each. An entry is evicted only when its instant has passed, which
+//! equals having no entry. When every entry still counts, new keys are refused, and known keys stay exact.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tollgate::Source;
 use tollgate::key::KeyFamily;
 
 use super::cell::{Charged, Limit};
-use shard::ShardFull;
-use table::Region;
-use tollgate::Source;
 
-mod shard;
-mod table;
+/// Number of shards.
+const SHARDS: usize = 256;
+/// Bytes of a map's bucket: a key's hash, an instant, and the map's own byte. A map has a power of two of them, and
+/// uses seven in eight.
+const BUCKET_BYTES: u64 = 25;
+/// How long a full shard waits before it looks for past entries again, in nanoseconds.
+const SWEEP_INTERVAL: u64 = 250_000_000;
+/// Maximum number of entries in one saved piece.
+const PIECE_ENTRIES: usize = 1 << 15;
+/// Bytes of a saved entry: the key's hash and the instant.
+const ENTRY_BYTES: usize = 24;
+/// The first byte of a saved piece. Earlier versions also saved counters that new keys shared, which now have none.
+const OWN_COUNTERS: u8 = 0;
+const SHARED_COUNTERS: u8 = 1;
 
-pub(crate) use table::CounterTable;
-
-/// The number of counters that new keys of one limit share while the table is full.
-const SHARES: u128 = 8;
+/// The keyed hash of a key.
+type KeyHash = [u8; 16];
 
 /// The command of a call. The same key has separate counters for each command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +54,6 @@ impl ThrottleCommand {
 pub(crate) struct Cells {
     cell: KeyFamily,
     crab: KeyFamily,
-    shared: KeyFamily,
     pub(crate) table: CounterTable,
 }
 
@@ -54,13 +63,11 @@ impl Cells {
         Self {
             cell: family(ThrottleCommand::Cell.command()),
             crab: family(ThrottleCommand::Crab.command()),
-            shared: family("shared"),
             table,
         }
     }
 
-    /// Charges a key, and reports which counter was used. It always answers: if the table is full, the key shares a
-    /// counter, and if that is impossible too, the key is denied.
+    /// Charges a key, and reports which counter was used. It always answers: if the table is full, a new key is denied.
     pub(crate) fn charge(
         &self,
         asker: ThrottleCommand,
@@ -70,53 +77,203 @@ impl Cells {
         quantity: i64,
     ) -> (Charged, Source) {
         let hash = self.hash(asker, key);
-        match self.table.charge(Region::Own, hash, limit, now, quantity) {
-            Ok(charged) => (charged, Source::Exact),
-            Err(ShardFull) => match self.charge_shared(hash, limit, now, quantity) {
-                Ok(charged) => (charged, Source::Overflow),
-                Err(ShardFull) => (limit.refused(), Source::Full),
-            },
+        let mut shard = self.table.shard(&hash);
+        let stored = shard.instants.get_mut(&hash);
+        let (charged, next) = limit.charge(stored.as_deref().copied(), now, quantity);
+        match (stored, next) {
+            (Some(stored), Some(next)) => *stored = next,
+            (None, Some(next)) if next > now => {
+                if shard.insert(hash, next, now).is_err() {
+                    return (limit.refused(), Source::Full);
+                }
+            }
+            _ => {} // There is nothing to remember.
         }
+        (charged, Source::Exact)
     }
 
     /// The instant from which the counter of a key is empty, if it is in the future.
     pub(crate) fn instant(&self, asker: ThrottleCommand, key: &[u8], now: i64) -> Option<i64> {
-        self.table.instant(self.hash(asker, key), now)
+        let hash = self.hash(asker, key);
+        self.table.shard(&hash).instants.get(&hash).copied().filter(|instant| *instant > now)
     }
 
     /// Clears the counter of a key. Returns whether it had counted anything.
     pub(crate) fn forget(&self, asker: ThrottleCommand, key: &[u8], now: i64) -> bool {
-        self.table.forget(self.hash(asker, key), now)
+        let hash = self.hash(asker, key);
+        let mut shard = self.table.shard(&hash);
+        // The entry stays until the next sweep: a map that entries were removed from one by one may grow for no entry.
+        let cleared = shard.instants.get_mut(&hash).map(|instant| std::mem::replace(instant, i64::MIN));
+        cleared.is_some_and(|instant| instant > now)
     }
 
     #[inline]
-    fn hash(&self, asker: ThrottleCommand, key: &[u8]) -> u128 {
-        match asker {
+    fn hash(&self, asker: ThrottleCommand, key: &[u8]) -> KeyHash {
+        let hash = match asker {
             ThrottleCommand::Cell => self.cell.hash(key),
             ThrottleCommand::Crab => self.crab.hash(key),
-        }
+        };
+        hash.to_le_bytes()
+    }
+}
+
+/// The memory of the counters, which can be saved and restored.
+pub(crate) struct CounterTable {
+    shards: Box<[Mutex<Shard>]>,
+}
+
+/// The result of restoring entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PutBack {
+    /// Entries that were restored.
+    pub(crate) kept: u64,
+    /// Entries without room: the counters of their keys start empty.
+    pub(crate) no_room: u64,
+}
+
+impl CounterTable {
+    /// A table of at most this many bytes, which are allocated as they are needed.
+    pub(crate) fn new(bytes: u64) -> Self {
+        let buckets = bytes / SHARDS as u64 / BUCKET_BYTES;
+        let buckets = buckets.checked_ilog2().map_or(0, |log| 1usize << log);
+        let shard = || Shard { instants: HashMap::new(), most: buckets / 8 * 7, swept_at: i64::MIN };
+        Self { shards: (0..SHARDS).map(|_| Mutex::new(shard())).collect() }
     }
 
+    /// All entries that still count, in pieces, while charges go on. Each shard is copied at one instant under its
+    /// lock, and no piece is written during the copy.
+    pub(crate) fn pieces(&self, now: i64) -> impl Iterator<Item = Vec<u8>> {
+        self.shards.iter().flat_map(move |shard| {
+            let shard = locked(shard);
+            let counting = shard.instants.iter().filter(|(_, instant)| **instant > now);
+            let entries: Vec<_> = counting.map(|(hash, instant)| (*hash, *instant)).collect();
+            drop(shard);
+            entries.chunks(PIECE_ENTRIES).map(piece).collect::<Vec<_>>()
+        })
+    }
+
+    /// How many entries are in a piece.
+    pub(crate) const fn entries_in(piece: &[u8]) -> u64 {
+        (piece.len().saturating_sub(1) / ENTRY_BYTES) as u64
+    }
+
+    /// Restores entries from a piece that was saved when the clock said `taken_at`. If the clock says less now, it was
+    /// set back, and the entries move back with it: no key gains units, and no key waits longer than before.
+    ///
+    /// # Errors
+    /// When the bytes are not a valid piece.
+    pub(crate) fn put_back(&self, piece: &[u8], taken_at: i64, now: i64) -> Result<PutBack, String> {
+        let entries = match piece.split_first() {
+            Some((&OWN_COUNTERS, entries)) => entries,
+            Some((&SHARED_COUNTERS, _)) => return Ok(PutBack::default()),
+            _ => return Err("a part is counted by a command that this version does not know".to_owned()),
+        };
+        let (entries, []) = entries.as_chunks::<ENTRY_BYTES>() else {
+            return Err("a counter of a command is cut off".to_owned());
+        };
+        let back = taken_at.saturating_sub(now).max(0);
+        let mut put_back = PutBack::default();
+        for entry in entries {
+            let Some((hash, instant)) = entry.split_first_chunk() else { continue };
+            let Some(instant) = instant.first_chunk().copied().map(i64::from_le_bytes) else { continue };
+            let instant = instant.saturating_sub(back);
+            if instant <= now {
+                continue;
+            }
+            match self.shard(hash).put_back(*hash, instant, now) {
+                Ok(()) => put_back.kept += 1,
+                Err(ShardFull) => put_back.no_room += 1,
+            }
+        }
+        Ok(put_back)
+    }
+
+    #[inline]
+    fn shard(&self, hash: &KeyHash) -> MutexGuard<'_, Shard> {
+        locked(&self.shards[usize::from(hash[0]) % SHARDS])
+    }
+}
+
+/// A thread that panicked while it held the lock left a consistent map: each change of it is one step.
+#[inline]
+fn locked(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn piece(entries: &[(KeyHash, i64)]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(1 + entries.len() * ENTRY_BYTES);
+    bytes.push(OWN_COUNTERS);
+    for (hash, instant) in entries {
+        bytes.extend_from_slice(hash);
+        bytes.extend_from_slice(&instant.to_le_bytes());
+    }
+    bytes
+}
+
+/// The shard has no room for another key.
+struct ShardFull;
+
+/// One part of the table.
+struct Shard {
+    instants: HashMap<KeyHash, i64>,
+    /// Maximum number of entries.
+    most: usize,
+    /// When past entries were last looked for.
+    swept_at: i64,
+}
+
+impl Shard {
+    /// Restores a saved key. The later instant wins.
+    fn put_back(&mut self, hash: KeyHash, instant: i64, now: i64) -> Result<(), ShardFull> {
+        match self.instants.get_mut(&hash) {
+            Some(stored) => *stored = instant.max(*stored),
+            None => self.insert(hash, instant, now)?,
+        }
+        Ok(())
+    }
+
+    /// Adds a key that has no entry yet.
+    fn insert(&mut self, hash: KeyHash, instant: i64, now: i64) -> Result<(), ShardFull> {
+        if self.instants.len() >= self.most && !self.sweep(now) {
+            return Err(ShardFull);
+        }
+        self.instants.insert(hash, instant);
+        Ok(())
+    }
+
+    /// Evicts past entries, unless it did so just now. Returns whether there is room. The entries that stay move to a
+    /// new map, because a map that entries were removed from may grow while it has free buckets.
     #[cold]
-    fn charge_shared(&self, key: u128, limit: &Limit, now: i64, quantity: i64) -> Result<Charged, ShardFull> {
-        let share = (key % SHARES).to_le_bytes();
-        let [interval, most] = limit.identity().map(i64::to_le_bytes);
-        let hash = self.shared.hash_parts(&[&interval, &most, &share]);
-        self.table.charge(Region::Shared, hash, limit, now, quantity)
+    fn sweep(&mut self, now: i64) -> bool {
+        if self.most == 0 || now.abs_diff(self.swept_at) < SWEEP_INTERVAL {
+            return false;
+        }
+        self.swept_at = now;
+        if self.instants.values().any(|instant| *instant <= now) {
+            let entries = std::mem::take(&mut self.instants).into_iter();
+            self.instants = entries.filter(|(_, instant)| *instant > now).collect();
+        }
+        self.instants.len() < self.most
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use tollgate::Secret;
 
     use super::*;
 
     const NOW: i64 = 1_700_000_000_000_000_000;
-    const HOUR: i64 = 3_600_000_000_000;
+    const SECOND: i64 = 1_000_000_000;
+    const HOUR: i64 = 3_600 * SECOND;
 
     fn cells(bytes: u64) -> Cells {
-        Cells::new(CounterTable::new(bytes), |name| KeyFamily::new(name, Secret::random()))
+        cells_in(CounterTable::new(bytes))
+    }
+
+    fn cells_in(table: CounterTable) -> Cells {
+        Cells::new(table, |name| KeyFamily::new(name, Secret::repeatable(1)))
     }
 
     fn hourly() -> Limit {
@@ -134,44 +291,52 @@ mod tests {
         assert!(cells.charge(ThrottleCommand::Cell, b"k", &faster, NOW, 1).0.limited);
     }
 
-    /// A flood of new keys neither frees a throttled key nor denies a known one. The flood itself is admitted only as
-    /// often as the counters that it shares allow.
+    /// A flood of new keys neither frees a throttled key nor denies a known one. The flood itself is refused when the
+    /// table is full, until its entries have passed.
     #[test]
     fn a_flood_changes_nothing_for_known_keys() {
         let cells = cells(1 << 20);
-        let charge =
-            |key: &str, now| cells.charge(ThrottleCommand::Cell, key.as_bytes(), &hourly(), now, 1).0;
+        let charge = |key: &str, now| cells.charge(ThrottleCommand::Cell, key.as_bytes(), &hourly(), now, 1);
         for _ in 0..2 {
-            assert!(!charge("throttled", NOW).limited);
+            assert!(!charge("throttled", NOW).0.limited);
         }
         charge("known", NOW);
-        let admitted = (0..200_000).filter(|key| !charge(&format!("flood-{key}"), NOW).limited).count();
-        let room = (1 << 20) / 24;
+        let admitted = (0..200_000).filter(|key| !charge(&format!("flood-{key}"), NOW).0.limited).count();
+        let room = (1 << 20) / ENTRY_BYTES;
         assert!((room / 2..room).contains(&admitted), "{admitted} of room for {room}");
-        let late = (0..1_000).filter(|key| !charge(&format!("late-{key}"), NOW).limited).count();
-        assert_eq!(late, 0, "the shared counters are used up");
-        assert!(charge("throttled", NOW).limited);
-        assert!(!charge("known", NOW).limited);
-        // When the entries of the flood have passed, there is room again.
+        let (late, source) = charge("late", NOW);
+        assert_eq!((late.limited, source), (true, Source::Full));
+        assert!(charge("throttled", NOW).0.limited);
+        assert_eq!((charge("known", NOW).0.limited, charge("known", NOW).1), (false, Source::Exact));
         let tomorrow = NOW + 24 * HOUR;
-        assert_eq!((0..20_000).filter(|key| charge(&format!("new-{key}"), tomorrow).limited).count(), 0);
+        assert_eq!((0..20_000).filter(|key| charge(&format!("new-{key}"), tomorrow).0.limited).count(), 0);
     }
 
-    /// New keys of another limit do not share the counters of the flooded limit.
+    /// A map takes no more memory than the table was given, however often keys come, pass and are forgotten.
     #[test]
-    fn limits_share_apart() {
+    fn a_shard_stays_within_its_bytes() {
         let cells = cells(1 << 20);
-        for key in 0..200_000u32 {
-            cells.charge(ThrottleCommand::Cell, &key.to_le_bytes(), &hourly(), NOW, 1);
+        for round in 0..10 {
+            let now = NOW + round * HOUR;
+            for key in 0..40_000u32 {
+                cells.charge(ThrottleCommand::Cell, &key.to_le_bytes(), &hourly(), now, 1 + round % 2);
+                if key % 3 == 0 {
+                    cells.forget(ThrottleCommand::Cell, &key.to_le_bytes(), now);
+                }
+            }
         }
-        let other = Limit::beyond_one(0, 1, 60).unwrap();
-        let admitted = (0..1_000u16).filter(|key| {
-            !cells.charge(ThrottleCommand::Cell, &key.to_le_bytes()[..], &other, NOW, 1).0.limited
-        });
-        assert_eq!(admitted.count(), 8);
+        for shard in &cells.table.shards {
+            let shard = locked(shard);
+            assert!(
+                shard.instants.capacity() <= shard.most,
+                "{} > {}",
+                shard.instants.capacity(),
+                shard.most
+            );
+        }
     }
 
-    /// Without room even for a shared counter, the answer is a denial.
+    /// Without room for any counter, the answer is a denial.
     #[test]
     fn no_room_at_all() {
         let cells = cells(0);
@@ -184,5 +349,95 @@ mod tests {
             !cells.charge(ThrottleCommand::Cell, b"k", &hourly(), NOW, 0).0.limited,
             "to look needs no room"
         );
+    }
+
+    /// One key in a hundred is used for a second, the others for ten.
+    fn filled(cells: &Cells, keys: u32) {
+        let limit = Limit::beyond_one(9, 1, 1).unwrap();
+        for key in 0..keys {
+            let quantity = if key % 100 == 0 { 1 } else { 10 };
+            cells.charge(ThrottleCommand::Cell, &key.to_le_bytes(), &limit, NOW, quantity);
+        }
+    }
+
+    fn put_back(pieces: &[Vec<u8>], bytes: u64, taken_at: i64, now: i64) -> (CounterTable, PutBack) {
+        let (table, mut all) = (CounterTable::new(bytes), PutBack::default());
+        for piece in pieces {
+            let PutBack { kept, no_room } = table.put_back(piece, taken_at, now).unwrap();
+            all = PutBack { kept: all.kept + kept, no_room: all.no_room + no_room };
+        }
+        (table, all)
+    }
+
+    fn sorted(table: &CounterTable, now: i64) -> Vec<[u8; ENTRY_BYTES]> {
+        let pieces = table.pieces(now);
+        let mut entries: Vec<_> =
+            pieces.flat_map(|piece| piece[1..].as_chunks::<ENTRY_BYTES>().0.to_vec()).collect();
+        entries.sort_unstable();
+        entries
+    }
+
+    /// Saved entries are restored, also into a table of another size. Past entries are neither saved nor restored.
+    #[test]
+    fn what_was_written_is_there_again() {
+        let cells = cells(1 << 20);
+        filled(&cells, 2_500);
+        let pieces: Vec<Vec<u8>> = cells.table.pieces(NOW).collect();
+        assert_eq!(pieces.iter().map(|piece| CounterTable::entries_in(piece)).sum::<u64>(), 2_500);
+        for bytes in [1 << 20, 1 << 22] {
+            let (again, report) = put_back(&pieces, bytes, NOW, NOW);
+            assert_eq!(report, PutBack { kept: 2_500, no_room: 0 });
+            assert_eq!(sorted(&again, NOW), sorted(&cells.table, NOW));
+        }
+        let (small, report) = put_back(&pieces, 1 << 16, NOW, NOW);
+        assert_eq!((report.kept + report.no_room, report.kept), (2_500, sorted(&small, NOW).len() as u64));
+        assert!(report.no_room > 0 && report.kept > 1_500, "{report:?}");
+        assert_eq!(sorted(&cells.table, NOW + SECOND).len(), 2_475);
+        assert_eq!(put_back(&pieces, 1 << 20, NOW, NOW + SECOND).1, PutBack { kept: 2_475, no_room: 0 });
+    }
+
+    /// A clock that was set back moves the entries back. A clock that was set forward has let that much time pass.
+    #[test]
+    fn clocks_that_were_set() {
+        let cells = cells(1 << 20);
+        filled(&cells, 2);
+        let pieces: Vec<Vec<u8>> = cells.table.pieces(NOW).collect();
+        for (moved, left) in [(0, [1, 10]), (-86_400, [1, 10]), (4, [-3, 6])] {
+            let now = NOW + moved * SECOND;
+            let again = cells_in(put_back(&pieces, 1 << 20, NOW, now).0);
+            let instants = [0u32, 1].map(|key| again.instant(ThrottleCommand::Cell, &key.to_le_bytes(), now));
+            let expected = left.map(|left| (left > 0).then_some(now + left * SECOND));
+            assert_eq!(instants, expected, "moved by {moved} s");
+        }
+    }
+
+    /// Forgetting a key clears that key only.
+    #[test]
+    fn one_is_forgotten() {
+        let cells = cells(1 << 20);
+        filled(&cells, 3);
+        let forget = |key: u32, now| cells.forget(ThrottleCommand::Cell, &key.to_le_bytes(), now);
+        assert_eq!([forget(0, NOW), forget(0, NOW)], [true, false]);
+        assert_eq!(sorted(&cells.table, NOW).len(), 2);
+        assert!(!forget(1, NOW + 10 * SECOND), "what is past is nothing to forget");
+    }
+
+    /// The shared counters that an earlier version saved are passed over.
+    #[test]
+    fn shared_counters_of_an_earlier_version() {
+        let piece = [[SHARED_COUNTERS; 1].as_slice(), &[9; ENTRY_BYTES]].concat();
+        assert_eq!(CounterTable::new(1 << 20).put_back(&piece, NOW, NOW), Ok(PutBack::default()));
+    }
+
+    proptest! {
+        /// No input causes a panic or an inconsistent table: restored entries are saved again.
+        #[test]
+        fn any_bytes(bytes in proptest::collection::vec(0..4u8, 0..200), taken_at: i64, now: i64) {
+            let table = CounterTable::new(1 << 16);
+            if let Ok(report) = table.put_back(&bytes, taken_at, now) {
+                prop_assert!(report.kept <= CounterTable::entries_in(&bytes));
+                prop_assert!(sorted(&table, now).len() as u64 <= report.kept);
+            }
+        }
     }
 }

@@ -236,7 +236,7 @@ mod tests {
     }
 
     fn document(text: &str) -> StoreDocument {
-        serde_saphyr::from_str(text).unwrap()
+        crate::document::from_text(text).unwrap()
     }
 
     fn shared(given: &StoreSettings, file: &StoreDocument) -> SharedStore {

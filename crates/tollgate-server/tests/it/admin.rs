@@ -6,14 +6,15 @@ use std::os::unix::fs::PermissionsExt;
 use crate::program::{Server, run, stderr, tollgate};
 use crate::raw_http::request;
 
-pub(crate) use tollgate_testkit::admin::{POLICY, Scratch, TOKEN, ask, server};
+pub(crate) use tollgate_testkit::Scratch;
+pub(crate) use tollgate_testkit::admin::{POLICY, TOKEN, ask, server};
 
 const TOKENS: &str = "# role name token\nviewer vera viewer-token-0123456789\noperator otto operator-token-0123456789\nadmin ada admin-token-0123456789\n";
 
 /// Each verb by each role: a viewer looks, an operator changes one thing, an admin all of them; without a token nobody does anything.
 #[test]
 fn roles() {
-    let scratch = Scratch::new("roles");
+    let scratch = Scratch::new();
     let tokens = scratch.file("tokens", TOKENS);
     let server = Server::start_with(
         &["serve", "--http", "127.0.0.1:0", "--policy", "-", "--admin-tokens", &tokens],
@@ -223,7 +224,7 @@ fn a_token_is_made() {
     assert_eq!(ask(&one, &token, "GET", "/admin/v1/audit", "").status, 200);
     assert_eq!(ask(&other, &token, "GET", "/admin/v1/audit", "").status, 401);
 
-    let scratch = Scratch::new("token");
+    let scratch = Scratch::new();
     let path = scratch.file("token", "an older one");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     let server = Server::start_with(
@@ -245,7 +246,7 @@ fn a_token_is_made() {
 /// Tokens that could be guessed, and files that are not what they should be, are refused at the start, without showing a token.
 #[test]
 fn refused_tokens() {
-    let scratch = Scratch::new("refused");
+    let scratch = Scratch::new();
     let twice = scratch.file("twice", "viewer a 0123456789abcdef\nadmin a 0123456789abcdeg\n");
     let wrong = scratch.file("wrong", "root a 0123456789abcdef\n");
     let empty = scratch.file("empty", "# nothing\n");

@@ -13,7 +13,7 @@ const HEADING: &str = "## Operate a running server";
 fn the_section_is_true() {
     let (_, section) = GUIDE.split_once(HEADING).expect("the guide has the section");
     let blocks = guide::blocks(section.split("\n## ").next().unwrap());
-    let scratch = Scratch::new("guide");
+    let scratch = Scratch::new();
     let file = scratch.file("policy.yaml", guide::first(&blocks, "yaml"));
     let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", &file]);
     command.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
@@ -21,7 +21,7 @@ fn the_section_is_true() {
     // Without `-e`: some verbs tell by their status what they found.
     guide::follow_blocks(&blocks, &server, ("-u", 8), |shell| {
         shell
-            .current_dir(&scratch.0)
+            .current_dir(scratch.folder())
             .env("TOLLGATE_SERVER", format!("http://{}", server.address))
             .env("TOLLGATE_ADMIN_TOKEN", TOKEN);
     });

@@ -226,7 +226,7 @@ fn failures_name_the_cure() {
 /// Two files: which limits change, and how many decisions of a trace do, on the trace's own time.
 #[test]
 fn a_candidate_is_compared_on_a_trace() {
-    let scratch = Scratch::new("diff");
+    let scratch = Scratch::new();
     let old = scratch.file(
         "old.yaml",
         "limits: [{name: a, by: [k], rate: 2/min burst 2}, {name: p, by: [k], concurrency: 1}]",
@@ -279,7 +279,7 @@ fn a_candidate_is_compared_on_a_trace() {
 #[test]
 fn a_candidate_is_compared_on_live_requests() {
     let server = server(POLICY);
-    let scratch = Scratch::new("live");
+    let scratch = Scratch::new();
     let stricter = scratch
         .file("new.yaml", "limits: [{name: per-key, by: [api_key], rate: 2/h}, {name: all, rate: 1000/h}]");
     let begun = {
@@ -406,7 +406,7 @@ fn a_block_takes_names_that_requests_have() {
 #[test]
 fn a_change_of_the_whole_policy_is_reported() {
     let server = server(POLICY);
-    let scratch = Scratch::new("domain");
+    let scratch = Scratch::new();
     let old = scratch.file("old.yaml", POLICY);
     let new = scratch.file("new.yaml", &format!("domain: edge\n{POLICY}"));
     let expected =
@@ -425,7 +425,7 @@ fn a_change_of_the_whole_policy_is_reported() {
 /// the audit log.
 #[test]
 fn a_refused_reload_is_forced() {
-    let scratch = Scratch::new("reload");
+    let scratch = Scratch::new();
     let file = scratch.file("policy.yaml", POLICY);
     let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", &file]);
     command.env("TOLLGATE_ADMIN_TOKEN", TOKEN);

@@ -13,6 +13,9 @@ fn guides() -> Vec<PathBuf> {
             .to_vec();
     let docs = fs::read_dir(file("docs")).unwrap().map(|entry| entry.unwrap().path());
     guides.extend(docs.filter(|path| path.extension().is_some_and(|extension| extension == "md")));
+    let examples = fs::read_dir(file("examples")).unwrap().map(|entry| entry.unwrap().path());
+    guides.push(file("examples/README.md"));
+    guides.extend(examples.filter(|path| path.is_dir()).map(|folder| folder.join("README.md")));
     guides
 }
 

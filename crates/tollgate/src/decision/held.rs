@@ -47,6 +47,18 @@ pub(crate) struct Held {
     pub(crate) turn_at: Option<Timestamp>,
 }
 
+/// The result of settling a reservation, for the limit that it changed most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// Units refunded.
+    pub refunded: u64,
+    /// Units charged beyond the estimate.
+    pub charged: u64,
+    /// Units beyond the estimate that the counter had no room for. They were consumed, so the limit was exceeded by
+    /// that much.
+    pub unpaid: u64,
+}
+
 /// A permit to be in flight. Released once; releasing again changes nothing.
 #[derive(Clone, Debug)]
 pub struct Permit {

@@ -13,36 +13,52 @@ use std::task::{Context, Poll, Waker};
 
 use smallvec::SmallVec;
 
-use super::active::{ActivePolicy, CounterKey};
-use super::overrides::ActiveOverrides;
-use super::{ATTEMPTS, Charges, Engine};
+use super::{ATTEMPTS, Engine};
+use crate::active::{ActivePolicy, CounterKey};
 use crate::algorithm::concurrency::PermitId;
 use crate::decision::{Decision, Held, Permit, Status};
+use crate::fallback::{Asked, Fallback, FallbackContext, has_news, node_count};
 use crate::outcome::Source;
 use crate::policy::{Match, Matches};
 use crate::request::CheckRequest;
-use crate::store::{Answers, Charge, ChargeAnswer, Store, StoreFailure};
+use crate::store::{Answers, Charge, ChargeAnswer, Charges, Store, StoreFailure};
 use crate::time::Timestamp;
+
+/// A request with the limits that it matches.
+#[derive(Default)]
+pub(super) struct MatchedRequest {
+    /// The limits that have a counter for it.
+    pub(super) matches: Matches,
+    /// The statuses of limits that need no counter.
+    pub(super) uncounted: Vec<Status>,
+    permit: Option<PermitId>,
+}
+
+impl MatchedRequest {
+    /// The decision about a request that an enforced limit denies whatever was counted. No other limit is asked.
+    #[inline]
+    fn forbidden(&self, active: &ActivePolicy) -> Option<Decision> {
+        self.uncounted.iter().any(Status::refuses).then(|| {
+            let mut decision = Decision::open(Arc::clone(&active.policy));
+            decision.add_uncounted(&self.uncounted);
+            decision
+        })
+    }
+}
 
 /// The charges of one request, under one policy.
 pub(super) struct ChargeSet<'l> {
-    pub(super) matches: Matches,
-    pub(super) overrides: ActiveOverrides,
+    pub(super) matched: &'l MatchedRequest,
     /// The charge of each match.
     pub(super) charges: Charges<'l>,
-    pub(super) permit: Option<PermitId>,
     /// How many permits of the fallback the store had recorded when it was charged.
     pub(super) reported: u64,
-    /// The statuses of limits that need no counter.
-    pub(super) uncounted: Vec<Status>,
 }
 
-impl ChargeSet<'_> {
-    /// No charges yet.
-    #[inline]
-    pub(super) fn new(overrides: ActiveOverrides) -> Self {
-        let (matches, charges) = (Matches::new(), Charges::new());
-        Self { matches, overrides, charges, permit: None, reported: 0, uncounted: Vec::new() }
+impl<'l> ChargeSet<'l> {
+    /// The matches and charges, limit by limit.
+    fn asked(&self) -> Asked<'_, 'l> {
+        self.matched.matches.iter().zip(self.charges.iter().copied()).collect()
     }
 }
 
@@ -51,12 +67,9 @@ pub struct Prepared(Box<PreparedParts>);
 
 struct PreparedParts {
     active: Arc<ActivePolicy>,
-    matches: Matches,
-    overrides: ActiveOverrides,
+    matched: MatchedRequest,
     /// The counter of each match.
     keys: SmallVec<[CounterKey; 6]>,
-    permit: Option<PermitId>,
-    uncounted: Vec<Status>,
 }
 
 impl Prepared {
@@ -65,32 +78,48 @@ impl Prepared {
     ///
     /// It always answers: a failing store leads to a decision chosen by policy, not to an error.
     pub fn check<S: Store>(
-        self,
+        mut self,
         engine: &Engine<S>,
         request: &CheckRequest<'_>,
         now: Timestamp,
     ) -> impl Future<Output = Decision> + Send {
         // Boxed, because the future of a decision that waits is large, and most decisions never wait.
-        let decided = Box::pin(engine.decide(self, request, now));
-        async { decided.await.decision }
+        Box::pin(async move { engine.decide(&mut self, request, now).await })
     }
 
-    fn new(active: Arc<ActivePolicy>, set: ChargeSet<'_>) -> Self {
-        let ChargeSet { matches, overrides, charges, permit, uncounted, .. } = set;
+    fn new(active: Arc<ActivePolicy>, matched: MatchedRequest, charges: &[Charge<'_>]) -> Self {
         let keys = charges.iter().map(CounterKey::from).collect();
-        Self(Box::new(PreparedParts { active, matches, overrides, keys, permit, uncounted }))
+        Self(Box::new(PreparedParts { active, matched, keys }))
+    }
+
+    /// The policy that it was matched with.
+    pub(super) fn active(&self) -> &ActivePolicy {
+        &self.0.active
+    }
+
+    /// The limits that have a counter for it.
+    pub(super) fn matches(&self) -> &[Match] {
+        &self.0.matched.matches
+    }
+
+    /// The charge of each match.
+    pub(super) fn charges(&self) -> Charges<'_> {
+        let PreparedParts { active, matched, keys } = &*self.0;
+        let id = matched.permit.unwrap_or(PermitId(0));
+        let each = matched.matches.iter().zip(keys);
+        each.map(|(matched, key)| active.charge_key(matched, *key, id)).collect()
     }
 
     /// The units that each limit would be charged; afterwards the request only looks.
     pub(super) fn take_costs(&mut self) -> SmallVec<[(u32, u64); 6]> {
-        let each = self.0.matches.iter_mut();
+        let each = self.0.matched.matches.iter_mut();
         each.map(|matched| (matched.limit, std::mem::take(&mut matched.cost))).collect()
     }
 }
 
 impl fmt::Debug for Prepared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Prepared").field("matches", &self.0.matches).finish_non_exhaustive()
+        f.debug_struct("Prepared").field("matches", &self.matches()).finish_non_exhaustive()
     }
 }
 
@@ -101,26 +130,6 @@ impl fmt::Display for Prepared {
 }
 
 impl std::error::Error for Prepared {}
-
-/// A decision, and the policy and counters that it was made from.
-pub(super) struct Made {
-    pub(super) active: Arc<ActivePolicy>,
-    pub(super) matches: Matches,
-    pub(super) keys: SmallVec<[CounterKey; 6]>,
-    pub(super) decision: Decision,
-}
-
-impl Made {
-    /// A decision that charged no counter.
-    fn uncharged(active: Arc<ActivePolicy>, decision: Decision) -> Self {
-        Self { active, matches: Matches::new(), keys: SmallVec::new(), decision }
-    }
-
-    fn new(active: &Arc<ActivePolicy>, set: ChargeSet<'_>, decision: Decision) -> Self {
-        let keys = set.charges.iter().map(CounterKey::from).collect();
-        Self { active: Arc::clone(active), matches: set.matches, keys, decision }
-    }
-}
 
 impl<S: Store> Engine<S> {
     /// Decides about a request, with one descriptor or several. A limit applies at most once, to the first descriptor
@@ -165,93 +174,96 @@ impl<S: Store> Engine<S> {
         let mut attempts = 0;
         loop {
             let active = self.active.load();
-            let mut set = ChargeSet::new(self.overrides.at(now));
-            if let Some(decision) = self.match_request(&active, request, &mut set, now) {
+            let (mut matched, mut charges) = (MatchedRequest::default(), Charges::new());
+            if let Some(decision) = self.match_request(&active, request, &mut matched, &mut charges, now) {
                 return Ok(decision);
             }
-            if active.has_penalties() || self.must_reconcile_first(&set.charges) {
-                return self.try_prepared(Prepared::new(Arc::clone(&active), set), request, now);
+            if active.has_penalties() || self.must_reconcile_first(&charges) {
+                let prepared = Prepared::new(Arc::clone(&active), matched, &charges);
+                return self.try_prepared(prepared, request, now);
             }
             let mut answers = Answers::new();
-            match self.store.try_charge(&set.charges, now, &mut answers) {
-                None => return Err(Prepared::new(Arc::clone(&active), set)),
-                Some(Err(StoreFailure::Superseded)) if attempts < ATTEMPTS => attempts += 1,
-                Some(Ok(())) => {
-                    self.follow_store(&active, &set, &answers, now);
-                    return Ok(self.conclude(&active, &set, &answers, None));
+            let failure = match self.store.try_charge(&charges, now, &mut answers) {
+                None => return Err(Prepared::new(Arc::clone(&active), matched, &charges)),
+                Some(Err(StoreFailure::Superseded)) if attempts < ATTEMPTS => {
+                    attempts += 1;
+                    continue;
                 }
-                Some(Err(failure)) => {
-                    let answers = self.fallback_answers(&active, &set, failure, now);
-                    return Ok(self.conclude(&active, &set, &answers, Some(failure)));
+                Some(charged) => charged.err(),
+            };
+            let set = ChargeSet { matched: &matched, charges, reported: 0 };
+            match failure {
+                None => self.follow_store(&active, &set, &answers, now),
+                Some(failure) => {
+                    answers = self.fallback_from(&active, now).local_answers(&set.asked(), failure);
                 }
             }
+            return Ok(self.conclude(&active, &set, &answers, failure));
         }
     }
 
     /// Decides about a request that takes several charges, if the store never waits.
     fn try_prepared(
         &self,
-        prepared: Prepared,
+        mut prepared: Prepared,
         request: &CheckRequest<'_>,
         now: Timestamp,
     ) -> Result<Decision, Prepared> {
-        if !self.store.never_waits() {
-            return Err(prepared);
+        if self.store.never_waits()
+            && let Poll::Ready(decision) =
+                pin!(self.decide(&mut prepared, request, now)).poll(&mut Context::from_waker(Waker::noop()))
+        {
+            return Ok(decision);
         }
-        match pin!(self.decide(prepared, request, now)).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(made) => Ok(made.decision),
-            // A store that never waits does not come here.
-            Poll::Pending => self.prepare(request, now).map_or_else(|made| Ok(made.decision), Err),
-        }
+        Err(prepared)
     }
 
     /// Matches a request with the active policy and hashes its keys. The error is a decision that no counter is needed
     /// for.
-    pub(super) fn prepare(&self, request: &CheckRequest<'_>, now: Timestamp) -> Result<Prepared, Box<Made>> {
+    pub(super) fn prepare(
+        &self,
+        request: &CheckRequest<'_>,
+        now: Timestamp,
+    ) -> Result<Prepared, Box<Decision>> {
         let active = self.active.load_full();
-        let mut set = ChargeSet::new(self.overrides.at(now));
-        match self.match_request(&active, request, &mut set, now) {
-            Some(decision) => Err(Box::new(Made::uncharged(Arc::clone(&active), decision))),
-            None => Ok(Prepared::new(Arc::clone(&active), set)),
+        let (mut matched, mut charges) = (MatchedRequest::default(), Charges::new());
+        match self.match_request(&active, request, &mut matched, &mut charges, now) {
+            Some(decision) => Err(Box::new(decision)),
+            None => Ok(Prepared::new(Arc::clone(&active), matched, &charges)),
         }
     }
 
-    /// Decides about a prepared request, and awaits the store. Also returns what the decision was made from.
+    /// Decides about a prepared request, and awaits the store. If a newer policy takes over its counters meanwhile, it
+    /// is prepared again.
     pub(super) async fn decide(
         &self,
-        mut prepared: Prepared,
+        prepared: &mut Prepared,
         request: &CheckRequest<'_>,
         now: Timestamp,
-    ) -> Made {
+    ) -> Decision {
         let now = now.decidable();
         let mut attempts = 0;
         loop {
             // One policy for the whole decision, so that a reload never splits it.
-            let PreparedParts { active, matches, overrides, keys, permit, uncounted } = *prepared.0;
-            let id = permit.unwrap_or(PermitId(0));
-            let each = matches.iter().zip(keys);
-            let charges = each.map(|(matched, key)| active.charge_key(matched, key, id)).collect();
-            let mut set = ChargeSet { matches, overrides, charges, permit, reported: 0, uncounted };
+            let active = Arc::clone(&prepared.0.active);
+            let charges = prepared.charges();
+            let mut set = ChargeSet { matched: &prepared.0.matched, charges, reported: 0 };
             if active.has_penalties() {
                 let blocks = Box::pin(self.blocks_of(&active, request, &set, now)).await;
                 if !blocks.is_empty()
                     && let Some(decision) = Box::pin(self.decide_blocked(&active, &set, &blocks, now)).await
                 {
-                    return Made::new(&active, set, decision);
+                    return decision;
                 }
             }
-            let reconciled = self.reconcile_first(&active, &set.charges, now).await;
-            set.reported = self.permits_reported();
-            let answers = match reconciled {
-                Ok(()) => self.store.charge(&set.charges, now).await,
-                Err(failure) => Err(failure),
-            };
+            let answers = self.charge_store(&active, &mut set, now).await;
             if attempts < ATTEMPTS && answers == Err(StoreFailure::Superseded) {
                 attempts += 1;
-                prepared = match self.prepare(request, now) {
-                    Ok(prepared) => prepared,
-                    Err(made) => return *made,
-                };
+                drop(set);
+                match self.prepare(request, now) {
+                    Ok(again) => *prepared = again,
+                    Err(decision) => return *decision,
+                }
                 continue;
             }
             let failure = answers.as_ref().err().copied();
@@ -260,7 +272,7 @@ impl<S: Store> Engine<S> {
             if active.has_penalties() && !decision.is_allowed() {
                 Box::pin(self.strike(&active, request, &set, &mut decision, now)).await;
             }
-            return Made::new(&active, set, decision);
+            return decision;
         }
     }
 
@@ -271,21 +283,123 @@ impl<S: Store> Engine<S> {
         &self,
         active: &'l ActivePolicy,
         request: &CheckRequest<'_>,
-        set: &mut ChargeSet<'l>,
+        matched: &mut MatchedRequest,
+        charges: &mut Charges<'l>,
         now: Timestamp,
     ) -> Option<Decision> {
         if let Some(block) = self.blocks.of(request, now) {
             return Some(Decision::blocked(Arc::clone(&active.policy), block, now));
         }
-        let ChargeSet { matches, overrides, charges, permit, uncounted, .. } = set;
+        let overrides = self.overrides.at(now);
+        let MatchedRequest { matches, uncounted, permit } = matched;
         if let Err(fault) = overrides.match_into(&active.policy, request, matches) {
             return Some(Decision::faulty(Arc::clone(&active.policy), fault));
         }
-        active.take_uncounted(request, matches, overrides, uncounted);
+        active.take_uncounted(request, matches, &overrides, uncounted);
         *permit = self.next_permit(active, matches);
         let id = permit.unwrap_or(PermitId(0));
-        charges.extend(matches.iter().map(|matched| active.charge(request, matched, overrides, id)));
-        set.is_forbidden().then(|| set.forbidden(active))
+        charges.extend(matches.iter().map(|matched| active.charge(request, matched, &overrides, id)));
+        matched.forbidden(active)
+    }
+
+    /// Charges the store, after the deferred charges of the same keys were reported to it.
+    pub(super) async fn charge_store(
+        &self,
+        active: &ActivePolicy,
+        set: &mut ChargeSet<'_>,
+        now: Timestamp,
+    ) -> Result<Answers, StoreFailure> {
+        self.reconcile_first(active, &set.charges, now).await?;
+        set.reported = self.fallback.get().map_or(0, |fallback| fallback.permits_reported());
+        self.store.charge(&set.charges, now).await
+    }
+
+    /// Reports the deferred charges of these keys, before the store is charged for them.
+    ///
+    /// # Errors
+    /// When the store is unreachable, and need not be asked.
+    pub(super) async fn reconcile_first(
+        &self,
+        active: &ActivePolicy,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+    ) -> Result<(), StoreFailure> {
+        match self.fallback_at(active, now).filter(|context| context.fallback.owes_anything(charges)) {
+            // Boxed, because this future is large and every decision that waits would reserve room for it.
+            Some(context) => Box::pin(context.reconcile_first(charges)).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Whether these keys have deferred charges that must be reported before the store is charged for them.
+    #[inline]
+    fn must_reconcile_first(&self, charges: &[Charge<'_>]) -> bool {
+        !self.store.never_waits()
+            && self.fallback.get().is_some_and(|fallback| fallback.owes_anything(charges))
+    }
+
+    /// The answers to the charges of a request: those of the store, which are also counted locally, or those of the
+    /// fallback.
+    pub(super) async fn answers(
+        &self,
+        active: &ActivePolicy,
+        set: &ChargeSet<'_>,
+        answered: Result<Answers, StoreFailure>,
+        now: Timestamp,
+    ) -> Answers {
+        // Boxed, because these futures are large and every decision that waits would reserve room for them.
+        match answered {
+            Ok(answers) => {
+                self.follow_store(active, set, &answers, now);
+                match self.fallback_at(active, now).filter(|_| set.matched.permit.is_some()) {
+                    Some(context) => {
+                        Box::pin(
+                            async move { context.within_limits(&set.asked(), answers, set.reported).await },
+                        )
+                        .await
+                    }
+                    None => answers,
+                }
+            }
+            Err(failure) => {
+                let context = self.fallback_from(active, now);
+                Box::pin(async move { context.answers(&set.asked(), failure).await }).await
+            }
+        }
+    }
+
+    /// Counts in the fallback what the store has admitted.
+    #[inline]
+    pub(super) fn follow_store(
+        &self,
+        active: &ActivePolicy,
+        set: &ChargeSet<'_>,
+        answers: &[ChargeAnswer],
+        now: Timestamp,
+    ) {
+        if !self.store.never_waits() && has_news(answers) {
+            self.fallback_from(active, now).follow_store(&set.asked(), answers);
+        }
+    }
+
+    /// The fallback at an instant, if it was needed before.
+    pub(super) fn fallback_at<'e>(
+        &'e self,
+        active: &'e ActivePolicy,
+        now: Timestamp,
+    ) -> Option<FallbackContext<'e, S>> {
+        let fallback = self.fallback.get()?;
+        Some(FallbackContext { fallback, store: &self.store, active, now })
+    }
+
+    /// The fallback at an instant; created when it is first needed.
+    pub(super) fn fallback_from<'e>(
+        &'e self,
+        active: &'e ActivePolicy,
+        now: Timestamp,
+    ) -> FallbackContext<'e, S> {
+        let new = || Box::new(Fallback::new(active, node_count(&self.store), self.wall_offset(), now));
+        FallbackContext { fallback: self.fallback.get_or_init(new), store: &self.store, active, now }
     }
 
     /// Builds the decision from the answers, which come from the fallback where the store failed.
@@ -298,7 +412,7 @@ impl<S: Store> Engine<S> {
         failure: Option<StoreFailure>,
     ) -> Decision {
         let mut decision = Decision::open(Arc::clone(&active.policy));
-        let ChargeSet { matches, charges, permit, uncounted, .. } = set;
+        let ChargeSet { matched: MatchedRequest { matches, uncounted, permit }, charges, .. } = set;
         let answered = matches.iter().zip(charges).zip(answers);
         decision.conclude(answered.map(|((matched, charge), answer)| Status {
             limit: matched.limit,

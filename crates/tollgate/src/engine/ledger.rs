@@ -7,7 +7,6 @@ mod debit;
 mod refund;
 mod tally;
 
-pub(super) use tally::Windows;
 pub use tally::{Counted, Tally};
 
 /// Counts and corrections without a check.

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::active::ActivePolicy;
-use super::fallback::{FallbackReport, Reconciled};
 use super::{Engine, first_permit};
+use crate::active::ActivePolicy;
+use crate::fallback::{FallbackReport, Reconciled, node_count};
 use crate::key::Secret;
 use crate::memory::MemoryStore;
 use crate::policy::Policy;
@@ -34,7 +34,11 @@ impl<S: Store> Maintenance<'_, S> {
     /// # Errors
     /// When the store does not answer.
     pub async fn reconcile(self, now: Timestamp) -> Result<Reconciled, StoreFailure> {
-        self.engine.reconcile_some(now).await
+        let active = self.engine.active.load_full();
+        match self.engine.fallback_at(&active, now.decidable()) {
+            Some(fallback) => fallback.reconcile_some().await,
+            None => Ok(Reconciled::default()),
+        }
     }
 
     /// Statistics of the fallback so far; `None` for a store that is never unreachable.
@@ -46,7 +50,7 @@ impl<S: Store> Maintenance<'_, S> {
     /// How many nodes share the store, as far as the store knows.
     #[must_use]
     pub fn nodes(self) -> u32 {
-        self.engine.node_count()
+        node_count(&self.engine.store)
     }
 
     /// The limits of the active policy that may be [leased](crate::lease), and the [numbers](crate::store::Family::id)
@@ -115,7 +119,7 @@ impl<S: Store> Maintenance<'_, S> {
         self.engine.store.follow_wall(wall, now);
         self.engine.blocks.follow_wall(wall);
         if let Some(fallback) = self.engine.fallback.get() {
-            fallback.local.follow_wall(wall, now);
+            fallback.follow_wall(wall, now);
         }
         true
     }

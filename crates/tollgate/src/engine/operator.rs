@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::block::BlockError;
-use super::overrides::{ActiveOverrides, LimitOverride, OverrideError, OverrideSet, Ruled, Scope};
 use crate::decision::{Block, Decision};
+use crate::overrides::{ActiveOverrides, LimitOverride, OverrideError, OverrideSet, Ruled, Scope};
 use crate::request::CheckRequest;
 use crate::store::Store;
 use crate::time::Timestamp;

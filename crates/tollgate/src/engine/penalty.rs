@@ -6,114 +6,14 @@ use std::slice;
 
 use smallvec::SmallVec;
 
-use super::active::ActivePolicy;
+use super::Engine;
 use super::check::ChargeSet;
-use super::{Charges, Engine};
-use crate::address::Text;
-use crate::algorithm::Charged;
-use crate::algorithm::concurrency::PermitId;
+use crate::active::{ActivePolicy, Companion};
 use crate::decision::Decision;
-use crate::key::Secret;
-use crate::memory::NUMBER_OF_TALLIES;
 use crate::outcome::Source;
-use crate::policy::{By, Limit, Match, Penalty};
-use crate::quota::Quota;
 use crate::request::CheckRequest;
-use crate::store::{Answers, Charge, ChargeAnswer, Enforcement, Family, Store};
+use crate::store::{Answers, Charge, ChargeAnswer, Charges, Enforcement, Store};
 use crate::time::{Ticks, Timestamp};
-
-/// The companion counters of a limit.
-pub(super) struct Companions {
-    strikes: Family,
-    block: Family,
-}
-
-impl Companions {
-    /// The companions of a limit, if it blocks keys. Their identity includes the penalty's numbers, so a change of
-    /// these starts new counters.
-    pub(super) fn of(limit: &Limit, secret: &Secret) -> Option<Self> {
-        let penalty = limit.block_for()?;
-        let family = |what: &'static [u8], quota: &Quota| {
-            let numbers = [penalty.after(), penalty.within().as_micros(), penalty.lasts().as_micros()];
-            let numbers = numbers.map(u64::to_le_bytes);
-            let by: Vec<String> = limit.by().iter().map(By::identity).collect();
-            let mut identity: Vec<&[u8]> = vec![what, limit.name().as_bytes()];
-            identity.extend(numbers.iter().map(|number| &number[..]));
-            identity.extend(by.iter().map(String::as_bytes));
-            Family::single(secret, &identity, quota.clone())
-        };
-        Some(Self {
-            strikes: family(b"strikes", penalty.strikes()),
-            block: family(b"block", penalty.block()),
-        })
-    }
-
-    /// Both families, for a store to prepare.
-    pub(super) fn families(&self) -> [&Family; 2] {
-        [&self.strikes, &self.block]
-    }
-}
-
-/// One of the two counters.
-#[derive(Clone, Copy)]
-enum Companion {
-    Strikes,
-    Block,
-}
-
-impl ActivePolicy {
-    /// Whether any limit blocks keys.
-    #[inline]
-    pub(super) const fn has_penalties(&self) -> bool {
-        self.has_penalties
-    }
-
-    fn penalty_of(&self, matched: &Match) -> Option<&Penalty> {
-        self.policy.limits()[matched.limit as usize].block_for()
-    }
-
-    /// The charge of a companion counter for the key of a match.
-    fn companion<'l>(
-        &'l self,
-        request: &CheckRequest<'_>,
-        matched: &Match,
-        which: Companion,
-    ) -> Option<Charge<'l>> {
-        let counters = &self.counters[matched.limit as usize];
-        let companions = counters.companions.as_ref()?;
-        let penalty = self.penalty_of(matched)?;
-        let (family, quota) = match which {
-            Companion::Strikes => (&companions.strikes, penalty.strikes()),
-            Companion::Block => (&companions.block, penalty.block()),
-        };
-        let descriptor = request.descriptor(matched.descriptor);
-        // By the key alone, without its tier: a client that changes its tier stays blocked.
-        let mut key = *family.prefix();
-        for (&position, by) in matched.by.iter().zip(&counters.by) {
-            let value = descriptor.attributes().get(usize::from(position))?.value;
-            by.counted(value, &mut Text::EMPTY.clone()).add_to(&mut key, &self.secret);
-        }
-        Some(Charge {
-            key: key.finish(&self.secret),
-            family,
-            number: NUMBER_OF_TALLIES,
-            quota,
-            cost: 1,
-            enforcement: Enforcement::Enforced,
-            permit: PermitId(0),
-            group: self.group_of(descriptor, matched, counters),
-            lease: None,
-            charged: Charged::UNKNOWN,
-        })
-    }
-
-    /// The companion counters of all matches, to be reset with them.
-    pub(super) fn companions<'l>(&'l self, request: &CheckRequest<'_>, matches: &[Match]) -> Charges<'l> {
-        let both = [Companion::Strikes, Companion::Block];
-        let of = |matched| both.into_iter().filter_map(move |which| self.companion(request, matched, which));
-        matches.iter().flat_map(of).collect()
-    }
-}
 
 /// A limit that blocks the request's key, and the counter of the block.
 pub(super) struct Blocked<'l> {
@@ -150,7 +50,7 @@ impl<S: Store> Engine<S> {
         set: &ChargeSet<'_>,
         now: Timestamp,
     ) -> PenaltyBlocks<'l> {
-        let asked = set.matches.iter().zip(&set.charges);
+        let asked = set.matched.matches.iter().zip(&set.charges);
         let enforced = asked.filter(|(_, charge)| charge.enforcement == Enforcement::Enforced);
         let blocks: SmallVec<[(u32, Charge<'l>); 2]> = enforced
             .filter_map(|(matched, _)| {
@@ -208,7 +108,7 @@ impl<S: Store> Engine<S> {
         decision: &mut Decision,
         now: Timestamp,
     ) {
-        for matched in set.matches.iter().filter(|matched| matched.cost > 0) {
+        for matched in set.matched.matches.iter().filter(|matched| matched.cost > 0) {
             let companions = [Companion::Strikes, Companion::Block];
             let [Some(strike), Some(block)] =
                 companions.map(|which| active.companion(request, matched, which))

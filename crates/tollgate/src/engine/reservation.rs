@@ -11,15 +11,14 @@ mod queue;
 pub use queue::Departure;
 use queue::{LeftQueue, QueuedSlot};
 
-use super::active::ActivePolicy;
-use super::check::Made;
-use super::{ATTEMPTS, Charges, Engine};
+use super::{ATTEMPTS, Engine};
+use crate::active::ActivePolicy;
 use crate::algorithm::concurrency::PermitId;
-use crate::decision::{Decision, Held, LimitStatus, Permit};
+use crate::decision::{Decision, Held, LimitStatus, Permit, Settled};
 use crate::outcome::{Source, Verdict};
 use crate::policy::{Cost, Limit, Match};
 use crate::request::CheckRequest;
-use crate::store::{Charge, Store, StoreFailure};
+use crate::store::{Charge, Charges, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 /// What decisions took and may give back: reservations, queues, permits, and limits that count only failures.
@@ -47,18 +46,6 @@ pub struct Reservation {
     leaves_at: Timestamp,
     expires_at: Timestamp,
     is_settled: bool,
-}
-
-/// The result of settling a reservation, for the limit that it changed most.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Settled {
-    /// Units refunded.
-    pub refunded: u64,
-    /// Units charged beyond the estimate.
-    pub charged: u64,
-    /// Units beyond the estimate that the counter had no room for. They were consumed, so the limit was exceeded by
-    /// that much.
-    pub unpaid: u64,
 }
 
 /// Why a reservation could not be settled.
@@ -116,19 +103,17 @@ impl<S: Store> Reservations<'_, S> {
         now: Timestamp,
     ) -> (Decision, Option<Reservation>) {
         let now = now.decidable();
-        let made = match self.engine.prepare(request, now) {
-            Ok(prepared) => self.engine.decide(prepared, request, now).await,
-            Err(made) => *made,
+        let mut prepared = match self.engine.prepare(request, now) {
+            Ok(prepared) => prepared,
+            Err(decision) => return (*decision, None),
         };
-        let Made { active, matches, keys, mut decision } = made;
+        let mut decision = self.engine.decide(&mut prepared, request, now).await;
         if !decision.is_allowed() {
             return (decision, None);
         }
         let permit = decision.take_permit();
-        let each = matches.iter().zip(keys);
-        let charges: Charges<'_> =
-            each.map(|(matched, key)| active.charge_key(matched, key, PermitId(0))).collect();
-        let reservation = reserved(&active, &matches, &charges, &decision, lifetime, now);
+        let (matches, charges) = (prepared.matches(), prepared.charges());
+        let reservation = reserved(prepared.active(), matches, &charges, &decision, lifetime, now);
         (decision, Some(Reservation { permit, ..reservation }))
     }
 
@@ -245,8 +230,16 @@ impl<S: Store> Reservations<'_, S> {
                 Err(failure) => return Err(failure),
             }
         }
-        self.engine.follow_adjusted(held, settled, now);
+        self.follow_adjusted(held, settled, now);
         Ok(settled)
+    }
+
+    /// Applies to the fallback what was changed in the store.
+    fn follow_adjusted(self, held: &Held, settled: Settled, now: Timestamp) {
+        let active = self.engine.active.load();
+        if let Some(fallback) = self.engine.fallback_at(&active, now) {
+            fallback.follow_adjusted(held, settled);
+        }
     }
 
     /// Adjusts what one counter was charged to `cost`, in the counter that was charged.
@@ -257,11 +250,15 @@ impl<S: Store> Reservations<'_, S> {
         match held.source {
             // A shared counter does not know which key paid.
             Source::Overflow if cost < held.cost => Ok(Settled::default()),
-            Source::Local => Ok(self.engine.adjust_here(held, cost, now)),
+            Source::Local => {
+                let active = self.engine.active.load();
+                let fallback = self.engine.fallback_at(&active, now);
+                Ok(fallback.map_or_else(Settled::default, |fallback| fallback.adjust(held, cost)))
+            }
             _ => {
                 let settled = self.adjust_in_store(held, cost, now).await?;
                 let refunded = if settled.refunded > 0 { held.cost - cost } else { 0 };
-                self.engine.follow_adjusted(held, Settled { refunded, ..settled }, now);
+                self.follow_adjusted(held, Settled { refunded, ..settled }, now);
                 Ok(settled)
             }
         }

@@ -23,8 +23,8 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::active::{ActivePolicy, Remembered};
 use super::{Engine, SwapError, SwapReport};
+use crate::active::{ActivePolicy, Remembered};
 use crate::key::Secret;
 use crate::memory::{Full, KeptSettings, MemoryStore, Origin, Setting, WALL_SETTINGS_MAX, setting_of};
 use crate::policy::Policy;

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, PoisonError};
 
-use super::active::{ActivePolicy, Next};
 use super::{Engine, SwapError, SwapReport};
+use crate::active::{ActivePolicy, Next};
 use crate::key::Secret;
 use crate::policy::Policy;
 use crate::store::Store;

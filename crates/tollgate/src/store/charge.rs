@@ -352,3 +352,6 @@ impl ChargeAnswer {
 
 /// One answer for each charge, in order.
 pub type Answers = SmallVec<[ChargeAnswer; 6]>;
+
+/// The charges of one request.
+pub(crate) type Charges<'a> = SmallVec<[Charge<'a>; 6]>;

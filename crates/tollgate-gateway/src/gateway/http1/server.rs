@@ -16,7 +16,6 @@ use super::framing::{Flaw, RequestHead};
 use crate::gateway::Gateway;
 use crate::gateway::arrival::Peer;
 use crate::gateway::body::Limited;
-use crate::gateway::decide::Program;
 use crate::gateway::entry::Prefixed;
 use crate::gateway::own;
 use crate::gateway::request_body::RequestBody;
@@ -47,8 +46,8 @@ const FREE_TIMEOUT: Duration = Duration::from_secs(5);
 const HALF_CLOSED_GRACE: Duration = Duration::from_secs(2);
 
 /// A connection.
-struct ClientConnection<D> {
-    gateway: Arc<Gateway<D>>,
+struct ClientConnection {
+    gateway: Arc<Gateway>,
     peer: Peer,
     stop: Stop,
     phase: Arc<Phase>,
@@ -70,12 +69,7 @@ enum After {
 }
 
 /// Serves a connection until either side ends it.
-pub(in crate::gateway) async fn serve<D: Program>(
-    stream: Prefixed,
-    gateway: Arc<Gateway<D>>,
-    peer: Peer,
-    mut stop: Stop,
-) {
+pub(in crate::gateway) async fn serve(stream: Prefixed, gateway: Arc<Gateway>, peer: Peer, mut stop: Stop) {
     let (stream, begun) = stream.into_parts();
     let phase = Arc::new(Phase::at(stream.activity()));
     let line = SharedConnection::new(TimedStream::new(stream, Arc::clone(&phase)), &begun);
@@ -96,7 +90,7 @@ pub(in crate::gateway) async fn serve<D: Program>(
     let _ = line.shutdown().await; // There is no answer left to wait for.
 }
 
-impl<D: Program> ClientConnection<D> {
+impl ClientConnection {
     /// Answers requests, beginning with this one, until the connection is idle or ends.
     async fn turns(
         &self,

@@ -7,10 +7,10 @@ use smallvec::SmallVec;
 use super::Ledger;
 use crate::decision::{Decision, LimitStatus};
 use crate::engine::ATTEMPTS;
-use crate::engine::check::ChargeSet;
+use crate::engine::check::{ChargeSet, MatchedRequest};
 use crate::quota::Quota;
 use crate::request::CheckRequest;
-use crate::store::{Store, StoreFailure};
+use crate::store::{Charges, Store, StoreFailure};
 use crate::time::Timestamp;
 
 impl<S: Store> Ledger<'_, S> {
@@ -43,24 +43,23 @@ impl<S: Store> Ledger<'_, S> {
         let now = now.decidable();
         for attempt in 0.. {
             let active = self.engine.active.load_full();
-            let mut set = ChargeSet::new(self.engine.overrides.at(now));
-            if let Some(decision) = self.engine.match_request(&active, request, &mut set, now) {
+            let (mut matched, mut charges) = (MatchedRequest::default(), Charges::new());
+            let engine = self.engine;
+            if let Some(decision) = engine.match_request(&active, request, &mut matched, &mut charges, now) {
                 return decision;
             }
-            let costs: SmallVec<[u64; 6]> = set.charges.iter().map(|charge| charge.cost).collect();
-            set.charges.iter_mut().for_each(|charge| charge.cost = 0);
-            let inspected = match self.engine.reconcile_first(&active, &set.charges, now).await {
-                Ok(()) => self.engine.store.charge(&set.charges, now).await,
-                Err(failure) => Err(failure),
-            };
+            let costs: SmallVec<[u64; 6]> = charges.iter().map(|charge| charge.cost).collect();
+            charges.iter_mut().for_each(|charge| charge.cost = 0);
+            let mut set = ChargeSet { matched: &matched, charges, reported: 0 };
+            let inspected = engine.charge_store(&active, &mut set, now).await;
             if attempt < ATTEMPTS && inspected == Err(StoreFailure::Superseded) {
                 continue;
             }
             let failure = inspected.as_ref().err().copied();
-            let answers = self.engine.answers(&active, &set, inspected, now).await;
-            let mut decision = self.engine.conclude(&active, &set, &answers, failure);
+            let answers = engine.answers(&active, &set, inspected, now).await;
+            let mut decision = engine.conclude(&active, &set, &answers, failure);
             if active.has_penalties() {
-                let blocks = self.engine.blocks_of(&active, request, &set, now).await;
+                let blocks = engine.blocks_of(&active, request, &set, now).await;
                 blocks.iter().for_each(|blocked| decision.penalise(blocked.limit, blocked.rest));
                 if !blocks.is_empty() {
                     return decision;
@@ -74,13 +73,13 @@ impl<S: Store> Ledger<'_, S> {
             }
             match failure {
                 // Charged locally, and reported to the store when it is back.
-                Some(failure) => drop(self.engine.answers(&active, &set, Err(failure), now).await),
+                Some(failure) => drop(engine.answers(&active, &set, Err(failure), now).await),
                 None => {
                     for charge in set.charges.iter().filter(|charge| charge.cost > 0) {
                         // It may have been done, so it is not repeated.
-                        let _ = self.engine.store.debit(slice::from_ref(charge), now).await;
+                        let _ = engine.store.debit(slice::from_ref(charge), now).await;
                     }
-                    drop(self.engine.answers(&active, &set, Ok(answers), now).await);
+                    drop(engine.answers(&active, &set, Ok(answers), now).await);
                 }
             }
             return decision;

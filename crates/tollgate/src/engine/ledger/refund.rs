@@ -71,14 +71,18 @@ impl<S: Store> Ledger<'_, S> {
             }
             let charge = &charge.of(Charged::Within(within));
             match self.engine.store.refund(slice::from_ref(charge), now).await {
-                Ok(()) => self.engine.refund_here(&active, matched, charge, now),
+                Ok(()) => {
+                    if let Some(fallback) = self.engine.fallback_at(&active, now) {
+                        fallback.refund(matched, charge);
+                    }
+                }
                 // The refund may have been made, so it is not repeated.
                 Err(StoreFailure::Unanswered) => unanswered = Err(StoreFailure::Unanswered),
                 Err(failure @ StoreFailure::Superseded) => return Err(failure),
                 // Nothing was refunded, and the call may be repeated.
                 Err(failure) if done.is_empty() => return Err(failure),
                 // A refund that has begun is finished when the store is back.
-                Err(_) => self.engine.owe(&active, matched, charge, now),
+                Err(_) => self.engine.fallback_from(&active, now).owe(matched, charge),
             }
             done.push(charge.key);
         }

@@ -5,48 +5,22 @@
 use std::slice;
 use std::sync::Arc;
 
+use crate::active::ActivePolicy;
 use crate::algorithm::Charged;
-use crate::algorithm::concurrency::PermitId;
 use crate::algorithm::fixed_window::{Align, FixedWindow};
-use crate::key::{Fingerprint, KeyFamily};
-use crate::memory::NUMBER_OF_TALLIES;
+use crate::fallback::Windows;
+use crate::key::KeyFamily;
 use crate::outcome::Source;
 use crate::quota::Quota;
 use crate::rate::QuotaError;
-use crate::store::{Charge, Enforcement, Family, Store, StoreFailure};
+use crate::store::{Charge, Family, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 use super::Ledger;
-use crate::engine::active::ActivePolicy;
 
 /// Windows of one length to count in.
 #[derive(Clone, Debug)]
 pub struct Tally(Arc<Windows>);
-
-/// The definition of a tally. Deferred charges keep it, because no policy does.
-#[derive(Debug)]
-pub(in crate::engine) struct Windows {
-    family: Family,
-    quota: Quota,
-}
-
-impl Windows {
-    /// The charge of one counter.
-    pub(in crate::engine) fn charge(&self, key: Fingerprint, cost: u64) -> Charge<'_> {
-        Charge {
-            key,
-            family: &self.family,
-            number: NUMBER_OF_TALLIES,
-            quota: &self.quota,
-            cost,
-            enforcement: Enforcement::Enforced,
-            permit: PermitId(0),
-            group: None,
-            lease: None,
-            charged: Charged::UNKNOWN,
-        }
-    }
-}
 
 /// A count, after units were added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,17 +69,20 @@ impl<S: Store> Ledger<'_, S> {
     pub async fn add(self, tally: &Tally, parts: &[&[u8]], units: u64, now: Timestamp) -> Counted {
         let (now, active) = (now.decidable(), self.engine.active.load_full());
         let charge = entry(&active, tally, parts, units);
-        let answered = match self.engine.reconcile_first(&active, slice::from_ref(&charge), now).await {
-            Ok(()) => self.engine.store.charge(slice::from_ref(&charge), now).await,
+        let charges = slice::from_ref(&charge);
+        let answered = match self.engine.reconcile_first(&active, charges, now).await {
+            Ok(()) => self.engine.store.charge(charges, now).await,
             Err(failure) => Err(failure),
         };
         let answered = answered.and_then(|answers| answers.first().copied().ok_or(StoreFailure::Unreachable));
         let (answer, nodes) = match answered {
             Ok(answer) => {
-                self.engine.follow_counted(&active, &charge, now);
+                if !self.engine.store.never_waits() {
+                    self.engine.fallback_from(&active, now).follow_counted(&charge);
+                }
                 (answer, 1)
             }
-            Err(failure) => match self.engine.count_here(&active, &tally.0, &charge, failure, now) {
+            Err(failure) => match self.engine.fallback_from(&active, now).count(&tally.0, &charge, failure) {
                 Some(counted) => counted,
                 None => return Counted::full(),
             },
@@ -143,7 +120,11 @@ impl<S: Store> Ledger<'_, S> {
         let charge = entry(&active, tally, parts, units);
         let (there, here) = (charge.of_instant(counted.charged_at), charge.of_instant(now));
         match counted.source {
-            Source::Local => self.engine.uncount_here(&here, now),
+            Source::Local => {
+                if let Some(fallback) = self.engine.fallback_at(&active, now) {
+                    fallback.uncount(&here);
+                }
+            }
             _ => self.uncount(&active, tally, &there, &here, now).await,
         }
     }
@@ -158,9 +139,13 @@ impl<S: Store> Ledger<'_, S> {
         now: Timestamp,
     ) {
         match self.engine.store.refund(slice::from_ref(there), now).await {
-            Ok(()) => self.engine.follow_discounted(here, now),
+            Ok(()) => {
+                if let Some(fallback) = self.engine.fallback_at(active, now) {
+                    fallback.follow_discounted(here);
+                }
+            }
             Err(StoreFailure::Unanswered) => {}
-            Err(_) => self.engine.discount_here(active, &tally.0, here, now),
+            Err(_) => self.engine.fallback_from(active, now).discount(&tally.0, here),
         }
     }
 }

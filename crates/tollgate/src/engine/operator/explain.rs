@@ -7,20 +7,20 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Operator;
+use crate::active::counts_tiers_apart;
 use crate::algorithm::concurrency::PermitId;
 use crate::decision::{Block, LimitStatus, Status};
-use crate::engine::active::counts_tiers_apart;
-use crate::engine::check::ChargeSet;
-use crate::engine::overrides::{ActiveOverrides, LimitOverride, Ruled};
+use crate::engine::ATTEMPTS;
+use crate::engine::check::{ChargeSet, MatchedRequest};
 use crate::engine::penalty::{Blocked, PenaltyBlocks};
-use crate::engine::{ATTEMPTS, Charges};
 use crate::outcome::{Outcome, Source};
+use crate::overrides::{ActiveOverrides, LimitOverride, Ruled};
 use crate::policy::compared::Replaced;
 use crate::policy::{
     Choice, Fault, Limit, MATCHED_MAX, Match, Matches, Mode, Penalty, Policy, QuotaIndex, Unmet,
 };
 use crate::request::{CheckRequest, Descriptor};
-use crate::store::{Charge, Enforcement, Foreseen, Store, StoreFailure};
+use crate::store::{Charge, Charges, Enforcement, Foreseen, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 /// Maximum number of limits in one explanation; the others do not apply, and are counted.
@@ -140,12 +140,11 @@ impl<S: Store> Operator<'_, S> {
             let active = self.engine.active.load_full();
             let policy = Arc::clone(&active.policy);
             let (mut matches, fault, unpriced) = priced(&policy, request, overrides);
-            let mut set = ChargeSet::new(overrides.clone());
-            active.take_uncounted(request, &mut matches, overrides, &mut set.uncounted);
-            set.matches = matches.iter().map(|matched| Match { cost: 0, ..matched.clone() }).collect();
-            let charges = set.matches.iter();
-            set.charges
-                .extend(charges.map(|matched| active.charge(request, matched, overrides, PermitId(0))));
+            let mut looks = MatchedRequest::default();
+            active.take_uncounted(request, &mut matches, overrides, &mut looks.uncounted);
+            looks.matches = matches.iter().map(|matched| Match { cost: 0, ..matched.clone() }).collect();
+            let charges = active.charges(request, &looks.matches, overrides, PermitId(0));
+            let set = ChargeSet { matched: &looks, charges, reported: 0 };
             let blocks = self.engine.blocks_of(&active, &looking, &set, now).await;
             let answers = self.engine.store.charge(&set.charges, now).await;
             if attempt < ATTEMPTS && answers == Err(StoreFailure::Superseded) {
@@ -179,7 +178,7 @@ impl<S: Store> Operator<'_, S> {
                     MetLimit { matched, enforcement, source, outcome, foreseen, unpriced, refused_for }
                 })
                 .collect();
-            met.extend(set.uncounted.iter().map(MetLimit::from));
+            met.extend(looks.uncounted.iter().map(MetLimit::from));
             met.sort_by_key(|met| met.matched.limit);
             return (policy, fault, met);
         }

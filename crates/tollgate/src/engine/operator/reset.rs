@@ -5,16 +5,16 @@ use std::collections::HashSet;
 use std::slice;
 
 use super::Operator;
+use crate::active::ActivePolicy;
 use crate::algorithm::concurrency::PermitId;
-use crate::engine::active::ActivePolicy;
-use crate::engine::overrides::ActiveOverrides;
-use crate::engine::{ATTEMPTS, Charges};
+use crate::engine::ATTEMPTS;
 use crate::key::Fingerprint;
 use crate::outcome::Source;
+use crate::overrides::ActiveOverrides;
 use crate::policy::compared::Replaced;
 use crate::policy::{Limit, MATCHED_MAX, Match, Mode, Policy};
 use crate::request::CheckRequest;
-use crate::store::{Charge, Enforcement, Store, StoreFailure};
+use crate::store::{Charge, Charges, Enforcement, Store, StoreFailure};
 use crate::time::Timestamp;
 
 /// What a reset found. A counter that has counted nothing, or nothing that still matters, is treated as if it did not
@@ -123,7 +123,9 @@ impl<S: Store> Operator<'_, S> {
                 _ => failure,
             })?;
             for target in part.iter().filter(|target| target.is_main) {
-                self.engine.reset_here(active, &target.matched, &target.charge, now);
+                if let Some(fallback) = self.engine.fallback_at(active, now) {
+                    fallback.reset(&target.matched, &target.charge);
+                }
             }
             has_begun = true;
         }

@@ -2,8 +2,8 @@
 //! requests than the limit are ever in flight. It is refunded when its response is no failure. A request whose end is
 //! never reported stays charged.
 
-use super::{CommitError, Reservation, Reservations, Settled};
-use crate::decision::Decision;
+use super::{CommitError, Reservation, Reservations};
+use crate::decision::{Decision, Settled};
 use crate::policy::Ended;
 use crate::request::CheckRequest;
 use crate::store::Store;

@@ -14,10 +14,10 @@ impl<S: Store> Reservations<'_, S> {
     pub async fn forecast(self, request: &CheckRequest<'_>, now: Timestamp) -> Decision {
         let mut prepared = match self.engine.prepare(request, now.decidable()) {
             Ok(prepared) => prepared,
-            Err(made) => return made.decision,
+            Err(decision) => return *decision,
         };
         let costs = prepared.take_costs();
-        let decision = self.engine.decide(prepared, &request.clone().looking(), now).await.decision;
+        let decision = self.engine.decide(&mut prepared, &request.clone().looking(), now).await;
         decision.foreseen(|limit, quota, empty_after| {
             let Quota::LeakyBucket(bucket) = quota else { return Ticks::ZERO };
             let cost = costs.iter().find(|(of, _)| *of == limit).map_or(0, |(_, cost)| *cost);

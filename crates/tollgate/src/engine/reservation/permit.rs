@@ -1,9 +1,10 @@
 //! Permits: held by id, renewed while their holder lives, and released where they were acquired.
 
 use super::Reservations;
-use crate::decision::Permit;
-use crate::engine::{ATTEMPTS, Charges};
-use crate::store::{Store, StoreFailure};
+use crate::decision::{Held, Permit};
+use crate::engine::ATTEMPTS;
+use crate::outcome::Source;
+use crate::store::{Charges, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
 impl<S: Store> Reservations<'_, S> {
@@ -16,10 +17,13 @@ impl<S: Store> Reservations<'_, S> {
     pub async fn renew(self, permit: &Permit, now: Timestamp) -> Result<(), StoreFailure> {
         let now = now.decidable();
         let active = self.engine.active.load_full();
+        if let Some(fallback) = self.engine.fallback_at(&active, now) {
+            permit.held().iter().for_each(|held| fallback.renew(permit, held));
+        }
         let charges: Charges<'_> = permit
             .held()
             .iter()
-            .filter(|held| !self.engine.renew_here(&active, permit, held, now))
+            .filter(|held| held.source != Source::Open) // The store never knew of those.
             .filter_map(|held| active.charge_of(held, permit.id(), held.cost))
             .collect();
         if charges.is_empty() {
@@ -45,10 +49,13 @@ impl<S: Store> Reservations<'_, S> {
         let (mut attempts, mut is_first) = (0, true);
         loop {
             let active = self.engine.active.load_full();
+            let fallback = self.engine.fallback_at(&active, now).filter(|_| is_first);
+            let is_local =
+                |held: &Held| fallback.as_ref().is_some_and(|fallback| fallback.release(permit, held));
             let charges: Charges<'_> = permit
                 .held()
                 .iter()
-                .filter(|held| !(is_first && self.engine.release_here(&active, permit, held, now)))
+                .filter(|held| !is_local(held))
                 .filter_map(|held| active.charge_of(held, permit.id(), held.cost))
                 .collect();
             is_first = false;

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use super::fields::{FrameFields, Unread};
 use super::frame::{Block, Frames};
 use super::{GENERATION_MAX, quota};
-use crate::engine::active::{ActivePolicy, Records, Remembered};
+use crate::active::{ActivePolicy, Records, Remembered};
 use crate::memory::NUMBERS_MAX;
 use crate::policy::limit::{DefaultQuota, Quotas};
 use crate::policy::{BY_MAX, By, LIMITS_MAX, Limit, QUOTAS_MAX, QuotaIndex, TIER_BY_MAX};

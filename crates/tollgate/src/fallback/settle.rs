@@ -1,44 +1,39 @@
 //! Settlement while the store is unreachable: refunds, and charges beyond an estimate, are applied to the fallback
 //! counters and to the deferred charges.
 
-use super::{Fallback, KeySlot, Side};
+use super::{Fallback, FallbackContext, KeySlot, Side};
 use crate::algorithm::concurrency::PermitId;
-use crate::decision::{Held, Permit};
-use crate::engine::Engine;
-use crate::engine::active::ActivePolicy;
-use crate::engine::reservation::Settled;
+use crate::decision::{Held, Permit, Settled};
 use crate::outcome::Source;
 use crate::policy::Match;
 use crate::store::{Charge, Store};
-use crate::time::Timestamp;
 
-impl<S: Store> Engine<S> {
+impl<S: Store> FallbackContext<'_, S> {
     /// Adjusts a charge that was made locally during an outage to `cost`. What was reported to the store meanwhile
     /// stays charged there.
-    pub(in crate::engine) fn adjust_here(&self, held: &Held, cost: u64, now: Timestamp) -> Settled {
-        let active = self.active.load_full();
+    pub(crate) fn adjust(&self, held: &Held, cost: u64) -> Settled {
+        let FallbackContext { fallback, active, now, .. } = *self;
+        let Fallback { local, deferred, .. } = fallback;
         let mut settled = Settled::default();
-        let Some(fallback) = self.fallback.get() else { return settled };
-        let Fallback { local, deferred, .. } = &**fallback;
         if cost < held.cost {
             let units = held.cost - cost;
             // The share is a bucket, whatever the limit is: it counts units by the instant of the decision.
             let charge = active.charge_of(held, PermitId(0), units);
             let charge = charge.map(|charge| charge.of_instant(held.decided_at));
-            if let Some(spot) = charge.as_ref().and_then(|charge| KeySlot::held(&active, held, charge)) {
+            if let Some(spot) = charge.as_ref().and_then(|charge| KeySlot::held(active, held, charge)) {
                 settled.refunded = held.still_counted(units, now);
                 fallback.take_back(&spot, held.decided_at, now);
             }
         } else if let Some(look) = active.charge_of(held, PermitId(0), 0).filter(|_| cost > held.cost) {
-            let Some(spot) = KeySlot::held(&active, held, &look) else { return settled };
+            let Some(spot) = KeySlot::held(active, held, &look) else { return settled };
             let extra = cost - held.cost;
             let left = local.ask(&spot, false, now);
             settled.charged = left.map_or(0, |left| left.outcome.remaining).min(extra);
             settled.unpaid = extra - settled.charged;
             let charge = look.costing(settled.charged);
             if settled.charged > 0 {
-                deferred.begin(local, &active, &charge, || held.clone().into(), now);
-                if let Some(spot) = KeySlot::held(&active, held, &charge) {
+                deferred.begin(local, active, &charge, || held.clone().into(), now);
+                if let Some(spot) = KeySlot::held(active, held, &charge) {
                     local.keep_warm(Side::Counters, &spot, now);
                 }
             }
@@ -48,34 +43,27 @@ impl<S: Store> Engine<S> {
 
     /// Applies to the fallback counters what was changed in the store. Units that the store refunded were charged
     /// locally at the instant of the decision.
-    pub(in crate::engine) fn follow_adjusted(&self, held: &Held, settled: Settled, now: Timestamp) {
-        let Some(fallback) = self.fallback.get() else { return };
-        let active = self.active.load_full();
+    pub(crate) fn follow_adjusted(&self, held: &Held, settled: Settled) {
+        let FallbackContext { fallback, active, now, .. } = *self;
         let charge = |units| {
             let charge = active.charge_of(held, PermitId(0), units).filter(|_| units > 0);
             charge.map(|charge| charge.of_instant(held.decided_at))
         };
         if let Some(charge) = charge(settled.refunded)
-            && let Some(spot) = KeySlot::held(&active, held, &charge)
+            && let Some(spot) = KeySlot::held(active, held, &charge)
         {
             fallback.give(&spot, now);
         }
         if let Some(charge) = charge(settled.charged)
-            && let Some(spot) = KeySlot::held(&active, held, &charge)
+            && let Some(spot) = KeySlot::held(active, held, &charge)
         {
             fallback.keep_warm(&spot, now);
         }
     }
 
     /// Releases a permit locally. Returns whether the store need not be asked, because it never knew of the permit.
-    pub(in crate::engine) fn release_here(
-        &self,
-        active: &ActivePolicy,
-        permit: &Permit,
-        held: &Held,
-        now: Timestamp,
-    ) -> bool {
-        let Some(fallback) = self.fallback.get() else { return false };
+    pub(crate) fn release(&self, permit: &Permit, held: &Held) -> bool {
+        let FallbackContext { fallback, active, now, .. } = *self;
         let Some(charge) = active.charge_of(held, permit.id(), held.cost) else { return false };
         let Some(spot) = KeySlot::held(active, held, &charge) else { return false };
         fallback.local.refund(Side::Counters, &spot, now);
@@ -90,62 +78,32 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Renews a permit locally. Returns whether the store need not be asked, because it never knew of the permit.
-    pub(in crate::engine) fn renew_here(
-        &self,
-        active: &ActivePolicy,
-        permit: &Permit,
-        held: &Held,
-        now: Timestamp,
-    ) -> bool {
-        if let Some(fallback) = self.fallback.get()
-            && let Some(charge) = active.charge_of(held, permit.id(), held.cost)
-            && let Some(spot) = KeySlot::held(active, held, &charge)
+    /// Renews a permit locally.
+    pub(crate) fn renew(&self, permit: &Permit, held: &Held) {
+        if let Some(charge) = self.active.charge_of(held, permit.id(), held.cost)
+            && let Some(spot) = KeySlot::held(self.active, held, &charge)
         {
-            fallback.local.renew(&spot, now);
-            fallback.deferred.permits.renew(&charge, now);
+            self.fallback.local.renew(&spot, self.now);
+            self.fallback.deferred.permits.renew(&charge, self.now);
         }
-        held.source == Source::Open
     }
 
     /// Refunds locally what the store has refunded.
-    pub(in crate::engine) fn refund_here(
-        &self,
-        active: &ActivePolicy,
-        matched: &Match,
-        charge: &Charge<'_>,
-        now: Timestamp,
-    ) {
-        if let Some(fallback) = self.fallback.get() {
-            fallback.give(&KeySlot::matched(active, matched, charge), now);
-        }
+    pub(crate) fn refund(&self, matched: &Match, charge: &Charge<'_>) {
+        self.fallback.give(&KeySlot::matched(self.active, matched, charge), self.now);
     }
 
-    /// Records the part of a started refund that the store has yet to make.
-    pub(in crate::engine) fn owe(
-        &self,
-        active: &ActivePolicy,
-        matched: &Match,
-        charge: &Charge<'_>,
-        now: Timestamp,
-    ) {
-        let fallback = self.fallback(active, now);
+    /// Refunds locally, and records for a report, the part of a started refund that the store has yet to make.
+    pub(crate) fn owe(&self, matched: &Match, charge: &Charge<'_>) {
+        let FallbackContext { fallback, active, now, .. } = *self;
         let held = Held::new(&active.policy, matched, charge, Source::Exact);
-        fallback.give(&KeySlot::matched(active, matched, charge), now);
+        self.refund(matched, charge);
         fallback.deferred.add_refund(&fallback.local, active, charge, held.into(), now);
     }
 
     /// Resets locally what was reset in the store.
-    pub(in crate::engine) fn reset_here(
-        &self,
-        active: &ActivePolicy,
-        matched: &Match,
-        charge: &Charge<'_>,
-        now: Timestamp,
-    ) {
-        if let Some(fallback) = self.fallback.get() {
-            fallback.local.reset(&KeySlot::matched(active, matched, charge), now);
-            fallback.deferred.forget(charge);
-        }
+    pub(crate) fn reset(&self, matched: &Match, charge: &Charge<'_>) {
+        self.fallback.local.reset(&KeySlot::matched(self.active, matched, charge), self.now);
+        self.fallback.deferred.forget(charge);
     }
 }

@@ -10,24 +10,24 @@ use crate::store::Record;
 use crate::time::Timestamp;
 
 /// Every quota that the counters of one limit may be counted under, by number.
-pub(in crate::engine) type Records = Vec<Option<Record>>;
+pub(crate) type Records = Vec<Option<Record>>;
 
 /// A policy as far as its counters remember it.
 #[derive(Default)]
-pub(in crate::engine) struct Remembered {
+pub(crate) struct Remembered {
     /// Each limit with the numbers of its quotas. Only what identifies its counters is needed.
-    pub(in crate::engine) limits: Vec<(Limit, Vec<u32>, Records)>,
+    pub(crate) limits: Vec<(Limit, Vec<u32>, Records)>,
     /// Counters of limits that were gone already.
-    pub(in crate::engine) gone: Gone,
+    pub(crate) gone: Gone,
     /// How many policies there were before.
-    pub(in crate::engine) generation: u64,
+    pub(crate) generation: u64,
     /// Until when the counters of each quota number are held.
-    pub(in crate::engine) held: HashMap<u32, Timestamp>,
+    pub(crate) held: HashMap<u32, Timestamp>,
 }
 
 impl ActivePolicy {
     /// A remembered policy, for the next one to follow. No request matches a limit of it.
-    pub(in crate::engine) fn recalled(remembered: Remembered, secret: Arc<Secret>) -> Self {
+    pub(crate) fn recalled(remembered: Remembered, secret: Arc<Secret>) -> Self {
         let Remembered { limits, gone, generation, held } = remembered;
         let (mut known, mut counters) = (Vec::with_capacity(limits.len()), Vec::with_capacity(limits.len()));
         for (limit, numbers, records) in limits {
@@ -50,12 +50,12 @@ impl ActivePolicy {
     }
 
     /// How many policies the engine had before this one.
-    pub(in crate::engine) const fn generation(&self) -> u64 {
+    pub(crate) const fn generation(&self) -> u64 {
         self.generation
     }
 
     /// The active limits, with the numbers of their quotas and every quota that their counters may be counted under.
-    pub(in crate::engine) fn limits(&self) -> impl Iterator<Item = (&Limit, &[u32], &[Option<Record>])> {
+    pub(crate) fn limits(&self) -> impl Iterator<Item = (&Limit, &[u32], &[Option<Record>])> {
         self.policy
             .limits()
             .iter()
@@ -64,12 +64,12 @@ impl ActivePolicy {
     }
 
     /// Removed limits, by the identity of their counters.
-    pub(in crate::engine) const fn gone(&self) -> &Gone {
+    pub(crate) const fn gone(&self) -> &Gone {
         &self.gone
     }
 
     /// Until when the counters of each quota number are held.
-    pub(in crate::engine) const fn held(&self) -> &HashMap<u32, Timestamp> {
+    pub(crate) const fn held(&self) -> &HashMap<u32, Timestamp> {
         &self.held
     }
 }

@@ -3,12 +3,39 @@
 use std::sync::Arc;
 
 use super::local::KeySlot;
+use crate::active::ActivePolicy;
+use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
 use crate::decision::Held;
-use crate::engine::active::ActivePolicy;
-use crate::engine::ledger::Windows;
 use crate::key::Fingerprint;
-use crate::store::Charge;
+use crate::memory::NUMBER_OF_TALLIES;
+use crate::quota::Quota;
+use crate::store::{Charge, Enforcement, Family};
+
+/// The definition of a tally. Deferred charges keep it, because no policy does.
+#[derive(Debug)]
+pub(crate) struct Windows {
+    pub(crate) family: Family,
+    pub(crate) quota: Quota,
+}
+
+impl Windows {
+    /// The charge of one counter.
+    pub(crate) fn charge(&self, key: Fingerprint, cost: u64) -> Charge<'_> {
+        Charge {
+            key,
+            family: &self.family,
+            number: NUMBER_OF_TALLIES,
+            quota: &self.quota,
+            cost,
+            enforcement: Enforcement::Enforced,
+            permit: PermitId(0),
+            group: None,
+            lease: None,
+            charged: Charged::UNKNOWN,
+        }
+    }
+}
 
 /// The counter of a deferred charge.
 #[derive(Clone, Debug)]

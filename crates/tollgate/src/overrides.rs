@@ -91,13 +91,13 @@ pub enum OverrideError {
 
 /// All overrides, including those that have ended since the last change.
 #[derive(Clone, Debug, Default)]
-pub(super) struct OverrideSet {
+pub(crate) struct OverrideSet {
     all: Option<Ruled>,
     by_limit: HashMap<String, Ruled>,
 }
 
 impl OverrideSet {
-    pub(super) fn new(all: Option<Ruled>, by_limit: Vec<(String, Ruled)>) -> Self {
+    pub(crate) fn new(all: Option<Ruled>, by_limit: Vec<(String, Ruled)>) -> Self {
         Self { all, by_limit: by_limit.into_iter().collect() }
     }
 
@@ -120,7 +120,7 @@ impl OverrideSet {
 
 /// The overrides of an engine.
 #[derive(Debug, Default)]
-pub(super) struct Overrides {
+pub(crate) struct Overrides {
     /// Whether there are any overrides. A decision that races with a change is decided either way, as if made a moment
     /// earlier or later.
     any: AtomicBool,
@@ -132,7 +132,7 @@ pub(super) struct Overrides {
 impl Overrides {
     /// The overrides at an instant.
     #[inline]
-    pub(super) fn at(&self, now: Timestamp) -> ActiveOverrides {
+    pub(crate) fn at(&self, now: Timestamp) -> ActiveOverrides {
         // Acquire: a thread that sees the flag also sees the overrides.
         let overrides = self.any.load(Ordering::Acquire).then(|| self.overrides.load_full());
         ActiveOverrides { overrides, now }
@@ -149,7 +149,7 @@ impl Overrides {
         changed
     }
 
-    pub(super) fn rule(
+    pub(crate) fn rule(
         &self,
         policy: &Policy,
         scope: Scope<'_>,
@@ -184,7 +184,7 @@ impl Overrides {
     }
 
     /// Removes an override. Returns whether there was one.
-    pub(super) fn restore(&self, scope: Scope<'_>, now: Timestamp) -> bool {
+    pub(crate) fn restore(&self, scope: Scope<'_>, now: Timestamp) -> bool {
         self.change(now, |overrides| match scope {
             Scope::Limit(name) => overrides.by_limit.remove(name).is_some(),
             Scope::All => overrides.all.take().is_some(),
@@ -193,7 +193,7 @@ impl Overrides {
 
     /// Replaces all overrides with these, whatever limits the policy has: an override of a limit that is gone waits, as
     /// it does over a swap.
-    pub(super) fn resume(&self, overrides: OverrideSet, now: Timestamp) -> Result<(), OverrideError> {
+    pub(crate) fn resume(&self, overrides: OverrideSet, now: Timestamp) -> Result<(), OverrideError> {
         let kinds = overrides.by_limit.values().chain(&overrides.all).map(|ruled| ruled.kind);
         if let Some(percent) = kinds.into_iter().find_map(LimitOverride::excess) {
             return Err(OverrideError::Percent(percent));
@@ -213,7 +213,7 @@ impl Overrides {
     }
 
     /// Copies the overrides of another engine.
-    pub(super) fn follow(&self, other: &Overrides, now: Timestamp) {
+    pub(crate) fn follow(&self, other: &Overrides, now: Timestamp) {
         self.replace(OverrideSet::clone(&other.overrides.load()), now);
     }
 }
@@ -266,7 +266,7 @@ impl ActiveOverrides {
 
     /// The mode of a limit that is not off in the policy, and for which share of keys it decides.
     #[inline]
-    pub(super) fn matching_mode(&self, limit: &Limit) -> (Mode, u8) {
+    pub(crate) fn matching_mode(&self, limit: &Limit) -> (Mode, u8) {
         match self.about(limit) {
             None => (limit.mode(), limit.enforce_percent()),
             Some(Ruled { kind: LimitOverride::Off, .. }) => (Mode::Off, 0),
@@ -277,7 +277,7 @@ impl ActiveOverrides {
 
     /// The limits that a request matches and that have a counter for it.
     #[inline]
-    pub(super) fn matches(&self, policy: &Policy, request: &CheckRequest<'_>) -> Result<Matches, Fault> {
+    pub(crate) fn matches(&self, policy: &Policy, request: &CheckRequest<'_>) -> Result<Matches, Fault> {
         let mut matches = Matches::new();
         self.match_into(policy, request, &mut matches)?;
         matches.retain(|matched| matched.quota.is_counted());
@@ -286,7 +286,7 @@ impl ActiveOverrides {
 
     /// Writes all limits that a request matches to `matches`.
     #[inline]
-    pub(super) fn match_into(
+    pub(crate) fn match_into(
         &self,
         policy: &Policy,
         request: &CheckRequest<'_>,

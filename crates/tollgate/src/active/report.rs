@@ -24,7 +24,7 @@ pub struct SwapReport {
 
 impl SwapReport {
     /// Adds the changes other than numbers.
-    pub(in crate::engine) fn compare(&mut self, before: &Policy, after: &Policy) {
+    pub(crate) fn compare(&mut self, before: &Policy, after: &Policy) {
         self.fields = before.changed_fields(after);
         let known: HashMap<&str, &Limit> =
             before.limits().iter().map(|limit| (limit.name(), limit)).collect();

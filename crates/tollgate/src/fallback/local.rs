@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 
 use super::share::{self, NODES_MAX, Share};
+use crate::active::{ActivePolicy, Counters};
 use crate::decision::Held;
-use crate::engine::active::{ActivePolicy, Counters};
 use crate::memory::{ChargeMode, MemoryStore};
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::policy::{Match, Policy, QuotaIndex};
@@ -162,7 +162,7 @@ impl Local {
     }
 
     /// Applies a new setting of the wall clock.
-    pub(in crate::engine) fn follow_wall(&self, wall: WallOffset, now: Timestamp) {
+    pub(crate) fn follow_wall(&self, wall: WallOffset, now: Timestamp) {
         [&self.counters, &self.ceilings, &self.marks].iter().for_each(|store| store.follow_wall(wall, now));
     }
 

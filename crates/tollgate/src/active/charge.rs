@@ -3,19 +3,20 @@
 use super::ActivePolicy;
 use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
-use crate::decision::Held;
-use crate::engine::Charges;
-use crate::engine::overrides::ActiveOverrides;
+use crate::decision::{Held, Status};
 use crate::key::Fingerprint;
+use crate::outcome::{Outcome, Source, Verdict};
+use crate::overrides::ActiveOverrides;
 use crate::policy::{Match, Matches, Mode, QuotaIndex};
 use crate::request::CheckRequest;
-use crate::store::{Charge, Enforcement, Family};
+use crate::store::{Charge, Charges, Enforcement, Family};
+use crate::time::Timestamp;
 
 /// The counter of a matched limit, as far as it depends on the request. It is computed once for each request.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct CounterKey {
-    pub(in crate::engine) key: Fingerprint,
-    pub(in crate::engine) enforcement: Enforcement,
+pub(crate) struct CounterKey {
+    pub(crate) key: Fingerprint,
+    pub(crate) enforcement: Enforcement,
     group: Option<u16>,
 }
 
@@ -27,13 +28,13 @@ impl From<&Charge<'_>> for CounterKey {
 
 impl ActivePolicy {
     /// Keeps only the limits with these names, or all if there are none.
-    pub(in crate::engine) fn keep_named(&self, matches: &mut Matches, names: &[&str]) {
+    pub(crate) fn keep_named(&self, matches: &mut Matches, names: &[&str]) {
         let name = |matched: &Match| self.policy.limits()[matched.limit as usize].name();
         matches.retain(|matched| names.is_empty() || names.contains(&name(matched)));
     }
 
     /// The charges of the matched limits, in the policy's order.
-    pub(in crate::engine) fn charges<'l>(
+    pub(crate) fn charges<'l>(
         &'l self,
         request: &CheckRequest<'_>,
         matches: &[Match],
@@ -47,7 +48,7 @@ impl ActivePolicy {
 
     /// The counter of one matched limit.
     #[inline]
-    pub(in crate::engine) fn counter_key(
+    pub(crate) fn counter_key(
         &self,
         request: &CheckRequest<'_>,
         matched: &Match,
@@ -68,9 +69,44 @@ impl ActivePolicy {
         CounterKey { key: key(&counters.shadow), enforcement: Enforcement::Shadow, group }
     }
 
+    /// Moves the matches that need no counter out of `matches`, as statuses: limits whose value for a request is
+    /// `unlimited` or `deny`. They also answer while the store is unreachable.
+    #[inline]
+    pub(crate) fn take_uncounted(
+        &self,
+        request: &CheckRequest<'_>,
+        matches: &mut Matches,
+        overrides: &ActiveOverrides,
+        uncounted: &mut Vec<Status>,
+    ) {
+        if matches.iter().any(|matched| !matched.quota.is_counted()) {
+            let without = matches.iter().filter(|matched| !matched.quota.is_counted());
+            uncounted.extend(without.map(|matched| self.uncounted(request, matched, overrides)));
+            matches.retain(|matched| matched.quota.is_counted());
+        }
+    }
+
+    fn uncounted(&self, request: &CheckRequest<'_>, matched: &Match, overrides: &ActiveOverrides) -> Status {
+        let CounterKey { key, enforcement, .. } = self.counter_key(request, matched, overrides);
+        let verdict = match matched.quota {
+            QuotaIndex::UNLIMITED => Verdict::Allow,
+            _ => Verdict::Forbidden,
+        };
+        Status {
+            limit: matched.limit,
+            quota: matched.quota,
+            descriptor: matched.descriptor,
+            enforcement,
+            source: Source::Policy,
+            key_hash: key.digest(),
+            outcome: Outcome::uncounted(verdict),
+            charged_at: Timestamp::default(),
+        }
+    }
+
     /// The charge of one matched limit, which has a counter.
     #[inline]
-    pub(in crate::engine) fn charge<'l>(
+    pub(crate) fn charge<'l>(
         &'l self,
         request: &CheckRequest<'_>,
         matched: &Match,
@@ -82,7 +118,7 @@ impl ActivePolicy {
 
     /// The charge of one matched limit whose counter is known.
     #[inline]
-    pub(in crate::engine) fn charge_key<'l>(
+    pub(crate) fn charge_key<'l>(
         &'l self,
         matched: &Match,
         CounterKey { key, enforcement, group }: CounterKey,
@@ -109,12 +145,7 @@ impl ActivePolicy {
     }
 
     /// The charge of what was taken, under this policy; `None` when the limit is gone, or counts anew.
-    pub(in crate::engine) fn charge_of(
-        &self,
-        held: &Held,
-        permit: PermitId,
-        cost: u64,
-    ) -> Option<Charge<'_>> {
+    pub(crate) fn charge_of(&self, held: &Held, permit: PermitId, cost: u64) -> Option<Charge<'_>> {
         let (limit, counters) = self.counters_of(&held.limit)?;
         let family = match held.enforcement {
             Enforcement::Enforced => &counters.enforced,
@@ -141,7 +172,7 @@ impl ActivePolicy {
     }
 
     /// The indexes of the limit and of the quota that it was taken from, in this policy.
-    pub(in crate::engine) fn place_of(&self, held: &Held) -> Option<(usize, QuotaIndex)> {
+    pub(crate) fn place_of(&self, held: &Held) -> Option<(usize, QuotaIndex)> {
         let position = self.position(&held.limit)?;
         let at = held.quota_in(&self.policy.limits()[position]);
         Some((position, QuotaIndex(u32::try_from(at).ok()?)))

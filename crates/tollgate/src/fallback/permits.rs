@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::counter::Counter;
+use crate::active::ActivePolicy;
 use crate::algorithm::concurrency::PermitId;
-use crate::engine::active::ActivePolicy;
 use crate::key::Fingerprint;
 use crate::store::Charge;
 use crate::time::{Ticks, Timestamp};

@@ -12,14 +12,15 @@ use crate::request::{Descriptor, Value};
 use crate::store::{Family, Hold, Record, Reign, is_wide};
 use crate::time::{Ticks, Timestamp};
 
-use super::penalty::Companions;
-
 mod charge;
+mod companion;
 mod lineage;
 mod report;
 
-pub(super) use charge::CounterKey;
-pub(super) use lineage::{Records, Remembered};
+pub(crate) use charge::CounterKey;
+pub(crate) use companion::Companion;
+use companion::Companions;
+pub(crate) use lineage::{Records, Remembered};
 pub use report::SwapReport;
 
 /// How long a replaced quota is remembered after its counters are idle, for decisions that are still in flight.
@@ -32,13 +33,13 @@ type Gone = HashMap<Vec<String>, Vec<Option<Record>>>;
 pub(crate) struct ActivePolicy {
     pub(crate) policy: Arc<Policy>,
     /// The secret that keys are hashed with.
-    pub(super) secret: Arc<Secret>,
+    pub(crate) secret: Arc<Secret>,
     /// Which counters belong together, where the store wants to know.
     grouping: Grouping,
-    pub(super) counters: Vec<Counters>,
+    pub(crate) counters: Vec<Counters>,
     by_name: HashMap<String, usize>,
     /// Whether a limit blocks keys that it denied too often.
-    pub(super) has_penalties: bool,
+    pub(crate) has_penalties: bool,
     /// Counters of limits that are gone, or whose identity has changed, until they are idle. If such a limit comes
     /// back, it finds them.
     gone: Gone,
@@ -49,17 +50,17 @@ pub(crate) struct ActivePolicy {
 }
 
 /// The counters of one limit.
-pub(super) struct Counters {
-    pub(super) enforced: Family,
-    pub(super) shadow: Family,
+pub(crate) struct Counters {
+    pub(crate) enforced: Family,
+    pub(crate) shadow: Family,
     /// The number of each of the limit's quotas.
-    pub(super) numbers: Vec<u32>,
+    pub(crate) numbers: Vec<u32>,
     /// What the limit counts by.
-    pub(super) by: Vec<By>,
+    pub(crate) by: Vec<By>,
     /// The tier of each quota, where tiers have counters of their own.
     tiers: Vec<String>,
     /// The counters of denials, where keys are blocked for them.
-    pub(super) companions: Option<Companions>,
+    pub(crate) companions: Option<Companions>,
 }
 
 /// Why a policy could not be made active.
@@ -77,16 +78,16 @@ pub enum SwapError {
 }
 
 /// A policy that is ready to be made active.
-pub(super) struct Next {
-    pub(super) active: ActivePolicy,
-    pub(super) report: SwapReport,
+pub(crate) struct Next {
+    pub(crate) active: ActivePolicy,
+    pub(crate) report: SwapReport,
     /// The counters that the store must hold before the policy becomes active.
-    pub(super) hold: Hold,
+    pub(crate) hold: Hold,
 }
 
 impl ActivePolicy {
     /// The first policy of an engine.
-    pub(super) fn first(policy: Arc<Policy>, secret: Arc<Secret>, is_grouped: bool) -> Self {
+    pub(crate) fn first(policy: Arc<Policy>, secret: Arc<Secret>, is_grouped: bool) -> Self {
         let counters: Vec<Counters> =
             policy.limits().iter().map(|limit| Counters::new(limit, &secret)).collect();
         let grouping = Grouping::new(is_grouped, &policy, &secret);
@@ -104,7 +105,7 @@ impl ActivePolicy {
     }
 
     /// The next policy, with the counters of the one before.
-    pub(super) fn after(
+    pub(crate) fn after(
         before: &ActivePolicy,
         policy: Arc<Policy>,
         now: Timestamp,
@@ -203,7 +204,7 @@ impl ActivePolicy {
 
     /// The group of a limit's counter, if it has one.
     #[inline]
-    pub(super) fn group_of(
+    pub(crate) fn group_of(
         &self,
         request: &Descriptor<'_>,
         matched: &Match,
@@ -214,7 +215,7 @@ impl ActivePolicy {
 
     /// The families that decisions charge, as far as the policy determines them: tiers and overrides are quotas of
     /// their limit.
-    pub(super) fn families(&self) -> impl Iterator<Item = &Family> {
+    pub(crate) fn families(&self) -> impl Iterator<Item = &Family> {
         let each = self.policy.limits().iter().zip(&self.counters);
         each.flat_map(|(limit, counters)| {
             let is_counted = !limit.quotas().is_empty();
@@ -231,23 +232,23 @@ impl ActivePolicy {
     }
 
     /// The families that decisions charge while an override puts a limit, or all of them, in shadow.
-    pub(super) fn shadows(&self, of: Option<usize>) -> impl Iterator<Item = &Family> {
+    pub(crate) fn shadows(&self, of: Option<usize>) -> impl Iterator<Item = &Family> {
         let each = self.counters.iter().enumerate();
         each.filter(move |(place, _)| of.is_none_or(|of| of == *place)).map(|(_, counters)| &counters.shadow)
     }
 
     /// The index of the limit with this name.
-    pub(super) fn position(&self, name: &str) -> Option<usize> {
+    pub(crate) fn position(&self, name: &str) -> Option<usize> {
         self.by_name.get(name).copied()
     }
 
     /// The counters of a limit, by its name.
-    pub(super) fn counters_of(&self, name: &str) -> Option<(&Limit, &Counters)> {
+    pub(crate) fn counters_of(&self, name: &str) -> Option<(&Limit, &Counters)> {
         self.by_name.get(name).map(|&index| (&self.policy.limits()[index], &self.counters[index]))
     }
 
     /// Whether a matched limit grants permits.
-    pub(super) fn takes_permit(&self, matched: &Match) -> bool {
+    pub(crate) fn takes_permit(&self, matched: &Match) -> bool {
         let limit = &self.policy.limits()[matched.limit as usize];
         matches!(limit.quota(matched.quota), Some(Quota::Concurrency(_)))
     }
@@ -445,7 +446,7 @@ fn tiers(limit: &Limit) -> Vec<String> {
 }
 
 /// Whether the tiers of a limit have counters of their own.
-pub(super) fn counts_tiers_apart(limit: &Limit) -> bool {
+pub(crate) fn counts_tiers_apart(limit: &Limit) -> bool {
     !tiers(limit).is_empty()
 }
 
@@ -500,7 +501,7 @@ fn number_for(
 impl Counters {
     /// The key of a request's counter in one of the limit's families.
     #[inline]
-    pub(super) fn key(
+    pub(crate) fn key(
         &self,
         family: &Family,
         secret: &Secret,

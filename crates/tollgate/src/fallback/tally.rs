@@ -4,48 +4,33 @@
 
 use std::sync::Arc;
 
-use super::KeySlot;
-use super::counter::Counter;
-use crate::engine::Engine;
-use crate::engine::active::ActivePolicy;
-use crate::engine::ledger::Windows;
+use super::counter::{Counter, Windows};
+use super::{FallbackContext, KeySlot};
 use crate::store::{Charge, ChargeAnswer, Store, StoreFailure};
-use crate::time::Timestamp;
 
-impl<S: Store> Engine<S> {
+impl<S: Store> FallbackContext<'_, S> {
     /// Adds what the store has counted to the local count.
-    pub(in crate::engine) fn follow_counted(
-        &self,
-        active: &ActivePolicy,
-        charge: &Charge<'_>,
-        now: Timestamp,
-    ) {
-        if self.store.never_waits() {
-            return;
-        }
-        let fallback = self.fallback(active, now);
-        fallback.watch.answered(now);
-        fallback.attend(self.store.nodes(), active, now);
+    pub(crate) fn follow_counted(&self, charge: &Charge<'_>) {
+        self.fallback.watch.answered(self.now);
+        self.attend();
         if charge.cost > 0 {
-            fallback.keep_warm(&KeySlot::tally(charge), now);
+            self.fallback.keep_warm(&KeySlot::tally(charge), self.now);
         }
     }
 
     /// Counts locally what the store could not count. Returns the number of nodes that are assumed to count as much, or
     /// `None` if there is no room.
-    pub(in crate::engine) fn count_here(
+    pub(crate) fn count(
         &self,
-        active: &ActivePolicy,
         windows: &Arc<Windows>,
         charge: &Charge<'_>,
         failure: StoreFailure,
-        now: Timestamp,
     ) -> Option<(ChargeAnswer, u64)> {
-        let fallback = self.fallback(active, now);
+        let FallbackContext { fallback, active, now, .. } = *self;
         if failure.is_outage() {
             fallback.watch.failed(now);
         }
-        fallback.attend(self.store.nodes(), active, now);
+        self.attend();
         let counter = || Counter::Tally(Arc::clone(windows), charge.key);
         if charge.cost > 0 {
             fallback.deferred.begin(&fallback.local, active, charge, counter, now);
@@ -59,30 +44,20 @@ impl<S: Store> Engine<S> {
     }
 
     /// Subtracts locally what the store has subtracted.
-    pub(in crate::engine) fn follow_discounted(&self, charge: &Charge<'_>, now: Timestamp) {
-        if let Some(fallback) = self.fallback.get() {
-            fallback.give(&KeySlot::tally(charge), now);
-        }
+    pub(crate) fn follow_discounted(&self, charge: &Charge<'_>) {
+        self.fallback.give(&KeySlot::tally(charge), self.now);
     }
 
-    /// Takes back units that were counted locally at this very `now`. The store does not know of them unless they were
-    /// reported since.
-    pub(in crate::engine) fn uncount_here(&self, charge: &Charge<'_>, now: Timestamp) {
-        if let Some(fallback) = self.fallback.get() {
-            fallback.take_back(&KeySlot::tally(charge), now, now);
-        }
+    /// Takes back units that were counted locally at this very instant. The store does not know of them unless they
+    /// were reported since.
+    pub(crate) fn uncount(&self, charge: &Charge<'_>) {
+        self.fallback.take_back(&KeySlot::tally(charge), self.now, self.now);
     }
 
     /// Subtracts locally what the store could not subtract, and records it to be reported later.
-    pub(in crate::engine) fn discount_here(
-        &self,
-        active: &ActivePolicy,
-        windows: &Arc<Windows>,
-        charge: &Charge<'_>,
-        now: Timestamp,
-    ) {
-        let fallback = self.fallback(active, now);
-        fallback.give(&KeySlot::tally(charge), now);
+    pub(crate) fn discount(&self, windows: &Arc<Windows>, charge: &Charge<'_>) {
+        let FallbackContext { fallback, active, now, .. } = *self;
+        self.follow_discounted(charge);
         let counter = Counter::Tally(Arc::clone(windows), charge.key);
         fallback.deferred.add_refund(&fallback.local, active, charge, counter, now);
     }

@@ -1,0 +1,132 @@
+//! The settings of a server: the arguments and the config file as plain values, each validated once. Nothing behind it
+//! knows of the command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tollgate_compat::Options;
+use tollgate_gateway::RoutePlan;
+
+use crate::auth::Auth;
+use crate::cli::ServeArguments;
+use crate::config::{self, Config};
+use crate::control::admin::TokenSettings;
+use crate::reload::ReloadSettings;
+use crate::snapshot::SnapshotInterval;
+use crate::store::StoreChoice;
+use crate::tls::TlsFiles;
+
+/// The settings.
+pub(super) struct Settings {
+    pub(super) listen: ListenAddresses,
+    pub(super) auth: Auth,
+    /// The files of TLS, if it is enabled.
+    pub(super) tls: Option<TlsFiles>,
+    /// Whether clients must present a certificate.
+    pub(super) has_client_ca: bool,
+    /// The config file. Its routes and callers include those of the arguments.
+    pub(super) config: Config,
+    pub(super) policy: Option<PathBuf>,
+    pub(super) reload: ReloadSettings,
+    pub(super) store: StoreChoice,
+    /// Bytes for all counters.
+    pub(super) memory: u64,
+    pub(super) snapshot_every: SnapshotInterval,
+    pub(super) compat: Options,
+    pub(super) admin: TokenSettings,
+    /// The names by which the admin interface may be called.
+    pub(super) admin_hosts: Vec<String>,
+    pub(super) traces: Option<TraceSettings>,
+    pub(super) drain_delay: Duration,
+}
+
+/// The address of each protocol. Without one a protocol is not served.
+pub(super) struct ListenAddresses {
+    pub(super) http: SocketAddr,
+    pub(super) grpc: Option<SocketAddr>,
+    pub(super) resp: Option<SocketAddr>,
+    /// It is served if there are routes.
+    pub(super) gateway: SocketAddr,
+}
+
+/// Where traces are sent, and which share of decisions is traced, in parts per million.
+pub(super) struct TraceSettings {
+    pub(super) endpoint: String,
+    pub(super) sample: u32,
+}
+
+impl Settings {
+    /// Reads the config file, and what else the arguments name.
+    ///
+    /// # Errors
+    /// When the arguments or the config file cannot be used.
+    pub(super) fn read(arguments: &ServeArguments) -> Result<Self, String> {
+        let auth = Auth::from(arguments.security.auth_token_file.as_deref())?;
+        let listen = ListenAddresses {
+            http: arguments.http,
+            grpc: arguments.grpc.address(),
+            resp: arguments.resp.address(),
+            gateway: arguments.gateway,
+        };
+        let has_client_ca = arguments.security.tls_client_ca.is_some();
+        let is_guarded = auth.is_required() || has_client_ca;
+        if !is_guarded && !arguments.insecure {
+            [Some(listen.http), listen.grpc, listen.resp].into_iter().flatten().try_for_each(is_loopback)?;
+        }
+        let mut config = config::load(arguments.config.as_deref(), &arguments.trusted_proxy)?;
+        config.callers = arguments.callers.clone().or(config.callers);
+        config.routes.extend(arguments.upstream.as_ref().map(RoutePlan::of_flag));
+        let store = StoreChoice::of(&arguments.store.settings(), &config.store)?;
+        let traces = arguments.observability.otlp.clone();
+        let sample = arguments.observability.otlp_sample;
+        Ok(Self {
+            listen,
+            auth,
+            tls: arguments.security.tls_files(),
+            has_client_ca,
+            config,
+            policy: arguments.policy.clone(),
+            reload: arguments.reload.settings(),
+            store,
+            memory: arguments.memory,
+            snapshot_every: arguments.snapshot_every,
+            compat: arguments.compat.options(),
+            admin: arguments.admin.tokens(),
+            admin_hosts: arguments.admin.admin_host.clone(),
+            traces: traces.map(|endpoint| TraceSettings { endpoint, sample }),
+            drain_delay: arguments.drain_delay,
+        })
+    }
+}
+
+/// Any client that can connect can use up the quota of any key. So only this machine may connect, unless clients must
+/// authenticate or the operator insists.
+fn is_loopback(address: SocketAddr) -> Result<(), String> {
+    if address.ip().is_loopback() {
+        return Ok(());
+    }
+    Err(format!(
+        "{address} can be reached from other machines, and clients there need no credentials; require a token with \
+         --auth-token-file or for certificates with --tls-client-ca, listen on 127.0.0.1:{port}, or, on a network where \
+         everybody is trusted, add --insecure",
+        port = address.port()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without authentication only loopback addresses are accepted, and the error names the flag for others.
+    #[test]
+    fn only_loopback_is_safe() {
+        let checked = |address: &str| is_loopback(address.parse().unwrap());
+        for address in ["127.0.0.1:80", "127.9.9.9:80", "[::1]:80"] {
+            assert!(checked(address).is_ok(), "{address}");
+        }
+        for address in ["0.0.0.0:80", "[::]:80", "10.0.0.1:80", "[::ffff:127.0.0.1]:80"] {
+            assert!(checked(address).is_err_and(|error| error.contains("--insecure")), "{address}");
+        }
+    }
+}

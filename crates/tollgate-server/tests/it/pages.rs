@@ -64,8 +64,8 @@ fn promised_warnings_are_given() {
         ("docs/policy.md", "warns where a limit counts by something that a stranger can invent or leave out", native("by: [api_key], rate: 1/s"), "which a stranger can invent"),
         ("docs/matching.md", "`policy check` warns where that may have been forgotten", native("by: [ip], rate: 1/s, when: \"plan != 'internal'\""), "plan"),
         ("docs/policy.md", "without `align: calendar` a month is 30 days", native("by: [ip], algorithm: fixed-window, rate: 9/month"), "without `align: calendar` a month is 30 days"),
-        ("docs/quotas.md", "`policy check` warns of it, unless its `--config` has routes of the gateway", native("by: [ip], rate: 1/s, count: failures"), "all requests through them count as failures"),
-        ("docs/quotas.md", "`policy check` warns of it where that is not `deny`", native("by: [ip], rate: 1/s, block_for: 10m"), "while a shared store is away blocks are not seen"),
+        ("docs/failures.md", "`policy check` warns of it, unless its `--config` has routes of the gateway", native("by: [ip], rate: 1/s, count: failures"), "all requests through them count as failures"),
+        ("docs/failures.md", "`policy check` warns of it where that is not `deny`", native("by: [ip], rate: 1/s, block_for: 10m"), "while a shared store is away blocks are not seen"),
         ("docs/migrate.md", "get a warning, too", "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1, shadow_mode: true}}]".to_owned(), "shadow_mode"),
         ("docs/migrate.md", "and a warning says so", "- {namespace: n, max_value: 1, seconds: 60, conditions: [], variables: []}\n- {namespace: n, max_value: 2, seconds: 60, conditions: [], variables: []}\n".to_owned(), "another limit has the same namespace"),
     ];

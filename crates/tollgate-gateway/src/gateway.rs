@@ -5,7 +5,7 @@
 //!    through `frames`, which ends floods;
 //! 2. `arrival`: the one spelling of the request, and its client;
 //! 3. `priced`: the cost of a GraphQL request, for the paths that a route's `graphql` names;
-//! 4. the decision;
+//! 4. `limited`: the decision;
 //! 5. `upload`: the beginning of its body;
 //! 6. `overload`: whether there is capacity;
 //! 7. `proxy`: its route in the `table`, and the upstream that `spread` chooses;

@@ -7,6 +7,7 @@ use super::Prepared;
 use super::banner;
 use super::counters::{CounterSettings, Counting, Opened};
 use super::listeners::Listeners;
+use super::settings::Settings;
 use super::shedding;
 use crate::config::Config;
 use crate::console::Console;
@@ -18,6 +19,7 @@ use crate::reload::{WatchedFiles, Watcher};
 use crate::service::Service;
 use crate::snapshot::{HeldDirectory, Snapshots};
 use crate::store_watch::StoreWatch;
+use crate::tls::Tls;
 
 /// The parts of a server.
 pub(super) struct Started {
@@ -45,6 +47,7 @@ impl Started {
     ) -> Result<Self, String> {
         let Prepared { settings, clock, tls, mut start, callers } = prepared;
         let addresses = listeners.addresses()?;
+        let access = access(&settings, tls.as_ref());
         let counters = CounterSettings {
             memory: settings.memory,
             throttles: listeners.resp.is_some(),
@@ -59,11 +62,6 @@ impl Started {
         let state: Vec<&str> = opened.state_line().into_iter().chain(lines).collect();
         let notes = banner::BannerNotes { store: &opened.store_lines(), state: &state };
         let credentials = admin::credentials(&settings.admin)?;
-        let access = banner::Access {
-            needs_token: settings.auth.is_required(),
-            has_tls: tls.is_some(),
-            has_client_ca: settings.has_client_ca,
-        };
         for line in banner::lines(&start, &addresses, access, &notes, &credentials) {
             console.line(line);
         }
@@ -110,5 +108,13 @@ impl Started {
             operator_state,
             held,
         })
+    }
+}
+
+fn access(settings: &Settings, tls: Option<&Arc<Tls>>) -> banner::Access {
+    banner::Access {
+        needs_token: settings.auth.is_required(),
+        has_tls: tls.is_some(),
+        has_client_ca: settings.has_client_ca,
     }
 }

@@ -40,7 +40,7 @@ const DROP_IDLE: Duration = Duration::from_secs(5);
 /// How long an answered request may keep its connection from the next one.
 const FREE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the gateway goes on answering a client that has closed its sending side: this long for the head, and again
-/// this long for each further part. docs/gateway.md promises this time.
+/// this long for each further part. docs/gateway-requests.md promises this time.
 const HALF_CLOSED_GRACE: Duration = Duration::from_secs(2);
 
 /// A connection.

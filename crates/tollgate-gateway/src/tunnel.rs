@@ -26,7 +26,7 @@ use crate::websocket::Extended;
 /// How long a tunnel may carry nothing. The other end may be gone by then.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3_600);
 /// How long it may carry nothing once one side has closed its direction, which usually means that this side has gone.
-/// docs/gateway.md promises this time.
+/// docs/gateway-clients.md promises this time.
 const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum bytes that are read ahead of what was written, in each direction.
 const BUFFER_BYTES: usize = 16 << 10;

@@ -316,6 +316,7 @@ pub fn snapshot_seed(changed: bool) -> Vec<u8> {
     let mut bytes = Vec::new();
     assert!(
         engine
+            .maintenance()
             .snapshots()
             .write_with(|store| Some(store), NOW, ["what is counted beside"], &mut bytes)
             .is_ok()

@@ -15,8 +15,7 @@ async fn node(server: &Redis, units: u64) -> Engine<RedisStore> {
     let store =
         RedisStore::start(settings.secret(b"sixteen bytes, or more").unwrap().injected_time()).unwrap();
     until(|| store.report().shards.iter().any(|shard| shard.is_connected)).await;
-    let secret = store.secret().unwrap();
-    Engine::builder().policy(policy(units)).store(store).secret(secret).build()
+    Engine::builder().policy(policy(units)).store(store).build()
 }
 
 fn policy(units: u64) -> Policy {
@@ -214,8 +213,7 @@ async fn claims_continue_after_the_deadline() {
     let settings = format!("redis://127.0.0.1:{port}").parse::<Settings>().unwrap();
     let settings = settings.secret(b"sixteen bytes, or more").unwrap().injected_time();
     let store = RedisStore::start(settings).unwrap();
-    let secret = store.secret().unwrap();
-    let engine = Engine::builder().policy(policy(10)).store(store).secret(secret).build();
+    let engine = Engine::builder().policy(policy(10)).store(store).build();
     let request = CheckRequest::new().with("key", "k").unwrap();
     let source = |decision: tollgate::Decision| decision.limits().next().unwrap().source;
     assert_eq!(source(engine.check(&request, START).await), Source::Local);

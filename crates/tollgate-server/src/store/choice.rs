@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
-use tollgate::store::Store as _;
-use tollgate::{Engine, Policy, Secret, Ticks};
+use tollgate::{Engine, Policy, Ticks};
 use tollgate_redis::{Nodes, RedisStore, Settings, TlsFiles};
 
 use super::keys::word;
@@ -102,9 +101,8 @@ impl SharedStore {
     /// When the settings contradict each other.
     pub(crate) fn engine(self, policy: Policy) -> Result<Engine<Stores>, String> {
         let store = RedisStore::start(self.settings).map_err(|error| format!("--store: {error}"))?;
-        let secret = store.secret().unwrap_or_else(Secret::random);
         let fleet = Fleet::new(store, self.min_nodes.unwrap_or(0));
-        Ok(Engine::builder().policy(policy).store(Stores::Redis(Arc::new(fleet))).secret(secret).build())
+        Ok(Engine::builder().policy(policy).store(Stores::Redis(Arc::new(fleet))).build())
     }
 }
 

@@ -4,9 +4,7 @@
 use tollgate::algorithm::fixed_window::{Align, FixedWindow};
 use tollgate::memory::Usage;
 use tollgate::policy::Limit;
-use tollgate::{
-    CheckRequest, Decision, Engine, MemoryStore, Policy, Quota, Rate, Secret, Source, Ticks, Timestamp,
-};
+use tollgate::{CheckRequest, Decision, Engine, MemoryStore, Policy, Quota, Rate, Source, Ticks, Timestamp};
 
 /// When the flood begins: the first instant of an hour.
 const START: Timestamp = Timestamp::from_unix_seconds(1_700_002_800);

@@ -6,7 +6,7 @@ use tollgate::policy::{Grant, Limit};
 use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{
     Answer, Audience, CheckRequest, Decision, Enforcement, Engine, HeaderPolicy, LimitOverride, Policy,
-    Quota, Rate, Reason, Ruled, Scope, Secret, Source, Ticks, Timestamp, Verdict,
+    Quota, Rate, Reason, Ruled, Scope, Source, Ticks, Timestamp, Verdict,
 };
 
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);

@@ -11,7 +11,7 @@ use tollgate::request::Spelling;
 use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{
     Answer, Audience, Block, CheckRequest, Enforcement, Engine, HeaderPolicy, LimitOverride, MemoryStore,
-    Policy, Reason, Ruled, Scope, Secret, Ticks, Timestamp,
+    Policy, Reason, Ruled, Scope, Ticks, Timestamp,
 };
 
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);

@@ -9,8 +9,7 @@ use tollgate::engine::{CommitError, Settled};
 use tollgate::policy::{Cost, LimitBuilder, Mode, OnStoreFailure};
 use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{
-    Answer, Audience, Decision, Engine, HeaderPolicy, MemoryStore, Policy, Reason, Secret, Ticks, Timestamp,
-    Verdict,
+    Answer, Audience, Decision, Engine, HeaderPolicy, MemoryStore, Policy, Reason, Ticks, Timestamp, Verdict,
 };
 
 use crate::fixture::{NOW, asking, bucket, now_or_never, permits, policy};

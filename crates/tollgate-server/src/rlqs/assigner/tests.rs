@@ -1,8 +1,6 @@
 //! Reports against a real engine, in virtual time.
 
-use tollgate::{
-    CheckRequest, Engine, LimitOverride, ManualClock, MemoryStore, Policy, Ruled, Scope, Secret, Ticks,
-};
+use tollgate::{CheckRequest, Engine, LimitOverride, ManualClock, MemoryStore, Policy, Ruled, Scope, Ticks};
 
 use super::*;
 use crate::envoy_api::{BlanketRule, BucketActionKind, StrategyKind};

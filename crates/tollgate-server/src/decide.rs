@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &DecideArguments, console: &mut Console) -> u8 {
 }
 
 fn fail(console: &mut Console, error: impl std::fmt::Display) -> u8 {
-    console.problem(format_args!("tollgate: {error}"));
+    console.error(error);
     USAGE
 }
 

@@ -396,7 +396,7 @@ mod tests {
             ("number: 700", "1:9: number: 700 is not accepted; accepted: a whole number up to 255"),
             ("truth: perhaps", "1:8: truth: is a text; accepted: true or false"),
             ("word: thre", "1:7: word: thre is unknown; did you mean three?; accepted: one, three"),
-            ("named:\n  a: {text: [x]}", "2:12: named.a.text: is a list; accepted: a text"),
+            ("named:\n  a: {text: [x]}", "2:13: named.a.text: is a list; accepted: a text"),
             ("list:\n- {count: 1}", "2:3: list[0].text: missing"),
             ("list: hidden", "1:7: list: is a text; accepted: a list"),
             ("list: [hidden]", "1:8: list[0]: is a text; accepted: a table"),
@@ -420,7 +420,7 @@ mod tests {
                 "routes[0].path: \"x\" is short; accepted: /…",
                 "2:9: routes[0].path: \"x\" is short; accepted: /…",
             ),
-            ("routes[0].health: interval: 1 is odd", "3:23: routes[0].health.interval: 1 is odd"),
+            ("routes[0].health: interval: 1 is odd", "3:22: routes[0].health.interval: 1 is odd"),
             ("routes[0].host and path: twice: so", "2:3: routes[0].host and path: twice: so"),
             ("other: missing", "1:1: other: missing"),
         ];

@@ -3,21 +3,26 @@
 
 use std::sync::Arc;
 
+use tollgate::Clock;
+
 use super::Prepared;
 use super::banner;
 use super::counters::{CounterSettings, Counting, Opened};
-use super::listeners::Listeners;
+use super::listeners::{Addresses, Listeners};
+use super::settings::Settings;
 use super::shedding;
+use crate::announcement::{Announced, Announcement};
 use crate::config::Config;
 use crate::console::Console;
 use crate::control::ControlPlane;
-use crate::control::admin::{self, Admin};
+use crate::control::admin::{self, Admin, Credentials};
 use crate::operator_state::OperatorStateFile;
 use crate::readiness::Readiness;
 use crate::reload::{WatchedFiles, Watcher};
 use crate::service::Service;
 use crate::snapshot::{HeldDirectory, Snapshots};
 use crate::store_watch::StoreWatch;
+use crate::tls::Tls;
 
 /// The parts of a server.
 pub(super) struct Started {
@@ -31,6 +36,8 @@ pub(super) struct Started {
     pub(super) operator_state: Option<Arc<OperatorStateFile>>,
     /// Held for the life of the server, so that no other server uses its directory.
     pub(super) held: Option<HeldDirectory>,
+    /// Lets commands on this machine find the server, for as long as it runs.
+    pub(super) announced: Option<Announced>,
 }
 
 impl Started {
@@ -45,6 +52,7 @@ impl Started {
     ) -> Result<Self, String> {
         let Prepared { settings, clock, tls, mut start, callers } = prepared;
         let addresses = listeners.addresses()?;
+        let access = access(&settings, tls.as_ref());
         let counters = CounterSettings {
             memory: settings.memory,
             throttles: listeners.resp.is_some(),
@@ -59,11 +67,6 @@ impl Started {
         let state: Vec<&str> = opened.state_line().into_iter().chain(lines).collect();
         let notes = banner::BannerNotes { store: &opened.store_lines(), state: &state };
         let credentials = admin::credentials(&settings.admin)?;
-        let access = banner::Access {
-            needs_token: settings.auth.is_required(),
-            has_tls: tls.is_some(),
-            has_client_ca: settings.has_client_ca,
-        };
         for line in banner::lines(&start, &addresses, access, &notes, &credentials) {
             console.line(line);
         }
@@ -91,6 +94,7 @@ impl Started {
         if let Some(compat) = compat {
             service.activate(compat, clock.now()).map_err(|error| error.to_string())?;
         }
+        let announced = announced(&addresses, access.has_tls, &credentials);
         let admin = Admin::new(credentials.tokens, addresses.http, &settings.admin_hosts, clock);
         let control = Arc::new(ControlPlane {
             service: Arc::new(service),
@@ -109,6 +113,35 @@ impl Started {
             snapshots,
             operator_state,
             held,
+            announced,
         })
+    }
+}
+
+/// Announces the server to commands of this user on this machine. A server that cannot be announced serves all the same.
+fn announced(addresses: &Addresses, has_tls: bool, credentials: &Credentials) -> Option<Announced> {
+    let scheme = if has_tls { "https" } else { "http" };
+    let announcement = Announcement {
+        pid: std::process::id(),
+        started: Clock::precise().now().unix_micros(),
+        admin: format!("{scheme}://{}", banner::reachable(addresses.http)),
+        token: credentials.token.as_ref().map(|token| token.reveal().to_owned()),
+        token_file: credentials.token_file.clone(),
+        http: banner::reachable(addresses.http),
+        grpc: addresses.grpc.map(banner::reachable),
+        resp: addresses.resp.map(banner::reachable),
+    };
+    let announced = Announced::new(&announcement);
+    if let Err(error) = &announced {
+        tracing::debug!(%error, "commands on this machine need --admin and --token to find this server");
+    }
+    announced.ok()
+}
+
+fn access(settings: &Settings, tls: Option<&Arc<Tls>>) -> banner::Access {
+    banner::Access {
+        needs_token: settings.auth.is_required(),
+        has_tls: tls.is_some(),
+        has_client_ca: settings.has_client_ca,
     }
 }

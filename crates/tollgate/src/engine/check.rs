@@ -92,18 +92,8 @@ impl Prepared {
         Self(Box::new(PreparedParts { active, matched, keys }))
     }
 
-    /// The policy that it was matched with.
-    pub(super) fn active(&self) -> &ActivePolicy {
-        &self.0.active
-    }
-
-    /// The limits that have a counter for it.
-    pub(super) fn matches(&self) -> &[Match] {
-        &self.0.matched.matches
-    }
-
     /// The charge of each match.
-    pub(super) fn charges(&self) -> Charges<'_> {
+    fn charges(&self) -> Charges<'_> {
         let PreparedParts { active, matched, keys } = &*self.0;
         let id = matched.permit.unwrap_or(PermitId(0));
         let each = matched.matches.iter().zip(keys);
@@ -119,7 +109,7 @@ impl Prepared {
 
 impl fmt::Debug for Prepared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Prepared").field("matches", &self.matches()).finish_non_exhaustive()
+        f.debug_struct("Prepared").field("matches", &self.0.matched.matches).finish_non_exhaustive()
     }
 }
 
@@ -418,7 +408,9 @@ impl<S: Store> Engine<S> {
             descriptor: matched.descriptor,
             enforcement: charge.enforcement,
             source: answer.source,
-            key_hash: charge.key.digest(),
+            key: charge.key,
+            group: charge.group,
+            cost: charge.cost,
             outcome: answer.outcome,
             charged_at: answer.charged_at,
         }));

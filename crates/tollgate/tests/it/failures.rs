@@ -25,7 +25,7 @@ fn request() -> CheckRequest<'static> {
 /// Decides about a request; what awaits its end, if it passes.
 fn ask(engine: &Engine, now: Timestamp) -> Option<Reservation> {
     let decision = engine.try_check(&request(), now).unwrap();
-    engine.reservations().awaiting(&request(), &decision, LIFETIME, now)
+    engine.reservations().awaiting(&decision, LIFETIME, now)
 }
 
 fn left(engine: &Engine, now: Timestamp) -> Vec<u64> {
@@ -103,10 +103,7 @@ fn reservations_settle_them() {
         .clock(tollgate::ManualClock::starting_at(T0).clock())
         .build();
     let decision = plain.try_check(&request(), T0).unwrap();
-    assert!(
-        !decision.awaits_its_end()
-            && plain.reservations().awaiting(&request(), &decision, LIFETIME, T0).is_none()
-    );
+    assert!(!decision.awaits_its_end() && plain.reservations().awaiting(&decision, LIFETIME, T0).is_none());
 }
 
 /// Statuses and classes are read, and the sentence and the findings say what they mean.

@@ -238,7 +238,7 @@ fn limits_that_are_gone_are_remembered() {
     assert_eq!(left, [6, 6], "{:?}", shown(&decision));
 }
 
-/// The longest wait that `docs/operate.md` states for a client after a restart with the clock set back, of quotas of an hour.
+/// The longest wait that `docs/restarts.md` states for a client after a restart with the clock set back, of quotas of an hour.
 fn longest_wait(quota: &Quota) -> Ticks {
     match quota {
         Quota::TokenBucket(_) | Quota::Gcra(_) | Quota::LeakyBucket(_) => HOUR,

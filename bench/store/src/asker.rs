@@ -81,7 +81,10 @@ impl Asker {
         let settings = url.parse::<Settings>()?.secret(b"a secret of the benchmark")?.deadline(DEADLINE)?;
         let store = RedisStore::start(settings)?;
         let clock = Clock::precise();
-        let asker = Self::Tollgate(Box::new(Engine::builder().policy(policy).store(store).secret(Secret::repeatable(7)).build()), clock);
+        let asker = Self::Tollgate(
+            Box::new(Engine::builder().policy(policy).store(store).secret(Secret::repeatable(7)).build()),
+            clock,
+        );
         // The store connects in the background; the measurement begins when it counts.
         for _ in 0..200 {
             if asker.ask(0).await? {

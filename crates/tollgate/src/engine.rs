@@ -26,6 +26,8 @@ mod operator;
 mod ledger;
 mod snapshot;
 mod maintenance;
+#[cfg(feature = "reload")]
+mod reload;
 mod builder;
 
 pub use crate::active::{SwapError, SwapReport};
@@ -38,6 +40,8 @@ pub use check::Prepared;
 pub use ledger::{Counted, Ledger, Tally};
 pub use maintenance::Maintenance;
 pub use operator::{Explained, Explanation, Forgotten, LIMITS_EXPLAINED_MAX, Operator, State};
+#[cfg(feature = "reload")]
+pub use reload::Reload;
 pub use reservation::{CommitError, Departure, Reservation, Reservations};
 #[cfg(feature = "fuzzing")]
 pub use snapshot::sealed;
@@ -83,10 +87,24 @@ pub struct Engine<S = MemoryStore> {
     /// How far the wall clock is ahead, in microseconds, by the last call of `follow_wall`. Relaxed: it guards no other
     /// memory.
     wall: AtomicI64,
+    /// The file that the policy follows.
+    #[cfg(feature = "reload")]
+    watch: Option<reload::Watch>,
 }
 
 impl Engine<MemoryStore> {
     /// An engine in memory that decides by the policy in a file. The rest has its default; [`Engine::builder`] sets it.
+    /// With the feature `reload`, the engine follows the file while the program runs, and a file that is not a policy
+    /// leaves the last good one active.
+    ///
+    /// ```no_run
+    /// use tollgate::{CheckRequest, Engine};
+    /// let engine = Engine::open("policy.yaml")?;
+    /// let request = CheckRequest::new().with("api_key", "k-42")?;
+    /// let decision = engine.try_check(&request, engine.now())?;
+    /// # let _ = decision;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The file cannot be read, or is not a policy.
@@ -115,16 +133,24 @@ impl<S: Store> Engine<S> {
             reset_times: ResetTimes::default(),
             changes: AtomicU64::new(0),
             wall: AtomicI64::new(0),
+            #[cfg(feature = "reload")]
+            watch: None,
         }
     }
 
     /// The time for the next decisions, by the engine's clock. If the wall clock was set, calendar windows follow it from
-    /// here on.
+    /// here on. With the feature `reload`, a changed policy file becomes active here.
     #[inline]
     #[must_use]
     pub fn now(&self) -> Timestamp {
         let now = self.clock.now();
         self.maintenance().follow_wall(self.clock.wall_offset(now), now);
+        #[cfg(feature = "reload")]
+        if let Some(watch) = &self.watch
+            && let Some(policy) = watch.take()
+        {
+            watch.tell(&self.swap(policy, now));
+        }
         now
     }
 

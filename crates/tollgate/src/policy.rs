@@ -129,6 +129,15 @@ pub const LIMITS_MAX: usize = 100_000;
 /// A policy that shows every kind of limit. A server without a policy of its own starts with it by default.
 pub const EXAMPLE: &str = include_str!("policy/example.yaml");
 
+/// Reads a policy file, up to one byte more than the compiler accepts, so that it reports a file that is too large.
+pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, PolicyError> {
+    let unreadable = |source| PolicyError::Unreadable { path: path.to_owned(), source };
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(unreadable)?;
+    file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    Ok(bytes)
+}
+
 /// The limits of one domain, compiled and indexed.
 #[derive(Debug)]
 pub struct Policy {
@@ -167,12 +176,7 @@ impl Policy {
     /// The file cannot be read, or is not a policy.
     pub fn open(path: impl AsRef<Path>) -> Result<Policy, PolicyError> {
         let path = path.as_ref();
-        let unreadable = |source| PolicyError::Unreadable { path: path.to_owned(), source };
-        let mut bytes = Vec::new();
-        // One byte more than the compiler accepts, so that it reports a file that is too large.
-        let file = File::open(path).map_err(unreadable)?;
-        file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-        Ok(Self::compile(&path.display().to_string(), &bytes)?)
+        Ok(Self::compile(&path.display().to_string(), &read_file(path)?)?)
     }
 
     /// Compiles the bytes of a policy file; `source_name` is its name in findings.

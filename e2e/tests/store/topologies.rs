@@ -34,8 +34,7 @@ fn bucket(name: &str, by: &str, units: u64) -> LimitBuilder {
 
 fn engine(settings: Settings, limits: Vec<LimitBuilder>) -> Engine<RedisStore> {
     let store = RedisStore::start(settings).unwrap();
-    let secret = store.secret().unwrap();
-    Engine::builder().policy(Policy::new(limits).unwrap()).store(store).secret(secret).build()
+    Engine::builder().policy(Policy::new(limits).unwrap()).store(store).build()
 }
 
 async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {

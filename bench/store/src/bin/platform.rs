@@ -118,7 +118,13 @@ async fn run(
     let store = RedisStore::start(settings.deadline(Duration::from_millis(50))?)?;
     drop(inside);
     let clock = Clock::precise();
-    let node: Arc<Node> = Arc::new(Engine::builder().policy(policy(consistency)?).store(LeasedStore::new(store, 300_000)).secret(Secret::repeatable(7)).build());
+    let node: Arc<Node> = Arc::new(
+        Engine::builder()
+            .policy(policy(consistency)?)
+            .store(LeasedStore::new(store, 300_000))
+            .secret(Secret::repeatable(7))
+            .build(),
+    );
     let tending = tokio::spawn({
         let (node, clock) = (Arc::clone(&node), clock.clone());
         async move {

@@ -25,8 +25,7 @@ fn bucket(name: &str, units: u64) -> LimitBuilder {
 }
 
 fn engine(store: RedisStore, limits: Vec<LimitBuilder>) -> Engine<RedisStore> {
-    let secret = store.secret().unwrap();
-    Engine::builder().policy(Policy::new(limits).unwrap()).store(store).secret(secret).build()
+    Engine::builder().policy(Policy::new(limits).unwrap()).store(store).build()
 }
 
 fn asking(key: &str, cost: u64) -> CheckRequest<'_> {

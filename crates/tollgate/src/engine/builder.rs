@@ -4,10 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::Engine;
+#[cfg(feature = "reload")]
+use super::reload::{PolicyFile, Reload, Watch};
 use crate::active::ActivePolicy;
 use crate::clock::Clock;
 use crate::key::Secret;
 use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore};
+#[cfg(feature = "reload")]
+use crate::policy::read_file;
 use crate::policy::{Policy, PolicyError};
 use crate::store::Store;
 use crate::time::Timestamp;
@@ -26,13 +30,30 @@ impl WithoutPolicy {
             store: StoreSource::Create { bytes: CAPACITY_BYTES_DEFAULT, create },
             clock: Clock::precise(),
             secret: None,
+            #[cfg(feature = "reload")]
+            file: None,
         }
     }
 
-    /// Decides by the policy in a file.
+    /// Decides by the policy in a file. With the feature `reload`, the engine follows the file while the program runs:
+    /// see [`EngineBuilder::on_reload`].
     ///
     /// # Errors
     /// The file cannot be read, or is not a policy.
+    #[cfg(feature = "reload")]
+    pub fn open(self, path: impl AsRef<Path>) -> Result<EngineBuilder, PolicyError> {
+        let path = path.as_ref().to_owned();
+        let content = read_file(&path)?;
+        let policy = Policy::compile(&path.display().to_string(), &content)?;
+        let file = Some(PolicyFile { path, content, listener: None });
+        Ok(EngineBuilder { file, ..self.policy(policy) })
+    }
+
+    /// Decides by the policy in a file. With the feature `reload`, the engine follows the file while the program runs.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not a policy.
+    #[cfg(not(feature = "reload"))]
     pub fn open(self, path: impl AsRef<Path>) -> Result<EngineBuilder, PolicyError> {
         Ok(self.policy(Policy::open(path)?))
     }
@@ -57,6 +78,8 @@ pub struct EngineBuilder<S = MemoryStore> {
     store: StoreSource<S>,
     clock: Clock,
     secret: Option<Secret>,
+    #[cfg(feature = "reload")]
+    file: Option<PolicyFile>,
 }
 
 /// A store of the caller, or one that is created with the engine, when its clock is known.
@@ -78,8 +101,39 @@ impl EngineBuilder {
 impl<S> EngineBuilder<S> {
     /// Keeps the counters in this store; by default in memory.
     pub fn store<T: Store>(self, store: T) -> EngineBuilder<T> {
-        let Self { policy, clock, secret, .. } = self;
-        EngineBuilder { policy, store: StoreSource::Given(store), clock, secret }
+        EngineBuilder {
+            policy: self.policy,
+            store: StoreSource::Given(store),
+            clock: self.clock,
+            secret: self.secret,
+            #[cfg(feature = "reload")]
+            file: self.file,
+        }
+    }
+
+    /// Hears what became of a changed policy file: it is active, or it was refused and the last good policy stays. Only
+    /// an engine whose policy was [opened](WithoutPolicy::open) follows a file. The file is read once a second, and
+    /// [`Engine::now`] makes its policy active.
+    ///
+    /// ```no_run
+    /// use tollgate::Engine;
+    /// use tollgate::engine::Reload;
+    /// let engine = Engine::builder().open("policy.yaml")?;
+    /// let engine = engine.on_reload(|reload| match reload {
+    ///     Reload::Active(report) => println!("reloaded: {report:?}"),
+    ///     Reload::Refused(error) => eprintln!("{error}"),
+    ///     _ => {}
+    /// });
+    /// let engine = engine.build();
+    /// # let _ = engine;
+    /// # Ok::<(), tollgate::PolicyError>(())
+    /// ```
+    #[cfg(feature = "reload")]
+    pub fn on_reload(mut self, listener: impl Fn(&Reload<'_>) + Send + Sync + 'static) -> Self {
+        if let Some(file) = &mut self.file {
+            file.listener = Some(Box::new(listener));
+        }
+        self
     }
 
     /// The clock of [`Engine::now`]; by default the precise one.
@@ -100,13 +154,16 @@ impl<S: Store> EngineBuilder<S> {
     /// The engine.
     #[must_use]
     pub fn build(self) -> Engine<S> {
-        let Self { policy, store, clock, secret } = self;
+        let Self { policy, store, clock, secret, .. } = self;
         let store = match store {
             StoreSource::Given(store) => store,
             StoreSource::Create { bytes, create } => create(bytes, clock.now()),
         };
         let secret = secret.or_else(|| store.secret()).unwrap_or_else(Secret::random);
         let active = ActivePolicy::first(Arc::new(policy), Arc::new(secret), store.is_grouped());
-        Engine::assemble(active, store, clock)
+        let engine = Engine::assemble(active, store, clock);
+        #[cfg(feature = "reload")]
+        let engine = Engine { watch: self.file.map(Watch::start), ..engine };
+        engine
     }
 }

@@ -34,6 +34,13 @@ impl<'e, S: Store> Maintenance<'e, S> {
         Snapshots { engine: self.engine }
     }
 
+    /// Why the policy file as it is now is not active: what `tollgate policy check` prints about it. `None` if it is.
+    #[cfg(feature = "reload")]
+    #[must_use]
+    pub fn reload_refusal(self) -> Option<String> {
+        self.engine.watch.as_ref()?.refusal()
+    }
+
     /// The clock of [`Engine::now`].
     #[must_use]
     pub const fn clock(self) -> &'e Clock {

@@ -70,9 +70,6 @@ pub struct ServeArguments {
         hide_short_help = true
     )]
     pub callers: Option<PathBuf>,
-    /// How changes of the policy are applied.
-    #[command(flatten)]
-    pub reload: ReloadArguments,
     /// The store of the counters.
     #[command(flatten)]
     pub store: StoreArguments,
@@ -105,6 +102,9 @@ pub struct ServeArguments {
     /// Who may operate the server.
     #[command(flatten)]
     pub admin: AdminArguments,
+    /// How changes of the policy are applied.
+    #[command(flatten)]
+    pub reload: ReloadArguments,
     /// How often the counters are written to the state directory; off writes them only when the server stops
     #[arg(help_heading = "State", long, value_name = "DURATION", env = "TOLLGATE_SNAPSHOT_EVERY", default_value = "10s", value_parser = value::interval, hide_short_help = true)]
     pub snapshot_every: SnapshotInterval,

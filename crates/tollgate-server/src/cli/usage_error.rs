@@ -18,7 +18,9 @@ pub(crate) fn text(error: &clap::Error, arguments: &[OsString], command: &Comman
         ErrorKind::InvalidValue => said.wrong_choice(),
         ErrorKind::ValueValidation => said.wrong_value(),
         ErrorKind::MissingRequiredArgument => {
-            format!("{} is missing", said.all(ContextKind::InvalidArg).join(" and "))
+            let missing = said.all(ContextKind::InvalidArg);
+            let missing: Vec<&str> = missing.iter().map(|name| name.trim_matches(['<', '>', '.'])).collect();
+            format!("{} is missing", missing.join(" and "))
         }
         ErrorKind::ArgumentConflict => said.conflict(),
         ErrorKind::MissingSubcommand => "a command is missing".to_owned(),
@@ -119,7 +121,8 @@ impl Said<'_> {
             Some(_) => "accepted: 0 to 100".to_owned(),
             None => plain_cause(&cause),
         };
-        format!("{}: {} is not accepted: {cause}", self.place(), self.value())
+        let dash = if cause.starts_with("accepted") { ";" } else { ":" };
+        format!("{}: {} is not accepted{dash} {cause}", self.place(), self.value())
     }
 
     fn conflict(&self) -> String {
@@ -139,12 +142,20 @@ impl Said<'_> {
 
     /// The command as it is typed, such as `tollgate policy check`.
     fn path(&self) -> String {
-        let usage = self.one(ContextKind::Usage);
-        let words = usage.split_whitespace().skip_while(|word| *word != "tollgate");
-        let path: Vec<&str> = words.take_while(|word| !word.starts_with(['[', '<', '-'])).collect();
-        let is_name = |word: &&&str| word.chars().all(|letter| letter.is_ascii_lowercase());
-        let path: Vec<&str> = path.iter().take_while(is_name).copied().collect();
-        if path.is_empty() { "tollgate".to_owned() } else { path.join(" ") }
+        let mut path = "tollgate".to_owned();
+        let mut command = self.command;
+        for word in self.arguments.iter().skip(1) {
+            match command.find_subcommand(word) {
+                Some(below) => {
+                    path.push(' ');
+                    path.push_str(below.get_name());
+                    command = below;
+                }
+                None if word.to_string_lossy().starts_with('-') => {}
+                None => break,
+            }
+        }
+        path
     }
 }
 
@@ -195,9 +206,9 @@ mod tests {
             ),
             (
                 "tollgate decide a=b --cost x",
-                "--cost: \"x\" is not accepted: accepted: a whole number; see `tollgate decide --help`",
+                "--cost: \"x\" is not accepted; accepted: a whole number; see `tollgate decide --help`",
             ),
-            ("tollgate policy check", "<FILE>... is missing; see `tollgate policy check --help`"),
+            ("tollgate policy check", "FILE is missing; see `tollgate policy check --help`"),
         ] {
             assert_eq!(told(words), expected);
         }

@@ -141,12 +141,6 @@ impl Frame<'_> {
         });
         let leave = if self.arguments.once { "" } else { "  (q to leave)" };
         console.line(format_args!("{}  {}{window}{leave}\n", text(answer, "at"), plain(self.url)));
-        if keys.is_empty() {
-            let what =
-                if list(answer, "keys").is_empty() { "was asked about yet" } else { "passes the filter" };
-            console.line(format_args!("no key {what}"));
-            return;
-        }
         let shown: Vec<&Value> = keys.iter().copied().take(self.rows).collect();
         let mut rows: Vec<Vec<String>> = shown.iter().map(|key| self.row(key, console)).collect();
         if shown.len() > 1 {
@@ -154,6 +148,11 @@ impl Frame<'_> {
         }
         let titles = ["limit", "decisions", "last second", "denied", "share", "decided", "key"];
         show::lines(&titles, &rows, console);
+        if keys.is_empty() {
+            let what =
+                if list(answer, "keys").is_empty() { "was asked about yet" } else { "passes the filter" };
+            console.line(format_args!("no key {what}"));
+        }
         if keys.len() > shown.len() {
             console.line(format_args!("and {} more keys", keys.len() - shown.len()));
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-pub(crate) use tollgate_testkit::admin::operate;
+pub(crate) use tollgate_testkit::admin::{operate, status};
 
 use crate::admin::{POLICY, Scratch, TOKEN, ask, server};
 use crate::program::{Server, run, stderr, stdout, tollgate};
@@ -21,7 +21,8 @@ fn call(server: &Server, arguments: &[&str]) -> Output {
 
 fn says(server: &Server, arguments: &[&str], expected: &str) {
     let output = call(server, arguments);
-    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", stderr(&output));
+    let expected_status = status(&arguments.join(" "), &stdout(&output));
+    assert_eq!(output.status.code(), Some(expected_status), "{arguments:?}: {}", stderr(&output));
     assert!(stdout(&output).contains(expected), "{arguments:?}: {expected:?} is not in {}", stdout(&output));
 }
 

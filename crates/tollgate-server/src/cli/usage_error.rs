@@ -19,7 +19,8 @@ pub(crate) fn text(error: &clap::Error, arguments: &[OsString], command: &Comman
         ErrorKind::ValueValidation => said.wrong_value(),
         ErrorKind::MissingRequiredArgument => {
             let missing = said.all(ContextKind::InvalidArg);
-            let missing: Vec<&str> = missing.iter().map(|name| name.trim_matches(['<', '>', '.'])).collect();
+            let plain = |name: &String| name.replace(['<', '>'], "").trim_end_matches('.').to_owned();
+            let missing: Vec<String> = missing.iter().map(plain).collect();
             format!("{} is missing", missing.join(" and "))
         }
         ErrorKind::ArgumentConflict => said.conflict(),
@@ -57,7 +58,8 @@ impl Said<'_> {
     /// The flag, the positional argument or the variable that is wrong.
     fn place(&self) -> String {
         let argument = self.one(ContextKind::InvalidArg);
-        let flag = argument.split([' ', '=']).next().unwrap_or_default();
+        let flag = argument.split(' ').next().unwrap_or_default();
+        let flag = if flag.starts_with('-') { flag.split('=').next().unwrap_or_default() } else { flag };
         let Some(long) = flag.strip_prefix("--") else {
             return flag.trim_matches(['<', '>', '[', ']', '.']).to_owned();
         };

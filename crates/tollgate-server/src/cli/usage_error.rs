@@ -8,38 +8,38 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// What is wrong with the arguments, in one line; `None` for help and version, which are answers.
 pub(crate) fn text(error: &clap::Error, arguments: &[OsString], command: &Command) -> Option<String> {
-    let said = Said { error, arguments, command };
+    let usage = UsageError { error, arguments, command };
     let problem = match error.kind() {
         ErrorKind::DisplayHelp
         | ErrorKind::DisplayVersion
         | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => return None,
-        ErrorKind::InvalidSubcommand => said.unknown_command(),
-        ErrorKind::UnknownArgument => said.unknown_argument(),
-        ErrorKind::InvalidValue => said.wrong_choice(),
-        ErrorKind::ValueValidation => said.wrong_value(),
+        ErrorKind::InvalidSubcommand => usage.unknown_command(),
+        ErrorKind::UnknownArgument => usage.unknown_argument(),
+        ErrorKind::InvalidValue => usage.wrong_choice(),
+        ErrorKind::ValueValidation => usage.wrong_value(),
         ErrorKind::MissingRequiredArgument => {
-            let missing = said.all(ContextKind::InvalidArg);
+            let missing = usage.all(ContextKind::InvalidArg);
             let plain = |name: &String| name.replace(['<', '>'], "").trim_end_matches('.').to_owned();
             let missing: Vec<String> = missing.iter().map(plain).collect();
             format!("{} is missing", missing.join(" and "))
         }
-        ErrorKind::ArgumentConflict => said.conflict(),
+        ErrorKind::ArgumentConflict => usage.conflict(),
         ErrorKind::MissingSubcommand => "a command is missing".to_owned(),
         ErrorKind::TooManyValues | ErrorKind::WrongNumberOfValues | ErrorKind::TooFewValues => {
-            format!("{}: another number of values is expected", said.place())
+            format!("{}: another number of values is expected", usage.place())
         }
-        _ => said.first_line(),
+        _ => usage.first_line(),
     };
-    Some(format!("{problem}; see `{} --help`", said.path()))
+    Some(format!("{problem}; see `{} --help`", usage.path()))
 }
 
-struct Said<'a> {
+struct UsageError<'a> {
     error: &'a clap::Error,
     arguments: &'a [OsString],
     command: &'a Command,
 }
 
-impl Said<'_> {
+impl UsageError<'_> {
     /// The texts of a context.
     fn all(&self, kind: ContextKind) -> Vec<String> {
         match self.error.get(kind) {

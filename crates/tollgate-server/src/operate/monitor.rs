@@ -245,7 +245,7 @@ pub(super) async fn tail(arguments: &TailArguments, console: &mut Console) -> Re
     let path = if is_denied { "/admin/v1/tail?denied=true" } else { "/admin/v1/tail" };
     let mut lines = Lines { body: client.open(path).await?, rest: Vec::new() };
     let mut screen = Screen::open();
-    let mut seen = Seen::default();
+    let mut totals = TailTotals::default();
     let deadline = tokio::time::sleep(if arguments.once { FRAME } else { Duration::MAX });
     let mut deadline = std::pin::pin!(deadline);
     loop {
@@ -260,7 +260,7 @@ pub(super) async fn tail(arguments: &TailArguments, console: &mut Console) -> Re
         if !is_shown(&line, verdict, &arguments.limits) {
             continue;
         }
-        seen.add(&line);
+        totals.add(&line);
         if arguments.server.json {
             console.line(&line);
         } else {
@@ -272,19 +272,19 @@ pub(super) async fn tail(arguments: &TailArguments, console: &mut Console) -> Re
         }
     }
     if !arguments.server.json {
-        console.line(format_args!("{} allowed, {} denied", seen.allowed, seen.denied));
+        console.line(format_args!("{} allowed, {} denied", totals.allowed, totals.denied));
     }
     Ok(SUCCESS)
 }
 
 /// How many decisions `tail` has shown.
 #[derive(Debug, Default)]
-struct Seen {
+struct TailTotals {
     allowed: u64,
     denied: u64,
 }
 
-impl Seen {
+impl TailTotals {
     fn add(&mut self, event: &Value) {
         match event["allowed"].as_bool() {
             Some(true) => self.allowed += 1,

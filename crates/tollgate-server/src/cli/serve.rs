@@ -7,11 +7,13 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::BoolishValueParser;
 
+use super::admin::AdminArguments;
+use super::compat::CompatArguments;
+use super::guard::{ReloadArguments, SecurityArguments};
+use super::memory;
+use super::observability::ObservabilityArguments;
+use super::store::StoreArguments;
 use super::value::{self, ListenChoice};
-use super::{
-    AdminArguments, CompatArguments, ObservabilityArguments, ReloadArguments, SecurityArguments,
-    StoreArguments, memory,
-};
 use crate::snapshot::SnapshotInterval;
 use tollgate_gateway::Target;
 use tollgate_tower::attributes::address::Network;
@@ -25,7 +27,7 @@ Examples:
   tollgate serve --policy policy.yaml --state-dir state
 
 Ask it:
-  curl -s 127.0.0.1:8080/v1/check -d '{\"attributes\":{\"api_key\":\"k1\"}}' -H 'Content-Type: application/json'
+  curl -s 127.0.0.1:8080/v1/check --json '{\"attributes\":{\"api_key\":\"k1\"}}'
 
 A flag takes precedence over its variable, and both over the config file.
 Exit status: 0 after a stop signal, 1 when the server cannot start or fails, 2 for wrong usage.";

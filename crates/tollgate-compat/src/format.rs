@@ -27,6 +27,10 @@ impl Format {
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         match outline(bytes, &["limits", "descriptors"]) {
+            // The limits of a policy without the line `limits:`.
+            Outline::List if has(bytes, "rate") && !has(bytes, "max_value") && !has(bytes, "namespace") => {
+                Format::Native
+            }
             Outline::List => Format::Limitador,
             Outline::Table(fields) if fields.iter().any(|field| field == "limits") => Format::Native,
             Outline::Table(fields)
@@ -49,6 +53,10 @@ impl Format {
     }
 }
 
+fn has(bytes: &[u8], word: &str) -> bool {
+    std::str::from_utf8(bytes).is_ok_and(|text| text.contains(word))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,6 +76,7 @@ mod tests {
             ("domain: d", Format::Envoy),
             ("{domain: {limits: 1}, descriptors: []}", Format::Envoy),
             ("[]", Format::Limitador),
+            ("- {name: a, rate: 5/s}", Format::Native),
             ("- namespace: n", Format::Limitador),
             ("- limits: []", Format::Limitador),
         ];

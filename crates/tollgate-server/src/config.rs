@@ -165,7 +165,10 @@ pub(crate) fn load(path: Option<&Path>, trusted: &[Network]) -> Result<Config, S
         Some(path) => {
             let name = path.display().to_string();
             let bytes = disk::read(path, FILE_BYTES_MAX as u64);
-            let bytes = bytes.map_err(|error| format!("{name}: {error}; name a file that can be read"))?;
+            let bytes = bytes.map_err(|error| {
+                let (reason, cure) = disk::refusal(&error);
+                format!("{name}: {reason}; {cure}")
+            })?;
             compile(&name, &bytes).map_err(|findings| format!("{ERRORS}{findings}"))?
         }
     };

@@ -32,6 +32,16 @@ impl DiskError {
     }
 }
 
+/// Why a file cannot be read, in words of people, and the cure.
+pub(crate) fn refusal(error: &io::Error) -> (String, &'static str) {
+    match error.kind() {
+        io::ErrorKind::NotFound => ("no such file".to_owned(), "check the path"),
+        io::ErrorKind::PermissionDenied => ("permission denied".to_owned(), "make it readable for this user"),
+        io::ErrorKind::IsADirectory => ("is a directory".to_owned(), "name a file in it"),
+        _ => (error.to_string(), "name a file that can be read"),
+    }
+}
+
 /// Opens a regular file. A pipe or a device is refused without waiting for it.
 ///
 /// # Errors

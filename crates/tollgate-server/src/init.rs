@@ -27,7 +27,8 @@ const fn texts(kind: InitKind) -> [(&'static str, &'static str); 2] {
 
 /// Writes both files, or neither.
 pub(crate) fn run(arguments: &InitArguments, console: &mut Console) -> u8 {
-    let directory = &arguments.dir;
+    let here = Path::new("");
+    let directory = if arguments.dir == Path::new(".") { here } else { arguments.dir.as_path() };
     let texts = texts(arguments.kind);
     if let Some((name, _)) = texts.iter().find(|(name, _)| directory.join(name).symlink_metadata().is_ok()) {
         let path = directory.join(name);
@@ -58,7 +59,9 @@ pub(crate) fn run(arguments: &InitArguments, console: &mut Console) -> u8 {
 }
 
 fn written(directory: &Path, name: &str, text: &str) -> io::Result<()> {
-    fs::create_dir_all(directory)?;
+    if !directory.as_os_str().is_empty() {
+        fs::create_dir_all(directory)?;
+    }
     let mut file = OpenOptions::new().write(true).create_new(true).open(directory.join(name))?;
     file.write_all(text.as_bytes())
 }

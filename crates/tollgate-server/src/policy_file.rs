@@ -158,11 +158,6 @@ fn bounded(reader: impl Read) -> io::Result<Vec<u8>> {
 }
 
 fn unreadable(name: String, error: &io::Error) -> PolicyFileError {
-    let (reason, cure) = match error.kind() {
-        io::ErrorKind::NotFound => ("no such file".to_owned(), "check the path"),
-        io::ErrorKind::PermissionDenied => ("permission denied".to_owned(), "make it readable for this user"),
-        io::ErrorKind::IsADirectory => ("is a directory".to_owned(), "name a file in it"),
-        _ => (error.to_string(), "name a file that can be read"),
-    };
+    let (reason, cure) = disk::refusal(error);
     PolicyFileError::Unreadable { name, reason, cure }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use tollgate::Ticks;
 
-use super::ServerArguments;
+use super::operate::ServerArguments;
 use super::value;
 
 /// What to do with policy files.

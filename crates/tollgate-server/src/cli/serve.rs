@@ -7,11 +7,13 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::BoolishValueParser;
 
+use super::admin::AdminArguments;
+use super::compat::CompatArguments;
+use super::guard::{ReloadArguments, SecurityArguments};
+use super::memory;
+use super::observability::ObservabilityArguments;
+use super::store::StoreArguments;
 use super::value::{self, ListenChoice};
-use super::{
-    AdminArguments, CompatArguments, ObservabilityArguments, ReloadArguments, SecurityArguments,
-    StoreArguments, memory,
-};
 use crate::snapshot::SnapshotInterval;
 use tollgate_gateway::Target;
 use tollgate_tower::attributes::address::Network;
@@ -25,7 +27,7 @@ Examples:
   tollgate serve --policy policy.yaml --state-dir state
 
 Ask it:
-  curl -s 127.0.0.1:8080/v1/check -d '{\"attributes\":{\"api_key\":\"k1\"}}' -H 'Content-Type: application/json'
+  curl -s 127.0.0.1:8080/v1/check --json '{\"attributes\":{\"api_key\":\"k1\"}}'
 
 A flag takes precedence over its variable, and both over the config file.
 Exit status: 0 after a stop signal, 1 when the server cannot start or fails, 2 for wrong usage.";
@@ -70,9 +72,6 @@ pub struct ServeArguments {
         hide_short_help = true
     )]
     pub callers: Option<PathBuf>,
-    /// How changes of the policy are applied.
-    #[command(flatten)]
-    pub reload: ReloadArguments,
     /// The store of the counters.
     #[command(flatten)]
     pub store: StoreArguments,
@@ -105,6 +104,9 @@ pub struct ServeArguments {
     /// Who may operate the server.
     #[command(flatten)]
     pub admin: AdminArguments,
+    /// How changes of the policy are applied.
+    #[command(flatten)]
+    pub reload: ReloadArguments,
     /// How often the counters are written to the state directory; off writes them only when the server stops
     #[arg(help_heading = "State", long, value_name = "DURATION", env = "TOLLGATE_SNAPSHOT_EVERY", default_value = "10s", value_parser = value::interval, hide_short_help = true)]
     pub snapshot_every: SnapshotInterval,

@@ -8,35 +8,38 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// What is wrong with the arguments, in one line; `None` for help and version, which are answers.
 pub(crate) fn text(error: &clap::Error, arguments: &[OsString], command: &Command) -> Option<String> {
-    let said = Said { error, arguments, command };
+    let usage = UsageError { error, arguments, command };
     let problem = match error.kind() {
         ErrorKind::DisplayHelp
         | ErrorKind::DisplayVersion
         | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => return None,
-        ErrorKind::InvalidSubcommand => said.unknown_command(),
-        ErrorKind::UnknownArgument => said.unknown_argument(),
-        ErrorKind::InvalidValue => said.wrong_choice(),
-        ErrorKind::ValueValidation => said.wrong_value(),
+        ErrorKind::InvalidSubcommand => usage.unknown_command(),
+        ErrorKind::UnknownArgument => usage.unknown_argument(),
+        ErrorKind::InvalidValue => usage.wrong_choice(),
+        ErrorKind::ValueValidation => usage.wrong_value(),
         ErrorKind::MissingRequiredArgument => {
-            format!("{} is missing", said.all(ContextKind::InvalidArg).join(" and "))
+            let missing = usage.all(ContextKind::InvalidArg);
+            let plain = |name: &String| name.replace(['<', '>'], "").trim_end_matches('.').to_owned();
+            let missing: Vec<String> = missing.iter().map(plain).collect();
+            format!("{} is missing", missing.join(" and "))
         }
-        ErrorKind::ArgumentConflict => said.conflict(),
+        ErrorKind::ArgumentConflict => usage.conflict(),
         ErrorKind::MissingSubcommand => "a command is missing".to_owned(),
         ErrorKind::TooManyValues | ErrorKind::WrongNumberOfValues | ErrorKind::TooFewValues => {
-            format!("{}: another number of values is expected", said.place())
+            format!("{}: another number of values is expected", usage.place())
         }
-        _ => said.first_line(),
+        _ => usage.first_line(),
     };
-    Some(format!("{problem}; see `{} --help`", said.path()))
+    Some(format!("{problem}; see `{} --help`", usage.path()))
 }
 
-struct Said<'a> {
+struct UsageError<'a> {
     error: &'a clap::Error,
     arguments: &'a [OsString],
     command: &'a Command,
 }
 
-impl Said<'_> {
+impl UsageError<'_> {
     /// The texts of a context.
     fn all(&self, kind: ContextKind) -> Vec<String> {
         match self.error.get(kind) {
@@ -55,7 +58,8 @@ impl Said<'_> {
     /// The flag, the positional argument or the variable that is wrong.
     fn place(&self) -> String {
         let argument = self.one(ContextKind::InvalidArg);
-        let flag = argument.split([' ', '=']).next().unwrap_or_default();
+        let flag = argument.split(' ').next().unwrap_or_default();
+        let flag = if flag.starts_with('-') { flag.split('=').next().unwrap_or_default() } else { flag };
         let Some(long) = flag.strip_prefix("--") else {
             return flag.trim_matches(['<', '>', '[', ']', '.']).to_owned();
         };
@@ -119,7 +123,8 @@ impl Said<'_> {
             Some(_) => "accepted: 0 to 100".to_owned(),
             None => plain_cause(&cause),
         };
-        format!("{}: {} is not accepted: {cause}", self.place(), self.value())
+        let dash = if cause.starts_with("accepted") { ";" } else { ":" };
+        format!("{}: {} is not accepted{dash} {cause}", self.place(), self.value())
     }
 
     fn conflict(&self) -> String {
@@ -139,12 +144,20 @@ impl Said<'_> {
 
     /// The command as it is typed, such as `tollgate policy check`.
     fn path(&self) -> String {
-        let usage = self.one(ContextKind::Usage);
-        let words = usage.split_whitespace().skip_while(|word| *word != "tollgate");
-        let path: Vec<&str> = words.take_while(|word| !word.starts_with(['[', '<', '-'])).collect();
-        let is_name = |word: &&&str| word.chars().all(|letter| letter.is_ascii_lowercase());
-        let path: Vec<&str> = path.iter().take_while(is_name).copied().collect();
-        if path.is_empty() { "tollgate".to_owned() } else { path.join(" ") }
+        let mut path = "tollgate".to_owned();
+        let mut command = self.command;
+        for word in self.arguments.iter().skip(1) {
+            match command.find_subcommand(word) {
+                Some(below) => {
+                    path.push(' ');
+                    path.push_str(below.get_name());
+                    command = below;
+                }
+                None if word.to_string_lossy().starts_with('-') => {}
+                None => break,
+            }
+        }
+        path
     }
 }
 
@@ -195,9 +208,9 @@ mod tests {
             ),
             (
                 "tollgate decide a=b --cost x",
-                "--cost: \"x\" is not accepted: accepted: a whole number; see `tollgate decide --help`",
+                "--cost: \"x\" is not accepted; accepted: a whole number; see `tollgate decide --help`",
             ),
-            ("tollgate policy check", "<FILE>... is missing; see `tollgate policy check --help`"),
+            ("tollgate policy check", "FILE is missing; see `tollgate policy check --help`"),
         ] {
             assert_eq!(told(words), expected);
         }

@@ -141,12 +141,6 @@ impl Frame<'_> {
         });
         let leave = if self.arguments.once { "" } else { "  (q to leave)" };
         console.line(format_args!("{}  {}{window}{leave}\n", text(answer, "at"), plain(self.url)));
-        if keys.is_empty() {
-            let what =
-                if list(answer, "keys").is_empty() { "was asked about yet" } else { "passes the filter" };
-            console.line(format_args!("no key {what}"));
-            return;
-        }
         let shown: Vec<&Value> = keys.iter().copied().take(self.rows).collect();
         let mut rows: Vec<Vec<String>> = shown.iter().map(|key| self.row(key, console)).collect();
         if shown.len() > 1 {
@@ -154,6 +148,11 @@ impl Frame<'_> {
         }
         let titles = ["limit", "decisions", "last second", "denied", "share", "decided", "key"];
         show::lines(&titles, &rows, console);
+        if keys.is_empty() {
+            let what =
+                if list(answer, "keys").is_empty() { "was asked about yet" } else { "passes the filter" };
+            console.line(format_args!("no key {what}"));
+        }
         if keys.len() > shown.len() {
             console.line(format_args!("and {} more keys", keys.len() - shown.len()));
         }
@@ -246,7 +245,7 @@ pub(super) async fn tail(arguments: &TailArguments, console: &mut Console) -> Re
     let path = if is_denied { "/admin/v1/tail?denied=true" } else { "/admin/v1/tail" };
     let mut lines = Lines { body: client.open(path).await?, rest: Vec::new() };
     let mut screen = Screen::open();
-    let mut seen = Seen::default();
+    let mut totals = TailTotals::default();
     let deadline = tokio::time::sleep(if arguments.once { FRAME } else { Duration::MAX });
     let mut deadline = std::pin::pin!(deadline);
     loop {
@@ -261,7 +260,7 @@ pub(super) async fn tail(arguments: &TailArguments, console: &mut Console) -> Re
         if !is_shown(&line, verdict, &arguments.limits) {
             continue;
         }
-        seen.add(&line);
+        totals.add(&line);
         if arguments.server.json {
             console.line(&line);
         } else {
@@ -273,19 +272,19 @@ pub(super) async fn tail(arguments: &TailArguments, console: &mut Console) -> Re
         }
     }
     if !arguments.server.json {
-        console.line(format_args!("{} allowed, {} denied", seen.allowed, seen.denied));
+        console.line(format_args!("{} allowed, {} denied", totals.allowed, totals.denied));
     }
     Ok(SUCCESS)
 }
 
 /// How many decisions `tail` has shown.
 #[derive(Debug, Default)]
-struct Seen {
+struct TailTotals {
     allowed: u64,
     denied: u64,
 }
 
-impl Seen {
+impl TailTotals {
     fn add(&mut self, event: &Value) {
         match event["allowed"].as_bool() {
             Some(true) => self.allowed += 1,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-pub(crate) use tollgate_testkit::admin::operate;
+pub(crate) use tollgate_testkit::admin::{operate, status};
 
 use crate::admin::{POLICY, Scratch, TOKEN, ask, server};
 use crate::program::{Server, run, stderr, stdout, tollgate};
@@ -21,7 +21,8 @@ fn call(server: &Server, arguments: &[&str]) -> Output {
 
 fn says(server: &Server, arguments: &[&str], expected: &str) {
     let output = call(server, arguments);
-    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", stderr(&output));
+    let expected_status = status(&arguments.join(" "), &stdout(&output));
+    assert_eq!(output.status.code(), Some(expected_status), "{arguments:?}: {}", stderr(&output));
     assert!(stdout(&output).contains(expected), "{arguments:?}: {expected:?} is not in {}", stdout(&output));
 }
 
@@ -206,12 +207,12 @@ fn failures_name_the_cure() {
             &["get", "a=b", "--server", "http://127.0.0.1:1", "--token", TOKEN],
             "start one with `tollgate serve`",
         ),
-        (&["get", "a=b", "--server", &url], "no admin token; the server printed one"),
+        (&["get", "a=b", "--server", &url], "the server printed one when it started"),
         (&["get", "a=b", "--server", &url, "--token", "another-token-0123456789"], "give it with --token"),
         (&["get", "a=b", "--server", "https://127.0.0.1", "--token", TOKEN], "name the CA that signed"),
-        (&["get", "a=b", "--server", "127.0.0.1:80", "--token", TOKEN], "accepted: --server http://"),
+        (&["get", "a=b", "--server", "ftp://127.0.0.1", "--token", TOKEN], "accepted: --admin http://"),
         (&["get", "a=b", "a=c", "--server", &url, "--token", TOKEN], "a is given twice"),
-        (&["kill", "--server", &url, "--token", TOKEN], "required"),
+        (&["kill", "--server", &url, "--token", TOKEN], "is missing; see `tollgate kill --help`"),
         (&["kill", "nope", "--server", &url, "--token", TOKEN], "the active policy has no limit \"nope\""),
         (&["get", "a=b", "--server", &url, "--token-file", "no/such/file"], "name a file that can be read"),
     ];

@@ -125,7 +125,7 @@ fn decide_shows_a_limit_at_work() {
 request        time  verdict                   per-key  (watched)
       1     +0.000s  allow                     1/2      0/1
       2     +0.200s  allow                     0/2      0/1 *
-      3     +0.400s  deny, retry in 0.100s     0/2 *    0/1 *
+      3     +0.400s  deny, retry in 100 ms     0/2 *    0/1 *
       4     +0.600s  allow                     0/2      0/1 *
 
 Each limit shows what remains of how much.

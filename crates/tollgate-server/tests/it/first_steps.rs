@@ -330,3 +330,21 @@ fn schemas_have_the_fields_of_the_readers() {
         assert_eq!(accepted("config", text), properties(&config, pointer), "{text}");
     }
 }
+
+/// `docs/cli.md` has every command, and every variable that a command reads.
+#[test]
+fn the_page_has_every_command_and_variable() {
+    let page = include_str!("../../../../docs/cli.md");
+    let command = tollgate_server::cli::Cli::arranged();
+    for below in command.get_subcommands() {
+        let name = below.get_name();
+        let is_there = page.contains(&format!("`{name}`")) || page.contains(&format!("`{name} "));
+        assert!(is_there, "{name} is not in docs/cli.md");
+    }
+    for (_, help) in helps() {
+        let words = help.split(|letter: char| !(letter.is_ascii_uppercase() || letter == '_'));
+        for variable in words.filter(|word| word.starts_with("TOLLGATE_") && word.len() > 9) {
+            assert!(page.contains(&format!("`{variable}`")), "{variable} is not in docs/cli.md");
+        }
+    }
+}

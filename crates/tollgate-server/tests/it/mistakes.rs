@@ -152,7 +152,7 @@ fn page() -> String {
 }
 
 /// What leaks from the inside of a parser, and says nothing to a beginner.
-const INTERNALS: [&str; 9] = [
+const INTERNALS: [&str; 11] = [
     "found in string",
     "expected struct",
     "Unsupported binary",
@@ -162,6 +162,8 @@ const INTERNALS: [&str; 9] = [
     "panicked",
     "os error",
     "serde",
+    "Syntax error",
+    "expecting {",
 ];
 
 /// Every mistake is answered by a message that names the place, the cause and the cure; none leaks the inside of a

@@ -17,7 +17,7 @@ fn the_runbook_is_true() {
     let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", "policy.yaml"]);
     command.current_dir(scratch.path("")).env("TOLLGATE_ADMIN_TOKEN", TOKEN);
     let server = Server::spawn(command, "");
-    guide::follow_blocks(&blocks, &server, ("-eu", 9), |shell| {
+    guide::follow_blocks(&blocks, &server, ("-u", 9), |shell| {
         let address = format!("http://{}", server.address);
         shell.current_dir(scratch.path(""));
         shell.env("TOLLGATE_SERVER", address).env("TOLLGATE_ADMIN_TOKEN", TOKEN);

@@ -347,10 +347,23 @@ pub fn with_room<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     })
 }
 
+/// The parser's message without the names of its tokens. It quotes the text at which it stopped.
+fn cause(message: &str) -> String {
+    let Some(rest) = message.strip_prefix("Syntax error: ") else { return message.to_owned() };
+    match rest.split('\'').nth(1).unwrap_or_default() {
+        "and" => "`and` is written &&".to_owned(),
+        "or" => "`or` is written ||".to_owned(),
+        "not" => "`not` is written !".to_owned(),
+        "=" => "a comparison is written ==".to_owned(),
+        "" | "<EOF>" => "the expression ends too early".to_owned(),
+        near => format!("{near} is not expected here"),
+    }
+}
+
 fn parse_here(environment: &Env, source: &str, accepted: &str) -> Result<Program, Problem> {
     let program = environment.compile(source).map_err(|errors| {
         let why = errors.errors.first().map_or(String::new(), |error| {
-            let message = error.msg.replace(presence::SPELLED, "has");
+            let message = cause(&error.msg.replace(presence::SPELLED, "has"));
             format!(" at character {}: {}", error.pos.1.max(1), quoted(&message))
         });
         Problem::new(format!("not CEL{why}"), accepted)

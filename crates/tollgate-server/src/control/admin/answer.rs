@@ -288,7 +288,7 @@ impl ControlPlane {
         let policy = self.service.engine.policy();
         let is_known = |name: &&String| policy.limits().iter().any(|limit| limit.name() == name.as_str());
         if let Some(unknown) = form.limits.iter().find(|name| !is_known(name)) {
-            return Err(unknown_limit(unknown));
+            return Err(unknown_limit(unknown, &policy));
         }
         let named: Vec<&str> = form.limits.iter().map(String::as_str).collect();
         let names = if named.is_empty() { own_limits(&policy, &readings) } else { named.clone() };
@@ -459,7 +459,7 @@ impl ControlPlane {
         let (until, note) = (form.until(reach, act.now)?, form.note()?);
         let ruled = Ruled { kind, until };
         self.service.engine.operator().set_override(scope, ruled, act.now).map_err(|error| match error {
-            OverrideError::UnknownLimit(name) => unknown_limit(&name),
+            OverrideError::UnknownLimit(name) => unknown_limit(&name, &self.service.engine.policy()),
             OverrideError::Percent(_) => Problem::invalid(format!("percent: {error}")),
             OverrideError::OffInPolicy(_) | OverrideError::TooMany | OverrideError::OneKey(_) => {
                 Problem::of_admin(AdminProblem::Conflict, error.to_string())

@@ -1,6 +1,7 @@
 //! Sentences and problems of answers to operators.
 
 use tollgate::CheckRequest;
+use tollgate::policy::source::nearest;
 use tollgate::policy::{Limit, Policy};
 use tollgate::store::StoreFailure;
 
@@ -8,8 +9,12 @@ use crate::identity::Stranger;
 use crate::problem::{AdminProblem, Problem};
 use crate::service::comparison::NotBegun;
 
-pub(super) fn unknown_limit(name: &str) -> Problem {
-    let detail = format!("the active policy has no limit {name:?}; GET /admin/v1/limits lists them");
+pub(super) fn unknown_limit(name: &str, policy: &Policy) -> Problem {
+    let meant = match nearest(name, policy.limits().iter().map(Limit::name)) {
+        Some(meant) => format!("did you mean {meant}?"),
+        None => "`tollgate limits` and GET /admin/v1/limits list them".to_owned(),
+    };
+    let detail = format!("the active policy has no limit {name:?}; {meant}");
     Problem::of_admin(AdminProblem::Unknown, detail)
 }
 

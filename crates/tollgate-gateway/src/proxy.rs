@@ -60,16 +60,16 @@ impl Proxy {
         &self,
         request: Request<RequestBody>,
     ) -> Result<Request<Upload>, Response<Body>> {
-        let asker = ClientProtocol::of(request.headers());
         let (parts, body) = request.into_parts();
         if body.is_end_stream() {
             return Ok(Request::from_parts(parts, Upload::empty()));
         }
+        let asker = ClientProtocol::of(&parts.headers);
         let arrival = parts.extensions.get::<Arrival>();
         let found =
             arrival.and_then(|arrival| Some((arrival, self.table.find(&arrival.host, parts.uri.path())?)));
         let Some((arrival, route)) = found else {
-            // The request is refused, and nobody reads its body.
+            // The request is refused, and its body is not read.
             let upload = Upload::new(body, None, Pace::idle(Duration::ZERO));
             return Ok(Request::from_parts(parts, upload));
         };

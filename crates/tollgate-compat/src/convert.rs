@@ -78,7 +78,8 @@ fn lost(converted: &Converted) -> Option<String> {
 fn text(domain: &str, format: &str, limits: &[Converted]) -> String {
     let mut text = format!(
         "# Converted from {format}. What is different from there: a request is counted by all of its limits or by none, so one that\n\
-         # is refused is not counted; and the counters start anew. Each note says what a limit could do better here.\n\
+         # is refused is not counted; a limit also applies to requests that have further attributes; and the counters start\n\
+         # anew. Each note says what a limit could do better here.\n\
          domain: {}\n{}limits:",
         quoted(domain),
         declared(limits)

@@ -35,5 +35,5 @@ mod store;
 pub use breaker::BreakerState;
 pub use metrics::{LATENCY_BOUNDS, Report, ShardReport, UnservedSlot};
 pub use reply::ReplyClass;
-pub use settings::{Host, Nodes, Settings, SettingsError, TlsFiles, Topology};
+pub use settings::{ConnectError, Host, Nodes, Settings, SettingsError, TlsFiles, Topology};
 pub use store::RedisStore;

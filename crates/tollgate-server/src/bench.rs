@@ -7,9 +7,10 @@ use std::time::Duration;
 use serde::Serialize;
 use tollgate_load::{LoadError, LoadRequest, Pace, Plan, Summary, plot};
 
+use crate::announcement;
 use crate::cli::{BenchArguments, LoadProtocol};
 use crate::console::Console;
-use crate::{FAILURE, SUCCESS};
+use crate::{SUCCESS, USAGE};
 
 /// The loads of a sweep, in per cent of what a closed loop reaches.
 const SWEEP: [u64; 8] = [5, 10, 20, 40, 60, 80, 90, 95];
@@ -18,10 +19,10 @@ const SWEEP: [u64; 8] = [5, 10, 20, 40, 60, 80, 90, 95];
 pub(crate) fn run(arguments: &BenchArguments, console: &mut Console) -> u8 {
     let target = arguments.to.unwrap_or_else(|| default_address(arguments.wire));
     if !target.ip().is_loopback() && !arguments.remote {
-        console.problem(format_args!(
-            "tollgate: {target} is another machine, and this command puts it under load; add --remote if that machine is yours to load"
+        console.error(format_args!(
+            "{target} is another machine, and this command puts it under load; add --remote if that machine is yours to load"
         ));
-        return FAILURE;
+        return USAGE;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let ended = match runtime {
@@ -31,13 +32,23 @@ pub(crate) fn run(arguments: &BenchArguments, console: &mut Console) -> u8 {
     match ended {
         Ok(()) => SUCCESS,
         Err(error) => {
-            console.problem(format_args!("tollgate: {error}"));
-            FAILURE
+            console.error(error);
+            USAGE
         }
     }
 }
 
+/// The address of the newest server on this machine, else the protocol's usual one.
 fn default_address(protocol: LoadProtocol) -> SocketAddr {
+    let newest = announcement::running().into_iter().next();
+    let found = newest.and_then(|newest| match protocol {
+        LoadProtocol::Http | LoadProtocol::Batch => Some(newest.http),
+        LoadProtocol::Grpc => newest.grpc,
+        LoadProtocol::Resp | LoadProtocol::Throttle => newest.resp,
+    });
+    if let Some(found) = found {
+        return found;
+    }
     let port = match protocol {
         LoadProtocol::Http | LoadProtocol::Batch => 8080,
         LoadProtocol::Grpc => 8081,
@@ -93,7 +104,8 @@ fn question(arguments: &BenchArguments) -> LoadRequest {
 async fn measured(plan: &Plan, console: &mut Console) -> Result<(Pace, Summary), LoadError> {
     let name = name(plan.pace);
     let summary =
-        tollgate_load::run(plan, |share| console.problem(format_args!("{name}: {share} %"))).await?;
+        tollgate_load::run(plan, |share| console.progress(format_args!("{name}: {share} %"))).await?;
+    console.end_progress();
     Ok((plan.pace, summary))
 }
 

@@ -11,7 +11,7 @@ use tollgate_tower::attributes::callers::{
 };
 
 use crate::callers::read;
-use crate::cli::{CallersCommand, GivenAttribute, GivenValue};
+use crate::cli::{CallersCommand, GivenAttribute, GivenValue, ListCallersArguments};
 use crate::console::Console;
 use crate::disk::{self, DiskError};
 use crate::{FAILURE, SUCCESS, USAGE};
@@ -30,7 +30,7 @@ pub(crate) fn run(command: &CallersCommand, console: &mut Console) -> u8 {
         CallersCommand::Remove(remove) => {
             secret(remove.credential.as_deref()).and_then(|secret| removed(&remove.file, &secret))
         }
-        CallersCommand::List(list) => listed(&list.file),
+        CallersCommand::List(list) => listed(list),
     };
     match done {
         Ok(Edited { lines, status }) => {
@@ -38,7 +38,7 @@ pub(crate) fn run(command: &CallersCommand, console: &mut Console) -> u8 {
             status
         }
         Err(problem) => {
-            console.problem(format_args!("tollgate: {problem}"));
+            console.error(problem);
             USAGE
         }
     }
@@ -198,9 +198,19 @@ fn removed(path: &Path, secret: &str) -> Result<Edited, String> {
     Ok(Edited::one_line(format!("{digest} removed; {} known", counted(left.len())), SUCCESS))
 }
 
-fn listed(path: &Path) -> Result<Edited, String> {
+fn listed(arguments: &ListCallersArguments) -> Result<Edited, String> {
+    let path = &arguments.file;
     let bytes = read(path)?;
     let found = entries(&path.display().to_string(), &bytes).map_err(|findings| findings.to_string())?;
+    if arguments.json {
+        let one = |entry: &CallerEntry| {
+            let attributes: serde_json::Map<String, serde_json::Value> =
+                entry.caller.attributes().map(|(name, value)| (name.to_owned(), value.into())).collect();
+            serde_json::json!({ "digest": entry.digest.to_string(), "attributes": attributes })
+        };
+        let callers: Vec<serde_json::Value> = found.iter().map(one).collect();
+        return Ok(Edited::one_line(serde_json::json!({ "callers": callers }).to_string(), SUCCESS));
+    }
     let line = |entry: &CallerEntry| {
         let attributes: Vec<String> =
             entry.caller.attributes().map(|(name, value)| format!("{name}={value}")).collect();

@@ -151,6 +151,9 @@ enum PathMatching {
     Exact,
 }
 
+/// What an error about an invalid file begins with; the findings follow, one to a line.
+pub(crate) const ERRORS: &str = "the config has errors\n";
+
 /// Reads a config file, or returns the defaults without one. `trusted` are the proxies of the command line, which take
 /// precedence over those of the file.
 ///
@@ -163,7 +166,7 @@ pub(crate) fn load(path: Option<&Path>, trusted: &[Network]) -> Result<Config, S
             let name = path.display().to_string();
             let bytes = disk::read(path, FILE_BYTES_MAX as u64);
             let bytes = bytes.map_err(|error| format!("{name}: {error}; name a file that can be read"))?;
-            compile(&name, &bytes).map_err(|findings| format!("the config has errors\n{findings}"))?
+            compile(&name, &bytes).map_err(|findings| format!("{ERRORS}{findings}"))?
         }
     };
     if !trusted.is_empty() {

@@ -1,24 +1,90 @@
-//! Standard output and standard error of a command. A reader that goes away, such as `head`, is not an error.
+//! Standard output and standard error of a command. A reader that goes away, such as `head`, is not an error. Colours
+//! and characters beyond ASCII are for terminals.
 
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
+
+use clap::ValueEnum;
+use rustix::termios::tcgetwinsize;
+
+/// When a command uses colours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ColorChoice {
+    /// On a terminal, unless NO_COLOR is set
+    #[default]
+    Auto,
+    /// Always, also in a file
+    Always,
+    /// Never
+    Never,
+}
+
+/// What a piece of text means, which its colour shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Style {
+    /// It passed.
+    Good,
+    /// It was denied, or is an error.
+    Bad,
+    /// A warning.
+    Doubtful,
+    /// The titles of a table.
+    Title,
+}
+
+impl Style {
+    const fn code(self) -> &'static str {
+        match self {
+            Style::Good => "32",
+            Style::Bad => "31",
+            Style::Doubtful => "33",
+            Style::Title => "1",
+        }
+    }
+}
 
 /// The two streams of a command.
 pub(crate) struct Console {
     out: Box<dyn Write>,
     err: Box<dyn Write>,
     closed: bool,
+    /// Whether the answer, and problems, are coloured.
+    out_is_colored: bool,
+    err_is_colored: bool,
+    /// The columns of the terminal that shows the answer; `None` if it is a file or a pipe.
+    width: Option<usize>,
 }
 
 impl Console {
     /// The streams of this process.
-    pub(crate) fn standard() -> Self {
-        Self::new(io::BufWriter::new(io::stdout()), io::stderr())
+    pub(crate) fn standard(color: ColorChoice) -> Self {
+        let allowed = |is_terminal: bool| match color {
+            ColorChoice::Always => true,
+            ColorChoice::Never => false,
+            ColorChoice::Auto => {
+                let is_empty = |name: &str| std::env::var_os(name).is_none_or(|value| value.is_empty());
+                let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+                is_terminal && is_empty("NO_COLOR") && !is_dumb
+            }
+        };
+        let mut console = Self::new(io::BufWriter::new(io::stdout()), io::stderr());
+        console.out_is_colored = allowed(io::stdout().is_terminal());
+        console.err_is_colored = allowed(io::stderr().is_terminal());
+        let width = tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col));
+        console.width = width.filter(|width| *width > 0 && io::stdout().is_terminal());
+        console
     }
 
     /// Streams that the caller chooses.
     pub(crate) fn new(out: impl Write + 'static, err: impl Write + 'static) -> Self {
-        Self { out: Box::new(out), err: Box::new(err), closed: false }
+        Self {
+            out: Box::new(out),
+            err: Box::new(err),
+            closed: false,
+            out_is_colored: false,
+            err_is_colored: false,
+            width: None,
+        }
     }
 
     /// Writes one line of the answer.
@@ -38,6 +104,43 @@ impl Console {
         let _ = writeln!(self.err, "{line}");
     }
 
+    /// Writes an error of this program: its cause, its place and its cure.
+    pub(crate) fn error(&mut self, problem: impl Display) {
+        let name = painted("tollgate:", Style::Bad, self.err_is_colored);
+        self.problem(format_args!("{name} {problem}"));
+    }
+
+    /// Writes a warning of this program.
+    pub(crate) fn warning(&mut self, warning: impl Display) {
+        let word = painted("warning", Style::Doubtful, self.err_is_colored);
+        self.problem(format_args!("tollgate: {word}: {warning}"));
+    }
+
+    /// The text in the colour of its meaning, where colours are used.
+    pub(crate) fn painted(&self, text: &str, style: Style) -> String {
+        painted(text, style, self.out_is_colored)
+    }
+
+    /// The columns of the terminal that shows the answer; `None` if it is a file or a pipe.
+    pub(crate) const fn width(&self) -> Option<usize> {
+        self.width
+    }
+
+    /// Shows how far a command is: in place on a terminal, and not at all in a file.
+    pub(crate) fn progress(&mut self, text: impl Display) {
+        if io::stderr().is_terminal() {
+            let _ = write!(self.err, "\r\u{1b}[K{text}");
+            let _ = self.err.flush();
+        }
+    }
+
+    /// Removes the progress, before an answer.
+    pub(crate) fn end_progress(&mut self) {
+        if io::stderr().is_terminal() {
+            let _ = write!(self.err, "\r\u{1b}[K");
+        }
+    }
+
     /// Flushes everything written.
     pub(crate) fn flush(&mut self) {
         self.closed |= self.out.flush().is_err();
@@ -47,6 +150,10 @@ impl Console {
     pub(crate) const fn is_closed(&self) -> bool {
         self.closed
     }
+}
+
+fn painted(text: &str, style: Style, is_colored: bool) -> String {
+    if is_colored { format!("\u{1b}[{}m{text}\u{1b}[0m", style.code()) } else { text.to_owned() }
 }
 
 impl Drop for Console {

@@ -5,6 +5,7 @@
 mod connection;
 mod route;
 mod access;
+mod root;
 mod answer;
 mod held;
 mod authz;

@@ -10,6 +10,7 @@ mod file_watch;
 mod text;
 mod time_text;
 mod disk;
+mod announcement;
 mod process;
 mod log;
 mod lazy_timeout;
@@ -57,6 +58,10 @@ mod http;
 // The command line, the config, and the commands.
 mod config;
 pub mod cli;
+mod schema;
+mod init;
+mod shell;
+mod config_check;
 mod policy_check;
 mod policy_convert;
 mod callers_edit;
@@ -74,12 +79,10 @@ pub mod fuzzing;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
-
 // Leaves that the gateway needs too.
 use tollgate_gateway::{log_throttle, random, shutdown};
 
-use cli::{Cli, Command, PolicyCommand, StoreCommand};
+use cli::{Cli, ColorChoice, Command, ConfigCommand, PolicyCommand, StoreCommand, environment, usage_error};
 use console::Console;
 
 /// The command succeeded.
@@ -91,34 +94,49 @@ const USAGE: u8 = 2;
 
 /// Runs the command that the arguments name, and returns its exit status.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(arguments) {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let cli = match Cli::parsed(arguments.clone()) {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version are answers as well: clap knows their stream and their status.
-            let _ = error.print();
+            match usage_error::text(&error, &arguments, &Cli::arranged()) {
+                Some(problem) => Console::standard(ColorChoice::Auto).error(problem),
+                // Help and version are answers: clap knows their stream and their status.
+                None => drop(error.print()),
+            }
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE));
         }
     };
-    let mut console = Console::standard();
-    let status = match cli.command {
-        Command::Serve(arguments) => serve::run(&arguments, &mut console),
+    let mut console = Console::standard(cli.color);
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for warning in environment::warnings(names, &environment::known(&Cli::arranged())) {
+        console.warning(warning);
+    }
+    ExitCode::from(carried_out(cli.command, &mut console))
+}
+
+fn carried_out(command: Command, console: &mut Console) -> u8 {
+    match command {
+        Command::Serve(arguments) => serve::run(&arguments, console),
+        Command::Init(arguments) => init::run(&arguments, console),
         Command::Policy { command: PolicyCommand::Check(arguments) } => {
-            policy_check::run(&arguments, &mut console)
+            policy_check::run(&arguments, console)
         }
-        Command::Policy { command: PolicyCommand::Diff(arguments) } => {
-            policy_diff::run(&arguments, &mut console)
-        }
+        Command::Policy { command: PolicyCommand::Diff(arguments) } => policy_diff::run(&arguments, console),
         Command::Policy { command: PolicyCommand::Convert(arguments) } => {
-            policy_convert::run(&arguments, &mut console)
+            policy_convert::run(&arguments, console)
         }
-        Command::Callers { command } => callers_edit::run(&command, &mut console),
-        Command::Store { command: StoreCommand::Check(arguments) } => {
-            store_check::run(&arguments, &mut console)
+        Command::Policy { command: PolicyCommand::Schema } => schema::print(schema::POLICY, console),
+        Command::Config { command: ConfigCommand::Check(arguments) } => {
+            config_check::run(&arguments, console)
         }
-        Command::Decide(arguments) => decide::run(&arguments, &mut console),
-        Command::Simulate { command } => simulate::run(&command, &mut console),
-        Command::Bench(arguments) => bench::run(&arguments, &mut console),
-        Command::Operate(command) => operate::run(&command, &mut console),
-    };
-    ExitCode::from(status)
+        Command::Config { command: ConfigCommand::Schema } => schema::print(schema::CONFIG, console),
+        Command::Callers { command } => callers_edit::run(&command, console),
+        Command::Store { command: StoreCommand::Check(arguments) } => store_check::run(&arguments, console),
+        Command::Decide(arguments) => decide::run(&arguments, console),
+        Command::Simulate { command } => simulate::run(&command, console),
+        Command::Bench(arguments) => bench::run(&arguments, console),
+        Command::Operate(command) => operate::run(&command, console),
+        Command::Completions(arguments) => shell::completions(&arguments, console),
+        Command::Man(arguments) => shell::man(&arguments, console),
+    }
 }

@@ -41,7 +41,7 @@ pub(crate) fn blocking(
     match ended {
         Ok(status) => status,
         Err(problem) => {
-            console.problem(format_args!("tollgate: {problem}"));
+            console.error(problem);
             USAGE
         }
     }
@@ -50,7 +50,11 @@ pub(crate) fn blocking(
 /// Sends one request, and prints its answer.
 async fn once(command: &OperateCommand, console: &mut Console) -> Result<u8, String> {
     let AdminRequest { server, method, path, body, show } = admin_request(command)?;
-    let answer = Client::new(server)?.call(method, path, body.as_ref()).await?;
+    let client = Client::new(server)?;
+    let answer = client.call(method, path, body.as_ref()).await?;
+    if let Some(notice) = client.notice() {
+        console.warning(notice);
+    }
     if server.json {
         console.line(&answer);
     } else {
@@ -63,9 +67,12 @@ async fn once(command: &OperateCommand, console: &mut Console) -> Result<u8, Str
         console.line(plain(notice));
     }
     if let Some(warning) = answer["warning"].as_str() {
-        console.problem(format_args!("tollgate: warning: {}", plain(warning)));
+        console.warning(format_args!("{}", plain(warning)));
     }
-    Ok(if is_void { FAILURE } else { SUCCESS })
+    // `get` and `explain` answer as `decide` does: whether such a request passes.
+    let is_denied =
+        matches!(command, OperateCommand::Get(_) | OperateCommand::Explain(_)) && answer["allowed"] == false;
+    Ok(if is_void || is_denied { FAILURE } else { SUCCESS })
 }
 
 struct AdminRequest<'a> {

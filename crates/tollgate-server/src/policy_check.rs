@@ -1,6 +1,8 @@
 //! `tollgate policy check`: prints the meaning of each limit of a file, and every problem.
 
+use serde_json::{Value, json};
 use tollgate::Clock;
+use tollgate::policy::{Finding, Severity};
 use tollgate_tower::attributes::Reader;
 
 use crate::callers::CallersFile;
@@ -8,54 +10,108 @@ use crate::cli::CheckArguments;
 use crate::config;
 use crate::console::Console;
 use crate::identity::Identity;
-use crate::policy_file::{self, PolicyFileError};
+use crate::policy_file::{self, Loaded, PolicyFileError};
 use crate::policy_warnings::{Ends, UntrustedAttributes, exceptions};
 use crate::{FAILURE, SUCCESS, USAGE};
 
 /// Checks every file, even if others have problems.
 pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
     let mut status = SUCCESS;
-    let mut described = false;
     let (reader, ends) = match reader(arguments) {
         Ok(read) => read,
         Err(problem) => {
-            console.problem(format_args!("tollgate: {problem}"));
+            console.error(problem);
             return USAGE;
         }
     };
     let (identity, strangers) = (Identity::of(&reader), UntrustedAttributes::of(&reader));
-    for path in &arguments.files {
-        match policy_file::load_for(Some(path), identity.credentials()) {
+    let mut reports = Vec::new();
+    for (index, path) in arguments.files.iter().enumerate() {
+        let checked = match policy_file::load_for(Some(path), identity.credentials()) {
             Ok(loaded) => {
-                if std::mem::replace(&mut described, true) {
-                    console.line("");
-                }
-                let sentences = loaded.rules.sentences();
-                let summary = match loaded.rules.compat() {
-                    None => counted(sentences.len(), "limit"),
-                    Some(compat) => {
-                        format!("{}, {}", compat.format().name(), counted(sentences.len(), "rule"))
-                    }
-                };
-                console.line(format_args!("{}: {summary}", loaded.name));
-                for sentence in sentences {
-                    console.line(format_args!("  {sentence}"));
-                }
-                if !loaded.warnings.is_empty() {
-                    console.problem(&loaded.warnings);
-                }
                 let policy = loaded.rules.policy();
-                for warning in strangers.warnings(policy).into_iter().chain(exceptions(policy, ends)) {
-                    console.problem(format_args!("{}: warning: {warning}", loaded.name));
-                }
+                let doubts = strangers.warnings(policy).into_iter().chain(exceptions(policy, ends)).collect();
+                CheckedPolicy { loaded: Ok(loaded), doubts }
             }
             Err(error) => {
-                report(&error, console);
                 status = FAILURE;
+                CheckedPolicy { loaded: Err(error), doubts: Vec::new() }
+            }
+        };
+        if arguments.json {
+            reports.push(checked.json(&path.display().to_string()));
+        } else {
+            checked.show(index > 0, console);
+        }
+    }
+    if arguments.json {
+        console.line(serde_json::json!({ "files": reports }));
+    }
+    status
+}
+
+/// A file, and what may be wrong with it although it compiles.
+struct CheckedPolicy {
+    loaded: Result<Loaded, PolicyFileError>,
+    doubts: Vec<String>,
+}
+
+impl CheckedPolicy {
+    /// Prints the meaning of each limit, and every problem.
+    fn show(&self, has_one_before: bool, console: &mut Console) {
+        let loaded = match &self.loaded {
+            Ok(loaded) => loaded,
+            Err(error) => return report(error, console),
+        };
+        if has_one_before {
+            console.line("");
+        }
+        let sentences = loaded.rules.sentences();
+        let summary = match loaded.rules.compat() {
+            None => counted(sentences.len(), "limit"),
+            Some(compat) => format!("{}, {}", compat.format().name(), counted(sentences.len(), "rule")),
+        };
+        console.line(format_args!("{}: {summary}", loaded.name));
+        for sentence in sentences {
+            console.line(format_args!("  {sentence}"));
+        }
+        if !loaded.warnings.is_empty() {
+            console.problem(&loaded.warnings);
+        }
+        for warning in &self.doubts {
+            console.problem(format_args!("{}: warning: {warning}", loaded.name));
+        }
+    }
+
+    fn json(&self, name: &str) -> Value {
+        match &self.loaded {
+            Ok(loaded) => {
+                let mut warnings: Vec<Value> = loaded.warnings.iter().map(finding).collect();
+                warnings.extend(self.doubts.iter().map(|doubt| json!({ "message": doubt })));
+                json!({
+                    "file": name, "valid": true, "limits": loaded.rules.sentences(), "errors": [],
+                    "warnings": warnings,
+                })
+            }
+            Err(PolicyFileError::Wrong(findings)) => {
+                let (errors, warnings): (Vec<&Finding>, Vec<&Finding>) =
+                    findings.iter().partition(|finding| finding.severity == Severity::Error);
+                let all = |list: Vec<&Finding>| list.into_iter().map(finding).collect::<Vec<_>>();
+                json!({ "file": name, "valid": false, "errors": all(errors), "warnings": all(warnings) })
+            }
+            Err(error) => {
+                let error = json!({ "message": error.to_string() });
+                json!({ "file": name, "valid": false, "errors": [error], "warnings": [] })
             }
         }
     }
-    status
+}
+
+fn finding(finding: &Finding) -> Value {
+    json!({
+        "line": finding.line, "column": finding.column, "field": finding.field, "limit": finding.limit,
+        "message": finding.message, "accepted": finding.accepted,
+    })
 }
 
 /// How requests for these policies are read, and whether the server sees how they end.

@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &DiffArguments, console: &mut Console) -> u8 {
         (false, [old, new]) => match here(old, new, arguments, console) {
             Ok(status) => status,
             Err(problem) => {
-                console.problem(format_args!("tollgate: {problem}"));
+                console.error(problem);
                 USAGE
             }
         },
@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &DiffArguments, console: &mut Console) -> u8 {
             } else {
                 "policy diff OLD NEW, or policy diff NEW --live"
             };
-            console.problem(format_args!("tollgate: accepted: {accepted}"));
+            console.error(format_args!("accepted: {accepted}"));
             USAGE
         }
     }

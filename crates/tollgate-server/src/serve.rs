@@ -60,7 +60,7 @@ pub(crate) fn run(arguments: &ServeArguments, console: &mut Console) -> u8 {
     match started {
         Ok(()) => SUCCESS,
         Err(problem) => {
-            console.problem(format_args!("tollgate: {problem}"));
+            console.error(problem);
             FAILURE
         }
     }
@@ -131,7 +131,8 @@ async fn serve(mut prepared: Prepared, console: &mut Console) -> Result<(), Stri
     let (delay, traces) = (settings.drain_delay, settings.traces.take());
     let (clock, tls) = (prepared.clock.clone(), prepared.tls.clone());
     let started = Started::new(prepared, &listeners, console)?;
-    let Started { control, watcher, beside, store, snapshots, operator_state, held: _held } = started;
+    let Started { control, watcher, beside, store, snapshots, operator_state, held: _held, announced } =
+        started;
     let service = &control.service;
     if let Some(store) = store {
         StoreWatch::join(service).await;
@@ -149,6 +150,7 @@ async fn serve(mut prepared: Prepared, console: &mut Console) -> Result<(), Stri
     let keeping = operator_state.map(|operator_state| tokio::spawn(operator_state.run(Arc::clone(service))));
     let plan = stop::StopPlan { servers, stop, health, spans, delay };
     let ended = plan.until_stopped(&mut signals, &control.readiness).await;
+    drop(announced);
     for task in [writing, keeping].into_iter().flatten() {
         task.abort();
     }

@@ -25,14 +25,14 @@ pub(crate) fn run(command: &SimulateCommand, console: &mut Console) -> u8 {
     let (name, quota, lease) = match chosen(arguments) {
         Ok(chosen) => chosen,
         Err(error) => {
-            console.problem(format_args!("tollgate: {error}"));
+            console.error(error);
             return USAGE;
         }
     };
     let requests = u128::from(arguments.offered) * u128::from(arguments.time.as_micros()) / 1_000_000;
     if requests == 0 || requests > u128::from(REQUESTS_MAX) {
-        console.problem(format_args!(
-            "tollgate: --offered and --time make {requests} requests; accepted are 1 to {REQUESTS_MAX} of them"
+        console.error(format_args!(
+            "--offered and --time make {requests} requests; accepted are 1 to {REQUESTS_MAX} of them"
         ));
         return USAGE;
     }
@@ -54,7 +54,7 @@ pub(crate) fn run(command: &SimulateCommand, console: &mut Console) -> u8 {
         (CountingMode::Leased, "leased"),
         (CountingMode::Separate, "each for itself"),
     ] {
-        console.problem(format_args!("simulating {requests} requests, {label}"));
+        console.progress(format_args!("simulating {requests} requests, {label}"));
         match simulate(&scenario, mode) {
             Ok(outcome) => seen.push((label, outcome)),
             Err(findings) => {
@@ -63,7 +63,12 @@ pub(crate) fn run(command: &SimulateCommand, console: &mut Console) -> u8 {
             }
         }
     }
-    show(&name, &scenario, &seen, console);
+    console.end_progress();
+    if arguments.json {
+        console.line(json_of(&name, &scenario, &seen));
+    } else {
+        show(&name, &scenario, &seen, console);
+    }
     SUCCESS
 }
 
@@ -102,6 +107,22 @@ fn bound(quota: &Quota, time: Ticks) -> u64 {
         u64::try_from(units / u128::from(rate.period().as_micros().max(1))).unwrap_or(u64::MAX)
     });
     quota.capacity().saturating_add(come)
+}
+
+fn json_of(name: &str, scenario: &FleetScenario, seen: &[(&str, FleetOutcome)]) -> serde_json::Value {
+    let most = bound(&scenario.quota, scenario.time);
+    let one = |(label, one): &(&str, FleetOutcome)| {
+        serde_json::json!({
+            "counting": label, "asked": one.asked, "admitted": one.admitted, "of_one_key": one.most,
+            "above_bound": one.most.saturating_sub(most), "stranded": one.stranded, "apart": one.local,
+            "store_calls": one.calls,
+        })
+    };
+    serde_json::json!({
+        "limit": name, "nodes": scenario.nodes, "offered_per_second": scenario.offered,
+        "time_ms": scenario.time.as_micros() / 1_000, "bound_of_one_key": most,
+        "runs": seen.iter().map(one).collect::<Vec<_>>(),
+    })
 }
 
 fn show(name: &str, scenario: &FleetScenario, seen: &[(&str, FleetOutcome)], console: &mut Console) {

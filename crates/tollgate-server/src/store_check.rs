@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &StoreCheckArguments, console: &mut Console) -> u8 
     });
     match report {
         Err(problem) => {
-            console.problem(format_args!("tollgate: {problem}"));
+            console.error(problem);
             USAGE
         }
         Ok(report) => {

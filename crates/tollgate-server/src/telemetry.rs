@@ -50,6 +50,7 @@ use names::{Metric, VERDICTS, verdict_index};
 use overflow::Overflow;
 pub(crate) use overflow::is_crowded;
 use striped::StripedCounters;
+pub(crate) use top::TOP_WINDOW_SECONDS;
 use top::Top;
 use trace::Tracer;
 use unlimited::Unlimited;

@@ -8,11 +8,8 @@
 //! and tower's traits, and neither Redis nor the program `tollgate`.
 //!
 //! ```
-//! use tollgate::{Clock, Engine, Policy};
 //! use tollgate_tower::RateLimitLayer;
-//! let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: per-ip, by: [ip], rate: 100/s}]")?;
-//! let engine = Engine::new(policy, Clock::precise().now());
-//! let layer = RateLimitLayer::new(engine);
+//! let layer = RateLimitLayer::per_ip("100/s burst 200")?; // Or: RateLimitLayer::new(Engine::open("policy.yaml")?)
 //! # let _ = layer;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -1,17 +1,18 @@
 //! The engine: a policy, a store, and the path of a decision between them.
 
 use std::hash::{BuildHasher, RandomState};
+use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use arc_swap::ArcSwap;
 
 use crate::active::ActivePolicy;
+use crate::clock::Clock;
 use crate::fallback::Fallback;
-use crate::key::Secret;
-use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore};
+use crate::memory::MemoryStore;
 use crate::overrides::Overrides;
-use crate::policy::Policy;
+use crate::policy::{Policy, PolicyError};
 use crate::store::Store;
 use crate::time::{Timestamp, WallOffset};
 
@@ -25,12 +26,14 @@ mod operator;
 mod ledger;
 mod snapshot;
 mod maintenance;
+mod builder;
 
 pub use crate::active::{SwapError, SwapReport};
 pub use crate::decision::Settled;
 pub use crate::fallback::{DEFERRED_MAX, FallbackReport, Reconciled};
 pub use crate::overrides::{ActiveOverrides, LimitOverride, OVERRIDES_MAX, OverrideError, Ruled, Scope};
 pub use block::{BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, BlockError};
+pub use builder::{EngineBuilder, WithoutPolicy};
 pub use check::Prepared;
 pub use ledger::{Counted, Ledger, Tally};
 pub use maintenance::Maintenance;
@@ -52,19 +55,19 @@ const ATTEMPTS: usize = 4;
 /// Decides about requests by a policy.
 ///
 /// ```
-/// use tollgate::{CheckRequest, Clock, Engine, Policy};
-/// let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: per-key, by: [api_key], rate: 2/s}]")?;
-/// let clock = Clock::precise();
-/// let engine = Engine::new(policy, clock.now());
+/// use tollgate::{CheckRequest, Engine};
+/// let policy = "limits: [{name: per-key, by: [api_key], rate: 2/s}]".parse()?;
+/// let engine = Engine::builder().policy(policy).build(); // Or of a file: Engine::open("policy.yaml")?
 /// let request = CheckRequest::new().with("api_key", "k-42")?;
-/// assert!(engine.try_check(&request, clock.now())?.is_allowed());
-/// assert!(engine.try_check(&request, clock.now())?.is_allowed());
-/// let denied = engine.try_check(&request, clock.now())?;
+/// assert!(engine.try_check(&request, engine.now())?.is_allowed());
+/// assert!(engine.try_check(&request, engine.now())?.is_allowed());
+/// let denied = engine.try_check(&request, engine.now())?;
 /// assert_eq!(denied.cause().unwrap().limit.name(), "per-key");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Engine<S = MemoryStore> {
     store: S,
+    clock: Clock,
     active: ArcSwap<ActivePolicy>,
     /// Locked while a policy is swapped in, so that two swaps do not build on the same predecessor.
     swapping: Mutex<()>,
@@ -83,34 +86,29 @@ pub struct Engine<S = MemoryStore> {
 }
 
 impl Engine<MemoryStore> {
-    /// An engine on memory, for decisions from `now` on.
-    #[must_use]
-    pub fn new(policy: Policy, now: Timestamp) -> Self {
-        Self::with_store(policy, MemoryStore::new(CAPACITY_BYTES_DEFAULT, now.decidable()), Secret::random())
+    /// An engine in memory that decides by the policy in a file. The rest has its default; [`Engine::builder`] sets it.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not a policy.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, PolicyError> {
+        Ok(Self::builder().open(path)?.build())
+    }
+
+    /// Configures an engine: first its policy, then the rest.
+    pub const fn builder() -> WithoutPolicy {
+        WithoutPolicy(())
     }
 }
 
 impl<S: Store> Engine<S> {
-    /// An engine on a store of the caller's choice.
-    pub fn with_store(policy: Policy, store: S, secret: Secret) -> Self {
-        Self::with_shared(Arc::new(policy), store, secret)
-    }
-
-    fn with_shared(policy: Arc<Policy>, store: S, secret: Secret) -> Self {
-        Self::assemble(
-            ActivePolicy::first(policy, Arc::new(secret), store.is_grouped()),
-            store,
-            first_permit(),
-        )
-    }
-
-    fn assemble(active: ActivePolicy, store: S, permits: u64) -> Self {
+    fn assemble(active: ActivePolicy, store: S, clock: Clock) -> Self {
         store.prepare(active.families());
         Self {
             store,
+            clock,
             active: ArcSwap::from_pointee(active),
             swapping: Mutex::new(()),
-            permits: AtomicU64::new(permits),
+            permits: AtomicU64::new(first_permit()),
             fallback: OnceLock::new(),
             overrides: Overrides::default(),
             blocks: Blocks::default(),
@@ -118,6 +116,16 @@ impl<S: Store> Engine<S> {
             changes: AtomicU64::new(0),
             wall: AtomicI64::new(0),
         }
+    }
+
+    /// The time for the next decisions, by the engine's clock. If the wall clock was set, calendar windows follow it from
+    /// here on.
+    #[inline]
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        let now = self.clock.now();
+        self.maintenance().follow_wall(self.clock.wall_offset(now), now);
+        now
     }
 
     /// Records that the attributes that decisions depend on may have changed. Called after the change. Release: a thread that sees the new number sees the change.
@@ -154,13 +162,7 @@ impl<S: Store> Engine<S> {
         Ledger { engine: self }
     }
 
-    /// Snapshots of the counters in memory.
-    #[inline]
-    pub const fn snapshots(&self) -> Snapshots<'_, S> {
-        Snapshots { engine: self }
-    }
-
-    /// What the program that runs the engine does beside decisions: the wall clock, the secret, and the fleet.
+    /// What the program that runs the engine does beside decisions: snapshots, the clock, the secret, and the fleet.
     #[inline]
     pub const fn maintenance(&self) -> Maintenance<'_, S> {
         Maintenance { engine: self }

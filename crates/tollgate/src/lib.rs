@@ -15,8 +15,8 @@
 //! crates in all:
 //!
 //! ```
-//! use tollgate::{Gate, Quota, Rate};
-//! let gate = Gate::new(Quota::token_bucket(Rate::per_second(10).burst(20))?);
+//! use tollgate::Gate;
+//! let gate = Gate::new("10/s burst 20")?;
 //! assert!(gate.check().is_allowed());
 //! # Ok::<(), tollgate::QuotaError>(())
 //! ```
@@ -28,9 +28,11 @@ pub mod time;
 #[cfg(test)]
 mod counted;
 pub mod clock;
+mod problem;
 pub mod rate;
 pub mod outcome;
 pub mod algorithm;
+mod rate_text;
 pub mod quota;
 pub mod key;
 pub mod departure;
@@ -90,8 +92,8 @@ pub use time::{Ticks, Timestamp};
 pub use {
     credential::CredentialDigest,
     decision::{Block, Decision, LimitStatus, Permit, Reason},
-    engine::{Engine, LimitOverride, Reservation, Ruled, Scope, Snapshot, SwapReport},
+    engine::{Engine, EngineBuilder, LimitOverride, Reservation, Ruled, Scope, Snapshot, SwapReport},
     headers::{Answer, Audience, HeaderPolicy},
-    policy::Policy,
+    policy::{Policy, PolicyError},
     request::{CheckRequest, RequestError, Value},
 };

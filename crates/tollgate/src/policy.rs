@@ -6,7 +6,6 @@
 mod finding;
 mod document;
 mod fields;
-pub(crate) mod rate;
 pub(crate) mod text;
 mod vocabulary;
 pub mod glob;
@@ -16,6 +15,7 @@ pub mod expression;
 pub mod condition;
 pub(crate) mod by;
 mod fault;
+mod error;
 pub mod limit;
 mod on_store_failure;
 mod penalty;
@@ -41,6 +41,7 @@ pub(crate) use difference::differing;
 pub use difference::{Change, Difference, FieldChange};
 pub(crate) use document::TEXT_BYTES_MAX;
 pub use document::{DEPTH_MAX, FILE_BYTES_MAX, ITEMS_MAX, NODES_MAX};
+pub use error::PolicyError;
 pub use expression::Expression;
 pub use failures::{Ended, Failures};
 pub use fault::Fault;
@@ -65,8 +66,8 @@ pub mod source {
     pub use super::expression::with_room;
     pub use super::fields::{Fields, count, text};
     pub use super::finding::{Position, Report, nearest, quoted};
-    pub use super::rate::RATES;
     use super::{Condition, Problem, Vocabulary};
+    pub use crate::rate_text::RATES;
     use crate::time::Ticks;
 
     /// The conditions in the field `when` of a table, checked as those of a limit.
@@ -84,7 +85,7 @@ pub mod source {
     /// # Errors
     /// With what would be accepted.
     pub fn duration(text: &str) -> Result<Ticks, Problem> {
-        super::rate::period(text).map(super::rate::Period::ticks)
+        crate::rate_text::period(text).map(crate::rate_text::Period::ticks)
     }
 
     /// The attributes that a policy must declare as texts to compare them as this expression does: the expression names
@@ -108,6 +109,11 @@ pub mod source {
         is_list || vocabulary.problem(name).is_some() || super::By::read(name, &vocabulary).is_err()
     }
 }
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::str::FromStr;
 
 use crate::credential::CredentialAttributes;
 use crate::quota::Quota;
@@ -135,13 +141,44 @@ pub struct Policy {
     /// Which attributes hold credentials.
     credentials: CredentialAttributes,
     index: LimitIndex,
+    warnings: Findings,
+}
+
+/// Compiles the text of a policy.
+///
+/// ```
+/// use tollgate::Policy;
+/// let policy: Policy = "limits: [{name: all, rate: 100/s}]".parse()?;
+/// assert!(policy.warnings().is_empty());
+/// # Ok::<(), tollgate::PolicyError>(())
+/// ```
+impl FromStr for Policy {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Self, PolicyError> {
+        Ok(Self::compile("policy", text.as_bytes())?)
+    }
 }
 
 impl Policy {
-    /// Compiles the bytes of a policy file; `source_name` is its name in findings. Returns the policy and its warnings.
+    /// Reads and compiles a policy file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not a policy.
+    pub fn open(path: impl AsRef<Path>) -> Result<Policy, PolicyError> {
+        let path = path.as_ref();
+        let unreadable = |source| PolicyError::Unreadable { path: path.to_owned(), source };
+        let mut bytes = Vec::new();
+        // One byte more than the compiler accepts, so that it reports a file that is too large.
+        let file = File::open(path).map_err(unreadable)?;
+        file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+        Ok(Self::compile(&path.display().to_string(), &bytes)?)
+    }
+
+    /// Compiles the bytes of a policy file; `source_name` is its name in findings.
     ///
     /// ```
-    /// use tollgate::policy::Policy;
+    /// use tollgate::Policy;
     /// let findings = Policy::compile("policy.yaml", b"limits: [{name: all, rate: s/100}]").unwrap_err();
     /// assert_eq!(
     ///     findings.to_string(),
@@ -152,7 +189,7 @@ impl Policy {
     ///
     /// # Errors
     /// Every problem at once, warnings among them.
-    pub fn compile(source_name: &str, bytes: &[u8]) -> Result<(Policy, Findings), Findings> {
+    pub fn compile(source_name: &str, bytes: &[u8]) -> Result<Policy, Findings> {
         Self::compile_for(source_name, bytes, &CredentialAttributes::default())
     }
 
@@ -165,8 +202,14 @@ impl Policy {
         source_name: &str,
         bytes: &[u8],
         credentials: &CredentialAttributes,
-    ) -> Result<(Policy, Findings), Findings> {
+    ) -> Result<Policy, Findings> {
         compile::compile(source_name, bytes, credentials)
+    }
+
+    /// What the compiler warns of: the policy can be used, but probably does not mean what its author intended.
+    #[must_use]
+    pub const fn warnings(&self) -> &Findings {
+        &self.warnings
     }
 
     /// A policy of limits made in Rust, checked like those of a file.
@@ -212,6 +255,7 @@ impl Policy {
                     compared,
                     credentials,
                     index,
+                    warnings: Findings::default(),
                 })
             }
             Err(problem) => {
@@ -219,7 +263,7 @@ impl Policy {
                 None
             }
         };
-        compile::finish(policy, report).map(|(policy, _)| policy)
+        compile::finish(policy, report)
     }
 
     /// The RLS domain that it serves; without one it serves every domain.
@@ -328,6 +372,7 @@ impl Policy {
             compared: Vec::new(),
             credentials: CredentialAttributes::default(),
             index: LimitIndex::default(),
+            warnings: Findings::default(),
         }
     }
 }

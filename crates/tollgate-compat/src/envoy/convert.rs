@@ -15,35 +15,50 @@ impl EnvoyConfig {
     /// The rules of a domain.
     pub(crate) fn converted(&self, domain: &str) -> Vec<Converted> {
         let Some(domain) = self.domain(domain) else { return Vec::new() };
-        let mut keys = Vec::new();
-        collect_keys(&domain.root, &mut keys);
+        let mut ways = Vec::new();
+        collect_ways(&domain.root, &mut Vec::new(), &mut ways);
         let mut converted = Vec::new();
-        level(&domain.root, &keys, &mut Vec::new(), &mut converted);
+        level(&domain.root, &ways, &mut Vec::new(), &mut converted);
         converted
     }
 }
 
-fn collect_keys<'c>(level: &'c TreeLevel, keys: &mut Vec<&'c str>) {
+/// The keys on the way to each node: the descriptors that the file knows.
+fn collect_ways<'c>(level: &'c TreeLevel, way: &mut Vec<&'c str>, ways: &mut Vec<Vec<&'c str>>) {
     for node in &level.nodes {
-        if !keys.contains(&node.key.as_str()) {
-            keys.push(&node.key);
-        }
-        collect_keys(&node.children, keys);
+        way.push(&node.key);
+        ways.push(way.clone());
+        collect_ways(&node.children, way, ways);
+        way.pop();
     }
 }
 
-fn level<'c>(at: &'c TreeLevel, keys: &[&str], path: &mut Path<'c>, converted: &mut Vec<Converted>) {
+/// A key of each longer descriptor that has all keys of this path: by it a request is known to be meant for the longer
+/// one, whose rule applies there instead.
+fn longer<'c>(path: &Path<'_>, ways: &[Vec<&'c str>]) -> Vec<&'c str> {
+    let is_here = |key: &str| path.iter().any(|(_, node)| node.key == key);
+    let mut keys: Vec<&str> = Vec::new();
+    for way in ways.iter().filter(|way| path.iter().all(|(_, node)| way.contains(&node.key.as_str()))) {
+        let others = || way.iter().copied().filter(|key| !is_here(key) && is_name(key));
+        if !others().any(|key| keys.contains(&key)) {
+            keys.extend(others().next());
+        }
+    }
+    keys
+}
+
+fn level<'c>(at: &'c TreeLevel, ways: &[Vec<&str>], path: &mut Path<'c>, converted: &mut Vec<Converted>) {
     for node in &at.nodes {
         path.push((at, node));
         if node.limit.is_some() {
-            converted.push(rule(path, keys));
+            converted.push(rule(path, ways));
         }
-        level(&node.children, keys, path, converted);
+        level(&node.children, ways, path, converted);
         path.pop();
     }
 }
 
-fn rule(path: &Path<'_>, keys: &[&str]) -> Converted {
+fn rule(path: &Path<'_>, ways: &[Vec<&str>]) -> Converted {
     let shown = |node: &Node| {
         if node.value.is_empty() { node.key.clone() } else { format!("{}={}", node.key, node.value) }
     };
@@ -55,7 +70,7 @@ fn rule(path: &Path<'_>, keys: &[&str]) -> Converted {
     };
     let mut notes = Vec::new();
     let native = match limit.map(|limit| limit.allowance) {
-        Some(RateAllowance::PerUnit(requests, unit)) => native(path, keys, requests, unit, &mut notes),
+        Some(RateAllowance::PerUnit(requests, unit)) => native(path, ways, requests, unit, &mut notes),
         _ => Err(
             "without a limit everything passes, which needs no limit here; the limits beside it leave it out"
                 .to_owned(),
@@ -80,7 +95,7 @@ fn rule(path: &Path<'_>, keys: &[&str]) -> Converted {
 
 fn native(
     path: &Path<'_>,
-    keys: &[&str],
+    ways: &[Vec<&str>],
     requests: u32,
     unit: Unit,
     notes: &mut Vec<String>,
@@ -106,9 +121,7 @@ fn native(
         conditions.extend(own(node, notes));
         conditions.extend(others(level, node, notes));
     }
-    let on_the_way = |key: &&&str| path.iter().any(|(_, node)| node.key == **key);
-    conditions
-        .extend(keys.iter().filter(|key| !on_the_way(key) && is_name(key)).map(|key| format!("!has({key})")));
+    conditions.extend(longer(path, ways).into_iter().map(|key| format!("!has({key})")));
     let when = conditions.join(" && ");
     if !when.is_empty()
         && let Err(problem) = Expression::new(&when)

@@ -37,7 +37,7 @@ fn native(limit: &LimitadorLimit) -> Result<Native, String> {
     }
     let mut by = Vec::new();
     for variable in &limit.variables {
-        let name = attribute_names(variable.source()).filter(|name| is_name(name));
+        let name = attribute_names(variable.source()).filter(|name| name.split('.').all(is_name));
         by.push(
             name.ok_or_else(|| format!("a policy counts by attributes, and {} is none", variable.source()))?,
         );
@@ -80,7 +80,8 @@ fn attribute_names(source: &str) -> Option<String> {
             let (quote, end) = if after.starts_with("['") { ("['", "']") } else { ("[\"", "\"]") };
             after.strip_prefix(quote)?.split_once(end)?
         };
-        if !is_name(name) {
+        // A name with dots is an attribute's name in CEL too.
+        if !name.split('.').all(is_name) {
             return None;
         }
         text.push_str(name);

@@ -230,3 +230,33 @@ fn long_values_are_counted_and_not_listed() {
     assert_eq!(listed.len(), 1);
     assert_eq!(listed[0].values[0].1.as_deref(), Some(short.as_str()));
 }
+
+/// The files that Limitador ships name entries with dots, `req.method`. They convert whole.
+#[test]
+fn shipped_files_convert_whole() {
+    let sandbox = "
+- namespace: test_namespace
+  max_value: 10
+  seconds: 60
+  conditions: [\"descriptors[0]['req.method'] == 'GET'\", \"descriptors[0]['req.path'] != '/json'\"]
+  variables: []
+- namespace: test_namespace
+  max_value: 5
+  seconds: 60
+  conditions: [\"descriptors[0]['req.method'] == 'POST'\"]
+  variables: [\"descriptors[0]['user_id']\"]
+- namespace: test_namespace
+  max_value: 50000
+  seconds: 10
+  conditions: [\"descriptors[0]['req.path'] == '/json'\"]
+  variables: []
+";
+    let bench = Bench::new(Format::Limitador, sandbox);
+    let converted = bench.active.rules.converted(None).unwrap();
+    assert_eq!(converted.lost, Vec::<String>::new(), "{}", converted.text);
+    assert!(!converted.text.contains("NOT CONVERTED"), "{}", converted.text);
+    let (policy, _) = tollgate::Policy::compile("converted", converted.text.as_bytes()).unwrap();
+    let request =
+        tollgate::CheckRequest::new().with("req.method", "GET").unwrap().with("req.path", "/x").unwrap();
+    assert_eq!(policy.matches(&request).unwrap().iter().count(), 1, "{}", converted.text);
+}

@@ -8,18 +8,31 @@ use crate::control::admin::{GivenToken, TokenSettings};
 
 /// The admin tokens of a server.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Security")]
 pub struct AdminArguments {
     /// A token for the role admin; without any, one is generated and shown at the start
-    #[arg(long, value_name = "TOKEN", env = "TOLLGATE_ADMIN_TOKEN", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        env = "TOLLGATE_ADMIN_TOKEN",
+        hide_env_values = true,
+        hide_short_help = true
+    )]
     pub admin_token: Option<GivenToken>,
     /// Write that token to this file, readable by this user only, instead of showing it
-    #[arg(long, value_name = "FILE", env = "TOLLGATE_ADMIN_TOKEN_FILE")]
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_ADMIN_TOKEN_FILE", hide_short_help = true)]
     pub admin_token_file: Option<PathBuf>,
     /// Further tokens: a role (viewer, operator or admin), a name and a token on each line
-    #[arg(long, value_name = "FILE", env = "TOLLGATE_ADMIN_TOKENS")]
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_ADMIN_TOKENS", hide_short_help = true)]
     pub admin_tokens: Option<PathBuf>,
     /// A name by which the admin interface may be called, beside localhost and the server's address
-    #[arg(long, value_name = "NAME", env = "TOLLGATE_ADMIN_HOST", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "TOLLGATE_ADMIN_HOST",
+        value_delimiter = ',',
+        hide_short_help = true
+    )]
     pub admin_host: Vec<String>,
 }
 

@@ -20,13 +20,13 @@ pub enum CallersCommand {
 const ADD_HELP: &str = "\
 Examples:
   tollgate callers add k1 tenant=acme plan=pro
-  pass show acme/key | tollgate callers add - tenant=acme plan=pro     the key is in no shell history
+  printf %s k2 | tollgate callers add - tenant=acme plan=pro      the key is in no shell history
 
 Exit status: 0 when it was added, 1 when it is known already, 2 for wrong usage.";
 
 /// The arguments of `callers add`.
 #[derive(Debug, Args)]
-#[command(after_help = ADD_HELP)]
+#[command(after_long_help = ADD_HELP)]
 pub struct AddCallerArguments {
     /// The credential, its digest as sha256:…, or - for the first line of standard input
     #[arg(value_name = "CREDENTIAL")]
@@ -39,17 +39,32 @@ pub struct AddCallerArguments {
     pub file: PathBuf,
 }
 
+const LIST_HELP: &str = "\
+Examples:
+  tollgate callers list
+  tollgate callers list --json";
+
+const REMOVE_HELP: &str = "\
+Examples:
+  tollgate callers remove k1
+
+Exit status: 0 when it was removed, 1 when it was not there, 2 for wrong usage.";
+
 /// The arguments of `callers list`.
 #[derive(Debug, Args)]
+#[command(after_long_help = LIST_HELP)]
 pub struct ListCallersArguments {
     /// The callers file
     #[arg(long, value_name = "FILE", env = "TOLLGATE_CALLERS", default_value = "callers.yaml")]
     pub file: PathBuf,
+    /// Print the callers as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// The arguments of `callers remove`.
 #[derive(Debug, Args)]
-#[command(after_help = "Exit status: 0 when it was removed, 1 when it was not there, 2 for wrong usage.")]
+#[command(after_long_help = REMOVE_HELP)]
 pub struct RemoveCallerArguments {
     /// The credential, its digest as sha256:…, or - for the first line of standard input
     #[arg(value_name = "CREDENTIAL")]

@@ -9,21 +9,47 @@ use crate::tls::{TlsFiles, TlsVersion};
 
 /// Which clients may connect, and their credentials.
 #[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Security")]
 pub struct SecurityArguments {
     /// The certificate chain of this server in PEM: every protocol then uses TLS
-    #[arg(long, value_name = "FILE", env = "TOLLGATE_TLS_CERT", requires = "tls_key")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "TOLLGATE_TLS_CERT",
+        requires = "tls_key",
+        hide_short_help = true
+    )]
     pub tls_cert: Option<PathBuf>,
     /// The private key of the certificate in PEM
-    #[arg(long, value_name = "FILE", env = "TOLLGATE_TLS_KEY", requires = "tls_cert")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "TOLLGATE_TLS_KEY",
+        requires = "tls_cert",
+        hide_short_help = true
+    )]
     pub tls_key: Option<PathBuf>,
     /// CA certificates in PEM: every client must then present a certificate that one of them signed
-    #[arg(long, value_name = "FILE", env = "TOLLGATE_TLS_CLIENT_CA", requires = "tls_cert")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "TOLLGATE_TLS_CLIENT_CA",
+        requires = "tls_cert",
+        hide_short_help = true
+    )]
     pub tls_client_ca: Option<PathBuf>,
     /// The oldest version of TLS to accept
-    #[arg(long, value_name = "VERSION", env = "TOLLGATE_TLS_MIN_VERSION", value_enum, default_value = "1.3")]
+    #[arg(
+        long,
+        value_name = "VERSION",
+        env = "TOLLGATE_TLS_MIN_VERSION",
+        value_enum,
+        default_value = "1.3",
+        hide_short_help = true
+    )]
     pub tls_min_version: TlsVersion,
     /// A file with the token that clients must send; the variable TOLLGATE_AUTH_TOKEN may contain the token itself
-    #[arg(long, value_name = "FILE", env = "TOLLGATE_AUTH_TOKEN_FILE")]
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_AUTH_TOKEN_FILE", hide_short_help = true)]
     pub auth_token_file: Option<PathBuf>,
 }
 
@@ -42,12 +68,11 @@ impl SecurityArguments {
 /// How changes of the policy are applied.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ReloadArguments {
-    /// A directory for what must survive a restart: snapshots of the counters, the last good policy, and operators'
-    /// overrides and blocks
-    #[arg(long, value_name = "DIR", env = "TOLLGATE_STATE_DIR")]
+    /// A directory for what must survive a restart: counters, the last good policy, overrides and blocks
+    #[arg(help_heading = "State", long, value_name = "DIR", env = "TOLLGATE_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
     /// Accept every policy that compiles, even if most limits vanish, one is switched off, or a number changes tenfold
-    #[arg(long, env = "TOLLGATE_FORCE_RELOAD", value_parser = clap::builder::BoolishValueParser::new())]
+    #[arg(help_heading = "Policy", long, env = "TOLLGATE_FORCE_RELOAD", value_parser = clap::builder::BoolishValueParser::new(), hide_short_help = true)]
     pub force_reload: bool,
 }
 

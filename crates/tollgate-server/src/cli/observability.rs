@@ -7,16 +7,17 @@ use crate::telemetry::trace::WHOLE;
 
 /// The arguments of `serve` about logs and traces.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Telemetry")]
 pub struct ObservabilityArguments {
     /// The format of the log on standard error; by default text on a terminal, else json. TOLLGATE_LOG chooses what is
     /// logged, such as info or debug
-    #[arg(long, value_name = "FORMAT", env = "TOLLGATE_LOG_FORMAT")]
+    #[arg(long, value_name = "FORMAT", env = "TOLLGATE_LOG_FORMAT", hide_short_help = true)]
     pub log_format: Option<LogFormat>,
     /// Where to send traces: an OTLP collector that accepts gRPC, such as http://127.0.0.1:4317
-    #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
+    #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT", hide_short_help = true)]
     pub otlp: Option<String>,
     /// Which share of decisions is traced, from 0 to 1; denials are always traced, up to 100 in a second
-    #[arg(long, value_name = "SHARE", env = "TOLLGATE_OTLP_SAMPLE", default_value = "0.001", value_parser = share)]
+    #[arg(long, value_name = "SHARE", env = "TOLLGATE_OTLP_SAMPLE", default_value = "0.001", value_parser = share, hide_short_help = true)]
     pub otlp_sample: u32,
 }
 

@@ -2,77 +2,184 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
-use tollgate::Ticks;
+use clap::{Args, Subcommand, ValueEnum};
 use tollgate::request::COST_MAX;
 
 use super::value::{self, GivenAttribute};
 use crate::control::admin::GivenToken;
 
+const GET_EXAMPLES: &str = "\
+Examples:
+  tollgate get api_key=k1
+  tollgate get api_key=k1 --json
+
+Exit status: 0 when such a request passes now, 1 when it is denied, 2 when the server could not be asked.";
+const EXPLAIN_EXAMPLES: &str = "\
+Examples:
+  tollgate explain api_key=k1
+  tollgate explain method=POST path=/login ip=198.51.100.7
+  tollgate explain tenant=acme prompt_tokens:=300 max_tokens:=700
+
+Exit status: 0 when such a request passes now, 1 when it is denied, 2 when the server could not be asked.";
+const RESET_EXAMPLES: &str = "\
+Examples:
+  tollgate reset api_key=k1                        every counter of the key
+  tollgate reset api_key=k1 --limit per-key        only that of one limit
+
+Exit status: 0 when it was done, 2 when the server could not be asked or refused.";
+const BLOCK_EXAMPLES: &str = "\
+Examples:
+  tollgate block api_key=k1 --for 10m --note abuse
+
+Exit status: 0 when it was done, 2 when the server could not be asked or refused.";
+const UNBLOCK_EXAMPLES: &str = "\
+Examples:
+  tollgate unblock api_key=k1
+
+Exit status: 0 when something was undone, 1 when there was nothing to undo, 2 when the server could not be asked.";
+const KILL_EXAMPLES: &str = "\
+Examples:
+  tollgate kill per-key --for 10m --note incident
+  tollgate kill --all
+
+Exit status: 0 when it was done, 2 when the server could not be asked or refused.";
+const SHADOW_EXAMPLES: &str = "\
+Examples:
+  tollgate shadow per-key --for 1h
+
+Exit status: 0 when it was done, 2 when the server could not be asked or refused.";
+const PERCENT_EXAMPLES: &str = "\
+Examples:
+  tollgate percent per-key 10 --for 12h
+
+Exit status: 0 when it was done, 2 when the server could not be asked or refused.";
+const RESTORE_EXAMPLES: &str = "\
+Examples:
+  tollgate restore per-key
+  tollgate restore --all
+
+Exit status: 0 when something was undone, 1 when there was nothing to undo, 2 when the server could not be asked.";
+const RELOAD_EXAMPLES: &str = "\
+Examples:
+  tollgate reload
+  tollgate reload --force
+
+Exit status: 0 when it was done, 2 when the server could not be asked or refused.";
+const LIMITS_EXAMPLES: &str = "\
+Examples:
+  tollgate limits
+  tollgate limits --json
+
+Exit status: 0 when it was done, 2 when the server could not be asked or refused.";
+const TOP_EXAMPLES: &str = "\
+Examples:
+  tollgate top                                     redrawn every second; q leaves
+  tollgate top --once --sort denied --limit per-key
+  tollgate top --once --json
+
+Exit status: 0 when it was done, 2 when the server could not be asked or refused.";
+const TAIL_EXAMPLES: &str = "\
+Examples:
+  tollgate tail                                    every decision; q leaves
+  tollgate tail --once --verdict deny --limit per-key
+
+Exit status: 0 when it was done, 2 when the server could not be asked or refused.";
+const AUDIT_EXAMPLES: &str = "\
+Examples:
+  tollgate audit
+  tollgate audit --json
+
+Exit status: 0 when it was done, 2 when the server could not be asked or refused.";
+
 /// What to do with a running server.
 #[derive(Debug, Subcommand)]
 pub enum OperateCommand {
     /// Show what is left for a key on a running server
+    #[command(after_long_help = GET_EXAMPLES)]
     Get(KeyArguments),
     /// Say which limits of a running server match these attributes, why not, and what would change it
+    #[command(after_long_help = EXPLAIN_EXAMPLES)]
     Explain(ExplainArguments),
     /// Forget what a running server counted for a key
+    #[command(after_long_help = RESET_EXAMPLES)]
     Reset(ResetArguments),
     /// Deny every request with these attributes for a while
+    #[command(after_long_help = BLOCK_EXAMPLES)]
     Block(BlockArguments),
     /// Remove a block
+    #[command(after_long_help = UNBLOCK_EXAMPLES)]
     Unblock(KeyArguments),
     /// Turn a limit off, or all of them, for a while: by default an hour
+    #[command(after_long_help = KILL_EXAMPLES)]
     Kill(OverrideArguments),
     /// Put a limit in shadow, or all of them, for a while: it counts and never denies
+    #[command(after_long_help = SHADOW_EXAMPLES)]
     Shadow(OverrideArguments),
     /// Enforce a limit for a share of its keys for a while
+    #[command(after_long_help = PERCENT_EXAMPLES)]
     Percent(PercentArguments),
     /// Undo kill, shadow or percent
+    #[command(after_long_help = RESTORE_EXAMPLES)]
     Restore(RestoreArguments),
     /// Activate the current policy file of a running server
+    #[command(after_long_help = RELOAD_EXAMPLES)]
     Reload(ReloadNowArguments),
     /// List a running server's limits, and operators' overrides
+    #[command(after_long_help = LIMITS_EXAMPLES)]
     Limits(ListArguments),
     /// Watch the busiest keys of a running server
+    #[command(after_long_help = TOP_EXAMPLES)]
     Top(TopArguments),
     /// Watch a running server's decisions as they are made
+    #[command(after_long_help = TAIL_EXAMPLES)]
     Tail(TailArguments),
     /// Show what operators did to a running server
+    #[command(after_long_help = AUDIT_EXAMPLES)]
     Audit(ListArguments),
 }
 
 /// The server, and the credentials for it.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Server")]
 pub struct ServerArguments {
-    /// The running server: http:// or https:// with its host and port
-    #[arg(long, value_name = "URL", env = "TOLLGATE_SERVER", default_value = "http://127.0.0.1:8080")]
-    pub server: String,
+    /// The running server: http:// or https:// with its host and port; by default the newest on this machine
+    ///
+    /// A server of this user announces its address and its token in the runtime directory, so that neither is needed on
+    /// the machine where it runs.
+    #[arg(long = "admin", visible_alias = "server", value_name = "URL", env = "TOLLGATE_SERVER")]
+    pub server: Option<String>,
     /// The admin token, as the server printed it
-    #[arg(long, value_name = "TOKEN", env = "TOLLGATE_ADMIN_TOKEN", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        env = "TOLLGATE_ADMIN_TOKEN",
+        hide_env_values = true,
+        hide_short_help = true
+    )]
     pub token: Option<GivenToken>,
     /// The file to which the server wrote its token
-    #[arg(long, value_name = "FILE", env = "TOLLGATE_ADMIN_TOKEN_FILE")]
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_ADMIN_TOKEN_FILE", hide_short_help = true)]
     pub token_file: Option<PathBuf>,
     /// TLS settings.
     #[command(flatten)]
     pub trust: TrustArguments,
     /// Print the server's answer as JSON
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub json: bool,
 }
 
 /// The certificates of both sides, where the server speaks TLS.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Server")]
 pub struct TrustArguments {
     /// CA certificates, in PEM, one of which has signed the certificate of an https:// server
-    #[arg(long, value_name = "FILE", env = "TOLLGATE_CA")]
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_CA", hide_short_help = true)]
     pub ca: Option<PathBuf>,
     /// A certificate chain, in PEM, for a server that asks for one
-    #[arg(long, value_name = "FILE", env = "TOLLGATE_CLIENT_CERT", requires = "key")]
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_CLIENT_CERT", requires = "key", hide_short_help = true)]
     pub cert: Option<PathBuf>,
     /// The private key of that certificate, in PEM
-    #[arg(long, value_name = "FILE", env = "TOLLGATE_CLIENT_KEY", requires = "cert")]
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_CLIENT_KEY", requires = "cert", hide_short_help = true)]
     pub key: Option<PathBuf>,
 }
 
@@ -214,12 +321,36 @@ pub struct ListArguments {
     pub server: ServerArguments,
 }
 
+/// The order of the keys of `top`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TopOrder {
+    /// Most decisions first
+    Decisions,
+    /// Most decisions in the last second first
+    Rate,
+    /// Most denials first
+    Denied,
+    /// The largest share of denials first
+    Share,
+    /// By the name of the limit, then by key
+    Name,
+}
+
 /// The arguments of `top`.
 #[derive(Debug, Args)]
 pub struct TopArguments {
     /// How many keys
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1_000))]
-    pub limit: u64,
+    pub keys: u64,
+    /// Only keys of this limit; may be given several times
+    #[arg(long = "limit", value_name = "LIMIT")]
+    pub limits: Vec<String>,
+    /// Only keys that were denied
+    #[arg(long)]
+    pub denied: bool,
+    /// The order of the keys
+    #[arg(long, value_enum, value_name = "ORDER", default_value = "decisions")]
+    pub sort: TopOrder,
     /// Show once, and end
     #[arg(long)]
     pub once: bool,
@@ -228,47 +359,30 @@ pub struct TopArguments {
     pub server: ServerArguments,
 }
 
+/// A verdict, as `tail` filters by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TailVerdict {
+    /// It passed
+    Allow,
+    /// It was denied, for now or for ever
+    Deny,
+}
+
 /// The arguments of `tail`.
 #[derive(Debug, Args)]
 pub struct TailArguments {
-    /// Only denials
-    #[arg(long)]
+    /// Only decisions with this verdict
+    #[arg(long, value_enum, value_name = "VERDICT")]
+    pub verdict: Option<TailVerdict>,
+    /// Only denials: the same as --verdict deny
+    #[arg(long, conflicts_with = "verdict")]
     pub denied: bool,
+    /// Only decisions of this limit; may be given several times
+    #[arg(long = "limit", value_name = "LIMIT")]
+    pub limits: Vec<String>,
     /// Watch for a second, and end
     #[arg(long)]
     pub once: bool,
-    /// The server, and the credentials for it.
-    #[command(flatten)]
-    pub server: ServerArguments,
-}
-
-const DIFF_HELP: &str = "\
-Two files are compared here; one is compared with the policy of a running server:
-  tollgate policy diff old.yaml new.yaml
-  tollgate policy diff old.yaml new.yaml --trace requests.jsonl
-  tollgate policy diff new.yaml --live --for 30s
-
-A trace has a request on each line, in order of time, with `at` as RFC 3339 or in milliseconds since 1970:
-  {\"at\": \"2030-01-31T12:00:00.250Z\", \"attributes\": {\"api_key\": \"k1\"}, \"cost\": 1}
-
-Exit status: 0 when nothing differs, 1 when something does, 2 when it cannot be compared.";
-
-/// The arguments of `policy diff`.
-#[derive(Debug, Args)]
-#[command(after_help = DIFF_HELP)]
-pub struct DiffArguments {
-    /// The old policy and the new one; with --live only the new one
-    #[arg(value_name = "FILE", required = true, num_args = 1..=2)]
-    pub files: Vec<PathBuf>,
-    /// Requests to decide by both
-    #[arg(long, value_name = "FILE", conflicts_with = "live")]
-    pub trace: Option<PathBuf>,
-    /// Compare with the policy of a running server
-    #[arg(long)]
-    pub live: bool,
-    /// With --live, let both decide about the server's requests for this long, up to 10m; nothing is charged for it
-    #[arg(long = "for", value_name = "DURATION", requires = "live", value_parser = value::duration)]
-    pub lasting: Option<Ticks>,
     /// The server, and the credentials for it.
     #[command(flatten)]
     pub server: ServerArguments,

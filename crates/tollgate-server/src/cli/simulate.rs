@@ -15,8 +15,17 @@ pub enum SimulateCommand {
     Fleet(FleetArguments),
 }
 
+const FLEET_EXAMPLES: &str = "\
+Examples:
+  tollgate simulate fleet                          six servers, a limit of 1,000 a second
+  tollgate simulate fleet --policy policy.yaml --nodes 3 --time 2s
+  tollgate simulate fleet --cuts --json
+
+Exit status: 0 when it was simulated, 2 for wrong usage.";
+
 /// The arguments of `simulate fleet`.
 #[derive(Debug, Args)]
+#[command(after_long_help = FLEET_EXAMPLES)]
 pub struct FleetArguments {
     /// The policy that has the limit; without one, a limit of 1,000 a second
     #[arg(long, value_name = "FILE")]
@@ -48,4 +57,7 @@ pub struct FleetArguments {
     /// The seed of the random numbers: the same seed gives the same run
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
 }

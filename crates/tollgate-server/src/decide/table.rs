@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use tollgate::{Decision, Enforcement, LimitStatus, Source, Ticks, Verdict};
 
-use crate::console::Console;
+use crate::console::{Console, Style};
+use crate::time_text::people;
 
 /// Width of the columns before those of the limits.
 const NUMBER_WIDTH: usize = 7;
@@ -28,11 +29,12 @@ impl DecisionTable {
             self.head(decision, console);
         }
         self.rows += 1;
+        let style = if decision.is_allowed() { Style::Good } else { Style::Bad };
         let mut line = format!(
-            "{:>NUMBER_WIDTH$}  {:>TIME_WIDTH$}  {:<VERDICT_WIDTH$}",
+            "{:>NUMBER_WIDTH$}  {:>TIME_WIDTH$}  {}",
             self.rows,
             format!("+{}", seconds(after)),
-            verdict(decision.verdict())
+            console.painted(&format!("{:<VERDICT_WIDTH$}", verdict(decision.verdict())), style)
         );
         for (status, &width) in decision.limits().zip(&self.widths) {
             let refused = !status.outcome.is_allowed();
@@ -93,8 +95,8 @@ fn cell(status: &LimitStatus<'_>) -> String {
 fn verdict(verdict: Verdict) -> String {
     match verdict {
         Verdict::Allow => "allow".to_owned(),
-        Verdict::Wait(wait) => format!("wait {}", seconds(wait)),
-        Verdict::Deny { retry_after } => format!("deny, retry in {}", seconds(retry_after)),
+        Verdict::Wait(wait) => format!("wait {}", people(wait.ceil_millis())),
+        Verdict::Deny { retry_after } => format!("deny, retry in {}", people(retry_after.ceil_millis())),
         Verdict::Never => "never".to_owned(),
         Verdict::Forbidden => "deny".to_owned(),
     }

@@ -15,6 +15,7 @@ use tollgate_compat::plain::Checked;
 
 use super::access;
 use super::authz::Verified;
+use super::root::RootForm;
 use super::route::HttpRoute;
 use crate::control::ControlPlane;
 use crate::control::admin::Admin;
@@ -37,6 +38,8 @@ const PROXY_FIELDS: [&str; 2] = ["x-forwarded-", "x-original-"];
 pub(super) enum HttpAnswer {
     /// The server is alive.
     Healthy,
+    /// What runs here.
+    Root(RootForm),
     /// The description of the interface.
     OpenApi,
     /// Whether requests should come here, and the state that the operator should know.
@@ -143,6 +146,7 @@ async fn answer_any(
         }
         HttpRoute::Health => Ok(HttpAnswer::Healthy),
         HttpRoute::Ready => Ok(ready(control, audience)),
+        HttpRoute::Root => Ok(HttpAnswer::Root(RootForm::of(request.headers()))),
         HttpRoute::OpenApi => Ok(HttpAnswer::OpenApi),
         HttpRoute::Metrics => Ok(HttpAnswer::Metrics(control.metrics().await)),
         HttpRoute::Authz(proxy) => {
@@ -340,8 +344,7 @@ impl<S: Store> Handler<'_, S> {
         text: &mut Vec<u8>,
     ) -> Option<Arc<ActiveConfig>> {
         let overtaken = self.service.overtaken(decision);
-        let (hold, report) =
-            (self.service.hold(decision, now), self.service.await_report(request, decision, now));
+        let (hold, report) = (self.service.hold(decision, now), self.service.await_report(decision, now));
         let decided = Decided::new(decision, hold, &self.service.headers, request, self.service.on_wall(now));
         decided.awaiting(report).write(text);
         overtaken

@@ -8,6 +8,7 @@ use hyper::{Response, StatusCode};
 use serde::Serialize;
 
 use super::answer::{CompatAnswer, CompatBody, HttpAnswer};
+use super::root::root;
 use crate::problem::{Problem, problem_details, response};
 use crate::telemetry::METRICS_TYPE;
 
@@ -36,6 +37,7 @@ pub(super) fn reply(answered: Result<HttpAnswer, Problem>) -> Response<Full<Byte
     match answered {
         Ok(HttpAnswer::Healthy) => json(&HealthBody { status: "ok" }),
         Ok(HttpAnswer::Metrics(text)) => response(StatusCode::OK, Some(METRICS), text.into_bytes()),
+        Ok(HttpAnswer::Root(form)) => root(form),
         Ok(HttpAnswer::OpenApi) => response(StatusCode::OK, Some(JSON), OPENAPI.as_bytes()),
         Ok(HttpAnswer::Ready { is_ready, report }) => {
             let mut response = json(&report);

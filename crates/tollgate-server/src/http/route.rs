@@ -7,7 +7,7 @@ use super::authz::ProxyKind;
 use crate::problem::{Kind, Problem};
 use crate::service::holds::Id;
 
-const PATHS: &str = "POST /v1/check, POST /v1/check/batch, /v1/authz and /v1/authz/nginx with any method, POST /v1/reservations, POST /v1/reservations/{id}/commit, \
+const PATHS: &str = "GET /, POST /v1/check, POST /v1/check/batch, /v1/authz and /v1/authz/nginx with any method, POST /v1/reservations, POST /v1/reservations/{id}/commit, \
                      DELETE /v1/reservations/{id}, POST /v1/reports/{id}, DELETE /v1/permits/{id}, POST /json, POST /check, POST /report, \
                      POST /check_and_report, GET /limits/{namespace}, GET /counters/{namespace}, GET /status, \
                      GET /v1/openapi.json, GET /healthz, GET /readyz and GET /metrics";
@@ -26,6 +26,7 @@ pub(super) enum HttpRoute {
     Cancel(Id),
     Report(Id),
     Release(Id),
+    Root,
     Health,
     Metrics,
     OpenApi,
@@ -59,6 +60,7 @@ impl HttpRoute {
     fn at(path: &str) -> Result<(Self, &'static str), Problem> {
         let route = match path {
             "/v1/check" => (HttpRoute::Check, "POST"),
+            "/" => (HttpRoute::Root, "GET, HEAD"),
             "/v1/check/batch" => (HttpRoute::Batch, "POST"),
             "/v1/authz" => (HttpRoute::Authz(ProxyKind::Plain), ANY_METHOD),
             "/v1/authz/nginx" => (HttpRoute::Authz(ProxyKind::Nginx), ANY_METHOD),
@@ -125,9 +127,7 @@ mod tests {
         assert_eq!(of(Method::DELETE, &format!("/v1/reservations/{ID}")), HttpRoute::Cancel(id));
         assert_eq!(of(Method::POST, &format!("/v1/reports/{ID}")), HttpRoute::Report(id));
         assert_eq!(of(Method::DELETE, &format!("/v1/permits/{ID}")), HttpRoute::Release(id));
-        for path in
-            ["/", "/v1/check/", "//v1/check", "/v1/checks", "/v1/permits", "/V1/check", "/v1/permits/zz"]
-        {
+        for path in ["/v1/check/", "//v1/check", "/v1/checks", "/v1/permits", "/V1/check", "/v1/permits/zz"] {
             assert_eq!(kind(Method::POST, path), Kind::NotFound, "{path}");
         }
         assert_eq!(kind(Method::GET, "/v1/check"), Kind::MethodNotAllowed("POST"));

@@ -18,12 +18,15 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::secure::SecureClient;
+use crate::announcement::{self, Announcement};
 use crate::cli::{GivenToken, ServerArguments};
 use crate::text::plain;
 
 /// Timeouts for connecting, and for an answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// The address of a server that does not say otherwise.
+const USUAL: &str = "http://127.0.0.1:8080";
 /// Maximum size of an answer.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
@@ -34,25 +37,28 @@ pub(crate) struct Client {
     address: (String, u16),
     secure: Option<SecureClient>,
     token: GivenToken,
+    /// How many other servers run on this machine, where none was named.
+    others: usize,
 }
 
 impl Client {
-    /// A client for the server that the arguments name.
+    /// A client for the server that the arguments name, or for the newest that runs on this machine.
     ///
     /// # Errors
     /// When the arguments name no usable server.
     pub(crate) fn new(arguments: &ServerArguments) -> Result<Self, String> {
-        let url = arguments.server.trim_end_matches('/').to_owned();
-        let accepted = "accepted: --server http://127.0.0.1:8080, or https://";
-        let wrong = |what: &dyn Display| format!("--server {url}: {what}; {accepted}");
-        let uri: Uri = url.parse().map_err(|error| wrong(&error))?;
+        let running = announcement::running();
+        let (url, found) = chosen(arguments, &running);
+        let accepted = "accepted: --admin http://127.0.0.1:8080, or https://";
+        let wrong = |what: &dyn Display| format!("--admin {url}: {what}; {accepted}");
+        let uri: Uri = url.parse().map_err(|_| wrong(&"not a URL"))?;
         let authority = uri.authority().ok_or_else(|| wrong(&"no host"))?;
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let trust = &arguments.trust;
         let (secure, port) = match uri.scheme_str() {
             Some("https") => {
                 let secure = SecureClient::new(trust, &host);
-                (Some(secure.map_err(|error| format!("--server {url}: {error}"))?), 443)
+                (Some(secure.map_err(|error| format!("--admin {url}: {error}"))?), 443)
             }
             // A user who passes certificates would otherwise believe that the server was authenticated.
             Some("http") if trust.ca.is_some() || trust.cert.is_some() => {
@@ -62,8 +68,24 @@ impl Client {
             _ => return Err(wrong(&"not a URL")),
         };
         let address = (host, authority.port_u16().unwrap_or(port));
-        let token = token(arguments)?;
-        Ok(Self { authority: authority.to_string(), address, secure, token, url })
+        let token = token(arguments, found, &url)?;
+        let others = if arguments.server.is_none() { running.len().saturating_sub(1) } else { 0 };
+        Ok(Self { authority: authority.to_string(), address, secure, token, url, others })
+    }
+
+    /// The URL of the server.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Which server was chosen, where several run and none was named.
+    pub(crate) fn notice(&self) -> Option<String> {
+        let servers = match self.others {
+            0 => return None,
+            1 => "1 more server runs".to_owned(),
+            others => format!("{others} more servers run"),
+        };
+        Some(format!("this is {}, the newest; {servers} here: --admin URL chooses", self.url))
     }
 
     /// Sends a request, and reads the whole answer.
@@ -175,9 +197,9 @@ impl Client {
         let url = &self.url;
         match error.kind() {
             io::ErrorKind::ConnectionRefused => format!(
-                "no server listens at {url}; start one with `tollgate serve`, or name another with --server URL"
+                "no server listens at {url}; start one with `tollgate serve`, or name another with --admin URL"
             ),
-            _ => format!("{url} cannot be reached: {error}; check --server URL"),
+            _ => format!("{url} cannot be reached: {error}; check --admin URL"),
         }
     }
 
@@ -196,21 +218,43 @@ impl Client {
     }
 
     fn silent(&self) -> String {
-        format!("{} does not answer; check --server URL, or try again", self.url)
+        format!("{} does not answer; check --admin URL, or try again", self.url)
     }
 
     fn not_tollgate(&self) -> String {
-        format!("{} does not answer as a Tollgate server of this version; check --server URL", self.url)
+        format!("{} does not answer as a Tollgate server of this version; check --admin URL", self.url)
     }
 }
 
-fn token(arguments: &ServerArguments) -> Result<GivenToken, String> {
-    match (&arguments.token, &arguments.token_file) {
-        (Some(token), _) => Ok(token.clone()),
-        (None, Some(path)) => GivenToken::from_file(path),
-        (None, None) => Err(
-            "no admin token; the server printed one when it started: give it with --token, TOLLGATE_ADMIN_TOKEN or --token-file FILE"
+/// The URL to ask, and what its server announced. Without a named server it is the newest on this machine.
+fn chosen<'a>(
+    arguments: &ServerArguments,
+    running: &'a [Announcement],
+) -> (String, Option<&'a Announcement>) {
+    let Some(named) = &arguments.server else {
+        let newest = running.first();
+        return (newest.map_or_else(|| USUAL.to_owned(), |newest| newest.admin.clone()), newest);
+    };
+    let url = named.trim_end_matches('/').to_owned();
+    let url = if url.contains("://") { url } else { format!("http://{url}") };
+    let found = running.iter().find(|known| known.admin == url);
+    (url, found)
+}
+
+/// The token that the arguments name, else the one that the server announced.
+fn token(arguments: &ServerArguments, found: Option<&Announcement>, url: &str) -> Result<GivenToken, String> {
+    match (&arguments.token, &arguments.token_file, found) {
+        (Some(token), ..) => Ok(token.clone()),
+        (None, Some(path), _) => GivenToken::from_file(path),
+        (None, None, Some(Announcement { token: Some(token), .. })) => token.parse(),
+        (None, None, Some(Announcement { token_file: Some(path), .. })) => GivenToken::from_file(path),
+        (None, None, None) if arguments.server.is_none() => Err(
+            "no server of this user runs on this machine; start one with `tollgate serve`, or name another with --admin URL and its \
+             token with --token, TOLLGATE_ADMIN_TOKEN or --token-file FILE"
                 .to_owned(),
         ),
+        (None, None, _) => Err(format!(
+            "no admin token for {url}; the server printed one when it started: give it with --token, TOLLGATE_ADMIN_TOKEN or --token-file FILE"
+        )),
     }
 }

@@ -12,41 +12,55 @@ use super::client::Client;
 use super::screen::{CLEAR, Screen};
 use super::show;
 use super::show::{list, text};
-use super::table::{cell, table};
+use super::table::cell;
 use crate::SUCCESS;
-use crate::cli::{TailArguments, TopArguments};
-use crate::console::Console;
+use crate::cli::{TailArguments, TailVerdict, TopArguments, TopOrder};
+use crate::console::{Console, Style};
 use crate::text::plain;
+use crate::time_text::people;
+use tollgate::policy::source::nearest;
 
 /// How often `top` is drawn, and how long `tail --once` watches.
 const FRAME: Duration = Duration::from_secs(1);
 /// Maximum length of a line of `tail`.
 const LINE_BYTES_MAX: usize = 1 << 20;
-/// Lines of a frame that are not keys: two header lines, the titles, and the line of the cursor.
-const FRAME_LINES: usize = 4;
+/// Lines of a frame that are not keys: two header lines, the titles, the total, one for more keys, and that of the cursor.
+const FRAME_LINES: usize = 6;
+/// Maximum number of keys that the server lists.
+const KEYS_MAX: u64 = 1_000;
 
 /// Shows the busiest keys until the user leaves.
 pub(super) async fn top(arguments: &TopArguments, console: &mut Console) -> Result<u8, String> {
     let client = Client::new(&arguments.server)?;
-    let path = format!("/admin/v1/top?limit={}", arguments.limit);
-    let mut before = Counts::new();
+    if let Some(notice) = client.notice() {
+        console.warning(notice);
+    }
+    let has_limits = client.call("GET", "/admin/v1/limits", None).await;
+    are_known(&arguments.limits, &has_limits.unwrap_or_default())?;
+    // With a filter or another order than the server's, the keys to show may be among any that it knows.
+    let is_plain = arguments.limits.is_empty() && !arguments.denied && arguments.sort == TopOrder::Decisions;
+    let asked = if is_plain { arguments.keys } else { KEYS_MAX };
+    let path = format!("/admin/v1/top?limit={asked}");
+    let mut frame = Frame { arguments, url: client.url(), before: Counts::new(), rows: usize::MAX };
     let mut answer = client.call("GET", &path, None).await?;
     if arguments.once {
-        show_top(&answer, &before, usize::MAX, arguments, console);
+        frame.show(&answer, console);
         return Ok(SUCCESS);
     }
     let mut screen = Screen::open();
     loop {
-        let rows = if screen.is_watched { screen.rows().saturating_sub(FRAME_LINES) } else { usize::MAX };
+        if screen.is_watched {
+            frame.rows = screen.rows().saturating_sub(FRAME_LINES);
+        }
         if screen.is_watched && !arguments.server.json {
             console.text(CLEAR);
         }
-        show_top(&answer, &before, rows, arguments, console);
+        frame.show(&answer, console);
         console.flush();
         if console.is_closed() {
             return Ok(SUCCESS);
         }
-        before = counts(&answer);
+        frame.before = counts(&answer);
         let next = async {
             tokio::time::sleep(FRAME).await;
             client.call("GET", &path, None).await
@@ -56,6 +70,21 @@ pub(super) async fn top(arguments: &TopArguments, console: &mut Console) -> Resu
             next = next => next?,
         };
     }
+}
+
+/// Checks that the limits exist, with the nearest name for one that does not.
+fn are_known(given: &[String], answer: &Value) -> Result<(), String> {
+    let names: Vec<&str> = list(answer, "limits").iter().map(|limit| text(limit, "name")).collect();
+    // Rules of other programs have no list of names.
+    let Some(unknown) = given.iter().find(|name| !names.is_empty() && !names.contains(&name.as_str())) else {
+        return Ok(());
+    };
+    let meant = nearest(unknown, names.iter().copied()).map(|meant| format!("; did you mean {meant}?"));
+    let meant = meant.unwrap_or_default();
+    Err(format!(
+        "--limit: the policy has no limit {unknown:?}{meant}; accepted: {}",
+        plain(&names.join(", "))
+    ))
 }
 
 /// The last counts of each key: all decisions, and those of each source.
@@ -88,74 +117,189 @@ fn named(key: &Value) -> (String, String) {
     (text(key, "limit").to_owned(), text(key, "key").to_owned())
 }
 
-/// Prints one frame: the keys with their decisions in total and since the last frame.
-fn show_top(answer: &Value, before: &Counts, rows: usize, arguments: &TopArguments, console: &mut Console) {
-    if arguments.server.json {
-        console.line(answer);
-        return;
+/// One picture of `top`, and what it needs of the one before.
+struct Frame<'a> {
+    arguments: &'a TopArguments,
+    url: &'a str,
+    before: Counts,
+    /// Maximum number of keys that fit.
+    rows: usize,
+}
+
+impl Frame<'_> {
+    /// Prints the keys with their decisions in the window and since the last frame.
+    fn show(&self, answer: &Value, console: &mut Console) {
+        let keys = self.chosen(answer);
+        if self.arguments.server.json {
+            let mut answer = answer.clone();
+            answer["keys"] = keys.into_iter().cloned().collect::<Vec<Value>>().into();
+            console.line(answer);
+            return;
+        }
+        let window = answer["window_seconds"].as_u64().map_or_else(String::new, |seconds| {
+            format!("  decisions of the last {}", people(seconds.saturating_mul(1_000)))
+        });
+        let leave = if self.arguments.once { "" } else { "  (q to leave)" };
+        console.line(format_args!("{}  {}{window}{leave}\n", text(answer, "at"), plain(self.url)));
+        if keys.is_empty() {
+            let what =
+                if list(answer, "keys").is_empty() { "was asked about yet" } else { "passes the filter" };
+            console.line(format_args!("no key {what}"));
+            return;
+        }
+        let shown: Vec<&Value> = keys.iter().copied().take(self.rows).collect();
+        let mut rows: Vec<Vec<String>> = shown.iter().map(|key| self.row(key, console)).collect();
+        if shown.len() > 1 {
+            rows.push(self.total(&shown));
+        }
+        let titles = ["limit", "decisions", "last second", "denied", "share", "decided", "key"];
+        show::lines(&titles, &rows, console);
+        if keys.len() > shown.len() {
+            console.line(format_args!("and {} more keys", keys.len() - shown.len()));
+        }
+        if shown.iter().any(|key| key["estimated"] == true) {
+            console.line(
+                "\n~ is estimated: of many decisions in a second one in 16 is looked at, and counts for 16",
+            );
+        }
     }
-    let at = text(answer, "at");
-    console.line(format_args!("{at}  {}  (q to leave)\n", plain(&arguments.server.server)));
-    let keys = list(answer, "keys");
-    let row = |key: &Value| {
-        let decisions = key["decisions"].as_u64().unwrap_or_default();
-        let denied = key["denied"].as_u64().unwrap_or_default();
-        let known = before.get(&named(key));
-        let rate =
-            known.map_or_else(|| "-".to_owned(), |(known, _)| decisions.saturating_sub(*known).to_string());
-        let share = denied.saturating_mul(100).checked_div(decisions).unwrap_or(0);
+
+    /// The keys that pass the filters, in the chosen order.
+    fn chosen<'v>(&self, answer: &'v Value) -> Vec<&'v Value> {
+        let limits = &self.arguments.limits;
+        let is_chosen = |key: &&Value| {
+            let is_limit = limits.is_empty() || limits.iter().any(|limit| limit == text(key, "limit"));
+            is_limit && (!self.arguments.denied || count(key, "denied") > 0)
+        };
+        let mut keys: Vec<&Value> = list(answer, "keys").iter().filter(is_chosen).collect();
+        let most_first = |number: fn(&Self, &Value) -> u64| {
+            move |key: &&Value| (std::cmp::Reverse(number(self, key)), named(key))
+        };
+        match self.arguments.sort {
+            TopOrder::Decisions => {}
+            TopOrder::Rate => keys.sort_by_key(most_first(|frame, key| frame.since(key).unwrap_or(0))),
+            TopOrder::Denied => keys.sort_by_key(most_first(|_, key| count(key, "denied"))),
+            TopOrder::Share => keys.sort_by_key(most_first(|_, key| share(key))),
+            TopOrder::Name => keys.sort_by_key(|key| named(key)),
+        }
+        keys.truncate(usize::try_from(self.arguments.keys).unwrap_or(usize::MAX));
+        keys
+    }
+
+    /// Decisions since the last frame.
+    fn since(&self, key: &Value) -> Option<u64> {
+        let (known, _) = self.before.get(&named(key))?;
+        Some(count(key, "decisions").saturating_sub(*known))
+    }
+
+    fn row(&self, key: &Value, console: &Console) -> Vec<String> {
         let about = if key["estimated"] == true { "~" } else { "" };
+        let denied = count(key, "denied");
+        let shown = format!("{about}{denied}");
         vec![
             cell(text(key, "limit")),
-            format!("{about}{decisions}"),
-            rate,
-            format!("{about}{denied}"),
-            format!("{share} %"),
-            decided(key, known.map(|(_, sources)| sources)),
+            format!("{about}{}", count(key, "decisions")),
+            self.since(key).map_or_else(|| "-".to_owned(), |rate| rate.to_string()),
+            if denied > 0 { console.painted(&shown, Style::Bad) } else { shown },
+            format!("{} %", share(key)),
+            decided(key, self.before.get(&named(key)).map(|(_, sources)| sources)),
             cell(text(key, "key")),
         ]
-    };
-    let rows: Vec<Vec<String>> = keys.iter().take(rows).map(row).collect();
-    for line in table(&["limit", "decisions", "last second", "denied", "share", "decided", "key"], &rows) {
-        console.line(line);
     }
-    if keys.iter().take(rows.len()).any(|key| key["estimated"] == true) {
-        console.line(
-            "\n~ is estimated: of many decisions in a second one in 16 is looked at, and counts for 16",
-        );
+
+    /// The sums of the keys that are shown.
+    fn total(&self, keys: &[&Value]) -> Vec<String> {
+        let sum = |number: &dyn Fn(&Value) -> u64| keys.iter().map(|key| number(key)).sum::<u64>();
+        let (decisions, denied) = (sum(&|key| count(key, "decisions")), sum(&|key| count(key, "denied")));
+        let rate = sum(&|key| self.since(key).unwrap_or(0));
+        let rate = if self.before.is_empty() { "-".to_owned() } else { rate.to_string() };
+        let share = denied.saturating_mul(100).checked_div(decisions).unwrap_or(0);
+        let keys = format!("{} keys", keys.len());
+        let texts = ["total".to_owned(), decisions.to_string(), rate, denied.to_string()];
+        texts.into_iter().chain([format!("{share} %"), String::new(), keys]).collect()
     }
-    if keys.is_empty() {
-        console.line("no key was asked about yet");
-    }
+}
+
+fn count(key: &Value, name: &str) -> u64 {
+    key[name].as_u64().unwrap_or_default()
+}
+
+/// The denied share of a key's decisions, in per cent.
+fn share(key: &Value) -> u64 {
+    count(key, "denied").saturating_mul(100).checked_div(count(key, "decisions")).unwrap_or(0)
 }
 
 /// Shows decisions until the user leaves or the server ends the stream.
 pub(super) async fn tail(arguments: &TailArguments, console: &mut Console) -> Result<u8, String> {
     let client = Client::new(&arguments.server)?;
-    let path = if arguments.denied { "/admin/v1/tail?denied=true" } else { "/admin/v1/tail" };
+    if let Some(notice) = client.notice() {
+        console.warning(notice);
+    }
+    if !arguments.limits.is_empty() {
+        are_known(
+            &arguments.limits,
+            &client.call("GET", "/admin/v1/limits", None).await.unwrap_or_default(),
+        )?;
+    }
+    let verdict = arguments.verdict.or(arguments.denied.then_some(TailVerdict::Deny));
+    let is_denied = verdict == Some(TailVerdict::Deny);
+    let path = if is_denied { "/admin/v1/tail?denied=true" } else { "/admin/v1/tail" };
     let mut lines = Lines { body: client.open(path).await?, rest: Vec::new() };
     let mut screen = Screen::open();
+    let mut seen = Seen::default();
     let deadline = tokio::time::sleep(if arguments.once { FRAME } else { Duration::MAX });
     let mut deadline = std::pin::pin!(deadline);
     loop {
         let line = tokio::select! {
-            () = screen.left() => return Ok(SUCCESS),
-            () = &mut deadline => return Ok(SUCCESS),
+            () = screen.left() => break,
+            () = &mut deadline => break,
             line = lines.next() => line?,
         };
         let Some(line) = line else {
             return Err("the server has ended the view; it may have stopped, or an hour is over".to_owned());
         };
+        if !is_shown(&line, verdict, &arguments.limits) {
+            continue;
+        }
+        seen.add(&line);
         if arguments.server.json {
             console.line(&line);
         } else {
-            console.line(show::event(&line));
+            console.line(show::event(&line, console));
         }
         console.flush();
         if console.is_closed() {
             return Ok(SUCCESS);
         }
     }
+    if !arguments.server.json {
+        console.line(format_args!("{} allowed, {} denied", seen.allowed, seen.denied));
+    }
+    Ok(SUCCESS)
+}
+
+/// How many decisions `tail` has shown.
+#[derive(Debug, Default)]
+struct Seen {
+    allowed: u64,
+    denied: u64,
+}
+
+impl Seen {
+    fn add(&mut self, event: &Value) {
+        match event["allowed"].as_bool() {
+            Some(true) => self.allowed += 1,
+            Some(false) => self.denied += 1,
+            None => {}
+        }
+    }
+}
+
+/// Whether a line passes the filters. A line about lost lines always does.
+fn is_shown(event: &Value, verdict: Option<TailVerdict>, limits: &[String]) -> bool {
+    let Some(is_allowed) = event["allowed"].as_bool() else { return true };
+    let is_verdict = verdict.is_none_or(|verdict| (verdict == TailVerdict::Allow) == is_allowed);
+    is_verdict && (limits.is_empty() || limits.iter().any(|limit| limit == text(event, "limit")))
 }
 
 /// Lines of JSON from a streamed body.
@@ -201,6 +345,10 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command, OperateCommand};
 
+    fn event(event: &Value) -> String {
+        show::event(event, &Console::new(io::sink(), io::sink()))
+    }
+
     #[derive(Clone, Default)]
     struct Page(Arc<Mutex<Vec<u8>>>);
 
@@ -215,11 +363,16 @@ mod tests {
     }
 
     fn frame(answer: &Value, before: &Counts, rows: usize) -> String {
-        let cli = Cli::try_parse_from(["tollgate", "top", "--server", "http://127.0.0.1:8080"]).unwrap();
+        frame_with(&[], answer, before, rows)
+    }
+
+    fn frame_with(flags: &[&str], answer: &Value, before: &Counts, rows: usize) -> String {
+        let cli = Cli::try_parse_from([&["tollgate", "top"], flags].concat()).unwrap();
         let Command::Operate(OperateCommand::Top(arguments)) = cli.command else { panic!("not top") };
         let page = Page::default();
         let mut console = Console::new(page.clone(), io::sink());
-        show_top(answer, before, rows, &arguments, &mut console);
+        let url = "http://127.0.0.1:8080";
+        Frame { arguments: &arguments, url, before: before.clone(), rows }.show(answer, &mut console);
         drop(console);
         let bytes = page.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
@@ -229,7 +382,7 @@ mod tests {
     /// terminal.
     #[test]
     fn a_frame_of_top() {
-        let first = serde_json::json!({ "at": "T", "keys": [
+        let first = serde_json::json!({ "at": "T", "window_seconds": 120, "keys": [
             { "limit": "per-key", "key": "k\u{1b}[2J", "decisions": 100, "denied": 25,
               "sources": { "exact": 90, "lease": 10 } },
             { "limit": "all", "key": "", "decisions": 90, "denied": 0 },
@@ -240,10 +393,11 @@ mod tests {
         let seen = frame(&second, &counts(&first), 10);
         assert_eq!(
             seen,
-            "T  http://127.0.0.1:8080  (q to leave)\n\n\
+            "T  http://127.0.0.1:8080  decisions of the last 2 min  (q to leave)\n\n\
              limit    decisions  last second  denied  share  decided     key\n\
              per-key  130        30           25      19 %   lease 90 %  k\\u{1b}[2J\n\
-             all      90         0            0       0 %    -\n"
+             all      90         0            0       0 %    -\n\
+             total    220        30           25      11 %               2 keys\n"
         );
         // The first frame covers everything counted so far. A frame without new requests repeats the earlier source.
         for before in [Counts::new(), counts(&first)] {
@@ -270,23 +424,58 @@ mod tests {
         assert!(!frame(&answer, &Counts::new(), 0).contains("estimated"));
     }
 
+    /// Keys are filtered by limit and by denials, and sorted as asked.
+    #[test]
+    fn keys_are_filtered_and_sorted() {
+        let answer = serde_json::json!({ "at": "T", "keys": [
+            { "limit": "b", "key": "k=1", "decisions": 9, "denied": 1 },
+            { "limit": "a", "key": "k=2", "decisions": 5, "denied": 0 },
+            { "limit": "a", "key": "k=3", "decisions": 4, "denied": 4 },
+        ]});
+        let keys = |flags: &[&str]| -> Vec<String> {
+            let seen = frame_with(flags, &answer, &Counts::new(), 10);
+            let keys = seen.split_whitespace().filter_map(|word| word.strip_prefix("k="));
+            keys.map(str::to_owned).collect()
+        };
+        assert_eq!(keys(&[]), ["1", "2", "3"]);
+        assert_eq!(keys(&["--sort", "denied"]), ["3", "1", "2"]);
+        assert_eq!(keys(&["--sort", "name"]), ["2", "3", "1"]);
+        assert_eq!(keys(&["--limit", "a", "--denied"]), ["3"]);
+        assert_eq!(keys(&["--keys", "1", "--sort", "share"]), ["3"]);
+        assert!(
+            frame_with(&["--limit", "c"], &answer, &Counts::new(), 9).contains("no key passes the filter")
+        );
+        let known = serde_json::json!({ "limits": [{ "name": "per-key" }] });
+        assert!(
+            are_known(&["per-kee".to_owned()], &known)
+                .is_err_and(|text| text.contains("did you mean per-key?"))
+        );
+        let event = serde_json::json!({ "allowed": false, "limit": "a" });
+        let limits = ["a".to_owned()];
+        assert!(
+            is_shown(&event, Some(TailVerdict::Deny), &limits)
+                && !is_shown(&event, Some(TailVerdict::Allow), &[])
+        );
+        assert!(!is_shown(&event, None, &["b".to_owned()]));
+    }
+
     /// A line of `tail` shows the decision and its attributes, and reports how many it left out.
     #[test]
     fn a_line_of_tail() {
         let denied = serde_json::json!({ "at": "T", "wire": "rls", "allowed": false, "limit": "per-key",
             "attributes": { "api_key": "k\r1", "n": 5 }, "retry_after_ms": 412, "source": "exact" });
         assert_eq!(
-            show::event(&denied),
-            "T  rls        DENY, retry in 0.412s     per-key           api_key=k\\r1 n:=5"
+            event(&denied),
+            "T  rls        DENY, retry in 412 ms     per-key           api_key=k\\r1 n:=5"
         );
-        assert!(show::event(&serde_json::json!({ "missed": 7 })).contains("7 decisions"));
+        assert!(event(&serde_json::json!({ "missed": 7 })).contains("7 decisions"));
         // Regression: a request to which no limit applied looked like any other, and one that can never pass looked
         // like one to retry.
         let unmet = serde_json::json!({ "at": "T", "wire": "http", "allowed": true, "verdict": "allow", "limit": "",
             "attributes": { "foo": "solo" }, "reason": "no limit applies to these attributes", "source": "none" });
-        assert!(show::event(&unmet).ends_with("foo=solo  (no limit applies to these attributes)"));
+        assert!(event(&unmet).ends_with("foo=solo  (no limit applies to these attributes)"));
         let never = serde_json::json!({ "at": "T", "wire": "http", "allowed": false, "verdict": "never",
             "limit": "per-key", "attributes": {}, "reason": "a cost of 9", "source": "exact" });
-        assert!(show::event(&never).contains("  NEVER  "), "{}", show::event(&never));
+        assert!(event(&never).contains("  NEVER  "), "{}", event(&never));
     }
 }

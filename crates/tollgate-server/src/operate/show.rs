@@ -3,8 +3,9 @@
 use serde_json::Value;
 
 use super::table::{cell, table};
-use crate::console::Console;
+use crate::console::{Console, Style};
 use crate::text::plain;
+use crate::time_text::people;
 
 pub(super) fn text<'v>(value: &'v Value, name: &str) -> &'v str {
     value[name].as_str().unwrap_or_default()
@@ -21,10 +22,9 @@ pub(super) fn list<'v>(value: &'v Value, name: &str) -> &'v [Value] {
     value[name].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// A duration in seconds, to the millisecond.
+/// A duration for people.
 fn seconds(value: &Value, name: &str) -> String {
-    let Some(millis) = value[name].as_u64() else { return "-".to_owned() };
-    format!("{}.{:03}s", millis / 1_000, millis % 1_000)
+    value[name].as_u64().map_or_else(|| "-".to_owned(), people)
 }
 
 /// Attributes in the syntax in which they are typed.
@@ -135,9 +135,15 @@ fn left(state: &Value) -> String {
     }
 }
 
-fn lines(titles: &[&str], rows: &[Vec<String>], console: &mut Console) {
-    for line in table(titles, rows) {
-        console.line(line);
+pub(super) fn lines(titles: &[&str], rows: &[Vec<String>], console: &mut Console) {
+    let table = table(titles, rows, console.width());
+    for (index, line) in table.iter().enumerate() {
+        if index == 0 {
+            let line = console.painted(line, Style::Title);
+            console.line(line);
+        } else {
+            console.line(line);
+        }
     }
 }
 
@@ -370,7 +376,7 @@ pub(super) fn audit(answer: &Value, console: &mut Console) {
 }
 
 /// Formats one line of `tail`.
-pub(super) fn event(event: &Value) -> String {
+pub(super) fn event(event: &Value, console: &Console) -> String {
     if let Some(missed) = event["missed"].as_u64() {
         return format!("… {missed} decisions were too fast to be shown");
     }
@@ -380,12 +386,14 @@ pub(super) fn event(event: &Value) -> String {
         (false, None) if text(event, "verdict") == "never" => "NEVER".to_owned(),
         (false, None) => "DENY".to_owned(),
     };
+    let style = if event["allowed"] == true { Style::Good } else { Style::Bad };
+    let what = console.painted(&format!("{what:<24}"), style);
     let reason = match text(event, "reason") {
         "" => String::new(),
         reason => format!("  ({})", plain(reason)),
     };
     format!(
-        "{}  {:<9}  {what:<24}  {:<16}  {}{reason}",
+        "{}  {:<9}  {what}  {:<16}  {}{reason}",
         text(event, "at"),
         text(event, "wire"),
         cell(text(event, "limit")),

@@ -16,23 +16,60 @@ pub(super) fn cell(text: &str) -> String {
     }
 }
 
-/// Rows under their titles, with each column as wide as its widest cell. The last column may have any length.
-pub(super) fn table(titles: &[&str], rows: &[Vec<String>]) -> Vec<String> {
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
-        cells.chain(titles.get(column).map(|title| title.chars().count())).max().unwrap_or(0)
+/// Rows under their titles, with each column as wide as its widest cell. On a terminal of `width` columns lines are cut
+/// to it; in a file the last column may have any length.
+pub(super) fn table(titles: &[&str], rows: &[Vec<String>], width: Option<usize>) -> Vec<String> {
+    let widest = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| columns(cell));
+        cells.chain(titles.get(column).map(|title| columns(title))).max().unwrap_or(0)
     };
-    let widths: Vec<usize> = (0..titles.len()).map(width).collect();
+    let widths: Vec<usize> = (0..titles.len()).map(widest).collect();
     let line = |cells: &mut dyn Iterator<Item = &str>| {
         let mut line = String::new();
         for (cell, width) in cells.zip(&widths) {
-            let _ = write!(line, "{cell:<width$}  ");
+            let missing = width.saturating_sub(columns(cell));
+            let _ = write!(line, "{cell}{:missing$}  ", "");
         }
-        line.trim_end().to_owned()
+        let line = line.trim_end().to_owned();
+        width.map_or_else(|| line.clone(), |width| cut(&line, width))
     };
     let mut lines = vec![line(&mut titles.iter().copied())];
     lines.extend(rows.iter().map(|row| line(&mut row.iter().map(String::as_str))));
     lines
+}
+
+/// The columns that a text takes on a terminal: its characters without the codes of colours.
+fn columns(text: &str) -> usize {
+    let mut is_code = false;
+    let is_seen = |letter: char| {
+        let was_code = is_code;
+        is_code = (is_code && letter != 'm') || letter == '\u{1b}';
+        !was_code && !is_code
+    };
+    text.chars().map(is_seen).filter(|is_seen| *is_seen).count()
+}
+
+/// A line that fits the width. Codes of colours are kept, so that none is left open.
+fn cut(line: &str, width: usize) -> String {
+    if columns(line) <= width {
+        return line.to_owned();
+    }
+    let (mut text, mut seen, mut is_code) = (String::new(), 0, false);
+    for letter in line.chars() {
+        let was_code = is_code;
+        is_code = (is_code && letter != 'm') || letter == '\u{1b}';
+        if was_code || is_code {
+            text.push(letter);
+            continue;
+        }
+        seen += 1;
+        if seen < width {
+            text.push(letter);
+        } else if seen == width {
+            text.push('…');
+        }
+    }
+    text
 }
 
 #[cfg(test)]
@@ -50,6 +87,15 @@ mod tests {
     #[test]
     fn columns_are_aligned() {
         let rows = [vec!["a".to_owned(), "1".to_owned()], vec!["longer".to_owned(), "2".to_owned()]];
-        assert_eq!(table(&["key", "n"], &rows), ["key     n", "a       1", "longer  2"]);
+        assert_eq!(table(&["key", "n"], &rows, None), ["key     n", "a       1", "longer  2"]);
+    }
+
+    /// On a terminal no line is wider than it, and colours take no columns.
+    #[test]
+    fn lines_fit_a_terminal() {
+        let red = "\u{1b}[31m5\u{1b}[0m".to_owned();
+        let rows = [vec![red.clone(), "a long key".to_owned()]];
+        assert_eq!(table(&["n", "key"], &rows, Some(8)), ["n  key", &format!("{red}  a lo…")]);
+        assert_eq!(table(&["n", "key"], &rows, None), ["n  key", &format!("{red}  a long key")]);
     }
 }

@@ -173,7 +173,7 @@ fn warnings(start: &Start, address: SocketAddr, access: Access) -> Vec<String> {
 }
 
 /// The address to connect to: a server that listens on a wildcard is reached on loopback.
-fn reachable(address: SocketAddr) -> SocketAddr {
+pub(super) fn reachable(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V4(v4) if v4.ip().is_unspecified() => SocketAddr::from(([127, 0, 0, 1], v4.port())),
         SocketAddr::V6(v6) if v6.ip().is_unspecified() => {

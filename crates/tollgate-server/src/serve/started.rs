@@ -3,16 +3,19 @@
 
 use std::sync::Arc;
 
+use tollgate::Clock;
+
 use super::Prepared;
 use super::banner;
 use super::counters::{CounterSettings, Counting, Opened};
-use super::listeners::Listeners;
+use super::listeners::{Addresses, Listeners};
 use super::settings::Settings;
 use super::shedding;
+use crate::announcement::{Announced, Announcement};
 use crate::config::Config;
 use crate::console::Console;
 use crate::control::ControlPlane;
-use crate::control::admin::{self, Admin};
+use crate::control::admin::{self, Admin, Credentials};
 use crate::operator_state::OperatorStateFile;
 use crate::readiness::Readiness;
 use crate::reload::{WatchedFiles, Watcher};
@@ -33,6 +36,8 @@ pub(super) struct Started {
     pub(super) operator_state: Option<Arc<OperatorStateFile>>,
     /// Held for the life of the server, so that no other server uses its directory.
     pub(super) held: Option<HeldDirectory>,
+    /// Lets commands on this machine find the server, for as long as it runs.
+    pub(super) announced: Option<Announced>,
 }
 
 impl Started {
@@ -89,6 +94,7 @@ impl Started {
         if let Some(compat) = compat {
             service.activate(compat, clock.now()).map_err(|error| error.to_string())?;
         }
+        let announced = announced(&addresses, access.has_tls, &credentials);
         let admin = Admin::new(credentials.tokens, addresses.http, &settings.admin_hosts, clock);
         let control = Arc::new(ControlPlane {
             service: Arc::new(service),
@@ -107,8 +113,29 @@ impl Started {
             snapshots,
             operator_state,
             held,
+            announced,
         })
     }
+}
+
+/// Announces the server to commands of this user on this machine. A server that cannot be announced serves all the same.
+fn announced(addresses: &Addresses, has_tls: bool, credentials: &Credentials) -> Option<Announced> {
+    let scheme = if has_tls { "https" } else { "http" };
+    let announcement = Announcement {
+        pid: std::process::id(),
+        started: Clock::precise().now().unix_micros(),
+        admin: format!("{scheme}://{}", banner::reachable(addresses.http)),
+        token: credentials.token.as_ref().map(|token| token.reveal().to_owned()),
+        token_file: credentials.token_file.clone(),
+        http: banner::reachable(addresses.http),
+        grpc: addresses.grpc.map(banner::reachable),
+        resp: addresses.resp.map(banner::reachable),
+    };
+    let announced = Announced::new(&announcement);
+    if let Err(error) = &announced {
+        tracing::debug!(%error, "commands on this machine need --admin and --token to find this server");
+    }
+    announced.ok()
 }
 
 fn access(settings: &Settings, tls: Option<&Arc<Tls>>) -> banner::Access {

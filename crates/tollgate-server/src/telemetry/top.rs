@@ -23,6 +23,8 @@ const QUIET: u64 = 1_000;
 const SAMPLE: u64 = 16;
 /// How long one sketch is filled before the next one replaces it.
 const WINDOW_SECONDS: u64 = 60;
+/// The counts are those of at most the last so many seconds.
+pub(crate) const TOP_WINDOW_SECONDS: u64 = 2 * WINDOW_SECONDS;
 
 /// The load of the threads of one stripe.
 #[repr(align(128))]
@@ -155,7 +157,7 @@ impl Windows {
         }
         std::mem::swap(&mut self.current, &mut self.previous);
         self.current.clear();
-        if age >= 2 * WINDOW_SECONDS {
+        if age >= TOP_WINDOW_SECONDS {
             self.previous.clear();
         }
         self.since = second;

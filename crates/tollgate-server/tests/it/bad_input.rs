@@ -59,8 +59,7 @@ fn wrong_bodies_are_refused_and_change_nothing() {
 fn wrong_requests_are_refused_and_change_nothing() {
     let server = Server::start(SLOW_POLICY);
     let body = br#"{"attributes":{"api_key":"k"}}"#;
-    for path in ["/", "/v1", "/v1/check/", "//v1/check", "/v1/check/other", "/v1/permits/", "/v1/permits/xyz"]
-    {
+    for path in ["/v1", "/v1/check/", "//v1/check", "/v1/check/other", "/v1/permits/", "/v1/permits/xyz"] {
         let detail = server.exchange(&request("POST", path, JSON, body)).problem(404);
         assert!(
             detail.contains("POST /v1/check") || detail.contains("32 hexadecimal digits"),

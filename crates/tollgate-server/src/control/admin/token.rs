@@ -153,6 +153,9 @@ pub(crate) struct Credentials {
     pub(crate) tokens: Tokens,
     /// The text for the banner. It contains the token itself only if the token is written nowhere else.
     pub(crate) notice: String,
+    /// The token with the role admin, where it is in no file of its own, and its file.
+    pub(crate) token: Option<GivenToken>,
+    pub(crate) token_file: Option<PathBuf>,
 }
 
 /// Configures the accepted tokens.
@@ -195,11 +198,14 @@ pub(crate) fn credentials(settings: &TokenSettings) -> Result<Credentials, Strin
         write(path, token)?;
         notices.push(format!("the token in {}", path.display()));
     }
+    let token = owner.clone().filter(|_| settings.token_file.is_none());
+    let token_file =
+        settings.token_file.as_ref().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
     if let Some(token) = owner {
         let who = Who { name: OWNER.to_owned(), role: Role::Admin };
         known.push(AcceptedToken { who, digest: hashed(token.reveal()) });
     }
-    Ok(Credentials { tokens: Tokens(known), notice: notices.join(" and ") })
+    Ok(Credentials { tokens: Tokens(known), notice: notices.join(" and "), token, token_file })
 }
 
 /// Writes a token to a file that only this user can read. A file that others could read is replaced, not kept.

@@ -12,7 +12,7 @@ use tollgate_compat::CompatConfig;
 use crate::service::cells::ThrottleCommand;
 use crate::service::throttle::ThrottledKey;
 use crate::telemetry::names::SOURCES;
-use crate::telemetry::{Event, TopKey};
+use crate::telemetry::{Event, TOP_WINDOW_SECONDS, TopKey};
 use crate::time_text::rfc3339_millis;
 
 /// A wall-clock instant, for programs and people.
@@ -439,6 +439,8 @@ struct TopKeyView<'a> {
 #[derive(Serialize)]
 pub(super) struct TopView<'a> {
     at: Instant,
+    /// The decisions are those of at most the last so many seconds.
+    window_seconds: u64,
     keys: Vec<TopKeyView<'a>>,
 }
 
@@ -457,7 +459,7 @@ impl<'a> TopView<'a> {
                 .map(|(source, count)| (source.name(), count))
                 .collect(),
         };
-        Self { at, keys: keys.iter().map(view).collect() }
+        Self { at, window_seconds: TOP_WINDOW_SECONDS, keys: keys.iter().map(view).collect() }
     }
 }
 

@@ -1,0 +1,207 @@
+//! Errors of the command line in the form that all errors of Tollgate have: the place, the cause, and what would be
+//! accepted.
+
+use std::ffi::OsString;
+
+use clap::Command;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+/// What is wrong with the arguments, in one line; `None` for help and version, which are answers.
+pub(crate) fn text(error: &clap::Error, arguments: &[OsString], command: &Command) -> Option<String> {
+    let said = Said { error, arguments, command };
+    let problem = match error.kind() {
+        ErrorKind::DisplayHelp
+        | ErrorKind::DisplayVersion
+        | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => return None,
+        ErrorKind::InvalidSubcommand => said.unknown_command(),
+        ErrorKind::UnknownArgument => said.unknown_argument(),
+        ErrorKind::InvalidValue => said.wrong_choice(),
+        ErrorKind::ValueValidation => said.wrong_value(),
+        ErrorKind::MissingRequiredArgument => {
+            format!("{} is missing", said.all(ContextKind::InvalidArg).join(" and "))
+        }
+        ErrorKind::ArgumentConflict => said.conflict(),
+        ErrorKind::MissingSubcommand => "a command is missing".to_owned(),
+        ErrorKind::TooManyValues | ErrorKind::WrongNumberOfValues | ErrorKind::TooFewValues => {
+            format!("{}: another number of values is expected", said.place())
+        }
+        _ => said.first_line(),
+    };
+    Some(format!("{problem}; see `{} --help`", said.path()))
+}
+
+struct Said<'a> {
+    error: &'a clap::Error,
+    arguments: &'a [OsString],
+    command: &'a Command,
+}
+
+impl Said<'_> {
+    /// The texts of a context.
+    fn all(&self, kind: ContextKind) -> Vec<String> {
+        match self.error.get(kind) {
+            Some(ContextValue::String(text)) => vec![text.clone()],
+            Some(ContextValue::Strings(texts)) => texts.clone(),
+            Some(ContextValue::StyledStr(text)) => vec![text.to_string()],
+            Some(ContextValue::StyledStrs(texts)) => texts.iter().map(ToString::to_string).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn one(&self, kind: ContextKind) -> String {
+        self.all(kind).into_iter().next().unwrap_or_default()
+    }
+
+    /// The flag, the positional argument or the variable that is wrong.
+    fn place(&self) -> String {
+        let argument = self.one(ContextKind::InvalidArg);
+        let flag = argument.split([' ', '=']).next().unwrap_or_default();
+        let Some(long) = flag.strip_prefix("--") else {
+            return flag.trim_matches(['<', '>', '[', ']', '.']).to_owned();
+        };
+        let is_typed = self.arguments.iter().any(|given| {
+            given
+                .to_string_lossy()
+                .strip_prefix(flag)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+        });
+        match variable(self.command, long).filter(|_| !is_typed) {
+            Some(variable) => format!("the variable {variable}"),
+            None => flag.to_owned(),
+        }
+    }
+
+    /// The value, unless it may be a secret.
+    fn value(&self) -> String {
+        let value = self.one(ContextKind::InvalidValue);
+        if self.one(ContextKind::InvalidArg).contains("token") {
+            return "this value".to_owned();
+        }
+        format!("{value:?}")
+    }
+
+    fn unknown_command(&self) -> String {
+        let name = self.one(ContextKind::InvalidSubcommand);
+        match self.all(ContextKind::SuggestedSubcommand).first() {
+            Some(meant) => format!("unknown command {name:?}; did you mean {meant}?"),
+            None => format!("unknown command {name:?}"),
+        }
+    }
+
+    fn unknown_argument(&self) -> String {
+        let name = self.one(ContextKind::InvalidArg);
+        let what = if name.starts_with('-') { "unknown flag" } else { "unexpected argument" };
+        match self.all(ContextKind::SuggestedArg).first() {
+            Some(meant) => {
+                let meant = meant.split(' ').next().unwrap_or_default();
+                format!("{name}: {what}; did you mean {meant}?")
+            }
+            None => format!("{name}: {what}"),
+        }
+    }
+
+    fn wrong_choice(&self) -> String {
+        let accepted = self.all(ContextKind::ValidValue);
+        let accepted =
+            if accepted.is_empty() { String::new() } else { format!("; accepted: {}", accepted.join(", ")) };
+        let value = self.one(ContextKind::InvalidValue);
+        if value.is_empty() {
+            return format!("{}: a value is missing{accepted}", self.place());
+        }
+        let meant =
+            self.all(ContextKind::SuggestedValue).first().map(|meant| format!("; did you mean {meant}?"));
+        format!("{}: {} is unknown{}{accepted}", self.place(), self.value(), meant.unwrap_or_default())
+    }
+
+    fn wrong_value(&self) -> String {
+        let cause = std::error::Error::source(self.error).map(ToString::to_string).unwrap_or_default();
+        let cause = match cause.strip_suffix(" is not in 0..=100") {
+            Some(_) => "accepted: 0 to 100".to_owned(),
+            None => plain_cause(&cause),
+        };
+        format!("{}: {} is not accepted: {cause}", self.place(), self.value())
+    }
+
+    fn conflict(&self) -> String {
+        let (one, other) = (self.place(), self.all(ContextKind::PriorArg));
+        let name = |text: &String| text.split(' ').next().unwrap_or_default().to_owned();
+        let other: Vec<String> = other.iter().map(name).filter(|other| *other != one).collect();
+        match other.as_slice() {
+            [] => format!("{one}: may be given once"),
+            other => format!("{one}: cannot be given with {}", other.join(" and ")),
+        }
+    }
+
+    fn first_line(&self) -> String {
+        let text = self.error.to_string();
+        text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
+    }
+
+    /// The command as it is typed, such as `tollgate policy check`.
+    fn path(&self) -> String {
+        let usage = self.one(ContextKind::Usage);
+        let words = usage.split_whitespace().skip_while(|word| *word != "tollgate");
+        let path: Vec<&str> = words.take_while(|word| !word.starts_with(['[', '<', '-'])).collect();
+        let is_name = |word: &&&str| word.chars().all(|letter| letter.is_ascii_lowercase());
+        let path: Vec<&str> = path.iter().take_while(is_name).copied().collect();
+        if path.is_empty() { "tollgate".to_owned() } else { path.join(" ") }
+    }
+}
+
+/// The causes of number parsers, in words of people.
+fn plain_cause(cause: &str) -> String {
+    if let Some((_, range)) = cause.split_once(" is not in ") {
+        return format!("accepted: a whole number from {}", range.replace("..=", " to "));
+    }
+    match cause {
+        "invalid digit found in string" | "cannot parse integer from empty string" => {
+            "accepted: a whole number".to_owned()
+        }
+        "number too large to fit in target type" | "number too small to fit in target type" => {
+            "the number is out of range".to_owned()
+        }
+        "value was not a boolean" => "accepted: true or false".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
+/// The variable of a flag, anywhere in the command line.
+fn variable(command: &Command, long: &str) -> Option<String> {
+    let own = command.get_arguments().find(|argument| argument.get_long() == Some(long));
+    let own = own.and_then(clap::Arg::get_env).filter(|name| std::env::var_os(name).is_some());
+    own.map(|name| name.to_string_lossy().into_owned())
+        .or_else(|| command.get_subcommands().find_map(|command| variable(command, long)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Cli;
+
+    fn told(words: &str) -> String {
+        let arguments: Vec<OsString> = words.split(' ').map(OsString::from).collect();
+        let error = Cli::parsed(arguments.clone()).unwrap_err();
+        text(&error, &arguments, &Cli::arranged()).unwrap()
+    }
+
+    /// Every error names its place and what would be accepted, in words that are not those of the parser.
+    #[test]
+    fn errors_name_place_and_cure() {
+        for (words, expected) in [
+            ("tollgate serv", "unknown command \"serv\"; did you mean serve?; see `tollgate --help`"),
+            (
+                "tollgate serve --polcy x",
+                "--polcy: unknown flag; did you mean --policy?; see `tollgate serve --help`",
+            ),
+            (
+                "tollgate decide a=b --cost x",
+                "--cost: \"x\" is not accepted: accepted: a whole number; see `tollgate decide --help`",
+            ),
+            ("tollgate policy check", "<FILE>... is missing; see `tollgate policy check --help`"),
+        ] {
+            assert_eq!(told(words), expected);
+        }
+        let secret = told("tollgate top --token short");
+        assert!(!secret.contains("short"), "{secret}");
+    }
+}

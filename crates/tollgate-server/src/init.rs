@@ -1,0 +1,64 @@
+//! `tollgate init`: a commented policy and config to start from. Existing files are never touched.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+
+use crate::cli::{InitArguments, InitKind};
+use crate::console::Console;
+use crate::{FAILURE, SUCCESS};
+
+/// The names of the files.
+const POLICY: &str = "policy.yaml";
+const CONFIG: &str = "config.yaml";
+
+/// The texts of both files.
+const fn texts(kind: InitKind) -> [(&'static str, &'static str); 2] {
+    let (policy, config) = match kind {
+        InitKind::Api => (include_str!("init/api.policy.yaml"), include_str!("init/api.config.yaml")),
+        InitKind::Login => (include_str!("init/login.policy.yaml"), include_str!("init/login.config.yaml")),
+        InitKind::Llm => (include_str!("init/llm.policy.yaml"), include_str!("init/llm.config.yaml")),
+        InitKind::Gateway => {
+            (include_str!("init/gateway.policy.yaml"), include_str!("init/gateway.config.yaml"))
+        }
+    };
+    [(POLICY, policy), (CONFIG, config)]
+}
+
+/// Writes both files, or neither.
+pub(crate) fn run(arguments: &InitArguments, console: &mut Console) -> u8 {
+    let directory = &arguments.dir;
+    let texts = texts(arguments.kind);
+    if let Some((name, _)) = texts.iter().find(|(name, _)| directory.join(name).symlink_metadata().is_ok()) {
+        let path = directory.join(name);
+        console.error(format_args!(
+            "{}: is there already and is not overwritten; remove it, or name another directory with --dir",
+            path.display()
+        ));
+        return FAILURE;
+    }
+    for (name, text) in texts {
+        if let Err(error) = written(directory, name, text) {
+            console.error(format_args!(
+                "{}: {error}; name a directory that can be written with --dir",
+                directory.join(name).display()
+            ));
+            return FAILURE;
+        }
+        console.line(format_args!("{} written", directory.join(name).display()));
+    }
+    let (policy, config) = (directory.join(POLICY), directory.join(CONFIG));
+    console.line(format_args!(
+        "\nEdit them, check them with `tollgate policy check {policy} --config {config}`, and start:\n  \
+         tollgate serve --policy {policy} --config {config}",
+        policy = policy.display(),
+        config = config.display()
+    ));
+    SUCCESS
+}
+
+fn written(directory: &Path, name: &str, text: &str) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).open(directory.join(name))?;
+    file.write_all(text.as_bytes())
+}

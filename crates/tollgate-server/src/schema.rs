@@ -1,0 +1,16 @@
+//! The JSON schemas of policy and config files, which editors use to complete and check them. A test holds them against
+//! the readers of the files.
+
+use crate::SUCCESS;
+use crate::console::Console;
+
+/// The schema of policy files.
+pub(crate) const POLICY: &str = include_str!("schema/policy.json");
+/// The schema of config files.
+pub(crate) const CONFIG: &str = include_str!("schema/config.json");
+
+/// Prints a schema.
+pub(crate) fn print(schema: &str, console: &mut Console) -> u8 {
+    console.line(schema.trim_end());
+    SUCCESS
+}

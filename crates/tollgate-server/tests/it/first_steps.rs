@@ -1,0 +1,332 @@
+//! The program as a newcomer meets it: its first files, the examples in its help, a server that commands find by
+//! themselves, and the schemas for editors.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use tollgate_testkit::Scratch;
+
+use crate::program::{executable, run, stderr, stdout, tollgate};
+
+const KINDS: [&str; 4] = ["api", "login", "llm", "gateway"];
+
+/// Runs a command in a directory, where it also finds servers.
+fn within(folder: &Scratch, arguments: &[&str]) -> Command {
+    let mut command = tollgate(arguments);
+    let path = std::env::var("PATH").unwrap_or_default();
+    let programs = executable().parent().unwrap().display().to_string();
+    command
+        .current_dir(folder.folder())
+        .env("XDG_RUNTIME_DIR", folder.folder())
+        .env("TOLLGATE_HTTP", "127.0.0.1:0")
+        .env("TOLLGATE_GATEWAY", "127.0.0.1:0")
+        .env("PATH", format!("{programs}:{path}"));
+    command
+}
+
+/// The files that `init` writes pass the checks without an error, and are never overwritten.
+#[test]
+fn first_files_are_accepted() {
+    for kind in KINDS {
+        let folder = Scratch::new();
+        let output = within(&folder, &["init", kind]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{kind}: {}", stderr(&output));
+        let checks: [&[&str]; 2] = [
+            &["policy", "check", "policy.yaml", "--config", "config.yaml"],
+            &["config", "check", "config.yaml"],
+        ];
+        for check in checks {
+            let output = within(&folder, check).output().unwrap();
+            assert_eq!(output.status.code(), Some(0), "{kind} {check:?}: {}", stderr(&output));
+        }
+        fs::write(folder.path("policy.yaml"), "mine").unwrap();
+        let again = within(&folder, &["init", kind]).output().unwrap();
+        assert_eq!(again.status.code(), Some(1));
+        assert!(stderr(&again).contains("is not overwritten"), "{}", stderr(&again));
+        assert_eq!(fs::read_to_string(folder.path("policy.yaml")).unwrap(), "mine");
+    }
+}
+
+/// A server that is ended with the test.
+struct Running(std::process::Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a server whose banner is read to its end.
+fn started(mut command: Command) -> Running {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let running = Running(child);
+    let has_begun = lines.map_while(Result::ok).any(|line| line.contains("Stop it with"));
+    assert!(has_begun, "the server did not start");
+    running
+}
+
+/// Commands find the server of this user by themselves. Of several they use the newest, and say so. One that was killed
+/// is not found, although it left its file behind.
+#[test]
+fn commands_find_the_running_server() {
+    let folder = Scratch::new();
+    let limits = |more: &[&str]| within(&folder, &[&["limits"], more].concat()).output().unwrap();
+    let none = limits(&[]);
+    assert_eq!(none.status.code(), Some(2));
+    assert!(stderr(&none).contains("no server of this user runs on this machine"), "{}", stderr(&none));
+    fs::write(folder.path("a.yaml"), "limits: [{name: first, rate: 5/h}]").unwrap();
+    fs::write(folder.path("b.yaml"), "limits: [{name: second, rate: 5/h}]").unwrap();
+    let first = started(within(&folder, &["serve", "--policy", "a.yaml"]));
+    assert!(stdout(&limits(&[])).contains("first"));
+    let second = started(within(&folder, &["serve", "--policy", "b.yaml", "--admin-token-file", "token"]));
+    let found = limits(&[]);
+    assert!(stdout(&found).contains("second"), "{}", stderr(&found));
+    assert!(
+        stderr(&found).contains("the newest; 1 more server runs here: --admin URL"),
+        "{}",
+        stderr(&found)
+    );
+    drop(second);
+    let found = limits(&[]);
+    assert!(stdout(&found).contains("first") && stderr(&found).is_empty(), "{}", stderr(&found));
+    drop(first);
+    assert_eq!(limits(&[]).status.code(), Some(2));
+}
+
+/// The examples of a help: the lines below its heading.
+fn examples(help: &str) -> Vec<String> {
+    let block = help.lines().skip_while(|line| *line != "Examples:").skip(1);
+    let lines = block.take_while(|line| line.starts_with("  ")).map(str::trim);
+    let command = |line: &str| line.split("   ").next().unwrap_or_default().trim().to_owned();
+    lines.map(command).collect()
+}
+
+/// The help of every command, by the words that ask for it.
+fn helps() -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    walk(&tollgate_server::cli::Cli::arranged(), &mut Vec::new(), &mut found);
+    found
+}
+
+fn walk(command: &clap::Command, path: &mut Vec<String>, found: &mut Vec<(String, String)>) {
+    let mut words: Vec<&str> = path.iter().map(String::as_str).collect();
+    words.push("--help");
+    let output = run(&words, b"");
+    assert_eq!(output.status.code(), Some(0), "{words:?}");
+    found.push((path.join(" "), stdout(&output)));
+    for below in command.get_subcommands() {
+        path.push(below.get_name().to_owned());
+        walk(below, path, found);
+        path.pop();
+    }
+}
+
+/// Files that examples name.
+fn prepared(folder: &Scratch) {
+    let policy = "limits: [{name: per-key, by: [api_key], rate: 100/s}]";
+    for name in ["policy.yaml", "old.yaml", "new.yaml"] {
+        fs::write(folder.path(name), policy).unwrap();
+    }
+    fs::write(folder.path("config.yaml"), "ipv6_prefix: 64\n").unwrap();
+    fs::write(folder.path("requests.jsonl"), "{\"at\": 1000, \"attributes\": {\"api_key\": \"k1\"}}\n")
+        .unwrap();
+    let envoy =
+        "domain: test\ndescriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 5}}]\n";
+    fs::write(folder.path("ratelimit.yaml"), envoy).unwrap();
+    let limitador = "[{namespace: test, max_value: 10, seconds: 60, conditions: [], variables: []}]\n";
+    fs::write(folder.path("limitador.yaml"), limitador).unwrap();
+    fs::write(folder.path("ca.pem"), "").unwrap();
+}
+
+/// Every example of every help works as it is printed. Examples that start a server are seen to start one; those that
+/// need a store or minutes are understood.
+#[test]
+fn examples_in_the_help_work() {
+    let folder = Scratch::new();
+    prepared(&folder);
+    let _server = started(within(&folder, &["serve"]));
+    let mut count = 0;
+    for (command, help) in helps() {
+        for example in examples(&help) {
+            count += 1;
+            if example.starts_with("man ") {
+                continue;
+            }
+            let words: Vec<&str> = example.split_whitespace().collect();
+            match words.get(1).copied() {
+                Some("serve") if !example.contains("redis://") => {
+                    drop(started(within(&folder, &words[1..])));
+                    continue;
+                }
+                Some("init") if !example.contains("--dir") => {
+                    assert_eq!(
+                        within(&folder, &["init", "--dir", "fresh"]).output().unwrap().status.code(),
+                        Some(0)
+                    );
+                    fs::remove_dir_all(folder.path("fresh")).unwrap();
+                    continue;
+                }
+                Some("init") => drop(fs::remove_dir_all(folder.path("llm"))),
+                _ => {}
+            }
+            let is_endless = ["tollgate top", "tollgate tail"].contains(&example.as_str());
+            let text = match words.get(1).copied() {
+                Some("bench") => format!("{example} --duration 50ms --warmup 0s --connections 2"),
+                _ if is_endless => format!("{example} --once"),
+                _ => example.clone(),
+            };
+            let output = shell(&within(&folder, &[]), &text).output().unwrap();
+            // 1 is an answer too: files differ, a store is unreachable, there was nothing to undo.
+            let is_fine = matches!(output.status.code(), Some(0 | 1));
+            assert!(is_fine || example.contains("redis"), "{command}: {example}: {}", stderr(&output));
+        }
+    }
+    assert!(count > 50, "only {count} examples");
+}
+
+/// The command of a shell with the surroundings of another.
+fn shell(command: &Command, text: &str) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", text]).stdin(Stdio::null());
+    if let Some(directory) = command.get_current_dir() {
+        shell.current_dir(directory);
+    }
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell
+}
+
+/// Every command that prints data can print it as JSON, completions exist for three shells, and every command has a
+/// manual page.
+#[test]
+fn shells_and_manuals() {
+    for (shell, expected) in
+        [("bash", "complete -F"), ("zsh", "#compdef tollgate"), ("fish", "complete -c tollgate")]
+    {
+        assert!(stdout(&run(&["completions", shell], b"")).contains(expected), "{shell}");
+    }
+    let folder = Scratch::new();
+    let directory = folder.text("man");
+    assert_eq!(run(&["man", &directory], b"").status.code(), Some(0));
+    let page = fs::read_to_string(folder.path("man/tollgate-serve.1")).unwrap();
+    assert!(page.contains("TOLLGATE_HTTP") && page.contains("Examples"), "{page}");
+}
+
+fn schema(kind: &str) -> Value {
+    serde_json::from_str(&stdout(&run(&[kind, "schema"], b""))).unwrap()
+}
+
+/// The problems of a YAML text by a schema.
+fn problems(schema: &Value, text: &str) -> Option<String> {
+    let mut compiler = boon::Compiler::new();
+    compiler.add_resource("schema.json", schema.clone()).unwrap();
+    let mut schemas = boon::Schemas::new();
+    let index = compiler.compile("schema.json", &mut schemas).unwrap();
+    let instance: Value = serde_saphyr::from_str(text).unwrap();
+    schemas.validate(&instance, index).err().map(|error| error.to_string())
+}
+
+fn yaml_below(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap().filter_map(Result::ok) {
+        let path = entry.path();
+        if path.is_dir() {
+            yaml_below(&path, found);
+        } else if path.file_name().is_some_and(|name| name.to_string_lossy().ends_with("policy.yaml")) {
+            found.push(path);
+        }
+    }
+}
+
+/// The schemas accept every example file of this repository, and refuse a typing error.
+#[test]
+fn schemas_accept_the_example_files() {
+    let (policy, config) = (schema("policy"), schema("config"));
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let mut files = vec![root.join("crates/tollgate/src/policy/example.yaml")];
+    for folder in ["deploy", "examples"] {
+        yaml_below(&root.join(folder), &mut files);
+    }
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        if text.contains("limits:") {
+            assert_eq!(problems(&policy, &text), None, "{}", file.display());
+        }
+    }
+    for kind in KINDS {
+        let folder = Scratch::new();
+        within(&folder, &["init", kind]).output().unwrap();
+        let text = |name: &str| fs::read_to_string(folder.path(name)).unwrap();
+        assert_eq!(problems(&policy, &text("policy.yaml")), None, "{kind}");
+        assert_eq!(problems(&config, &text("config.yaml")), None, "{kind}");
+    }
+    assert!(problems(&policy, "limits: [{name: a, rats: 5/s}]").is_some());
+    assert!(problems(&config, "ipv6_prefixx: 64").is_some());
+}
+
+/// The fields that a reader accepts, as it lists them when it meets an unknown one.
+fn accepted(command: &str, text: &str) -> BTreeSet<String> {
+    let folder = Scratch::new();
+    fs::write(folder.path("file.yaml"), text).unwrap();
+    let output = within(&folder, &[command, "check", "file.yaml"]).output().unwrap();
+    let told = stderr(&output);
+    let line = told.lines().find(|line| line.contains("zzz")).unwrap_or_else(|| panic!("{text}: {told}"));
+    let list = match (line.rsplit_once("accepted: "), line.split_once("expected ")) {
+        (Some((_, list)), _) => list.replace(" (line 1)", ""),
+        (None, Some((_, list))) => list.to_owned(),
+        _ => panic!("no list of fields: {line}"),
+    };
+    let is_name = |word: &&str| {
+        !word.is_empty()
+            && word.chars().all(|letter| letter.is_ascii_lowercase() || letter == '_' || letter == '6')
+    };
+    let words = list.split([',', ' ', '`', '\n']).filter(is_name);
+    words.filter(|word| !["one", "of", "or", "at"].contains(word)).map(str::to_owned).collect()
+}
+
+fn properties(schema: &Value, pointer: &str) -> BTreeSet<String> {
+    let properties = schema.pointer(&format!("{pointer}/properties"));
+    let properties = properties.and_then(Value::as_object).unwrap_or_else(|| panic!("nothing at {pointer}"));
+    properties.keys().cloned().collect()
+}
+
+/// The schemas have exactly the fields that the readers know.
+#[test]
+fn schemas_have_the_fields_of_the_readers() {
+    let (policy, config) = (schema("policy"), schema("config"));
+    for (text, pointer) in [
+        ("{zzz: 1, limits: []}", ""),
+        ("limits: [{name: a, rate: 5/s, zzz: 1}]", "/properties/limits/items"),
+        ("limits: [{name: a, rate: 5/s, lease: {zzz: 1}}]", "/properties/limits/items/properties/lease"),
+        (
+            "limits: [{name: a, rate: 5/s, by: [k], block_for: {for: 1m, zzz: 1}}]",
+            "/properties/limits/items/properties/block_for/anyOf/1",
+        ),
+        (
+            "limits: [{name: a, rate: 5/s, on_store_failure: {first: allow, zzz: 1}}]",
+            "/properties/limits/items/properties/on_store_failure/anyOf/1",
+        ),
+    ] {
+        assert_eq!(accepted("policy", text), properties(&policy, pointer), "{text}");
+    }
+    for (text, pointer) in [
+        ("zzz: 1", ""),
+        ("jwt: {zzz: 1}", "/properties/jwt"),
+        ("headers: {zzz: 1}", "/properties/headers"),
+        ("store: {zzz: 1}", "/properties/store"),
+        ("attributes: {a: {zzz: 1}}", "/properties/attributes/additionalProperties"),
+        ("routes: [{zzz: 1}]", "/properties/routes/items"),
+        ("overload: {zzz: 1}", "/properties/overload"),
+    ] {
+        assert_eq!(accepted("config", text), properties(&config, pointer), "{text}");
+    }
+}

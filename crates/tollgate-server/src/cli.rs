@@ -39,7 +39,7 @@ pub use observability::ObservabilityArguments;
 pub use operate::{
     BlockArguments, ExplainArguments, KeyArguments, ListArguments, OperateCommand, OverrideArguments,
     PercentArguments, ReloadNowArguments, ResetArguments, RestoreArguments, ScopeArguments, ServerArguments,
-    TailArguments, TailVerdict, TopArguments, TopOrder, TrustArguments,
+    TailArguments, TailVerdict, TopArguments, TopSorting, TrustArguments,
 };
 pub use policy::{CheckArguments, ConvertArguments, DiffArguments, PolicyCommand};
 pub use serve::ServeArguments;

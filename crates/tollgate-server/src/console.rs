@@ -33,6 +33,11 @@ pub(crate) enum Style {
 }
 
 impl Style {
+    /// The text in this style, for a terminal.
+    fn painted(self, text: &str) -> String {
+        format!("\u{1b}[{}m{text}\u{1b}[0m", self.code())
+    }
+
     const fn code(self) -> &'static str {
         match self {
             Style::Good => "32",
@@ -106,19 +111,23 @@ impl Console {
 
     /// Writes an error of this program: its cause, its place and its cure.
     pub(crate) fn error(&mut self, problem: impl Display) {
-        let name = painted("tollgate:", Style::Bad, self.err_is_colored);
+        let name = self.painted_err("tollgate:", Style::Bad);
         self.problem(format_args!("{name} {problem}"));
     }
 
     /// Writes a warning of this program.
     pub(crate) fn warning(&mut self, warning: impl Display) {
-        let word = painted("warning", Style::Doubtful, self.err_is_colored);
+        let word = self.painted_err("warning", Style::Doubtful);
         self.problem(format_args!("tollgate: {word}: {warning}"));
+    }
+
+    fn painted_err(&self, text: &str, style: Style) -> String {
+        if self.err_is_colored { style.painted(text) } else { text.to_owned() }
     }
 
     /// The text in the colour of its meaning, where colours are used.
     pub(crate) fn painted(&self, text: &str, style: Style) -> String {
-        painted(text, style, self.out_is_colored)
+        if self.out_is_colored { style.painted(text) } else { text.to_owned() }
     }
 
     /// The columns of the terminal that shows the answer; `None` if it is a file or a pipe.
@@ -150,10 +159,6 @@ impl Console {
     pub(crate) const fn is_closed(&self) -> bool {
         self.closed
     }
-}
-
-fn painted(text: &str, style: Style, is_colored: bool) -> String {
-    if is_colored { format!("\u{1b}[{}m{text}\u{1b}[0m", style.code()) } else { text.to_owned() }
 }
 
 impl Drop for Console {

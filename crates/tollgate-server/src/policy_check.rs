@@ -41,7 +41,10 @@ pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
         if arguments.json {
             reports.push(checked.json(&path.display().to_string()));
         } else {
-            checked.show(index > 0, console);
+            if index > 0 && checked.loaded.is_ok() {
+                console.line("");
+            }
+            checked.show(console);
         }
     }
     if arguments.json {
@@ -58,14 +61,11 @@ struct CheckedPolicy {
 
 impl CheckedPolicy {
     /// Prints the meaning of each limit, and every problem.
-    fn show(&self, has_one_before: bool, console: &mut Console) {
+    fn show(&self, console: &mut Console) {
         let loaded = match &self.loaded {
             Ok(loaded) => loaded,
             Err(error) => return report(error, console),
         };
-        if has_one_before {
-            console.line("");
-        }
         let sentences = loaded.rules.sentences();
         let summary = match loaded.rules.compat() {
             None => counted(sentences.len(), "limit"),

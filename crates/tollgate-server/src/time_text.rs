@@ -24,7 +24,7 @@ pub(crate) fn people(millis: u64) -> String {
         return if millis == 0 { "0 s".to_owned() } else { format!("{millis} ms") };
     }
     let tenths = millis.div_ceil(100);
-    if tenths < 600 && tenths % 10 > 0 {
+    if tenths < 600 && !tenths.is_multiple_of(10) {
         return format!("{}.{} s", tenths / 10, tenths % 10);
     }
     let mut seconds = millis.div_ceil(1_000);

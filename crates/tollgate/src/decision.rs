@@ -120,7 +120,7 @@ impl Decision {
 
     /// Whether a limit that counts only failures counted the request, so that its end is to be reported.
     #[must_use]
-    pub fn awaits_its_end(&self) -> bool {
+    pub(crate) fn awaits_its_end(&self) -> bool {
         let awaits =
             |status: LimitStatus<'_>| status.source.is_counted() && status.limit.failures().is_some();
         self.limits().any(awaits)

@@ -89,7 +89,7 @@ pub struct Engine<S = MemoryStore> {
     wall: AtomicI64,
     /// The file that the policy follows.
     #[cfg(feature = "reload")]
-    watch: Option<reload::Watch>,
+    watch: Option<reload::FileWatch>,
 }
 
 impl Engine<MemoryStore> {

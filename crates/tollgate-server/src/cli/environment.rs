@@ -52,14 +52,14 @@ mod tests {
     #[test]
     fn typing_errors_in_variables_are_found() {
         let known = known(&Cli::arranged());
-        let told = |name: &str| warnings([name.to_owned()].into_iter(), &known);
+        let warned = |name: &str| warnings([name.to_owned()].into_iter(), &known);
         assert_eq!(
-            told("TOLLGATE_POLCY"),
+            warned("TOLLGATE_POLCY"),
             ["the variable TOLLGATE_POLCY is unknown and not read; did you mean TOLLGATE_POLICY?"]
         );
-        assert!(told("TOLLGATE_XYZZY")[0].contains("serve --help"));
+        assert!(warned("TOLLGATE_XYZZY")[0].contains("serve --help"));
         for fine in ["TOLLGATE_HTTP", "TOLLGATE_LOG", "TOLLGATE_STORE_PASSWORD", "PATH"] {
-            assert_eq!(told(fine), Vec::<String>::new());
+            assert_eq!(warned(fine), Vec::<String>::new());
         }
     }
 }

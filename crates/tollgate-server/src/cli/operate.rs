@@ -323,7 +323,7 @@ pub struct ListArguments {
 
 /// The order of the keys of `top`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum TopOrder {
+pub enum TopSorting {
     /// Most decisions first
     Decisions,
     /// Most decisions in the last second first
@@ -350,7 +350,7 @@ pub struct TopArguments {
     pub denied: bool,
     /// The order of the keys
     #[arg(long, value_enum, value_name = "ORDER", default_value = "decisions")]
-    pub sort: TopOrder,
+    pub sort: TopSorting,
     /// Show once, and end
     #[arg(long)]
     pub once: bool,

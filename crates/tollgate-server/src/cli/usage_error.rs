@@ -191,7 +191,7 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
 
-    fn told(words: &str) -> String {
+    fn message(words: &str) -> String {
         let arguments: Vec<OsString> = words.split(' ').map(OsString::from).collect();
         let error = Cli::parsed(arguments.clone()).unwrap_err();
         text(&error, &arguments, &Cli::arranged()).unwrap()
@@ -212,9 +212,9 @@ mod tests {
             ),
             ("tollgate policy check", "FILE is missing; see `tollgate policy check --help`"),
         ] {
-            assert_eq!(told(words), expected);
+            assert_eq!(message(words), expected);
         }
-        let secret = told("tollgate top --token short");
+        let secret = message("tollgate top --token short");
         assert!(!secret.contains("short"), "{secret}");
     }
 }

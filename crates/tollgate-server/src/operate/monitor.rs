@@ -14,7 +14,7 @@ use super::show;
 use super::show::{list, text};
 use super::table::cell;
 use crate::SUCCESS;
-use crate::cli::{TailArguments, TailVerdict, TopArguments, TopOrder};
+use crate::cli::{TailArguments, TailVerdict, TopArguments, TopSorting};
 use crate::console::{Console, Style};
 use crate::text::plain;
 use crate::time_text::people;
@@ -38,10 +38,11 @@ pub(super) async fn top(arguments: &TopArguments, console: &mut Console) -> Resu
     let has_limits = client.call("GET", "/admin/v1/limits", None).await;
     are_known(&arguments.limits, &has_limits.unwrap_or_default())?;
     // With a filter or another order than the server's, the keys to show may be among any that it knows.
-    let is_plain = arguments.limits.is_empty() && !arguments.denied && arguments.sort == TopOrder::Decisions;
+    let is_plain =
+        arguments.limits.is_empty() && !arguments.denied && arguments.sort == TopSorting::Decisions;
     let asked = if is_plain { arguments.keys } else { KEYS_MAX };
     let path = format!("/admin/v1/top?limit={asked}");
-    let mut frame = Frame { arguments, url: client.url(), before: Counts::new(), rows: usize::MAX };
+    let mut frame = TopView { arguments, url: client.url(), before: Counts::new(), rows: usize::MAX };
     let mut answer = client.call("GET", &path, None).await?;
     if arguments.once {
         frame.show(&answer, console);
@@ -118,7 +119,7 @@ fn named(key: &Value) -> (String, String) {
 }
 
 /// One picture of `top`, and what it needs of the one before.
-struct Frame<'a> {
+struct TopView<'a> {
     arguments: &'a TopArguments,
     url: &'a str,
     before: Counts,
@@ -126,7 +127,7 @@ struct Frame<'a> {
     rows: usize,
 }
 
-impl Frame<'_> {
+impl TopView<'_> {
     /// Prints the keys with their decisions in the window and since the last frame.
     fn show(&self, answer: &Value, console: &mut Console) {
         let keys = self.chosen(answer);
@@ -175,11 +176,11 @@ impl Frame<'_> {
             move |key: &&Value| (std::cmp::Reverse(number(self, key)), named(key))
         };
         match self.arguments.sort {
-            TopOrder::Decisions => {}
-            TopOrder::Rate => keys.sort_by_key(most_first(|frame, key| frame.since(key).unwrap_or(0))),
-            TopOrder::Denied => keys.sort_by_key(most_first(|_, key| count(key, "denied"))),
-            TopOrder::Share => keys.sort_by_key(most_first(|_, key| share(key))),
-            TopOrder::Name => keys.sort_by_key(|key| named(key)),
+            TopSorting::Decisions => {}
+            TopSorting::Rate => keys.sort_by_key(most_first(|frame, key| frame.since(key).unwrap_or(0))),
+            TopSorting::Denied => keys.sort_by_key(most_first(|_, key| count(key, "denied"))),
+            TopSorting::Share => keys.sort_by_key(most_first(|_, key| share(key))),
+            TopSorting::Name => keys.sort_by_key(|key| named(key)),
         }
         keys.truncate(usize::try_from(self.arguments.keys).unwrap_or(usize::MAX));
         keys
@@ -371,7 +372,7 @@ mod tests {
         let page = Page::default();
         let mut console = Console::new(page.clone(), io::sink());
         let url = "http://127.0.0.1:8080";
-        Frame { arguments: &arguments, url, before: before.clone(), rows }.show(answer, &mut console);
+        TopView { arguments: &arguments, url, before: before.clone(), rows }.show(answer, &mut console);
         drop(console);
         let bytes = page.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()

@@ -59,8 +59,7 @@ impl Started {
             state_dir: settings.reload.state_dir.as_deref(),
             snapshot_every: settings.snapshot_every,
         };
-        let opened = Opened::open(settings.store, counters, &clock)?;
-        // After the counters, which lock the directory.
+        let opened = Opened::open(settings.store, counters, &clock)?; // It locks the state directory.
         let state_start =
             settings.reload.state_dir.as_deref().map(|path| OperatorStateFile::open(path, &clock));
         let lines = state_start.iter().filter_map(|state_start| state_start.line.as_deref());
@@ -94,7 +93,7 @@ impl Started {
         if let Some(compat) = compat {
             service.activate(compat, clock.now()).map_err(|error| error.to_string())?;
         }
-        let announced = announced(&addresses, access.has_tls, &credentials);
+        let announced = announced(&addresses, access, &credentials);
         let admin = Admin::new(credentials.tokens, addresses.http, &settings.admin_hosts, clock);
         let control = Arc::new(ControlPlane {
             service: Arc::new(service),
@@ -119,8 +118,8 @@ impl Started {
 }
 
 /// Announces the server to commands of this user on this machine. A server that cannot be announced serves all the same.
-fn announced(addresses: &Addresses, has_tls: bool, credentials: &Credentials) -> Option<Announced> {
-    let scheme = if has_tls { "https" } else { "http" };
+fn announced(addresses: &Addresses, access: banner::Access, credentials: &Credentials) -> Option<Announced> {
+    let scheme = if access.has_tls { "https" } else { "http" };
     let announcement = Announcement {
         pid: std::process::id(),
         started: Clock::precise().now().unix_micros(),

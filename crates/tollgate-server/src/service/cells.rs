@@ -82,10 +82,8 @@ impl Cells {
         let (charged, next) = limit.charge(stored.as_deref().copied(), now, quantity);
         match (stored, next) {
             (Some(stored), Some(next)) => *stored = next,
-            (None, Some(next)) if next > now => {
-                if shard.insert(hash, next, now).is_err() {
-                    return (limit.refused(), Source::Full);
-                }
+            (None, Some(next)) if next > now && shard.insert(hash, next, now).is_err() => {
+                return (limit.refused(), Source::Full);
             }
             _ => {} // There is nothing to remember.
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Engine;
 #[cfg(feature = "reload")]
-use super::reload::{PolicyFile, Reload, Watch};
+use super::reload::{FileWatch, PolicyFile, Reload};
 use crate::active::ActivePolicy;
 use crate::clock::Clock;
 use crate::key::Secret;
@@ -163,7 +163,7 @@ impl<S: Store> EngineBuilder<S> {
         let active = ActivePolicy::first(Arc::new(policy), Arc::new(secret), store.is_grouped());
         let engine = Engine::assemble(active, store, clock);
         #[cfg(feature = "reload")]
-        let engine = Engine { watch: self.file.map(Watch::start), ..engine };
+        let engine = Engine { watch: self.file.map(FileWatch::start), ..engine };
         engine
     }
 }

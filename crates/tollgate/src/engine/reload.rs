@@ -35,7 +35,7 @@ pub(super) struct PolicyFile {
 }
 
 /// The policy that was read and is not active yet, and the last refusal. Dropping it ends the thread.
-pub(super) struct Watch(Arc<Watched>);
+pub(super) struct FileWatch(Arc<Watched>);
 
 struct Watched {
     /// Release and Acquire: who reads `true` finds the policy. It spares decisions the lock.
@@ -45,7 +45,7 @@ struct Watched {
     listener: Option<Listener>,
 }
 
-impl Watch {
+impl FileWatch {
     /// Starts the thread. If it cannot be started, that is reported as a refusal.
     pub(super) fn start(file: PolicyFile) -> Self {
         let PolicyFile { path, content, listener } = file;

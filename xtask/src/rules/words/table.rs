@@ -127,7 +127,7 @@ pub(super) const WORDS: &[Word] = &[
 
 /// Names that users script against, or that another specification gives.
 pub(super) const ALLOWED: &[Allowed] = &[
-    allowed("wire", "crates/tollgate-server/src/cli.rs", "the flag --wire of `tollgate bench`"),
+    allowed("wire", "crates/tollgate-server/src/cli/bench.rs", "the flag --wire of `tollgate bench`"),
     allowed("wire", "crates/tollgate-server/src/control/admin/view.rs", "a JSON field of the admin API"),
     allowed("WIRE", "crates/tollgate-server/src/telemetry/names.rs", "a label of metrics"),
     allowed("ruling", "crates/tollgate-server/src/control/admin/view.rs", "a JSON field of the admin API"),
@@ -139,8 +139,9 @@ pub(super) const ALLOWED: &[Allowed] = &[
     allowed("foreign", "crates/tollgate-server/src/control/admin/view.rs", "a JSON field of the admin API"),
     allowed("stance", "crates/tollgate-server/src/control/admin/view.rs", "a JSON field of the admin API"),
     allowed("looked_at", "crates/tollgate-server/src/bench.rs", "a JSON field of `tollgate bench --json`"),
-    allowed("BenchArguments", "crates/tollgate-server/src/cli.rs", "the command `tollgate bench`"),
+    allowed("BenchArguments", "crates/tollgate-server/src/cli/bench.rs", "the command `tollgate bench`"),
     allowed("bench", "crates/tollgate-server/src/lib.rs", "the command `tollgate bench`"),
+    allowed("bench", "crates/tollgate-server/src/cli.rs", "the command `tollgate bench`"),
     allowed("Data", "crates/tollgate-load/src/grpc", "the DATA frame of HTTP/2"),
     allowed("data", "crates/tollgate-load/src/grpc", "the DATA frame of HTTP/2"),
     allowed("Info", "crates/tollgate-server/src/resp", "the command INFO of Redis"),

@@ -37,7 +37,7 @@ fn joined<'a>(requests: &[CheckRequest<'a>]) -> CheckRequest<'a> {
 }
 
 /// Name, descriptor and remaining units of each limit that applied, in the policy's order.
-fn told(decision: &Decision) -> Vec<(&str, usize, u64)> {
+fn statuses(decision: &Decision) -> Vec<(&str, usize, u64)> {
     let status = decision.limits();
     status.map(|status| (status.limit.name(), status.descriptor, status.outcome.remaining)).collect()
 }
@@ -51,13 +51,13 @@ fn a_limit_applies_to_the_first_descriptor_that_it_matches() {
     let descriptors =
         [descriptor(&[("b", "1")], 3), descriptor(&[("a", "1")], 1), descriptor(&[("a", "2")], 1)];
     let decision = block_on(engine.check(&joined(&descriptors), NOW));
-    assert_eq!(told(&decision), [("only-a", 1, 1), ("only-b", 0, 6), ("all", 0, 6), ("quiet", 0, 1)]);
+    assert_eq!(statuses(&decision), [("only-a", 1, 1), ("only-b", 0, 6), ("all", 0, 6), ("quiet", 0, 1)]);
     // The second descriptor's key was charged, the third's was not.
-    assert_eq!(told(&engine.try_check(&descriptor(&[("a", "1")], 0), NOW).unwrap())[0], ("only-a", 0, 1));
-    assert_eq!(told(&engine.try_check(&descriptor(&[("a", "2")], 0), NOW).unwrap())[0], ("only-a", 0, 2));
+    assert_eq!(statuses(&engine.try_check(&descriptor(&[("a", "1")], 0), NOW).unwrap())[0], ("only-a", 0, 1));
+    assert_eq!(statuses(&engine.try_check(&descriptor(&[("a", "2")], 0), NOW).unwrap())[0], ("only-a", 0, 2));
     // With both attributes in one descriptor, the limit `both` applies.
     assert_eq!(
-        told(&engine.try_check(&descriptor(&[("a", "1"), ("b", "1")], 0), NOW).unwrap())[0],
+        statuses(&engine.try_check(&descriptor(&[("a", "1"), ("b", "1")], 0), NOW).unwrap())[0],
         ("both", 0, 9)
     );
 }
@@ -72,7 +72,7 @@ fn descriptors_are_charged_all_or_none() {
     assert!(!denied.is_allowed());
     assert_eq!(denied.cause().map(|cause| (cause.limit.name(), cause.descriptor)), Some(("only-a", 1)));
     let left = engine.try_check(&descriptor(&[("b", "1")], 0), NOW).unwrap();
-    assert_eq!(told(&left)[..2], [("only-b", 0, 8), ("all", 0, 8)]);
+    assert_eq!(statuses(&left)[..2], [("only-b", 0, 8), ("all", 0, 8)]);
 }
 
 /// A descriptor of cost 0 only looks, beside others that pay.
@@ -83,7 +83,7 @@ fn a_descriptor_may_only_look() {
     for left in [8, 7, 6, 5] {
         let decision = block_on(engine.check(&joined(&descriptors), NOW));
         assert!(decision.is_allowed());
-        assert_eq!(told(&decision)[..2], [("only-a", 0, 2), ("only-b", 1, left)]);
+        assert_eq!(statuses(&decision)[..2], [("only-a", 0, 2), ("only-b", 1, left)]);
     }
 }
 
@@ -100,7 +100,7 @@ fn a_faulty_descriptor_refuses_the_request() {
     let decision = block_on(engine.check(&joined(&many), NOW));
     assert_eq!(decision.fault(), Some(&Fault::TooManyDescriptors));
     assert!(!decision.is_allowed());
-    assert_eq!(told(&engine.try_check(&descriptor(&[("b", "1")], 0), NOW).unwrap()), [("all", 0, 8)]);
+    assert_eq!(statuses(&engine.try_check(&descriptor(&[("b", "1")], 0), NOW).unwrap()), [("all", 0, 8)]);
 }
 
 /// Units can be refunded to one of the limits that a request matches.
@@ -111,7 +111,7 @@ fn a_refund_may_name_its_limits() {
     assert!(engine.try_check(&request, NOW).unwrap().is_allowed());
     block_on(engine.ledger().refund(&request, &["only-a"], Ticks::ZERO, NOW)).unwrap();
     let left = engine.try_check(&request.clone().looking(), NOW).unwrap();
-    assert_eq!(told(&left)[..4], [("both", 0, 7), ("only-a", 0, 2), ("only-b", 0, 7), ("all", 0, 7)]);
+    assert_eq!(statuses(&left)[..4], [("both", 0, 7), ("only-a", 0, 2), ("only-b", 0, 7), ("all", 0, 7)]);
 }
 
 /// A limit whose counters are leased, on a store that lends.

@@ -4,6 +4,7 @@ WORKDIR /build
 COPY Cargo.toml Cargo.lock ./
 COPY crates crates
 COPY e2e e2e
+COPY examples examples
 COPY xtask xtask
 RUN cargo build --profile dist --locked -p tollgate-server
 

@@ -105,9 +105,9 @@ impl WholeEngine {
     /// # Errors
     /// When the policy does not compile.
     pub fn new() -> Result<Self, Failure> {
-        let (policy, _) = Policy::compile("bench", POLICY.as_bytes())?;
+        let policy = Policy::compile("bench", POLICY.as_bytes())?;
         let clock = Clock::coarse();
-        Ok(Self { engine: Engine::new(policy, clock.now()), clock })
+        Ok(Self { engine: Engine::builder().policy(policy).clock(clock.clone()).build(), clock })
     }
 }
 

@@ -18,8 +18,8 @@ const NOW: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 /// No bytes make the compiler panic. What compiles can be explained, matched and decided.
 pub fn policy_file(bytes: &[u8]) {
     let policy = match Policy::compile("policy.yaml", bytes) {
-        Ok((policy, warnings)) => {
-            let _ = warnings.to_string();
+        Ok(policy) => {
+            let _ = policy.warnings().to_string();
             policy
         }
         Err(findings) => return assert!(!findings.to_string().is_empty(), "refused without a reason"),
@@ -46,7 +46,11 @@ pub fn policy_file(bytes: &[u8]) {
 
 /// An engine that is made in no time and decides alike every time.
 fn small_engine(policy: Policy) -> Engine {
-    Engine::with_store(policy, MemoryStore::new(256 << 10, NOW), Secret::repeatable(1))
+    Engine::builder()
+        .policy(policy)
+        .store(MemoryStore::new(256 << 10, NOW))
+        .secret(Secret::repeatable(1))
+        .build()
 }
 
 /// The request with one attribute more, if it may have it.
@@ -271,7 +275,7 @@ pub fn snapshot(bytes: &[u8]) {
             let _ = engine.try_check(&request.clone().cost(cost).unwrap_or(request), NOW).unwrap();
         }
         let mut again = Vec::new();
-        assert!(engine.snapshots().write(NOW, &mut again).is_ok());
+        assert!(engine.maintenance().snapshots().write(NOW, &mut again).is_ok());
         let again = Snapshot::read(256 << 10, NOW, &mut &*again);
         assert!(again.is_ok_and(|again| again.report().no_room == 0), "it is not read again");
     }
@@ -290,7 +294,7 @@ fn snapshot_policy() -> Policy {
       - {name: permits, by: [key], concurrency: 50, permit_ttl: 1h}
       - {name: tiers, by: [key], tier_by: plan, tiers: {a: 10/h, b: 20/d}, overrides: {x: 30/h}}";
     match Policy::compile("snapshot", policy) {
-        Ok((policy, _)) => policy,
+        Ok(policy) => policy,
         Err(findings) => panic!("{findings}"),
     }
 }
@@ -312,6 +316,7 @@ pub fn snapshot_seed(changed: bool) -> Vec<u8> {
     let mut bytes = Vec::new();
     assert!(
         engine
+            .maintenance()
             .snapshots()
             .write_with(|store| Some(store), NOW, ["what is counted beside"], &mut bytes)
             .is_ok()

@@ -34,6 +34,10 @@ Counts what the rules find in the source and fails if a count is above its ceili
 Usage: cargo xtask test [--long] [STEP...]
 
 Makes every check that CI makes; `cargo xtask test --help` lists the steps.
+
+Usage: cargo xtask package
+
+Packages every crate that is published, and installs the program from the packages. The table is in target/test-logs.
 ";
 
 /// What the arguments ask for.
@@ -47,9 +51,11 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     if let Some((task, rest)) = arguments.split_first()
-        && task == "test"
+        && ["test", "package"].contains(&task.as_str())
     {
-        return finish(test::run(rest).map(|status| (String::new(), status)));
+        // `package` is a step of the long test that is useful alone.
+        let steps = if task == "test" { rest } else { &arguments[..1] };
+        return finish(test::run(steps).map(|status| (String::new(), status)));
     }
     let wants_help = arguments.iter().any(|argument| ["help", "--help", "-h"].contains(&argument.as_str()));
     let result = match arguments.split_first() {

@@ -10,6 +10,7 @@ mod summary;
 mod shell;
 mod install;
 mod program;
+mod package;
 mod steps;
 
 use std::collections::BTreeMap;

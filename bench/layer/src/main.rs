@@ -14,7 +14,7 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use http::{Request, Response};
 use tollgate::headers::{Dialect, Dialects, Exposure, HeaderPolicy};
-use tollgate::{Clock, Engine, Policy};
+use tollgate::{Engine, Policy};
 use tollgate_tower::RateLimitLayer;
 use tower::{Layer, Service, service_fn};
 use tower_governor::GovernorLayer;
@@ -91,12 +91,11 @@ fn run(name: &str, requests: usize) -> Result<(), Failure> {
     if name.starts_with("tollgate") {
         let rate = if is_denied { "1/day" } else { "1000000/s" };
         let file = format!("limits: [{{name: per-ip, by: [ip], rate: {rate}}}]");
-        let (policy, _) =
-            Policy::compile("bench", file.as_bytes()).map_err(|findings| format!("{findings:?}"))?;
+        let policy = Policy::compile("bench", file.as_bytes())?;
         let anonymous = if tells { Exposure::Full } else { Exposure::RetryAfter };
         let dialects =
             if name.contains("seven") { Dialects::default() } else { Dialects::new([Dialect::Ietf11])? };
-        let layer = RateLimitLayer::new(Engine::new(policy, Clock::precise().now())).headers(HeaderPolicy {
+        let layer = RateLimitLayer::new(Engine::builder().policy(policy).build()).headers(HeaderPolicy {
             anonymous,
             dialects,
             ..HeaderPolicy::default()

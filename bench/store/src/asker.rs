@@ -75,13 +75,16 @@ impl Asker {
 
     /// Tollgate with these limits.
     pub(crate) async fn tollgate(url: &str, limits: &str) -> Result<Self, Failure> {
-        let (policy, _) = Policy::compile("bench", format!("limits: {limits}").as_bytes())
-            .map_err(|report| format!("the policy is wrong: {report:?}"))?;
+        let policy = Policy::compile("bench", format!("limits: {limits}").as_bytes())
+            .map_err(|report| format!("the policy is wrong: {report}"))?;
         // The longest deadline that there is: here the store's speed is measured, not what happens when it is too slow.
-        let settings = Settings::parse(url)?.secret(b"a secret of the benchmark")?.deadline(DEADLINE)?;
-        let store = RedisStore::connect(settings)?;
+        let settings = url.parse::<Settings>()?.secret(b"a secret of the benchmark")?.deadline(DEADLINE)?;
+        let store = RedisStore::start(settings)?;
         let clock = Clock::precise();
-        let asker = Self::Tollgate(Box::new(Engine::with_store(policy, store, Secret::repeatable(7))), clock);
+        let asker = Self::Tollgate(
+            Box::new(Engine::builder().policy(policy).store(store).secret(Secret::repeatable(7)).build()),
+            clock,
+        );
         // The store connects in the background; the measurement begins when it counts.
         for _ in 0..200 {
             if asker.ask(0).await? {

@@ -214,8 +214,12 @@ mod tests {
     #[test]
     fn a_store_that_is_away_or_slow_is_stood_in_for() {
         for failure in [StoreFailure::Unreachable, StoreFailure::Unanswered] {
-            let (policy, _) = Policy::compile("test", b"limits: []").unwrap();
-            let engine = Engine::with_store(policy, Failing(failure), Secret::repeatable(1));
+            let policy = Policy::compile("test", b"limits: []").unwrap();
+            let engine = Engine::builder()
+                .policy(policy)
+                .store(Failing(failure))
+                .secret(Secret::repeatable(1))
+                .build();
             let tallies = Tallies::new(&engine, [].into_iter()).unwrap();
             let counters = Counters { engine: &engine, tallies: &tallies };
             let add = |units| poll_once(counters.add(Unit::Hour, &[b"key"], units, NOW));

@@ -58,7 +58,11 @@ fn file(format: Format, bytes: &[u8]) {
 
 fn answers(rules: CompatConfig, questions: &[RlsRequest]) -> Vec<Answer> {
     let Ok(guard) = guard() else { return Vec::new() };
-    let engine = Engine::with_store(guard, MemoryStore::new(256 << 10, NOW), Secret::repeatable(1));
+    let engine = Engine::builder()
+        .policy(guard)
+        .store(MemoryStore::new(256 << 10, NOW))
+        .secret(Secret::repeatable(1))
+        .build();
     let Ok(active) = ActiveConfig::new(rules, &engine, None, NOW) else { return Vec::new() };
     let answer = |question: &RlsRequest| {
         let answer = poll_once(active.answer(question, &engine, &Options::default(), NOW)).answer;

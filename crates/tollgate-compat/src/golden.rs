@@ -38,7 +38,8 @@ impl Bench {
             CompatConfig::compile(format, &[source]).unwrap_or_else(|findings| panic!("{findings}\n{file}"));
         let now = ManualClock::starting_at(T0).now();
         let store = MemoryStore::new(4 << 20, now);
-        let engine = Engine::with_store(guard().unwrap(), store, Secret::repeatable(7));
+        let engine =
+            Engine::builder().policy(guard().unwrap()).store(store).secret(Secret::repeatable(7)).build();
         let active = ActiveConfig::new(rules, &engine, None, now).unwrap();
         Self { engine, active, options: Options::default(), now }
     }

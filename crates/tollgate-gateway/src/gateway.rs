@@ -1,17 +1,17 @@
 //! The reverse proxy itself.
 //!
 //! A request passes these modules, in this order:
-//! 1. `connection`: HTTP/1 by `http1::server`, which accepts a request only if every server reads it alike, or HTTP/2
+//! 1. `connection`: HTTP/1 by `http1_server`, which accepts a request only if every server reads it alike, or HTTP/2
 //!    through `frames`, which ends floods;
 //! 2. `arrival`: the one spelling of the request, and its client;
 //! 3. `priced`: the cost of a GraphQL request, for the paths that a route's `graphql` names;
 //! 4. `limited`: the decision;
 //! 5. `upload`: the beginning of its body;
 //! 6. `overload`: whether there is capacity;
-//! 7. `proxy`: its route in the `table`, and the upstream that `spread` chooses;
+//! 7. `proxy`: its route in the `table`, and the upstream that `rendezvous` chooses;
 //! 8. `fields`: the header fields for the next hop;
-//! 9. `upstream`: a slot of the client's `shares`, and a connection of `link`, which is an `http1::client` or a `shared`
-//!    one of HTTP/2;
+//! 9. `upstream`: a slot of the client's `shares`, and a connection of the `pool` or the `dialer`, which is an
+//!    `http1_client` or an `http2_client`;
 //! 10. `answer` and `body`: the answer on its way back.
 //!
 //! `plan` compiles the routes of the config. `health` and `checks` decide which upstreams get requests. `tunnel`
@@ -27,84 +27,29 @@ use tollgate_tower::graphql::points;
 use tollgate_tower::shed::Shedder;
 use tollgate_tower::{Decide, RateLimitLayer, peer};
 
-mod plan;
-mod target;
-mod graphql;
-mod connection;
-mod http1;
-mod filtered;
-mod entry;
-mod frames;
-mod streams;
-mod arrival;
-mod priced;
-mod program;
-mod limited;
-mod overload;
-mod proxy;
-mod table;
-mod rendezvous;
-mod fields;
-mod upstream;
-mod shares;
-mod leaving;
-mod dialer;
-mod shared;
-mod body_budget;
-mod answer;
-mod cause;
-mod own;
-mod buffer_pool;
-mod body;
-mod upload;
-mod request_body;
-mod trailers;
-mod tunnel;
-mod websocket;
-mod health;
-mod checks;
-mod metrics;
-
-/// The parts of the gateway that the fuzz targets call.
-#[cfg(feature = "fuzzing")]
-#[doc(hidden)]
-pub mod fuzzing {
-    use super::http1::framing::Reader;
-
-    /// Feeds bytes in parts. Returns how many of them were read as requests, and whether more may follow.
-    #[must_use]
-    pub fn framed(parts: &[&[u8]]) -> (usize, bool) {
-        let mut reader = Reader::new();
-        parts.iter().for_each(|part| reader.feed(part));
-        (reader.taken, !reader.is_broken && !reader.has_asked)
-    }
-}
-
-pub use arrival::Taking;
-pub use connection::connection;
-pub use fields::HeaderNames;
-pub use metrics::{CLASSES, FAILURES, UpstreamSeries};
-pub use plan::{RouteDocument, RoutePlan, compile};
-pub use program::{Capacity, Program};
-pub use target::Target;
-
+use crate::arrival::{self, Peer, Taking};
+use crate::body::Limited;
+use crate::checks;
+use crate::graphql::GraphqlPlan;
+use crate::limited::LimitedService;
 use crate::listen::UpstreamBudget;
+use crate::metrics::UpstreamSeries;
+use crate::overload::UpstreamService;
+use crate::own;
+use crate::plan::RoutePlan;
+use crate::priced::Priced;
 use crate::problem::{Kind, Problem};
-use arrival::Peer;
-use body::Limited;
-use graphql::GraphqlPlan;
-use limited::LimitedService;
-use overload::UpstreamService;
-use priced::Priced;
-use proxy::Proxy;
-use request_body::RequestBody;
-use shares::ShareOwner;
-use table::RouteTable;
+use crate::program::Program;
+use crate::proxy::Proxy;
+use crate::request_body::RequestBody;
+use crate::shares::ShareOwner;
+use crate::shutdown::Stop;
+use crate::table::RouteTable;
 
 /// The gateway.
 pub struct Gateway {
-    program: Arc<dyn Program>,
-    proxy: Arc<Proxy>,
+    pub(crate) program: Arc<dyn Program>,
+    pub(crate) proxy: Arc<Proxy>,
     limited: LimitedService,
     priced: Vec<Priced>,
 }
@@ -127,7 +72,7 @@ impl Metrics {
     /// The numbers of each upstream.
     #[must_use]
     pub fn upstreams(&self) -> Vec<UpstreamSeries> {
-        metrics::series(&self.0.table)
+        self.0.table.series()
     }
 
     /// Clients that were disconnected because they were too slow, by reason.
@@ -136,10 +81,6 @@ impl Metrics {
         self.0.slow.counts()
     }
 }
-
-/// Marks the gateway's own answers.
-#[derive(Clone, Copy)]
-struct Own;
 
 impl Gateway {
     /// Builds a gateway with these routes. `links` limits its connections to upstreams.
@@ -183,8 +124,13 @@ impl Gateway {
         Metrics(Arc::clone(&self.proxy))
     }
 
+    /// Checks upstreams and closes connections that were idle too long, until the server stops.
+    pub fn maintain(&self, stop: &Stop) {
+        checks::maintain(&self.proxy, stop);
+    }
+
     /// Answers one request of a peer.
-    async fn answer(&self, request: Request<RequestBody>, peer: Peer) -> Response<Limited> {
+    pub(crate) async fn answer(&self, request: Request<RequestBody>, peer: Peer) -> Response<Limited> {
         let (mut parts, body) = request.into_parts();
         let arrived = arrival::arrive(&mut parts, peer, &self.proxy.reading);
         let arrived = arrived.and_then(|arrival| match self.program.refuses() {
@@ -203,12 +149,7 @@ impl Gateway {
                 }
                 self.limited.answer(Request::from_parts(parts, body)).await
             }
-            Err(problem) => {
-                let mut response =
-                    own::refused(&problem, own::ClientProtocol::of(&parts.headers)).map(Limited::from);
-                response.extensions_mut().insert(Own);
-                response
-            }
+            Err(problem) => own::answer(&problem, own::ClientProtocol::of(&parts.headers)),
         }
     }
 }

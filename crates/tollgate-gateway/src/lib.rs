@@ -4,12 +4,12 @@
 //! - [`compile`] turns the routes of a config into [`RoutePlan`]s and reports every problem at once.
 //! - [`Gateway::new`] builds the proxy. The program around it decides (`tollgate_tower::Decide`), and as a
 //!   [`Program`] tells the time and counts.
-//! - [`connection`] serves one connection of a client; accepting connections is left to the program. [`listen`] has the
-//!   pieces that its listeners share with the gateway.
+//! - [`connection()`] serves one connection of a client; accepting connections is left to the program. [`listen`] has
+//!   the pieces that its listeners share with the gateway.
 //! - [`Gateway::metrics`] has the numbers of upstreams and of slow clients.
 //!
-//! The crate knows neither policy files nor the server. The page of its module `gateway::http1` says what HTTP/1 it
-//! accepts, and why that is not hyper.
+//! The crate knows neither policy files nor the server. The page of its module `http1` says what HTTP/1 it accepts, and
+//! why that is not hyper. The page of `gateway` names the modules that a request passes.
 
 // Leaves, which programs around a gateway use too.
 pub mod shutdown;
@@ -20,12 +20,73 @@ pub mod pem;
 pub mod time_text;
 pub mod problem;
 pub mod listen;
-mod gateway;
 
+// The config of routes, and the program around the gateway.
+mod target;
+mod paths;
+mod graphql;
+mod plan;
+mod program;
+
+// A request as it arrives.
+mod buffer_pool;
+mod cause;
+mod http1;
+mod field_rules;
+mod websocket;
+mod arrival;
+mod fields;
+mod shares;
+mod trailers;
+mod body_budget;
+mod request_body;
+mod upload;
+
+// An upstream, and its answer.
+mod failure;
+mod metrics;
+mod outgoing;
+mod upstream_stream;
+mod http1_client;
+mod http2_client;
+mod leaving;
+mod pool;
+mod answer;
+mod body;
+mod dialer;
+mod rendezvous;
+mod health;
+mod upstream;
+mod table;
+mod tunnel;
+
+// The way of a request, from its upstream to its client.
+mod own;
+mod proxy;
+mod checks;
+mod overload;
+mod limited;
+mod priced;
+mod gateway;
+mod filtered;
+mod entry;
+mod frames;
+mod streams;
+mod http1_server;
+mod connection;
+
+/// The parts of the gateway that the fuzz targets call.
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
-pub use gateway::fuzzing;
-pub use gateway::{
-    CLASSES, Capacity, FAILURES, Gateway, HeaderNames, Metrics, Program, RouteDocument, RoutePlan, Settings,
-    Taking, Target, UpstreamSeries, compile, connection,
-};
+pub mod fuzzing {
+    pub use crate::http1::framed;
+}
+
+pub use arrival::Taking;
+pub use connection::connection;
+pub use field_rules::HeaderNames;
+pub use gateway::{Gateway, Metrics, Settings};
+pub use metrics::{CLASSES, FAILURES, UpstreamSeries};
+pub use plan::{RouteDocument, RoutePlan, compile};
+pub use program::{Capacity, Program};
+pub use target::Target;

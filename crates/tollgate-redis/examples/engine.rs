@@ -3,29 +3,21 @@
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
-use std::time::Duration;
-
-use tollgate::{CheckRequest, Clock, Engine, Policy, Secret};
-use tollgate_redis::{RedisStore, Settings};
+use tollgate::{CheckRequest, Engine};
+use tollgate_redis::RedisStore;
 
 const POLICY: &str = "limits: [{name: per-key, by: [api_key], rate: 5/h, on_store_failure: deny}]";
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = std::env::args().nth(1).unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
-    let (policy, _) = Policy::compile("policy.yaml", POLICY.as_bytes())?;
-    // Connecting goes on in the background: a process starts without its store.
-    let store = RedisStore::connect(Settings::parse(&url)?)?;
-    let engine = Engine::with_store(policy, store, Secret::random());
-    // The processes of a fleet hash keys with one secret, which the store keeps.
-    engine.store().join(|secret| engine.maintenance().rekey(secret)).await;
-    // Connects to every shard, so that the first decision does not wait for that.
-    engine.store().warm(Duration::from_secs(2)).await;
+    // Connects, and learns the secret with which the processes of a fleet hash keys.
+    let store = RedisStore::connect(url).await?;
+    let engine = Engine::builder().policy(POLICY.parse()?).store(store).build();
 
-    let clock = Clock::precise();
     let request = CheckRequest::new().with("api_key", "k-42")?;
     for _ in 0..3 {
-        let decision = engine.check(&request, clock.now()).await;
+        let decision = engine.check(&request, engine.now()).await;
         let source = decision.limits().next().map_or("none", |status| status.source.name());
         println!("allowed: {}, source: {source}", decision.is_allowed());
     }

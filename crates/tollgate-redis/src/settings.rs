@@ -5,8 +5,10 @@ mod url;
 #[cfg(test)]
 mod tests;
 
+use std::convert::Infallible;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +31,7 @@ const SECRET_BYTES_MAX: usize = 1_024;
 
 /// An invalid setting. The message names what would be accepted and never contains a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SettingsError {
     /// The URL has an unknown scheme.
     #[error(
@@ -90,6 +93,28 @@ pub enum SettingsError {
     NoRuntime,
 }
 
+/// Settings are settings: the conversion that [`RedisStore::connect`](crate::RedisStore::connect) needs never fails.
+impl From<Infallible> for SettingsError {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+/// Why there is no connection to a store.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// A setting is invalid.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The store does not answer.
+    #[error("{topology} does not answer; `RedisStore::start` makes a store that connects when it can")]
+    Unreachable {
+        /// Where the store is, without secrets.
+        topology: String,
+    },
+}
+
 /// A user name and a password. Has no `Debug`, because it must not be printed.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Login {
@@ -132,12 +157,19 @@ pub struct Settings {
     pub(crate) uses_injected_time: bool,
 }
 
-impl Settings {
-    /// Parses a URL. Everything else has its default.
-    ///
-    /// # Errors
-    /// The first problem of the URL, with what would be accepted.
-    pub fn parse(text: &str) -> Result<Self, SettingsError> {
+/// Parses a URL. Everything else has its default. The error is the first problem of the URL, with what would be accepted.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_redis::Settings;
+/// let settings = "rediss://cache.internal:6379".parse::<Settings>()?.deadline(Duration::from_millis(10))?;
+/// assert!(settings.is_encrypted());
+/// # Ok::<(), tollgate_redis::SettingsError>(())
+/// ```
+impl FromStr for Settings {
+    type Err = SettingsError;
+
+    fn from_str(text: &str) -> Result<Self, SettingsError> {
         let parsed = url::parse(text)?;
         Ok(Self {
             topology: parsed.topology,
@@ -152,7 +184,27 @@ impl Settings {
             uses_injected_time: false,
         })
     }
+}
 
+/// As its `FromStr`.
+impl TryFrom<&str> for Settings {
+    type Error = SettingsError;
+
+    fn try_from(text: &str) -> Result<Self, SettingsError> {
+        text.parse()
+    }
+}
+
+/// As its `FromStr`.
+impl TryFrom<String> for Settings {
+    type Error = SettingsError;
+
+    fn try_from(text: String) -> Result<Self, SettingsError> {
+        text.parse()
+    }
+}
+
+impl Settings {
     /// Sets the deadline of a decision, 1 to 50 ms.
     ///
     /// # Errors

@@ -25,12 +25,14 @@ use crate::metrics::Report;
 use crate::registry::Registry;
 use crate::reply::Failure;
 use crate::script::{InjectedTime, Operation, Problem, SOURCE, ScriptRequest, ScriptResponse, Tag, tag_of};
-use crate::settings::{Nodes, Settings, SettingsError};
+use crate::settings::{ConnectError, Nodes, Settings, SettingsError};
 use crate::task::supervise;
 use corrections::Corrections;
 
 /// Minimum timeout of refunds and resets. No decision waits for them.
 const CORRECTION: Duration = Duration::from_millis(50);
+/// How long [`RedisStore::connect`] waits for a store.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Background tasks, aborted with the store.
 #[derive(Default)]
@@ -54,9 +56,9 @@ impl Drop for Tasks {
 
 /// Counters in Redis or Valkey, shared by a fleet.
 ///
-/// Until the fleet's secret is known, every charge fails as unreachable, because keys hashed with another secret would
-/// be shared with no node. A server calls [`RedisStore::join`] once. If the secret is configured, the engine gets
-/// [`RedisStore::secret`] instead.
+/// [`RedisStore::connect`] waits for the store, and is all that most programs need. A program that must start while its
+/// store is away uses [`RedisStore::start`] and [`RedisStore::join`]: until the fleet's secret is known, every charge
+/// fails as unreachable, because keys hashed with another secret would be shared with no node.
 pub struct RedisStore {
     client: Client,
     deadline: Duration,
@@ -72,11 +74,52 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// Starts to connect in the background, so that a process can start without its store.
+    /// Connects to the store of a URL, or of [`Settings`], and learns the fleet's secret, so that an engine can be built
+    /// on it.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tollgate::{CheckRequest, Engine};
+    /// use tollgate_redis::RedisStore;
+    ///
+    /// let store = RedisStore::connect("redis://127.0.0.1:6379").await?;
+    /// let engine = Engine::builder().open("policy.yaml")?.store(store).build();
+    /// let request = CheckRequest::new().with("api_key", "k-42")?;
+    /// let decision = engine.check(&request, engine.now()).await;
+    /// # let _ = decision;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// A setting is invalid, there is no tokio runtime, or the store does not answer within five seconds.
+    pub async fn connect<T>(settings: T) -> Result<Self, ConnectError>
+    where
+        T: TryInto<Settings, Error: Into<SettingsError>>,
+    {
+        let settings: Settings = settings.try_into().map_err(Into::into)?;
+        let topology = settings.topology().to_string();
+        let mut store = Self::start(settings)?;
+        let deadline = Instant::now() + CONNECT_TIMEOUT;
+        if store.secret.is_none() {
+            let learnt = tokio::time::timeout_at(deadline, learn_secret(&store.client)).await;
+            let bytes = learnt.map_err(|_| ConnectError::Unreachable { topology: topology.clone() })?;
+            store.start_claiming_tags();
+            store.start_keeping(bytes.clone());
+            store.secret = Some(bytes);
+            store.has_joined = AtomicBool::new(true);
+        }
+        match store.client.warm(deadline).await {
+            true => Ok(store),
+            false => Err(ConnectError::Unreachable { topology }),
+        }
+    }
+
+    /// Starts to connect in the background, so that a process can start without its store; see [`RedisStore::join`].
     ///
     /// # Errors
     /// There is no tokio runtime.
-    pub fn connect(settings: Settings) -> Result<Self, SettingsError> {
+    pub fn start(settings: Settings) -> Result<Self, SettingsError> {
         let runtime = Handle::try_current().map_err(|_| SettingsError::NoRuntime)?;
         let client = Client::new(&settings, SOURCE, runtime.clone());
         let fleet = Arc::new(Fleet::new(settings.nodes));
@@ -113,14 +156,26 @@ impl RedisStore {
         self.tasks.add(task);
     }
 
-    /// The configured secret. Without one, [`RedisStore::join`] reads the fleet's from the store.
-    #[must_use]
-    pub fn secret(&self) -> Option<Secret> {
-        self.secret.as_deref().map(secret_of)
+    /// Starts the task that keeps the fleet's secret in the store.
+    fn start_keeping(&self, bytes: Vec<u8>) {
+        let client = self.client.clone();
+        let task = supervise(&self.runtime, "secret", move || maintain_secret(client.clone(), bytes.clone()));
+        self.tasks.add(task);
     }
 
     /// Reads the fleet's secret from the store, waiting as long as it takes, and passes it to `rekey`. From then on
-    /// charges go to the store.
+    /// charges go to the store. Only a store of [`RedisStore::start`] needs it.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use tollgate::Engine;
+    /// # use tollgate_redis::RedisStore;
+    /// let store = RedisStore::start("redis://127.0.0.1:6379".parse()?)?;
+    /// let engine = Engine::builder().open("policy.yaml")?.store(store).build();
+    /// engine.store().join(|secret| engine.maintenance().rekey(secret)).await;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn join(&self, rekey: impl FnOnce(Secret)) {
         match self.secret() {
             Some(secret) => rekey(secret),
@@ -129,11 +184,7 @@ impl RedisStore {
                 self.registry.clear_queue(); // The queued families were hashed with a local secret.
                 rekey(secret_of(&bytes));
                 self.start_claiming_tags();
-                let client = self.client.clone();
-                let task = supervise(&self.runtime, "secret", move || {
-                    maintain_secret(client.clone(), bytes.clone())
-                });
-                self.tasks.add(task);
+                self.start_keeping(bytes);
             }
         }
         // Release: a thread that reads true also sees what `rekey` wrote.
@@ -282,6 +333,11 @@ impl Store for RedisStore {
             return self.run(Operation::Charge, charges, now, deadline).await;
         }
         self.charge_across_slots(charges, now, deadline).await
+    }
+
+    /// The secret that was configured, or that [`RedisStore::connect`] learnt.
+    fn secret(&self) -> Option<Secret> {
+        self.secret.as_deref().map(secret_of)
     }
 
     fn is_grouped(&self) -> bool {

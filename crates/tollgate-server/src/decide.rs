@@ -1,6 +1,6 @@
 //! `tollgate decide`: decisions in this process, on a clock that the arguments move.
 
-use tollgate::{CheckRequest, Clock, Engine, HeaderPolicy, MemoryStore, RequestError, Secret};
+use tollgate::{CheckRequest, Clock, Engine, HeaderPolicy, MemoryStore, RequestError};
 
 use crate::cli::{DecideArguments, GivenValue};
 use crate::console::Console;
@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &DecideArguments, console: &mut Console) -> u8 {
     }
     let start = arguments.at.unwrap_or_else(|| Clock::precise().now());
     let store = MemoryStore::new(MEMORY_BYTES, start);
-    let engine = Engine::with_store(loaded.rules.into_parts().0, store, Secret::random());
+    let engine = Engine::builder().policy(loaded.rules.into_parts().0).store(store).build();
     let mut now = start;
     let mut table = DecisionTable::default();
     let mut status = SUCCESS;

@@ -37,9 +37,9 @@ pub(crate) fn run(arguments: &ConvertArguments, console: &mut Console) -> u8 {
         }
     };
     match Policy::compile("the converted policy", text.as_bytes()) {
-        Ok((_, warnings)) => {
-            if !warnings.is_empty() {
-                console.problem(&warnings);
+        Ok(policy) => {
+            if !policy.warnings().is_empty() {
+                console.problem(policy.warnings());
             }
             console.line(text.trim_end());
             for rule in &lost {

@@ -131,7 +131,8 @@ fn rules(
     if sources.len() > 1 {
         return Err(directory::several(name, sources.len()));
     }
-    let (policy, warnings) = Policy::compile_for(&first.name, &first.bytes, credentials)?;
+    let policy = Policy::compile_for(&first.name, &first.bytes, credentials)?;
+    let warnings = policy.warnings().clone();
     Ok((Rules::Native(policy), warnings))
 }
 

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     fn warnings(strangers: &UntrustedAttributes, limits: &str) -> usize {
-        let (policy, _) = Policy::compile("p", format!("limits: [{limits}]").as_bytes()).unwrap();
+        let policy = Policy::compile("p", format!("limits: [{limits}]").as_bytes()).unwrap();
         let warnings = strangers.warnings(&policy);
         assert!(warnings.iter().all(|warning| warning.contains("`by: [ip]`")), "{warnings:?}");
         warnings.len()
@@ -207,7 +207,7 @@ mod tests {
     fn exceptions_are_reported_unless_settled() {
         let exception_text = |fields: &str, ends| {
             let text = format!("limits: [{{name: login, by: [ip], rate: 5/h, {fields}}}]");
-            let (policy, _) = Policy::compile("p", text.as_bytes()).unwrap();
+            let policy = Policy::compile("p", text.as_bytes()).unwrap();
             exceptions(&policy, ends).join("\n")
         };
         let failures = exception_text("count: failures", Ends::Unknown);

@@ -226,7 +226,7 @@ impl<S: Store> Service<S> {
         let mut decision = self.engine.check(request, now).await;
         if is_too_long(&decision) {
             // Other requests came between the read and the charge.
-            self.step_back(request, &mut decision, now).await;
+            self.step_back(&mut decision, now).await;
             decision = decision.impatient(wait_max);
         }
         self.note(request, &[], &decision, now, protocol);
@@ -235,11 +235,11 @@ impl<S: Store> Service<S> {
 
     /// Gives back the charge of a decision. If the store does not answer, the charge stays: that denies too much for a
     /// while, but admits nothing too much.
-    async fn step_back(&self, request: &CheckRequest<'_>, decision: &mut Decision, now: Timestamp) {
+    async fn step_back(&self, decision: &mut Decision, now: Timestamp) {
         if let Some(permit) = decision.take_permit() {
             let _ = self.engine.reservations().release(&permit, now).await;
         }
-        let mut taken = self.engine.reservations().of_decision(request, decision, STEP_BACK_LIFETIME, now);
+        let mut taken = self.engine.reservations().of_decision(decision, STEP_BACK_LIFETIME, now);
         let _ = self.engine.reservations().cancel(&mut taken, now).await;
     }
 
@@ -357,13 +357,8 @@ impl<S: Store> Service<S> {
 
     /// Stores the charge of a request at limits that count only failures, under an id for its report. Without room it
     /// stays charged.
-    pub(crate) fn await_report(
-        &self,
-        request: &CheckRequest<'_>,
-        decision: &Decision,
-        now: Timestamp,
-    ) -> Option<String> {
-        let awaiting = self.engine.reservations().awaiting(request, decision, REPORT_LIFETIME, now)?;
+    pub(crate) fn await_report(&self, decision: &Decision, now: Timestamp) -> Option<String> {
+        let awaiting = self.engine.reservations().awaiting(decision, REPORT_LIFETIME, now)?;
         match self.reports.put(awaiting, now + REPORT_LIFETIME, now) {
             Ok(id) => Some(id.to_string()),
             Err(_) => {
@@ -435,9 +430,9 @@ mod tests {
     /// future on the fast path therefore has no space for the state of the slow path.
     #[test]
     fn futures_are_small() {
-        let (policy, _) = Policy::compile("test", b"limits: [{name: all, rate: 1/s}]").unwrap();
+        let policy = Policy::compile("test", b"limits: [{name: all, rate: 1/s}]").unwrap();
         let clock = Clock::precise();
-        let service = Service::new(Engine::new(policy, clock.now()), clock);
+        let service = Service::new(Engine::builder().policy(policy).clock(clock.clone()).build(), clock);
         let (request, now) = (CheckRequest::new(), service.now());
         let check = size_of_val(&service.check(&request, now, Protocol::Http));
         let descriptors = vec![crate::rls::Descriptor::default()];

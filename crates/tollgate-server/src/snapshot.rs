@@ -249,7 +249,7 @@ fn shown(path: &Path) -> String {
 mod tests {
     use std::fs;
 
-    use tollgate::{CheckRequest, ManualClock, MemoryStore, Policy, Secret};
+    use tollgate::{CheckRequest, ManualClock, MemoryStore, Policy};
 
     use super::*;
 
@@ -261,9 +261,9 @@ mod tests {
     fn the_status_shows_the_result_of_each_snapshot() {
         let path = tollgate_testkit::folder("snapshot-status");
         let time = ManualClock::new();
-        let (policy, _) = Policy::compile("test", b"limits: [{name: all, rate: 5/month}]").unwrap();
+        let policy = Policy::compile("test", b"limits: [{name: all, rate: 5/month}]").unwrap();
         let store = Stores::Memory(MemoryStore::new(1 << 20, time.now()));
-        let engine = Engine::with_store(policy, store, Secret::random());
+        let engine = Engine::builder().policy(policy).store(store).build();
         assert!(engine.try_check(&CheckRequest::new(), time.now()).unwrap().is_allowed());
         let throttled = CounterTable::new(0);
         let counters = SnapshotCounters { engine: &engine, throttled: &throttled };

@@ -6,7 +6,7 @@ use tollgate::departure::{DepartureRequest, DepartureSlot, LeaveOutcome};
 use tollgate::lease::LeasedStore;
 use tollgate::store::{Answers, Charge, Family, Foreseen, Hold, Store, StoreFailure};
 use tollgate::time::WallOffset;
-use tollgate::{Clock, MemoryStore, Ticks, Timestamp};
+use tollgate::{Clock, MemoryStore, Secret, Ticks, Timestamp};
 use tollgate_redis::RedisStore;
 
 mod choice;
@@ -83,6 +83,13 @@ impl Store for Stores {
     #[inline]
     fn never_waits(&self) -> bool {
         matches!(self, Stores::Memory(_))
+    }
+
+    fn secret(&self) -> Option<Secret> {
+        match self {
+            Stores::Memory(store) => store.secret(),
+            Stores::Redis(fleet) => fleet.store.secret(),
+        }
     }
 
     #[inline]

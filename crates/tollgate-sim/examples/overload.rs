@@ -1,4 +1,4 @@
-//! Prints `docs/overload.md`: `cargo run --release -p tollgate-sim --example overload > docs/overload.md`.
+//! Prints `docs/overload-measured.md`: `cargo run --release -p tollgate-sim --example overload > docs/overload-measured.md`.
 
 use std::error::Error;
 use std::io::Write;

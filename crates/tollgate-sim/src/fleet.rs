@@ -203,11 +203,11 @@ impl<'s> Fleet<'s> {
         let is_cut = Arc::new(AtomicBool::new(false));
         let node_store = NodeStore { store, is_cut: Arc::clone(&is_cut), calls: Arc::clone(&self.calls) };
         let keys = usize::try_from(self.scenario.keys).unwrap_or(usize::MAX);
-        let engine = Engine::with_store(
-            policy,
-            LeasedStore::new(node_store, keys),
-            Secret::repeatable(self.scenario.seed),
-        );
+        let engine = Engine::builder()
+            .policy(policy)
+            .store(LeasedStore::new(node_store, keys))
+            .secret(Secret::repeatable(self.scenario.seed))
+            .build();
         Ok((engine, is_cut))
     }
 }

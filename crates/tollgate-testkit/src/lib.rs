@@ -34,6 +34,8 @@ pub mod admin;
 #[cfg(feature = "server")]
 pub mod guide;
 #[cfg(feature = "server")]
+pub mod example;
+#[cfg(feature = "server")]
 pub mod proxy;
 #[cfg(feature = "server")]
 pub mod gateway_upstream;

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use axum::Router;
 use axum::routing::get;
 use tollgate::headers::{Exposure, HeaderPolicy};
-use tollgate::{Clock, Engine, Policy};
+use tollgate::{Engine, Policy};
 use tollgate_tower::RateLimitLayer;
 use tollgate_tower::attributes::source::{Source, header_of_client};
 
@@ -23,10 +23,9 @@ limits:
 #[tokio::main]
 #[allow(clippy::print_stdout, reason = "an example prints to its user")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (policy, _) =
-        Policy::compile("policy", POLICY.as_bytes()).map_err(|findings| format!("{findings:?}"))?;
+    let policy: Policy = POLICY.parse()?;
     policy.sentences().iter().for_each(|sentence| println!("{sentence}"));
-    let limits = RateLimitLayer::new(Engine::new(policy, Clock::precise().now()))
+    let limits = RateLimitLayer::new(Engine::builder().policy(policy).build())
         // The caller is identified by its key, or else by its address.
         .attribute("caller", header_of_client("x-key")?.hashed().or(Source::Client))
         .headers(HeaderPolicy { anonymous: Exposure::Full, ..HeaderPolicy::default() })

@@ -6,20 +6,18 @@
 //! ```
 
 use http::Request;
-use tollgate::{Clock, Engine, Policy};
+use tollgate::Engine;
 use tollgate_tower::RateLimitLayer;
 use tower::{Layer, ServiceExt, service_fn};
 
 /// Ten requests a second, evenly spaced, and up to fifty that wait.
-const POLICY: &[u8] =
-    b"limits: [{name: outbound, by: [host], algorithm: leaky-bucket, rate: 10/s, queue: 50}]";
+const POLICY: &str = "limits: [{name: outbound, by: [host], algorithm: leaky-bucket, rate: 10/s, queue: 50}]";
 
 #[tokio::main]
 #[allow(clippy::print_stdout, reason = "an example prints to its user")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = std::env::args().nth(1).ok_or("the first argument must be a URL")?;
     let times: usize = std::env::args().nth(2).map_or(Ok(5), |times| times.parse())?;
-    let (policy, _) = Policy::compile("policy", POLICY).map_err(|findings| format!("{findings:?}"))?;
     let client = reqwest::Client::new();
     let send = service_fn(move |request: Request<reqwest::Body>| {
         let client = client.clone();
@@ -28,7 +26,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             Ok::<_, reqwest::Error>(http::Response::<reqwest::Body>::from(response))
         }
     });
-    let limited = RateLimitLayer::new(Engine::new(policy, Clock::precise().now())).layer(send);
+    let limited = RateLimitLayer::new(Engine::builder().policy(POLICY.parse()?).build()).layer(send);
     for number in 1..=times {
         let request = Request::get(&url).body(reqwest::Body::default())?;
         let response = limited.clone().oneshot(request).await?;

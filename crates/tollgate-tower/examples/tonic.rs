@@ -5,7 +5,6 @@
 //! cargo run -p tollgate-tower --example tonic
 //! ```
 
-use tollgate::{Clock, Engine, Policy};
 use tollgate_tower::RateLimitLayer;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
@@ -13,9 +12,7 @@ use tonic::transport::server::TcpIncoming;
 #[tokio::main]
 #[allow(clippy::print_stdout, reason = "an example prints to its user")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let policy = b"limits: [{name: per-address, by: [ip], rate: 3/min}]";
-    let (policy, _) = Policy::compile("policy", policy).map_err(|findings| format!("{findings:?}"))?;
-    let limits = RateLimitLayer::new(Engine::new(policy, Clock::precise().now()));
+    let limits = RateLimitLayer::per_ip("3/min")?;
     let (_, health) = tonic_health::server::health_reporter();
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3001".to_owned());
     let incoming = TcpIncoming::bind(address.parse()?)?;

@@ -73,7 +73,7 @@ impl<D: Decide> Admitted<D> {
         let (mut head, body) = response.into_parts();
         let unserved = head.extensions.remove::<Unserved>();
         if let Some(hold) = &mut self.hold {
-            hold.report_by_head(&head, unserved.as_ref());
+            hold.report_by_head(&head, unserved);
         }
         if let (Some(FollowUp { shared, audience, at }), Some(decision)) = (&self.follow_up, &self.decision) {
             // Nor an answer to a request whose charge is given back: the numbers would be those before that.
@@ -83,8 +83,8 @@ impl<D: Decide> Admitted<D> {
                 let mut list = Answer::headers_of(decision, &shared.settings.headers, audience, wall);
                 refusal::add(&mut head.headers, &mut list);
             }
-            if let Some(Unserved(parts)) = unserved {
-                shared.refund(&parts, decision, *at);
+            if unserved.is_some() {
+                shared.refund(decision, *at);
             }
         }
         if let Some((waited, depth)) = self.waited {

@@ -69,20 +69,15 @@ pub trait Decide: Send + Sync + 'static {
     fn ended_waiting(&self) {}
 }
 
-/// An engine and its clock.
+/// An engine, at the time of its own clock.
 pub struct EngineDecider<S> {
     engine: Arc<Engine<S>>,
-    clock: Clock,
 }
 
 impl<S> EngineDecider<S> {
-    /// Decides by an engine, with the time of a clock.
-    pub const fn new(engine: Arc<Engine<S>>, clock: Clock) -> Self {
-        Self { engine, clock }
-    }
-
-    pub(crate) const fn shared_engine(&self) -> &Arc<Engine<S>> {
-        &self.engine
+    /// Decides by an engine.
+    pub const fn new(engine: Arc<Engine<S>>) -> Self {
+        Self { engine }
     }
 }
 
@@ -96,14 +91,11 @@ impl<S: Store + Send + Sync + 'static> Decide for EngineDecider<S> {
 
     #[inline]
     fn now(&self) -> Timestamp {
-        let now = self.clock.now();
-        // No background task updates the wall-clock offset of this engine, so each decision does.
-        self.engine.maintenance().follow_wall(self.clock.wall_offset(now), now);
-        now
+        self.engine.now()
     }
 
     fn clock(&self) -> &Clock {
-        &self.clock
+        self.engine.maintenance().clock()
     }
 
     #[inline]

@@ -3,13 +3,13 @@
 //! the cost into the extensions of the request, where [`points`] finds it.
 //!
 //! ```
-//! use tollgate::{Clock, Engine, Policy};
+//! use tollgate::Engine;
 //! use tollgate_tower::RateLimitLayer;
 //! use tollgate_tower::graphql::{GraphqlLayer, CostModel, points};
-//! let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: points, by: [api_key], rate: 5000/h}]")?;
+//! let engine = Engine::builder().policy("limits: [{name: points, by: [api_key], rate: 5000/h}]".parse()?).build();
 //! let model = GraphqlLayer::new(CostModel::default());
 //! // Settled at the cost that the service states in a header, if it does.
-//! let limits = RateLimitLayer::new(Engine::new(policy, Clock::precise().now())).cost(points).cost_from("x-graphql-cost")?;
+//! let limits = RateLimitLayer::new(engine).cost(points).cost_from("x-graphql-cost")?;
 //! # let _ = (model, limits);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -109,7 +109,7 @@ impl<D: Decide> Hold<D> {
 
     /// Reports how the request ended, if the head of its response says so. An unserved request that is refunded did not
     /// fail.
-    pub(crate) fn report_by_head(&mut self, head: &http::response::Parts, unserved: Option<&Unserved>) {
+    pub(crate) fn report_by_head(&mut self, head: &http::response::Parts, unserved: Option<Unserved>) {
         let Some(awaiting) = self.awaiting.take() else { return };
         if unserved.is_some() && self.settling.refunds_unserved {
             // If the response settles nothing, the refund of the whole charge includes this one.
@@ -125,10 +125,10 @@ impl<D: Decide> Hold<D> {
     }
 
     /// Begins to wait in the queue. A request that is dropped while it waits leaves the queue and is refunded.
-    pub(crate) fn wait(&mut self, reserve: impl FnOnce() -> Option<Reservation>) {
+    pub(crate) fn wait(&mut self, reserve: impl FnOnce() -> Reservation) {
         self.is_waiting = true;
         if self.reservation.is_none() {
-            self.hold_reservation(reserve());
+            self.hold_reservation(Some(reserve()));
         }
         if let Some(reservation) = &mut self.reservation {
             self.turn = self.decide.engine().reservations().enqueue(reservation, self.decide.clock());

@@ -8,8 +8,9 @@ use http::header::{HeaderName, InvalidHeaderName};
 use http::request::Parts;
 use http::{Response, response};
 use tollgate::headers::HeaderPolicy;
+use tollgate::policy::Limit;
 use tollgate::store::Store;
-use tollgate::{Clock, Engine, Ticks};
+use tollgate::{Engine, MemoryStore, Policy, PolicyError, Quota, QuotaError, Ticks};
 use tower_layer::Layer;
 
 use crate::attributes::address::{Network, Trusted};
@@ -26,11 +27,10 @@ use crate::state::{RateLimitSettings, RateLimitState, Refused};
 /// Limits the requests to a service. Clones share all state, so a server may clone the layer for each connection.
 ///
 /// ```
-/// use tollgate::{Clock, Engine, Policy};
+/// use tollgate::Engine;
 /// use tollgate_tower::RateLimitLayer;
 /// use tollgate_tower::attributes::source::{Source, header_of_client};
-/// let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: per-tenant, by: [tenant], rate: 100/s}]")?;
-/// let engine = Engine::new(policy, Clock::precise().now());
+/// let engine = Engine::builder().policy("limits: [{name: per-tenant, by: [tenant], rate: 100/s}]".parse()?).build();
 /// let layer = RateLimitLayer::new(engine)
 ///     .behind(["10.0.0.0/8"])?
 ///     .attribute("tenant", header_of_client("x-tenant")?.or(Source::Client))
@@ -38,22 +38,37 @@ use crate::state::{RateLimitSettings, RateLimitState, Refused};
 /// # let _ = layer;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct RateLimitLayer<D> {
+pub struct RateLimitLayer<D = EngineDecider<MemoryStore>> {
     pub(crate) shared: Arc<RateLimitState<D>>,
+}
+
+impl RateLimitLayer {
+    /// Limits each client address, in memory: by a text such as `"100/s burst 200"`, a [`Rate`](tollgate::Rate) or a
+    /// [`Quota`]. IPv6 counts by /64. Behind a proxy, add [`RateLimitLayer::behind`].
+    ///
+    /// ```
+    /// use tollgate_tower::RateLimitLayer;
+    /// let layer = RateLimitLayer::per_ip("100/s burst 200")?;
+    /// # let _ = layer;
+    /// # Ok::<(), tollgate::PolicyError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The text is not a rate, or the numbers are out of range.
+    pub fn per_ip<Q>(quota: Q) -> Result<Self, PolicyError>
+    where
+        Q: TryInto<Quota, Error: Into<QuotaError>>,
+    {
+        let quota: Quota = quota.try_into().map_err(Into::into)?;
+        let policy = Policy::new(vec![Limit::new("per-ip", quota).by(["ip"])])?;
+        Ok(Self::new(Engine::builder().policy(policy).build()))
+    }
 }
 
 impl<S: Store + Send + Sync + 'static> RateLimitLayer<EngineDecider<S>> {
     /// Limits requests by an engine.
     pub fn new(engine: impl Into<Arc<Engine<S>>>) -> Self {
-        Self::deciding(EngineDecider::new(engine.into(), Clock::precise()))
-    }
-
-    /// Uses another clock, such as one that a test moves.
-    #[must_use]
-    pub fn clock(self, clock: Clock) -> Self {
-        let engine = Arc::clone(self.shared.decide.shared_engine());
-        let settings = self.shared.settings.clone();
-        Self { shared: Arc::new(RateLimitState::new(Arc::new(EngineDecider::new(engine, clock)), settings)) }
+        Self::deciding(EngineDecider::new(engine.into()))
     }
 }
 

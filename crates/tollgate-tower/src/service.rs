@@ -203,7 +203,7 @@ fn judge<D: Decide>(
 ) -> FastPath<D> {
     match decision.verdict() {
         Verdict::Allow => {
-            let awaiting = shared.awaiting(parts, &decision, at);
+            let awaiting = shared.awaiting(&decision, at);
             let mut admitted = Admitted::new(shared, parts, decision, at);
             if let Some(awaiting) = awaiting {
                 let empty = || Box::new(Hold::empty(&shared.decide, &shared.settings.settling));
@@ -212,7 +212,7 @@ fn judge<D: Decide>(
             }
             FastPath::Admitted(admitted)
         }
-        Verdict::Wait(_) => FastPath::Waits(Box::new(Decided::new(shared, parts, decision, None, at))),
+        Verdict::Wait(_) => FastPath::Waits(Box::new(Decided::new(shared, decision, None, at))),
         Verdict::Deny { .. } | Verdict::Never | Verdict::Forbidden => {
             FastPath::Refused(shared.refuse(parts, &decision, &shared.answer_context(parts), at))
         }
@@ -227,21 +227,20 @@ async fn check_and_hold<D: Decide>(
 ) -> Result<(Decided<D>, Parts), Box<Response<Bytes>>> {
     let at = shared.decide.now();
     let (decision, reservation) = shared.check(&parts, prepared, at).await?;
-    let decided = Decided::new(&shared, &parts, decision, reservation, at);
+    let decided = Decided::new(&shared, decision, reservation, at);
     Ok((decided, parts))
 }
 
 impl<D: Decide> Decided<D> {
     fn new(
         shared: &RateLimitState<D>,
-        parts: &Parts,
         mut decision: Decision,
         reservation: Option<Reservation>,
         at: Timestamp,
     ) -> Self {
         let (permit, verdict) = (decision.take_permit(), decision.verdict());
         let awaiting = match (verdict, &reservation) {
-            (Verdict::Allow, None) => shared.awaiting(parts, &decision, at),
+            (Verdict::Allow, None) => shared.awaiting(&decision, at),
             _ => None,
         };
         let mut hold =
@@ -249,7 +248,7 @@ impl<D: Decide> Decided<D> {
         if let Verdict::Wait(_) = verdict {
             let empty = || Box::new(Hold::empty(&shared.decide, &shared.settings.settling));
             let hold = hold.get_or_insert_with(empty);
-            hold.wait(|| shared.set_aside(parts, &decision, at));
+            hold.wait(|| shared.set_aside(&decision, at));
         }
         if let Some(awaiting) = awaiting {
             let empty = || Box::new(Hold::empty(&shared.decide, &shared.settings.settling));

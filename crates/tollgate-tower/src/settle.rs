@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::header::{HeaderMap, HeaderName};
-use http::{request, response};
+use http::response;
 use tollgate::policy::Ended;
 
 use crate::grpc;
@@ -21,16 +21,8 @@ pub enum Settle {
 
 /// In the extensions of a response: the service did not serve the request, for example for lack of capacity, so
 /// [`crate::RateLimitLayer::refund_unserved`] refunds it. [`crate::shed::ShedLayer`] adds it to its refusals.
-#[derive(Clone, Debug)]
-pub struct Unserved(pub(crate) Arc<request::Parts>);
-
-impl Unserved {
-    /// Marks the request with this head, as the charging layer passed it on.
-    #[must_use]
-    pub fn new(head: request::Parts) -> Self {
-        Self(Arc::new(head))
-    }
-}
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unserved;
 
 /// In the extensions of a response: the service received the request, but the response is not its own, as when the
 /// upstream of a proxy does not answer. Limits that count only failures count it with any status.

@@ -207,36 +207,21 @@ impl<D: Decide> RateLimitState<D> {
         [own, self.settings.wait_max].into_iter().flatten().min()
     }
 
-    /// The reservation of a decision that makes a request wait, so that leaving the queue refunds it.
-    pub(crate) fn set_aside(&self, parts: &Parts, decision: &Decision, at: Timestamp) -> Option<Reservation> {
-        let attributes = self.attributes(parts).ok()?;
-        let request = attributes.request().and_then(|request| request.cost(self.cost(parts))).ok()?;
-        Some(self.decide.engine().reservations().of_decision(
-            &request,
-            decision,
-            self.settings.settled_within,
-            at,
-        ))
+    /// The reservation of a decision, so that leaving the queue refunds it.
+    pub(crate) fn set_aside(&self, decision: &Decision, at: Timestamp) -> Reservation {
+        self.decide.engine().reservations().of_decision(decision, self.settings.settled_within, at)
     }
 
     /// The charge of a decision to limits that count only failures.
-    pub(crate) fn awaiting(&self, parts: &Parts, decision: &Decision, at: Timestamp) -> Option<Reservation> {
-        if !decision.awaits_its_end() {
-            return None;
-        }
-        let attributes = self.attributes(parts).ok()?;
-        let request = attributes.request().and_then(|request| request.cost(self.cost(parts))).ok()?;
-        self.decide.engine().reservations().awaiting(&request, decision, self.settings.settled_within, at)
+    pub(crate) fn awaiting(&self, decision: &Decision, at: Timestamp) -> Option<Reservation> {
+        self.decide.engine().reservations().awaiting(decision, self.settings.settled_within, at)
     }
 
     /// Refunds the charge of a request that was not served.
-    pub(crate) fn refund(&self, parts: &Parts, decision: &Decision, at: Timestamp) {
+    pub(crate) fn refund(&self, decision: &Decision, at: Timestamp) {
         // A charge that the response settles was refunded with its head.
-        if self.settings.settling.refunds_unserved
-            && !self.settings.settling.is_any()
-            && let Some(reservation) = self.set_aside(parts, decision, at)
-        {
-            hold::refund(&self.decide, reservation);
+        if self.settings.settling.refunds_unserved && !self.settings.settling.is_any() {
+            hold::refund(&self.decide, self.set_aside(decision, at));
         }
     }
 }

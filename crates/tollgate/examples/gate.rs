@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tollgate::{Gate, ManualClock, Quota, Rate, Ticks, Verdict};
+use tollgate::{Gate, ManualClock, Ticks, Verdict};
 
 fn main() -> Result<(), tollgate::QuotaError> {
     let time = ManualClock::new();
-    let gate = Gate::builder(Quota::gcra(Rate::per_minute(2))?).clock(time.clock()).keyed();
+    let gate = Gate::builder("2/min".parse()?).clock(time.clock()).keyed();
 
     assert!(gate.check("user-42").is_allowed());
     assert!(gate.check("user-42").is_allowed());

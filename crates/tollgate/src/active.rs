@@ -9,7 +9,7 @@ use crate::memory::QUOTA_NUMBERS_MAX;
 use crate::policy::{By, Limit, Match, Mode, Policy, QuotaIndex};
 use crate::quota::Quota;
 use crate::request::{Descriptor, Value};
-use crate::store::{Family, Hold, Record, Reign, is_wide};
+use crate::store::{Enforcement, Family, Hold, Record, Reign, is_wide};
 use crate::time::{Ticks, Timestamp};
 
 mod charge;
@@ -499,6 +499,15 @@ fn number_for(
 }
 
 impl Counters {
+    /// The counters that decide, or those in shadow.
+    #[inline]
+    pub(crate) const fn family(&self, enforcement: Enforcement) -> &Family {
+        match enforcement {
+            Enforcement::Enforced => &self.enforced,
+            Enforcement::Shadow => &self.shadow,
+        }
+    }
+
     /// The key of a request's counter in one of the limit's families.
     #[inline]
     pub(crate) fn key(

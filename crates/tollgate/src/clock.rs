@@ -98,9 +98,9 @@ struct Ticker {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{Clock, Gate, ManualClock, Quota, Rate};
+/// use tollgate::{Gate, ManualClock};
 /// let time = ManualClock::new();
-/// let gate = Gate::builder(Quota::token_bucket(Rate::per_second(10).burst(1))?).clock(time.clock()).build();
+/// let gate = Gate::builder("10/s burst 1".parse()?).clock(time.clock()).build();
 /// assert!(gate.check().is_allowed());
 /// assert!(!gate.check().is_allowed());
 /// time.advance(Duration::from_millis(100));

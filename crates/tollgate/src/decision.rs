@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::key::Fingerprint;
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::policy::{Fault, Limit, Policy, QuotaIndex};
 use crate::quota::Quota;
@@ -38,7 +39,7 @@ pub enum Reason {
     Unavailable,
 }
 
-/// The status of one limit, as kept inside a decision.
+/// The status of one limit, as kept inside a decision: also what a reservation of the decision needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Status {
     pub(crate) limit: u32,
@@ -46,7 +47,9 @@ pub(crate) struct Status {
     pub(crate) descriptor: u8,
     pub(crate) enforcement: Enforcement,
     pub(crate) source: Source,
-    pub(crate) key_hash: u64,
+    pub(crate) key: Fingerprint,
+    pub(crate) group: Option<u16>,
+    pub(crate) cost: u64,
     pub(crate) outcome: Outcome,
     pub(crate) charged_at: Timestamp,
 }
@@ -285,6 +288,11 @@ impl Decision {
         self
     }
 
+    /// The statuses as they are kept, in the policy's order.
+    pub(crate) fn statuses(&self) -> &[Status] {
+        &self.statuses
+    }
+
     /// The status of each matched limit, in the policy's order.
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitStatus<'_>> + Clone {
         self.statuses.iter().map(|status| {
@@ -296,7 +304,7 @@ impl Decision {
                 descriptor: usize::from(status.descriptor),
                 enforcement: status.enforcement,
                 source: status.source,
-                key_hash: status.key_hash,
+                key_hash: status.key.digest(),
                 outcome: status.outcome,
                 charged_at: status.charged_at,
             }

@@ -12,3 +12,6 @@ struct Policy;
 
 #[doc = include_str!("../../../docs/algorithms.md")]
 struct Algorithms;
+
+#[doc = include_str!("../README.md")]
+struct Package;

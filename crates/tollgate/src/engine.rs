@@ -1,17 +1,18 @@
 //! The engine: a policy, a store, and the path of a decision between them.
 
 use std::hash::{BuildHasher, RandomState};
+use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use arc_swap::ArcSwap;
 
 use crate::active::ActivePolicy;
+use crate::clock::Clock;
 use crate::fallback::Fallback;
-use crate::key::Secret;
-use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore};
+use crate::memory::MemoryStore;
 use crate::overrides::Overrides;
-use crate::policy::Policy;
+use crate::policy::{Policy, PolicyError};
 use crate::store::Store;
 use crate::time::{Timestamp, WallOffset};
 
@@ -25,16 +26,22 @@ mod operator;
 mod ledger;
 mod snapshot;
 mod maintenance;
+#[cfg(feature = "reload")]
+mod reload;
+mod builder;
 
 pub use crate::active::{SwapError, SwapReport};
 pub use crate::decision::Settled;
 pub use crate::fallback::{DEFERRED_MAX, FallbackReport, Reconciled};
 pub use crate::overrides::{ActiveOverrides, LimitOverride, OVERRIDES_MAX, OverrideError, Ruled, Scope};
 pub use block::{BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, BlockError};
+pub use builder::{EngineBuilder, WithoutPolicy};
 pub use check::Prepared;
 pub use ledger::{Counted, Ledger, Tally};
 pub use maintenance::Maintenance;
 pub use operator::{Explained, Explanation, Forgotten, LIMITS_EXPLAINED_MAX, Operator, State};
+#[cfg(feature = "reload")]
+pub use reload::Reload;
 pub use reservation::{CommitError, Departure, Reservation, Reservations};
 #[cfg(feature = "fuzzing")]
 pub use snapshot::sealed;
@@ -52,19 +59,19 @@ const ATTEMPTS: usize = 4;
 /// Decides about requests by a policy.
 ///
 /// ```
-/// use tollgate::{CheckRequest, Clock, Engine, Policy};
-/// let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: per-key, by: [api_key], rate: 2/s}]")?;
-/// let clock = Clock::precise();
-/// let engine = Engine::new(policy, clock.now());
+/// use tollgate::{CheckRequest, Engine};
+/// let policy = "limits: [{name: per-key, by: [api_key], rate: 2/s}]".parse()?;
+/// let engine = Engine::builder().policy(policy).build(); // Or of a file: Engine::open("policy.yaml")?
 /// let request = CheckRequest::new().with("api_key", "k-42")?;
-/// assert!(engine.try_check(&request, clock.now())?.is_allowed());
-/// assert!(engine.try_check(&request, clock.now())?.is_allowed());
-/// let denied = engine.try_check(&request, clock.now())?;
+/// assert!(engine.try_check(&request, engine.now())?.is_allowed());
+/// assert!(engine.try_check(&request, engine.now())?.is_allowed());
+/// let denied = engine.try_check(&request, engine.now())?;
 /// assert_eq!(denied.cause().unwrap().limit.name(), "per-key");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Engine<S = MemoryStore> {
     store: S,
+    clock: Clock,
     active: ArcSwap<ActivePolicy>,
     /// Locked while a policy is swapped in, so that two swaps do not build on the same predecessor.
     swapping: Mutex<()>,
@@ -80,44 +87,71 @@ pub struct Engine<S = MemoryStore> {
     /// How far the wall clock is ahead, in microseconds, by the last call of `follow_wall`. Relaxed: it guards no other
     /// memory.
     wall: AtomicI64,
+    /// The file that the policy follows.
+    #[cfg(feature = "reload")]
+    watch: Option<reload::Watch>,
 }
 
 impl Engine<MemoryStore> {
-    /// An engine on memory, for decisions from `now` on.
-    #[must_use]
-    pub fn new(policy: Policy, now: Timestamp) -> Self {
-        Self::with_store(policy, MemoryStore::new(CAPACITY_BYTES_DEFAULT, now.decidable()), Secret::random())
+    /// An engine in memory that decides by the policy in a file. The rest has its default; [`Engine::builder`] sets it.
+    /// With the feature `reload`, the engine follows the file while the program runs, and a file that is not a policy
+    /// leaves the last good one active.
+    ///
+    /// ```no_run
+    /// use tollgate::{CheckRequest, Engine};
+    /// let engine = Engine::open("policy.yaml")?;
+    /// let request = CheckRequest::new().with("api_key", "k-42")?;
+    /// let decision = engine.try_check(&request, engine.now())?;
+    /// # let _ = decision;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not a policy.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, PolicyError> {
+        Ok(Self::builder().open(path)?.build())
+    }
+
+    /// Configures an engine: first its policy, then the rest.
+    pub const fn builder() -> WithoutPolicy {
+        WithoutPolicy(())
     }
 }
 
 impl<S: Store> Engine<S> {
-    /// An engine on a store of the caller's choice.
-    pub fn with_store(policy: Policy, store: S, secret: Secret) -> Self {
-        Self::with_shared(Arc::new(policy), store, secret)
-    }
-
-    fn with_shared(policy: Arc<Policy>, store: S, secret: Secret) -> Self {
-        Self::assemble(
-            ActivePolicy::first(policy, Arc::new(secret), store.is_grouped()),
-            store,
-            first_permit(),
-        )
-    }
-
-    fn assemble(active: ActivePolicy, store: S, permits: u64) -> Self {
+    fn assemble(active: ActivePolicy, store: S, clock: Clock) -> Self {
         store.prepare(active.families());
         Self {
             store,
+            clock,
             active: ArcSwap::from_pointee(active),
             swapping: Mutex::new(()),
-            permits: AtomicU64::new(permits),
+            permits: AtomicU64::new(first_permit()),
             fallback: OnceLock::new(),
             overrides: Overrides::default(),
             blocks: Blocks::default(),
             reset_times: ResetTimes::default(),
             changes: AtomicU64::new(0),
             wall: AtomicI64::new(0),
+            #[cfg(feature = "reload")]
+            watch: None,
         }
+    }
+
+    /// The time for the next decisions, by the engine's clock. If the wall clock was set, calendar windows follow it from
+    /// here on. With the feature `reload`, a changed policy file becomes active here.
+    #[inline]
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        let now = self.clock.now();
+        self.maintenance().follow_wall(self.clock.wall_offset(now), now);
+        #[cfg(feature = "reload")]
+        if let Some(watch) = &self.watch
+            && let Some(policy) = watch.take()
+        {
+            watch.tell(&self.swap(policy, now));
+        }
+        now
     }
 
     /// Records that the attributes that decisions depend on may have changed. Called after the change. Release: a thread that sees the new number sees the change.
@@ -154,13 +188,7 @@ impl<S: Store> Engine<S> {
         Ledger { engine: self }
     }
 
-    /// Snapshots of the counters in memory.
-    #[inline]
-    pub const fn snapshots(&self) -> Snapshots<'_, S> {
-        Snapshots { engine: self }
-    }
-
-    /// What the program that runs the engine does beside decisions: the wall clock, the secret, and the fleet.
+    /// What the program that runs the engine does beside decisions: snapshots, the clock, the secret, and the fleet.
     #[inline]
     pub const fn maintenance(&self) -> Maintenance<'_, S> {
         Maintenance { engine: self }

@@ -13,6 +13,7 @@ use crate::key::{Fingerprint, Secret};
 use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore, state_bytes};
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::quota::Quota;
+use crate::rate::QuotaError;
 use crate::store::{Charge, Enforcement, Family, Record, Store};
 use crate::time::{Ticks, Timestamp};
 
@@ -36,8 +37,8 @@ const GATE_BYTES: u64 = 64 << 10;
 /// One limit for all requests together.
 ///
 /// ```
-/// use tollgate::{Gate, Quota, Rate};
-/// let gate = Gate::new(Quota::token_bucket(Rate::per_second(10).burst(20))?);
+/// use tollgate::Gate;
+/// let gate = Gate::new("10/s burst 20")?;
 /// assert!(gate.check().is_allowed());
 /// assert_eq!(gate.charge(5).remaining, 14);
 /// # Ok::<(), tollgate::QuotaError>(())
@@ -53,8 +54,8 @@ pub struct Gate {
 /// One limit for each key.
 ///
 /// ```
-/// use tollgate::{Gate, Quota, Rate};
-/// let gate = Gate::keyed(Quota::gcra(Rate::per_minute(5))?);
+/// use tollgate::Gate;
+/// let gate = Gate::keyed("5/min")?;
 /// assert!(gate.check("user-42").is_allowed());
 /// assert_eq!(gate.charge("user-43", 1).remaining, 4);
 /// # Ok::<(), tollgate::QuotaError>(())
@@ -169,16 +170,28 @@ impl GateBuilder {
 }
 
 impl Gate {
-    /// A gate for all requests together, on the precise clock.
-    #[must_use]
-    pub fn new(quota: Quota) -> Self {
-        Self::builder(quota).build()
+    /// A gate for all requests together, on the precise clock: of a text such as `"100/s burst 200"`, of a
+    /// [`Rate`](crate::Rate), or of a [`Quota`].
+    ///
+    /// # Errors
+    /// The text is not a rate, or the numbers are out of range.
+    pub fn new<Q>(quota: Q) -> Result<Self, QuotaError>
+    where
+        Q: TryInto<Quota, Error: Into<QuotaError>>,
+    {
+        Ok(Self::builder(quota.try_into().map_err(Into::into)?).build())
     }
 
-    /// A gate for each key, on the precise clock.
-    #[must_use]
-    pub fn keyed(quota: Quota) -> KeyedGate {
-        Self::builder(quota).keyed()
+    /// A gate for each key, on the precise clock: of a text such as `"5/min"`, of a [`Rate`](crate::Rate), or of a
+    /// [`Quota`].
+    ///
+    /// # Errors
+    /// The text is not a rate, or the numbers are out of range.
+    pub fn keyed<Q>(quota: Q) -> Result<KeyedGate, QuotaError>
+    where
+        Q: TryInto<Quota, Error: Into<QuotaError>>,
+    {
+        Ok(Self::builder(quota.try_into().map_err(Into::into)?).keyed())
     }
 
     /// Configures a gate.
@@ -285,7 +298,7 @@ impl KeyedGate {
     /// ```
     /// use std::time::Duration;
     /// use tollgate::{Gate, Quota};
-    /// let gate = Gate::keyed(Quota::concurrency(1, Duration::from_secs(30))?);
+    /// let gate = Gate::keyed(Quota::concurrency(1, Duration::from_secs(30))?)?;
     /// let permit = gate.acquire("user-42").unwrap();
     /// assert!(gate.acquire("user-42").is_err());
     /// drop(permit);
@@ -318,7 +331,7 @@ impl KeyedGate {
     /// ```
     /// use std::time::Duration;
     /// use tollgate::{Gate, Quota};
-    /// let gate = Gate::keyed(Quota::concurrency(1, Duration::from_secs(30))?);
+    /// let gate = Gate::keyed(Quota::concurrency(1, Duration::from_secs(30))?)?;
     /// let permit = gate.acquire("user-42").unwrap();
     /// let worker = std::thread::spawn({
     ///     let gate = gate.clone();

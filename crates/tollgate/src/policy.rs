@@ -6,7 +6,6 @@
 mod finding;
 mod document;
 mod fields;
-pub(crate) mod rate;
 pub(crate) mod text;
 mod vocabulary;
 pub mod glob;
@@ -16,6 +15,7 @@ pub mod expression;
 pub mod condition;
 pub(crate) mod by;
 mod fault;
+mod error;
 pub mod limit;
 mod on_store_failure;
 mod penalty;
@@ -41,6 +41,7 @@ pub(crate) use difference::differing;
 pub use difference::{Change, Difference, FieldChange};
 pub(crate) use document::TEXT_BYTES_MAX;
 pub use document::{DEPTH_MAX, FILE_BYTES_MAX, ITEMS_MAX, NODES_MAX};
+pub use error::PolicyError;
 pub use expression::Expression;
 pub use failures::{Ended, Failures};
 pub use fault::Fault;
@@ -65,8 +66,8 @@ pub mod source {
     pub use super::expression::with_room;
     pub use super::fields::{Fields, count, text};
     pub use super::finding::{Position, Report, nearest, quoted};
-    pub use super::rate::RATES;
     use super::{Condition, Problem, Vocabulary};
+    pub use crate::rate_text::RATES;
     use crate::time::Ticks;
 
     /// The conditions in the field `when` of a table, checked as those of a limit.
@@ -84,7 +85,7 @@ pub mod source {
     /// # Errors
     /// With what would be accepted.
     pub fn duration(text: &str) -> Result<Ticks, Problem> {
-        super::rate::period(text).map(super::rate::Period::ticks)
+        crate::rate_text::period(text).map(crate::rate_text::Period::ticks)
     }
 
     /// The attributes that a policy must declare as texts to compare them as this expression does: the expression names
@@ -109,6 +110,11 @@ pub mod source {
     }
 }
 
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::str::FromStr;
+
 use crate::credential::CredentialAttributes;
 use crate::quota::Quota;
 use crate::request::{CheckRequest, Descriptor};
@@ -123,6 +129,15 @@ pub const LIMITS_MAX: usize = 100_000;
 /// A policy that shows every kind of limit. A server without a policy of its own starts with it by default.
 pub const EXAMPLE: &str = include_str!("policy/example.yaml");
 
+/// Reads a policy file, up to one byte more than the compiler accepts, so that it reports a file that is too large.
+pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, PolicyError> {
+    let unreadable = |source| PolicyError::Unreadable { path: path.to_owned(), source };
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(unreadable)?;
+    file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    Ok(bytes)
+}
+
 /// The limits of one domain, compiled and indexed.
 #[derive(Debug)]
 pub struct Policy {
@@ -135,13 +150,39 @@ pub struct Policy {
     /// Which attributes hold credentials.
     credentials: CredentialAttributes,
     index: LimitIndex,
+    warnings: Findings,
+}
+
+/// Compiles the text of a policy.
+///
+/// ```
+/// use tollgate::Policy;
+/// let policy: Policy = "limits: [{name: all, rate: 100/s}]".parse()?;
+/// assert!(policy.warnings().is_empty());
+/// # Ok::<(), tollgate::PolicyError>(())
+/// ```
+impl FromStr for Policy {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Self, PolicyError> {
+        Ok(Self::compile("policy", text.as_bytes())?)
+    }
 }
 
 impl Policy {
-    /// Compiles the bytes of a policy file; `source_name` is its name in findings. Returns the policy and its warnings.
+    /// Reads and compiles a policy file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not a policy.
+    pub fn open(path: impl AsRef<Path>) -> Result<Policy, PolicyError> {
+        let path = path.as_ref();
+        Ok(Self::compile(&path.display().to_string(), &read_file(path)?)?)
+    }
+
+    /// Compiles the bytes of a policy file; `source_name` is its name in findings.
     ///
     /// ```
-    /// use tollgate::policy::Policy;
+    /// use tollgate::Policy;
     /// let findings = Policy::compile("policy.yaml", b"limits: [{name: all, rate: s/100}]").unwrap_err();
     /// assert_eq!(
     ///     findings.to_string(),
@@ -152,7 +193,7 @@ impl Policy {
     ///
     /// # Errors
     /// Every problem at once, warnings among them.
-    pub fn compile(source_name: &str, bytes: &[u8]) -> Result<(Policy, Findings), Findings> {
+    pub fn compile(source_name: &str, bytes: &[u8]) -> Result<Policy, Findings> {
         Self::compile_for(source_name, bytes, &CredentialAttributes::default())
     }
 
@@ -165,8 +206,14 @@ impl Policy {
         source_name: &str,
         bytes: &[u8],
         credentials: &CredentialAttributes,
-    ) -> Result<(Policy, Findings), Findings> {
+    ) -> Result<Policy, Findings> {
         compile::compile(source_name, bytes, credentials)
+    }
+
+    /// What the compiler warns of: the policy can be used, but probably does not mean what its author intended.
+    #[must_use]
+    pub const fn warnings(&self) -> &Findings {
+        &self.warnings
     }
 
     /// A policy of limits made in Rust, checked like those of a file.
@@ -212,6 +259,7 @@ impl Policy {
                     compared,
                     credentials,
                     index,
+                    warnings: Findings::default(),
                 })
             }
             Err(problem) => {
@@ -219,7 +267,7 @@ impl Policy {
                 None
             }
         };
-        compile::finish(policy, report).map(|(policy, _)| policy)
+        compile::finish(policy, report)
     }
 
     /// The RLS domain that it serves; without one it serves every domain.
@@ -328,6 +376,7 @@ impl Policy {
             compared: Vec::new(),
             credentials: CredentialAttributes::default(),
             index: LimitIndex::default(),
+            warnings: Findings::default(),
         }
     }
 }

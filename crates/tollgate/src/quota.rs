@@ -1,6 +1,7 @@
 //! A limit's algorithm and numbers. A [`Quota`] that exists is exact: its arithmetic cannot overflow, drift, or need
 //! more than 53 bits. [`crate::rate`] and the algorithms check its numbers; the arithmetic is in [`crate::algorithm`].
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use crate::algorithm::concurrency::Concurrency;
@@ -32,6 +33,39 @@ pub enum Quota {
     LeakyBucket(LeakyBucket),
     /// Permits in flight.
     Concurrency(Concurrency),
+}
+
+/// Reads a rate as a policy file has it; the quota is a token bucket.
+///
+/// ```
+/// use tollgate::{Quota, Rate};
+/// assert_eq!("100/s burst 200".parse::<Quota>()?, Quota::token_bucket(Rate::per_second(100).burst(200))?);
+/// # Ok::<(), tollgate::QuotaError>(())
+/// ```
+impl FromStr for Quota {
+    type Err = QuotaError;
+
+    fn from_str(text: &str) -> Result<Self, QuotaError> {
+        text.parse::<Rate>()?.try_into()
+    }
+}
+
+/// As its `FromStr`.
+impl TryFrom<&str> for Quota {
+    type Error = QuotaError;
+
+    fn try_from(text: &str) -> Result<Self, QuotaError> {
+        text.parse()
+    }
+}
+
+/// A token bucket.
+impl TryFrom<Rate> for Quota {
+    type Error = QuotaError;
+
+    fn try_from(rate: Rate) -> Result<Self, QuotaError> {
+        Self::token_bucket(rate)
+    }
 }
 
 impl Quota {

@@ -1,7 +1,9 @@
-//! Rates, the bounds of their numbers, and why numbers cannot be a quota. Parsing rates from text is left to `policy`.
+//! Rates, the bounds of their numbers, and why numbers cannot be a quota. Parsing rates from text is left to `rate_text`.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
+use crate::problem::Problem;
 use crate::time::{REACH_MAX, TICKS_PER_SECOND, Ticks};
 
 /// Largest integer that a quota's arithmetic may reach: the largest that Lua's doubles hold exactly, so that Redis
@@ -119,7 +121,11 @@ impl Rate {
 
 /// Why numbers cannot be a quota. Each message says what would be accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum QuotaError {
+    /// A text that is not a rate.
+    #[error(transparent)]
+    Text(#[from] Problem),
     /// Zero units.
     #[error("a rate of 0 admits no request; accepted is at least 1 (to switch a limit off use `mode: off`)")]
     NoUnits,
@@ -161,6 +167,13 @@ pub enum QuotaError {
         /// The name that was given.
         zone: String,
     },
+}
+
+/// A quota is a quota: the conversion that [`Gate::new`](crate::Gate::new) needs for one never fails.
+impl From<Infallible> for QuotaError {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
 }
 
 impl QuotaError {

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use crate::clock::Clock;
 use crate::departure::{DepartureRequest, DepartureSlot, LeaveOutcome};
+use crate::key::Secret;
 use crate::outcome::Source;
 use crate::time::{Ticks, Timestamp, WallOffset};
 
@@ -92,6 +93,11 @@ pub trait Store: Send + Sync {
     #[inline]
     fn never_waits(&self) -> bool {
         false
+    }
+
+    /// The secret that all engines on this store hash keys with, if the store knows it.
+    fn secret(&self) -> Option<Secret> {
+        None
     }
 
     /// Whether the store needs to know which counters belong together; see [`Charge::group`].

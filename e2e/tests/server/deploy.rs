@@ -109,7 +109,7 @@ fn the_image_names_existing_files() {
     for path in &copied {
         assert!(file(path).exists(), "{path}");
     }
-    for needed in ["Cargo.toml", "Cargo.lock", "crates"] {
+    for needed in ["Cargo.toml", "Cargo.lock", "crates", "e2e", "examples", "xtask"] {
         assert!(copied.contains(&needed), "{needed} is not copied");
     }
     assert!(text.lines().any(|line| line.starts_with("USER ") && !line.contains("root")), "{text}");

@@ -12,6 +12,7 @@ use tollgate_testkit::{admin, gateway_upstream, guide, http as raw_http, pki, pr
 
 mod cached;
 mod caddy;
+mod clients_guide;
 mod compose;
 mod dashboards;
 mod deploy;
@@ -41,3 +42,4 @@ mod share;
 mod shared;
 mod shared_compat;
 mod store_check;
+mod tutorial;

@@ -12,11 +12,11 @@ const GUIDE: &str = include_str!("../../../docs/resp.md");
 const GUIDE_PORT: &str = "6380";
 
 /// What executes a block, and the option before its text; nothing if the block is none to execute.
-fn interpreter(language: &str) -> Option<(Command, &'static str)> {
+pub(crate) fn interpreter(language: &str) -> Option<(Command, &'static str)> {
     match language {
         "sh" => Some((Command::new("sh"), "-euc")),
         "python" => Some((Command::new(cached("python/bin/python")), "-c")),
-        "javascript" => {
+        "javascript" | "typescript" => {
             let mut node = Command::new("node");
             node.env("NODE_PATH", cached("node/node_modules"));
             Some((node, "-e"))

@@ -12,7 +12,7 @@ const GUIDE: &str = include_str!("../../../docs/library.md");
 /// The guide shows the example verbatim, from its first `use` to its end.
 #[test]
 fn guide_shows_the_example() {
-    let start = EXAMPLE.find("use std::").unwrap();
+    let start = EXAMPLE.find("use tollgate::").unwrap();
     assert!(
         GUIDE.contains(&format!("```rs\n{}```\n", &EXAMPLE[start..])),
         "docs/library.md shows another example"

@@ -81,7 +81,9 @@ impl Rig {
 
     fn fleet_of(&self, settings: impl IntoIterator<Item = Settings>) -> Fleet<Shared> {
         let _inside = self.runtime.enter();
-        let engine = |settings| Engine::with_store(policy(&EXACT), ready(settings), secret());
+        let engine = |settings| {
+            Engine::builder().policy(policy(&EXACT)).store(ready(settings)).secret(secret()).build()
+        };
         let fleet = Fleet::new(settings.into_iter().map(engine).collect());
         self.await_peers(&fleet);
         fleet
@@ -215,7 +217,13 @@ fn progress(text: &str) {
 fn nodes_without_a_shared_store_are_caught() {
     let runtime = new_runtime();
     let now = tollgate::Clock::precise().now();
-    let engine = || Engine::with_store(policy(&EXACT), MemoryStore::new(1 << 20, now), secret());
+    let engine = || {
+        Engine::builder()
+            .policy(policy(&EXACT))
+            .store(MemoryStore::new(1 << 20, now))
+            .secret(secret())
+            .build()
+    };
     let fleet = Fleet::new(vec![engine(), engine(), engine()]);
     let running = fleet.ask(&runtime, "apart", Load::of(GENTLE, &EXACT));
     rest(Duration::from_secs(3));

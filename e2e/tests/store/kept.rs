@@ -55,8 +55,8 @@ impl<'r> Trace<'r> {
             let settings = settings(url).long_deadline().injected_time().nodes(Nodes::Fixed(3)).unwrap();
             let limit = Limit::new(name, quota.clone()).by(["key"]).cost(Cost::Asked);
             let limit = limit.consistency(Consistency::Leased).lease(50_000, Ticks::from_millis(250));
-            let store = LeasedStore::new(RedisStore::connect(settings).unwrap(), 1_000);
-            Engine::with_store(Policy::new(vec![limit]).unwrap(), store, secret())
+            let store = LeasedStore::new(RedisStore::start(settings).unwrap(), 1_000);
+            Engine::builder().policy(Policy::new(vec![limit]).unwrap()).store(store).secret(secret()).build()
         };
         let nodes: Vec<Node> = (0..NODES).map(node).collect();
         for node in &nodes {

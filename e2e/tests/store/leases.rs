@@ -95,8 +95,8 @@ async fn ask(node: &Node, key: &str, clock: &Clock) -> (bool, bool) {
 fn node(url: &str, quota: &Quota) -> Node {
     let limit = Limit::new("limit", quota.clone()).by(["key"]).consistency(Consistency::Leased);
     let policy = Policy::new(vec![limit.lease(50_000, Ticks::from_millis(250))]).unwrap();
-    let store = RedisStore::connect(settings(url).long_deadline().nodes(Nodes::Fixed(3)).unwrap()).unwrap();
-    Engine::with_store(policy, LeasedStore::new(store, 10_000), secret())
+    let store = RedisStore::start(settings(url).long_deadline().nodes(Nodes::Fixed(3)).unwrap()).unwrap();
+    Engine::builder().policy(policy).store(LeasedStore::new(store, 10_000)).secret(secret()).build()
 }
 
 /// Without a refill exactly the capacity is admitted, although most requests do not ask the store.
@@ -223,10 +223,18 @@ fn lends_as_memory_does(url: &str, steps: u64, told_of: impl Fn(LeaseReport) -> 
     let lending = MemoryLender::new(MemoryStore::new(16 << 20, start), 2);
     let inside = runtime.enter();
     let store =
-        RedisStore::connect(settings(url).long_deadline().injected_time().nodes(Nodes::Fixed(2)).unwrap());
-    let real = Engine::with_store(all(&quotas), LeasedStore::new(store.unwrap(), 10_000), secret());
+        RedisStore::start(settings(url).long_deadline().injected_time().nodes(Nodes::Fixed(2)).unwrap());
+    let real = Engine::builder()
+        .policy(all(&quotas))
+        .store(LeasedStore::new(store.unwrap(), 10_000))
+        .secret(secret())
+        .build();
     drop(inside);
-    let model = Engine::with_store(all(&quotas), LeasedStore::new(lending, 10_000), secret());
+    let model = Engine::builder()
+        .policy(all(&quotas))
+        .store(LeasedStore::new(lending, 10_000))
+        .secret(secret())
+        .build();
     until("the store is connected", || real.store().store().is_prepared().then_some(()));
     let mut seed = 0x2545_F491_4F6C_DD1D_u64;
     let mut random = |below: u64| {

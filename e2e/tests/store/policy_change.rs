@@ -28,8 +28,13 @@ impl Two {
     fn new(server: &Server, quota: fn(u64) -> Quota, units: u64) -> Self {
         let runtime = new_runtime();
         let inside = runtime.enter();
-        let nodes =
-            [(), ()].map(|()| Engine::with_store(policy(quota, units), connect(&server.url()), secret()));
+        let nodes = [(), ()].map(|()| {
+            Engine::builder()
+                .policy(policy(quota, units))
+                .store(connect(&server.url()))
+                .secret(secret())
+                .build()
+        });
         drop(inside);
         Self { runtime, nodes, clock: Clock::precise(), quota }
     }

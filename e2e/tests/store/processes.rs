@@ -141,7 +141,11 @@ fn child(part: &str, url: &str) {
     let runtime = new_runtime();
     let _inside = runtime.enter();
     let limit = Limit::new("limit", quota(part)).by(["key"]);
-    let engine = Engine::with_store(Policy::new(vec![limit]).unwrap(), connect(url), secret());
+    let engine = Engine::builder()
+        .policy(Policy::new(vec![limit]).unwrap())
+        .store(connect(url))
+        .secret(secret())
+        .build();
     wait();
     let (admitted, without) = runtime.block_on(ask(Arc::new(engine), part.to_owned()));
     say(&format!("admitted {admitted} {without}"));

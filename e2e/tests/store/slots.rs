@@ -39,7 +39,7 @@ fn denial_leaves_no_counter_changed() {
     let runtime = new_runtime();
     let _inside = runtime.enter();
     let engine: Arc<Engine<Shared>> =
-        Arc::new(Engine::with_store(policy(), connect(&cluster.url()), secret()));
+        Arc::new(Engine::builder().policy(policy()).store(connect(&cluster.url())).secret(secret()).build());
     let clock = Clock::precise();
     let ask = |pair: usize| {
         let (engine, clock) = (Arc::clone(&engine), clock.clone());

@@ -95,7 +95,7 @@ pub(crate) fn new_runtime() -> Runtime {
 }
 
 pub(crate) fn settings(url: &str) -> Settings {
-    Settings::parse(url).unwrap().secret(WORDS).unwrap()
+    url.parse::<Settings>().unwrap().secret(WORDS).unwrap()
 }
 
 /// The fleet's secret: its nodes must agree on keys.
@@ -125,7 +125,7 @@ pub(crate) fn ready(settings: Settings) -> Shared {
 /// The same, without sharing.
 pub(crate) fn usable(settings: Settings) -> RedisStore {
     let _runtime = Handle::current();
-    let store = RedisStore::connect(settings).unwrap();
+    let store = RedisStore::start(settings).unwrap();
     until("the store is connected", || {
         let report = store.report();
         let shards = &report.shards;

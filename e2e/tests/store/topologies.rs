@@ -23,7 +23,7 @@ const TIMEOUT: Duration = Duration::from_millis(50);
 const MANY: u64 = 1_000_000;
 
 fn settings(url: &str) -> Settings {
-    let settings = Settings::parse(url).unwrap().deadline(TIMEOUT).unwrap();
+    let settings = url.parse::<Settings>().unwrap().deadline(TIMEOUT).unwrap();
     settings.secret(b"the secret of these tests").unwrap()
 }
 
@@ -33,9 +33,8 @@ fn bucket(name: &str, by: &str, units: u64) -> LimitBuilder {
 }
 
 fn engine(settings: Settings, limits: Vec<LimitBuilder>) -> Engine<RedisStore> {
-    let store = RedisStore::connect(settings).unwrap();
-    let secret = store.secret().unwrap();
-    Engine::with_store(Policy::new(limits).unwrap(), store, secret)
+    let store = RedisStore::start(settings).unwrap();
+    Engine::builder().policy(Policy::new(limits).unwrap()).store(store).build()
 }
 
 async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -366,13 +365,13 @@ async fn tls_verifies_both_sides() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_of_a_fleet_find_each_other() {
     let server = Server::redis();
-    let plain = || Settings::parse(&server.url()).unwrap().long_deadline();
-    let stores: Vec<_> = (0..3).map(|_| RedisStore::connect(plain()).unwrap()).collect();
+    let plain = || server.url().parse::<Settings>().unwrap().long_deadline();
+    let stores: Vec<_> = (0..3).map(|_| RedisStore::start(plain()).unwrap()).collect();
     let policy = || Policy::new(vec![bucket("user", "user", 10)]).unwrap();
     let clock = Clock::precise();
     let mut engines = Vec::new();
     for store in stores {
-        let engine = Engine::with_store(policy(), store, tollgate::Secret::random());
+        let engine = Engine::builder().policy(policy()).store(store).build();
         assert!(
             !check(&engine, &clock, "u", "t", 1).await.1,
             "the store decides nothing before the secret is known"
@@ -389,12 +388,11 @@ async fn nodes_of_a_fleet_find_each_other() {
     eventually("one has left", || engines.iter().all(|engine| engine.store().node_count() == 2)).await;
     server.tell(&["FLUSHALL"]);
     eventually("the secret is back", || server.lives().iter().any(|(key, _)| key == "tg:{secret}")).await;
-    let late =
-        Engine::with_store(policy(), RedisStore::connect(plain()).unwrap(), tollgate::Secret::random());
+    let late = Engine::builder().policy(policy()).store(RedisStore::start(plain()).unwrap()).build();
     late.store().join(|secret| late.maintenance().rekey(secret)).await;
     assert_eq!(check(&engines[0], &clock, "u", "t", 7).await, (true, true));
     assert_eq!(check(&late, &clock, "u", "t", 4).await, (false, true), "one secret for all, also now");
-    let fixed = RedisStore::connect(plain().nodes(Nodes::Fixed(7)).unwrap()).unwrap();
+    let fixed = RedisStore::start(plain().nodes(Nodes::Fixed(7)).unwrap()).unwrap();
     assert_eq!(fixed.node_count(), 7);
     let immortal: Vec<_> = server.lives().into_iter().filter(|(_, life)| *life < 0).collect();
     assert!(immortal.is_empty(), "{immortal:?}");

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 
 use super::install;
+use super::package::package;
 use super::program::try_out;
 use super::shell::Shell;
 use super::totals::{Totals, thousands};
@@ -60,6 +61,7 @@ pub(crate) const STEPS: &[Step] = &[
 pub(crate) const LONG_STEPS: &[Step] = &[
     step("fuzz", Needs::Programs, fuzz),
     step("release", Needs::Toolchain, release),
+    step("package", Needs::Toolchain, package),
     step("drift", Needs::Toolchain, drift),
     step("accuracy", Needs::Toolchain, accuracy),
     step("flood", Needs::Toolchain, flood),

@@ -18,7 +18,7 @@ fn arguments_choose_steps() {
     assert_eq!(chosen(""), "tools fmt clippy test doc loom deny smoke");
     assert_eq!(
         chosen("--long"),
-        "tools fmt clippy test doc loom deny smoke fuzz release drift accuracy flood twins faults bench"
+        "tools fmt clippy test doc loom deny smoke fuzz release package drift accuracy flood twins faults bench"
     );
     assert_eq!(chosen("loom bench"), "loom bench");
     assert!(choose(&words("--help")).unwrap().is_none());
@@ -30,7 +30,7 @@ fn an_unknown_step_is_an_error_that_lists_the_steps() {
     assert_eq!(
         error,
         "unknown step clipy; there are: tools fmt clippy test doc loom deny smoke, \
-         and with --long fuzz release drift accuracy flood twins faults bench"
+         and with --long fuzz release package drift accuracy flood twins faults bench"
     );
     assert!(choose(&words("--longer")).is_err());
     assert!(choose(&words("--long fmt")).is_err());

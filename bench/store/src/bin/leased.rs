@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tollgate::lease::{LeaseReport, LeasedStore, MemoryLender};
 use tollgate::store::Store;
-use tollgate::{CheckRequest, Clock, Engine, MemoryStore, Policy, Secret};
+use tollgate::{CheckRequest, Clock, Engine, MemoryStore, Policy};
 use tollgate_bench_store::Failure;
 use tollgate_bench_store::zipf::Zipf;
 
@@ -85,15 +85,15 @@ fn main() -> Result<(), Failure> {
 }
 
 fn policy() -> Result<Policy, Failure> {
-    let (policy, _) = Policy::compile("leased", POLICY.as_bytes()).map_err(|report| format!("{report:?}"))?;
+    let policy = Policy::compile("leased", POLICY.as_bytes())?;
     Ok(policy)
 }
 
 async fn workload(keys: &Keys, rounds: usize, time: Duration) -> Result<Seen, Failure> {
     let clock = Clock::precise();
-    let memory = Engine::new(policy()?, clock.now());
+    let memory = Engine::builder().policy(policy()?).clock(clock.clone()).build();
     let lending = MemoryLender::new(MemoryStore::new(64 << 20, clock.now()), 1);
-    let leased = Engine::with_store(policy()?, LeasedStore::new(lending, 300_000), Secret::random());
+    let leased = Engine::builder().policy(policy()?).store(LeasedStore::new(lending, 300_000)).build();
     let leased = Arc::new(leased);
     let stop = Arc::new(AtomicBool::new(false));
     let tending = std::thread::spawn({

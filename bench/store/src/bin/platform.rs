@@ -62,7 +62,7 @@ fn policy(consistency: &str) -> Result<Policy, Failure> {
         limit("plan", "by: [tenant], ", PER_TENANT),
         limit("platform", "", PLATFORM)
     );
-    let (policy, _) = Policy::compile("platform", file.as_bytes()).map_err(|report| format!("{report:?}"))?;
+    let policy = Policy::compile("platform", file.as_bytes())?;
     Ok(policy)
 }
 
@@ -111,18 +111,20 @@ async fn run(
 ) -> Result<Seen, Failure> {
     let server = Servers::beside().await?;
     let url = format!("redis://{}", server.addresses()[0]);
-    let settings = Settings::parse(&url)?.secret(b"a secret of the benchmark")?.nodes(Nodes::Fixed(1))?;
+    let settings = url.parse::<Settings>()?.secret(b"a secret of the benchmark")?.nodes(Nodes::Fixed(1))?;
     // The way to the store has a thread of its own: askers that never rest would keep it waiting.
     let own = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let inside = own.enter();
-    let store = RedisStore::connect(settings.deadline(Duration::from_millis(50))?)?;
+    let store = RedisStore::start(settings.deadline(Duration::from_millis(50))?)?;
     drop(inside);
     let clock = Clock::precise();
-    let node: Arc<Node> = Arc::new(Engine::with_store(
-        policy(consistency)?,
-        LeasedStore::new(store, 300_000),
-        Secret::repeatable(7),
-    ));
+    let node: Arc<Node> = Arc::new(
+        Engine::builder()
+            .policy(policy(consistency)?)
+            .store(LeasedStore::new(store, 300_000))
+            .secret(Secret::repeatable(7))
+            .build(),
+    );
     let tending = tokio::spawn({
         let (node, clock) = (Arc::clone(&node), clock.clone());
         async move {

@@ -440,7 +440,7 @@ fn conversions_meet_what_the_rules_meet() {
         rules.retain(|rule| rule.value != "*a*" || rule.shared);
         let bench = Bench::new(Format::Envoy, &format!("domain: d\ndescriptors: {}", written(&rules)));
         let Ok(Conversion { text, .. }) = bench.active.rules.converted(None) else { continue };
-        let (policy, _) = tollgate::Policy::compile("converted", text.as_bytes())
+        let policy = tollgate::Policy::compile("converted", text.as_bytes())
             .unwrap_or_else(|findings| panic!("{findings}\n{text}"));
         for (key, value) in ["k", "l"]
             .into_iter()

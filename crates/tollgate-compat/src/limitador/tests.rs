@@ -255,7 +255,7 @@ fn shipped_files_convert_whole() {
     let converted = bench.active.rules.converted(None).unwrap();
     assert_eq!(converted.lost, Vec::<String>::new(), "{}", converted.text);
     assert!(!converted.text.contains("NOT CONVERTED"), "{}", converted.text);
-    let (policy, _) = tollgate::Policy::compile("converted", converted.text.as_bytes()).unwrap();
+    let policy = tollgate::Policy::compile("converted", converted.text.as_bytes()).unwrap();
     let request =
         tollgate::CheckRequest::new().with("req.method", "GET").unwrap().with("req.path", "/x").unwrap();
     assert_eq!(policy.matches(&request).unwrap().iter().count(), 1, "{}", converted.text);

@@ -1,5 +1,5 @@
 //! Detects peers that are gone without closing, such as a machine that lost its power or its network, by TCP keep-alive
-//! probes. docs/gateway.md promises the time.
+//! probes. docs/gateway-clients.md promises the time.
 
 use std::io;
 use std::time::Duration;

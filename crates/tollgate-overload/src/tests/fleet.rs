@@ -20,7 +20,10 @@ struct Node {
 impl Node {
     fn new(settings: FleetSettings) -> Self {
         let shedder = FleetShedder::new(settings).unwrap();
-        let engine = Engine::new(shedder.policy().unwrap(), T0);
+        let engine = Engine::builder()
+            .policy(shedder.policy().unwrap())
+            .clock(tollgate::ManualClock::starting_at(T0).clock())
+            .build();
         Self { shedder, engine }
     }
 

@@ -21,7 +21,7 @@ const ECHO: &str = "local r = {} for i = 2, #ARGV do r[i - 1] = ARGV[i] end retu
 const DEADLINE: Duration = Duration::from_millis(50);
 
 fn client_for(url: &str) -> Client {
-    let settings = Settings::parse(url).unwrap().deadline(DEADLINE).unwrap();
+    let settings = url.parse::<Settings>().unwrap().deadline(DEADLINE).unwrap();
     Client::new(&settings, ECHO, Handle::current())
 }
 

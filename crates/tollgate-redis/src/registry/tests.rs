@@ -11,12 +11,11 @@ use crate::{RedisStore, Settings};
 const START: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
 async fn node(server: &Redis, units: u64) -> Engine<RedisStore> {
-    let settings = Settings::parse(&server.url()).unwrap().long_deadline();
+    let settings = server.url().parse::<Settings>().unwrap().long_deadline();
     let store =
-        RedisStore::connect(settings.secret(b"sixteen bytes, or more").unwrap().injected_time()).unwrap();
+        RedisStore::start(settings.secret(b"sixteen bytes, or more").unwrap().injected_time()).unwrap();
     until(|| store.report().shards.iter().any(|shard| shard.is_connected)).await;
-    let secret = store.secret().unwrap();
-    Engine::with_store(policy(units), store, secret)
+    Engine::builder().policy(policy(units)).store(store).build()
 }
 
 fn policy(units: u64) -> Policy {
@@ -147,7 +146,7 @@ async fn tags_are_claimed_before_the_first_decision() {
   - {{name: partly, by: [key], rate: 5/h, enforce_percent: 50}}
   - {{name: other, by: [key], rate: 5/h, overrides: {{k: 9/h}}}}"
         );
-        Policy::compile("test", text.as_bytes()).unwrap().0
+        Policy::compile("test", text.as_bytes()).unwrap()
     };
     let engine = node(&server, 10).await;
     prepared(&engine).await;
@@ -211,11 +210,10 @@ async fn many_limits_are_claimed_in_batches() {
 #[tokio::test]
 async fn claims_continue_after_the_deadline() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let settings = Settings::parse(&format!("redis://127.0.0.1:{port}")).unwrap();
+    let settings = format!("redis://127.0.0.1:{port}").parse::<Settings>().unwrap();
     let settings = settings.secret(b"sixteen bytes, or more").unwrap().injected_time();
-    let store = RedisStore::connect(settings).unwrap();
-    let secret = store.secret().unwrap();
-    let engine = Engine::with_store(policy(10), store, secret);
+    let store = RedisStore::start(settings).unwrap();
+    let engine = Engine::builder().policy(policy(10)).store(store).build();
     let request = CheckRequest::new().with("key", "k").unwrap();
     let source = |decision: tollgate::Decision| decision.limits().next().unwrap().source;
     assert_eq!(source(engine.check(&request, START).await), Source::Local);

@@ -9,12 +9,12 @@ use super::*;
 use crate::client::tests::until;
 
 fn settings(url: &str) -> Settings {
-    let settings = Settings::parse(url).unwrap().long_deadline();
+    let settings = url.parse::<Settings>().unwrap().long_deadline();
     settings.secret(b"sixteen bytes, or more").unwrap()
 }
 
 async fn store(url: &str) -> RedisStore {
-    let store = RedisStore::connect(settings(url)).unwrap();
+    let store = RedisStore::start(settings(url)).unwrap();
     until(|| store.report().shards.iter().any(|shard| shard.is_connected)).await;
     store
 }
@@ -25,8 +25,7 @@ fn bucket(name: &str, units: u64) -> LimitBuilder {
 }
 
 fn engine(store: RedisStore, limits: Vec<LimitBuilder>) -> Engine<RedisStore> {
-    let secret = store.secret().unwrap();
-    Engine::with_store(Policy::new(limits).unwrap(), store, secret)
+    Engine::builder().policy(Policy::new(limits).unwrap()).store(store).build()
 }
 
 fn asking(key: &str, cost: u64) -> CheckRequest<'_> {

@@ -5,7 +5,7 @@ pub(crate) const MEMORY_DEFAULT: &str = "512MiB";
 
 #[cfg(test)]
 mod tests {
-    use tollgate::{CheckRequest, Engine, MemoryStore, Policy, Secret, Source, Timestamp};
+    use tollgate::{CheckRequest, Engine, MemoryStore, Policy, Source, Timestamp};
 
     use super::MEMORY_DEFAULT;
     use crate::cli::value;
@@ -19,9 +19,9 @@ mod tests {
     #[test]
     fn the_default_memory_holds_a_million_callers_of_the_example() {
         const CALLERS: u64 = 100_000;
-        let (policy, _) = Policy::compile("example", tollgate::policy::EXAMPLE.as_bytes()).unwrap();
+        let policy = Policy::compile("example", tollgate::policy::EXAMPLE.as_bytes()).unwrap();
         let store = MemoryStore::new(value::size(MEMORY_DEFAULT).unwrap() / 10, NOW);
-        let engine = Engine::with_store(policy, store, Secret::random());
+        let engine = Engine::builder().policy(policy).store(store).build();
         for caller in 0..CALLERS {
             let (key, tenant) = (format!("key-{caller}"), format!("tenant-{caller}"));
             let request = CheckRequest::new().with("api_key", &key).unwrap().with("tenant", &tenant).unwrap();

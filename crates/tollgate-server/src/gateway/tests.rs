@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use tokio::sync::{mpsc as steps, watch};
-use tollgate::{Clock, Engine, MemoryStore, Policy, Secret};
+use tollgate::{Clock, Engine, MemoryStore, Policy};
 use tollgate_gateway::{RoutePlan, Taking, connection};
 
 use super::build;
@@ -41,10 +41,10 @@ async fn stopping(
     address: mpsc::Sender<SocketAddr>,
     mut steps_done: steps::UnboundedReceiver<()>,
 ) -> (usize, Duration) {
-    let (policy, _) = Policy::compile("test", b"limits: []").unwrap();
+    let policy = Policy::compile("test", b"limits: []").unwrap();
     let clock = Clock::precise();
     let store = Stores::Memory(MemoryStore::new(1 << 20, clock.now()));
-    let engine = Engine::with_store(policy, store, Secret::random());
+    let engine = Engine::builder().policy(policy).store(store).build();
     let service = Arc::new(Service::new(engine, clock.clone()));
     let route = RoutePlan::of_flag(&format!("http://{upstream}").parse().unwrap());
     let (budget, upstreams) = FdBudget::new(1, listen::GatewayListener::Present);

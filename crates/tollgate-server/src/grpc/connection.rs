@@ -137,7 +137,7 @@ mod tests {
     use tokio::sync::watch;
     use tokio::task::JoinHandle;
     use tokio::time::Instant;
-    use tollgate::{Clock, Engine, MemoryStore, Policy, Secret};
+    use tollgate::{Clock, Engine, MemoryStore, Policy};
 
     use super::*;
     use crate::service::Service;
@@ -145,13 +145,12 @@ mod tests {
 
     /// An in-memory connection, its other end, and the sender that stops it.
     async fn connected() -> (JoinHandle<()>, DuplexStream, watch::Sender<bool>) {
-        let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: all, rate: 1/s}]").unwrap();
+        let policy = Policy::compile("policy.yaml", b"limits: [{name: all, rate: 1/s}]").unwrap();
         let clock = Clock::precise();
-        let engine = Engine::with_store(
-            policy,
-            Stores::Memory(MemoryStore::new(1 << 20, clock.now())),
-            Secret::random(),
-        );
+        let engine = Engine::builder()
+            .policy(policy)
+            .store(Stores::Memory(MemoryStore::new(1 << 20, clock.now())))
+            .build();
         let service = Service::new(engine, clock);
         let calls = Arc::new(Calls::new(Arc::new(service)).await);
         let (ours, theirs) = duplex(64 << 10);

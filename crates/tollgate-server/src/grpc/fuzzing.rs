@@ -31,8 +31,12 @@ limits:
 #[allow(clippy::expect_used, reason = "a broken invariant panics")]
 pub fn rls_message(bytes: &[u8]) {
     let DecodedRequest::Readable(question) = read(bytes) else { return };
-    let (policy, _) = Policy::compile("policy.yaml", POLICY).expect("the policy is good");
-    let engine = Engine::with_store(policy, MemoryStore::new(256 << 10, NOW), Secret::repeatable(1));
+    let policy = Policy::compile("policy.yaml", POLICY).expect("the policy is good");
+    let engine = Engine::builder()
+        .policy(policy)
+        .store(MemoryStore::new(256 << 10, NOW))
+        .secret(Secret::repeatable(1))
+        .build();
     let service = Service::new(engine, Clock::precise());
     for _ in 0..3 {
         let Ok(answer) = poll_once(rls::answer(&service, &question, NOW)) else {

@@ -344,8 +344,7 @@ impl<S: Store> Handler<'_, S> {
         text: &mut Vec<u8>,
     ) -> Option<Arc<ActiveConfig>> {
         let overtaken = self.service.overtaken(decision);
-        let (hold, report) =
-            (self.service.hold(decision, now), self.service.await_report(request, decision, now));
+        let (hold, report) = (self.service.hold(decision, now), self.service.await_report(decision, now));
         let decided = Decided::new(decision, hold, &self.service.headers, request, self.service.on_wall(now));
         decided.awaiting(report).write(text);
         overtaken

@@ -244,7 +244,10 @@ mod tests {
     const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
     fn engine(policy: &str) -> Engine {
-        Engine::new(Policy::compile("test", policy.as_bytes()).unwrap().0, T0)
+        Engine::builder()
+            .policy(Policy::compile("test", policy.as_bytes()).unwrap())
+            .clock(tollgate::ManualClock::starting_at(T0).clock())
+            .build()
     }
 
     /// The file has wall-clock times, because the next process starts by the wall clock. A server whose clock was a

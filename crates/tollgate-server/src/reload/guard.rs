@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     fn summary(policy: &str) -> PolicySummary {
-        PolicySummary::of_policy(&Policy::compile("test", policy.as_bytes()).unwrap().0)
+        PolicySummary::of_policy(&Policy::compile("test", policy.as_bytes()).unwrap())
     }
 
     fn suspicion(old: &str, new: &str) -> String {

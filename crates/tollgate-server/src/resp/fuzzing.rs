@@ -44,8 +44,12 @@ pub fn commands(bytes: &[u8]) -> (Vec<CommandArguments>, usize, bool) {
 /// time except for the ids of permits.
 pub fn replies(pieces: &[&[u8]]) -> Vec<u8> {
     let time = ManualClock::new();
-    let Ok((policy, _)) = Policy::compile("fuzz", POLICY) else { return Vec::new() };
-    let engine = Engine::with_store(policy, MemoryStore::new(BYTES, time.now()), Secret::repeatable(1));
+    let Ok(policy) = Policy::compile("fuzz", POLICY) else { return Vec::new() };
+    let engine = Engine::builder()
+        .policy(policy)
+        .store(MemoryStore::new(BYTES, time.now()))
+        .secret(Secret::repeatable(1))
+        .build();
     let service = Arc::new(Service::new(engine, time.clock()).throttling(CounterTable::new(BYTES)));
     let resp = Resp::new(service);
     let mut session = Session::new(1);

@@ -46,8 +46,9 @@ struct Client {
 impl Server {
     fn new() -> Self {
         let time = ManualClock::new();
-        let (policy, _) = Policy::compile("test", POLICY.as_bytes()).unwrap();
-        let service = Service::new(Engine::new(policy, time.now()), time.clock());
+        let policy = Policy::compile("test", POLICY.as_bytes()).unwrap();
+        let service =
+            Service::new(Engine::builder().policy(policy).clock(time.clock()).build(), time.clock());
         let resp = Arc::new(Resp::new(Arc::new(service.throttling(CounterTable::new(1 << 20)))));
         Self { resp, time, stop: watch::channel(false).0 }
     }

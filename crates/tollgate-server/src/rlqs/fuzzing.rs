@@ -32,9 +32,10 @@ limits:
 pub fn rlqs_message(bytes: &[u8]) {
     let Ok(reports) = Reports::decode(bytes) else { return };
     let clock = ManualClock::starting_at(Timestamp::from_unix_seconds(1_700_000_000));
-    let (policy, _) = Policy::compile("policy.yaml", POLICY).expect("the policy is good");
+    let policy = Policy::compile("policy.yaml", POLICY).expect("the policy is good");
     let store = MemoryStore::new(256 << 10, clock.now());
-    let engine = Engine::with_store(policy, Stores::Memory(store), Secret::repeatable(1));
+    let engine =
+        Engine::builder().policy(policy).store(Stores::Memory(store)).secret(Secret::repeatable(1)).build();
     let (service, assigner) = (Service::new(engine, clock.clock()), QuotaAssigner::new());
     let (stream, _) = assigner.admit().expect("it is the first");
     for _ in 0..3 {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use tollgate::{Clock, Engine, MemoryStore, Policy, Secret};
+use tollgate::{Clock, Engine, MemoryStore, Policy};
 
 use crate::service::cells::CounterTable;
 use crate::snapshot::{self, CounterCapacity, HeldDirectory, SnapshotInterval, Snapshots};
@@ -113,7 +113,7 @@ impl Opened {
             }
             (StoreChoice::Memory, None) => {
                 let store = Stores::Memory(MemoryStore::new(capacity.bytes, now));
-                Engine::with_store(policy, store, Secret::random())
+                Engine::builder().policy(policy).store(store).build()
             }
             (StoreChoice::Shared(shared), _) => shared.engine(policy)?,
         };

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     fn of(limits: &str) -> Option<String> {
-        let (policy, _) = Policy::compile("test", format!("limits: [{limits}]").as_bytes()).unwrap();
+        let policy = Policy::compile("test", format!("limits: [{limits}]").as_bytes()).unwrap();
         example_request(&policy)
     }
 
@@ -152,10 +152,13 @@ mod tests {
     /// for half a minute. The sample of the example policy can be sent a thousand times in a row.
     #[test]
     fn the_sample_of_the_example_can_be_asked_a_thousand_times() {
-        let (policy, _) = Policy::compile("example", tollgate::policy::EXAMPLE.as_bytes()).unwrap();
+        let policy = Policy::compile("example", tollgate::policy::EXAMPLE.as_bytes()).unwrap();
         assert_eq!(example_request(&policy).as_deref(), Some(r#"{"attributes":{"tenant":"acme"}}"#));
         let now = tollgate::Timestamp::from_unix_seconds(1_700_000_000);
-        let engine = tollgate::Engine::new(policy, now);
+        let engine = tollgate::Engine::builder()
+            .policy(policy)
+            .clock(tollgate::ManualClock::starting_at(now).clock())
+            .build();
         let request = CheckRequest::new().with("tenant", "acme").unwrap();
         assert!((0..TRIES).all(|_| engine.try_check(&request, now).unwrap().is_allowed()));
     }

@@ -222,5 +222,5 @@ impl PolicyComparison {
 
 /// Creates an engine for a comparison without a server.
 pub(crate) fn offline(policy: Policy, secret: tollgate::Secret, start: Timestamp) -> Engine {
-    Engine::with_store(policy, MemoryStore::new(MEMORY_BYTES, start), secret)
+    Engine::builder().policy(policy).store(MemoryStore::new(MEMORY_BYTES, start)).secret(secret).build()
 }

@@ -175,13 +175,13 @@ impl Directory {
         let pieces = counters.throttled.pieces(nanoseconds(now));
         let pieces = pieces.inspect(|piece| throttled += CounterTable::entries_in(piece));
         let report = disk::replace(&self.path, NAME, |file| {
-            counters.engine.snapshots().write_with(Stores::memory, now, pieces, file).map_err(|error| {
-                match error {
+            counters.engine.maintenance().snapshots().write_with(Stores::memory, now, pieces, file).map_err(
+                |error| match error {
                     SnapshotError::Io(error) => DiskError::at("writing")(error).into(),
                     SnapshotError::PolicyChanged | SnapshotError::WallSet => WriteError::Changed,
                     SnapshotError::NotInMemory => WriteError::NotInMemory,
-                }
-            })
+                },
+            )
         })?;
         Ok(SnapshotReport { keys: report.keys + throttled, ..report })
     }
@@ -192,7 +192,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    use tollgate::{CheckRequest, Engine, MemoryStore, Policy, Secret};
+    use tollgate::{CheckRequest, Engine, MemoryStore, Policy};
     use tollgate_testkit::Scratch;
 
     use super::*;
@@ -204,9 +204,9 @@ mod tests {
     const CAPACITY: CounterCapacity = CounterCapacity { bytes: 1 << 20, throttle_bytes: 1 << 20 };
 
     fn engine() -> Engine<Stores> {
-        let policy = Policy::compile("test", b"limits: [{name: all, rate: 5/month}]").unwrap().0;
+        let policy = Policy::compile("test", b"limits: [{name: all, rate: 5/month}]").unwrap();
         let store = Stores::Memory(MemoryStore::new(1 << 20, NOW));
-        let engine = Engine::with_store(policy, store, Secret::random());
+        let engine = Engine::builder().policy(policy).store(store).build();
         assert!(engine.try_check(&CheckRequest::new(), NOW).unwrap().is_allowed());
         engine
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
-use tollgate::{Engine, Policy, Secret, Ticks};
+use tollgate::{Engine, Policy, Ticks};
 use tollgate_redis::{Nodes, RedisStore, Settings, TlsFiles};
 
 use super::keys::word;
@@ -100,10 +100,9 @@ impl SharedStore {
     /// # Errors
     /// When the settings contradict each other.
     pub(crate) fn engine(self, policy: Policy) -> Result<Engine<Stores>, String> {
-        let store = RedisStore::connect(self.settings).map_err(|error| format!("--store: {error}"))?;
-        let secret = store.secret().unwrap_or_else(Secret::random);
+        let store = RedisStore::start(self.settings).map_err(|error| format!("--store: {error}"))?;
         let fleet = Fleet::new(store, self.min_nodes.unwrap_or(0));
-        Ok(Engine::with_store(policy, Stores::Redis(Arc::new(fleet)), secret))
+        Ok(Engine::builder().policy(policy).store(Stores::Redis(Arc::new(fleet))).build())
     }
 }
 
@@ -166,7 +165,7 @@ impl StoreChoice {
 /// # Errors
 /// As [`StoreChoice::of`].
 pub(crate) fn settings(url: &str, login: &StoreLogin) -> Result<Settings, String> {
-    let mut settings = Settings::parse(url).map_err(|error| error.to_string())?;
+    let mut settings = url.parse::<Settings>().map_err(|error| error.to_string())?;
     let user = login.user.as_deref().or(settings.credentials().0).map(str::to_owned);
     if let Some(path) = &login.password_file {
         settings = settings.login_from_file(user.as_deref(), path).map_err(|error| error.to_string())?;

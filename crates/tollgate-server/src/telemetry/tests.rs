@@ -17,11 +17,11 @@ const POLICY: &str = "limits: [{name: per-key, by: [api_key], rate: 3/h}, {name:
                       {name: all, rate: 10M/h}]";
 
 fn compiled(text: &str) -> Policy {
-    Policy::compile("test", text.as_bytes()).unwrap().0
+    Policy::compile("test", text.as_bytes()).unwrap()
 }
 
 fn service(time: &ManualClock, policy: &str) -> Service<MemoryStore> {
-    Service::new(Engine::new(compiled(policy), time.now()), time.clock())
+    Service::new(Engine::builder().policy(compiled(policy)).clock(time.clock()).build(), time.clock())
 }
 
 fn ask(

@@ -191,8 +191,8 @@ mod tests {
 
     fn fixture(share: u32) -> Fixture {
         let time = ManualClock::new();
-        let (policy, _) = Policy::compile("test", b"limits: [{name: one, rate: 1/h}]").unwrap();
-        let engine = Engine::new(policy, time.now());
+        let policy = Policy::compile("test", b"limits: [{name: one, rate: 1/h}]").unwrap();
+        let engine = Engine::builder().policy(policy).clock(time.clock()).build();
         let [allowed, denied] = [0, 1].map(|_| engine.try_check(&CheckRequest::new(), time.now()).unwrap());
         let (tracer, spans) = Tracer::new(share, time.clock(), Arc::new(Fate::default()));
         Fixture { time, tracer, spans, allowed, denied }

@@ -62,9 +62,9 @@ fn requests() -> Vec<Asked> {
 }
 
 fn library() -> Way {
-    let (policy, _) = Policy::compile("policy.yaml", POLICY.as_bytes()).unwrap();
+    let policy = Policy::compile("policy.yaml", POLICY.as_bytes()).unwrap();
     let clock = Clock::precise();
-    let engine = Engine::new(policy, clock.now());
+    let engine = Engine::builder().policy(policy).clock(clock.clone()).build();
     let decide = move |asked: &Asked| {
         let add = |request: CheckRequest<'static>, &(name, value): &(&'static str, &'static str)| {
             request.with(name, value)

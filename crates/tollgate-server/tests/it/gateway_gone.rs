@@ -103,7 +103,7 @@ fn requests_sent_ahead_are_all_answered() {
     }
 }
 
-/// A client that has ended its side has two seconds for the head of its answer, as docs/gateway.md says. It once had half a second, so a
+/// A client that has ended its side has two seconds for the head of its answer, as docs/gateway-requests.md says. It once had half a second, so a
 /// piped request whose answer took longer got nothing at all. One whose answer never comes is given up.
 #[test]
 fn a_half_closed_client_has_its_two_seconds() {

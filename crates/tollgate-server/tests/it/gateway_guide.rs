@@ -1,4 +1,4 @@
-//! `docs/gateway.md` is run: its policy is served in front of a real service, and its commands print what it shows.
+//! `docs/gateway.md`, `docs/graphql.md` and `docs/gateway-overload.md` are run: their policy is served in front of a real service, and its commands print what it shows.
 
 use crate::gateway_upstream::{Gateway, OPEN, Upstream};
 use crate::guide::{Last, blocks, first, shell, succeeded};
@@ -6,6 +6,8 @@ use crate::program::{run, stderr};
 use crate::proxy::Folder;
 
 const GUIDE: &str = include_str!("../../../../docs/gateway.md");
+const GRAPHQL: &str = include_str!("../../../../docs/graphql.md");
+const OVERLOAD: &str = include_str!("../../../../docs/gateway-overload.md");
 
 #[test]
 fn the_guide_is_true() {
@@ -40,7 +42,8 @@ fn the_routes_are_true() {
 /// GraphQL is priced as the guide says.
 #[test]
 fn the_prices_are_true() {
-    let (blocks, folder, upstream) = (blocks(GUIDE), Folder::new("gateway-guide-graphql"), Upstream::start());
+    let (blocks, folder, upstream) =
+        (blocks(GRAPHQL), Folder::new("gateway-guide-graphql"), Upstream::start());
     let config = first(&blocks, "yaml graphql").replace("127.0.0.1:3000", &upstream.address.to_string());
     let config = folder.write("config.yaml", &config).display().to_string();
     let gateway = Gateway::with(&["--config", &config], first(&blocks, "yaml graphql-policy"));
@@ -63,7 +66,7 @@ fn the_prices_are_true() {
 #[test]
 fn the_controllers_are_true() {
     let (blocks, folder, upstream) =
-        (blocks(GUIDE), Folder::new("gateway-guide-overload"), Upstream::start());
+        (blocks(OVERLOAD), Folder::new("gateway-guide-overload"), Upstream::start());
     let config = folder.write("config.yaml", first(&blocks, "yaml overload")).display().to_string();
     let address = format!("http://{}", upstream.address);
     let gateway = Gateway::with(&["--upstream", &address, "--config", &config], OPEN);

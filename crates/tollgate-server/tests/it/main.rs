@@ -22,6 +22,7 @@ mod check;
 mod commands;
 mod compat;
 mod first_steps;
+mod config_page;
 mod fuzz;
 mod gateway;
 mod gateway_answers;

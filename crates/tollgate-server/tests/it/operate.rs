@@ -1,4 +1,4 @@
-//! The guide `docs/operate.md` is run: its servers are started, its commands are executed in order, and what it shows as their
+//! The guides `docs/operate.md` and `docs/security.md` are run: servers are started, its commands are executed in order, and what it shows as their
 //! output is compared with what comes out.
 
 use tollgate_testkit::Scratch;
@@ -7,6 +7,7 @@ use crate::guide::{GUIDE_ADDRESS, Last, blocks, shell, succeeded};
 use crate::program::{Server, tollgate};
 
 const GUIDE: &str = include_str!("../../../../docs/operate.md");
+const SECURITY: &str = include_str!("../../../../docs/security.md");
 
 /// Starts a server as the guide says, on a free port.
 fn start(scratch: &Scratch, command: &str) -> Server {
@@ -24,14 +25,12 @@ fn output(scratch: &Scratch, server: &Server, commands: &str) -> String {
     succeeded(shell).0
 }
 
-/// Every command of the guide works, and answers what the guide says. Its certificates and its token were the test's own, so a reader could not
-/// follow the page: now its commands make them.
-#[test]
-fn the_guide_is_true() {
+/// Runs a guide, and returns how many servers it started and how many outputs were compared.
+fn followed(guide: &str) -> (usize, usize) {
     let scratch = Scratch::new();
     let (mut server, mut last) = (None, Last::default());
     let mut servers = 0;
-    for (language, block) in blocks(GUIDE) {
+    for (language, block) in blocks(guide) {
         match language {
             "yaml" => scratch.replace("policy.yaml", &block),
             "sh files" => {
@@ -48,5 +47,18 @@ fn the_guide_is_true() {
             _ => last.compare(language, &block),
         }
     }
-    assert_eq!((servers, last.compared), (3, 8));
+    (servers, last.compared)
+}
+
+/// Every command of the guide works, and answers what the guide says.
+#[test]
+fn the_guide_is_true() {
+    assert_eq!(followed(GUIDE), (1, 4));
+}
+
+/// So does every command of the page about security. Its certificates and its token were once the test's own, so a reader could not
+/// follow the page: now its commands make them.
+#[test]
+fn the_security_page_is_true() {
+    assert_eq!(followed(SECURITY), (2, 4));
 }

@@ -97,7 +97,7 @@ fn a_picture_shows_its_input() {
 /// The guide shows a picture that was drawn here, of both kinds of requests.
 #[test]
 fn the_guide_has_its_picture() {
-    let guide = include_str!("../../../../docs/overload.md");
+    let guide = include_str!("../../../../docs/overload-measured.md");
     let drawn = include_str!("../../../../docs/pictures/overload.svg");
     assert!(guide.contains("](pictures/overload.svg)"));
     assert!(

@@ -10,7 +10,7 @@ use crate::gateway_upstream::{Gateway, Seen, Upstream};
 use crate::h2_conformance::talk::{Talk, block, headers};
 use crate::proxy::Folder;
 
-const GUIDE: &str = include_str!("../../../../docs/gateway.md");
+const GUIDE: &str = include_str!("../../../../docs/gateway-requests.md");
 /// A value by which a field is known again.
 const MARK: &str = "192.0.2.66";
 /// Fields that the gateway writes itself, whatever a trusted proxy says in them.
@@ -230,5 +230,5 @@ fn the_guide_shows_the_table() {
     let [what, happens, reason] = NOT_PLAIN;
     rows.push(row(what, happens, reason));
     let table = rows.join("\n");
-    assert!(GUIDE.contains(&table), "docs/gateway.md has another table than:\n\n{table}\n");
+    assert!(GUIDE.contains(&table), "docs/gateway-requests.md has another table than:\n\n{table}\n");
 }

@@ -1,4 +1,4 @@
-//! The tables and charts of `docs/overload.md`.
+//! The tables and charts of `docs/overload-measured.md`.
 
 use std::fmt::Write;
 

@@ -38,8 +38,11 @@ fn each_algorithm_keeps_its_promise_in_the_incident() {
 
 #[test]
 fn the_overload_page_has_the_current_tables() {
-    const GUIDE: &str = include_str!("../../../../docs/overload.md");
+    const GUIDE: &str = include_str!("../../../../docs/overload-measured.md");
     for part in [table::priorities(1), table::chart(1, LimiterKind::Tollgate)] {
-        assert!(GUIDE.contains(part.trim_end()), "docs/overload.md is out of date; it should have:\n{part}");
+        assert!(
+            GUIDE.contains(part.trim_end()),
+            "docs/overload-measured.md is out of date; it should have:\n{part}"
+        );
     }
 }

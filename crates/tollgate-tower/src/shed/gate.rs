@@ -30,7 +30,6 @@ const REFUND_WITHIN: Ticks = Ticks::from_secs(3_600);
 
 /// A charge to the fleet's counters, with its instant for the refund.
 struct FleetCharge {
-    request: CheckRequest<'static>,
     decision: Decision,
     at: Timestamp,
 }
@@ -81,9 +80,11 @@ impl Shedder {
         let policy = controllers.fleet.as_ref().and_then(|fleet| fleet.policy().ok());
         let (waiting, refused, waited) = (AtomicUsize::new(0), Default::default(), Default::default());
         let shedder = Self { controllers, queue, waiting, fleet: None, refused, waited, clock };
-        let now = shedder.clock.now();
         Ok(match policy {
-            Some(policy) => shedder.counting(Arc::new(Engine::new(policy, now))),
+            Some(policy) => {
+                let engine = Engine::builder().policy(policy).clock(shedder.clock.clone()).build();
+                shedder.counting(Arc::new(engine))
+            }
             None => shedder,
         })
     }
@@ -102,9 +103,8 @@ impl Shedder {
         let refund = Box::new(move |charge: FleetCharge, now| {
             let engine = Arc::clone(&refunding);
             let refunded: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
-                let FleetCharge { request, decision, at } = charge;
-                let mut reservation =
-                    engine.reservations().of_decision(&request, &decision, REFUND_WITHIN, at);
+                let FleetCharge { decision, at } = charge;
+                let mut reservation = engine.reservations().of_decision(&decision, REFUND_WITHIN, at);
                 // If the store does not answer, the charge stays, so that the fleet never exceeds its capacity.
                 let _ = engine.reservations().cancel(&mut reservation, now).await;
             });
@@ -181,7 +181,7 @@ impl Shedder {
                 Err(prepared) => return Ok(Entry::CheckFleet(Box::new(request), prepared)),
             };
             shedder.judge(&decision, priority, now)?;
-            charge = decision.is_allowed().then(|| FleetCharge { request, decision, at: now });
+            charge = decision.is_allowed().then(|| FleetCharge { decision, at: now });
         }
         self.enter_local(charge, priority, identity, now)
     }
@@ -223,9 +223,9 @@ impl Shedder {
     ) -> Result<Option<FleetCharge>, Refusal> {
         let (Some(shedder), Some(fleet)) = (&self.controllers.fleet, &self.fleet) else { return Ok(None) };
         let now = self.now();
-        let decision = (fleet.check)(prepared, request.clone(), now).await;
+        let decision = (fleet.check)(prepared, request, now).await;
         shedder.judge(&decision, priority, self.now())?;
-        Ok(decision.is_allowed().then(|| FleetCharge { request, decision, at: now }))
+        Ok(decision.is_allowed().then(|| FleetCharge { decision, at: now }))
     }
 
     /// Asks the controllers of this process about a request after its charge to the fleet's counters. A refused request is

@@ -170,7 +170,7 @@ where
                 return ShedFuture::passing(self.inner.call(Request::from_parts(parts, body)), admission);
             }
             Ok(entry) => entry,
-            Err(refusal) => return ShedFuture::refused(self.shared.refuse(parts, &refusal, identity)),
+            Err(refusal) => return ShedFuture::refused(self.shared.refuse(&parts, &refusal, identity)),
         };
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
@@ -183,7 +183,7 @@ where
                 Ok(admission) => {
                     QueuedOutcome::Served(inner.call(Request::from_parts(parts, body)).await, admission)
                 }
-                Err(refusal) => QueuedOutcome::Refused(shared.refuse(parts, &refusal, identity)),
+                Err(refusal) => QueuedOutcome::Refused(shared.refuse(&parts, &refusal, identity)),
             }
         })
     }
@@ -211,16 +211,16 @@ impl ShedState {
     }
 
     /// The response to a shed request: a 503, and over gRPC `UNAVAILABLE`.
-    fn refuse(&self, parts: Parts, refusal: &Refusal, identity: u64) -> Response<Bytes> {
+    fn refuse(&self, parts: &Parts, refusal: &Refusal, identity: u64) -> Response<Bytes> {
         self.shedder.count_refusal(refusal);
         if let Some(hook) = &self.hook {
-            crate::background::run(hook(&parts));
+            crate::background::run(hook(parts));
         }
-        let context = AnswerContext::of(&parts, tollgate::headers::Caller::Anonymous, 1);
+        let context = AnswerContext::of(parts, tollgate::headers::Caller::Anonymous, 1);
         let answer = refusal.answer(&self.headers, context.audience, identity, self.shedder.now());
         let mut response = refusal::unavailable(answer, context.protocol);
         // A rate-limit layer outside of this one may have charged it.
-        response.extensions_mut().insert(Unserved::new(parts));
+        response.extensions_mut().insert(Unserved);
         response
     }
 }

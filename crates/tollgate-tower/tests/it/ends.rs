@@ -13,7 +13,7 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full};
 use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
-use tollgate::{CheckRequest, Engine, ManualClock, MemoryStore, Policy, Secret, Timestamp};
+use tollgate::{CheckRequest, Engine, ManualClock, MemoryStore, Policy, Timestamp};
 use tollgate_tower::RateLimitLayer;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -200,13 +200,14 @@ async fn drops_and_refusals_in_a_queue_release_the_permit() {
         })
     }) {
         let time = ManualClock::new();
-        let (policy, _) = Policy::compile("policy.yaml", LIMITS.as_bytes()).unwrap();
+        let policy = Policy::compile("policy.yaml", LIMITS.as_bytes()).unwrap();
         let memory = MemoryStore::new(1 << 20, time.now());
         if is_slow {
-            let engine = Arc::new(Engine::with_store(policy, Slow(memory), Secret::random()));
+            let engine =
+                Arc::new(Engine::builder().policy(policy).store(Slow(memory)).clock(time.clock()).build());
             leave_nothing(&engine, &time, settles, wait_max).await;
         } else {
-            let engine = Arc::new(Engine::with_store(policy, memory, Secret::random()));
+            let engine = Arc::new(Engine::builder().policy(policy).store(memory).clock(time.clock()).build());
             leave_nothing(&engine, &time, settles, wait_max).await;
         }
     }
@@ -226,7 +227,7 @@ async fn leave_nothing<S: Store + Send + Sync + 'static>(
         let status = if request.uri().path() == "/broken" { 500 } else { 200 };
         Ok::<_, Infallible>(Response::builder().status(status).body(TwoFrames(0, Some("3"))).unwrap())
     });
-    let layer = RateLimitLayer::new(Arc::clone(engine)).clock(time.clock());
+    let layer = RateLimitLayer::new(Arc::clone(engine));
     let layer = layer.wait_at_most(Duration::from_millis(wait_max));
     let layer = if settles { layer.refund_server_errors().cost_from("x-cost").unwrap() } else { layer };
     let service = layer.layer(upstream);
@@ -359,7 +360,7 @@ async fn a_shorter_permit_ttl_applies_to_held_permits() {
     let tunnel = service.clone().oneshot(from("203.0.113.7", "/")).await.unwrap();
     world.time.advance(Duration::from_secs(1));
     let shorter = b"limits: [{name: in-flight, concurrency: 1, permit_ttl: 2s}]";
-    world.engine.swap(Policy::compile("policy.yaml", shorter).unwrap().0, world.time.now()).unwrap();
+    world.engine.swap(Policy::compile("policy.yaml", shorter).unwrap(), world.time.now()).unwrap();
     for step in 1..=100 {
         world.time.advance(Duration::from_millis(200));
         settle_down().await;
@@ -388,10 +389,10 @@ impl Body for Held {
 /// In real time and over a real connection, a response streams for several lifetimes of its permit.
 #[tokio::test]
 async fn a_permit_lasts_over_a_connection() {
-    let (policy, _) =
+    let policy =
         Policy::compile("policy.yaml", b"limits: [{name: in-flight, concurrency: 1, permit_ttl: 600ms}]")
             .unwrap();
-    let engine = Arc::new(Engine::new(policy, tollgate::Clock::precise().now()));
+    let engine = Arc::new(Engine::builder().policy(policy).build());
     let held =
         service_fn(|_: Request<hyper::body::Incoming>| async { Ok::<_, Infallible>(Response::new(Held)) });
     let service = RateLimitLayer::new(Arc::clone(&engine)).layer(held);

@@ -25,13 +25,13 @@ impl World {
     pub(crate) fn new(limits: &str) -> Self {
         let time = ManualClock::new();
         let file = format!("limits:\n{limits}\n");
-        let (policy, _) = Policy::compile("policy.yaml", file.as_bytes()).unwrap();
-        let engine = Arc::new(Engine::new(policy, time.now()));
+        let policy = Policy::compile("policy.yaml", file.as_bytes()).unwrap();
+        let engine = Arc::new(Engine::builder().policy(policy).clock(time.clock()).build());
         Self { time, engine }
     }
 
     pub(crate) fn layer(&self) -> Layer {
-        RateLimitLayer::new(Arc::clone(&self.engine)).clock(self.time.clock())
+        RateLimitLayer::new(Arc::clone(&self.engine))
     }
 
     /// The remaining units of the first limit that matches these attributes.

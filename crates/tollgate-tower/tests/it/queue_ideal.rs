@@ -192,7 +192,7 @@ fn a_reload_serves_all_waiters() {
             QueuedRequests::new("  - {name: queue, algorithm: leaky-bucket, rate: 1/s, queue: 9}");
         let began = queue.now();
         (0..5).for_each(|number| queue.arrive(number, 1, None));
-        let (policy, _) = Policy::compile("policy.yaml", policy.as_bytes()).unwrap();
+        let policy = Policy::compile("policy.yaml", policy.as_bytes()).unwrap();
         queue.world.engine.swap(policy, queue.world.time.now()).unwrap();
         drop(queue.waiting.remove(1)); // The request numbered 2.
         (0..4).for_each(|_| queue.pass(1_000_000));

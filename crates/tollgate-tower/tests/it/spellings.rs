@@ -136,7 +136,7 @@ fn loose_paths() {
         let (limit, spellings) = line.split_once(' ').unwrap();
         let (met, others) = spellings.split_once(" | ").unwrap();
         let document = format!("limits: [{{name: a, when: {{path: '{limit}'}}, rate: 1/s}}]");
-        let policy = Policy::compile("policy.yaml", document.as_bytes()).unwrap().0;
+        let policy = Policy::compile("policy.yaml", document.as_bytes()).unwrap();
         for (spellings, is_met) in [(met, true), (others, false)] {
             for spelling in spellings.split(' ') {
                 let meets = |paths| {

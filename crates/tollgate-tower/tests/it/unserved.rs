@@ -80,7 +80,7 @@ impl Short {
     }
 
     fn swap(&self, limits: &str) {
-        let (policy, _) = Policy::compile("policy.yaml", format!("limits: [{limits}]").as_bytes()).unwrap();
+        let policy = Policy::compile("policy.yaml", format!("limits: [{limits}]").as_bytes()).unwrap();
         self.world.engine.swap(policy, self.world.time.now()).unwrap();
     }
 }

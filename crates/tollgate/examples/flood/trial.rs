@@ -4,9 +4,7 @@
 use tollgate::algorithm::fixed_window::{Align, FixedWindow};
 use tollgate::memory::Usage;
 use tollgate::policy::Limit;
-use tollgate::{
-    CheckRequest, Decision, Engine, MemoryStore, Policy, Quota, Rate, Secret, Source, Ticks, Timestamp,
-};
+use tollgate::{CheckRequest, Decision, Engine, MemoryStore, Policy, Quota, Rate, Source, Ticks, Timestamp};
 
 /// When the flood begins: the first instant of an hour.
 const START: Timestamp = Timestamp::from_unix_seconds(1_700_002_800);
@@ -152,7 +150,7 @@ struct Flood<'p> {
 /// Runs a plan. `progress` is told how many keys have come, at every look.
 pub(crate) fn run(plan: &Plan, mut progress: impl FnMut(&Row)) -> Result<Report, Box<dyn std::error::Error>> {
     let policy = Policy::new(vec![Limit::new("flooded", plan.quota()?).by(["key"])])?;
-    let engine = Engine::with_store(policy, MemoryStore::new(plan.capacity_bytes, START), Secret::random());
+    let engine = Engine::builder().policy(policy).store(MemoryStore::new(plan.capacity_bytes, START)).build();
     let residents = vec![plan.unused(); usize::try_from(plan.residents)?];
     let report = Report { rows: Vec::new(), counts: Counts::default(), broken: Vec::new(), broken_in_all: 0 };
     let mut flood = Flood { plan, engine, residents, released: false, report };

@@ -1,9 +1,9 @@
 //! Charges under a policy: those of a matched request, and those of what earlier decisions took.
 
-use super::ActivePolicy;
+use super::{ActivePolicy, identity};
 use crate::algorithm::Charged;
 use crate::algorithm::concurrency::PermitId;
-use crate::decision::{Held, Status};
+use crate::decision::{Decision, Held, Status};
 use crate::key::Fingerprint;
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::overrides::ActiveOverrides;
@@ -98,7 +98,9 @@ impl ActivePolicy {
             descriptor: matched.descriptor,
             enforcement,
             source: Source::Policy,
-            key_hash: key.digest(),
+            key,
+            group: None,
+            cost: 0,
             outcome: Outcome::uncounted(verdict),
             charged_at: Timestamp::default(),
         }
@@ -126,13 +128,9 @@ impl ActivePolicy {
     ) -> Charge<'l> {
         let limit = &self.policy.limits()[matched.limit as usize];
         let counters = &self.counters[matched.limit as usize];
-        let family = match enforcement {
-            Enforcement::Enforced => &counters.enforced,
-            Enforcement::Shadow => &counters.shadow,
-        };
         Charge {
             key,
-            family,
+            family: counters.family(enforcement),
             number: counters.numbers[matched.quota.0 as usize],
             quota: &limit.quotas()[matched.quota.0 as usize],
             cost: matched.cost,
@@ -147,10 +145,7 @@ impl ActivePolicy {
     /// The charge of what was taken, under this policy; `None` when the limit is gone, or counts anew.
     pub(crate) fn charge_of(&self, held: &Held, permit: PermitId, cost: u64) -> Option<Charge<'_>> {
         let (limit, counters) = self.counters_of(&held.limit)?;
-        let family = match held.enforcement {
-            Enforcement::Enforced => &counters.enforced,
-            Enforcement::Shadow => &counters.shadow,
-        };
+        let family = counters.family(held.enforcement);
         if family.id() != held.family {
             return None;
         }
@@ -169,6 +164,31 @@ impl ActivePolicy {
             lease: None,
             charged: held.charged_at.map_or(Charged::UNKNOWN, Charged::At),
         })
+    }
+
+    /// What a decision at `now` took from one counter; `None` when the limit is gone, or counts anew: nothing was taken
+    /// from those counters.
+    pub(crate) fn held_by(&self, decision: &Decision, status: &Status, now: Timestamp) -> Option<Held> {
+        let limit = &decision.policy().limits()[status.limit as usize];
+        let (known, counters) = self.counters_of(limit.name())?;
+        if !std::ptr::eq(limit, known) && identity(limit) != identity(known) {
+            return None;
+        }
+        let charge = Charge {
+            key: status.key,
+            family: counters.family(status.enforcement),
+            number: 0,
+            quota: limit.quota(status.quota)?,
+            cost: status.cost,
+            enforcement: status.enforcement,
+            permit: PermitId(0),
+            group: status.group,
+            lease: None,
+            charged: Charged::UNKNOWN,
+        };
+        let mut held = Held::by_status(limit, &charge, status, now);
+        held.number = *counters.numbers.get(held.quota_in(known))?;
+        Some(held)
     }
 
     /// The indexes of the limit and of the quota that it was taken from, in this policy.

@@ -11,7 +11,6 @@ use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::{Estimate, SlidingWindow};
 use crate::decision::Decision;
 use crate::engine::SwapReport;
-use crate::key::Secret;
 use crate::outcome::{Outcome, Source};
 use crate::policy::{Cost, Limit, LimitBuilder, Policy};
 use crate::quota::Quota;
@@ -162,7 +161,7 @@ pub(super) struct Rig<S> {
 
 impl<S: Store> Rig<S> {
     pub(super) fn new(make: &impl Fn(Timestamp) -> S, limits: Vec<LimitBuilder>) -> Self {
-        let engine = Engine::with_store(policy(limits), make(START), Secret::random());
+        let engine = Engine::builder().policy(policy(limits)).store(make(START)).build();
         Self { engine, now: START }
     }
 

@@ -141,7 +141,7 @@ const RATED: [&str; 6] =
 
 fn rated(algorithm: &str, rate: &str) -> Policy {
     let text = format!("limits: [{{name: limit, by: [key], algorithm: {algorithm}, rate: {rate}}}]");
-    Policy::compile("policy.yaml", text.as_bytes()).expect("the suite's policies are valid").0
+    Policy::compile("policy.yaml", text.as_bytes()).expect("the suite's policies are valid")
 }
 
 /// Sends requests of many other keys, so that a store reuses the slot of every key that it may forget.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::LimitStatus;
+use super::Status;
 use crate::algorithm::concurrency::PermitId;
 use crate::key::Fingerprint;
 use crate::outcome::{Source, Verdict};
@@ -93,13 +93,16 @@ impl Permit {
 impl Held {
     /// What a charge took for a matched limit of a policy.
     pub(crate) fn new(policy: &Policy, matched: &Match, charge: &Charge<'_>, source: Source) -> Self {
-        let limit = &policy.limits()[matched.limit as usize];
+        Self::of(&policy.limits()[matched.limit as usize], matched.quota, charge, source)
+    }
+
+    fn of(limit: &Limit, quota: QuotaIndex, charge: &Charge<'_>, source: Source) -> Self {
         Self {
             limit: limit.name().into(),
             family: charge.family.id(),
             key: charge.key,
             group: charge.group,
-            quota: (charge.quota.clone(), matched.quota),
+            quota: (charge.quota.clone(), quota),
             number: charge.number,
             enforcement: charge.enforcement,
             source,
@@ -117,13 +120,7 @@ impl Held {
     }
 
     /// What a decision at `now` took, by the status of one of its limits.
-    pub(crate) fn by_status(
-        policy: &Policy,
-        matched: &Match,
-        charge: &Charge<'_>,
-        status: &LimitStatus<'_>,
-        now: Timestamp,
-    ) -> Self {
+    pub(crate) fn by_status(limit: &Limit, charge: &Charge<'_>, status: &Status, now: Timestamp) -> Self {
         // A window from the first hit may have begun long before this charge, so only its own counter knows when it
         // ends.
         let ends_at = now + status.outcome.reset_after;
@@ -139,8 +136,13 @@ impl Held {
             Source::Lease => status.charged_at,
             _ => charge.quota.counted_at(&status.outcome, status.charged_at),
         });
-        let held = Self::new(policy, matched, charge, status.source);
+        let held = Self::of(limit, status.quota, charge, status.source);
         Self { decided_at: now, charged_at, window_ends_at, empty_at, turn_at, ..held }
+    }
+
+    /// Whether it is a permit, which is released on its own.
+    pub(crate) const fn is_permit(&self) -> bool {
+        matches!(self.quota.0, Quota::Concurrency(_))
     }
 
     /// Whether it was charged to a leaky bucket.

@@ -92,18 +92,8 @@ impl Prepared {
         Self(Box::new(PreparedParts { active, matched, keys }))
     }
 
-    /// The policy that it was matched with.
-    pub(super) fn active(&self) -> &ActivePolicy {
-        &self.0.active
-    }
-
-    /// The limits that have a counter for it.
-    pub(super) fn matches(&self) -> &[Match] {
-        &self.0.matched.matches
-    }
-
     /// The charge of each match.
-    pub(super) fn charges(&self) -> Charges<'_> {
+    fn charges(&self) -> Charges<'_> {
         let PreparedParts { active, matched, keys } = &*self.0;
         let id = matched.permit.unwrap_or(PermitId(0));
         let each = matched.matches.iter().zip(keys);
@@ -119,7 +109,7 @@ impl Prepared {
 
 impl fmt::Debug for Prepared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Prepared").field("matches", &self.matches()).finish_non_exhaustive()
+        f.debug_struct("Prepared").field("matches", &self.0.matched.matches).finish_non_exhaustive()
     }
 }
 
@@ -139,15 +129,13 @@ impl<S: Store> Engine<S> {
     /// It always answers: a failing store leads to a decision chosen by policy, not to an error.
     ///
     /// ```
-    /// use tollgate::{CheckRequest, Clock, Engine, Policy};
-    /// let limits = b"limits: [{name: key, by: [api_key], rate: 9/h}, {name: path, by: [path], rate: 1/h}]";
-    /// let (policy, _) = Policy::compile("policy.yaml", limits)?;
-    /// let clock = Clock::precise();
-    /// let engine = Engine::new(policy, clock.now());
+    /// use tollgate::{CheckRequest, Engine};
+    /// let limits = "limits: [{name: key, by: [api_key], rate: 9/h}, {name: path, by: [path], rate: 1/h}]";
+    /// let engine = Engine::builder().policy(limits.parse()?).build();
     /// let descriptor = CheckRequest::new().with("path", "/a")?.cost(2)?;
     /// let request = CheckRequest::new().with("api_key", "k1")?.and(descriptor);
     /// # pollster::block_on(async {
-    /// let decision = engine.check(&request, clock.now()).await;
+    /// let decision = engine.check(&request, engine.now()).await;
     /// let cause = decision.cause().unwrap();
     /// assert_eq!((cause.limit.name(), cause.descriptor), ("path", 1));
     /// # });
@@ -420,7 +408,9 @@ impl<S: Store> Engine<S> {
             descriptor: matched.descriptor,
             enforcement: charge.enforcement,
             source: answer.source,
-            key_hash: charge.key.digest(),
+            key: charge.key,
+            group: charge.group,
+            cost: charge.cost,
             outcome: answer.outcome,
             charged_at: answer.charged_at,
         }));

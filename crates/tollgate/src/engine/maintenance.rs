@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Engine, first_permit};
+use super::{Engine, Snapshots};
 use crate::active::ActivePolicy;
+use crate::clock::Clock;
 use crate::fallback::{FallbackReport, Reconciled, node_count};
 use crate::key::Secret;
 use crate::memory::MemoryStore;
@@ -26,7 +27,26 @@ impl<S> Clone for Maintenance<'_, S> {
     }
 }
 
-impl<S: Store> Maintenance<'_, S> {
+impl<'e, S: Store> Maintenance<'e, S> {
+    /// Snapshots of the counters in memory.
+    #[inline]
+    pub const fn snapshots(self) -> Snapshots<'e, S> {
+        Snapshots { engine: self.engine }
+    }
+
+    /// Why the policy file as it is now is not active: what `tollgate policy check` prints about it. `None` if it is.
+    #[cfg(feature = "reload")]
+    #[must_use]
+    pub fn reload_refusal(self) -> Option<String> {
+        self.engine.watch.as_ref()?.refusal()
+    }
+
+    /// The clock of [`Engine::now`].
+    #[must_use]
+    pub const fn clock(self) -> &'e Clock {
+        &self.engine.clock
+    }
+
     /// Reports to the store what was admitted here while it was unreachable, and makes the refunds that could not be
     /// made: up to 64 counters per call. Each is reported once. A program with an engine on a shared store calls this
     /// now and then; the call does nothing while the store is unreachable.
@@ -83,22 +103,17 @@ impl<S: Store> Maintenance<'_, S> {
     #[must_use]
     pub fn sibling<T: Store>(self, policy: Policy, store: T) -> Engine<T> {
         let secret = Arc::clone(&self.engine.active.load().secret);
-        Engine::assemble(
-            ActivePolicy::first(Arc::new(policy), secret, store.is_grouped()),
-            store,
-            first_permit(),
-        )
+        let active = ActivePolicy::first(Arc::new(policy), secret, store.is_grouped());
+        Engine::assemble(active, store, self.engine.clock.clone())
     }
 
     /// An engine of another policy, or the same, with counters of its own in memory that start empty: for a candidate
     /// policy. The overrides of this engine apply there, too, and `enforce_percent` selects the same keys.
     pub fn candidate(self, policy: Arc<Policy>, bytes: u64, now: Timestamp) -> Engine<MemoryStore> {
         let now = now.decidable();
-        let engine = Engine::with_shared(
-            policy,
-            MemoryStore::new(bytes, now),
-            self.engine.active.load().secret.copy(),
-        );
+        let (store, secret) = (MemoryStore::new(bytes, now), Arc::clone(&self.engine.active.load().secret));
+        let active = ActivePolicy::first(policy, secret, store.is_grouped());
+        let engine = Engine::assemble(active, store, self.engine.clock.clone());
         engine.overrides.follow(&self.engine.overrides, now);
         engine.maintenance().follow_wall(self.wall(), now);
         engine

@@ -78,10 +78,11 @@ impl<S: Store> Operator<'_, S> {
     /// replaced. Where an override of the limit and one of all limits apply at once, the milder one wins.
     ///
     /// ```
-    /// use tollgate::{CheckRequest, Clock, Engine, Policy, Ruled, LimitOverride, Scope, Ticks};
-    /// let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: all, rate: 1/h}]")?;
-    /// let (clock, request) = (Clock::precise(), CheckRequest::new());
-    /// let (now, engine) = (clock.now(), Engine::new(policy, clock.now()));
+    /// use tollgate::{CheckRequest, Engine, Ruled, LimitOverride, Scope, Ticks};
+    /// let policy = "limits: [{name: all, rate: 1/h}]".parse()?;
+    /// let request = CheckRequest::new();
+    /// let engine = Engine::builder().policy(policy).build();
+    /// let now = engine.now();
     /// assert!(engine.try_check(&request, now)?.is_allowed());
     /// assert!(!engine.try_check(&request, now)?.is_allowed());
     /// let killed = Ruled { kind: LimitOverride::Off, until: now + Ticks::from_secs(60) };

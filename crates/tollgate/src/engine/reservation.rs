@@ -14,9 +14,9 @@ use queue::{LeftQueue, QueuedSlot};
 use super::{ATTEMPTS, Engine};
 use crate::active::ActivePolicy;
 use crate::algorithm::concurrency::PermitId;
-use crate::decision::{Decision, Held, LimitStatus, Permit, Settled};
+use crate::decision::{Decision, Held, Permit, Settled, Status};
 use crate::outcome::{Source, Verdict};
-use crate::policy::{Cost, Limit, Match};
+use crate::policy::{Cost, Limit};
 use crate::request::CheckRequest;
 use crate::store::{Charge, Charges, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
@@ -112,26 +112,14 @@ impl<S: Store> Reservations<'_, S> {
             return (decision, None);
         }
         let permit = decision.take_permit();
-        let (matches, charges) = (prepared.matches(), prepared.charges());
-        let reservation = reserved(prepared.active(), matches, &charges, &decision, lifetime, now);
+        let reservation = self.of_decision(&decision, lifetime, now);
         (decision, Some(Reservation { permit, ..reservation }))
     }
 
     /// Turns what a decision of [`Engine::check`] took into a reservation without its permit, for a caller that may
     /// have to give it back: a request that waits in a queue leaves it by [`Reservations::cancel`].
-    pub fn of_decision(
-        self,
-        request: &CheckRequest<'_>,
-        decision: &Decision,
-        lifetime: Ticks,
-        decided_at: Timestamp,
-    ) -> Reservation {
-        let now = decided_at.decidable();
-        let (active, overrides) = (self.engine.active.load_full(), self.engine.overrides.at(now));
-        // A policy that became active meanwhile may charge other counters: nothing was taken from those.
-        let matches = overrides.matches(&active.policy, request).unwrap_or_default();
-        let charges = active.charges(request, &matches, &overrides, PermitId(0));
-        reserved(&active, &matches, &charges, decision, lifetime, now)
+    pub fn of_decision(self, decision: &Decision, lifetime: Ticks, decided_at: Timestamp) -> Reservation {
+        reserved(&self.engine.active.load(), decision, lifetime, decided_at.decidable())
     }
 
     /// Settles a reservation at the request's actual cost: the rest is refunded, and units beyond the estimate are
@@ -277,28 +265,12 @@ impl<S: Store> Reservations<'_, S> {
 }
 
 /// The reservation of what a decision took from its counters.
-fn reserved(
-    active: &ActivePolicy,
-    matches: &[Match],
-    charges: &[Charge<'_>],
-    decision: &Decision,
-    lifetime: Ticks,
-    now: Timestamp,
-) -> Reservation {
+fn reserved(active: &ActivePolicy, decision: &Decision, lifetime: Ticks, now: Timestamp) -> Reservation {
     // Units that were never counted cannot be refunded.
-    let is_held = |status: &LimitStatus<'_>| status.outcome.is_allowed() && status.source.is_counted();
-    let of = |charge: &Charge<'_>| {
-        decision
-            .limits()
-            .find(|status| status.key_hash == charge.key.digest() && status.enforcement == charge.enforcement)
-    };
-    let mut held: SmallVec<[Held; 4]> = matches
-        .iter()
-        .zip(charges)
-        .filter(|(matched, _)| !active.takes_permit(matched))
-        .filter_map(|(matched, charge)| Some((matched, charge, of(charge).filter(is_held)?)))
-        .map(|(matched, charge, status)| Held::by_status(&active.policy, matched, charge, &status, now))
-        .collect();
+    let is_held = |status: &&Status| status.outcome.is_allowed() && status.source.is_counted();
+    let held = decision.statuses().iter().filter(is_held);
+    let held = held.filter_map(|status| active.held_by(decision, status, now));
+    let mut held: SmallVec<[Held; 4]> = held.filter(|held| !held.is_permit()).collect();
     // Where some limits compute their own cost, the actual cost applies to those; the others count requests, not units.
     let computed = |limit: &Limit| matches!(limit.cost(), Cost::Attribute(_) | Cost::Computed(_));
     let is_computed = |held: &Held| active.counters_of(&held.limit).is_some_and(|(limit, _)| computed(limit));

@@ -25,6 +25,7 @@ use std::sync::atomic::Ordering;
 
 use super::{Engine, SwapError, SwapReport};
 use crate::active::{ActivePolicy, Remembered};
+use crate::clock::Clock;
 use crate::key::Secret;
 use crate::memory::{Full, KeptSettings, MemoryStore, Origin, Setting, WALL_SETTINGS_MAX, setting_of};
 use crate::policy::Policy;
@@ -199,14 +200,14 @@ impl Snapshots<'_, MemoryStore> {
 /// A snapshot that was read to its end and found intact.
 ///
 /// ```
-/// use tollgate::{CheckRequest, Clock, Engine, Policy, Snapshot};
-/// let policy = || Policy::compile("policy.yaml", b"limits: [{name: monthly, by: [tenant], rate: 2/month}]").map(|(policy, _)| policy);
-/// let now = Clock::precise().now();
-/// let engine = Engine::new(policy()?, now);
+/// use tollgate::{CheckRequest, Engine, Policy, Snapshot};
+/// let policy = || "limits: [{name: monthly, by: [tenant], rate: 2/month}]".parse::<Policy>();
+/// let engine = Engine::builder().policy(policy()?).build();
+/// let now = engine.now();
 /// let request = CheckRequest::new().with("tenant", "acme")?.cost(2)?;
 /// assert!(engine.try_check(&request, now)?.is_allowed());
 /// let mut file = Vec::new();
-/// engine.snapshots().write(now, &mut file)?;
+/// engine.maintenance().snapshots().write(now, &mut file)?;
 ///
 /// let snapshot = Snapshot::read(64 << 20, now, &mut file.as_slice())?;
 /// assert_eq!(snapshot.report().keys, 1);
@@ -224,12 +225,12 @@ impl Snapshot {
     /// ```
     /// use tollgate::time::WallOffset;
     /// use tollgate::{Clock, Engine, Policy, Snapshot};
-    /// let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: monthly, rate: 2/month}]")?;
+    /// let policy: Policy = "limits: [{name: monthly, rate: 2/month}]".parse()?;
     /// let (clock, hour) = (Clock::precise(), WallOffset::from_micros(3_600_000_000));
-    /// let engine = Engine::new(policy, clock.now());
+    /// let engine = Engine::builder().policy(policy).clock(clock.clone()).build();
     /// engine.maintenance().follow_wall(hour, clock.now());
     /// let mut file = Vec::new();
-    /// engine.snapshots().write(clock.now(), &mut file)?;
+    /// engine.maintenance().snapshots().write(clock.now(), &mut file)?;
     /// let clock = Clock::resumed(Snapshot::wall(&mut file.as_slice())?);
     /// let snapshot = Snapshot::read(64 << 20, clock.now(), &mut file.as_slice())?;
     /// # assert_eq!(clock.wall_offset(clock.now()), hour);
@@ -279,7 +280,7 @@ impl Snapshot {
 
     /// An engine with the counters of the snapshot, under this policy from `now` on, an instant of the clock that counted
     /// ([`Snapshot::wall`]). The policy follows the one under which the snapshot was taken, as after [`Engine::swap`].
-    /// `store` makes the engine's store of the memory store, for a program whose stores are of one type.
+    /// Its clock continues that one. `store` makes the engine's store of the memory store, for a program whose stores are of one type.
     ///
     /// # Errors
     /// As [`Engine::swap`].
@@ -292,7 +293,8 @@ impl Snapshot {
         let SnapshotContent { secret, store: memory, remembered, permits, .. } = *self.0;
         let active = ActivePolicy::recalled(remembered, Arc::new(secret));
         let wall = memory.wall();
-        let engine = Engine::assemble(active, store(memory), permits);
+        let engine = Engine::assemble(active, store(memory), Clock::resumed(wall));
+        engine.permits.store(permits, Ordering::Relaxed);
         engine.wall.store(wall.as_micros(), Ordering::Relaxed);
         let report = engine.swap_counters(Arc::new(policy), now)?;
         Ok((engine, report))

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 
 use super::share::{self, NODES_MAX, Share};
-use crate::active::{ActivePolicy, Counters};
+use crate::active::ActivePolicy;
 use crate::decision::Held;
 use crate::memory::{ChargeMode, MemoryStore};
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::policy::{Match, Policy, QuotaIndex};
 use crate::quota::Quota;
-use crate::store::{Charge, ChargeAnswer, Enforcement, Family, Store, StoreFailure};
+use crate::store::{Charge, ChargeAnswer, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp, WallOffset};
 
 /// Bytes of the fallback counters.
@@ -137,11 +137,8 @@ impl Shares {
         } else {
             self.active.position(active.policy.limits().get(limit)?.name())?
         };
-        let counters: &Counters = self.active.counters.get(position)?;
-        let family: &Family = match charge.enforcement {
-            Enforcement::Enforced => &counters.enforced,
-            Enforcement::Shadow => &counters.shadow,
-        };
+        let counters = self.active.counters.get(position)?;
+        let family = counters.family(charge.enforcement);
         let index = (quota.0 as usize).min(counters.numbers.len().checked_sub(1)?);
         let share = self.shares.get(position)?.get(index)?;
         let (number, quota) = (*counters.numbers.get(index)?, &share.quota);

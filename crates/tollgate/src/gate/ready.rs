@@ -60,7 +60,7 @@ impl Acquiring {
     /// ```
     /// use std::time::Duration;
     /// use tollgate::{Gate, NotReady, Quota};
-    /// let gate = Gate::new(Quota::concurrency(1, Duration::from_secs(30))?);
+    /// let gate = Gate::new(Quota::concurrency(1, Duration::from_secs(30))?)?;
     /// # pollster::block_on(async {
     /// let permit = gate.until_acquired().within(Duration::ZERO).await;
     /// assert!(permit.is_ok());

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::{LeasedStore, Lender};
 use crate::clock::Clock;
 use crate::departure::{DepartureRequest, DepartureSlot, LeaveOutcome};
+use crate::key::Secret;
 use crate::outcome::Source;
 use crate::store::{Answers, Charge, Family, Foreseen, Hold, Lease, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp, WallOffset};
@@ -49,6 +50,10 @@ impl<S: Lender> Store for LeasedStore<S> {
 
     fn never_waits(&self) -> bool {
         self.store.never_waits()
+    }
+
+    fn secret(&self) -> Option<Secret> {
+        self.store.secret()
     }
 
     fn is_grouped(&self) -> bool {

@@ -37,7 +37,11 @@ impl Fleet {
         let node = |_| {
             let limit = Limit::new("limit", quota.clone()).by(["key"]).consistency(consistency);
             let policy = Policy::new(vec![limit.lease(50_000, Ticks::from_millis(250))]).unwrap();
-            Engine::with_store(policy, LeasedStore::new(lending.clone(), 1_000), Secret::repeatable(7))
+            Engine::builder()
+                .policy(policy)
+                .store(LeasedStore::new(lending.clone(), 1_000))
+                .secret(Secret::repeatable(7))
+                .build()
         };
         Self { nodes: (0..count).map(node).collect(), now: START }
     }
@@ -264,7 +268,11 @@ fn unanswered_loans_count_as_stranded() {
         unanswered: AtomicU64::new(0),
         missed: AtomicU64::new(0),
     };
-    let node = Engine::with_store(policy, LeasedStore::new(store, 10), Secret::repeatable(7));
+    let node = Engine::builder()
+        .policy(policy)
+        .store(LeasedStore::new(store, 10))
+        .secret(Secret::repeatable(7))
+        .build();
     let request = CheckRequest::new().with("key", "k").unwrap();
     let (mut now, mut cut_off) = (START, 0);
     for step in 0..600 {
@@ -297,7 +305,11 @@ fn leases_are_sized_for_the_expected_nodes() {
         let limit = limit.consistency(Consistency::Leased).lease(500_000, Ticks::from_secs(1));
         let lending = MemoryLender::new(MemoryStore::new(1 << 20, START), 1);
         let store = LeasedStore::new(lending, 10).expect_nodes(nodes_min);
-        let node = Engine::with_store(Policy::new(vec![limit]).unwrap(), store, Secret::repeatable(7));
+        let node = Engine::builder()
+            .policy(Policy::new(vec![limit]).unwrap())
+            .store(store)
+            .secret(Secret::repeatable(7))
+            .build();
         let request = CheckRequest::new().with("key", "k").unwrap();
         let each = (1..400).map(|step| {
             block_on(node.check(&request, START + Ticks::from_millis(step)));

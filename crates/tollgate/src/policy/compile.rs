@@ -32,20 +32,20 @@ pub(crate) fn compile(
     source_name: &str,
     bytes: &[u8],
     credentials: &CredentialAttributes,
-) -> Result<(Policy, Findings), Findings> {
+) -> Result<Policy, Findings> {
     let compile = || compile_here(Report::new(source_name).knowing(credentials), bytes);
     with_room(compile).unwrap_or_else(compile)
 }
 
-fn compile_here(mut report: Report, bytes: &[u8]) -> Result<(Policy, Findings), Findings> {
+fn compile_here(mut report: Report, bytes: &[u8]) -> Result<Policy, Findings> {
     let policy = document::read(bytes, Reading::OWN, &mut report).and_then(|root| read(&root, &mut report));
     finish(policy, report)
 }
 
 /// The policy with its warnings, or all problems.
-pub(crate) fn finish(policy: Option<Policy>, report: Report) -> Result<(Policy, Findings), Findings> {
+pub(crate) fn finish(policy: Option<Policy>, report: Report) -> Result<Policy, Findings> {
     match policy {
-        Some(policy) if report.errors() == 0 => Ok((policy, report.into_findings())),
+        Some(policy) if report.errors() == 0 => Ok(Policy { warnings: report.into_findings(), ..policy }),
         _ => Err(report.into_findings()),
     }
 }
@@ -78,7 +78,16 @@ fn read(root: &Node, report: &mut Report) -> Option<Policy> {
     let credentials = report.credentials().clone();
     let compared = compared::names(&limits, &credentials, &vocabulary);
     let shard_by = shard_by.map(str::to_owned);
-    Some(Policy { domain, shard_by, vocabulary, limits, compared, credentials, index })
+    Some(Policy {
+        domain,
+        shard_by,
+        vocabulary,
+        limits,
+        compared,
+        credentials,
+        index,
+        warnings: Findings::default(),
+    })
 }
 
 fn domain(fields: Fields<'_>, report: &mut Report) -> Option<String> {

@@ -75,7 +75,16 @@ impl Policy {
     /// The fields of the whole file that `next` would change.
     pub(crate) fn changed_fields(&self, next: &Policy) -> Vec<FieldChange> {
         // Every field is listed, so that a new one causes a compile error here. Limits are compared one by one.
-        let Policy { domain, shard_by, vocabulary, limits: _, compared: _, index: _, credentials: _ } = self;
+        let Policy {
+            domain,
+            shard_by,
+            vocabulary,
+            limits: _,
+            compared: _,
+            index: _,
+            credentials: _,
+            warnings: _,
+        } = self;
         let fields = [
             ("domain", domain == &next.domain, self.domain_sentence(), next.domain_sentence()),
             ("shard_by", shard_by == &next.shard_by, self.shard_sentence(), next.shard_sentence()),

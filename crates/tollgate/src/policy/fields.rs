@@ -2,7 +2,7 @@
 
 use crate::policy::document::{Entry, Node, Tree};
 use crate::policy::finding::{Position, Problem, Report, nearest, quoted};
-use crate::policy::rate;
+use crate::rate_text;
 
 /// The fields of one table.
 #[derive(Clone, Copy)]
@@ -143,7 +143,7 @@ pub fn text<'n>(node: &'n Node, field: &str, accepted: &str, report: &mut Report
 pub fn count(node: &Node, field: &str, max: u64, report: &mut Report) -> Option<u64> {
     let accepted = format!("a whole number up to {max}");
     let written = text(node, field, &accepted, report)?;
-    match rate::count(written.trim()) {
+    match rate_text::count(written.trim()) {
         Ok(number) if number <= max => Some(number),
         Ok(_) => {
             let message = format!("{} is too large", quoted(written));

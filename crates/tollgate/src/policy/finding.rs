@@ -3,11 +3,11 @@
 use std::fmt;
 
 use crate::credential::CredentialAttributes;
+use crate::problem::QUOTED_MAX;
+pub use crate::problem::{Problem, quoted};
 
 /// Most findings of a report. The rest are only counted, so that the report stays readable.
 pub(crate) const FINDINGS_MAX: usize = 1000;
-/// Longest piece of the user's text that a message repeats, in characters.
-const QUOTED_MAX: usize = 60;
 
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,8 +75,9 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Every problem of a policy, in the order of the file. Displayed one to a line.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Every problem of a policy, in the order of the file. Displayed one to a line, as `tollgate policy check` prints them,
+/// also for debugging: a `main` that returns them as its error shows that text.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Findings {
     found: Vec<Finding>,
     left_off: usize,
@@ -130,24 +131,13 @@ impl fmt::Display for Findings {
     }
 }
 
-impl std::error::Error for Findings {}
-
-/// A problem with one value, without its position.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}; accepted: {accepted}")]
-pub struct Problem {
-    /// What is wrong.
-    pub message: String,
-    /// What would be accepted.
-    pub accepted: String,
-}
-
-impl Problem {
-    /// What is wrong, and what would be accepted.
-    pub fn new(message: impl Into<String>, accepted: impl Into<String>) -> Self {
-        Self { message: message.into(), accepted: accepted.into() }
+impl fmt::Debug for Findings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
+
+impl std::error::Error for Findings {}
 
 /// Collects findings while a policy is compiled. It knows which part of the file is being read.
 #[derive(Debug)]
@@ -280,17 +270,6 @@ impl Report {
     }
 }
 
-/// The user's own text for a message: shortened, and without control characters that could fool a terminal.
-#[must_use]
-pub fn quoted(text: &str) -> String {
-    let mut shown: String =
-        text.chars().take(QUOTED_MAX).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-    if text.chars().nth(QUOTED_MAX).is_some() {
-        shown.push('…');
-    }
-    shown
-}
-
 /// The candidate nearest to `text`, if one is near enough to be what was meant.
 pub fn nearest<'c>(text: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     if text.len() > QUOTED_MAX {
@@ -345,12 +324,5 @@ mod tests {
         assert_eq!(nearest("rats", ["rate", "burst"]), Some("rate"));
         assert_eq!(nearest("on-store-failure", ["on_store_failure"]), Some("on_store_failure"));
         assert_eq!(nearest("colour", ["rate", "burst"]), None);
-    }
-
-    /// The user's text cannot fill the screen or move the cursor.
-    #[test]
-    fn quoted_text_is_short_and_harmless() {
-        assert_eq!(quoted("a\u{1b}[2J"), "a\u{fffd}[2J");
-        assert_eq!(quoted(&"x".repeat(1000)).chars().count(), QUOTED_MAX + 1);
     }
 }

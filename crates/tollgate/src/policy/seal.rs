@@ -171,7 +171,8 @@ mod tests {
     /// A plain credential in a policy matches the plain value and its digest, in every kind of condition.
     #[test]
     fn plain_values_and_digests_meet_the_same_limits() {
-        let (policy, warnings) = Policy::compile("p", POLICY).unwrap();
+        let policy = Policy::compile("p", POLICY).unwrap();
+        let warnings = policy.warnings();
         assert!(warnings.is_empty(), "{warnings}");
         let named = |names: &[&str]| -> Vec<String> { names.iter().map(|name| (*name).to_owned()).collect() };
         for (key, capacity, others) in [
@@ -200,7 +201,7 @@ mod tests {
             "limits: [{{name: a, by: [api_key], rate: 1/h, overrides: {{'{}': 100/h}}}}]",
             CredentialDigest::of("vip")
         );
-        let (policy, _) = Policy::compile("p", text.as_bytes()).unwrap();
+        let policy = Policy::compile("p", text.as_bytes()).unwrap();
         assert_eq!(met(&policy, "vip"), [("a".to_owned(), 100)]);
         let twice = text.replace("overrides: {", "overrides: {vip: 9/h, ");
         let findings = Policy::compile("p", twice.as_bytes()).unwrap_err().to_string();
@@ -214,7 +215,7 @@ mod tests {
             .replace("vip", "s3cret")
             .replace("k1", "s3cret")
             .replace("k3", "s3cret");
-        let (good, _) = Policy::compile("p", policy.as_bytes()).unwrap();
+        let good = Policy::compile("p", policy.as_bytes()).unwrap();
         let request = CheckRequest::new().with("api_key", "other").unwrap();
         let mut digests = Replaced::new();
         let request = good.compared(request.first(), &mut digests).unwrap();

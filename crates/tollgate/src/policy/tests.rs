@@ -17,7 +17,7 @@ use super::{Findings, Policy};
 /// A policy from text that is known to be good.
 fn policy(text: &str) -> Policy {
     match Policy::compile("policy.yaml", text.as_bytes()) {
-        Ok((policy, _)) => policy,
+        Ok(policy) => policy,
         Err(findings) => panic!("{findings}"),
     }
 }
@@ -25,7 +25,7 @@ fn policy(text: &str) -> Policy {
 /// The findings of a policy that is known to be bad.
 fn findings(text: &str) -> Findings {
     match Policy::compile("policy.yaml", text.as_bytes()) {
-        Ok((_, warnings)) => panic!("compiles, with these warnings: {warnings}"),
+        Ok(policy) => panic!("compiles, with these warnings: {}", policy.warnings()),
         Err(findings) => findings,
     }
 }
@@ -33,7 +33,7 @@ fn findings(text: &str) -> Findings {
 /// The warnings of a policy that is known to be usable.
 fn warnings(text: &str) -> Findings {
     match Policy::compile("policy.yaml", text.as_bytes()) {
-        Ok((_, warnings)) => warnings,
+        Ok(policy) => policy.warnings().clone(),
         Err(findings) => panic!("{findings}"),
     }
 }

@@ -13,7 +13,10 @@ use crate::fixture::{ALGORITHMS, asking, limit, policy};
 fn changing_tiers_to_and_fro_refills_nothing() {
     let file = b"limits: [{name: x, by: [k], tier_by: plan, tiers: {free: 10/s, batch: 1000/day}}]";
     let start = Timestamp::from_unix_seconds(1_700_000_000);
-    let engine = Engine::new(Policy::compile("p", file).unwrap().0, start);
+    let engine = Engine::builder()
+        .policy(Policy::compile("p", file).unwrap())
+        .clock(tollgate::ManualClock::starting_at(start).clock())
+        .build();
     let ask = |plan: &'static str, now| {
         let request = CheckRequest::new().with("k", "a").unwrap().with("plan", plan).unwrap();
         engine.try_check(&request, now).unwrap().is_allowed()
@@ -36,7 +39,10 @@ fn nothing_is_admitted_twice_outside_of_the_stores_time() {
         let seconds = u64::try_from(1_700_000_000i64 + offset).unwrap();
         for algorithm in ["token-bucket", "gcra"] {
             let file = format!("limits: [{{name: x, by: [k], rate: 1/h, burst: 2, algorithm: {algorithm}}}]");
-            let engine = Engine::new(Policy::compile("p", file.as_bytes()).unwrap().0, made);
+            let engine = Engine::builder()
+                .policy(Policy::compile("p", file.as_bytes()).unwrap())
+                .clock(tollgate::ManualClock::starting_at(made).clock())
+                .build();
             let request = CheckRequest::new().with("k", "a").unwrap();
             let now = Timestamp::from_unix_seconds(seconds);
             let admitted = (0..100).filter(|_| engine.try_check(&request, now).unwrap().is_allowed()).count();
@@ -55,7 +61,8 @@ fn nothing_is_admitted_twice_at_the_end_of_time() {
         for (made, now) in [long_before, Timestamp::LAST].iter().flat_map(|made| ends.map(|now| (made, now)))
         {
             let store = MemoryStore::new(1 << 17, *made);
-            let engine = Engine::with_store(policy(vec![limit("limit", quota(3))]), store, Secret::random());
+            let engine =
+                Engine::builder().policy(policy(vec![limit("limit", quota(3))])).store(store).build();
             let admitted = |key: &str| engine.try_check(&asking(key, 1), now).unwrap().is_allowed();
             assert_eq!((0..20).filter(|_| admitted("k")).count(), 3, "{name} at {now:?}");
             for other in 0..2_000 {
@@ -63,7 +70,10 @@ fn nothing_is_admitted_twice_at_the_end_of_time() {
             }
             assert!(!admitted("k"), "{name} at {now:?}");
         }
-        let engine = Engine::new(policy(vec![limit("limit", quota(3))]), Timestamp::MAX);
+        let engine = Engine::builder()
+            .policy(policy(vec![limit("limit", quota(3))]))
+            .clock(tollgate::ManualClock::starting_at(Timestamp::MAX).clock())
+            .build();
         let admitted = |_: &u32| engine.try_check(&asking("k", 1), Timestamp::MAX).unwrap().is_allowed();
         assert_eq!((0..20).filter(admitted).count(), 3, "{name}");
         let time = ManualClock::starting_at(Timestamp::MAX);
@@ -78,7 +88,10 @@ fn cancelling_gives_back_only_what_still_counts() {
     for algorithm in ["token-bucket", "gcra", "fixed-window", "sliding-window", "sliding-log"] {
         let file = format!("limits: [{{name: x, by: [k], rate: 10/min, algorithm: {algorithm}}}]");
         let start = Timestamp::from_unix_seconds(1_700_000_000);
-        let engine = Engine::new(Policy::compile("p", file.as_bytes()).unwrap().0, start);
+        let engine = Engine::builder()
+            .policy(Policy::compile("p", file.as_bytes()).unwrap())
+            .clock(tollgate::ManualClock::starting_at(start).clock())
+            .build();
         let request = CheckRequest::new().with("k", "a").unwrap().cost(10).unwrap();
         let mut reservations = Vec::new();
         for step in 0..20 {
@@ -110,7 +123,10 @@ fn a_shadow_limit_never_refuses() {
         file.push_str(&format!("- {{name: s{number}, mode: shadow, by: [k], rate: 1/h}}\n"));
     }
     let start = Timestamp::from_unix_seconds(1_700_000_000);
-    let engine = Engine::new(Policy::compile("p", file.as_bytes()).unwrap().0, start);
+    let engine = Engine::builder()
+        .policy(Policy::compile("p", file.as_bytes()).unwrap())
+        .clock(tollgate::ManualClock::starting_at(start).clock())
+        .build();
     let request = CheckRequest::new().with("k", "a").unwrap();
     assert_eq!((0..10).filter(|_| engine.try_check(&request, start).unwrap().is_allowed()).count(), 5);
 }
@@ -118,11 +134,14 @@ fn a_shadow_limit_never_refuses() {
 /// A limit that is removed and comes back finds its counters, under whatever numbers.
 #[test]
 fn a_limit_that_comes_back_finds_its_counters() {
-    let compile = |file: &str| Policy::compile("p", file.as_bytes()).unwrap().0;
+    let compile = |file: &str| Policy::compile("p", file.as_bytes()).unwrap();
     let with = |rate: &str| format!("limits: [{{name: x, by: [k], rate: {rate}, on_store_failure: allow}}]");
     let without = "limits: [{name: other, rate: 1000/s}]";
     let start = Timestamp::from_unix_seconds(1_700_000_000);
-    let engine = Engine::new(compile(&with("100/day")), start);
+    let engine = Engine::builder()
+        .policy(compile(&with("100/day")))
+        .clock(tollgate::ManualClock::starting_at(start).clock())
+        .build();
     let request = CheckRequest::new().with("k", "a").unwrap();
     let drain = || (0..500).filter(|_| engine.try_check(&request, start).unwrap().is_allowed()).count();
     engine.swap(compile(&with("110/day")), start).unwrap();
@@ -145,7 +164,7 @@ fn a_flood_leaves_room_for_other_kinds() {
 - {name: fixed, by: [user], algorithm: fixed-window, rate: 5/min}";
     let store = MemoryStore::new(4 << 20, start);
     let engine =
-        Engine::with_store(Policy::compile("p", file.as_bytes()).unwrap().0, store, Secret::random());
+        Engine::builder().policy(Policy::compile("p", file.as_bytes()).unwrap()).store(store).build();
     for number in 0..150_000 {
         let ip = format!("{number}");
         let _ = engine.try_check(&CheckRequest::new().with("ip", &ip).unwrap(), start).unwrap();
@@ -165,7 +184,7 @@ fn released_permits_make_room_everywhere() {
     let start = Timestamp::from_unix_seconds(1_700_000_000);
     let file = b"limits: [{name: x, by: [k], concurrency: 100, permit_ttl: 1h}]";
     let store = MemoryStore::new(256 << 10, start);
-    let engine = Engine::with_store(Policy::compile("p", file).unwrap().0, store, Secret::random());
+    let engine = Engine::builder().policy(Policy::compile("p", file).unwrap()).store(store).build();
     let ask = |key: &str| engine.try_check(&CheckRequest::new().with("k", key).unwrap(), start).unwrap();
     let mut permits = Vec::new();
     for number in 0..2_000 {
@@ -188,11 +207,11 @@ fn a_raised_quota_outgrows_no_budget() {
     let start = Timestamp::from_unix_seconds(1_700_000_000);
     let of = |units: u64| {
         let file = format!("limits: [{{name: x, by: [k], rate: {units}/h, algorithm: sliding-log}}]");
-        Policy::compile("p", file.as_bytes()).unwrap().0
+        Policy::compile("p", file.as_bytes()).unwrap()
     };
     let admitted = |crowd: usize| {
         let store = MemoryStore::new(1 << 20, start);
-        let engine = Engine::with_store(of(10), store, Secret::repeatable(1));
+        let engine = Engine::builder().policy(of(10)).store(store).secret(Secret::repeatable(1)).build();
         let ask = |key: &str, now| {
             let request = CheckRequest::new().with("k", key).unwrap();
             engine.try_check(&request, now).unwrap().is_allowed()
@@ -221,9 +240,10 @@ fn an_override_acts_from_the_swap_on() {
     let start = Timestamp::from_unix_seconds(1_700_000_000);
     let of = |overrides: &str| {
         let file = format!("limits: [{{name: x, by: [k], rate: 100/h{overrides}}}]");
-        Policy::compile("p", file.as_bytes()).unwrap().0
+        Policy::compile("p", file.as_bytes()).unwrap()
     };
-    let engine = Engine::new(of(""), start);
+    let engine =
+        Engine::builder().policy(of("")).clock(tollgate::ManualClock::starting_at(start).clock()).build();
     let admitted = |key: &str, now| {
         let request = CheckRequest::new().with("k", key).unwrap();
         (0..200).filter(|_| engine.try_check(&request, now).unwrap().is_allowed()).count()
@@ -242,9 +262,10 @@ fn tiers_that_begin_to_count_apart_are_told() {
     let of = |pro: &str| {
         let file =
             format!("limits: [{{name: x, by: [k], tier_by: plan, tiers: {{free: 10/h, pro: {pro}}}}}]");
-        Policy::compile("p", file.as_bytes()).unwrap().0
+        Policy::compile("p", file.as_bytes()).unwrap()
     };
-    let engine = Engine::new(of("20/h"), start);
+    let engine =
+        Engine::builder().policy(of("20/h")).clock(tollgate::ManualClock::starting_at(start).clock()).build();
     let together = engine.swap(of("30/h"), start).unwrap();
     assert_eq!((together.changed, together.restarted), (vec!["x".to_owned()], vec![]));
     let apart = engine.swap(of("30/h burst 60"), start).unwrap();

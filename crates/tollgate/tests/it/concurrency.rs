@@ -48,7 +48,10 @@ fn the_tightest_limit_decides_and_all_counters_agree() {
                     limit(&format!("limit-{place}"), quota(capacity(place)))
                 })
                 .collect();
-            let engine = Engine::new(policy(limits), NOW);
+            let engine = Engine::builder()
+                .policy(policy(limits))
+                .clock(tollgate::ManualClock::starting_at(NOW).clock())
+                .build();
             let admitted = AtomicU64::new(0);
             at_once(THREADS, |_| {
                 for _ in 0..50 {
@@ -71,7 +74,10 @@ fn the_tightest_limit_decides_and_all_counters_agree() {
 fn costs_add_up_over_shared_and_own_counters() {
     for (name, quota) in ALGORITHMS {
         let all = tollgate::policy::Limit::new("all", quota(1_600)).cost(tollgate::policy::Cost::Asked);
-        let engine = Engine::new(policy(vec![limit("own", quota(300)), all]), NOW);
+        let engine = Engine::builder()
+            .policy(policy(vec![limit("own", quota(300)), all]))
+            .clock(tollgate::ManualClock::starting_at(NOW).clock())
+            .build();
         let spent: Vec<AtomicU64> = (0..THREADS).map(|_| AtomicU64::new(0)).collect();
         at_once(THREADS, |number| {
             for turn in 0..250 {
@@ -98,8 +104,14 @@ fn costs_add_up_over_shared_and_own_counters() {
 #[test]
 fn one_unit_is_granted_once_among_two_hundred_threads() {
     for (name, quota) in ALGORITHMS {
-        let one = Engine::new(policy(vec![limit("limit", quota(1))]), NOW);
-        let two = Engine::new(policy(vec![limit("a", quota(1)), limit("b", quota(2))]), NOW);
+        let one = Engine::builder()
+            .policy(policy(vec![limit("limit", quota(1))]))
+            .clock(tollgate::ManualClock::starting_at(NOW).clock())
+            .build();
+        let two = Engine::builder()
+            .policy(policy(vec![limit("a", quota(1)), limit("b", quota(2))]))
+            .clock(tollgate::ManualClock::starting_at(NOW).clock())
+            .build();
         let gate = Gate::builder(quota(1)).clock(ManualClock::starting_at(NOW).clock()).keyed();
         let admitted: [AtomicU64; 3] = Default::default();
         at_once(200, |_| {
@@ -123,7 +135,10 @@ fn one_unit_is_granted_once_among_two_hundred_threads() {
 fn no_counter_is_lost_while_the_table_grows() {
     const KEYS: u64 = 2_000;
     for (name, quota) in ALGORITHMS {
-        let engine = Engine::new(policy(vec![limit("limit", quota(5))]), NOW);
+        let engine = Engine::builder()
+            .policy(policy(vec![limit("limit", quota(5))]))
+            .clock(tollgate::ManualClock::starting_at(NOW).clock())
+            .build();
         let admitted: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
         at_once(THREADS, |number| {
             for turn in 0..KEYS {
@@ -142,7 +157,10 @@ fn no_counter_is_lost_while_the_table_grows() {
 #[test]
 fn permits_never_exceed_the_limit() {
     const PERMITS: u64 = 3;
-    let engine = Engine::new(policy(vec![crate::fixture::permits("in-flight", PERMITS)]), NOW);
+    let engine = Engine::builder()
+        .policy(policy(vec![crate::fixture::permits("in-flight", PERMITS)]))
+        .clock(tollgate::ManualClock::starting_at(NOW).clock())
+        .build();
     let in_flight = AtomicU64::new(0);
     let admitted = AtomicU64::new(0);
     at_once(THREADS, |_| {

@@ -14,7 +14,10 @@ use crate::fixture::{ALGORITHMS, asking, limit, policy};
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
 fn engine(file: &str) -> Engine {
-    Engine::new(Policy::compile("policy.yaml", file.as_bytes()).expect("the policy is right").0, T0)
+    Engine::builder()
+        .policy(Policy::compile("policy.yaml", file.as_bytes()).expect("the policy is right"))
+        .clock(tollgate::ManualClock::starting_at(T0).clock())
+        .build()
 }
 
 fn of<'a>(attributes: &[(&'a str, &'a str)]) -> CheckRequest<'a> {
@@ -264,7 +267,8 @@ fn a_full_memory_is_explained_as_decided() {
         };
         for limits in [1, 2].map(limits) {
             let store = MemoryStore::new(1 << 17, T0);
-            let engine = Engine::with_store(policy(limits), store, Secret::repeatable(7));
+            let engine =
+                Engine::builder().policy(policy(limits)).store(store).secret(Secret::repeatable(7)).build();
             let check = |key: &str| engine.try_check(&asking(key, 1), T0).unwrap();
             let is_refused = |number: &u32| {
                 let decision = check(&format!("k{number}"));

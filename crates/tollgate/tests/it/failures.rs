@@ -15,7 +15,7 @@ limits:
 ";
 
 fn policy(text: &str) -> Policy {
-    Policy::compile("test", text.as_bytes()).expect("the policy is right").0
+    Policy::compile("test", text.as_bytes()).expect("the policy is right")
 }
 
 fn request() -> CheckRequest<'static> {
@@ -25,7 +25,7 @@ fn request() -> CheckRequest<'static> {
 /// Decides about a request; what awaits its end, if it passes.
 fn ask(engine: &Engine, now: Timestamp) -> Option<Reservation> {
     let decision = engine.try_check(&request(), now).unwrap();
-    engine.reservations().awaiting(&request(), &decision, LIFETIME, now)
+    engine.reservations().awaiting(&decision, LIFETIME, now)
 }
 
 fn left(engine: &Engine, now: Timestamp) -> Vec<u64> {
@@ -40,7 +40,8 @@ fn left(engine: &Engine, now: Timestamp) -> Vec<u64> {
 /// Successes take nothing for good, failures do, each limit by its own list; other limits count every request.
 #[test]
 fn only_failures_stay_counted() {
-    let engine = Engine::new(policy(LOGIN), T0);
+    let engine =
+        Engine::builder().policy(policy(LOGIN)).clock(tollgate::ManualClock::starting_at(T0).clock()).build();
     let after = |status: u16| {
         let mut awaiting = ask(&engine, T0).expect("it passes");
         block_on(engine.reservations().report(&mut awaiting, Ended::Status(status), T0))
@@ -57,7 +58,8 @@ fn only_failures_stay_counted() {
 /// However many are under way at once, no more than the limit are admitted; those that end well make room again.
 #[test]
 fn no_more_than_the_limit_are_under_way() {
-    let engine = Engine::new(policy(LOGIN), T0);
+    let engine =
+        Engine::builder().policy(policy(LOGIN)).clock(tollgate::ManualClock::starting_at(T0).clock()).build();
     let mut under_way: Vec<_> = (0..9).filter_map(|_| ask(&engine, T0)).collect();
     assert_eq!(under_way.len(), 3);
     for awaiting in &mut under_way {
@@ -74,7 +76,8 @@ fn no_more_than_the_limit_are_under_way() {
 /// What is not reported in time stays counted, and nothing is given back twice.
 #[test]
 fn an_end_is_reported_once_and_in_time() {
-    let engine = Engine::new(policy(LOGIN), T0);
+    let engine =
+        Engine::builder().policy(policy(LOGIN)).clock(tollgate::ManualClock::starting_at(T0).clock()).build();
     let mut late = ask(&engine, T0).expect("it passes");
     let reported = block_on(engine.reservations().report(&mut late, Ended::Succeeded, T0 + LIFETIME));
     assert_eq!(reported, Err(CommitError::Expired));
@@ -90,16 +93,17 @@ fn an_end_is_reported_once_and_in_time() {
 /// A reservation is settled by its own end, and a limit that counts all awaits nothing.
 #[test]
 fn reservations_settle_them() {
-    let engine = Engine::new(policy(LOGIN), T0);
+    let engine =
+        Engine::builder().policy(policy(LOGIN)).clock(tollgate::ManualClock::starting_at(T0).clock()).build();
     let (_, reservation) = block_on(engine.reservations().reserve(&request(), LIFETIME, T0));
     block_on(engine.reservations().cancel(&mut reservation.expect("it passes"), T0)).expect("memory answers");
     assert_eq!(left(&engine, T0), [3, 4, 100]);
-    let plain = Engine::new(policy("limits: [{name: a, by: [k], rate: 3/h}]"), T0);
+    let plain = Engine::builder()
+        .policy(policy("limits: [{name: a, by: [k], rate: 3/h}]"))
+        .clock(tollgate::ManualClock::starting_at(T0).clock())
+        .build();
     let decision = plain.try_check(&request(), T0).unwrap();
-    assert!(
-        !decision.awaits_its_end()
-            && plain.reservations().awaiting(&request(), &decision, LIFETIME, T0).is_none()
-    );
+    assert!(!decision.awaits_its_end() && plain.reservations().awaiting(&decision, LIFETIME, T0).is_none());
 }
 
 /// Statuses and classes are read, and the sentence and the findings say what they mean.

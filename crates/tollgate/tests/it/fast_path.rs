@@ -85,7 +85,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 }
 
 fn policy(text: &str) -> Option<Policy> {
-    Policy::compile("test", text.as_bytes()).ok().map(|(policy, _)| policy)
+    Policy::compile("test", text.as_bytes()).ok()
 }
 
 /// All that a decision says.
@@ -116,7 +116,9 @@ impl Alike {
     fn new(text: &str) -> Option<Self> {
         let engine = || {
             let store = MemoryStore::new(1 << 20, T0);
-            policy(text).map(|policy| Engine::with_store(policy, store, Secret::repeatable(5)))
+            policy(text).map(|policy| {
+                Engine::builder().policy(policy).store(store).secret(Secret::repeatable(5)).build()
+            })
         };
         Some(Self { engines: [engine()?, engine()?] })
     }

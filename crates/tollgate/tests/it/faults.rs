@@ -7,7 +7,10 @@ use crate::fixture::{NOW, bucket, now_or_never, per_hour, policy};
 
 fn engine() -> Engine {
     let by_attribute = bucket("by-attribute", 100).cost(Cost::Attribute("tokens".to_owned()));
-    Engine::new(policy(vec![bucket("beside", 100), by_attribute]), NOW)
+    Engine::builder()
+        .policy(policy(vec![bucket("beside", 100), by_attribute]))
+        .clock(tollgate::ManualClock::starting_at(NOW).clock())
+        .build()
 }
 
 fn ask<'a>(engine: &Engine, tokens: impl Into<Value<'a>>) -> Decision {
@@ -68,8 +71,10 @@ fn an_expression_that_has_no_answer_is_a_fault() {
         ("tokens > 3", 1),
     ] {
         let cost = Cost::Computed(Expression::new(text).expect("it is valid CEL"));
-        let engine =
-            Engine::new(policy(vec![bucket("beside", 100), bucket("by-attribute", 100).cost(cost)]), NOW);
+        let engine = Engine::builder()
+            .policy(policy(vec![bucket("beside", 100), bucket("by-attribute", 100).cost(cost)]))
+            .clock(tollgate::ManualClock::starting_at(NOW).clock())
+            .build();
         assert_fault(&engine, &ask(&engine, tokens), "");
     }
 }
@@ -80,7 +85,10 @@ fn too_many_limits_are_a_fault() {
     for (count, refused) in [(MATCHED_MAX, false), (MATCHED_MAX + 1, true)] {
         let limits = (0..count)
             .map(|number| Limit::new(&format!("limit-{number}"), per_hour(5)).by(["key"]).when("key", "*"));
-        let engine = Engine::new(policy(limits.collect()), NOW);
+        let engine = Engine::builder()
+            .policy(policy(limits.collect()))
+            .clock(tollgate::ManualClock::starting_at(NOW).clock())
+            .build();
         let request = CheckRequest::new().with("key", "k").expect("valid");
         let decision = engine.try_check(&request, NOW).unwrap();
         assert_eq!(decision.is_allowed(), !refused);
@@ -97,7 +105,10 @@ fn too_many_limits_are_a_fault() {
 /// A request that meets no limit passes, and a faulty one among others changes nothing for those.
 #[test]
 fn what_meets_no_limit_passes() {
-    let engine = Engine::new(Policy::new(Vec::new()).expect("valid"), NOW);
+    let engine = Engine::builder()
+        .policy(Policy::new(Vec::new()).expect("valid"))
+        .clock(tollgate::ManualClock::starting_at(NOW).clock())
+        .build();
     let requests = [CheckRequest::new(), CheckRequest::new().with("key", "k").expect("valid")];
     for decision in requests.iter().map(|request| engine.try_check(request, NOW).unwrap()) {
         assert_eq!(decision.verdict(), Verdict::Allow);

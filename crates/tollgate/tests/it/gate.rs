@@ -74,7 +74,7 @@ fn refunds_and_resets_free_units() {
         assert_eq!(gate.charge("a", 0).remaining, 10, "{name}");
         gate.reset("b");
         assert_eq!(gate.charge("b", 0), gate.charge("never seen", 0), "{name}");
-        let gate = Gate::new(quota(10));
+        let gate = Gate::builder(quota(10)).build();
         assert!(gate.check_n(10).is_allowed());
         gate.refund(4, Ticks::ZERO);
         assert!(gate.check_n(4).is_allowed(), "{name}");
@@ -94,7 +94,7 @@ fn a_gate_has_memory_for_its_own_counter() {
     for quota in [log, permits, window] {
         let quota = quota.expect("valid");
         let (name, capacity) = (quota.algorithm(), quota.capacity());
-        let gate = Gate::new(quota);
+        let gate = Gate::builder(quota).build();
         assert!(gate.check().is_allowed(), "{name}");
         assert_eq!(gate.charge(1).remaining, capacity - 2, "{name}");
     }

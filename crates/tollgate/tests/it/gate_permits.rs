@@ -352,7 +352,7 @@ fn no_wake_is_lost_and_no_permit_is_granted_twice() {
     const TURNS: u64 = 1_500;
     for limit in [1, 3] {
         let hour = Duration::from_secs(3_600);
-        let gate: KeyedGate = Gate::keyed(Quota::concurrency(limit, hour).expect("valid"));
+        let gate: KeyedGate = Gate::builder(Quota::concurrency(limit, hour).expect("valid")).keyed();
         let in_flight = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let (done, finished) = mpsc::channel();
         for number in 0..THREADS {
@@ -379,7 +379,7 @@ fn no_wake_is_lost_and_no_permit_is_granted_twice() {
 fn a_release_during_an_attempt_is_not_lost() {
     const ROUNDS: u64 = 20_000;
     let hour = Duration::from_secs(3_600);
-    let gate = Gate::new(Quota::concurrency(1, hour).expect("valid"));
+    let gate = Gate::builder(Quota::concurrency(1, hour).expect("valid")).build();
     let (round, asked) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (done, finished) = mpsc::channel();
     thread::spawn({

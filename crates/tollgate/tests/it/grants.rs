@@ -6,7 +6,7 @@ use tollgate::policy::{Grant, Limit};
 use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{
     Answer, Audience, CheckRequest, Decision, Enforcement, Engine, HeaderPolicy, LimitOverride, Policy,
-    Quota, Rate, Reason, Ruled, Scope, Secret, Source, Ticks, Timestamp, Verdict,
+    Quota, Rate, Reason, Ruled, Scope, Source, Ticks, Timestamp, Verdict,
 };
 
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
@@ -26,11 +26,11 @@ limits:
 ";
 
 fn policy(text: &str) -> Policy {
-    Policy::compile("test", text.as_bytes()).expect("the policy is right").0
+    Policy::compile("test", text.as_bytes()).expect("the policy is right")
 }
 
 fn engine(text: &str) -> Engine {
-    Engine::new(policy(text), T0)
+    Engine::builder().policy(policy(text)).clock(tollgate::ManualClock::starting_at(T0).clock()).build()
 }
 
 fn of<'a>(attributes: &[(&'a str, &'a str)]) -> CheckRequest<'a> {
@@ -171,7 +171,7 @@ fn values_without_a_counter_need_no_store() {
 limits:
   - {name: a, by: [k], rate: 1/h, on_store_failure: deny, overrides: {vip: unlimited, evil: deny}}
 ";
-    let engine = Engine::with_store(policy(limits), Down, Secret::random());
+    let engine = Engine::builder().policy(policy(limits)).store(Down).build();
     let reason = |key: &str| block_on(engine.check(&of(&[("k", key)]), T0)).reason();
     assert_eq!([reason("vip"), reason("evil")], [None, Some(Reason::Forbidden)]);
     assert_eq!(reason("other"), Some(Reason::Unavailable));
@@ -232,7 +232,8 @@ fn explanations_name_the_value() {
 #[test]
 fn counters_outlive_a_time_without_them() {
     let with = |rate: &str| policy(&format!("limits: [{{name: a, by: [k], rate: {rate}}}]"));
-    let engine = Engine::new(with("2/h"), T0);
+    let engine =
+        Engine::builder().policy(with("2/h")).clock(tollgate::ManualClock::starting_at(T0).clock()).build();
     let request = of(&[("k", "1")]);
     assert!(engine.try_check(&request, T0).unwrap().is_allowed());
     assert!(engine.try_check(&request, T0).unwrap().is_allowed());
@@ -250,7 +251,7 @@ fn snapshots_keep_them() {
     let engine = engine(PLANS);
     assert!(engine.try_check(&tenant("x", "free"), T0).unwrap().is_allowed());
     let mut bytes = Vec::new();
-    engine.snapshots().write(T0, &mut bytes).expect("memory can be written");
+    engine.maintenance().snapshots().write(T0, &mut bytes).expect("memory can be written");
     let snapshot = tollgate::Snapshot::read(1 << 20, T0, &mut bytes.as_slice()).expect("it was just written");
     let (restored, _) = snapshot.restore(policy(PLANS), |memory| memory, T0).expect("it fits");
     assert_eq!(restored.try_check(&tenant("x", "suspended"), T0).unwrap().reason(), Some(Reason::Forbidden));
@@ -269,7 +270,8 @@ fn sentences_and_findings() {
          tenant acme may make any number of requests; tenant evil may make no requests"
     );
     let findings = |text: &str| match Policy::compile("p", text.as_bytes()) {
-        Ok((_, findings)) | Err(findings) => findings.to_string(),
+        Ok(policy) => policy.warnings().to_string(),
+        Err(findings) => findings.to_string(),
     };
     let misspelt = findings("limits: [{name: a, rate: unlimted}]");
     assert!(misspelt.contains("unlimted is unknown; did you mean unlimited?"), "{misspelt}");
@@ -294,7 +296,10 @@ fn limits_made_in_rust_take_them() {
             .tiers("plan", [("gone", Grant::Deny), ("paid", Grant::Quota(quota))]),
         Limit::new("bots", Grant::Deny).when("agent", "bot"),
     ];
-    let engine = Engine::new(Policy::new(limits).expect("they are right"), T0);
+    let engine = Engine::builder()
+        .policy(Policy::new(limits).expect("they are right"))
+        .clock(tollgate::ManualClock::starting_at(T0).clock())
+        .build();
     assert!(engine.try_check(&of(&[("k", "vip"), ("plan", "gone")]), T0).unwrap().is_allowed());
     assert!(!engine.try_check(&of(&[("k", "x"), ("plan", "gone")]), T0).unwrap().is_allowed());
     assert_eq!(engine.try_check(&of(&[("agent", "bot")]), T0).unwrap().cause_name(), Some("bots"));
@@ -366,7 +371,7 @@ limits:
     assert_eq!(told(&engine.try_check(&request("z"), T0).unwrap())[0].1, "4");
     assert_eq!(told(&engine.try_check(&request("unheard-of"), T0).unwrap())[0].1, "3");
     let mut bytes = Vec::new();
-    engine.snapshots().write(T0, &mut bytes).expect("memory can be written");
+    engine.maintenance().snapshots().write(T0, &mut bytes).expect("memory can be written");
     let snapshot = tollgate::Snapshot::read(1 << 20, T0, &mut bytes.as_slice()).expect("it was just written");
     let (restored, _) = snapshot.restore(policy(limits), |memory| memory, T0).expect("it fits");
     assert_eq!(told(&restored.try_check(&request("z"), T0).unwrap())[0].1, "2");
@@ -377,7 +382,8 @@ limits:
 #[test]
 fn mismatched_tiers_are_reported() {
     let findings = |text: &str| match Policy::compile("p", text.as_bytes()) {
-        Ok((_, findings)) | Err(findings) => findings.to_string(),
+        Ok(policy) => policy.warnings().to_string(),
+        Err(findings) => findings.to_string(),
     };
     let cases = [
         ("tier_by: [a, b], tiers: {x: 1/s}", "tiers.x: is a text; accepted: a table by b, such as"),
@@ -407,7 +413,10 @@ limits:
         policy(limits).sentences(),
         ["m: each k may make 1 request in each month from day 31 or its last day on in UTC"]
     );
-    let engine = Engine::new(policy(limits), Timestamp::from_unix_seconds(1_709_078_400));
+    let engine = Engine::builder()
+        .policy(policy(limits))
+        .clock(tollgate::ManualClock::starting_at(Timestamp::from_unix_seconds(1_709_078_400)).clock())
+        .build();
     // 2024-02-28 00:00, 2024-02-28 23:59:59, 2024-02-29 00:00, 2024-03-30 23:59:59, 2024-03-31 00:00.
     let instants = [1_709_078_400, 1_709_164_799, 1_709_164_800, 1_711_843_199, 1_711_843_200];
     let allowed = instants.map(|second| {

@@ -49,9 +49,9 @@ fn charged(engine: &Engine<Parted>, pairs: &[(&str, &str)]) -> Vec<(u128, Option
 }
 
 fn engine(policy: &str) -> Engine<Parted> {
-    let (policy, _) = Policy::compile("policy.yaml", policy.as_bytes()).expect("valid");
+    let policy = Policy::compile("policy.yaml", policy.as_bytes()).expect("valid");
     let store = Parted { memory: MemoryStore::new(1 << 20, NOW), seen: Mutex::default() };
-    Engine::with_store(policy, store, Secret::repeatable(1))
+    Engine::builder().policy(policy).store(store).secret(Secret::repeatable(1)).build()
 }
 
 /// The story: with `shard_by: tenant` every counter of a request was kept where the request's tenant is. So the platform's limit, and

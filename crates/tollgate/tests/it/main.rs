@@ -32,6 +32,7 @@ mod snapshot;
 mod operate;
 mod outage;
 mod penalty;
+mod reload;
 mod reset;
 mod fast_path;
 mod store_failure;

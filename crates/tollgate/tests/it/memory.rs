@@ -1,12 +1,12 @@
 //! The memory store at its limits: a clock that steps back, and no space for a counter.
 
 use tollgate::policy::{LimitBuilder, Mode};
-use tollgate::{Engine, MemoryStore, Secret, Source, Ticks, Timestamp};
+use tollgate::{Engine, MemoryStore, Source, Ticks, Timestamp};
 
 use crate::fixture::{ALGORITHMS, HOUR, NOW, asking, bucket, limit, now_or_never, policy};
 
 fn engine(limits: Vec<LimitBuilder>, bytes: u64, origin: Timestamp) -> Engine {
-    Engine::with_store(policy(limits), MemoryStore::new(bytes, origin), Secret::random())
+    Engine::builder().policy(policy(limits)).store(MemoryStore::new(bytes, origin)).build()
 }
 
 /// Regression: after the clock stepped back by ten hours a window was ten hours ahead. It was clamped for

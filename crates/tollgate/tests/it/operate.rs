@@ -11,18 +11,18 @@ use tollgate::request::Spelling;
 use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{
     Answer, Audience, Block, CheckRequest, Enforcement, Engine, HeaderPolicy, LimitOverride, MemoryStore,
-    Policy, Reason, Ruled, Scope, Secret, Ticks, Timestamp,
+    Policy, Reason, Ruled, Scope, Ticks, Timestamp,
 };
 
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 const HOUR: &str = "limits: [{name: a, by: [k], rate: 1/h}, {name: b, rate: 2/h}]";
 
 fn policy(text: &str) -> Policy {
-    Policy::compile("test", text.as_bytes()).expect("the policy is right").0
+    Policy::compile("test", text.as_bytes()).expect("the policy is right")
 }
 
 fn engine(text: &str) -> Engine {
-    Engine::new(policy(text), T0)
+    Engine::builder().policy(policy(text)).clock(tollgate::ManualClock::starting_at(T0).clock()).build()
 }
 
 fn of<'a>(attributes: &[(&'a str, &'a str)]) -> CheckRequest<'a> {
@@ -195,7 +195,7 @@ impl Store for Down {
 fn the_operator_needs_no_store() {
     let asked = Arc::new(AtomicBool::new(false));
     let limits = "limits: [{name: a, by: [k], rate: 1/h, on_store_failure: deny}]";
-    let engine = Engine::with_store(policy(limits), Down(Arc::clone(&asked)), Secret::random());
+    let engine = Engine::builder().policy(policy(limits)).store(Down(Arc::clone(&asked))).build();
     let request = of(&[("k", "x")]);
     pollster::block_on(async {
         assert_eq!(engine.check(&request, T0).await.reason(), Some(Reason::Unavailable));
@@ -605,7 +605,7 @@ fn a_block_is_of_values_that_requests_have() {
 /// A memory store is as good as any for these, so that the engine's own type is used once.
 #[test]
 fn rulings_work_on_any_store() {
-    let engine = Engine::with_store(policy(HOUR), MemoryStore::new(1 << 20, T0), Secret::random());
+    let engine = Engine::builder().policy(policy(HOUR)).store(MemoryStore::new(1 << 20, T0)).build();
     engine
         .operator()
         .set_override(Scope::All, Ruled { kind: LimitOverride::Off, until: T0 + secs(1) }, T0)

@@ -163,7 +163,9 @@ impl Fleet {
             let cut = Arc::new(AtomicBool::new(false));
             let (shared, nodes, away) = (Arc::clone(&shared), Arc::clone(&count), Arc::clone(&away));
             let store = Node { shared, cut: Arc::clone(&cut), nodes, away };
-            engines.push(Engine::with_store(policies(), store, Secret::repeatable(7)));
+            engines.push(
+                Engine::builder().policy(policies()).store(store).secret(Secret::repeatable(7)).build(),
+            );
             cuts.push(cut);
         }
         Self { shared, engines, nodes: count, cuts, away }

@@ -15,11 +15,11 @@ limits:
 ";
 
 fn policy(text: &str) -> Policy {
-    Policy::compile("test", text.as_bytes()).expect("the policy is right").0
+    Policy::compile("test", text.as_bytes()).expect("the policy is right")
 }
 
 fn engine(text: &str) -> Engine {
-    Engine::new(policy(text), T0)
+    Engine::builder().policy(policy(text)).clock(tollgate::ManualClock::starting_at(T0).clock()).build()
 }
 
 fn key(value: &str) -> CheckRequest<'_> {
@@ -165,7 +165,7 @@ fn modes_swaps_and_snapshots() {
     engine.swap(policy(&LOGIN.replace("2/s", "9/s")), T0).expect("it can be put in force");
     assert_eq!(engine.try_check(&key("a"), T0 + secs(5)).unwrap().reason(), Some(Reason::Penalty));
     let mut bytes = Vec::new();
-    engine.snapshots().write(T0 + secs(5), &mut bytes).expect("memory can be written");
+    engine.maintenance().snapshots().write(T0 + secs(5), &mut bytes).expect("memory can be written");
     let snapshot =
         tollgate::Snapshot::read(1 << 20, T0 + secs(5), &mut bytes.as_slice()).expect("it is whole");
     let (restored, _) = snapshot.restore(policy(LOGIN), |memory| memory, T0 + secs(5)).expect("it fits");

@@ -10,7 +10,10 @@ use tollgate::{Ticks, Timestamp};
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
 
 fn engine(file: &str) -> Engine {
-    Engine::new(Policy::compile("policy.yaml", file.as_bytes()).expect("the policy is right").0, T0)
+    Engine::builder()
+        .policy(Policy::compile("policy.yaml", file.as_bytes()).expect("the policy is right"))
+        .clock(tollgate::ManualClock::starting_at(T0).clock())
+        .build()
 }
 
 fn of<'a>(attributes: &[(&'a str, &'a str)]) -> CheckRequest<'a> {
@@ -142,8 +145,12 @@ fn every_reading_is_forgotten() {
 /// denied. A shared counter is not one key's to forget, so that is what is said.
 #[test]
 fn a_shared_counter_stays_and_is_reported() {
-    let (policy, _) = Policy::compile("p", b"limits: [{name: a, by: [k], rate: 1/h}]").expect("it is right");
-    let engine = Engine::with_store(policy, MemoryStore::new(1 << 17, T0), Secret::repeatable(7));
+    let policy = Policy::compile("p", b"limits: [{name: a, by: [k], rate: 1/h}]").expect("it is right");
+    let engine = Engine::builder()
+        .policy(policy)
+        .store(MemoryStore::new(1 << 17, T0))
+        .secret(Secret::repeatable(7))
+        .build();
     let is_shared = |number: u32| {
         let key = format!("k{number}");
         let decision = engine.try_check(&of(&[("k", &key)]), T0).unwrap();

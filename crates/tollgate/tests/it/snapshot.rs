@@ -19,12 +19,12 @@ const CAPACITY: u64 = 4 << 20;
 const DAY: Ticks = Ticks::from_secs(86_400);
 
 fn engine(limits: Vec<LimitBuilder>, now: Timestamp) -> Engine {
-    Engine::with_store(policy(limits), MemoryStore::new(CAPACITY, now), Secret::random())
+    Engine::builder().policy(policy(limits)).store(MemoryStore::new(CAPACITY, now)).build()
 }
 
 fn written(engine: &Engine, now: Timestamp) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let report = engine.snapshots().write(now, &mut bytes).expect("memory takes everything");
+    let report = engine.maintenance().snapshots().write(now, &mut bytes).expect("memory takes everything");
     assert_eq!(report.bytes, bytes.len() as u64);
     bytes
 }
@@ -108,7 +108,11 @@ fn a_restarted_engine_decides_as_one_that_was_not() {
         let policies = |seed: u64| copy(move || everything(&mut Random(seed)));
         let first = policies(seed << 32);
         let [initial, _] = first;
-        let old = Engine::with_store(initial, MemoryStore::new(CAPACITY, now), Secret::repeatable(seed));
+        let old = Engine::builder()
+            .policy(initial)
+            .store(MemoryStore::new(CAPACITY, now))
+            .secret(Secret::repeatable(seed))
+            .build();
         for step in 0..random.below(400) {
             let (key, cost, gap) = random.request();
             now = now + gap;
@@ -234,7 +238,7 @@ fn limits_that_are_gone_are_remembered() {
     assert_eq!(left, [6, 6], "{:?}", shown(&decision));
 }
 
-/// The longest wait that `docs/operate.md` states for a client after a restart with the clock set back, of quotas of an hour.
+/// The longest wait that `docs/restarts.md` states for a client after a restart with the clock set back, of quotas of an hour.
 fn longest_wait(quota: &Quota) -> Ticks {
     match quota {
         Quota::TokenBucket(_) | Quota::Gcra(_) | Quota::LeakyBucket(_) => HOUR,
@@ -360,7 +364,11 @@ fn a_snapshot_belongs_to_one_policy() {
     }
     let engine = engine(vec![bucket("limit", 10)], NOW);
     assert!(engine.try_check(&asking("k", 1), NOW).unwrap().is_allowed());
-    let refused = engine.snapshots().write(NOW, &mut Swapping(&engine, 0)).expect_err("the policy changed");
+    let refused = engine
+        .maintenance()
+        .snapshots()
+        .write(NOW, &mut Swapping(&engine, 0))
+        .expect_err("the policy changed");
     assert!(matches!(refused, SnapshotError::PolicyChanged), "{refused}");
 }
 
@@ -471,6 +479,7 @@ fn what_is_counted_beside_comes_back() {
     let parts: [&[u8]; 3] = [b"one", b"", &[7; 100_000]];
     let mut bytes = Vec::new();
     engine
+        .maintenance()
         .snapshots()
         .write_with(|store| Some(store), NOW, parts, &mut bytes)
         .expect("memory takes everything");
@@ -494,7 +503,13 @@ fn what_is_counted_beside_comes_back() {
     let refused = Snapshot::read_with(CAPACITY, NOW, wrong, &mut &*bytes).expect_err("a part is wrong");
     assert!(refused.to_string().ends_with("it is empty"), "{refused}");
     let large = vec![0; SNAPSHOT_PART_BYTES_MAX as usize + 1];
-    assert!(engine.snapshots().write_with(|store| Some(store), NOW, [large], &mut std::io::sink()).is_err());
+    assert!(
+        engine
+            .maintenance()
+            .snapshots()
+            .write_with(|store| Some(store), NOW, [large], &mut std::io::sink())
+            .is_err()
+    );
 }
 
 /// The story: a server started with a wrong clock, NTP set it two hours forward, and a restart said "counters restored (7202 s old)" of

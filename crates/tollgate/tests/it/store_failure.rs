@@ -9,8 +9,7 @@ use tollgate::engine::{CommitError, Settled};
 use tollgate::policy::{Cost, LimitBuilder, Mode, OnStoreFailure};
 use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{
-    Answer, Audience, Decision, Engine, HeaderPolicy, MemoryStore, Policy, Reason, Secret, Ticks, Timestamp,
-    Verdict,
+    Answer, Audience, Decision, Engine, HeaderPolicy, MemoryStore, Policy, Reason, Ticks, Timestamp, Verdict,
 };
 
 use crate::fixture::{NOW, asking, bucket, now_or_never, permits, policy};
@@ -88,7 +87,7 @@ impl Rig {
     fn of(policy: Policy) -> Self {
         let fault = Arc::new(Fault::default());
         let store = Flaky { memory: MemoryStore::new(1 << 20, NOW), fault: Arc::clone(&fault) };
-        Self { engine: Engine::with_store(policy, store, Secret::random()), fault }
+        Self { engine: Engine::builder().policy(policy).store(store).build(), fault }
     }
 
     /// One whose store has answered before it failed.
@@ -445,7 +444,7 @@ fn a_reservation_half_settled_goes_on_where_it_was() {
 fn failure_modes_are_read_from_the_file() {
     for (mode, expected) in [("allow", "open"), ("local", "local"), ("deny", "closed")] {
         let text = format!("limits: [{{name: limit, by: [key], rate: 5/h, on_store_failure: {mode}}}]");
-        let rig = Rig::of(Policy::compile("policy.yaml", text.as_bytes()).expect("it is valid").0);
+        let rig = Rig::of(Policy::compile("policy.yaml", text.as_bytes()).expect("it is valid"));
         assert!(rig.check(1).is_allowed());
         rig.cut(true);
         let decision = rig.check(1);

@@ -6,7 +6,7 @@ use std::thread;
 use tollgate::algorithm::gcra::{self, Gcra};
 use tollgate::engine::SwapError;
 use tollgate::policy::LimitBuilder;
-use tollgate::{Engine, MemoryStore, Quota, Rate, Secret, Source, Ticks};
+use tollgate::{Engine, MemoryStore, Quota, Rate, Source, Ticks};
 
 use crate::fixture::{ALGORITHMS, NOW, asking, bucket, limit, now_or_never, permits, policy};
 
@@ -52,7 +52,10 @@ fn under_load(engine: &Engine, keys: usize, next: impl Fn(u64) -> Vec<LimitBuild
 #[test]
 fn a_thousand_swaps_under_load_lose_nothing_and_gift_nothing() {
     for (name, quota) in ALGORITHMS {
-        let engine = Engine::new(policy(vec![limit("limit", quota(50))]), NOW);
+        let engine = Engine::builder()
+            .policy(policy(vec![limit("limit", quota(50))]))
+            .clock(tollgate::ManualClock::starting_at(NOW).clock())
+            .build();
         let units = |swap: u64| if swap.is_multiple_of(2) { 100 } else { 50 };
         let (admitted, decisions) = under_load(&engine, 16, |swap| vec![limit("limit", quota(units(swap)))]);
         assert!(decisions > 0, "{name}: the load did not run");
@@ -73,7 +76,10 @@ fn a_thousand_swaps_under_load_lose_nothing_and_gift_nothing() {
 #[test]
 fn a_thousand_different_policies_under_load() {
     for (name, quota) in [ALGORITHMS[0], ALGORITHMS[3], ALGORITHMS[6]] {
-        let engine = Engine::new(policy(vec![limit("limit", quota(1_500))]), NOW);
+        let engine = Engine::builder()
+            .policy(policy(vec![limit("limit", quota(1_500))]))
+            .clock(tollgate::ManualClock::starting_at(NOW).clock())
+            .build();
         let (admitted, decisions) = under_load(&engine, 4, |swap| vec![limit("limit", quota(1_000 + swap))]);
         assert!(decisions > 0, "{name}: the load did not run");
         assert!(admitted.iter().all(|&count| count <= 1_999), "{name}: {admitted:?}");
@@ -84,7 +90,10 @@ fn a_thousand_different_policies_under_load() {
 /// story: once the oldest were idle it was refused all the same, for ever, since numbers became free only with a swap.
 #[test]
 fn a_limit_changed_too_often_is_refused_until_it_rests() {
-    let engine = Engine::new(policy(vec![bucket("limit", 10)]), NOW);
+    let engine = Engine::builder()
+        .policy(policy(vec![bucket("limit", 10)]))
+        .clock(tollgate::ManualClock::starting_at(NOW).clock())
+        .build();
     assert!(engine.try_check(&asking("k", 4), NOW).unwrap().is_allowed());
     let mut changes = 0;
     let refused = loop {
@@ -110,7 +119,10 @@ fn a_limit_changed_too_often_is_refused_until_it_rests() {
 /// Permits released while policies are swapped: none is lost.
 #[test]
 fn no_release_is_lost_to_a_swap() {
-    let engine = Engine::new(policy(vec![permits("in-flight", 4)]), NOW);
+    let engine = Engine::builder()
+        .policy(policy(vec![permits("in-flight", 4)]))
+        .clock(tollgate::ManualClock::starting_at(NOW).clock())
+        .build();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         for _ in 0..2 {
@@ -157,7 +169,7 @@ fn carrying_over_late_is_carrying_over_at_once() {
         let mut current = Gcra::new(rates[0]).unwrap();
         let store = MemoryStore::new(1 << 20, NOW);
         let engine =
-            Engine::with_store(policy(vec![limit("limit", Quota::Gcra(current))]), store, Secret::random());
+            Engine::builder().policy(policy(vec![limit("limit", Quota::Gcra(current))])).store(store).build();
         let cost = 1 + random(5);
         assert!(engine.try_check(&asking("quiet", cost), now).unwrap().is_allowed());
         let mut state = gcra::charge(current.reservoir(), gcra::State::default(), now, cost).0;
@@ -193,7 +205,8 @@ fn carrying_over_late_is_carrying_over_at_once() {
 fn a_limit_that_is_again_what_it_was_resumes() {
     let bucket = || policy(vec![bucket("limit", 10)]);
     let gcra = || policy(vec![limit("limit", Quota::gcra(Rate::per_hour(10)).expect("valid"))]);
-    let engine = Engine::new(bucket(), NOW);
+    let engine =
+        Engine::builder().policy(bucket()).clock(tollgate::ManualClock::starting_at(NOW).clock()).build();
     let left = || {
         let decision = now_or_never(engine.operator().peek(&asking("k", 1), NOW));
         decision.limits().map(|status| status.outcome.remaining).collect::<Vec<_>>()

@@ -97,10 +97,10 @@ fn an_engine_follows_the_wall_over_a_swap() {
             "limits: [{{name: monthly, algorithm: fixed-window, align: calendar, rate: {limit}/month}}, \
              {{name: bucket, rate: 1000/day}}]"
         );
-        Policy::compile("policy.yaml", file.as_bytes()).unwrap().0
+        Policy::compile("policy.yaml", file.as_bytes()).unwrap()
     };
     let time = ManualClock::starting_at(Timestamp::from_unix_seconds(60));
-    let engine = Engine::new(policy(10), time.now());
+    let engine = Engine::builder().policy(policy(10)).clock(time.clock()).build();
     let request = CheckRequest::new();
     let monthly = |engine: &Engine| {
         let decision = engine.try_check(&request, time.now()).unwrap();
@@ -125,8 +125,8 @@ fn an_engine_follows_the_wall_over_a_swap() {
 #[test]
 fn a_block_shows_its_end_by_the_wall() {
     let time = ManualClock::starting_at(START);
-    let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: a, rate: 5/h}]").unwrap();
-    let engine = Engine::new(policy, time.now());
+    let policy = Policy::compile("policy.yaml", b"limits: [{name: a, rate: 5/h}]").unwrap();
+    let engine = Engine::builder().policy(policy).clock(time.clock()).build();
     let request = CheckRequest::new().with("tenant", "acme").unwrap();
     let until = time.now() + Ticks::from_secs(3_600);
     assert!(

@@ -197,7 +197,8 @@ fn above(kind: &Kind) -> &'static str {
 fn once(lines: &[Line], url: &str, kills: u64, row: &mut Row) {
     let runtime = new_runtime();
     let _inside = runtime.enter();
-    let exact: Engine<Shared> = Engine::with_store(policy(), connect(url), secret());
+    let exact: Engine<Shared> =
+        Engine::builder().policy(policy()).store(connect(url)).secret(secret()).build();
     let clock = Clock::precise();
     let left = |kind: &Kind| {
         let request = CheckRequest::new().with("kind", kind.name).unwrap().with("key", "one").unwrap();

@@ -99,7 +99,13 @@ fn fleet(rig: &Rig, urls: [&str; NODES], skews: &[i64; NODES]) -> Held {
     let _inside = rig.runtime.enter();
     let engine = |url: &str| {
         let store = usable(settings(url).deadline(DEADLINE).unwrap());
-        Arc::new(Engine::with_store(policy(&LEASED), LeasedStore::new(store, KEYS_MAX), secret()))
+        Arc::new(
+            Engine::builder()
+                .policy(policy(&LEASED))
+                .store(LeasedStore::new(store, KEYS_MAX))
+                .secret(secret())
+                .build(),
+        )
     };
     let mut fleet = Fleet::of(urls.into_iter().map(engine).collect());
     (fleet.terms, fleet.skews) = (LEASED, skews.to_vec());

@@ -97,7 +97,7 @@ async fn stopped_server_is_detected_without_requests() {
 async fn full_server_is_probed_with_writes() {
     let server = Redis::start(&[]);
     const WRITE: &str = "redis.call('SET', KEYS[1], '1', 'PX', 60000) return {'ok'}";
-    let settings = Settings::parse(&server.url()).unwrap().deadline(DEADLINE).unwrap();
+    let settings = server.url().parse::<Settings>().unwrap().deadline(DEADLINE).unwrap();
     let client = Client::new(&settings, WRITE, Handle::current());
     until(|| client.report(1, 0).shards[0].is_connected).await;
     assert_eq!(echo(&client, "x").await, echoed("ok"));

@@ -309,7 +309,7 @@ async fn refused_connection_fails_immediately() {
 #[tokio::test]
 async fn requests_above_the_limit_are_shed() {
     let fake = Fake::replying(|_| Action::Hang).await;
-    let settings = Settings::parse(&fake.url()).unwrap().deadline(DEADLINE).unwrap().in_flight(8).unwrap();
+    let settings = fake.url().parse::<Settings>().unwrap().deadline(DEADLINE).unwrap().in_flight(8).unwrap();
     let client = Client::new(&settings, ECHO, Handle::current());
     until(|| client.report(1, 0).connections == 1).await;
     let asked: Vec<_> = (0..20)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use redis::Value;
 use tollgate::policy::{Cost, Limit};
 use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
-use tollgate::{CheckRequest, Engine, MemoryStore, Policy, Quota, Rate, Secret, Ticks, Timestamp};
+use tollgate::{CheckRequest, Engine, MemoryStore, Policy, Quota, Rate, Ticks, Timestamp};
 
 use super::server::Server;
 use super::twin::mark;
@@ -62,7 +62,7 @@ async fn repeated_key_is_charged_every_time() {
             Limit::new(&number.to_string(), quota).by(["key"]).cost(Cost::Asked)
         });
         let store = Batching { server: Arc::clone(&server), memory: MemoryStore::new(1 << 20, START), times };
-        let engine = Engine::with_store(Policy::new(limits.collect()).unwrap(), store, Secret::random());
+        let engine = Engine::builder().policy(Policy::new(limits.collect()).unwrap()).store(store).build();
         for second in 0..5 {
             let request = CheckRequest::new().with("key", "k").unwrap().cost(1).unwrap();
             engine.check(&request, START + Ticks::from_secs(second)).await;

@@ -8,7 +8,7 @@ use tollgate::algorithm::calendar::{Calendar, CalendarUnit};
 use tollgate::algorithm::fixed_window::Align;
 use tollgate::algorithm::sliding_window::Estimate;
 use tollgate::policy::{Cost, Limit, LimitBuilder, Mode};
-use tollgate::{CheckRequest, Engine, Policy, Quota, Rate, Secret, Ticks, Timestamp};
+use tollgate::{CheckRequest, Engine, Policy, Quota, Rate, Ticks, Timestamp};
 
 use super::server::Server;
 use super::twin::Twin;
@@ -184,7 +184,7 @@ fn next_instant(now: Timestamp, pulse: u64, random: &mut Random) -> Timestamp {
 
 /// A few dozen requests for two keys.
 async fn session(server: &Arc<Server>, mut limits: Vec<Changing>, random: &mut Random) -> u64 {
-    let engine = Engine::with_store(policy(&limits), Twin::new(server, START), Secret::random());
+    let engine = Engine::builder().policy(policy(&limits)).store(Twin::new(server, START)).build();
     let mut now = START + Ticks::from_micros(random.below(1 << 40));
     let (mut permits, mut reservations) = (Vec::new(), Vec::new());
     let swaps = random.below(3) == 0;

@@ -8,7 +8,7 @@ use tollgate::algorithm::fixed_window::Align;
 use tollgate::algorithm::sliding_window::Estimate;
 use tollgate::policy::{Cost, Limit};
 use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
-use tollgate::{CheckRequest, Decision, Engine, Policy, Quota, Rate, Secret, Timestamp};
+use tollgate::{CheckRequest, Decision, Engine, Policy, Quota, Rate, Timestamp};
 
 use super::server::Server;
 use super::twin::mark;
@@ -85,7 +85,7 @@ pub(crate) fn engine(
 ) -> Engine<Direct> {
     let limit = Limit::new("limit", quota.clone()).by(["key"]).cost(Cost::Asked);
     let store = Direct { server: Arc::clone(server), clock_source, operation, key: Mutex::default() };
-    Engine::with_store(Policy::new(vec![limit]).unwrap(), store, Secret::random())
+    Engine::builder().policy(Policy::new(vec![limit]).unwrap()).store(store).build()
 }
 
 /// Charges a key.

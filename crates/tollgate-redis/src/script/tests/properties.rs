@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use proptest::prelude::*;
 use tokio::runtime::Runtime;
 use tollgate::policy::{Cost, Limit};
-use tollgate::{CheckRequest, Engine, Policy, Secret, Ticks, Timestamp};
+use tollgate::{CheckRequest, Engine, Policy, Ticks, Timestamp};
 
 use super::direct::quotas;
 use super::server::Server;
@@ -54,7 +54,7 @@ async fn play(server: &Arc<Server>, places: &[usize], acts: &[(i64, Act)]) {
         Limit::new(&number.to_string(), quota).by(["key"]).cost(Cost::Asked)
     });
     let policy = Policy::new(limits.collect()).unwrap();
-    let engine = Engine::with_store(policy, Twin::new(server, START), Secret::random());
+    let engine = Engine::builder().policy(policy).store(Twin::new(server, START)).build();
     let mut now = START.unix_micros().cast_signed();
     let mut reservations = Vec::new();
     for &(step, act) in acts {

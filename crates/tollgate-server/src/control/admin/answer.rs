@@ -516,15 +516,14 @@ impl ControlPlane {
     async fn diff(&self, act: &Act<'_>, request: Request<Incoming>) -> Result<AdminAnswer, Problem> {
         let lasting = Query::read(request.uri().query(), &["for"])?.comparison()?;
         let text = request_body::read_any(request, BATCH_BYTES_MAX).await?;
-        let (candidate, warnings) =
-            Policy::compile_for(CANDIDATE, &text, self.service.identity.credentials())
-                .map_err(|findings| Problem::of_admin(AdminProblem::WrongPolicy, findings.to_string()))?;
+        let candidate = Policy::compile_for(CANDIDATE, &text, self.service.identity.credentials())
+            .map_err(|findings| Problem::of_admin(AdminProblem::WrongPolicy, findings.to_string()))?;
         let difference = self.service.engine.policy().difference(&candidate);
         let mut document = json!({
             "policy": view::fields(&difference.fields),
             "changes": view::changes(&difference),
             "unchanged": difference.unchanged,
-            "warnings": warnings.to_string().lines().collect::<Vec<_>>(),
+            "warnings": candidate.warnings().to_string().lines().collect::<Vec<_>>(),
         });
         if let Some(lasting) = lasting {
             let until = act.now + lasting;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tollgate::store::{Answers, Charge, StoreFailure};
-use tollgate::{Engine, ManualClock, MemoryStore, Policy, Secret, Timestamp};
+use tollgate::{Engine, ManualClock, MemoryStore, Policy, Timestamp};
 
 use crate::service::Service;
 use crate::service::holds::Holds;
@@ -20,8 +20,9 @@ limits:
 ";
 
 fn service(time: &ManualClock, room: usize) -> Service<MemoryStore> {
-    let (policy, _) = Policy::compile("test", POLICY).unwrap();
-    let mut service = Service::new(Engine::new(policy, time.now()), time.clock());
+    let policy = Policy::compile("test", POLICY).unwrap();
+    let mut service =
+        Service::new(Engine::builder().policy(policy).clock(time.clock()).build(), time.clock());
     service.permits = Holds::new(room);
     service.reservations = Holds::new(room);
     service
@@ -176,8 +177,8 @@ async fn a_reservation_that_waits_expires_after_its_turn() {
 async fn what_a_failing_store_did_not_take_back_is_still_held() {
     let (time, down) = (ManualClock::new(), Arc::new(AtomicBool::new(false)));
     let store = Flaky { memory: MemoryStore::new(1 << 20, time.now()), down: Arc::clone(&down) };
-    let (policy, _) = Policy::compile("test", POLICY).unwrap();
-    let service = Service::new(Engine::with_store(policy, store, Secret::random()), time.clock());
+    let policy = Policy::compile("test", POLICY).unwrap();
+    let service = Service::new(Engine::builder().policy(policy).store(store).build(), time.clock());
     let ids = reserved(&service, r#"{"attributes":{"t":"x"},"cost":2}"#).await;
     let taken = json(&service, r#"{"attributes":{"k":"x"}}"#).await;
     let permit = taken["permit"].as_str().and_then(Id::parse).unwrap();

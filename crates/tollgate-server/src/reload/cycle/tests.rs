@@ -26,7 +26,7 @@ impl Bench {
             start(Some(&policy), settings.state_dir.as_deref(), &CredentialAttributes::default()).unwrap();
         let time = ManualClock::new();
         let (reloader, watcher) = Watcher::new(&mut start, Some(&policy), &settings, time.now());
-        let engine = Engine::new(start.loaded.rules.into_parts().0, time.now());
+        let engine = Engine::builder().policy(start.loaded.rules.into_parts().0).clock(time.clock()).build();
         let (reload, _) = PolicyReload::new(watcher, Arc::new(Service::new(engine, time.clock())));
         Self { scratch, policy, reload, reloader }
     }
@@ -229,7 +229,7 @@ fn nothing_to_reload_is_reported() {
     let mut start = start(None, None, &CredentialAttributes::default()).unwrap();
     let settings = ReloadSettings::default();
     let (reloader, watcher) = Watcher::new(&mut start, None, &settings, time.now());
-    let engine = Engine::new(start.loaded.rules.into_parts().0, time.now());
+    let engine = Engine::builder().policy(start.loaded.rules.into_parts().0).clock(time.clock()).build();
     let (reload, _) = PolicyReload::new(watcher, Arc::new(Service::new(engine, time.clock())));
     assert_eq!(reload.run_cycle(ReloadMode::OnChange), Ok(Done::Nothing));
     assert!(reload.run_cycle(ReloadMode::Now).unwrap_err().contains("--policy FILE"));

@@ -1,8 +1,6 @@
 //! Reports against a real engine, in virtual time.
 
-use tollgate::{
-    CheckRequest, Engine, LimitOverride, ManualClock, MemoryStore, Policy, Ruled, Scope, Secret, Ticks,
-};
+use tollgate::{CheckRequest, Engine, LimitOverride, ManualClock, MemoryStore, Policy, Ruled, Scope, Ticks};
 
 use super::*;
 use crate::envoy_api::{BlanketRule, BucketActionKind, StrategyKind};
@@ -25,12 +23,11 @@ struct Rig {
 impl Rig {
     fn new(policy: &str) -> Self {
         let clock = ManualClock::starting_at(Timestamp::from_unix_seconds(1_700_000_000));
-        let (policy, _) = Policy::compile("policy.yaml", policy.as_bytes()).unwrap();
-        let engine = Engine::with_store(
-            policy,
-            Stores::Memory(MemoryStore::new(1 << 20, clock.now())),
-            Secret::random(),
-        );
+        let policy = Policy::compile("policy.yaml", policy.as_bytes()).unwrap();
+        let engine = Engine::builder()
+            .policy(policy)
+            .store(Stores::Memory(MemoryStore::new(1 << 20, clock.now())))
+            .build();
         let service = Arc::new(Service::new(engine, clock.clock()));
         let assigner = Arc::new(QuotaAssigner::new());
         let (stream, _) = assigner.open(&service).unwrap();

@@ -20,7 +20,7 @@ fn compat(requests: u32) -> Rules {
 }
 
 fn native() -> Rules {
-    Rules::Native(Policy::compile("p", b"limits: [{name: own, by: [k], rate: 1/h}]").unwrap().0)
+    Rules::Native(Policy::compile("p", b"limits: [{name: own, by: [k], rate: 1/h}]").unwrap())
 }
 
 /// Rules of every format replace each other; counters stay, and at no time does the engine admit a request past the
@@ -31,7 +31,10 @@ async fn rules_of_all_formats_replace_each_other() {
     let clock: Clock = time.clock();
     let now = time.now();
     let (Rules::Native(policy) | Rules::Compat(_, policy)) = native();
-    let service = Service::new(Engine::new(policy, now), clock);
+    let service = Service::new(
+        Engine::builder().policy(policy).clock(tollgate::ManualClock::starting_at(now).clock()).build(),
+        clock,
+    );
     let entries = vec![("k".to_owned(), "v".to_owned())];
     let descriptors = vec![Descriptor { entries, ..Descriptor::default() }];
     let question = Question { domain: "d".to_owned(), descriptors, hits_addend: 1 };
@@ -78,7 +81,13 @@ async fn operator_overrides_apply_to_compat_rules() {
     for (rules, domain) in [(compat(2), "d"), (limitador(), "n")] {
         let time = ManualClock::new();
         let now = time.now();
-        let service = Service::new(Engine::new(guard().unwrap(), now), time.clock());
+        let service = Service::new(
+            Engine::builder()
+                .policy(guard().unwrap())
+                .clock(tollgate::ManualClock::starting_at(now).clock())
+                .build(),
+            time.clock(),
+        );
         service.replace(rules, now).unwrap();
         let ask = async |value: &str, at| rls::answer(&service, &question(domain, value), at).await.unwrap();
         let key = CheckRequest::new().with("k", "v").unwrap().with("domain", domain).unwrap();
@@ -122,7 +131,8 @@ async fn operator_overrides_apply_to_compat_rules() {
 #[tokio::test]
 async fn compat_decisions_are_watched() {
     let time = ManualClock::new();
-    let service = Service::new(Engine::new(guard().unwrap(), time.now()), time.clock());
+    let service =
+        Service::new(Engine::builder().policy(guard().unwrap()).clock(time.clock()).build(), time.clock());
     service.replace(compat(1), time.now()).unwrap();
     let mut events = service.meter.watch();
     for allowed in [true, false] {
@@ -140,7 +150,10 @@ async fn a_refusal_by_the_guard_is_recognised() {
     let time = ManualClock::new();
     let now = time.now();
     let (Rules::Native(policy) | Rules::Compat(_, policy)) = native();
-    let service = Service::new(Engine::new(policy, now), time.clock());
+    let service = Service::new(
+        Engine::builder().policy(policy).clock(tollgate::ManualClock::starting_at(now).clock()).build(),
+        time.clock(),
+    );
     let request = CheckRequest::new().with("k", "v").unwrap();
     let before = service.check(&request, now, Protocol::Http).await;
     service.replace(compat(2), now).unwrap();
@@ -155,9 +168,12 @@ async fn a_swap_that_fails_leaves_no_compat_rules() {
     let now = time.now();
     let own = |rate: usize| {
         let text = format!("limits: [{{name: own, by: [k], rate: {rate}/h}}]");
-        Policy::compile("p", text.as_bytes()).unwrap().0
+        Policy::compile("p", text.as_bytes()).unwrap()
     };
-    let service = Service::new(Engine::new(own(1_000), now), time.clock());
+    let service = Service::new(
+        Engine::builder().policy(own(1_000)).clock(tollgate::ManualClock::starting_at(now).clock()).build(),
+        time.clock(),
+    );
     let request = CheckRequest::new().with("k", "v").unwrap();
     let refused = (1_001..3_000).find_map(|rate| {
         let Rules::Compat(compat, _) = compat(2) else { return None };
@@ -180,8 +196,11 @@ fn a_request_is_never_answered_by_the_guard() {
     for _ in 0..300 {
         let time = ManualClock::new();
         let now = time.now();
-        let policy = Policy::compile("p", b"limits: [{name: own, by: [k], rate: 1000000/s}]").unwrap().0;
-        let service = Service::new(Engine::new(policy, now), time.clock());
+        let policy = Policy::compile("p", b"limits: [{name: own, by: [k], rate: 1000000/s}]").unwrap();
+        let service = Service::new(
+            Engine::builder().policy(policy).clock(tollgate::ManualClock::starting_at(now).clock()).build(),
+            time.clock(),
+        );
         let (question, asked) = (question("d", "v"), AtomicUsize::new(0));
         std::thread::scope(|scope| {
             scope.spawn(|| {

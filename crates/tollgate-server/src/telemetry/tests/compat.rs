@@ -19,7 +19,8 @@ fn rules(format: Format, text: &str) -> Rules {
 }
 
 fn served(time: &ManualClock, format: Format, text: &str) -> Service<MemoryStore> {
-    let service = Service::new(Engine::new(guard().unwrap(), time.now()), time.clock());
+    let service =
+        Service::new(Engine::builder().policy(guard().unwrap()).clock(time.clock()).build(), time.clock());
     service.replace(rules(format, text), time.now()).unwrap();
     service
 }
@@ -106,7 +107,8 @@ fn rules_are_counted_by_name() {
 #[test]
 fn limits_of_requests_are_counted_together() {
     let time = ManualClock::new();
-    let own = Service::new(Engine::new(compiled(POLICY), time.now()), time.clock());
+    let own =
+        Service::new(Engine::builder().policy(compiled(POLICY)).clock(time.clock()).build(), time.clock());
     for service in [served(&time, Format::Envoy, ENVOY), own] {
         assert!(!service.meter.exposition(time.now(), tollgate::time::WallOffset::NONE).contains(BROUGHT));
         for value in ["a", "a", "b"] {

@@ -21,7 +21,10 @@ limits:
 ";
 
 fn engine(policy: &str) -> Engine {
-    Engine::new(Policy::compile("policy.yaml", policy.as_bytes()).unwrap().0, NOW)
+    Engine::builder()
+        .policy(Policy::compile("policy.yaml", policy.as_bytes()).unwrap())
+        .clock(crate::ManualClock::starting_at(NOW).clock())
+        .build()
 }
 
 fn descriptor<'a>(attributes: &[(&'a str, &'a str)], cost: u64) -> CheckRequest<'a> {
@@ -114,9 +117,13 @@ fn a_refund_may_name_its_limits() {
 /// A limit whose counters are leased, on a store that lends.
 fn leased() -> Engine<LeasedStore<MemoryLender>> {
     let limits = "limits: [{name: all, by: [a], rate: 1000/h, consistency: leased}]";
-    let (policy, _) = Policy::compile("policy.yaml", limits.as_bytes()).unwrap();
+    let policy = Policy::compile("policy.yaml", limits.as_bytes()).unwrap();
     let lender = MemoryLender::new(MemoryStore::new(16 << 20, NOW), 1);
-    Engine::with_store(policy, LeasedStore::new(lender, 1_000), Secret::repeatable(7))
+    Engine::builder()
+        .policy(policy)
+        .store(LeasedStore::new(lender, 1_000))
+        .secret(Secret::repeatable(7))
+        .build()
 }
 
 /// A request is matched once and its key is hashed once, also where no lease answers and the store is awaited. The slow
@@ -161,7 +168,7 @@ fn a_prepared_request_is_charged_once() {
     assert!(block_on(prepared.check(&engine, &request, NOW)).is_allowed());
     let prepared = engine.try_check(&request, NOW).unwrap_err();
     // A policy that becomes active meanwhile decides.
-    let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: all, by: [a], rate: 300/h}]").unwrap();
+    let policy = Policy::compile("policy.yaml", b"limits: [{name: all, by: [a], rate: 300/h}]").unwrap();
     engine.swap(policy, NOW).unwrap();
     let other = descriptor(&[("a", "1")], 1);
     assert!(block_on(engine.check(&other, NOW)).is_allowed());

@@ -23,14 +23,14 @@ impl<S: Store> Ledger<'_, S> {
     /// policy change.
     ///
     /// ```
-    /// use tollgate::{CheckRequest, Clock, Engine, Policy};
-    /// let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: all, rate: 5/h}]")?;
-    /// let (clock, request) = (Clock::precise(), CheckRequest::new());
-    /// let engine = Engine::new(policy, clock.now());
+    /// use tollgate::{CheckRequest, Engine};
+    /// let policy = "limits: [{name: all, rate: 5/h}]".parse()?;
+    /// let request = CheckRequest::new();
+    /// let engine = Engine::builder().policy(policy).build();
     /// # pollster::block_on(async {
-    /// let before = engine.ledger().debit(&request, |_, cost| 3 * cost, clock.now()).await;
+    /// let before = engine.ledger().debit(&request, |_, cost| 3 * cost, engine.now()).await;
     /// assert_eq!(before.limits().next().unwrap().outcome.remaining, 5);
-    /// assert_eq!(engine.operator().peek(&request, clock.now()).await.limits().next().unwrap().outcome.remaining, 2);
+    /// assert_eq!(engine.operator().peek(&request, engine.now()).await.limits().next().unwrap().outcome.remaining, 2);
     /// # });
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -120,7 +120,10 @@ limits:
   - {name: quiet, rate: 9/h, mode: shadow}
   - {name: flight, concurrency: 2}
 ";
-        let engine = Engine::new(Policy::compile("policy.yaml", policy).unwrap().0, NOW);
+        let engine = Engine::builder()
+            .policy(Policy::compile("policy.yaml", policy).unwrap())
+            .clock(crate::ManualClock::starting_at(NOW).clock())
+            .build();
         let request = CheckRequest::new();
         let mut asked = Vec::new();
         let take = |status: &LimitStatus<'_>, cost: u64| {
@@ -141,7 +144,10 @@ limits:
     /// A blocked request pays nothing, and its decision names the block.
     #[test]
     fn a_block_is_told() {
-        let engine = Engine::new(Policy::compile("p", b"limits: [{name: all, rate: 4/h}]").unwrap().0, NOW);
+        let engine = Engine::builder()
+            .policy(Policy::compile("p", b"limits: [{name: all, rate: 4/h}]").unwrap())
+            .clock(crate::ManualClock::starting_at(NOW).clock())
+            .build();
         let request = CheckRequest::new().with("api_key", "k").unwrap();
         engine.operator().block(&request, NOW + Ticks::from_secs(9), NOW).unwrap();
         assert!(block_on(engine.ledger().debit(&request, |_, _| 1, NOW)).block().is_some());

@@ -176,7 +176,10 @@ mod tests {
     const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_040);
 
     fn engine() -> Engine {
-        Engine::new(Policy::new(Vec::new()).unwrap(), T0)
+        Engine::builder()
+            .policy(Policy::new(Vec::new()).unwrap())
+            .clock(crate::ManualClock::starting_at(T0).clock())
+            .build()
     }
 
     /// A count continues above every limit, starts anew with its window, and is the same for all callers of the same
@@ -209,7 +212,7 @@ mod tests {
             let day =
                 |engine: &Engine| engine.ledger().tally("t", Ticks::from_secs(86_400), Align::Epoch).unwrap();
             engine.ledger().add(&day(&engine), &[b"k"], 7, T0).await;
-            engine.snapshots().write(T0, &mut written).unwrap();
+            engine.maintenance().snapshots().write(T0, &mut written).unwrap();
             let snapshot = crate::Snapshot::read(4 << 20, T0, &mut written.as_slice()).unwrap();
             let (next, _) = snapshot.restore(Policy::new(Vec::new()).unwrap(), |memory| memory, T0).unwrap();
             assert_eq!(next.ledger().add(&day(&next), &[b"k"], 1, T0).await.total, 8);
@@ -224,11 +227,11 @@ mod tests {
         const KEYS: u64 = 500;
         let policy = |rate: &str| {
             let text = format!("limits: [{{name: l, by: [key], rate: {rate}}}]");
-            Policy::compile("test", text.as_bytes()).unwrap().0
+            Policy::compile("test", text.as_bytes()).unwrap()
         };
         pollster::block_on(async {
             let store = crate::MemoryStore::new(1 << 20, T0);
-            let engine = Engine::with_store(policy("10/m"), store, crate::Secret::random());
+            let engine = Engine::builder().policy(policy("10/m")).store(store).build();
             // Each swap holds the numbers of the policy before it.
             for (index, rate) in (1u64..).zip(["10/d", "10/30d"]) {
                 engine.swap(policy(rate), T0 + Ticks::from_secs(index)).unwrap();

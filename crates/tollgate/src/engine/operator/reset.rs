@@ -51,14 +51,12 @@ impl<S: Store> Operator<'_, S> {
     /// several descriptors. Returns which counters existed.
     ///
     /// ```
-    /// use tollgate::{CheckRequest, Clock, Engine, Policy};
-    /// let limits = b"limits: [{name: login, when: {path: /login}, by: [ip], rate: 1/h}]";
-    /// let (policy, _) = Policy::compile("policy.yaml", limits)?;
-    /// let clock = Clock::precise();
-    /// let engine = Engine::new(policy, clock.now());
+    /// use tollgate::{CheckRequest, Engine};
+    /// let limits = "limits: [{name: login, when: {path: /login}, by: [ip], rate: 1/h}]";
+    /// let engine = Engine::builder().policy(limits.parse()?).build();
     /// let client = CheckRequest::new().with("ip", "192.0.2.1")?;
-    /// assert!(engine.try_check(&client.clone().with("path", "/login")?, clock.now())?.is_allowed());
-    /// let forgotten = pollster::block_on(engine.operator().reset(&client, &[], clock.now()))?;
+    /// assert!(engine.try_check(&client.clone().with("path", "/login")?, engine.now())?.is_allowed());
+    /// let forgotten = pollster::block_on(engine.operator().reset(&client, &[], engine.now()))?;
     /// assert_eq!(forgotten.counters, ["login"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

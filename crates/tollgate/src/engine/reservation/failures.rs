@@ -5,7 +5,6 @@
 use super::{CommitError, Reservation, Reservations};
 use crate::decision::{Decision, Settled};
 use crate::policy::Ended;
-use crate::request::CheckRequest;
 use crate::store::Store;
 use crate::time::{Ticks, Timestamp};
 
@@ -14,7 +13,6 @@ impl<S: Store> Reservations<'_, S> {
     /// how the request ended. `None` if it took nothing there.
     pub fn awaiting(
         self,
-        request: &CheckRequest<'_>,
         decision: &Decision,
         lifetime: Ticks,
         decided_at: Timestamp,
@@ -22,7 +20,7 @@ impl<S: Store> Reservations<'_, S> {
         if !decision.is_allowed() || !decision.awaits_its_end() {
             return None;
         }
-        let mut all = self.of_decision(request, decision, lifetime, decided_at);
+        let mut all = self.of_decision(decision, lifetime, decided_at);
         self.split_awaiting(&mut all)
     }
 

@@ -8,6 +8,7 @@ use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::algorithm::sliding_log::SlidingLog;
 use crate::decision::{Decision, Status};
 use crate::headers::{Accepts, Answer, Audience, Caller, Dialect, Dialects, HeaderPolicy};
+use crate::key::Fingerprint;
 use crate::outcome::{Outcome, Source, Verdict};
 use crate::policy::{
     By, Condition, Consistency, Cost, Fault, Limit, Mode, OnStoreFailure, Policy, QuotaIndex, Quotas,
@@ -128,7 +129,9 @@ pub(crate) fn decision(cases: &[Case]) -> Decision {
         descriptor: 0,
         enforcement: case.enforcement,
         source: case.source,
-        key_hash: case.key_hash,
+        key: Fingerprint { tag: case.key_hash, rest: 0 },
+        group: None,
+        cost: 1,
         outcome: case.outcome,
         charged_at: Timestamp::default(),
     });

@@ -115,16 +115,16 @@ fn late_receipts_do_not_return_units_to_the_next_window() {
         let b = Limit::new("b", b.clone()).when_one_of("kind", ["both"]).cost(Cost::Asked);
         Policy::new(vec![a, b]).unwrap()
     };
-    let node = Engine::with_store(
-        policy(),
-        LeasedStore::new(distant(lending.clone(), Ticks::from_micros(200)), 10),
-        Secret::repeatable(7),
-    );
-    let other = Engine::with_store(
-        policy(),
-        LeasedStore::new(distant(lending, Ticks::ZERO), 10),
-        Secret::repeatable(7),
-    );
+    let node = Engine::builder()
+        .policy(policy())
+        .store(LeasedStore::new(distant(lending.clone(), Ticks::from_micros(200)), 10))
+        .secret(Secret::repeatable(7))
+        .build();
+    let other = Engine::builder()
+        .policy(policy())
+        .store(LeasedStore::new(distant(lending, Ticks::ZERO), 10))
+        .secret(Secret::repeatable(7))
+        .build();
     let ask = |n: &Engine<LeasedStore<DistantStore>>, kind: &str, cost: u64, at: Timestamp| {
         let r = CheckRequest::new().with("kind", kind).unwrap().cost(cost).unwrap();
         block_on(n.check(&r, at)).is_allowed()
@@ -164,11 +164,11 @@ fn renewals_in_flight_at_a_reset_are_discarded() {
     let limit =
         Limit::new("a", quota).consistency(Consistency::Leased).lease(50_000, Ticks::from_millis(250));
     let policy = Policy::new(vec![limit]).unwrap();
-    let node = Engine::with_store(
-        policy,
-        LeasedStore::new(distant(lending, Ticks::ZERO), 10),
-        Secret::repeatable(7),
-    );
+    let node = Engine::builder()
+        .policy(policy)
+        .store(LeasedStore::new(distant(lending, Ticks::ZERO), 10))
+        .secret(Secret::repeatable(7))
+        .build();
     let r = CheckRequest::new();
     let mut now = START;
     for _ in 0..300 {
@@ -217,7 +217,11 @@ fn a_lowered_share_applies_to_hot_keys() {
         ])
         .unwrap()
     };
-    let node = Engine::with_store(policy(200_000), LeasedStore::new(lending, 10), Secret::repeatable(7));
+    let node = Engine::builder()
+        .policy(policy(200_000))
+        .store(LeasedStore::new(lending, 10))
+        .secret(Secret::repeatable(7))
+        .build();
     let r = CheckRequest::new();
     let mut now = START;
     let mut run = |node: &Engine<LeasedStore<MemoryLender>>| {
@@ -245,11 +249,11 @@ fn denials_of_different_costs_do_not_evict_each_other() {
         .consistency(Consistency::Leased)
         .cost(Cost::Asked)
         .lease(50_000, Ticks::from_millis(250));
-    let node = Engine::with_store(
-        Policy::new(vec![a]).unwrap(),
-        LeasedStore::new(lending, 10),
-        Secret::repeatable(7),
-    );
+    let node = Engine::builder()
+        .policy(Policy::new(vec![a]).unwrap())
+        .store(LeasedStore::new(lending, 10))
+        .secret(Secret::repeatable(7))
+        .build();
     let mut now = START;
     for i in 0..10_000u64 {
         now = now + Ticks::from_micros(100);
@@ -268,7 +272,11 @@ fn two(distant: DistantStore) -> Engine<LeasedStore<DistantStore>> {
         .lease(50_000, Ticks::from_millis(250));
     let b = Limit::new("b", Quota::token_bucket(Rate::per_day(1).burst(1)).unwrap())
         .when_one_of("kind", ["both"]);
-    Engine::with_store(Policy::new(vec![a, b]).unwrap(), LeasedStore::new(distant, 10), Secret::repeatable(7))
+    Engine::builder()
+        .policy(Policy::new(vec![a, b]).unwrap())
+        .store(LeasedStore::new(distant, 10))
+        .secret(Secret::repeatable(7))
+        .build()
 }
 
 fn units_unaccounted_for(cancel: bool) -> i64 {

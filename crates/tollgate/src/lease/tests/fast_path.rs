@@ -79,7 +79,11 @@ fn engine<S: Store>(quota: Quota, store: impl FnOnce(LeasedStore<MemoryLender>) 
     let limit = Limit::new("limit", quota).by(["key"]).consistency(Consistency::Leased);
     let policy = Policy::new(vec![limit.lease(50_000, Ticks::from_millis(250))]).unwrap();
     let lending = MemoryLender::new(MemoryStore::new(16 << 20, START), 1);
-    Engine::with_store(policy, store(LeasedStore::new(lending, 1_000)), Secret::repeatable(7))
+    Engine::builder()
+        .policy(policy)
+        .store(store(LeasedStore::new(lending, 1_000)))
+        .secret(Secret::repeatable(7))
+        .build()
 }
 
 fn passes<S: Store>(engine: &Engine<S>, now: Timestamp) -> (bool, Source) {
@@ -195,8 +199,13 @@ fn what_is_explained_is_what_this_node_answers() {
         Policy::new(vec![limit.lease(50_000, Ticks::from_millis(250))]).unwrap()
     };
     let lending = MemoryLender::new(MemoryStore::new(16 << 20, START), 1);
-    let node =
-        || Engine::with_store(limit(), LeasedStore::new(lending.clone(), 1_000), Secret::repeatable(7));
+    let node = || {
+        Engine::builder()
+            .policy(limit())
+            .store(LeasedStore::new(lending.clone(), 1_000))
+            .secret(Secret::repeatable(7))
+            .build()
+    };
     let (here, elsewhere) = (node(), node());
     let request = CheckRequest::new().with("key", "k").unwrap();
     let (mut now, mut of_leases, mut of_denials) = (START, 0, 0);

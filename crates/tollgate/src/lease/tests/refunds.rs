@@ -19,11 +19,11 @@ fn fleet(quota: &Quota) -> Fleet {
     let node = |_| {
         let limit = Limit::new("limit", quota.clone()).by(["key"]).cost(Cost::Asked);
         let limit = limit.consistency(Consistency::Leased).lease(50_000, Ticks::from_millis(250));
-        Engine::with_store(
-            Policy::new(vec![limit]).unwrap(),
-            LeasedStore::new(lending.clone(), 1_000),
-            Secret::repeatable(7),
-        )
+        Engine::builder()
+            .policy(Policy::new(vec![limit]).unwrap())
+            .store(LeasedStore::new(lending.clone(), 1_000))
+            .secret(Secret::repeatable(7))
+            .build()
     };
     Fleet { nodes: (0..3).map(node).collect(), now: START }
 }

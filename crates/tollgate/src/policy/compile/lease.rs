@@ -3,7 +3,7 @@
 use crate::policy::fields::Fields;
 use crate::policy::finding::{Problem, Report, quoted};
 use crate::policy::limit::Consistency;
-use crate::policy::rate;
+use crate::rate_text;
 use crate::store::{Lease, SHARE_MAX, TTL_MAX, TTL_MIN};
 use crate::time::Ticks;
 
@@ -58,7 +58,7 @@ pub fn percentage(text: &str) -> Option<u32> {
 fn ttl(fields: Fields<'_>, report: &mut Report) -> Option<Ticks> {
     let accepted = "a time such as 250ms, from 10ms to 60s";
     let written = fields.text("ttl", accepted, report)?;
-    let problem = match rate::period(written.trim()).map(rate::Period::ticks) {
+    let problem = match rate_text::period(written.trim()).map(rate_text::Period::ticks) {
         Ok(ticks) if (TTL_MIN..=TTL_MAX).contains(&ticks) => return Some(ticks),
         Ok(_) => Problem::new(format!("{} is not how long units may be held", quoted(written)), accepted),
         Err(problem) => problem,

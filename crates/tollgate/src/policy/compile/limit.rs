@@ -11,10 +11,10 @@ use crate::policy::fields::{self, Fields};
 use crate::policy::finding::{Position, Problem, Report, quoted};
 use crate::policy::limit::{Consistency, Cost, Limit, Mode, QuotaIndex, Quotas};
 use crate::policy::pattern::NO_ADDRESS;
-use crate::policy::rate;
 use crate::policy::text::TextMap;
 use crate::policy::{By, Vocabulary};
 use crate::quota::Quota;
+use crate::rate_text;
 
 /// The fields of a limit.
 pub(crate) const FIELDS: [&str; 26] = [
@@ -222,7 +222,7 @@ fn cost(fields: Fields<'_>, quotas: Option<&Quotas>, report: &mut Report) -> Cos
             quotas.is_some_and(|quotas| matches!(quotas.all.first(), Some(Quota::Concurrency(_))));
         return if in_flight { Cost::Units(1) } else { Cost::Asked };
     };
-    let problem = match (rate::count(text.trim()), Expression::new(text)) {
+    let problem = match (rate_text::count(text.trim()), Expression::new(text)) {
         (Ok(units), _) => return Cost::Units(units),
         (Err(problem), Ok(expression)) => {
             if is_number_like(text) || expression.attributes().next().is_none() {

@@ -4,7 +4,7 @@ use crate::policy::document::{Node, Tree};
 use crate::policy::fields::Fields;
 use crate::policy::finding::{Problem, Report, quoted};
 use crate::policy::on_store_failure::{DENY_AFTER_MAX, OPEN_BUDGET, OPEN_UP_TO_MAX, OnStoreFailure, Stages};
-use crate::policy::rate;
+use crate::rate_text;
 use crate::time::Ticks;
 
 const WORDS: [(&str, OnStoreFailure); 3] =
@@ -85,7 +85,7 @@ fn unused(fields: Fields<'_>, field: &str, why: &str, report: &mut Report) {
 fn time(fields: Fields<'_>, field: &str, most: Ticks, because: &str, report: &mut Report) -> Option<Ticks> {
     let accepted = format!("a time such as 1s, up to {} s: {because}", most.ceil_seconds());
     let written = fields.text(field, &accepted, report)?;
-    let problem = match rate::period(written.trim()).map(rate::Period::ticks) {
+    let problem = match rate_text::period(written.trim()).map(rate_text::Period::ticks) {
         Ok(ticks) if ticks <= most => return Some(ticks),
         Ok(_) => Problem::new(format!("{} is too long", quoted(written)), accepted),
         Err(problem) => problem,
@@ -105,7 +105,7 @@ fn up_to(fields: Fields<'_>, report: &mut Report) -> Option<Option<u32>> {
     if written.trim() == "unlimited" {
         return Some(None);
     }
-    let times = rate::count(written.trim()).ok().and_then(|times| u32::try_from(times).ok());
+    let times = rate_text::count(written.trim()).ok().and_then(|times| u32::try_from(times).ok());
     let times = times.filter(|times| (1..=OPEN_UP_TO_MAX).contains(times));
     if times.is_none() {
         let message = format!("{} is not how far a limit may be open", quoted(written));

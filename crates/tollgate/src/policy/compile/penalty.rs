@@ -4,8 +4,8 @@ use crate::policy::document::Tree;
 use crate::policy::fields::Fields;
 use crate::policy::finding::{Problem, Report};
 use crate::policy::penalty::{AFTER, PENALTY_AFTER_MAX, Penalty, WITHIN};
-use crate::policy::rate;
 use crate::rate::QuotaError;
+use crate::rate_text;
 use crate::time::Ticks;
 
 const EXAMPLE: &str = "a time such as 10m, or a table such as {after: 5, in: 1m, for: 10m}";
@@ -52,7 +52,7 @@ fn time(
     report: &mut Report,
     place: impl FnOnce() -> (crate::policy::finding::Position, String),
 ) -> Option<Ticks> {
-    match rate::period(text.trim()) {
+    match rate_text::period(text.trim()) {
         Ok(period) => Some(period.ticks()),
         Err(problem) => {
             let (at, field) = place();

@@ -14,10 +14,10 @@ use crate::policy::document::{Entry, Node, Tree};
 use crate::policy::fields::{self, Fields};
 use crate::policy::finding::{Problem, Report, nearest, quoted};
 use crate::policy::limit::{ANY, DefaultQuota, QuotaIndex, Quotas, TIER_BY_MAX, tier_name};
-use crate::policy::rate::{self, RATES, TimeUnit, WrittenRate};
 use crate::policy::text::TextMap;
 use crate::quota::Quota;
 use crate::rate::{EXACT_MAX, QuotaError};
+use crate::rate_text::{self, RATES, TimeUnit, WrittenRate};
 use crate::time::Ticks;
 
 /// Default number of sub-windows of a sliding window.
@@ -329,7 +329,7 @@ fn billing_day(fields: Fields<'_>, begin: Begin, report: &mut Report) -> Option<
 
 fn permit_ttl(fields: Fields<'_>, report: &mut Report) -> Option<Ticks> {
     let text = fields.text("permit_ttl", "a period such as 30s", report)?;
-    match rate::period(text.trim()) {
+    match rate_text::period(text.trim()) {
         Ok(period) => Some(period.ticks()),
         Err(problem) => {
             report.error(fields.place("permit_ttl"), "permit_ttl", problem);
@@ -471,7 +471,7 @@ impl AmountReader<'_> {
             return fields::count(node, field, EXACT_MAX, report).map(WrittenAmount::Permits);
         }
         let text = fields::text(node, field, RATES, report)?;
-        match rate::rate(text) {
+        match rate_text::rate(text) {
             Ok(written) => self.written(written, node, field, report).map(WrittenAmount::Rate),
             Err(problem) => {
                 report.error(node.at, field, or_a_word(text, problem));
@@ -576,5 +576,5 @@ fn or_a_word(text: &str, mut problem: Problem) -> Problem {
 
 /// Whether a rate has its own burst.
 fn says_burst(node: &Node) -> bool {
-    matches!(&node.tree, Tree::Text(text) if rate::rate(text).is_ok_and(|written| written.burst.is_some()))
+    matches!(&node.tree, Tree::Text(text) if rate_text::rate(text).is_ok_and(|written| written.burst.is_some()))
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::{findings, policy, warnings};
+use crate::policy::compile;
 
 /// One fenced block: its language with what else its first line says, and its text.
 struct Block {
@@ -122,17 +123,28 @@ fn blocks_have_a_language() {
     }
 }
 
-/// The first page links all others.
+/// The index links all other pages, or the README does, which links the index.
 #[test]
 fn every_page_is_linked() {
     let pages = pages();
-    let readme = pages.iter().find(|page| page.name == "README.md").unwrap();
-    for page in pages.iter().filter(|page| page.folder.ends_with("docs")) {
-        assert!(
-            readme.text.contains(&format!("](docs/{})", page.name)),
-            "README.md does not link {}",
-            page.name
-        );
+    let is_index = |page: &&Page| page.name == "README.md" && page.folder.ends_with("docs");
+    let index = pages.iter().find(is_index).unwrap();
+    let readme = pages.iter().find(|page| page.name == "README.md" && !is_index(page)).unwrap();
+    assert!(readme.text.contains("](docs/README.md)"), "README.md does not link the index");
+    for page in pages.iter().filter(|page| page.folder.ends_with("docs") && !is_index(page)) {
+        let [near, far] = [format!("]({})", page.name), format!("](docs/{})", page.name)];
+        let is_linked = index.text.contains(&near) || readme.text.contains(&far);
+        assert!(is_linked, "neither docs/README.md nor README.md links {}", page.name);
+    }
+}
+
+/// Each field that the compiler knows is on the reference page.
+#[test]
+fn every_field_is_on_the_reference_page() {
+    let pages = pages();
+    let policy = pages.iter().find(|page| page.name == "policy.md").unwrap();
+    for field in compile::FIELDS.iter().chain(&compile::limit::FIELDS) {
+        assert!(policy.text.contains(&format!("`{field}`")), "docs/policy.md lacks `{field}`");
     }
 }
 

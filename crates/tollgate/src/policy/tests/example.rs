@@ -7,7 +7,8 @@ use crate::request::CheckRequest;
 /// Every limit of the example means what its sentence says, and nothing about it is doubtful.
 #[test]
 fn the_example_compiles_to_these_sentences() {
-    let (policy, warnings) = Policy::compile("example.yaml", EXAMPLE.as_bytes()).unwrap();
+    let policy = Policy::compile("example.yaml", EXAMPLE.as_bytes()).unwrap();
+    let warnings = policy.warnings();
     assert_eq!(warnings.to_string(), "");
     assert_eq!(policy.domain(), Some("api"));
     assert_eq!(policy.shard_by(), Some("tenant"));

@@ -268,7 +268,7 @@ fn addresses_beside_credentials_have_one_spelling() {
         assert!(found.contains("accepted: 2001:db8::/56"), "{fields}: {found}");
     }
     let named = "by: [caller]\n    overrides: {\"2001:db8::/56\": 9/s, 1.2.3.4: 8/s, k1: 7/s}";
-    let (policy, _) = compile(named).unwrap();
+    let policy = compile(named).unwrap();
     let capacity = |caller: &str| {
         let found = policy.matches(&CheckRequest::new().with("caller", caller).unwrap()).unwrap();
         policy.limits()[0].quota(found[0].quota).unwrap().capacity()

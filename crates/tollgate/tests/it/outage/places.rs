@@ -133,7 +133,11 @@ impl Server {
     fn new() -> Self {
         let store = Crossing::new();
         let wrong = Arc::clone(&store.wrong);
-        let engine = Engine::with_store(policy(vec![permits("in-flight", 4)]), store, Secret::repeatable(7));
+        let engine = Engine::builder()
+            .policy(policy(vec![permits("in-flight", 4)]))
+            .store(store)
+            .secret(Secret::repeatable(7))
+            .build();
         assert!(now_or_never(engine.operator().peek(&asking("k", 1), NOW)).is_allowed());
         Self { engine, wrong }
     }
@@ -297,7 +301,11 @@ fn one_server_never_holds_more_places_than_the_limit() {
         let memory = Arc::new(MemoryStore::new(1 << 20, NOW));
         let store = Lossy { memory, dice: Arc::new(Mutex::new(Dice(seed))), lost: Arc::default() };
         let counted = Arc::clone(&store.lost);
-        let engine = Engine::with_store(policy(vec![permits("in-flight", 5)]), store, Secret::repeatable(7));
+        let engine = Engine::builder()
+            .policy(policy(vec![permits("in-flight", 5)]))
+            .store(store)
+            .secret(Secret::repeatable(7))
+            .build();
         let (held, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
         thread::scope(|scope| {
             for number in 1..=8 {

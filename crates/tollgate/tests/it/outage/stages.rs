@@ -178,7 +178,10 @@ fn operators_are_heard_in_an_outage() {
 /// A store that answers at once is never away, and nothing stands in for it.
 #[test]
 fn memory_has_nothing_beside_it() {
-    let engine = Engine::new(policy(vec![bucket("limit", 5)]), NOW);
+    let engine = Engine::builder()
+        .policy(policy(vec![bucket("limit", 5)]))
+        .clock(tollgate::ManualClock::starting_at(NOW).clock())
+        .build();
     for _ in 0..9 {
         let _ = engine.try_check(&asking("k", 1), NOW).unwrap();
         let _ = now_or_never(engine.reservations().reserve(&asking("k", 1), Ticks::from_secs(1), NOW));
@@ -190,7 +193,7 @@ fn memory_has_nothing_beside_it() {
 #[test]
 fn stages_are_read_from_a_file() {
     let text = "limits: [{name: limit, by: [key], rate: 9/s, on_store_failure: {first: allow, for: 200ms, then: deny}}]";
-    let fleet = Fleet::new(1, || Policy::compile("policy.yaml", text.as_bytes()).expect("it is valid").0);
+    let fleet = Fleet::new(1, || Policy::compile("policy.yaml", text.as_bytes()).expect("it is valid"));
     fleet.see(NOW);
     fleet.shared.set(true);
     let steps = [(0, "open"), (199_999, "open"), (200_000, "closed")];

@@ -155,7 +155,7 @@ pub(super) fn is_child() -> bool {
     let runtime = new_runtime();
     let _inside = runtime.enter();
     let part = Part::read(&words);
-    let store = RedisStore::connect(settings(&part.url).long_deadline()).unwrap();
+    let store = RedisStore::start(settings(&part.url).long_deadline()).unwrap();
     let node = Node::new(policy(), store, &part.ledger);
     until("the store is connected", || node.engine.store().store().is_prepared().then_some(()));
     say("ready");
@@ -179,7 +179,11 @@ struct Node {
 
 impl Node {
     fn new(policy: Policy, store: RedisStore, ledger: &Path) -> Self {
-        let engine = Engine::with_store(policy, LeasedStore::new(store, KEYS_MAX), secret());
+        let engine = Engine::builder()
+            .policy(policy)
+            .store(LeasedStore::new(store, KEYS_MAX))
+            .secret(secret())
+            .build();
         Self {
             engine: Arc::new(engine),
             clock: Clock::precise(),

@@ -46,9 +46,12 @@ limits:
   - {name: local, by: [local], rate: 2/h, on_store_failure: local}
   - {name: seen, by: [seen], rate: 2/h}
 ";
-    let (policy, _) = Policy::compile("policy.yaml", limits.as_bytes()).unwrap();
+    let policy = Policy::compile("policy.yaml", limits.as_bytes()).unwrap();
     let store = Away { memory: MemoryStore::new(1 << 20, NOW), is_gone: AtomicBool::new(false) };
-    let service = Service::new(Engine::with_store(policy, store, Secret::repeatable(1)), Clock::precise());
+    let service = Service::new(
+        Engine::builder().policy(policy).store(store).secret(Secret::repeatable(1)).build(),
+        Clock::precise(),
+    );
     assert_eq!(ask(&service, &["seen"]).await.overall, Code::Ok); // A store that was never there opens no limit.
     service
 }
@@ -137,8 +140,11 @@ async fn a_limit_of_the_request_is_counted_here() {
 /// An operator's override of all limits applies to limits that requests carry, and ends with the override.
 #[tokio::test]
 async fn an_operator_rules_over_limits_of_requests() {
-    let (policy, _) = Policy::compile("policy.yaml", b"limits: [{name: all, rate: 9/h}]").unwrap();
-    let service = Service::new(Engine::new(policy, NOW), Clock::precise());
+    let policy = Policy::compile("policy.yaml", b"limits: [{name: all, rate: 9/h}]").unwrap();
+    let service = Service::new(
+        Engine::builder().policy(policy).clock(tollgate::ManualClock::starting_at(NOW).clock()).build(),
+        Clock::precise(),
+    );
     let codes = async |times: usize| {
         let mut codes = Vec::new();
         for _ in 0..times {
@@ -162,8 +168,11 @@ async fn an_operator_rules_over_limits_of_requests() {
 #[tokio::test]
 async fn negative_hits_that_may_be_of_the_last_window_are_dropped() {
     let limits = "limits: [{name: w, by: [k], algorithm: fixed-window, rate: 5/h}]";
-    let (policy, _) = Policy::compile("policy.yaml", limits.as_bytes()).unwrap();
-    let service = Service::new(Engine::new(policy, NOW), Clock::precise());
+    let policy = Policy::compile("policy.yaml", limits.as_bytes()).unwrap();
+    let service = Service::new(
+        Engine::builder().policy(policy).clock(tollgate::ManualClock::starting_at(NOW).clock()).build(),
+        Clock::precise(),
+    );
     let next_hour = Timestamp::from_unix_seconds((NOW.unix_micros() / 3_600_000_000 + 1) * 3_600);
     let ask = async |hits: u64, is_negative_hits: bool, now: Timestamp| {
         let entries = vec![("k".to_owned(), "x".to_owned())];

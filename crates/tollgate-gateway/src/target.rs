@@ -1,0 +1,57 @@
+//! The address of an upstream, as a flag or a config names it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use http::Uri;
+
+/// The address of an upstream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    pub(crate) is_secure: bool,
+    pub(crate) is_h2: bool,
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refused = |why: &str| {
+            format!(
+                "{text:?} {why}; accepted: http://host:port, https://host or h2c://host:port (HTTP/2 without TLS), without a path"
+            )
+        };
+        let uri: Uri = text.parse().map_err(|_| refused("is not a URL"))?;
+        let (is_secure, is_h2) = match uri.scheme_str() {
+            Some("http") => (false, false),
+            Some("https") => (true, false),
+            Some("h2c") => (false, true),
+            Some(_) => return Err(refused("has another scheme")),
+            None => return Err(refused("has no scheme")),
+        };
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| refused("has no host"))?;
+        if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+            return Err(refused("has a name and a password in it"));
+        }
+        if uri.path_and_query().is_some_and(|rest| rest.as_str() != "/") {
+            return Err(refused("has a path: requests are sent on with their own"));
+        }
+        let port = uri.port_u16().unwrap_or(if is_secure { 443 } else { 80 });
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        Ok(Self { is_secure, is_h2, host, port })
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = match (self.is_secure, self.is_h2) {
+            (true, _) => "https",
+            (false, true) => "h2c",
+            (false, false) => "http",
+        };
+        let (open, close) = if self.host.contains(':') { ("[", "]") } else { ("", "") };
+        write!(f, "{scheme}://{open}{}{close}:{}", self.host, self.port)
+    }
+}

@@ -1,0 +1,184 @@
+//! Follows the policy file of an engine: a thread reads the file once a second, and [`Engine::now`](super::Engine::now)
+//! makes a changed policy active. A file that is not a policy changes nothing and is reported.
+
+use std::error::Error;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::{SwapError, SwapReport};
+use crate::policy::{Policy, PolicyError, read_file};
+
+/// How often the file is read.
+const READ_EVERY: Duration = Duration::from_secs(1);
+
+/// What became of a changed policy file.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Reload<'r> {
+    /// The new policy is active.
+    Active(&'r SwapReport),
+    /// The file is not a policy, or cannot follow the active one, which stays.
+    Refused(&'r (dyn Error + Send + Sync + 'static)),
+}
+
+type Listener = Box<dyn Fn(&Reload<'_>) + Send + Sync>;
+
+/// The file that a policy was read from, and its content then.
+pub(super) struct PolicyFile {
+    pub(super) path: PathBuf,
+    pub(super) content: Vec<u8>,
+    pub(super) listener: Option<Listener>,
+}
+
+/// The policy that was read and is not active yet, and the last refusal. Dropping it ends the thread.
+pub(super) struct Watch(Arc<Watched>);
+
+struct Watched {
+    /// Release and Acquire: who reads `true` finds the policy. It spares decisions the lock.
+    is_changed: AtomicBool,
+    next: Mutex<Option<Policy>>,
+    refusal: Mutex<Option<String>>,
+    listener: Option<Listener>,
+}
+
+impl Watch {
+    /// Starts the thread. If it cannot be started, that is reported as a refusal.
+    pub(super) fn start(file: PolicyFile) -> Self {
+        let PolicyFile { path, content, listener } = file;
+        let (next, refusal) = (Mutex::default(), Mutex::default());
+        let watched = Arc::new(Watched { is_changed: AtomicBool::new(false), next, refusal, listener });
+        let (seen_by, mut reader) = (Arc::downgrade(&watched), FileReader::new(path, content));
+        let started = thread::Builder::new().name("tollgate-policy".to_owned()).spawn(move || {
+            loop {
+                thread::park_timeout(READ_EVERY);
+                let Some(watched) = seen_by.upgrade() else { return };
+                if let Some(read) = reader.read() {
+                    watched.offer(read);
+                }
+            }
+        });
+        if let Err(error) = started {
+            watched.refuse(&error);
+        }
+        Self(watched)
+    }
+
+    /// The policy that must become active, once.
+    #[inline]
+    pub(super) fn take(&self) -> Option<Policy> {
+        if !self.0.is_changed.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut next = self.0.next.lock().unwrap_or_else(PoisonError::into_inner);
+        self.0.is_changed.store(false, Ordering::Relaxed);
+        next.take()
+    }
+
+    /// Reports what became of the policy that was taken.
+    pub(super) fn tell(&self, swapped: &Result<SwapReport, SwapError>) {
+        match swapped {
+            Ok(report) => self.0.report(&Reload::Active(report)),
+            Err(error) => self.0.refuse(error),
+        }
+    }
+
+    /// Why the file as it is now is not active.
+    pub(super) fn refusal(&self) -> Option<String> {
+        self.0.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Watched {
+    fn offer(&self, read: Result<Policy, PolicyError>) {
+        match read {
+            Ok(policy) => {
+                *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(policy);
+                self.is_changed.store(true, Ordering::Release);
+            }
+            Err(error) => self.refuse(&error),
+        }
+    }
+
+    fn refuse(&self, error: &(dyn Error + Send + Sync + 'static)) {
+        *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+        self.report(&Reload::Refused(error));
+    }
+
+    fn report(&self, reload: &Reload<'_>) {
+        if let Some(listener) = &self.listener {
+            listener(reload);
+        }
+    }
+}
+
+/// Reads a file and returns what changed.
+struct FileReader {
+    path: PathBuf,
+    /// The content when it was last read; `None` if that failed, which is reported once.
+    content: Option<Vec<u8>>,
+}
+
+impl FileReader {
+    const fn new(path: PathBuf, content: Vec<u8>) -> Self {
+        Self { path, content: Some(content) }
+    }
+
+    fn read(&mut self) -> Option<Result<Policy, PolicyError>> {
+        match read_file(&self.path) {
+            Ok(content) if self.content.as_ref() == Some(&content) => None,
+            Ok(content) => {
+                let compiled = compile(&self.path, &content);
+                self.content = Some(content);
+                Some(compiled)
+            }
+            Err(error) => self.content.take().map(|_| Err(error)),
+        }
+    }
+}
+
+fn compile(path: &Path, content: &[u8]) -> Result<Policy, PolicyError> {
+    Ok(Policy::compile(&path.display().to_string(), content)?)
+}
+
+impl fmt::Debug for PolicyFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PolicyFile").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// The reader reports each change once: a new policy, a broken file, a missing file, and the repair.
+    #[test]
+    fn each_change_of_the_file_is_reported_once() {
+        let path = std::env::temp_dir().join(format!("tollgate-reload-{}.yaml", std::process::id()));
+        let good = "limits: [{name: all, rate: 1/s}]";
+        let mut reader = FileReader::new(path.clone(), good.as_bytes().to_vec());
+        let mut step = |content: Option<&str>| {
+            match content {
+                Some(content) => fs::write(&path, content).unwrap(),
+                None => fs::remove_file(&path).unwrap(),
+            }
+            let found = reader
+                .read()
+                .map(|read| read.map_or_else(|error| error.to_string(), |_| "policy".to_owned()));
+            assert!(reader.read().is_none(), "reported twice");
+            found
+        };
+        assert_eq!(step(Some(good)), None);
+        assert_eq!(step(Some("limits: [{name: all, rate: 2/s}]")).as_deref(), Some("policy"));
+        assert!(step(Some("limits: [{name: all, rate: s/2}]")).unwrap().contains("upside down"));
+        assert!(step(None).unwrap().contains("tollgate-reload"));
+        assert_eq!(step(Some(good)).as_deref(), Some("policy"));
+        fs::remove_file(&path).unwrap();
+    }
+}

@@ -1,0 +1,44 @@
+//! What is wrong with one value that a person wrote, and what would be accepted.
+
+/// Longest piece of the user's text that a message repeats, in characters.
+pub(crate) const QUOTED_MAX: usize = 60;
+
+/// A problem with one value, without its position.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}; accepted: {accepted}")]
+pub struct Problem {
+    /// What is wrong.
+    pub message: String,
+    /// What would be accepted.
+    pub accepted: String,
+}
+
+impl Problem {
+    /// What is wrong, and what would be accepted.
+    pub fn new(message: impl Into<String>, accepted: impl Into<String>) -> Self {
+        Self { message: message.into(), accepted: accepted.into() }
+    }
+}
+
+/// The user's own text for a message: shortened, and without control characters that could fool a terminal.
+#[must_use]
+pub fn quoted(text: &str) -> String {
+    let mut shown: String =
+        text.chars().take(QUOTED_MAX).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    if text.chars().nth(QUOTED_MAX).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The user's text cannot fill the screen or move the cursor.
+    #[test]
+    fn quoted_text_is_short_and_harmless() {
+        assert_eq!(quoted("a\u{1b}[2J"), "a\u{fffd}[2J");
+        assert_eq!(quoted(&"x".repeat(1000)).chars().count(), QUOTED_MAX + 1);
+    }
+}

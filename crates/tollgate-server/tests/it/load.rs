@@ -57,15 +57,15 @@ fn an_open_loop_keeps_its_rate() {
 #[test]
 fn mistakes_are_reported() {
     let remote = run(&["bench", "--to", "192.0.2.1:80"], b"");
-    assert_eq!(remote.status.code(), Some(1));
+    assert_eq!(remote.status.code(), Some(2));
     assert!(stderr(&remote).contains("--remote"), "{}", stderr(&remote));
     let server = Server::start(SLOW_POLICY);
     let wrong = run(&["bench", "--to", &server.address.to_string(), "--wire", "grpc"], b"");
-    assert_eq!(wrong.status.code(), Some(1));
+    assert_eq!(wrong.status.code(), Some(2));
     assert!(stderr(&wrong).contains("is the wire the right one"), "{}", stderr(&wrong));
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let absent = run(&["bench", "--to", &nobody.to_string(), "--duration", "1s"], b"");
-    assert_eq!(absent.status.code(), Some(1));
+    assert_eq!(absent.status.code(), Some(2));
     assert!(stderr(&absent).contains("start the server first"), "{}", stderr(&absent));
 }
 

@@ -26,7 +26,8 @@ pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
     };
     let (identity, strangers) = (Identity::of(&reader), UntrustedAttributes::of(&reader));
     let mut reports = Vec::new();
-    for (index, path) in arguments.files.iter().enumerate() {
+    let mut described = false;
+    for path in &arguments.files {
         let checked = match policy_file::load_for(Some(path), identity.credentials()) {
             Ok(loaded) => {
                 let policy = loaded.rules.policy();
@@ -41,7 +42,9 @@ pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
         if arguments.json {
             reports.push(checked.json(&path.display().to_string()));
         } else {
-            checked.show(index > 0, console);
+            let is_valid = checked.loaded.is_ok();
+            checked.show(described, console);
+            described |= is_valid;
         }
     }
     if arguments.json {

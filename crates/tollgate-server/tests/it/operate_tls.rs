@@ -56,7 +56,8 @@ impl Files {
     fn call(&self, url: &str, words: &str) -> Result<String, String> {
         let output = self.tollgate(words).env("TOLLGATE_SERVER", url).output().unwrap();
         match output.status.code() {
-            Some(0) => Ok(stdout(&output)),
+            // 1 is an answer too: such a request is denied.
+            Some(0 | 1) => Ok(stdout(&output)),
             Some(2) => Err(stderr(&output)),
             status => panic!("{words}: {status:?} {}", stderr(&output)),
         }

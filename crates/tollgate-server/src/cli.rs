@@ -80,6 +80,12 @@ impl Cli {
         Cli::from_arg_matches_mut(&mut matches)
     }
 
+    /// The same with every flag in the short help, for manual pages, which are made from it.
+    #[must_use]
+    pub fn whole() -> clap::Command {
+        help::whole(Cli::command())
+    }
+
     /// The command line as clap knows it, for completions, manual pages and tests.
     #[must_use]
     pub fn arranged() -> clap::Command {

@@ -26,7 +26,8 @@ pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
     };
     let (identity, strangers) = (Identity::of(&reader), UntrustedAttributes::of(&reader));
     let mut reports = Vec::new();
-    for (index, path) in arguments.files.iter().enumerate() {
+    let mut described = false;
+    for path in &arguments.files {
         let checked = match policy_file::load_for(Some(path), identity.credentials()) {
             Ok(loaded) => {
                 let policy = loaded.rules.policy();
@@ -41,9 +42,10 @@ pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
         if arguments.json {
             reports.push(checked.json(&path.display().to_string()));
         } else {
-            if index > 0 && checked.loaded.is_ok() {
+            if described && checked.loaded.is_ok() {
                 console.line("");
             }
+            described |= checked.loaded.is_ok();
             checked.show(console);
         }
     }

@@ -199,6 +199,13 @@ fn parse<'b, T: DeserializeSeed<'b>>(body: &'b [u8], seed: T) -> Result<T::Value
     let read = seed.deserialize(&mut parser).and_then(|value| parser.end().map(|()| value));
     read.map_err(|error| {
         let what = if error.is_data() { "" } else { "not valid JSON: " };
+        let error = error.to_string();
+        // The parser names its own types: only what it expected helps.
+        let error = match error.strip_prefix("invalid type: ").and_then(|rest| rest.split_once(", expected "))
+        {
+            Some((_, expected)) => format!("accepted: {expected}"),
+            None => error,
+        };
         Problem::invalid(format!("{what}{error}"))
     })
 }

@@ -34,7 +34,7 @@ pub(crate) fn man(arguments: &ManArguments, console: &mut Console) -> u8 {
 
 fn written(directory: &Path) -> std::io::Result<usize> {
     fs::create_dir_all(directory)?;
-    let mut command = Cli::arranged().disable_help_subcommand(true);
+    let mut command = Cli::whole().disable_help_subcommand(true);
     command.build();
     clap_mangen::generate_to(command, directory)?;
     Ok(fs::read_dir(directory)?.count())

@@ -27,7 +27,7 @@ Examples:
   tollgate init api                                write a policy and a config to start from
   tollgate policy check policy.yaml                say what each limit means, and what is wrong
   tollgate decide api_key=k1                       watch a policy decide, without a server
-  tollgate explain api_key=k1                      ask a running server which limits match, and what is left
+  tollgate explain api_key=k1                      which limits match, and what is left
   tollgate top --once                              its busiest keys
 
 Commands for a running server find the one on this machine by themselves; --admin URL names another.
@@ -58,6 +58,13 @@ pub(super) fn arranged(command: Command) -> Command {
 /// The same without the variables, for `-h`.
 pub(super) fn short(command: Command) -> Command {
     each(command, "tollgate", &|command, _| command.mut_args(|argument| argument.hide_env(true)))
+}
+
+/// The same with every flag also in the short help.
+pub(super) fn whole(command: Command) -> Command {
+    each(arranged(command), "tollgate", &|command, _| {
+        command.mut_args(|argument| argument.hide_short_help(false))
+    })
 }
 
 /// Applies a change to a command and to all commands below it, each with its full name.

@@ -272,7 +272,8 @@ pub(super) async fn tail(arguments: &TailArguments, console: &mut Console) -> Re
             return Ok(SUCCESS);
         }
     }
-    if !arguments.server.json {
+    // A program that reads the lines counts them itself.
+    if !arguments.server.json && console.width().is_some() {
         console.line(format_args!("{} allowed, {} denied", totals.allowed, totals.denied));
     }
     Ok(SUCCESS)

@@ -114,7 +114,7 @@ fn a_penalty_has_the_time_of_the_decision() {
     says(
         &server,
         "get k=x",
-        &["login  blocked", "login: refuses the key for another ", "; the request passes in 3"],
+        &["login  blocked", "login: refuses the key for another ", "; the request passes in 1 h"],
     );
     says(
         &server,

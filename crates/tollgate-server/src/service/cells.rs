@@ -80,12 +80,13 @@ impl Cells {
         let mut shard = self.table.shard(&hash);
         let stored = shard.instants.get_mut(&hash);
         let (charged, next) = limit.charge(stored.as_deref().copied(), now, quantity);
-        match (stored, next) {
-            (Some(stored), Some(next)) => *stored = next,
-            (None, Some(next)) if next > now && shard.insert(hash, next, now).is_err() => {
+        // Without a next instant there is nothing to remember.
+        if let Some(next) = next {
+            if let Some(stored) = stored {
+                *stored = next;
+            } else if next > now && shard.insert(hash, next, now).is_err() {
                 return (limit.refused(), Source::Full);
             }
-            _ => {} // There is nothing to remember.
         }
         (charged, Source::Exact)
     }

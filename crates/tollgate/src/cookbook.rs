@@ -111,20 +111,21 @@
 //!
 //! # 6. Count only wrong passwords
 //!
-//! Check before the password is compared, without a charge, and charge the failures.
+//! Charge before the password is compared, so that many guesses at once are many guesses, and forget the failures of a
+//! user who knows it.
 //!
 //! ```
 //! use tollgate::Gate;
 //! let failures = Gate::keyed("3/h")?;
 //! let log_in = |user: &str, password: &str| {
-//!     if failures.charge(user, 0).remaining == 0 {
+//!     if !failures.check(user).is_allowed() {
 //!         return "locked";
 //!     }
-//!     if password == "correct horse" {
-//!         return "welcome";
+//!     if password != "correct horse" {
+//!         return "wrong";
 //!     }
-//!     failures.charge(user, 1);
-//!     "wrong"
+//!     failures.reset(user);
+//!     "welcome"
 //! };
 //! assert_eq!(log_in("ada", "correct horse"), "welcome");
 //! assert_eq!([(); 4].map(|()| log_in("ada", "guess")), ["wrong", "wrong", "wrong", "locked"]);

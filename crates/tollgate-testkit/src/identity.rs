@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::admin::{TOKEN, operate};
+use crate::admin::{TOKEN, operate, status};
 use crate::gateway_upstream::{Gateway, Upstream};
 use crate::program::{Server, stderr, stdout, tollgate};
 use crate::rls::{self, Client};
@@ -35,8 +35,9 @@ pub fn command(arguments: &[&str]) -> Command {
 /// What a command prints, on both streams; it must succeed.
 pub fn success_of(server: &Server, words: &str) -> String {
     let output = operate(server, &words.split(' ').collect::<Vec<_>>()).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{words}: {}", stderr(&output));
-    stdout(&output) + &stderr(&output)
+    let text = stdout(&output) + &stderr(&output);
+    assert_eq!(output.status.code(), Some(status(words, &text)), "{words}: {text}");
+    text
 }
 
 pub fn key(credential: &str) -> String {

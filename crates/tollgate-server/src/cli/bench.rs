@@ -24,8 +24,8 @@ pub enum LoadProtocol {
 
 const BENCH_HELP: &str = "\
 Examples:
-  tollgate bench                                   HTTP, 64 connections, as fast as they are answered
-  tollgate bench --rate 10000                      open loop: latency counts from when each request was due
+  tollgate bench                                   HTTP, 64 connections, as fast as possible
+  tollgate bench --rate 10000                      open loop: latency from when a request is due
   tollgate bench --wire resp --pipeline 16         sixteen commands under way on each connection
   tollgate bench --sweep                           latency at rising loads, as a table and a picture
 

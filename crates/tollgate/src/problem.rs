@@ -22,6 +22,7 @@ impl Problem {
 
 /// The user's own text for a message: shortened, and without control characters that could fool a terminal.
 #[must_use]
+#[cfg_attr(not(feature = "policy"), expect(unreachable_pub, reason = "the module `policy` exports it"))]
 pub fn quoted(text: &str) -> String {
     let mut shown: String =
         text.chars().take(QUOTED_MAX).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();

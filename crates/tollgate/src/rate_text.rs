@@ -10,6 +10,7 @@ use crate::rate::Rate;
 use crate::time::Ticks;
 
 /// What a rate may look like, for messages.
+#[cfg_attr(not(feature = "policy"), expect(unreachable_pub, reason = "the module `policy` exports it"))]
 pub const RATES: &str =
     "a count and a period, such as 100/s, 5/min, 1_000/h, 10k/day, 300 per 5m or 100/s burst 200";
 /// What a count may look like, for messages.

@@ -343,7 +343,9 @@ fn handed_on(
             TunnelHandoff::granted(tunnel, &mut response, protocol.unwrap_or(upgrade.protocol));
             Ok(response)
         }
-        (true, None) => Err(turned(Kind::Lost, "the upstream switched to a protocol that nobody asked for")),
+        (true, None) => {
+            Err(turned(Kind::Lost, "the upstream switched to a protocol that the request did not ask for"))
+        }
         (false, _) => {
             let idle = route.timeouts.idle;
             Ok(response.map(|body| Body::Download(Download { body, idle, waiting: None, _place: place })))

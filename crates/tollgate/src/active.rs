@@ -492,7 +492,7 @@ fn number_for(
         old.get(slot).is_none_or(Option::is_none) && records.get(slot).is_none_or(Option::is_none)
     };
     let free = || (0u32..).take(QUOTA_NUMBERS_MAX).filter(is_free);
-    let kept = known().filter(|(_, active_policy)| *active_policy).map(|(number, _)| number).find(may_keep);
+    let kept = known().filter(|(_, is_active)| *is_active).map(|(number, _)| number).find(may_keep);
     kept.or_else(|| free().find(is_light))
         .or_else(|| free().next())
         .or_else(|| known().map(|(number, _)| number).next())

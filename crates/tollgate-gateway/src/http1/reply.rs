@@ -177,7 +177,7 @@ fn coding(headers: &HeaderMap) -> Result<bool, BrokenAnswer> {
     match (codings.next(), codings.next()) {
         (None, _) => Ok(false),
         (Some(coding), None) if coding.trim_ascii().eq_ignore_ascii_case(b"chunked") => Ok(true),
-        _ => Err(BrokenAnswer("its answer has a transfer coding that nobody asked for")),
+        _ => Err(BrokenAnswer("its answer has a transfer coding that the request did not ask for")),
     }
 }
 

@@ -240,7 +240,7 @@ impl Calls {
     /// A call in flight; `None` if it is over. A frame for a call that never began is an error.
     fn call(&mut self, stream: u32) -> Result<Option<&mut Call>, Broken> {
         if stream >= self.next || stream.is_multiple_of(2) {
-            return Err(Broken::Ill("an answer that nobody asked for"));
+            return Err(Broken::Ill("an answer to no request"));
         }
         if stream < self.first {
             return Ok(None);

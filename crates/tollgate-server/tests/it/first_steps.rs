@@ -278,8 +278,9 @@ fn accepted(command: &str, text: &str) -> BTreeSet<String> {
     let folder = Scratch::new();
     fs::write(folder.path("file.yaml"), text).unwrap();
     let output = within(&folder, &[command, "check", "file.yaml"]).output().unwrap();
-    let told = stderr(&output);
-    let line = told.lines().find(|line| line.contains("zzz")).unwrap_or_else(|| panic!("{text}: {told}"));
+    let message = stderr(&output);
+    let line =
+        message.lines().find(|line| line.contains("zzz")).unwrap_or_else(|| panic!("{text}: {message}"));
     let list = match (line.rsplit_once("accepted: "), line.split_once("expected ")) {
         (Some((_, list)), _) => list.replace(" (line 1)", ""),
         (None, Some((_, list))) => list.to_owned(),

@@ -102,18 +102,18 @@ const REQUESTS: [(&str, &str, &str, &str); 10] = [
 ];
 
 /// Runs a command in a directory, and returns what it says and its status.
-fn told(folder: &Scratch, words: &str) -> (String, i32) {
+fn answer_to(folder: &Scratch, words: &str) -> (String, i32) {
     let words: Vec<&str> = words.split(' ').collect();
     let output = tollgate(&words).current_dir(folder.folder()).env("TOLLGATE_LOG", "error").output().unwrap();
     let text = stderr(&output) + &stdout(&output);
     (text.trim_end().to_owned(), output.status.code().unwrap_or(-1))
 }
 
-fn section(page: &mut String, title: &str, shown: &str, told: &(String, i32)) {
+fn section(page: &mut String, title: &str, shown: &str, answer: &(String, i32)) {
     let _ = write!(
         page,
         "\n### {title}\n\n```text\n{shown}\n```\n\nStatus {}:\n\n```text\n{}\n```\n",
-        told.1, told.0
+        answer.1, answer.0
     );
 }
 
@@ -126,18 +126,18 @@ fn page() -> String {
     );
     for (title, text) in POLICIES {
         fs::write(folder.path("policy.yaml"), text).unwrap();
-        section(&mut page, title, text.trim_end(), &told(&folder, "policy check policy.yaml"));
+        section(&mut page, title, text.trim_end(), &answer_to(&folder, "policy check policy.yaml"));
     }
     page.push_str("\n## In a config\n");
     for (title, text) in CONFIGS {
         fs::write(folder.path("config.yaml"), text).unwrap();
-        section(&mut page, title, text, &told(&folder, "config check config.yaml"));
+        section(&mut page, title, text, &answer_to(&folder, "config check config.yaml"));
     }
     fs::remove_file(folder.path("policy.yaml")).unwrap();
     fs::remove_file(folder.path("config.yaml")).unwrap();
     page.push_str("\n## On the command line\n");
     for (title, words) in COMMANDS {
-        section(&mut page, title, &format!("$ tollgate {words}"), &told(&folder, words));
+        section(&mut page, title, &format!("$ tollgate {words}"), &answer_to(&folder, words));
     }
     page.push_str("\n## Over HTTP\n");
     let server = Server::start("limits: [{name: per-key, by: [api_key], rate: 5/s}]");

@@ -10,9 +10,7 @@ use crate::active::ActivePolicy;
 use crate::clock::Clock;
 use crate::key::Secret;
 use crate::memory::{CAPACITY_BYTES_DEFAULT, MemoryStore};
-#[cfg(feature = "reload")]
-use crate::policy::read_file;
-use crate::policy::{Policy, PolicyError};
+use crate::policy::{Policy, PolicyError, read_file};
 use crate::store::Store;
 use crate::time::Timestamp;
 
@@ -35,27 +33,20 @@ impl WithoutPolicy {
         }
     }
 
-    /// Decides by the policy in a file. With the feature `reload`, the engine follows the file while the program runs:
-    /// see [`EngineBuilder::on_reload`].
-    ///
-    /// # Errors
-    /// The file cannot be read, or is not a policy.
-    #[cfg(feature = "reload")]
-    pub fn open(self, path: impl AsRef<Path>) -> Result<EngineBuilder, PolicyError> {
-        let path = path.as_ref().to_owned();
-        let content = read_file(&path)?;
-        let policy = Policy::compile(&path.display().to_string(), &content)?;
-        let file = Some(PolicyFile { path, content, listener: None });
-        Ok(EngineBuilder { file, ..self.policy(policy) })
-    }
-
     /// Decides by the policy in a file. With the feature `reload`, the engine follows the file while the program runs.
     ///
     /// # Errors
     /// The file cannot be read, or is not a policy.
-    #[cfg(not(feature = "reload"))]
     pub fn open(self, path: impl AsRef<Path>) -> Result<EngineBuilder, PolicyError> {
-        Ok(self.policy(Policy::open(path)?))
+        let path = path.as_ref();
+        let content = read_file(path)?;
+        let builder = self.policy(Policy::compile(&path.display().to_string(), &content)?);
+        #[cfg(feature = "reload")]
+        let builder = {
+            let file = PolicyFile { path: path.to_owned(), content, listener: None };
+            EngineBuilder { file: Some(file), ..builder }
+        };
+        Ok(builder)
     }
 }
 

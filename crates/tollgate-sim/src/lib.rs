@@ -13,3 +13,4 @@ pub mod drift;
 pub mod accuracy;
 pub mod fleet;
 pub mod overload;
+pub mod log;

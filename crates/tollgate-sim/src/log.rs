@@ -1,0 +1,5 @@
+//! Access logs: what a line says about one request.
+
+mod record;
+
+pub use record::{Precision, Record};

@@ -135,6 +135,14 @@ impl Console {
         self.width
     }
 
+    /// Whether the answer may have characters beyond ASCII: on a terminal, unless the locale has another encoding than
+    /// UTF-8.
+    pub(crate) fn has_unicode(&self) -> bool {
+        let locale = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let locale = locale("LC_ALL").or_else(|| locale("LC_CTYPE")).or_else(|| locale("LANG"));
+        self.width.is_some() && locale.is_none_or(|locale| is_utf8(&locale))
+    }
+
     /// Shows how far a command is: in place on a terminal, and not at all in a file.
     pub(crate) fn progress(&mut self, text: impl Display) {
         if io::stderr().is_terminal() {
@@ -161,8 +169,30 @@ impl Console {
     }
 }
 
+/// Whether a locale such as `en_US.UTF-8` encodes text as UTF-8.
+fn is_utf8(locale: &str) -> bool {
+    let locale = locale.to_ascii_lowercase();
+    locale.contains("utf-8") || locale.contains("utf8")
+}
+
 impl Drop for Console {
     fn drop(&mut self) {
         self.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file or a pipe gets ASCII whatever the locale is, and so does a terminal whose locale is not UTF-8.
+    #[test]
+    fn files_get_ascii() {
+        assert!(!Console::new(io::sink(), io::sink()).has_unicode());
+        for (locale, expected) in
+            [("en_US.UTF-8", true), ("C.utf8", true), ("C", false), ("de_DE.ISO-8859-1", false)]
+        {
+            assert_eq!(is_utf8(locale), expected, "{locale}");
+        }
     }
 }

@@ -17,6 +17,7 @@ use crate::cli::DiffArguments;
 use crate::console::Console;
 use crate::control::admin::{changes, fields};
 use crate::disk;
+use crate::json_error;
 use crate::operate::{Client, blocking, show_fields};
 use crate::policy_file;
 use crate::policy_file::Rules;
@@ -137,8 +138,7 @@ fn show_decisions(tallied: &Value, console: &mut Console) {
 /// Compares a candidate with the policy of a running server.
 async fn live(new: &Path, arguments: &DiffArguments, console: &mut Console) -> Result<u8, String> {
     let client = Client::new(&arguments.server)?;
-    let text = disk::read(new, FILE_BYTES_MAX as u64)
-        .map_err(|error| format!("{}: {error}; name a file that can be read", new.display()))?;
+    let text = disk::read(new, FILE_BYTES_MAX as u64).map_err(|error| disk::unreadable(new, &error))?;
     if text.len() > FILE_BYTES_MAX {
         return Err(format!("{}: more than {FILE_BYTES_MAX} bytes", new.display()));
     }
@@ -202,8 +202,7 @@ struct Trace {
 impl Trace {
     fn open(path: &Path) -> Result<Self, String> {
         let name = path.display().to_string();
-        let file =
-            File::open(path).map_err(|error| format!("{name}: {error}; name a file that can be read"))?;
+        let file = File::open(path).map_err(|error| disk::unreadable(path, &error))?;
         let mut trace = Self { name, reader: BufReader::new(file), number: 0, first: None };
         if let Some(line) = trace.line()? {
             let at = trace.entry(&line)?.1;
@@ -232,10 +231,9 @@ impl Trace {
     }
 
     fn entry<'l>(&self, line: &'l [u8]) -> Result<(TraceEntry<'l>, Timestamp), String> {
-        let accepted =
-            r#"accepted: {"at": "2030-01-31T12:00:00Z", "attributes": {"api_key": "k1"}, "cost": 1}"#;
-        let entry: TraceEntry<'l> =
-            serde_json::from_slice(line).map_err(|error| self.wrong(&format!("{error}; {accepted}")))?;
+        let accepted = r#"{"at": "2030-01-31T12:00:00Z", "attributes": {"api_key": "k1"}, "cost": 1}"#;
+        let entry: TraceEntry<'l> = serde_json::from_slice(line)
+            .map_err(|error| self.wrong(&json_error::explained(&error, &accepted)))?;
         let at = match &entry.at {
             At::Millis(millis) => Timestamp::from_unix_micros(millis.saturating_mul(1_000)),
             At::Text(text) => instant(text).map_err(|error| self.wrong(&format!("at: {error}")))?,
@@ -252,7 +250,7 @@ impl Trace {
             let mut line = Vec::new();
             let bounded =
                 std::io::Read::take(&mut self.reader, LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut line);
-            let read = bounded.map_err(|error| format!("{}: {error}", self.name))?;
+            let read = bounded.map_err(|error| format!("{}: {}", self.name, disk::plain_cause(&error)))?;
             self.number += 1;
             if read == 0 {
                 return Ok(None);

@@ -322,7 +322,7 @@ impl ControlPlane {
         }
         if counters > 0 || !names.is_empty() {
             let only = if named.is_empty() { String::new() } else { format!(" only {}", named.join(", ")) };
-            let outcome = format!("{counters} counters forgotten");
+            let outcome = format!("{counters} counters reset");
             act.audit(&format!("{}{only}", joined(&request)), &outcome);
         }
         AdminAnswer::json(&answer)
@@ -369,7 +369,7 @@ impl ControlPlane {
                 // A credential may look like anything, so it is not echoed. Its digest can always be named.
                 if text.is_empty() || text.starts_with('!') || text.contains(['*', '|']) {
                     return Err(Problem::invalid(format!(
-                        "{name}: a credential is known by its hash, so no pattern can match it; accepted: its whole text, or sha256:…"
+                        "{name}: a credential is known by its hash, so no pattern can match it; accepted: its whole text, or sha256:..."
                     )));
                 }
             } else if let Some(problem) = policy.single_problem(name, text) {

@@ -66,7 +66,7 @@ pub(super) fn unforgotten(failure: StoreFailure) -> String {
         StoreFailure::Unanswered => {
             format!("{failure}: some counters may have been forgotten; ask again when it answers")
         }
-        _ => format!("{failure}: nothing was forgotten, here or there; ask again when it answers"),
+        _ => format!("{failure}: nothing was reset, here or there; ask again when it answers"),
     }
 }
 

@@ -1,12 +1,12 @@
 //! Access logs: what a line says about one request.
 //!
 //! [`Reader`] opens logs, finds their [`Format`] in their first lines, and yields one [`Record`] for each request, borrowed
-//! from the line. Plain text, gzip and zstd are told apart by their first bytes. [`Sorter`] puts what came of the records
+//! from the line. Plain text, gzip and zstd are recognised by their first bytes. [`Sorter`] puts what came of the records
 //! into the order of arrival. [`write`] writes logs with known truth, for tests.
 //!
 //! | format | stamps | resolution | arrival | duration | notes |
 //! |---|---|---|---|---|---|
-//! | nginx/Apache common, combined | end | 1 s; 1 ms with `$msec` | end − `$request_time` | `$request_time`, if appended | appended fields are told apart by their form |
+//! | nginx/Apache common, combined | end | 1 s; 1 ms with `$msec` | end − `$request_time` | `$request_time`, if appended | appended fields are recognised by their form |
 //! | Envoy JSON | arrival | 1 ms | `start_time` | `duration`, ms | names of Envoy Gateway or Istio; the flag `RL` means refused |
 //! | AWS ALB | end | 1 µs | `request_creation_time` | end − arrival | old logs: end − the three processing times |
 //! | Caddy JSON | end | finer than 1 ms | `ts` − `duration` | `duration`, s | headers are kept, redacted ones are left out |
@@ -43,6 +43,6 @@ pub use detect::DetectError;
 pub use file::{FileReport, LogError};
 pub use format::{Detection, Format, Stamp};
 pub use mapping::{ColumnError, KeyColumn, Mapping};
-pub use reader::{BadLine, Entry, Progress, Reader};
+pub use reader::{BadInput, Entry, Progress, Reader};
 pub use record::{Precision, Record};
 pub use sort::{SORT_WINDOW, Sorter};

@@ -124,7 +124,7 @@ impl Format {
         let first = lines(head).next().ok_or(DetectError::Empty)?;
         let format = match best(head) {
             Some(format) if mapping.is_empty() => format,
-            // JSON is a table whoever wrote it, if the caller says what its fields mean.
+            // JSON of any program is a table, if the caller says what its fields mean.
             _ if first.starts_with(b"{") => Format::Ndjson,
             Some(format) => return Err(DetectError::NotATable(format)),
             None if is_header(first) || !mapping.is_empty() => Format::Csv,

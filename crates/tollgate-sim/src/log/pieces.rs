@@ -165,7 +165,12 @@ impl Pieces {
                 scanned += 1;
             }
             if self.ended {
-                return self.unfinished(open);
+                let rest = self.start..self.filled;
+                self.start = self.filled;
+                if !open {
+                    self.expect_complete();
+                }
+                return open.then_some(Piece::Cut(rest));
             }
             if open && (overlong.is_some() || scanned > ENTRY_BYTES_MAX) {
                 let start = || self.buffer[self.start..self.filled.min(self.start + KEPT)].to_vec();
@@ -179,17 +184,11 @@ impl Pieces {
         }
     }
 
-    /// The end of an archive: clean, within an entry, or between entries.
-    fn unfinished(&mut self, open: bool) -> Option<Piece> {
-        let range = self.start..self.filled;
-        self.start = self.filled;
-        if open {
-            return Some(Piece::Cut(range));
-        }
+    /// Notes an archive that ends between two entries without its brackets.
+    fn expect_complete(&mut self) {
         if !self.entries.is_complete() && self.damage.is_none() {
             self.damage = Some("the archive breaks off before its last bracket".to_owned());
         }
-        None
     }
 
     /// Reads more. The buffer grows up to the longest piece.

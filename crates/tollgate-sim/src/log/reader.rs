@@ -32,7 +32,7 @@ pub enum Entry<'a> {
 
 /// A line that is not a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadLine {
+pub struct BadInput {
     /// The file.
     pub file: String,
     /// The number of the line, from one; of the entry in an archive.
@@ -43,7 +43,7 @@ pub struct BadLine {
     pub excerpt: String,
 }
 
-impl fmt::Display for BadLine {
+impl fmt::Display for BadInput {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { file, line, reason, excerpt } = self;
         write!(out, "{file}:{line}: {reason}: {excerpt}")
@@ -81,7 +81,7 @@ pub struct Reader {
 #[derive(Default)]
 struct Problems {
     count: u64,
-    examples: Vec<BadLine>,
+    examples: Vec<BadInput>,
 }
 
 impl Problems {
@@ -89,7 +89,7 @@ impl Problems {
         self.count += 1;
         report.bad += 1;
         if self.examples.len() < EXAMPLES_MAX {
-            self.examples.push(BadLine {
+            self.examples.push(BadInput {
                 file: report.name.clone(),
                 line,
                 reason: reason.to_owned(),
@@ -260,7 +260,7 @@ impl Reader {
 
     /// The first lines that are not requests.
     #[must_use]
-    pub fn examples(&self) -> &[BadLine] {
+    pub fn examples(&self) -> &[BadInput] {
         &self.problems.examples
     }
 

@@ -163,7 +163,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn plain_gzip_and_zstd_are_told_apart_by_their_first_bytes() {
+    fn compression_is_found_by_the_first_bytes() {
         let text = b"one line\n".repeat(40_000);
         let skippable = [&b"\x50\x2A\x4D\x18\x03\0\0\0abc"[..], &zstd(&text)].concat();
         for packed in [text.clone(), gzip(&text), zstd(&text), skippable] {

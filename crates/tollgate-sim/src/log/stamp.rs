@@ -188,7 +188,7 @@ pub(super) fn micros(digits: &[u8]) -> Option<u64> {
     Some(number(kept)? * 10_u64.pow(power))
 }
 
-/// Reads a number of seconds, milliseconds, microseconds or nanoseconds since 1970, told apart by its size.
+/// Reads a number of seconds, milliseconds, microseconds or nanoseconds since 1970, by its size.
 pub(super) fn epoch(decimal: &[u8]) -> Option<Result<Stamped, Reason>> {
     let whole = decimal.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (shift, precision) = match whole {

@@ -15,12 +15,12 @@ use super::text::{Reason, address, millis, number, refuses, request_line_in, sca
 const DEPTH_MAX: usize = 4;
 
 /// Fills a record from cells.
-struct Row<'a> {
+struct Cells<'a> {
     record: Record<'a>,
     has_time: bool,
 }
 
-impl<'a> Row<'a> {
+impl<'a> Cells<'a> {
     fn new() -> Self {
         Self { record: Record::at(Timestamp::default(), Precision::Exact), has_time: false }
     }
@@ -99,7 +99,7 @@ impl Csv {
         let mut names = Vec::new();
         let mut rest = Some(header);
         while let Some(line) = rest {
-            let (name, after) = field(line, separator).unwrap_or((String::from_utf8_lossy(line), None));
+            let (name, after) = field(line, separator).unwrap_or((text(line), None));
             names.push(name.trim().to_owned());
             rest = after;
         }
@@ -109,7 +109,7 @@ impl Csv {
     pub(super) fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Record<'a>, Reason> {
         let Self { separator, columns, dates } = self;
         let columns: &'a [Column] = columns;
-        let mut row = Row::new();
+        let mut row = Cells::new();
         let (mut rest, mut count) = (Some(line), 0);
         while let Some(line) = rest {
             let (value, after) = field(line, *separator)?;
@@ -137,8 +137,8 @@ fn separator(header: &[u8]) -> u8 {
 fn field(line: &[u8], separator: u8) -> Result<(Cow<'_, str>, Option<&[u8]>), Reason> {
     let Some(inside) = line.strip_prefix(b"\"") else {
         return Ok(match memchr(separator, line) {
-            Some(at) => (String::from_utf8_lossy(&line[..at]), Some(&line[at + 1..])),
-            None => (String::from_utf8_lossy(line), None),
+            Some(at) => (text(&line[..at]), Some(&line[at + 1..])),
+            None => (text(line), None),
         });
     };
     let mut from = 0;
@@ -148,7 +148,7 @@ fn field(line: &[u8], separator: u8) -> Result<(Cow<'_, str>, Option<&[u8]>), Re
         match inside.get(end + 1) {
             Some(b'"') => from = end + 2,
             next => {
-                let value = String::from_utf8_lossy(&inside[..end]);
+                let value = text(&inside[..end]);
                 let value = if from > 0 { Cow::Owned(value.replace("\"\"", "\"")) } else { value };
                 return match next {
                     None => Ok((value, None)),
@@ -189,7 +189,7 @@ impl Ndjson {
     pub(super) fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Record<'a>, Reason> {
         let Self { columns, dates } = self;
         let columns: &'a [Column] = columns;
-        let mut row = Row::new();
+        let mut row = Cells::new();
         walk(line, "", 0, &mut |name, value| {
             let Some(value) = value.scalar() else { return Ok(()) };
             match columns.iter().find(|column| column.name == name) {

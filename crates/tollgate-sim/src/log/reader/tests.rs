@@ -208,7 +208,7 @@ fn bad_lines_are_counted_and_shown() {
     let mut reader = reader(log);
     assert_eq!(requests(&mut reader), [(0, "/a".to_owned()), (1_000_000, "/b".to_owned())]);
     assert_eq!((reader.records(), reader.bad_lines()), (2, 2));
-    let shown: Vec<String> = reader.examples().iter().map(BadLine::to_string).collect();
+    let shown: Vec<String> = reader.examples().iter().map(BadInput::to_string).collect();
     assert_eq!(
         shown,
         ["log:2: no date in brackets: not a line\\x1b[31m", "log:5: no date in brackets: {\"json\":1}"]

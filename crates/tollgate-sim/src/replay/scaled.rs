@@ -137,8 +137,10 @@ impl Sizes {
     pub(super) fn charge(&self, used: &mut Used, asked: Asked, in_flight: u64) -> Denials {
         let Asked { now, cost, .. } = asked;
         let is_new = self.count_window(used, now);
-        used.in_window = used.in_window.saturating_add(cost);
-        used.peak = used.peak.max(used.in_window);
+        if self.window.is_some() {
+            used.in_window = used.in_window.saturating_add(cost);
+            used.peak = used.peak.max(used.in_window);
+        }
         match &self.shape {
             Shape::Reservoir { units, period, capacity } => {
                 reservoir(used, asked, (*units, *period, *capacity))

@@ -205,8 +205,8 @@ fn clients_come_back_as_assumed() {
     }]);
     let options = Options { clients: Clients::Obey, ..Options::default() };
     let obey = replayed(text, options, later).totals;
-    // The third passes after one minute, the fourth after two, and the fifth waits.
-    assert_eq!((obey.requests, obey.retries_allowed, obey.still_waiting), (5 + 1 - 1, 2, 1));
+    // The third passes after one minute, the fourth after two, and the fifth, which was denied then, waits.
+    assert_eq!((obey.requests, obey.retries_allowed, obey.still_waiting), (6, 2, 1));
 }
 
 /// Requests that the live system refused are counted apart, with and without them.

@@ -240,9 +240,9 @@ impl<D: Describe> Replay<D> {
             whole_seconds: self.whole_seconds,
             ..input
         };
-        let clients = self.options.clients.name();
+        let (clients, clients_meaning) = (self.options.clients.name(), self.options.clients.meaning());
         let Some(Working { main, against, sheet, .. }) = self.working else {
-            return Report { input, clients, notes, ..Report::default() };
+            return Report { input, clients, clients_meaning, notes, ..Report::default() };
         };
         let name_in = |policy: Arc<Policy>| {
             move |index: usize| {
@@ -254,6 +254,7 @@ impl<D: Describe> Replay<D> {
         Report {
             input,
             clients,
+            clients_meaning,
             totals: sheet.totals(stamps, main.waiting() as u64),
             limits: sheet.limit_reports(stamps),
             top: sheet.top(),

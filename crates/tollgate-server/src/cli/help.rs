@@ -27,7 +27,7 @@ Examples:
   tollgate init api                                write a policy and a config to start from
   tollgate policy check policy.yaml                say what each limit means, and what is wrong
   tollgate decide api_key=k1                       watch a policy decide, without a server
-  tollgate replay --policy policy.yaml access.log  see what it would have done to last week
+  tollgate replay --policy policy.yaml access.log   what it would have done to these requests
   tollgate explain api_key=k1                      which limits match, and what is left
   tollgate top --once                              its busiest keys
 

@@ -8,7 +8,7 @@ const REPLAY_EXAMPLES: &str = "\
 Examples:
   tollgate replay --policy policy.yaml access.log
   tollgate replay --policy policy.yaml access.log --html report.html --json report.json
-  tollgate replay --policy policy.yaml --against candidate.yaml access.log
+  tollgate replay --policy policy.yaml --against new.yaml access.log
   tollgate replay --policy policy.yaml - < access.log
 
 Formats are found by looking: nginx and Apache common and combined, Envoy, Caddy and Traefik JSON, AWS ALB, HAProxy,

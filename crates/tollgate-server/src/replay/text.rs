@@ -1,6 +1,6 @@
 //! The report for a terminal, or a file: first the answer, then each limit, then who would notice.
 
-use tollgate_sim::replay::{LimitReport, Range, Report, Totals, TouchedKey};
+use tollgate_sim::replay::{Clients, LimitReport, Range, Report, Totals, TouchedKey};
 
 use crate::console::{Console, Style};
 use crate::operate::{cell, table};
@@ -81,9 +81,9 @@ fn show_totals(totals: &Totals, policy: &str, clients: &str, console: &mut Conso
             without.clients_touched
         ));
     }
-    if clients != "gone" {
+    if clients != Clients::Gone.name() {
         console.line(format_args!(
-            "clients: {clients}; {} came back, {} of them passed, {} still waited at the end",
+            "{} came back, {} of them passed, {} still waited at the end",
             totals.retries, totals.retries_allowed, totals.still_waiting
         ));
     }
@@ -225,6 +225,7 @@ fn show_rest(report: &Report, console: &mut Console) {
         console.line(plain(&against.sentence));
         show_top(&against.newly_denied.top, console);
     }
+    console.line(format_args!("assumed: {}", report.clients_meaning));
     for note in &report.notes {
         console.line(format_args!("note: {note}"));
     }

@@ -10,6 +10,8 @@ pub struct Report {
     pub input: InputReport,
     /// What clients do after a denial, as assumed here: `gone`, `retry` or `obey`.
     pub clients: &'static str,
+    /// The same in words.
+    pub clients_meaning: &'static str,
     /// All requests together.
     pub totals: Totals,
     /// Each limit, in the order of the policy.

@@ -115,7 +115,8 @@ const fn clients(choice: ClientChoice) -> Clients {
 
 fn mapping(columns: &ColumnArguments) -> Mapping {
     let ColumnArguments { time, keys, cost, status } = columns;
-    let named = Mapping { time: time.clone(), cost: cost.clone(), status: status.clone(), ..Mapping::default() };
+    let named =
+        Mapping { time: time.clone(), cost: cost.clone(), status: status.clone(), ..Mapping::default() };
     keys.iter().fold(named, |mapping, key| mapping.with_key(key))
 }
 
@@ -167,9 +168,9 @@ fn input(logs: &LogReader, lines: u64) -> InputReport {
         format: file.detection.as_ref().map_or_else(|| "empty".to_owned(), ToString::to_string),
         lines: file.records + file.bad,
     };
-    let damage = logs.files().filter_map(|file| {
-        file.damage.as_ref().map(|damage| format!("{}: {damage}", plain(&file.name)))
-    });
+    let damage = logs
+        .files()
+        .filter_map(|file| file.damage.as_ref().map(|damage| format!("{}: {damage}", plain(&file.name))));
     let examples = logs.examples().iter().map(ToString::to_string);
     InputReport {
         files: logs.files().map(file).collect(),

@@ -42,10 +42,20 @@ pub(super) fn page(report: &Report, policy: &str, against: Option<&str>) -> Stri
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n",
     );
     page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
-    put(&mut page, format_args!("<title>{} replayed</title>\n<style>{STYLE}</style></head><body>\n", safe(policy)));
+    put(
+        &mut page,
+        format_args!("<title>{} replayed</title>\n<style>{STYLE}</style></head><body>\n", safe(policy)),
+    );
     head(&mut page, report, policy);
     if let Some((against, comparison)) = against.zip(report.against.as_ref()) {
-        put(&mut page, format_args!("<h2>With {} instead</h2>\n<p class=\"verdict\">{}</p>\n", safe(against), safe(&comparison.sentence)));
+        put(
+            &mut page,
+            format_args!(
+                "<h2>With {} instead</h2>\n<p class=\"verdict\">{}</p>\n",
+                safe(against),
+                safe(&comparison.sentence)
+            ),
+        );
         changed(&mut page, "Newly denied", &comparison.newly_denied);
         changed(&mut page, "Freed", &comparison.freed);
     }
@@ -129,7 +139,8 @@ fn limits(page: &mut String, limits: &[LimitReport]) {
     page.push_str("<h2>Limits</h2>\n<div class=\"wide\"><table><tr><th>limit</th><th class=\"n\">requests</th><th class=\"n\">denied</th><th class=\"n\">%</th><th class=\"n\">keys</th><th class=\"n\">touched</th><th class=\"n\">%</th><th class=\"n\">denied for (median)</th><th class=\"n\">p99</th><th>worst minute</th></tr>\n");
     for limit in limits {
         let minute = limit.worst_minute.as_ref();
-        let minute = minute.map_or_else(|| "–".to_owned(), |minute| format!("{} ({})", minute.at, minute.denied));
+        let minute =
+            minute.map_or_else(|| "–".to_owned(), |minute| format!("{} ({})", minute.at, minute.denied));
         let shadow = if limit.is_shadow { " (shadow)" } else { "" };
         put(
             page,
@@ -189,7 +200,14 @@ fn changed(page: &mut String, title: &str, changed: &Changed) {
             pairs.iter().take(5).map(|(name, count)| format!("{} ({count})", safe(name))).collect();
         each.join(", ")
     };
-    put(page, format_args!("<p>By limit: {}. By route: {}.</p>\n", listed(&changed.by_limit), listed(&changed.by_route)));
+    put(
+        page,
+        format_args!(
+            "<p>By limit: {}. By route: {}.</p>\n",
+            listed(&changed.by_limit),
+            listed(&changed.by_route)
+        ),
+    );
     keys(page, &changed.top);
 }
 
@@ -225,7 +243,8 @@ fn one(page: &mut String, limit: &LimitReport) {
 
 /// How many keys have which peak, both axes logarithmic, with the limit and the knee.
 fn chart(page: &mut String, peaks: &Peaks) {
-    let window = peaks.window_ms.map_or_else(|| "in flight".to_owned(), |millis| format!("in {}", people(millis)));
+    let window =
+        peaks.window_ms.map_or_else(|| "in flight".to_owned(), |millis| format!("in {}", people(millis)));
     let knee = peaks.knee.map_or_else(String::new, |knee| format!(", the curve bends at {knee}"));
     put(
         page,
@@ -285,7 +304,8 @@ const fn steps(number: u64) -> u64 {
         return 0;
     }
     let doublings = number.ilog2();
-    let rest = if doublings >= 4 { (number >> (doublings - 4)) & 15 } else { (number << (4 - doublings)) & 15 };
+    let rest =
+        if doublings >= 4 { (number >> (doublings - 4)) & 15 } else { (number << (4 - doublings)) & 15 };
     // One key has a visible bar.
     doublings as u64 * 16 + rest + 8
 }
@@ -336,13 +356,19 @@ fn rest(page: &mut String, report: &Report) {
         page.push_str("<h2>Limits that denied together</h2>\n<ul>\n");
         for overlap in &report.overlaps {
             let [one, other] = &overlap.limits;
-            put(page, format_args!("<li>{} and {}: {} requests</li>\n", safe(one), safe(other), overlap.denied));
+            put(
+                page,
+                format_args!("<li>{} and {}: {} requests</li>\n", safe(one), safe(other), overlap.denied),
+            );
         }
         page.push_str("</ul>\n");
     }
     page.push_str("<h2>About this report</h2>\n<ul>\n");
     for file in &report.input.files {
-        put(page, format_args!("<li>{}: {}, {} lines</li>\n", safe(&file.name), safe(&file.format), file.lines));
+        put(
+            page,
+            format_args!("<li>{}: {}, {} lines</li>\n", safe(&file.name), safe(&file.format), file.lines),
+        );
     }
     let examples = report.input.bad_examples.iter().chain(&report.input.undecidable_examples);
     let bad = report.input.bad_lines + report.input.undecidable;

@@ -50,10 +50,8 @@ impl LiveReader {
         });
         let numbers = numbers.collect();
         let is_used = |name: &str| used.iter().any(|used| used == name);
-        let needs = [
-            Needs::of(&reader, is_used),
-            Needs::of(&reader, |name| name != BUILT_IN[0] && is_used(name)),
-        ];
+        let needs =
+            [Needs::of(&reader, is_used), Needs::of(&reader, |name| name != BUILT_IN[0] && is_used(name))];
         let reads_request = needs[1] != Needs::of(&Reader::default(), |_| false);
         let identity = Identity::of(&reader);
         Self { reader, identity, used, numbers, needs, reads_request, parts: Cell::new(None) }
@@ -86,7 +84,8 @@ impl LiveReader {
         }
         let method = record.method.as_deref().unwrap_or("GET");
         if parts.method.as_str() != method {
-            parts.method = Method::from_bytes(method.as_bytes()).map_err(|_| not_readable("method", method))?;
+            parts.method =
+                Method::from_bytes(method.as_bytes()).map_err(|_| not_readable("method", method))?;
         }
         let target = record.target.as_deref().unwrap_or("/");
         parts.uri = target.parse::<Uri>().map_err(|_| not_readable("target", target))?;
@@ -156,8 +155,7 @@ impl LiveReader {
             .reader
             .of_request_for(record.client, parts, self.needs(record))
             .map_err(|unreadable| unreadable.to_string())?;
-        let given =
-            || record.attributes.iter().map(|(name, value)| (&**name, self.value(name, value)));
+        let given = || record.attributes.iter().map(|(name, value)| (&**name, self.value(name, value)));
         let known = self.identity.identify(given(), Word::Trusted);
         let mut request = known.request(given()).map_err(text)?;
         read.write_to(&mut request).map_err(text)?;

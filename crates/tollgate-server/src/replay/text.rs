@@ -96,10 +96,12 @@ fn show_totals(totals: &Totals, policy: &str, clients: &str, console: &mut Conso
 
 fn show_limits(report: &Report, console: &mut Console) {
     console.line("");
-    let titles = ["LIMIT", "REQUESTS", "DENIED", "%", "KEYS", "TOUCHED", "%", "MEDIAN", "P99", "WORST MINUTE"];
+    let titles =
+        ["LIMIT", "REQUESTS", "DENIED", "%", "KEYS", "TOUCHED", "%", "MEDIAN", "P99", "WORST MINUTE"];
     let row = |limit: &LimitReport| {
         let minute = limit.worst_minute.as_ref();
-        let minute = minute.map_or_else(|| "-".to_owned(), |minute| format!("{} ({})", minute.at, minute.denied));
+        let minute =
+            minute.map_or_else(|| "-".to_owned(), |minute| format!("{} ({})", minute.at, minute.denied));
         let name = if limit.is_shadow { format!("{} (shadow)", limit.name) } else { limit.name.clone() };
         let time = |millis: u64| if limit.touched == 0 { "-".to_owned() } else { people(millis) };
         vec![
@@ -126,7 +128,8 @@ fn show_limit(limit: &LimitReport, console: &mut Console) {
     console.line("");
     console.line(plain(&limit.sentence));
     if let Some(peaks) = &limit.peaks {
-        let window = peaks.window_ms.map_or_else(|| "in flight".to_owned(), |millis| format!("in {}", people(millis)));
+        let window =
+            peaks.window_ms.map_or_else(|| "in flight".to_owned(), |millis| format!("in {}", people(millis)));
         let knee = peaks.knee.map_or_else(String::new, |knee| format!("; the curve bends at {knee}"));
         console.line(format_args!(
             "  peaks of keys {window}: half up to {}, 90 % {}, 95 % {}, 99 % {}, 99.9 % {}, highest {}{knee}",

@@ -48,6 +48,13 @@ impl Style {
     }
 }
 
+/// Where lines are cut, and the mark at the end of one that was.
+#[derive(Clone, Copy)]
+pub(crate) struct Cut {
+    pub(crate) width: usize,
+    pub(crate) mark: char,
+}
+
 /// The two streams of a command.
 pub(crate) struct Console {
     out: Box<dyn Write>,
@@ -133,6 +140,12 @@ impl Console {
     /// The columns of the terminal that shows the answer; `None` if it is a file or a pipe.
     pub(crate) const fn width(&self) -> Option<usize> {
         self.width
+    }
+
+    /// Where lines of the answer are cut: at the width of a terminal, and not in a file or a pipe.
+    pub(crate) fn cut(&self) -> Option<Cut> {
+        let mark = if self.has_unicode() { '…' } else { '>' };
+        self.width.map(|width| Cut { width, mark })
     }
 
     /// Whether the answer may have characters beyond ASCII: on a terminal, unless the locale has another encoding than

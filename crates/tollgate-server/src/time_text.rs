@@ -1,8 +1,8 @@
 //! Instants and durations as text: as the server writes them in JSON, and as people type them. Each error says what
 //! would be accepted.
 
-use tollgate::Timestamp;
 use tollgate::time::WallOffset;
+use tollgate::{Ticks, Timestamp};
 pub(crate) use tollgate_gateway::time_text::{duration, signed};
 
 /// An instant of the decision clock as RFC 3339, converted by the offset of the wall clock: in UTC, with as many digits
@@ -14,6 +14,11 @@ pub(crate) fn rfc3339(at: Timestamp, wall: WallOffset) -> String {
 /// An instant of the wall clock, always to the millisecond, for columns.
 pub(crate) fn rfc3339_millis(at: Timestamp) -> String {
     written(at).map(|instant| format!("{instant:.3}")).unwrap_or_default()
+}
+
+/// A duration for people: see [`Ticks::readable`].
+pub(crate) fn people(millis: u64) -> String {
+    Ticks::from_millis(millis).readable()
 }
 
 fn written(at: Timestamp) -> Option<jiff::Timestamp> {
@@ -34,8 +39,6 @@ pub(crate) fn instant(text: &str) -> Result<Timestamp, String> {
 
 #[cfg(test)]
 mod tests {
-    use tollgate::Ticks;
-
     use super::*;
 
     /// Instants are written in the standard form, up to the last one.

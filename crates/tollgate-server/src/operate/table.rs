@@ -2,13 +2,14 @@
 
 use std::fmt::Write;
 
+use crate::console::Cut;
 use crate::text::plain;
 
 /// Maximum length of a cell, in characters.
 const CELL_CHARS_MAX: usize = 60;
 
 /// External text, escaped so that it cannot act on the terminal, and shortened to fit a column.
-pub(super) fn cell(text: &str) -> String {
+pub(crate) fn cell(text: &str) -> String {
     let text = plain(text);
     match text.char_indices().nth(CELL_CHARS_MAX) {
         None => text,
@@ -16,16 +17,9 @@ pub(super) fn cell(text: &str) -> String {
     }
 }
 
-/// Where lines are cut, and the mark at the end of one that was.
-#[derive(Clone, Copy)]
-pub(super) struct Cut {
-    pub(super) width: usize,
-    pub(super) mark: char,
-}
-
 /// Rows under their titles, with each column as wide as its widest cell. On a terminal lines are cut to its width; in a
 /// file the last column may have any length.
-pub(super) fn table(titles: &[&str], rows: &[Vec<String>], at: Option<Cut>) -> Vec<String> {
+pub(crate) fn table(titles: &[&str], rows: &[Vec<String>], at: Option<Cut>) -> Vec<String> {
     let widest = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| columns(cell));
         cells.chain(titles.get(column).map(|title| columns(title))).max().unwrap_or(0)

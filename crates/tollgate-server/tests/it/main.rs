@@ -61,6 +61,7 @@ mod operate_tls;
 mod pages;
 mod picture;
 mod reload;
+mod replay;
 mod resp;
 mod rlqs;
 mod runbook;

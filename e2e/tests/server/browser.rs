@@ -116,10 +116,14 @@ impl Browser {
         panic!("not within ten seconds: {what}; the page shows\n{}", self.text("body"));
     }
 
+    /// Clicks, and moves the pointer away: a table stands still while it is pointed at.
     #[track_caller]
     pub(crate) fn click(&self, css: &str) {
         let path = format!("/element/{}/click", self.element(css));
         self.in_session(&path, &json!({})).unwrap();
+        let away = json!({ "type": "pointerMove", "duration": 0, "x": 1, "y": 1 });
+        let pointer = json!({ "type": "pointer", "id": "mouse", "actions": [away] });
+        self.in_session("/actions", &json!({ "actions": [pointer] })).unwrap();
     }
 
     #[track_caller]

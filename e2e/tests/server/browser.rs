@@ -1,7 +1,7 @@
 //! A real Chromium, driven over WebDriver: its own profile, no window, and no conversation with anything but the server
 //! of the test. The driver and the browser end with the test.
 
-use std::io::{Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -10,6 +10,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tollgate_testkit::{Scratch, free_port, rest, until};
+
+use crate::raw_http::Response;
 
 /// How WebDriver names the id of an element.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
@@ -69,16 +71,12 @@ impl Browser {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
              Content-Length: {}\r\n\r\n",
             body.len()
         );
         stream.write_all(&[head.as_bytes(), body.as_bytes()].concat()).unwrap();
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).unwrap();
-        let answer = String::from_utf8(answer).unwrap();
-        let (_, text) = answer.split_once("\r\n\r\n").unwrap();
-        let document: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {answer}"));
+        let document = Response::read(&mut BufReader::new(&stream)).json();
         match document["value"]["error"].as_str() {
             Some(error) => Err(format!("{error}: {}", document["value"]["message"])),
             None => Ok(document["value"].clone()),
@@ -201,19 +199,12 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        if !self.session.is_empty() && !std::thread::panicking() {
-            let _ = self.call("DELETE", &format!("/session/{}", self.session), &Value::Null);
-        } else if !self.session.is_empty() {
-            // A panic in a destructor would hide the failure of the test.
-            let path = format!(
-                "DELETE /session/{} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
-                self.session
-            );
-            if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) {
-                let _ = stream.write_all(path.as_bytes());
-                let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
-                let _ = stream.read_to_end(&mut Vec::new());
-            }
+        // Ends the browser. No `unwrap` here: a panic in a destructor would hide the failure of the test.
+        let end = format!("DELETE /session/{} HTTP/1.1\r\nHost: localhost\r\n\r\n", self.session);
+        if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) {
+            let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
+            let _ = stream.write_all(end.as_bytes());
+            let _ = stream.read(&mut [0]);
         }
         let _ = self.driver.kill();
         let _ = self.driver.wait();

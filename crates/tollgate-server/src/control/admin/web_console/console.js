@@ -106,9 +106,14 @@ async function loadHistory() {
   }
 }
 
-/** The latest counts of a range by group, each as long as the range. */
-function grouped() {
-  const length = POINTS[chart.range];
+/** How many points the chart has: as many as were measured, but at least a minute or an hour. */
+function chartLength() {
+  const measured = Object.values(chart.counts[chart.range]).map((counts) => counts.length);
+  return Math.min(POINTS[chart.range], Math.max(60, ...measured));
+}
+
+/** The counts of a range by group, each as long as the chart. */
+function grouped(length) {
   return GROUPS[chart.limit ? "limit" : "all"].map(([label, style, names]) => {
     const sums = new Array(length).fill(0);
     for (const name of names) {
@@ -120,8 +125,8 @@ function grouped() {
 }
 
 function drawChart() {
-  const groups = grouped();
-  const length = POINTS[chart.range];
+  const length = chartLength();
+  const groups = grouped(length);
   const perSecond = chart.range === "seconds" ? 1 : 60;
   const totals = new Array(length).fill(0);
   groups.forEach(({ sums }) => sums.forEach((count, index) => { totals[index] += count; }));
@@ -140,7 +145,8 @@ function drawChart() {
     ...areas,
   );
   byId("chart").replaceChildren(svg, element("span", {}, `${rate(most / perSecond)}/s`));
-  byId("chart-from").textContent = chart.range === "seconds" ? "15 min ago" : "24 h ago";
+  const [count, unit] = chart.range === "seconds" ? [length, "s"] : [length, "min"];
+  byId("chart-from").textContent = count > 120 ? `${Math.round(count / 60)} ${unit === "s" ? "min" : "h"} ago` : `${count} ${unit} ago`;
   byId("legend").replaceChildren(...groups.map(({ label, style, sums }) => element(
     "span", {}, drawing("svg", { viewBox: "0 0 1 1" }, drawing("rect", { width: 1, height: 1, class: style })),
     `${label} ${rate(sums[length - 1] / perSecond)}/s`,

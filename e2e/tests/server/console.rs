@@ -158,6 +158,10 @@ fn the_console_of_a_fleet() {
     press_offer(&browser, "Block for 10 min");
     browser.shows("#act-result", "is blocked until");
     assert_eq!(one.check(KEY)["cause"], "operator-block");
+    browser.soon("the block holds on the other server", || {
+        (two.check(KEY)["cause"] == "operator-block").then_some(())
+    });
+    browser.shows("#nodes", &two.address.to_string());
     without_complaints(&browser);
 }
 

@@ -6,6 +6,7 @@
 mod answer;
 mod attribute_checks;
 mod audit;
+mod fleet;
 mod form;
 mod guard;
 mod overload;

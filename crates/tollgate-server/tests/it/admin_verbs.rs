@@ -265,10 +265,15 @@ fn a_candidate_is_compared_on_a_trace() {
 
     let same = run(&["policy", "diff", &old, &old, "--trace", &trace], b"");
     assert_eq!(same.status.code(), Some(0), "an equal policy changes nothing: {}", stdout(&same));
-    let late =
-        scratch.file("late.jsonl", "{\"at\":2000,\"attributes\":{}}\n{\"at\":1000,\"attributes\":{}}\n");
-    for (trace, expected) in [(late.as_str(), ":2: at: earlier than the line before"), (old.as_str(), ":1: ")]
-    {
+    // A trace is put in order of time, and every line of it must be a request.
+    let late = scratch.file(
+        "late.jsonl",
+        "{\"at\":1893492002000,\"attributes\":{\"k\":\"x\"}}\n{\"at\":1893492001000,\"attributes\":{\"k\":\"x\"}}\n",
+    );
+    let output = run(&["policy", "diff", &old, &new, "--trace", &late], b"");
+    assert!(stdout(&output).contains("1 of 2 decisions change: 1 newly denied"), "{}", stdout(&output));
+    let bad = scratch.file("bad.jsonl", "{\"at\":1893492002000,\"attributes\":{}}\n{\"attributes\":{}}\n");
+    for (trace, expected) in [(bad.as_str(), "bad.jsonl:2: no `at`"), (old.as_str(), "old.yaml: ")] {
         let output = run(&["policy", "diff", &old, &new, "--trace", trace], b"");
         assert_eq!(output.status.code(), Some(2));
         assert!(stderr(&output).contains(expected), "{}", stderr(&output));

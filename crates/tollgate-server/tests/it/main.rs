@@ -62,6 +62,7 @@ mod operate_tls;
 mod pages;
 mod picture;
 mod reload;
+mod replay;
 mod resp;
 mod rlqs;
 mod runbook;

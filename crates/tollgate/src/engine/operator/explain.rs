@@ -144,7 +144,7 @@ impl<S: Store> Operator<'_, S> {
             active.take_uncounted(request, &mut matches, overrides, &mut looks.uncounted);
             looks.matches = matches.iter().map(|matched| Match { cost: 0, ..matched.clone() }).collect();
             let charges = active.charges(request, &looks.matches, overrides, PermitId(0));
-            let set = ChargeSet { matched: &looks, charges, reported: 0 };
+            let set = ChargeSet { matched: &looks, charges, permits_reported: 0 };
             let blocks = self.engine.blocks_of(&active, &looking, &set, now).await;
             let answers = self.engine.store.charge(&set.charges, now).await;
             if attempt < ATTEMPTS && answers == Err(StoreFailure::Superseded) {
@@ -155,7 +155,7 @@ impl<S: Store> Operator<'_, S> {
             if failure.is_some() && foreseen.iter().any(Option::is_none) {
                 foreseen.clear(); // The store would be asked, and would not answer.
             }
-            let answers = self.engine.answers(&active, &set, answers, now).await;
+            let answers = self.engine.answers_or_fallback(&active, &set, answers, now).await;
             let mut decision = self.engine.conclude(&active, &set, &answers, failure);
             let counters = self.counters_behind(&blocks, &set, &matches, now).await;
             for blocked in &blocks {

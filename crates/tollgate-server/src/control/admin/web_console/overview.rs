@@ -41,7 +41,7 @@ pub(super) struct OverviewSource<'a> {
 impl ControlPlane {
     /// The overview of this instant. `None` before the first measurement.
     pub(super) async fn overview(&self) -> Option<Overview> {
-        self.look_at_near_keys().await;
+        self.look_around().await;
         let (now, wall) = (self.service.now(), self.service.engine.maintenance().wall());
         let recorder = self.web_console.recorder();
         let source = OverviewSource { control: self, recorder: recorder.as_ref()?, now, wall };

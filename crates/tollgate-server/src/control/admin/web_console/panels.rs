@@ -1,5 +1,6 @@
 //! The tables of the overview, one function each.
 
+use serde_json::Value;
 use tollgate::policy::{Mode, Policy};
 use tollgate::{LimitOverride, Ruled};
 use tollgate_overload::{ControllerReport, Priority};
@@ -33,7 +34,7 @@ impl OverviewSource<'_> {
         let mut panels = vec![self.verdicts(), self.limits(), self.keys(), self.near(), self.overrides()];
         panels.push(self.store_panel());
         panels.extend(self.control.service.overload.as_deref().map(|shedder| self.overload(shedder)));
-        panels.extend([self.holds(), self.changes()]);
+        panels.extend([self.holds(), self.nodes(), self.changes()]);
         panels
     }
 
@@ -326,6 +327,40 @@ impl OverviewSource<'_> {
             columns: &["what", "open", "expired"],
             entries: held.into_iter().map(entry).collect(),
             empty: "",
+        }
+    }
+
+    /// The nodes of the fleet, by their heartbeats.
+    fn nodes(&self) -> Panel {
+        let roster = &self.recorder.roster;
+        let entry = |node: &Value| {
+            let text = |name: &str| node[name].as_str().unwrap_or("–").to_owned();
+            let (name, is_ok) = (text("name"), node["state"] == "ok");
+            let name = if node["this"] == true { format!("{name} (this one)") } else { name };
+            let state = PanelField::toned(text("state"), if is_ok { Tone::Good } else { Tone::Bad });
+            PanelEntry::new([
+                name.into(),
+                state,
+                text("policy").into(),
+                text("version").into(),
+                text("last_seen").into(),
+            ])
+        };
+        let problem =
+            roster["problem"].as_str().map(|problem| format!(" This list is an old one: {problem}."));
+        Panel {
+            id: "nodes",
+            title: "Nodes",
+            note: format!(
+                "Servers that share the store. The other panels are of this one; blocks and overrides hold on all of \
+                 them.{}",
+                problem.unwrap_or_default()
+            ),
+            columns: &["node", "state", "policy", "version", "last seen"],
+            entries: roster["nodes"]
+                .as_array()
+                .map_or_else(Vec::new, |nodes| nodes.iter().map(entry).collect()),
+            empty: "Not looked at yet.",
         }
     }
 

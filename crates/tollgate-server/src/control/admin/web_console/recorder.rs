@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::time::MissedTickBehavior;
 use tollgate::policy::{Change, Difference};
 use tollgate::{Policy, Ticks, Timestamp};
@@ -19,8 +20,8 @@ use crate::telemetry::names::SOURCES;
 
 /// How often it measures.
 const EVERY: Duration = Duration::from_secs(1);
-/// How often keys near their limits are looked at: on a shared store each look is a call.
-const NEAR_EVERY: Ticks = Ticks::from_secs(5);
+/// How often keys near their limits, and other nodes, are looked at: on a shared store each look is a call.
+const LOOK_EVERY: Ticks = Ticks::from_secs(5);
 /// How many readings of counters are kept: those of the last minute.
 const READINGS_MAX: usize = 61;
 /// Maximum number of changes of the policy that are remembered, and of sentences of each.
@@ -46,6 +47,8 @@ pub(super) struct Recorder {
     /// Newest last.
     pub(super) changes: VecDeque<PolicyChange>,
     pub(super) near: NearKeys,
+    /// The nodes of the fleet at the last look, as the admin API lists them.
+    pub(super) roster: Value,
 }
 
 impl Recorder {
@@ -58,6 +61,7 @@ impl Recorder {
             policy: service.engine.policy(),
             changes: VecDeque::new(),
             near: NearKeys::default(),
+            roster: Value::Null,
         }
     }
 
@@ -174,13 +178,13 @@ impl ControlPlane {
         });
     }
 
-    /// Looks at keys near their limits, if the last look is some time ago.
-    pub(super) async fn look_at_near_keys(&self) {
+    /// Looks at keys near their limits and at the nodes of the fleet, if the last look is some time ago.
+    pub(super) async fn look_around(&self) {
         let before = {
             let mut recorder = self.web_console.recorder();
             let Some(recorder) = recorder.as_mut() else { return };
             let now = self.service.now();
-            if now.since(recorder.near.at) < NEAR_EVERY {
+            if now.since(recorder.near.at) < LOOK_EVERY {
                 return;
             }
             // One look at a time: another viewer is shown the last one meanwhile.
@@ -188,9 +192,10 @@ impl ControlPlane {
             recorder.near.at = now;
             before
         };
-        let near = self.near_keys(&before).await;
+        let (near, roster) = tokio::join!(self.near_keys(&before), self.fleet.roster());
         if let Some(recorder) = self.web_console.recorder().as_mut() {
             recorder.near = near;
+            recorder.roster = serde_json::to_value(&roster).unwrap_or_default();
         }
     }
 }

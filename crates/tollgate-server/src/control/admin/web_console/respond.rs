@@ -10,10 +10,9 @@ use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LOCATION, 
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::super::answer::AdminAnswer;
 use super::super::reply::{AdminBody, AdminClient};
 use super::super::route::Verb;
-use super::super::tail::EventBody;
+use super::super::tail::{EventBody, Which};
 use super::super::token::Role;
 use super::form::FormFields;
 use super::page;
@@ -94,11 +93,10 @@ impl ControlPlane {
         match route {
             ConsoleRoute::Events => Ok(streamed(self.events(session, asker)?, "text/event-stream")),
             ConsoleRoute::Tail => {
+                let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
+                let which = if fields.get("denied") == Some("true") { Which::Denied } else { Which::All };
                 let act = self.begin(&session.who, Verb::Tail)?;
-                match self.tail(&act, request.uri().query(), asker)? {
-                    AdminAnswer::Lines(lines) => Ok(streamed(lines, "application/x-ndjson")),
-                    AdminAnswer::Json(text) => Ok(typed(text, JSON)),
-                }
+                Ok(streamed(self.own_tail(&act, which, asker)?, "application/x-ndjson"))
             }
             ConsoleRoute::History => {
                 let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;

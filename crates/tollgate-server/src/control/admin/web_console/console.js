@@ -254,7 +254,8 @@ async function openSubject(path) {
     const button = element("button", {}, offer.label);
     button.addEventListener("click", async () => {
       button.disabled = true;
-      byId("act-result").replaceChildren(...answerNodes(await post(offer.fields)));
+      // Its command is beside the button.
+      byId("act-result").replaceChildren(...answerNodes({ ...await post(offer.fields), command: null }));
       button.disabled = false;
     });
     return element("div", { class: "offer" }, button, element("code", {}, offer.command));

@@ -84,7 +84,15 @@ impl OverviewSource<'_> {
         let off = off.filter(|ruled| ruled.kind == LimitOverride::Off).count();
         let blocks = self.control.service.engine.operator().blocks(self.now).len();
         let tone = if off > 0 { Tone::Warn } else { Tone::Plain };
-        facts.push(Fact { name: "operators", text: format!("{off} limits off, {blocks} blocks"), tone });
+        facts.push(Fact {
+            name: "operators",
+            text: format!(
+                "{}, {}",
+                counted(off, "limit off", "limits off"),
+                counted(blocks, "block", "blocks")
+            ),
+            tone,
+        });
         let up = people(self.now.since(self.control.service.started_at).ceil_seconds() * 1_000);
         let text = format!("{}, up {up}", env!("CARGO_PKG_VERSION"));
         facts.push(Fact { name: "version", text, tone: Tone::Plain });
@@ -141,6 +149,10 @@ impl OverviewSource<'_> {
             },
         }
     }
+}
+
+fn counted(number: usize, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
 }
 
 fn status(report: &Value) -> Fact {

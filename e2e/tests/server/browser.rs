@@ -191,6 +191,7 @@ impl Browser {
 
     /// What is seen, as a PNG.
     pub(crate) fn picture(&self) -> Vec<u8> {
+        self.developer("Emulation.setScrollbarsHidden", &json!({ "hidden": true }));
         let taken =
             self.developer("Page.captureScreenshot", &json!({ "format": "png", "optimizeForSpeed": false }));
         STANDARD.decode(taken["data"].as_str().unwrap()).unwrap()

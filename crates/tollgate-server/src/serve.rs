@@ -11,6 +11,7 @@ use crate::callers::CallersFile;
 use crate::cli::ServeArguments;
 use crate::config::Config;
 use crate::console::Console;
+use crate::control::admin::web_console;
 use crate::disk;
 use crate::identity::Identity;
 use crate::log;
@@ -156,6 +157,7 @@ async fn serve(mut prepared: Prepared, console: &mut Console) -> Result<(), Stri
         news = Some(tokio::spawn(Arc::clone(&control.fleet).run()));
     }
     tokio::spawn(follow_wall(Arc::clone(service)));
+    tokio::spawn(web_console::record(Arc::clone(&control)));
     tokio::spawn(watcher.run(Arc::clone(service), beside, hangups));
     let (stop, stopped) = watch::channel(false);
     let spans = observability::start(&control, traces, &clock)?;

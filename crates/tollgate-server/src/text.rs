@@ -7,7 +7,7 @@ use std::fmt::Write;
 use tollgate::credential::CREDENTIAL;
 use tollgate::request::Attribute;
 use tollgate::{CheckRequest, CredentialDigest, Value};
-pub(crate) use tollgate_compat::text::{plain, push, push_plain, shown};
+pub(crate) use tollgate_compat::text::{VALUE_CHARS_MAX, plain, push, push_plain, shown};
 
 /// A number of things: `1 limit`, `2 limits`.
 pub(crate) fn counted(number: usize, what: &str) -> String {

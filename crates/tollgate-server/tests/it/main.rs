@@ -20,6 +20,7 @@ mod bad_input;
 mod busy;
 mod check;
 mod commands;
+mod console;
 mod compat;
 mod first_steps;
 mod config_page;

@@ -247,7 +247,7 @@ fn a_reset_reaches_leases_of_other_nodes() {
         decide(&two, "k");
         (held(&two) > 0).then_some(())
     });
-    assert!(says(&one, "reset api_key=k", 0).contains("1 counter forgotten: hot"));
+    assert!(says(&one, "reset api_key=k", 0).contains("1 counter reset: hot"));
     until("what it held is dropped", || (held(&two) == 0).then_some(()));
     assert_eq!(one.left("k"), 600, "nothing of it came back, and nothing is missing");
 }

@@ -22,6 +22,7 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::roster::NodeView;
+use crate::disk::plain_cause;
 use crate::text::plain;
 use crate::tls::{self, TlsFiles};
 
@@ -135,7 +136,7 @@ impl PeerClient {
         let is_secure = uri.scheme_str() == Some("https");
         let port = uri.port_u16().unwrap_or(if is_secure { 443 } else { 80 });
         let stream = TcpStream::connect((host, port)).await;
-        let stream = stream.map_err(|error| format!("it cannot be reached: {error}"))?;
+        let stream = stream.map_err(|error| format!("it cannot be reached: {}", plain_cause(&error)))?;
         if !is_secure {
             return begin(stream).await;
         }
@@ -144,7 +145,7 @@ impl PeerClient {
         let name =
             ServerName::try_from(host.to_owned()).map_err(|_| "its host is no name for TLS".to_owned())?;
         let secure = connector.connect(name, stream).await;
-        begin(secure.map_err(|error| format!("TLS to it fails: {error}"))?).await
+        begin(secure.map_err(|error| format!("TLS to it fails: {}", plain_cause(&error)))?).await
     }
 }
 

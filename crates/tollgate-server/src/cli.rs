@@ -14,6 +14,7 @@ mod memory;
 mod operate;
 mod observability;
 mod policy;
+mod replay;
 mod serve;
 mod setup;
 mod simulate;
@@ -42,6 +43,7 @@ pub use operate::{
     TailArguments, TailVerdict, TopArguments, TopSorting, TrustArguments,
 };
 pub use policy::{CheckArguments, ConvertArguments, DiffArguments, PolicyCommand};
+pub use replay::{ClientChoice, ColumnArguments, ReplayArguments};
 pub use serve::ServeArguments;
 pub use setup::{
     CompletionsArguments, ConfigCheckArguments, ConfigCommand, InitArguments, InitKind, ManArguments,
@@ -126,6 +128,8 @@ pub enum Command {
     },
     /// Decide about requests here and now, without a server
     Decide(DecideArguments),
+    /// See what a policy would have done to the requests of a log
+    Replay(ReplayArguments),
     /// Put a server under load, and measure throughput and latency
     Bench(BenchArguments),
     /// See what limits would do, in virtual time

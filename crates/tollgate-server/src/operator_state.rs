@@ -196,7 +196,7 @@ fn set_aside(directory: &Path, error: &str) -> String {
             let name = aside.file_name().unwrap_or_default().to_string_lossy().into_owned();
             format!("it was set aside as {name}")
         }
-        Err(error) => format!("it could not be set aside: {error}"),
+        Err(error) => format!("it could not be set aside: {}", disk::plain_cause(&error)),
     };
     tracing::error!(error, "the operator state cannot be read; none of it is active");
     format!(

@@ -17,7 +17,7 @@ use super::form::{Query, ViewScope};
 use super::guard::bearer;
 use super::reply::AdminClient;
 use super::route::Verb;
-use super::tail::{self, Which};
+use super::tail::{self, EventBody, Which};
 use super::view::{Depth, TopView};
 use crate::control::ControlPlane;
 use crate::fleet::{NodeView, PeerQuestion, Reached};
@@ -219,6 +219,27 @@ impl ControlPlane {
         each.map(|(place, node)| answers.remove(&place).unwrap_or_else(|| missing(node))).collect()
     }
 
+    /// Streams the decisions of this node.
+    ///
+    /// # Errors
+    /// When as many views are open as may be.
+    pub(super) fn own_tail(
+        &self,
+        act: &Act<'_>,
+        which: Which,
+        asker: AdminClient,
+    ) -> Result<EventBody, Problem> {
+        let place = Arc::clone(&act.admin.watchers).try_acquire_owned().map_err(|_| {
+            Problem::of_admin(
+                AdminProblem::TooManyWatchers,
+                "close one of the others, or try again when one has ended",
+            )
+        })?;
+        let AdminClient { stop, answering, .. } = asker;
+        let events = self.service.meter.watch();
+        Ok(tail::lines(events, which, act.admin.clock.clone(), stop, place, answering))
+    }
+
     /// Streams the decisions of this node, of another one, or of all of them.
     async fn tail(
         &self,
@@ -228,15 +249,7 @@ impl ControlPlane {
         question: PeerQuestion,
         asker: AdminClient,
     ) -> Result<AdminAnswer, Problem> {
-        let place = Arc::clone(&act.admin.watchers).try_acquire_owned().map_err(|_| {
-            Problem::of_admin(
-                AdminProblem::TooManyWatchers,
-                "close one of the others, or try again when one has ended",
-            )
-        })?;
-        let AdminClient { stop, answering, .. } = asker;
-        let own =
-            tail::lines(self.service.meter.watch(), which, act.admin.clock.clone(), stop, place, answering);
+        let own = self.own_tail(act, which, asker)?;
         if nodes.is_empty() {
             return Ok(AdminAnswer::Lines(own));
         }

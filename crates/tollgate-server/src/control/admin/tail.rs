@@ -37,6 +37,13 @@ pub(crate) struct EventBody {
     _answering: Box<dyn Send + Sync>,
 }
 
+impl EventBody {
+    /// A body of what the sender of `lines` sends.
+    pub(super) fn new(lines: mpsc::Receiver<Bytes>, answering: Box<dyn Send + Sync>) -> Self {
+        Self { lines, _answering: answering }
+    }
+}
+
 impl Body for EventBody {
     type Data = Bytes;
     type Error = Infallible;
@@ -72,7 +79,7 @@ pub(super) fn lines(
         let _ = pumped.await;
         drop(place);
     });
-    EventBody { lines, _answering: answering }
+    EventBody::new(lines, answering)
 }
 
 async fn pump(

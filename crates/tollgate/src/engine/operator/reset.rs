@@ -138,7 +138,7 @@ impl<S: Store> Operator<'_, S> {
                 _ => failure,
             })?;
             for target in part.iter().filter(|target| target.is_main) {
-                if let Some(fallback) = self.engine.fallback_at(active, now) {
+                if let Some(fallback) = self.engine.fallback_if_any(active, now) {
                     fallback.reset(&target.matched, &target.charge);
                 }
             }

@@ -282,9 +282,10 @@ fn styled(style: Style, seed: u64) -> (Vec<Truth>, &'static str) {
         let arrival = Timestamp::from_unix_micros(request.at.unix_micros() / 1_000 * 1_000);
         let number: u8 = request.user.trim_start_matches('u').parse().unwrap();
         let mut truth = Truth::new(arrival, Ipv4Addr::new(192, 0, 2, number).into());
-        if style.precision() == Precision::Exact {
-            truth.duration = Ticks::from_millis(random.below(3_000));
-        }
+        truth.duration = match style.precision() {
+            Precision::Exact => Ticks::from_millis(random.below(3_000)),
+            Precision::Second => Ticks::ZERO,
+        };
         truth.attributes = vec![("api_key".to_owned(), truth.client.to_string())];
         truth
     });

@@ -5,6 +5,7 @@ pub(crate) mod admin;
 
 use std::sync::Arc;
 
+use crate::fleet::FleetMember;
 use crate::operator_state::OperatorStateFile;
 use crate::readiness::{Audience, Readiness, ReadinessReport};
 use crate::reload::Reloader;
@@ -23,6 +24,8 @@ pub(crate) struct ControlPlane {
     pub(crate) snapshots: Arc<snapshot::SharedStatus>,
     /// The operator state on disk. `None` without a state directory.
     pub(crate) operator_state: Option<Arc<OperatorStateFile>>,
+    /// This node among the others that share its store.
+    pub(crate) fleet: Arc<FleetMember>,
     /// The operators of the server.
     pub(crate) admin: Admin,
     /// Held while all metrics are read.

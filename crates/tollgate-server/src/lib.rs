@@ -52,6 +52,7 @@ mod snapshot;
 mod operator_state;
 mod reload;
 mod readiness;
+mod fleet;
 mod control;
 mod http;
 

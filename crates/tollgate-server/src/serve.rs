@@ -30,6 +30,7 @@ mod settings;
 mod banner;
 mod counters;
 mod listeners;
+mod membership;
 mod example_request;
 mod observability;
 mod shedding;
@@ -131,14 +132,26 @@ async fn serve(mut prepared: Prepared, console: &mut Console) -> Result<(), Stri
     let (delay, traces) = (settings.drain_delay, settings.traces.take());
     let (clock, tls) = (prepared.clock.clone(), prepared.tls.clone());
     let started = Started::new(prepared, &listeners, console)?;
-    let Started { control, watcher, beside, store, snapshots, operator_state, held: _held, announced } =
-        started;
+    let Started {
+        control,
+        watcher,
+        beside,
+        store,
+        snapshots,
+        operator_state,
+        shared,
+        held: _held,
+        announced,
+    } = started;
     let service = &control.service;
+    let mut news = None;
     if let Some(store) = store {
         StoreWatch::join(service).await;
         store.look_at(service);
         tokio::spawn(store.run(Arc::clone(service)));
         tokio::spawn(maintain_leases(Arc::clone(service)));
+        control.fleet.catch_up().await;
+        news = Some(tokio::spawn(Arc::clone(&control.fleet).run()));
     }
     tokio::spawn(follow_wall(Arc::clone(service)));
     tokio::spawn(watcher.run(Arc::clone(service), beside, hangups));
@@ -147,11 +160,12 @@ async fn serve(mut prepared: Prepared, console: &mut Console) -> Result<(), Stri
     let OpenListeners { servers, health } =
         listeners.open(&control, proxying, tls.as_ref(), &stopped).await?;
     let writing = snapshots.clone().map(|snapshots| tokio::spawn(snapshots.run(Arc::clone(service))));
-    let keeping = operator_state.map(|operator_state| tokio::spawn(operator_state.run(Arc::clone(service))));
+    let keeping =
+        operator_state.map(|operator_state| tokio::spawn(operator_state.run(Arc::clone(service), shared)));
     let plan = stop::StopPlan { servers, stop, health, spans, delay };
     let ended = plan.until_stopped(&mut signals, &control.readiness).await;
     drop(announced);
-    for task in [writing, keeping].into_iter().flatten() {
+    for task in [writing, keeping, news].into_iter().flatten() {
         task.abort();
     }
     if let Some(fleet) = service.engine.store().fleet() {

@@ -19,6 +19,8 @@ mod deploy;
 mod envoy;
 mod examples;
 mod far_store;
+mod fleet;
+mod fleet_guide;
 mod frameworks;
 mod gateway_fleet;
 mod gateway_framing;

@@ -4,6 +4,7 @@
 
 mod answer;
 mod audit;
+mod fleet;
 mod form;
 mod guard;
 mod overload;

@@ -41,7 +41,7 @@ pub(super) async fn top(arguments: &TopArguments, console: &mut Console) -> Resu
     let is_plain =
         arguments.limits.is_empty() && !arguments.denied && arguments.sort == TopSorting::Decisions;
     let asked = if is_plain { arguments.keys } else { KEYS_MAX };
-    let path = format!("/admin/v1/top?limit={asked}");
+    let path = format!("/admin/v1/top?limit={asked}&{}", arguments.nodes.query());
     let mut frame = TopView { arguments, url: client.url(), before: Counts::new(), rows: usize::MAX };
     let mut answer = client.call("GET", &path, None).await?;
     if arguments.once {
@@ -51,7 +51,12 @@ pub(super) async fn top(arguments: &TopArguments, console: &mut Console) -> Resu
     let mut screen = Screen::open();
     loop {
         if screen.is_watched {
-            frame.rows = screen.rows().saturating_sub(FRAME_LINES);
+            // The nodes of a fleet have a line, and each that is missing may have another.
+            let about_nodes = match list(&answer, "nodes").len() {
+                0 => 0,
+                nodes => nodes + 1,
+            };
+            frame.rows = screen.rows().saturating_sub(FRAME_LINES + about_nodes);
         }
         if screen.is_watched && !arguments.server.json {
             console.text(CLEAR);
@@ -162,6 +167,7 @@ impl TopView<'_> {
                 "\n~ is estimated: of many decisions in a second one in 16 is looked at, and counts for 16",
             );
         }
+        show::nodes(answer, "the sums of", console);
     }
 
     /// The keys that pass the filters, in the chosen order.
@@ -243,8 +249,9 @@ pub(super) async fn tail(arguments: &TailArguments, console: &mut Console) -> Re
     }
     let verdict = arguments.verdict.or(arguments.denied.then_some(TailVerdict::Deny));
     let is_denied = verdict == Some(TailVerdict::Deny);
-    let path = if is_denied { "/admin/v1/tail?denied=true" } else { "/admin/v1/tail" };
-    let mut lines = Lines { body: client.open(path).await?, rest: Vec::new() };
+    let denied = if is_denied { "&denied=true" } else { "" };
+    let path = format!("/admin/v1/tail?{}{denied}", arguments.nodes.query());
+    let mut lines = Lines { body: client.open(&path).await?, rest: Vec::new() };
     let mut screen = Screen::open();
     let mut totals = TailTotals::default();
     let deadline = tokio::time::sleep(if arguments.once { FRAME } else { Duration::MAX });

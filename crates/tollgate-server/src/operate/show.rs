@@ -86,7 +86,7 @@ pub(super) fn state(answer: &Value, console: &mut Console) {
         if list(answer, "throttled").is_empty() && answer["tells_its_limit"] != true {
             console.line("no limit applies to it; `tollgate explain` says why");
         }
-        return;
+        return answers(answer, console);
     }
     let rows: Vec<Vec<String>> = limits
         .iter()
@@ -123,6 +123,7 @@ pub(super) fn state(answer: &Value, console: &mut Console) {
             ));
         }
     }
+    answers(answer, console);
 }
 
 /// The remaining units of a limit, or the policy's verdict if it does not count.
@@ -190,6 +191,7 @@ pub(super) fn explanation(answer: &Value, console: &mut Console) {
     if let Some(more) = answer["left_off"].as_u64().filter(|more| *more > 0) {
         console.line(format_args!("\nand {more} more limits that do not apply"));
     }
+    answers(answer, console);
 }
 
 fn override_text(ruled: &Value) -> String {
@@ -358,27 +360,95 @@ pub(super) fn limits(answer: &Value, console: &mut Console) {
 }
 
 pub(super) fn audit(answer: &Value, console: &mut Console) {
-    let rows: Vec<Vec<String>> = list(answer, "entries")
-        .iter()
-        .map(|entry| {
-            let column = |name| cell(text(entry, name));
-            vec![
-                column("at"),
-                column("who"),
-                column("role"),
-                column("verb"),
-                column("about"),
-                plain(text(entry, "outcome")),
-            ]
-        })
-        .collect();
-    lines(&["at", "who", "role", "verb", "about", "outcome"], &rows, console);
+    let mut titles = vec!["at", "who", "role", "verb", "about", "outcome"];
+    if !list(answer, "nodes").is_empty() {
+        titles.insert(1, "node");
+    }
+    let shown = |name: &str, entry: &Value| match name {
+        "outcome" => plain(text(entry, name)),
+        _ => cell(text(entry, name)),
+    };
+    let row = |entry: &Value| titles.iter().map(|name| shown(name, entry)).collect();
+    let rows: Vec<Vec<String>> = list(answer, "entries").iter().map(row).collect();
+    lines(&titles, &rows, console);
+    nodes(answer, "the actions on", console);
+}
+
+/// Prints which nodes are part of a view, and which did not answer. Nothing for a view of one node.
+pub(super) fn nodes(answer: &Value, what: &str, console: &mut Console) {
+    let nodes = list(answer, "nodes");
+    let (answered, silent): (Vec<&Value>, Vec<&Value>) =
+        nodes.iter().partition(|node| node["answered"] == true);
+    if nodes.is_empty() {
+        return;
+    }
+    let names: Vec<String> = answered.iter().map(|node| plain(text(node, "name"))).collect();
+    let count = if names.len() == 1 { "1 node".to_owned() } else { format!("{} nodes", names.len()) };
+    console.line(format_args!("\n{what} {count}: {}", names.join(", ")));
+    for node in silent {
+        let line = format!("{} is missing: {}", text(node, "name"), text(node, "problem"));
+        let line = console.painted(&plain(&line), Style::Bad);
+        console.line(line);
+    }
+}
+
+/// Prints what each node says about a request, if several were asked.
+fn answers(answer: &Value, console: &mut Console) {
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for said in list(answer, "answers") {
+        let (node, said) = (cell(text(said, "node")), &said["answer"]);
+        let passes = match said["allowed"].as_bool() {
+            Some(true) => "passes",
+            Some(false) => "denied",
+            None => "depends on its limit",
+        };
+        let of_limit = |limit: &Value| {
+            let state = &limit["state"];
+            format!("{} {} ({})", text(limit, "name"), left(state), text(state, "source"))
+        };
+        let applied = list(said, "limits").iter().filter(|limit| limit["state"].is_object());
+        let mut left: Vec<String> = applied.map(of_limit).collect();
+        left.extend(said["blocked"].as_str().map(str::to_owned));
+        rows.push(vec![node, passes.to_owned(), plain(&left.join(", "))]);
+    }
+    if !rows.is_empty() {
+        console.line("");
+        lines(&["node", "such a request", "left"], &rows, console);
+    }
+    nodes(answer, "the answers of", console);
+}
+
+/// Prints the nodes of a fleet.
+pub(super) fn fleet(answer: &Value, console: &mut Console) {
+    let row = |node: &Value| {
+        let column = |name| cell(text(node, name));
+        let state = if node["this"] == true { "this".to_owned() } else { column("state") };
+        let admin = node["admin"].as_str().map_or_else(|| "none".to_owned(), cell);
+        let policy = node["policy"].as_str().map_or_else(|| "-".to_owned(), cell);
+        vec![column("name"), state, column("last_seen"), column("version"), policy, column("started"), admin]
+    };
+    let rows: Vec<Vec<String>> = list(answer, "nodes").iter().map(row).collect();
+    lines(&["node", "state", "last seen", "version", "policy", "started", "admin"], &rows, console);
+    if let Some(problem) = answer["problem"].as_str() {
+        let at = answer["listed_at"].as_str().map_or_else(String::new, |at| format!(" of {at}"));
+        console.line(format_args!("the list{at} may be old: {}", plain(problem)));
+    }
+    match answer["unshared"].as_u64().unwrap_or_default() {
+        0 => {}
+        unshared => console.line(format_args!(
+            "{unshared} of this node's blocks and overrides are not in the store yet; the other nodes do not have them"
+        )),
+    }
 }
 
 /// Formats one line of `tail`.
 pub(super) fn event(event: &Value, console: &Console) -> String {
+    let node = event["node"].as_str().map_or_else(String::new, |node| format!("{:<21}  ", cell(node)));
     if let Some(missed) = event["missed"].as_u64() {
-        return format!("… {missed} decisions were too fast to be shown");
+        return format!("{node}… {missed} decisions were too fast to be shown");
+    }
+    if let Some(problem) = event["problem"].as_str() {
+        return format!("{node}is missing: {}", plain(problem));
     }
     let what = match (event["allowed"] == true, event["retry_after_ms"].as_u64()) {
         (true, _) => "allow".to_owned(),
@@ -393,7 +463,7 @@ pub(super) fn event(event: &Value, console: &Console) -> String {
         reason => format!("  ({})", plain(reason)),
     };
     format!(
-        "{}  {:<9}  {what}  {:<16}  {}{reason}",
+        "{}  {node}{:<9}  {what}  {:<16}  {}{reason}",
         text(event, "at"),
         text(event, "wire"),
         cell(text(event, "limit")),

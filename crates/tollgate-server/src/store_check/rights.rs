@@ -13,7 +13,7 @@ const RETURN_1: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
 const LIFE_MS: u64 = 10_000;
 /// All rights that a Tollgate user needs, for operators who create one. The last line is for this check.
 pub(super) const RIGHTS: &str = "~tg:* resetchannels -@all +ping +role +select +time +eval +evalsha +set +getex +mget +del +expire +pexpire \
-                                 +hget +hgetall +hset +hsetnx +zadd +zcard +zrem +zremrangebyscore +cluster|slots +asking \
+                                 +hget +hgetall +hset +hsetnx +hdel +hlen +zadd +zcard +zrem +zrangebyscore +zremrangebyscore +cluster|slots +asking \
                                  +info +cluster|info +cluster|nodes";
 
 /// One operation of Tollgate.
@@ -121,6 +121,7 @@ fn trials(key: &str, kind: Deployment) -> Vec<Trial> {
         one("+hset", "HSET", &[&hash, "a", "2"]),
         one("+hget", "HGET", &[&hash, "a"]),
         one("+hgetall", "HGETALL", &[&hash]),
+        one("+hdel", "HDEL", &[&hash, "b"]),
         one("+eval", "EVAL", &["return 1", "1", key]),
         one("+evalsha", "EVALSHA", &[RETURN_1, "1", key]),
         script("+time", "return redis.call('TIME')", key),
@@ -129,6 +130,8 @@ fn trials(key: &str, kind: Deployment) -> Vec<Trial> {
         script("+zadd", "return redis.call('ZADD', KEYS[1], 1, 'a')", &nodes),
         script("+pexpire", "return redis.call('PEXPIRE', KEYS[1], 10000)", &nodes),
         script("+zcard", "return redis.call('ZCARD', KEYS[1])", &nodes),
+        script("+hlen", "return redis.call('HLEN', KEYS[1])", &hash),
+        script("+zrangebyscore", "return redis.call('ZRANGEBYSCORE', KEYS[1], 5, 6)", &nodes),
         script("+zremrangebyscore", "return redis.call('ZREMRANGEBYSCORE', KEYS[1], 5, 6)", &nodes),
         one("+zrem", "ZREM", &[&nodes, "a"]),
         script("+del", "return redis.call('DEL', KEYS[1])", key),

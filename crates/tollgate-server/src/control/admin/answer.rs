@@ -2,7 +2,6 @@
 //! every attempt that the role did not permit.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::Request;
@@ -19,11 +18,11 @@ use super::Admin;
 use super::form::{self, BlockForm, KeyForm, OverrideForm, Query, Reach, ResetForm};
 use super::reply::AdminClient;
 use super::route::Verb;
-use super::tail::{self, EventBody, Which};
+use super::tail::EventBody;
 use super::token::{Role, Who};
 use super::view::{
     self, AsGivenView, BlockView, Depth, ExplainedRequest, ExplanationView, Instant, LimitFooting,
-    LimitsView, OtherView, OverrideView, RuledView, TopView,
+    LimitsView, OtherView, OverrideView, RuledView,
 };
 use super::wording::{
     joined, not_begun, not_counted, own_limits, remarked, stranger, texts, unforgotten, unknown_limit,
@@ -37,11 +36,6 @@ use crate::request_json::JsonRequest;
 use crate::service::comparison::ComparisonStatus;
 use crate::service::throttle::{self, ForgottenCalls};
 
-/// Default and maximum number of keys of `top`, and of entries of `audit`.
-const LISTED: (usize, usize) = (20, 1_000);
-/// The notice that an override applies to one server only, and what to do about it, for servers that share a store.
-const ONE_SERVER: &str = "this holds on this server only: other servers on the same store do not hear of it; send the same command \
-                          to each of them (--server)";
 /// The name of the candidate in findings.
 const CANDIDATE: &str = "candidate";
 
@@ -62,7 +56,7 @@ impl AdminAnswer {
     }
 
     /// Adds a text field to the document.
-    fn with(self, name: &str, text: &str) -> Result<Self, Problem> {
+    pub(super) fn with(self, name: &str, text: &str) -> Result<Self, Problem> {
         let mut answer = self;
         if let AdminAnswer::Json(bytes) = &answer
             && let Ok(Value::Object(mut document)) = serde_json::from_slice(bytes)
@@ -77,7 +71,7 @@ impl AdminAnswer {
 
 /// One request of an identified sender.
 pub(super) struct Act<'a> {
-    admin: &'a Admin,
+    pub(super) admin: &'a Admin,
     who: &'a Who,
     pub(super) verb: Verb,
     pub(super) now: Timestamp,
@@ -134,26 +128,17 @@ impl ControlPlane {
         if !verb.applies_to_compat() {
             self.native(&act)?;
         }
-        let answer = match verb {
+        match verb {
             Verb::Limits => self.limits(&act),
-            Verb::Get => self.explain(&act, &body(request).await?, Depth::State).await,
-            Verb::Explain => self.explain(&act, &body(request).await?, Depth::Reasons).await,
-            Verb::Top => {
-                let most =
-                    Query::read(request.uri().query(), &["limit"])?.number("limit", LISTED.0, LISTED.1)?;
-                AdminAnswer::json(&TopView::new(&self.service.meter.top(most), act.shown(act.now)))
+            Verb::Get | Verb::Explain | Verb::Top | Verb::Tail | Verb::Audit => {
+                self.view(&act, request, asker).await
             }
-            Verb::Tail => self.tail(&act, request.uri().query(), asker),
-            Verb::Audit => {
-                let most =
-                    Query::read(request.uri().query(), &["limit"])?.number("limit", LISTED.0, LISTED.1)?;
-                AdminAnswer::json(&json!({ "entries": admin.audit.latest(most) }))
-            }
+            Verb::Fleet => AdminAnswer::json(&self.fleet.roster().await),
             Verb::Reset => self.reset(&act, form::read(&body(request).await?)?).await,
-            Verb::Block => self.block(&act, &form::read(&body(request).await?)?),
-            Verb::Unblock => self.unblock(&act, &form::read(&body(request).await?)?),
-            Verb::Kill | Verb::Shadow | Verb::Percent => self.rule(&act, &form::read(&body(request).await?)?),
-            Verb::Restore => self.restore(&act, &form::read(&body(request).await?)?),
+            Verb::Block | Verb::Unblock | Verb::Kill | Verb::Shadow | Verb::Percent | Verb::Restore => {
+                let body = body(request).await?;
+                self.changed(|| self.change(&act, &body)).await
+            }
             Verb::Reload => self.reload(&act, &form::read(&body(request).await?)?).await,
             Verb::Diff => self.diff(&act, request).await,
             Verb::Compared(id) => standing(self.service.comparison.standing(id, act.now)),
@@ -161,26 +146,16 @@ impl ControlPlane {
                 act.audit(&id.to_string(), "stopped");
                 standing(self.service.comparison.stop(id, act.now))
             }
-        }?;
-        if verb.changes_operator_state() { self.kept(self.of_one_server(answer)?).await } else { Ok(answer) }
-    }
-
-    /// Adds the notice that an override applies to this server only, if other servers share the store: each has its own
-    /// overrides.
-    fn of_one_server(&self, answer: AdminAnswer) -> Result<AdminAnswer, Problem> {
-        match self.readiness.store {
-            Some(_) => answer.with("notice", ONE_SERVER),
-            None => Ok(answer),
         }
     }
 
-    /// Answers once the operator state is on disk. The change is already active: a disk failure adds a warning and
-    /// reverts nothing.
-    async fn kept(&self, answer: AdminAnswer) -> Result<AdminAnswer, Problem> {
-        let Some(operator_state) = &self.operator_state else { return Ok(answer) };
-        match operator_state.keep().await {
-            Ok(()) => Ok(answer),
-            Err(error) => answer.with("warning", &error),
+    /// Changes the operator state of this node.
+    fn change(&self, act: &Act<'_>, body: &[u8]) -> Result<AdminAnswer, Problem> {
+        match act.verb {
+            Verb::Block => self.block(act, &form::read(body)?),
+            Verb::Unblock => self.unblock(act, &form::read(body)?),
+            Verb::Restore => self.restore(act, &form::read(body)?),
+            _ => self.rule(act, &form::read(body)?),
         }
     }
 
@@ -213,7 +188,12 @@ impl ControlPlane {
         }
     }
 
-    async fn explain(&self, act: &Act<'_>, body: &[u8], depth: Depth) -> Result<AdminAnswer, Problem> {
+    pub(super) async fn explain(
+        &self,
+        act: &Act<'_>,
+        body: &[u8],
+        depth: Depth,
+    ) -> Result<AdminAnswer, Problem> {
         let question = JsonRequest::check(body)?;
         let given = question.given();
         self.spelled_rightly(&given)?;
@@ -248,25 +228,6 @@ impl ControlPlane {
             );
         }
         AdminAnswer::json(&view)
-    }
-
-    fn tail(&self, act: &Act<'_>, query: Option<&str>, asker: AdminClient) -> Result<AdminAnswer, Problem> {
-        let denied = Query::read(query, &["denied"])?.flag("denied")?;
-        let which = if denied { Which::Denied } else { Which::All };
-        let place = Arc::clone(&act.admin.watchers).try_acquire_owned().map_err(|_| {
-            Problem::of_admin(
-                AdminProblem::TooManyWatchers,
-                "close one of the others, or try again when one has ended",
-            )
-        })?;
-        Ok(AdminAnswer::Lines(tail::lines(
-            self.service.meter.watch(),
-            which,
-            act.admin.clock.clone(),
-            asker.stop,
-            place,
-            asker.answering,
-        )))
     }
 
     async fn reset(&self, act: &Act<'_>, form: ResetForm<'_>) -> Result<AdminAnswer, Problem> {
@@ -325,7 +286,11 @@ impl ControlPlane {
             let outcome = format!("{counters} counters forgotten");
             act.audit(&format!("{}{only}", joined(&request)), &outcome);
         }
-        AdminAnswer::json(&answer)
+        let mut keys = Vec::new();
+        if !names.is_empty() {
+            keys = self.service.engine.operator().reset_keys(&readings, &names, act.now);
+        }
+        self.told(AdminAnswer::json(&answer)?, keys).await
     }
 
     fn block(&self, act: &Act<'_>, form: &BlockForm<'_>) -> Result<AdminAnswer, Problem> {
@@ -548,7 +513,7 @@ fn completed<'a>(
     given.iter().copied().chain(derived).collect()
 }
 
-async fn body(request: Request<Incoming>) -> Result<Bytes, Problem> {
+pub(super) async fn body(request: Request<Incoming>) -> Result<Bytes, Problem> {
     request_body::read(request, BODY_BYTES_MAX).await
 }
 

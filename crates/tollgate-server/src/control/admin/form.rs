@@ -150,6 +150,19 @@ impl OverrideForm {
     }
 }
 
+/// Which nodes of a fleet a view is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ViewScope {
+    /// The node that is asked.
+    This,
+    /// All nodes.
+    Fleet,
+    /// All nodes, if there is more than one.
+    Auto,
+    /// The node with this name or id.
+    Node(String),
+}
+
 /// The parameters of a path, each at most once.
 pub(super) struct Query<'q>(Vec<(&'q str, &'q str)>);
 
@@ -185,6 +198,18 @@ impl<'q> Query<'q> {
             None | Some("false") => Ok(false),
             Some("true" | "") => Ok(true),
             Some(_) => Err(Problem::invalid(format!("{name}: accepted are true and false"))),
+        }
+    }
+
+    /// Which nodes a view is about.
+    pub(super) fn scope(&self) -> Result<ViewScope, Problem> {
+        match (self.get("fleet"), self.get("node")) {
+            (None | Some("false"), None) | (None, Some("this")) => Ok(ViewScope::This),
+            (Some("true" | ""), None) => Ok(ViewScope::Fleet),
+            (Some("auto"), None) => Ok(ViewScope::Auto),
+            (None, Some(node)) => Ok(ViewScope::Node(node.to_owned())),
+            (Some(_), None) => Err(Problem::invalid("fleet: accepted are true, false and auto")),
+            (Some(_), Some(_)) => Err(Problem::invalid("node and fleet: give one of them")),
         }
     }
 

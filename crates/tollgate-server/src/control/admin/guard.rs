@@ -60,7 +60,7 @@ impl Hosts {
         let name = without_port(host);
         let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
         if let Ok(ip) = bare.parse::<IpAddr>() {
-            return ip.is_loopback() || ip == self.address.ip();
+            return ip.is_loopback() || ip == self.address.ip() || self.names.contains(&ip.to_string());
         }
         let name = name.trim_end_matches('.').to_ascii_lowercase();
         name == "localhost" || self.names.contains(&name)
@@ -210,7 +210,8 @@ fn is_same_site(headers: &HeaderMap, host: &str) -> Result<(), Problem> {
     ))
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+/// The token of a request.
+pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut given = headers.get_all(AUTHORIZATION).iter();
     let (Some(value), None) = (given.next(), given.next()) else { return None };
     let (scheme, token) = value.to_str().ok()?.split_once(' ')?;

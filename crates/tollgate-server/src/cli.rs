@@ -13,6 +13,7 @@ mod guard;
 mod memory;
 mod operate;
 mod observability;
+mod policy_test;
 mod policy;
 mod serve;
 mod setup;
@@ -41,7 +42,8 @@ pub use operate::{
     PercentArguments, ReloadNowArguments, ResetArguments, RestoreArguments, ScopeArguments, ServerArguments,
     TailArguments, TailVerdict, TopArguments, TopSorting, TrustArguments,
 };
-pub use policy::{CheckArguments, ConvertArguments, DiffArguments, PolicyCommand};
+pub use policy::{CheckArguments, ConvertArguments, DiffArguments, PolicyCommand, SchemaArguments};
+pub use policy_test::TestArguments;
 pub use serve::ServeArguments;
 pub use setup::{
     CompletionsArguments, ConfigCheckArguments, ConfigCommand, InitArguments, InitKind, ManArguments,
@@ -98,9 +100,9 @@ impl Cli {
 pub enum Command {
     /// Answer rate-limiting questions over HTTP, gRPC and RESP, and as a gateway
     Serve(Box<ServeArguments>),
-    /// Write a commented policy and config to start from
+    /// Write a commented policy, its tests and a config to start from
     Init(InitArguments),
-    /// Check, compare, convert and describe policy files
+    /// Check, test, compare, convert and describe policy files
     Policy {
         /// What to do with them.
         #[command(subcommand)]

@@ -71,6 +71,7 @@ mod simulate;
 mod bench;
 mod operate;
 mod policy_diff;
+mod policy_test;
 mod serve;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -125,7 +126,10 @@ fn carried_out(command: Command, console: &mut Console) -> u8 {
         Command::Policy { command: PolicyCommand::Convert(arguments) } => {
             policy_convert::run(&arguments, console)
         }
-        Command::Policy { command: PolicyCommand::Schema } => schema::print(schema::POLICY, console),
+        Command::Policy { command: PolicyCommand::Test(arguments) } => policy_test::run(&arguments, console),
+        Command::Policy { command: PolicyCommand::Schema(arguments) } => {
+            schema::print(if arguments.test { schema::TEST } else { schema::POLICY }, console)
+        }
         Command::Config { command: ConfigCommand::Check(arguments) } => {
             config_check::run(&arguments, console)
         }

@@ -14,3 +14,4 @@ pub mod accuracy;
 pub mod fleet;
 pub mod overload;
 pub mod log;
+pub mod suggest;

@@ -60,6 +60,7 @@ mod operate;
 mod operate_tls;
 mod pages;
 mod picture;
+mod policy_test;
 mod reload;
 mod resp;
 mod rlqs;

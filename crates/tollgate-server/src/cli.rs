@@ -15,6 +15,7 @@ mod operate;
 mod observability;
 mod policy_test;
 mod policy;
+mod replay;
 mod serve;
 mod setup;
 mod simulate;
@@ -44,6 +45,7 @@ pub use operate::{
 };
 pub use policy::{CheckArguments, ConvertArguments, DiffArguments, PolicyCommand, SchemaArguments};
 pub use policy_test::TestArguments;
+pub use replay::{ClientChoice, ColumnArguments, ReplayArguments};
 pub use serve::ServeArguments;
 pub use setup::{
     CompletionsArguments, ConfigCheckArguments, ConfigCommand, InitArguments, InitKind, ManArguments,
@@ -128,6 +130,8 @@ pub enum Command {
     },
     /// Decide about requests here and now, without a server
     Decide(DecideArguments),
+    /// See what a policy would have done to the requests of a log
+    Replay(ReplayArguments),
     /// Put a server under load, and measure throughput and latency
     Bench(BenchArguments),
     /// See what limits would do, in virtual time

@@ -70,6 +70,7 @@ mod decide;
 mod simulate;
 mod bench;
 mod operate;
+mod replay;
 mod policy_diff;
 mod policy_test;
 mod serve;
@@ -137,6 +138,7 @@ fn carried_out(command: Command, console: &mut Console) -> u8 {
         Command::Callers { command } => callers_edit::run(&command, console),
         Command::Store { command: StoreCommand::Check(arguments) } => store_check::run(&arguments, console),
         Command::Decide(arguments) => decide::run(&arguments, console),
+        Command::Replay(arguments) => replay::run(&arguments, console),
         Command::Simulate { command } => simulate::run(&command, console),
         Command::Bench(arguments) => bench::run(&arguments, console),
         Command::Operate(command) => operate::run(&command, console),

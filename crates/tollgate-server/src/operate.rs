@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 pub(crate) use client::Client;
 pub(crate) use show::show_fields;
+pub(crate) use table::{cell, table};
 
 use crate::cli::{
     GivenAttribute, GivenValue, OperateCommand, OverrideArguments, ScopeArguments, ServerArguments,

@@ -14,4 +14,5 @@ pub mod accuracy;
 pub mod fleet;
 pub mod overload;
 pub mod log;
+pub mod replay;
 pub mod suggest;

@@ -77,6 +77,8 @@ pub struct LimitStatus<'a> {
     pub source: Source,
     /// A hash of the key, for jitter that is stable for each key. Never shown in an answer.
     pub key_hash: u64,
+    /// The units that the request costs here; 0 only reads.
+    pub cost: u64,
     /// Its outcome.
     pub outcome: Outcome,
     /// When it was charged, by the clock of its counter; see [`crate::store::ChargeAnswer::charged_at`].
@@ -305,6 +307,7 @@ impl Decision {
                 enforcement: status.enforcement,
                 source: status.source,
                 key_hash: status.key.digest(),
+                cost: status.cost,
                 outcome: status.outcome,
                 charged_at: status.charged_at,
             }

@@ -10,7 +10,7 @@ pub(super) const GENERAL: &str = "General";
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Serve", &["serve", "init"]),
     ("Files", &["policy", "config", "callers", "store"]),
-    ("Try and measure", &["decide", "simulate", "bench"]),
+    ("Try and measure", &["decide", "replay", "simulate", "bench"]),
     (
         "Operate a running server",
         &[
@@ -27,6 +27,7 @@ Examples:
   tollgate init api                                write a policy and a config to start from
   tollgate policy check policy.yaml                say what each limit means, and what is wrong
   tollgate decide api_key=k1                       watch a policy decide, without a server
+  tollgate replay --policy policy.yaml access.log   what it would have done to these requests
   tollgate explain api_key=k1                      which limits match, and what is left
   tollgate top --once                              its busiest keys
 

@@ -8,7 +8,7 @@ use crate::text::plain;
 const CELL_CHARS_MAX: usize = 60;
 
 /// External text, escaped so that it cannot act on the terminal, and shortened to fit a column.
-pub(super) fn cell(text: &str) -> String {
+pub(crate) fn cell(text: &str) -> String {
     let text = plain(text);
     match text.char_indices().nth(CELL_CHARS_MAX) {
         None => text,
@@ -18,7 +18,7 @@ pub(super) fn cell(text: &str) -> String {
 
 /// Rows under their titles, with each column as wide as its widest cell. On a terminal of `width` columns lines are cut
 /// to it; in a file the last column may have any length.
-pub(super) fn table(titles: &[&str], rows: &[Vec<String>], width: Option<usize>) -> Vec<String> {
+pub(crate) fn table(titles: &[&str], rows: &[Vec<String>], width: Option<usize>) -> Vec<String> {
     let widest = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| columns(cell));
         cells.chain(titles.get(column).map(|title| columns(title))).max().unwrap_or(0)

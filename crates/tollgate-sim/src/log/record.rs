@@ -48,3 +48,27 @@ pub struct Record<'a> {
     /// The live system refused this request: status 429 or 503, or the proxy's flag for a rate limit.
     pub refused: bool,
 }
+
+impl Record<'_> {
+    /// A request of which only the arrival is known.
+    #[must_use]
+    pub fn at(arrival: Timestamp, precision: Precision) -> Self {
+        Self {
+            arrival,
+            precision,
+            duration: None,
+            client: None,
+            user: None,
+            method: None,
+            target: None,
+            host: None,
+            user_agent: None,
+            headers: Vec::new(),
+            attributes: Vec::new(),
+            status: None,
+            bytes: None,
+            cost: None,
+            refused: false,
+        }
+    }
+}

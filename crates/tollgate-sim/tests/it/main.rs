@@ -14,6 +14,7 @@ mod cases;
 mod changes;
 mod docs;
 mod fleets;
+mod fuzz;
 mod no_drift;
 mod overload;
 mod seeds;

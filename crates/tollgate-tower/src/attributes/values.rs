@@ -97,8 +97,11 @@ impl<'s> Attributes<'s> {
     }
 
     /// Writes the attributes into a check request in place, because it is large.
+    ///
+    /// # Errors
+    /// A value is longer than an attribute may be, or the request has an attribute of the same name.
     #[inline]
-    pub(crate) fn write_to<'r>(&'r self, request: &mut CheckRequest<'r>) -> Result<(), RequestError> {
+    pub fn write_to<'r>(&'r self, request: &mut CheckRequest<'r>) -> Result<(), RequestError> {
         for (index, (name, value)) in self.values.iter().enumerate() {
             let value = value.as_str();
             match self.others.iter().find(|(of, _)| *of == index) {

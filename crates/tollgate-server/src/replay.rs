@@ -1,0 +1,260 @@
+//! `tollgate replay`: a log through a policy, from the files to the report. The crate `tollgate-sim` replays; here are
+//! the config, the attributes, and the report as text, JSON and HTML.
+
+use std::fs;
+use std::path::Path;
+
+use ring::hmac;
+use serde::Serialize;
+use tollgate::policy::Limit;
+use tollgate::{Clock, Policy, Ticks};
+use tollgate_sim::log::{Entry, FileReport, Mapping, Reader as LogReader};
+use tollgate_sim::replay::{
+    Clients, InputFile, InputReport, MissingAttribute, Options, Replay, Report, TouchedKey,
+};
+use tollgate_tower::attributes::Reader;
+
+mod live;
+mod text;
+mod html;
+
+pub(crate) use live::LiveReader;
+
+use crate::callers::CallersFile;
+use crate::cli::{ClientChoice, ColumnArguments, ReplayArguments};
+use crate::config;
+use crate::console::Console;
+use crate::disk;
+use crate::identity::Identity;
+use crate::policy_file::{self, Rules};
+use crate::text::plain;
+use crate::time_text::people;
+use crate::{SUCCESS, USAGE};
+
+/// How many lines are read between two looks at the clock.
+const LOOK_EVERY: u64 = 16_384;
+/// How often the progress is shown.
+const SHOW_EVERY: Ticks = Ticks::from_millis(500);
+/// Bytes of a key's hash that are shown.
+const HASH_BYTES: usize = 8;
+/// The name that stands for standard output.
+const STANDARD_OUTPUT: &str = "-";
+
+/// Replays, and writes the report.
+pub(crate) fn run(arguments: &ReplayArguments, console: &mut Console) -> u8 {
+    match carried_out(arguments, console) {
+        Ok(()) => SUCCESS,
+        Err(problem) => {
+            console.end_progress();
+            console.error(problem);
+            USAGE
+        }
+    }
+}
+
+fn carried_out(arguments: &ReplayArguments, console: &mut Console) -> Result<(), String> {
+    let reader = live_reader(arguments.config.as_deref())?;
+    let credentials = Identity::of(&reader);
+    let load = |path: &Path| native(path, &credentials);
+    let policy = load(&arguments.policy)?;
+    let against = arguments.against.as_deref().map(load).transpose()?;
+    known_limits(&arguments.without, &policy, against.as_ref())?;
+    let options = Options { clients: clients(arguments.clients), without: arguments.without.clone() };
+    let live = LiveReader::new(reader, std::iter::once(&policy).chain(&against));
+    let logs = LogReader::open(&arguments.logs, &mapping(&arguments.columns));
+    let mut logs = logs.map_err(|error| error.to_string())?;
+    let replay = Replay::new(policy, against, options, live);
+    let mut report = replayed(replay, &mut logs, console)?;
+    if arguments.hash_keys {
+        hash_keys(&mut report)?;
+    }
+    written(&report, arguments, console)
+}
+
+/// How the server reads requests.
+fn live_reader(path: Option<&Path>) -> Result<Reader, String> {
+    let config = config::load(path, &[])?;
+    let mut reader = config.reader;
+    if let Some(path) = &config.callers {
+        reader.callers = Some(CallersFile::open(path, &reader, Clock::precise().now())?.live());
+    }
+    Ok(reader)
+}
+
+/// A policy of our own format.
+fn native(path: &Path, identity: &Identity) -> Result<Policy, String> {
+    let loaded = policy_file::load_for(Some(&path.to_owned()), identity.credentials());
+    match loaded.map_err(|error| error.to_string())?.rules {
+        Rules::Native(policy) => Ok(policy),
+        Rules::Compat(..) => Err(format!(
+            "{}: a configuration of another program; `tollgate policy convert` makes a policy of it, which can be replayed",
+            path.display()
+        )),
+    }
+}
+
+/// Refuses limits that no policy has.
+fn known_limits(names: &[String], policy: &Policy, against: Option<&Policy>) -> Result<(), String> {
+    let limits = || policy.limits().iter().chain(against.into_iter().flat_map(Policy::limits));
+    for name in names {
+        if !limits().any(|limit| limit.name() == name) {
+            let known: Vec<&str> = limits().map(Limit::name).collect();
+            return Err(format!("--without {}: no such limit; accepted: {}", plain(name), known.join(", ")));
+        }
+    }
+    Ok(())
+}
+
+const fn clients(choice: ClientChoice) -> Clients {
+    match choice {
+        ClientChoice::Gone => Clients::Gone,
+        ClientChoice::Retry => Clients::Retry,
+        ClientChoice::Obey => Clients::Obey,
+    }
+}
+
+fn mapping(columns: &ColumnArguments) -> Mapping {
+    let ColumnArguments { time, keys, cost, status } = columns;
+    let named =
+        Mapping { time: time.clone(), cost: cost.clone(), status: status.clone(), ..Mapping::default() };
+    keys.iter().fold(named, |mapping, key| mapping.with_key(key))
+}
+
+/// Reads the logs to their end.
+fn replayed(
+    mut replay: Replay<LiveReader>,
+    logs: &mut LogReader,
+    console: &mut Console,
+) -> Result<Report, String> {
+    let clock = Clock::precise();
+    let (start, mut shown, mut lines) = (clock.now(), clock.now(), 0u64);
+    loop {
+        match logs.read().map_err(|error| error.to_string())? {
+            Entry::Record(record) => replay.push(&record).map_err(|missing| explained(&missing))?,
+            Entry::Bad => {}
+            Entry::End => break,
+        }
+        lines += 1;
+        if lines.is_multiple_of(LOOK_EVERY) && clock.now().since(shown) >= SHOW_EVERY {
+            shown = clock.now();
+            console.progress(progress(logs, lines, shown.since(start)));
+        }
+    }
+    console.end_progress();
+    let input = input(logs, lines);
+    if replay.records() == 0 {
+        let examples: String = input.bad_examples.iter().map(|example| format!("\n  {example}")).collect();
+        return Err(format!("no requests in {lines} lines{examples}"));
+    }
+    replay.finish(input).map_err(|missing| explained(&missing))
+}
+
+/// How far the reading is, and how long the rest takes if it goes on like this.
+fn progress(logs: &LogReader, lines: u64, elapsed: Ticks) -> String {
+    let progress = logs.progress();
+    let Some(total) = progress.total.filter(|total| *total > 0 && progress.read > 0) else {
+        return format!("{lines} lines");
+    };
+    let left = u128::from(elapsed.ceil_millis()) * u128::from(total.saturating_sub(progress.read))
+        / u128::from(progress.read);
+    let percent = u128::from(progress.read) * 100 / u128::from(total);
+    format!("{lines} lines, {percent} %, about {} left", people(u64::try_from(left).unwrap_or(u64::MAX)))
+}
+
+/// What the reader of the files knows.
+fn input(logs: &LogReader, lines: u64) -> InputReport {
+    let file = |file: &FileReport| InputFile {
+        name: file.name.clone(),
+        format: file.detection.as_ref().map_or_else(|| "empty".to_owned(), ToString::to_string),
+        lines: file.records + file.bad,
+    };
+    let damage = logs
+        .files()
+        .filter_map(|file| file.damage.as_ref().map(|damage| format!("{}: {damage}", plain(&file.name))));
+    let examples = logs.examples().iter().map(ToString::to_string);
+    InputReport {
+        files: logs.files().map(file).collect(),
+        lines,
+        bad_lines: logs.bad_lines(),
+        bad_examples: damage.chain(examples).collect(),
+        ..InputReport::default()
+    }
+}
+
+/// What to do about an attribute that the log does not have.
+fn explained(missing: &MissingAttribute) -> String {
+    let MissingAttribute { limit, attribute, requests } = missing;
+    let cure = match attribute.as_str() {
+        "ip" => "log the address of the client",
+        "path" | "method" | "host" => "log the whole request line, and the host",
+        _ => {
+            "log it, and say where it is: `attributes` or `credentials` in --config for a header, --key for a column of \
+             CSV or NDJSON"
+        }
+    };
+    format!(
+        "limit {limit} counts by {attribute}, which none of {requests} requests of the log has; {cure}; or leave the \
+         limit out with --without {limit}"
+    )
+}
+
+/// Replaces the text of keys by hashes under a key that nobody keeps.
+fn hash_keys(report: &mut Report) -> Result<(), String> {
+    let mut secret = [0; 32];
+    getrandom::fill(&mut secret).map_err(|error| format!("the system gives no random bytes: {error}"))?;
+    let secret = hmac::Key::new(hmac::HMAC_SHA256, &secret);
+    let hash = |key: &mut TouchedKey| {
+        let tag = hmac::sign(&secret, key.key.as_bytes());
+        key.key = tag.as_ref().iter().take(HASH_BYTES).map(|byte| format!("{byte:02x}")).collect();
+    };
+    report.top.iter_mut().for_each(hash);
+    report.limits.iter_mut().filter_map(|limit| limit.worst_key.as_mut()).for_each(hash);
+    if let Some(against) = &mut report.against {
+        against.newly_denied.top.iter_mut().chain(&mut against.freed.top).for_each(hash);
+    }
+    // An example may have any key in it.
+    report.input.bad_examples.clear();
+    report.input.undecidable_examples.clear();
+    Ok(())
+}
+
+/// The report with the names of its files.
+#[derive(Serialize)]
+struct NamedReport<'r> {
+    policy: &'r str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    against_policy: Option<&'r str>,
+    #[serde(flatten)]
+    report: &'r Report,
+}
+
+/// Writes the report wherever it is wanted.
+fn written(report: &Report, arguments: &ReplayArguments, console: &mut Console) -> Result<(), String> {
+    let policy = arguments.policy.display().to_string();
+    let against = arguments.against.as_ref().map(|path| path.display().to_string());
+    if let Some(path) = &arguments.html {
+        save(path, &html::page(report, &policy, against.as_deref()))?;
+    }
+    let named = NamedReport { policy: &policy, against_policy: against.as_deref(), report };
+    let json = || serde_json::to_string_pretty(&named).map_err(|error| error.to_string());
+    match &arguments.json {
+        Some(path) if path.as_os_str() == STANDARD_OUTPUT => {
+            console.line(json()?);
+            return Ok(());
+        }
+        Some(path) => save(path, &(json()? + "\n"))?,
+        None => {}
+    }
+    text::show(report, &policy, console);
+    for path in [&arguments.html, &arguments.json].into_iter().flatten() {
+        console.line(format_args!("written: {}", path.display()));
+    }
+    Ok(())
+}
+
+fn save(path: &Path, content: &str) -> Result<(), String> {
+    fs::write(path, content).map_err(|error| {
+        let (reason, _) = disk::refusal(&error);
+        format!("{}: {reason}; name a file that can be written", path.display())
+    })
+}

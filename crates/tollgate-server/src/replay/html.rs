@@ -1,0 +1,423 @@
+//! The report as one HTML file: inline style and SVG, no scripts, nothing loaded. It follows the reader's light or dark
+//! theme and prints well. Everything that a client could have chosen is escaped.
+
+use std::fmt::Write;
+
+use tollgate_sim::replay::{Changed, LimitReport, Peaks, Report, TouchedKey, Week};
+
+use super::text::{DAYS, ranged, share};
+use crate::text::plain;
+use crate::time_text::people;
+
+const STYLE: &str = "\
+:root{color-scheme:light dark;--ink:#1b1f24;--soft:#5b6570;--line:#d8dee4;--paper:#fff;--bar:#2f6fb0;--bad:#b3261e;\
+--good:#1a7f37}\
+@media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9aa5b1;--line:#30363d;--paper:#0d1117;--bar:#6cb0f5;\
+--bad:#ff7b72;--good:#56d364}}\
+body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:70rem;margin:2rem auto;\
+padding:0 1rem}\
+h1{font-size:1.5rem;margin:0}h2{font-size:1.2rem;margin:2rem 0 .5rem}h3{font-size:1rem;margin:1.2rem 0 .3rem}\
+p{margin:.4rem 0}.soft,caption{color:var(--soft)}.verdict{font-size:1.15rem;font-weight:600}\
+.bad{color:var(--bad)}.good{color:var(--good)}\
+.wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}\
+caption{text-align:left}\
+th,td{text-align:left;padding:.25rem .6rem .25rem 0;border-bottom:1px solid var(--line);vertical-align:top}\
+td.n,th.n{text-align:right}td.t{overflow-wrap:anywhere;max-width:22rem}tr.here td{font-weight:600}\
+svg{max-width:100%;height:auto;display:block}svg text{fill:var(--soft);font:11px system-ui,sans-serif}\
+.bar{fill:var(--bar)}.over{fill:var(--bad)}.mark{stroke:var(--bad);stroke-width:1.5;stroke-dasharray:4 3}\
+.cell{fill:var(--bad)}.empty{fill:var(--line)}\
+@media print{:root{--ink:#000;--soft:#444;--line:#bbb;--paper:#fff;--bar:#2f6fb0;--bad:#b3261e;--good:#1a7f37}\
+body{margin:0;max-width:none}h2,h3{break-after:avoid}tr,svg{break-inside:avoid}}";
+
+/// The height of a chart, in its own units.
+const HEIGHT: u64 = 120;
+/// The width of one bar with its gap.
+const STEP: u64 = 34;
+
+/// The whole page.
+pub(super) fn page(report: &Report, policy: &str, against: Option<&str>) -> String {
+    let mut page = String::with_capacity(64 << 10);
+    page.push_str("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n");
+    page.push_str(
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n",
+    );
+    page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
+    put(
+        &mut page,
+        format_args!("<title>{} replayed</title>\n<style>{STYLE}</style></head><body>\n", safe(policy)),
+    );
+    head(&mut page, report, policy);
+    if let Some((against, comparison)) = against.zip(report.against.as_ref()) {
+        put(
+            &mut page,
+            format_args!(
+                "<h2>With {} instead</h2>\n<p class=\"verdict\">{}</p>\n",
+                safe(against),
+                safe(&comparison.sentence)
+            ),
+        );
+        changed(&mut page, "Newly denied", &comparison.newly_denied);
+        changed(&mut page, "Freed", &comparison.freed);
+    }
+    limits(&mut page, &report.limits);
+    if !report.top.is_empty() {
+        page.push_str("<h2>Who would notice</h2>\n");
+        keys(&mut page, &report.top);
+    }
+    week(&mut page, &report.week);
+    report.limits.iter().filter(|limit| limit.requests > 0).for_each(|limit| one(&mut page, limit));
+    rest(&mut page, report);
+    page.push_str("</body></html>\n");
+    page
+}
+
+/// Appends text. Writing to a string cannot fail.
+fn put(page: &mut String, text: std::fmt::Arguments<'_>) {
+    let _ = page.write_fmt(text);
+}
+
+/// A text that is only text in HTML. Control characters and characters that change the direction are shown escaped.
+fn safe(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for character in plain(text).chars() {
+        match character {
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '&' => safe.push_str("&amp;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            _ => safe.push(character),
+        }
+    }
+    safe
+}
+
+fn head(page: &mut String, report: &Report, policy: &str) {
+    let totals = &report.totals;
+    put(page, format_args!("<h1>{} replayed</h1>\n<p class=\"soft\">", safe(policy)));
+    put(
+        page,
+        format_args!(
+            "{} requests of {} clients, {} to {} ({}); assumed: {}</p>\n",
+            totals.requests,
+            totals.clients,
+            totals.from,
+            totals.to,
+            people(totals.seconds.saturating_mul(1_000)),
+            report.clients_meaning
+        ),
+    );
+    let class = if totals.denied == 0 { "good" } else { "bad" };
+    put(
+        page,
+        format_args!(
+            "<p class=\"verdict {class}\">It would have denied {} of {} requests ({} %), and touched {} of {} clients ({} %).</p>\n",
+            ranged(totals.denied, totals.denied_range),
+            totals.decisions,
+            share(totals.denied_percent),
+            totals.clients_touched,
+            totals.clients,
+            share(totals.clients_touched_percent)
+        ),
+    );
+    if let Some(without) = &totals.without_refused {
+        put(
+            page,
+            format_args!(
+                "<p>Without the {} requests that were refused already: {} of {} ({} %), {} clients.</p>\n",
+                totals.already_refused,
+                without.denied,
+                without.requests,
+                share(without.denied_percent),
+                without.clients_touched
+            ),
+        );
+    }
+}
+
+fn limits(page: &mut String, limits: &[LimitReport]) {
+    page.push_str("<h2>Limits</h2>\n<div class=\"wide\"><table><tr><th>limit</th><th class=\"n\">requests</th><th class=\"n\">denied</th><th class=\"n\">%</th><th class=\"n\">keys</th><th class=\"n\">touched</th><th class=\"n\">%</th><th class=\"n\">denied for (median)</th><th class=\"n\">p99</th><th>worst minute</th></tr>\n");
+    for limit in limits {
+        let minute = limit.worst_minute.as_ref();
+        let minute =
+            minute.map_or_else(|| "–".to_owned(), |minute| format!("{} ({})", minute.at, minute.denied));
+        let shadow = if limit.is_shadow { " (shadow)" } else { "" };
+        put(
+            page,
+            format_args!(
+                "<tr><td>{}{shadow}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{minute}</td></tr>\n",
+                safe(&limit.name),
+                limit.requests,
+                ranged(limit.denied, limit.denied_range),
+                share(limit.denied_percent),
+                limit.keys,
+                ranged(limit.touched, limit.touched_range),
+                share(limit.touched_percent),
+                people(limit.denied_for_ms.median),
+                people(limit.denied_for_ms.p99),
+            ),
+        );
+    }
+    page.push_str("</table></div>\n");
+}
+
+fn keys(page: &mut String, keys: &[TouchedKey]) {
+    page.push_str("<div class=\"wide\"><table><tr><th>key</th><th>limit</th><th class=\"n\">requests</th><th class=\"n\">denied</th><th class=\"n\">share</th><th>route</th><th>user agent</th></tr>\n");
+    let text = |text: &Option<String>| text.as_deref().map_or_else(|| "–".to_owned(), safe);
+    for key in keys {
+        put(
+            page,
+            format_args!(
+                "<tr><td class=\"t\">{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{} %</td><td class=\"t\">{}</td><td class=\"t\">{}</td></tr>\n",
+                safe(&key.key),
+                safe(&key.limit),
+                key.requests,
+                key.denied,
+                share(key.share_percent),
+                text(&key.route),
+                text(&key.user_agent)
+            ),
+        );
+    }
+    page.push_str("</table></div>\n");
+}
+
+fn changed(page: &mut String, title: &str, changed: &Changed) {
+    if changed.requests == 0 {
+        return;
+    }
+    put(
+        page,
+        format_args!(
+            "<h3>{title}: {} requests ({} %) of {} clients</h3>\n",
+            changed.requests,
+            share(changed.percent),
+            changed.clients
+        ),
+    );
+    let listed = |pairs: &[(String, u64)]| {
+        let each: Vec<String> =
+            pairs.iter().take(5).map(|(name, count)| format!("{} ({count})", safe(name))).collect();
+        each.join(", ")
+    };
+    put(
+        page,
+        format_args!(
+            "<p>By limit: {}. By route: {}.</p>\n",
+            listed(&changed.by_limit),
+            listed(&changed.by_route)
+        ),
+    );
+    keys(page, &changed.top);
+}
+
+/// One limit: at other sizes, and how its keys differ.
+fn one(page: &mut String, limit: &LimitReport) {
+    put(page, format_args!("<h2>{}</h2>\n<p>{}</p>\n", safe(&limit.name), safe(&limit.sentence)));
+    if let Some(burst) = limit.burst_for_none {
+        put(page, format_args!("<p>A burst of {burst} would have denied nobody at this rate.</p>\n"));
+    }
+    if !limit.sizes.is_empty() {
+        page.push_str("<div class=\"wide\"><table><caption>If the limit were</caption><tr><th>size</th><th>quota</th><th class=\"n\">denied</th><th class=\"n\">%</th><th class=\"n\">keys touched</th><th class=\"n\">%</th></tr>\n");
+        for size in &limit.sizes {
+            let class = if size.times == "1" { " class=\"here\"" } else { "" };
+            put(
+                page,
+                format_args!(
+                    "<tr{class}><td>×{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
+                    size.times,
+                    safe(&size.quota),
+                    size.denied,
+                    share(size.denied_percent),
+                    size.touched,
+                    share(size.touched_percent)
+                ),
+            );
+        }
+        page.push_str("</table></div>\n");
+    }
+    if let Some(peaks) = &limit.peaks {
+        chart(page, peaks);
+    }
+}
+
+/// How many keys have which peak, both axes logarithmic, with the limit and the knee.
+fn chart(page: &mut String, peaks: &Peaks) {
+    let window =
+        peaks.window_ms.map_or_else(|| "in flight".to_owned(), |millis| format!("in {}", people(millis)));
+    let knee = peaks.knee.map_or_else(String::new, |knee| format!(", the curve bends at {knee}"));
+    put(
+        page,
+        format_args!(
+            "<h3>Peaks of keys {window}</h3>\n<p>Half up to {}, 90 % {}, 95 % {}, 99 % {}, 99.9 % {}, highest {}{knee}. The limit is {}.</p>\n",
+            peaks.p50, peaks.p90, peaks.p95, peaks.p99, peaks.p99_9, peaks.max, peaks.limit
+        ),
+    );
+    let width = STEP * peaks.histogram.len() as u64 + 10;
+    let most = peaks.histogram.iter().map(|bar| bar.keys).max().unwrap_or(1);
+    put(
+        page,
+        format_args!(
+            "<svg viewBox=\"0 0 {width} {}\" width=\"{width}\" role=\"img\" aria-label=\"keys by peak\">",
+            HEIGHT + 40
+        ),
+    );
+    for (index, bar) in peaks.histogram.iter().enumerate() {
+        let (x, height) = (STEP * index as u64 + 5, HEIGHT * steps(bar.keys) / steps(most).max(1));
+        let class = if bar.to > peaks.limit { "over" } else { "bar" };
+        put(
+            page,
+            format_args!(
+                "<rect class=\"{class}\" x=\"{x}\" y=\"{}\" width=\"{}\" height=\"{height}\"><title>{} keys up to {}</title></rect><text x=\"{x}\" y=\"{}\">{}</text><text x=\"{x}\" y=\"{}\">{}</text>",
+                HEIGHT + 12 - height,
+                STEP - 6,
+                bar.keys,
+                bar.to,
+                HEIGHT + 26,
+                short(bar.to),
+                (HEIGHT + 9).saturating_sub(height).max(9),
+                if bar.keys == 0 { String::new() } else { short(bar.keys) }
+            ),
+        );
+    }
+    for (value, name) in [(Some(peaks.limit), "limit"), (peaks.knee, "knee")] {
+        let index = value.and_then(|value| peaks.histogram.iter().position(|bar| bar.to >= value));
+        if let Some(index) = index {
+            let x = STEP * (index as u64 + 1) + 2;
+            put(
+                page,
+                format_args!(
+                    "<line class=\"mark\" x1=\"{x}\" x2=\"{x}\" y1=\"12\" y2=\"{}\"/><text x=\"{}\" y=\"{}\">{name}</text>",
+                    HEIGHT + 12,
+                    x.saturating_sub(26),
+                    HEIGHT + 38
+                ),
+            );
+        }
+    }
+    page.push_str("</svg>\n");
+}
+
+/// A number on a logarithmic scale, in sixteenths of a doubling; 0 for none.
+const fn steps(number: u64) -> u64 {
+    if number == 0 {
+        return 0;
+    }
+    let doublings = number.ilog2();
+    let rest =
+        if doublings >= 4 { (number >> (doublings - 4)) & 15 } else { (number << (4 - doublings)) & 15 };
+    // One key has a visible bar.
+    doublings as u64 * 16 + rest + 8
+}
+
+/// A number in at most four characters.
+fn short(number: u64) -> String {
+    match number {
+        0..10_000 => number.to_string(),
+        10_000..1_000_000 => format!("{}k", number / 1_000),
+        1_000_000..1_000_000_000 => format!("{}M", number / 1_000_000),
+        _ => format!("{}G", number / 1_000_000_000),
+    }
+}
+
+/// Denials by weekday and hour.
+fn week(page: &mut String, week: &Week) {
+    let worst = week.denied.iter().flatten().copied().max().unwrap_or_default();
+    if worst == 0 {
+        return;
+    }
+    page.push_str("<h2>When</h2>\n<p class=\"soft\">Denials by weekday and hour, in UTC.</p>\n<svg viewBox=\"0 0 560 175\" width=\"560\" role=\"img\" aria-label=\"denials by weekday and hour\">");
+    for hour in (0..24u64).step_by(3) {
+        put(page, format_args!("<text x=\"{}\" y=\"11\">{hour}</text>", 36 + hour * 21));
+    }
+    let days = DAYS.iter().zip(week.denied.iter().zip(&week.requests));
+    for (row, (day, (denied, requests))) in days.enumerate() {
+        let y = 18 + row as u64 * 22;
+        put(page, format_args!("<text x=\"0\" y=\"{}\">{day}</text>", y + 14));
+        for (hour, (denied, requests)) in denied.iter().zip(requests).enumerate() {
+            let (class, opacity) = match denied {
+                0 => ("empty", 40),
+                _ => ("cell", 15 + 85 * u128::from(*denied) / u128::from(worst)),
+            };
+            put(
+                page,
+                format_args!(
+                    "<rect class=\"{class}\" fill-opacity=\"{opacity}%\" x=\"{}\" y=\"{y}\" width=\"19\" height=\"20\"><title>{day} {hour}:00: {denied} of {requests} denied</title></rect>",
+                    36 + hour as u64 * 21
+                ),
+            );
+        }
+    }
+    page.push_str("</svg>\n");
+}
+
+fn rest(page: &mut String, report: &Report) {
+    if !report.overlaps.is_empty() {
+        page.push_str("<h2>Limits that denied together</h2>\n<ul>\n");
+        for overlap in &report.overlaps {
+            let [one, other] = &overlap.limits;
+            put(
+                page,
+                format_args!("<li>{} and {}: {} requests</li>\n", safe(one), safe(other), overlap.denied),
+            );
+        }
+        page.push_str("</ul>\n");
+    }
+    page.push_str("<h2>About this report</h2>\n<ul>\n");
+    for file in &report.input.files {
+        put(
+            page,
+            format_args!("<li>{}: {}, {} lines</li>\n", safe(&file.name), safe(&file.format), file.lines),
+        );
+    }
+    let examples = report.input.bad_examples.iter().chain(&report.input.undecidable_examples);
+    let bad = report.input.bad_lines + report.input.undecidable;
+    if bad > 0 {
+        put(page, format_args!("<li>{bad} lines are not in it:<ul>\n"));
+        examples.for_each(|example| put(page, format_args!("<li>{}</li>\n", safe(example))));
+        page.push_str("</ul></li>\n");
+    }
+    put(
+        page,
+        format_args!(
+            "<li>A shared store would have answered {} calls, or about {} with leases on one node.</li>\n",
+            report.store.calls, report.store.calls_with_leases
+        ),
+    );
+    report.notes.iter().for_each(|note| put(page, format_args!("<li>{}</li>\n", safe(note))));
+    page.push_str("</ul>\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever a client sends is only text on the page: no tag, no attribute and no script comes of it.
+    #[test]
+    fn hostile_text_stays_text() {
+        let hostile = "</td><script>alert('x')</script>\" onload=\"y\u{202e}\0&amp;";
+        let key = TouchedKey {
+            limit: "per-ip".to_owned(),
+            key: hostile.to_owned(),
+            requests: 2,
+            denied: 1,
+            share_percent: 100.0,
+            denied_for_ms: 5,
+            route: Some(hostile.to_owned()),
+            user_agent: Some(hostile.to_owned()),
+        };
+        let mut report = Report { top: vec![key], ..Report::default() };
+        report.input.bad_examples.push(hostile.to_owned());
+        let page = page(&report, hostile, None);
+        assert_eq!(page.matches("<script").count(), 0);
+        assert!(page.contains("&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&quot; onload=&quot;y"));
+        assert!(!page.contains(['\u{202e}', '\0']));
+    }
+
+    /// Heights grow with numbers, and one key is visible.
+    #[test]
+    fn heights_are_logarithmic() {
+        let heights: Vec<u64> = [0, 1, 2, 3, 4, 100, 1_000_000].into_iter().map(steps).collect();
+        assert!(heights.is_sorted() && heights[1] > 0, "{heights:?}");
+    }
+}

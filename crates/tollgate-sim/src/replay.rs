@@ -1,0 +1,372 @@
+//! A log through a policy: what the limits would have done to these requests. The real engine decides, in virtual time,
+//! and memory is bounded by the number of keys.
+//!
+//! The modules are in the order of a record's path: a `stored` record waits among the `arrivals` until it is its turn, a
+//! `run` decides about what `describe` makes of it, and the `sheet` counts the decision, with the `keys` of each limit,
+//! the limit at other sizes (`scaled`), and what another policy decides (`comparison`). The `summary` makes the
+//! `report`.
+
+mod report;
+mod distribution;
+mod describe;
+mod stored;
+mod arrivals;
+mod run;
+mod touched;
+mod scaled;
+mod keys;
+mod sheet;
+mod comparison;
+mod summary;
+#[cfg(test)]
+mod fixture;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use tollgate::{CheckRequest, Decision, Policy, Timestamp};
+
+pub use describe::{Describe, Given, Undecidable};
+pub use report::{
+    Bar, Changed, Comparison, Denied, DeniedFor, InputFile, InputReport, LimitReport, MemoryUse, Minute,
+    Overlap, Peaks, Range, Report, SizeReport, StoreCost, Totals, TouchedKey, Week,
+};
+pub use run::Clients;
+
+use crate::log::{Precision, Record};
+use arrivals::{Arrival, Arrivals, client_of};
+use comparison::ComparisonSheet;
+use run::{Decided, Run};
+use sheet::{Beside, Sheet, is_on};
+use summary::Stamps;
+
+/// After how many requests an attribute must have been seen.
+const SEEN_AFTER: u64 = 10_000;
+/// Most examples of records that are no requests.
+const EXAMPLES_MAX: usize = 5;
+
+/// What is assumed in a replay.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// What clients do after a denial.
+    pub clients: Clients,
+    /// Limits that are left out.
+    pub without: Vec<String>,
+}
+
+/// A limit counts by an attribute that no request of the log has. Its counters would be wrong, so nothing is reported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingAttribute {
+    /// The limit.
+    pub limit: String,
+    /// The attribute.
+    pub attribute: String,
+    /// How many requests were looked at.
+    pub requests: u64,
+}
+
+/// The policies before the first request.
+struct Waiting {
+    policy: Policy,
+    against: Option<Policy>,
+}
+
+/// The policies at work.
+struct Working {
+    main: Run,
+    at_once: Option<Run>,
+    unrefused: Run,
+    against: Option<(Run, ComparisonSheet)>,
+    sheet: Sheet,
+}
+
+/// A replay. Records go in, in the order of the log, and a report comes out.
+pub struct Replay<D> {
+    options: Options,
+    describe: D,
+    arrivals: Arrivals,
+    waiting: Option<Waiting>,
+    working: Option<Working>,
+    /// Attributes that limits count by and that no request had so far.
+    unseen: Vec<(String, String)>,
+    /// The attributes that name a client, where the log names them.
+    client_names: Vec<String>,
+    batch: Vec<Arrival>,
+    records: u64,
+    whole_seconds: u64,
+    undecidable: u64,
+    examples: Vec<String>,
+    newest: Timestamp,
+    without_duration: u64,
+    without_status: u64,
+}
+
+impl<D: Describe> Replay<D> {
+    /// A replay of a log through a policy, and through another one beside it.
+    pub fn new(policy: Policy, against: Option<Policy>, options: Options, describe: D) -> Self {
+        let both = [Some(&policy), against.as_ref()].into_iter().flatten();
+        let limits = both.flat_map(|policy| policy.limits()).filter(|limit| is_on(limit, &options.without));
+        let by = limits.flat_map(|limit| limit.by().iter().map(move |by| (limit.name(), by.name())));
+        let unseen = by.map(|(limit, by)| (limit.to_owned(), by.to_owned())).collect();
+        let first = policy.limits().iter().find(|limit| !limit.by().is_empty());
+        let client_names =
+            first.into_iter().flat_map(|limit| limit.by().iter().map(|by| by.name().to_owned())).collect();
+        Self {
+            options,
+            describe,
+            arrivals: Arrivals::default(),
+            waiting: Some(Waiting { policy, against }),
+            working: None,
+            unseen,
+            client_names,
+            batch: Vec::new(),
+            records: 0,
+            whole_seconds: 0,
+            undecidable: 0,
+            examples: Vec::new(),
+            newest: Timestamp::default(),
+            without_duration: 0,
+            without_status: 0,
+        }
+    }
+
+    /// Adds the next record of the log.
+    ///
+    /// # Errors
+    /// After many requests, an attribute that a limit counts by was in none of them.
+    pub fn push(&mut self, record: &Record<'_>) -> Result<(), MissingAttribute> {
+        let client = client_of(record, &self.client_names);
+        self.records += 1;
+        self.newest = self.newest.max(record.arrival);
+        self.whole_seconds += u64::from(record.precision == Precision::Second);
+        self.without_duration += u64::from(record.duration.is_none());
+        self.without_status += u64::from(record.status.is_none());
+        self.arrivals.push(record, client);
+        let mut batch = std::mem::take(&mut self.batch);
+        while self.arrivals.ready(&mut batch) {
+            self.decide(&mut batch);
+        }
+        self.batch = batch;
+        if self.records.is_multiple_of(SEEN_AFTER) { self.seen() } else { Ok(()) }
+    }
+
+    /// Records so far.
+    #[must_use]
+    pub const fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Ends the log. `input` is what the reader of the files knows.
+    ///
+    /// # Errors
+    /// An attribute that a limit counts by was in no request.
+    pub fn finish(mut self, input: InputReport) -> Result<Report, MissingAttribute> {
+        let mut batch = std::mem::take(&mut self.batch);
+        while self.arrivals.release(&mut batch) {
+            self.decide(&mut batch);
+        }
+        if self.records > 0 {
+            self.seen()?;
+        }
+        let end = self.newest;
+        if let Some(working) = &mut self.working {
+            working.finish(end, &self.describe);
+        }
+        Ok(self.report(input))
+    }
+
+    fn seen(&self) -> Result<(), MissingAttribute> {
+        // Records that wait for earlier ones were not described yet.
+        let requests = self.working.as_ref().map_or(0, |working| working.sheet.requests);
+        match self.unseen.first() {
+            Some((limit, attribute)) if requests > 0 => {
+                Err(MissingAttribute { limit: limit.clone(), attribute: attribute.clone(), requests })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Starts the engines with the first requests: their stamps show what can be known.
+    fn start(&mut self, start: Timestamp, batch: &[Arrival]) {
+        let Some(Waiting { policy, against }) = self.waiting.take() else { return };
+        let main = Run::new(policy, &self.options.without, self.options.clients, start);
+        let policy = main.policy();
+        let is_whole = batch.iter().any(|arrival| arrival.record.precision() == Precision::Second);
+        let against =
+            against.map(|policy| (main.beside(Arc::new(policy), start), ComparisonSheet::default()));
+        self.working = Some(Working {
+            at_once: is_whole.then(|| main.beside(Arc::clone(&policy), start)),
+            unrefused: main.beside(Arc::clone(&policy), start),
+            against,
+            sheet: Sheet::new(policy),
+            main,
+        });
+    }
+
+    /// Decides about the requests of one second.
+    fn decide(&mut self, batch: &mut Vec<Arrival>) {
+        if let Some(first) = batch.first() {
+            self.start(first.at_once.min(first.spread), batch);
+        }
+        let Some(working) = &mut self.working else { return };
+        for arrival in batch.drain(..) {
+            let record = arrival.record.record();
+            let (unseen, describe) = (&mut self.unseen, &self.describe);
+            let decided = describe.describe(&record, |request| {
+                unseen.retain(|(_, name)| !request.attributes().iter().any(|given| given.name == name));
+                working.decide((&arrival, &record), request, describe);
+            });
+            if let Err(Undecidable(reason)) = decided {
+                self.undecidable += 1;
+                if self.examples.len() < EXAMPLES_MAX {
+                    self.examples.push(reason);
+                }
+            }
+            drop(record);
+            self.arrivals.recycle(arrival.record);
+        }
+    }
+
+    fn report(self, input: InputReport) -> Report {
+        let notes = self.notes();
+        let whole = self.working.as_ref().is_some_and(|working| working.at_once.is_some());
+        let stamps = if whole { Stamps::WholeSeconds } else { Stamps::Exact };
+        let input = InputReport {
+            undecidable: self.undecidable,
+            undecidable_examples: self.examples,
+            reorder_window_ms: self.arrivals.window().ceil_millis(),
+            late: self.arrivals.late(),
+            whole_seconds: self.whole_seconds,
+            ..input
+        };
+        let (clients, clients_meaning) = (self.options.clients.name(), self.options.clients.meaning());
+        let Some(Working { main, against, sheet, .. }) = self.working else {
+            return Report { input, clients, clients_meaning, notes, ..Report::default() };
+        };
+        let name_in = |policy: Arc<Policy>| {
+            move |index: usize| {
+                policy.limits().get(index).map(|limit| limit.name().to_owned()).unwrap_or_default()
+            }
+        };
+        let against =
+            against.map(|(run, comparison)| comparison.report(name_in(main.policy()), name_in(run.policy())));
+        Report {
+            input,
+            clients,
+            clients_meaning,
+            totals: sheet.totals(stamps, main.waiting() as u64),
+            limits: sheet.limit_reports(stamps),
+            top: sheet.top(),
+            overlaps: sheet.overlap_reports(),
+            week: sheet.week(),
+            store: sheet.store_cost(),
+            against,
+            memory: sheet.memory(),
+            notes,
+        }
+    }
+
+    /// What the log cannot say, and what was assumed instead.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        let Some(Working { main, sheet, at_once, .. }) = &self.working else { return notes };
+        let policy = main.policy();
+        let quotas = || policy.limits().iter().flat_map(|limit| limit.quotas());
+        let has_permits = quotas().any(|quota| quota.rate().is_none());
+        if has_permits && self.without_duration > 0 {
+            notes.push(format!(
+                "{} records have no duration, so their requests end at once, and limits of requests in flight seem \
+                 larger than they are; log the duration",
+                self.without_duration
+            ));
+        }
+        let counts_failures = policy.limits().iter().any(|limit| limit.failures().is_some());
+        if counts_failures && self.without_status > 0 {
+            notes.push(format!(
+                "{} records have no status, so limits that count failures count them as failures; log the status",
+                self.without_status
+            ));
+        }
+        if let Some(stamps) = at_once.as_ref().map(|_| stamps_note(sheet)) {
+            notes.push(stamps);
+        }
+        if self.arrivals.late() > 0 {
+            notes.push(format!(
+                "{} records were more than {} s out of order, and were decided when they came; sort the log by time",
+                self.arrivals.late(),
+                self.arrivals.window().ceil_seconds()
+            ));
+        }
+        if sheet.overflowed > 0 {
+            notes.push(format!(
+                "{} charges shared a counter with other keys: memory was full",
+                sheet.overflowed
+            ));
+        }
+        if main.lost() > 0 {
+            notes.push(format!("{} denied requests did not come back, because too many waited", main.lost()));
+        }
+        notes
+    }
+}
+
+/// What whole-second stamps leave open.
+fn stamps_note(sheet: &Sheet) -> String {
+    let at_once = sheet.beside[Beside::AtOnce as usize].denied;
+    if at_once == sheet.denied {
+        return "stamps are whole seconds; spread evenly over each second or all at its start, the denials are the same"
+            .to_owned();
+    }
+    "stamps are whole seconds: ranges are from each client's requests spread evenly over the second to all at its start; \
+     log milliseconds ($msec in nginx) for limits shorter than a few seconds"
+        .to_owned()
+}
+
+impl Working {
+    /// Lets every policy decide about a request.
+    fn decide<D: Describe>(
+        &mut self,
+        (arrival, record): (&Arrival, &Record<'_>),
+        request: &CheckRequest<'_>,
+        describe: &D,
+    ) {
+        let Self { main, at_once, unrefused, against, sheet } = self;
+        let of = (&arrival.record, record, arrival.client);
+        let mut old: Option<Decision> = None;
+        let is_compared = against.is_some();
+        let mut observe = |decided: &Decided<'_>| {
+            sheet.count(decided);
+            if is_compared {
+                old = Some(decided.decision.clone());
+            }
+        };
+        main.arrive(of, request, arrival.spread, (describe, &mut observe));
+        if let Some(run) = at_once {
+            let mut observe = |decided: &Decided<'_>| sheet.count_beside(Beside::AtOnce, decided);
+            run.arrive(of, request, arrival.at_once, (describe, &mut observe));
+        }
+        if !record.refused {
+            let mut observe = |decided: &Decided<'_>| sheet.count_beside(Beside::Unrefused, decided);
+            unrefused.arrive(of, request, arrival.spread, (describe, &mut observe));
+        }
+        if let (Some((run, comparison)), Some(old)) = (against, old) {
+            let mut observe = |decided: &Decided<'_>| comparison.count(&old, decided);
+            run.arrive(of, request, arrival.spread, (describe, &mut observe));
+        }
+    }
+
+    /// Decides about requests that came back after the end of the log.
+    fn finish<D: Describe>(&mut self, end: Timestamp, describe: &D) {
+        let Self { main, at_once, unrefused, sheet, .. } = self;
+        main.finish(end, describe, &mut |decided: &Decided<'_>| sheet.count(decided));
+        if let Some(run) = at_once {
+            run.finish(end, describe, &mut |decided: &Decided<'_>| {
+                sheet.count_beside(Beside::AtOnce, decided);
+            });
+        }
+        unrefused.finish(end, describe, &mut |decided: &Decided<'_>| {
+            sheet.count_beside(Beside::Unrefused, decided);
+        });
+    }
+}

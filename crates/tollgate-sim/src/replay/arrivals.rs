@@ -1,0 +1,188 @@
+//! Puts records in the order in which their requests arrived. A log is in the order in which requests ended, so records
+//! wait here, second by second, until no earlier one can follow. Stamps of whole seconds hide when in the second a
+//! request came: each record gets two instants, one for each extreme.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use tollgate::time::TICKS_PER_SECOND;
+use tollgate::{Ticks, Timestamp};
+
+use super::stored::StoredRecord;
+use crate::log::{Precision, Record};
+
+/// How long a record waits at least for earlier ones, in seconds. Several processes write one log, not quite in order.
+const WINDOW_MIN: u64 = 2;
+/// How long a record waits at most, in seconds, however long requests take.
+const WINDOW_MAX: u64 = 3_600;
+/// Maximum number of records that wait.
+const WAITING_MAX: usize = 1 << 20;
+
+/// A record with the instants at which its request is decided.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    pub(super) record: StoredRecord,
+    /// The client, as a number.
+    pub(super) client: u64,
+    /// Where stamps are whole seconds: spread evenly over the second, client by client. Otherwise the stamp.
+    pub(super) spread: Timestamp,
+    /// Where stamps are whole seconds: the start of the second, with all others. Otherwise the stamp.
+    pub(super) at_once: Timestamp,
+}
+
+/// Records that wait for earlier ones.
+#[derive(Debug, Default)]
+pub(super) struct Arrivals {
+    seconds: BTreeMap<u64, Vec<(u64, StoredRecord)>>,
+    waiting: usize,
+    newest: u64,
+    window: u64,
+    /// The second from which on nothing was released yet.
+    open: u64,
+    late: u64,
+    spare: Vec<StoredRecord>,
+    lists: Vec<Vec<(u64, StoredRecord)>>,
+    /// How many requests a client has in the second, and how many of them have their instant.
+    shares: HashMap<u64, (u64, u64)>,
+}
+
+impl Arrivals {
+    /// Adds a record of the client.
+    pub(super) fn push(&mut self, record: &Record<'_>, client: u64) {
+        let mut stored = self.spare.pop().unwrap_or_default();
+        stored.store(record);
+        let second = record.arrival.unix_micros() / TICKS_PER_SECOND;
+        let duration = record.duration.map_or(0, Ticks::ceil_seconds);
+        self.window = self.window.max(duration + 1).clamp(WINDOW_MIN, WINDOW_MAX);
+        // The log was written when the request ended.
+        self.newest = self.newest.max(second + duration);
+        self.late += u64::from(second < self.open);
+        let lists = &mut self.lists;
+        let list = self.seconds.entry(second.max(self.open));
+        list.or_insert_with(|| lists.pop().unwrap_or_default()).push((client, stored));
+        self.waiting += 1;
+    }
+
+    /// The requests of the next second that is complete, in order of time, into an empty list. Returns whether there is
+    /// one.
+    pub(super) fn ready(&mut self, into: &mut Vec<Arrival>) -> bool {
+        let Some((&second, _)) = self.seconds.first_key_value() else { return false };
+        if second + self.window >= self.newest && self.waiting <= WAITING_MAX {
+            return false;
+        }
+        self.release(into)
+    }
+
+    /// The requests of the next second, complete or not.
+    pub(super) fn release(&mut self, into: &mut Vec<Arrival>) -> bool {
+        let Some((second, mut list)) = self.seconds.pop_first() else { return false };
+        self.waiting -= list.len();
+        self.open = second + 1;
+        self.shares.clear();
+        for (client, record) in &list {
+            if record.precision() == Precision::Second {
+                self.shares.entry(*client).or_default().0 += 1;
+            }
+        }
+        let start = Timestamp::from_unix_seconds(second);
+        for (client, record) in list.drain(..) {
+            let (spread, at_once) = match (record.precision(), self.shares.get_mut(&client)) {
+                (Precision::Second, Some((of, number))) => {
+                    let into_second = (2 * *number + 1) * TICKS_PER_SECOND / (2 * *of);
+                    *number += 1;
+                    (start + Ticks::from_micros(into_second), start)
+                }
+                _ => (record.arrival().max(start), record.arrival().max(start)),
+            };
+            into.push(Arrival { record, client, spread, at_once });
+        }
+        self.lists.push(list);
+        // Stable: requests of one instant stay in the order of the log.
+        into.sort_by_key(|arrival| arrival.spread);
+        true
+    }
+
+    /// Takes a record back, so that its buffers are used again.
+    pub(super) fn recycle(&mut self, record: StoredRecord) {
+        self.spare.push(record);
+    }
+
+    /// Records that came later than the window allows. They are decided at the earliest instant that is left.
+    pub(super) const fn late(&self) -> u64 {
+        self.late
+    }
+
+    /// How long records wait for earlier ones.
+    pub(super) const fn window(&self) -> Ticks {
+        Ticks::from_secs(self.window)
+    }
+}
+
+/// The client of a record, as a number: its address and user, and those of the named attributes that the log has.
+pub(super) fn client_of(record: &Record<'_>, names: &[String]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    record.client.hash(&mut hasher);
+    record.user.hash(&mut hasher);
+    for (name, value) in &record.attributes {
+        if names.iter().any(|known| known == name) {
+            value.hash(&mut hasher);
+        }
+    }
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replay::fixture::record;
+
+    fn instants(arrivals: &mut Arrivals) -> Vec<(u64, u64)> {
+        let (mut all, mut some) = (Vec::new(), Vec::new());
+        while arrivals.release(&mut some) {
+            for arrival in some.drain(..) {
+                all.push((arrival.spread.unix_micros(), arrival.at_once.unix_micros()));
+                arrivals.recycle(arrival.record);
+            }
+        }
+        all
+    }
+
+    /// Records come out in order of arrival, although a log is in the order in which requests end.
+    #[test]
+    fn a_long_request_comes_before_the_short_ones_that_it_outlived() {
+        let mut arrivals = Arrivals::default();
+        for second in [10u64, 11, 12] {
+            arrivals.push(&record(second * TICKS_PER_SECOND), 1);
+        }
+        let long = Record { duration: Some(Ticks::from_secs(5)), ..record(9 * TICKS_PER_SECOND) };
+        arrivals.push(&long, 1);
+        assert_eq!(arrivals.window(), Ticks::from_secs(6));
+        let spread: Vec<u64> = instants(&mut arrivals).iter().map(|(at, _)| at / TICKS_PER_SECOND).collect();
+        assert_eq!((spread, arrivals.late()), (vec![9, 10, 11, 12], 0));
+    }
+
+    /// A record that is later than the window is kept, and counted.
+    #[test]
+    fn time_that_goes_backwards_loses_nothing() {
+        let (mut arrivals, mut ready) = (Arrivals::default(), Vec::new());
+        for second in [100u64, 110, 50] {
+            arrivals.push(&record(second * TICKS_PER_SECOND), 1);
+            while arrivals.ready(&mut ready) {}
+        }
+        assert_eq!((ready.len(), arrivals.late()), (1, 1));
+        assert_eq!(instants(&mut arrivals).len(), 2);
+    }
+
+    /// Each client's requests of one second are evenly spread over it, or all at its start.
+    #[test]
+    fn a_second_is_spread_client_by_client() {
+        let mut arrivals = Arrivals::default();
+        for client in [1, 1, 2, 1, 1] {
+            let stamp = record(7 * TICKS_PER_SECOND);
+            arrivals.push(&Record { precision: Precision::Second, ..stamp }, client);
+        }
+        let start = 7 * TICKS_PER_SECOND;
+        let spread = [125_000, 375_000, 500_000, 625_000, 875_000].map(|into| (start + into, start));
+        assert_eq!(instants(&mut arrivals), spread);
+    }
+}

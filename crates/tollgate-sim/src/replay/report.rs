@@ -1,0 +1,376 @@
+//! What a replay found, as a document. Shares are of requests or of keys; instants are RFC 3339 in UTC.
+
+use serde::Serialize;
+use tollgate::Timestamp;
+
+/// The whole report.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// What was read.
+    pub input: InputReport,
+    /// What clients do after a denial, as assumed here: `gone`, `retry` or `obey`.
+    pub clients: &'static str,
+    /// The same in words.
+    pub clients_meaning: &'static str,
+    /// All requests together.
+    pub totals: Totals,
+    /// Each limit, in the order of the policy.
+    pub limits: Vec<LimitReport>,
+    /// The keys that were denied most.
+    pub top: Vec<TouchedKey>,
+    /// Limits that denied the same requests.
+    pub overlaps: Vec<Overlap>,
+    /// Requests and denials by weekday and hour, in UTC.
+    pub week: Week,
+    /// What counting in a shared store would have cost.
+    pub store: StoreCost,
+    /// What the other policy would have decided.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub against: Option<Comparison>,
+    /// Memory that the replay took.
+    pub memory: MemoryUse,
+    /// What the log cannot say, and what was assumed instead.
+    pub notes: Vec<String>,
+}
+
+/// What was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct InputReport {
+    /// The files, each with its format.
+    pub files: Vec<InputFile>,
+    /// All lines that were not empty.
+    pub lines: u64,
+    /// Lines that could not be read.
+    pub bad_lines: u64,
+    /// The first of them, each with the reason.
+    pub bad_examples: Vec<String>,
+    /// Records that are no request that a policy could decide about, such as a path that no server accepts.
+    pub undecidable: u64,
+    /// The first of them, each with the reason.
+    pub undecidable_examples: Vec<String>,
+    /// How long a record waited for earlier ones, in milliseconds.
+    pub reorder_window_ms: u64,
+    /// Records that came later than that. They were decided when they came.
+    pub late: u64,
+    /// Records whose stamp is a whole second.
+    pub whole_seconds: u64,
+}
+
+/// One file of the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct InputFile {
+    /// Its name.
+    pub name: String,
+    /// Its format, as found.
+    pub format: String,
+    /// Its lines.
+    pub lines: u64,
+}
+
+/// A number that whole-second stamps leave open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Range {
+    /// With each client's requests spread evenly over their second, or all at its start: the smaller number.
+    pub low: u64,
+    /// The larger one.
+    pub high: u64,
+}
+
+impl Range {
+    pub(super) fn of(one: u64, other: u64) -> Self {
+        Self { low: one.min(other), high: one.max(other) }
+    }
+}
+
+/// Denials among some requests.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Denied {
+    /// The requests.
+    pub requests: u64,
+    /// How many of them were denied.
+    pub denied: u64,
+    /// The same in per cent.
+    pub denied_percent: f64,
+    /// Clients that were denied at least once.
+    pub clients_touched: u64,
+}
+
+/// All requests together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Totals {
+    /// Requests of the log that were decided.
+    pub requests: u64,
+    /// When the first came.
+    pub from: String,
+    /// When the last came.
+    pub to: String,
+    /// The time between them, in seconds.
+    pub seconds: u64,
+    /// Decisions: more than requests if clients come back.
+    pub decisions: u64,
+    /// Decisions that let the request pass.
+    pub allowed: u64,
+    /// Decisions that denied it.
+    pub denied: u64,
+    /// The same in per cent of the decisions.
+    pub denied_percent: f64,
+    /// The same, where stamps are whole seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub denied_range: Option<Range>,
+    /// Clients: addresses, users, and values that the first limit counts by.
+    pub clients: u64,
+    /// Clients that were denied at least once.
+    pub clients_touched: u64,
+    /// The same in per cent.
+    pub clients_touched_percent: f64,
+    /// Requests that no limit matched.
+    pub unlimited: u64,
+    /// Requests denied because they are wrong themselves, such as a cost that cannot be computed.
+    pub faults: u64,
+    /// Requests that the live system had refused.
+    pub already_refused: u64,
+    /// The same replay without them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub without_refused: Option<Denied>,
+    /// Requests that came back.
+    pub retries: u64,
+    /// How many of those passed then.
+    pub retries_allowed: u64,
+    /// Requests that still waited when the log ended.
+    pub still_waiting: u64,
+}
+
+/// One limit.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LimitReport {
+    /// Its name.
+    pub name: String,
+    /// What it means.
+    pub sentence: String,
+    /// Whether it only counts. What it denies then is not among the totals.
+    pub is_shadow: bool,
+    /// Requests that it matched.
+    pub requests: u64,
+    /// How many of them it denied.
+    pub denied: u64,
+    /// The same in per cent.
+    pub denied_percent: f64,
+    /// The same, where stamps are whole seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub denied_range: Option<Range>,
+    /// Denials of which it is the cause that a caller is told.
+    pub cause: u64,
+    /// Requests that it delayed, in the queue of a leaky bucket.
+    pub delayed: u64,
+    /// Keys that it counted.
+    pub keys: u64,
+    /// Keys that it denied at least once.
+    pub touched: u64,
+    /// The same in per cent.
+    pub touched_percent: f64,
+    /// The same, where stamps are whole seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub touched_range: Option<Range>,
+    /// How long touched keys were denied in all, in milliseconds.
+    pub denied_for_ms: DeniedFor,
+    /// The minute with the most denials.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worst_minute: Option<Minute>,
+    /// The key with the most denials.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worst_key: Option<TouchedKey>,
+    /// The same limit at other sizes, with all other limits as they are.
+    pub sizes: Vec<SizeReport>,
+    /// The most units of each key in one window.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peaks: Option<Peaks>,
+    /// The burst that would have denied nobody at this rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst_for_none: Option<u64>,
+    /// Leases that one node would have acquired.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leases: Option<u64>,
+}
+
+/// How long keys were denied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DeniedFor {
+    /// Half of the touched keys, at most.
+    pub median: u64,
+    /// 99 per cent of them, at most.
+    pub p99: u64,
+    /// The longest.
+    pub max: u64,
+}
+
+/// A minute.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Minute {
+    /// Its start.
+    pub at: String,
+    /// Its denials.
+    pub denied: u64,
+}
+
+/// A key that was denied.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TouchedKey {
+    /// The limit.
+    pub limit: String,
+    /// The values that the limit counts by.
+    pub key: String,
+    /// Its requests.
+    pub requests: u64,
+    /// How many of them the limit denied.
+    pub denied: u64,
+    /// Its share of all denials of the limit, in per cent.
+    pub share_percent: f64,
+    /// How long it was denied in all, in milliseconds.
+    pub denied_for_ms: u64,
+    /// Where most of its denied requests went.
+    pub route: Option<String>,
+    /// The program that most of them came from.
+    pub user_agent: Option<String>,
+}
+
+/// A limit at another size.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SizeReport {
+    /// The factor, such as `0.5`.
+    pub times: &'static str,
+    /// The rate and burst, or the window's limit, at this size.
+    pub quota: String,
+    /// Denied requests.
+    pub denied: u64,
+    /// The same in per cent.
+    pub denied_percent: f64,
+    /// Touched keys.
+    pub touched: u64,
+    /// The same in per cent.
+    pub touched_percent: f64,
+}
+
+/// The most units of each key in one window.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Peaks {
+    /// The length of a window in milliseconds; absent for requests in flight.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window_ms: Option<u64>,
+    /// What the limit admits in a window, at most.
+    pub limit: u64,
+    /// Half of the keys, at most.
+    pub p50: u64,
+    /// 90 per cent.
+    pub p90: u64,
+    /// 95 per cent.
+    pub p95: u64,
+    /// 99 per cent.
+    pub p99: u64,
+    /// 99.9 per cent.
+    pub p99_9: u64,
+    /// The highest.
+    pub max: u64,
+    /// Where the curve bends: the few keys above it are unlike the others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub knee: Option<u64>,
+    /// Keys whose peak is at most `to`, and more than that of the row before.
+    pub histogram: Vec<Bar>,
+}
+
+/// One row of a histogram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Bar {
+    /// The highest peak of the row.
+    pub to: u64,
+    /// Its keys.
+    pub keys: u64,
+}
+
+/// Two limits that denied the same requests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Overlap {
+    /// Their names.
+    pub limits: [String; 2],
+    /// Requests that both denied.
+    pub denied: u64,
+}
+
+/// Numbers by weekday (from Monday) and hour, in UTC.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Week {
+    /// Decisions.
+    pub requests: [[u64; 24]; 7],
+    /// Denials.
+    pub denied: [[u64; 24]; 7],
+}
+
+/// What counting in a shared store would have cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct StoreCost {
+    /// Calls if each decision asks the store: one for each decision that a limit counts. Many share a round trip.
+    pub calls: u64,
+    /// Calls if limits that can be leased are leased by one node: leases, and decisions of the other limits.
+    pub calls_with_leases: u64,
+    /// Leases that the node would have acquired, by the policy's lease or the default one. A lease is used up, or
+    /// expires, before the next is acquired.
+    pub leases: u64,
+}
+
+/// What another policy would have decided.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// Denials by the other policy.
+    pub denied: u64,
+    /// The same in per cent.
+    pub denied_percent: f64,
+    /// Requests that only the other policy denies.
+    pub newly_denied: Changed,
+    /// Requests that only the first policy denies.
+    pub freed: Changed,
+    /// The result in a sentence, for a pull request.
+    pub sentence: String,
+}
+
+/// Requests whose decision differs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Changed {
+    /// The requests.
+    pub requests: u64,
+    /// The same in per cent of all.
+    pub percent: f64,
+    /// The keys that they belong to, in the policy that denies.
+    pub clients: u64,
+    /// By the limit that is the cause, in the policy that denies.
+    pub by_limit: Vec<(String, u64)>,
+    /// By route, the most frequent first.
+    pub by_route: Vec<(String, u64)>,
+    /// The keys with the most changes.
+    pub top: Vec<TouchedKey>,
+}
+
+/// Memory that the replay took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MemoryUse {
+    /// Keys of all limits.
+    pub keys: u64,
+    /// Bytes of statistics for each key, without the counters and the texts of touched keys.
+    pub bytes_per_key: u64,
+}
+
+/// A share in per cent, to four decimals.
+#[must_use]
+#[expect(
+    clippy::float_arithmetic,
+    clippy::cast_precision_loss,
+    reason = "a number for people, at most a million"
+)]
+pub(super) fn percent(part: u64, whole: u64) -> f64 {
+    let millionths = u128::from(part) * 1_000_000 / u128::from(whole.max(1));
+    u64::try_from(millionths).unwrap_or(u64::MAX) as f64 / 10_000.0
+}
+
+/// An instant in RFC 3339.
+pub(super) fn written(at: Timestamp) -> String {
+    let micros = i64::try_from(at.unix_micros()).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_microsecond(micros).map(|at| at.to_string()).unwrap_or_default()
+}

@@ -1,0 +1,335 @@
+//! A limit at other sizes: what each key would have been denied if the limit were half as large, or twice. The other
+//! limits decide as they did, so the size 1 is what the engine decided itself. Also how far each key would have run a
+//! bucket down that is never empty, which is the burst that denies nobody.
+
+use tollgate::algorithm::fixed_window::FixedWindow;
+use tollgate::algorithm::sliding_window::SlidingWindow;
+use tollgate::store::Lease;
+use tollgate::{Quota, Rate, Ticks, Timestamp};
+
+use crate::limiter::Limiter;
+
+/// Sizes other than 1, in quarters.
+pub(super) const QUARTERS: [u64; SIZES] = [2, 3, 6, 8, 16];
+/// How many there are.
+pub(super) const SIZES: usize = 5;
+/// One, in quarters.
+const ONE: u64 = 4;
+
+/// A quota at every size.
+#[derive(Debug)]
+pub(super) struct Sizes {
+    shape: Shape,
+    /// The window in which a key's peak is counted; `None` for a concurrency limit.
+    window: Option<Ticks>,
+    /// Units of a lease on one node, and how long it lasts.
+    pub(super) lease: Option<(u64, Ticks)>,
+}
+
+#[derive(Debug)]
+enum Shape {
+    /// Units come back steadily: `units` in each `period`, up to `capacity`.
+    Reservoir { units: u64, period: u64, capacity: u64 },
+    /// Units come back when the window ends.
+    Window(FixedWindow),
+    /// Anything else has its own counters, one for each size.
+    Other(Vec<Option<Quota>>),
+    /// Permits, whose peak says what a smaller limit would have denied.
+    Permits,
+}
+
+/// What one key has used, at every size.
+#[derive(Debug, Default)]
+pub(super) struct Used {
+    /// The end of the window that the key is in, and the units in it.
+    window_ends_at: Timestamp,
+    in_window: u64,
+    /// The most units in any window.
+    pub(super) peak: u64,
+    /// When `level` and `sizes` were computed.
+    at: Timestamp,
+    /// Credits that the bucket lacks if nobody is denied, and the most it ever lacked.
+    level: u64,
+    level_max: u64,
+    sizes: Levels,
+}
+
+impl Used {
+    /// Starts anew under another quota. The peak stays.
+    pub(super) fn restart(&mut self) {
+        *self = Self { peak: self.peak, ..Self::default() };
+    }
+}
+
+/// The state at each size.
+#[derive(Debug, Default)]
+enum Levels {
+    #[default]
+    Unused,
+    Inline([u64; SIZES]),
+    Boxed(Box<[Option<Limiter>]>),
+}
+
+/// Which sizes deny a request, one bit for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Denials(pub(super) u8);
+
+impl Denials {
+    const fn add(&mut self, size: usize) {
+        self.0 |= 1 << size;
+    }
+
+    pub(super) const fn has(self, size: usize) -> bool {
+        self.0 >> size & 1 == 1
+    }
+}
+
+/// One charge, as the engine saw it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) now: Timestamp,
+    pub(super) cost: u64,
+    /// Whether another limit denied the request, so that nothing is charged here.
+    pub(super) denied_elsewhere: bool,
+}
+
+impl Sizes {
+    pub(super) fn new(quota: &Quota, lease: Option<Lease>) -> Self {
+        let shape = match quota {
+            Quota::TokenBucket(_) | Quota::Gcra(_) | Quota::LeakyBucket(_) => {
+                let rate = quota.rate().unwrap_or(Rate::per_second(1));
+                let period = rate.period().as_micros().saturating_mul(ONE);
+                Shape::Reservoir { units: rate.units(), period, capacity: quota.capacity() }
+            }
+            Quota::FixedWindow(window) => Shape::Window(window.clone()),
+            Quota::SlidingWindow(_) | Quota::SlidingLog(_) => {
+                Shape::Other(QUARTERS.iter().map(|quarters| resized(quota, *quarters)).collect())
+            }
+            Quota::Concurrency(_) => Shape::Permits,
+        };
+        let lease = Lease::suits(quota).then(|| lease.unwrap_or_default());
+        Self {
+            shape,
+            window: quota.rate().map(Rate::period),
+            lease: lease.map(|lease| (lease.most(quota, 1), lease.ttl())),
+        }
+    }
+
+    /// The window in which peaks are counted.
+    pub(super) const fn window(&self) -> Option<Ticks> {
+        self.window
+    }
+
+    /// Whether other sizes are computed.
+    pub(super) const fn is_resized(&self) -> bool {
+        !matches!(self.shape, Shape::Permits)
+    }
+
+    /// The burst at which this key would never have been denied at this rate; `None` where a limit has no burst.
+    pub(super) const fn burst_of(&self, used: &Used) -> Option<u64> {
+        match self.shape {
+            Shape::Reservoir { period, .. } if period > 0 => Some(used.level_max.div_ceil(period)),
+            _ => None,
+        }
+    }
+
+    /// Counts a charge. `in_flight` is the number of permits that are taken. Returns which sizes deny it.
+    pub(super) fn charge(&self, used: &mut Used, asked: Asked, in_flight: u64) -> Denials {
+        let Asked { now, cost, .. } = asked;
+        let is_new = self.count_window(used, now);
+        if self.window.is_some() {
+            used.in_window = used.in_window.saturating_add(cost);
+            used.peak = used.peak.max(used.in_window);
+        }
+        match &self.shape {
+            Shape::Reservoir { units, period, capacity } => {
+                reservoir(used, asked, (*units, *period, *capacity))
+            }
+            Shape::Window(window) => fixed_window(used, asked, window.limit(), is_new),
+            Shape::Other(quotas) => counters(used, asked, quotas),
+            Shape::Permits => {
+                used.peak = used.peak.max(in_flight);
+                Denials::default()
+            }
+        }
+    }
+
+    /// Moves the key to the window of `now`. Returns whether it is another one.
+    fn count_window(&self, used: &mut Used, now: Timestamp) -> bool {
+        let Some(period) = self.window else { return false };
+        if now < used.window_ends_at {
+            return false;
+        }
+        used.window_ends_at = match &self.shape {
+            Shape::Window(window) => window.window_end(now),
+            _ => {
+                let period = period.as_micros().max(1);
+                Timestamp::from_unix_micros((now.unix_micros() / period + 1).saturating_mul(period))
+            }
+        };
+        used.in_window = 0;
+        true
+    }
+}
+
+/// A number of units at another size: at least one.
+pub(super) const fn sized(units: u64, quarters: u64) -> u64 {
+    let sized = (units / ONE) * quarters + (units % ONE) * quarters / ONE;
+    if sized == 0 { 1 } else { sized }
+}
+
+fn reservoir(used: &mut Used, asked: Asked, (units, period, capacity): (u64, u64, u64)) -> Denials {
+    let mut denials = Denials::default();
+    let elapsed = asked.now.since(used.at).as_micros();
+    let credits = asked.cost.saturating_mul(period);
+    used.at = used.at.max(asked.now);
+    let gained = |quarters: u64| elapsed.saturating_mul(units).saturating_mul(quarters);
+    used.level = used.level.saturating_sub(gained(ONE)).saturating_add(credits);
+    used.level_max = used.level_max.max(used.level);
+    if matches!(used.sizes, Levels::Unused) {
+        used.sizes = Levels::Inline([0; SIZES]);
+    }
+    let Levels::Inline(levels) = &mut used.sizes else { return denials };
+    for (size, (level, quarters)) in levels.iter_mut().zip(QUARTERS).enumerate() {
+        *level = level.saturating_sub(gained(quarters));
+        let after = level.saturating_add(credits);
+        if after > sized(capacity, quarters).saturating_mul(period) {
+            denials.add(size);
+        } else if !asked.denied_elsewhere {
+            *level = after;
+        }
+    }
+    denials
+}
+
+fn fixed_window(used: &mut Used, asked: Asked, limit: u64, is_new: bool) -> Denials {
+    let mut denials = Denials::default();
+    if is_new || matches!(used.sizes, Levels::Unused) {
+        used.sizes = Levels::Inline([0; SIZES]);
+    }
+    let Levels::Inline(counts) = &mut used.sizes else { return denials };
+    for (size, (count, quarters)) in counts.iter_mut().zip(QUARTERS).enumerate() {
+        let after = count.saturating_add(asked.cost);
+        if after > sized(limit, quarters) {
+            denials.add(size);
+        } else if !asked.denied_elsewhere {
+            *count = after;
+        }
+    }
+    denials
+}
+
+fn counters(used: &mut Used, asked: Asked, quotas: &[Option<Quota>]) -> Denials {
+    let mut denials = Denials::default();
+    if matches!(used.sizes, Levels::Unused) {
+        used.sizes = Levels::Boxed(quotas.iter().map(|quota| quota.clone().map(Limiter::new)).collect());
+    }
+    let Levels::Boxed(limiters) = &mut used.sizes else { return denials };
+    for (size, limiter) in limiters.iter_mut().enumerate() {
+        let Some(limiter) = limiter else { continue };
+        let before = asked.denied_elsewhere.then(|| limiter.clone());
+        if !limiter.charge(asked.now, asked.cost).is_allowed() {
+            denials.add(size);
+        }
+        if let Some(before) = before {
+            *limiter = before;
+        }
+    }
+    denials
+}
+
+/// A quota of another size; `None` if there is none.
+pub(super) fn resized(quota: &Quota, quarters: u64) -> Option<Quota> {
+    let rate = |limit: u64, period: Ticks| Rate::per_ticks(sized(limit, quarters), period);
+    match quota {
+        Quota::TokenBucket(_) | Quota::Gcra(_) | Quota::LeakyBucket(_) => {
+            let (of, units) = (quota.rate()?, quota.rate()?.units().saturating_mul(quarters));
+            let rate = if units.is_multiple_of(ONE) {
+                Rate::per_ticks(units / ONE, of.period())
+            } else {
+                Rate::per_ticks(units, Ticks::from_micros(of.period().as_micros().saturating_mul(ONE)))
+            };
+            Quota::token_bucket(rate.burst(sized(quota.capacity(), quarters))).ok()
+        }
+        Quota::FixedWindow(window) => {
+            Quota::fixed_window(rate(window.limit(), window.period()), window.align().clone()).ok()
+        }
+        Quota::SlidingWindow(window) => {
+            let rate = rate(window.limit(), window.period());
+            SlidingWindow::new(rate, window.precision(), window.estimate()).ok().map(Quota::SlidingWindow)
+        }
+        Quota::SlidingLog(log) => Quota::sliding_log(rate(log.limit(), log.period())).ok(),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate::algorithm::fixed_window::Align;
+
+    use super::*;
+    use crate::random::Random;
+
+    /// Requests of one key, at random instants and costs.
+    fn requests(seed: u64) -> Vec<(Timestamp, u64)> {
+        let (mut random, mut now) = (Random::new(seed), 1_700_000_000_000_000);
+        let mut all = Vec::new();
+        for _ in 0..2_000 {
+            now += random.exponential(150_000);
+            all.push((Timestamp::from_unix_micros(now), 1 + random.below(2)));
+        }
+        all
+    }
+
+    /// At each size exactly those requests are denied that the algorithm with the other numbers denies.
+    #[test]
+    fn sizes_agree_with_the_algorithms() {
+        let rate = Rate::per_second(8).burst(12);
+        let quotas: [fn(u64, Rate) -> Quota; 4] = [
+            |quarters, rate| {
+                let burst = sized(12, quarters);
+                let period = Ticks::from_micros(rate.period().as_micros() * ONE);
+                Quota::token_bucket(Rate::per_ticks(rate.units() * quarters, period).burst(burst)).unwrap()
+            },
+            |quarters, _| Quota::fixed_window(Rate::per_second(sized(8, quarters)), Align::Epoch).unwrap(),
+            |quarters, _| Quota::fixed_window(Rate::per_second(sized(8, quarters)), Align::FirstHit).unwrap(),
+            |quarters, _| Quota::sliding_log(Rate::per_second(sized(8, quarters))).unwrap(),
+        ];
+        for (kind, quota) in quotas.into_iter().enumerate() {
+            for seed in 0..5 {
+                let sizes = Sizes::new(&quota(ONE, rate), None);
+                let mut used = Used::default();
+                let mut limiters = QUARTERS.map(|quarters| Limiter::new(quota(quarters, rate)));
+                for (now, cost) in requests(seed) {
+                    let asked = Asked { now, cost, denied_elsewhere: false };
+                    let denials = sizes.charge(&mut used, asked, 0);
+                    for (size, limiter) in limiters.iter_mut().enumerate() {
+                        let expected = !limiter.charge(now, cost).is_allowed();
+                        assert_eq!(denials.has(size), expected, "quota {kind}, seed {seed}, size {size}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// The burst that denies nobody is exact: with it nothing is denied, with one less something is.
+    #[test]
+    fn the_burst_that_denies_nobody_is_exact() {
+        for seed in 0..20 {
+            let rate = Rate::per_second(11);
+            let sizes = Sizes::new(&Quota::token_bucket(rate).unwrap(), None);
+            let mut used = Used::default();
+            let all = requests(seed);
+            for (now, cost) in &all {
+                sizes.charge(&mut used, Asked { now: *now, cost: *cost, denied_elsewhere: false }, 0);
+            }
+            let burst = sizes.burst_of(&used).unwrap();
+            let denied = |burst: u64| {
+                let mut limiter = Limiter::new(Quota::token_bucket(rate.burst(burst)).unwrap());
+                all.iter().filter(|(now, cost)| !limiter.charge(*now, *cost).is_allowed()).count()
+            };
+            assert_eq!(denied(burst), 0, "seed {seed}");
+            assert!(denied(burst - 1) > 0, "seed {seed}");
+        }
+    }
+}

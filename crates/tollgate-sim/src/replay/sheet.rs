@@ -1,0 +1,283 @@
+//! The statistics of a replay: what is counted with each decision, and the report that follows from it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use tollgate::policy::{Limit, Mode};
+use tollgate::time::TICKS_PER_SECOND;
+use tollgate::{Decision, Enforcement, LimitStatus, Policy, Quota, Source, Ticks, Timestamp, Verdict};
+
+use super::keys::{Key, KeyMap};
+use super::run::{Attempt, Decided};
+use super::scaled::{Asked, SIZES, Sizes};
+use super::touched::Touched;
+
+/// A run beside the main one, whose denials are only counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Beside {
+    /// All requests of a second at its start.
+    AtOnce = 0,
+    /// Without the requests that the live system refused.
+    Unrefused = 1,
+}
+
+/// How many such runs there are.
+const BESIDE: usize = 2;
+/// The bit of the main run among those of a client.
+const MAIN: u8 = 1 << BESIDE;
+
+impl Beside {
+    const fn bit(self) -> u8 {
+        1 << self as u8
+    }
+}
+
+/// What a run beside the main one counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct BesideTotals {
+    pub(super) decisions: u64,
+    pub(super) denied: u64,
+}
+
+/// What is counted of one limit.
+#[derive(Debug)]
+pub(super) struct LimitSheet {
+    /// Its quotas, at every size.
+    pub(super) quotas: Vec<Sizes>,
+    pub(super) keys: KeyMap<Key>,
+    pub(super) requests: u64,
+    pub(super) denied: u64,
+    pub(super) cause: u64,
+    pub(super) delayed: u64,
+    pub(super) leases: u64,
+    pub(super) beside: [u64; BESIDE],
+    pub(super) sizes: [u64; SIZES],
+    pub(super) minutes: HashMap<u64, u64>,
+}
+
+impl LimitSheet {
+    fn new(limit: &Limit) -> Self {
+        Self {
+            quotas: limit.quotas().iter().map(|quota| Sizes::new(quota, limit.lease())).collect(),
+            keys: KeyMap::default(),
+            requests: 0,
+            denied: 0,
+            cause: 0,
+            delayed: 0,
+            leases: 0,
+            beside: [0; BESIDE],
+            sizes: [0; SIZES],
+            minutes: HashMap::new(),
+        }
+    }
+}
+
+/// All that is counted.
+#[derive(Debug)]
+pub(super) struct Sheet {
+    pub(super) policy: Arc<Policy>,
+    pub(super) limits: Vec<LimitSheet>,
+    pub(super) first: Option<Timestamp>,
+    pub(super) last: Timestamp,
+    pub(super) requests: u64,
+    pub(super) decisions: u64,
+    pub(super) denied: u64,
+    pub(super) unlimited: u64,
+    pub(super) faults: u64,
+    pub(super) refused: u64,
+    pub(super) retries: u64,
+    pub(super) retries_allowed: u64,
+    pub(super) overflowed: u64,
+    pub(super) calls: u64,
+    pub(super) calls_with_leases: u64,
+    pub(super) beside: [BesideTotals; BESIDE],
+    /// Clients, each with the runs that denied it.
+    pub(super) clients: HashMap<u64, u8>,
+    pub(super) overlaps: BTreeMap<(usize, usize), u64>,
+    pub(super) week_requests: [[u64; 24]; 7],
+    pub(super) week_denied: [[u64; 24]; 7],
+}
+
+impl Sheet {
+    pub(super) fn new(policy: Arc<Policy>) -> Self {
+        let limits = policy.limits().iter().map(LimitSheet::new).collect();
+        Self {
+            policy,
+            limits,
+            first: None,
+            last: Timestamp::default(),
+            requests: 0,
+            decisions: 0,
+            denied: 0,
+            unlimited: 0,
+            faults: 0,
+            refused: 0,
+            retries: 0,
+            retries_allowed: 0,
+            overflowed: 0,
+            calls: 0,
+            calls_with_leases: 0,
+            beside: [BesideTotals::default(); BESIDE],
+            clients: HashMap::new(),
+            overlaps: BTreeMap::new(),
+            week_requests: [[0; 24]; 7],
+            week_denied: [[0; 24]; 7],
+        }
+    }
+
+    /// Counts a decision of the main run.
+    pub(super) fn count(&mut self, decided: &Decided<'_>) {
+        let Decided { attempt, decision, client, now, .. } = *decided;
+        let is_denied = !decision.is_allowed();
+        self.first.get_or_insert(now);
+        self.last = self.last.max(now);
+        self.decisions += 1;
+        self.denied += u64::from(is_denied);
+        match attempt {
+            Attempt::First => {
+                self.requests += 1;
+                self.refused += u64::from(decided.record.refused);
+            }
+            Attempt::Again => {
+                self.retries += 1;
+                self.retries_allowed += u64::from(!is_denied);
+            }
+        }
+        self.unlimited += u64::from(decision.meets_no_limit());
+        self.faults += u64::from(decision.fault().is_some());
+        *self.clients.entry(client).or_default() |= if is_denied { MAIN } else { 0 };
+        let (day, hour) = day_and_hour(now);
+        self.week_requests[day][hour] += 1;
+        self.week_denied[day][hour] += u64::from(is_denied);
+        self.count_limits(decided);
+        if is_denied {
+            self.count_denial(decision);
+        }
+    }
+
+    /// Counts the status of each limit.
+    fn count_limits(&mut self, decided: &Decided<'_>) {
+        let decision = decided.decision;
+        let refusing = decision.limits().filter(refuses).count();
+        let (mut is_counted, mut needs_store) = (false, false);
+        for status in decision.limits() {
+            let Some(sheet) = self.limits.get_mut(status.index) else { continue };
+            let denied_elsewhere = refusing > usize::from(refuses(&status));
+            let leased = sheet.count(&status, decided, denied_elsewhere);
+            is_counted |= status.source.is_counted();
+            needs_store |= status.source.is_counted() && leased.is_none_or(|is_new| is_new);
+            self.overflowed += u64::from(status.source == Source::Overflow);
+        }
+        self.calls += u64::from(is_counted);
+        self.calls_with_leases += u64::from(needs_store);
+    }
+
+    /// Counts what only denials have: their cause, and limits that deny together.
+    fn count_denial(&mut self, decision: &Decision) {
+        if let Some(sheet) = decision.cause().and_then(|cause| self.limits.get_mut(cause.index)) {
+            sheet.cause += 1;
+        }
+        let mut refusing = decision.limits().filter(refuses);
+        while let Some(one) = refusing.next() {
+            for other in refusing.clone() {
+                *self.overlaps.entry((one.index, other.index)).or_default() += 1;
+            }
+        }
+    }
+
+    /// Counts a decision of a run beside the main one.
+    pub(super) fn count_beside(&mut self, beside: Beside, decided: &Decided<'_>) {
+        let totals = &mut self.beside[beside as usize];
+        totals.decisions += 1;
+        if decided.decision.is_allowed() {
+            return;
+        }
+        totals.denied += 1;
+        *self.clients.entry(decided.client).or_default() |= beside.bit();
+        for status in decided.decision.limits().filter(|status| !status.outcome.is_allowed()) {
+            let Some(sheet) = self.limits.get_mut(status.index) else { continue };
+            sheet.beside[beside as usize] += 1;
+            sheet.keys.entry(status.key_hash).or_default().runs |= beside.bit();
+        }
+    }
+
+    /// Clients that the main run denied.
+    pub(super) fn touched_clients(&self) -> u64 {
+        self.clients.values().filter(|runs| **runs & MAIN != 0).count() as u64
+    }
+
+    /// Clients that another run denied.
+    pub(super) fn touched_clients_beside(&self, beside: Beside) -> u64 {
+        self.clients.values().filter(|runs| **runs & beside.bit() != 0).count() as u64
+    }
+}
+
+impl LimitSheet {
+    /// Counts the status of a request. Returns whether it needs a new lease; `None` if the limit is not leased.
+    fn count(&mut self, status: &LimitStatus<'_>, decided: &Decided<'_>, elsewhere: bool) -> Option<bool> {
+        let now = decided.now;
+        self.requests += 1;
+        let key = self.keys.entry(status.key_hash).or_default();
+        key.requests += 1;
+        let is_denied = !status.outcome.is_allowed();
+        self.delayed += u64::from(matches!(status.outcome.verdict, Verdict::Wait(_)));
+        if is_denied {
+            self.denied += 1;
+            *self.minutes.entry(now.unix_micros() / (60 * TICKS_PER_SECOND)).or_default() += 1;
+            key.deny(now, status.retry_advice().unwrap_or(Ticks::ZERO));
+            let touched = key.touched.get_or_insert_with(|| {
+                Box::new(Touched::new(status.limit, decided.request, status.descriptor))
+            });
+            touched.count(decided.record);
+        } else {
+            key.admit(now);
+        }
+        let place = status.quota.and_then(|quota| place_of(status.limit, quota))?;
+        let sizes = self.quotas.get(place)?;
+        let place = u16::try_from(place).unwrap_or(u16::MAX);
+        if key.quota != place {
+            // Another tier has other numbers.
+            key.used.restart();
+            key.quota = place;
+        }
+        let asked = Asked { now, cost: status.cost, denied_elsewhere: elsewhere };
+        let in_flight = status.outcome.limit.saturating_sub(status.outcome.remaining);
+        let denials = sizes.charge(&mut key.used, asked, in_flight);
+        for (size, denied) in self.sizes.iter_mut().enumerate() {
+            *denied += u64::from(denials.has(size));
+        }
+        key.sizes.0 |= denials.0;
+        let lease = sizes.lease?;
+        let is_new = !is_denied && key.take_leased(status.cost, lease, now);
+        self.leases += u64::from(is_new);
+        Some(is_new)
+    }
+
+    /// Keys that a run beside the main one denied.
+    pub(super) fn touched_beside(&self, beside: Beside) -> u64 {
+        self.keys.values().filter(|key| key.runs & beside.bit() != 0).count() as u64
+    }
+}
+
+/// Whether an enforced limit denies the request.
+fn refuses(status: &LimitStatus<'_>) -> bool {
+    status.enforcement == Enforcement::Enforced && !status.outcome.is_allowed()
+}
+
+/// The index of a quota among those of its limit.
+fn place_of(limit: &Limit, quota: &Quota) -> Option<usize> {
+    limit.quotas().iter().position(|known| std::ptr::eq(known, quota))
+}
+
+/// Whether a limit takes part in decisions at all.
+pub(super) fn is_on(limit: &Limit, without: &[String]) -> bool {
+    limit.mode() != Mode::Off && !without.iter().any(|name| name == limit.name())
+}
+
+/// The weekday, from Monday, and the hour.
+fn day_and_hour(at: Timestamp) -> (usize, usize) {
+    let hours = at.unix_micros() / (3_600 * TICKS_PER_SECOND);
+    // The first day of Unix time was a Thursday.
+    let day = usize::try_from((hours / 24 + 3) % 7).unwrap_or(0);
+    (day, usize::try_from(hours % 24).unwrap_or(0))
+}

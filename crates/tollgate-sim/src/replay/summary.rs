@@ -1,0 +1,243 @@
+//! From what was counted to the report.
+
+use tollgate::policy::{Limit, Mode};
+use tollgate::time::TICKS_PER_SECOND;
+use tollgate::{Quota, Timestamp};
+
+use super::distribution::{histogram, knee, quantile};
+use super::keys::Key;
+use super::report::{
+    Denied, DeniedFor, LimitReport, MemoryUse, Minute, Overlap, Peaks, Range, SizeReport, StoreCost, Totals,
+    TouchedKey, Week, percent, written,
+};
+use super::scaled::{QUARTERS, resized};
+use super::sheet::{Beside, LimitSheet, Sheet};
+
+/// Most touched keys of a report.
+const TOP_MAX: usize = 20;
+/// The names of the sizes, with that of the limit itself.
+const TIMES: [(u64, &str); 6] = [(2, "0.5"), (3, "0.75"), (4, "1"), (6, "1.5"), (8, "2"), (16, "4")];
+
+/// Whether a run with all requests of a second at its start was made beside the main one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stamps {
+    /// It was: the truth is somewhere between the two.
+    WholeSeconds,
+    /// Stamps are exact.
+    Exact,
+}
+
+impl Sheet {
+    pub(super) fn totals(&self, stamps: Stamps, still_waiting: u64) -> Totals {
+        let first = self.first.unwrap_or_default();
+        let clients = self.clients.len() as u64;
+        let touched = self.touched_clients();
+        let unrefused = self.beside[Beside::Unrefused as usize];
+        let at_once = self.beside[Beside::AtOnce as usize].denied;
+        Totals {
+            requests: self.requests,
+            from: written(first),
+            to: written(self.last),
+            seconds: self.last.since(first).ceil_seconds(),
+            decisions: self.decisions,
+            allowed: self.decisions - self.denied,
+            denied: self.denied,
+            denied_percent: percent(self.denied, self.decisions),
+            denied_range: (stamps == Stamps::WholeSeconds).then(|| Range::of(self.denied, at_once)),
+            clients,
+            clients_touched: touched,
+            clients_touched_percent: percent(touched, clients),
+            unlimited: self.unlimited,
+            faults: self.faults,
+            already_refused: self.refused,
+            without_refused: (self.refused > 0).then(|| Denied {
+                requests: unrefused.decisions,
+                denied: unrefused.denied,
+                denied_percent: percent(unrefused.denied, unrefused.decisions),
+                clients_touched: self.touched_clients_beside(Beside::Unrefused),
+            }),
+            retries: self.retries,
+            retries_allowed: self.retries_allowed,
+            still_waiting,
+        }
+    }
+
+    pub(super) fn limit_reports(&self, stamps: Stamps) -> Vec<LimitReport> {
+        let each = self.policy.limits().iter().zip(&self.limits);
+        each.map(|(limit, sheet)| sheet.report(limit, stamps)).collect()
+    }
+
+    /// The keys with the most denials, of all limits.
+    pub(super) fn top(&self) -> Vec<TouchedKey> {
+        let each = self.policy.limits().iter().zip(&self.limits);
+        let mut all: Vec<TouchedKey> = each.flat_map(|(limit, sheet)| sheet.top(limit)).collect();
+        all.sort_by(by_denials);
+        all.truncate(TOP_MAX);
+        all
+    }
+
+    pub(super) fn overlap_reports(&self) -> Vec<Overlap> {
+        let name = |index: usize| {
+            self.policy.limits().get(index).map(|limit| limit.name().to_owned()).unwrap_or_default()
+        };
+        let mut all: Vec<Overlap> = self
+            .overlaps
+            .iter()
+            .map(|((one, other), denied)| Overlap { limits: [name(*one), name(*other)], denied: *denied })
+            .collect();
+        all.sort_by(|one, other| other.denied.cmp(&one.denied));
+        all
+    }
+
+    pub(super) const fn week(&self) -> Week {
+        Week { requests: self.week_requests, denied: self.week_denied }
+    }
+
+    pub(super) fn store_cost(&self) -> StoreCost {
+        StoreCost {
+            calls: self.calls,
+            calls_with_leases: self.calls_with_leases,
+            leases: self.limits.iter().map(|limit| limit.leases).sum(),
+        }
+    }
+
+    pub(super) fn memory(&self) -> MemoryUse {
+        // A map keeps at most seven entries for every eight places, and a byte for each place.
+        let entry = size_of::<(u64, Key)>() as u64 + 1;
+        MemoryUse {
+            keys: self.limits.iter().map(|limit| limit.keys.len() as u64).sum(),
+            bytes_per_key: entry * 8 / 7,
+        }
+    }
+}
+
+impl LimitSheet {
+    fn report(&self, limit: &Limit, stamps: Stamps) -> LimitReport {
+        let keys = self.keys.values().filter(|key| key.requests > 0).count() as u64;
+        let touched = self.keys.values().filter(|key| key.denied > 0).count() as u64;
+        let is_ranged = stamps == Stamps::WholeSeconds;
+        let at_once = self.beside[Beside::AtOnce as usize];
+        LimitReport {
+            name: limit.name().to_owned(),
+            sentence: limit.sentence(),
+            is_shadow: limit.mode() == Mode::Shadow,
+            requests: self.requests,
+            denied: self.denied,
+            denied_percent: percent(self.denied, self.requests),
+            denied_range: is_ranged.then(|| Range::of(self.denied, at_once)),
+            cause: self.cause,
+            delayed: self.delayed,
+            keys,
+            touched,
+            touched_percent: percent(touched, keys),
+            touched_range: is_ranged.then(|| Range::of(touched, self.touched_beside(Beside::AtOnce))),
+            denied_for_ms: self.denied_for(),
+            worst_minute: self.worst_minute(),
+            worst_key: self.top(limit).into_iter().next(),
+            sizes: self.size_reports(limit, keys, touched),
+            peaks: self.peaks(limit),
+            burst_for_none: self.burst_for_none(),
+            leases: self.quotas.iter().any(|quota| quota.lease.is_some()).then_some(self.leases),
+        }
+    }
+
+    fn denied_for(&self) -> DeniedFor {
+        let denied = self.keys.values().filter(|key| key.denied > 0);
+        let mut times: Vec<u64> = denied.map(|key| key.denied_for().ceil_millis()).collect();
+        times.sort_unstable();
+        DeniedFor { median: quantile(&times, 500), p99: quantile(&times, 990), max: quantile(&times, 1_000) }
+    }
+
+    fn worst_minute(&self) -> Option<Minute> {
+        // Of several the first, so that the report is the same each time.
+        let worst = self.minutes.iter().max_by_key(|(minute, denied)| (**denied, u64::MAX - **minute));
+        worst.map(|(minute, denied)| {
+            let at = Timestamp::from_unix_micros(minute * 60 * TICKS_PER_SECOND);
+            Minute { at: written(at), denied: *denied }
+        })
+    }
+
+    /// The keys with the most denials.
+    fn top(&self, limit: &Limit) -> Vec<TouchedKey> {
+        let denied = self.keys.values().filter_map(|key| Some((key, key.touched.as_deref()?)));
+        let mut keys: Vec<_> = denied.collect();
+        keys.sort_by(|(one, text), (other, than)| {
+            other.denied.cmp(&one.denied).then_with(|| text.text().cmp(than.text()))
+        });
+        let touched = keys.into_iter().take(TOP_MAX).map(|(key, touched)| TouchedKey {
+            limit: limit.name().to_owned(),
+            key: touched.text().to_owned(),
+            requests: key.requests,
+            denied: key.denied,
+            share_percent: percent(key.denied, self.denied),
+            denied_for_ms: key.denied_for().ceil_millis(),
+            route: touched.route(),
+            user_agent: touched.user_agent(),
+        });
+        touched.collect()
+    }
+
+    fn size_reports(&self, limit: &Limit, keys: u64, touched: u64) -> Vec<SizeReport> {
+        let Some(quota) = default_quota(limit) else { return Vec::new() };
+        if !self.quotas.iter().any(super::scaled::Sizes::is_resized) {
+            return Vec::new();
+        }
+        let report = |(quarters, times): (u64, &'static str)| {
+            let size = QUARTERS.iter().position(|known| *known == quarters);
+            let (denied, touched) = match size {
+                None => (self.denied, touched),
+                Some(size) => {
+                    let is_touched = |key: &&Key| key.sizes.has(size);
+                    let denied = self.sizes.get(size).copied().unwrap_or_default();
+                    (denied, self.keys.values().filter(is_touched).count() as u64)
+                }
+            };
+            let resized = if size.is_none() { Some(quota.clone()) } else { resized(quota, quarters) };
+            SizeReport {
+                times,
+                quota: resized.map(|quota| limit.amount(&quota)).unwrap_or_default(),
+                denied,
+                denied_percent: percent(denied, self.requests),
+                touched,
+                touched_percent: percent(touched, keys),
+            }
+        };
+        TIMES.into_iter().map(report).collect()
+    }
+
+    fn peaks(&self, limit: &Limit) -> Option<Peaks> {
+        let quota = default_quota(limit)?;
+        let counted = self.keys.values().filter(|key| key.requests > 0);
+        let mut peaks: Vec<u64> = counted.map(|key| key.used.peak).collect();
+        peaks.sort_unstable();
+        Some(Peaks {
+            window_ms: quota.rate().map(|rate| rate.period().ceil_millis()),
+            limit: quota.rate().map_or_else(|| quota.capacity(), |rate| rate.units()),
+            p50: quantile(&peaks, 500),
+            p90: quantile(&peaks, 900),
+            p95: quantile(&peaks, 950),
+            p99: quantile(&peaks, 990),
+            p99_9: quantile(&peaks, 999),
+            max: quantile(&peaks, 1_000),
+            knee: knee(&peaks),
+            histogram: histogram(&peaks),
+        })
+    }
+
+    /// The largest burst that any key needs; `None` where a limit has no burst.
+    fn burst_for_none(&self) -> Option<u64> {
+        let burst = |key: &Key| self.quotas.get(usize::from(key.quota))?.burst_of(&key.used);
+        self.keys.values().filter_map(burst).max()
+    }
+}
+
+/// The quota of keys without a tier or an override.
+fn default_quota(limit: &Limit) -> Option<&Quota> {
+    limit.quota(limit.default_quota()).or_else(|| limit.quotas().first())
+}
+
+/// The most denials first, then by name, so that the report is the same each time.
+fn by_denials(one: &TouchedKey, other: &TouchedKey) -> std::cmp::Ordering {
+    let names = |key: &TouchedKey| (key.limit.clone(), key.key.clone());
+    other.denied.cmp(&one.denied).then_with(|| names(one).cmp(&names(other)))
+}

@@ -1,0 +1,273 @@
+//! A replay decides exactly as the engine does, for every algorithm, and its range contains the truth.
+
+use std::collections::HashMap;
+
+use tollgate::time::TICKS_PER_SECOND;
+use tollgate::{CheckRequest, Engine, MemoryStore, Policy, Secret, Ticks, Timestamp};
+
+use super::fixture::record;
+use super::{Clients, Given, InputReport, MissingAttribute, Options, Replay, Report};
+use crate::log::{Precision, Record};
+use crate::random::Random;
+
+const START: u64 = 1_700_000_000 * TICKS_PER_SECOND;
+
+/// Policies with every algorithm, tiers, overrides, costs and several limits.
+const POLICIES: [&str; 8] = [
+    "limits: [{name: a, by: [user], rate: 3/s, burst: 5}]",
+    "limits: [{name: a, by: [user], rate: 3/s, burst: 5, algorithm: gcra}]",
+    "limits: [{name: a, by: [user], rate: 20/10s, algorithm: fixed-window}, {name: b, rate: 50/10s}]",
+    "limits: [{name: a, by: [user], rate: 20/10s, algorithm: sliding-window}]",
+    "limits: [{name: a, by: [user], rate: 9/3s, algorithm: sliding-log}, {name: b, by: [plan], rate: 9/s}]",
+    "limits: [{name: a, by: [user], rate: 3/s, algorithm: leaky-bucket, queue: 4}]",
+    "limits: [{name: a, by: [user], tier_by: plan, tiers: {free: 2/s, pro: 6/s}, overrides: {u1: 50/s}}]",
+    "limits: [{name: a, by: [user], rate: 6/s, cost: size}, {name: b, by: [user], rate: 9/min, mode: shadow}]",
+];
+
+/// One request of the truth.
+struct Request {
+    at: Timestamp,
+    user: String,
+    plan: &'static str,
+    size: String,
+}
+
+/// A seeded log: a few busy users and many quiet ones.
+fn requests(seed: u64, count: usize) -> Vec<Request> {
+    let (mut random, mut at) = (Random::new(seed), START);
+    let mut all = Vec::new();
+    for _ in 0..count {
+        at += random.exponential(60_000);
+        let number = if random.below(2) == 0 { random.below(3) } else { random.below(200) };
+        let plan = if number % 2 == 0 { "free" } else { "pro" };
+        let size = (1 + random.below(3)).to_string();
+        all.push(Request { at: Timestamp::from_unix_micros(at), user: format!("u{number}"), plan, size });
+    }
+    all
+}
+
+fn policy(text: &str) -> Policy {
+    text.parse().unwrap()
+}
+
+fn record_of(request: &Request) -> Record<'_> {
+    let attributes = vec![
+        ("user".into(), request.user.as_str().into()),
+        ("plan".into(), request.plan.into()),
+        ("size".into(), request.size.as_str().into()),
+    ];
+    Record { attributes, ..record(request.at.unix_micros()) }
+}
+
+fn replayed(text: &str, options: Options, records: impl Iterator<Item = Record<'static>>) -> Report {
+    let mut replay = Replay::new(policy(text), None, options, Given);
+    for record in records {
+        replay.push(&record).unwrap();
+    }
+    replay.finish(InputReport::default()).unwrap()
+}
+
+/// What the engine itself decides: denials in all, and by limit.
+fn truth(text: &str, requests: &[Request]) -> (u64, HashMap<String, u64>) {
+    let store = MemoryStore::new(64 << 20, Timestamp::from_unix_micros(START));
+    let engine = Engine::builder().policy(policy(text)).store(store).secret(Secret::repeatable(3)).build();
+    let (mut denied, mut by_limit) = (0, HashMap::new());
+    for request in requests {
+        let asked = CheckRequest::new().with("user", &request.user).unwrap();
+        let asked = asked.with("plan", request.plan).unwrap().with("size", &request.size).unwrap();
+        let decision = engine.try_check(&asked, request.at).unwrap();
+        denied += u64::from(!decision.is_allowed());
+        for status in decision.limits().filter(|status| !status.outcome.is_allowed()) {
+            *by_limit.entry(status.limit.name().to_owned()).or_default() += 1;
+        }
+    }
+    (denied, by_limit)
+}
+
+/// The decisions of a replay are those of the engine, to the request, whatever the policy.
+#[test]
+fn a_replay_decides_as_the_engine_does() {
+    for (index, text) in POLICIES.iter().enumerate() {
+        for seed in 0..3 {
+            let requests = requests(seed, 3_000);
+            let mut replay = Replay::new(policy(text), None, Options::default(), Given);
+            for request in &requests {
+                replay.push(&record_of(request)).unwrap();
+            }
+            let report = replay.finish(InputReport::default()).unwrap();
+            let (denied, by_limit) = truth(text, &requests);
+            assert_eq!((report.totals.denied, report.totals.requests), (denied, 3_000), "policy {index}");
+            assert!(
+                by_limit.values().sum::<u64>() > 0,
+                "policy {index} denies nothing, so it proves nothing"
+            );
+            for limit in &report.limits {
+                let expected = by_limit.get(&limit.name).copied().unwrap_or_default();
+                assert_eq!(limit.denied, expected, "policy {index}, limit {}", limit.name);
+                let same = limit.sizes.iter().find(|size| size.times == "1").unwrap();
+                assert_eq!((same.denied, same.touched), (limit.denied, limit.touched));
+                let denied: Vec<u64> = limit.sizes.iter().map(|size| size.denied).collect();
+                assert!(denied.is_sorted_by(|one, other| one >= other), "policy {index}: {denied:?}");
+            }
+        }
+    }
+}
+
+/// The story: a log is written when requests end, so a line's place says little about its arrival. Sorted by end, the
+/// same requests give the same report.
+#[test]
+fn the_order_of_lines_does_not_matter() {
+    let text = POLICIES[2];
+    let mut lines: Vec<(Timestamp, Ticks, Request)> = Vec::new();
+    let mut random = Random::new(5);
+    for request in requests(9, 2_000) {
+        let duration = Ticks::from_micros(random.below(3 * TICKS_PER_SECOND));
+        lines.push((request.at + duration, duration, request));
+    }
+    let (denied, _) = truth(text, &lines.iter().map(|(_, _, request)| copy(request)).collect::<Vec<_>>());
+    lines.sort_by_key(|(end, ..)| *end);
+    let mut replay = Replay::new(policy(text), None, Options::default(), Given);
+    for (_, duration, request) in &lines {
+        replay.push(&Record { duration: Some(*duration), ..record_of(request) }).unwrap();
+    }
+    let report = replay.finish(InputReport::default()).unwrap();
+    assert_eq!((report.totals.denied, report.input.late), (denied, 0));
+}
+
+fn copy(request: &Request) -> Request {
+    Request { at: request.at, user: request.user.clone(), plan: request.plan, size: request.size.clone() }
+}
+
+/// With stamps of whole seconds the range of denials contains the truth.
+#[test]
+fn the_range_contains_the_truth() {
+    for (text, is_open) in [
+        ("limits: [{name: a, by: [user], rate: 1/s, burst: 3}]", true),
+        ("limits: [{name: a, by: [user], rate: 2/s, burst: 2, algorithm: gcra}]", true),
+        ("limits: [{name: a, by: [user], rate: 10/10s, algorithm: fixed-window}]", false),
+    ] {
+        for seed in 0..5 {
+            let requests = requests(seed, 5_000);
+            let (denied, _) = truth(text, &requests);
+            let mut replay = Replay::new(policy(text), None, Options::default(), Given);
+            for request in &requests {
+                let second = request.at.unix_micros() / TICKS_PER_SECOND;
+                let arrival = Timestamp::from_unix_seconds(second);
+                replay.push(&Record { arrival, precision: Precision::Second, ..record_of(request) }).unwrap();
+            }
+            let report = replay.finish(InputReport::default()).unwrap();
+            let range = report.totals.denied_range.unwrap();
+            assert!((range.low..=range.high).contains(&denied), "{text}, seed {seed}: {range:?}, {denied}");
+            assert_eq!(range.low < range.high, is_open, "{text}: {range:?}");
+            assert_eq!(report.notes.len(), 1, "{:?}", report.notes);
+        }
+    }
+}
+
+/// A log that lacks an attribute that a limit counts by is refused: one counter for all would be wrong.
+#[test]
+fn a_missing_attribute_is_an_error() {
+    let text = "limits: [{name: a, by: [user], rate: 1/s}, {name: per-key, by: [api_key], rate: 1/s}]";
+    let requests = requests(1, 50);
+    let pushed = |options: Options| {
+        let mut replay = Replay::new(policy(text), None, options, Given);
+        for request in &requests {
+            replay.push(&record_of(request))?;
+        }
+        replay.finish(InputReport::default())
+    };
+    let missing = pushed(Options::default()).unwrap_err();
+    let expected =
+        MissingAttribute { limit: "per-key".to_owned(), attribute: "api_key".to_owned(), requests: 50 };
+    assert_eq!(missing, expected);
+    let without = Options { without: vec!["per-key".to_owned()], ..Options::default() };
+    assert_eq!(pushed(without).unwrap().totals.requests, 50);
+}
+
+/// One user with a burst of five at a limit of one a minute, burst two.
+fn burst() -> impl Iterator<Item = Record<'static>> {
+    (0..5).map(|_| Record { attributes: vec![("user".into(), "u".into())], ..record(START) })
+}
+
+/// A client that is gone is denied three times; one that retries comes back at its Retry-After; one that obeys sends
+/// one request after the other, and the last still waits when the log ends.
+#[test]
+fn clients_come_back_as_assumed() {
+    let text = "limits: [{name: a, by: [user], rate: 1/min, burst: 2}]";
+    let with = |clients: Clients| replayed(text, Options { clients, ..Options::default() }, burst()).totals;
+    let gone = with(Clients::Gone);
+    assert_eq!((gone.decisions, gone.denied, gone.retries), (5, 3, 0));
+    let retry = with(Clients::Retry);
+    assert_eq!((retry.decisions, retry.retries, retry.retries_allowed), (8, 3, 1));
+    let later = burst().chain([Record {
+        attributes: vec![("user".into(), "other".into())],
+        ..record(START + 125 * TICKS_PER_SECOND)
+    }]);
+    let options = Options { clients: Clients::Obey, ..Options::default() };
+    let obey = replayed(text, options, later).totals;
+    // The third passes after one minute, the fourth after two, and the fifth, which was denied then, waits.
+    assert_eq!((obey.requests, obey.retries_allowed, obey.still_waiting), (6, 2, 1));
+}
+
+/// Requests that the live system refused are counted apart, with and without them.
+#[test]
+fn refused_requests_are_shown_with_and_without() {
+    let text = "limits: [{name: a, by: [user], rate: 1/min, burst: 2}]";
+    let records = burst().enumerate().map(|(index, record)| Record { refused: index < 3, ..record });
+    let totals = replayed(text, Options::default(), records).totals;
+    let without = totals.without_refused.unwrap();
+    assert_eq!((totals.denied, totals.already_refused), (3, 3));
+    assert_eq!((without.requests, without.denied), (2, 0));
+}
+
+/// A limit of requests in flight follows the durations of the log.
+#[test]
+fn permits_return_when_requests_end() {
+    let text = "limits: [{name: a, by: [user], concurrency: 2}]";
+    let timed = |millis: u64| {
+        let at = |index: u64| START + index * 100_000;
+        let duration = Some(Ticks::from_millis(millis));
+        let record = move |index| Record {
+            duration,
+            attributes: vec![("user".into(), "u".into())],
+            ..record(at(index))
+        };
+        replayed(text, Options::default(), (0..10).map(record))
+    };
+    assert_eq!(timed(150).totals.denied, 0);
+    let long = timed(1_000);
+    assert_eq!((long.totals.denied, long.limits[0].peaks.as_ref().unwrap().max), (8, 2));
+}
+
+/// Another policy beside: who is newly denied, who is freed, and the sentence.
+#[test]
+fn two_policies_are_compared() {
+    let [old, new] = [3, 1]
+        .map(|burst| policy(&format!("limits: [{{name: a, by: [user], rate: 1/min, burst: {burst}}}]")));
+    let mut replay = Replay::new(old, Some(new), Options::default(), Given);
+    for record in burst() {
+        replay.push(&Record { target: Some("/export?x=1".into()), ..record }).unwrap();
+    }
+    let against = replay.finish(InputReport::default()).unwrap().against.unwrap();
+    assert_eq!(
+        (against.newly_denied.requests, against.newly_denied.clients, against.freed.requests),
+        (2, 1, 0)
+    );
+    let sentence =
+        "This change would have denied 40 % of 5 requests (2; 1 client, mostly /export), and freed nothing.";
+    assert_eq!(against.sentence, sentence);
+}
+
+/// The same log gives the same report, to the byte.
+#[test]
+fn a_report_is_deterministic() {
+    let report = || {
+        let requests = requests(4, 2_000);
+        let mut replay = Replay::new(policy(POLICIES[4]), None, Options::default(), Given);
+        for request in &requests {
+            replay.push(&record_of(request)).unwrap();
+        }
+        format!("{:?}", replay.finish(InputReport::default()).unwrap())
+    };
+    assert_eq!(report(), report());
+}

@@ -13,13 +13,14 @@ mod guard;
 mod memory;
 mod operate;
 mod observability;
+mod replay;
 mod policy_test;
 mod policy;
-mod replay;
 mod serve;
 mod setup;
 mod simulate;
 mod store;
+mod suggest;
 mod value;
 mod help;
 pub(crate) mod environment;
@@ -52,6 +53,7 @@ pub use setup::{
 };
 pub use simulate::{FleetArguments, SimulateCommand};
 pub use store::{EntranceArguments, StoreArguments, StoreCheckArguments, StoreCommand, StoreText};
+pub use suggest::{SuggestArguments, SuggestPeriod};
 pub use tollgate_gateway::Target;
 pub use tollgate_tower::attributes::address::Network;
 pub use value::{GivenAttribute, GivenValue, ListenChoice};
@@ -132,6 +134,8 @@ pub enum Command {
     Decide(DecideArguments),
     /// See what a policy would have done to the requests of a log
     Replay(ReplayArguments),
+    /// Suggest limits from a log: rates and bursts that would have denied nothing
+    Suggest(SuggestArguments),
     /// Put a server under load, and measure throughput and latency
     Bench(BenchArguments),
     /// See what limits would do, in virtual time

@@ -71,6 +71,7 @@ mod simulate;
 mod bench;
 mod operate;
 mod replay;
+mod suggest;
 mod policy_diff;
 mod policy_test;
 mod serve;
@@ -139,6 +140,7 @@ fn carried_out(command: Command, console: &mut Console) -> u8 {
         Command::Store { command: StoreCommand::Check(arguments) } => store_check::run(&arguments, console),
         Command::Decide(arguments) => decide::run(&arguments, console),
         Command::Replay(arguments) => replay::run(&arguments, console),
+        Command::Suggest(arguments) => suggest::run(&arguments, console),
         Command::Simulate { command } => simulate::run(&command, console),
         Command::Bench(arguments) => bench::run(&arguments, console),
         Command::Operate(command) => operate::run(&command, console),

@@ -16,12 +16,16 @@ mod file;
 mod run;
 mod report;
 mod junit;
+mod record;
 
 use file::{TestCase, TestFile};
 use report::FileResult;
 
 /// Tests every file, and returns whether all cases pass.
 pub(crate) fn run(arguments: &TestArguments, console: &mut Console) -> u8 {
+    if arguments.record {
+        return recorded(arguments, console);
+    }
     let files: Vec<FileResult> = arguments.files.iter().map(|path| tested(path, arguments)).collect();
     if arguments.json {
         console.line(report::json_of(&files));
@@ -45,6 +49,20 @@ pub(crate) fn run(arguments: &TestArguments, console: &mut Console) -> u8 {
         return USAGE;
     }
     if failed == 0 { SUCCESS } else { FAILURE }
+}
+
+/// Writes a test of a log.
+fn recorded(arguments: &TestArguments, console: &mut Console) -> u8 {
+    match record::recorded(arguments) {
+        Ok(text) => {
+            console.text(text);
+            SUCCESS
+        }
+        Err(problem) => {
+            console.error(problem);
+            USAGE
+        }
+    }
 }
 
 /// Tests one file.

@@ -11,7 +11,7 @@ use crate::service::comparison::offline;
 /// Memory for the counters of a case.
 const MEMORY_BYTES: u64 = 16 << 20;
 /// The secret of the key hash. It is the same each time, so that `enforce_percent` chooses the same keys.
-const SECRET: u64 = 0;
+pub(super) const SECRET: u64 = 0;
 
 /// What a case came to.
 #[derive(Debug)]

@@ -67,6 +67,7 @@ mod rlqs;
 mod runbook;
 mod sites;
 mod spelling;
+mod suggest;
 mod tls;
 mod restart;
 mod traces;

@@ -59,6 +59,11 @@ impl Fleet {
         Self { nodes, name, counted: AtomicU32::new(0) }
     }
 
+    /// The name of this node.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     pub(crate) fn count(&self) -> u32 {
         match self.nodes {
             Nodes::Fixed(count) => count,

@@ -16,7 +16,7 @@
 //! The modules in the order of a decision: [`Settings`] locate the store. `store` takes charges, `key` names their
 //! counters, and `script` decides inside Redis. `client` submits requests, `batch` sends them, and `reply` says which
 //! of them may be resent. Each shard has a `connection` and a `breaker`. `registry` agrees on quota tags across the
-//! fleet, and `fleet` counts the nodes and shares the secret.
+//! fleet, `fleet` counts the nodes and shares the secret, and `shared_state` has what nodes tell each other.
 
 mod settings;
 
@@ -41,6 +41,7 @@ mod batch;
 mod client;
 
 mod fleet;
+mod shared_state;
 mod registry;
 
 mod store;
@@ -49,6 +50,7 @@ pub use breaker::BreakerState;
 pub use metrics::{LATENCY_BOUNDS, Report, ShardReport, UnservedSlot};
 pub use reply::ReplyClass;
 pub use settings::{ConnectError, Host, Nodes, Settings, SettingsError, TlsFiles, Topology};
+pub use shared_state::{FleetExchange, FleetNews, FleetNode, SharedItem, Written};
 pub use store::RedisStore;
 
 /// The front page of the package, so that `cargo test` compiles its example.

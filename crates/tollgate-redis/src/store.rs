@@ -23,9 +23,10 @@ use crate::fleet::{Fleet, learn_secret, maintain_secret, secret_of};
 use crate::key::Key;
 use crate::metrics::Report;
 use crate::registry::Registry;
-use crate::reply::Failure;
+use crate::reply::{Failure, ReplyClass};
 use crate::script::{InjectedTime, Operation, Problem, SOURCE, ScriptRequest, ScriptResponse, Tag, tag_of};
 use crate::settings::{ConnectError, Nodes, Settings, SettingsError};
+use crate::shared_state::{self, FleetExchange, FleetNews};
 use crate::task::supervise;
 use corrections::Corrections;
 
@@ -213,6 +214,24 @@ impl RedisStore {
     pub async fn leave(&self) {
         self.tasks.end();
         self.fleet.leave(&self.client).await;
+        if shared_state::leave(&self.client, self.fleet.name()).await.is_err() {
+            tracing::debug!("this node could not be taken off the list of nodes; it will expire");
+        }
+    }
+
+    /// The id of this node, which is random and new with each start.
+    #[must_use]
+    pub fn node_id(&self) -> &str {
+        self.fleet.name()
+    }
+
+    /// Tells the other nodes what they should know, and learns what they told. It waits a quarter of a second at most.
+    ///
+    /// # Errors
+    /// When the store does not answer. What was to be written was perhaps written.
+    pub async fn exchange(&self, exchange: &FleetExchange) -> Result<FleetNews, ReplyClass> {
+        let answered = shared_state::exchange(&self.client, self.fleet.name(), exchange).await;
+        answered.map_err(|failure| failure.class)
     }
 
     /// The state and the counters of the store.
@@ -236,14 +255,14 @@ impl RedisStore {
         deadline: Instant,
     ) -> Result<Answers, StoreFailure> {
         let mut request = ScriptRequest::new(operation, charges, now);
-        match self.exchange(&mut request, charges, now, deadline).await? {
+        match self.send_until_answered(&mut request, charges, now, deadline).await? {
             ScriptResponse::Answers(answers) => Ok(answers),
             _ => Ok(Answers::new()),
         }
     }
 
     /// Sends a request until it is answered.
-    async fn exchange(
+    async fn send_until_answered(
         &self,
         request: &mut ScriptRequest<'_>,
         charges: &[Charge<'_>],

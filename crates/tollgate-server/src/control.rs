@@ -1,16 +1,18 @@
-//! The control plane of a running server: reloads, readiness, snapshots, operator state and the admin API. No decision
-//! passes through here.
+//! The control plane of a running server: reloads, readiness, snapshots, operator state, the admin API and the console.
+//! No decision passes through here.
 
 pub(crate) mod admin;
 
 use std::sync::Arc;
 
+use crate::fleet::FleetMember;
 use crate::operator_state::OperatorStateFile;
 use crate::readiness::{Audience, Readiness, ReadinessReport};
 use crate::reload::Reloader;
 use crate::service::Service;
 use crate::snapshot;
 use admin::Admin;
+use admin::web_console::WebConsole;
 
 /// The state behind probes and the admin API.
 pub(crate) struct ControlPlane {
@@ -23,8 +25,12 @@ pub(crate) struct ControlPlane {
     pub(crate) snapshots: Arc<snapshot::SharedStatus>,
     /// The operator state on disk. `None` without a state directory.
     pub(crate) operator_state: Option<Arc<OperatorStateFile>>,
+    /// This node among the others that share its store.
+    pub(crate) fleet: Arc<FleetMember>,
     /// The operators of the server.
     pub(crate) admin: Admin,
+    /// The pages for operators.
+    pub(crate) web_console: WebConsole,
     /// Held while all metrics are read.
     pub(crate) scraping: tokio::sync::Mutex<()>,
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use crate::cli::{InitArguments, InitKind};
 use crate::console::Console;
+use crate::disk::plain_cause;
 use crate::{FAILURE, SUCCESS};
 
 /// The names of the files.
@@ -50,8 +51,9 @@ pub(crate) fn run(arguments: &InitArguments, console: &mut Console) -> u8 {
     for (name, text) in texts {
         if let Err(error) = written(directory, name, text) {
             console.error(format_args!(
-                "{}: {error}; name a directory that can be written with --dir",
-                directory.join(name).display()
+                "{}: {}; name a directory that can be written with --dir",
+                directory.join(name).display(),
+                plain_cause(&error)
             ));
             return FAILURE;
         }

@@ -17,6 +17,7 @@ use crate::cli::{
     GivenAttribute, GivenValue, OperateCommand, OverrideArguments, ScopeArguments, ServerArguments,
 };
 use crate::console::Console;
+use crate::disk::plain_cause;
 use crate::text::plain;
 use crate::{FAILURE, SUCCESS, USAGE};
 
@@ -37,7 +38,7 @@ pub(crate) fn blocking(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let ended = match runtime {
         Ok(runtime) => runtime.block_on(conversation(console)),
-        Err(error) => Err(format!("the system gives no runtime: {error}")),
+        Err(error) => Err(format!("the system gives no runtime: {}", plain_cause(&error))),
     };
     match ended {
         Ok(status) => status,
@@ -52,7 +53,7 @@ pub(crate) fn blocking(
 async fn once(command: &OperateCommand, console: &mut Console) -> Result<u8, String> {
     let AdminRequest { server, method, path, body, show } = admin_request(command)?;
     let client = Client::new(server)?;
-    let answer = client.call(method, path, body.as_ref()).await?;
+    let answer = client.call(method, &path, body.as_ref()).await?;
     if let Some(notice) = client.notice() {
         console.warning(notice);
     }
@@ -79,23 +80,35 @@ async fn once(command: &OperateCommand, console: &mut Console) -> Result<u8, Str
 struct AdminRequest<'a> {
     server: &'a ServerArguments,
     method: &'static str,
-    path: &'static str,
+    path: String,
     body: Option<Value>,
     show: fn(&Value, &mut Console),
 }
 
 fn admin_request(command: &OperateCommand) -> Result<AdminRequest<'_>, String> {
-    let get = |server, path, show| AdminRequest { server, method: "GET", path, body: None, show };
-    let post =
-        |server, path, body, show| AdminRequest { server, method: "POST", path, body: Some(body), show };
+    let get = |server, path: &str, show| AdminRequest {
+        server,
+        method: "GET",
+        path: path.to_owned(),
+        body: None,
+        show,
+    };
+    let post = |server, path: &str, body, show| AdminRequest {
+        server,
+        method: "POST",
+        path: path.to_owned(),
+        body: Some(body),
+        show,
+    };
     Ok(match command {
-        OperateCommand::Get(key) => {
-            let body = json!({ "attributes": attributes(&key.attributes)? });
-            post(&key.server, "/admin/v1/get", body, show::state)
+        OperateCommand::Get(get) => {
+            let body = json!({ "attributes": attributes(&get.key.attributes)? });
+            post(&get.key.server, &format!("/admin/v1/get?{}", get.nodes.query()), body, show::state)
         }
         OperateCommand::Explain(explain) => {
             let body = json!({ "attributes": attributes(&explain.attributes)?, "cost": explain.cost });
-            post(&explain.server, "/admin/v1/explain", body, show::explanation)
+            let path = format!("/admin/v1/explain?{}", explain.nodes.query());
+            post(&explain.server, &path, body, show::explanation)
         }
         OperateCommand::Reset(reset) => {
             let body = json!({ "attributes": attributes(&reset.key.attributes)?, "limits": reset.limits });
@@ -131,7 +144,11 @@ fn admin_request(command: &OperateCommand) -> Result<AdminRequest<'_>, String> {
             post(&reload.server, "/admin/v1/reload", json!({ "force": reload.force }), show::reloaded)
         }
         OperateCommand::Limits(list) => get(&list.server, "/admin/v1/limits", show::limits),
-        OperateCommand::Audit(list) => get(&list.server, "/admin/v1/audit?limit=1000", show::audit),
+        OperateCommand::Audit(audit) => {
+            let path = format!("/admin/v1/audit?limit=1000&{}", audit.nodes.query());
+            get(&audit.server, &path, show::audit)
+        }
+        OperateCommand::Fleet(list) => get(&list.server, "/admin/v1/fleet", show::fleet),
         OperateCommand::Top(_) | OperateCommand::Tail(_) => {
             return Err("a live view is more than one question".to_owned());
         }

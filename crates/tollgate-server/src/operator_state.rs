@@ -1,6 +1,7 @@
 //! Operator state: the overrides (off, shadow, percent) and blocks over the policy, and the overrides of overload
 //! controllers, kept on disk for the next start. One task writes it, a whole file at a time, and an operator gets an
-//! answer once it is on disk. A disk failure is reported and retried. The change is active in any case.
+//! answer once it is on disk. A disk failure is reported and retried. The change is active in any case. In a fleet the
+//! nodes share the state as items (`items`, `shared`).
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -15,9 +16,13 @@ use crate::disk::{self, DiskError};
 use crate::failure::Failure;
 use crate::service::Service;
 use file::OperatorState;
+use items::KnownItems;
+pub(crate) use shared::SharedState;
 use tollgate_tower::shed::Shedder;
 
+mod items;
 mod file;
+mod shared;
 
 const NAME: &str = "operator.orders";
 /// Maximum size of the file. The maximum number of blocks, each of the maximum length, is smaller.
@@ -49,21 +54,23 @@ pub(crate) struct OperatorStateStart {
     pub(crate) file: Arc<OperatorStateFile>,
     /// A line for the banner, if there is anything to report.
     pub(crate) line: Option<String>,
+    /// What was known of the items of the fleet, and what only this node held.
+    known: KnownItems,
     state: OperatorState,
 }
 
 impl OperatorStateStart {
-    /// Applies the saved state again.
+    /// Applies the saved state again. Returns the file, and what was known of the fleet's items.
     pub(crate) fn resume<S: Store>(
         self,
         engine: &Engine<S>,
         shedder: Option<&Shedder>,
         now: Timestamp,
-    ) -> Arc<OperatorStateFile> {
+    ) -> (Arc<OperatorStateFile>, KnownItems) {
         for error in self.state.apply(engine, shedder, now) {
             tracing::error!(error, "an override or block from before the restart is not active");
         }
-        self.file
+        (self.file, self.known)
     }
 }
 
@@ -72,10 +79,10 @@ impl OperatorStateFile {
     pub(crate) fn open(directory: &Path, clock: &Clock) -> OperatorStateStart {
         let now = clock.now();
         let wall = clock.wall_offset(now);
-        let (state, damage) = match read(&directory.join(NAME)) {
+        let (mut state, damage) = match read(&directory.join(NAME)) {
             Ok(None) => (OperatorState::default(), None),
             Ok(Some(bytes)) => match OperatorState::read(&bytes, now.on_wall(wall)) {
-                Ok(state) => (state.off_wall(wall), None),
+                Ok(state) => (state, None),
                 Err(error) => (OperatorState::default(), Some(error)),
             },
             Err(error) => (OperatorState::default(), Some(error.to_string())),
@@ -88,7 +95,9 @@ impl OperatorStateFile {
             asked: watch::Sender::new(0),
             progress: watch::Sender::new(Progress { through: 0, error }),
         };
-        OperatorStateStart { file: Arc::new(file), line: line.or_else(|| banner_line(&state)), state }
+        let known = KnownItems::resumed(std::mem::take(&mut state.shared), &state.items());
+        let line = line.or_else(|| banner_line(&state));
+        OperatorStateStart { file: Arc::new(file), line, known, state: state.off_wall(wall) }
     }
 
     /// Why the operator state is not on disk, or was damaged at the start, if that is so.
@@ -96,16 +105,22 @@ impl OperatorStateFile {
         self.progress.borrow().error.clone()
     }
 
-    /// Saves the current state, and waits until it is on disk.
-    ///
-    /// # Errors
-    /// When it is not on disk, so that it would not survive a restart. The message says why.
-    pub(crate) async fn keep(&self) -> Result<(), String> {
+    /// Saves the current state, without waiting for it.
+    pub(crate) fn request(&self) -> u64 {
         let mut change = 0;
         self.asked.send_modify(|asked| {
             *asked += 1;
             change = *asked;
         });
+        change
+    }
+
+    /// Saves the current state, and waits until it is on disk.
+    ///
+    /// # Errors
+    /// When it is not on disk, so that it would not survive a restart. The message says why.
+    pub(crate) async fn keep(&self) -> Result<(), String> {
+        let change = self.request();
         let mut progress = self.progress.subscribe();
         let kept =
             tokio::time::timeout(DISK_TIMEOUT, progress.wait_for(|progress| progress.through >= change));
@@ -117,7 +132,7 @@ impl OperatorStateFile {
     }
 
     /// Writes after every change, while it is polled, and again after a failure.
-    pub(crate) async fn run(self: Arc<Self>, service: Arc<Service>) {
+    pub(crate) async fn run(self: Arc<Self>, service: Arc<Service>, shared: Option<Arc<SharedState>>) {
         let mut asked = self.asked.subscribe();
         loop {
             let Progress { through, error } = self.progress.borrow().clone();
@@ -132,7 +147,8 @@ impl OperatorStateFile {
             let through = *asked.borrow();
             let now = service.now();
             let state = OperatorState::of(&service.engine, service.overload.as_deref(), now);
-            let state = state.on_wall(service.clock().wall_offset(now));
+            let mut state = state.on_wall(service.clock().wall_offset(now));
+            state.shared = shared.as_ref().map(|shared| shared.entries()).unwrap_or_default();
             let this = Arc::clone(&self);
             let written = tokio::task::spawn_blocking(move || this.write(&state)).await;
             let written = written.unwrap_or_else(|_| Err("the thread that writes has ended".to_owned()));
@@ -180,7 +196,7 @@ fn set_aside(directory: &Path, error: &str) -> String {
             let name = aside.file_name().unwrap_or_default().to_string_lossy().into_owned();
             format!("it was set aside as {name}")
         }
-        Err(error) => format!("it could not be set aside: {error}"),
+        Err(error) => format!("it could not be set aside: {}", disk::plain_cause(&error)),
     };
     tracing::error!(error, "the operator state cannot be read; none of it is active");
     format!(

@@ -2,16 +2,12 @@
 //! those of a trace, on a clock that follows the trace, or those of a running server that evaluates both policies for a
 //! while.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::time::Duration;
 
-use serde::Deserialize;
 use serde_json::{Value, json};
 use tollgate::policy::{Difference, FILE_BYTES_MAX};
-use tollgate::request::COST_MAX;
-use tollgate::{Secret, Timestamp};
+use tollgate_sim::replay::{Comparison, Report};
 
 use crate::cli::DiffArguments;
 use crate::console::Console;
@@ -20,14 +16,11 @@ use crate::disk;
 use crate::operate::{Client, blocking, show_fields};
 use crate::policy_file;
 use crate::policy_file::Rules;
-use crate::request_json::Named;
-use crate::service::comparison::{Pair, Tallied, Tally, offline};
+use crate::replay;
+use crate::service::comparison::Tallied;
 use crate::text::plain;
-use crate::time_text::instant;
 use crate::{FAILURE, SUCCESS, USAGE};
 
-/// Maximum length of a line of a trace.
-const LINE_BYTES_MAX: usize = 1 << 20;
 /// How often the state of a comparison on a server is polled.
 const POLL: Duration = Duration::from_millis(500);
 
@@ -68,15 +61,7 @@ fn here(old: &Path, new: &Path, arguments: &DiffArguments, console: &mut Console
     let difference = old.difference(&new);
     let tallied = match &arguments.trace {
         None => None,
-        Some(path) => {
-            let mut trace = Trace::open(path)?;
-            let start = trace.first.as_ref().map_or(Timestamp::default(), |(_, at)| *at);
-            let (one, other) = Secret::twins();
-            let pair = Pair::new(offline(old, one, start), offline(new, other, start), start);
-            let tally = Tally::default();
-            trace.replay(&pair, &tally)?;
-            Some(tally.tallied())
-        }
+        Some(path) => Some(tallied(&replay::compared(old, new, path, console)?)),
     };
     if arguments.server.json {
         report_json(&difference, tallied.as_ref(), console);
@@ -85,6 +70,19 @@ fn here(old: &Path, new: &Path, arguments: &DiffArguments, console: &mut Console
     }
     let is_same = difference.is_empty() && tallied.is_none_or(|tallied| tallied.changed == 0);
     Ok(if is_same { SUCCESS } else { FAILURE })
+}
+
+/// The decisions that differ.
+fn tallied(report: &Report) -> Tallied {
+    let mut tallied = Tallied { decisions: report.totals.decisions, ..Tallied::default() };
+    if let Some(Comparison { newly_denied, freed, .. }) = &report.against {
+        (tallied.newly_denied, tallied.newly_allowed) = (newly_denied.requests, freed.requests);
+        tallied.changed = newly_denied.requests + freed.requests;
+        for (limit, count) in newly_denied.by_limit.iter().chain(&freed.by_limit) {
+            *tallied.by_limit.entry(limit.clone()).or_default() += count;
+        }
+    }
+    tallied
 }
 
 fn report_json(difference: &Difference, tallied: Option<&Tallied>, console: &mut Console) {
@@ -137,8 +135,7 @@ fn show_decisions(tallied: &Value, console: &mut Console) {
 /// Compares a candidate with the policy of a running server.
 async fn live(new: &Path, arguments: &DiffArguments, console: &mut Console) -> Result<u8, String> {
     let client = Client::new(&arguments.server)?;
-    let text = disk::read(new, FILE_BYTES_MAX as u64)
-        .map_err(|error| format!("{}: {error}; name a file that can be read", new.display()))?;
+    let text = disk::read(new, FILE_BYTES_MAX as u64).map_err(|error| disk::unreadable(new, &error))?;
     if text.len() > FILE_BYTES_MAX {
         return Err(format!("{}: more than {FILE_BYTES_MAX} bytes", new.display()));
     }
@@ -170,103 +167,4 @@ async fn live(new: &Path, arguments: &DiffArguments, console: &mut Console) -> R
     let changes = is_some("policy") || is_some("changes");
     let decisions = answer["decisions"]["changed"].as_u64().is_some_and(|changed| changed > 0);
     Ok(if changes || decisions { FAILURE } else { SUCCESS })
-}
-
-/// The time of a request in a trace.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum At {
-    Millis(u64),
-    Text(String),
-}
-
-/// One line of a trace.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct TraceEntry<'l> {
-    at: At,
-    #[serde(borrow)]
-    attributes: Named<'l>,
-    cost: Option<u64>,
-}
-
-/// Requests in order of time.
-struct Trace {
-    name: String,
-    reader: BufReader<File>,
-    number: u64,
-    /// The line that was read to find the start of the trace.
-    first: Option<(Vec<u8>, Timestamp)>,
-}
-
-impl Trace {
-    fn open(path: &Path) -> Result<Self, String> {
-        let name = path.display().to_string();
-        let file =
-            File::open(path).map_err(|error| format!("{name}: {error}; name a file that can be read"))?;
-        let mut trace = Self { name, reader: BufReader::new(file), number: 0, first: None };
-        if let Some(line) = trace.line()? {
-            let at = trace.entry(&line)?.1;
-            trace.first = Some((line, at));
-        }
-        Ok(trace)
-    }
-
-    /// Lets both policies decide about every request.
-    fn replay(&mut self, pair: &Pair, tally: &Tally) -> Result<(), String> {
-        let mut last = Timestamp::default();
-        let mut next = self.first.take().map(|(line, _)| line);
-        while let Some(line) = next {
-            let (entry, now) = self.entry(&line)?;
-            if now < last {
-                return Err(self.wrong("at: earlier than the line before; sort the trace by time"));
-            }
-            let wrong = |error: tollgate::RequestError| self.wrong(&error.to_string());
-            let request =
-                entry.attributes.request().map_err(wrong)?.cost(entry.cost.unwrap_or(1)).map_err(wrong)?;
-            pair.ask(&request, now, tally);
-            last = now;
-            next = self.line()?;
-        }
-        Ok(())
-    }
-
-    fn entry<'l>(&self, line: &'l [u8]) -> Result<(TraceEntry<'l>, Timestamp), String> {
-        let accepted =
-            r#"accepted: {"at": "2030-01-31T12:00:00Z", "attributes": {"api_key": "k1"}, "cost": 1}"#;
-        let entry: TraceEntry<'l> =
-            serde_json::from_slice(line).map_err(|error| self.wrong(&format!("{error}; {accepted}")))?;
-        let at = match &entry.at {
-            At::Millis(millis) => Timestamp::from_unix_micros(millis.saturating_mul(1_000)),
-            At::Text(text) => instant(text).map_err(|error| self.wrong(&format!("at: {error}")))?,
-        };
-        match entry.cost {
-            Some(cost) if cost > COST_MAX => Err(self.wrong(&format!("cost: at most {COST_MAX}"))),
-            _ => Ok((entry, at)),
-        }
-    }
-
-    /// The next line that is not empty.
-    fn line(&mut self) -> Result<Option<Vec<u8>>, String> {
-        loop {
-            let mut line = Vec::new();
-            let bounded =
-                std::io::Read::take(&mut self.reader, LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut line);
-            let read = bounded.map_err(|error| format!("{}: {error}", self.name))?;
-            self.number += 1;
-            if read == 0 {
-                return Ok(None);
-            }
-            if line.len() > LINE_BYTES_MAX {
-                return Err(self.wrong(&format!("more than {LINE_BYTES_MAX} bytes")));
-            }
-            if !line.trim_ascii().is_empty() {
-                return Ok(Some(line));
-            }
-        }
-    }
-
-    fn wrong(&self, what: &str) -> String {
-        format!("{}:{}: {what}", self.name, self.number)
-    }
 }

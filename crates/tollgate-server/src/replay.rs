@@ -10,7 +10,7 @@ use tollgate::policy::Limit;
 use tollgate::{Clock, Policy, Ticks};
 use tollgate_sim::log::{Entry, FileReport, Mapping, Reader as LogReader};
 use tollgate_sim::replay::{
-    Clients, InputFile, InputReport, MissingAttribute, Options, Replay, Report, TouchedKey,
+    Clients, InputFile, InputReport, MissingAttribute, Options, Replay, Report, TouchedKey, Unseen,
 };
 use tollgate_tower::attributes::Reader;
 
@@ -18,7 +18,7 @@ mod live;
 mod text;
 mod html;
 
-pub(crate) use live::LiveReader;
+use live::LiveReader;
 
 use crate::callers::CallersFile;
 use crate::cli::{ClientChoice, ColumnArguments, ReplayArguments};
@@ -59,7 +59,11 @@ fn carried_out(arguments: &ReplayArguments, console: &mut Console) -> Result<(),
     let policy = load(&arguments.policy)?;
     let against = arguments.against.as_deref().map(load).transpose()?;
     known_limits(&arguments.without, &policy, against.as_ref())?;
-    let options = Options { clients: clients(arguments.clients), without: arguments.without.clone() };
+    let options = Options {
+        clients: clients(arguments.clients),
+        without: arguments.without.clone(),
+        unseen: Unseen::Refuse,
+    };
     let live = LiveReader::new(reader, std::iter::once(&policy).chain(&against));
     let logs = LogReader::open(&arguments.logs, &mapping(&arguments.columns));
     let mut logs = logs.map_err(|error| error.to_string())?;
@@ -69,6 +73,25 @@ fn carried_out(arguments: &ReplayArguments, console: &mut Console) -> Result<(),
         hash_keys(&mut report)?;
     }
     written(&report, arguments, console)
+}
+
+/// Replays a trace through two policies, for `policy diff`. Every line must be a request.
+pub(crate) fn compared(
+    old: Policy,
+    new: Policy,
+    trace: &Path,
+    console: &mut Console,
+) -> Result<Report, String> {
+    let live = LiveReader::new(Reader::default(), [&old, &new].into_iter());
+    let logs = LogReader::open(&[trace.to_owned()], &Mapping::default());
+    let mut logs = logs.map_err(|error| error.to_string())?;
+    let options = Options { unseen: Unseen::Accept, ..Options::default() };
+    let report = replayed(Replay::new(old, Some(new), options, live), &mut logs, console)?;
+    let mut bad = report.input.bad_examples.iter().chain(&report.input.undecidable_examples);
+    match bad.next() {
+        None => Ok(report),
+        Some(example) => Err(example.clone()),
+    }
 }
 
 /// How the server reads requests.

@@ -53,6 +53,18 @@ pub struct Options {
     pub clients: Clients,
     /// Limits that are left out.
     pub without: Vec<String>,
+    /// What a limit means whose attribute no request has.
+    pub unseen: Unseen,
+}
+
+/// What becomes of a limit that counts by an attribute that no request of the log has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unseen {
+    /// Nothing is reported.
+    #[default]
+    Refuse,
+    /// It matches no request, as with a server that nobody sends the attribute to.
+    Accept,
 }
 
 /// A limit counts by an attribute that no request of the log has. Its counters would be wrong, so nothing is reported.
@@ -108,7 +120,8 @@ impl<D: Describe> Replay<D> {
         let both = [Some(&policy), against.as_ref()].into_iter().flatten();
         let limits = both.flat_map(|policy| policy.limits()).filter(|limit| is_on(limit, &options.without));
         let by = limits.flat_map(|limit| limit.by().iter().map(move |by| (limit.name(), by.name())));
-        let unseen = by.map(|(limit, by)| (limit.to_owned(), by.to_owned())).collect();
+        let unseen = by.map(|(limit, by)| (limit.to_owned(), by.to_owned()));
+        let unseen = unseen.filter(|_| options.unseen == Unseen::Refuse).collect();
         let first = policy.limits().iter().find(|limit| !limit.by().is_empty());
         let client_names =
             first.into_iter().flat_map(|limit| limit.by().iter().map(|by| by.name().to_owned())).collect();
@@ -335,7 +348,7 @@ impl Working {
         let of = (&arrival.record, record, arrival.client);
         let mut old: Option<Decision> = None;
         let is_compared = against.is_some();
-        let mut observe = |decided: &Decided<'_>| {
+        let mut observe = |decided: &Decided<'_, '_>| {
             sheet.count(decided);
             if is_compared {
                 old = Some(decided.decision.clone());
@@ -343,15 +356,15 @@ impl Working {
         };
         main.arrive(of, request, arrival.spread, (describe, &mut observe));
         if let Some(run) = at_once {
-            let mut observe = |decided: &Decided<'_>| sheet.count_beside(Beside::AtOnce, decided);
+            let mut observe = |decided: &Decided<'_, '_>| sheet.count_beside(Beside::AtOnce, decided);
             run.arrive(of, request, arrival.at_once, (describe, &mut observe));
         }
         if !record.refused {
-            let mut observe = |decided: &Decided<'_>| sheet.count_beside(Beside::Unrefused, decided);
+            let mut observe = |decided: &Decided<'_, '_>| sheet.count_beside(Beside::Unrefused, decided);
             unrefused.arrive(of, request, arrival.spread, (describe, &mut observe));
         }
         if let (Some((run, comparison)), Some(old)) = (against, old) {
-            let mut observe = |decided: &Decided<'_>| comparison.count(&old, decided);
+            let mut observe = |decided: &Decided<'_, '_>| comparison.count(&old, decided);
             run.arrive(of, request, arrival.spread, (describe, &mut observe));
         }
     }
@@ -359,13 +372,13 @@ impl Working {
     /// Decides about requests that came back after the end of the log.
     fn finish<D: Describe>(&mut self, end: Timestamp, describe: &D) {
         let Self { main, at_once, unrefused, sheet, .. } = self;
-        main.finish(end, describe, &mut |decided: &Decided<'_>| sheet.count(decided));
+        main.finish(end, describe, &mut |decided: &Decided<'_, '_>| sheet.count(decided));
         if let Some(run) = at_once {
-            run.finish(end, describe, &mut |decided: &Decided<'_>| {
+            run.finish(end, describe, &mut |decided: &Decided<'_, '_>| {
                 sheet.count_beside(Beside::AtOnce, decided);
             });
         }
-        unrefused.finish(end, describe, &mut |decided: &Decided<'_>| {
+        unrefused.finish(end, describe, &mut |decided: &Decided<'_, '_>| {
             sheet.count_beside(Beside::Unrefused, decided);
         });
     }

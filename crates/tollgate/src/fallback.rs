@@ -91,7 +91,7 @@ impl Fallback {
             local: locally,
             closed,
             deferred_held: deferred.held(),
-            deferred_settled: deferred.replayed.load(Ordering::Relaxed),
+            deferred_settled: deferred.settled.load(Ordering::Relaxed),
             deferred_dropped: deferred.dropped.load(Ordering::Relaxed),
             bytes: local.bytes(),
         }
@@ -109,14 +109,14 @@ impl Fallback {
     }
 
     /// Follows a policy that became active after another.
-    pub(crate) fn follow(&self, before: &ActivePolicy, active: &ActivePolicy, now: Timestamp) {
+    pub(crate) fn follow_swap(&self, before: &ActivePolicy, active: &ActivePolicy, now: Timestamp) {
         self.deferred.carry(&self.local, before, now);
         self.local.reshape(active, self.local.nodes(), now);
     }
 
     /// Follows the number of nodes, and the active policy if its swap was missed.
-    fn attend(&self, nodes: u32, active: &ActivePolicy, now: Timestamp) {
-        if let Some(nodes) = self.local.wants(nodes, || self.watch.is_shaken(now), active) {
+    fn follow_nodes(&self, nodes: u32, active: &ActivePolicy, now: Timestamp) {
+        if let Some(nodes) = self.local.wants(nodes, || self.watch.was_away_lately(now), active) {
             self.deferred.carry(&self.local, active, now);
             self.local.reshape(active, nodes, now);
         }
@@ -144,23 +144,23 @@ impl Fallback {
     }
 
     /// Refunds to the share units that the store knows of, or that are not to be reported.
-    fn give(&self, spot: &KeySlot<'_>, now: Timestamp) {
+    fn refund_share(&self, spot: &KeySlot<'_>, now: Timestamp) {
         self.sides(spot).for_each(|side| self.local.refund(side, spot, now));
     }
 
     /// Refunds to the share units that were charged locally at an instant: the store does not know of them unless they
     /// were reported since.
-    fn take_back(&self, spot: &KeySlot<'_>, charged_at: Timestamp, now: Timestamp) {
+    fn refund_local_charge(&self, spot: &KeySlot<'_>, charged_at: Timestamp, now: Timestamp) {
         if self.deferred.is_marked_since(spot.charge, charged_at) {
             self.local.refund(Side::Counters, spot, now);
         } else {
-            self.give(spot, now);
+            self.refund_share(spot, now);
         }
     }
 
     /// Takes from the share units that the store knows of, or that are not to be reported.
-    fn keep_warm(&self, spot: &KeySlot<'_>, now: Timestamp) {
-        self.sides(spot).for_each(|side| self.local.keep_warm(side, spot, now));
+    fn charge_share(&self, spot: &KeySlot<'_>, now: Timestamp) {
+        self.sides(spot).for_each(|side| self.local.charge_share(side, spot, now));
     }
 
     /// Where a counter is kept: a counter with deferred charges has a mark, too.

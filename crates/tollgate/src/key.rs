@@ -238,6 +238,12 @@ impl Fingerprint {
         ((self.tag as u128) << 64) | self.rest as u128
     }
 
+    /// The fingerprint of such a number.
+    #[allow(clippy::cast_possible_truncation, reason = "each half has 64 bits")]
+    pub(crate) const fn of_whole(whole: u128) -> Self {
+        Self { tag: (whole >> 64) as u64, rest: whole as u64 }
+    }
+
     /// A number for the key in jitter and percentages, which reveals nothing about its neighbours.
     pub(crate) const fn digest(self) -> u64 {
         self.rest.rotate_left(32) ^ self.tag

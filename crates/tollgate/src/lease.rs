@@ -162,6 +162,12 @@ impl<S: Lender> LeasedStore<S> {
         self.map.holdings()
     }
 
+    /// Discards what this node holds of counters that another node has reset. The units were debited from a count that
+    /// is gone, so they are neither spent nor returned.
+    pub fn discard(&self, keys: &[u128]) {
+        self.map.discard_cells(keys.iter().copied());
+    }
+
     /// The number of nodes to size leases for.
     fn fleet_size(&self) -> u32 {
         let known = match self.store.nodes() {

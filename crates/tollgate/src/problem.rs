@@ -27,7 +27,7 @@ pub fn quoted(text: &str) -> String {
     let mut shown: String =
         text.chars().take(QUOTED_MAX).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
     if text.chars().nth(QUOTED_MAX).is_some() {
-        shown.push('…');
+        shown.push_str("...");
     }
     shown
 }
@@ -40,6 +40,6 @@ mod tests {
     #[test]
     fn quoted_text_is_short_and_harmless() {
         assert_eq!(quoted("a\u{1b}[2J"), "a\u{fffd}[2J");
-        assert_eq!(quoted(&"x".repeat(1000)).chars().count(), QUOTED_MAX + 1);
+        assert_eq!(quoted(&"x".repeat(1000)).chars().count(), QUOTED_MAX + 3);
     }
 }

@@ -11,11 +11,12 @@ use crate::dashboards::{dashboard, metrics_in, queries};
 use crate::envoy::Envoy;
 use crate::guide::{blocks, first, follow_readme, shell};
 use crate::metrics::promtool;
-use crate::program::{run, stderr};
+use crate::program::{run, stderr, stdout};
 use crate::proxy::{Folder, Proxy, file, free_port};
 use crate::redis::Redis;
 
 const NGINX: &str = include_str!("../../../examples/nginx/README.md");
+const REVIEW: &str = include_str!("../../../examples/policy-review/README.md");
 const ENVOY: &str = include_str!("../../../examples/envoy-redis/README.md");
 const PROMETHEUS: &str = include_str!("../../../examples/prometheus-grafana/README.md");
 /// The one command that starts a composition.
@@ -52,6 +53,17 @@ fn nginx_asks_tollgate() {
     let page = programs[1].get("/", "");
     assert_eq!((page.status, page.body.as_slice()), (200, b"hello\n".as_slice()));
     assert!(page.header("ratelimit").unwrap().starts_with("\"per-address\";"));
+}
+
+/// A changed policy is commented as the README says.
+#[test]
+fn a_changed_policy_is_reviewed() {
+    let blocks = blocks(REVIEW);
+    let mut command = shell(first(&blocks, "sh"));
+    command.current_dir(file("examples/policy-review"));
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(stdout(&output).trim(), first(&blocks, "text"));
 }
 
 /// Two Tollgates behind one Envoy count in one Redis: what passes is what one limit admits, and both were asked.
@@ -161,7 +173,7 @@ fn row_queries(row: &str) -> Vec<String> {
 fn every_example_is_listed_and_short() {
     let listed = fs::read_to_string(file("examples/README.md")).unwrap();
     let manifest = fs::read_to_string(file("Cargo.toml")).unwrap();
-    let tested = ["nginx", "envoy-redis", "prometheus-grafana"];
+    let tested = ["nginx", "envoy-redis", "prometheus-grafana", "policy-review"];
     let folders = fs::read_dir(file("examples")).unwrap().map(|entry| entry.unwrap().path());
     let folders: Vec<_> = folders.filter(|path| path.is_dir()).collect();
     assert!(folders.len() >= tested.len());

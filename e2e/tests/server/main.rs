@@ -10,15 +10,19 @@
 
 use tollgate_testkit::{admin, gateway_upstream, guide, http as raw_http, pki, program, proxy, redis, rls};
 
+mod browser;
 mod cached;
 mod caddy;
 mod clients_guide;
 mod compose;
+mod console;
 mod dashboards;
 mod deploy;
 mod envoy;
 mod examples;
 mod far_store;
+mod fleet;
+mod fleet_guide;
 mod frameworks;
 mod gateway_fleet;
 mod gateway_framing;

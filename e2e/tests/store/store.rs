@@ -15,7 +15,8 @@ const WORDS: &[u8] = b"sixteen bytes or more of nothing but test";
 
 /// An ACL user with only the permissions that the store needs.
 pub(crate) const ACL_LINE: &str = "user tollgate on \">s cret\" ~tg:* resetchannels -@all +ping +time +eval +evalsha +set +getex +mget \
-    +del +expire +pexpire +hget +hgetall +hset +hsetnx +zadd +zcard +zrem +zremrangebyscore";
+    +del +expire +pexpire +hget +hgetall +hset +hsetnx +hdel +hlen \
+    +zadd +zcard +zrem +zrangebyscore +zremrangebyscore";
 
 /// A store shared by several engines, as the suite allows.
 #[derive(Clone)]

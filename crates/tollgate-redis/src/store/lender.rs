@@ -27,7 +27,7 @@ impl Lender for RedisStore {
         }
         let deadline = Instant::now() + self.deadline;
         let mut request = ScriptRequest::lending(charges, wants, now);
-        match self.exchange(&mut request, charges, now, deadline).await? {
+        match self.send_until_answered(&mut request, charges, now, deadline).await? {
             ScriptResponse::Lent(lent) => {
                 let each =
                     charges.iter().zip(wants).zip(&lent.answers).zip(&lent.units).zip(&lent.fleet_demands);

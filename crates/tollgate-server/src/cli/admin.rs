@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::value;
 use crate::control::admin::{GivenToken, TokenSettings};
 
 /// The admin tokens of a server.
@@ -34,6 +35,13 @@ pub struct AdminArguments {
         hide_short_help = true
     )]
     pub admin_host: Vec<String>,
+    /// The URL at which other servers on the same store reach this one's admin interface; by default the address of
+    /// --http, unless that is a wildcard
+    #[arg(long, value_name = "URL", env = "TOLLGATE_ADVERTISE_ADMIN", value_parser = value::admin_url, hide_short_help = true)]
+    pub advertise_admin: Option<String>,
+    /// CA certificates in PEM by which servers on the same store trust each other's https:// admin interface
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_FLEET_CA", hide_short_help = true)]
+    pub fleet_ca: Option<PathBuf>,
 }
 
 impl AdminArguments {

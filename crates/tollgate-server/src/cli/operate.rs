@@ -91,12 +91,19 @@ Examples:
 
 Exit status: 0 when it was done, 2 when the server could not be asked or refused.";
 
+const FLEET_EXAMPLES: &str = "\
+Examples:
+  tollgate fleet
+  tollgate fleet --json
+
+Exit status: 0 when it was done, 2 when the server could not be asked or refused.";
+
 /// What to do with a running server.
 #[derive(Debug, Subcommand)]
 pub enum OperateCommand {
     /// Show what is left for a key on a running server
     #[command(after_long_help = GET_EXAMPLES)]
-    Get(KeyArguments),
+    Get(GetArguments),
     /// Say which limits of a running server match these attributes, why not, and what would change it
     #[command(after_long_help = EXPLAIN_EXAMPLES)]
     Explain(ExplainArguments),
@@ -135,7 +142,10 @@ pub enum OperateCommand {
     Tail(TailArguments),
     /// Show what operators did to a running server
     #[command(after_long_help = AUDIT_EXAMPLES)]
-    Audit(ListArguments),
+    Audit(AuditArguments),
+    /// List the servers that share a running server's store
+    #[command(after_long_help = FLEET_EXAMPLES)]
+    Fleet(ListArguments),
 }
 
 /// The server, and the credentials for it.
@@ -183,6 +193,51 @@ pub struct TrustArguments {
     pub key: Option<PathBuf>,
 }
 
+/// Which nodes of a fleet to show.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Server")]
+pub struct NodeArguments {
+    /// Only this node of the fleet, by the name or id that `tollgate fleet` lists; `this` for the server that is asked.
+    /// By default all nodes
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+}
+
+impl NodeArguments {
+    /// The parameter of the query that chooses the nodes.
+    pub(crate) fn query(&self) -> String {
+        let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~:[]".contains(byte);
+        match &self.node {
+            None => "fleet=auto".to_owned(),
+            // No node has such a name; the server says which there are.
+            Some(node) if !node.bytes().all(|byte| is_plain(&byte)) => "node=?".to_owned(),
+            Some(node) => format!("node={node}"),
+        }
+    }
+}
+
+/// The arguments of `get`.
+#[derive(Debug, Args)]
+pub struct GetArguments {
+    /// The key.
+    #[command(flatten)]
+    pub key: KeyArguments,
+    /// Which nodes of a fleet to show.
+    #[command(flatten)]
+    pub nodes: NodeArguments,
+}
+
+/// The arguments of `audit`.
+#[derive(Debug, Args)]
+pub struct AuditArguments {
+    /// Which nodes of a fleet to show.
+    #[command(flatten)]
+    pub nodes: NodeArguments,
+    /// The server, and the credentials for it.
+    #[command(flatten)]
+    pub server: ServerArguments,
+}
+
 /// A key.
 #[derive(Debug, Args)]
 pub struct KeyArguments {
@@ -204,6 +259,9 @@ pub struct ExplainArguments {
     /// What the request costs
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=COST_MAX))]
     pub cost: u64,
+    /// Which nodes of a fleet to show.
+    #[command(flatten)]
+    pub nodes: NodeArguments,
     /// The server, and the credentials for it.
     #[command(flatten)]
     pub server: ServerArguments,
@@ -313,7 +371,7 @@ pub struct ReloadNowArguments {
     pub server: ServerArguments,
 }
 
-/// The arguments of `limits` and `audit`.
+/// The arguments of `limits` and `fleet`.
 #[derive(Debug, Args)]
 pub struct ListArguments {
     /// The server, and the credentials for it.
@@ -354,6 +412,9 @@ pub struct TopArguments {
     /// Show once, and end
     #[arg(long)]
     pub once: bool,
+    /// Which nodes of a fleet to show.
+    #[command(flatten)]
+    pub nodes: NodeArguments,
     /// The server, and the credentials for it.
     #[command(flatten)]
     pub server: ServerArguments,
@@ -383,6 +444,9 @@ pub struct TailArguments {
     /// Watch for a second, and end
     #[arg(long)]
     pub once: bool,
+    /// Which nodes of a fleet to show.
+    #[command(flatten)]
+    pub nodes: NodeArguments,
     /// The server, and the credentials for it.
     #[command(flatten)]
     pub server: ServerArguments,

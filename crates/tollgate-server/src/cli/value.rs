@@ -16,6 +16,8 @@ mod tests;
 
 /// Maximum decisions of one `decide`.
 pub(super) const TIMES_MAX: u64 = 1_000_000;
+/// Maximum length of the URL of an admin interface.
+const URL_CHARS_MAX: usize = 255;
 /// Minimum and maximum memory for counters.
 const MEMORY_BYTES: (u64, u64) = (1 << 20, 1 << 40);
 
@@ -55,6 +57,20 @@ pub enum GivenValue {
     Text(String),
     /// A whole number.
     Number(i64),
+}
+
+/// Parses the URL of an admin interface: a scheme, a host and perhaps a port.
+pub(super) fn admin_url(text: &str) -> Result<String, String> {
+    let wrong =
+        || "accepted: http:// or https:// with a host and perhaps a port, as http://10.0.0.5:8080".to_owned();
+    let url = text.trim_end_matches('/');
+    let uri: http::Uri = url.parse().map_err(|_| wrong())?;
+    let is_plain = uri.path() == "/" && uri.query().is_none() && url.len() <= URL_CHARS_MAX;
+    let has_user = uri.authority().is_none_or(|authority| authority.as_str().contains('@'));
+    match uri.scheme_str() {
+        Some("http" | "https") if is_plain && !has_user => Ok(url.to_owned()),
+        _ => Err(wrong()),
+    }
 }
 
 /// Parses the number of connections of a load generator.

@@ -16,8 +16,9 @@ use super::table::cell;
 use crate::SUCCESS;
 use crate::cli::{TailArguments, TailVerdict, TopArguments, TopSorting};
 use crate::console::{Console, Style};
+use crate::disk::plain_cause;
 use crate::text::plain;
-use crate::time_text::people;
+use tollgate::Ticks;
 use tollgate::policy::source::nearest;
 
 /// How often `top` is drawn, and how long `tail --once` watches.
@@ -41,7 +42,7 @@ pub(super) async fn top(arguments: &TopArguments, console: &mut Console) -> Resu
     let is_plain =
         arguments.limits.is_empty() && !arguments.denied && arguments.sort == TopSorting::Decisions;
     let asked = if is_plain { arguments.keys } else { KEYS_MAX };
-    let path = format!("/admin/v1/top?limit={asked}");
+    let path = format!("/admin/v1/top?limit={asked}&{}", arguments.nodes.query());
     let mut frame = TopView { arguments, url: client.url(), before: Counts::new(), rows: usize::MAX };
     let mut answer = client.call("GET", &path, None).await?;
     if arguments.once {
@@ -51,7 +52,12 @@ pub(super) async fn top(arguments: &TopArguments, console: &mut Console) -> Resu
     let mut screen = Screen::open();
     loop {
         if screen.is_watched {
-            frame.rows = screen.rows().saturating_sub(FRAME_LINES);
+            // The nodes of a fleet have a line, and each that is missing may have another.
+            let about_nodes = match list(&answer, "nodes").len() {
+                0 => 0,
+                nodes => nodes + 1,
+            };
+            frame.rows = screen.rows().saturating_sub(FRAME_LINES + about_nodes);
         }
         if screen.is_watched && !arguments.server.json {
             console.text(CLEAR);
@@ -138,7 +144,7 @@ impl TopView<'_> {
             return;
         }
         let window = answer["window_seconds"].as_u64().map_or_else(String::new, |seconds| {
-            format!("  decisions of the last {}", people(seconds.saturating_mul(1_000)))
+            format!("  decisions of the last {}", Ticks::from_secs(seconds).readable())
         });
         let leave = if self.arguments.once { "" } else { "  (q to leave)" };
         console.line(format_args!("{}  {}{window}{leave}\n", text(answer, "at"), plain(self.url)));
@@ -147,11 +153,10 @@ impl TopView<'_> {
         if shown.len() > 1 {
             rows.push(self.total(&shown));
         }
-        let titles = ["limit", "decisions", "last second", "denied", "share", "decided", "key"];
+        let titles = ["limit", "decisions", "last second", "denied", "share", "source", "key"];
         show::lines(&titles, &rows, console);
         if keys.is_empty() {
-            let what =
-                if list(answer, "keys").is_empty() { "was asked about yet" } else { "passes the filter" };
+            let what = if list(answer, "keys").is_empty() { "was counted yet" } else { "passes the filter" };
             console.line(format_args!("no key {what}"));
         }
         if keys.len() > shown.len() {
@@ -159,9 +164,10 @@ impl TopView<'_> {
         }
         if shown.iter().any(|key| key["estimated"] == true) {
             console.line(
-                "\n~ is estimated: of many decisions in a second one in 16 is looked at, and counts for 16",
+                "\n~ estimated: in a second with many decisions one in 16 is looked at, and counts for 16",
             );
         }
+        show::nodes(answer, "the sums of", console);
     }
 
     /// The keys that pass the filters, in the chosen order.
@@ -243,8 +249,9 @@ pub(super) async fn tail(arguments: &TailArguments, console: &mut Console) -> Re
     }
     let verdict = arguments.verdict.or(arguments.denied.then_some(TailVerdict::Deny));
     let is_denied = verdict == Some(TailVerdict::Deny);
-    let path = if is_denied { "/admin/v1/tail?denied=true" } else { "/admin/v1/tail" };
-    let mut lines = Lines { body: client.open(path).await?, rest: Vec::new() };
+    let denied = if is_denied { "&denied=true" } else { "" };
+    let path = format!("/admin/v1/tail?{}{denied}", arguments.nodes.query());
+    let mut lines = Lines { body: client.open(&path).await?, rest: Vec::new() };
     let mut screen = Screen::open();
     let mut totals = TailTotals::default();
     let deadline = tokio::time::sleep(if arguments.once { FRAME } else { Duration::MAX });
@@ -325,7 +332,9 @@ impl Lines {
             }
             match self.body.frame().await {
                 None => return Ok(None),
-                Some(Err(error)) => return Err(format!("the view was cut off: {error}; ask again")),
+                Some(Err(error)) => {
+                    return Err(format!("the view was cut off: {}; ask again", plain_cause(&error)));
+                }
                 Some(Ok(frame)) => {
                     if let Some(bytes) = frame.data_ref() {
                         self.rest.extend_from_slice(bytes);
@@ -395,7 +404,7 @@ mod tests {
         assert_eq!(
             seen,
             "T  http://127.0.0.1:8080  decisions of the last 2 min  (q to leave)\n\n\
-             limit    decisions  last second  denied  share  decided     key\n\
+             limit    decisions  last second  denied  share  source      key\n\
              per-key  130        30           25      19 %   lease 90 %  k\\u{1b}[2J\n\
              all      90         0            0       0 %    -\n\
              total    220        30           25      11 %               2 keys\n"
@@ -421,7 +430,7 @@ mod tests {
         ]});
         let seen = frame(&answer, &Counts::new(), 10);
         assert!(seen.contains("~32") && seen.contains("~16") && !seen.contains("~2 "), "{seen}");
-        assert!(seen.contains("~ is estimated"), "{seen}");
+        assert!(seen.contains("~ estimated"), "{seen}");
         assert!(!frame(&answer, &Counts::new(), 0).contains("estimated"));
     }
 
@@ -477,6 +486,6 @@ mod tests {
         assert!(event(&unmet).ends_with("foo=solo  (no limit applies to these attributes)"));
         let never = serde_json::json!({ "at": "T", "wire": "http", "allowed": false, "verdict": "never",
             "limit": "per-key", "attributes": {}, "reason": "a cost of 9", "source": "exact" });
-        assert!(event(&never).contains("  NEVER  "), "{}", event(&never));
+        assert!(event(&never).contains("  DENY, can never pass  "), "{}", event(&never));
     }
 }

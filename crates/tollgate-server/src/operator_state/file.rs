@@ -1,6 +1,8 @@
 //! The format of the operator state file: a line with the format's name and the SHA-256 of the rest, then JSON. Pure:
 //! bytes in, bytes out.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use tollgate::credential::CREDENTIAL;
 use tollgate::policy::Mode;
@@ -11,11 +13,17 @@ use tollgate::{
 };
 use tollgate_overload::Controller;
 
+use super::items::{HeldItem, HeldItems, KnownItem};
 use crate::file_watch::Version;
 use tollgate_tower::shed::Shedder;
 
 /// The beginning of the first line.
 const FORM: &str = "tollgate-orders 1 ";
+/// The ids of items, or their beginnings.
+const ALL_ID: &str = "all";
+const LIMIT_ID: &str = "limit:";
+const OVERLOAD_ID: &str = "overload:";
+const BLOCK_ID: &str = "block:";
 
 /// All overrides and blocks that have not expired.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +37,9 @@ pub(crate) struct OperatorState {
     /// Overrides of overload controllers. Omitted if empty, so that a version without controllers can read the rest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     overload: Vec<LimitEntry>,
+    /// What the node knows of the items of its fleet. Omitted without a shared store.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) shared: BTreeMap<String, KnownItem>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,6 +118,18 @@ impl BlockEntry {
         self
     }
 
+    /// The id of its item.
+    fn id(&self) -> String {
+        let text = serde_json::to_vec(&self.attributes).unwrap_or_default();
+        format!("{BLOCK_ID}{}", Version::of(&text).hex())
+    }
+
+    fn apply<S: Store>(&self, engine: &Engine<S>, now: Timestamp) -> Result<(), String> {
+        let request = self.request().map_err(|error| error.to_string())?;
+        let blocked = engine.operator().block(&request, self.until.instant(), now);
+        blocked.map(drop).map_err(|error| error.to_string())
+    }
+
     fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
         let mut request = CheckRequest::new();
         for (name, value) in &self.attributes {
@@ -128,7 +151,79 @@ impl OperatorState {
                 .collect(),
             blocks: engine.operator().blocks(now).iter().map(|block| BlockEntry::from(&**block)).collect(),
             overload: shedder.map(|shedder| ruled_controllers(shedder, now)).unwrap_or_default(),
+            shared: BTreeMap::new(),
         }
+    }
+
+    /// The overrides and blocks as items.
+    pub(super) fn items(&self) -> HeldItems {
+        let ruled = |id: String, ruled: &RuledEntry| held(id, ruled.until, &ruled.ruling);
+        let single = |kind: &'static str| {
+            move |limit: &LimitEntry| ruled(format!("{kind}{}", limit.name), &limit.ruled)
+        };
+        let all = self.all.iter().map(|all| ruled(ALL_ID.to_owned(), all));
+        let overrides = all.chain(self.limits.iter().map(single(LIMIT_ID)));
+        let overrides = overrides.chain(self.overload.iter().map(single(OVERLOAD_ID)));
+        let blocks = self.blocks.iter().map(|block| held(block.id(), block.until, &block.attributes));
+        overrides.chain(blocks).flatten().collect()
+    }
+
+    /// The overrides and blocks of items. Items of a kind that this version does not know are left out.
+    pub(super) fn of_items(items: &HeldItems) -> Self {
+        let mut state = Self::default();
+        for (id, HeldItem { until, text }) in items {
+            let until = Micros(*until);
+            let ruled = || Some(RuledEntry { ruling: serde_json::from_str(text).ok()?, until });
+            let entry = |name: &str| Some(LimitEntry { name: name.to_owned(), ruled: ruled()? });
+            if id == ALL_ID {
+                state.all = ruled();
+            } else if let Some(name) = id.strip_prefix(LIMIT_ID) {
+                state.limits.extend(entry(name));
+            } else if let Some(name) = id.strip_prefix(OVERLOAD_ID) {
+                state.overload.extend(entry(name));
+            } else if id.starts_with(BLOCK_ID) {
+                let attributes = serde_json::from_str(text).ok();
+                state.blocks.extend(attributes.map(|attributes| BlockEntry { attributes, until }));
+            }
+        }
+        state
+    }
+
+    /// Makes an engine and its controllers hold this state, where it is not what they hold now (`held`). Returns what
+    /// they rejected.
+    pub(super) fn replace<S: Store>(
+        self,
+        held: &Self,
+        engine: &Engine<S>,
+        shedder: Option<&Shedder>,
+        now: Timestamp,
+    ) -> Vec<String> {
+        let mut refused: Vec<String> = Vec::new();
+        for gone in held.blocks.iter().filter(|block| !self.blocks.iter().any(|kept| kept.id() == block.id()))
+        {
+            if let Ok(request) = gone.request() {
+                engine.operator().unblock(&request, now);
+            }
+        }
+        for block in self.blocks.iter().filter(|block| !held.blocks.contains(block)) {
+            refused.extend(block.apply(engine, now).err());
+        }
+        if (&self.all, &self.limits) != (&held.all, &held.limits) {
+            let single = self.limits.into_iter().map(|limit| (limit.name, limit.ruled.into())).collect();
+            let ruled = engine.operator().resume_overrides((self.all.map(Ruled::from), single), now);
+            refused.extend(ruled.err().map(|error| error.to_string()));
+        }
+        let Some(shedder) = shedder else { return refused };
+        for gone in
+            held.overload.iter().filter(|ruled| !self.overload.iter().any(|kept| kept.name == ruled.name))
+        {
+            restore_controller(shedder, &gone.name, now);
+        }
+        for ruled in self.overload.iter().filter(|ruled| !held.overload.contains(ruled)) {
+            // A fleet may have gateways with other controllers than this one.
+            let _ = rule_controller(Some(shedder), ruled);
+        }
+        refused
     }
 
     /// Converts the times to the wall clock, which the file uses.
@@ -165,7 +260,9 @@ impl OperatorState {
         state.all = state.all.filter(|ruled| now < ruled.until.instant());
         state.limits.retain(|limit| now < limit.ruled.until.instant());
         state.blocks.retain(|block| now < block.until.instant());
+        state.blocks = state.blocks.into_iter().map(BlockEntry::sealed).collect();
         state.overload.retain(|controller| now < controller.ruled.until.instant());
+        state.shared.retain(|_, item| item.ends_after(now.unix_micros()));
         Ok(state)
     }
 
@@ -195,15 +292,24 @@ impl OperatorState {
         let single = self.limits.into_iter().map(|limit| (limit.name, limit.ruled.into())).collect();
         let ruled = engine.operator().resume_overrides((self.all.map(Ruled::from), single), now);
         let mut refused: Vec<String> = ruled.err().map(|error| error.to_string()).into_iter().collect();
-        for block in self.blocks.into_iter().map(BlockEntry::sealed) {
-            let until = block.until.instant();
-            let blocked = block.request().map_err(|error| error.to_string()).and_then(|request| {
-                engine.operator().block(&request, until, now).map(|_| ()).map_err(|error| error.to_string())
-            });
-            refused.extend(blocked.err());
+        for block in &self.blocks {
+            refused.extend(block.apply(engine, now).err());
         }
         refused.extend(self.overload.iter().filter_map(|state| rule_controller(shedder, state).err()));
         refused
+    }
+}
+
+/// An item. Text and numbers always have a form in JSON.
+fn held(id: String, until: Micros, value: &impl Serialize) -> Option<(String, HeldItem)> {
+    Some((id, HeldItem { until: until.0, text: serde_json::to_string(value).ok()? }))
+}
+
+fn restore_controller(shedder: &Shedder, name: &str, now: Timestamp) {
+    let named = Controller::ALL.into_iter().find(|controller| controller.as_str() == name);
+    if let Some(controller) = named {
+        // One that does not exist has nothing to restore.
+        let _ = shedder.switch(controller, |switch| switch.revive(now));
     }
 }
 
@@ -294,6 +400,24 @@ mod tests {
             );
             assert_eq!(after.operator().blocks(now), before.operator().blocks(now), "after {seconds} s");
         }
+    }
+
+    /// Items say all that a state says, and a state of items makes another engine hold the same.
+    #[test]
+    fn states_are_items() {
+        let before = busy();
+        let held = OperatorState::of(&before, None, T0);
+        let items = held.items();
+        assert_eq!(items.len(), 4, "{items:?}");
+        let after = engine("limits: [{name: a, rate: 1/h}, {name: b, by: [k], rate: 1/h}]");
+        let key = CheckRequest::new().with("tenant", "gone").unwrap();
+        after.operator().block(&key, T0 + Ticks::from_secs(9), T0).unwrap();
+        let now_held = OperatorState::of(&after, None, T0);
+        let refused = OperatorState::of_items(&items).replace(&now_held, &after, None, T0);
+        assert_eq!(refused, Vec::<String>::new());
+        assert_eq!(OperatorState::of(&after, None, T0), held);
+        let refused = OperatorState::default().replace(&held, &after, None, T0);
+        assert_eq!((refused.len(), OperatorState::of(&after, None, T0)), (0, OperatorState::default()));
     }
 
     /// Any flipped bit and any truncation is detected.

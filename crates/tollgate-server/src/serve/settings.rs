@@ -37,6 +37,10 @@ pub(super) struct Settings {
     pub(super) admin: TokenSettings,
     /// The names by which the admin interface may be called.
     pub(super) admin_hosts: Vec<String>,
+    /// The URL of the admin interface for other nodes, if it is given.
+    pub(super) advertised: Option<String>,
+    /// The CA by which nodes trust each other's admin interface.
+    pub(super) fleet_ca: Option<PathBuf>,
     pub(super) traces: Option<TraceSettings>,
     pub(super) drain_delay: Duration,
 }
@@ -94,6 +98,8 @@ impl Settings {
             compat: arguments.compat.options(),
             admin: arguments.admin.tokens(),
             admin_hosts: arguments.admin.admin_host.clone(),
+            advertised: arguments.admin.advertise_admin.clone(),
+            fleet_ca: arguments.admin.fleet_ca.clone(),
             traces: traces.map(|endpoint| TraceSettings { endpoint, sample }),
             drain_delay: arguments.drain_delay,
         })

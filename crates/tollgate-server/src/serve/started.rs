@@ -9,14 +9,17 @@ use super::Prepared;
 use super::banner;
 use super::counters::{CounterSettings, Counting, Opened};
 use super::listeners::{Addresses, Listeners};
+use super::membership;
 use super::settings::Settings;
 use super::shedding;
 use crate::announcement::{Announced, Announcement};
 use crate::config::Config;
 use crate::console::Console;
 use crate::control::ControlPlane;
+use crate::control::admin::web_console::WebConsole;
 use crate::control::admin::{self, Admin, Credentials};
-use crate::operator_state::OperatorStateFile;
+use crate::fleet::{FleetMember, MemberParts, PeerClient, PeerTrust};
+use crate::operator_state::{OperatorStateFile, SharedState};
 use crate::readiness::Readiness;
 use crate::reload::{WatchedFiles, Watcher};
 use crate::service::Service;
@@ -34,6 +37,8 @@ pub(super) struct Started {
     pub(super) store: Option<Arc<StoreWatch>>,
     pub(super) snapshots: Option<Arc<Snapshots>>,
     pub(super) operator_state: Option<Arc<OperatorStateFile>>,
+    /// The operator state that the nodes of a fleet share.
+    pub(super) shared: Option<Arc<SharedState>>,
     /// Held for the life of the server, so that no other server uses its directory.
     pub(super) held: Option<HeldDirectory>,
     /// Lets commands on this machine find the server, for as long as it runs.
@@ -79,8 +84,10 @@ impl Started {
         let Config { reader, headers, overload, .. } = settings.config;
         let shedding = overload.map(|plan| shedding::start(plan, &engine, &clock)).transpose()?;
         let overload = shedding.as_ref().map(|shedding| Arc::clone(&shedding.shedder));
-        let operator_state =
+        let resumed =
             state_start.map(|state_start| state_start.resume(&engine, overload.as_deref(), clock.now()));
+        let (operator_state, known) = resumed.unzip();
+        let shared = engine.store().fleet().map(|_| SharedState::new(known.unwrap_or_default()));
         let mut service = Service::new(engine, clock.clone()).reading(reader, headers).throttling(throttled);
         service.capacity = shedding.and_then(|shedding| shedding.capacity);
         let is_open = !settings.auth.is_required() && tls.is_none();
@@ -94,14 +101,29 @@ impl Started {
             service.activate(compat, clock.now()).map_err(|error| error.to_string())?;
         }
         let announced = announced(&addresses, access, &credentials);
-        let admin = Admin::new(credentials.tokens, addresses.http, &settings.admin_hosts, clock);
+        let about = membership::about(settings.advertised.clone(), addresses.http, access, &clock);
+        let hosts = membership::hosts(settings.admin_hosts, settings.advertised.as_deref());
+        let admin = Admin::new(credentials.tokens, addresses.http, &hosts, clock);
+        let trust = settings.fleet_ca.as_deref();
+        let trust = trust.map(|authorities| PeerTrust { authorities, own: settings.tls.as_ref() });
+        let service = Arc::new(service);
+        let fleet = FleetMember::new(MemberParts {
+            about,
+            reloader: reloader.clone(),
+            service: Arc::clone(&service),
+            shared: shared.clone(),
+            file: operator_state.clone(),
+            peers: PeerClient::new(trust).map_err(|error| format!("--fleet-ca: {error}"))?,
+        });
         let control = Arc::new(ControlPlane {
-            service: Arc::new(service),
+            service,
             reloader,
+            fleet,
             readiness: Readiness::of(tls.clone(), callers.clone(), store.clone()),
             snapshots: snapshots.as_ref().map(|snapshots| Arc::clone(&snapshots.status)).unwrap_or_default(),
             operator_state: operator_state.clone(),
             admin: if is_open { admin.open_to_all() } else { admin },
+            web_console: WebConsole::new(addresses.http.port()),
             scraping: tokio::sync::Mutex::default(),
         });
         Ok(Self {
@@ -111,6 +133,7 @@ impl Started {
             store,
             snapshots,
             operator_state,
+            shared,
             held,
             announced,
         })

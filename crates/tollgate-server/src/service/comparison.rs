@@ -31,7 +31,7 @@ pub(crate) struct Tally {
 }
 
 /// A tally for output.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Tallied {
     pub(crate) decisions: u64,
     pub(crate) changed: u64,
@@ -218,9 +218,4 @@ impl PolicyComparison {
         self.end(&latest);
         self.standing(id, now)
     }
-}
-
-/// Creates an engine for a comparison without a server.
-pub(crate) fn offline(policy: Policy, secret: tollgate::Secret, start: Timestamp) -> Engine {
-    Engine::builder().policy(policy).store(MemoryStore::new(MEMORY_BYTES, start)).secret(secret).build()
 }

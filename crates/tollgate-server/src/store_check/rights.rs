@@ -13,7 +13,7 @@ const RETURN_1: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
 const LIFE_MS: u64 = 10_000;
 /// All rights that a Tollgate user needs, for operators who create one. The last line is for this check.
 pub(super) const RIGHTS: &str = "~tg:* resetchannels -@all +ping +role +select +time +eval +evalsha +set +getex +mget +del +expire +pexpire \
-                                 +hget +hgetall +hset +hsetnx +zadd +zcard +zrem +zremrangebyscore +cluster|slots +asking \
+                                 +hget +hgetall +hset +hsetnx +hdel +hlen +zadd +zcard +zrem +zrangebyscore +zremrangebyscore +cluster|slots +asking \
                                  +info +cluster|info +cluster|nodes";
 
 /// One operation of Tollgate.
@@ -66,8 +66,11 @@ pub(super) async fn lines(
         [] => vec![CheckFinding::ok("rights", format!("{user} may do all that is needed"))],
         missing => {
             untried.retain(|right| !missing.contains(right));
-            let unknown =
-                if untried.is_empty() { "" } else { "; without +eval it was not tried what scripts do" };
+            let unknown = if untried.is_empty() {
+                ""
+            } else {
+                "; without +eval, commands inside scripts were not tried"
+            };
             // Granting a right that the user already has does no harm.
             let all: Vec<&str> = missing.iter().chain(&untried).copied().collect();
             let cure = format!("ACL SETUSER {user} {}", all.join(" "));
@@ -76,7 +79,7 @@ pub(super) async fn lines(
         }
     };
     if missing.is_empty() && other.is_empty() {
-        lines.push(CheckFinding::ok("scripts", "run, and may do what ours does"));
+        lines.push(CheckFinding::ok("scripts", "run, and may use every command that Tollgate's use"));
     }
     lines.extend(excess(node, user).await);
     lines.extend(other);
@@ -95,7 +98,7 @@ async fn excess(node: &Node, user: &str) -> Option<CheckFinding> {
     let mut list = redis::cmd("ACL");
     list.arg("LIST");
     let is_master = node.ask::<Value>(&list).await.is_ok();
-    let found = format!("{user} may do everything, also what Tollgate never does");
+    let found = format!("{user} may run every command, also those that Tollgate never uses");
     let cure = format!("make a user of its own: ACL SETUSER tollgate on >PASSWORD {RIGHTS}");
     is_master.then(|| CheckFinding::new(Mark::Note, "rights", found).cured_by(cure))
 }
@@ -121,6 +124,7 @@ fn trials(key: &str, kind: Deployment) -> Vec<Trial> {
         one("+hset", "HSET", &[&hash, "a", "2"]),
         one("+hget", "HGET", &[&hash, "a"]),
         one("+hgetall", "HGETALL", &[&hash]),
+        one("+hdel", "HDEL", &[&hash, "b"]),
         one("+eval", "EVAL", &["return 1", "1", key]),
         one("+evalsha", "EVALSHA", &[RETURN_1, "1", key]),
         script("+time", "return redis.call('TIME')", key),
@@ -129,6 +133,8 @@ fn trials(key: &str, kind: Deployment) -> Vec<Trial> {
         script("+zadd", "return redis.call('ZADD', KEYS[1], 1, 'a')", &nodes),
         script("+pexpire", "return redis.call('PEXPIRE', KEYS[1], 10000)", &nodes),
         script("+zcard", "return redis.call('ZCARD', KEYS[1])", &nodes),
+        script("+hlen", "return redis.call('HLEN', KEYS[1])", &hash),
+        script("+zrangebyscore", "return redis.call('ZRANGEBYSCORE', KEYS[1], 5, 6)", &nodes),
         script("+zremrangebyscore", "return redis.call('ZREMRANGEBYSCORE', KEYS[1], 5, 6)", &nodes),
         one("+zrem", "ZREM", &[&nodes, "a"]),
         script("+del", "return redis.call('DEL', KEYS[1])", key),

@@ -46,13 +46,13 @@ fn a_key_is_looked_at_and_reset() {
     );
     let output = stdout(&call(&server, &["explain", "api_key=k"]));
     assert!(
-        output.contains("per-key: denies") && output.contains("1 more must return: the first unit does in "),
+        output.contains("per-key: denies") && output.contains("0 of 5 are left: it admits the request in "),
         "{output}"
     );
-    says(&server, &["reset", "api_key=k"], "1 counter forgotten");
+    says(&server, &["reset", "api_key=k"], "1 counter reset");
     says(&server, &["get", "api_key=k"], "995 of 1000");
     assert_eq!(server.remaining("k"), 5);
-    says(&server, &["reset", "api_key=k", "--limit", "all"], "1 counter forgotten");
+    says(&server, &["reset", "api_key=k", "--limit", "all"], "1 counter reset");
     says(&server, &["get", "api_key=k"], "1000 of 1000");
 }
 
@@ -265,10 +265,15 @@ fn a_candidate_is_compared_on_a_trace() {
 
     let same = run(&["policy", "diff", &old, &old, "--trace", &trace], b"");
     assert_eq!(same.status.code(), Some(0), "an equal policy changes nothing: {}", stdout(&same));
-    let late =
-        scratch.file("late.jsonl", "{\"at\":2000,\"attributes\":{}}\n{\"at\":1000,\"attributes\":{}}\n");
-    for (trace, expected) in [(late.as_str(), ":2: at: earlier than the line before"), (old.as_str(), ":1: ")]
-    {
+    // A trace is put in order of time, and every line of it must be a request.
+    let late = scratch.file(
+        "late.jsonl",
+        "{\"at\":1893492002000,\"attributes\":{\"k\":\"x\"}}\n{\"at\":1893492001000,\"attributes\":{\"k\":\"x\"}}\n",
+    );
+    let output = run(&["policy", "diff", &old, &new, "--trace", &late], b"");
+    assert!(stdout(&output).contains("1 of 2 decisions change: 1 newly denied"), "{}", stdout(&output));
+    let bad = scratch.file("bad.jsonl", "{\"at\":1893492002000,\"attributes\":{}}\n{\"attributes\":{}}\n");
+    for (trace, expected) in [(bad.as_str(), "bad.jsonl:2: no `at`"), (old.as_str(), "old.yaml: ")] {
         let output = run(&["policy", "diff", &old, &new, "--trace", trace], b"");
         assert_eq!(output.status.code(), Some(2));
         assert!(stderr(&output).contains(expected), "{}", stderr(&output));

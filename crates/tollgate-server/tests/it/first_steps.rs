@@ -288,12 +288,20 @@ fn schemas_accept_the_example_files() {
     );
 }
 
-/// The fields that a reader accepts, as it lists them when it meets an unknown one.
-fn accepted(command: &[&str], text: &str) -> BTreeSet<String> {
+/// What a reader finds wrong with a text.
+fn reported(command: &str, text: &str) -> String {
     let folder = Scratch::new();
     fs::write(folder.path("file.yaml"), text).unwrap();
-    let output = within(&folder, &[command, &["file.yaml"]].concat()).output().unwrap();
-    let message = stderr(&output);
+    stderr(&within(&folder, &[command, "check", "file.yaml"]).output().unwrap())
+}
+
+/// The fields that a reader accepts, as it lists them when it meets an unknown one.
+fn accepted(command: &str, text: &str) -> BTreeSet<String> {
+    listed(&reported(command, text), text)
+}
+
+/// The fields that a message about a text lists.
+fn listed(message: &str, text: &str) -> BTreeSet<String> {
     let line =
         message.lines().find(|line| line.contains("zzz")).unwrap_or_else(|| panic!("{text}: {message}"));
     let list = match (line.rsplit_once("accepted: "), line.split_once("expected ")) {
@@ -315,25 +323,101 @@ fn properties(schema: &Value, pointer: &str) -> BTreeSet<String> {
     properties.keys().cloned().collect()
 }
 
-/// The schemas have exactly the fields that the readers know.
+/// The tables of policy files: a text with `@` where the fields of the table stand, and its place in the schema.
+const POLICY_TABLES: [(&str, &str); 8] = [
+    ("{@}", ""),
+    ("defaults: {@}", "/properties/defaults"),
+    ("defaults: {lease: {@}}", "/properties/defaults/properties/lease"),
+    ("defaults: {on_store_failure: {@}}", "/properties/defaults/properties/on_store_failure/anyOf/1"),
+    ("limits: [{@}]", "/properties/limits/items"),
+    ("limits: [{lease: {@}}]", "/properties/limits/items/properties/lease"),
+    ("limits: [{block_for: {@}}]", "/properties/limits/items/properties/block_for/anyOf/1"),
+    ("limits: [{on_store_failure: {@}}]", "/properties/limits/items/properties/on_store_failure/anyOf/1"),
+];
+
+/// The tables of config files.
+const CONFIG_TABLES: [(&str, &str); 20] = [
+    ("{@}", ""),
+    ("attributes: {a: {@}}", "/properties/attributes/additionalProperties"),
+    ("jwt: {@}", "/properties/jwt"),
+    ("headers: {@}", "/properties/headers"),
+    ("store: {@}", "/properties/store"),
+    ("routes: [{@}]", "/properties/routes/items"),
+    ("routes: [{upstreams: [{@}]}]", "/properties/routes/items/properties/upstreams/items/anyOf/1"),
+    ("routes: [{timeouts: {@}}]", "/properties/routes/items/properties/timeouts"),
+    ("routes: [{health: {@}}]", "/properties/routes/items/properties/health"),
+    ("routes: [{pace: {@}}]", "/properties/routes/items/properties/pace"),
+    ("routes: [{graphql: {@}}]", "/properties/routes/items/properties/graphql"),
+    ("routes: [{graphql: {caps: {@}}}]", "/properties/routes/items/properties/graphql/properties/caps"),
+    (
+        "routes: [{graphql: {persisted: {@}}}]",
+        "/properties/routes/items/properties/graphql/properties/persisted",
+    ),
+    ("overload: {@}", "/properties/overload"),
+    ("overload: {priorities: [{@}]}", "/properties/overload/properties/priorities/items"),
+    ("overload: {fleet: {@}}", "/properties/overload/properties/fleet"),
+    ("overload: {worker: {@}}", "/properties/overload/properties/worker"),
+    ("overload: {concurrency: {@}}", "/properties/overload/properties/concurrency"),
+    ("overload: {rate: {@}}", "/properties/overload/properties/rate"),
+    ("overload: {queue: {@}}", "/properties/overload/properties/queue"),
+];
+
+/// Tables that the readers take as values: a table with another field is refused as a whole.
+const VALUES: [&str; 3] = [
+    "/properties/credentials/items/anyOf/1",
+    "/properties/limits/items/properties/when/anyOf/1/additionalProperties/anyOf/2",
+    "/properties/overload/properties/priorities/items/properties/when/anyOf/1/additionalProperties/anyOf/2",
+];
+
+/// Every place of a schema that lists the fields of a table.
+fn tables(schema: &Value, at: &str, found: &mut BTreeSet<String>) {
+    if schema.get("properties").is_some_and(Value::is_object) {
+        found.insert(at.to_owned());
+    }
+    let below: Vec<(String, &Value)> = match schema {
+        Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), value)).collect(),
+        Value::Array(items) => {
+            items.iter().enumerate().map(|(index, item)| (index.to_string(), item)).collect()
+        }
+        _ => Vec::new(),
+    };
+    for (name, value) in below {
+        tables(value, &format!("{at}/{name}"), found);
+    }
+}
+
+/// Holds a schema to the reader at every depth: the tables of the schema are those of the list, each has exactly the
+/// fields that the reader knows, and no field of it is a table for the reader and another value for the schema.
+fn holds_to_the_reader(command: &str, list: &[(&str, &str)]) {
+    let schema = schema(command);
+    let mut found = BTreeSet::new();
+    tables(&schema, "", &mut found);
+    let known: BTreeSet<String> =
+        list.iter().map(|(_, at)| (*at).to_owned()).chain(VALUES.map(str::to_owned)).collect();
+    let unknown: Vec<&String> = found.difference(&known).collect();
+    assert!(unknown.is_empty(), "{command}: tables of the schema that no reader is asked about: {unknown:?}");
+    for (text, at) in list {
+        let fields = properties(&schema, at);
+        assert_eq!(accepted(command, &text.replace('@', "zzz: 1")), fields, "{text}");
+        for field in fields {
+            let has_fields = found.iter().any(|table| table.starts_with(&format!("{at}/properties/{field}")));
+            for value in ["{zzz: 1}", "[{zzz: 1}]"] {
+                let message = reported(command, &text.replace('@', &format!("{field}: {value}")));
+                let is_table = message.lines().any(|line| line.contains("zzz: unknown field"));
+                assert!(
+                    !is_table || has_fields,
+                    "{text}: the schema lacks the fields of {field}:\n{message}"
+                );
+            }
+        }
+    }
+}
+
+/// The schemas have exactly the fields that the readers know, at every depth.
 #[test]
 fn schemas_have_the_fields_of_the_readers() {
-    let (policy, config) = (schema("policy"), schema("config"));
-    for (text, pointer) in [
-        ("{zzz: 1, limits: []}", ""),
-        ("limits: [{name: a, rate: 5/s, zzz: 1}]", "/properties/limits/items"),
-        ("limits: [{name: a, rate: 5/s, lease: {zzz: 1}}]", "/properties/limits/items/properties/lease"),
-        (
-            "limits: [{name: a, rate: 5/s, by: [k], block_for: {for: 1m, zzz: 1}}]",
-            "/properties/limits/items/properties/block_for/anyOf/1",
-        ),
-        (
-            "limits: [{name: a, rate: 5/s, on_store_failure: {first: allow, zzz: 1}}]",
-            "/properties/limits/items/properties/on_store_failure/anyOf/1",
-        ),
-    ] {
-        assert_eq!(accepted(&["policy", "check"], text), properties(&policy, pointer), "{text}");
-    }
+    holds_to_the_reader("policy", &POLICY_TABLES);
+    holds_to_the_reader("config", &CONFIG_TABLES);
     for (text, pointer) in [
         ("{policy: p, cases: [{name: a, requests: [{expect: allow}]}], zzz: 1}", ""),
         ("{policy: p, cases: [{name: a, requests: [{expect: allow}], zzz: 1}]}", "/properties/cases/items"),
@@ -342,21 +426,18 @@ fn schemas_have_the_fields_of_the_readers() {
             "/properties/cases/items/properties/requests/items",
         ),
     ] {
+        let folder = Scratch::new();
+        fs::write(folder.path("file.yaml"), text).unwrap();
+        let message = stderr(&within(&folder, &["policy", "test", "file.yaml"]).output().unwrap());
         let mut expected = properties(&test_schema(), pointer);
-        expected.remove("at"); // `accepted` takes it for a word of the sentence.
-        assert_eq!(accepted(&["policy", "test"], text), expected, "{text}");
+        expected.remove("at"); // `listed` takes it for a word of the sentence.
+        assert_eq!(listed(&message, text), expected, "{text}");
     }
-    for (text, pointer) in [
-        ("zzz: 1", ""),
-        ("jwt: {zzz: 1}", "/properties/jwt"),
-        ("headers: {zzz: 1}", "/properties/headers"),
-        ("store: {zzz: 1}", "/properties/store"),
-        ("attributes: {a: {zzz: 1}}", "/properties/attributes/additionalProperties"),
-        ("routes: [{zzz: 1}]", "/properties/routes/items"),
-        ("overload: {zzz: 1}", "/properties/overload"),
-    ] {
-        assert_eq!(accepted(&["config", "check"], text), properties(&config, pointer), "{text}");
+    for field in ["header", "cookie", "query"] {
+        assert_eq!(reported("config", &format!("credentials: [{{{field}: name}}]")), "");
     }
+    let wrong = reported("config", "credentials: [{header: X-Key, zzz: 1}]");
+    assert!(wrong.contains("credentials[0]: accepted: bearer, basic, {header: X-API-Key}"), "{wrong}");
 }
 
 /// `docs/cli.md` has every command, and every variable that a command reads.

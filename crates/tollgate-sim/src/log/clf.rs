@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use memchr::memchr;
+use memchr::{memchr, memchr_iter};
 use tollgate::{Ticks, Timestamp};
 
 use super::record::{Precision, Record};
@@ -19,7 +19,7 @@ use super::text::{
 /// Reads one line.
 pub(super) fn parse<'a>(line: &'a [u8], dates: &mut ClfDates) -> Result<Record<'a>, Reason> {
     let (first, rest) = token(line);
-    let open = memchr(b'[', rest).ok_or("no date in brackets")?;
+    let open = date_bracket(rest).ok_or("no date in brackets")?;
     let close = open + memchr(b']', &rest[open..]).ok_or("the date's bracket is not closed")?;
     let names = Names::read(first, &rest[..open]);
     let stamp = dates.read(&rest[open + 1..close])?;
@@ -42,6 +42,11 @@ pub(super) fn parse<'a>(line: &'a [u8], dates: &mut ClfDates) -> Result<Record<'
     record.refused = refuses(record.status);
     Appended::default().read(rest, &mut record)?.time(&mut record);
     Ok(record)
+}
+
+/// The bracket before a date. An address of IPv6 may stand in brackets before it.
+fn date_bracket(line: &[u8]) -> Option<usize> {
+    memchr_iter(b'[', line).find(|open| line.get(open + 3) == Some(&b'/'))
 }
 
 /// The fields before the date.

@@ -193,19 +193,25 @@ pub(super) fn traefik(line: &[u8]) -> Result<Record<'_>, Reason> {
     Ok(record)
 }
 
-/// Reads a decision as `tollgate tail --json` writes it.
+/// Reads a decision as `tollgate tail --json` writes it, or a request of a trace, which has `at`, `attributes` and maybe
+/// a `cost`.
 pub(super) fn decision(line: &[u8]) -> Result<Record<'_>, Reason> {
     let mut record = Record::at(Timestamp::default(), Precision::Exact);
-    let (mut at, mut allowed, mut missed) = (None, None, None);
+    let (mut at, mut allowed, mut missed, mut is_described) = (None, None, None, false);
     Members::each(line, |name, value| {
         match name.as_ref() {
             "at" => at = Some(stamp_of(value)?.0),
             "allowed" => allowed = Some(value == Json::True),
             "missed" => missed = value.scalar(),
+            "cost" => {
+                let cost = value.scalar().and_then(|cost| cost.parse().ok());
+                record.cost = Some(cost.ok_or("`cost` is no whole number")?);
+            }
             "attributes" => {
                 let Json::Object(attributes) = value else {
                     return Err("`attributes` is not an object".into());
                 };
+                is_described = true;
                 let mut members = Members::of(attributes)?;
                 while let Some((name, value)) = members.next()? {
                     let value = match value {
@@ -223,6 +229,9 @@ pub(super) fn decision(line: &[u8]) -> Result<Record<'_>, Reason> {
         return Err(format!("the reader of the decisions was too slow and lost {missed} of them here").into());
     }
     record.arrival = at.ok_or("no `at`")?;
-    record.refused = !allowed.ok_or("no `allowed`")?;
+    if allowed.is_none() && !is_described {
+        return Err("neither `allowed` nor `attributes`".into());
+    }
+    record.refused = allowed == Some(false);
     Ok(record)
 }

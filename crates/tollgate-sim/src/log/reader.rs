@@ -62,7 +62,7 @@ pub struct Progress {
 /// Reads the requests of one or more logs.
 ///
 /// Several logs are read by their times: the reader always takes the next line of the log that lags behind. So rotated
-/// files may be given in any order, and logs of several servers are merged to within a line of each log.
+/// files may be given in any order, and logs of several servers are merged to within two lines of each log.
 ///
 /// A line that is not a request is counted and reported, never dropped in silence. A log that is cut short or damaged is
 /// read as far as it goes, and [`FileReport::damage`] says so.

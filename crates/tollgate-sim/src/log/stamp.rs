@@ -1,6 +1,6 @@
 //! Stamps of logs as instants: dates of the common log format, RFC 3339, and seconds since 1970.
 
-use tollgate::{TICKS_PER_SECOND, Timestamp};
+use tollgate::Timestamp;
 
 use super::record::Precision;
 use super::text::{Reason, number, scaled, text};
@@ -147,7 +147,7 @@ fn zone(written: &[u8]) -> Result<i64, Reason> {
 /// The instant so many seconds and microseconds after 1970, within what Tollgate can represent.
 pub(super) fn instant(seconds: i64, micros: u64) -> Result<Timestamp, Reason> {
     let seconds = u64::try_from(seconds).map_err(|_| "the stamp is before 1970")?;
-    within_time(seconds.saturating_mul(TICKS_PER_SECOND).saturating_add(micros))
+    within_time(seconds.saturating_mul(1_000_000).saturating_add(micros))
 }
 
 fn within_time(micros: u64) -> Result<Timestamp, Reason> {

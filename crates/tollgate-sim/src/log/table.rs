@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(late.attributes, [("new".into(), "x".into())]);
         assert!(ndjson.parse(br#"{"tier":"pro"}"#).unwrap_err().contains("no time"));
         assert!(ndjson.parse(b"plain text").unwrap_err().contains("not a JSON object"));
-        let error = Ndjson::new([&line[..]].into_iter(), &Mapping::default().with_key("teir")).unwrap_err();
+        let error = Ndjson::new([&line[..]].into_iter(), &Mapping::default().with_key("tiers")).unwrap_err();
         assert!(error.to_string().contains("did you mean tier?"), "{error}");
     }
 }

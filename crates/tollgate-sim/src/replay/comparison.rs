@@ -27,7 +27,7 @@ struct ChangedSheet {
 
 impl ChangedSheet {
     /// Counts a request that only `decision` denies.
-    fn count(&mut self, decision: &Decision, decided: &Decided<'_>) {
+    fn count(&mut self, decision: &Decision, decided: &Decided<'_, '_>) {
         self.requests += 1;
         *self.limits.entry(decision.cause_name().unwrap_or(REQUEST).to_owned()).or_default() += 1;
         if let Some(route) = route(decided.record) {
@@ -82,7 +82,7 @@ pub(super) struct ComparisonSheet {
 
 impl ComparisonSheet {
     /// Counts the other policy's decision about a request.
-    pub(super) fn count(&mut self, old: &Decision, decided: &Decided<'_>) {
+    pub(super) fn count(&mut self, old: &Decision, decided: &Decided<'_, '_>) {
         self.decisions += 1;
         self.denied += u64::from(!decided.decision.is_allowed());
         match (old.is_allowed(), decided.decision.is_allowed()) {

@@ -68,10 +68,10 @@ pub(super) enum Attempt {
 }
 
 /// A decision, and what it was about.
-pub(super) struct Decided<'d> {
+pub(super) struct Decided<'d, 'r> {
     pub(super) attempt: Attempt,
     pub(super) decision: &'d Decision,
-    pub(super) request: &'d CheckRequest<'d>,
+    pub(super) request: &'d CheckRequest<'r>,
     pub(super) record: &'d Record<'d>,
     pub(super) client: u64,
     pub(super) now: Timestamp,
@@ -139,7 +139,7 @@ impl Run {
         (stored, record, client): (&StoredRecord, &Record<'_>, u64),
         request: &CheckRequest<'_>,
         now: Timestamp,
-        (describe, observe): (&D, &mut impl FnMut(&Decided<'_>)),
+        (describe, observe): (&D, &mut impl FnMut(&Decided<'_, '_>)),
     ) {
         self.catch_up(now, describe, observe);
         if let Some(queue) = self.queues.get_mut(&client) {
@@ -173,7 +173,7 @@ impl Run {
         &mut self,
         end: Timestamp,
         describe: &D,
-        observe: &mut impl FnMut(&Decided<'_>),
+        observe: &mut impl FnMut(&Decided<'_, '_>),
     ) {
         let end = if self.clients == Clients::Obey { end } else { Timestamp::MAX };
         self.catch_up(end, describe, observe);
@@ -208,7 +208,7 @@ impl Run {
         &mut self,
         now: Timestamp,
         describe: &D,
-        observe: &mut impl FnMut(&Decided<'_>),
+        observe: &mut impl FnMut(&Decided<'_, '_>),
     ) {
         while let Some(first) = self.returns.first_entry() {
             let at = first.key().0;
@@ -245,7 +245,7 @@ impl Run {
         (attempt, client, stored): (Attempt, u64, &StoredRecord),
         now: Timestamp,
         describe: &D,
-        observe: &mut impl FnMut(&Decided<'_>),
+        observe: &mut impl FnMut(&Decided<'_, '_>),
     ) -> Option<Timestamp> {
         let record = stored.record();
         let decided = describe.describe(&record, |request| {

@@ -126,7 +126,7 @@ impl Sheet {
     }
 
     /// Counts a decision of the main run.
-    pub(super) fn count(&mut self, decided: &Decided<'_>) {
+    pub(super) fn count(&mut self, decided: &Decided<'_, '_>) {
         let Decided { attempt, decision, client, now, .. } = *decided;
         let is_denied = !decision.is_allowed();
         self.first.get_or_insert(now);
@@ -156,7 +156,7 @@ impl Sheet {
     }
 
     /// Counts the status of each limit.
-    fn count_limits(&mut self, decided: &Decided<'_>) {
+    fn count_limits(&mut self, decided: &Decided<'_, '_>) {
         let decision = decided.decision;
         let refusing = decision.limits().filter(refuses).count();
         let (mut is_counted, mut needs_store) = (false, false);
@@ -186,7 +186,7 @@ impl Sheet {
     }
 
     /// Counts a decision of a run beside the main one.
-    pub(super) fn count_beside(&mut self, beside: Beside, decided: &Decided<'_>) {
+    pub(super) fn count_beside(&mut self, beside: Beside, decided: &Decided<'_, '_>) {
         let totals = &mut self.beside[beside as usize];
         totals.decisions += 1;
         if decided.decision.is_allowed() {
@@ -214,7 +214,12 @@ impl Sheet {
 
 impl LimitSheet {
     /// Counts the status of a request. Returns whether it needs a new lease; `None` if the limit is not leased.
-    fn count(&mut self, status: &LimitStatus<'_>, decided: &Decided<'_>, elsewhere: bool) -> Option<bool> {
+    fn count(
+        &mut self,
+        status: &LimitStatus<'_>,
+        decided: &Decided<'_, '_>,
+        elsewhere: bool,
+    ) -> Option<bool> {
         let now = decided.now;
         self.requests += 1;
         let key = self.keys.entry(status.key_hash).or_default();

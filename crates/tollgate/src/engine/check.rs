@@ -37,7 +37,7 @@ pub(super) struct MatchedRequest {
 impl MatchedRequest {
     /// The decision about a request that an enforced limit denies whatever was counted. No other limit is asked.
     #[inline]
-    fn forbidden(&self, active: &ActivePolicy) -> Option<Decision> {
+    fn without_counters(&self, active: &ActivePolicy) -> Option<Decision> {
         self.uncounted.iter().any(Status::refuses).then(|| {
             let mut decision = Decision::open(Arc::clone(&active.policy));
             decision.add_uncounted(&self.uncounted);
@@ -52,7 +52,7 @@ pub(super) struct ChargeSet<'l> {
     /// The charge of each match.
     pub(super) charges: Charges<'l>,
     /// How many permits of the fallback the store had recorded when it was charged.
-    pub(super) reported: u64,
+    pub(super) permits_reported: u64,
 }
 
 impl<'l> ChargeSet<'l> {
@@ -166,9 +166,10 @@ impl<S: Store> Engine<S> {
             if let Some(decision) = self.match_request(&active, request, &mut matched, &mut charges, now) {
                 return Ok(decision);
             }
+            // A penalty takes a second call of the store, which `decide` makes.
             if active.has_penalties() || self.must_reconcile_first(&charges) {
                 let prepared = Prepared::new(Arc::clone(&active), matched, &charges);
-                return self.try_prepared(prepared, request, now);
+                return self.decide_if_ready(prepared, request, now);
             }
             let mut answers = Answers::new();
             let failure = match self.store.try_charge(&charges, now, &mut answers) {
@@ -179,19 +180,19 @@ impl<S: Store> Engine<S> {
                 }
                 Some(charged) => charged.err(),
             };
-            let set = ChargeSet { matched: &matched, charges, reported: 0 };
+            let set = ChargeSet { matched: &matched, charges, permits_reported: 0 };
             match failure {
                 None => self.follow_store(&active, &set, &answers, now),
                 Some(failure) => {
-                    answers = self.fallback_from(&active, now).local_answers(&set.asked(), failure);
+                    answers = self.fallback_or_new(&active, now).local_answers(&set.asked(), failure);
                 }
             }
             return Ok(self.conclude(&active, &set, &answers, failure));
         }
     }
 
-    /// Decides about a request that takes several charges, if the store never waits.
-    fn try_prepared(
+    /// Decides about a prepared request, if the store never waits: `decide` is then ready at the first poll.
+    fn decide_if_ready(
         &self,
         mut prepared: Prepared,
         request: &CheckRequest<'_>,
@@ -235,7 +236,7 @@ impl<S: Store> Engine<S> {
             // One policy for the whole decision, so that a reload never splits it.
             let active = Arc::clone(&prepared.0.active);
             let charges = prepared.charges();
-            let mut set = ChargeSet { matched: &prepared.0.matched, charges, reported: 0 };
+            let mut set = ChargeSet { matched: &prepared.0.matched, charges, permits_reported: 0 };
             if active.has_penalties() {
                 let blocks = Box::pin(self.blocks_of(&active, request, &set, now)).await;
                 if !blocks.is_empty()
@@ -255,7 +256,7 @@ impl<S: Store> Engine<S> {
                 continue;
             }
             let failure = answers.as_ref().err().copied();
-            let answers = self.answers(&active, &set, answers, now).await;
+            let answers = self.answers_or_fallback(&active, &set, answers, now).await;
             let mut decision = self.conclude(&active, &set, &answers, failure);
             if active.has_penalties() && !decision.is_allowed() {
                 Box::pin(self.strike(&active, request, &set, &mut decision, now)).await;
@@ -287,7 +288,7 @@ impl<S: Store> Engine<S> {
         *permit = self.next_permit(active, matches);
         let id = permit.unwrap_or(PermitId(0));
         charges.extend(matches.iter().map(|matched| active.charge(request, matched, &overrides, id)));
-        matched.forbidden(active)
+        matched.without_counters(active)
     }
 
     /// Charges the store, after the deferred charges of the same keys were reported to it.
@@ -298,7 +299,7 @@ impl<S: Store> Engine<S> {
         now: Timestamp,
     ) -> Result<Answers, StoreFailure> {
         self.reconcile_first(active, &set.charges, now).await?;
-        set.reported = self.fallback.get().map_or(0, |fallback| fallback.permits_reported());
+        set.permits_reported = self.fallback.get().map_or(0, |fallback| fallback.permits_reported());
         self.store.charge(&set.charges, now).await
     }
 
@@ -312,7 +313,7 @@ impl<S: Store> Engine<S> {
         charges: &[Charge<'_>],
         now: Timestamp,
     ) -> Result<(), StoreFailure> {
-        match self.fallback_at(active, now).filter(|context| context.fallback.owes_anything(charges)) {
+        match self.fallback_if_any(active, now).filter(|context| context.fallback.owes_anything(charges)) {
             // Boxed, because this future is large and every decision that waits would reserve room for it.
             Some(context) => Box::pin(context.reconcile_first(charges)).await,
             None => Ok(()),
@@ -328,7 +329,7 @@ impl<S: Store> Engine<S> {
 
     /// The answers to the charges of a request: those of the store, which are also counted locally, or those of the
     /// fallback.
-    pub(super) async fn answers(
+    pub(super) async fn answers_or_fallback(
         &self,
         active: &ActivePolicy,
         set: &ChargeSet<'_>,
@@ -339,18 +340,18 @@ impl<S: Store> Engine<S> {
         match answered {
             Ok(answers) => {
                 self.follow_store(active, set, &answers, now);
-                match self.fallback_at(active, now).filter(|_| set.matched.permit.is_some()) {
+                match self.fallback_if_any(active, now).filter(|_| set.matched.permit.is_some()) {
                     Some(context) => {
-                        Box::pin(
-                            async move { context.within_limits(&set.asked(), answers, set.reported).await },
-                        )
+                        Box::pin(async move {
+                            context.within_limits(&set.asked(), answers, set.permits_reported).await
+                        })
                         .await
                     }
                     None => answers,
                 }
             }
             Err(failure) => {
-                let context = self.fallback_from(active, now);
+                let context = self.fallback_or_new(active, now);
                 Box::pin(async move { context.answers(&set.asked(), failure).await }).await
             }
         }
@@ -366,12 +367,12 @@ impl<S: Store> Engine<S> {
         now: Timestamp,
     ) {
         if !self.store.never_waits() && has_news(answers) {
-            self.fallback_from(active, now).follow_store(&set.asked(), answers);
+            self.fallback_or_new(active, now).follow_store(&set.asked(), answers);
         }
     }
 
     /// The fallback at an instant, if it was needed before.
-    pub(super) fn fallback_at<'e>(
+    pub(super) fn fallback_if_any<'e>(
         &'e self,
         active: &'e ActivePolicy,
         now: Timestamp,
@@ -381,7 +382,7 @@ impl<S: Store> Engine<S> {
     }
 
     /// The fallback at an instant; created when it is first needed.
-    pub(super) fn fallback_from<'e>(
+    pub(super) fn fallback_or_new<'e>(
         &'e self,
         active: &'e ActivePolicy,
         now: Timestamp,

@@ -55,7 +55,7 @@ impl<'e, S: Store> Maintenance<'e, S> {
     /// When the store does not answer.
     pub async fn reconcile(self, now: Timestamp) -> Result<Reconciled, StoreFailure> {
         let active = self.engine.active.load_full();
-        match self.engine.fallback_at(&active, now.decidable()) {
+        match self.engine.fallback_if_any(&active, now.decidable()) {
             Some(fallback) => fallback.reconcile_some().await,
             None => Ok(Reconciled::default()),
         }

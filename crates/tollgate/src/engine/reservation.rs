@@ -225,7 +225,7 @@ impl<S: Store> Reservations<'_, S> {
     /// Applies to the fallback what was changed in the store.
     fn follow_adjusted(self, held: &Held, settled: Settled, now: Timestamp) {
         let active = self.engine.active.load();
-        if let Some(fallback) = self.engine.fallback_at(&active, now) {
+        if let Some(fallback) = self.engine.fallback_if_any(&active, now) {
             fallback.follow_adjusted(held, settled);
         }
     }
@@ -240,7 +240,7 @@ impl<S: Store> Reservations<'_, S> {
             Source::Overflow if cost < held.cost => Ok(Settled::default()),
             Source::Local => {
                 let active = self.engine.active.load();
-                let fallback = self.engine.fallback_at(&active, now);
+                let fallback = self.engine.fallback_if_any(&active, now);
                 Ok(fallback.map_or_else(Settled::default, |fallback| fallback.adjust(held, cost)))
             }
             _ => {

@@ -60,7 +60,7 @@ impl<S: Store> Engine<S> {
         let active = Arc::new(next.active);
         let before = self.active.swap(Arc::clone(&active));
         if let Some(fallback) = self.fallback.get() {
-            fallback.follow(&before, &active, now);
+            fallback.follow_swap(&before, &active, now);
         }
         self.changed();
         next.report

@@ -34,7 +34,7 @@ pub(super) struct Deferred {
     /// The counters being reported. Until the report has arrived, the store would admit their units again.
     reports: Mutex<BTreeSet<Fingerprint>>,
     pub(super) permits: UnreportedPermits,
-    pub(super) replayed: AtomicU64,
+    pub(super) settled: AtomicU64,
     pub(super) dropped: AtomicU64,
 }
 
@@ -92,7 +92,7 @@ impl Deferred {
             reporting: AtomicUsize::new(0),
             reports: Mutex::new(BTreeSet::new()),
             permits: UnreportedPermits::default(),
-            replayed: AtomicU64::new(0),
+            settled: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
         }
     }
@@ -411,12 +411,12 @@ impl Due<'_> {
     }
 
     /// The store has recorded the report.
-    pub(super) fn paid(mut self, now: Timestamp) {
+    pub(super) fn settle(mut self, now: Timestamp) {
         if let Some(name) = self.permit() {
             self.deferred.permits.reported(&name, now);
         }
         self.what = None;
-        self.deferred.replayed.fetch_add(1, Ordering::Relaxed);
+        self.deferred.settled.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The report was not sent.

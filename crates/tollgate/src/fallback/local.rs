@@ -174,12 +174,13 @@ impl Local {
     pub(super) fn wants(
         &self,
         reported: u32,
-        is_shaken: impl FnOnce() -> bool,
+        was_away_lately: impl FnOnce() -> bool,
         active: &ActivePolicy,
     ) -> Option<u32> {
         let (shares, reported) = (self.shares.load(), reported.min(NODES_MAX));
         let is_older = shares.generation < active.generation() && !Arc::ptr_eq(&shares.of, &active.policy);
-        let stays = reported == 0 || reported == shares.nodes || (reported < shares.nodes && is_shaken());
+        let stays =
+            reported == 0 || reported == shares.nodes || (reported < shares.nodes && was_away_lately());
         (is_older || !stays).then_some(if stays { shares.nodes } else { reported })
     }
 
@@ -209,7 +210,7 @@ impl Local {
     }
 
     /// Charges what was admitted elsewhere, as far as the share has units. The outcome is ignored.
-    pub(super) fn keep_warm(&self, side: Side, spot: &KeySlot<'_>, now: Timestamp) {
+    pub(super) fn charge_share(&self, side: Side, spot: &KeySlot<'_>, now: Timestamp) {
         let shares = self.shares.load();
         if let Some(own) = shares.own(spot) {
             let _ = self.side(side).ask(&own.charge, ChargeMode::UpTo(own.headroom), now);

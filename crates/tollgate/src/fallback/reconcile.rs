@@ -113,7 +113,7 @@ impl<S: Store> FallbackContext<'_, S> {
             match answered {
                 None => {}
                 Some(Ok(())) => {
-                    due.paid(now);
+                    due.settle(now);
                     settled += 1;
                 }
                 Some(Err(StoreFailure::Unanswered)) if failed.is_none() || of.is_some() => {

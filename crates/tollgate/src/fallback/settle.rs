@@ -22,7 +22,7 @@ impl<S: Store> FallbackContext<'_, S> {
             let charge = charge.map(|charge| charge.of_instant(held.decided_at));
             if let Some(spot) = charge.as_ref().and_then(|charge| KeySlot::held(active, held, charge)) {
                 settled.refunded = held.still_counted(units, now);
-                fallback.take_back(&spot, held.decided_at, now);
+                fallback.refund_local_charge(&spot, held.decided_at, now);
             }
         } else if let Some(look) = active.charge_of(held, PermitId(0), 0).filter(|_| cost > held.cost) {
             let Some(spot) = KeySlot::held(active, held, &look) else { return settled };
@@ -34,7 +34,7 @@ impl<S: Store> FallbackContext<'_, S> {
             if settled.charged > 0 {
                 deferred.begin(local, active, &charge, || held.clone().into(), now);
                 if let Some(spot) = KeySlot::held(active, held, &charge) {
-                    local.keep_warm(Side::Counters, &spot, now);
+                    local.charge_share(Side::Counters, &spot, now);
                 }
             }
         }
@@ -52,12 +52,12 @@ impl<S: Store> FallbackContext<'_, S> {
         if let Some(charge) = charge(settled.refunded)
             && let Some(spot) = KeySlot::held(active, held, &charge)
         {
-            fallback.give(&spot, now);
+            fallback.refund_share(&spot, now);
         }
         if let Some(charge) = charge(settled.charged)
             && let Some(spot) = KeySlot::held(active, held, &charge)
         {
-            fallback.keep_warm(&spot, now);
+            fallback.charge_share(&spot, now);
         }
     }
 
@@ -90,7 +90,7 @@ impl<S: Store> FallbackContext<'_, S> {
 
     /// Refunds locally what the store has refunded.
     pub(crate) fn refund(&self, matched: &Match, charge: &Charge<'_>) {
-        self.fallback.give(&KeySlot::matched(self.active, matched, charge), self.now);
+        self.fallback.refund_share(&KeySlot::matched(self.active, matched, charge), self.now);
     }
 
     /// Refunds locally, and records for a report, the part of a started refund that the store has yet to make.

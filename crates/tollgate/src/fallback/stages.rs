@@ -48,23 +48,23 @@ impl<S: Store> FallbackContext<'_, S> {
         if !answers.iter().all(is_known) {
             self.fallback.watch.answered(self.now);
         }
-        self.attend();
-        self.keep_warm(asked, answers);
+        self.follow_nodes();
+        self.charge_share(asked, answers);
     }
 
     /// Follows the number of nodes, and the active policy if its swap was missed.
-    pub(super) fn attend(&self) {
-        self.fallback.attend(self.store.nodes(), self.active, self.now);
+    pub(super) fn follow_nodes(&self) {
+        self.fallback.follow_nodes(self.store.nodes(), self.active, self.now);
     }
 
-    fn keep_warm(&self, asked: &[(&Match, Charge<'_>)], answers: &[ChargeAnswer]) {
+    fn charge_share(&self, asked: &[(&Match, Charge<'_>)], answers: &[ChargeAnswer]) {
         if is_refused(asked, answers) {
             return; // Nothing was charged.
         }
         for ((matched, charge), answer) in asked.iter().zip(answers) {
             let news = charge.costing(answer.news(charge.cost));
             if news.cost > 0 && answer.outcome.is_allowed() && stages(self.active, matched).counts_locally() {
-                self.fallback.keep_warm(&KeySlot::matched(self.active, matched, &news), self.now);
+                self.fallback.charge_share(&KeySlot::matched(self.active, matched, &news), self.now);
             }
         }
     }
@@ -87,7 +87,7 @@ impl<S: Store> FallbackContext<'_, S> {
         let mut taken = Charges::new();
         for ((matched, charge), answer) in asked.iter().zip(&answers) {
             if charge.cost > 0 && answer.outcome.is_allowed() {
-                fallback.give(&KeySlot::matched(self.active, matched, &charge.of_instant(now)), now);
+                fallback.refund_share(&KeySlot::matched(self.active, matched, &charge.of_instant(now)), now);
                 taken.push(charge.refunding(answer));
             }
         }
@@ -142,7 +142,7 @@ impl<S: Store> FallbackContext<'_, S> {
             return None;
         };
         if !refused {
-            self.keep_warm(&there, &theirs);
+            self.charge_share(&there, &theirs);
             theirs = self.within_limits(&there, theirs, reported).await;
             if is_refused(&there, &theirs) {
                 self.give_back(&gone, &ours);
@@ -160,7 +160,7 @@ impl<S: Store> FallbackContext<'_, S> {
         if failure.is_outage() {
             self.fallback.watch.failed(self.now);
         }
-        self.attend();
+        self.follow_nodes();
         let courses: SmallVec<[Course; 6]> = asked
             .iter()
             .map(|(matched, charge)| {
@@ -210,7 +210,7 @@ impl<S: Store> FallbackContext<'_, S> {
             let spot = KeySlot::matched(self.active, matched, charge);
             match answer.source {
                 Source::Open => {
-                    fallback.give(&spot, now);
+                    fallback.refund_share(&spot, now);
                     fallback.deferred.take_back_open(charge);
                 }
                 Source::Local => fallback.local.refund(Side::Counters, &spot, now),
@@ -247,7 +247,7 @@ impl<S: Store> FallbackContext<'_, S> {
             Stage::Closed => closed(),
             Stage::Open if local.is_below_ceiling(charge, stages.open_up_to, takes, now) => {
                 if takes && charge.cost > 0 {
-                    fallback.keep_warm(&spot, now);
+                    fallback.charge_share(&spot, now);
                     if !matches!(charge.quota, Quota::Concurrency(_)) {
                         let held = || Held::new(&active.policy, matched, charge, Source::Open).into();
                         fallback.deferred.add_open(local, active, charge, held, now);

@@ -12,9 +12,9 @@ impl<S: Store> FallbackContext<'_, S> {
     /// Adds what the store has counted to the local count.
     pub(crate) fn follow_counted(&self, charge: &Charge<'_>) {
         self.fallback.watch.answered(self.now);
-        self.attend();
+        self.follow_nodes();
         if charge.cost > 0 {
-            self.fallback.keep_warm(&KeySlot::tally(charge), self.now);
+            self.fallback.charge_share(&KeySlot::tally(charge), self.now);
         }
     }
 
@@ -30,7 +30,7 @@ impl<S: Store> FallbackContext<'_, S> {
         if failure.is_outage() {
             fallback.watch.failed(now);
         }
-        self.attend();
+        self.follow_nodes();
         let counter = || Counter::Tally(Arc::clone(windows), charge.key);
         if charge.cost > 0 {
             fallback.deferred.begin(&fallback.local, active, charge, counter, now);
@@ -45,13 +45,13 @@ impl<S: Store> FallbackContext<'_, S> {
 
     /// Subtracts locally what the store has subtracted.
     pub(crate) fn follow_discounted(&self, charge: &Charge<'_>) {
-        self.fallback.give(&KeySlot::tally(charge), self.now);
+        self.fallback.refund_share(&KeySlot::tally(charge), self.now);
     }
 
     /// Takes back units that were counted locally at this very instant. The store does not know of them unless they
     /// were reported since.
     pub(crate) fn uncount(&self, charge: &Charge<'_>) {
-        self.fallback.take_back(&KeySlot::tally(charge), self.now, self.now);
+        self.fallback.refund_local_charge(&KeySlot::tally(charge), self.now, self.now);
     }
 
     /// Subtracts locally what the store could not subtract, and records it to be reported later.

@@ -98,7 +98,7 @@ impl Watch {
     }
 
     /// Whether the store has failed recently.
-    pub(super) fn is_shaken(&self, now: Timestamp) -> bool {
+    pub(super) fn was_away_lately(&self, now: Timestamp) -> bool {
         locked(&self.absence).began.is_some() && !self.is_well(now)
     }
 

@@ -317,11 +317,11 @@ impl<R: Clone> LeaseMap<R> {
         }
     }
 
-    pub(super) fn discard_cells(&self, charges: &[Charge<'_>]) {
-        for charge in charges {
-            let dropped = self.shard(charge.key()).remove(&charge.key());
+    pub(super) fn discard_cells(&self, keys: impl Iterator<Item = u128>) {
+        for key in keys {
+            let dropped = self.shard(key).remove(&key);
             // The usage count of the key is reset too.
-            self.unreported().remove(&charge.key());
+            self.unreported().remove(&key);
             if let Some(MapEntry { cell, .. }) = dropped {
                 self.count.fetch_sub(1, Ordering::Relaxed);
                 cell.mark_removed();

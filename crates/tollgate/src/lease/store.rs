@@ -105,10 +105,10 @@ impl<S: Lender> Store for LeasedStore<S> {
 
     async fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Result<(), StoreFailure> {
         // Held units were debited from the counter that is reset. They are discarded with it.
-        self.map.discard_cells(charges);
+        self.map.discard_cells(charges.iter().map(Charge::key));
         let reset = self.store.reset(charges, now).await;
         // Units that were acquired during the reset are discarded too.
-        self.map.discard_cells(charges);
+        self.map.discard_cells(charges.iter().map(Charge::key));
         reset
     }
 

@@ -2,7 +2,6 @@
 //! every attempt that the role did not permit.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::Request;
@@ -12,21 +11,22 @@ use serde_json::{Value, json};
 use tollgate::engine::{BlockError, Forgotten, OverrideError};
 use tollgate::policy::{Limit, Policy};
 use tollgate::time::WallOffset;
-use tollgate::{CheckRequest, CredentialDigest, LimitOverride, Ruled, Scope, Timestamp};
-use tollgate_tower::attributes::{BUILT_IN, Spelled};
+use tollgate::{LimitOverride, Ruled, Scope, Timestamp};
+use tollgate_tower::attributes::Spelled;
 
 use super::Admin;
 use super::form::{self, BlockForm, KeyForm, OverrideForm, Query, Reach, ResetForm};
 use super::reply::AdminClient;
 use super::route::Verb;
-use super::tail::{self, EventBody, Which};
+use super::tail::EventBody;
 use super::token::{Role, Who};
 use super::view::{
     self, AsGivenView, BlockView, Depth, ExplainedRequest, ExplanationView, Instant, LimitFooting,
-    LimitsView, OtherView, OverrideView, RuledView, TopView,
+    LimitsView, OtherView, OverrideView, RuledView,
 };
 use super::wording::{
-    joined, not_begun, not_counted, own_limits, remarked, stranger, texts, unforgotten, unknown_limit,
+    joined, not_begun, not_counted, not_with_a_body, own_limits, remarked, stranger, texts, unforgotten,
+    unknown_limit,
 };
 use crate::control::ControlPlane;
 use crate::identity::Word;
@@ -35,13 +35,8 @@ use crate::problem::{Kind, Problem};
 use crate::request_body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
 use crate::request_json::JsonRequest;
 use crate::service::comparison::ComparisonStatus;
-use crate::service::throttle::{self, ForgottenCalls};
+use crate::service::throttle::ForgottenCalls;
 
-/// Default and maximum number of keys of `top`, and of entries of `audit`.
-const LISTED: (usize, usize) = (20, 1_000);
-/// The notice that an override applies to one server only, and what to do about it, for servers that share a store.
-const ONE_SERVER: &str = "this holds on this server only: other servers on the same store do not hear of it; send the same command \
-                          to each of them (--server)";
 /// The name of the candidate in findings.
 const CANDIDATE: &str = "candidate";
 
@@ -62,7 +57,7 @@ impl AdminAnswer {
     }
 
     /// Adds a text field to the document.
-    fn with(self, name: &str, text: &str) -> Result<Self, Problem> {
+    pub(super) fn with(self, name: &str, text: &str) -> Result<Self, Problem> {
         let mut answer = self;
         if let AdminAnswer::Json(bytes) = &answer
             && let Ok(Value::Object(mut document)) = serde_json::from_slice(bytes)
@@ -77,7 +72,7 @@ impl AdminAnswer {
 
 /// One request of an identified sender.
 pub(super) struct Act<'a> {
-    admin: &'a Admin,
+    pub(super) admin: &'a Admin,
     who: &'a Who,
     pub(super) verb: Verb,
     pub(super) now: Timestamp,
@@ -125,62 +120,68 @@ impl ControlPlane {
         request: Request<Incoming>,
         asker: AdminClient,
     ) -> Result<AdminAnswer, Problem> {
-        let admin = &self.admin;
-        let who = admin.admit(&request, asker.peer)?;
+        let who = self.admin.admit(&request, asker.peer)?;
         let verb = Verb::of(request.method(), request.uri().path())?;
-        let act =
-            Act { admin, who, verb, now: self.service.now(), wall: self.service.engine.maintenance().wall() };
-        act.allow(verb.role(), "")?;
-        if !verb.applies_to_compat() {
-            self.native(&act)?;
-        }
-        let answer = match verb {
+        let act = self.begin(who, verb)?;
+        match verb {
             Verb::Limits => self.limits(&act),
-            Verb::Get => self.explain(&act, &body(request).await?, Depth::State).await,
-            Verb::Explain => self.explain(&act, &body(request).await?, Depth::Reasons).await,
-            Verb::Top => {
-                let most =
-                    Query::read(request.uri().query(), &["limit"])?.number("limit", LISTED.0, LISTED.1)?;
-                AdminAnswer::json(&TopView::new(&self.service.meter.top(most), act.shown(act.now)))
+            Verb::Get | Verb::Explain | Verb::Top | Verb::Tail | Verb::Audit => {
+                self.view(&act, request, asker).await
             }
-            Verb::Tail => self.tail(&act, request.uri().query(), asker),
-            Verb::Audit => {
-                let most =
-                    Query::read(request.uri().query(), &["limit"])?.number("limit", LISTED.0, LISTED.1)?;
-                AdminAnswer::json(&json!({ "entries": admin.audit.latest(most) }))
-            }
-            Verb::Reset => self.reset(&act, form::read(&body(request).await?)?).await,
-            Verb::Block => self.block(&act, &form::read(&body(request).await?)?),
-            Verb::Unblock => self.unblock(&act, &form::read(&body(request).await?)?),
-            Verb::Kill | Verb::Shadow | Verb::Percent => self.rule(&act, &form::read(&body(request).await?)?),
-            Verb::Restore => self.restore(&act, &form::read(&body(request).await?)?),
-            Verb::Reload => self.reload(&act, &form::read(&body(request).await?)?).await,
+            Verb::Fleet => AdminAnswer::json(&self.fleet.roster().await),
             Verb::Diff => self.diff(&act, request).await,
             Verb::Compared(id) => standing(self.service.comparison.standing(id, act.now)),
             Verb::Stop(id) => {
                 act.audit(&id.to_string(), "stopped");
                 standing(self.service.comparison.stop(id, act.now))
             }
-        }?;
-        if verb.changes_operator_state() { self.kept(self.of_one_server(answer)?).await } else { Ok(answer) }
-    }
-
-    /// Adds the notice that an override applies to this server only, if other servers share the store: each has its own
-    /// overrides.
-    fn of_one_server(&self, answer: AdminAnswer) -> Result<AdminAnswer, Problem> {
-        match self.readiness.store {
-            Some(_) => answer.with("notice", ONE_SERVER),
-            None => Ok(answer),
+            _ => self.carry_out(&act, &body(request).await?).await,
         }
     }
 
-    /// Answers once the operator state is on disk. The change is already active: a disk failure adds a warning and
-    /// reverts nothing.
-    async fn kept(&self, answer: AdminAnswer) -> Result<AdminAnswer, Problem> {
-        let Some(operator_state) = &self.operator_state else { return Ok(answer) };
-        match operator_state.keep().await {
-            Ok(()) => Ok(answer),
-            Err(error) => answer.with("warning", &error),
+    /// Executes a verb whose body is a JSON document, for an operator who was admitted.
+    ///
+    /// # Errors
+    /// As [`Self::operate`].
+    pub(super) async fn perform(&self, who: &Who, verb: Verb, body: &[u8]) -> Result<AdminAnswer, Problem> {
+        let act = self.begin(who, verb)?;
+        self.carry_out(&act, body).await
+    }
+
+    /// Checks that the operator may do it, and that the active policy knows it.
+    pub(super) fn begin<'a>(&'a self, who: &'a Who, verb: Verb) -> Result<Act<'a>, Problem> {
+        let (now, wall) = (self.service.now(), self.service.engine.maintenance().wall());
+        let act = Act { admin: &self.admin, who, verb, now, wall };
+        act.allow(verb.role(), "")?;
+        if !verb.applies_to_compat() {
+            self.native(&act)?;
+        }
+        Ok(act)
+    }
+
+    async fn carry_out(&self, act: &Act<'_>, body: &[u8]) -> Result<AdminAnswer, Problem> {
+        match act.verb {
+            Verb::Get => self.explain(act, body, Depth::State).await,
+            Verb::Explain => self.explain(act, body, Depth::Reasons).await,
+            Verb::Reset => self.reset(act, form::read(body)?).await,
+            Verb::Block | Verb::Unblock | Verb::Kill | Verb::Shadow | Verb::Percent | Verb::Restore => {
+                self.changed(|| self.change(act, body)).await
+            }
+            Verb::Reload => self.reload(act, &form::read(body)?).await,
+            Verb::Limits | Verb::Top | Verb::Tail | Verb::Audit | Verb::Fleet => {
+                Err(not_with_a_body(act.verb))
+            }
+            Verb::Diff | Verb::Compared(_) | Verb::Stop(_) => Err(not_with_a_body(act.verb)),
+        }
+    }
+
+    /// Changes the operator state of this node.
+    fn change(&self, act: &Act<'_>, body: &[u8]) -> Result<AdminAnswer, Problem> {
+        match act.verb {
+            Verb::Block => self.block(act, &form::read(body)?),
+            Verb::Unblock => self.unblock(act, &form::read(body)?),
+            Verb::Restore => self.restore(act, &form::read(body)?),
+            _ => self.rule(act, &form::read(body)?),
         }
     }
 
@@ -213,7 +214,12 @@ impl ControlPlane {
         }
     }
 
-    async fn explain(&self, act: &Act<'_>, body: &[u8], depth: Depth) -> Result<AdminAnswer, Problem> {
+    pub(super) async fn explain(
+        &self,
+        act: &Act<'_>,
+        body: &[u8],
+        depth: Depth,
+    ) -> Result<AdminAnswer, Problem> {
         let question = JsonRequest::check(body)?;
         let given = question.given();
         self.spelled_rightly(&given)?;
@@ -248,25 +254,6 @@ impl ControlPlane {
             );
         }
         AdminAnswer::json(&view)
-    }
-
-    fn tail(&self, act: &Act<'_>, query: Option<&str>, asker: AdminClient) -> Result<AdminAnswer, Problem> {
-        let denied = Query::read(query, &["denied"])?.flag("denied")?;
-        let which = if denied { Which::Denied } else { Which::All };
-        let place = Arc::clone(&act.admin.watchers).try_acquire_owned().map_err(|_| {
-            Problem::of_admin(
-                AdminProblem::TooManyWatchers,
-                "close one of the others, or try again when one has ended",
-            )
-        })?;
-        Ok(AdminAnswer::Lines(tail::lines(
-            self.service.meter.watch(),
-            which,
-            act.admin.clock.clone(),
-            asker.stop,
-            place,
-            asker.answering,
-        )))
     }
 
     async fn reset(&self, act: &Act<'_>, form: ResetForm<'_>) -> Result<AdminAnswer, Problem> {
@@ -322,10 +309,14 @@ impl ControlPlane {
         }
         if counters > 0 || !names.is_empty() {
             let only = if named.is_empty() { String::new() } else { format!(" only {}", named.join(", ")) };
-            let outcome = format!("{counters} counters forgotten");
+            let outcome = format!("{counters} counters reset");
             act.audit(&format!("{}{only}", joined(&request)), &outcome);
         }
-        AdminAnswer::json(&answer)
+        let mut keys = Vec::new();
+        if !names.is_empty() {
+            keys = self.service.engine.operator().reset_keys(&readings, &names, act.now);
+        }
+        self.told(AdminAnswer::json(&answer)?, keys).await
     }
 
     fn block(&self, act: &Act<'_>, form: &BlockForm<'_>) -> Result<AdminAnswer, Problem> {
@@ -346,85 +337,6 @@ impl ControlPlane {
             Some(doubt) => answer.with("warning", &doubt),
             None => Ok(answer),
         }
-    }
-
-    /// Refuses attributes that no request has: a block of them would deny nothing. The rules of other programs have
-    /// their own names.
-    fn nameable(&self, given: &[(&str, tollgate::Value<'_>)]) -> Result<(), Problem> {
-        let policy = self.service.engine.policy();
-        // Calls that carry their limit have attributes that no policy declares.
-        let named = given.iter().filter(|(name, _)| !throttle::ATTRIBUTES.contains(name));
-        for (name, value) in named.filter(|_| self.service.compat().is_none()) {
-            if let Some(problem) = policy.attribute_problem(name) {
-                return Err(Problem::invalid(problem.to_string()));
-            }
-            if *name == "domain" && !self.is_known(name) {
-                return Err(Problem::invalid(
-                    "domain: the domain of Envoy's requests is no attribute under a policy of Tollgate's own, so this would block nothing; \
-                     accepted: an attribute that the requests have".to_owned(),
-                ));
-            }
-            let tollgate::Value::Text(text) = value else { continue };
-            if self.service.identity.credentials().contains(name) {
-                // A credential may look like anything, so it is not echoed. Its digest can always be named.
-                if text.is_empty() || text.starts_with('!') || text.contains(['*', '|']) {
-                    return Err(Problem::invalid(format!(
-                        "{name}: a credential is known by its hash, so no pattern can match it; accepted: its whole text, or sha256:…"
-                    )));
-                }
-            } else if let Some(problem) = policy.single_problem(name, text) {
-                return Err(Problem::invalid(format!("{name}: {problem}")));
-            }
-        }
-        Ok(())
-    }
-
-    /// A warning if a block names an attribute that neither a limit nor any HTTP request is known to have.
-    fn doubt(&self, given: &[(&str, tollgate::Value<'_>)]) -> Option<String> {
-        let mut unknown = given.iter().map(|(name, _)| *name).filter(|name| !self.is_known(name));
-        let name = unknown.next().filter(|_| self.service.compat().is_none())?;
-        Some(format!(
-            "no limit counts by {name}, so see whether requests have it: `attributes` in the policy declares names, and then others are refused"
-        ))
-    }
-
-    /// Whether a limit reads an attribute, or requests are known to have it.
-    fn is_known(&self, name: &str) -> bool {
-        let policy = self.service.engine.policy();
-        policy.uses(name)
-            || policy.declares(name)
-            || throttle::ATTRIBUTES.contains(&name)
-            || BUILT_IN.contains(&name)
-            || self.service.reader.mapped.iter().any(|mapped| mapped.name == name)
-            || self.service.reader.callers.as_ref().is_some_and(|callers| callers.gives(name))
-    }
-
-    /// Refuses a pattern where a single value is needed: no counter belongs to a pattern.
-    fn single(&self, request: &CheckRequest<'_>) -> Result<(), Problem> {
-        let policy = self.service.engine.policy();
-        let named = texts(request);
-        match named.iter().find(|(name, value)| policy.is_pattern(name, value)) {
-            None => Ok(()),
-            Some((name, value)) => Err(Problem::invalid(format!(
-                "{name}: {value} is a pattern, and a request has one {name}; accepted: the {name} of a request"
-            ))),
-        }
-    }
-
-    /// Refuses a value that is nearly spelled right: no request has it, so the answer would be about no request.
-    fn spelled_rightly(&self, given: &[(&str, tollgate::Value<'_>)]) -> Result<(), Problem> {
-        for (name, value) in given {
-            let tollgate::Value::Text(text) = value else { continue };
-            if self.service.identity.credentials().contains(name) && CredentialDigest::is_spoilt(text) {
-                return Err(Problem::invalid(format!("{name}: {}", CredentialDigest::SPOILT)));
-            }
-            if let Some(command) = throttle::misspelt_command(name, text) {
-                return Err(Problem::invalid(format!(
-                    "{name}: requests have it as {command}; accepted: {command}"
-                )));
-            }
-        }
-        Ok(())
     }
 
     fn unblock(&self, act: &Act<'_>, form: &KeyForm<'_>) -> Result<AdminAnswer, Problem> {
@@ -548,7 +460,7 @@ fn completed<'a>(
     given.iter().copied().chain(derived).collect()
 }
 
-async fn body(request: Request<Incoming>) -> Result<Bytes, Problem> {
+pub(super) async fn body(request: Request<Incoming>) -> Result<Bytes, Problem> {
     request_body::read(request, BODY_BYTES_MAX).await
 }
 

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use tollgate::{Ticks, Timestamp};
 
+use crate::json_error;
 use crate::problem::Problem;
 use crate::request_json::Named;
 use crate::time_text::duration;
@@ -76,8 +77,8 @@ pub(super) struct ReloadForm {
 /// When it does not have exactly this form.
 pub(super) fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Problem> {
     serde_json::from_slice(body).map_err(|error| {
-        let what = if error.is_data() { "" } else { "not valid JSON: " };
-        Problem::invalid(format!("{what}{error}"))
+        let accepted = "a JSON object with the fields that GET /v1/openapi.json lists for this path";
+        Problem::invalid(json_error::explained(&error, &accepted))
     })
 }
 
@@ -150,6 +151,19 @@ impl OverrideForm {
     }
 }
 
+/// Which nodes of a fleet a view is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ViewScope {
+    /// The node that is asked.
+    This,
+    /// All nodes.
+    Fleet,
+    /// All nodes, if there is more than one.
+    Auto,
+    /// The node with this name or id.
+    Node(String),
+}
+
 /// The parameters of a path, each at most once.
 pub(super) struct Query<'q>(Vec<(&'q str, &'q str)>);
 
@@ -185,6 +199,18 @@ impl<'q> Query<'q> {
             None | Some("false") => Ok(false),
             Some("true" | "") => Ok(true),
             Some(_) => Err(Problem::invalid(format!("{name}: accepted are true and false"))),
+        }
+    }
+
+    /// Which nodes a view is about.
+    pub(super) fn scope(&self) -> Result<ViewScope, Problem> {
+        match (self.get("fleet"), self.get("node")) {
+            (None | Some("false"), None) | (None, Some("this")) => Ok(ViewScope::This),
+            (Some("true" | ""), None) => Ok(ViewScope::Fleet),
+            (Some("auto"), None) => Ok(ViewScope::Auto),
+            (None, Some(node)) => Ok(ViewScope::Node(node.to_owned())),
+            (Some(_), None) => Err(Problem::invalid("fleet: accepted are true, false and auto")),
+            (Some(_), Some(_)) => Err(Problem::invalid("node and fleet: give one of them")),
         }
     }
 

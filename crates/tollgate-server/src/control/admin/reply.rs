@@ -11,6 +11,7 @@ use hyper::{HeaderMap, Request, Response};
 use super::answer::AdminAnswer;
 use super::tail::EventBody;
 use crate::control::ControlPlane;
+use crate::fleet::NODE_HEADER;
 use crate::problem::AdminProblem;
 use crate::problem::{Kind, Problem, problem_details};
 use crate::shutdown::Stop;
@@ -40,6 +41,9 @@ pub(crate) async fn respond(
         Err(problem) => refused(&problem).map(Either::Left),
     };
     guarded(response.headers_mut());
+    if let Some(id) = control.fleet.id().and_then(|id| HeaderValue::from_str(id).ok()) {
+        response.headers_mut().insert(NODE_HEADER, id);
+    }
     response
 }
 

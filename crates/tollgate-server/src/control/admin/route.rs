@@ -43,6 +43,8 @@ pub(super) enum Verb {
     Stop(Id),
     /// List the actions of operators.
     Audit,
+    /// List the nodes of the fleet.
+    Fleet,
 }
 
 impl Verb {
@@ -67,6 +69,7 @@ impl Verb {
             "/admin/v1/reload" => (Verb::Reload, "POST"),
             "/admin/v1/policy/diff" => (Verb::Diff, "POST"),
             "/admin/v1/audit" => (Verb::Audit, "GET"),
+            "/admin/v1/fleet" => (Verb::Fleet, "GET"),
             _ => return Self::of_comparison(method, path),
         };
         if method.as_str() == accepted {
@@ -78,7 +81,7 @@ impl Verb {
     fn of_comparison(method: &Method, path: &str) -> Result<Self, Problem> {
         let id = path.strip_prefix("/admin/v1/policy/diff/").and_then(Id::parse).ok_or_else(|| {
             let detail = "under /admin/v1/ are limits, get, explain, top, tail, reset, block, unblock, kill, shadow, percent, \
-                          restore, reload, policy/diff and audit";
+                          restore, reload, policy/diff, audit and fleet";
             Problem::new(Kind::NotFound, detail)
         })?;
         match *method {
@@ -96,7 +99,7 @@ impl Verb {
     pub(super) const fn role(self) -> Role {
         match self {
             Verb::Limits | Verb::Get | Verb::Explain | Verb::Top | Verb::Tail => Role::Viewer,
-            Verb::Compared(_) => Role::Viewer,
+            Verb::Compared(_) | Verb::Fleet => Role::Viewer,
             Verb::Reset | Verb::Block | Verb::Unblock | Verb::Kill | Verb::Shadow | Verb::Percent => {
                 Role::Operator
             }
@@ -108,14 +111,6 @@ impl Verb {
     /// Whether the verb applies while another program's rules are active. Overrides do if they are about all limits.
     pub(super) const fn applies_to_compat(self) -> bool {
         !matches!(self, Verb::Get | Verb::Explain | Verb::Reset | Verb::Percent | Verb::Diff)
-    }
-
-    /// Whether it changes the operator state, which is kept on disk.
-    pub(super) const fn changes_operator_state(self) -> bool {
-        matches!(
-            self,
-            Verb::Block | Verb::Unblock | Verb::Kill | Verb::Shadow | Verb::Percent | Verb::Restore
-        )
     }
 
     /// Its name in the audit log.
@@ -138,6 +133,7 @@ impl Verb {
             Verb::Compared(_) => "policy diff status",
             Verb::Stop(_) => "policy diff stop",
             Verb::Audit => "audit",
+            Verb::Fleet => "fleet",
         }
     }
 }

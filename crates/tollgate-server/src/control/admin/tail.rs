@@ -8,17 +8,23 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::body::{Body, Frame};
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame, Incoming};
+use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc};
+use tokio::task::JoinSet;
 use tollgate::Clock;
 
 use super::view::EventView;
+use crate::fleet::{FleetMember, NodeView, PeerQuestion};
 use crate::shutdown::{Stop, stopped};
 use crate::telemetry::Event;
 
 /// Maximum number of lines queued for a reader.
 const LINES_MAX: usize = 256;
+/// Maximum length of a line of another node.
+const LINE_BYTES_MAX: usize = 1 << 20;
 /// How often a reader gets an empty line, so that a reader that went away is noticed.
 const PULSE: Duration = Duration::from_secs(10);
 /// Maximum duration of one view.
@@ -29,6 +35,13 @@ pub(crate) struct EventBody {
     lines: mpsc::Receiver<Bytes>,
     /// While it exists, the connection counts an answer as in progress.
     _answering: Box<dyn Send + Sync>,
+}
+
+impl EventBody {
+    /// A body of what the sender of `lines` sends.
+    pub(super) fn new(lines: mpsc::Receiver<Bytes>, answering: Box<dyn Send + Sync>) -> Self {
+        Self { lines, _answering: answering }
+    }
 }
 
 impl Body for EventBody {
@@ -66,7 +79,7 @@ pub(super) fn lines(
         let _ = pumped.await;
         drop(place);
     });
-    EventBody { lines, _answering: answering }
+    EventBody::new(lines, answering)
 }
 
 async fn pump(
@@ -96,6 +109,74 @@ async fn pump(
     }
 }
 
+/// Merges the lines of this node, if it is named, with those of other nodes. Each says of which node it is. It ends with
+/// the lines of this node.
+pub(super) fn merged(
+    own: EventBody,
+    shows_this: Option<String>,
+    others: Vec<NodeView>,
+    fleet: Arc<FleetMember>,
+    question: PeerQuestion,
+) -> EventBody {
+    let EventBody { lines: mut own, _answering } = own;
+    let (sender, lines) = mpsc::channel(LINES_MAX);
+    tokio::spawn(async move {
+        // Dropped with this task, which ends the lines of the other nodes.
+        let mut peers = JoinSet::new();
+        for node in others {
+            let (fleet, question, sender) = (Arc::clone(&fleet), question.clone(), sender.clone());
+            peers.spawn(async move {
+                let problem = match fleet.peers.open(&node, &question).await {
+                    Ok(body) => relay(body, &node.name, &sender).await,
+                    Err(problem) => problem,
+                };
+                // A reader that has gone misses nothing.
+                let _ = sender.send(line(&json!({ "node": node.name, "problem": problem }))).await;
+            });
+        }
+        while let Some(bytes) = own.recv().await {
+            let shown = match &shows_this {
+                _ if bytes.len() <= 1 => Some(bytes),
+                Some(name) => of_node(&bytes, name),
+                None => None,
+            };
+            let Some(shown) = shown else { continue };
+            if sender.send(shown).await.is_err() {
+                return;
+            }
+        }
+    });
+    EventBody { lines, _answering }
+}
+
+/// Forwards the lines of another node until they end. Returns why they ended.
+async fn relay(mut body: Incoming, name: &str, lines: &mpsc::Sender<Bytes>) -> String {
+    let mut rest: Vec<u8> = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame else { break };
+        rest.extend_from_slice(frame.data_ref().map(|bytes| &bytes[..]).unwrap_or_default());
+        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+            let bytes: Vec<u8> = rest.drain(..=end).collect();
+            if let Some(shown) = of_node(&bytes, name)
+                && lines.send(shown).await.is_err()
+            {
+                return "the view has ended".to_owned();
+            }
+        }
+        if rest.len() > LINE_BYTES_MAX {
+            return "it sent a line that does not end".to_owned();
+        }
+    }
+    "it has ended its lines".to_owned()
+}
+
+/// A line with the name of its node. `None` for an empty one.
+fn of_node(bytes: &[u8], name: &str) -> Option<Bytes> {
+    let mut event: serde_json::Value = serde_json::from_slice(bytes).ok()?;
+    event.as_object_mut()?.insert("node".to_owned(), name.into());
+    Some(line(&event))
+}
+
 fn line(view: &impl serde::Serialize) -> Bytes {
     let mut text = serde_json::to_vec(view).unwrap_or_default();
     text.push(b'\n');
@@ -104,7 +185,6 @@ fn line(view: &impl serde::Serialize) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use http_body_util::BodyExt;
     use tokio::sync::{Semaphore, watch};
     use tollgate::Timestamp;
 

@@ -166,11 +166,11 @@ proptest! {
         for bytes in [bytes, text.into_bytes()] {
             for format in Format::ALL {
                 if let Ok(mut reader) = Reader::stream_as(format, "x", Cursor::new(bytes.clone()), &Mapping::default()) {
-                    reader.for_each(drop).unwrap();
+                    reader.for_each(|_| ()).unwrap();
                 }
             }
             if let Ok(mut reader) = Reader::stream("x", Cursor::new(bytes), &Mapping::default()) {
-                reader.for_each(drop).unwrap();
+                reader.for_each(|_| ()).unwrap();
             }
         }
     }
@@ -192,7 +192,7 @@ proptest! {
             let Ok(mut reader) = Reader::stream_as(style.format(), "x", Cursor::new(log), &Mapping::default()) else {
                 continue;
             };
-            reader.for_each(drop).unwrap();
+            reader.for_each(|_| ()).unwrap();
             if style != Style::Har {
                 let header = u64::from(style == Style::Csv);
                 let counted = reader.records() + reader.bad_lines() + header;
@@ -295,7 +295,7 @@ fn files_are_read_by_their_times() {
     let read = requests(&mut reader);
     assert_eq!(read.len(), 600);
     let disorder = read.windows(2).map(|pair| pair[0].0.saturating_sub(pair[1].0)).max();
-    assert!(disorder <= Some(1_000_000), "{disorder:?}");
+    assert!(disorder <= Some(2_000_000), "{disorder:?}");
     assert_eq!(reader.progress(), Progress { read: total, total: Some(total) });
     let counts: Vec<u64> = reader.files().map(|file| file.records).collect();
     assert_eq!(counts, [100, 100, 100, 300, 0]);

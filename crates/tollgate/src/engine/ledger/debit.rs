@@ -50,13 +50,13 @@ impl<S: Store> Ledger<'_, S> {
             }
             let costs: SmallVec<[u64; 6]> = charges.iter().map(|charge| charge.cost).collect();
             charges.iter_mut().for_each(|charge| charge.cost = 0);
-            let mut set = ChargeSet { matched: &matched, charges, reported: 0 };
+            let mut set = ChargeSet { matched: &matched, charges, permits_reported: 0 };
             let inspected = engine.charge_store(&active, &mut set, now).await;
             if attempt < ATTEMPTS && inspected == Err(StoreFailure::Superseded) {
                 continue;
             }
             let failure = inspected.as_ref().err().copied();
-            let answers = engine.answers(&active, &set, inspected, now).await;
+            let answers = engine.answers_or_fallback(&active, &set, inspected, now).await;
             let mut decision = engine.conclude(&active, &set, &answers, failure);
             if active.has_penalties() {
                 let blocks = engine.blocks_of(&active, request, &set, now).await;
@@ -73,13 +73,13 @@ impl<S: Store> Ledger<'_, S> {
             }
             match failure {
                 // Charged locally, and reported to the store when it is back.
-                Some(failure) => drop(engine.answers(&active, &set, Err(failure), now).await),
+                Some(failure) => drop(engine.answers_or_fallback(&active, &set, Err(failure), now).await),
                 None => {
                     for charge in set.charges.iter().filter(|charge| charge.cost > 0) {
                         // It may have been done, so it is not repeated.
                         let _ = engine.store.debit(slice::from_ref(charge), now).await;
                     }
-                    drop(engine.answers(&active, &set, Ok(answers), now).await);
+                    drop(engine.answers_or_fallback(&active, &set, Ok(answers), now).await);
                 }
             }
             return decision;

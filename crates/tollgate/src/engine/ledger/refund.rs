@@ -72,7 +72,7 @@ impl<S: Store> Ledger<'_, S> {
             let charge = &charge.of(Charged::Within(within));
             match self.engine.store.refund(slice::from_ref(charge), now).await {
                 Ok(()) => {
-                    if let Some(fallback) = self.engine.fallback_at(&active, now) {
+                    if let Some(fallback) = self.engine.fallback_if_any(&active, now) {
                         fallback.refund(matched, charge);
                     }
                 }
@@ -82,7 +82,7 @@ impl<S: Store> Ledger<'_, S> {
                 // Nothing was refunded, and the call may be repeated.
                 Err(failure) if done.is_empty() => return Err(failure),
                 // A refund that has begun is finished when the store is back.
-                Err(_) => self.engine.fallback_from(&active, now).owe(matched, charge),
+                Err(_) => self.engine.fallback_or_new(&active, now).owe(matched, charge),
             }
             done.push(charge.key);
         }

@@ -78,11 +78,12 @@ impl<S: Store> Ledger<'_, S> {
         let (answer, nodes) = match answered {
             Ok(answer) => {
                 if !self.engine.store.never_waits() {
-                    self.engine.fallback_from(&active, now).follow_counted(&charge);
+                    self.engine.fallback_or_new(&active, now).follow_counted(&charge);
                 }
                 (answer, 1)
             }
-            Err(failure) => match self.engine.fallback_from(&active, now).count(&tally.0, &charge, failure) {
+            Err(failure) => match self.engine.fallback_or_new(&active, now).count(&tally.0, &charge, failure)
+            {
                 Some(counted) => counted,
                 None => return Counted::full(),
             },
@@ -121,7 +122,7 @@ impl<S: Store> Ledger<'_, S> {
         let (there, here) = (charge.of_instant(counted.charged_at), charge.of_instant(now));
         match counted.source {
             Source::Local => {
-                if let Some(fallback) = self.engine.fallback_at(&active, now) {
+                if let Some(fallback) = self.engine.fallback_if_any(&active, now) {
                     fallback.uncount(&here);
                 }
             }
@@ -140,12 +141,12 @@ impl<S: Store> Ledger<'_, S> {
     ) {
         match self.engine.store.refund(slice::from_ref(there), now).await {
             Ok(()) => {
-                if let Some(fallback) = self.engine.fallback_at(active, now) {
+                if let Some(fallback) = self.engine.fallback_if_any(active, now) {
                     fallback.follow_discounted(here);
                 }
             }
             Err(StoreFailure::Unanswered) => {}
-            Err(_) => self.engine.fallback_from(active, now).discount(&tally.0, here),
+            Err(_) => self.engine.fallback_or_new(active, now).discount(&tally.0, here),
         }
     }
 }

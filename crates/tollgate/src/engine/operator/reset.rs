@@ -83,6 +83,23 @@ impl<S: Store> Operator<'_, S> {
         }
     }
 
+    /// The keys of all counters that [`Operator::reset`] resets for these attributes, so that a program can tell them to
+    /// the other nodes of a fleet: see [`Operator::hear_reset`].
+    #[must_use]
+    pub fn reset_keys(self, request: &CheckRequest<'_>, limits: &[&str], now: Timestamp) -> Vec<u128> {
+        let now = now.decidable();
+        let active = self.engine.active.load_full();
+        let targets = active.targets(request, limits, &self.engine.overrides.at(now));
+        targets.iter().map(|target| target.charge.key()).collect()
+    }
+
+    /// Records that another node has reset these counters: a reservation that was decided before refunds nothing. The
+    /// leases of this node are dropped by [`LeasedStore::discard`](crate::lease::LeasedStore::discard).
+    pub fn hear_reset(self, keys: &[u128], now: Timestamp) {
+        let keys = keys.iter().map(|key| Fingerprint::of_whole(*key));
+        self.engine.reset_times.record(keys, now.decidable());
+    }
+
     /// Looks at all counters, then resets them. So a store that does not answer is noticed before anything is reset.
     /// What this node counted during an outage is reset only together with the store's count: otherwise more requests
     /// would pass.
@@ -121,7 +138,7 @@ impl<S: Store> Operator<'_, S> {
                 _ => failure,
             })?;
             for target in part.iter().filter(|target| target.is_main) {
-                if let Some(fallback) = self.engine.fallback_at(active, now) {
+                if let Some(fallback) = self.engine.fallback_if_any(active, now) {
                     fallback.reset(&target.matched, &target.charge);
                 }
             }

@@ -17,7 +17,7 @@ impl<S: Store> Reservations<'_, S> {
     pub async fn renew(self, permit: &Permit, now: Timestamp) -> Result<(), StoreFailure> {
         let now = now.decidable();
         let active = self.engine.active.load_full();
-        if let Some(fallback) = self.engine.fallback_at(&active, now) {
+        if let Some(fallback) = self.engine.fallback_if_any(&active, now) {
             permit.held().iter().for_each(|held| fallback.renew(permit, held));
         }
         let charges: Charges<'_> = permit
@@ -49,7 +49,7 @@ impl<S: Store> Reservations<'_, S> {
         let (mut attempts, mut is_first) = (0, true);
         loop {
             let active = self.engine.active.load_full();
-            let fallback = self.engine.fallback_at(&active, now).filter(|_| is_first);
+            let fallback = self.engine.fallback_if_any(&active, now).filter(|_| is_first);
             let is_local =
                 |held: &Held| fallback.as_ref().is_some_and(|fallback| fallback.release(permit, held));
             let charges: Charges<'_> = permit

@@ -1,0 +1,393 @@
+//! What operators see of a fleet, and what reaches it: views of this node together with those of the others, and changes
+//! that hold for all nodes. A node that does not answer is named with the reason, and never left out. Sums say over how
+//! many nodes they are.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hyper::Request;
+use hyper::body::Incoming;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use super::answer::{Act, AdminAnswer, body};
+use super::form::{Query, ViewScope};
+use super::guard::bearer;
+use super::reply::AdminClient;
+use super::route::Verb;
+use super::tail::{self, EventBody, Which};
+use super::view::{Depth, TopView};
+use crate::control::ControlPlane;
+use crate::fleet::{NodeView, PeerQuestion, Reached};
+use crate::problem::AdminProblem;
+use crate::problem::Problem;
+
+/// Default and maximum number of keys of `top`, and of entries of `audit`.
+const LISTED: (usize, usize) = (20, 1_000);
+/// Maximum number of nodes that are asked at once.
+const ASKED_MAX: usize = 64;
+
+/// A node, and whether its answer is part of a view.
+#[derive(Debug, Serialize)]
+struct AskedNode {
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(rename = "this")]
+    is_this: bool,
+    answered: bool,
+    /// Why it has not answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
+/// What a node answered.
+struct NodeAnswer {
+    node: NodeView,
+    answer: Result<Value, String>,
+}
+
+impl NodeAnswer {
+    fn asked(&self) -> AskedNode {
+        AskedNode {
+            name: self.node.name.clone(),
+            id: self.node.id.clone(),
+            is_this: self.node.is_this,
+            answered: self.answer.is_ok(),
+            problem: self.answer.as_ref().err().cloned(),
+        }
+    }
+}
+
+impl ControlPlane {
+    /// Makes a change, and answers once the other nodes and the disk have it, or with the reason why not. The change is
+    /// active on this node in any case.
+    pub(super) async fn changed(
+        &self,
+        change: impl FnOnce() -> Result<AdminAnswer, Problem>,
+    ) -> Result<AdminAnswer, Problem> {
+        let (answer, ids) = self.fleet.change(change);
+        let mut answer = answer?;
+        if !ids.is_empty() {
+            answer = match self.fleet.share(&ids).await {
+                Reached::OnlyNode => answer,
+                Reached::Fleet => answer
+                    .with("scope", "fleet")?
+                    .with("notice", "this holds on every node of the fleet within a second")?,
+                Reached::ThisNode { problem } => answer.with("scope", "node")?.with(
+                    "notice",
+                    &format!(
+                        "this holds on this node only: {problem}; the other nodes get it as soon as the store takes it"
+                    ),
+                )?,
+            };
+        }
+        let Some(operator_state) = &self.operator_state else { return Ok(answer) };
+        match operator_state.keep().await {
+            Ok(()) => Ok(answer),
+            Err(error) => answer.with("warning", &error),
+        }
+    }
+
+    /// Tells the other nodes of a reset, and says so if they do not hear of it.
+    pub(super) async fn told(&self, answer: AdminAnswer, keys: Vec<u128>) -> Result<AdminAnswer, Problem> {
+        match self.fleet.tell_reset(keys).await {
+            Ok(()) => Ok(answer),
+            Err(problem) => answer.with(
+                "notice",
+                &format!(
+                    "the other nodes were not told ({problem}): one that holds a lease of such a counter goes on with it \
+                     until the lease ends"
+                ),
+            ),
+        }
+    }
+
+    /// Answers get, explain, top, tail and audit, for this node, another one, or all of them.
+    pub(super) async fn view(
+        &self,
+        act: &Act<'_>,
+        request: Request<Incoming>,
+        asker: AdminClient,
+    ) -> Result<AdminAnswer, Problem> {
+        let uri = request.uri().clone();
+        let own: &[&str] = match act.verb {
+            Verb::Top | Verb::Audit => &["fleet", "node", "limit"],
+            Verb::Tail => &["fleet", "node", "denied"],
+            _ => &["fleet", "node"],
+        };
+        let query = Query::read(uri.query(), own)?;
+        let scope = query.scope()?;
+        let token = bearer(request.headers()).unwrap_or_default().to_owned();
+        let is_posted = matches!(act.verb, Verb::Get | Verb::Explain);
+        let body = if is_posted { body(request).await? } else { Bytes::new() };
+        let path = match uri.query().unwrap_or_default().split('&').find(|part| is_forwarded(part)) {
+            Some(part) => format!("{}?{part}", uri.path()),
+            None => uri.path().to_owned(),
+        };
+        let method = if is_posted { "POST" } else { "GET" };
+        let question = PeerQuestion { method, path, body: body.clone(), token };
+        let nodes = self.meant(&scope).await?;
+        if act.verb == Verb::Tail {
+            let which = if query.flag("denied")? { Which::Denied } else { Which::All };
+            return self.tail(act, which, nodes, question, asker).await;
+        }
+        match nodes.as_slice() {
+            [] => self.own_view(act, &query, &body).await,
+            [one] if matches!(scope, ViewScope::Node(_)) => {
+                let answered = self.fleet.peers.ask(one, &question).await;
+                AdminAnswer::json(&answered.map_err(|problem| unanswered(one, &problem))?)
+            }
+            nodes => {
+                let (own, others) =
+                    tokio::join!(self.own_view(act, &query, &body), self.asked(nodes, &question));
+                let AdminAnswer::Json(own) = own? else { return Err(Problem::invalid("no document")) };
+                let own: Value = serde_json::from_slice(&own).unwrap_or_default();
+                let most = query.number("limit", LISTED.0, LISTED.1)?;
+                AdminAnswer::json(&merged(act.verb, own, others, most))
+            }
+        }
+    }
+
+    /// The nodes that a view asks. None for a view of this node alone.
+    async fn meant(&self, scope: &ViewScope) -> Result<Vec<NodeView>, Problem> {
+        if *scope == ViewScope::This {
+            return Ok(Vec::new());
+        }
+        let nodes = self.fleet.roster().await.nodes;
+        let ViewScope::Node(name) = scope else {
+            let is_alone = *scope == ViewScope::Auto && nodes.len() < 2;
+            return Ok(if is_alone { Vec::new() } else { nodes });
+        };
+        let is_named = |node: &&NodeView| node.name == *name || node.id.as_ref() == Some(name);
+        let mut named = nodes.iter().filter(is_named);
+        match (named.next(), named.next()) {
+            (Some(one), None) if one.is_this => Ok(Vec::new()),
+            (Some(one), None) => Ok(vec![one.clone()]),
+            (Some(_), Some(_)) => Err(Problem::of_admin(
+                AdminProblem::Conflict,
+                "several nodes have this name; name one by its id, which GET /admin/v1/fleet and `tollgate fleet` list",
+            )),
+            (None, _) => {
+                let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+                let detail = format!("there is no node {name:?}; accepted: this, {}", names.join(", "));
+                Err(Problem::of_admin(AdminProblem::Unknown, detail))
+            }
+        }
+    }
+
+    async fn own_view(&self, act: &Act<'_>, query: &Query<'_>, body: &[u8]) -> Result<AdminAnswer, Problem> {
+        match act.verb {
+            Verb::Get => self.explain(act, body, Depth::State).await,
+            Verb::Explain => self.explain(act, body, Depth::Reasons).await,
+            Verb::Audit => {
+                let most = query.number("limit", LISTED.0, LISTED.1)?;
+                AdminAnswer::json(&json!({ "entries": act.admin.audit.latest(most) }))
+            }
+            _ => {
+                let most = query.number("limit", LISTED.0, LISTED.1)?;
+                AdminAnswer::json(&TopView::new(&self.service.meter.top(most), act.shown(act.now)))
+            }
+        }
+    }
+
+    /// Asks the other nodes at once. The place of this node stays without an answer.
+    async fn asked(&self, nodes: &[NodeView], question: &PeerQuestion) -> Vec<NodeAnswer> {
+        let mut asked = JoinSet::new();
+        for (place, node) in nodes.iter().enumerate() {
+            let (fleet, node, question) = (Arc::clone(&self.fleet), node.clone(), question.clone());
+            asked.spawn(async move {
+                let answer = match place {
+                    _ if node.is_this => Ok(Value::Null),
+                    0..ASKED_MAX => fleet.peers.ask(&node, &question).await,
+                    _ => Err(format!("it was not asked: at most {ASKED_MAX} nodes are")),
+                };
+                (place, NodeAnswer { node, answer })
+            });
+        }
+        let mut answers: BTreeMap<usize, NodeAnswer> = BTreeMap::new();
+        while let Some(answered) = asked.join_next().await {
+            answers.extend(answered);
+        }
+        let missing = |node: &NodeView| NodeAnswer {
+            node: node.clone(),
+            answer: Err("it was not asked because of a fault in Tollgate".to_owned()),
+        };
+        let each = nodes.iter().enumerate();
+        each.map(|(place, node)| answers.remove(&place).unwrap_or_else(|| missing(node))).collect()
+    }
+
+    /// Streams the decisions of this node.
+    ///
+    /// # Errors
+    /// When as many views are open as may be.
+    pub(super) fn own_tail(
+        &self,
+        act: &Act<'_>,
+        which: Which,
+        asker: AdminClient,
+    ) -> Result<EventBody, Problem> {
+        let place = Arc::clone(&act.admin.watchers).try_acquire_owned().map_err(|_| {
+            Problem::of_admin(
+                AdminProblem::TooManyWatchers,
+                "close one of the others, or try again when one has ended",
+            )
+        })?;
+        let AdminClient { stop, answering, .. } = asker;
+        let events = self.service.meter.watch();
+        Ok(tail::lines(events, which, act.admin.clock.clone(), stop, place, answering))
+    }
+
+    /// Streams the decisions of this node, of another one, or of all of them.
+    async fn tail(
+        &self,
+        act: &Act<'_>,
+        which: Which,
+        nodes: Vec<NodeView>,
+        question: PeerQuestion,
+        asker: AdminClient,
+    ) -> Result<AdminAnswer, Problem> {
+        let own = self.own_tail(act, which, asker)?;
+        if nodes.is_empty() {
+            return Ok(AdminAnswer::Lines(own));
+        }
+        let shows_this = nodes.iter().find(|node| node.is_this).map(|node| node.name.clone());
+        let others = nodes.into_iter().filter(|node| !node.is_this).take(ASKED_MAX).collect();
+        let merged = tail::merged(own, shows_this, others, Arc::clone(&self.fleet), question);
+        Ok(AdminAnswer::Lines(merged))
+    }
+}
+
+/// Whether a parameter is for the other nodes as well.
+fn is_forwarded(part: &str) -> bool {
+    part.starts_with("limit=") || part.starts_with("denied")
+}
+
+fn unanswered(node: &NodeView, problem: &str) -> Problem {
+    Problem::of_admin(AdminProblem::Conflict, format!("{}: {problem}", node.name))
+}
+
+/// One view of the answers of all nodes.
+fn merged(verb: Verb, own: Value, mut answers: Vec<NodeAnswer>, most: usize) -> Value {
+    for answer in answers.iter_mut().filter(|answer| answer.node.is_this) {
+        answer.answer = Ok(own.clone());
+    }
+    let asked: Vec<AskedNode> = answers.iter().map(NodeAnswer::asked).collect();
+    let answered = asked.iter().filter(|node| node.answered).count();
+    let mut view = match verb {
+        Verb::Top => json!({
+            "at": own["at"], "window_seconds": own["window_seconds"], "summed_over": answered,
+            "keys": summed(&answers, most),
+        }),
+        Verb::Audit => json!({ "entries": entries(&answers, most) }),
+        _ => {
+            let mut view = own;
+            view["answers"] = each_answer(&answers).into();
+            view
+        }
+    };
+    view["scope"] = "fleet".into();
+    view["nodes"] = json!(asked);
+    view
+}
+
+/// The keys of all nodes, with the sums of their counts, the busiest first.
+fn summed(answers: &[NodeAnswer], most: usize) -> Vec<Value> {
+    let mut keys: BTreeMap<(String, String), Value> = BTreeMap::new();
+    let all = answers.iter().filter_map(|answer| answer.answer.as_ref().ok());
+    for key in all.flat_map(|answer| answer["keys"].as_array().into_iter().flatten()) {
+        let text = |name: &str| key[name].as_str().unwrap_or_default().to_owned();
+        match keys.get_mut(&(text("limit"), text("key"))) {
+            None => drop(keys.insert((text("limit"), text("key")), key.clone())),
+            Some(sum) => {
+                for name in ["decisions", "denied"] {
+                    sum[name] = (count(&sum[name]) + count(&key[name])).into();
+                }
+                for (source, counted) in key["sources"].as_object().into_iter().flatten() {
+                    let before = count(&sum["sources"][source.as_str()]);
+                    sum["sources"][source.as_str()] = (before + count(counted)).into();
+                }
+                if key["estimated"] == true {
+                    sum["estimated"] = true.into();
+                }
+            }
+        }
+    }
+    let mut keys: Vec<Value> = keys.into_values().collect();
+    keys.sort_by_key(|key| std::cmp::Reverse(count(&key["decisions"])));
+    keys.truncate(most);
+    keys
+}
+
+fn count(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_default()
+}
+
+/// What operators did on all nodes, the newest first, each with its node.
+fn entries(answers: &[NodeAnswer], most: usize) -> Vec<Value> {
+    let mut entries: Vec<Value> = Vec::new();
+    for NodeAnswer { node, answer } in answers {
+        let own = answer.as_ref().ok().and_then(|answer| answer["entries"].as_array());
+        entries.extend(own.into_iter().flatten().cloned().map(|mut entry| {
+            entry["node"] = node.name.clone().into();
+            entry
+        }));
+    }
+    let at = |entry: &Value| entry["at"].as_str().unwrap_or_default().to_owned();
+    entries.sort_by_key(|entry| std::cmp::Reverse(at(entry)));
+    entries.truncate(most);
+    entries
+}
+
+/// What each node that answered says about a request.
+fn each_answer(answers: &[NodeAnswer]) -> Vec<Value> {
+    let each = answers.iter().filter_map(|NodeAnswer { node, answer }| {
+        let answer = answer.as_ref().ok()?;
+        Some(json!({ "node": node.name, "answer": answer }))
+    });
+    each.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(name: &str, answer: Result<Value, &str>) -> NodeAnswer {
+        NodeAnswer { node: NodeView::named(name), answer: answer.map_err(str::to_owned) }
+    }
+
+    /// Counts of a key are summed over the nodes that answered, and a node that did not is named.
+    #[test]
+    fn sums_say_over_which_nodes_they_are() {
+        let key = |limit: &str, decisions: u64, lease: u64| json!({"limit": limit, "key": "k", "decisions": decisions, "denied": 1, "sources": {"lease": lease}});
+        let mut answers = vec![
+            answer("one", Ok(Value::Null)),
+            answer("two", Ok(json!({"keys": [key("a", 5, 2), key("b", 20, 0)]}))),
+            answer("three", Err("it does not answer within a second")),
+        ];
+        answers[0].node.is_this = true;
+        let own = json!({"at": "now", "window_seconds": 60, "keys": [key("a", 10, 3)]});
+        let view = merged(Verb::Top, own, answers, 10);
+        assert_eq!(view["summed_over"], 2);
+        assert_eq!(view["keys"][0], key("b", 20, 0));
+        assert_eq!(
+            view["keys"][1],
+            json!({"limit": "a", "key": "k", "decisions": 15, "denied": 2, "sources": {"lease": 5}})
+        );
+        assert_eq!(view["nodes"][2]["answered"], false);
+        assert_eq!(view["nodes"][2]["problem"], "it does not answer within a second");
+    }
+
+    /// Entries of all nodes are in the order of their time, and only the newest are kept.
+    #[test]
+    fn audits_are_merged_by_time() {
+        let answers = vec![
+            answer("one", Ok(json!({"entries": [{"at": "3"}, {"at": "1"}]}))),
+            answer("two", Ok(json!({"entries": [{"at": "2"}]}))),
+        ];
+        let merged = entries(&answers, 2);
+        assert_eq!(merged, [json!({"at": "3", "node": "one"}), json!({"at": "2", "node": "two"})]);
+    }
+}

@@ -1,0 +1,229 @@
+//! This node as a member of a fleet: it shares its operator state through the store, tells and hears of resets, and shows
+//! itself to the other nodes with heartbeats. On memory it is the only member. Decisions do not wait for any of it.
+
+mod peer;
+mod roster;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::task::JoinSet;
+use tollgate_redis::{FleetNews, ReplyClass};
+
+pub(crate) use peer::{NODE_HEADER, PeerClient, PeerQuestion, PeerTrust};
+pub(crate) use roster::{NodeAbout, NodeView, Roster};
+
+use crate::operator_state::{OperatorStateFile, SharedState};
+use crate::reload::Reloader;
+use crate::service::Service;
+use crate::store::Fleet;
+use roster::SeenNodes;
+
+/// How often a node asks the store what is new. A change reaches every node within this time and that of two calls.
+const POLL_EVERY: Duration = Duration::from_millis(400);
+/// Every so many polls the list of nodes is read, so that it is known when the store goes away.
+const LIST_EVERY: u32 = 10;
+/// How long a start waits for the operator state of the fleet.
+const START_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The nodes for which an operator's change holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reached {
+    /// This node is the only one.
+    OnlyNode,
+    /// All nodes, within a second.
+    Fleet,
+    /// This node until the store takes the change.
+    ThisNode {
+        /// Why.
+        problem: String,
+    },
+}
+
+/// Whether an exchange reads the list of nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listing {
+    Skip,
+    Read,
+}
+
+/// This node, and what it knows of the others.
+pub(crate) struct FleetMember {
+    about: NodeAbout,
+    reloader: Reloader,
+    service: Arc<Service>,
+    /// The operator state that the fleet shares. `None` on memory.
+    shared: Option<Arc<SharedState>>,
+    file: Option<Arc<OperatorStateFile>>,
+    pub(crate) peers: PeerClient,
+    /// Held during an exchange, so that each builds on the one before.
+    exchanging: AsyncMutex<()>,
+    seen: Mutex<SeenNodes>,
+}
+
+/// The parts of a member.
+pub(crate) struct MemberParts {
+    pub(crate) about: NodeAbout,
+    pub(crate) reloader: Reloader,
+    pub(crate) service: Arc<Service>,
+    pub(crate) shared: Option<Arc<SharedState>>,
+    pub(crate) file: Option<Arc<OperatorStateFile>>,
+    pub(crate) peers: PeerClient,
+}
+
+impl FleetMember {
+    pub(crate) fn new(parts: MemberParts) -> Arc<Self> {
+        let MemberParts { about, reloader, service, shared, file, peers } = parts;
+        Arc::new(Self {
+            about,
+            reloader,
+            service,
+            shared,
+            file,
+            peers,
+            exchanging: AsyncMutex::default(),
+            seen: Mutex::default(),
+        })
+    }
+
+    fn seen(&self) -> MutexGuard<'_, SeenNodes> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The id of this node. A server on memory has none.
+    pub(crate) fn id(&self) -> Option<&str> {
+        self.store().map(|fleet| fleet.redis().node_id())
+    }
+
+    fn store(&self) -> Option<&Arc<Fleet>> {
+        self.service.engine.store().fleet()
+    }
+
+    /// Exchanges news with the other nodes, while it is polled.
+    pub(crate) async fn run(self: Arc<Self>) {
+        let mut polls: u32 = 0;
+        loop {
+            let listing = if polls.is_multiple_of(LIST_EVERY) { Listing::Read } else { Listing::Skip };
+            polls = polls.wrapping_add(1);
+            let this = Arc::clone(&self);
+            // In a separate task, so that a panic does not end the loop. The task ends with the loop.
+            let mut one = JoinSet::new();
+            one.spawn(async move { this.exchange(listing, Vec::new()).await.is_ok() });
+            if let Some(Err(_)) = one.join_next().await {
+                tracing::error!("news of the fleet were not read because of a fault in Tollgate");
+            }
+            tokio::time::sleep(POLL_EVERY).await;
+        }
+    }
+
+    /// Reads the operator state of the fleet before the first decision, if the store answers in time.
+    pub(crate) async fn catch_up(&self) {
+        let _ = tokio::time::timeout(START_TIMEOUT, self.exchange(Listing::Read, Vec::new())).await;
+    }
+
+    /// Tells the store what is new here, and takes what is new there.
+    async fn exchange(&self, listing: Listing, resets: Vec<u128>) -> Result<FleetNews, String> {
+        let (Some(fleet), Some(shared)) = (self.store(), &self.shared) else {
+            return Err("the counters of this server are in memory".to_owned());
+        };
+        let _one_at_a_time = self.exchanging.lock().await;
+        let mut asked = shared.exchange();
+        asked.heartbeat = self.about.heartbeat(&self.reloader);
+        asked.lists_nodes = listing == Listing::Read;
+        asked.resets = resets;
+        let answered = fleet.redis().exchange(&asked).await;
+        self.note_health(answered.as_ref().err().copied());
+        let news = answered.map_err(problem_text)?;
+        shared.hear(&self.service, &asked.items, &news);
+        if !news.resets.is_empty() {
+            fleet.store.discard(&news.resets);
+            self.service.engine.operator().hear_reset(&news.resets, self.service.now());
+        }
+        if let (Some(file), true) = (&self.file, news.items.is_some()) {
+            // An error is shown by `/readyz`.
+            file.request();
+        }
+        if listing == Listing::Read {
+            self.seen().list(&news, self.service.now());
+        }
+        Ok(news)
+    }
+
+    /// Logs when the fleet is lost and found.
+    fn note_health(&self, problem: Option<ReplyClass>) {
+        let before = std::mem::replace(&mut self.seen().problem, problem);
+        match (before, problem) {
+            (None, Some(class)) => {
+                tracing::warn!(
+                    class = class.name(),
+                    "no news of the other nodes: the operator state is this node's own"
+                );
+            }
+            (Some(_), None) => tracing::info!("the operator state is shared with the other nodes again"),
+            _ => {}
+        }
+    }
+
+    /// Makes a change of an operator. Returns the ids of the items that it changed.
+    pub(crate) fn change<T>(&self, change: impl FnOnce() -> T) -> (T, Vec<String>) {
+        match &self.shared {
+            Some(shared) => shared.change(&self.service, change),
+            None => (change(), Vec::new()),
+        }
+    }
+
+    /// Tells the other nodes of changed items. Returns for which nodes they hold.
+    pub(crate) async fn share(&self, ids: &[String]) -> Reached {
+        let Some(shared) = &self.shared else { return Reached::OnlyNode };
+        let told = if shared.has_shared(ids) {
+            Ok(())
+        } else {
+            self.exchange(Listing::Skip, Vec::new()).await.map(drop)
+        };
+        match told {
+            _ if shared.has_shared(ids) => Reached::Fleet,
+            Ok(()) => Reached::ThisNode { problem: "the store has too many blocks and overrides".to_owned() },
+            Err(problem) => Reached::ThisNode { problem },
+        }
+    }
+
+    /// Tells the other nodes that counters were reset.
+    ///
+    /// # Errors
+    /// Why they do not hear of it.
+    pub(crate) async fn tell_reset(&self, keys: Vec<u128>) -> Result<(), String> {
+        if self.shared.is_none() || keys.is_empty() {
+            return Ok(());
+        }
+        match self.exchange(Listing::Skip, keys).await {
+            Ok(news) if news.is_reset_unheard => {
+                Err("too many counters were reset within a minute".to_owned())
+            }
+            Ok(_) => Ok(()),
+            Err(problem) => Err(problem),
+        }
+    }
+
+    /// The nodes of the fleet. If the store does not answer, those that it listed last.
+    pub(crate) async fn roster(&self) -> Roster {
+        let problem = match &self.shared {
+            Some(_) => self.exchange(Listing::Read, Vec::new()).await.err(),
+            None => None,
+        };
+        let (now, wall) = (self.service.now(), self.service.engine.maintenance().wall());
+        let this = self.about.view(self.id(), &self.reloader, now, wall);
+        let unshared = self.shared.as_ref().map_or(0, |shared| shared.unshared());
+        self.seen().roster(this, problem, unshared, wall)
+    }
+}
+
+/// Why there are no news, for an operator.
+fn problem_text(class: ReplyClass) -> String {
+    match class {
+        ReplyClass::Refused => {
+            "the store does not permit it: `tollgate store check` says which rights are missing".to_owned()
+        }
+        class => format!("the store does not answer ({})", class.name()),
+    }
+}

@@ -1,0 +1,183 @@
+//! Asks another node's admin interface. Only addresses from the store are asked, redirects are not followed, and an
+//! answer counts only if it comes from the node that was meant.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::{Request, Response, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use super::roster::NodeView;
+use crate::text::plain;
+use crate::tls::{self, TlsFiles};
+
+/// The header in which a node says who it is.
+pub(crate) const NODE_HEADER: &str = "tollgate-node";
+/// How long a node may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum size of an answer.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// Maximum length of another node's words in a problem, in characters.
+const WORDS_CHARS_MAX: usize = 200;
+
+/// The files by which nodes trust each other over TLS.
+#[derive(Clone, Copy)]
+pub(crate) struct PeerTrust<'a> {
+    /// The CA of the nodes' certificates.
+    pub(crate) authorities: &'a Path,
+    /// The certificate of this node, for nodes that ask for one.
+    pub(crate) own: Option<&'a TlsFiles>,
+}
+
+/// Asks other nodes.
+#[derive(Default)]
+pub(crate) struct PeerClient {
+    tls: Option<TlsConnector>,
+}
+
+/// A question to a node, with the token of the operator who asks.
+#[derive(Clone)]
+pub(crate) struct PeerQuestion {
+    pub(crate) method: &'static str,
+    /// The path and the query.
+    pub(crate) path: String,
+    pub(crate) body: Bytes,
+    pub(crate) token: String,
+}
+
+impl PeerClient {
+    /// A client that trusts nodes by these files.
+    ///
+    /// # Errors
+    /// When a file has the wrong content.
+    pub(crate) fn new(trust: Option<PeerTrust<'_>>) -> Result<Self, String> {
+        let Some(PeerTrust { authorities, own }) = trust else { return Ok(Self::default()) };
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let builder = builder.with_protocol_versions(tls::FROM_12).map_err(|error| error.to_string())?;
+        let builder = builder.with_root_certificates(tls::authorities(authorities)?);
+        let mut config = match own {
+            Some(files) => {
+                let certificates = tls::certificates(&files.certificate)?;
+                let pair = builder.with_client_auth_cert(certificates, tls::key(&files.key)?);
+                pair.map_err(|error| format!("{}: {error}", files.certificate.display()))?
+            }
+            None => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols = tls::Inside::Http.protocols();
+        Ok(Self { tls: Some(TlsConnector::from(Arc::new(config))) })
+    }
+
+    /// Asks a node, and reads its answer.
+    ///
+    /// # Errors
+    /// Why there is no answer, in a few words.
+    pub(crate) async fn ask(&self, node: &NodeView, question: &PeerQuestion) -> Result<Value, String> {
+        let answered = async {
+            let body = self.respond(node, question).await?.into_body();
+            let text = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+            let text = text.map_err(|_| "its answer was cut off".to_owned())?.to_bytes();
+            serde_json::from_slice(&text).map_err(|_| "its answer is not JSON".to_owned())
+        };
+        timeout(ANSWER_TIMEOUT, answered).await.unwrap_or_else(|_| Err(silent()))
+    }
+
+    /// Opens a streamed answer of a node.
+    ///
+    /// # Errors
+    /// As [`PeerClient::ask`].
+    pub(crate) async fn open(&self, node: &NodeView, question: &PeerQuestion) -> Result<Incoming, String> {
+        let opened = timeout(ANSWER_TIMEOUT, self.respond(node, question)).await;
+        Ok(opened.unwrap_or_else(|_| Err(silent()))?.into_body())
+    }
+
+    async fn respond(&self, node: &NodeView, question: &PeerQuestion) -> Result<Response<Incoming>, String> {
+        let url =
+            node.admin.as_deref().ok_or("it advertises no address: start it with --advertise-admin URL")?;
+        let uri: Uri = url.parse().map_err(|_| "it advertises an address that is no URL".to_owned())?;
+        let authority = uri.authority().ok_or("it advertises an address without a host")?;
+        let mut sender = self.connect(&uri).await?;
+        let mut bearer = HeaderValue::from_str(&format!("Bearer {}", question.token))
+            .map_err(|_| "the token has characters that no header can have".to_owned())?;
+        bearer.set_sensitive(true);
+        let request = Request::builder()
+            .method(question.method)
+            .uri(&question.path)
+            .header(HOST, authority.as_str())
+            .header(AUTHORIZATION, bearer)
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::new(question.body.clone()))
+            .map_err(|error| format!("the question has no form: {error}"))?;
+        let response = sender.send_request(request).await;
+        let response = response.map_err(|_| "it ended the connection without an answer".to_owned())?;
+        let answering = response.headers().get(NODE_HEADER).and_then(|id| id.to_str().ok());
+        if answering != node.id.as_deref() {
+            return Err(format!("another server answers at {}: check its --advertise-admin", plain(url)));
+        }
+        if response.status() == StatusCode::OK { Ok(response) } else { Err(refused(response).await) }
+    }
+
+    async fn connect(&self, uri: &Uri) -> Result<SendRequest<Full<Bytes>>, String> {
+        let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+        let is_secure = uri.scheme_str() == Some("https");
+        let port = uri.port_u16().unwrap_or(if is_secure { 443 } else { 80 });
+        let stream = TcpStream::connect((host, port)).await;
+        let stream = stream.map_err(|error| format!("it cannot be reached: {error}"))?;
+        if !is_secure {
+            return begin(stream).await;
+        }
+        let connector =
+            self.tls.as_ref().ok_or("it speaks TLS, and this node has no --fleet-ca to trust it by")?;
+        let name =
+            ServerName::try_from(host.to_owned()).map_err(|_| "its host is no name for TLS".to_owned())?;
+        let secure = connector.connect(name, stream).await;
+        begin(secure.map_err(|error| format!("TLS to it fails: {error}"))?).await
+    }
+}
+
+async fn begin(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+) -> Result<SendRequest<Full<Bytes>>, String> {
+    let begun = http1::handshake(TokioIo::new(stream)).await;
+    let (sender, connection) = begun.map_err(|error| format!("it does not speak HTTP: {error}"))?;
+    tokio::spawn(async move {
+        // An error here is reported where the answer is awaited.
+        let _ = connection.await;
+    });
+    Ok(sender)
+}
+
+fn silent() -> String {
+    "it does not answer within a second".to_owned()
+}
+
+/// What a node says instead of an answer.
+async fn refused(response: Response<Incoming>) -> String {
+    let status = response.status();
+    if status == StatusCode::UNAUTHORIZED {
+        return "it refuses the token: the nodes of a fleet need the same tokens".to_owned();
+    }
+    let text = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+    let problem: Value =
+        text.ok().and_then(|text| serde_json::from_slice(&text.to_bytes()).ok()).unwrap_or_default();
+    let words: String =
+        problem["detail"].as_str().unwrap_or_default().chars().take(WORDS_CHARS_MAX).collect();
+    if words.is_empty() {
+        format!("it answers {status}")
+    } else {
+        format!("it answers {status}: {}", plain(&words))
+    }
+}

@@ -1,0 +1,144 @@
+//! `tollgate replay` as a user runs it: its guide, its three reports, and logs that are bad.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::admin::Scratch;
+use crate::guide;
+use crate::program::{run, stderr, stdout};
+
+const GUIDE: &str = include_str!("../../../../docs/replay.md");
+const POLICY: &str = "limits: [{name: per-ip, by: [ip], rate: 2/min}]";
+
+/// A line of a combined log.
+fn line(ip: &str, second: u32, agent: &str) -> String {
+    format!(
+        "{ip} - - [16/Nov/2026:10:00:{second:02} +0000] \"GET /export HTTP/1.1\" 200 5 \"-\" \"{agent}\"\n"
+    )
+}
+
+/// The guide's commands print what it says.
+#[test]
+fn the_guide_is_true() {
+    let blocks = guide::blocks(GUIDE);
+    let scratch = Scratch::new();
+    scratch.file("policy.yaml", guide::first(&blocks, "yaml"));
+    let mut last = guide::Last::default();
+    for (language, block) in &blocks {
+        if *language != "sh" {
+            last.compare(language, block);
+            continue;
+        }
+        let mut shell = guide::shell(&format!("set -eu\n{block}"));
+        shell.current_dir(scratch.folder());
+        last.ran(block, guide::succeeded(shell).0);
+    }
+    last.at_least(3);
+    let page = fs::read_to_string(scratch.path("report.html")).unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.contains("198.51.100.7"), "{page}");
+}
+
+/// The page is one file that runs nothing and loads nothing, whatever clients sent; the JSON has the same numbers.
+#[test]
+fn a_hostile_log_makes_a_harmless_page() {
+    let scratch = Scratch::new();
+    let policy = scratch.file("policy.yaml", POLICY);
+    let hostile = "</td><script>alert(1)</script><img src=x onerror=alert(2)>";
+    let log: String = (0..5).map(|second| line("192.0.2.1", second, hostile)).collect();
+    let log = scratch.file("access.log", &log);
+    let (html, json) = (scratch.text("r.html"), scratch.text("r.json"));
+    let output = run(&["replay", "--policy", &policy, &log, "--html", &html, "--json", &json], b"");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let page = fs::read_to_string(&html).unwrap();
+    for forbidden in ["<script", "<img", "<link", "javascript:", "http://", "https://", "@import", "url("] {
+        assert!(!page.contains(forbidden), "{forbidden} is on the page");
+    }
+    assert!(page.contains("&lt;script&gt;alert(1)"), "{page}");
+    assert!(page.contains("prefers-color-scheme:dark") && page.contains("@media print"));
+    let report: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    assert_eq!(report["totals"]["denied"], 3);
+    assert_eq!(report["limits"][0]["touched"], 1);
+    assert_eq!(report["top"][0]["key"], "192.0.2.1");
+    assert_eq!(report["top"][0]["user_agent"], hostile);
+    let text = stdout(&output);
+    assert!(text.is_ascii(), "a file has no characters beyond ASCII: {text}");
+}
+
+/// Hashed keys are in no output, and nobody can tell which address a hash is of.
+#[test]
+fn hashed_keys_stay_in_the_house() {
+    let scratch = Scratch::new();
+    let policy = scratch.file("policy.yaml", POLICY);
+    let log: String = (0..5).map(|second| line("192.0.2.1", second, "curl")).collect();
+    let log = scratch.file("access.log", &(log + "192.0.2.1 is no line\n"));
+    let (html, json) = (scratch.text("r.html"), scratch.text("r.json"));
+    let hashed = || {
+        let arguments =
+            ["replay", "--policy", &policy, &log, "--html", &html, "--json", &json, "--hash-keys"];
+        let output = run(&arguments, b"");
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let all = stdout(&output) + &fs::read_to_string(&html).unwrap() + &fs::read_to_string(&json).unwrap();
+        assert!(!all.contains("192.0.2.1"), "{all}");
+        let report: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+        report["top"][0]["key"].as_str().unwrap().to_owned()
+    };
+    assert_ne!(hashed(), hashed(), "the secret is another one each time");
+}
+
+/// Attributes come from the same config as live: here the client behind a trusted proxy, and a mapped header.
+#[test]
+fn attributes_are_read_as_live() {
+    let scratch = Scratch::new();
+    let policy = scratch.file(
+        "policy.yaml",
+        "limits: [{name: per-ip, by: [ip], rate: 2/min}, {name: tenant, by: [tenant], rate: 100/min}]",
+    );
+    let config = scratch
+        .file("config.yaml", "trusted_proxies: [10.0.0.1/32]\nattributes: {tenant: {header: X-Tenant}}\n");
+    let request = |client: &str, second: u32| {
+        format!(
+            "{{\"level\":\"info\",\"ts\":17000000{second:02}.5,\"logger\":\"http.log.access\",\"request\":{{\"remote_ip\":\
+             \"10.0.0.1\",\"client_ip\":\"10.0.0.1\",\"proto\":\"HTTP/1.1\",\"method\":\"GET\",\"host\":\"a.example\",\
+             \"uri\":\"/\",\"headers\":{{\"X-Forwarded-For\":[\"{client}\"],\"X-Tenant\":[\"acme\"]}}}},\
+             \"duration\":0.01,\"size\":5,\"status\":200}}\n"
+        )
+    };
+    let log: String = (0..8).map(|n| request(if n < 4 { "192.0.2.1" } else { "192.0.2.2" }, n)).collect();
+    let log = scratch.file("caddy.log", &log);
+    let output = run(&["replay", "--policy", &policy, "--config", &config, &log, "--json", "-"], b"");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(
+        (&report["limits"][0]["keys"], &report["limits"][0]["denied"]),
+        (&2.into(), &4.into()),
+        "{report}"
+    );
+    assert_eq!((&report["limits"][1]["keys"], &report["limits"][1]["denied"]), (&1.into(), &0.into()));
+}
+
+/// Bad logs get clear messages, and nothing is lost: what cannot be read is counted and shown.
+#[test]
+fn bad_logs_are_reported() {
+    let scratch = Scratch::new();
+    let policy = scratch.file("policy.yaml", POLICY);
+    let good = line("192.0.2.1", 1, "curl");
+    let mixed = scratch.file("mixed.log", &format!("{good}{good}{good}garbage \u{1b}[2J here\n{good}"));
+    let output = run(&["replay", "--policy", &policy, &mixed, "--json", "-"], b"");
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!((&report["input"]["bad_lines"], &report["totals"]["requests"]), (&1.into(), &4.into()));
+    assert!(report["input"]["bad_examples"][0].as_str().unwrap().contains("mixed.log:4: "), "{report}");
+    let empty = scratch.file("empty.log", "");
+    let binary = scratch.path("binary.log");
+    fs::write(&binary, [0u8, 159, 146, 150, 10, 0, 1, 2, 3, 10]).unwrap();
+    let missing = scratch.text("missing.log");
+    for log in [empty.as_str(), binary.to_str().unwrap(), &missing] {
+        let output = run(&["replay", "--policy", &policy, log], b"");
+        assert_eq!(output.status.code(), Some(2), "{log}: {}", stdout(&output));
+        assert!(stderr(&output).starts_with("tollgate: "), "{log}: {}", stderr(&output));
+    }
+    let output = run(&["replay", "--policy", &policy, "--without", "zzz", &mixed], b"");
+    assert!(stderr(&output).contains("no such limit; accepted: per-ip"), "{}", stderr(&output));
+    let piped = run(&["replay", "--policy", &policy, "-", "--json", "-"], good.as_bytes());
+    assert_eq!(piped.status.code(), Some(0), "{}", stderr(&piped));
+}

@@ -1,0 +1,392 @@
+//! Two servers on one store are one fleet to an operator: what is said to one holds on both, survives both, and works without the
+//! store, and what is shown is what both do.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tollgate_testkit::{free_port, rest, until};
+
+use crate::admin::{TOKEN, ask, operate, shown};
+use crate::program::{Server, stderr, stdout, tollgate};
+use crate::redis::{Cluster, Redis};
+use crate::shared::on;
+use crate::store_check::Sentinel;
+
+const POLICY: &str = "limits:
+  - {name: per-key, by: [api_key], rate: 100/h}
+  - {name: all, rate: 1000/h}
+";
+const FLEET_NOTICE: &str = "this holds on every node of the fleet within a second";
+const NODE_NOTICE: &str = "this holds on this node only";
+
+/// What an operator's command prints, which ends with this status.
+#[track_caller]
+fn says(server: &Server, words: &str, status: i32) -> String {
+    let output = operate(server, &words.split(' ').collect::<Vec<_>>()).output().unwrap();
+    let printed = stdout(&output) + &stderr(&output);
+    assert_eq!(output.status.code(), Some(status), "{words}: {printed}");
+    printed
+}
+
+/// Asks for a decision about a key.
+fn decide(server: &Server, key: &str) {
+    server.check(&format!(r#"{{"attributes":{{"api_key":"{key}"}}}}"#));
+}
+
+fn is_blocked(server: &Server, key: &str) -> bool {
+    server.check(&format!(r#"{{"attributes":{{"api_key":"{key}"}}}}"#))["allowed"] == false
+}
+
+fn await_blocked(server: &Server, key: &str, expected: bool) {
+    until("the block is as expected", || (is_blocked(server, key) == expected).then_some(()));
+}
+
+/// The mode of a limit on a server, overrides included.
+fn mode(server: &Server, limit: &str) -> (String, u64) {
+    let answer = shown(server, "limits");
+    let limits = answer["limits"].as_array().unwrap();
+    let found = limits.iter().find(|each| each["name"] == limit).unwrap();
+    (found["mode"].as_str().unwrap().to_owned(), found["percent"].as_u64().unwrap())
+}
+
+fn await_mode(server: &Server, limit: &str, expected: (&str, u64)) {
+    until("the limit is as expected", || {
+        let (mode, percent) = mode(server, limit);
+        ((mode.as_str(), percent) == expected || (mode == expected.0 && mode != "enforce")).then_some(())
+    });
+}
+
+/// The names of the nodes that a server lists.
+fn nodes(server: &Server) -> Vec<Value> {
+    let answer = ask(server, TOKEN, "GET", "/admin/v1/fleet", "").json();
+    answer["nodes"].as_array().unwrap().clone()
+}
+
+fn await_two(server: &Server) {
+    until("two nodes are listed", || (nodes(server).len() == 2).then_some(()));
+}
+
+/// A block on one node is refused on the other, survives a restart of both, ends when it is taken back anywhere, and by itself.
+fn blocks_hold_for_a_fleet(url: &str) {
+    let (one, two) = (on(url, POLICY), on(url, POLICY));
+    let printed = says(&one, "block api_key=k --for 10m", 0);
+    assert!(printed.contains(FLEET_NOTICE), "{printed}");
+    await_blocked(&two, "k", true);
+    assert!(is_blocked(&one, "k") && !is_blocked(&two, "other"));
+    drop((one, two));
+    let (one, two) = (on(url, POLICY), on(url, POLICY));
+    await_blocked(&one, "k", true);
+    await_blocked(&two, "k", true);
+    says(&two, "block api_key=short --for 3s", 0);
+    says(&two, "unblock api_key=k", 0);
+    await_blocked(&one, "k", false);
+    assert!(!is_blocked(&two, "k"));
+    await_blocked(&one, "short", false);
+    await_blocked(&two, "short", false);
+    says(&one, "unblock api_key=k", 1);
+}
+
+#[test]
+fn blocks_hold_for_a_fleet_on_one_server() {
+    blocks_hold_for_a_fleet(&Redis::start(&[]).url());
+}
+
+#[test]
+fn blocks_hold_for_a_fleet_on_a_cluster() {
+    blocks_hold_for_a_fleet(&Cluster::start(0, &[]).url());
+}
+
+#[test]
+fn blocks_hold_for_a_fleet_behind_sentinels() {
+    let redis = Redis::start(&[]);
+    let sentinel = Sentinel::start(redis.port);
+    blocks_hold_for_a_fleet(&format!("redis-sentinel://127.0.0.1:{}/main", sentinel.redis.port));
+}
+
+/// Kill switches, shadow and percentages of one limit and of all of them hold on both nodes, and end on both.
+#[test]
+fn overrides_hold_for_a_fleet() {
+    let redis = Redis::start(&[]);
+    let (one, two) = (on(&redis.url(), POLICY), on(&redis.url(), POLICY));
+    for (words, limit, expected) in [
+        ("kill per-key --for 10m", "per-key", ("off", 0)),
+        ("shadow all --for 10m", "all", ("shadow", 0)),
+        ("percent per-key 25 --for 10m", "per-key", ("enforce", 25)),
+    ] {
+        assert!(says(&one, words, 0).contains(FLEET_NOTICE));
+        await_mode(&two, limit, expected);
+        assert_eq!(mode(&one, limit), mode(&two, limit));
+    }
+    says(&two, "kill --all --for 10m", 0);
+    await_mode(&one, "per-key", ("off", 0));
+    says(&one, "restore --all", 0);
+    await_mode(&two, "per-key", ("enforce", 25));
+    says(&two, "restore per-key", 0);
+    says(&two, "restore all", 0);
+    await_mode(&one, "per-key", ("enforce", 100));
+    await_mode(&one, "all", ("enforce", 100));
+}
+
+/// Nodes that write at once keep each other's items.
+#[test]
+fn two_nodes_write_at_once() {
+    let redis = Redis::start(&[]);
+    let (one, two) = (on(&redis.url(), POLICY), on(&redis.url(), POLICY));
+    const EACH: usize = 20;
+    std::thread::scope(|scope| {
+        for (name, server) in [("a", &one), ("b", &two)] {
+            scope.spawn(move || {
+                for number in 0..EACH {
+                    let body = json!({"attributes": {"api_key": format!("{name}{number}")}, "for": "10m"});
+                    let answer = ask(server, TOKEN, "POST", "/admin/v1/block", &body.to_string());
+                    assert_eq!(answer.status, 200);
+                }
+            });
+        }
+    });
+    for server in [&one, &two] {
+        until("all blocks are on both", || {
+            (shown(server, "limits")["blocks"].as_array().unwrap().len() == 2 * EACH).then_some(())
+        });
+    }
+}
+
+/// Without the store a change holds on one node, which is said, and is shared when the store is back. Of two words about the same
+/// thing the later one wins.
+#[test]
+fn without_the_store_a_change_is_the_nodes_own() {
+    let mut redis = Redis::start(&["--appendonly", "yes"]);
+    let (one, two) = (on(&redis.url(), POLICY), on(&redis.url(), POLICY));
+    says(&one, "block api_key=before --for 10m", 0);
+    await_blocked(&two, "before", true);
+    redis.kill();
+    until("the store is away", || (one.readyz().1["store"]["status"] == "away").then_some(()));
+    let printed = says(&one, "block api_key=during --for 10m", 0);
+    assert!(printed.contains(NODE_NOTICE) && printed.contains("as soon as the store takes it"), "{printed}");
+    let answer: Value = shown(&one, "kill per-key --for 10m");
+    assert_eq!(answer["scope"], "node", "{answer}");
+    assert!(is_blocked(&one, "during") && !is_blocked(&two, "during"));
+    says(&two, "shadow per-key --for 10m", 0);
+    assert_eq!((mode(&one, "per-key").0.as_str(), mode(&two, "per-key").0.as_str()), ("off", "shadow"));
+    assert!(says(&one, "fleet", 0).contains("are not in the store yet"));
+    says(&two, "unblock api_key=before", 0);
+    assert!(is_blocked(&one, "before"), "it is not told yet");
+    redis.start_again();
+    await_blocked(&two, "during", true);
+    await_blocked(&one, "before", false);
+    await_mode(&one, "per-key", ("shadow", 0));
+    assert_eq!(mode(&two, "per-key").0, "shadow");
+    until("all is shared", || {
+        says(&one, "fleet", 0).lines().all(|line| !line.contains("not in the store")).then_some(())
+    });
+}
+
+/// A store that forgets everything gets it back from the nodes, and a node that starts later has it.
+#[test]
+fn a_flushed_store_is_filled_again() {
+    let redis = Redis::start(&[]);
+    let one = on(&redis.url(), POLICY);
+    says(&one, "block api_key=k --for 10m", 0);
+    redis.cli(&["FLUSHALL"]);
+    until("the block is in the store again", || {
+        redis
+            .cli(&["HLEN", "tg:{fleet}items"])
+            .trim()
+            .parse()
+            .is_ok_and(|items: u64| items >= 2)
+            .then_some(())
+    });
+    let two = on(&redis.url(), POLICY);
+    await_blocked(&two, "k", true);
+}
+
+/// A state directory brings back what the store does not know, also when both nodes and the store were gone.
+#[test]
+fn a_state_directory_and_a_lost_store() {
+    let (mut redis, folder) = (Redis::start(&[]), tollgate_testkit::Scratch::new());
+    let state = folder.text("state");
+    let kept = |url: &str| {
+        let mut command = tollgate(&[
+            "serve",
+            "--http",
+            "127.0.0.1:0",
+            "--policy",
+            "-",
+            "--store",
+            url,
+            "--state-dir",
+            &state,
+        ]);
+        command.env("TOLLGATE_ADMIN_TOKEN", TOKEN).env("TOLLGATE_STORE_DEADLINE", "50ms");
+        Server::spawn(command, POLICY)
+    };
+    let one = kept(&redis.url());
+    says(&one, "block api_key=k --for 10m", 0);
+    redis.kill();
+    until("the store is away", || (one.readyz().1["store"]["status"] == "away").then_some(()));
+    assert!(says(&one, "block api_key=later --for 10m", 0).contains(NODE_NOTICE));
+    drop(one);
+    let one = kept(&redis.url());
+    assert!(is_blocked(&one, "k") && is_blocked(&one, "later"), "from its disk, without the store");
+    redis.start_again();
+    let two = on(&redis.url(), POLICY);
+    await_blocked(&two, "k", true);
+    await_blocked(&two, "later", true);
+}
+
+/// A reset at one node reaches what the other holds ahead of time: it neither denies nor admits by it any longer.
+#[test]
+fn a_reset_reaches_leases_of_other_nodes() {
+    let policy = "limits: [{name: hot, by: [api_key], rate: 600/h, burst: 600, consistency: leased, lease: {max_share: 50%, ttl: 60s}}]";
+    let redis = Redis::start(&[]);
+    let (one, two) = (on(&redis.url(), policy), on(&redis.url(), policy));
+    one.joined();
+    two.joined();
+    let held = |server: &Server| server.metric("tollgate_limit_held_units{limit=\"hot\"}");
+    until("the other node holds units", || {
+        decide(&two, "k");
+        (held(&two) > 0).then_some(())
+    });
+    assert!(says(&one, "reset api_key=k", 0).contains("1 counter forgotten: hot"));
+    until("what it held is dropped", || (held(&two) == 0).then_some(()));
+    assert_eq!(one.left("k"), 600, "nothing of it came back, and nothing is missing");
+}
+
+/// `fleet` lists both nodes. `top`, `get`, `explain`, `audit` and `tail` show both, or the one that is named.
+#[test]
+fn views_show_both_nodes() {
+    let redis = Redis::start(&[]);
+    let (one, two) = (on(&redis.url(), POLICY), on(&redis.url(), POLICY));
+    await_two(&one);
+    let listed = nodes(&one);
+    assert_eq!(listed.iter().filter(|node| node["this"] == true).count(), 1, "{listed:?}");
+    for (server, is_this) in [(&one, true), (&two, false)] {
+        let name = server.address.to_string();
+        let node = listed.iter().find(|node| node["name"] == name).unwrap();
+        assert_eq!(
+            (&node["this"], &node["state"], &node["admin"]),
+            (&is_this.into(), &"ok".into(), &format!("http://{name}").into())
+        );
+    }
+    (0..3).for_each(|_| decide(&one, "k"));
+    (0..4).for_each(|_| decide(&two, "k"));
+    let top = shown(&one, "top --once --limit per-key");
+    assert_eq!((&top["summed_over"], &top["keys"][0]["decisions"]), (&2.into(), &7.into()), "{top}");
+    let printed = says(&one, "top --once", 0);
+    assert!(printed.contains("the sums of 2 nodes"), "{printed}");
+    let this = shown(&one, "top --once --limit per-key --node this");
+    assert_eq!((&this["nodes"], &this["keys"][0]["decisions"]), (&Value::Null, &3.into()), "{this}");
+    let other = shown(&one, &format!("top --once --limit per-key --node {}", two.address));
+    assert_eq!(other["keys"][0]["decisions"], 4, "{other}");
+    for verb in ["get", "explain"] {
+        let answer = shown(&one, &format!("{verb} api_key=k"));
+        let answers = answer["answers"].as_array().unwrap();
+        assert_eq!(answers.len(), 2, "{answer}");
+        assert!(answers.iter().all(|each| each["answer"]["allowed"] == true), "{answer}");
+        assert!(says(&one, &format!("{verb} api_key=k"), 0).contains("the answers of 2 nodes"));
+    }
+    says(&one, "block api_key=a --for 10m --note first", 0);
+    says(&two, "block api_key=b --for 10m --note second", 0);
+    let printed = says(&one, "audit", 0);
+    assert!(printed.contains("first") && printed.contains("second"), "{printed}");
+    assert!(!says(&one, "audit --node this", 0).contains("second"));
+    let refused = says(&one, "get api_key=k --node nowhere", 2);
+    assert!(refused.contains("there is no node") && refused.contains(&two.address.to_string()), "{refused}");
+}
+
+/// A live view of one node shows the decisions of the other.
+#[test]
+fn a_tail_shows_both_nodes() {
+    let redis = Redis::start(&[]);
+    let (one, two) = (on(&redis.url(), POLICY), on(&redis.url(), POLICY));
+    await_two(&one);
+    let other = until("a decision of the other node is shown", || {
+        let printed = std::thread::scope(|scope| {
+            let watching = scope.spawn(|| says(&one, "tail --once --json", 0));
+            for _ in 0..10 {
+                rest(Duration::from_millis(100));
+                decide(&two, "k");
+                decide(&one, "k");
+            }
+            watching.join().unwrap()
+        });
+        let events: Vec<Value> = printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let of = |server: &Server| {
+            let name = server.address.to_string();
+            events.iter().find(|event| event["node"] == name.as_str() && event["limit"].is_string()).cloned()
+        };
+        of(&one)?;
+        of(&two)
+    });
+    assert_eq!(other["allowed"], true, "{other}");
+}
+
+/// A node that is gone, one with another token, and one at whose address another server answers are shown as missing, and never
+/// silently left out.
+#[test]
+fn a_node_that_does_not_answer_is_shown() {
+    let redis = Redis::start(&[]);
+    let (one, two) = (on(&redis.url(), POLICY), on(&redis.url(), POLICY));
+    await_two(&one);
+    let gone = two.address.to_string();
+    drop(two); // As a power cut does.
+    let top = shown(&one, "top --once");
+    let missing = top["nodes"].as_array().unwrap().iter().find(|node| node["name"] == gone.as_str()).unwrap();
+    assert_eq!(missing["answered"], false, "{top}");
+    assert_eq!(top["summed_over"], 1, "{top}");
+    let printed = says(&one, "get api_key=k", 0);
+    assert!(printed.contains(&format!("{gone} is missing: it cannot be reached")), "{printed}");
+    until("it is silent", || {
+        let listed = nodes(&one);
+        listed
+            .iter()
+            .find(|node| node["name"] == gone.as_str())
+            .filter(|node| node["state"] == "silent")
+            .map(drop)
+    });
+    let start = |advertised: &str, token: &str| {
+        let mut command = tollgate(&[
+            "serve",
+            "--http",
+            "127.0.0.1:0",
+            "--policy",
+            "-",
+            "--store",
+            &redis.url(),
+            "--advertise-admin",
+            advertised,
+        ]);
+        command.env("TOLLGATE_ADMIN_TOKEN", token).env("TOLLGATE_STORE_DEADLINE", "50ms");
+        Server::spawn(command, POLICY)
+    };
+    let stranger = start(&format!("http://localhost:{}", one.address.port()), TOKEN);
+    let port = free_port();
+    let mut other = tollgate(&[
+        "serve",
+        "--http",
+        &format!("127.0.0.1:{port}"),
+        "--policy",
+        "-",
+        "--store",
+        &redis.url(),
+    ]);
+    other.env("TOLLGATE_ADMIN_TOKEN", "another-token-0123456789").env("TOLLGATE_STORE_DEADLINE", "50ms");
+    let other = Server::spawn(other, POLICY);
+    until("both are listed", || (nodes(&one).len() == 4).then_some(()));
+    let printed = says(&one, "get api_key=k", 0);
+    assert!(printed.contains("is missing: another server answers at http://localhost"), "{printed}");
+    assert!(printed.contains(&format!("127.0.0.1:{port} is missing: it refuses the token")), "{printed}");
+    drop((stranger, other));
+}
+
+/// A server in memory is a fleet of one, and nothing that it says is about others.
+#[test]
+fn a_server_in_memory_is_alone() {
+    let server = crate::admin::server(POLICY);
+    let listed = nodes(&server);
+    assert_eq!((listed.len(), &listed[0]["this"]), (1, &true.into()));
+    let printed = says(&server, "block api_key=k --for 10m", 0);
+    assert!(!printed.contains("node"), "{printed}");
+    assert!(shown(&server, "get api_key=x")["nodes"].is_null());
+    assert!(says(&server, "fleet", 0).contains(&server.address.to_string()));
+}

@@ -14,6 +14,7 @@ mod stored;
 mod arrivals;
 mod run;
 mod touched;
+mod bounds;
 mod scaled;
 mod keys;
 mod sheet;
@@ -327,13 +328,17 @@ impl<D: Describe> Replay<D> {
 
 /// What whole-second stamps leave open.
 fn stamps_note(sheet: &Sheet) -> String {
-    let at_once = sheet.beside[Beside::AtOnce as usize].denied;
-    if at_once == sheet.denied {
+    let range = sheet.denied_range();
+    if range.low == range.high && !sheet.is_bounded() {
         return "stamps are whole seconds; spread evenly over each second or all at its start, the denials are the same"
             .to_owned();
     }
-    "stamps are whole seconds: ranges are from each client's requests spread evenly over the second to all at its start; \
-     log milliseconds ($msec in nginx) for limits shorter than a few seconds"
+    if range.low == range.high {
+        return "stamps are whole seconds, and the denials are the same wherever in its second each request came"
+            .to_owned();
+    }
+    "stamps are whole seconds: ranges are from the fewest denials to the most, wherever in its second each request came; \
+     log milliseconds ($msec in nginx) for one number"
         .to_owned()
 }
 

@@ -2,11 +2,13 @@
 //! limits decide as they did, so the size 1 is what the engine decided itself. Also how far each key would have run a
 //! bucket down that is never empty, which is the burst that denies nobody.
 
-use tollgate::algorithm::fixed_window::FixedWindow;
+use tollgate::algorithm::fixed_window::{Align, FixedWindow};
 use tollgate::algorithm::sliding_window::SlidingWindow;
 use tollgate::store::Lease;
+use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Quota, Rate, Ticks, Timestamp};
 
+use super::bounds::{Bounds, Bucket, Extremes};
 use crate::limiter::Limiter;
 
 /// Sizes other than 1, in quarters.
@@ -52,6 +54,8 @@ pub(super) struct Used {
     level: u64,
     level_max: u64,
     sizes: Levels,
+    /// What stamps of whole seconds leave open.
+    bounds: Option<Box<Bounds>>,
 }
 
 impl Used {
@@ -93,6 +97,12 @@ pub(super) struct Asked {
     pub(super) denied_elsewhere: bool,
 }
 
+impl Asked {
+    const fn is_charged(self) -> bool {
+        !self.denied_elsewhere
+    }
+}
+
 impl Sizes {
     pub(super) fn new(quota: &Quota, lease: Option<Lease>) -> Self {
         let shape = match quota {
@@ -131,6 +141,30 @@ impl Sizes {
             Shape::Reservoir { period, .. } if period > 0 => Some(used.level_max.div_ceil(period)),
             _ => None,
         }
+    }
+
+    /// Whether the range that stamps of whole seconds leave open is known: that of buckets, and that of windows that
+    /// begin and end with a second, which is none.
+    pub(super) fn is_bounded(&self) -> bool {
+        let is_whole = |window: &FixedWindow| {
+            !matches!(window.align(), Align::FirstHit)
+                && window.period().as_micros().is_multiple_of(TICKS_PER_SECOND)
+        };
+        match &self.shape {
+            Shape::Reservoir { .. } => true,
+            Shape::Window(window) => is_whole(window),
+            Shape::Other(_) | Shape::Permits => false,
+        }
+    }
+
+    /// Counts a charge of a request whose stamp is a whole second. Returns whether it is denied at both extremes;
+    /// `None` where they are not known.
+    pub(super) fn bound(&self, used: &mut Used, asked: Asked) -> Option<Extremes> {
+        let Shape::Reservoir { units, period, capacity } = self.shape else { return None };
+        let bucket = Bucket { gain: units.saturating_mul(ONE), capacity: capacity.saturating_mul(period) };
+        let bounds = used.bounds.get_or_insert_default();
+        let credits = asked.cost.saturating_mul(period);
+        Some(bounds.charge(bucket, asked.now, credits, asked.is_charged()))
     }
 
     /// Counts a charge. `in_flight` is the number of permits that are taken. Returns which sizes deny it.
@@ -265,8 +299,6 @@ pub(super) fn resized(quota: &Quota, quarters: u64) -> Option<Quota> {
 
 #[cfg(test)]
 mod tests {
-    use tollgate::algorithm::fixed_window::Align;
-
     use super::*;
     use crate::random::Random;
 

@@ -7,11 +7,14 @@ use tollgate::policy::{Limit, Mode};
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Decision, Enforcement, LimitStatus, Policy, Quota, Source, Ticks, Timestamp, Verdict};
 
+use super::bounds::Extremes;
 use super::key_map::KeyMap;
 use super::keys::Key;
+use super::report::Range;
 use super::run::{Attempt, Decided};
 use super::scaled::{Asked, SIZES, Sizes};
 use super::touched::Touched;
+use crate::log::Precision;
 
 /// A run beside the main one, whose denials are only counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +27,8 @@ pub(super) enum Beside {
 
 /// How many such runs there are.
 const BESIDE: usize = 2;
+/// The bits of the two extremes among those of a key.
+pub(super) const EXTREMES: [u8; 2] = [1 << 4, 1 << 5];
 /// The bit of the main run among those of a client.
 const MAIN: u8 = 1 << BESIDE;
 
@@ -53,6 +58,8 @@ pub(super) struct LimitSheet {
     pub(super) leases: u64,
     pub(super) beside: [u64; BESIDE],
     pub(super) sizes: [u64; SIZES],
+    /// Denials at both extremes that stamps of whole seconds leave open: the fewest and the most.
+    pub(super) extremes: [u64; 2],
     pub(super) minutes: HashMap<u64, u64>,
 }
 
@@ -68,6 +75,7 @@ impl LimitSheet {
             leases: 0,
             beside: [0; BESIDE],
             sizes: [0; SIZES],
+            extremes: [0; 2],
             minutes: HashMap::new(),
         }
     }
@@ -202,6 +210,23 @@ impl Sheet {
         }
     }
 
+    /// The range of denials that stamps of whole seconds leave open. With several limits that deny it is an estimate:
+    /// at least what one limit denies, at most what all deny.
+    pub(super) fn denied_range(&self) -> Range {
+        let at_once = self.beside[Beside::AtOnce as usize].denied;
+        let enforced = self.policy.limits().iter().zip(&self.limits);
+        let enforced = enforced.filter(|(limit, _)| limit.mode() == Mode::Enforce).map(|(_, sheet)| sheet);
+        let ranges = || enforced.clone().map(LimitSheet::denied_range);
+        let fewest = ranges().map(|range| range.low).max().unwrap_or_default();
+        let most = ranges().map(|range| range.high).sum::<u64>().min(self.decisions);
+        Range::of([self.denied, at_once, fewest.min(self.denied), most.max(self.denied)])
+    }
+
+    /// Whether the range that stamps of whole seconds leave open is known for all limits.
+    pub(super) fn is_bounded(&self) -> bool {
+        self.limits.iter().flat_map(|limit| &limit.quotas).all(Sizes::is_bounded)
+    }
+
     /// Clients that the main run denied.
     pub(super) fn touched_clients(&self) -> u64 {
         self.clients.values().filter(|runs| **runs & MAIN != 0).count() as u64
@@ -248,6 +273,14 @@ impl LimitSheet {
         }
         let asked = Asked { now, cost: status.cost, denied_elsewhere: elsewhere };
         let in_flight = status.outcome.limit.saturating_sub(status.outcome.remaining);
+        if decided.record.precision == Precision::Second && decided.attempt == Attempt::First {
+            let bound = sizes.bound(&mut key.used, asked);
+            let bound = bound.unwrap_or(Extremes { fewest: is_denied, most: is_denied });
+            for (index, is_bound) in [bound.fewest, bound.most].into_iter().enumerate() {
+                self.extremes[index] += u64::from(is_bound);
+                key.runs |= if is_bound { EXTREMES[index] } else { 0 };
+            }
+        }
         let denials = sizes.charge(&mut key.used, asked, in_flight);
         for (size, denied) in self.sizes.iter_mut().enumerate() {
             *denied += u64::from(denials.has(size));
@@ -257,6 +290,19 @@ impl LimitSheet {
         let is_new = !is_denied && key.take_leased(status.cost, lease, now);
         self.leases += u64::from(is_new);
         Some(is_new)
+    }
+
+    /// The range of denials that stamps of whole seconds leave open.
+    pub(super) fn denied_range(&self) -> Range {
+        let at_once = self.beside[Beside::AtOnce as usize];
+        let [fewest, most] = self.extremes;
+        Range::of([self.denied, at_once, fewest, most])
+    }
+
+    /// The same of touched keys.
+    pub(super) fn touched_range(&self, touched: u64) -> Range {
+        let with = |bit: u8| self.keys.values().filter(|key| key.runs & bit != 0).count() as u64;
+        Range::of([touched, self.touched_beside(Beside::AtOnce), with(EXTREMES[0]), with(EXTREMES[1])])
     }
 
     /// Keys that a run beside the main one denied.

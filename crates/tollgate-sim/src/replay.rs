@@ -39,7 +39,7 @@ pub use run::Clients;
 use crate::log::{Precision, Record};
 use arrivals::{Arrival, Arrivals, client_of};
 use comparison::ComparisonSheet;
-use run::{Decided, Run};
+use run::{Decided, PolicyRun};
 use sheet::{Beside, Sheet, is_on};
 use summary::Stamps;
 
@@ -88,10 +88,10 @@ struct Waiting {
 
 /// The policies at work.
 struct Working {
-    main: Run,
-    at_once: Option<Run>,
-    unrefused: Run,
-    against: Option<(Run, ComparisonSheet)>,
+    main: PolicyRun,
+    at_once: Option<PolicyRun>,
+    unrefused: PolicyRun,
+    against: Option<(PolicyRun, ComparisonSheet)>,
     sheet: Sheet,
 }
 
@@ -205,7 +205,7 @@ impl<D: Describe> Replay<D> {
     /// Starts the engines with the first requests: their stamps show what can be known.
     fn start(&mut self, start: Timestamp, batch: &[Arrival]) {
         let Some(Waiting { policy, against }) = self.waiting.take() else { return };
-        let main = Run::new(policy, &self.options.without, self.options.clients, start);
+        let main = PolicyRun::new(policy, &self.options.without, self.options.clients, start);
         let policy = main.policy();
         let is_whole = batch.iter().any(|arrival| arrival.record.precision() == Precision::Second);
         let against =

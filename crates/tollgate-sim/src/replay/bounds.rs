@@ -10,12 +10,12 @@ use tollgate::{Ticks, Timestamp};
 
 /// A bucket, in credits: `gain` for each tick, `capacity` in all.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bucket {
+pub(super) struct CreditBucket {
     pub(super) gain: u64,
     pub(super) capacity: u64,
 }
 
-impl Bucket {
+impl CreditBucket {
     const fn gained(self, ticks: u64) -> u64 {
         self.gain.saturating_mul(ticks)
     }
@@ -43,14 +43,8 @@ pub(super) struct Extremes {
 }
 
 impl Bounds {
-    /// Charges a request in the second of `now`, unless another limit denied it.
-    pub(super) fn charge(
-        &mut self,
-        bucket: Bucket,
-        now: Timestamp,
-        credits: u64,
-        is_charged: bool,
-    ) -> Extremes {
+    /// Charges a request in the second of `now`.
+    pub(super) fn charge(&mut self, bucket: CreditBucket, now: Timestamp, credits: u64) -> Extremes {
         let second = now - Ticks::from_micros(now.unix_micros() % TICKS_PER_SECOND);
         if second > self.second {
             let elapsed = second.since(self.second).as_micros();
@@ -64,11 +58,11 @@ impl Bounds {
             most: self.before.saturating_add(self.taken).saturating_add(credits) > bucket.capacity,
             fewest: self.fewest.saturating_add(credits) > bucket.capacity.saturating_add(slack),
         };
-        if is_charged && !denied.most {
+        if !denied.most {
             self.taken = self.taken.saturating_add(credits);
             self.most = self.most.saturating_add(credits);
         }
-        if is_charged && !denied.fewest {
+        if !denied.fewest {
             self.fewest = self.fewest.saturating_add(credits);
         }
         denied

@@ -171,8 +171,7 @@ impl Sheet {
         let (mut is_counted, mut needs_store) = (false, false);
         for status in decision.limits() {
             let Some(sheet) = self.limits.get_mut(status.index) else { continue };
-            let denied_elsewhere = refusing > usize::from(refuses(&status));
-            let leased = sheet.count(&status, decided, denied_elsewhere);
+            let leased = sheet.count(&status, decided, refusing);
             is_counted |= status.source.is_counted();
             needs_store |= status.source.is_counted() && leased.is_none_or(|is_new| is_new);
             self.overflowed += u64::from(status.source == Source::Overflow);
@@ -239,12 +238,13 @@ impl Sheet {
 }
 
 impl LimitSheet {
-    /// Counts the status of a request. Returns whether it needs a new lease; `None` if the limit is not leased.
+    /// Counts the status of a request that so many limits deny. Returns whether it needs a new lease; `None` if the
+    /// limit is not leased.
     fn count(
         &mut self,
         status: &LimitStatus<'_>,
         decided: &Decided<'_, '_>,
-        elsewhere: bool,
+        refusing: usize,
     ) -> Option<bool> {
         let now = decided.now;
         self.requests += 1;
@@ -271,7 +271,8 @@ impl LimitSheet {
             key.used.restart();
             key.quota = place;
         }
-        let asked = Asked { now, cost: status.cost, denied_elsewhere: elsewhere };
+        let denied_elsewhere = refusing > usize::from(refuses(status));
+        let asked = Asked { now, cost: status.cost, denied_elsewhere };
         let in_flight = status.outcome.limit.saturating_sub(status.outcome.remaining);
         if decided.record.precision == Precision::Second && decided.attempt == Attempt::First {
             let bound = sizes.bound(&mut key.used, asked);

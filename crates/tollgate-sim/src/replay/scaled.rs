@@ -119,11 +119,6 @@ impl Sizes {
         }
     }
 
-    /// The window in which peaks are counted.
-    pub(super) const fn window(&self) -> Option<Ticks> {
-        self.window
-    }
-
     /// Whether other sizes are computed.
     pub(super) const fn is_resized(&self) -> bool {
         !matches!(self.shape, QuotaShape::Permits)

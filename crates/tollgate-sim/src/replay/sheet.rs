@@ -263,7 +263,14 @@ impl LimitSheet {
         } else {
             key.admit(now);
         }
-        let place = status.quota.and_then(|quota| place_of(status.limit, quota))?;
+        let is_open = decided.record.precision == Precision::Second && decided.attempt == Attempt::First;
+        let plain = Extremes { fewest: is_denied, most: is_denied };
+        let Some(place) = status.quota.and_then(|quota| place_of(status.limit, quota)) else {
+            if is_open {
+                note_extremes(&mut self.extremes, key, plain);
+            }
+            return None;
+        };
         let sizes = self.quotas.get(place)?;
         let place = u16::try_from(place).unwrap_or(u16::MAX);
         if key.quota != place {
@@ -274,13 +281,9 @@ impl LimitSheet {
         let denied_elsewhere = refusing > usize::from(refuses(status));
         let asked = Asked { now, cost: status.cost, denied_elsewhere };
         let in_flight = status.outcome.limit.saturating_sub(status.outcome.remaining);
-        if decided.record.precision == Precision::Second && decided.attempt == Attempt::First {
-            let bound = sizes.bound(&mut key.used, asked);
-            let bound = bound.unwrap_or(Extremes { fewest: is_denied, most: is_denied });
-            for (index, is_bound) in [bound.fewest, bound.most].into_iter().enumerate() {
-                self.extremes[index] += u64::from(is_bound);
-                key.runs |= if is_bound { EXTREMES[index] } else { 0 };
-            }
+        if is_open {
+            let bound = sizes.bound(&mut key.used, asked).unwrap_or(plain);
+            note_extremes(&mut self.extremes, key, bound);
         }
         let denials = sizes.charge(&mut key.used, asked, in_flight);
         for (size, denied) in self.sizes.iter_mut().enumerate() {
@@ -309,6 +312,14 @@ impl LimitSheet {
     /// Keys that a run beside the main one denied.
     pub(super) fn touched_beside(&self, beside: Beside) -> u64 {
         self.keys.values().filter(|key| key.runs & beside.bit() != 0).count() as u64
+    }
+}
+
+/// Counts a request at both extremes that its stamp leaves open.
+fn note_extremes(extremes: &mut [u64; 2], key: &mut Key, bound: Extremes) {
+    for ((count, bit), is_denied) in extremes.iter_mut().zip(EXTREMES).zip([bound.fewest, bound.most]) {
+        *count += u64::from(is_denied);
+        key.runs |= if is_denied { bit } else { 0 };
     }
 }
 

@@ -7,6 +7,7 @@
 //! `report`.
 
 mod report;
+mod key_map;
 mod distribution;
 mod describe;
 mod stored;

@@ -2,12 +2,13 @@
 //! wait here, second by second, until no earlier one can follow. Stamps of whole seconds hide when in the second a
 //! request came: each record gets two instants, one for each extreme.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Ticks, Timestamp};
 
+use super::key_map::KeyMap;
 use super::stored::StoredRecord;
 use crate::log::{Precision, Record};
 
@@ -43,7 +44,7 @@ pub(super) struct Arrivals {
     spare: Vec<StoredRecord>,
     lists: Vec<Vec<(u64, StoredRecord)>>,
     /// How many requests a client has in the second, and how many of them have their instant.
-    shares: HashMap<u64, (u64, u64)>,
+    shares: KeyMap<(u64, u64)>,
 }
 
 impl Arrivals {
@@ -118,11 +119,16 @@ impl Arrivals {
     }
 }
 
+/// Who a proxy says that the client is.
+const FORWARDED_FOR: &str = "x-forwarded-for";
+
 /// The client of a record, as a number: its address and user, and those of the named attributes that the log has.
 pub(super) fn client_of(record: &Record<'_>, names: &[String]) -> u64 {
     let mut hasher = DefaultHasher::new();
     record.client.hash(&mut hasher);
     record.user.hash(&mut hasher);
+    let forwarded = record.headers.iter().filter(|(name, _)| name == FORWARDED_FOR);
+    forwarded.for_each(|(_, client)| client.hash(&mut hasher));
     for (name, value) in &record.attributes {
         if names.iter().any(|known| known == name) {
             value.hash(&mut hasher);

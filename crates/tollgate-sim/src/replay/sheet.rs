@@ -7,7 +7,8 @@ use tollgate::policy::{Limit, Mode};
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Decision, Enforcement, LimitStatus, Policy, Quota, Source, Ticks, Timestamp, Verdict};
 
-use super::keys::{Key, KeyMap};
+use super::key_map::KeyMap;
+use super::keys::Key;
 use super::run::{Attempt, Decided};
 use super::scaled::{Asked, SIZES, Sizes};
 use super::touched::Touched;
@@ -92,7 +93,7 @@ pub(super) struct Sheet {
     pub(super) calls_with_leases: u64,
     pub(super) beside: [BesideTotals; BESIDE],
     /// Clients, each with the runs that denied it.
-    pub(super) clients: HashMap<u64, u8>,
+    pub(super) clients: KeyMap<u8>,
     pub(super) overlaps: BTreeMap<(usize, usize), u64>,
     pub(super) week_requests: [[u64; 24]; 7],
     pub(super) week_denied: [[u64; 24]; 7],
@@ -118,7 +119,7 @@ impl Sheet {
             calls: 0,
             calls_with_leases: 0,
             beside: [BesideTotals::default(); BESIDE],
-            clients: HashMap::new(),
+            clients: KeyMap::default(),
             overlaps: BTreeMap::new(),
             week_requests: [[0; 24]; 7],
             week_denied: [[0; 24]; 7],

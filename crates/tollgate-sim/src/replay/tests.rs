@@ -1,13 +1,16 @@
 //! A replay decides exactly as the engine does, for every algorithm, and its range contains the truth.
 
 use std::collections::HashMap;
+use std::io::Cursor;
+use std::net::Ipv4Addr;
 
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{CheckRequest, Engine, MemoryStore, Policy, Secret, Ticks, Timestamp};
 
 use super::fixture::record;
 use super::{Clients, Given, InputReport, MissingAttribute, Options, Replay, Report};
-use crate::log::{Precision, Record};
+use crate::log::write::{Style, Truth};
+use crate::log::{Mapping, Precision, Reader, Record};
 use crate::random::Random;
 
 const START: u64 = 1_700_000_000 * TICKS_PER_SECOND;
@@ -270,4 +273,63 @@ fn a_report_is_deterministic() {
         format!("{:?}", replay.finish(InputReport::default()).unwrap())
     };
     assert_eq!(report(), report());
+}
+
+/// The requests of a log in a style, in whole milliseconds, and the policy that counts by what the style has.
+fn styled(style: Style, seed: u64) -> (Vec<Truth>, &'static str) {
+    let mut random = Random::new(seed);
+    let truths = requests(seed, 2_000).into_iter().map(|request| {
+        let arrival = Timestamp::from_unix_micros(request.at.unix_micros() / 1_000 * 1_000);
+        let number: u8 = request.user.trim_start_matches('u').parse().unwrap();
+        let mut truth = Truth::new(arrival, Ipv4Addr::new(192, 0, 2, number).into());
+        truth.duration = match style.precision() {
+            Precision::Exact => Ticks::from_millis(random.below(3_000)),
+            Precision::Second => Ticks::ZERO,
+        };
+        truth.attributes = vec![("api_key".to_owned(), truth.client.to_string())];
+        truth
+    });
+    let policy = match style {
+        Style::Har => "limits: [{name: a, rate: 12/s, burst: 6}]",
+        Style::Csv | Style::Ndjson | Style::Decisions => {
+            "limits: [{name: a, by: [api_key], rate: 2/s, burst: 4}]"
+        }
+        _ => "limits: [{name: a, by: [ip], rate: 2/s, burst: 4}]",
+    };
+    (truths.collect(), policy)
+}
+
+/// Written in any format, and read again, a log gives the decisions of the engine, to the request. Where stamps are
+/// whole seconds, the range contains them.
+#[test]
+fn every_format_gives_the_decisions_of_the_engine() {
+    for style in Style::ALL {
+        for seed in 0..3 {
+            let (truths, text) = styled(style, seed);
+            let store = MemoryStore::new(64 << 20, Timestamp::from_unix_micros(START));
+            let engine = Engine::builder().policy(policy(text)).store(store).build();
+            let denied = truths.iter().filter(|truth| {
+                let client = truth.client.to_string();
+                let asked =
+                    CheckRequest::new().with("ip", &client).unwrap().with("api_key", &client).unwrap();
+                !engine.try_check(&asked, truth.arrival).unwrap().is_allowed()
+            });
+            let denied = denied.count() as u64;
+            assert!(denied > 50, "{style:?} denies too few to prove anything");
+            let log = Cursor::new(style.log(&truths));
+            let mut reader = Reader::stream_as(style.format(), "log", log, &Mapping::default()).unwrap();
+            let mut replay = Replay::new(policy(text), None, Options::default(), Given);
+            reader.for_each(|record| replay.push(&record).unwrap()).unwrap();
+            let report = replay.finish(InputReport::default()).unwrap();
+            assert_eq!((report.totals.requests, report.input.late), (2_000, 0), "{style:?}");
+            match report.totals.denied_range {
+                None => assert_eq!(report.totals.denied, denied, "{style:?}, seed {seed}"),
+                Some(range) => {
+                    assert_eq!(style.precision(), Precision::Second, "{style:?}");
+                    let holds = (range.low..=range.high).contains(&denied);
+                    assert!(holds, "{style:?}, seed {seed}: {range:?}, {denied}");
+                }
+            }
+        }
+    }
 }

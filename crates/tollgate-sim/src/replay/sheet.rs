@@ -214,12 +214,7 @@ impl Sheet {
 
 impl LimitSheet {
     /// Counts the status of a request. Returns whether it needs a new lease; `None` if the limit is not leased.
-    fn count(
-        &mut self,
-        status: &LimitStatus<'_>,
-        decided: &Decided<'_, '_>,
-        elsewhere: bool,
-    ) -> Option<bool> {
+    fn count(&mut self, status: &LimitStatus<'_>, decided: &Decided<'_, '_>, elsewhere: bool) -> Option<bool> {
         let now = decided.now;
         self.requests += 1;
         let key = self.keys.entry(status.key_hash).or_default();

@@ -45,7 +45,7 @@ fn templates_of_paths_are_explained_as_the_gateway_decides() {
     }
     says(server, "explain path=/other", &["the request has no route"]);
     says(server, "explain path=/users/7 route=/mine", &["such a request passes now", "2 of 2"]);
-    says(server, "reset path=/users/77", &["1 counter forgotten: route"]);
+    says(server, "reset path=/users/77", &["1 counter reset: route"]);
     assert_eq!([ask(), ask(), ask()], [200, 200, 429]);
 }
 
@@ -119,7 +119,7 @@ fn a_penalty_has_the_time_of_the_decision() {
     says(
         &server,
         "explain k=x",
-        &["refused for another ", ", and its counter admits it in 3", "source: penalty"],
+        &["denied for another ", ", and its counter admits it in 3", "source: penalty"],
     );
 }
 
@@ -173,7 +173,7 @@ fn nearly_right_spellings_are_refused() {
     says(&server, "reset key=never command=cl.throttle", &["no counter existed", "by cl.throttle"]);
     let answer = server.resp_exchange(b"CL.THROTTLE never 0 1 3600\r\nQUIT\r\n");
     assert!(answer.starts_with("*5\r\n:0\r\n"), "{answer}");
-    says(&server, "reset key=never command=cl.throttle", &["1 counter forgotten"]);
+    says(&server, "reset key=never command=cl.throttle", &["1 counter reset"]);
     says(&server, "reset tenant=x", &["no limit counts these attributes apart"]);
 }
 

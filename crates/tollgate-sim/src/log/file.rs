@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate::Timestamp;
+use tollgate::policy::source::plain_cause;
 
 use super::detect::{DetectError, Parser};
 use super::format::{Detection, Format};
@@ -22,7 +23,7 @@ const STANDARD_INPUT: &str = "-";
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// A file cannot be opened.
-    #[error("{file}: {source}")]
+    #[error("{file}: {}", plain_cause(source))]
     Open {
         /// The file.
         file: String,

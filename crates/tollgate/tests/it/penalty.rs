@@ -131,7 +131,7 @@ fn a_reset_takes_it_back() {
     assert!(!state.admits && state.source == Source::Penalty);
     assert_eq!(
         explanation.limits[0].changes,
-        ["refused for another 59.000 s after 3 denials; a reset of the key takes that back"]
+        ["denied for another 59 s after 3 denials; `tollgate reset` ends that"]
     );
     let forgotten = block_on(engine.operator().reset(&key("a"), &[], T0 + secs(1))).unwrap();
     assert_eq!(forgotten.counters.len() + forgotten.untouched.len(), 1);

@@ -18,7 +18,7 @@ mod live;
 mod text;
 mod html;
 
-use live::LiveReader;
+pub(crate) use live::LiveReader;
 
 use crate::callers::CallersFile;
 use crate::cli::{ClientChoice, ColumnArguments, ReplayArguments};

@@ -4,18 +4,17 @@ use std::fmt::Write;
 
 use tollgate::policy::Limit;
 use tollgate::time::WallOffset;
-use tollgate::{CheckRequest, Decision, Policy, Secret, Ticks, Timestamp, Value, Verdict};
+use tollgate::{CheckRequest, Decision, Policy, Ticks, Timestamp, Value, Verdict};
 use tollgate_sim::log::{Entry, Reader as LogReader};
 use tollgate_sim::replay::Describe;
 
 use super::expectation::Expectation;
 use super::file;
-use super::run::{SECRET, run};
+use super::run::{engine, run};
 use crate::cli::TestArguments;
 use crate::decision_json::verdict_name;
 use crate::identity::Identity;
 use crate::replay::{self, LiveReader};
-use crate::service::comparison::offline;
 use crate::time_text::rfc3339;
 
 /// The name of the written file in messages.
@@ -94,7 +93,7 @@ fn owned(request: &CheckRequest<'_>, policy: &Policy, at: Timestamp) -> Recorded
 /// Lets the policy decide, and writes down what it decides.
 fn written(requests: &[RecordedRequest], policy: Policy, path: &str) -> Result<String, String> {
     let start = requests.first().map(|request| request.at).unwrap_or_default();
-    let engine = offline(policy, Secret::repeatable(SECRET), start);
+    let engine = engine(policy, start);
     let mut text = format!(
         "# Written by `tollgate policy test --record`: what the policy decided. Change what it should decide.\n\
          policy: {}\nstart: {}\ncases:\n  - name: the first requests of the log\n    requests:\n",

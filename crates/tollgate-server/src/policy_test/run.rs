@@ -3,15 +3,14 @@
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use tollgate::{CheckRequest, Engine, Policy, Secret, Timestamp};
+use tollgate::{CheckRequest, Engine, MemoryStore, Policy, Secret, Timestamp};
 
 use super::file::{TestCase, TestStep};
-use crate::service::comparison::offline;
 
 /// Memory for the counters of a case.
 const MEMORY_BYTES: u64 = 16 << 20;
 /// The secret of the key hash. It is the same each time, so that `enforce_percent` chooses the same keys.
-pub(super) const SECRET: u64 = 0;
+const SECRET: u64 = 0;
 
 /// What a case came to.
 #[derive(Debug)]
@@ -38,10 +37,16 @@ pub(super) struct Mismatch {
     pub(super) explanation: String,
 }
 
+/// The engine of the server, with empty counters in memory.
+pub(super) fn engine(policy: Policy, start: Timestamp) -> Engine {
+    let store = MemoryStore::new(MEMORY_BYTES, start);
+    Engine::builder().policy(policy).store(store).secret(Secret::repeatable(SECRET)).build()
+}
+
 /// Runs the cases of a file, each with empty counters.
 pub(super) fn run(policy: Policy, cases: &[&TestCase]) -> Vec<CaseResult> {
     let start = cases.iter().map(|case| case.start).min().unwrap_or_default();
-    let first = offline(policy, Secret::repeatable(SECRET), start);
+    let first = engine(policy, start);
     let fresh = |case: &TestCase| first.maintenance().candidate(first.policy(), MEMORY_BYTES, case.start);
     cases.iter().map(|case| run_case(case, &fresh(case))).collect()
 }

@@ -15,7 +15,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
         "Operate a running server",
         &[
             "top", "tail", "limits", "get", "explain", "reset", "block", "unblock", "kill", "shadow",
-            "percent", "restore", "reload", "audit",
+            "percent", "restore", "reload", "audit", "fleet",
         ],
     ),
     ("Shell", &["completions", "man"]),

@@ -90,7 +90,7 @@ fn a_log_that_cannot_carry_a_limit_is_refused() {
         (log(99, [4, 4, 4]), "99 keys are too few; at least 100 are needed"),
         (
             log(100, [2, 5, 5]),
-            "days differ by more than 2 times: 2030-01-01 needed a burst of 2, 2030-01-02 one of 5",
+            "days differ by more than 2 times: 2030-01-01 needed a burst of 2, 2030-01-03 one of 5",
         ),
     ] {
         let folder = folder(&log);

@@ -108,7 +108,8 @@ impl OverviewSource<'_> {
             || "as configured".into(),
             |limit| {
                 let (mode, percent) = overrides.mode_of(limit);
-                let share = if percent < 100 { format!(" for {percent} % of keys") } else { String::new() };
+                let is_share = mode == Mode::Enforce && percent < 100;
+                let share = if is_share { format!(" for {percent} % of keys") } else { String::new() };
                 let ends =
                     overrides.of(limit).map_or_else(String::new, |ruled| format!(", {}", self.ends(ruled)));
                 let tone = if mode == Mode::Enforce && percent == 100 { Tone::Plain } else { Tone::Warn };

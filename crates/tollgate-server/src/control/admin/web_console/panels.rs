@@ -145,11 +145,11 @@ impl OverviewSource<'_> {
     /// The busiest keys.
     fn keys(&self) -> Panel {
         let entry = |key: TopKey| {
-            let about = "~".repeat(usize::from(key.is_estimated));
+            let mark = "~".repeat(usize::from(key.is_estimated));
             let denied_tone = if key.denied > 0 { Tone::Bad } else { Tone::Plain };
             let mut fields: Vec<PanelField> = vec![key.limit.clone().into(), key.key.clone().into()];
-            fields.push(PanelField::count(format!("{about}{}", key.decisions)));
-            fields.push(PanelField::count(format!("{about}{}", key.denied)));
+            fields.push(PanelField::count(format!("{mark}{}", key.decisions)));
+            fields.push(PanelField::count(format!("{mark}{}", key.denied)));
             fields.push(PanelField::toned(share(key.denied, key.decisions), denied_tone));
             fields.push(decided_by(&key).into());
             PanelEntry::new(fields).about(self.about_key(&key))

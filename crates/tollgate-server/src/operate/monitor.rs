@@ -416,7 +416,7 @@ mod tests {
         assert!(!frame(&second, &counts(&first), 1).contains("all  "));
         assert!(
             frame(&serde_json::json!({ "at": "T", "keys": [] }), &Counts::new(), 5)
-                .contains("no key was asked")
+                .contains("no key was counted")
         );
     }
 

@@ -7,12 +7,14 @@
 //! `report`.
 
 mod report;
+mod key_map;
 mod distribution;
 mod describe;
 mod stored;
 mod arrivals;
 mod run;
 mod touched;
+mod bounds;
 mod scaled;
 mod keys;
 mod sheet;
@@ -37,7 +39,7 @@ pub use run::Clients;
 use crate::log::{Precision, Record};
 use arrivals::{Arrival, Arrivals, client_of};
 use comparison::ComparisonSheet;
-use run::{Decided, Run};
+use run::{Decided, PolicyRun};
 use sheet::{Beside, Sheet, is_on};
 use summary::Stamps;
 
@@ -86,10 +88,10 @@ struct Waiting {
 
 /// The policies at work.
 struct Working {
-    main: Run,
-    at_once: Option<Run>,
-    unrefused: Run,
-    against: Option<(Run, ComparisonSheet)>,
+    main: PolicyRun,
+    at_once: Option<PolicyRun>,
+    unrefused: PolicyRun,
+    against: Option<(PolicyRun, ComparisonSheet)>,
     sheet: Sheet,
 }
 
@@ -203,7 +205,7 @@ impl<D: Describe> Replay<D> {
     /// Starts the engines with the first requests: their stamps show what can be known.
     fn start(&mut self, start: Timestamp, batch: &[Arrival]) {
         let Some(Waiting { policy, against }) = self.waiting.take() else { return };
-        let main = Run::new(policy, &self.options.without, self.options.clients, start);
+        let main = PolicyRun::new(policy, &self.options.without, self.options.clients, start);
         let policy = main.policy();
         let is_whole = batch.iter().any(|arrival| arrival.record.precision() == Precision::Second);
         let against =
@@ -326,13 +328,17 @@ impl<D: Describe> Replay<D> {
 
 /// What whole-second stamps leave open.
 fn stamps_note(sheet: &Sheet) -> String {
-    let at_once = sheet.beside[Beside::AtOnce as usize].denied;
-    if at_once == sheet.denied {
+    let range = sheet.denied_range();
+    if range.low == range.high && !sheet.is_bounded() {
         return "stamps are whole seconds; spread evenly over each second or all at its start, the denials are the same"
             .to_owned();
     }
-    "stamps are whole seconds: ranges are from each client's requests spread evenly over the second to all at its start; \
-     log milliseconds ($msec in nginx) for limits shorter than a few seconds"
+    if range.low == range.high {
+        return "stamps are whole seconds, and the denials are the same wherever in its second each request came"
+            .to_owned();
+    }
+    "stamps are whole seconds: ranges are from the fewest denials to the most, wherever in its second each request came; \
+     log milliseconds ($msec in nginx) for one number"
         .to_owned()
 }
 

@@ -52,7 +52,7 @@ pub(crate) struct PeerClient {
 
 /// A question to a node, with the token of the operator who asks.
 #[derive(Clone)]
-pub(crate) struct PeerQuestion {
+pub(crate) struct PeerRequest {
     pub(crate) method: &'static str,
     /// The path and the query.
     pub(crate) path: String,
@@ -86,7 +86,7 @@ impl PeerClient {
     ///
     /// # Errors
     /// Why there is no answer, in a few words.
-    pub(crate) async fn ask(&self, node: &NodeView, question: &PeerQuestion) -> Result<Value, String> {
+    pub(crate) async fn ask(&self, node: &NodeView, question: &PeerRequest) -> Result<Value, String> {
         let answered = async {
             let body = self.respond(node, question).await?.into_body();
             let text = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
@@ -100,12 +100,12 @@ impl PeerClient {
     ///
     /// # Errors
     /// As [`PeerClient::ask`].
-    pub(crate) async fn open(&self, node: &NodeView, question: &PeerQuestion) -> Result<Incoming, String> {
+    pub(crate) async fn open(&self, node: &NodeView, question: &PeerRequest) -> Result<Incoming, String> {
         let opened = timeout(ANSWER_TIMEOUT, self.respond(node, question)).await;
         Ok(opened.unwrap_or_else(|_| Err(silent()))?.into_body())
     }
 
-    async fn respond(&self, node: &NodeView, question: &PeerQuestion) -> Result<Response<Incoming>, String> {
+    async fn respond(&self, node: &NodeView, question: &PeerRequest) -> Result<Response<Incoming>, String> {
         let url =
             node.admin.as_deref().ok_or("it advertises no address: start it with --advertise-admin URL")?;
         let uri: Uri = url.parse().map_err(|_| "it advertises an address that is no URL".to_owned())?;

@@ -2,12 +2,13 @@
 //! wait here, second by second, until no earlier one can follow. Stamps of whole seconds hide when in the second a
 //! request came: each record gets two instants, one for each extreme.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Ticks, Timestamp};
 
+use super::key_map::KeyMap;
 use super::stored::StoredRecord;
 use crate::log::{Precision, Record};
 
@@ -43,7 +44,7 @@ pub(super) struct Arrivals {
     spare: Vec<StoredRecord>,
     lists: Vec<Vec<(u64, StoredRecord)>>,
     /// How many requests a client has in the second, and how many of them have their instant.
-    shares: HashMap<u64, (u64, u64)>,
+    shares: KeyMap<(u64, u64)>,
 }
 
 impl Arrivals {
@@ -118,11 +119,16 @@ impl Arrivals {
     }
 }
 
+/// Who a proxy says that the client is.
+const FORWARDED_FOR: &str = "x-forwarded-for";
+
 /// The client of a record, as a number: its address and user, and those of the named attributes that the log has.
 pub(super) fn client_of(record: &Record<'_>, names: &[String]) -> u64 {
     let mut hasher = DefaultHasher::new();
     record.client.hash(&mut hasher);
     record.user.hash(&mut hasher);
+    let forwarded = record.headers.iter().filter(|(name, _)| name == FORWARDED_FOR);
+    forwarded.for_each(|(_, client)| client.hash(&mut hasher));
     for (name, value) in &record.attributes {
         if names.iter().any(|known| known == name) {
             value.hash(&mut hasher);
@@ -169,8 +175,8 @@ mod tests {
             arrivals.push(&record(second * TICKS_PER_SECOND), 1);
             while arrivals.ready(&mut ready) {}
         }
-        assert_eq!((ready.len(), arrivals.late()), (1, 1));
-        assert_eq!(instants(&mut arrivals).len(), 2);
+        assert_eq!((ready.len(), arrivals.late()), (2, 1));
+        assert_eq!(instants(&mut arrivals).len(), 1);
     }
 
     /// Each client's requests of one second are evenly spread over it, or all at its start.

@@ -11,8 +11,10 @@ pub(crate) fn explained(error: &serde_json::Error, accepted: &dyn Display) -> St
     let text = error.to_string();
     let (text, place) = match text.rsplit_once(" at line ") {
         // A column of 0 is the body as a whole.
-        Some((text, _)) if error.column() == 0 => (text.to_owned(), String::new()),
-        Some((text, _)) => (text.to_owned(), format!(" (line {}, column {})", error.line(), error.column())),
+        Some((text, _)) if error.line() > 0 => match error.column() {
+            0 => (text.to_owned(), String::new()),
+            column => (text.to_owned(), format!(" (line {}, column {column})", error.line())),
+        },
         _ => (text, String::new()),
     };
     match error.classify() {

@@ -40,7 +40,7 @@ use crate::log::{Precision, Record};
 use arrivals::{Arrival, Arrivals, client_of};
 use comparison::ComparisonSheet;
 use run::{Decided, PolicyRun};
-use sheet::{Variant, Sheet, is_on};
+use sheet::{Sheet, Variant, is_on};
 use summary::Stamps;
 
 /// After how many requests an attribute must have been seen.

@@ -11,7 +11,7 @@ use super::report::{
     TouchedKey, Week, percent, written,
 };
 use super::scaled::{QUARTERS, resized};
-use super::sheet::{Variant, LimitSheet, Sheet};
+use super::sheet::{LimitSheet, Sheet, Variant};
 
 /// Most touched keys of a report.
 const TOP_MAX: usize = 20;

@@ -84,7 +84,7 @@ impl Sheet {
             .iter()
             .map(|((one, other), denied)| Overlap { limits: [name(*one), name(*other)], denied: *denied })
             .collect();
-        all.sort_by(|one, other| other.denied.cmp(&one.denied));
+        all.sort_by_key(|overlap| std::cmp::Reverse(overlap.denied));
         all
     }
 

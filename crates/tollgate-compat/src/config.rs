@@ -123,11 +123,11 @@ impl CompatConfig {
                 ));
             }
         };
-        let limits = match self {
+        let converted = match self {
             CompatConfig::Envoy(config) => config.converted(domain),
             CompatConfig::Limitador(config) => config.converted(domain),
         };
-        Ok(convert::policy(domain, self.format().name(), limits))
+        Ok(convert::policy(domain, self.format().name(), converted))
     }
 
     /// The names of its domains, or namespaces.

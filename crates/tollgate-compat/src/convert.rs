@@ -1,5 +1,5 @@
-//! Writes rules of other programs as a policy: one limit for each rule that can be expressed, with a note on what is
-//! now possible, and a comment instead of each rule that cannot. The text compiles.
+//! Writes rules of other programs as a policy: one limit for each rule that can be expressed, with a note on what means
+//! something else here and on what is now possible, and a comment instead of each rule that cannot. The text compiles.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write;
@@ -17,14 +17,31 @@ pub(crate) struct Converted {
     pub(crate) limit: Result<Native, String>,
     /// Whether the original rule refuses requests. Without a limit they would pass here.
     pub(crate) refuses: bool,
-    /// What differs, and what is now possible.
-    pub(crate) notes: Vec<String>,
+    /// What means something else here.
+    pub(crate) changes: Vec<String>,
+    /// What the limit could do here that it could not do there.
+    pub(crate) possible: Option<String>,
 }
 
-/// The text of a policy, and the rules that it lacks.
+/// The rules of a domain, before they are written.
+pub(crate) struct ConvertedDomain {
+    pub(crate) limits: Vec<Converted>,
+    /// What means something else here for all of them.
+    pub(crate) changes: Vec<&'static str>,
+    /// What means something else here where there are several limits.
+    pub(crate) together: Option<&'static str>,
+}
+
+/// The text of a policy, what changed in meaning, and the rules that it lacks.
+#[derive(Debug)]
+#[non_exhaustive]
 pub struct Conversion {
     /// The policy file. It compiles.
     pub text: String,
+    /// The number of limits in it.
+    pub limits: usize,
+    /// What means something else here, each with its rule. The text has the same list in its comments.
+    pub changes: Vec<String>,
     /// Each rule whose refusals no limit replaces, and why.
     pub lost: Vec<String>,
 }
@@ -42,20 +59,33 @@ pub(crate) struct Native {
 }
 
 /// Writes the rules of a domain as the text of a policy file. `format` is the name of the original's format.
-pub(crate) fn policy(domain: &str, format: &str, mut limits: Vec<Converted>) -> Conversion {
-    leave_out_wrong(domain, format, &mut limits);
+pub(crate) fn policy(domain: &str, format: &str, mut converted: ConvertedDomain) -> Conversion {
+    leave_out_wrong(domain, format, &mut converted.limits);
+    let ConvertedDomain { limits, mut changes, together } = converted;
     let lost = limits.iter().filter(|limit| limit.refuses).filter_map(lost).collect();
-    Conversion { text: text(domain, format, &limits), lost }
+    let written = || limits.iter().filter(|limit| limit.limit.is_ok());
+    match written().count() {
+        0 => changes.clear(),
+        1 => {}
+        _ => changes.extend(together),
+    }
+    let general = changes.as_slice();
+    let mut changes: Vec<String> = general.iter().map(|change| format!("every limit: {change}")).collect();
+    for limit in written() {
+        let origin = comment(&limit.origin);
+        changes.extend(limit.changes.iter().map(|change| format!("{origin}: {}", comment(change))));
+    }
+    Conversion { text: text(domain, format, general, &limits), limits: written().count(), changes, lost }
 }
 
 /// Leaves out each limit that does not compile, with the reason, so that the others can still be written. That is rare,
 /// so the limits are compiled one by one only if all of them together do not compile.
 fn leave_out_wrong(domain: &str, format: &str, limits: &mut [Converted]) {
-    if problem(&text(domain, format, limits)).is_none() {
+    if problem(&text(domain, format, &[], limits)).is_none() {
         return;
     }
     for converted in limits.iter_mut().filter(|converted| converted.limit.is_ok()) {
-        if let Some(why) = problem(&text(domain, format, slice::from_ref(converted))) {
+        if let Some(why) = problem(&text(domain, format, &[], slice::from_ref(converted))) {
             converted.limit = Err(why);
         }
     }
@@ -75,15 +105,15 @@ fn lost(converted: &Converted) -> Option<String> {
     Some(format!("{}: {}", comment(&converted.origin), comment(why)))
 }
 
-fn text(domain: &str, format: &str, limits: &[Converted]) -> String {
+fn text(domain: &str, format: &str, changes: &[&str], limits: &[Converted]) -> String {
     let mut text = format!(
-        "# Converted from {format}. What is different from there: a request is counted by all of its limits or by none, so one that\n\
-         # is refused is not counted; a limit also applies to requests that have further attributes; and the counters start\n\
-         # anew. Each note says what a limit could do better here.\n\
-         domain: {}\n{}limits:",
-        quoted(domain),
-        declared(limits)
+        "# Converted from {format}. The counters start anew. CHANGED says what means something else here,\n\
+         # `now possible` what a limit could do better.\n"
     );
+    for change in changes {
+        let _ = writeln!(text, "# CHANGED for every limit: {change}");
+    }
+    let _ = write!(text, "domain: {}\n{}limits:", quoted(domain), declared(limits));
     let mut names = HashSet::new();
     let is_empty = !limits.iter().any(|limit| limit.limit.is_ok());
     if is_empty {
@@ -92,15 +122,20 @@ fn text(domain: &str, format: &str, limits: &[Converted]) -> String {
     text.push('\n');
     for converted in limits {
         let _ = writeln!(text, "\n  # {}", comment(&converted.origin));
-        for note in &converted.notes {
-            let _ = writeln!(text, "  # {}", comment(note));
-        }
-        match &converted.limit {
+        let native = match &converted.limit {
             Err(why) => {
                 let _ = writeln!(text, "  # NOT CONVERTED: {}", comment(why));
+                continue;
             }
-            Ok(native) => write_limit(&mut text, &unique(&converted.name, &mut names), native),
+            Ok(native) => native,
+        };
+        for change in &converted.changes {
+            let _ = writeln!(text, "  # CHANGED: {}", comment(change));
         }
+        if let Some(possible) = &converted.possible {
+            let _ = writeln!(text, "  # now possible: {}", comment(possible));
+        }
+        write_limit(&mut text, &unique(&converted.name, &mut names), native);
     }
     text
 }

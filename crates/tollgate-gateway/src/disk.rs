@@ -6,6 +6,8 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use tollgate::policy::source::plain_cause;
+
 /// Timeout for reading a file: a pipe without a writer, or a file system that hangs, would never end.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -25,6 +27,24 @@ fn read_within(path: &Path, bytes_max: u64, timeout: Duration) -> io::Result<Vec
         File::open(path)?.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
         Ok(bytes)
     })
+}
+
+/// Why a file cannot be read, in plain words, and the cure.
+#[must_use]
+pub fn refusal(error: &io::Error) -> (String, &'static str) {
+    match error.kind() {
+        io::ErrorKind::NotFound => ("no such file".to_owned(), "check the path"),
+        io::ErrorKind::PermissionDenied => ("permission denied".to_owned(), "make it readable for this user"),
+        io::ErrorKind::IsADirectory => ("is a directory".to_owned(), "name a file in it"),
+        _ => (plain_cause(error), "name a file that can be read"),
+    }
+}
+
+/// That a file cannot be read: its path, the cause and the cure.
+#[must_use]
+pub fn unreadable(path: &Path, error: &io::Error) -> String {
+    let (cause, cure) = refusal(error);
+    format!("{}: {cause}; {cure}", path.display())
 }
 
 /// Checks that the file system of a path answers. One that hangs would stop the process for good.
@@ -94,5 +114,18 @@ mod tests {
         assert_eq!(read(&path, 10).unwrap(), b"0123456789a", "and one byte more than it may have");
         // The write may have failed because the reader closed.
         let _ = writer.join();
+    }
+
+    /// A person reads what is wrong with a file and what to do, and no number of the system.
+    #[test]
+    fn unreadable_files_are_explained() {
+        for (path, expected) in [
+            ("/nowhere/file", "/nowhere/file: no such file; check the path"),
+            ("/", "/: is a directory; name a file in it"),
+            ("/dev/null/file", "/dev/null/file: not a directory; name a file that can be read"),
+        ] {
+            let error = read(Path::new(path), 1).unwrap_err();
+            assert_eq!(unreadable(Path::new(path), &error), expected);
+        }
     }
 }

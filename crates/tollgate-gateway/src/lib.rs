@@ -1,12 +1,32 @@
 //! A reverse proxy that limits: HTTP/1.1 and HTTP/2 on both sides, routes, client shares, health checks, retries,
 //! tunnels, and the cost of GraphQL. It limits by `tollgate-tower`'s middleware and sheds by `tollgate-overload`.
 //!
+//! ```
+//! let routes = r#"[{"path": "/v1/*", "upstreams": ["http://127.0.0.1:3000"]}]"#;
+//! let mut problems = Vec::new();
+//! let plans = tollgate_gateway::compile(serde_json::from_str(routes)?, &["api_key", "ip"], &mut problems);
+//! assert_eq!((plans.len(), problems.len()), (1, 0));
+//!
+//! // Problems say what is wrong, where, and what is accepted.
+//! let routes = r#"[{"path": "/v1/*", "upstreams": ["127.0.0.1:3000"]}]"#;
+//! tollgate_gateway::compile(serde_json::from_str(routes)?, &[], &mut problems);
+//! assert!(problems[0].starts_with("routes[0].upstreams[0]"), "{problems:?}");
+//! # Ok::<(), serde_json::Error>(())
+//! ```
+//!
 //! - [`compile`] turns the routes of a config into [`RoutePlan`]s and reports every problem at once.
 //! - [`Gateway::new`] builds the proxy. The program around it decides (`tollgate_tower::Decide`), and as a
 //!   [`Program`] tells the time and counts.
 //! - [`connection()`] serves one connection of a client; accepting connections is left to the program. [`listen`] has
 //!   the pieces that its listeners share with the gateway.
 //! - [`Gateway::metrics`] has the numbers of upstreams and of slow clients.
+//!
+//! | module | what it has |
+//! |---|---|
+//! | [`listen`] | connections of clients: their number, their idle time, their pace, the budget of upstream connections |
+//! | [`problem`] | answers of the gateway itself, as RFC 9457 |
+//! | [`disk`], [`pem`] | files and certificates, read with bounds |
+//! | [`shutdown`], [`log_throttle`], [`random`], [`time_text`] | leaves that the program around a gateway needs too |
 //!
 //! The crate knows neither policy files nor the server. The page of its module `http1` says what HTTP/1 it accepts, and
 //! why that is not hyper. The page of `gateway` names the modules that a request passes.

@@ -6,7 +6,7 @@ use tollgate_tower::attributes::template::Template;
 
 /// One text or a list of them, as the config may write it.
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "accepted: a text, or a list of texts")]
 pub(crate) enum OneOrMore {
     One(String),
     More(Vec<String>),

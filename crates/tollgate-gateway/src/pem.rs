@@ -1,6 +1,5 @@
 //! Certificates, CAs and keys from files in PEM.
 
-use std::io;
 use std::path::Path;
 
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -23,7 +22,7 @@ pub fn authorities(path: &Path) -> Result<RootCertStore, String> {
     let mut authorities = RootCertStore::empty();
     for certificate in certificates(path)? {
         let added = authorities.add(certificate);
-        added.map_err(|error| format!("{}: not an authority: {error}", path.display()))?;
+        added.map_err(|error| format!("{}: not a CA: {error}", path.display()))?;
     }
     Ok(authorities)
 }
@@ -34,7 +33,7 @@ pub fn authorities(path: &Path) -> Result<RootCertStore, String> {
 /// As [`authorities`].
 pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let wrong = |what: String| format!("{}: {what}; accepted are certificates in PEM", path.display());
-    let bytes = read(path).map_err(|error| wrong(error.to_string()))?;
+    let bytes = read(path)?;
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     let all = all.map_err(|error| wrong(error.to_string()))?;
     if all.is_empty() { Err(wrong("no certificate".to_owned())) } else { Ok(all) }
@@ -46,10 +45,10 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String>
 /// As [`authorities`].
 pub fn key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
     let wrong = |what: String| format!("{}: {what}; accepted is a private key in PEM", path.display());
-    let bytes = read(path).map_err(|error| wrong(error.to_string()))?;
+    let bytes = read(path)?;
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| wrong(error.to_string()))
 }
 
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    disk::read(path, PEM_BYTES_MAX)
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    disk::read(path, PEM_BYTES_MAX).map_err(|error| disk::unreadable(path, &error))
 }

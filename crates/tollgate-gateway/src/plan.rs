@@ -1,10 +1,13 @@
 //! Routes as the config writes them, and their compiled form. Compiling is pure and reports all problems at once, each
 //! with its field and what would be accepted.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use tollgate_tower::attributes;
 use tollgate_tower::attributes::template::Template;
 
@@ -64,18 +67,40 @@ pub struct RouteDocument {
     graphql: Option<GraphqlDocument>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum UpstreamDocument {
-    Url(String),
-    Weighted(WeightedDocument),
-}
-
+/// An upstream: its URL, or a table with it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WeightedDocument {
+struct UpstreamTable {
     url: String,
     weight: Option<u32>,
+}
+
+/// One item of `upstreams`. Not an untagged enum, so that a wrong field of the table is named.
+#[derive(Debug)]
+struct UpstreamDocument(UpstreamTable);
+
+impl<'d> Deserialize<'d> for UpstreamDocument {
+    fn deserialize<D: Deserializer<'d>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(UrlOrTable).map(Self)
+    }
+}
+
+struct UrlOrTable;
+
+impl<'d> Visitor<'d> for UrlOrTable {
+    type Value = UpstreamTable;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a URL such as http://127.0.0.1:3000, or a table with url and weight")
+    }
+
+    fn visit_str<E>(self, url: &str) -> Result<UpstreamTable, E> {
+        Ok(UpstreamTable { url: url.to_owned(), weight: None })
+    }
+
+    fn visit_map<A: MapAccess<'d>>(self, map: A) -> Result<UpstreamTable, A::Error> {
+        UpstreamTable::deserialize(MapAccessDeserializer::new(map))
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -357,10 +382,8 @@ fn upstreams(documents: Vec<UpstreamDocument>, problems: &mut Vec<String>) -> Ve
     }
     let mut plans: Vec<UpstreamPlan> = Vec::new();
     for (index, document) in documents.into_iter().take(UPSTREAMS_MAX).enumerate() {
-        let (url, weight) = match document {
-            UpstreamDocument::Url(url) => (url, 1),
-            UpstreamDocument::Weighted(weighted) => (weighted.url, weighted.weight.unwrap_or(1)),
-        };
+        let UpstreamDocument(UpstreamTable { url, weight }) = document;
+        let weight = weight.unwrap_or(1);
         if weight == 0 || weight > WEIGHT_MAX {
             problems.push(format!("upstreams[{index}].weight: accepted: 1 to {WEIGHT_MAX}"));
         }

@@ -190,7 +190,10 @@ fn known(plan: &PersistedPlan) -> Result<Persisted, String> {
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {
     match disk::read(path, FILE_BYTES_MAX) {
-        Err(error) => Err(format!("{error}; name a file that can be read")),
+        Err(error) => {
+            let (cause, cure) = disk::refusal(&error);
+            Err(format!("{cause}; {cure}"))
+        }
         Ok(bytes) if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > FILE_BYTES_MAX => {
             Err(format!("more than {FILE_BYTES_MAX} bytes; accepted: as many"))
         }

@@ -57,7 +57,7 @@ fn column(micros: u64) -> usize {
 
 fn named(micros: u64) -> String {
     match micros {
-        0..1_000 => format!("{micros}µs"),
+        0..1_000 => format!("{micros}us"),
         1_000..1_000_000 => format!("{}ms", micros / 1_000),
         _ => format!("{}s", micros / 1_000_000),
     }

@@ -257,7 +257,7 @@ fn adaptive_rate(fields: Fields<'_>, report: &mut Report) -> Option<RateSettings
     let initial = per_second("initial", default.initial.clamp(min, max.max(min)));
     if max < min || !(min..=max).contains(&initial) {
         let problem =
-            Problem::new("not min ≤ initial ≤ max", format!("an initial rate from {min}/s to {max}/s"));
+            Problem::new("not min <= initial <= max", format!("an initial rate from {min}/s to {max}/s"));
         report.error(fields.place("initial"), "overload.rate.initial", problem);
     }
     Some(RateSettings {

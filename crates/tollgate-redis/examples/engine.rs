@@ -1,5 +1,5 @@
 //! An engine whose counters live in Redis: `cargo run -p tollgate-redis --example engine -- redis://127.0.0.1:6379`.
-//! docs/library.md shows it, and a test runs it twice against one server.
+//! docs/library-engine.md shows it, and a test runs it twice against one server.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 

@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::reply::ReplyClass;
 use crate::settings::{Host, Login, TlsFiles};
+use tollgate::policy::source::plain_cause;
 
 /// Maximum time to connect, with name resolution, TLS and login.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
@@ -117,7 +118,7 @@ impl Connection {
             };
             // The server's message may be logged: it never contains the password.
             let reason = match options.password_error().filter(|_| class == ReplyClass::Refused) {
-                None => error.to_string(),
+                None => plain_cause(&error),
                 Some(trouble) => format!("{error}; and the password file cannot be read: {trouble}"),
             };
             ConnectFailure { class, reason }
@@ -196,12 +197,12 @@ async fn open_tcp(host: &Host) -> io::Result<TcpStream> {
 }
 
 fn tcp_failure(error: &io::Error) -> ConnectFailure {
-    ConnectFailure { class: ReplyClass::NoConnection, reason: error.to_string() }
+    ConnectFailure { class: ReplyClass::NoConnection, reason: plain_cause(error) }
 }
 
 /// A handshake that fails because the connection ended says nothing about certificates.
 fn tls_failure(error: &io::Error) -> ConnectFailure {
     let ended = [io::ErrorKind::ConnectionReset, io::ErrorKind::UnexpectedEof, io::ErrorKind::BrokenPipe];
     let class = if ended.contains(&error.kind()) { ReplyClass::NoConnection } else { ReplyClass::Refused };
-    ConnectFailure { class, reason: format!("TLS: {error}") }
+    ConnectFailure { class, reason: format!("TLS: {}", plain_cause(error)) }
 }

@@ -54,7 +54,7 @@ impl Auth {
         }
         let mut secret = [0; 32];
         getrandom::fill(&mut secret)
-            .map_err(|error| format!("the system gives no random numbers: {error}"))?;
+            .map_err(|error| format!("the system gives no random numbers: {}", disk::plain_cause(&error)))?;
         let key = Box::new(Key::new(HMAC_SHA256, &secret));
         let tag = hmac::sign(&key, token);
         Ok(Self::Token { key, tag })
@@ -93,7 +93,8 @@ impl Auth {
 fn read(path: &Path) -> Result<Vec<u8>, String> {
     let most = u64::try_from(TOKEN_BYTES.1).unwrap_or(u64::MAX).saturating_add(1);
     disk::read(path, most).map_err(|error| {
-        format!("{}: {error}; --auth-token-file names a file with the token in it", path.display())
+        let (cause, cure) = disk::refusal(&error);
+        format!("{}: {cause}; {cure} (--auth-token-file names a file with the token in it)", path.display())
     })
 }
 

@@ -173,7 +173,7 @@ fn report(arguments: &BenchArguments, measured: &[(Pace, Summary)], console: &mu
     }
     console.line(format_args!(
         "{:>14} {:>14} {:>8} {:>7} {:>9} {:>9} {:>9} {:>9} {:>9}",
-        "offered/s", "decisions/s", "allowed", "errors", "p50 µs", "p90 µs", "p99 µs", "p99.9 µs", "max µs"
+        "offered/s", "decisions/s", "allowed", "errors", "p50 us", "p90 us", "p99 us", "p99.9 us", "max us"
     ));
     for line in &lines {
         let offered =

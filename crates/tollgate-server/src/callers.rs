@@ -160,6 +160,6 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, String> {
         std::io::ErrorKind::NotFound => {
             format!("{}: no such file; `tollgate callers add` makes one", path.display())
         }
-        _ => format!("{}: {error}; name a file that can be read", path.display()),
+        _ => disk::unreadable(path, &error),
     })
 }

@@ -62,7 +62,7 @@ fn secret(given: Option<&str>) -> Result<String, String> {
         _ => {
             let mut line = String::new();
             let read = std::io::stdin().lock().read_line(&mut line);
-            read.map_err(|error| format!("standard input: {error}"))?;
+            read.map_err(|error| format!("standard input: {}", disk::plain_cause(&error)))?;
             line.trim_end_matches(['\r', '\n']).to_owned()
         }
     };
@@ -261,7 +261,8 @@ fn written(path: &Path, text: &str, callers: usize) -> Result<(), String> {
     replaced.map_err(|error| format!("{name}: {error}"))?;
     match permissions.map(|permissions| fs::set_permissions(&target, permissions)) {
         Some(Err(error)) => {
-            Err(format!("{name}: written, but its permissions are not what they were: {error}"))
+            let cause = disk::plain_cause(&error);
+            Err(format!("{name}: written, but its permissions are not what they were: {cause}"))
         }
         _ => Ok(()),
     }

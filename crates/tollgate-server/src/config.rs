@@ -84,7 +84,7 @@ impl JwtDocument {
     fn verifier(&self) -> Result<Verifier, String> {
         let name = self.jwks.display();
         let keys = key_set(&self.jwks);
-        let keys = keys.map_err(|error| format!("jwks: {name}: {error}; name a file that can be read"))?;
+        let keys = keys.map_err(|error| format!("jwks: {}", disk::unreadable(&self.jwks, &error)))?;
         let verifier = Verifier::new(&keys).map_err(|problem| format!("jwks: {name}: {problem}"))?;
         let verifier = match &self.issuer {
             Some(issuer) => verifier.issuer(issuer),
@@ -165,10 +165,7 @@ pub(crate) fn load(path: Option<&Path>, trusted: &[Network]) -> Result<Config, S
         Some(path) => {
             let name = path.display().to_string();
             let bytes = disk::read(path, FILE_BYTES_MAX as u64);
-            let bytes = bytes.map_err(|error| {
-                let (reason, cure) = disk::refusal(&error);
-                format!("{name}: {reason}; {cure}")
-            })?;
+            let bytes = bytes.map_err(|error| disk::unreadable(path, &error))?;
             compile(&name, &bytes).map_err(|findings| format!("{ERRORS}{findings}"))?
         }
     };

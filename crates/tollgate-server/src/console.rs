@@ -48,6 +48,13 @@ impl Style {
     }
 }
 
+/// Where lines are cut, and the mark at the end of one that was.
+#[derive(Clone, Copy)]
+pub(crate) struct Cut {
+    pub(crate) width: usize,
+    pub(crate) mark: char,
+}
+
 /// The two streams of a command.
 pub(crate) struct Console {
     out: Box<dyn Write>,
@@ -135,6 +142,20 @@ impl Console {
         self.width
     }
 
+    /// Where lines of the answer are cut: at the width of a terminal, and not in a file or a pipe.
+    pub(crate) fn cut(&self) -> Option<Cut> {
+        let mark = if self.has_unicode() { '…' } else { '>' };
+        self.width.map(|width| Cut { width, mark })
+    }
+
+    /// Whether the answer may have characters beyond ASCII: on a terminal, unless the locale has another encoding than
+    /// UTF-8.
+    pub(crate) fn has_unicode(&self) -> bool {
+        let locale = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let locale = locale("LC_ALL").or_else(|| locale("LC_CTYPE")).or_else(|| locale("LANG"));
+        self.width.is_some() && locale.is_none_or(|locale| is_utf8(&locale))
+    }
+
     /// Shows how far a command is: in place on a terminal, and not at all in a file.
     pub(crate) fn progress(&mut self, text: impl Display) {
         if io::stderr().is_terminal() {
@@ -161,8 +182,30 @@ impl Console {
     }
 }
 
+/// Whether a locale such as `en_US.UTF-8` encodes text as UTF-8.
+fn is_utf8(locale: &str) -> bool {
+    let locale = locale.to_ascii_lowercase();
+    locale.contains("utf-8") || locale.contains("utf8")
+}
+
 impl Drop for Console {
     fn drop(&mut self) {
         self.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file or a pipe gets ASCII whatever the locale is, and so does a terminal whose locale is not UTF-8.
+    #[test]
+    fn files_get_ascii() {
+        assert!(!Console::new(io::sink(), io::sink()).has_unicode());
+        for (locale, expected) in
+            [("en_US.UTF-8", true), ("C.utf8", true), ("C", false), ("de_DE.ISO-8859-1", false)]
+        {
+            assert_eq!(is_utf8(locale), expected, "{locale}");
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! The control plane of a running server: reloads, readiness, snapshots, operator state and the admin API. No decision
-//! passes through here.
+//! The control plane of a running server: reloads, readiness, snapshots, operator state, the admin API and the console.
+//! No decision passes through here.
 
 pub(crate) mod admin;
 
@@ -12,6 +12,7 @@ use crate::reload::Reloader;
 use crate::service::Service;
 use crate::snapshot;
 use admin::Admin;
+use admin::web_console::WebConsole;
 
 /// The state behind probes and the admin API.
 pub(crate) struct ControlPlane {
@@ -28,6 +29,8 @@ pub(crate) struct ControlPlane {
     pub(crate) fleet: Arc<FleetMember>,
     /// The operators of the server.
     pub(crate) admin: Admin,
+    /// The pages for operators.
+    pub(crate) web_console: WebConsole,
     /// Held while all metrics are read.
     pub(crate) scraping: tokio::sync::Mutex<()>,
 }

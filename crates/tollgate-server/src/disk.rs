@@ -5,7 +5,8 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-pub(crate) use tollgate_gateway::disk::{answers, read};
+pub(crate) use tollgate::policy::source::plain_cause;
+pub(crate) use tollgate_gateway::disk::{answers, read, refusal, unreadable};
 
 /// Readable by the owner only: the files contain keys, or the secret of their hashes.
 pub(crate) const FILE_MODE: u32 = 0o600;
@@ -17,7 +18,7 @@ pub(crate) const ASIDE_MAX: u32 = 5;
 
 /// Why a file was not replaced. The previous one is still there.
 #[derive(Debug, thiserror::Error)]
-#[error("{step}: {error}")]
+#[error("{step}: {}", plain_cause(error))]
 pub(crate) struct DiskError {
     /// The step that failed.
     step: &'static str,
@@ -29,16 +30,6 @@ impl DiskError {
     /// An error of a step.
     pub(crate) fn at(step: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |error| Self { step, error }
-    }
-}
-
-/// Why a file cannot be read, in words of people, and the cure.
-pub(crate) fn refusal(error: &io::Error) -> (String, &'static str) {
-    match error.kind() {
-        io::ErrorKind::NotFound => ("no such file".to_owned(), "check the path"),
-        io::ErrorKind::PermissionDenied => ("permission denied".to_owned(), "make it readable for this user"),
-        io::ErrorKind::IsADirectory => ("is a directory".to_owned(), "name a file in it"),
-        _ => (error.to_string(), "name a file that can be read"),
     }
 }
 

@@ -104,7 +104,7 @@ pub(crate) fn capture(path: &Path) -> Result<Capture, String> {
         let mut bytes = Vec::new();
         let read =
             disk::open(&full).and_then(|file| file.take(room.saturating_add(1)).read_to_end(&mut bytes));
-        let read = read.map_err(|error| format!("{}: {error}", full.display()))?;
+        let read = read.map_err(|error| disk::unreadable(&full, &error))?;
         room = room.checked_sub(u64::try_from(read).unwrap_or(u64::MAX)).ok_or_else(|| too_much(path))?;
         files.push((relative, bytes));
     }
@@ -136,10 +136,7 @@ fn too_much(path: &Path) -> String {
 }
 
 fn metadata(path: &Path) -> Result<Metadata, String> {
-    fs::metadata(path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => format!("{}: no such file", path.display()),
-        _ => format!("{}: {error}", path.display()),
-    })
+    fs::metadata(path).map_err(|error| disk::unreadable(path, &error))
 }
 
 /// Refuses files that a read could block on without end.
@@ -194,7 +191,7 @@ fn descend(
     found: &mut Vec<(PathBuf, Metadata)>,
 ) -> Result<(), String> {
     let directory = root.join(relative);
-    let unreadable = |error: std::io::Error| format!("{}: {error}", directory.display());
+    let unreadable = |error: std::io::Error| disk::unreadable(&directory, &error);
     for entry in fs::read_dir(&directory).map_err(unreadable)? {
         let name = entry.map_err(unreadable)?.file_name();
         if name.as_encoded_bytes().starts_with(b".") {

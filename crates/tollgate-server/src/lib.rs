@@ -1,15 +1,35 @@
 //! The program `tollgate`: its command line, its commands, and the protocols that ask for decisions. The core crate has
 //! limits, policies and headers. Nothing here computes a quota.
+//!
+//! A program that embeds the server calls [`run`] with the words of a command line:
+//!
+//! ```
+//! use std::ffi::OsString;
+//!
+//! let words = ["tollgate", "decide", "api_key=k1"].map(OsString::from);
+//! let _status = tollgate_server::run(words);
+//! ```
+//!
+//! [`cli`] describes the command line. The other modules are private; a request passes them in this order:
+//!
+//! | modules | what they do |
+//! |---|---|
+//! | `config`, `policy_file`, `callers`, `tls`, `store` | read the files, and open the store |
+//! | `listen` | accepts connections |
+//! | `http`, `grpc` with `rls` and `rlqs`, `resp`, `gateway` | read requests, one module for each protocol |
+//! | `service` | asks the engine of the core crate |
+//! | `telemetry`, `log` | count, trace and log the decision |
+//! | `reload`, `snapshot`, `operator_state`, `control` | reload policies, keep counters, and hold the overrides and blocks of operators |
 
 // A module uses only those above it.
 
 // Leaves, which everything else uses.
 mod protocol;
 mod failure;
+mod disk;
 mod file_watch;
 mod text;
 mod time_text;
-mod disk;
 mod announcement;
 mod process;
 mod log;
@@ -21,6 +41,7 @@ mod auth;
 mod identity;
 mod problem;
 mod request_body;
+mod json_error;
 mod distinct_json;
 mod request_json;
 mod decision_json;
@@ -72,7 +93,9 @@ mod simulate;
 mod bench;
 mod operate;
 mod replay;
+mod suggest;
 mod policy_diff;
+mod policy_test;
 mod serve;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -127,7 +150,10 @@ fn carried_out(command: Command, console: &mut Console) -> u8 {
         Command::Policy { command: PolicyCommand::Convert(arguments) } => {
             policy_convert::run(&arguments, console)
         }
-        Command::Policy { command: PolicyCommand::Schema } => schema::print(schema::POLICY, console),
+        Command::Policy { command: PolicyCommand::Test(arguments) } => policy_test::run(&arguments, console),
+        Command::Policy { command: PolicyCommand::Schema(arguments) } => {
+            schema::print(if arguments.test { schema::TEST } else { schema::POLICY }, console)
+        }
         Command::Config { command: ConfigCommand::Check(arguments) } => {
             config_check::run(&arguments, console)
         }
@@ -136,6 +162,7 @@ fn carried_out(command: Command, console: &mut Console) -> u8 {
         Command::Store { command: StoreCommand::Check(arguments) } => store_check::run(&arguments, console),
         Command::Decide(arguments) => decide::run(&arguments, console),
         Command::Replay(arguments) => replay::run(&arguments, console),
+        Command::Suggest(arguments) => suggest::run(&arguments, console),
         Command::Simulate { command } => simulate::run(&command, console),
         Command::Bench(arguments) => bench::run(&arguments, console),
         Command::Operate(command) => operate::run(&command, console),

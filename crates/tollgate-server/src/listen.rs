@@ -12,6 +12,7 @@ use tollgate::{Clock, Timestamp};
 pub(crate) use tollgate_gateway::listen::{Phase, Stream, TimedStream};
 use tollgate_gateway::listen::{Registration, end_when_deaf, show_pace};
 
+use crate::disk::plain_cause;
 use crate::log_throttle::LogThrottle;
 use crate::shutdown::{Stop, stopped};
 use connection_limit::ConnectionPermit;
@@ -42,7 +43,10 @@ pub(crate) async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener,
         io::ErrorKind::AddrNotAvailable => {
             format!("{address} is not an address of this machine; choose one that is, such as {flag} 127.0.0.1:8080")
         }
-        _ => format!("cannot listen on {address}: {error}; choose another address with {flag}"),
+        _ => format!(
+            "cannot listen on {address}: {}; choose another address with {flag}",
+            plain_cause(&error)
+        ),
     })?;
     if let Err(error) = end_when_deaf(SockRef::from(&listener)) {
         tracing::warn!(%error, "the system does not ask silent peers on {address}: one that is gone without a word is noticed late");

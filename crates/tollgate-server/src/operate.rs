@@ -17,6 +17,7 @@ use crate::cli::{
     GivenAttribute, GivenValue, OperateCommand, OverrideArguments, ScopeArguments, ServerArguments,
 };
 use crate::console::Console;
+use crate::disk::plain_cause;
 use crate::text::plain;
 use crate::{FAILURE, SUCCESS, USAGE};
 
@@ -37,7 +38,7 @@ pub(crate) fn blocking(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let ended = match runtime {
         Ok(runtime) => runtime.block_on(conversation(console)),
-        Err(error) => Err(format!("the system gives no runtime: {error}")),
+        Err(error) => Err(format!("the system gives no runtime: {}", plain_cause(&error))),
     };
     match ended {
         Ok(status) => status,

@@ -12,6 +12,7 @@ use crate::console::Console;
 use crate::identity::Identity;
 use crate::policy_file::{self, Loaded, PolicyFileError};
 use crate::policy_warnings::{Ends, UntrustedAttributes, exceptions};
+use crate::text::counted;
 use crate::{FAILURE, SUCCESS, USAGE};
 
 /// Checks every file, even if others have problems.
@@ -131,12 +132,5 @@ fn report(error: &PolicyFileError, console: &mut Console) {
     match error {
         PolicyFileError::Wrong(findings) => console.problem(findings),
         PolicyFileError::Unreadable { .. } => console.problem(error),
-    }
-}
-
-fn counted(number: usize, what: &str) -> String {
-    match number {
-        1 => format!("1 {what}"),
-        _ => format!("{number} {what}s"),
     }
 }

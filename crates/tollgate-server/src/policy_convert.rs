@@ -1,6 +1,6 @@
-//! `tollgate policy convert`: prints a compat configuration as a Tollgate policy. Rules that would be lost are listed
-//! on standard error and make it fail: an operator who overlooks the notes must not activate a policy that leaves
-//! requests unlimited.
+//! `tollgate policy convert`: prints a compat configuration as a Tollgate policy. Standard error lists what
+//! means something else in the policy. Rules that would be lost are listed there too and make the command fail: an
+//! operator who overlooks the notes must not activate a policy that leaves requests unlimited.
 
 use tollgate::Policy;
 use tollgate_compat::Conversion;
@@ -8,6 +8,7 @@ use tollgate_compat::Conversion;
 use crate::cli::ConvertArguments;
 use crate::console::Console;
 use crate::policy_file;
+use crate::text::counted;
 use crate::{FAILURE, SUCCESS, USAGE};
 
 /// Converts, and compiles the result before it is used.
@@ -29,30 +30,46 @@ pub(crate) fn run(arguments: &ConvertArguments, console: &mut Console) -> u8 {
         ));
         return FAILURE;
     };
-    let Conversion { text, lost } = match compat.converted(arguments.domain.as_deref()) {
+    let converted = match compat.converted(arguments.domain.as_deref()) {
         Ok(converted) => converted,
         Err(why) => {
             console.problem(format_args!("{}: {why}", loaded.name));
             return USAGE;
         }
     };
-    match Policy::compile("the converted policy", text.as_bytes()) {
+    match Policy::compile("the converted policy", converted.text.as_bytes()) {
         Ok(policy) => {
             if !policy.warnings().is_empty() {
                 console.problem(policy.warnings());
             }
-            console.line(text.trim_end());
-            for rule in &lost {
-                console.problem(format_args!(
-                    "{}: NOT CONVERTED, so what it refuses would pass: {rule}",
-                    loaded.name
-                ));
-            }
-            if lost.is_empty() { SUCCESS } else { FAILURE }
+            console.line(converted.text.trim_end());
+            report(&loaded.name, &converted, console);
+            if converted.lost.is_empty() { SUCCESS } else { FAILURE }
         }
         Err(findings) => {
             console.problem(format_args!("{}: it cannot be written as a policy:\n{findings}", loaded.name));
             FAILURE
+        }
+    }
+}
+
+/// Prints what means something else in the policy, and the rules that it lacks. The policy has both in its comments.
+fn report(name: &str, converted: &Conversion, console: &mut Console) {
+    let Conversion { limits, changes, lost, .. } = converted;
+    if !changes.is_empty() {
+        let (written, changed) = (counted(*limits, "limit"), counted(changes.len(), "change"));
+        console.problem(format_args!("{name}: {written} converted, with {changed} of meaning:"));
+        for change in changes {
+            console.problem(format_args!("  {change}"));
+        }
+    }
+    if !lost.is_empty() {
+        console.problem(format_args!(
+            "{name}: {} NOT CONVERTED; what these refuse would pass:",
+            counted(lost.len(), "rule")
+        ));
+        for rule in lost {
+            console.problem(format_args!("  {rule}"));
         }
     }
 }

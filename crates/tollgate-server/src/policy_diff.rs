@@ -135,8 +135,7 @@ fn show_decisions(tallied: &Value, console: &mut Console) {
 /// Compares a candidate with the policy of a running server.
 async fn live(new: &Path, arguments: &DiffArguments, console: &mut Console) -> Result<u8, String> {
     let client = Client::new(&arguments.server)?;
-    let text = disk::read(new, FILE_BYTES_MAX as u64)
-        .map_err(|error| format!("{}: {error}; name a file that can be read", new.display()))?;
+    let text = disk::read(new, FILE_BYTES_MAX as u64).map_err(|error| disk::unreadable(new, &error))?;
     if text.len() > FILE_BYTES_MAX {
         return Err(format!("{}: more than {FILE_BYTES_MAX} bytes", new.display()));
     }

@@ -4,12 +4,13 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, Expected, MapAccess, SeqAccess, Visitor};
 use tollgate::policy::Ended;
 use tollgate::request::{ATTRIBUTES_MAX, COST_MAX};
 use tollgate::{CheckRequest, RequestError, Ticks, Value};
 
 use crate::identity::{Identified, Identity, Word};
+use crate::json_error;
 use crate::problem::Problem;
 
 mod number;
@@ -183,22 +184,18 @@ pub(crate) fn ended(body: &[u8]) -> Result<Ended, Problem> {
     }
 }
 
-fn parse<'b, T: DeserializeSeed<'b>>(body: &'b [u8], seed: T) -> Result<T::Value, Problem> {
+fn parse<'b, T>(body: &'b [u8], seed: T) -> Result<<T as DeserializeSeed<'b>>::Value, Problem>
+where
+    T: DeserializeSeed<'b> + Visitor<'b> + Copy,
+{
     let text = std::str::from_utf8(body).map_err(|error| {
         Problem::invalid(format!("the body is not UTF-8 at byte {}", error.valid_up_to()))
     })?;
     let mut parser = serde_json::Deserializer::from_str(text);
     let read = seed.deserialize(&mut parser).and_then(|value| parser.end().map(|()| value));
     read.map_err(|error| {
-        let what = if error.is_data() { "" } else { "not valid JSON: " };
-        let error = error.to_string();
-        // The parser names its own types: only what it expected helps.
-        let error = match error.strip_prefix("invalid type: ").and_then(|rest| rest.split_once(", expected "))
-        {
-            Some((_, expected)) => format!("accepted: {expected}"),
-            None => error,
-        };
-        Problem::invalid(format!("{what}{error}"))
+        let accepted: &dyn Expected = &seed;
+        Problem::invalid(json_error::explained(&error, &accepted))
     })
 }
 
@@ -300,6 +297,7 @@ fn shortened(text: &str) -> String {
 }
 
 /// A batch of checks.
+#[derive(Clone, Copy)]
 struct Batch;
 
 impl<'de> DeserializeSeed<'de> for Batch {

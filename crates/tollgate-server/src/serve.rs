@@ -11,6 +11,7 @@ use crate::callers::CallersFile;
 use crate::cli::ServeArguments;
 use crate::config::Config;
 use crate::console::Console;
+use crate::control::admin::web_console;
 use crate::disk;
 use crate::identity::Identity;
 use crate::log;
@@ -50,8 +51,9 @@ pub(crate) fn run(arguments: &ServeArguments, console: &mut Console) -> u8 {
     let log = log::start(arguments.observability.log_format);
     let started = Settings::read(arguments).and_then(prepared).and_then(|prepared| {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-        let runtime = runtime
-            .map_err(|error| format!("the system gives no threads: {error}; free some and try again"))?;
+        let runtime = runtime.map_err(|error| {
+            format!("the system gives no threads: {}; free some and try again", disk::plain_cause(&error))
+        })?;
         let ended = runtime.block_on(serve(prepared, console));
         // Dropping it would wait for every thread, even one whose disk never answers.
         runtime.shutdown_timeout(THREADS_TIMEOUT);
@@ -72,7 +74,8 @@ fn prepared(mut settings: Settings) -> Result<Prepared, String> {
     let state_dir = settings.reload.state_dir.as_deref();
     if let Some(path) = state_dir {
         disk::answers(path).map_err(|error| {
-            format!("--state-dir {}: {error}; mount it again, or name another directory", path.display())
+            let cause = disk::plain_cause(&error);
+            format!("--state-dir {}: {cause}; mount it again, or name another directory", path.display())
         })?;
     }
     // Counters of an earlier process continue on its clock. A shared store has its own clock.
@@ -121,10 +124,10 @@ struct Prepared {
 
 async fn serve(mut prepared: Prepared, console: &mut Console) -> Result<(), String> {
     // Registered before the address is bound, so that every signal finds the server prepared.
-    let mut signals =
-        signal::Signals::new().map_err(|error| format!("signals cannot be received: {error}"))?;
-    let hangups =
-        signal::Signals::hangups().map_err(|error| format!("signals cannot be received: {error}"))?;
+    let mut signals = signal::Signals::new()
+        .map_err(|error| format!("signals cannot be received: {}", disk::plain_cause(&error)))?;
+    let hangups = signal::Signals::hangups()
+        .map_err(|error| format!("signals cannot be received: {}", disk::plain_cause(&error)))?;
     let settings = &mut prepared.settings;
     let config = &mut settings.config;
     let proxying = Proxying { routes: take(&mut config.routes), taking: take(&mut config.taking) };
@@ -154,6 +157,7 @@ async fn serve(mut prepared: Prepared, console: &mut Console) -> Result<(), Stri
         news = Some(tokio::spawn(Arc::clone(&control.fleet).run()));
     }
     tokio::spawn(follow_wall(Arc::clone(service)));
+    tokio::spawn(web_console::record(Arc::clone(&control)));
     tokio::spawn(watcher.run(Arc::clone(service), beside, hangups));
     let (stop, stopped) = watch::channel(false);
     let spans = observability::start(&control, traces, &clock)?;

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::cli::{Cli, CompletionsArguments, ManArguments};
 use crate::console::Console;
+use crate::disk::plain_cause;
 use crate::{FAILURE, SUCCESS};
 
 /// Prints the completions of a shell.
@@ -24,8 +25,9 @@ pub(crate) fn man(arguments: &ManArguments, console: &mut Console) -> u8 {
         }
         Err(error) => {
             console.error(format_args!(
-                "{}: {error}; name a directory that can be written",
-                arguments.dir.display()
+                "{}: {}; name a directory that can be written",
+                arguments.dir.display(),
+                plain_cause(&error)
             ));
             FAILURE
         }

@@ -152,6 +152,8 @@ fn show(name: &str, scenario: &FleetScenario, seen: &[(&str, FleetOutcome)], con
     }
     console.line("");
     let widest = seen.iter().map(|(_, one)| one.most).max().unwrap_or(0).max(most).max(1);
+    let full = if console.has_unicode() { "█" } else { "#" };
+    let bar = |count: u64, widest: u64| full.repeat(bar_width(count, widest));
     console.line(format_args!("{:<16} {}", "the limit", bar(most, widest)));
     for (label, one) in seen {
         console.line(format_args!("{label:<16} {} {}", bar(one.most, widest), one.most));
@@ -172,9 +174,9 @@ fn a_second(count: u64, time: Ticks) -> u64 {
     u64::try_from(u128::from(count) * 1_000_000 / u128::from(time.as_micros().max(1))).unwrap_or(u64::MAX)
 }
 
-fn bar(count: u64, widest: u64) -> String {
+fn bar_width(count: u64, widest: u64) -> usize {
     let width = u128::from(count) * u128::from(BAR) / u128::from(widest.max(1));
-    "█".repeat(usize::try_from(width).unwrap_or(0))
+    usize::try_from(width).unwrap_or(0)
 }
 
 /// Extrapolates the result to a hundred servers and a million requests per second, and names what would fail first.

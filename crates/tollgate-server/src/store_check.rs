@@ -8,6 +8,7 @@ use tollgate_redis::{Host, Settings, Topology};
 
 use crate::cli::StoreCheckArguments;
 use crate::console::Console;
+use crate::disk::plain_cause;
 use crate::store::{self, bytes};
 use crate::{FAILURE, SUCCESS, USAGE};
 use node::{Entrance, Node};
@@ -32,8 +33,9 @@ const EVERY_SLOT: [(u16, u16); 1] = [(0, SLOTS - 1)];
 pub(crate) fn run(arguments: &StoreCheckArguments, console: &mut Console) -> u8 {
     let report = prepared(arguments).and_then(|prepared| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime
-            .map_err(|error| format!("the system gives no resources: {error}; free some and try again"))?;
+        let runtime = runtime.map_err(|error| {
+            format!("the system gives no resources: {}; free some and try again", plain_cause(&error))
+        })?;
         Ok(runtime.block_on(inspect(&prepared)))
     });
     match report {

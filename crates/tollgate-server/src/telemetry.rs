@@ -34,6 +34,7 @@ mod overload;
 mod waiting;
 mod scrape;
 mod shared;
+pub(crate) mod history;
 pub(crate) mod trace;
 #[cfg(test)]
 mod tests;
@@ -86,6 +87,8 @@ pub(crate) struct TopKey {
     pub(crate) limit: String,
     /// The values it counts by, as text, shortened.
     pub(crate) key: String,
+    /// The same values by attribute. Empty if one of them is too long to be known whole.
+    pub(crate) attributes: Vec<(String, String)>,
     pub(crate) decisions: u64,
     pub(crate) denied: u64,
     /// Its answers by source, in the order of [`names::SOURCES`].

@@ -1,4 +1,4 @@
-//! The attributes of a request as text that people can read in logs, in the live view and among the top keys.
+//! Text for people: the attributes of a request in logs, in the live view and among the top keys, and numbers of things.
 //! `tollgate_compat::text` makes external text safe to show.
 
 use std::borrow::Cow;
@@ -7,7 +7,15 @@ use std::fmt::Write;
 use tollgate::credential::CREDENTIAL;
 use tollgate::request::Attribute;
 use tollgate::{CheckRequest, CredentialDigest, Value};
-pub(crate) use tollgate_compat::text::{plain, push, push_plain, shown};
+pub(crate) use tollgate_compat::text::{VALUE_CHARS_MAX, plain, push, push_plain, shown};
+
+/// A number of things: `1 limit`, `2 limits`.
+pub(crate) fn counted(number: usize, what: &str) -> String {
+    match number {
+        1 => format!("1 {what}"),
+        _ => format!("{number} {what}s"),
+    }
+}
 
 /// Appends a value to a text.
 fn push_value(into: &mut String, value: Value<'_>) {

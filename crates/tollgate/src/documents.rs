@@ -7,6 +7,12 @@ struct Readme;
 #[doc = include_str!("../../../docs/library.md")]
 struct Library;
 
+#[doc = include_str!("../../../docs/library-gate.md")]
+struct LibraryGate;
+
+#[doc = include_str!("../../../docs/library-engine.md")]
+struct LibraryEngine;
+
 #[doc = include_str!("../../../docs/policy.md")]
 struct Policy;
 

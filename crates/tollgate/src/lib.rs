@@ -42,7 +42,7 @@
 //! | `conformance` | the suite that every store must pass; needs `policy` |
 //!
 //! With `default-features = false` the crate is [`Gate`], [`KeyedGate`], [`MemoryStore`] and the algorithms, on at most
-//! 15 crates in all, which build in seconds; with `policy` it needs about 70 crates.
+//! 15 crates in all; with `policy` it needs about 70 crates.
 
 // The build with `policy` finds dead code. Without it, the parts of the memory store that serve an engine are unused.
 #![cfg_attr(not(feature = "policy"), allow(dead_code, unused_imports, reason = "only the engine uses it"))]

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use crate::problem::Problem;
+pub use crate::problem::Problem;
 use crate::time::{REACH_MAX, TICKS_PER_SECOND, Ticks};
 
 /// Largest integer that a quota's arithmetic may reach: the largest that Lua's doubles hold exactly, so that Redis
@@ -120,6 +120,14 @@ impl Rate {
 }
 
 /// Why numbers cannot be a quota. Each message says what would be accepted.
+///
+/// ```
+/// use tollgate::rate::Problem;
+/// use tollgate::{Gate, QuotaError};
+///
+/// let Err(QuotaError::Text(Problem { message, accepted })) = Gate::new("5/fortnight") else { panic!() };
+/// assert!(message.contains("fortnight") && accepted.contains("min"), "{message}; accepted: {accepted}");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuotaError {

@@ -188,6 +188,34 @@ impl Ticks {
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
+
+    /// The duration for people, in its two largest units: `412 ms`, `2.5 s`, `3 min 20 s`, `14 d 18 h`. Rounded up, as
+    /// all advice.
+    #[must_use]
+    pub fn readable(self) -> String {
+        const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
+        let millis = self.ceil_millis();
+        if millis < 1_000 {
+            return if millis == 0 { "0 s".to_owned() } else { format!("{millis} ms") };
+        }
+        let tenths = millis.div_ceil(100);
+        if tenths < 600 && !tenths.is_multiple_of(10) {
+            return format!("{}.{} s", tenths / 10, tenths % 10);
+        }
+        let mut seconds = millis.div_ceil(1_000);
+        let largest = |seconds: u64| UNITS.iter().position(|(unit, _)| seconds >= *unit).unwrap_or(3);
+        // What is smaller than the second unit is rounded up to it.
+        let smallest = UNITS.get(largest(seconds) + 1).map_or(1, |(unit, _)| *unit);
+        seconds = seconds.div_ceil(smallest).saturating_mul(smallest);
+        let mut parts = Vec::new();
+        for (unit, name) in UNITS.iter().skip(largest(seconds)).take(2) {
+            if seconds >= *unit {
+                parts.push(format!("{} {name}", seconds / unit));
+            }
+            seconds %= unit;
+        }
+        parts.join(" ")
+    }
 }
 
 impl From<Ticks> for Duration {
@@ -221,5 +249,32 @@ impl Sub for Ticks {
     type Output = Ticks;
     fn sub(self, other: Ticks) -> Ticks {
         Ticks(self.0.saturating_sub(other.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Durations have at most two units, and are never shorter than what they stand for.
+    #[test]
+    fn durations_are_readable() {
+        for (millis, expected) in [
+            (0, "0 s"),
+            (1, "1 ms"),
+            (412, "412 ms"),
+            (1_000, "1 s"),
+            (2_450, "2.5 s"),
+            (59_999, "1 min"),
+            (61_000, "1 min 1 s"),
+            (62_276, "1 min 3 s"),
+            (200_000, "3 min 20 s"),
+            (3_600_000, "1 h"),
+            (3_599_999, "1 h"),
+            (1_276_469_864, "14 d 19 h"),
+            (86_399_500, "1 d"),
+        ] {
+            assert_eq!(Ticks::from_millis(millis).readable(), expected, "{millis}");
+        }
     }
 }

@@ -113,7 +113,7 @@ fn operators_see_them() {
     let shown = say(&["explain", "tenant=evil"]);
     assert!(
         shown.contains("such a request is denied now")
-            && shown.contains("quota: make no requests (the override of tenant \"evil\")")
+            && shown.contains("quota: no requests (the override of tenant \"evil\")")
             && shown.contains("the policy denies it, and waiting does not help"),
         "{shown}"
     );
@@ -161,7 +161,7 @@ fn shares_blocks(store: &str) {
         assert_eq!(Quotas::open(&client).report(&[("user", user)], 0), "DENY_ALL for 15 s");
         let key = format!("user={user}");
         assert!(say(&["get", &key]).contains("login  blocked"), "{}", say(&["get", &key]));
-        assert!(say(&["explain", &key]).contains("after 3 denials; a reset of the key takes that back"));
+        assert!(say(&["explain", &key]).contains("after 3 denials; `tollgate reset` ends that"));
         say(&["reset", &key]);
         assert_eq!(ask(&other)["allowed"], true);
         Some(())

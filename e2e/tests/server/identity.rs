@@ -61,7 +61,7 @@ fn commands_report_what_happened() {
             let (forgotten, again) = (run("reset", " ip=::1")?, run("reset", "")?);
             assert!(missing.contains(nothing) && again.contains("no counter existed"), "{missing}{again}");
             assert_eq!((states(&before), states(&counted)), ((2, 0), (1, 1)), "{before}{counted}");
-            assert!(forgotten.contains("1 counter forgotten: per-key\n"), "{forgotten}");
+            assert!(forgotten.contains("1 counter reset: per-key\n"), "{forgotten}");
             Some(())
         });
         assert!(printed(&server, "reset tenant=t").contains("no limit counts these attributes apart"));

@@ -10,10 +10,12 @@
 
 use tollgate_testkit::{admin, gateway_upstream, guide, http as raw_http, pki, program, proxy, redis, rls};
 
+mod browser;
 mod cached;
 mod caddy;
 mod clients_guide;
 mod compose;
+mod console;
 mod dashboards;
 mod deploy;
 mod envoy;

@@ -204,7 +204,7 @@ fn operators_reach_counters_through_any_server() {
     // The request would be denied, which the status says.
     assert!(call(&two, &["get", "api_key=k"], 1).contains("0 of 10"));
     assert!(call(&two, &["explain", "api_key=k"], 1).contains("per-key: denies"));
-    assert!(call(&two, &["reset", "api_key=k"], 0).contains("1 counter forgotten"));
+    assert!(call(&two, &["reset", "api_key=k"], 0).contains("1 counter reset"));
     assert_eq!(one.left("k"), 10);
     assert!(call(&one, &["top", "--once"], 0).contains("per-key"));
 }
@@ -391,7 +391,7 @@ fn a_user_with_few_rights_is_enough() {
     quick(|key| {
         server.charged(key)?;
         let output = operate(&server, &["reset", &format!("api_key={key}")]).output().unwrap();
-        assert!(stdout(&output).contains("1 counter forgotten"), "{}{}", stdout(&output), stderr(&output));
+        assert!(stdout(&output).contains("1 counter reset"), "{}{}", stdout(&output), stderr(&output));
         assert_eq!(server.left(key), 10);
         let worker = format!(r#"{{"attributes":{{"worker":"{key}"}}}}"#);
         let held = server.check(&worker);

@@ -1,4 +1,4 @@
-//! The example of docs/library.md.
+//! The example of docs/library-engine.md.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use tollgate_testkit::until;
 use crate::server::Server;
 
 const EXAMPLE: &str = include_str!("../../../crates/tollgate-redis/examples/engine.rs");
-const GUIDE: &str = include_str!("../../../docs/library.md");
+const GUIDE: &str = include_str!("../../../docs/library-engine.md");
 
 /// The guide shows the example verbatim, from its first `use` to its end.
 #[test]
@@ -15,7 +15,7 @@ fn guide_shows_the_example() {
     let start = EXAMPLE.find("use tollgate::").unwrap();
     assert!(
         GUIDE.contains(&format!("```rs\n{}```\n", &EXAMPLE[start..])),
-        "docs/library.md shows another example"
+        "docs/library-engine.md shows another example"
     );
 }
 

@@ -18,7 +18,7 @@ const PYTHON_FRAMEWORKS: &[&str] =
     &["flask==3.1.3", "werkzeug==3.1.9", "django==5.2.19", "djangorestframework==3.18.3", "gunicorn==27.0.0"];
 
 /// Programs, and the Debian packages that hold them: a linker for libFuzzer, servers and clients of Redis, what makes
-/// clocks wrong, interpreters, proxies, and what checks a unit of systemd.
+/// clocks wrong, interpreters, proxies, a browser, and what checks a unit of systemd.
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("c++", &["g++"]),
     ("redis-cli", &["redis-tools"]),
@@ -32,6 +32,8 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("caddy", &["caddy"]),
     ("systemd-analyze", &["systemd"]),
     ("puma", &["puma"]),
+    ("chromium", &["chromium"]),
+    ("chromedriver", &["chromium-driver"]),
 ];
 
 type Done = Result<(), String>;

@@ -5,7 +5,7 @@ use tollgate::policy::Expression;
 use tollgate::rate::UNITS_PER_SECOND_MAX;
 
 use super::tree::{EnvoyConfig, Node, RateAllowance, TreeLevel};
-use crate::convert::{Converted, Native, REFUSED, cel_text, is_name};
+use crate::convert::{Converted, ConvertedDomain, Native, REFUSED, cel_text, is_name};
 use crate::rls::Unit;
 
 /// A rule and its ancestors, each with the level that contains it.
@@ -13,13 +13,16 @@ type Path<'c> = Vec<(&'c TreeLevel, &'c Node)>;
 
 impl EnvoyConfig {
     /// The rules of a domain.
-    pub(crate) fn converted(&self, domain: &str) -> Vec<Converted> {
-        let Some(domain) = self.domain(domain) else { return Vec::new() };
-        let mut ways = Vec::new();
-        collect_ways(&domain.root, &mut Vec::new(), &mut ways);
-        let mut converted = Vec::new();
-        level(&domain.root, &ways, &mut Vec::new(), &mut converted);
-        converted
+    pub(crate) fn converted(&self, domain: &str) -> ConvertedDomain {
+        let (mut ways, mut limits) = (Vec::new(), Vec::new());
+        if let Some(domain) = self.domain(domain) {
+            collect_ways(&domain.root, &mut Vec::new(), &mut ways);
+            level(&domain.root, &ways, &mut Vec::new(), &mut limits);
+        }
+        let changes =
+            vec!["it also applies to requests with attributes that the rule does not name, and in any order"];
+        let together = "a request that one limit refuses is counted by no limit; there, the others count it";
+        ConvertedDomain { limits, changes, together: Some(together) }
     }
 }
 
@@ -68,9 +71,12 @@ fn rule(path: &Path<'_>, ways: &[Vec<&str>]) -> Converted {
         Some(limit) if !limit.name.is_empty() => limit.name.clone(),
         _ => way.join("-"),
     };
-    let mut notes = Vec::new();
+    let (mut changes, mut possible) = (Vec::new(), None);
     let native = match limit.map(|limit| limit.allowance) {
-        Some(RateAllowance::PerUnit(requests, unit)) => native(path, ways, requests, unit, &mut notes),
+        Some(RateAllowance::PerUnit(requests, unit)) => {
+            possible = (requests > 0).then(|| better(requests, unit));
+            native(path, ways, requests, unit, &mut changes)
+        }
         _ => Err(
             "without a limit everything passes, which needs no limit here; the limits beside it leave it out"
                 .to_owned(),
@@ -78,10 +84,10 @@ fn rule(path: &Path<'_>, ways: &[Vec<&str>]) -> Converted {
     };
     if let Some(limit) = limit {
         if limit.is_quota {
-            notes.push("quota_mode has no counterpart: here this limit refuses by itself".to_owned());
+            changes.push("quota_mode has no counterpart: here this limit refuses by itself".to_owned());
         }
         if !limit.replaces.is_empty() {
-            notes.push(format!(
+            changes.push(format!(
                 "replaces has no counterpart: here {} applies beside it",
                 limit.replaces.join(", ")
             ));
@@ -90,7 +96,9 @@ fn rule(path: &Path<'_>, ways: &[Vec<&str>]) -> Converted {
     let is_shadow = limit.is_some_and(|limit| limit.is_shadow);
     let is_limited = limit.is_some_and(|limit| matches!(limit.allowance, RateAllowance::PerUnit(..)));
     let native = native.map(|native| Native { is_shadow, ..native });
-    Converted { name, origin: way.join(", "), limit: native, refuses: is_limited && !is_shadow, notes }
+    changes.dedup();
+    let refuses = is_limited && !is_shadow;
+    Converted { name, origin: way.join(", "), limit: native, refuses, changes, possible }
 }
 
 fn native(
@@ -98,7 +106,7 @@ fn native(
     ways: &[Vec<&str>],
     requests: u32,
     unit: Unit,
-    notes: &mut Vec<String>,
+    changes: &mut Vec<String>,
 ) -> Result<Native, String> {
     if u64::from(requests) > UNITS_PER_SECOND_MAX.saturating_mul(unit.seconds()) {
         return Err(format!("{requests} a {} is faster than a policy can count", unit.name()));
@@ -118,8 +126,8 @@ fn native(
     }
     let mut conditions = Vec::new();
     for (level, node) in path {
-        conditions.extend(own(node, notes));
-        conditions.extend(others(level, node, notes));
+        conditions.extend(own(node, changes));
+        conditions.extend(others(level, node, changes));
     }
     conditions.extend(longer(path, ways).into_iter().map(|key| format!("!has({key})")));
     let when = conditions.join(" && ");
@@ -141,7 +149,6 @@ fn native(
     if requests == 0 {
         return Ok(Native { when, by, rate: REFUSED.to_owned(), align: None, is_shadow: false });
     }
-    notes.push(better(requests, unit));
     Ok(Native { when, by, rate: rate(requests, unit), align: Some("epoch"), is_shadow: false })
 }
 
@@ -159,13 +166,13 @@ fn rate(requests: u32, unit: Unit) -> String {
 fn better(requests: u32, unit: Unit) -> String {
     match unit {
         Unit::Second | Unit::Minute | Unit::Hour => format!(
-            "now possible: `algorithm: sliding-window` never admits more than {requests} in any {unit}, where a fixed window admits {twice} \
+            "`algorithm: sliding-window` never admits more than {requests} in any {unit}, where a fixed window admits {twice} \
              around its edge; the default, a token bucket, admits {requests} at once and then a steady rate",
             unit = unit.name(),
             twice = u64::from(requests) * 2
         ),
         _ => format!(
-            "now possible: `align: calendar` with a `timezone:` counts by the calendar's {} instead of {} days from 1970",
+            "`align: calendar` with a `timezone:` counts by the calendar's {} instead of {} days from 1970",
             unit.name(),
             unit.seconds() / 86_400
         ),
@@ -173,12 +180,12 @@ fn better(requests: u32, unit: Unit) -> String {
 }
 
 /// The condition that the value of an entry must meet for its own rule.
-fn own(node: &Node, notes: &mut Vec<String>) -> Option<String> {
-    (!node.value.is_empty()).then(|| condition(node, notes))
+fn own(node: &Node, changes: &mut Vec<String>) -> Option<String> {
+    (!node.value.is_empty()).then(|| condition(node, changes))
 }
 
 /// The conditions that exclude values for which another rule of the level would match instead.
-fn others(level: &TreeLevel, node: &Node, notes: &mut Vec<String>) -> Vec<String> {
+fn others(level: &TreeLevel, node: &Node, changes: &mut Vec<String>) -> Vec<String> {
     if !node.value.is_empty() && !node.value.contains('*') {
         return Vec::new();
     }
@@ -195,7 +202,7 @@ fn others(level: &TreeLevel, node: &Node, notes: &mut Vec<String>) -> Vec<String
             && (!is_wild(other) || is_before || node.value.is_empty());
         if is_met_instead {
             match is_wild(other) {
-                true => conditions.push(format!("!({})", condition(other, notes))),
+                true => conditions.push(format!("!({})", condition(other, changes))),
                 false => values.push(cel_text(&other.value)),
             }
         }
@@ -209,7 +216,7 @@ fn others(level: &TreeLevel, node: &Node, notes: &mut Vec<String>) -> Vec<String
 }
 
 /// The value of an entry, as a condition in CEL.
-fn condition(node: &Node, notes: &mut Vec<String>) -> String {
+fn condition(node: &Node, changes: &mut Vec<String>) -> String {
     let key = &node.key;
     let parts: Vec<&str> = node.value.split('*').collect();
     let [first, middle @ .., last] = parts.as_slice() else {
@@ -229,7 +236,8 @@ fn condition(node: &Node, notes: &mut Vec<String>) -> String {
         all.push(format!("{key}.endsWith({})", cel_text(last)));
     }
     if middle.iter().any(|part| !part.is_empty()) {
-        notes.push(format!("{} is wider here: the order of its inner parts is not looked at", node.value));
+        let value = &node.value;
+        changes.push(format!("{value} is wider here: the order of its inner parts is not looked at"));
     }
     let letters: usize = parts.iter().map(|part| part.chars().count()).sum();
     if all.len() > 1 {

@@ -4,28 +4,35 @@ use tollgate::policy::Expression;
 use tollgate::rate::UNITS_PER_SECOND_MAX;
 
 use super::{LimitadorConfig, LimitadorLimit};
-use crate::convert::{Converted, Native, REFUSED, is_name};
+use crate::convert::{Converted, ConvertedDomain, Native, REFUSED, is_name};
 
 impl LimitadorConfig {
     /// The limits of a namespace.
-    pub(crate) fn converted(&self, namespace: &str) -> Vec<Converted> {
-        self.limits(namespace).iter().map(converted).collect()
+    pub(crate) fn converted(&self, namespace: &str) -> ConvertedDomain {
+        let limits = self.limits(namespace);
+        let is_read = |limit: &LimitadorLimit| !limit.conditions.is_empty() || !limit.variables.is_empty();
+        let changes = match limits.iter().any(is_read) {
+            true => vec![
+                "of several descriptors it looks at the first that has its attributes, not only at descriptors[0]",
+            ],
+            false => Vec::new(),
+        };
+        ConvertedDomain { limits: limits.iter().map(converted).collect(), changes, together: None }
     }
 }
 
 fn converted(limit: &LimitadorLimit) -> Converted {
     let name = limit.name.clone().or_else(|| limit.id.clone());
     let name = name.unwrap_or_else(|| format!("{}-in-{}s", limit.max_value, limit.seconds));
-    let mut notes = Vec::new();
-    let native = native(limit);
-    if native.is_ok() && limit.max_value > 0 {
-        notes.push(format!(
-            "now possible: `algorithm: sliding-window` never admits more than {} in any {} seconds; the default, a token bucket, \
+    let possible = (limit.max_value > 0).then(|| {
+        format!(
+            "`algorithm: sliding-window` never admits more than {} in any {} seconds; the default, a token bucket, \
              admits them at once and then a steady rate",
             limit.max_value, limit.seconds
-        ));
-    }
-    Converted { name, origin: limit.sentence(), limit: native, refuses: true, notes }
+        )
+    });
+    let (origin, changes) = (limit.sentence(), Vec::new());
+    Converted { name, origin, limit: native(limit), refuses: true, changes, possible }
 }
 
 fn native(limit: &LimitadorLimit) -> Result<Native, String> {

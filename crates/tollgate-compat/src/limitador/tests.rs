@@ -231,32 +231,50 @@ fn long_values_are_counted_and_not_listed() {
     assert_eq!(listed[0].values[0].1.as_deref(), Some(short.as_str()));
 }
 
-/// The files that Limitador ships name entries with dots, `req.method`. They convert whole.
+/// Files that Limitador ships name entries with dots (`req.method`), leave lists empty or null, write
+/// expressions with and without quotes, and begin an item on the line of its dash or below. This file has all of these
+/// and every field. It converts whole.
 #[test]
-fn shipped_files_convert_whole() {
-    let sandbox = "
-- namespace: test_namespace
-  max_value: 10
+fn files_as_limitador_ships_them_convert_whole() {
+    let file = "---
+- namespace: shop
+  max_value: 20
   seconds: 60
-  conditions: [\"descriptors[0]['req.method'] == 'GET'\", \"descriptors[0]['req.path'] != '/json'\"]
+  conditions:
+    - \"descriptors[0]['req.method'] == 'GET'\"
+    - \"descriptors[0]['req.path'] != '/status'\"
   variables: []
-- namespace: test_namespace
+-
+  id: orders
+  namespace: shop
   max_value: 5
-  seconds: 60
-  conditions: [\"descriptors[0]['req.method'] == 'POST'\"]
-  variables: [\"descriptors[0]['user_id']\"]
-- namespace: test_namespace
-  max_value: 50000
   seconds: 10
-  conditions: [\"descriptors[0]['req.path'] == '/json'\"]
-  variables: []
+  name: orders of a user
+  conditions:
+    - \"descriptors[0]['req.method'] == 'POST'\"
+  variables:
+    - descriptors[0]['user']
+-
+  namespace: shop
+  max_value: 1000000
+  seconds: 3600
+  conditions:
+  variables:
 ";
-    let bench = Bench::new(Format::Limitador, sandbox);
+    let bench = Bench::new(Format::Limitador, file);
     let converted = bench.active.rules.converted(None).unwrap();
-    assert_eq!(converted.lost, Vec::<String>::new(), "{}", converted.text);
+    assert_eq!((converted.limits, converted.lost.len()), (3, 0), "{}", converted.text);
     assert!(!converted.text.contains("NOT CONVERTED"), "{}", converted.text);
     let policy = tollgate::Policy::compile("converted", converted.text.as_bytes()).unwrap();
-    let request =
-        tollgate::CheckRequest::new().with("req.method", "GET").unwrap().with("req.path", "/x").unwrap();
-    assert_eq!(policy.matches(&request).unwrap().iter().count(), 1, "{}", converted.text);
+    let matched = |pairs: &[(&str, &str)]| {
+        let mut request = tollgate::CheckRequest::new();
+        for (name, value) in pairs {
+            request = request.with(name, *value).unwrap();
+        }
+        policy.matches(&request).unwrap().iter().count()
+    };
+    assert_eq!(matched(&[("req.method", "GET"), ("req.path", "/x")]), 2, "{}", converted.text);
+    assert_eq!(matched(&[("req.method", "GET"), ("req.path", "/status")]), 1, "{}", converted.text);
+    assert_eq!(matched(&[("req.method", "POST"), ("user", "u1")]), 2, "{}", converted.text);
+    assert_eq!(matched(&[("req.method", "POST")]), 1, "{}", converted.text);
 }

@@ -15,6 +15,7 @@ use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::settings::TlsFiles;
+use tollgate::policy::source::plain_cause;
 
 /// Maximum size of a certificate or key file.
 const PEM_BYTES_MAX: u64 = 1 << 20;
@@ -84,5 +85,5 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 fn file_error(path: &Path, error: &dyn std::fmt::Display) -> io::Error {
-    io::Error::other(format!("{}: {error}", path.display()))
+    io::Error::other(format!("{}: {}", path.display(), plain_cause(error)))
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::SettingsError;
+use tollgate::policy::source::plain_cause;
 
 /// Maximum size of a password file.
 const PASSWORD_BYTES_MAX: u64 = 1 << 20;
@@ -147,7 +148,8 @@ fn record_read(last: &mut LastRead, read: Result<String, String>) {
 }
 
 fn read_file(path: &Path) -> Result<String, String> {
-    let found = std::fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let found =
+        std::fs::metadata(path).map_err(|error| format!("{}: {}", path.display(), plain_cause(&error)))?;
     if !found.is_file() {
         return Err(format!("{}: it is no file any more", path.display()));
     }
@@ -177,7 +179,8 @@ fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
 /// The content of a file of one line, without its line end.
 fn read_line(path: &Path) -> Result<String, String> {
     let name = path.display();
-    let bytes = read_bytes(path).map_err(|error| format!("{name}: {error}; name a file that can be read"))?;
+    let bytes = read_bytes(path)
+        .map_err(|error| format!("{name}: {}; name a file that can be read", plain_cause(&error)))?;
     if bytes.len() as u64 > PASSWORD_BYTES_MAX {
         return Err(format!("{name}: more than {PASSWORD_BYTES_MAX} bytes"));
     }

@@ -28,7 +28,7 @@ Exit status: 0 when it was added, 1 when it is known already, 2 for wrong usage.
 #[derive(Debug, Args)]
 #[command(after_long_help = ADD_HELP)]
 pub struct AddCallerArguments {
-    /// The credential, its digest as sha256:…, or - for the first line of standard input
+    /// The credential, its digest as sha256:..., or - for the first line of standard input
     #[arg(value_name = "CREDENTIAL")]
     pub credential: Option<String>,
     /// What is known of its caller: name=text
@@ -66,7 +66,7 @@ pub struct ListCallersArguments {
 #[derive(Debug, Args)]
 #[command(after_long_help = REMOVE_HELP)]
 pub struct RemoveCallerArguments {
-    /// The credential, its digest as sha256:…, or - for the first line of standard input
+    /// The credential, its digest as sha256:..., or - for the first line of standard input
     #[arg(value_name = "CREDENTIAL")]
     pub credential: Option<String>,
     /// The callers file

@@ -10,12 +10,12 @@ pub(super) const GENERAL: &str = "General";
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Serve", &["serve", "init"]),
     ("Files", &["policy", "config", "callers", "store"]),
-    ("Try and measure", &["decide", "replay", "simulate", "bench"]),
+    ("Try and measure", &["decide", "replay", "suggest", "simulate", "bench"]),
     (
         "Operate a running server",
         &[
             "top", "tail", "limits", "get", "explain", "reset", "block", "unblock", "kill", "shadow",
-            "percent", "restore", "reload", "audit",
+            "percent", "restore", "reload", "audit", "fleet",
         ],
     ),
     ("Shell", &["completions", "man"]),

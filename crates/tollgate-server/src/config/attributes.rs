@@ -39,7 +39,7 @@ enum Setter {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "accepted: a path such as /users/{id}, or a list of such paths")]
 enum Templates {
     One(String),
     Several(Vec<String>),

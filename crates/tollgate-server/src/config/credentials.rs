@@ -9,13 +9,17 @@ const ACCEPTED: &str = "accepted: bearer, basic, {header: X-API-Key}, {cookie: N
 
 /// One location, as the config writes it.
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "accepted: bearer, basic, {header: X-API-Key}, {cookie: NAME} and {query: NAME}"
+)]
 pub(super) enum LocationDocument {
     Scheme(String),
     Named(NamedCredential),
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct NamedCredential {
     header: Option<String>,
     cookie: Option<String>,

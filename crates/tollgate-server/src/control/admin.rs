@@ -1,8 +1,10 @@
 //! The admin API for a running server, under `/admin/v1/` of the HTTP listener. The path of a request: `guard` (host,
 //! site and token) → `route` (the verb, and the role it needs) → `form` (JSON) → `answer` (the service) → `reply`.
-//! Every change is written to the `audit` log before the operator gets an answer.
+//! Every change is written to the `audit` log before the operator gets an answer. `web_console` has the pages for
+//! browsers, which use the same verbs.
 
 mod answer;
+mod attribute_checks;
 mod audit;
 mod fleet;
 mod form;
@@ -14,6 +16,7 @@ mod route;
 mod tail;
 mod token;
 mod view;
+pub(crate) mod web_console;
 mod wording;
 
 pub(crate) use reply::{AdminClient, respond};

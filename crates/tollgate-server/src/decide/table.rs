@@ -5,7 +5,6 @@ use std::fmt::Write;
 use tollgate::{Decision, Enforcement, LimitStatus, Source, Ticks, Verdict};
 
 use crate::console::{Console, Style};
-use crate::time_text::people;
 
 /// Width of the columns before those of the limits.
 const NUMBER_WIDTH: usize = 7;
@@ -76,7 +75,7 @@ impl DecisionTable {
             console.line("* refused by this limit");
         }
         if self.shadows {
-            console.line("(…) only counted: this limit is in shadow and never refuses");
+            console.line("(name) only counts: this limit is in shadow and never refuses");
         }
     }
 }
@@ -95,9 +94,9 @@ fn cell(status: &LimitStatus<'_>) -> String {
 fn verdict(verdict: Verdict) -> String {
     match verdict {
         Verdict::Allow => "allow".to_owned(),
-        Verdict::Wait(wait) => format!("wait {}", people(wait.ceil_millis())),
-        Verdict::Deny { retry_after } => format!("deny, retry in {}", people(retry_after.ceil_millis())),
-        Verdict::Never => "never".to_owned(),
+        Verdict::Wait(wait) => format!("wait {}", wait.readable()),
+        Verdict::Deny { retry_after } => format!("deny, retry in {}", retry_after.readable()),
+        Verdict::Never => "deny, can never pass".to_owned(),
         Verdict::Forbidden => "deny".to_owned(),
     }
 }

@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use super::answer::answer;
 use super::reply::reply;
 use crate::control::ControlPlane;
-use crate::control::admin::{self, AdminClient};
+use crate::control::admin::{self, AdminClient, web_console};
 use crate::listen::{Phase, Stream, TimedStream};
 use crate::protocol::Protocol;
 use crate::shutdown::{Stop, stopped};
@@ -41,10 +41,14 @@ pub(crate) async fn connection(stream: Stream, control: Arc<ControlPlane>, stop:
         let (control, stop, answering) = (asked, stop_now, phase_now.answering());
         async move {
             // The rare path is boxed, because the future of each request reserves space for every path.
-            if request.uri().path().starts_with(admin::PREFIX) {
+            let is_admin = request.uri().path().starts_with(admin::PREFIX);
+            if is_admin || web_console::owns(request.uri().path()) {
                 let asker =
                     AdminClient { peer: Some(peer), stop: stop.clone(), answering: Box::new(answering) };
-                return Ok(Box::pin(admin::respond(control, request, asker)).await);
+                return Ok(match is_admin {
+                    true => Box::pin(admin::respond(control, request, asker)).await,
+                    false => Box::pin(web_console::respond(control, request, asker)).await,
+                });
             }
             let answered = match Parent::of(request.headers()) {
                 Some(parent) => Box::pin(parent.scope(answer(control, request, peer))).await,

@@ -14,6 +14,7 @@ use tollgate_compat::{self as compat, ActiveConfig};
 
 use super::answer::{CompatAnswer, CompatBody, Handler, HttpAnswer};
 use crate::distinct_json;
+use crate::json_error;
 use crate::problem::{Kind, Problem};
 use crate::reload::Reloader;
 use crate::service::compat::Ruled;
@@ -38,7 +39,8 @@ impl<S: Store> Handler<'_, S> {
         let compat = self.active_limitador()?;
         let body: Result<LimitadorBody, _> = distinct_json::value(body).and_then(serde_json::from_value);
         let body = body.map_err(|error| {
-            Problem::invalid(format!("{error}; accepted is {{\"namespace\":…,\"values\":{{…}},\"delta\":1}}"))
+            let accepted = r#"{"namespace": "shop", "values": {"user": "u1"}, "delta": 1}"#;
+            Problem::invalid(json_error::explained(&error, &accepted))
         })?;
         let entries: Vec<(String, String)> = body.values.into_iter().collect();
         let asked =

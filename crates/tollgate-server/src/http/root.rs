@@ -10,12 +10,13 @@ use crate::problem::response;
 /// Where to read on.
 const DOCUMENTATION: &str = "docs/http.md in the source; /v1/openapi.json describes every path";
 /// Each path, and what is there.
-const PATHS: [(&str, &str); 7] = [
+const PATHS: [(&str, &str); 8] = [
     ("/v1/check", "POST: a decision about a request"),
     ("/v1/openapi.json", "the description of the interface"),
     ("/healthz", "whether the server lives"),
     ("/readyz", "whether it is ready, and what its operator should know"),
     ("/metrics", "metrics in the format of Prometheus"),
+    ("/console", "the console for operators, with an admin token"),
     ("/admin/v1/limits", "the limits and their overrides, with an admin token"),
     ("/json", "POST: the JSON interface of envoyproxy/ratelimit"),
 ];
@@ -62,7 +63,7 @@ fn page(version: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>Tollgate</title></head>\n<body>\n\
          <h1>Tollgate {version}</h1>\n<p>A server for rate-limiting decisions. Documentation: {DOCUMENTATION}. \
-         On its machine, <code>tollgate top</code> shows what it does.</p>\n<table>\n{rows}</table>\n</body>\n</html>\n"
+         <a href=\"/console\">The console</a> shows what it does.</p>\n<table>\n{rows}</table>\n</body>\n</html>\n"
     )
 }
 

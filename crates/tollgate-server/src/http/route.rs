@@ -7,7 +7,7 @@ use super::authz::ProxyKind;
 use crate::problem::{Kind, Problem};
 use crate::service::holds::Id;
 
-const PATHS: &str = "GET /, POST /v1/check, POST /v1/check/batch, /v1/authz and /v1/authz/nginx with any method, POST /v1/reservations, POST /v1/reservations/{id}/commit, \
+const PATHS: &str = "GET /, GET /console, POST /v1/check, POST /v1/check/batch, /v1/authz and /v1/authz/nginx with any method, POST /v1/reservations, POST /v1/reservations/{id}/commit, \
                      DELETE /v1/reservations/{id}, POST /v1/reports/{id}, DELETE /v1/permits/{id}, POST /json, POST /check, POST /report, \
                      POST /check_and_report, GET /limits/{namespace}, GET /counters/{namespace}, GET /status, \
                      GET /v1/openapi.json, GET /healthz, GET /readyz and GET /metrics";

@@ -20,6 +20,7 @@ use tokio::time::timeout;
 use super::secure::SecureClient;
 use crate::announcement::{self, Announcement};
 use crate::cli::{GivenToken, ServerArguments};
+use crate::disk::plain_cause;
 use crate::text::plain;
 
 /// Timeouts for connecting, and for an answer.
@@ -111,8 +112,9 @@ impl Client {
         let response = self.ask(method, path, body, kind).await?;
         let text = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect();
         let text = timeout(ANSWER_TIMEOUT, text).await.map_err(|_| self.silent())?;
-        let text =
-            text.map_err(|error| format!("{}: the answer was cut off: {error}; ask again", self.url))?;
+        let text = text.map_err(|error| {
+            format!("{}: the answer was cut off: {}; ask again", self.url, plain_cause(&error))
+        })?;
         serde_json::from_slice(&text.to_bytes()).map_err(|_| self.not_tollgate())
     }
 
@@ -199,7 +201,7 @@ impl Client {
             io::ErrorKind::ConnectionRefused => format!(
                 "no server listens at {url}; start one with `tollgate serve`, or name another with --admin URL"
             ),
-            _ => format!("{url} cannot be reached: {error}; check --admin URL"),
+            _ => format!("{url} cannot be reached: {}; check --admin URL", plain_cause(error)),
         }
     }
 
@@ -209,7 +211,7 @@ impl Client {
         while let Some(source) = cause.source() {
             cause = source;
         }
-        let cause = cause.to_string();
+        let cause = plain_cause(&cause);
         let cure = match &self.secure {
             None => "is it a Tollgate server, and without TLS? Else say https://",
             Some(secure) => secure.cure(&cause),

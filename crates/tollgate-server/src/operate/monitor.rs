@@ -16,8 +16,9 @@ use super::table::cell;
 use crate::SUCCESS;
 use crate::cli::{TailArguments, TailVerdict, TopArguments, TopSorting};
 use crate::console::{Console, Style};
+use crate::disk::plain_cause;
 use crate::text::plain;
-use crate::time_text::people;
+use tollgate::Ticks;
 use tollgate::policy::source::nearest;
 
 /// How often `top` is drawn, and how long `tail --once` watches.
@@ -143,7 +144,7 @@ impl TopView<'_> {
             return;
         }
         let window = answer["window_seconds"].as_u64().map_or_else(String::new, |seconds| {
-            format!("  decisions of the last {}", people(seconds.saturating_mul(1_000)))
+            format!("  decisions of the last {}", Ticks::from_secs(seconds).readable())
         });
         let leave = if self.arguments.once { "" } else { "  (q to leave)" };
         console.line(format_args!("{}  {}{window}{leave}\n", text(answer, "at"), plain(self.url)));
@@ -152,11 +153,10 @@ impl TopView<'_> {
         if shown.len() > 1 {
             rows.push(self.total(&shown));
         }
-        let titles = ["limit", "decisions", "last second", "denied", "share", "decided", "key"];
+        let titles = ["limit", "decisions", "last second", "denied", "share", "source", "key"];
         show::lines(&titles, &rows, console);
         if keys.is_empty() {
-            let what =
-                if list(answer, "keys").is_empty() { "was asked about yet" } else { "passes the filter" };
+            let what = if list(answer, "keys").is_empty() { "was counted yet" } else { "passes the filter" };
             console.line(format_args!("no key {what}"));
         }
         if keys.len() > shown.len() {
@@ -164,7 +164,7 @@ impl TopView<'_> {
         }
         if shown.iter().any(|key| key["estimated"] == true) {
             console.line(
-                "\n~ is estimated: of many decisions in a second one in 16 is looked at, and counts for 16",
+                "\n~ estimated: in a second with many decisions one in 16 is looked at, and counts for 16",
             );
         }
         show::nodes(answer, "the sums of", console);
@@ -332,7 +332,9 @@ impl Lines {
             }
             match self.body.frame().await {
                 None => return Ok(None),
-                Some(Err(error)) => return Err(format!("the view was cut off: {error}; ask again")),
+                Some(Err(error)) => {
+                    return Err(format!("the view was cut off: {}; ask again", plain_cause(&error)));
+                }
                 Some(Ok(frame)) => {
                     if let Some(bytes) = frame.data_ref() {
                         self.rest.extend_from_slice(bytes);
@@ -402,7 +404,7 @@ mod tests {
         assert_eq!(
             seen,
             "T  http://127.0.0.1:8080  decisions of the last 2 min  (q to leave)\n\n\
-             limit    decisions  last second  denied  share  decided     key\n\
+             limit    decisions  last second  denied  share  source      key\n\
              per-key  130        30           25      19 %   lease 90 %  k\\u{1b}[2J\n\
              all      90         0            0       0 %    -\n\
              total    220        30           25      11 %               2 keys\n"
@@ -414,7 +416,7 @@ mod tests {
         assert!(!frame(&second, &counts(&first), 1).contains("all  "));
         assert!(
             frame(&serde_json::json!({ "at": "T", "keys": [] }), &Counts::new(), 5)
-                .contains("no key was asked")
+                .contains("no key was counted")
         );
     }
 
@@ -428,7 +430,7 @@ mod tests {
         ]});
         let seen = frame(&answer, &Counts::new(), 10);
         assert!(seen.contains("~32") && seen.contains("~16") && !seen.contains("~2 "), "{seen}");
-        assert!(seen.contains("~ is estimated"), "{seen}");
+        assert!(seen.contains("~ estimated"), "{seen}");
         assert!(!frame(&answer, &Counts::new(), 0).contains("estimated"));
     }
 
@@ -484,6 +486,6 @@ mod tests {
         assert!(event(&unmet).ends_with("foo=solo  (no limit applies to these attributes)"));
         let never = serde_json::json!({ "at": "T", "wire": "http", "allowed": false, "verdict": "never",
             "limit": "per-key", "attributes": {}, "reason": "a cost of 9", "source": "exact" });
-        assert!(event(&never).contains("  NEVER  "), "{}", event(&never));
+        assert!(event(&never).contains("  DENY, can never pass  "), "{}", event(&never));
     }
 }

@@ -7,6 +7,9 @@ use crate::console::{Console, Style};
 use crate::text::plain;
 use crate::time_text::people;
 
+/// How the server says that a limit has one quota.
+const ONLY_QUOTA: &str = "its only quota";
+
 pub(super) fn text<'v>(value: &'v Value, name: &str) -> &'v str {
     value[name].as_str().unwrap_or_default()
 }
@@ -52,14 +55,14 @@ fn verdict(answer: &Value, console: &mut Console) {
         (None, true) if calls.is_empty() => {
             "such a call passes now if it asks for no more than its own limit at once: nothing is counted for its key"
         }
-        (None, _) => "whether such a call passes now depends on the limit that it tells",
-        (Some(true), true) => "such a call passes now, whatever limit it tells",
+        (None, _) => "whether such a call passes now depends on the limit that it carries",
+        (Some(true), true) => "such a call passes now, whatever limit it carries",
         (Some(false), true) => "such a call is denied now",
         (Some(true), false) if answer["no_limit_applies"] != true => "such a request passes now",
         (Some(true), false) if calls.is_empty() => {
             "such a request passes now: no limit applies to it, so it is not counted"
         }
-        (Some(true), false) => "no limit of the policy applies to such a request; commands count this key",
+        (Some(true), false) => "no limit of the policy applies to such a request; calls that carry their own limit count this key",
         (Some(false), false) => "such a request is denied now",
     });
     let given = &answer["as_given"];
@@ -72,7 +75,7 @@ fn verdict(answer: &Value, console: &mut Console) {
             format!("it meets {}", names.join(", "))
         };
         console.line(format_args!(
-            "this is how the gateway and /v1/authz read it; sent as it stands, to /v1/check, RLS or RESP, it {what}: {by}"
+            "that is how the gateway and /v1/authz read it; sent unchanged to /v1/check, RLS or RESP it {what}: {by}"
         ));
     }
 }
@@ -137,7 +140,7 @@ fn left(state: &Value) -> String {
 }
 
 pub(super) fn lines(titles: &[&str], rows: &[Vec<String>], console: &mut Console) {
-    let table = table(titles, rows, console.width());
+    let table = table(titles, rows, console.cut());
     for (index, line) in table.iter().enumerate() {
         if index == 0 {
             let line = console.painted(line, Style::Title);
@@ -171,18 +174,16 @@ pub(super) fn explanation(answer: &Value, console: &mut Console) {
         };
         console.line(format_args!("\n{}: {what}", plain(text(limit, "name"))));
         console.line(format_args!("  {}", meaning(limit)));
-        if state.is_object() {
-            console.line(format_args!(
-                "  quota: {} ({})",
-                plain(text(state, "quota")),
-                plain(text(state, "chosen"))
-            ));
+        let (quota, chosen) = (text(state, "quota"), text(state, "chosen"));
+        // The meaning of a limit with one quota says it already.
+        if !matches!(chosen, "" | ONLY_QUOTA) {
+            console.line(format_args!("  quota: {} ({})", plain(quota), plain(chosen)));
         }
         if !matches!(text(state, "source"), "" | "exact" | "policy") {
             console.line(format_args!("  source: {}", plain(text(state, "source"))));
         }
         if let Some(ruled) = limit.get("ruled") {
-            console.line(format_args!("  ruled: {}", override_text(ruled)));
+            console.line(format_args!("  override: {}", override_text(ruled)));
         }
         for change in list(limit, "what_would_change_it") {
             console.line(format_args!("  - {}", plain(change.as_str().unwrap_or_default())));
@@ -215,11 +216,11 @@ pub(super) fn reset(answer: &Value, console: &mut Console) {
             untouched.join(", ")
         )),
         0 if shared.is_empty() => {
-            console.line("no limit counts these attributes apart, so nothing was forgotten");
+            console.line("no limit has a counter for these attributes, so nothing was reset");
         }
-        0 => console.line("nothing was forgotten"),
-        1 => console.line(format_args!("1 counter forgotten{which}")),
-        _ => console.line(format_args!("{counters} counters forgotten{which}")),
+        0 => console.line("nothing was reset"),
+        1 => console.line(format_args!("1 counter reset{which}")),
+        _ => console.line(format_args!("{counters} counters reset{which}")),
     }
     if !shared.is_empty() {
         console.line(format_args!(
@@ -272,7 +273,7 @@ pub(super) fn restored(answer: &Value, console: &mut Console) {
     });
     for other in others {
         let how = if other["limit"].is_null() { "--all" } else { "with its name" };
-        console.line(format_args!("still ruled: {}; `tollgate restore` {how} ends that", about(other)));
+        console.line(format_args!("still overridden: {}; `tollgate restore` {how} ends that", about(other)));
     }
 }
 
@@ -347,7 +348,7 @@ pub(super) fn limits(answer: &Value, console: &mut Console) {
         .collect();
     if !overload.is_empty() {
         console.line("");
-        lines(&["overload", "ruled"], &overload, console);
+        lines(&["overload", "override"], &overload, console);
     }
     let blocks: Vec<Vec<String>> = list(answer, "blocks")
         .iter()
@@ -395,9 +396,9 @@ pub(super) fn nodes(answer: &Value, what: &str, console: &mut Console) {
 /// Prints what each node says about a request, if several were asked.
 fn answers(answer: &Value, console: &mut Console) {
     let mut rows: Vec<Vec<String>> = Vec::new();
-    for said in list(answer, "answers") {
-        let (node, said) = (cell(text(said, "node")), &said["answer"]);
-        let passes = match said["allowed"].as_bool() {
+    for reply in list(answer, "answers") {
+        let (node, reply) = (cell(text(reply, "node")), &reply["answer"]);
+        let passes = match reply["allowed"].as_bool() {
             Some(true) => "passes",
             Some(false) => "denied",
             None => "depends on its limit",
@@ -406,9 +407,9 @@ fn answers(answer: &Value, console: &mut Console) {
             let state = &limit["state"];
             format!("{} {} ({})", text(limit, "name"), left(state), text(state, "source"))
         };
-        let applied = list(said, "limits").iter().filter(|limit| limit["state"].is_object());
+        let applied = list(reply, "limits").iter().filter(|limit| limit["state"].is_object());
         let mut left: Vec<String> = applied.map(of_limit).collect();
-        left.extend(said["blocked"].as_str().map(str::to_owned));
+        left.extend(reply["blocked"].as_str().map(str::to_owned));
         rows.push(vec![node, passes.to_owned(), plain(&left.join(", "))]);
     }
     if !rows.is_empty() {
@@ -445,7 +446,7 @@ pub(super) fn fleet(answer: &Value, console: &mut Console) {
 pub(super) fn event(event: &Value, console: &Console) -> String {
     let node = event["node"].as_str().map_or_else(String::new, |node| format!("{:<21}  ", cell(node)));
     if let Some(missed) = event["missed"].as_u64() {
-        return format!("{node}… {missed} decisions were too fast to be shown");
+        return format!("{node}{missed} decisions are not shown: they came too fast");
     }
     if let Some(problem) = event["problem"].as_str() {
         return format!("{node}is missing: {}", plain(problem));
@@ -453,7 +454,7 @@ pub(super) fn event(event: &Value, console: &Console) -> String {
     let what = match (event["allowed"] == true, event["retry_after_ms"].as_u64()) {
         (true, _) => "allow".to_owned(),
         (false, Some(_)) => format!("DENY, retry in {}", seconds(event, "retry_after_ms")),
-        (false, None) if text(event, "verdict") == "never" => "NEVER".to_owned(),
+        (false, None) if text(event, "verdict") == "never" => "DENY, can never pass".to_owned(),
         (false, None) => "DENY".to_owned(),
     };
     let style = if event["allowed"] == true { Style::Good } else { Style::Bad };

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::console::Cut;
 use crate::text::plain;
 
 /// Maximum length of a cell, in characters.
@@ -12,13 +13,13 @@ pub(crate) fn cell(text: &str) -> String {
     let text = plain(text);
     match text.char_indices().nth(CELL_CHARS_MAX) {
         None => text,
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
     }
 }
 
-/// Rows under their titles, with each column as wide as its widest cell. On a terminal of `width` columns lines are cut
-/// to it; in a file the last column may have any length.
-pub(crate) fn table(titles: &[&str], rows: &[Vec<String>], width: Option<usize>) -> Vec<String> {
+/// Rows under their titles, with each column as wide as its widest cell. On a terminal lines are cut to its width; in a
+/// file the last column may have any length.
+pub(crate) fn table(titles: &[&str], rows: &[Vec<String>], at: Option<Cut>) -> Vec<String> {
     let widest = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| columns(cell));
         cells.chain(titles.get(column).map(|title| columns(title))).max().unwrap_or(0)
@@ -31,7 +32,7 @@ pub(crate) fn table(titles: &[&str], rows: &[Vec<String>], width: Option<usize>)
             let _ = write!(line, "{cell}{:missing$}  ", "");
         }
         let line = line.trim_end().to_owned();
-        width.map_or_else(|| line.clone(), |width| cut(&line, width))
+        at.map_or_else(|| line.clone(), |at| cut(&line, at))
     };
     let mut lines = vec![line(&mut titles.iter().copied())];
     lines.extend(rows.iter().map(|row| line(&mut row.iter().map(String::as_str))));
@@ -50,7 +51,7 @@ fn columns(text: &str) -> usize {
 }
 
 /// A line that fits the width. Codes of colours are kept, so that none is left open.
-fn cut(line: &str, width: usize) -> String {
+fn cut(line: &str, Cut { width, mark }: Cut) -> String {
     if columns(line) <= width {
         return line.to_owned();
     }
@@ -66,7 +67,7 @@ fn cut(line: &str, width: usize) -> String {
         if seen < width {
             text.push(letter);
         } else if seen == width {
-            text.push('…');
+            text.push(mark);
         }
     }
     text
@@ -80,7 +81,7 @@ mod tests {
     #[test]
     fn keys_cannot_move_the_cursor() {
         assert_eq!(cell("a\u{1b}[2Jb\r\nc\u{202e}d"), r"a\u{1b}[2Jb\r\nc\u{202e}d");
-        assert_eq!(cell(&"x".repeat(100)).chars().count(), CELL_CHARS_MAX + 1);
+        assert_eq!(cell(&"x".repeat(100)).chars().count(), CELL_CHARS_MAX + 3);
     }
 
     /// Columns are as wide as their widest cell.
@@ -95,7 +96,10 @@ mod tests {
     fn lines_fit_a_terminal() {
         let red = "\u{1b}[31m5\u{1b}[0m".to_owned();
         let rows = [vec![red.clone(), "a long key".to_owned()]];
-        assert_eq!(table(&["n", "key"], &rows, Some(8)), ["n  key", &format!("{red}  a lo…")]);
+        for mark in ['…', '>'] {
+            let cut = table(&["n", "key"], &rows, Some(Cut { width: 8, mark }));
+            assert_eq!(cut, ["n  key", &format!("{red}  a lo{mark}")]);
+        }
         assert_eq!(table(&["n", "key"], &rows, None), ["n  key", &format!("{red}  a long key")]);
     }
 }

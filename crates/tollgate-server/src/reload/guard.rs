@@ -181,7 +181,7 @@ fn rate(number: &Number) -> String {
         return format!("{} in flight", number.units);
     }
     let exact = units.into_iter().find(|(unit, _)| micros.is_multiple_of(*unit));
-    let (count, unit) = exact.map_or((micros, "µs"), |(unit, name)| (micros / unit, name));
+    let (count, unit) = exact.map_or((micros, "us"), |(unit, name)| (micros / unit, name));
     if count == 1 {
         format!("{}/{unit}", number.units)
     } else {

@@ -101,9 +101,9 @@ impl LastGood {
 
     fn pointer(&self) -> Result<Pointer, String> {
         let path = self.directory.join(POINTER);
-        let file = disk::open(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let file = disk::open(&path).map_err(|error| disk::unreadable(&path, &error))?;
         let read = io::read_to_string(io::Read::take(file, POINTER_BYTES_MAX));
-        let text = read.map_err(|error| format!("{}: {error}", path.display()))?;
+        let text = read.map_err(|error| disk::unreadable(&path, &error))?;
         serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
     }
 

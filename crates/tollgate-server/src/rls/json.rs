@@ -5,14 +5,20 @@ use serde_json::{Map, Number, Value, json};
 
 use super::{Answer, Code, Descriptor, NO_LIMIT_APPLIES, Override, Question, Status, Unit};
 use crate::distinct_json;
+use crate::json_error;
 use crate::request_json::whole;
 
 #[cfg(test)]
 mod tests;
 
+/// A question that is accepted.
+const ACCEPTED: &str =
+    r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "u1"}]}]}"#;
+
 /// Parses the request in a body.
 pub(crate) fn question(body: &[u8]) -> Result<Question, String> {
-    let document: Value = distinct_json::value(body).map_err(|error| format!("not JSON: {error}"))?;
+    let document: Value =
+        distinct_json::value(body).map_err(|error| json_error::explained(&error, &ACCEPTED))?;
     let mut fields = MessageFields::of(&document, "")?;
     let question = Question {
         domain: fields.text("domain", "domain")?,
@@ -89,9 +95,7 @@ impl<'v> MessageFields<'v> {
     fn of(value: &'v Value, path: &'v str) -> Result<Self, String> {
         match value {
             Value::Object(fields) => Ok(Self { path, fields, taken: 0 }),
-            _ if path.is_empty() => {
-                Err("the body is no object; accepted is {\"domain\":…,\"descriptors\":[…]}".to_owned())
-            }
+            _ if path.is_empty() => Err(format!("the body is no object; accepted: {ACCEPTED}")),
             _ => Err(format!("{path}: is no object")),
         }
     }

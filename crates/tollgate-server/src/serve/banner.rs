@@ -7,7 +7,7 @@ use tollgate_compat::CompatConfig;
 
 use super::example_request::example_request;
 use super::listeners::Addresses;
-use crate::control::admin::Credentials;
+use crate::control::admin::{Credentials, web_console};
 use crate::reload::Start;
 
 /// Maximum number of limits that are spelled out. `policy check` shows the others.
@@ -65,6 +65,7 @@ pub(super) fn lines(
         notes.store.iter().map(|line| format!("  store   {line}")).collect::<Vec<_>>().join("\n"),
         format!("  policy  {}", loaded.name),
         format!("  admin   {}://{address}/admin/v1/ with {}", access.http(), credentials.notice),
+        format!("  console {}://{}{}", access.http(), reachable(address), web_console::PATH),
     ];
     lines.extend(addresses.gateway.map(|gateway| format!("  gateway {}://{gateway}", access.http())));
     lines.extend(notes.state.iter().map(|state| format!("  state   {state}")));

@@ -11,6 +11,7 @@ use tollgate_gateway::{RoutePlan, Taking};
 
 use super::settings::ListenAddresses;
 use crate::control::ControlPlane;
+use crate::disk::plain_cause;
 use crate::gateway;
 use crate::listen::{self, ConnectionLimit, FdBudget, GatewayListener, Handshake, Stream};
 use crate::shutdown::Stop;
@@ -164,5 +165,5 @@ async fn bound(address: Option<SocketAddr>, flag: &str) -> Result<Option<TcpList
 }
 
 fn address_of(listener: &TcpListener) -> Result<SocketAddr, String> {
-    listener.local_addr().map_err(|error| format!("the address is not known: {error}"))
+    listener.local_addr().map_err(|error| format!("the address is not known: {}", plain_cause(&error)))
 }

@@ -16,6 +16,7 @@ use crate::announcement::{Announced, Announcement};
 use crate::config::Config;
 use crate::console::Console;
 use crate::control::ControlPlane;
+use crate::control::admin::web_console::WebConsole;
 use crate::control::admin::{self, Admin, Credentials};
 use crate::fleet::{FleetMember, MemberParts, PeerClient, PeerTrust};
 use crate::operator_state::{OperatorStateFile, SharedState};
@@ -122,6 +123,7 @@ impl Started {
             snapshots: snapshots.as_ref().map(|snapshots| Arc::clone(&snapshots.status)).unwrap_or_default(),
             operator_state: operator_state.clone(),
             admin: if is_open { admin.open_to_all() } else { admin },
+            web_console: WebConsole::new(addresses.http.port()),
             scraping: tokio::sync::Mutex::default(),
         });
         Ok(Self {

@@ -77,6 +77,8 @@ struct HoldShard<T> {
     expiries: BTreeSet<(Timestamp, Id)>,
     past: HashMap<Id, Absent>,
     past_order: VecDeque<Id>,
+    /// How many things have expired.
+    expired: u64,
 }
 
 impl<T> Holds<T> {
@@ -121,6 +123,17 @@ impl<T> Holds<T> {
             },
             None => Err(shard.past.get(&id).copied().unwrap_or(Absent::Unknown)),
         }
+    }
+
+    /// How many things are held, and how many have expired.
+    pub(crate) fn held(&self, now: Timestamp) -> (usize, u64) {
+        let mut sum = (0, 0);
+        for shard in &self.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.expire(now);
+            sum = (sum.0 + shard.held.len(), sum.1 + shard.expired);
+        }
+        sum
     }
 
     /// The shard of an id. A thread that panicked while it held the lock left a consistent table.
@@ -178,6 +191,7 @@ impl<T> Default for HoldShard<T> {
             expiries: BTreeSet::new(),
             past: HashMap::new(),
             past_order: VecDeque::new(),
+            expired: 0,
         }
     }
 }
@@ -190,6 +204,7 @@ impl<T> HoldShard<T> {
         {
             self.expiries.pop_first();
             self.held.remove(&id);
+            self.expired += 1;
             self.remember(id, Absent::Expired);
         }
     }
@@ -251,7 +266,9 @@ mod tests {
         let holds = Holds::new(100);
         let [early, late] = [(); 2].map(|()| holds.put((), LATER, NOW).unwrap());
         assert!(holds.lend(early, LATER - Ticks::ONE).is_ok());
+        assert_eq!(holds.held(LATER - Ticks::ONE), (2, 0));
         assert_eq!(holds.lend(late, LATER).unwrap_err(), Absent::Expired);
+        assert_eq!(holds.held(LATER), (0, 2));
     }
 
     /// The table never holds more than its maximum, and expired things make room. The number of remembered past ids is

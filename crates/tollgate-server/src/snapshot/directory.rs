@@ -119,7 +119,10 @@ impl Directory {
     pub(super) fn open(path: &Path) -> Result<Self, String> {
         let shown = path.display();
         let unusable = |error: io::Error| {
-            format!("--state-dir {shown}: {error}; name a directory that this user can write to")
+            format!(
+                "--state-dir {shown}: {}; name a directory that this user can write to",
+                disk::plain_cause(&error)
+            )
         };
         DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path).map_err(unusable)?;
         let mut options = OpenOptions::new();
@@ -142,8 +145,9 @@ impl Directory {
         let path = self.path.join(NAME);
         let unreadable = |error: &dyn std::fmt::Display| {
             format!(
-                "{}: {error}; make it readable, or move it away to start with empty counters",
-                path.display()
+                "{}: {}; make it readable, or move it away to start with empty counters",
+                path.display(),
+                disk::plain_cause(error)
             )
         };
         let file = match disk::open(&path) {

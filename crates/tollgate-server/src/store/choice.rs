@@ -36,7 +36,7 @@ impl std::fmt::Debug for StoreDocument {
 }
 
 #[derive(Clone, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "accepted: auto, or a whole number from 1 to 10000")]
 enum NodesText {
     Number(u32),
     Word(String),

@@ -26,8 +26,7 @@ pub(super) fn word(path: &Path) -> Result<String, String> {
 /// When it cannot be read, or is too large.
 pub(crate) fn bytes(path: &Path) -> Result<Vec<u8>, String> {
     let name = path.display();
-    let bytes = disk::read(path, FILE_BYTES_MAX)
-        .map_err(|error| format!("{name}: {error}; name a file that can be read"))?;
+    let bytes = disk::read(path, FILE_BYTES_MAX).map_err(|error| disk::unreadable(path, &error))?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(format!("{name}: more than {FILE_BYTES_MAX} bytes"));
     }

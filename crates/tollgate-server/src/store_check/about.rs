@@ -23,7 +23,7 @@ pub(super) async fn lines(node: &Node, kind: Deployment) -> Vec<CheckFinding> {
                 "about",
                 "this user may not ask for INFO, so version, eviction, memory and persistence are unknown",
             )
-            .cured_by("ask as another user, or allow it: ACL SETUSER … +info"),
+            .cured_by("ask as another user, or allow it: ACL SETUSER USER +info"),
         ];
     }
     let mut lines = vec![version(node)];
@@ -80,7 +80,7 @@ fn part(node: &Node, kind: Deployment) -> Vec<CheckFinding> {
         _ => {}
     }
     if node.field("redis_mode") == Some("sentinel") {
-        let cure = "write redis-sentinel://…/service";
+        let cure = "write redis-sentinel://HOST:26379/SERVICE";
         return vec![
             CheckFinding::new(Mark::Fail, "part", "it is a sentinel, which keeps no counters").cured_by(cure),
         ];
@@ -94,7 +94,7 @@ fn part(node: &Node, kind: Deployment) -> Vec<CheckFinding> {
             let primary = node.field("master_host").zip(node.field("master_port"));
             let primary = primary
                 .map_or("its primary".to_owned(), |(host, port)| format!("its primary, {host}:{port}"));
-            let cure = format!("name {primary}; or let sentinels tell: redis-sentinel://…");
+            let cure = format!("name {primary}; or let sentinels tell: redis-sentinel://HOST:26379/SERVICE");
             lines.push(
                 CheckFinding::new(Mark::Fail, "part", format!("it is a {role}, which takes no writes"))
                     .cured_by(cure),

@@ -52,7 +52,7 @@ pub(super) async fn look(node: &Node) -> (Vec<CheckFinding>, Vec<Primary>) {
                 format!("it does not tell about its cluster: {}", error_text(&error)),
             );
             return (
-                vec![line.cured_by("allow it: ACL SETUSER … +cluster|info +cluster|nodes +cluster|slots")],
+                vec![line.cured_by("allow it: ACL SETUSER USER +cluster|info +cluster|nodes +cluster|slots")],
                 Vec::new(),
             );
         }
@@ -127,7 +127,7 @@ fn replicas(members: &[ClusterMember]) -> Vec<CheckFinding> {
     );
     vec![
         CheckFinding::new(Mark::Warn, "replicas", found)
-            .cured_by("redis-cli --cluster add-node … --cluster-slave"),
+            .cured_by("redis-cli --cluster add-node HOST:PORT EXISTING:PORT --cluster-slave"),
     ]
 }
 

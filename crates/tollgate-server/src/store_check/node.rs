@@ -11,6 +11,7 @@ use redis::{
 use tollgate_redis::Host;
 
 use super::report::{CheckFinding, Mark};
+use crate::disk::plain_cause;
 use crate::telemetry::Stopwatch;
 
 /// Timeout for connecting to a server, and for one answer.
@@ -122,7 +123,7 @@ pub(super) fn fields(text: &str) -> HashMap<String, String> {
 pub(super) fn error_text(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
-        _ => error.to_string(),
+        _ => plain_cause(error),
     }
 }
 

@@ -92,7 +92,7 @@ fn judged(what: &str, times: &[Duration], deadline: Duration) -> CheckFinding {
     let at = |place: usize| times.get(place.min(times.len().saturating_sub(1))).copied().unwrap_or_default();
     let (middle, late) = (at(times.len() / 2), at((times.len() * 99).div_ceil(100).saturating_sub(1)));
     let found = format!(
-        "{what}: {} ms in the middle, {} ms at worst but one, of {} (deadline {} ms)",
+        "{what}: median {} ms, p99 {} ms of {} calls (deadline {} ms)",
         millis(middle),
         millis(late),
         times.len(),

@@ -66,8 +66,11 @@ pub(super) async fn lines(
         [] => vec![CheckFinding::ok("rights", format!("{user} may do all that is needed"))],
         missing => {
             untried.retain(|right| !missing.contains(right));
-            let unknown =
-                if untried.is_empty() { "" } else { "; without +eval it was not tried what scripts do" };
+            let unknown = if untried.is_empty() {
+                ""
+            } else {
+                "; without +eval, commands inside scripts were not tried"
+            };
             // Granting a right that the user already has does no harm.
             let all: Vec<&str> = missing.iter().chain(&untried).copied().collect();
             let cure = format!("ACL SETUSER {user} {}", all.join(" "));
@@ -76,7 +79,7 @@ pub(super) async fn lines(
         }
     };
     if missing.is_empty() && other.is_empty() {
-        lines.push(CheckFinding::ok("scripts", "run, and may do what ours does"));
+        lines.push(CheckFinding::ok("scripts", "run, and may use every command that Tollgate's use"));
     }
     lines.extend(excess(node, user).await);
     lines.extend(other);
@@ -95,7 +98,7 @@ async fn excess(node: &Node, user: &str) -> Option<CheckFinding> {
     let mut list = redis::cmd("ACL");
     list.arg("LIST");
     let is_master = node.ask::<Value>(&list).await.is_ok();
-    let found = format!("{user} may do everything, also what Tollgate never does");
+    let found = format!("{user} may run every command, also those that Tollgate never uses");
     let cure = format!("make a user of its own: ACL SETUSER tollgate on >PASSWORD {RIGHTS}");
     is_master.then(|| CheckFinding::new(Mark::Note, "rights", found).cured_by(cure))
 }

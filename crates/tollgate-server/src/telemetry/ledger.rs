@@ -77,6 +77,17 @@ impl Series {
         self.sum(cell.index())
     }
 
+    /// All of its outcomes, and all of its sources.
+    pub(super) fn totals(&self) -> ([u64; OUTCOMES.len()], [u64; SOURCES.len()]) {
+        let (mut outcomes, mut sources) = ([0; OUTCOMES.len()], [0; SOURCES.len()]);
+        for cell in Protocol::ALL.into_iter().filter(|_| self.cells.get().is_some()).flat_map(Cell::of) {
+            let count = self.count(cell);
+            outcomes[cell.outcome] += count;
+            sources[cell.source] += count;
+        }
+        (outcomes, sources)
+    }
+
     /// The numbers to show: those that are not zero, and for each protocol in use the two usual ones. The rate of
     /// denials is therefore zero, and not unknown, before the first denial.
     fn shown(&self) -> Vec<Cell> {

@@ -93,7 +93,7 @@ impl Meter {
 }
 
 /// The indexes of the counters by verdict and protocol.
-fn verdict_cells() -> impl Iterator<Item = (usize, Protocol, &'static str)> {
+pub(super) fn verdict_cells() -> impl Iterator<Item = (usize, Protocol, &'static str)> {
     Protocol::ALL.into_iter().flat_map(|protocol| {
         VERDICTS
             .into_iter()

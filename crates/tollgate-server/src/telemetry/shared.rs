@@ -31,6 +31,13 @@ const STATES: [(ShardState, &str); 4] = [
     (ShardState::Ramping, "ramping"),
 ];
 
+impl ShardState {
+    /// Its name in metrics.
+    pub(crate) fn name(self) -> &'static str {
+        STATES.iter().find(|(state, _)| *state == self).map_or("", |(_, name)| name)
+    }
+}
+
 /// One shard.
 #[derive(Clone, Debug)]
 pub(crate) struct ShardMetrics {

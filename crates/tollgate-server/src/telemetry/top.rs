@@ -26,6 +26,11 @@ const WINDOW_SECONDS: u64 = 60;
 /// The counts are those of at most the last so many seconds.
 pub(crate) const TOP_WINDOW_SECONDS: u64 = 2 * WINDOW_SECONDS;
 
+/// Separate attributes, and a name from its value, in the sketch. Text from a request has no such character: control
+/// characters are escaped.
+const BETWEEN: char = '\u{1f}';
+const EQUALS: char = '\u{1e}';
+
 /// The load of the threads of one stripe.
 #[repr(align(128))]
 #[derive(Default)]
@@ -130,6 +135,7 @@ impl Top {
             let key = found.entry(entry.id()).or_insert_with(|| TopKey {
                 limit: entry.limit.clone(),
                 key: entry.key.clone(),
+                attributes: Vec::new(),
                 decisions: 0,
                 denied: 0,
                 sources: [0; SOURCES.len()],
@@ -144,6 +150,11 @@ impl Top {
         let mut found: Vec<TopKey> = found.into_values().collect();
         found.sort_by(|a, b| (b.decisions, &a.limit, &a.key).cmp(&(a.decisions, &b.limit, &b.key)));
         found.truncate(most);
+        for key in &mut found {
+            key.attributes = attributes_of(&key.key).unwrap_or_default();
+            // The syntax in which the program accepts attributes: `name=value`, separated by spaces.
+            key.key = key.key.replace(BETWEEN, " ").replace(EQUALS, "=");
+        }
         found
     }
 }
@@ -164,7 +175,39 @@ impl Windows {
     }
 }
 
-/// Writes the name of the key in the syntax in which the program accepts attributes: `name=value`, separated by spaces.
+/// Decodes the attributes of a key. `None` if one of them was shortened.
+fn attributes_of(key: &str) -> Option<Vec<(String, String)>> {
+    let pair = |pair: &str| {
+        let (name, value) = pair.split_once(EQUALS)?;
+        Some((unescaped(name)?, unescaped(value)?))
+    };
+    key.split(BETWEEN).map(pair).collect()
+}
+
+/// Reverses [`text::push`]. `None` if it shortened the text.
+fn unescaped(shown: &str) -> Option<String> {
+    let mut text = String::new();
+    let mut rest = shown.chars();
+    while let Some(character) = rest.next() {
+        text.push(match character {
+            '\\' => match rest.next()? {
+                '\\' => '\\',
+                'n' => '\n',
+                'r' => '\r',
+                't' => '\t',
+                _ => {
+                    let code: String =
+                        rest.by_ref().skip_while(|c| *c == '{').take_while(|c| *c != '}').collect();
+                    char::from_u32(u32::from_str_radix(&code, 16).ok()?)?
+                }
+            },
+            plain => plain,
+        });
+    }
+    (text.chars().count() <= text::VALUE_CHARS_MAX).then_some(text)
+}
+
+/// Writes the names and values of the key, with separators that no value contains.
 fn describe(entry: &mut SketchEntry, status: &LimitStatus<'_>, request: &CheckRequest<'_>) {
     entry.limit.push_str(status.limit.name());
     push_key(&mut entry.key, status.limit, request);
@@ -174,10 +217,10 @@ fn describe_key(entry: &mut SketchEntry, key: &Key<'_>) {
     text::push(&mut entry.limit, key.limit);
     for (name, value) in key.attributes.iter().take(ATTRIBUTES_SHOWN) {
         if !entry.key.is_empty() {
-            entry.key.push(' ');
+            entry.key.push(BETWEEN);
         }
         text::push(&mut entry.key, name);
-        entry.key.push('=');
+        entry.key.push(EQUALS);
         text::push(&mut entry.key, &text::unsecret(name, value));
     }
 }
@@ -185,12 +228,34 @@ fn describe_key(entry: &mut SketchEntry, key: &Key<'_>) {
 fn push_key(into: &mut String, limit: &Limit, request: &CheckRequest<'_>) {
     for by in limit.by() {
         if !into.is_empty() {
-            into.push(' ');
+            into.push(BETWEEN);
         }
         text::push(into, by.name());
-        into.push('=');
+        into.push(EQUALS);
         if let Some(attribute) = request.attributes().iter().find(|attribute| attribute.name == by.name()) {
             text::push(into, &by.key_text(attribute.value));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A value that looks like other attributes stays one value, and an escaped value is decoded to what was sent.
+    #[test]
+    fn attributes_are_decoded_as_they_were_sent() {
+        for value in ["k1", "a tenant=b", r"a\n\u{1f}b", "line\nfeed\u{1b}[2J\u{1f}\u{1e}", ""] {
+            let mut key = format!("api_key{EQUALS}");
+            text::push(&mut key, value);
+            assert_eq!(
+                attributes_of(&key),
+                Some(vec![("api_key".to_owned(), value.to_owned())]),
+                "{value:?}"
+            );
+        }
+        let mut long = format!("api_key{EQUALS}");
+        text::push(&mut long, &"x".repeat(65));
+        assert_eq!(attributes_of(&long), None);
     }
 }

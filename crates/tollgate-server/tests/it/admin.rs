@@ -179,7 +179,7 @@ fn wrong_questions() {
         ("POST", "/admin/v1/percent", r#"{"limit":"per-key"}"#, 400, "accepted are 0 to 100"),
         ("POST", "/admin/v1/percent", r#"{"limit":"per-key","percent":101}"#, 400, "accepted are 0 to 100"),
         ("POST", "/admin/v1/block", r#"{"attributes":{},"for":"1m"}"#, 409, "would deny everybody"),
-        ("POST", "/admin/v1/block", r#"{"attributes":{"a":"b"}}"#, 400, "missing field `for`"),
+        ("POST", "/admin/v1/block", r#"{"attributes":{"a":"b"}}"#, 400, "for: missing"),
         ("POST", "/admin/v1/block", r#"{"attributes":{"a":"b","a":"c"},"for":"1m"}"#, 400, "given twice"),
         (
             "POST",
@@ -262,7 +262,7 @@ fn refused_tokens() {
         (
             &["serve", "--http", "127.0.0.1:0", "--admin-tokens", "no/such/file"],
             1,
-            "name a file that can be read",
+            "no/such/file: no such file; check the path",
         ),
     ];
     for (arguments, status, expected) in cases {
@@ -271,4 +271,28 @@ fn refused_tokens() {
         assert_eq!(output.status.code(), Some(status), "{arguments:?}: {message}");
         assert!(message.contains(expected) && !message.contains("0123456789"), "{arguments:?}: {message}");
     }
+}
+
+/// Every example of the description is a question that the server understands, so a client that imports it can send each
+/// of them at once.
+#[test]
+fn examples_of_the_description_are_understood() {
+    let server = server(POLICY);
+    let document = ask(&server, TOKEN, "GET", "/v1/openapi.json", "").json();
+    let mut sent = 0;
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        for (method, operation) in operations.as_object().unwrap() {
+            let Some(content) = operation["requestBody"]["content"].as_object() else { continue };
+            for body in content.values() {
+                let example = &body["example"];
+                assert!(!example.is_null(), "{method} {path} has no example");
+                let text = example.as_str().map_or_else(|| example.to_string(), str::to_owned);
+                let path = path.replace("{id}", &"0".repeat(32));
+                let answer = ask(&server, TOKEN, &method.to_uppercase(), &path, &text);
+                assert!(![400, 415, 422].contains(&answer.status), "{method} {path} {text}: {answer:?}");
+                sent += 1;
+            }
+        }
+    }
+    assert!(sent >= 15, "only {sent} examples");
 }

@@ -46,13 +46,13 @@ fn a_key_is_looked_at_and_reset() {
     );
     let output = stdout(&call(&server, &["explain", "api_key=k"]));
     assert!(
-        output.contains("per-key: denies") && output.contains("1 more must return: the first unit does in "),
+        output.contains("per-key: denies") && output.contains("0 of 5 are left: it admits the request in "),
         "{output}"
     );
-    says(&server, &["reset", "api_key=k"], "1 counter forgotten");
+    says(&server, &["reset", "api_key=k"], "1 counter reset");
     says(&server, &["get", "api_key=k"], "995 of 1000");
     assert_eq!(server.remaining("k"), 5);
-    says(&server, &["reset", "api_key=k", "--limit", "all"], "1 counter forgotten");
+    says(&server, &["reset", "api_key=k", "--limit", "all"], "1 counter reset");
     says(&server, &["get", "api_key=k"], "1000 of 1000");
 }
 
@@ -214,7 +214,7 @@ fn failures_name_the_cure() {
         (&["get", "a=b", "a=c", "--server", &url, "--token", TOKEN], "a is given twice"),
         (&["kill", "--server", &url, "--token", TOKEN], "is missing; see `tollgate kill --help`"),
         (&["kill", "nope", "--server", &url, "--token", TOKEN], "the active policy has no limit \"nope\""),
-        (&["get", "a=b", "--server", &url, "--token-file", "no/such/file"], "name a file that can be read"),
+        (&["get", "a=b", "--server", &url, "--token-file", "no/such/file"], "no such file; check the path"),
     ];
     for (arguments, expected) in cases {
         let output = run(arguments, b"");

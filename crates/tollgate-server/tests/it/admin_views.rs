@@ -22,7 +22,7 @@ fn a_frame_without_a_terminal() {
         assert!(!stdout(&output).contains('\u{1b}'), "{}", stdout(&output));
         if arguments[0] == "top" {
             assert!(
-                stdout(&output).contains("limit  decisions  last second  denied  share  decided  key"),
+                stdout(&output).contains("limit  decisions  last second  denied  share  source  key"),
                 "{}",
                 stdout(&output)
             );

@@ -16,9 +16,9 @@ fn wrong_bodies_are_refused_and_change_nothing() {
     let many: Vec<String> = (0..65).map(|i| format!(r#""a{i}":"x""#)).collect();
     let many = format!(r#"{{"attributes":{{{}}}}}"#, many.join(","));
     let cases: [(&[u8], &str); 20] = [
-        (b"", "not valid JSON: EOF"),
-        (b"{", "not valid JSON: EOF"),
-        (b"null", "accepted: an object with attributes and cost"),
+        (b"", "the body is empty; accepted: an object with attributes and cost"),
+        (b"{", "not valid JSON: it ends too early"),
+        (b"null", "null is not accepted; accepted: an object with attributes and cost"),
         (br#"{"attributes":{"api_key":"k"}}{}"#, "trailing characters"),
         (br#"{"cost":1}"#, "attributes: missing"),
         (

@@ -62,7 +62,7 @@ fn a_restore_reports_remaining_overrides() {
     says(
         &server,
         "restore a",
-        &["restored, but the policy does not hold yet", "still ruled: all limits are off until"],
+        &["restored, but the policy does not hold yet", "still overridden: all limits are off until"],
     );
     assert!(passes(&server, &key));
     says(
@@ -74,20 +74,20 @@ fn a_restore_reports_remaining_overrides() {
     says(
         &server,
         "restore --all",
-        &["restored, but the policy does not hold yet", "still ruled: a is shadow"],
+        &["restored, but the policy does not hold yet", "still overridden: a is shadow"],
     );
     assert!(passes(&server, &key));
     says(&server, "shadow --all --for 10m", &["shadow until"]);
     says(&server, "kill a --for 1h", &["off until"]);
     says(&server, "shadow --all --for 10m", &["shadow until", "a milder override holds: a is off until"]);
-    says(&server, "restore --all", &["still ruled: a is off"]);
+    says(&server, "restore --all", &["still overridden: a is off"]);
     assert_eq!(printed(&server, "restore --all").0, Some(1), "there was nothing to restore");
     says(&server, "restore a", &["restored: the policy holds again"]);
     assert!(!passes(&server, &key));
 }
 
 /// The story: a reset by what a limit counts by found no limit, because the limit has a `when`, also where it was named; and of a tenant
-/// without its plan it forgot another tier's counter, and said "1 counter forgotten".
+/// without its plan it forgot another tier's counter, and said "1 counter reset".
 #[test]
 fn a_reset_finds_the_counters_of_a_key() {
     let server = server(
@@ -100,9 +100,9 @@ fn a_reset_finds_the_counters_of_a_key() {
     let login = json!({"ip": "192.0.2.1", "path": "/login"});
     for words in ["reset ip=192.0.2.1", "reset ip=192.0.2.1 --limit login"] {
         assert!(passes(&server, &login) && !passes(&server, &login));
-        says(&server, words, &["1 counter forgotten: login"]);
+        says(&server, words, &["1 counter reset: login"]);
         assert!(passes(&server, &login), "{words}");
-        says(&server, words, &["1 counter forgotten: login"]);
+        says(&server, words, &["1 counter reset: login"]);
         says(&server, words, &["no counter existed: nothing was counted for these attributes by login"]);
     }
     says(
@@ -113,7 +113,7 @@ fn a_reset_finds_the_counters_of_a_key() {
     says(
         &server,
         "reset ip=192.0.2.1 path=/x --limit login",
-        &["nothing was forgotten", "login counts no such request: path is \"/x\""],
+        &["nothing was reset", "login counts no such request: path is \"/x\""],
     );
     let plans = ["free", "pro"].map(|plan| json!({"tenant": "t", "plan": plan}));
     for plan in &plans {
@@ -121,11 +121,15 @@ fn a_reset_finds_the_counters_of_a_key() {
     }
     // The story: `get` without the plan was about another tier, and said nothing of the counters of the plans.
     says(&server, "get tenant=t", &["plan: this is a request without plan; with one it counts apart"]);
-    says(&server, "explain tenant=t", &["the request has no plan: requests with one are counted apart"]);
+    says(
+        &server,
+        "explain tenant=t",
+        &["the request has no plan: requests with one have counters of their own"],
+    );
     let reset = shown(&server, "reset tenant=t");
     assert_eq!(reset, json!({"counters": 2, "limits": ["plan"], "untouched": []}));
     assert!(plans.iter().all(|plan| passes(&server, plan)));
-    says(&server, "reset tenant=t", &["2 counters forgotten: plan"]);
+    says(&server, "reset tenant=t", &["2 counters reset: plan"]);
 }
 
 /// The story: a request was refused because a limit could not compute its cost, and `explain` said that this limit lets it pass.
@@ -158,7 +162,7 @@ fn a_call_that_tells_its_limit_is_not_shown_to_pass() {
     for words in ["get key=x command=cl.throttle", "explain key=x command=cl.throttle"] {
         let (_, text) = printed(&server, words);
         assert!(
-            text.starts_with("whether such a call passes now depends on the limit that it tells\n"),
+            text.starts_with("whether such a call passes now depends on the limit that it carries\n"),
             "{text}"
         );
         assert!(text.contains("cl.throttle, by limits of its own: all back in "), "{text}");
@@ -171,7 +175,7 @@ fn a_call_that_tells_its_limit_is_not_shown_to_pass() {
     says(&server, "get key=x command=cl.throttle", &["such a call is denied now"]);
     says(&server, "unblock key=x", &["unblocked"]);
     says(&server, "kill --all --for 10m", &["off until"]);
-    says(&server, "get key=x command=cl.throttle", &["such a call passes now, whatever limit it tells"]);
+    says(&server, "get key=x command=cl.throttle", &["such a call passes now, whatever limit it carries"]);
 }
 
 /// The story: the gateway charged `/LOGIN/` to the limit on `/login` and refused it, and `explain` of the very attributes that `tail` had
@@ -196,17 +200,14 @@ fn loosely_spelled_paths_are_explained_as_the_gateway_decides() {
         assert_eq!(as_given.unwrap_or(false), is_checked, "{path}: {shown}");
         assert!(as_given.is_some() || path != "/LOGIN/", "{shown}");
         // What the gateway counted, and what the check did: each by its own path.
-        says(server, &format!("reset {attributes}"), &["counters forgotten: login, each"]);
+        says(server, &format!("reset {attributes}"), &["counters reset: login, each"]);
         assert_eq!((ask(path), ask(path)), (200, 429), "{path}: it was forgotten");
-        says(server, "reset ip=127.0.0.1 --limit login", &["1 counter forgotten: login"]);
+        says(server, "reset ip=127.0.0.1 --limit login", &["1 counter reset: login"]);
     }
     let plain = shown(server, "explain ip=127.0.0.1 path=/other host=app.test");
     assert_eq!(plain.get("as_given"), None, "it makes no difference: {plain}");
     let (_, text) = printed(server, "explain ip=127.0.0.1 path=/LOGIN/ host=app.test");
-    assert!(
-        text.contains("sent as it stands, to /v1/check, RLS or RESP, it passes: it meets each"),
-        "{text}"
-    );
+    assert!(text.contains("sent unchanged to /v1/check, RLS or RESP it passes: it meets each"), "{text}");
 }
 
 /// The story: with a callers file that is broken, or changed, `reload` said "nothing to reload: the file is active".

@@ -35,13 +35,15 @@ fn first_files_are_accepted() {
         let folder = Scratch::new();
         let output = within(&folder, &["init", kind]).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{kind}: {}", stderr(&output));
-        let checks: [&[&str]; 2] = [
+        let checks: [&[&str]; 3] = [
             &["policy", "check", "policy.yaml", "--config", "config.yaml"],
+            &["policy", "test", "policy.test.yaml"],
             &["config", "check", "config.yaml"],
         ];
         for check in checks {
             let output = within(&folder, check).output().unwrap();
-            assert_eq!(output.status.code(), Some(0), "{kind} {check:?}: {}", stderr(&output));
+            let said = format!("{}{}", stdout(&output), stderr(&output));
+            assert_eq!(output.status.code(), Some(0), "{kind} {check:?}: {said}");
         }
         fs::write(folder.path("policy.yaml"), "mine").unwrap();
         let again = within(&folder, &["init", kind]).output().unwrap();
@@ -133,6 +135,8 @@ fn prepared(folder: &Scratch) {
     for name in ["policy.yaml", "old.yaml", "new.yaml"] {
         fs::write(folder.path(name), policy).unwrap();
     }
+    let test = "policy: policy.yaml\ncases: [{name: a burst, requests: [{attributes: {api_key: k1}, expect: allow}]}]";
+    fs::write(folder.path("policy.test.yaml"), test).unwrap();
     fs::write(folder.path("config.yaml"), "ipv6_prefix: 64\n").unwrap();
     fs::write(folder.path("requests.jsonl"), "{\"at\": 1000, \"attributes\": {\"api_key\": \"k1\"}}\n")
         .unwrap();
@@ -228,6 +232,11 @@ fn schema(kind: &str) -> Value {
     serde_json::from_str(&stdout(&run(&[kind, "schema"], b""))).unwrap()
 }
 
+/// The schema of test files.
+fn test_schema() -> Value {
+    serde_json::from_str(&stdout(&run(&["policy", "schema", "--test"], b""))).unwrap()
+}
+
 /// The problems of a YAML text by a schema.
 fn problems(schema: &Value, text: &str) -> Option<String> {
     let mut compiler = boon::Compiler::new();
@@ -269,18 +278,30 @@ fn schemas_accept_the_example_files() {
         within(&folder, &["init", kind]).output().unwrap();
         let text = |name: &str| fs::read_to_string(folder.path(name)).unwrap();
         assert_eq!(problems(&policy, &text("policy.yaml")), None, "{kind}");
+        assert_eq!(problems(&test_schema(), &text("policy.test.yaml")), None, "{kind}");
         assert_eq!(problems(&config, &text("config.yaml")), None, "{kind}");
     }
     assert!(problems(&policy, "limits: [{name: a, rats: 5/s}]").is_some());
     assert!(problems(&config, "ipv6_prefixx: 64").is_some());
+    assert!(
+        problems(&test_schema(), "{policy: p, cases: [{name: a, requests: [{expects: allow}]}]}").is_some()
+    );
+}
+
+/// What a reader finds wrong with a text.
+fn reported(command: &str, text: &str) -> String {
+    let folder = Scratch::new();
+    fs::write(folder.path("file.yaml"), text).unwrap();
+    stderr(&within(&folder, &[command, "check", "file.yaml"]).output().unwrap())
 }
 
 /// The fields that a reader accepts, as it lists them when it meets an unknown one.
 fn accepted(command: &str, text: &str) -> BTreeSet<String> {
-    let folder = Scratch::new();
-    fs::write(folder.path("file.yaml"), text).unwrap();
-    let output = within(&folder, &[command, "check", "file.yaml"]).output().unwrap();
-    let message = stderr(&output);
+    listed(&reported(command, text), text)
+}
+
+/// The fields that a message about a text lists.
+fn listed(message: &str, text: &str) -> BTreeSet<String> {
     let line =
         message.lines().find(|line| line.contains("zzz")).unwrap_or_else(|| panic!("{text}: {message}"));
     let list = match (line.rsplit_once("accepted: "), line.split_once("expected ")) {
@@ -302,36 +323,121 @@ fn properties(schema: &Value, pointer: &str) -> BTreeSet<String> {
     properties.keys().cloned().collect()
 }
 
-/// The schemas have exactly the fields that the readers know.
+/// The tables of policy files: a text with `@` where the fields of the table stand, and its place in the schema.
+const POLICY_TABLES: [(&str, &str); 8] = [
+    ("{@}", ""),
+    ("defaults: {@}", "/properties/defaults"),
+    ("defaults: {lease: {@}}", "/properties/defaults/properties/lease"),
+    ("defaults: {on_store_failure: {@}}", "/properties/defaults/properties/on_store_failure/anyOf/1"),
+    ("limits: [{@}]", "/properties/limits/items"),
+    ("limits: [{lease: {@}}]", "/properties/limits/items/properties/lease"),
+    ("limits: [{block_for: {@}}]", "/properties/limits/items/properties/block_for/anyOf/1"),
+    ("limits: [{on_store_failure: {@}}]", "/properties/limits/items/properties/on_store_failure/anyOf/1"),
+];
+
+/// The tables of config files.
+const CONFIG_TABLES: [(&str, &str); 20] = [
+    ("{@}", ""),
+    ("attributes: {a: {@}}", "/properties/attributes/additionalProperties"),
+    ("jwt: {@}", "/properties/jwt"),
+    ("headers: {@}", "/properties/headers"),
+    ("store: {@}", "/properties/store"),
+    ("routes: [{@}]", "/properties/routes/items"),
+    ("routes: [{upstreams: [{@}]}]", "/properties/routes/items/properties/upstreams/items/anyOf/1"),
+    ("routes: [{timeouts: {@}}]", "/properties/routes/items/properties/timeouts"),
+    ("routes: [{health: {@}}]", "/properties/routes/items/properties/health"),
+    ("routes: [{pace: {@}}]", "/properties/routes/items/properties/pace"),
+    ("routes: [{graphql: {@}}]", "/properties/routes/items/properties/graphql"),
+    ("routes: [{graphql: {caps: {@}}}]", "/properties/routes/items/properties/graphql/properties/caps"),
+    (
+        "routes: [{graphql: {persisted: {@}}}]",
+        "/properties/routes/items/properties/graphql/properties/persisted",
+    ),
+    ("overload: {@}", "/properties/overload"),
+    ("overload: {priorities: [{@}]}", "/properties/overload/properties/priorities/items"),
+    ("overload: {fleet: {@}}", "/properties/overload/properties/fleet"),
+    ("overload: {worker: {@}}", "/properties/overload/properties/worker"),
+    ("overload: {concurrency: {@}}", "/properties/overload/properties/concurrency"),
+    ("overload: {rate: {@}}", "/properties/overload/properties/rate"),
+    ("overload: {queue: {@}}", "/properties/overload/properties/queue"),
+];
+
+/// Tables that the readers take as values: a table with another field is refused as a whole.
+const VALUES: [&str; 3] = [
+    "/properties/credentials/items/anyOf/1",
+    "/properties/limits/items/properties/when/anyOf/1/additionalProperties/anyOf/2",
+    "/properties/overload/properties/priorities/items/properties/when/anyOf/1/additionalProperties/anyOf/2",
+];
+
+/// Every place of a schema that lists the fields of a table.
+fn tables(schema: &Value, at: &str, found: &mut BTreeSet<String>) {
+    if schema.get("properties").is_some_and(Value::is_object) {
+        found.insert(at.to_owned());
+    }
+    let below: Vec<(String, &Value)> = match schema {
+        Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), value)).collect(),
+        Value::Array(items) => {
+            items.iter().enumerate().map(|(index, item)| (index.to_string(), item)).collect()
+        }
+        _ => Vec::new(),
+    };
+    for (name, value) in below {
+        tables(value, &format!("{at}/{name}"), found);
+    }
+}
+
+/// Holds a schema to the reader at every depth: the tables of the schema are those of the list, each has exactly the
+/// fields that the reader knows, and no field of it is a table for the reader and another value for the schema.
+fn holds_to_the_reader(command: &str, list: &[(&str, &str)]) {
+    let schema = schema(command);
+    let mut found = BTreeSet::new();
+    tables(&schema, "", &mut found);
+    let known: BTreeSet<String> =
+        list.iter().map(|(_, at)| (*at).to_owned()).chain(VALUES.map(str::to_owned)).collect();
+    let unknown: Vec<&String> = found.difference(&known).collect();
+    assert!(unknown.is_empty(), "{command}: tables of the schema that no reader is asked about: {unknown:?}");
+    for (text, at) in list {
+        let fields = properties(&schema, at);
+        assert_eq!(accepted(command, &text.replace('@', "zzz: 1")), fields, "{text}");
+        for field in fields {
+            let has_fields = found.iter().any(|table| table.starts_with(&format!("{at}/properties/{field}")));
+            for value in ["{zzz: 1}", "[{zzz: 1}]"] {
+                let message = reported(command, &text.replace('@', &format!("{field}: {value}")));
+                let is_table = message.lines().any(|line| line.contains("zzz: unknown field"));
+                assert!(
+                    !is_table || has_fields,
+                    "{text}: the schema lacks the fields of {field}:\n{message}"
+                );
+            }
+        }
+    }
+}
+
+/// The schemas have exactly the fields that the readers know, at every depth.
 #[test]
 fn schemas_have_the_fields_of_the_readers() {
-    let (policy, config) = (schema("policy"), schema("config"));
+    holds_to_the_reader("policy", &POLICY_TABLES);
+    holds_to_the_reader("config", &CONFIG_TABLES);
     for (text, pointer) in [
-        ("{zzz: 1, limits: []}", ""),
-        ("limits: [{name: a, rate: 5/s, zzz: 1}]", "/properties/limits/items"),
-        ("limits: [{name: a, rate: 5/s, lease: {zzz: 1}}]", "/properties/limits/items/properties/lease"),
+        ("{policy: p, cases: [{name: a, requests: [{expect: allow}]}], zzz: 1}", ""),
+        ("{policy: p, cases: [{name: a, requests: [{expect: allow}], zzz: 1}]}", "/properties/cases/items"),
         (
-            "limits: [{name: a, rate: 5/s, by: [k], block_for: {for: 1m, zzz: 1}}]",
-            "/properties/limits/items/properties/block_for/anyOf/1",
-        ),
-        (
-            "limits: [{name: a, rate: 5/s, on_store_failure: {first: allow, zzz: 1}}]",
-            "/properties/limits/items/properties/on_store_failure/anyOf/1",
+            "{policy: p, cases: [{name: a, requests: [{expect: allow, zzz: 1}]}]}",
+            "/properties/cases/items/properties/requests/items",
         ),
     ] {
-        assert_eq!(accepted("policy", text), properties(&policy, pointer), "{text}");
+        let folder = Scratch::new();
+        fs::write(folder.path("file.yaml"), text).unwrap();
+        let message = stderr(&within(&folder, &["policy", "test", "file.yaml"]).output().unwrap());
+        let mut expected = properties(&test_schema(), pointer);
+        expected.remove("at"); // `listed` takes it for a word of the sentence.
+        assert_eq!(listed(&message, text), expected, "{text}");
     }
-    for (text, pointer) in [
-        ("zzz: 1", ""),
-        ("jwt: {zzz: 1}", "/properties/jwt"),
-        ("headers: {zzz: 1}", "/properties/headers"),
-        ("store: {zzz: 1}", "/properties/store"),
-        ("attributes: {a: {zzz: 1}}", "/properties/attributes/additionalProperties"),
-        ("routes: [{zzz: 1}]", "/properties/routes/items"),
-        ("overload: {zzz: 1}", "/properties/overload"),
-    ] {
-        assert_eq!(accepted("config", text), properties(&config, pointer), "{text}");
+    for field in ["header", "cookie", "query"] {
+        assert_eq!(reported("config", &format!("credentials: [{{{field}: name}}]")), "");
     }
+    let wrong = reported("config", "credentials: [{header: X-Key, zzz: 1}]");
+    assert!(wrong.contains("credentials[0]: accepted: bearer, basic, {header: X-API-Key}"), "{wrong}");
 }
 
 /// `docs/cli.md` has every command, and every variable that a command reads.

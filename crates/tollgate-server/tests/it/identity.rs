@@ -479,6 +479,6 @@ fn the_first_of_several_is_one_on_every_way_in() {
     let shown = rls::shown(&rls.ask(rls::question("d", 1, "ip=192.0.2.1 | api_key=k1")).unwrap());
     assert_eq!(shown, "OVER: OK | OVER each 2/HOUR left 0 in 30", "the address is not who calls");
     let reset = printed(&gateway.server, "reset api_key=k1");
-    assert!(reset.contains("1 counter forgotten: each"), "{reset}");
+    assert!(reset.contains("1 counter reset: each"), "{reset}");
     assert_eq!(gateway.get("/", &key("k1")).status, 200);
 }

@@ -29,7 +29,7 @@ const DIGEST: &str = "sha256";
 /// The field that holds a credential as it is.
 const PLAIN: &str = "key";
 const LIST: &str = "`callers:` with a list of callers, which may be empty, as in `callers: []`";
-const ENTRY: &str = "a caller such as {sha256: 9f86d081884c7d65…, tenant: acme, plan: pro}, or with key: and the credential itself";
+const ENTRY: &str = "a caller such as {sha256: 9f86d081884c7d65..., tenant: acme, plan: pro}, or with key: and the credential itself";
 
 /// A caller of the file: its attributes, by name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -103,8 +103,8 @@ impl<S> EngineBuilder<S> {
     }
 
     /// Hears what became of a changed policy file: it is active, or it was refused and the last good policy stays. Only
-    /// an engine whose policy was [opened](WithoutPolicy::open) follows a file. The file is read once a second, and
-    /// [`Engine::now`] makes its policy active.
+    /// an engine whose policy was [opened](WithoutPolicy::open) follows a file. A thread looks at the file once
+    /// a second, and takes it when its size and time are those of the look before; [`Engine::now`] makes its policy active.
     ///
     /// ```no_run
     /// use tollgate::Engine;

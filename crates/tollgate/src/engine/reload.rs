@@ -1,19 +1,21 @@
-//! Follows the policy file of an engine: a thread reads the file once a second, and [`Engine::now`](super::Engine::now)
-//! makes a changed policy active. A file that is not a policy changes nothing and is reported.
+//! Follows the policy file of an engine: a thread looks at the file once a second, and
+//! [`Engine::now`](super::Engine::now) makes a changed policy active. A file that is still being written is left alone:
+//! its size and its time must be the same in two looks. A file that is not a policy changes nothing and is reported.
 
 use std::error::Error;
 use std::fmt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::{SwapError, SwapReport};
 use crate::policy::{Policy, PolicyError, read_file};
 
-/// How often the file is read.
-const READ_EVERY: Duration = Duration::from_secs(1);
+/// How often the thread looks at the file.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What became of a changed policy file.
 #[derive(Debug)]
@@ -54,9 +56,9 @@ impl FileWatch {
         let (seen_by, mut reader) = (Arc::downgrade(&watched), FileReader::new(path, content));
         let started = thread::Builder::new().name("tollgate-policy".to_owned()).spawn(move || {
             loop {
-                thread::park_timeout(READ_EVERY);
+                thread::park_timeout(LOOK_EVERY);
                 let Some(watched) = seen_by.upgrade() else { return };
-                if let Some(read) = reader.read() {
+                if let Some(read) = reader.look() {
                     watched.offer(read);
                 }
             }
@@ -116,20 +118,39 @@ impl Watched {
     }
 }
 
-/// Reads a file and returns what changed.
+/// Size and time of a file; `None` if it is not there.
+type Stamp = Option<(u64, SystemTime)>;
+
+fn stamp(path: &Path) -> Stamp {
+    let found = fs::metadata(path).ok()?;
+    Some((found.len(), found.modified().ok()?))
+}
+
+/// Looks at a file and returns what changed.
 struct FileReader {
     path: PathBuf,
+    /// The stamp of the last look. A file that is still being written has another one each time.
+    stamp: Stamp,
     /// The content when it was last read; `None` if that failed, which is reported once.
     content: Option<Vec<u8>>,
 }
 
 impl FileReader {
-    const fn new(path: PathBuf, content: Vec<u8>) -> Self {
-        Self { path, content: Some(content) }
+    fn new(path: PathBuf, content: Vec<u8>) -> Self {
+        Self { stamp: stamp(&path), path, content: Some(content) }
     }
 
-    fn read(&mut self) -> Option<Result<Policy, PolicyError>> {
-        match read_file(&self.path) {
+    /// The new policy, or why there is none, once for each change.
+    fn look(&mut self) -> Option<Result<Policy, PolicyError>> {
+        let now = stamp(&self.path);
+        if std::mem::replace(&mut self.stamp, now) != now {
+            return None;
+        }
+        let read = read_file(&self.path);
+        if stamp(&self.path) != now {
+            return None;
+        }
+        match read {
             Ok(content) if self.content.as_ref() == Some(&content) => None,
             Ok(content) => {
                 let compiled = compile(&self.path, &content);
@@ -153,8 +174,6 @@ impl fmt::Debug for PolicyFile {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     /// The reader reports each change once: a new policy, a broken file, a missing file, and the repair.
@@ -168,17 +187,33 @@ mod tests {
                 Some(content) => fs::write(&path, content).unwrap(),
                 None => fs::remove_file(&path).unwrap(),
             }
-            let found = reader
-                .read()
-                .map(|read| read.map_or_else(|error| error.to_string(), |_| "policy".to_owned()));
-            assert!(reader.read().is_none(), "reported twice");
-            found
+            // The first look may see that the file has changed, the second that it no longer does.
+            let found = reader.look().or_else(|| reader.look());
+            assert!(reader.look().is_none(), "reported twice");
+            found.map(|read| read.map_or_else(|error| error.to_string(), |_| "policy".to_owned()))
         };
         assert_eq!(step(Some(good)), None);
         assert_eq!(step(Some("limits: [{name: all, rate: 2/s}]")).as_deref(), Some("policy"));
         assert!(step(Some("limits: [{name: all, rate: s/2}]")).unwrap().contains("upside down"));
         assert!(step(None).unwrap().contains("tollgate-reload"));
         assert_eq!(step(Some(good)).as_deref(), Some("policy"));
+        fs::remove_file(&path).unwrap();
+    }
+
+    /// The story: a file was taken while its writer was at it. The first half was a policy too, and without the limits of
+    /// the second half.
+    #[test]
+    fn a_file_that_still_grows_is_not_taken() {
+        let path = std::env::temp_dir().join(format!("tollgate-half-{}.yaml", std::process::id()));
+        let old = "limits: [{name: all, rate: 1/s}]";
+        fs::write(&path, old).unwrap();
+        let mut reader = FileReader::new(path.clone(), old.as_bytes().to_vec());
+        fs::write(&path, "limits:\n- {name: a, rate: 1/s}\n").unwrap();
+        assert!(reader.look().is_none(), "it may still be written");
+        fs::write(&path, "limits:\n- {name: a, rate: 1/s}\n- {name: b, rate: 1/s}\n").unwrap();
+        assert!(reader.look().is_none(), "it was still written");
+        let policy = reader.look().unwrap().unwrap();
+        assert_eq!(policy.limits().len(), 2);
         fs::remove_file(&path).unwrap();
     }
 }

@@ -29,6 +29,7 @@ use crate::clock::Clock;
 use crate::key::Secret;
 use crate::memory::{Full, KeptSettings, MemoryStore, Origin, Setting, WALL_SETTINGS_MAX, setting_of};
 use crate::policy::Policy;
+use crate::problem::plain_cause;
 use crate::store::Store;
 use crate::time::{Timestamp, WallOffset};
 use counters::Counted;
@@ -61,7 +62,7 @@ pub struct SnapshotReport {
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
     /// It could not be written.
-    #[error("the snapshot could not be written: {0}")]
+    #[error("the snapshot could not be written: {}", plain_cause(.0))]
     Io(#[from] io::Error),
     /// What was written belongs to two policies; take another.
     #[error("another policy was put in force while the snapshot was taken; throw it away and take another")]
@@ -94,7 +95,7 @@ pub struct RestoreReport {
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     /// It could not be read.
-    #[error("the snapshot could not be read: {0}")]
+    #[error("the snapshot could not be read: {}", plain_cause(.0))]
     Io(#[from] io::Error),
     /// It is not a snapshot.
     #[error("this is not a snapshot of Tollgate")]

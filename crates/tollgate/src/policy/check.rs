@@ -253,7 +253,7 @@ fn absences(limit: &Limit, expression: &Expression, at: Position, report: &mut R
         }
         let shown = quoted(&name);
         let comparison =
-            if expression.is_comparison() { quoted(&expression.to_string()) } else { "…".to_owned() };
+            if expression.is_comparison() { quoted(&expression.to_string()) } else { "...".to_owned() };
         let message =
             format!("a request without {shown} is not limited: the comparison does not hold without it");
         let accepted = format!(

@@ -359,7 +359,7 @@ impl<'t> TreeReader<'t, '_> {
             }
             // The names of overrides may be credentials, which no finding shows.
             let is_secret = self.path.trim_end_matches('.').ends_with(OVERRIDES);
-            self.path.push_str(if is_secret { "…" } else { &shown });
+            self.path.push_str(if is_secret { "..." } else { &shown });
             let (event, value_at) = self.next()?;
             let (node, inner) = self.node(event, value_at, depth + 1)?;
             deepest = deepest.max(inner);

@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::policy::finding::Findings;
+use crate::problem::plain_cause;
 use crate::rate::QuotaError;
 
 /// Why there is no policy. It displays what `tollgate policy check` prints, one problem to a line, also where a `main`
@@ -13,7 +14,7 @@ use crate::rate::QuotaError;
 #[non_exhaustive]
 pub enum PolicyError {
     /// The file cannot be read.
-    #[error("{path}: {source}")]
+    #[error("{}: {}", path.display(), plain_cause(source))]
     Unreadable {
         /// The file.
         path: PathBuf,

@@ -125,7 +125,7 @@ impl fmt::Display for Findings {
             write!(f, "{finding}")?;
         }
         if self.left_off > 0 {
-            write!(f, "\n… and {} more", self.left_off)?;
+            write!(f, "\n... and {} more", self.left_off)?;
         }
         Ok(())
     }

@@ -100,7 +100,7 @@ pub(crate) fn value_problem(credentials: &CredentialAttributes, name: &str, text
     let digest = CredentialDigest::of(text);
     let meant = format!("{digest} if the text is meant as it stands");
     let values = format!(
-        "a whole credential, [k1, k2] for several, `{{ not: … }}` of these as a condition, or {meant}"
+        "a whole credential, [k1, k2] for several, `{{ not: ... }}` of these as a condition, or {meant}"
     );
     if text.is_empty() {
         return Some(Problem::new(
@@ -136,7 +136,7 @@ pub(crate) fn value_problem(credentials: &CredentialAttributes, name: &str, text
 pub(crate) fn text_unknown(name: &str) -> Problem {
     let message =
         format!("{name} is a credential, of which only the hash is known, so no pattern can match it");
-    let accepted = "whole values, as text or as sha256:…; for a group of callers, an attribute that the callers file gives them, such as plan";
+    let accepted = "whole values, as text or as sha256:...; for a group of callers, an attribute that the callers file gives them, such as plan";
     Problem::new(message, accepted)
 }
 

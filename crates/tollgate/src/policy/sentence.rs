@@ -59,7 +59,7 @@ impl Limit {
     /// What one of its quotas allows, in words that follow "may".
     #[must_use]
     pub fn allowance(&self, index: QuotaIndex) -> String {
-        format!("{} {}", self.verb(), self.phrase(index))
+        format!("{} {}", self.verb(), self.quota_phrase(index))
     }
 
     /// What a quota of its own admits, in a few words: `100 requests a second, burst 200`.
@@ -80,20 +80,20 @@ impl Limit {
         let verb = self.verb();
         let (DefaultQuota::Given(default) | DefaultQuota::Strictest(default)) = self.quotas.default;
         if self.quotas.tier_by.is_empty() {
-            return format!("{verb} {}", self.phrase(default));
+            return format!("{verb} {}", self.quota_phrase(default));
         }
         let attribute = listed(&self.quotas.tier_by, "and");
         let tiers = sorted(&self.quotas.tiers, |a, b| stricter(self.grant(a), self.grant(b)));
         let each: Vec<String> = tiers
             .iter()
-            .map(|&(tier, index)| format!("{} ({})", self.phrase(index), self.tier(tier)))
+            .map(|&(tier, index)| format!("{} ({})", self.quota_phrase(index), self.tier(tier)))
             .collect();
         let mut text = format!("{verb}, by its {attribute}, {}", listed(&each, "or"));
         match self.quotas.default {
             // The last tier is for every other pair.
             _ if self.quotas.everything().is_some() => {}
             DefaultQuota::Given(index) => {
-                let _ = write!(text, "; with any other {attribute}, {}", self.phrase(index));
+                let _ = write!(text, "; with any other {attribute}, {}", self.quota_phrase(index));
             }
             DefaultQuota::Strictest(index) => {
                 let known = tiers.iter().find(|&&(_, other)| other == index);
@@ -132,8 +132,8 @@ impl Limit {
         name.to_owned()
     }
 
-    /// How much one of its values admits.
-    fn phrase(&self, index: QuotaIndex) -> String {
+    /// How much one of its quotas admits, without a verb: `5 requests a minute on average and 5 at once`.
+    pub(crate) fn quota_phrase(&self, index: QuotaIndex) -> String {
         let noun = self.noun();
         let in_flight = match self.quotas.all.first() {
             Some(Quota::Concurrency(_)) => " in flight",
@@ -467,7 +467,7 @@ fn duration(period: Ticks) -> String {
         "minute" => "min",
         "second" => "s",
         "millisecond" => "ms",
-        "microsecond" => "µs",
+        "microsecond" => "us",
         _ if count == 1 => "day",
         _ => "days",
     };

@@ -246,7 +246,7 @@ fn a_limit_that_cannot_compute_its_cost_denies() {
         })
         .collect();
     let cause = "its cost cannot be computed, so nothing passes: the attribute size is missing";
-    assert_eq!(shown[0], ("free", Some(true), "nothing holds the request back here: 10 of 10 are left"));
+    assert_eq!(shown[0], ("free", Some(true), "it admits the request: 10 of 10 are left"));
     assert_eq!(shown[1], ("size", Some(false), cause));
     assert_eq!(
         (shown[2].0, shown[2].1, shown[2].2.starts_with("its cost cannot")),

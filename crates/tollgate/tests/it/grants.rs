@@ -44,7 +44,7 @@ fn tenant<'a>(name: &'a str, plan: &'a str) -> CheckRequest<'a> {
 }
 
 /// Each limit with its answer: what is left of a counter, or what the policy says.
-fn told(decision: &Decision) -> Vec<(&str, String)> {
+fn answers(decision: &Decision) -> Vec<(&str, String)> {
     let one = |status: tollgate::LimitStatus<'_>| match (status.quota, status.outcome.verdict) {
         (Some(_), _) => status.outcome.remaining.to_string(),
         (None, verdict) => format!("{verdict:?} by {}", status.source.name()),
@@ -62,7 +62,7 @@ fn unlimited_charges_nothing_and_shows_no_number() {
         }
     }
     let last = engine.try_check(&tenant("big", "enterprise"), T0).unwrap();
-    assert_eq!(told(&last), [("plan", "Allow by policy".to_owned()), ("all", "79".to_owned())]);
+    assert_eq!(answers(&last), [("plan", "Allow by policy".to_owned()), ("all", "79".to_owned())]);
     let audience = Audience { caller: Caller::Authenticated, ..Audience::default() };
     let answer = Answer::of(&last, &HeaderPolicy::default(), audience, T0);
     let headers: Vec<&str> = answer.headers.iter().map(|(_, value)| value).collect();
@@ -101,7 +101,7 @@ fn deny_is_a_403_that_charges_nothing() {
         assert_eq!(stranger.status, 403);
         assert!(!stranger.body.expect("a refusal says why").text.contains(cause));
     }
-    assert_eq!(told(&engine.try_check(&CheckRequest::new(), T0).unwrap()), [("all", "99".to_owned())]);
+    assert_eq!(answers(&engine.try_check(&CheckRequest::new(), T0).unwrap()), [("all", "99".to_owned())]);
 }
 
 /// An unknown tier counts as the strictest one: `deny` before any rate, and any rate before `unlimited`.
@@ -215,10 +215,10 @@ fn explanations_name_the_value() {
         (state.admits, state.source, state.allowance, limit.changes)
     };
     let (admits, source, allowance, changes) = explain(&tenant("x", "enterprise"));
-    assert!(admits && source == Source::Policy && allowance == "make any number of requests");
-    assert_eq!(changes, ["nothing holds the request back here: it is unlimited, and not counted"]);
+    assert!(admits && source == Source::Policy && allowance == "any number of requests");
+    assert_eq!(changes, ["it admits every such request, and counts none"]);
     let (admits, _, allowance, changes) = explain(&tenant("x", "suspended"));
-    assert!(!admits && allowance == "make no requests");
+    assert!(!admits && allowance == "no requests");
     assert_eq!(
         changes,
         [
@@ -255,7 +255,7 @@ fn snapshots_keep_them() {
     let snapshot = tollgate::Snapshot::read(1 << 20, T0, &mut bytes.as_slice()).expect("it was just written");
     let (restored, _) = snapshot.restore(policy(PLANS), |memory| memory, T0).expect("it fits");
     assert_eq!(restored.try_check(&tenant("x", "suspended"), T0).unwrap().reason(), Some(Reason::Forbidden));
-    assert_eq!(told(&restored.try_check(&tenant("x", "free"), T0).unwrap())[0], ("plan", "0".to_owned()));
+    assert_eq!(answers(&restored.try_check(&tenant("x", "free"), T0).unwrap())[0], ("plan", "0".to_owned()));
 }
 
 /// What each limit means, and what is wrong or does nothing, is said when the policy is checked.
@@ -367,15 +367,15 @@ limits:
 ";
     let engine = engine(limits);
     let request = |r: &'static str| of(&[("t", "1"), ("p", "x"), ("r", r)]);
-    assert_eq!(told(&engine.try_check(&request("y"), T0).unwrap())[0].1, "1");
-    assert_eq!(told(&engine.try_check(&request("z"), T0).unwrap())[0].1, "4");
-    assert_eq!(told(&engine.try_check(&request("unheard-of"), T0).unwrap())[0].1, "3");
+    assert_eq!(answers(&engine.try_check(&request("y"), T0).unwrap())[0].1, "1");
+    assert_eq!(answers(&engine.try_check(&request("z"), T0).unwrap())[0].1, "4");
+    assert_eq!(answers(&engine.try_check(&request("unheard-of"), T0).unwrap())[0].1, "3");
     let mut bytes = Vec::new();
     engine.maintenance().snapshots().write(T0, &mut bytes).expect("memory can be written");
     let snapshot = tollgate::Snapshot::read(1 << 20, T0, &mut bytes.as_slice()).expect("it was just written");
     let (restored, _) = snapshot.restore(policy(limits), |memory| memory, T0).expect("it fits");
-    assert_eq!(told(&restored.try_check(&request("z"), T0).unwrap())[0].1, "2");
-    assert_eq!(told(&restored.try_check(&request("y"), T0).unwrap())[0].1, "0");
+    assert_eq!(answers(&restored.try_check(&request("z"), T0).unwrap())[0].1, "2");
+    assert_eq!(answers(&restored.try_check(&request("y"), T0).unwrap())[0].1, "0");
 }
 
 /// Tables and rates at the wrong depth are reported with what would be accepted.

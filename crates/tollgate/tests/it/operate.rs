@@ -155,9 +155,9 @@ fn rulings_are_resumed() {
     let ruled = |ruling, seconds| Ruled { kind: ruling, until: T0 + secs(seconds) };
     before.operator().set_override(Scope::Limit("a"), ruled(LimitOverride::Percent(10), 5), T0).unwrap();
     before.operator().set_override(Scope::Limit("b"), ruled(LimitOverride::Off, 9), T0).unwrap();
-    let (told, later) = (before.operator().overrides(T0).list(), T0 + secs(5));
+    let (overrides, later) = (before.operator().overrides(T0).list(), T0 + secs(5));
     let after = engine("limits: [{name: a, rate: 1/h}]");
-    after.operator().resume_overrides(told, later).unwrap();
+    after.operator().resume_overrides(overrides, later).unwrap();
     assert_eq!(
         after.operator().overrides(later).list(),
         (None, vec![("b".to_owned(), ruled(LimitOverride::Off, 9))])
@@ -460,7 +460,7 @@ fn the_example_is_explained() {
     let plan = find("plan");
     let state = plan.state.as_ref().unwrap();
     assert_eq!(state.choice, Choice::Tier { by: vec![("plan".into(), "free".into())] });
-    assert_eq!(state.allowance, "make 10 requests a second on average and 10 at once");
+    assert_eq!(state.allowance, "10 requests a second on average and 10 at once");
     assert!(
         plan.changes.iter().any(|change| change.starts_with("with plan=pro it may make 100")),
         "{:?}",
@@ -482,10 +482,7 @@ fn an_explanation_tells_when_the_next_unit_returns() {
     let limits = explained(&engine, &request);
     let state = limits[0].state.as_ref().unwrap();
     assert!(!state.admits);
-    assert_eq!(
-        limits[0].changes[0],
-        "1 more must return: the first unit does in 0.500 s, and all of them have in 0.500 s"
-    );
+    assert_eq!(limits[0].changes[0], "0 of 1 are left: it admits the request in 500 ms");
     let back = T0 + state.outcome.next_unit_after;
     assert!(!engine.try_check(&request, back - Ticks::ONE).unwrap().is_allowed());
     assert!(engine.try_check(&request, back).unwrap().is_allowed());

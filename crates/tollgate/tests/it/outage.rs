@@ -151,12 +151,12 @@ struct Fleet {
 
 impl Fleet {
     fn new(nodes: u32, policies: impl Fn() -> Policy) -> Self {
-        Self::told(nodes, nodes, policies)
+        Self::counting(nodes, nodes, policies)
     }
 
-    /// A fleet of so many nodes that are told another number of them.
-    fn told(nodes: u32, told: u32, policies: impl Fn() -> Policy) -> Self {
-        let (shared, count) = (Shared::new(), Arc::new(AtomicU32::new(told)));
+    /// A fleet of so many nodes in which the store counts another number of them.
+    fn counting(nodes: u32, counted: u32, policies: impl Fn() -> Policy) -> Self {
+        let (shared, count) = (Shared::new(), Arc::new(AtomicU32::new(counted)));
         let (mut engines, mut cuts) = (Vec::new(), Vec::new());
         let away = Arc::new(AtomicU64::new(u64::MAX));
         for _ in 0..nodes {

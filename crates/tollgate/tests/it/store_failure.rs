@@ -216,7 +216,7 @@ fn an_input_fault_is_no_store_fault() {
 /// gave units to a counter that had never lost them.
 #[test]
 fn a_reservation_made_without_the_store_gives_nothing_to_it() {
-    for (mode, told) in [(OnStoreFailure::Allow, 1), (OnStoreFailure::Local, 1)] {
+    for (mode, left) in [(OnStoreFailure::Allow, 1), (OnStoreFailure::Local, 1)] {
         let rig = Rig::new(vec![bucket("limit", 10).on_store_failure(mode)]);
         assert!(rig.check(6).is_allowed());
         rig.cut(true);
@@ -224,11 +224,11 @@ fn a_reservation_made_without_the_store_gives_nothing_to_it() {
             now_or_never(rig.engine.reservations().reserve(&asking("k", 3), Ticks::from_secs(30), NOW));
         assert!(decision.is_allowed());
         rig.cut(false);
-        assert_eq!(rig.left("limit"), Some(told), "{mode:?}");
+        assert_eq!(rig.left("limit"), Some(left), "{mode:?}");
         let settled =
             now_or_never(rig.engine.reservations().cancel(&mut reservation.expect("it was admitted"), NOW));
         assert!(settled.is_ok());
-        assert_eq!(rig.left("limit"), Some(told), "{mode:?}");
+        assert_eq!(rig.left("limit"), Some(left), "{mode:?}");
         assert!(rig.faults() > 0);
     }
 }

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use tollgate::engine::{BlockError, Forgotten, OverrideError};
 use tollgate::policy::{Limit, Policy};
 use tollgate::time::WallOffset;
-use tollgate::{CheckRequest, CredentialDigest, LimitOverride, Ruled, Scope, Timestamp};
-use tollgate_tower::attributes::{BUILT_IN, Spelled};
+use tollgate::{LimitOverride, Ruled, Scope, Timestamp};
+use tollgate_tower::attributes::Spelled;
 
 use super::Admin;
 use super::form::{self, BlockForm, KeyForm, OverrideForm, Query, Reach, ResetForm};
@@ -25,7 +25,8 @@ use super::view::{
     LimitsView, OtherView, OverrideView, RuledView,
 };
 use super::wording::{
-    joined, not_begun, not_counted, own_limits, remarked, stranger, texts, unforgotten, unknown_limit,
+    joined, not_begun, not_counted, not_with_a_body, own_limits, remarked, stranger, texts, unforgotten,
+    unknown_limit,
 };
 use crate::control::ControlPlane;
 use crate::identity::Word;
@@ -34,7 +35,7 @@ use crate::problem::{Kind, Problem};
 use crate::request_body::{self, BATCH_BYTES_MAX, BODY_BYTES_MAX};
 use crate::request_json::JsonRequest;
 use crate::service::comparison::ComparisonStatus;
-use crate::service::throttle::{self, ForgottenCalls};
+use crate::service::throttle::ForgottenCalls;
 
 /// The name of the candidate in findings.
 const CANDIDATE: &str = "candidate";
@@ -119,33 +120,58 @@ impl ControlPlane {
         request: Request<Incoming>,
         asker: AdminClient,
     ) -> Result<AdminAnswer, Problem> {
-        let admin = &self.admin;
-        let who = admin.admit(&request, asker.peer)?;
+        let who = self.admin.admit(&request, asker.peer)?;
         let verb = Verb::of(request.method(), request.uri().path())?;
-        let act =
-            Act { admin, who, verb, now: self.service.now(), wall: self.service.engine.maintenance().wall() };
-        act.allow(verb.role(), "")?;
-        if !verb.applies_to_compat() {
-            self.native(&act)?;
-        }
+        let act = self.begin(who, verb)?;
         match verb {
             Verb::Limits => self.limits(&act),
             Verb::Get | Verb::Explain | Verb::Top | Verb::Tail | Verb::Audit => {
                 self.view(&act, request, asker).await
             }
             Verb::Fleet => AdminAnswer::json(&self.fleet.roster().await),
-            Verb::Reset => self.reset(&act, form::read(&body(request).await?)?).await,
-            Verb::Block | Verb::Unblock | Verb::Kill | Verb::Shadow | Verb::Percent | Verb::Restore => {
-                let body = body(request).await?;
-                self.changed(|| self.change(&act, &body)).await
-            }
-            Verb::Reload => self.reload(&act, &form::read(&body(request).await?)?).await,
             Verb::Diff => self.diff(&act, request).await,
             Verb::Compared(id) => standing(self.service.comparison.standing(id, act.now)),
             Verb::Stop(id) => {
                 act.audit(&id.to_string(), "stopped");
                 standing(self.service.comparison.stop(id, act.now))
             }
+            _ => self.carry_out(&act, &body(request).await?).await,
+        }
+    }
+
+    /// Executes a verb whose body is a JSON document, for an operator who was admitted.
+    ///
+    /// # Errors
+    /// As [`Self::operate`].
+    pub(super) async fn perform(&self, who: &Who, verb: Verb, body: &[u8]) -> Result<AdminAnswer, Problem> {
+        let act = self.begin(who, verb)?;
+        self.carry_out(&act, body).await
+    }
+
+    /// Checks that the operator may do it, and that the active policy knows it.
+    pub(super) fn begin<'a>(&'a self, who: &'a Who, verb: Verb) -> Result<Act<'a>, Problem> {
+        let (now, wall) = (self.service.now(), self.service.engine.maintenance().wall());
+        let act = Act { admin: &self.admin, who, verb, now, wall };
+        act.allow(verb.role(), "")?;
+        if !verb.applies_to_compat() {
+            self.native(&act)?;
+        }
+        Ok(act)
+    }
+
+    async fn carry_out(&self, act: &Act<'_>, body: &[u8]) -> Result<AdminAnswer, Problem> {
+        match act.verb {
+            Verb::Get => self.explain(act, body, Depth::State).await,
+            Verb::Explain => self.explain(act, body, Depth::Reasons).await,
+            Verb::Reset => self.reset(act, form::read(body)?).await,
+            Verb::Block | Verb::Unblock | Verb::Kill | Verb::Shadow | Verb::Percent | Verb::Restore => {
+                self.changed(|| self.change(act, body)).await
+            }
+            Verb::Reload => self.reload(act, &form::read(body)?).await,
+            Verb::Limits | Verb::Top | Verb::Tail | Verb::Audit | Verb::Fleet => {
+                Err(not_with_a_body(act.verb))
+            }
+            Verb::Diff | Verb::Compared(_) | Verb::Stop(_) => Err(not_with_a_body(act.verb)),
         }
     }
 
@@ -283,14 +309,14 @@ impl ControlPlane {
         }
         if counters > 0 || !names.is_empty() {
             let only = if named.is_empty() { String::new() } else { format!(" only {}", named.join(", ")) };
-            let outcome = format!("{counters} counters forgotten");
+            let outcome = format!("{counters} counters reset");
             act.audit(&format!("{}{only}", joined(&request)), &outcome);
         }
         let mut keys = Vec::new();
         if !names.is_empty() {
             keys = self.service.engine.operator().reset_keys(&readings, &names, act.now);
         }
-        self.told(AdminAnswer::json(&answer)?, keys).await
+        self.announce_reset(AdminAnswer::json(&answer)?, keys).await
     }
 
     fn block(&self, act: &Act<'_>, form: &BlockForm<'_>) -> Result<AdminAnswer, Problem> {
@@ -311,85 +337,6 @@ impl ControlPlane {
             Some(doubt) => answer.with("warning", &doubt),
             None => Ok(answer),
         }
-    }
-
-    /// Refuses attributes that no request has: a block of them would deny nothing. The rules of other programs have
-    /// their own names.
-    fn nameable(&self, given: &[(&str, tollgate::Value<'_>)]) -> Result<(), Problem> {
-        let policy = self.service.engine.policy();
-        // Calls that carry their limit have attributes that no policy declares.
-        let named = given.iter().filter(|(name, _)| !throttle::ATTRIBUTES.contains(name));
-        for (name, value) in named.filter(|_| self.service.compat().is_none()) {
-            if let Some(problem) = policy.attribute_problem(name) {
-                return Err(Problem::invalid(problem.to_string()));
-            }
-            if *name == "domain" && !self.is_known(name) {
-                return Err(Problem::invalid(
-                    "domain: the domain of Envoy's requests is no attribute under a policy of Tollgate's own, so this would block nothing; \
-                     accepted: an attribute that the requests have".to_owned(),
-                ));
-            }
-            let tollgate::Value::Text(text) = value else { continue };
-            if self.service.identity.credentials().contains(name) {
-                // A credential may look like anything, so it is not echoed. Its digest can always be named.
-                if text.is_empty() || text.starts_with('!') || text.contains(['*', '|']) {
-                    return Err(Problem::invalid(format!(
-                        "{name}: a credential is known by its hash, so no pattern can match it; accepted: its whole text, or sha256:…"
-                    )));
-                }
-            } else if let Some(problem) = policy.single_problem(name, text) {
-                return Err(Problem::invalid(format!("{name}: {problem}")));
-            }
-        }
-        Ok(())
-    }
-
-    /// A warning if a block names an attribute that neither a limit nor any HTTP request is known to have.
-    fn doubt(&self, given: &[(&str, tollgate::Value<'_>)]) -> Option<String> {
-        let mut unknown = given.iter().map(|(name, _)| *name).filter(|name| !self.is_known(name));
-        let name = unknown.next().filter(|_| self.service.compat().is_none())?;
-        Some(format!(
-            "no limit counts by {name}, so see whether requests have it: `attributes` in the policy declares names, and then others are refused"
-        ))
-    }
-
-    /// Whether a limit reads an attribute, or requests are known to have it.
-    fn is_known(&self, name: &str) -> bool {
-        let policy = self.service.engine.policy();
-        policy.uses(name)
-            || policy.declares(name)
-            || throttle::ATTRIBUTES.contains(&name)
-            || BUILT_IN.contains(&name)
-            || self.service.reader.mapped.iter().any(|mapped| mapped.name == name)
-            || self.service.reader.callers.as_ref().is_some_and(|callers| callers.gives(name))
-    }
-
-    /// Refuses a pattern where a single value is needed: no counter belongs to a pattern.
-    fn single(&self, request: &CheckRequest<'_>) -> Result<(), Problem> {
-        let policy = self.service.engine.policy();
-        let named = texts(request);
-        match named.iter().find(|(name, value)| policy.is_pattern(name, value)) {
-            None => Ok(()),
-            Some((name, value)) => Err(Problem::invalid(format!(
-                "{name}: {value} is a pattern, and a request has one {name}; accepted: the {name} of a request"
-            ))),
-        }
-    }
-
-    /// Refuses a value that is nearly spelled right: no request has it, so the answer would be about no request.
-    fn spelled_rightly(&self, given: &[(&str, tollgate::Value<'_>)]) -> Result<(), Problem> {
-        for (name, value) in given {
-            let tollgate::Value::Text(text) = value else { continue };
-            if self.service.identity.credentials().contains(name) && CredentialDigest::is_spoilt(text) {
-                return Err(Problem::invalid(format!("{name}: {}", CredentialDigest::SPOILT)));
-            }
-            if let Some(command) = throttle::misspelt_command(name, text) {
-                return Err(Problem::invalid(format!(
-                    "{name}: requests have it as {command}; accepted: {command}"
-                )));
-            }
-        }
-        Ok(())
     }
 
     fn unblock(&self, act: &Act<'_>, form: &KeyForm<'_>) -> Result<AdminAnswer, Problem> {

@@ -26,6 +26,14 @@ pub(super) struct AuditEntry {
     outcome: String,
 }
 
+impl AuditEntry {
+    /// Its texts: when, who, what, about what, and the outcome.
+    pub(super) fn fields(&self) -> [String; 5] {
+        let who = format!("{} ({})", self.who, self.role.name());
+        [self.at.text(), who, self.verb.to_owned(), self.about.clone(), self.outcome.clone()]
+    }
+}
+
 /// The latest entries, oldest first.
 #[derive(Default)]
 pub(super) struct Audit(Mutex<VecDeque<AuditEntry>>);

@@ -17,10 +17,10 @@ use super::form::{Query, ViewScope};
 use super::guard::bearer;
 use super::reply::AdminClient;
 use super::route::Verb;
-use super::tail::{self, Which};
+use super::tail::{self, EventBody, Which};
 use super::view::{Depth, TopView};
 use crate::control::ControlPlane;
-use crate::fleet::{NodeView, PeerQuestion, Reached};
+use crate::fleet::{NodeView, PeerRequest, Reached};
 use crate::problem::AdminProblem;
 use crate::problem::Problem;
 
@@ -75,7 +75,7 @@ impl ControlPlane {
                 Reached::OnlyNode => answer,
                 Reached::Fleet => answer
                     .with("scope", "fleet")?
-                    .with("notice", "this holds on every node of the fleet within a second")?,
+                    .with("notice", "this holds on every node that reaches the store, within a second")?,
                 Reached::ThisNode { problem } => answer.with("scope", "node")?.with(
                     "notice",
                     &format!(
@@ -92,13 +92,17 @@ impl ControlPlane {
     }
 
     /// Tells the other nodes of a reset, and says so if they do not hear of it.
-    pub(super) async fn told(&self, answer: AdminAnswer, keys: Vec<u128>) -> Result<AdminAnswer, Problem> {
+    pub(super) async fn announce_reset(
+        &self,
+        answer: AdminAnswer,
+        keys: Vec<u128>,
+    ) -> Result<AdminAnswer, Problem> {
         match self.fleet.tell_reset(keys).await {
             Ok(()) => Ok(answer),
             Err(problem) => answer.with(
                 "notice",
                 &format!(
-                    "the other nodes were not told ({problem}): one that holds a lease of such a counter goes on with it \
+                    "the other nodes do not know of it ({problem}): one that holds a lease of such a counter goes on with it \
                      until the lease ends"
                 ),
             ),
@@ -128,7 +132,7 @@ impl ControlPlane {
             None => uri.path().to_owned(),
         };
         let method = if is_posted { "POST" } else { "GET" };
-        let question = PeerQuestion { method, path, body: body.clone(), token };
+        let question = PeerRequest { method, path, body: body.clone(), token };
         let nodes = self.meant(&scope).await?;
         if act.verb == Verb::Tail {
             let which = if query.flag("denied")? { Which::Denied } else { Which::All };
@@ -194,7 +198,7 @@ impl ControlPlane {
     }
 
     /// Asks the other nodes at once. The place of this node stays without an answer.
-    async fn asked(&self, nodes: &[NodeView], question: &PeerQuestion) -> Vec<NodeAnswer> {
+    async fn asked(&self, nodes: &[NodeView], question: &PeerRequest) -> Vec<NodeAnswer> {
         let mut asked = JoinSet::new();
         for (place, node) in nodes.iter().enumerate() {
             let (fleet, node, question) = (Arc::clone(&self.fleet), node.clone(), question.clone());
@@ -219,15 +223,16 @@ impl ControlPlane {
         each.map(|(place, node)| answers.remove(&place).unwrap_or_else(|| missing(node))).collect()
     }
 
-    /// Streams the decisions of this node, of another one, or of all of them.
-    async fn tail(
+    /// Streams the decisions of this node.
+    ///
+    /// # Errors
+    /// When as many views are open as may be.
+    pub(super) fn own_tail(
         &self,
         act: &Act<'_>,
         which: Which,
-        nodes: Vec<NodeView>,
-        question: PeerQuestion,
         asker: AdminClient,
-    ) -> Result<AdminAnswer, Problem> {
+    ) -> Result<EventBody, Problem> {
         let place = Arc::clone(&act.admin.watchers).try_acquire_owned().map_err(|_| {
             Problem::of_admin(
                 AdminProblem::TooManyWatchers,
@@ -235,8 +240,20 @@ impl ControlPlane {
             )
         })?;
         let AdminClient { stop, answering, .. } = asker;
-        let own =
-            tail::lines(self.service.meter.watch(), which, act.admin.clock.clone(), stop, place, answering);
+        let events = self.service.meter.watch();
+        Ok(tail::lines(events, which, act.admin.clock.clone(), stop, place, answering))
+    }
+
+    /// Streams the decisions of this node, of another one, or of all of them.
+    async fn tail(
+        &self,
+        act: &Act<'_>,
+        which: Which,
+        nodes: Vec<NodeView>,
+        question: PeerRequest,
+        asker: AdminClient,
+    ) -> Result<AdminAnswer, Problem> {
+        let own = self.own_tail(act, which, asker)?;
         if nodes.is_empty() {
             return Ok(AdminAnswer::Lines(own));
         }

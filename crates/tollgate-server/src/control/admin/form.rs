@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use tollgate::{Ticks, Timestamp};
 
+use crate::json_error;
 use crate::problem::Problem;
 use crate::request_json::Named;
 use crate::time_text::duration;
@@ -76,8 +77,8 @@ pub(super) struct ReloadForm {
 /// When it does not have exactly this form.
 pub(super) fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Problem> {
     serde_json::from_slice(body).map_err(|error| {
-        let what = if error.is_data() { "" } else { "not valid JSON: " };
-        Problem::invalid(format!("{what}{error}"))
+        let accepted = "a JSON object with the fields that GET /v1/openapi.json lists for this path";
+        Problem::invalid(json_error::explained(&error, &accepted))
     })
 }
 

@@ -148,14 +148,38 @@ impl Admin {
     /// # Errors
     /// When the request is not admitted. The message says what would be accepted.
     pub(super) fn admit<B>(&self, request: &Request<B>, peer: Option<IpAddr>) -> Result<&Who, Problem> {
-        self.hosts.admit(request)?;
+        self.admit_page(request)?;
         let Some(token) = bearer(request.headers()) else {
             let detail = "send Authorization: Bearer TOKEN; the server printed its token when it started";
             return Err(Problem::of_admin(AdminProblem::NoToken, detail));
         };
-        // A right token is accepted before any wait: operators who share an address with an attacker must still be able
-        // to operate the server.
+        self.identify(token, peer)
+    }
+
+    /// The holder of a token. A right token is accepted before any wait: operators who share an address with an attacker
+    /// must still be able to operate the server.
+    ///
+    /// # Errors
+    /// When the token is not known. A source that guesses must wait.
+    pub(super) fn identify(&self, token: &str, peer: Option<IpAddr>) -> Result<&Who, Problem> {
         self.tokens.holder(token).ok_or_else(|| self.logins.wrong(source_of(peer)))
+    }
+
+    /// Checks that a request uses a name of the server, and does not come from a page of another site.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub(super) fn admit_page<B>(&self, request: &Request<B>) -> Result<(), Problem> {
+        self.hosts.admit(request)
+    }
+
+    /// Checks only that a request uses a name of the server: a link on another site may lead to a page that shows
+    /// nothing without a cookie.
+    ///
+    /// # Errors
+    /// When it uses another name.
+    pub(super) fn admit_host<B>(&self, request: &Request<B>) -> Result<(), Problem> {
+        if self.hosts.knows(host_of(request)?) { Ok(()) } else { Err(wrong_host()) }
     }
 
     /// Refuses a request that a browser sends for a page of another site, or for a name that is not this server's.

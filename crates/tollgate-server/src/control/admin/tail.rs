@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tollgate::Clock;
 
 use super::view::EventView;
-use crate::fleet::{FleetMember, NodeView, PeerQuestion};
+use crate::fleet::{FleetMember, NodeView, PeerRequest};
 use crate::shutdown::{Stop, stopped};
 use crate::telemetry::Event;
 
@@ -35,6 +35,13 @@ pub(crate) struct EventBody {
     lines: mpsc::Receiver<Bytes>,
     /// While it exists, the connection counts an answer as in progress.
     _answering: Box<dyn Send + Sync>,
+}
+
+impl EventBody {
+    /// A body of what the sender of `lines` sends.
+    pub(super) fn new(lines: mpsc::Receiver<Bytes>, answering: Box<dyn Send + Sync>) -> Self {
+        Self { lines, _answering: answering }
+    }
 }
 
 impl Body for EventBody {
@@ -72,7 +79,7 @@ pub(super) fn lines(
         let _ = pumped.await;
         drop(place);
     });
-    EventBody { lines, _answering: answering }
+    EventBody::new(lines, answering)
 }
 
 async fn pump(
@@ -109,7 +116,7 @@ pub(super) fn merged(
     shows_this: Option<String>,
     others: Vec<NodeView>,
     fleet: Arc<FleetMember>,
-    question: PeerQuestion,
+    question: PeerRequest,
 ) -> EventBody {
     let EventBody { lines: mut own, _answering } = own;
     let (sender, lines) = mpsc::channel(LINES_MAX);

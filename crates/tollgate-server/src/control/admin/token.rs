@@ -87,8 +87,9 @@ impl GivenToken {
     /// When the system has no random bytes.
     fn random() -> Result<Self, String> {
         let mut bytes = [0; RANDOM_BYTES];
-        getrandom::fill(&mut bytes)
-            .map_err(|error| format!("no random numbers for the admin token: {error}"))?;
+        getrandom::fill(&mut bytes).map_err(|error| {
+            format!("no random numbers for the admin token: {}", disk::plain_cause(&error))
+        })?;
         let mut text = String::from("tg_");
         for byte in bytes {
             text.push_str(&format!("{byte:02x}"));
@@ -212,8 +213,9 @@ pub(crate) fn credentials(settings: &TokenSettings) -> Result<Credentials, Strin
 fn write(path: &Path, token: &GivenToken) -> Result<(), String> {
     let failed = |error: std::io::Error| {
         format!(
-            "{}: the admin token cannot be written: {error}; name another file with --admin-token-file",
-            path.display()
+            "{}: the admin token cannot be written: {}; name another file with --admin-token-file",
+            path.display(),
+            disk::plain_cause(&error)
         )
     };
     match fs::remove_file(path) {
@@ -273,8 +275,7 @@ fn one(line: &str) -> Result<AcceptedToken, String> {
 
 fn bounded(path: &Path) -> Result<String, String> {
     let name = path.display();
-    let bytes = disk::read(path, FILE_BYTES_MAX)
-        .map_err(|error| format!("{name}: {error}; name a file that can be read"))?;
+    let bytes = disk::read(path, FILE_BYTES_MAX).map_err(|error| disk::unreadable(path, &error))?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(format!("{name}: more than {FILE_BYTES_MAX} bytes"));
     }

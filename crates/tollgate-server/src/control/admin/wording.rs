@@ -5,6 +5,7 @@ use tollgate::policy::source::nearest;
 use tollgate::policy::{Limit, Policy};
 use tollgate::store::StoreFailure;
 
+use super::route::Verb;
 use crate::identity::Stranger;
 use crate::problem::{AdminProblem, Problem};
 use crate::service::comparison::NotBegun;
@@ -16,6 +17,10 @@ pub(super) fn unknown_limit(name: &str, policy: &Policy) -> Problem {
     };
     let detail = format!("the active policy has no limit {name:?}; {meant}");
     Problem::of_admin(AdminProblem::Unknown, detail)
+}
+
+pub(super) fn not_with_a_body(verb: Verb) -> Problem {
+    Problem::invalid(format!("{} has no body", verb.name()))
 }
 
 pub(super) fn stranger(stranger: Stranger) -> Problem {
@@ -66,7 +71,7 @@ pub(super) fn unforgotten(failure: StoreFailure) -> String {
         StoreFailure::Unanswered => {
             format!("{failure}: some counters may have been forgotten; ask again when it answers")
         }
-        _ => format!("{failure}: nothing was forgotten, here or there; ask again when it answers"),
+        _ => format!("{failure}: nothing was reset, here or there; ask again when it answers"),
     }
 }
 

@@ -37,7 +37,7 @@ fn limits_without_a_unit_are_none() {
 #[test]
 fn wrong_questions_are_refused_by_name() {
     let cases = [
-        ("", "not JSON"),
+        ("", "the body is empty; accepted: {\"domain\""),
         ("[]", "no object"),
         (r#"{"domian":"d"}"#, "domian: unknown"),
         (r#"{"domain":7}"#, "domain: is no text"),

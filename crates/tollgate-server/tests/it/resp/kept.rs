@@ -130,10 +130,10 @@ fn an_operator_looks_and_resets() {
     assert_eq!(seen["throttled"].as_array().map(Vec::len), Some(1), "{seen}");
     assert_eq!(seen["throttled"][0]["command"], "throttle");
     assert!(seen["throttled"][0]["reset_after_ms"].as_u64().is_some_and(|rest| rest > 3_500_000), "{seen}");
-    assert!(stdout(&call(&server, &["reset", "key=k", "command=throttle"])).contains("1 counter forgotten"));
+    assert!(stdout(&call(&server, &["reset", "key=k", "command=throttle"])).contains("1 counter reset"));
     assert_eq!(ask(), [1, 0]);
-    assert!(stdout(&call(&server, &["reset", "key=k"])).contains("2 counters forgotten"));
+    assert!(stdout(&call(&server, &["reset", "key=k"])).contains("2 counters reset"));
     assert_eq!(ask(), [0, 0]);
-    assert!(stdout(&call(&server, &["reset", "key=k", "tenant=acme"])).contains("nothing was forgotten"));
-    assert!(stdout(&call(&server, &["audit"])).contains("2 counters forgotten"));
+    assert!(stdout(&call(&server, &["reset", "key=k", "tenant=acme"])).contains("nothing was reset"));
+    assert!(stdout(&call(&server, &["audit"])).contains("2 counters reset"));
 }

@@ -19,6 +19,7 @@ use crate::policy::compared::Replaced;
 use crate::policy::{
     Choice, Fault, Limit, MATCHED_MAX, Match, Matches, Mode, Penalty, Policy, QuotaIndex, Unmet,
 };
+use crate::quota::Quota;
 use crate::request::{CheckRequest, Descriptor};
 use crate::store::{Charge, Charges, Enforcement, Foreseen, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
@@ -329,7 +330,7 @@ fn applied(
         outcome: *outcome,
         refused_for: met.refused_for,
         choice: limit.choice(request),
-        allowance: limit.allowance(matched.quota),
+        allowance: limit.quota_phrase(matched.quota),
         open_tiers: open_tiers(limit, request),
     };
     let ruled = overrides.of(limit);
@@ -343,17 +344,19 @@ fn applied(
                 .to_owned()
         }
         (None, Source::Lease) => format!(
-            "this server holds units that it has drawn, so the request passes here; the counter has {} of {} left",
+            "this server holds a lease with units left, so the request passes here; the shared counter has {} of {} left",
             outcome.remaining, outcome.limit
         ),
-        (None, source) if source.is_counted() => counted(&state),
+        (None, source) if source.is_counted() => counted(limit.quota(matched.quota), &state),
         _ => uncounted(&state),
     });
     changes.extend(instead(&state));
     changes.extend(enforcement(state.enforcement, mode, percent, ruled.is_some()));
     if !state.open_tiers.is_empty() {
         let names = state.open_tiers.join(" and ");
-        changes.push(format!("the request has no {names}: requests with one are counted apart, by tier"));
+        changes.push(format!(
+            "the request has no {names}: requests with one have counters of their own, by tier"
+        ));
     }
     changes.extend(more(limit, matched.quota));
     Explained {
@@ -368,20 +371,29 @@ fn applied(
     }
 }
 
-fn counted(state: &State) -> String {
+fn counted(quota: Option<&Quota>, state: &State) -> String {
     let State { cost, outcome, .. } = state;
-    let Outcome { limit, remaining, next_unit_after, reset_after, .. } = outcome;
+    let Outcome { limit, remaining, .. } = outcome;
+    let (next, all) = (outcome.next_unit_after.readable(), outcome.reset_after.readable());
     if *cost > *limit {
-        format!("a cost of {cost} never passes: at most {limit} at once")
-    } else if !state.admits {
-        let lacking = cost.saturating_sub(*remaining);
-        format!(
-            "{lacking} more must return: the first unit does in {}, and all of them have in {}",
-            Seconds(*next_unit_after),
-            Seconds(*reset_after)
-        )
-    } else {
-        format!("nothing holds the request back here: {remaining} of {limit} are left")
+        return format!("a cost of {cost} never passes: at most {limit} at once");
+    } else if state.admits {
+        return format!("it admits the request: {remaining} of {limit} are left");
+    }
+    match (quota, cost.saturating_sub(*remaining)) {
+        (Some(Quota::Concurrency(_)), 1) => {
+            format!(
+                "all {limit} are in flight: it admits the request when one of them ends, in {next} at the latest"
+            )
+        }
+        (_, 1) => {
+            let again =
+                if *limit > 1 { format!(", and has all {limit} again in {all}") } else { String::new() };
+            format!("{remaining} of {limit} are left: it admits the request in {next}{again}")
+        }
+        _ => format!(
+            "the request costs {cost}, and {remaining} of {limit} are left: the next one is back in {next}, all are in {all}"
+        ),
     }
 }
 
@@ -402,30 +414,31 @@ fn instead(state: &State) -> Option<String> {
 
 fn uncounted(state: &State) -> String {
     if state.source == Source::Full {
-        return "memory is full, and there is no room for a counter, so it is refused".to_owned();
+        return "memory is full, and there is no room for a counter, so the request is denied".to_owned();
     }
-    let what = if state.admits { "passes" } else { "is refused" };
-    format!("nobody can count ({}), so it {what}; its store must answer again", state.source.name())
+    let what = if state.admits { "passes" } else { "is denied" };
+    format!("the store does not answer ({}), so the request {what} until it does", state.source.name())
 }
 
 fn by_penalty(limit: &Limit, state: &State) -> String {
     let passes_in = state.outcome.verdict.retry_after().unwrap_or_default();
     let rest = state.refused_for.unwrap_or(passes_in);
     let denials = limit.block_for().map_or(0, Penalty::after);
+    let plural = if denials == 1 { "" } else { "s" };
     let counter = if passes_in > rest {
-        format!(", and its counter admits it in {}", Seconds(passes_in))
+        format!(", and its counter admits it in {}", passes_in.readable())
     } else {
         String::new()
     };
     format!(
-        "refused for another {} after {denials} denials{counter}; a reset of the key takes that back",
-        Seconds(rest)
+        "denied for another {} after {denials} denial{plural}{counter}; `tollgate reset` ends that",
+        rest.readable()
     )
 }
 
 fn by_policy(state: &State) -> String {
     let what = if state.admits {
-        "nothing holds the request back here: it is unlimited, and not counted"
+        "it admits every such request, and counts none"
     } else {
         "the policy denies it, and waiting does not help"
     };
@@ -437,7 +450,7 @@ fn enforcement(enforcement: Enforcement, mode: Mode, percent: u8, ruled: bool) -
     match (enforcement, mode) {
         (Enforcement::Enforced, _) => None,
         (Enforcement::Shadow, Mode::Shadow) => {
-            Some(format!("{whose} in shadow: it counts, and never refuses"))
+            Some(format!("{whose} in shadow: it counts, and never denies"))
         }
         (Enforcement::Shadow, _) => {
             Some(format!("it decides for {percent} % of its keys, and only counts this one"))
@@ -469,7 +482,8 @@ fn unapplied(limit: &Limit, request: &Descriptor<'_>, overrides: &ActiveOverride
     }
     if let Some(Ruled { kind: LimitOverride::Off, .. }) = ruled {
         changes.push(
-            "an operator has turned it off; it decides again when that ends or is taken back".to_owned(),
+            "an operator has turned it off; it decides again when that ends, or after `tollgate restore`"
+                .to_owned(),
         );
     }
     if changes.is_empty() && mode == Mode::Enforce {
@@ -529,14 +543,4 @@ impl fmt::Display for Choice {
 /// Attributes with their values.
 fn pairs(by: &[(String, String)]) -> String {
     by.iter().map(|(attribute, value)| format!("{attribute}={value}")).collect::<Vec<_>>().join(" and ")
-}
-
-/// A time in seconds, rounded up to the millisecond as in all retry advice.
-struct Seconds(Ticks);
-
-impl fmt::Display for Seconds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let millis = self.0.ceil_millis();
-        write!(f, "{}.{:03} s", millis / 1_000, millis % 1_000)
-    }
 }

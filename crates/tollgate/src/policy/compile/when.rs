@@ -9,7 +9,7 @@ use crate::policy::pattern;
 use crate::policy::vocabulary::Vocabulary;
 
 const ACCEPTED: &str = "a table such as {method: POST, path: /v1/*}, or a CEL expression";
-const VALUES: &str = "a text, a list of texts, or { not: … } of these; * stands for anything";
+const VALUES: &str = "a text, a list of texts, or { not: ... } of these; * stands for anything";
 
 /// The conditions of a limit; an empty list without `when`. Credentials in them are digests.
 pub(crate) fn read(fields: Fields<'_>, vocabulary: &Vocabulary, report: &mut Report) -> Vec<Condition> {
@@ -65,7 +65,7 @@ fn negated<'n>(name: &str, field: &str, node: &'n Node, report: &mut Report) -> 
     let table = Fields::of(node, field, VALUES, report)?;
     let mut entries = table.iter();
     let (Some(entry), None) = (entries.next(), entries.next()) else {
-        let accepted = format!("{name}: {{ not: … }}, or CEL as the whole `when` for more than that");
+        let accepted = format!("{name}: {{ not: ... }}, or CEL as the whole `when` for more than that");
         report.error(node.at, field, Problem::new("is a table of several fields, or of none", accepted));
         return None;
     };
@@ -76,11 +76,11 @@ fn negated<'n>(name: &str, field: &str, node: &'n Node, report: &mut Report) -> 
     let value = match &entry.node.tree {
         _ if report.credentials().contains(name) => "k1".to_owned(),
         Tree::List(items) => items.iter().filter_map(Node::as_text).collect::<Vec<_>>().join(", "),
-        _ => entry.node.as_text().unwrap_or("…").to_owned(),
+        _ => entry.node.as_text().unwrap_or("...").to_owned(),
     };
     let meant = pattern::of_keyword(name, &entry.key, &value);
     let accepted =
-        meant.unwrap_or_else(|| format!("{name}: a value, a list of values, or {{ not: … }} of these"));
+        meant.unwrap_or_else(|| format!("{name}: a value, a list of values, or {{ not: ... }} of these"));
     let message = format!("{} is no way of matching here", quoted(&entry.key));
     report.error(entry.at, field, Problem::new(message, accepted));
     None

@@ -372,7 +372,7 @@ fn doubtful_files_are_warned_about() {
             "(!has(plan) || !(plan == 'internal')) to limit it too",
         ),
         ("rate: 1/s, when: \"!(plan in ['internal', 'test'])\"", "a request without plan is not limited"),
-        ("rate: 1/s, when: \"m == 'GET' && plan != 'x'\"", "accepted: (!has(plan) || …) to limit it too"),
+        ("rate: 1/s, when: \"m == 'GET' && plan != 'x'\"", "accepted: (!has(plan) || ...) to limit it too"),
         ("rate: 1/s, when: \"m == 'GET' || plan != 'x'\"", "a request without plan is not limited"),
         ("rate: 1/s, when: \"!(m == 'GET' || plan == 'x')\"", "a request without m is not limited"),
         ("rate: 1/s, by: [ip], when: \"!plan.startsWith('x')\"", "a request without plan is not limited"),

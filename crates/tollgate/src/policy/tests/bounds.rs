@@ -49,7 +49,7 @@ fn counts_beyond_the_bounds_are_refused() {
     let bad = format!("limits: [{}]", "{name: 5, rate: s},".repeat(2_000));
     let said = findings(&bad);
     assert_eq!((said.as_slice().len(), said.len()), (1000, 3999));
-    assert!(said.to_string().ends_with("… and 2999 more"));
+    assert!(said.to_string().ends_with("... and 2999 more"));
 }
 
 /// More limits that always apply than a decision may charge would leave every request unanswered.

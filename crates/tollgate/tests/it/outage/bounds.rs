@@ -214,8 +214,10 @@ fn a_share_tells_when_to_come_back() {
                 now = now + wait;
                 let decision = fleet.check(0, "k", cost, now);
                 assert!(decision.is_allowed(), "{nodes} nodes, cost {cost}, round {round}");
-                let told = decision.limits().next().expect("one limit").outcome;
-                assert!(told.remaining <= told.limit && told.limit == (10 / u64::from(nodes)).max(1));
+                let outcome = decision.limits().next().expect("one limit").outcome;
+                assert!(
+                    outcome.remaining <= outcome.limit && outcome.limit == (10 / u64::from(nodes)).max(1)
+                );
             }
         }
     }
@@ -251,15 +253,15 @@ fn a_flapping_store_costs_no_burst_each_time() {
         worst <= (30 + 30) * 1_000_000 + 6_000_000_000 / 5,
         "a fifth of the rate where load is even: {worst}"
     );
-    let told = fleet.engines[0].maintenance().fallback().expect("told");
-    assert!(told.deferred_settled > 300 && told.deferred_dropped == 0, "{told:?}");
+    let fallback = fleet.engines[0].maintenance().fallback().expect("the store can be away");
+    assert!(fallback.deferred_settled > 300 && fallback.deferred_dropped == 0, "{fallback:?}");
 }
 
 /// Nodes that join while the store is away bring their own share once; from then on all together keep to the rate.
 #[test]
 fn nodes_that_join_in_an_outage_keep_to_the_rate() {
     let rate = Rate::per_second(12).burst(60);
-    let fleet = Fleet::told(6, 3, || {
+    let fleet = Fleet::counting(6, 3, || {
         crate::fixture::policy(vec![limit("limit", Quota::token_bucket(rate).expect("valid"))])
     });
     fleet.see(NOW);
@@ -307,8 +309,8 @@ fn a_share_is_not_given_twice() {
         });
         let admitted = admitted.into_inner();
         assert!((196..=200).contains(&admitted), "{admitted} of 200 with {limits} limits");
-        let told = fleet.engines[0].maintenance().fallback().expect("told");
-        assert_eq!(told.deferred_held, limits);
+        let fallback = fleet.engines[0].maintenance().fallback().expect("the store can be away");
+        assert_eq!(fallback.deferred_held, limits);
         fleet.shared.set(false);
         fleet.settle(NOW);
         let left = fleet.check(1, "k", 0, NOW);

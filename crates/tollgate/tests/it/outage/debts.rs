@@ -39,14 +39,14 @@ fn every_key_is_told_about_once() {
     }
     let engine = &fleet.engines[0];
     assert_eq!(now_or_never(engine.maintenance().reconcile(NOW)), Err(StoreFailure::Unreachable));
-    assert_eq!(engine.maintenance().fallback().map(|told| told.deferred_held), Some(3));
+    assert_eq!(engine.maintenance().fallback().map(|fallback| fallback.deferred_held), Some(3));
     fleet.shared.set(false);
     assert_eq!(now_or_never(engine.maintenance().reconcile(NOW)), Ok(Reconciled { settled: 3, left: 0 }));
     assert_eq!(now_or_never(engine.maintenance().reconcile(NOW)), Ok(Reconciled::default()));
     assert_eq!(fleet.shared.debits.load(Ordering::SeqCst), 3);
     assert_eq!([left(&fleet, "a"), left(&fleet, "b"), left(&fleet, "c")], [6, 6, 6]);
-    let told = engine.maintenance().fallback().expect("told");
-    assert_eq!((told.deferred_settled, told.deferred_dropped, told.deferred_held), (3, 0, 0));
+    let fallback = engine.maintenance().fallback().expect("the store can be away");
+    assert_eq!((fallback.deferred_settled, fallback.deferred_dropped, fallback.deferred_held), (3, 0, 0));
 }
 
 /// A debit whose answer is lost is not sent again.
@@ -59,8 +59,8 @@ fn a_lost_answer_is_not_asked_again() {
     assert_eq!(now_or_never(engine.maintenance().reconcile(NOW)), Err(StoreFailure::Unanswered));
     assert_eq!(left(&fleet, "k"), 6);
     assert_eq!(left(&fleet, "k"), 6);
-    let told = engine.maintenance().fallback().expect("told");
-    assert_eq!((told.deferred_settled, told.deferred_dropped, told.deferred_held), (0, 1, 0));
+    let fallback = engine.maintenance().fallback().expect("the store can be away");
+    assert_eq!((fallback.deferred_settled, fallback.deferred_dropped, fallback.deferred_held), (0, 1, 0));
     assert_eq!(fleet.shared.debits.load(Ordering::SeqCst), 1);
 }
 
@@ -108,13 +108,13 @@ fn debts_are_bounded() {
     for key in 0..DEFERRED_MAX + 50 {
         assert!(fleet.check(0, &key.to_string(), 1, NOW).is_allowed());
     }
-    let told = fleet.engines[0].maintenance().fallback().expect("told");
-    assert_eq!((told.deferred_held, told.deferred_dropped), (DEFERRED_MAX, 50));
-    assert!(told.bytes < 10 << 20);
+    let fallback = fleet.engines[0].maintenance().fallback().expect("the store can be away");
+    assert_eq!((fallback.deferred_held, fallback.deferred_dropped), (DEFERRED_MAX, 50));
+    assert!(fallback.bytes < 10 << 20);
     fleet.shared.set(false);
     fleet.settle(NOW);
-    let told = fleet.engines[0].maintenance().fallback().expect("told");
-    assert_eq!((told.deferred_held, told.deferred_settled), (0, DEFERRED_MAX as u64));
+    let fallback = fleet.engines[0].maintenance().fallback().expect("the store can be away");
+    assert_eq!((fallback.deferred_held, fallback.deferred_settled), (0, DEFERRED_MAX as u64));
 }
 
 /// A policy that takes over in an outage keeps debts, and drops those of a limit that is gone.

@@ -29,7 +29,7 @@ fn apart() -> (Fleet, String, [usize; 2]) {
     unreachable!("some key has its counters apart")
 }
 
-fn told(decision: &Decision) -> Vec<(&'static str, u64)> {
+fn sources(decision: &Decision) -> Vec<(&'static str, u64)> {
     decision.limits().map(|status| (status.source.name(), status.outcome.remaining)).collect()
 }
 
@@ -38,19 +38,23 @@ fn told(decision: &Decision) -> Vec<(&'static str, u64)> {
 fn what_is_there_stays_exact() {
     let (fleet, key, [first, second]) = apart();
     let check = |cost| fleet.check(0, &key, cost, NOW);
-    assert_eq!(told(&check(1)), [("exact", 9), ("exact", 5)]);
+    assert_eq!(sources(&check(1)), [("exact", 9), ("exact", 5)]);
     fleet.shared.down[first].store(true, Ordering::SeqCst);
     // The share of ten is five, of which one is used.
-    assert_eq!(told(&check(2)), [("local", 2), ("exact", 3)]);
+    assert_eq!(sources(&check(2)), [("local", 2), ("exact", 3)]);
     let denied = check(3);
     assert!(!denied.is_allowed());
-    assert_eq!(told(&denied), [("local", 2), ("exact", 3)], "the share denies, and the store is not charged");
-    assert_eq!(told(&check(2)), [("local", 0), ("exact", 1)]);
+    assert_eq!(
+        sources(&denied),
+        [("local", 2), ("exact", 3)],
+        "the share denies, and the store is not charged"
+    );
+    assert_eq!(sources(&check(2)), [("local", 0), ("exact", 1)]);
     fleet.shared.down[first].store(false, Ordering::SeqCst);
-    assert_eq!(told(&check(0)), [("exact", 5), ("exact", 1)], "the store was told");
+    assert_eq!(sources(&check(0)), [("exact", 5), ("exact", 1)], "the store was told");
     // Now the store denies, and the share is not charged.
     fleet.shared.down[second].store(true, Ordering::SeqCst);
-    let local = |decision: &Decision| told(decision)[1];
+    let local = |decision: &Decision| sources(decision)[1];
     assert_eq!(local(&check(0)), ("local", 0), "its share is used up");
     fleet.shared.down[second].store(false, Ordering::SeqCst);
 }
@@ -64,11 +68,11 @@ fn what_the_store_denies_is_given_back_here() {
     }
     // Of ten and six, four and none are left; this node has used nothing of its shares of five and three.
     fleet.shared.down[second].store(true, Ordering::SeqCst);
-    let look = told(&fleet.check(0, &key, 0, NOW));
+    let look = sources(&fleet.check(0, &key, 0, NOW));
     assert_eq!(look, [("exact", 4), ("local", 3)]);
     let denied = fleet.check(0, &key, 3, NOW);
     assert!(denied.is_allowed());
-    assert_eq!(told(&denied), [("exact", 1), ("local", 0)]);
+    assert_eq!(sources(&denied), [("exact", 1), ("local", 0)]);
     fleet.shared.down[second].store(false, Ordering::SeqCst);
     let (fleet, key, [_, second]) = apart();
     assert!(fleet.check(1, &key, 6, NOW).is_allowed());
@@ -76,9 +80,9 @@ fn what_the_store_denies_is_given_back_here() {
     assert!(fleet.check(0, &key, 2, NOW).is_allowed());
     let denied = fleet.check(0, &key, 3, NOW);
     assert!(!denied.is_allowed());
-    assert_eq!(told(&denied), [("exact", 2), ("local", 1)], "neither was charged");
-    let told_of = fleet.engines[0].maintenance().fallback().expect("told");
-    assert_eq!(told_of.deferred_held, 1);
+    assert_eq!(sources(&denied), [("exact", 2), ("local", 1)], "neither was charged");
+    let fallback = fleet.engines[0].maintenance().fallback().expect("the store can be away");
+    assert_eq!(fallback.deferred_held, 1);
     assert_eq!(now_or_never(fleet.engines[0].maintenance().reconcile(NOW)), Err(StoreFailure::Unreachable));
 }
 

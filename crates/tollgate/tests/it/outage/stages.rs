@@ -42,9 +42,9 @@ fn stages_follow_each_other() {
     fleet.shared.set(true);
     assert_eq!(source(&fleet.check(0, "k", 1, after(141_000_000))), "open");
     assert_eq!(source(&fleet.check(0, "k", 1, after(300_000_000))), "closed", "silence is no health");
-    let told = fleet.engines[0].maintenance().fallback().expect("the store can be away");
-    assert_eq!((told.open, told.local, told.closed), (3, 2, 4));
-    assert_eq!(told.open_for, Ticks::from_micros(999_999));
+    let fallback = fleet.engines[0].maintenance().fallback().expect("the store can be away");
+    assert_eq!((fallback.open, fallback.local, fallback.closed), (3, 2, 4));
+    assert_eq!(fallback.open_for, Ticks::from_micros(999_999));
 }
 
 /// A clock that steps back does not open a limit again.
@@ -77,7 +77,10 @@ fn a_flapping_store_opens_once() {
     let [open, local, exact] = sources;
     assert_eq!(open, 50, "half of the first second");
     assert_eq!((local, exact), (30_000 - 50, 30_000));
-    assert!(fleet.engines[0].maintenance().fallback().expect("told").open_for <= Ticks::from_secs(1));
+    assert!(
+        fleet.engines[0].maintenance().fallback().expect("the store can be away").open_for
+            <= Ticks::from_secs(1)
+    );
 }
 
 /// However often the store is well for long enough and then away again, limits are open for five seconds in ten minutes at most.
@@ -117,7 +120,7 @@ fn an_open_limit_has_a_ceiling() {
 /// one of three.
 #[test]
 fn a_cold_start_is_never_open() {
-    let fleet = Fleet::told(1, 0, || policy(vec![bucket("limit", 30).on_store_failure(STAGED)]));
+    let fleet = Fleet::counting(1, 0, || policy(vec![bucket("limit", 30).on_store_failure(STAGED)]));
     fleet.shared.set(true);
     let admitted = (0..20).filter(|_| {
         let decision = fleet.check(0, "k", 1, NOW);
@@ -126,7 +129,7 @@ fn a_cold_start_is_never_open() {
     });
     assert_eq!(admitted.count(), 10);
     assert_eq!(source(&fleet.check(0, "k", 1, after(60_000_000))), "closed");
-    assert_eq!(fleet.engines[0].maintenance().fallback().map(|told| told.nodes), Some(3));
+    assert_eq!(fleet.engines[0].maintenance().fallback().map(|fallback| fallback.nodes), Some(3));
 }
 
 /// While the store is away the number of nodes may grow, which makes shares smaller at once, and not shrink.
@@ -136,7 +139,7 @@ fn nodes_may_only_grow_in_an_outage() {
     fleet.see(NOW);
     fleet.shared.set(true);
     let admitted = |most: u32| (0..most).filter(|_| fleet.check(0, "k", 1, NOW).is_allowed()).count();
-    let nodes = || fleet.engines[0].maintenance().fallback().map(|told| told.nodes);
+    let nodes = || fleet.engines[0].maintenance().fallback().map(|fallback| fallback.nodes);
     assert_eq!(admitted(5), 5);
     fleet.nodes.store(1, Ordering::SeqCst);
     assert_eq!(admitted(5), 5);

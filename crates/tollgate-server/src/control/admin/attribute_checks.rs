@@ -1,0 +1,90 @@
+//! Checks of the attributes that an operator names: whether requests can have them, and in this spelling.
+
+use tollgate::{CheckRequest, CredentialDigest};
+use tollgate_tower::attributes::BUILT_IN;
+
+use super::wording::texts;
+use crate::control::ControlPlane;
+use crate::problem::Problem;
+use crate::service::throttle;
+
+impl ControlPlane {
+    /// Refuses attributes that no request has: a block of them would deny nothing. The rules of other programs have
+    /// their own names.
+    pub(super) fn nameable(&self, given: &[(&str, tollgate::Value<'_>)]) -> Result<(), Problem> {
+        let policy = self.service.engine.policy();
+        // Calls that carry their limit have attributes that no policy declares.
+        let named = given.iter().filter(|(name, _)| !throttle::ATTRIBUTES.contains(name));
+        for (name, value) in named.filter(|_| self.service.compat().is_none()) {
+            if let Some(problem) = policy.attribute_problem(name) {
+                return Err(Problem::invalid(problem.to_string()));
+            }
+            if *name == "domain" && !self.is_known(name) {
+                return Err(Problem::invalid(
+                    "domain: the domain of Envoy's requests is no attribute under a policy of Tollgate's own, so this would block nothing; \
+                     accepted: an attribute that the requests have".to_owned(),
+                ));
+            }
+            let tollgate::Value::Text(text) = value else { continue };
+            if self.service.identity.credentials().contains(name) {
+                // A credential may look like anything, so it is not echoed. Its digest can always be named.
+                if text.is_empty() || text.starts_with('!') || text.contains(['*', '|']) {
+                    return Err(Problem::invalid(format!(
+                        "{name}: a credential is known by its hash, so no pattern can match it; accepted: its whole text, or sha256:..."
+                    )));
+                }
+            } else if let Some(problem) = policy.single_problem(name, text) {
+                return Err(Problem::invalid(format!("{name}: {problem}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// A warning if a block names an attribute that neither a limit nor any HTTP request is known to have.
+    pub(super) fn doubt(&self, given: &[(&str, tollgate::Value<'_>)]) -> Option<String> {
+        let mut unknown = given.iter().map(|(name, _)| *name).filter(|name| !self.is_known(name));
+        let name = unknown.next().filter(|_| self.service.compat().is_none())?;
+        Some(format!(
+            "no limit counts by {name}, so see whether requests have it: `attributes` in the policy declares names, and then others are refused"
+        ))
+    }
+
+    /// Whether a limit reads an attribute, or requests are known to have it.
+    fn is_known(&self, name: &str) -> bool {
+        let policy = self.service.engine.policy();
+        policy.uses(name)
+            || policy.declares(name)
+            || throttle::ATTRIBUTES.contains(&name)
+            || BUILT_IN.contains(&name)
+            || self.service.reader.mapped.iter().any(|mapped| mapped.name == name)
+            || self.service.reader.callers.as_ref().is_some_and(|callers| callers.gives(name))
+    }
+
+    /// Refuses a pattern where a single value is needed: no counter belongs to a pattern.
+    pub(super) fn single(&self, request: &CheckRequest<'_>) -> Result<(), Problem> {
+        let policy = self.service.engine.policy();
+        let named = texts(request);
+        match named.iter().find(|(name, value)| policy.is_pattern(name, value)) {
+            None => Ok(()),
+            Some((name, value)) => Err(Problem::invalid(format!(
+                "{name}: {value} is a pattern, and a request has one {name}; accepted: the {name} of a request"
+            ))),
+        }
+    }
+
+    /// Refuses a value that is nearly spelled right: no request has it, so the answer would be about no request.
+    pub(super) fn spelled_rightly(&self, given: &[(&str, tollgate::Value<'_>)]) -> Result<(), Problem> {
+        for (name, value) in given {
+            let tollgate::Value::Text(text) = value else { continue };
+            if self.service.identity.credentials().contains(name) && CredentialDigest::is_spoilt(text) {
+                return Err(Problem::invalid(format!("{name}: {}", CredentialDigest::SPOILT)));
+            }
+            if let Some(command) = throttle::misspelt_command(name, text) {
+                return Err(Problem::invalid(format!(
+                    "{name}: requests have it as {command}; accepted: {command}"
+                )));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,162 @@
+//! The overview: everything that the console shows at one instant, as tables of text.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::Value;
+use tollgate::time::WallOffset;
+use tollgate::{LimitOverride, Timestamp};
+
+use super::panel::{Fact, Panel, Tone};
+use super::recorder::Recorder;
+use super::sentence::instant;
+use crate::control::ControlPlane;
+use crate::readiness::Audience;
+use crate::telemetry::names::{OUTCOMES, SOURCES, VERDICTS};
+use crate::time_text::people;
+
+/// How many seconds a rate is averaged over.
+pub(super) const RATE_SECONDS: usize = 10;
+
+/// Everything that is shown at one instant.
+#[derive(Serialize)]
+pub(super) struct Overview {
+    pub(super) at: String,
+    pub(super) strip: Vec<Fact>,
+    /// Decisions of the last second by verdict.
+    rates: BTreeMap<&'static str, u64>,
+    /// Outcomes of the last second by limit, for those with a history.
+    limits: BTreeMap<String, BTreeMap<&'static str, u64>>,
+    pub(super) panels: Vec<Panel>,
+}
+
+/// What panels are built from.
+pub(super) struct OverviewSource<'a> {
+    pub(super) control: &'a ControlPlane,
+    pub(super) recorder: &'a Recorder,
+    pub(super) now: Timestamp,
+    pub(super) wall: WallOffset,
+}
+
+impl ControlPlane {
+    /// The overview of this instant. `None` before the first measurement.
+    pub(super) async fn overview(&self) -> Option<Overview> {
+        self.look_around().await;
+        let (now, wall) = (self.service.now(), self.service.engine.maintenance().wall());
+        let recorder = self.web_console.recorder();
+        let source = OverviewSource { control: self, recorder: recorder.as_ref()?, now, wall };
+        Some(Overview {
+            at: instant(now, wall),
+            strip: source.strip(),
+            rates: VERDICTS.into_iter().zip(source.recorder.history.all.recent(1)).collect(),
+            limits: source.limit_rates(),
+            panels: source.panels(),
+        })
+    }
+}
+
+impl OverviewSource<'_> {
+    /// The names of the limits that decide.
+    pub(super) fn limit_names(&self) -> Vec<String> {
+        let service = &self.control.service;
+        match service.compat() {
+            Some(compat) => compat.rules.metrics().into_iter().map(str::to_owned).collect(),
+            None => service.engine.policy().limits().iter().map(|limit| limit.name().to_owned()).collect(),
+        }
+    }
+
+    fn limit_rates(&self) -> BTreeMap<String, BTreeMap<&'static str, u64>> {
+        let rates = |name: String| {
+            let track = self.recorder.history.limit(&name)?;
+            Some((name, OUTCOMES.into_iter().zip(track.recent(1)).collect()))
+        };
+        self.limit_names().into_iter().filter_map(rates).collect()
+    }
+
+    /// The facts that say whether anything is wrong.
+    fn strip(&self) -> Vec<Fact> {
+        let report = self.control.report(Audience::Admitted);
+        let report = serde_json::to_value(&report).unwrap_or_default();
+        let mut facts =
+            vec![status(&report), self.store_fact(&report), self.source_fact(), self.policy_fact()];
+        let (all, single) = self.control.service.engine.operator().overrides(self.now).list();
+        let off = all.iter().chain(single.iter().map(|(_, ruled)| ruled));
+        let off = off.filter(|ruled| ruled.kind == LimitOverride::Off).count();
+        let blocks = self.control.service.engine.operator().blocks(self.now).len();
+        let tone = if off > 0 { Tone::Warn } else { Tone::Plain };
+        facts.push(Fact {
+            name: "operators",
+            text: format!(
+                "{}, {}",
+                counted(off, "limit off", "limits off"),
+                counted(blocks, "block", "blocks")
+            ),
+            tone,
+        });
+        let up = people(self.now.since(self.control.service.started_at).ceil_seconds() * 1_000);
+        let text = format!("{}, up {up}", env!("CARGO_PKG_VERSION"));
+        facts.push(Fact { name: "version", text, tone: Tone::Plain });
+        facts
+    }
+
+    fn store_fact(&self, report: &Value) -> Fact {
+        let store = &report["store"];
+        let Some(place) = store["place"].as_str() else {
+            let full = report["memory"]["error"]["text"].as_str();
+            let text = full.map_or_else(|| "memory of this server".to_owned(), str::to_owned);
+            return Fact { name: "store", text, tone: if full.is_some() { Tone::Bad } else { Tone::Good } };
+        };
+        let nodes = self.recorder.store(1).map_or(0, |(_, now)| now.nodes);
+        let nodes = if nodes > 0 { format!(", {nodes} servers share it") } else { String::new() };
+        match store["since"].as_str() {
+            Some(since) => {
+                Fact { name: "store", text: format!("{place} is away since {since}"), tone: Tone::Bad }
+            }
+            None => Fact { name: "store", text: format!("{place} answers{nodes}"), tone: Tone::Good },
+        }
+    }
+
+    /// Where the answers of the last seconds came from.
+    fn source_fact(&self) -> Fact {
+        let counts = self.recorder.sources(RATE_SECONDS);
+        let total: u64 = counts.iter().sum();
+        let mut shares: Vec<(u64, &str)> =
+            counts.into_iter().zip(SOURCES.map(|source| source.name())).collect();
+        shares.sort_by(|one, other| other.cmp(one));
+        let share = |(count, name): (u64, &str)| {
+            (count > 0).then(|| format!("{name} {} %", (count * 100).div_ceil(total.max(1))))
+        };
+        let text: Vec<String> = shares.into_iter().filter_map(share).take(3).collect();
+        let text = if text.is_empty() { "no decisions in 10 s".to_owned() } else { text.join(", ") };
+        let is_degraded = text.contains("local") || text.contains("open") || text.contains("closed");
+        Fact { name: "decided by", text, tone: if is_degraded { Tone::Warn } else { Tone::Plain } }
+    }
+
+    fn policy_fact(&self) -> Fact {
+        let status = self.control.reloader.status();
+        let age = people(self.now.since(status.loaded_at).ceil_seconds() * 1_000);
+        let version = status.version.map(|version| format!(" {}", version.short())).unwrap_or_default();
+        match status.trouble() {
+            None => Fact {
+                name: "policy",
+                text: format!("{}{version}, active for {age}", status.name),
+                tone: Tone::Plain,
+            },
+            Some(failure) => Fact {
+                name: "policy",
+                text: format!("the file is not active: {}", failure.text),
+                tone: Tone::Bad,
+            },
+        }
+    }
+}
+
+fn counted(number: usize, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+fn status(report: &Value) -> Fact {
+    let text = report["status"].as_str().unwrap_or_default().to_owned();
+    let tone = if text == "ok" { Tone::Good } else { Tone::Bad };
+    Fact { name: "server", text, tone }
+}

@@ -1,0 +1,275 @@
+//! Answers requests to the console. Nothing is loaded from elsewhere, nothing is cached, and scripts run only from this
+//! server's own file.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::{Either, Full};
+use hyper::body::Incoming;
+use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LOCATION, RETRY_AFTER, SET_COOKIE};
+use hyper::{HeaderMap, Request, Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::super::reply::{AdminBody, AdminClient};
+use super::super::route::Verb;
+use super::super::tail::{EventBody, Which};
+use super::super::token::Role;
+use super::form::FormFields;
+use super::page;
+use super::panel::Tone;
+use super::route::ConsoleRoute;
+use super::sentence::Sentences;
+use super::session::{ConsoleSession, Transport};
+use crate::control::ControlPlane;
+use crate::problem::{AdminProblem, Kind, Problem};
+use crate::request_body::{self, BODY_BYTES_MAX};
+use crate::telemetry::names::{OUTCOMES, VERDICTS};
+
+/// The script and the style of the console.
+pub(super) const SCRIPT: &str = include_str!("console.js");
+pub(super) const STYLE: &str = include_str!("console.css");
+
+const HTML: &str = "text/html; charset=utf-8";
+const JSON: &str = "application/json";
+/// What a page of the console may load and do.
+const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+     img-src 'self' data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
+
+/// How the client reads answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AnswerForm {
+    Page,
+    Json,
+}
+
+impl AnswerForm {
+    /// The script asks for JSON. Browsers ask for pages.
+    fn of(headers: &HeaderMap) -> Self {
+        let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        if accept.starts_with(JSON) { AnswerForm::Json } else { AnswerForm::Page }
+    }
+}
+
+/// Answers one request of the console.
+pub(crate) async fn respond(
+    control: &ControlPlane,
+    request: Request<Incoming>,
+    asker: AdminClient,
+) -> Response<AdminBody> {
+    let form = AnswerForm::of(request.headers());
+    let mut response = match control.console_answer(request, asker, form).await {
+        Ok(response) => response,
+        Err(problem) => refused(&problem, form),
+    };
+    guarded(response.headers_mut());
+    response
+}
+
+impl ControlPlane {
+    async fn console_answer(
+        &self,
+        request: Request<Incoming>,
+        asker: AdminClient,
+        form: AnswerForm,
+    ) -> Result<Response<AdminBody>, Problem> {
+        let route = ConsoleRoute::of(request.method(), request.uri().path())?;
+        if route.is_public() {
+            self.admin.admit_host(&request)?
+        } else {
+            self.admin.admit_page(&request)?
+        }
+        match route {
+            ConsoleRoute::Script => return Ok(typed(SCRIPT, "text/javascript; charset=utf-8")),
+            ConsoleRoute::StyleSheet => return Ok(typed(STYLE, "text/css; charset=utf-8")),
+            ConsoleRoute::Login => return self.log_in(request, &asker).await,
+            _ => {}
+        }
+        let Some(session) = self.web_console.sessions.of(request.headers(), self.service.now()) else {
+            return match route {
+                ConsoleRoute::Overview => Ok(typed(page::login(None), HTML)),
+                _ => Err(Problem::of_admin(AdminProblem::NoToken, "log in at /console")),
+            };
+        };
+        match route {
+            ConsoleRoute::Events => Ok(streamed(self.events(session, asker)?, "text/event-stream")),
+            ConsoleRoute::Tail => {
+                let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
+                let which = if fields.get("denied") == Some("true") { Which::Denied } else { Which::All };
+                let act = self.begin(&session.who, Verb::Tail)?;
+                Ok(streamed(self.own_tail(&act, which, asker)?, "application/x-ndjson"))
+            }
+            ConsoleRoute::History => {
+                let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
+                Ok(typed(self.history(fields.get("limit"))?.to_string(), JSON))
+            }
+            ConsoleRoute::Subject => {
+                let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
+                let about = self.about_subject(&session.who, &fields).await?;
+                Ok(match form {
+                    AnswerForm::Json => typed(about.document().to_string(), JSON),
+                    AnswerForm::Page => {
+                        typed(page::subject(&about.title, &about.sentences, &about.offers, &session), HTML)
+                    }
+                })
+            }
+            ConsoleRoute::Logout | ConsoleRoute::Act => self.posted(route, request, &session, form).await,
+            _ => self.console_page(&session).await,
+        }
+    }
+
+    /// The console as a page.
+    async fn console_page(&self, session: &ConsoleSession) -> Result<Response<AdminBody>, Problem> {
+        let overview = self.overview().await.ok_or_else(|| {
+            Problem::new(Kind::StoreUnavailable, "the console measures each second; ask again in a moment")
+        })?;
+        let audit = (session.who.role >= Role::Admin).then(|| self.audit_panel());
+        Ok(typed(page::console(&overview, audit.as_ref(), session), HTML))
+    }
+
+    /// Begins a session for the holder of a token. A wrong one gets the form again, and counts as on every other path.
+    async fn log_in(
+        &self,
+        request: Request<Incoming>,
+        asker: &AdminClient,
+    ) -> Result<Response<AdminBody>, Problem> {
+        let body = request_body::read_any(request, BODY_BYTES_MAX).await?;
+        let fields = FormFields::read(&body)?;
+        let token = fields.get("token").unwrap_or_default();
+        let who = match self.admin.identify(token, asker.peer) {
+            Ok(who) => who,
+            Err(problem) => {
+                let mut response = typed(page::login(Some(&problem.detail)), HTML);
+                set_status(&mut response, &problem);
+                return Ok(response);
+            }
+        };
+        let cookie = self.web_console.sessions.begin(who, self.transport(), self.service.now());
+        let cookie = cookie.ok_or_else(|| {
+            Problem::of_admin(AdminProblem::Conflict, "the system has no random numbers for a session")
+        })?;
+        Ok(redirect(&cookie))
+    }
+
+    /// A form of the console. It must have the token of its session, which only the console's own pages contain.
+    async fn posted(
+        &self,
+        route: ConsoleRoute,
+        request: Request<Incoming>,
+        session: &Arc<ConsoleSession>,
+        form: AnswerForm,
+    ) -> Result<Response<AdminBody>, Problem> {
+        let body = request_body::read_any(request, BODY_BYTES_MAX).await?;
+        let fields = FormFields::read(&body)?;
+        if !session.owns_form(fields.get("form_token")) {
+            let detail = "the form is not of this session; load the console again and repeat it";
+            return Err(Problem::of_admin(AdminProblem::CrossSite, detail));
+        }
+        if route == ConsoleRoute::Logout {
+            return Ok(redirect(&self.web_console.sessions.end(session, self.transport())));
+        }
+        let acted = self.act(&session.who, &fields).await?;
+        Ok(match form {
+            AnswerForm::Json => typed(acted.document().to_string(), JSON),
+            AnswerForm::Page => {
+                typed(page::message(&acted.title, &acted.sentences, acted.command.as_deref()), HTML)
+            }
+        })
+    }
+
+    const fn transport(&self) -> Transport {
+        if self.readiness.tls.is_some() { Transport::Tls } else { Transport::Plain }
+    }
+
+    /// Counts by second and by minute, of all decisions or of one limit. Counters that are always zero are left out.
+    fn history(&self, limit: Option<&str>) -> Result<Value, Problem> {
+        let recorder = self.web_console.recorder();
+        let history = recorder.as_ref().map(|recorder| &recorder.history);
+        let (mut seconds, mut minutes) = (serde_json::Map::new(), serde_json::Map::new());
+        let mut add = |name: &str, by_second: Vec<u32>, by_minute: Vec<u32>| {
+            if by_second.iter().chain(&by_minute).any(|count| *count > 0) {
+                seconds.insert(name.to_owned(), by_second.into());
+                minutes.insert(name.to_owned(), by_minute.into());
+            }
+        };
+        match (limit, history) {
+            (None, Some(history)) => {
+                for (index, name) in VERDICTS.into_iter().enumerate() {
+                    add(name, history.all.seconds(index), history.all.minutes(index));
+                }
+            }
+            (Some(limit), Some(history)) => {
+                let track = history.limit(limit).ok_or_else(|| {
+                    Problem::of_admin(AdminProblem::Unknown, "this limit has no history: it had no decisions yet, or too many others did before it")
+                })?;
+                for (index, name) in OUTCOMES.into_iter().enumerate() {
+                    add(name, track.seconds(index), track.minutes(index));
+                }
+            }
+            (_, None) => {}
+        }
+        Ok(json!({ "seconds": seconds, "minutes": minutes }))
+    }
+}
+
+fn typed(body: impl Into<Bytes>, content_type: &'static str) -> Response<AdminBody> {
+    let mut response = Response::new(Either::Left(Full::new(body.into())));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+fn streamed(body: EventBody, content_type: &'static str) -> Response<AdminBody> {
+    let mut response = Response::new(Either::Right(body));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// Leads to the console, and sets or removes its cookie.
+fn redirect(cookie: &str) -> Response<AdminBody> {
+    let mut response = typed("", HTML);
+    *response.status_mut() = StatusCode::SEE_OTHER;
+    response.headers_mut().insert(LOCATION, HeaderValue::from_static(super::PATH));
+    // It is made of letters, digits and punctuation.
+    if let Ok(cookie) = HeaderValue::try_from(cookie) {
+        response.headers_mut().insert(SET_COOKIE, cookie);
+    }
+    response
+}
+
+fn refused(problem: &Problem, form: AnswerForm) -> Response<AdminBody> {
+    let mut response = match form {
+        AnswerForm::Json => {
+            let document = json!({
+                "title": problem.kind.title(), "sentence": problem.detail, "tone": Tone::Bad, "more": [],
+            });
+            typed(document.to_string(), JSON)
+        }
+        AnswerForm::Page => {
+            let sentences = Sentences { first: problem.detail.clone(), tone: Tone::Bad, more: Vec::new() };
+            typed(page::message(problem.kind.title(), &sentences, None), HTML)
+        }
+    };
+    set_status(&mut response, problem);
+    response
+}
+
+fn set_status(response: &mut Response<AdminBody>, problem: &Problem) {
+    *response.status_mut() =
+        StatusCode::from_u16(problem.kind.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    if let Kind::Admin(AdminProblem::TooManyLogins { seconds }) = problem.kind {
+        response.headers_mut().insert(RETRY_AFTER, seconds.into());
+    }
+}
+
+fn guarded(headers: &mut HeaderMap) {
+    for (name, value) in [
+        ("content-security-policy", CONTENT_SECURITY_POLICY),
+        ("x-content-type-options", "nosniff"),
+        // With `no-referrer`, browsers would send forms of this page with the origin `null`.
+        ("referrer-policy", "same-origin"),
+        ("cross-origin-resource-policy", "same-origin"),
+        ("cross-origin-opener-policy", "same-origin"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+}

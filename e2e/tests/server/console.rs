@@ -1,0 +1,333 @@
+//! The console in a real browser, against the real program: what an operator sees and does, and what a hostile caller
+//! cannot do to it.
+
+use std::path::Path;
+
+use serde_json::json;
+use tollgate_testkit::Scratch;
+
+use crate::admin::{TOKEN, ask, server};
+use crate::browser::{Browser, Scripts};
+use crate::program::{Server, tollgate};
+use crate::redis::Redis;
+use crate::shared::on;
+
+const POLICY: &str = "limits: [{name: per-key, by: [api_key], rate: 5/h}, {name: all, rate: 1000/h}]";
+const KEY: &str = r#"{"attributes":{"api_key":"k"}}"#;
+/// The digest that stands for the credential `k`.
+const DIGEST: &str = "sha256:8254c329a92850f6d539dd376f4816ee";
+/// How many rounds of requests the pictures show: about 20 seconds.
+const PICTURED: usize = 120;
+const TAB: &str = "\u{e004}";
+const ENTER: &str = "\u{e007}";
+const ESCAPE: &str = "\u{e00c}";
+
+/// A browser at the console, logged in.
+fn logged_in(server: &Server, token: &str, scripts: Scripts) -> Browser {
+    let browser = Browser::start(scripts);
+    browser.open(&format!("http://{}/console", server.address));
+    browser.enter("#token", token);
+    browser.click("button");
+    browser.shows("#strip", "server");
+    browser
+}
+
+/// The text of the row of a table that begins with a name.
+fn row(browser: &Browser, panel: &str, name: &str) -> String {
+    let script = format!(
+        "const rows = [...document.querySelectorAll('#{panel} tbody tr')]; \
+         return rows.find((row) => row.cells[0].innerText === {})?.innerText ?? '';",
+        json!(name)
+    );
+    browser.script(&script).as_str().unwrap().to_owned()
+}
+
+/// Opens what a row is about.
+fn open(browser: &Browser, panel: &str, name: &str) {
+    browser.soon(&format!("{name} is in {panel}"), || {
+        let script = format!(
+            "const rows = [...document.querySelectorAll('#{panel} tbody tr')]; \
+             const row = rows.find((row) => row.innerText.includes({})); \
+             row?.querySelector('a')?.click(); return Boolean(row);",
+            json!(name)
+        );
+        browser.script(&script).as_bool().filter(|found| *found)
+    });
+    browser.soon("it is open", || browser.text("#act-title").contains(name).then_some(()));
+}
+
+fn press_offer(browser: &Browser, label: &str) {
+    let script = format!(
+        "const offers = [...document.querySelectorAll('.offer button')]; \
+         offers.find((button) => button.innerText === {}).click();",
+        json!(label)
+    );
+    browser.script(&script);
+}
+
+#[track_caller]
+fn without_complaints(browser: &Browser) {
+    assert_eq!(browser.complaints(), Vec::<String>::new(), "the browser complains");
+}
+
+/// An operator logs in, sees denials arrive, asks about a key, blocks it, and turns a limit off and on again.
+#[test]
+fn an_operator_works_in_a_browser() {
+    let server = server(POLICY);
+    let browser = Browser::start(Scripts::On);
+    browser.open(&format!("http://{}/console", server.address));
+    browser.enter("#token", "not-the-token-of-this-server");
+    browser.click("button");
+    browser.shows(".bad", "the token is not known");
+    let refused = browser.complaints();
+    assert!(
+        refused.iter().all(|complaint| complaint.contains("401")),
+        "only the refusal itself: {refused:?}"
+    );
+    browser.enter("#token", TOKEN);
+    browser.click("button");
+    browser.shows("#strip", "ok");
+    assert!(!browser.url().contains(TOKEN) && browser.url().ends_with("/console"), "{}", browser.url());
+    assert_eq!(browser.script("return document.cookie"), "", "no script reads the session");
+    browser.shows("#state", "live");
+    for _ in 0..8 {
+        server.check(KEY);
+    }
+    browser.soon("3 denials", || row(&browser, "limits", "per-key").contains("\t3\t").then_some(()));
+    browser.shows("#keys", DIGEST);
+    browser.shows("#near", "now");
+    browser.soon("the chart has denials", || {
+        browser
+            .script("return document.querySelector('#chart svg .denied') !== null")
+            .as_bool()
+            .filter(|drawn| *drawn)
+    });
+    browser.enter("#ask-key", "api_key=k");
+    browser.click("#ask-form button");
+    browser.shows("#answer", "Yes, limit per-key denies it: 0 of 5 left; it passes again at");
+
+    let other = r#"{"attributes":{"api_key":"other"}}"#;
+    assert_eq!(server.check(other)["allowed"], true);
+    open(&browser, "keys", "api_key=sha256:d9298a10d1b0735837dc4bd85dac641b");
+    browser.shows("#act-about", "No, such a request passes now");
+    browser.shows("#act-offers", "tollgate block api_key=sha256:d9298a10d1b0735837dc4bd85dac641b --for 10m");
+    press_offer(&browser, "Block for 10 min");
+    browser.shows("#act-result", "is blocked until");
+    assert_eq!(server.check(other)["cause"], "operator-block");
+    browser.shows("#overrides", "blocked");
+    browser.shows("#audit", "block");
+
+    open(&browser, "limits", "per-key");
+    press_offer(&browser, "Turn off for 10 min");
+    browser.shows("#act-result", "limit per-key: off until");
+    assert_eq!(server.check(KEY)["allowed"], true, "the limit is off");
+    browser.shows("#overrides", "ends in 9 min");
+    press_offer(&browser, "Restore");
+    browser.shows("#act-result", "limit per-key: restored");
+    assert_eq!(server.check(KEY)["allowed"], false, "the limit holds again");
+    let audit = ask(&server, TOKEN, "GET", "/admin/v1/audit", "").json().to_string();
+    assert!(
+        ["block", "kill", "restore"].iter().all(|verb| audit.contains(&format!("\"verb\":\"{verb}\""))),
+        "{audit}"
+    );
+    without_complaints(&browser);
+    browser.click("header button");
+    browser.shows("h1", "Tollgate console");
+}
+
+/// Two servers on one Redis: the console shows the store and that it is shared; a denial decided at the other server
+/// shows in the explanation here, and a reset here is a reset there.
+#[test]
+fn the_console_of_a_fleet() {
+    let redis = Redis::start(&[]);
+    let (one, two) = (on(&redis.url(), POLICY), on(&redis.url(), POLICY));
+    one.joined();
+    two.joined();
+    let browser = logged_in(&one, TOKEN, Scripts::On);
+    browser.shows("#strip", "answers, 2 servers share it");
+    browser.shows("#store", "breaker closed");
+    for _ in 0..8 {
+        two.check(KEY);
+    }
+    browser.enter("#ask-key", "api_key=k");
+    browser.click("#ask-form button");
+    browser.shows("#answer", "Yes, limit per-key denies it");
+    one.check(KEY);
+    open(&browser, "keys", DIGEST);
+    press_offer(&browser, "Reset its counters");
+    browser.shows("#act-result", "1 counter was reset: per-key");
+    browser.soon("the other server admits it", || (two.check(KEY)["allowed"] == true).then_some(()));
+    press_offer(&browser, "Block for 10 min");
+    browser.shows("#act-result", "is blocked until");
+    assert_eq!(one.check(KEY)["cause"], "operator-block");
+    browser.soon("the block holds on the other server", || {
+        (two.check(KEY)["cause"] == "operator-block").then_some(())
+    });
+    browser.shows("#nodes", &two.address.to_string());
+    without_complaints(&browser);
+}
+
+/// A viewer sees everything but the audit log, and is offered nothing.
+#[test]
+fn a_viewer_only_looks() {
+    let scratch = Scratch::new();
+    let tokens = scratch.file("tokens", "viewer vera viewer-token-0123456789\n");
+    let arguments = ["serve", "--http", "127.0.0.1:0", "--policy", "-", "--admin-tokens", &tokens];
+    let server = Server::spawn(tollgate(&arguments), POLICY);
+    server.check(KEY);
+    let browser = logged_in(&server, "viewer-token-0123456789", Scripts::On);
+    browser.shows("header", "vera (viewer)");
+    open(&browser, "keys", DIGEST);
+    browser.shows("#act-about", "No, such a request passes now");
+    assert_eq!(browser.script("return document.querySelectorAll('.offer').length"), 0);
+    assert_eq!(browser.text("#audit"), "");
+    without_complaints(&browser);
+}
+
+/// Whatever callers call themselves, in every attribute and on every panel: nothing of it runs, nothing of it becomes an
+/// element, and the browser's security policy had nothing to refuse.
+#[test]
+fn hostile_callers_write_nothing_into_the_page() {
+    let policy = "limits: [{name: per-user, by: [user], rate: 2/h}, {name: per-path, by: [path], rate: 2/h}, \
+                  {name: per-agent, by: [agent], rate: 2/h}, {name: pair, by: [user, agent], rate: 2/h}]";
+    let server = server(policy);
+    let browser = logged_in(&server, TOKEN, Scripts::On);
+    browser.click("#tail-toggle");
+    browser.shows("#tail-toggle", "Stop");
+    let hostile = [
+        "<img src=x onerror=window.broken=1>",
+        "<script>window.broken=1</script>",
+        "\"><svg onload=window.broken=1>",
+        "'><b id=broken>",
+        "javascript:window.broken=1",
+        "</textarea></title><script>window.broken=1</script>",
+        "&lt;script&gt;window.broken=1&lt;/script&gt;",
+        "${window.broken=1}{{form_token}}",
+        "\u{202e}\u{0}\n\r\u{2028}data: {}\n\nevent: overview",
+    ];
+    for value in hostile {
+        let body = json!({ "attributes": { "user": value, "path": format!("/{value}"), "agent": value } });
+        for _ in 0..4 {
+            server.send("POST", "/v1/check", &body.to_string());
+        }
+    }
+    browser.shows("#keys", "user=<img src=x onerror=window.broken=1>");
+    browser.shows("#near", "onerror=window.broken=1>");
+    browser.shows("#tail-events", "<svg onload=window.broken=1>");
+    for key in ["user=<img src=x onerror=window.broken=1>", "user='><b id=broken>"] {
+        open(&browser, "keys", key);
+        press_offer(&browser, "Block for 10 min");
+        browser.shows("#act-result", "is blocked until");
+    }
+    browser.shows("#overrides", "<img src=x onerror=window.broken=1>");
+    browser.shows("#audit", "<img src=x onerror=window.broken=1>");
+    browser.enter("#ask-key", "user='<img src=x onerror=window.broken=1>'");
+    browser.click("#ask-form button");
+    browser.shows("#answer", "Yes, ");
+    let broken = "return Boolean(window.broken) || document.querySelectorAll('main img, main script, #broken, main svg[onload]').length";
+    assert_eq!(browser.script(broken), 0);
+    without_complaints(&browser);
+    // The page that the server draws, with the same keys.
+    browser.open(&format!("http://{}/console", server.address));
+    browser.shows("#keys", "user=<img src=x onerror=window.broken=1>");
+    assert_eq!(browser.script(broken), 0);
+    without_complaints(&browser);
+}
+
+/// Without scripts the tables are there, and every action is a form.
+#[test]
+fn without_scripts_there_are_tables_and_forms() {
+    let server = server(POLICY);
+    server.check(KEY);
+    let browser = Browser::start(Scripts::Off);
+    browser.open(&format!("http://{}/console", server.address));
+    browser.enter("#token", TOKEN);
+    browser.click("button");
+    browser.click("#keys td.open a");
+    browser.click("form.offer button");
+    browser.click("main a");
+    browser.click("#ask-key");
+    browser.enter("#ask-key", "api_key=k");
+    browser.click("#ask-form button");
+    assert!(browser.url().ends_with("/console/act"), "{}", browser.url());
+    assert_eq!(server.check(KEY)["cause"], "operator-block");
+}
+
+/// On a telephone nothing is cut off, and with the keyboard alone a key is opened and closed.
+#[test]
+fn small_screens_and_keyboards_suffice() {
+    let server = server(POLICY);
+    server.check(KEY);
+    let browser = logged_in(&server, TOKEN, Scripts::On);
+    browser.shows("#keys", DIGEST);
+    browser.resize(360, 740);
+    browser.soon("the page is as wide as the screen", || {
+        (browser.script("return document.documentElement.scrollWidth").as_u64()? <= 360).then_some(())
+    });
+    browser.script("document.querySelector('#keys a').focus()");
+    browser.press(ENTER);
+    browser.shows("#act-title", DIGEST);
+    assert_eq!(browser.script("return document.activeElement.id"), "act-title");
+    browser.press(TAB);
+    assert_eq!(browser.script("return document.activeElement.id"), "act-close");
+    browser.press(ESCAPE);
+    browser.soon("it is closed", || {
+        browser.script("return document.getElementById('act').hidden").as_bool().filter(|is| *is)
+    });
+    without_complaints(&browser);
+}
+
+/// The pictures of the documentation are small, and are those of the real console. `TOLLGATE_PICTURES=$PWD/docs/pictures`
+/// writes them.
+#[test]
+fn pictures_of_the_console() {
+    let policy = "limits:\n  - {name: per-key, by: [api_key], rate: 40/s, burst: 60}\n  - {name: login, by: [ip], when: {path: /login}, \
+                  rate: 30/min}\n  - {name: search, by: [tenant], rate: 20/s, mode: shadow}\n  - {name: everybody, rate: 5000/s}\n";
+    let scratch = Scratch::new();
+    scratch.write("policy.yaml", policy);
+    let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", "policy.yaml"]);
+    command.current_dir(scratch.folder()).env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+    let server = Server::spawn(command, "");
+    let browser = logged_in(&server, TOKEN, Scripts::On);
+    let tenants = ["acme", "globex", "initech", "umbrella"];
+    for round in 0..PICTURED {
+        for caller in 0..4_usize {
+            for _ in 0..(6 - caller) * (1 + round / 12 % 3) {
+                let body = json!({ "attributes": {
+                    "api_key": format!("key-{caller}"), "tenant": tenants[caller], "ip": format!("192.0.2.{caller}"),
+                    "path": if round % 9 == caller { "/login" } else { "/search" },
+                } });
+                server.check(&body.to_string());
+            }
+        }
+        tollgate_testkit::rest(std::time::Duration::from_millis(120));
+    }
+    ask(&server, TOKEN, "POST", "/admin/v1/shadow", r#"{"limit":"login","for":"10m"}"#);
+    ask(
+        &server,
+        TOKEN,
+        "POST",
+        "/admin/v1/block",
+        r#"{"attributes":{"ip":"198.51.100.7"},"for":"10m","note":"scanner"}"#,
+    );
+    browser.shows("#overrides", "198.51.100.7");
+    browser.shows("#keys", "tenant=acme");
+    let pictures =
+        [("light", 1280, 1000, "light"), ("dark", 1280, 1000, "dark"), ("small", 360, 780, "light")];
+    for (name, width, height, scheme) in pictures {
+        browser.resize(width, height);
+        browser.prefer(scheme);
+        browser.script("window.scrollTo(0, 0)");
+        tollgate_testkit::rest(std::time::Duration::from_millis(1_500));
+        let picture = browser.picture();
+        assert!(
+            picture.starts_with(b"\x89PNG") && picture.len() < 150 << 10,
+            "{name}: {} bytes",
+            picture.len()
+        );
+        if let Some(folder) = std::env::var_os("TOLLGATE_PICTURES") {
+            std::fs::write(Path::new(&folder).join(format!("console-{name}.png")), picture).unwrap();
+        }
+    }
+    without_complaints(&browser);
+}

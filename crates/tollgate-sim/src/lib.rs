@@ -41,3 +41,4 @@ pub mod fleet;
 pub mod overload;
 pub mod log;
 pub mod replay;
+pub mod suggest;

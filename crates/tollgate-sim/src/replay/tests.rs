@@ -28,7 +28,7 @@ const POLICIES: [&str; 8] = [
 ];
 
 /// One request of the truth.
-struct Request {
+struct Sent {
     at: Timestamp,
     user: String,
     plan: &'static str,
@@ -36,7 +36,7 @@ struct Request {
 }
 
 /// A seeded log: a few busy users and many quiet ones.
-fn requests(seed: u64, count: usize) -> Vec<Request> {
+fn requests(seed: u64, count: usize) -> Vec<Sent> {
     let (mut random, mut at) = (Random::new(seed), START);
     let mut all = Vec::new();
     for _ in 0..count {
@@ -44,7 +44,7 @@ fn requests(seed: u64, count: usize) -> Vec<Request> {
         let number = if random.below(2) == 0 { random.below(3) } else { random.below(200) };
         let plan = if number % 2 == 0 { "free" } else { "pro" };
         let size = (1 + random.below(3)).to_string();
-        all.push(Request { at: Timestamp::from_unix_micros(at), user: format!("u{number}"), plan, size });
+        all.push(Sent { at: Timestamp::from_unix_micros(at), user: format!("u{number}"), plan, size });
     }
     all
 }
@@ -53,7 +53,7 @@ fn policy(text: &str) -> Policy {
     text.parse().unwrap()
 }
 
-fn record_of(request: &Request) -> Record<'_> {
+fn record_of(request: &Sent) -> Record<'_> {
     let attributes = vec![
         ("user".into(), request.user.as_str().into()),
         ("plan".into(), request.plan.into()),
@@ -71,7 +71,7 @@ fn replayed(text: &str, options: Options, records: impl Iterator<Item = Record<'
 }
 
 /// What the engine itself decides: denials in all, and by limit.
-fn truth(text: &str, requests: &[Request]) -> (u64, HashMap<String, u64>) {
+fn truth(text: &str, requests: &[Sent]) -> (u64, HashMap<String, u64>) {
     let store = MemoryStore::new(64 << 20, Timestamp::from_unix_micros(START));
     let engine = Engine::builder().policy(policy(text)).store(store).secret(Secret::repeatable(3)).build();
     let (mut denied, mut by_limit) = (0, HashMap::new());
@@ -121,7 +121,7 @@ fn a_replay_decides_as_the_engine_does() {
 #[test]
 fn the_order_of_lines_does_not_matter() {
     let text = POLICIES[2];
-    let mut lines: Vec<(Timestamp, Ticks, Request)> = Vec::new();
+    let mut lines: Vec<(Timestamp, Ticks, Sent)> = Vec::new();
     let mut random = Random::new(5);
     for request in requests(9, 2_000) {
         let duration = Ticks::from_micros(random.below(3 * TICKS_PER_SECOND));
@@ -137,8 +137,8 @@ fn the_order_of_lines_does_not_matter() {
     assert_eq!((report.totals.denied, report.input.late), (denied, 0));
 }
 
-fn copy(request: &Request) -> Request {
-    Request { at: request.at, user: request.user.clone(), plan: request.plan, size: request.size.clone() }
+fn copy(request: &Sent) -> Sent {
+    Sent { at: request.at, user: request.user.clone(), plan: request.plan, size: request.size.clone() }
 }
 
 /// With stamps of whole seconds the range of denials contains the truth.

@@ -224,3 +224,20 @@ fn a_reservation_of_before_a_reset_gives_nothing_back() {
         assert_eq!((left("x"), left("y")), (3, 3), "{algorithm}");
     }
 }
+
+/// Another node of the fleet has reset a key: a reservation that this node made before gives nothing back, and one of another key does.
+#[test]
+fn a_reset_at_another_node_reaches_reservations() {
+    let engine = engine("limits: [{name: a, by: [k], rate: 3/h}]");
+    let at = |millis| T0 + Ticks::from_millis(millis);
+    let reserve = |key| {
+        let three = of(&[("k", key)]).cost(3).expect("a cost within bounds");
+        block_on(engine.reservations().reserve(&three, Ticks::from_secs(60), at(0))).1.expect("it passes")
+    };
+    let (mut known, mut other) = (reserve("x"), reserve("y"));
+    let keys = engine.operator().reset_keys(&of(&[("k", "x")]), &[], at(1));
+    assert_eq!(keys.len(), 1);
+    engine.operator().hear_reset(&keys, at(1));
+    assert_eq!(block_on(engine.reservations().cancel(&mut known, at(2))).unwrap().refunded, 0);
+    assert_eq!(block_on(engine.reservations().cancel(&mut other, at(2))).unwrap().refunded, 3);
+}

@@ -1,6 +1,7 @@
 //! A server that is assembled and does not serve yet: its counters, its service and its control plane. It prints its
 //! banner before it counts.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use tollgate::Clock;
@@ -58,23 +59,17 @@ impl Started {
         let Prepared { settings, clock, tls, mut start, callers } = prepared;
         let addresses = listeners.addresses()?;
         let access = access(&settings, tls.as_ref());
-        let counters = CounterSettings {
-            memory: settings.memory,
-            throttles: listeners.resp.is_some(),
-            state_dir: settings.reload.state_dir.as_deref(),
-            snapshot_every: settings.snapshot_every,
-        };
+        let state_dir = settings.reload.state_dir.as_deref();
+        let (memory, snapshot_every) = (settings.memory, settings.snapshot_every);
+        let counters =
+            CounterSettings { memory, throttles: listeners.resp.is_some(), state_dir, snapshot_every };
         let opened = Opened::open(settings.store, counters, &clock)?; // It locks the state directory.
-        let state_start =
-            settings.reload.state_dir.as_deref().map(|path| OperatorStateFile::open(path, &clock));
+        let state_start = state_dir.map(|path| OperatorStateFile::open(path, &clock));
         let lines = state_start.iter().filter_map(|state_start| state_start.line.as_deref());
         let state: Vec<&str> = opened.state_line().into_iter().chain(lines).collect();
         let notes = banner::BannerNotes { store: &opened.store_lines(), state: &state };
         let credentials = admin::credentials(&settings.admin)?;
-        for line in banner::lines(&start, &addresses, access, &notes, &credentials) {
-            console.line(line);
-        }
-        console.flush();
+        print(banner::lines(&start, &addresses, access, &notes, &credentials), console);
 
         let (reloader, watcher) =
             Watcher::new(&mut start, settings.policy.as_ref(), &settings.reload, clock.now());
@@ -92,20 +87,12 @@ impl Started {
         service.capacity = shedding.and_then(|shedding| shedding.capacity);
         let is_open = !settings.auth.is_required() && tls.is_none();
         service.auth = settings.auth;
-        if let Some(shedder) = overload {
-            service.overload = Some(Arc::clone(&shedder));
-            service.meter.show_overload(shedder);
-        }
         service.compat_options = settings.compat;
-        if let Some(compat) = compat {
-            service.activate(compat, clock.now()).map_err(|error| error.to_string())?;
-        }
+        connect(&mut service, overload, compat, &clock)?;
         let announced = announced(&addresses, access, &credentials);
         let about = membership::about(settings.advertised.clone(), addresses.http, access, &clock);
         let hosts = membership::hosts(settings.admin_hosts, settings.advertised.as_deref());
         let admin = Admin::new(credentials.tokens, addresses.http, &hosts, clock);
-        let trust = settings.fleet_ca.as_deref();
-        let trust = trust.map(|authorities| PeerTrust { authorities, own: settings.tls.as_ref() });
         let service = Arc::new(service);
         let fleet = FleetMember::new(MemberParts {
             about,
@@ -113,7 +100,7 @@ impl Started {
             service: Arc::clone(&service),
             shared: shared.clone(),
             file: operator_state.clone(),
-            peers: PeerClient::new(trust).map_err(|error| format!("--fleet-ca: {error}"))?,
+            peers: peers(settings.fleet_ca.as_deref(), settings.tls.as_ref())?,
         });
         let control = Arc::new(ControlPlane {
             service,
@@ -138,6 +125,37 @@ impl Started {
             announced,
         })
     }
+}
+
+/// Prints the banner.
+fn print(lines: Vec<String>, console: &mut Console) {
+    for line in lines {
+        console.line(line);
+    }
+    console.flush();
+}
+
+/// Connects the service with overload control, and activates the rules of another program if there are any.
+fn connect(
+    service: &mut Service,
+    overload: Option<Arc<Shedder>>,
+    compat: Option<CompatConfig>,
+    clock: &Clock,
+) -> Result<(), String> {
+    if let Some(shedder) = overload {
+        service.overload = Some(Arc::clone(&shedder));
+        service.meter.show_overload(shedder);
+    }
+    match compat {
+        Some(compat) => service.activate(compat, clock.now()).map_err(|error| error.to_string()),
+        None => Ok(()),
+    }
+}
+
+/// The client that asks other nodes.
+fn peers(authorities: Option<&Path>, own: Option<&TlsFiles>) -> Result<PeerClient, String> {
+    let trust = authorities.map(|authorities| PeerTrust { authorities, own });
+    PeerClient::new(trust).map_err(|error| format!("--fleet-ca: {error}"))
 }
 
 /// Announces the server to commands of this user on this machine. A server that cannot be announced serves all the same.

@@ -14,11 +14,11 @@ use tollgate_sim::replay::{
 };
 use tollgate_tower::attributes::Reader;
 
-mod live;
+mod request_reader;
 mod text;
 mod html;
 
-pub(crate) use live::LiveReader;
+pub(crate) use request_reader::RequestReader;
 
 use crate::callers::CallersFile;
 use crate::cli::{ClientChoice, ColumnArguments, ReplayArguments};
@@ -64,7 +64,7 @@ fn carried_out(arguments: &ReplayArguments, console: &mut Console) -> Result<(),
         without: arguments.without.clone(),
         unseen: Unseen::Refuse,
     };
-    let live = LiveReader::new(reader, std::iter::once(&policy).chain(&against));
+    let live = RequestReader::new(reader, std::iter::once(&policy).chain(&against));
     let logs = LogReader::open(&arguments.logs, &mapping(&arguments.columns));
     let mut logs = logs.map_err(|error| error.to_string())?;
     let replay = Replay::new(policy, against, options, live);
@@ -82,7 +82,7 @@ pub(crate) fn compared(
     trace: &Path,
     console: &mut Console,
 ) -> Result<Report, String> {
-    let live = LiveReader::new(Reader::default(), [&old, &new].into_iter());
+    let live = RequestReader::new(Reader::default(), [&old, &new].into_iter());
     let logs = LogReader::open(&[trace.to_owned()], &Mapping::default());
     let mut logs = logs.map_err(|error| error.to_string())?;
     let options = Options { unseen: Unseen::Accept, ..Options::default() };
@@ -145,7 +145,7 @@ pub(crate) fn mapping(columns: &ColumnArguments) -> Mapping {
 
 /// Reads the logs to their end.
 fn replayed(
-    mut replay: Replay<LiveReader>,
+    mut replay: Replay<RequestReader>,
     logs: &mut LogReader,
     console: &mut Console,
 ) -> Result<Report, String> {

@@ -75,7 +75,7 @@ fn show(
     arguments: &SuggestArguments,
     console: &mut Console,
 ) {
-    let drawing = if console.width().is_some() { Drawing::Blocks } else { Drawing::Ascii };
+    let drawing = if console.has_unicode() { Drawing::Blocks } else { Drawing::Ascii };
     let before = if arguments.write.is_some() { "" } else { "# " };
     for line in report::lines(frontier, suggestion, (notes, drawing), arguments) {
         console.line(format!("{before}{line}").trim_end());

@@ -40,7 +40,7 @@ use crate::log::{Precision, Record};
 use arrivals::{Arrival, Arrivals, client_of};
 use comparison::ComparisonSheet;
 use run::{Decided, PolicyRun};
-use sheet::{Beside, Sheet, is_on};
+use sheet::{Sheet, Variant, is_on};
 use summary::Stamps;
 
 /// After how many requests an attribute must have been seen.
@@ -89,7 +89,7 @@ struct Waiting {
 /// The policies at work.
 struct Working {
     main: PolicyRun,
-    at_once: Option<PolicyRun>,
+    together: Option<PolicyRun>,
     unrefused: PolicyRun,
     against: Option<(PolicyRun, ComparisonSheet)>,
     sheet: Sheet,
@@ -211,7 +211,7 @@ impl<D: Describe> Replay<D> {
         let against =
             against.map(|policy| (main.beside(Arc::new(policy), start), ComparisonSheet::default()));
         self.working = Some(Working {
-            at_once: is_whole.then(|| main.beside(Arc::clone(&policy), start)),
+            together: is_whole.then(|| main.beside(Arc::clone(&policy), start)),
             unrefused: main.beside(Arc::clone(&policy), start),
             against,
             sheet: Sheet::new(policy),
@@ -222,7 +222,7 @@ impl<D: Describe> Replay<D> {
     /// Decides about the requests of one second.
     fn decide(&mut self, batch: &mut Vec<Arrival>) {
         if let Some(first) = batch.first() {
-            self.start(first.at_once.min(first.spread), batch);
+            self.start(first.together.min(first.evenly), batch);
         }
         let Some(working) = &mut self.working else { return };
         for arrival in batch.drain(..) {
@@ -245,7 +245,7 @@ impl<D: Describe> Replay<D> {
 
     fn report(self, input: InputReport) -> Report {
         let notes = self.notes();
-        let whole = self.working.as_ref().is_some_and(|working| working.at_once.is_some());
+        let whole = self.working.as_ref().is_some_and(|working| working.together.is_some());
         let stamps = if whole { Stamps::WholeSeconds } else { Stamps::Exact };
         let input = InputReport {
             undecidable: self.undecidable,
@@ -285,7 +285,7 @@ impl<D: Describe> Replay<D> {
     /// What the log cannot say, and what was assumed instead.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        let Some(Working { main, sheet, at_once, .. }) = &self.working else { return notes };
+        let Some(Working { main, sheet, together, .. }) = &self.working else { return notes };
         let policy = main.policy();
         let quotas = || policy.limits().iter().flat_map(|limit| limit.quotas());
         let has_permits = quotas().any(|quota| quota.rate().is_none());
@@ -303,7 +303,7 @@ impl<D: Describe> Replay<D> {
                 self.without_status
             ));
         }
-        if let Some(stamps) = at_once.as_ref().map(|_| stamps_note(sheet)) {
+        if let Some(stamps) = together.as_ref().map(|_| stamps_note(sheet)) {
             notes.push(stamps);
         }
         if self.arrivals.late() > 0 {
@@ -350,7 +350,7 @@ impl Working {
         request: &CheckRequest<'_>,
         describe: &D,
     ) {
-        let Self { main, at_once, unrefused, against, sheet } = self;
+        let Self { main, together, unrefused, against, sheet } = self;
         let of = (&arrival.record, record, arrival.client);
         let mut old: Option<Decision> = None;
         let is_compared = against.is_some();
@@ -360,32 +360,32 @@ impl Working {
                 old = Some(decided.decision.clone());
             }
         };
-        main.arrive(of, request, arrival.spread, (describe, &mut observe));
-        if let Some(run) = at_once {
-            let mut observe = |decided: &Decided<'_, '_>| sheet.count_beside(Beside::AtOnce, decided);
-            run.arrive(of, request, arrival.at_once, (describe, &mut observe));
+        main.arrive(of, request, arrival.evenly, (describe, &mut observe));
+        if let Some(run) = together {
+            let mut observe = |decided: &Decided<'_, '_>| sheet.count_beside(Variant::Together, decided);
+            run.arrive(of, request, arrival.together, (describe, &mut observe));
         }
         if !record.refused {
-            let mut observe = |decided: &Decided<'_, '_>| sheet.count_beside(Beside::Unrefused, decided);
-            unrefused.arrive(of, request, arrival.spread, (describe, &mut observe));
+            let mut observe = |decided: &Decided<'_, '_>| sheet.count_beside(Variant::Unrefused, decided);
+            unrefused.arrive(of, request, arrival.evenly, (describe, &mut observe));
         }
         if let (Some((run, comparison)), Some(old)) = (against, old) {
             let mut observe = |decided: &Decided<'_, '_>| comparison.count(&old, decided);
-            run.arrive(of, request, arrival.spread, (describe, &mut observe));
+            run.arrive(of, request, arrival.evenly, (describe, &mut observe));
         }
     }
 
     /// Decides about requests that came back after the end of the log.
     fn finish<D: Describe>(&mut self, end: Timestamp, describe: &D) {
-        let Self { main, at_once, unrefused, sheet, .. } = self;
+        let Self { main, together, unrefused, sheet, .. } = self;
         main.finish(end, describe, &mut |decided: &Decided<'_, '_>| sheet.count(decided));
-        if let Some(run) = at_once {
+        if let Some(run) = together {
             run.finish(end, describe, &mut |decided: &Decided<'_, '_>| {
-                sheet.count_beside(Beside::AtOnce, decided);
+                sheet.count_beside(Variant::Together, decided);
             });
         }
         unrefused.finish(end, describe, &mut |decided: &Decided<'_, '_>| {
-            sheet.count_beside(Beside::Unrefused, decided);
+            sheet.count_beside(Variant::Unrefused, decided);
         });
     }
 }

@@ -84,7 +84,7 @@ pub struct CompletionsArguments {
 
 const MAN_EXAMPLES: &str = "\
 Examples:
-  tollgate man man                                 writes man/tollgate.1, man/tollgate-serve.1 and so on
+  tollgate man man                                 writes man/tollgate.1 and others
   man ./man/tollgate.1";
 
 /// The arguments of `man`.

@@ -128,7 +128,7 @@ fn elsewhere(compat: &ActiveConfig) -> Problem {
 impl Verified {
     /// Converts it into a response.
     pub(super) fn into_response(self) -> Response<Full<Bytes>> {
-        let told = if self.proxy == ProxyKind::Nginx { self.problem() } else { None };
+        let problem_header = if self.proxy == ProxyKind::Nginx { self.problem() } else { None };
         let mut response = match self.outcome {
             Ok(passage) => passage.into_response(),
             Err(problem) => problem_details(&problem),
@@ -136,8 +136,8 @@ impl Verified {
         if self.proxy == ProxyKind::Nginx {
             let meant = HeaderValue::from(response.status().as_u16());
             response.headers_mut().insert(STATUS, meant);
-            if let Some(told) = told {
-                response.headers_mut().insert(PROBLEM, told);
+            if let Some(value) = problem_header {
+                response.headers_mut().insert(PROBLEM, value);
             }
             if !response.status().is_success() {
                 *response.status_mut() = StatusCode::FORBIDDEN;

@@ -14,7 +14,7 @@ use super::run::{engine, run};
 use crate::cli::TestArguments;
 use crate::decision_json::verdict_name;
 use crate::identity::Identity;
-use crate::replay::{self, LiveReader};
+use crate::replay::{self, RequestReader};
 use crate::time_text::rfc3339;
 
 /// The name of the written file in messages.
@@ -44,7 +44,7 @@ pub(super) fn recorded(arguments: &TestArguments) -> Result<String, String> {
     let reader = replay::live_reader(arguments.config.as_deref())?;
     let identity = Identity::of(&reader);
     let policy = replay::native(path, &identity)?;
-    let live = LiveReader::new(reader, std::iter::once(&policy));
+    let live = RequestReader::new(reader, std::iter::once(&policy));
     let logs = LogReader::open(&arguments.files, &replay::mapping(&arguments.columns));
     let mut logs = logs.map_err(|error| error.to_string())?;
     let requests = requests(&mut logs, &live, &policy, arguments.max_requests)?;
@@ -56,7 +56,7 @@ pub(super) fn recorded(arguments: &TestArguments) -> Result<String, String> {
 /// The first requests, in the order in which they came, with the attributes that the policy uses.
 fn requests(
     logs: &mut LogReader,
-    live: &LiveReader,
+    live: &RequestReader,
     policy: &Policy,
     most: u64,
 ) -> Result<Vec<RecordedRequest>, String> {

@@ -11,7 +11,7 @@ use super::report::LogNotes;
 use crate::cli::SuggestArguments;
 use crate::console::Console;
 use crate::identity::Identity;
-use crate::replay::{self, LiveReader};
+use crate::replay::{self, RequestReader};
 use crate::text::plain;
 
 /// How many lines are read between two looks at the clock.
@@ -35,7 +35,7 @@ pub(super) fn read(
     let reader = replay::live_reader(arguments.config.as_deref())?;
     let policy = counting(&arguments.by, &Identity::of(&reader))?;
     let by = policy.limits().first().map_or(&[][..], |limit| limit.by());
-    let live = LiveReader::new(reader, std::iter::once(&policy));
+    let live = RequestReader::new(reader, std::iter::once(&policy));
     let logs = LogReader::open(&arguments.logs, &replay::mapping(&arguments.columns));
     let mut logs = logs.map_err(|error| error.to_string())?;
     let mut notes = LogNotes::default();
@@ -76,7 +76,7 @@ fn counting(by: &[String], identity: &Identity) -> Result<Policy, String> {
 /// Adds a request of the log.
 fn add(
     record: &Record<'_>,
-    (live, by): (&LiveReader, &[By]),
+    (live, by): (&RequestReader, &[By]),
     summary: &mut TrafficSummary,
     notes: &mut LogNotes,
 ) -> Result<(), String> {

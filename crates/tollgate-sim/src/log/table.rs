@@ -55,7 +55,7 @@ impl<'a> Cells<'a> {
             Role::Host => record.host = Some(value.clone()),
             Role::User => record.user = Some(value.clone()),
             Role::UserAgent => record.user_agent = Some(value.clone()),
-            Role::Target => self.target(&value),
+            Role::Target => self.target(value.clone()),
             Role::None => {}
         }
         if let Some(attribute) = &column.attribute {
@@ -65,10 +65,10 @@ impl<'a> Cells<'a> {
     }
 
     /// A column of targets has paths, whole URLs, or request lines.
-    fn target(&mut self, value: &Cow<'a, str>) {
+    fn target(&mut self, value: Cow<'a, str>) {
         let read = request_line_in(value.as_bytes(), text);
         if value.starts_with('/') || read.method.is_none() {
-            self.record.target = Some(value.clone());
+            self.record.target = Some(value);
             return;
         }
         self.record.method = read.method.map(|method| Cow::Owned(method.into_owned()));

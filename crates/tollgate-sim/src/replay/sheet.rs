@@ -18,9 +18,9 @@ use crate::log::Precision;
 
 /// A run beside the main one, whose denials are only counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Beside {
+pub(super) enum Variant {
     /// All requests of a second at its start.
-    AtOnce = 0,
+    Together = 0,
     /// Without the requests that the live system refused.
     Unrefused = 1,
 }
@@ -32,7 +32,7 @@ pub(super) const EXTREMES: [u8; 2] = [1 << 4, 1 << 5];
 /// The bit of the main run among those of a client.
 const MAIN: u8 = 1 << BESIDE;
 
-impl Beside {
+impl Variant {
     const fn bit(self) -> u8 {
         1 << self as u8
     }
@@ -40,7 +40,7 @@ impl Beside {
 
 /// What a run beside the main one counts.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct BesideTotals {
+pub(super) struct VariantTotals {
     pub(super) decisions: u64,
     pub(super) denied: u64,
 }
@@ -99,7 +99,7 @@ pub(super) struct Sheet {
     pub(super) overflowed: u64,
     pub(super) calls: u64,
     pub(super) calls_with_leases: u64,
-    pub(super) beside: [BesideTotals; BESIDE],
+    pub(super) beside: [VariantTotals; BESIDE],
     /// Clients, each with the runs that denied it.
     pub(super) clients: KeyMap<u8>,
     pub(super) overlaps: BTreeMap<(usize, usize), u64>,
@@ -126,7 +126,7 @@ impl Sheet {
             overflowed: 0,
             calls: 0,
             calls_with_leases: 0,
-            beside: [BesideTotals::default(); BESIDE],
+            beside: [VariantTotals::default(); BESIDE],
             clients: KeyMap::default(),
             overlaps: BTreeMap::new(),
             week_requests: [[0; 24]; 7],
@@ -194,7 +194,7 @@ impl Sheet {
     }
 
     /// Counts a decision of a run beside the main one.
-    pub(super) fn count_beside(&mut self, beside: Beside, decided: &Decided<'_, '_>) {
+    pub(super) fn count_beside(&mut self, beside: Variant, decided: &Decided<'_, '_>) {
         let totals = &mut self.beside[beside as usize];
         totals.decisions += 1;
         if decided.decision.is_allowed() {
@@ -212,13 +212,13 @@ impl Sheet {
     /// The range of denials that stamps of whole seconds leave open. With several limits that deny it is an estimate:
     /// at least what one limit denies, at most what all deny.
     pub(super) fn denied_range(&self) -> Range {
-        let at_once = self.beside[Beside::AtOnce as usize].denied;
+        let together = self.beside[Variant::Together as usize].denied;
         let enforced = self.policy.limits().iter().zip(&self.limits);
         let enforced = enforced.filter(|(limit, _)| limit.mode() == Mode::Enforce).map(|(_, sheet)| sheet);
         let ranges = || enforced.clone().map(LimitSheet::denied_range);
         let fewest = ranges().map(|range| range.low).max().unwrap_or_default();
         let most = ranges().map(|range| range.high).sum::<u64>().min(self.decisions);
-        Range::of([self.denied, at_once, fewest.min(self.denied), most.max(self.denied)])
+        Range::of([self.denied, together, fewest.min(self.denied), most.max(self.denied)])
     }
 
     /// Whether the range that stamps of whole seconds leave open is known for all limits.
@@ -232,7 +232,7 @@ impl Sheet {
     }
 
     /// Clients that another run denied.
-    pub(super) fn touched_clients_beside(&self, beside: Beside) -> u64 {
+    pub(super) fn touched_clients_beside(&self, beside: Variant) -> u64 {
         self.clients.values().filter(|runs| **runs & beside.bit() != 0).count() as u64
     }
 }
@@ -298,19 +298,19 @@ impl LimitSheet {
 
     /// The range of denials that stamps of whole seconds leave open.
     pub(super) fn denied_range(&self) -> Range {
-        let at_once = self.beside[Beside::AtOnce as usize];
+        let together = self.beside[Variant::Together as usize];
         let [fewest, most] = self.extremes;
-        Range::of([self.denied, at_once, fewest, most])
+        Range::of([self.denied, together, fewest, most])
     }
 
     /// The same of touched keys.
     pub(super) fn touched_range(&self, touched: u64) -> Range {
         let with = |bit: u8| self.keys.values().filter(|key| key.runs & bit != 0).count() as u64;
-        Range::of([touched, self.touched_beside(Beside::AtOnce), with(EXTREMES[0]), with(EXTREMES[1])])
+        Range::of([touched, self.touched_beside(Variant::Together), with(EXTREMES[0]), with(EXTREMES[1])])
     }
 
     /// Keys that a run beside the main one denied.
-    pub(super) fn touched_beside(&self, beside: Beside) -> u64 {
+    pub(super) fn touched_beside(&self, beside: Variant) -> u64 {
         self.keys.values().filter(|key| key.runs & beside.bit() != 0).count() as u64
     }
 }

@@ -11,7 +11,7 @@ use super::report::{
     TouchedKey, Week, percent, written,
 };
 use super::scaled::{QUARTERS, resized};
-use super::sheet::{Beside, LimitSheet, Sheet};
+use super::sheet::{LimitSheet, Sheet, Variant};
 
 /// Most touched keys of a report.
 const TOP_MAX: usize = 20;
@@ -32,7 +32,7 @@ impl Sheet {
         let first = self.first.unwrap_or_default();
         let clients = self.clients.len() as u64;
         let touched = self.touched_clients();
-        let unrefused = self.beside[Beside::Unrefused as usize];
+        let unrefused = self.beside[Variant::Unrefused as usize];
         Totals {
             requests: self.requests,
             from: written(first),
@@ -53,7 +53,7 @@ impl Sheet {
                 requests: unrefused.decisions,
                 denied: unrefused.denied,
                 denied_percent: percent(unrefused.denied, unrefused.decisions),
-                clients_touched: self.touched_clients_beside(Beside::Unrefused),
+                clients_touched: self.touched_clients_beside(Variant::Unrefused),
             }),
             retries: self.retries,
             retries_allowed: self.retries_allowed,
@@ -84,7 +84,7 @@ impl Sheet {
             .iter()
             .map(|((one, other), denied)| Overlap { limits: [name(*one), name(*other)], denied: *denied })
             .collect();
-        all.sort_by(|one, other| other.denied.cmp(&one.denied));
+        all.sort_by_key(|overlap| std::cmp::Reverse(overlap.denied));
         all
     }
 

@@ -21,7 +21,7 @@ pub enum InitKind {
 
 const INIT_EXAMPLES: &str = "\
 Examples:
-  tollgate init api                                a policy, its tests and a config in this directory
+  tollgate init api                                a policy, its tests and a config
   tollgate init llm --dir llm                      the same in the directory llm
   tollgate serve --policy policy.yaml --config config.yaml
 

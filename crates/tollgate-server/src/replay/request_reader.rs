@@ -1,7 +1,6 @@
 //! What the policy sees of a record: the same as of a live request, by the same config. Attributes that the log names
 //! itself are taken as a program would send them.
 
-use std::borrow::Cow;
 use std::cell::Cell;
 
 use http::header::{HOST, HeaderName, HeaderValue, USER_AGENT};
@@ -17,6 +16,9 @@ use crate::identity::{Identity, Word};
 
 /// Attributes that a record itself has, beside those of an HTTP request.
 const USER: &str = "user";
+const IP: &str = BUILT_IN[0];
+const METHOD: &str = BUILT_IN[1];
+const PATH: &str = BUILT_IN[3];
 const BYTES: &str = "bytes";
 const AGENT: &str = "user_agent";
 
@@ -50,8 +52,7 @@ impl RequestReader {
         });
         let numbers = numbers.collect();
         let is_used = |name: &str| used.iter().any(|used| used == name);
-        let needs =
-            [Needs::of(&reader, is_used), Needs::of(&reader, |name| name != BUILT_IN[0] && is_used(name))];
+        let needs = [Needs::of(&reader, is_used), Needs::of(&reader, |name| name != IP && is_used(name))];
         let reads_request = needs[1] != Needs::of(&Reader::default(), |_| false);
         let identity = Identity::of(&reader);
         Self { reader, identity, used, numbers, needs, reads_request, parts: Cell::new(None) }
@@ -61,16 +62,21 @@ impl RequestReader {
         self.used.iter().any(|used| used == name)
     }
 
-    /// What is read from a request with these attributes of its own.
+    /// What is read from a request: what is used, as far as the record has it. Nothing is made up.
     fn needs(&self, record: &Record<'_>) -> Needs {
         let [all, without_address] = self.needs;
-        if record.attributes.is_empty() {
+        let has_request = record.method.is_some() && record.target.is_some();
+        if record.attributes.is_empty() && has_request {
             return if record.client.is_some() { all } else { without_address };
         }
         let is_given = |name: &str| record.attributes.iter().any(|(given, _)| given == name);
-        Needs::of(&self.reader, |name| {
-            self.uses(name) && !is_given(name) && (record.client.is_some() || name != BUILT_IN[0])
-        })
+        let is_recorded = |name: &str| match name {
+            IP => record.client.is_some(),
+            METHOD => record.method.is_some(),
+            PATH => record.target.is_some(),
+            _ => true,
+        };
+        Needs::of(&self.reader, |name| self.uses(name) && !is_given(name) && is_recorded(name))
     }
 
     /// Replaces the parts by those of the record.
@@ -165,7 +171,7 @@ impl RequestReader {
     }
 }
 
-fn add(headers: &mut HeaderMap, name: Option<HeaderName>, value: &Cow<'_, str>) {
+fn add(headers: &mut HeaderMap, name: Option<HeaderName>, value: &str) {
     // A field that HTTP does not allow was none.
     if let Some((name, value)) = name.zip(HeaderValue::from_str(value).ok()) {
         headers.append(name, value);

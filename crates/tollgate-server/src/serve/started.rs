@@ -5,6 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tollgate::Clock;
+use tollgate_compat::CompatConfig;
+use tollgate_tower::shed::Shedder;
 
 use super::Prepared;
 use super::banner;
@@ -26,7 +28,7 @@ use crate::reload::{WatchedFiles, Watcher};
 use crate::service::Service;
 use crate::snapshot::{HeldDirectory, Snapshots};
 use crate::store_watch::StoreWatch;
-use crate::tls::Tls;
+use crate::tls::{Tls, TlsFiles};
 
 /// The parts of a server.
 pub(super) struct Started {

@@ -124,7 +124,7 @@ fn range(burst: BurstRange) -> String {
 fn magnitude(burst: u64) -> u64 {
     let Some(bits) = burst.checked_ilog2() else { return 0 };
     let above = u128::from(burst) - (1 << bits);
-    u64::from(bits) * 8 + u64::try_from(above * 8 >> bits).unwrap_or_default() + 1
+    u64::from(bits) * 8 + u64::try_from((above * 8) >> bits).unwrap_or_default() + 1
 }
 
 fn bar(length: u64, widest: u64, drawing: Drawing) -> String {

@@ -21,7 +21,10 @@ const EXAMPLES_MAX: usize = 10;
 
 /// What [`Reader::read`] found.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "one entry exists at a time, and a box would cost each line an allocation")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one entry exists at a time, and a box would cost each line an allocation"
+)]
 pub enum Entry<'a> {
     /// A request.
     Record(Record<'a>),

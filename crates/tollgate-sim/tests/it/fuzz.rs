@@ -4,6 +4,7 @@
 #[allow(unreachable_pub, reason = "the functions are public in the targets that this file belongs to")]
 #[path = "../../../../fuzz/src/logs.rs"]
 mod bodies;
+#[allow(clippy::expect_used, reason = "a corpus that cannot be read fails the test")]
 #[path = "../../../../fuzz/src/stable.rs"]
 mod stable;
 

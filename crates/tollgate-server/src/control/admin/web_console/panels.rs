@@ -490,7 +490,8 @@ fn grouped(number: u64) -> String {
 }
 
 fn share(part: u64, whole: u64) -> String {
-    if whole == 0 { "–".to_owned() } else { format!("{} %", part.saturating_mul(100) / whole) }
+    let percent = part.saturating_mul(100).checked_div(whole);
+    percent.map_or_else(|| "–".to_owned(), |percent| format!("{percent} %"))
 }
 
 /// The most frequent source of a key's answers.

@@ -22,7 +22,7 @@ core.register_action("tollgate", { "http-req" }, function(txn)
         txn:set_var("txn.tollgate_status", 0)
         return
     end
-    -- Only what is named here is sent, so a client cannot add to it.
+    -- Only what is named here is sent, so a client cannot add to it. Without Accept, the body of a refusal is problem+json.
     local headers = {
         ["host"] = { "tollgate" },
         ["x-forwarded-for"] = { txn.f:src() },
@@ -30,7 +30,7 @@ core.register_action("tollgate", { "http-req" }, function(txn)
         ["x-forwarded-host"] = { txn.f:req_hdr("host") },
         ["x-forwarded-uri"] = { txn.f:pathq() },
     }
-    for _, name in ipairs({ "x-api-key", "authorization", "accept" }) do
+    for _, name in ipairs({ "x-api-key", "authorization" }) do
         local value = txn.f:req_hdr(name)
         if value and value ~= "" then
             headers[name] = { value }

@@ -28,6 +28,8 @@ pub(crate) struct ConvertedDomain {
     pub(crate) limits: Vec<Converted>,
     /// What means something else here for all of them.
     pub(crate) changes: Vec<&'static str>,
+    /// What means something else here where there are several limits.
+    pub(crate) together: Option<&'static str>,
 }
 
 /// The text of a policy, what changed in meaning, and the rules that it lacks.
@@ -59,10 +61,15 @@ pub(crate) struct Native {
 /// Writes the rules of a domain as the text of a policy file. `format` is the name of the original's format.
 pub(crate) fn policy(domain: &str, format: &str, mut converted: ConvertedDomain) -> Conversion {
     leave_out_wrong(domain, format, &mut converted.limits);
-    let ConvertedDomain { limits, changes } = converted;
+    let ConvertedDomain { limits, mut changes, together } = converted;
     let lost = limits.iter().filter(|limit| limit.refuses).filter_map(lost).collect();
     let written = || limits.iter().filter(|limit| limit.limit.is_ok());
-    let general = if written().next().is_some() { changes.as_slice() } else { &[] };
+    match written().count() {
+        0 => changes.clear(),
+        1 => {}
+        _ => changes.extend(together),
+    }
+    let general = changes.as_slice();
     let mut changes: Vec<String> = general.iter().map(|change| format!("every limit: {change}")).collect();
     for limit in written() {
         let origin = comment(&limit.origin);

@@ -7,7 +7,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local function text(number) return string.format('%.0f', number) end
 local items, resets, nodes = KEYS[1], KEYS[2], KEYS[3]
-local ITEMS_MAX, SWEPT_ABOVE, RESETS_MAX = 4096, 1024, 1000
+local ITEMS_MAX, RESETS_MAX = 4096, 1000
 local ITEMS_LIFE_MS, GRACE = 32 * 86400000, 600000000
 local RESETS_LIFE, NODES_LIFE = 60000000, 60000000
 
@@ -20,7 +20,7 @@ local function sweep()
   end
 end
 
-local taken, changed, at = {}, false, 7
+local taken, changed, swept, at = {}, false, false, 7
 for i = 1, tonumber(ARGV[6]) do
   local id, stamp = ARGV[at], tonumber(ARGV[at + 1])
   local held = redis.call('HGET', items, id)
@@ -28,8 +28,12 @@ for i = 1, tonumber(ARGV[6]) do
   -- Without an instant it is written now, after everything before it. With one, it was written while the store was
   -- away, and loses against anything later.
   if stamp == 0 then stamp = math.max(now, last + 1) else stamp = math.min(stamp, now) end
-  if not held and redis.call('HLEN', items) >= SWEPT_ABOVE then sweep() end
-  if not held and redis.call('HLEN', items) >= ITEMS_MAX then
+  local full = not held and redis.call('HLEN', items) >= ITEMS_MAX
+  if full and not swept then
+    sweep()
+    swept, full = true, redis.call('HLEN', items) >= ITEMS_MAX
+  end
+  if full then
     taken[i] = 'full'
   elseif stamp > last then
     redis.call('HSET', items, id, text(stamp) .. ' ' .. ARGV[at + 2] .. ' ' .. ARGV[at + 3])

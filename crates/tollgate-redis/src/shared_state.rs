@@ -68,7 +68,7 @@ pub struct FleetExchange {
     pub heartbeat: String,
     /// The version of the items that this node knows. Empty at first.
     pub version: String,
-    /// The last reset that this node knows. Empty at first: then earlier resets are not told.
+    /// The last reset that this node knows. Empty at first: then earlier resets are left out.
     pub mark: String,
     /// Whether to list the nodes.
     pub lists_nodes: bool,
@@ -94,7 +94,7 @@ pub struct FleetNews {
     pub mark: String,
     /// What became of each item of the exchange.
     pub written: Vec<Written>,
-    /// Whether too many counters were reset in the last minute, so that the other nodes are not told of all.
+    /// Whether too many counters were reset in the last minute, so that the other nodes do not learn of all.
     pub is_reset_unheard: bool,
     /// All items, if their version is not the known one.
     pub items: Option<Vec<SharedItem>>,

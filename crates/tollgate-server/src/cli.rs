@@ -13,12 +13,14 @@ mod guard;
 mod memory;
 mod operate;
 mod observability;
-mod policy;
 mod replay;
+mod policy_test;
+mod policy;
 mod serve;
 mod setup;
 mod simulate;
 mod store;
+mod suggest;
 mod value;
 mod help;
 pub(crate) mod environment;
@@ -42,7 +44,8 @@ pub use operate::{
     PercentArguments, ReloadNowArguments, ResetArguments, RestoreArguments, ScopeArguments, ServerArguments,
     TailArguments, TailVerdict, TopArguments, TopSorting, TrustArguments,
 };
-pub use policy::{CheckArguments, ConvertArguments, DiffArguments, PolicyCommand};
+pub use policy::{CheckArguments, ConvertArguments, DiffArguments, PolicyCommand, SchemaArguments};
+pub use policy_test::TestArguments;
 pub use replay::{ClientChoice, ColumnArguments, ReplayArguments};
 pub use serve::ServeArguments;
 pub use setup::{
@@ -50,6 +53,7 @@ pub use setup::{
 };
 pub use simulate::{FleetArguments, SimulateCommand};
 pub use store::{EntranceArguments, StoreArguments, StoreCheckArguments, StoreCommand, StoreText};
+pub use suggest::{SuggestArguments, SuggestPeriod};
 pub use tollgate_gateway::Target;
 pub use tollgate_tower::attributes::address::Network;
 pub use value::{GivenAttribute, GivenValue, ListenChoice};
@@ -100,9 +104,9 @@ impl Cli {
 pub enum Command {
     /// Answer rate-limiting questions over HTTP, gRPC and RESP, and as a gateway
     Serve(Box<ServeArguments>),
-    /// Write a commented policy and config to start from
+    /// Write a commented policy, its tests and a config to start from
     Init(InitArguments),
-    /// Check, compare, convert and describe policy files
+    /// Check, test, compare, convert and describe policy files
     Policy {
         /// What to do with them.
         #[command(subcommand)]
@@ -130,6 +134,8 @@ pub enum Command {
     Decide(DecideArguments),
     /// See what a policy would have done to the requests of a log
     Replay(ReplayArguments),
+    /// Suggest limits from a log: rates and bursts that would have denied nothing
+    Suggest(SuggestArguments),
     /// Put a server under load, and measure throughput and latency
     Bench(BenchArguments),
     /// See what limits would do, in virtual time

@@ -11,7 +11,7 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::JoinSet;
 use tollgate_redis::{FleetNews, ReplyClass};
 
-pub(crate) use peer::{NODE_HEADER, PeerClient, PeerQuestion, PeerTrust};
+pub(crate) use peer::{NODE_HEADER, PeerClient, PeerRequest, PeerTrust};
 pub(crate) use roster::{NodeAbout, NodeView, Roster};
 
 use crate::operator_state::{OperatorStateFile, SharedState};
@@ -176,12 +176,12 @@ impl FleetMember {
     /// Tells the other nodes of changed items. Returns for which nodes they hold.
     pub(crate) async fn share(&self, ids: &[String]) -> Reached {
         let Some(shared) = &self.shared else { return Reached::OnlyNode };
-        let told = if shared.has_shared(ids) {
+        let exchanged = if shared.has_shared(ids) {
             Ok(())
         } else {
             self.exchange(Listing::Skip, Vec::new()).await.map(drop)
         };
-        match told {
+        match exchanged {
             _ if shared.has_shared(ids) => Reached::Fleet,
             Ok(()) => Reached::ThisNode { problem: "the store has too many blocks and overrides".to_owned() },
             Err(problem) => Reached::ThisNode { problem },

@@ -1,5 +1,5 @@
-//! `tollgate init`: a commented policy and config to start from, with their schemas for editors. Existing policies and
-//! configs are never touched.
+//! `tollgate init`: a commented policy, its tests and a config to start from, with the schemas for editors. Existing files
+//! are never touched, apart from schemas.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -12,22 +12,31 @@ use crate::{FAILURE, SUCCESS, schema};
 
 /// The names of the files.
 const POLICY: &str = "policy.yaml";
+const TEST: &str = "policy.test.yaml";
 const CONFIG: &str = "config.yaml";
 
-/// The texts of both files.
-const fn texts(kind: InitKind) -> [(&'static str, &'static str); 2] {
-    let (policy, config) = match kind {
-        InitKind::Api => (include_str!("init/api.policy.yaml"), include_str!("init/api.config.yaml")),
-        InitKind::Login => (include_str!("init/login.policy.yaml"), include_str!("init/login.config.yaml")),
-        InitKind::Llm => (include_str!("init/llm.policy.yaml"), include_str!("init/llm.config.yaml")),
-        InitKind::Gateway => {
-            (include_str!("init/gateway.policy.yaml"), include_str!("init/gateway.config.yaml"))
-        }
+/// The texts of the files of a kind.
+macro_rules! texts_of {
+    ($kind:literal) => {
+        [
+            (POLICY, include_str!(concat!("init/", $kind, ".policy.yaml"))),
+            (TEST, include_str!(concat!("init/", $kind, ".test.yaml"))),
+            (CONFIG, include_str!(concat!("init/", $kind, ".config.yaml"))),
+        ]
     };
-    [(POLICY, policy), (CONFIG, config)]
 }
 
-/// Writes both files, or neither.
+/// The files with their texts.
+const fn texts(kind: InitKind) -> [(&'static str, &'static str); 3] {
+    match kind {
+        InitKind::Api => texts_of!("api"),
+        InitKind::Login => texts_of!("login"),
+        InitKind::Llm => texts_of!("llm"),
+        InitKind::Gateway => texts_of!("gateway"),
+    }
+}
+
+/// Writes all files, or none.
 pub(crate) fn run(arguments: &InitArguments, console: &mut Console) -> u8 {
     let here = Path::new("");
     let directory = if arguments.dir == Path::new(".") { here } else { arguments.dir.as_path() };
@@ -57,11 +66,13 @@ pub(crate) fn run(arguments: &InitArguments, console: &mut Console) -> u8 {
             console.warning(format_args!("{}: {}", directory.join(name).display(), plain_cause(&error)));
         }
     }
-    let (policy, config) = (directory.join(POLICY), directory.join(CONFIG));
+    let [policy, test, config] = [POLICY, TEST, CONFIG].map(|name| directory.join(name));
     console.line(format_args!(
-        "\nEdit them, check them with `tollgate policy check {policy} --config {config}`, and start:\n  \
+        "\nEdit them, check them with `tollgate policy check {policy} --config {config}`, test the policy with\n\
+         `tollgate policy test {test}`, and start:\n  \
          tollgate serve --policy {policy} --config {config}",
         policy = policy.display(),
+        test = test.display(),
         config = config.display()
     ));
     SUCCESS

@@ -10,9 +10,11 @@ use serde_json::error::Category;
 pub(crate) fn explained(error: &serde_json::Error, accepted: &dyn Display) -> String {
     let text = error.to_string();
     let (text, place) = match text.rsplit_once(" at line ") {
-        Some((text, _)) if error.line() > 0 => {
-            (text.to_owned(), format!(" (line {}, column {})", error.line(), error.column()))
-        }
+        // A column of 0 is the body as a whole.
+        Some((text, _)) if error.line() > 0 => match error.column() {
+            0 => (text.to_owned(), String::new()),
+            column => (text.to_owned(), format!(" (line {}, column {column})", error.line())),
+        },
         _ => (text, String::new()),
     };
     match error.classify() {

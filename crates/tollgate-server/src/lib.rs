@@ -94,7 +94,9 @@ mod simulate;
 mod bench;
 mod operate;
 mod replay;
+mod suggest;
 mod policy_diff;
+mod policy_test;
 mod serve;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -149,7 +151,10 @@ fn carried_out(command: Command, console: &mut Console) -> u8 {
         Command::Policy { command: PolicyCommand::Convert(arguments) } => {
             policy_convert::run(&arguments, console)
         }
-        Command::Policy { command: PolicyCommand::Schema } => schema::print(schema::POLICY, console),
+        Command::Policy { command: PolicyCommand::Test(arguments) } => policy_test::run(&arguments, console),
+        Command::Policy { command: PolicyCommand::Schema(arguments) } => {
+            schema::print(if arguments.test { schema::TEST } else { schema::POLICY }, console)
+        }
         Command::Config { command: ConfigCommand::Check(arguments) } => {
             config_check::run(&arguments, console)
         }
@@ -158,6 +163,7 @@ fn carried_out(command: Command, console: &mut Console) -> u8 {
         Command::Store { command: StoreCommand::Check(arguments) } => store_check::run(&arguments, console),
         Command::Decide(arguments) => decide::run(&arguments, console),
         Command::Replay(arguments) => replay::run(&arguments, console),
+        Command::Suggest(arguments) => suggest::run(&arguments, console),
         Command::Simulate { command } => simulate::run(&command, console),
         Command::Bench(arguments) => bench::run(&arguments, console),
         Command::Operate(command) => operate::run(&command, console),

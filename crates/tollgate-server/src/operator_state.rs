@@ -16,7 +16,7 @@ use crate::disk::{self, DiskError};
 use crate::failure::Failure;
 use crate::service::Service;
 use file::OperatorState;
-use items::KnownItems;
+use items::FleetItems;
 pub(crate) use shared::SharedState;
 use tollgate_tower::shed::Shedder;
 
@@ -55,7 +55,7 @@ pub(crate) struct OperatorStateStart {
     /// A line for the banner, if there is anything to report.
     pub(crate) line: Option<String>,
     /// What was known of the items of the fleet, and what only this node held.
-    known: KnownItems,
+    known: FleetItems,
     state: OperatorState,
 }
 
@@ -66,7 +66,7 @@ impl OperatorStateStart {
         engine: &Engine<S>,
         shedder: Option<&Shedder>,
         now: Timestamp,
-    ) -> (Arc<OperatorStateFile>, KnownItems) {
+    ) -> (Arc<OperatorStateFile>, FleetItems) {
         for error in self.state.apply(engine, shedder, now) {
             tracing::error!(error, "an override or block from before the restart is not active");
         }
@@ -95,7 +95,7 @@ impl OperatorStateFile {
             asked: watch::Sender::new(0),
             progress: watch::Sender::new(Progress { through: 0, error }),
         };
-        let known = KnownItems::resumed(std::mem::take(&mut state.shared), &state.items());
+        let known = FleetItems::resumed(std::mem::take(&mut state.shared), &state.items());
         let line = line.or_else(|| banner_line(&state));
         OperatorStateStart { file: Arc::new(file), line, known, state: state.off_wall(wall) }
     }

@@ -8,7 +8,7 @@ mod admin;
 mod details;
 
 pub(crate) use admin::AdminProblem;
-pub(crate) use details::problem_details;
+pub(crate) use details::{problem_details, problem_text};
 pub(crate) use tollgate_gateway::problem::response;
 
 /// The kind of a problem, which programs may match on.

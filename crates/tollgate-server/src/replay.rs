@@ -14,11 +14,11 @@ use tollgate_sim::replay::{
 };
 use tollgate_tower::attributes::Reader;
 
-mod live;
+mod request_reader;
 mod text;
 mod html;
 
-use live::LiveReader;
+pub(crate) use request_reader::RequestReader;
 
 use crate::callers::CallersFile;
 use crate::cli::{ClientChoice, ColumnArguments, ReplayArguments};
@@ -64,7 +64,7 @@ fn carried_out(arguments: &ReplayArguments, console: &mut Console) -> Result<(),
         without: arguments.without.clone(),
         unseen: Unseen::Refuse,
     };
-    let live = LiveReader::new(reader, std::iter::once(&policy).chain(&against));
+    let live = RequestReader::new(reader, std::iter::once(&policy).chain(&against));
     let logs = LogReader::open(&arguments.logs, &mapping(&arguments.columns));
     let mut logs = logs.map_err(|error| error.to_string())?;
     let replay = Replay::new(policy, against, options, live);
@@ -82,7 +82,7 @@ pub(crate) fn compared(
     trace: &Path,
     console: &mut Console,
 ) -> Result<Report, String> {
-    let live = LiveReader::new(Reader::default(), [&old, &new].into_iter());
+    let live = RequestReader::new(Reader::default(), [&old, &new].into_iter());
     let logs = LogReader::open(&[trace.to_owned()], &Mapping::default());
     let mut logs = logs.map_err(|error| error.to_string())?;
     let options = Options { unseen: Unseen::Accept, ..Options::default() };
@@ -95,7 +95,7 @@ pub(crate) fn compared(
 }
 
 /// How the server reads requests.
-fn live_reader(path: Option<&Path>) -> Result<Reader, String> {
+pub(crate) fn live_reader(path: Option<&Path>) -> Result<Reader, String> {
     let config = config::load(path, &[])?;
     let mut reader = config.reader;
     if let Some(path) = &config.callers {
@@ -105,7 +105,7 @@ fn live_reader(path: Option<&Path>) -> Result<Reader, String> {
 }
 
 /// A policy of our own format.
-fn native(path: &Path, identity: &Identity) -> Result<Policy, String> {
+pub(crate) fn native(path: &Path, identity: &Identity) -> Result<Policy, String> {
     let loaded = policy_file::load_for(Some(&path.to_owned()), identity.credentials());
     match loaded.map_err(|error| error.to_string())?.rules {
         Rules::Native(policy) => Ok(policy),
@@ -136,7 +136,7 @@ const fn clients(choice: ClientChoice) -> Clients {
     }
 }
 
-fn mapping(columns: &ColumnArguments) -> Mapping {
+pub(crate) fn mapping(columns: &ColumnArguments) -> Mapping {
     let ColumnArguments { time, keys, cost, status } = columns;
     let named =
         Mapping { time: time.clone(), cost: cost.clone(), status: status.clone(), ..Mapping::default() };
@@ -145,7 +145,7 @@ fn mapping(columns: &ColumnArguments) -> Mapping {
 
 /// Reads the logs to their end.
 fn replayed(
-    mut replay: Replay<LiveReader>,
+    mut replay: Replay<RequestReader>,
     logs: &mut LogReader,
     console: &mut Console,
 ) -> Result<Report, String> {
@@ -173,7 +173,7 @@ fn replayed(
 }
 
 /// How far the reading is, and how long the rest takes if it goes on like this.
-fn progress(logs: &LogReader, lines: u64, elapsed: Ticks) -> String {
+pub(crate) fn progress(logs: &LogReader, lines: u64, elapsed: Ticks) -> String {
     let progress = logs.progress();
     let Some(total) = progress.total.filter(|total| *total > 0 && progress.read > 0) else {
         return format!("{lines} lines");

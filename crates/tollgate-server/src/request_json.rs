@@ -134,14 +134,6 @@ fn pairs<'a>(attributes: &'a [(Cow<'_, str>, Given<'_>)]) -> impl Iterator<Item 
 pub(crate) struct Named<'b>(Vec<(Cow<'b, str>, Given<'b>)>);
 
 impl Named<'_> {
-    /// A request with these attributes.
-    ///
-    /// # Errors
-    /// When a bound is exceeded.
-    pub(crate) fn request(&self) -> Result<CheckRequest<'_>, RequestError> {
-        request_of(&self.0)
-    }
-
     /// Identifies the caller that they name.
     pub(crate) fn known(&self, identity: &Identity) -> Identified {
         identity.identify(pairs(&self.0), Word::Trusted)

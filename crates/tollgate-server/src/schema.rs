@@ -1,4 +1,4 @@
-//! The JSON schemas of policy and config files, which editors use to complete and check them. A test holds them against
+//! The JSON schemas of policy, test and config files, which editors use to complete and check them. A test holds them against
 //! the readers of the files.
 
 use crate::SUCCESS;
@@ -6,6 +6,8 @@ use crate::console::Console;
 
 /// The schema of policy files.
 pub(crate) const POLICY: &str = include_str!("schema/policy.json");
+/// The schema of the test files of `policy test`.
+pub(crate) const TEST: &str = include_str!("schema/test.json");
 /// The schema of config files.
 pub(crate) const CONFIG: &str = include_str!("schema/config.json");
 

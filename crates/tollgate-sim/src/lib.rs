@@ -24,7 +24,7 @@
 //! | [`oracle`], [`bound`], [`drift`] | independent checks of what was admitted |
 //! | [`accuracy`] | how far each algorithm is from an exact count |
 //! | [`fleet`], [`overload`] | many servers on one store; a service with more load than it can take |
-//! | [`log`] | requests as logs describe them |
+//! | [`log`], [`replay`] | requests as access logs describe them, and what a policy would have decided about them |
 //!
 //! The [`oracle`] computes what the definition of each algorithm demands, to the tick. [`bound`] measures what a caller
 //! got in the worst interval. The crate uses neither sockets nor the real clock, and the checks share no arithmetic with
@@ -41,3 +41,4 @@ pub mod fleet;
 pub mod overload;
 pub mod log;
 pub mod replay;
+pub mod suggest;

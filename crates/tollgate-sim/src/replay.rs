@@ -7,12 +7,14 @@
 //! `report`.
 
 mod report;
+mod key_map;
 mod distribution;
 mod describe;
 mod stored;
 mod arrivals;
 mod run;
 mod touched;
+mod bounds;
 mod scaled;
 mod keys;
 mod sheet;
@@ -37,8 +39,8 @@ pub use run::Clients;
 use crate::log::{Precision, Record};
 use arrivals::{Arrival, Arrivals, client_of};
 use comparison::ComparisonSheet;
-use run::{Decided, Run};
-use sheet::{Beside, Sheet, is_on};
+use run::{Decided, PolicyRun};
+use sheet::{Sheet, Variant, is_on};
 use summary::Stamps;
 
 /// After how many requests an attribute must have been seen.
@@ -86,10 +88,10 @@ struct Waiting {
 
 /// The policies at work.
 struct Working {
-    main: Run,
-    at_once: Option<Run>,
-    unrefused: Run,
-    against: Option<(Run, ComparisonSheet)>,
+    main: PolicyRun,
+    together: Option<PolicyRun>,
+    unrefused: PolicyRun,
+    against: Option<(PolicyRun, ComparisonSheet)>,
     sheet: Sheet,
 }
 
@@ -203,13 +205,13 @@ impl<D: Describe> Replay<D> {
     /// Starts the engines with the first requests: their stamps show what can be known.
     fn start(&mut self, start: Timestamp, batch: &[Arrival]) {
         let Some(Waiting { policy, against }) = self.waiting.take() else { return };
-        let main = Run::new(policy, &self.options.without, self.options.clients, start);
+        let main = PolicyRun::new(policy, &self.options.without, self.options.clients, start);
         let policy = main.policy();
         let is_whole = batch.iter().any(|arrival| arrival.record.precision() == Precision::Second);
         let against =
             against.map(|policy| (main.beside(Arc::new(policy), start), ComparisonSheet::default()));
         self.working = Some(Working {
-            at_once: is_whole.then(|| main.beside(Arc::clone(&policy), start)),
+            together: is_whole.then(|| main.beside(Arc::clone(&policy), start)),
             unrefused: main.beside(Arc::clone(&policy), start),
             against,
             sheet: Sheet::new(policy),
@@ -220,7 +222,7 @@ impl<D: Describe> Replay<D> {
     /// Decides about the requests of one second.
     fn decide(&mut self, batch: &mut Vec<Arrival>) {
         if let Some(first) = batch.first() {
-            self.start(first.at_once.min(first.spread), batch);
+            self.start(first.together.min(first.evenly), batch);
         }
         let Some(working) = &mut self.working else { return };
         for arrival in batch.drain(..) {
@@ -243,7 +245,7 @@ impl<D: Describe> Replay<D> {
 
     fn report(self, input: InputReport) -> Report {
         let notes = self.notes();
-        let whole = self.working.as_ref().is_some_and(|working| working.at_once.is_some());
+        let whole = self.working.as_ref().is_some_and(|working| working.together.is_some());
         let stamps = if whole { Stamps::WholeSeconds } else { Stamps::Exact };
         let input = InputReport {
             undecidable: self.undecidable,
@@ -283,7 +285,7 @@ impl<D: Describe> Replay<D> {
     /// What the log cannot say, and what was assumed instead.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        let Some(Working { main, sheet, at_once, .. }) = &self.working else { return notes };
+        let Some(Working { main, sheet, together, .. }) = &self.working else { return notes };
         let policy = main.policy();
         let quotas = || policy.limits().iter().flat_map(|limit| limit.quotas());
         let has_permits = quotas().any(|quota| quota.rate().is_none());
@@ -301,7 +303,7 @@ impl<D: Describe> Replay<D> {
                 self.without_status
             ));
         }
-        if let Some(stamps) = at_once.as_ref().map(|_| stamps_note(sheet)) {
+        if let Some(stamps) = together.as_ref().map(|_| stamps_note(sheet)) {
             notes.push(stamps);
         }
         if self.arrivals.late() > 0 {
@@ -326,13 +328,17 @@ impl<D: Describe> Replay<D> {
 
 /// What whole-second stamps leave open.
 fn stamps_note(sheet: &Sheet) -> String {
-    let at_once = sheet.beside[Beside::AtOnce as usize].denied;
-    if at_once == sheet.denied {
+    let range = sheet.denied_range();
+    if range.low == range.high && !sheet.is_bounded() {
         return "stamps are whole seconds; spread evenly over each second or all at its start, the denials are the same"
             .to_owned();
     }
-    "stamps are whole seconds: ranges are from each client's requests spread evenly over the second to all at its start; \
-     log milliseconds ($msec in nginx) for limits shorter than a few seconds"
+    if range.low == range.high {
+        return "stamps are whole seconds, and the denials are the same wherever in its second each request came"
+            .to_owned();
+    }
+    "stamps are whole seconds: ranges are from the fewest denials to the most, wherever in its second each request came; \
+     log milliseconds ($msec in nginx) for one number"
         .to_owned()
 }
 
@@ -344,7 +350,7 @@ impl Working {
         request: &CheckRequest<'_>,
         describe: &D,
     ) {
-        let Self { main, at_once, unrefused, against, sheet } = self;
+        let Self { main, together, unrefused, against, sheet } = self;
         let of = (&arrival.record, record, arrival.client);
         let mut old: Option<Decision> = None;
         let is_compared = against.is_some();
@@ -354,32 +360,32 @@ impl Working {
                 old = Some(decided.decision.clone());
             }
         };
-        main.arrive(of, request, arrival.spread, (describe, &mut observe));
-        if let Some(run) = at_once {
-            let mut observe = |decided: &Decided<'_, '_>| sheet.count_beside(Beside::AtOnce, decided);
-            run.arrive(of, request, arrival.at_once, (describe, &mut observe));
+        main.arrive(of, request, arrival.evenly, (describe, &mut observe));
+        if let Some(run) = together {
+            let mut observe = |decided: &Decided<'_, '_>| sheet.count_beside(Variant::Together, decided);
+            run.arrive(of, request, arrival.together, (describe, &mut observe));
         }
         if !record.refused {
-            let mut observe = |decided: &Decided<'_, '_>| sheet.count_beside(Beside::Unrefused, decided);
-            unrefused.arrive(of, request, arrival.spread, (describe, &mut observe));
+            let mut observe = |decided: &Decided<'_, '_>| sheet.count_beside(Variant::Unrefused, decided);
+            unrefused.arrive(of, request, arrival.evenly, (describe, &mut observe));
         }
         if let (Some((run, comparison)), Some(old)) = (against, old) {
             let mut observe = |decided: &Decided<'_, '_>| comparison.count(&old, decided);
-            run.arrive(of, request, arrival.spread, (describe, &mut observe));
+            run.arrive(of, request, arrival.evenly, (describe, &mut observe));
         }
     }
 
     /// Decides about requests that came back after the end of the log.
     fn finish<D: Describe>(&mut self, end: Timestamp, describe: &D) {
-        let Self { main, at_once, unrefused, sheet, .. } = self;
+        let Self { main, together, unrefused, sheet, .. } = self;
         main.finish(end, describe, &mut |decided: &Decided<'_, '_>| sheet.count(decided));
-        if let Some(run) = at_once {
+        if let Some(run) = together {
             run.finish(end, describe, &mut |decided: &Decided<'_, '_>| {
-                sheet.count_beside(Beside::AtOnce, decided);
+                sheet.count_beside(Variant::Together, decided);
             });
         }
         unrefused.finish(end, describe, &mut |decided: &Decided<'_, '_>| {
-            sheet.count_beside(Beside::Unrefused, decided);
+            sheet.count_beside(Variant::Unrefused, decided);
         });
     }
 }

@@ -44,8 +44,10 @@ impl CredentialDigest {
     #[must_use]
     pub fn of(credential: &str) -> Self {
         let hash = Sha256::digest(Self::hashed_part(credential).as_bytes());
-        let digits = hash.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-        let digits = digits.map(|digit| if digit < 10 { b'0' + digit } else { b'a' + digit - 10 });
+        let mut digits = [0; DIGITS];
+        for (pair, byte) in digits.chunks_exact_mut(2).zip(hash) {
+            pair.copy_from_slice(&[hex(byte >> 4), hex(byte & 15)]);
+        }
         Self::from_digits(digits)
     }
 
@@ -81,7 +83,8 @@ impl CredentialDigest {
         let digits = text.strip_prefix(PREFIX)?.as_bytes();
         let is_digest =
             matches!(digits.len(), DIGITS | WHOLE_DIGITS) && digits.iter().all(u8::is_ascii_hexdigit);
-        is_digest.then(|| Self::from_digits(digits.iter().map(u8::to_ascii_lowercase)))
+        let first = digits.first_chunk().filter(|_| is_digest)?;
+        Some(Self::from_digits(first.map(|digit| digit.to_ascii_lowercase())))
     }
 
     /// Whether a value begins as a digest and is none, so that it is hardly meant as a credential: a digit is missing,
@@ -92,9 +95,11 @@ impl CredentialDigest {
         begins && Self::parse(value).is_none()
     }
 
-    fn from_digits(digits: impl Iterator<Item = u8>) -> Self {
+    fn from_digits(digits: [u8; DIGITS]) -> Self {
         let mut text = [0; TEXT_BYTES];
-        text.iter_mut().zip(PREFIX.bytes().chain(digits)).for_each(|(place, byte)| *place = byte);
+        let (prefix, rest) = text.split_at_mut(PREFIX.len());
+        prefix.copy_from_slice(PREFIX.as_bytes());
+        rest.copy_from_slice(&digits);
         Self(text)
     }
 
@@ -104,6 +109,11 @@ impl CredentialDigest {
         // It is ASCII by construction.
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
+}
+
+/// A hexadecimal digit.
+const fn hex(digit: u8) -> u8 {
+    b"0123456789abcdef"[(digit & 15) as usize]
 }
 
 impl fmt::Display for CredentialDigest {

@@ -67,17 +67,9 @@ pub mod source {
     pub use super::fields::{Fields, count, text};
     pub use super::finding::{Position, Report, nearest, quoted};
     use super::{Condition, Problem, Vocabulary};
+    pub use crate::problem::plain_cause;
     pub use crate::rate_text::RATES;
     use crate::time::Ticks;
-
-    /// The cause of a system's error in plain words, without the number that only the system knows: `permission denied`.
-    #[must_use]
-    pub fn plain_cause(error: &dyn std::fmt::Display) -> String {
-        let text = error.to_string();
-        let Some((words, _)) = text.split_once(" (os error ") else { return text };
-        let mut letters = words.chars();
-        letters.next().map(|first| first.to_ascii_lowercase()).into_iter().chain(letters).collect()
-    }
 
     /// The conditions in the field `when` of a table, checked as those of a limit.
     pub fn conditions(fields: Fields<'_>, report: &mut Report) -> Vec<Condition> {

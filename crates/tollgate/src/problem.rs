@@ -32,9 +32,27 @@ pub fn quoted(text: &str) -> String {
     shown
 }
 
+/// The cause of a system's error in plain words, without the number that only the system knows: `permission denied`.
+#[must_use]
+#[cfg_attr(not(feature = "policy"), expect(unreachable_pub, reason = "the module `policy` exports it"))]
+pub fn plain_cause(error: &dyn std::fmt::Display) -> String {
+    let text = error.to_string();
+    let Some((words, _)) = text.split_once(" (os error ") else { return text };
+    let mut letters = words.chars();
+    letters.next().map(|first| first.to_ascii_lowercase()).into_iter().chain(letters).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A person reads the system's words, and not its number.
+    #[test]
+    fn causes_have_no_number_of_the_system() {
+        let missing = std::io::Error::from_raw_os_error(2);
+        assert_eq!(plain_cause(&missing), "no such file or directory");
+        assert_eq!(plain_cause(&"the peer is gone"), "the peer is gone");
+    }
 
     /// The user's text cannot fill the screen or move the cursor.
     #[test]

@@ -1,7 +1,7 @@
 //! A real Chromium, driven over WebDriver: its own profile, no window, and no conversation with anything but the server
 //! of the test. The driver and the browser end with the test.
 
-use std::io::{BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -10,8 +10,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tollgate_testkit::{Scratch, free_port, rest, until};
-
-use crate::raw_http::Response;
 
 /// How WebDriver names the id of an element.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
@@ -76,7 +74,7 @@ impl Browser {
             body.len()
         );
         stream.write_all(&[head.as_bytes(), body.as_bytes()].concat()).unwrap();
-        let document = Response::read(&mut BufReader::new(&stream)).json();
+        let document = answer(&stream);
         match document["value"]["error"].as_str() {
             Some(error) => Err(format!("{error}: {}", document["value"]["message"])),
             None => Ok(document["value"].clone()),
@@ -196,6 +194,27 @@ impl Browser {
             self.developer("Page.captureScreenshot", &json!({ "format": "png", "optimizeForSpeed": false }));
         STANDARD.decode(taken["data"].as_str().unwrap()).unwrap()
     }
+}
+
+/// Reads one response. The driver writes headers without a space after the colon, and keeps the connection open.
+fn answer(stream: &TcpStream) -> Value {
+    let mut reader = BufReader::new(stream);
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        match line.trim_end().split_once(':') {
+            Some((name, value)) if name.eq_ignore_ascii_case("content-length") => {
+                length = value.trim().parse().unwrap();
+            }
+            None if line.trim_end().is_empty() => break,
+            _ => {}
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).unwrap();
+    serde_json::from_slice(&body)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&body)))
 }
 
 impl Drop for Browser {

@@ -16,6 +16,8 @@ const POLICY: &str = "limits: [{name: per-key, by: [api_key], rate: 5/h}, {name:
 const KEY: &str = r#"{"attributes":{"api_key":"k"}}"#;
 /// The digest that stands for the credential `k`.
 const DIGEST: &str = "sha256:8254c329a92850f6d539dd376f4816ee";
+/// How many rounds of requests the pictures show: about 20 seconds.
+const PICTURED: usize = 120;
 const TAB: &str = "\u{e004}";
 const ENTER: &str = "\u{e007}";
 const ESCAPE: &str = "\u{e00c}";
@@ -281,12 +283,16 @@ fn small_screens_and_keyboards_suffice() {
 fn pictures_of_the_console() {
     let policy = "limits:\n  - {name: per-key, by: [api_key], rate: 40/s, burst: 60}\n  - {name: login, by: [ip], when: {path: /login}, \
                   rate: 30/min}\n  - {name: search, by: [tenant], rate: 20/s, mode: shadow}\n  - {name: everybody, rate: 5000/s}\n";
-    let server = server(policy);
+    let scratch = Scratch::new();
+    scratch.write("policy.yaml", policy);
+    let mut command = tollgate(&["serve", "--http", "127.0.0.1:0", "--policy", "policy.yaml"]);
+    command.current_dir(scratch.folder()).env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+    let server = Server::spawn(command, "");
     let browser = logged_in(&server, TOKEN, Scripts::On);
     let tenants = ["acme", "globex", "initech", "umbrella"];
-    for round in 0..90_usize {
+    for round in 0..PICTURED {
         for caller in 0..4_usize {
-            for _ in 0..(6 - caller) * (1 + round % 3) {
+            for _ in 0..(6 - caller) * (1 + round / 12 % 3) {
                 let body = json!({ "attributes": {
                     "api_key": format!("key-{caller}"), "tenant": tenants[caller], "ip": format!("192.0.2.{caller}"),
                     "path": if round % 9 == caller { "/login" } else { "/search" },
@@ -294,7 +300,7 @@ fn pictures_of_the_console() {
                 server.check(&body.to_string());
             }
         }
-        tollgate_testkit::rest(std::time::Duration::from_millis(100));
+        tollgate_testkit::rest(std::time::Duration::from_millis(120));
     }
     ask(&server, TOKEN, "POST", "/admin/v1/shadow", r#"{"limit":"login","for":"10m"}"#);
     ask(

@@ -9,13 +9,14 @@ use serde_json::Value;
 use crate::compose::Compose;
 use crate::dashboards::{dashboard, metrics_in, queries};
 use crate::envoy::Envoy;
-use crate::guide::{blocks, first, follow_readme, shell};
+use crate::guide::{blocks, first, follow_readme, shell, succeeded};
 use crate::metrics::promtool;
 use crate::program::{run, stderr, stdout};
 use crate::proxy::{Folder, Proxy, file, free_port};
 use crate::redis::Redis;
 
 const NGINX: &str = include_str!("../../../examples/nginx/README.md");
+const PLANS: &str = include_str!("../../../examples/nginx-plans/README.md");
 const REVIEW: &str = include_str!("../../../examples/policy-review/README.md");
 const ENVOY: &str = include_str!("../../../examples/envoy-redis/README.md");
 const PROMETHEUS: &str = include_str!("../../../examples/prometheus-grafana/README.md");
@@ -29,30 +30,63 @@ fn free(addresses: &[&'static str]) -> Vec<(&'static str, String)> {
     addresses.iter().map(|address| (*address, format!("127.0.0.1:{}", free_port()))).collect()
 }
 
-/// nginx and Tollgate, started by the very commands of the README.
-#[test]
-fn nginx_asks_tollgate() {
-    let addresses = free(&["127.0.0.1:8080", "127.0.0.1:8000", "127.0.0.1:3000"]);
+/// The files of an example in a folder of their own, with other addresses in them.
+fn adapted(paths: &[&str], addresses: &[(&'static str, String)]) -> Folder {
     let folder = Folder::new("example");
-    for path in ["examples/nginx/nginx.conf", "examples/nginx/policy.yaml", "deploy/nginx/tollgate.conf"] {
+    for path in paths {
         fs::create_dir_all(folder.0.join(path).parent().unwrap()).unwrap();
         let text = fs::read_to_string(file(path)).unwrap();
         let text = addresses.iter().fold(text, |text, (from, to)| text.replace(from, to));
         folder.write(path, &text);
     }
-    let blocks = blocks(NGINX);
+    folder
+}
+
+/// The programs that a README starts, each at its address.
+fn started(folder: &Folder, name: &str, readme: &str, addresses: &[(&'static str, String)]) -> Vec<Proxy> {
+    let port = |address: &str| address.rsplit(':').next().unwrap().to_owned();
     let start = |(line, (_, address)): (&str, &(&str, String))| {
+        // Only the first program is told its port, or that of the first, by its arguments.
+        let line = line.replace(&port(addresses[0].0), &port(&addresses[0].1));
         let mut command = shell(&format!("exec {line}"));
-        command.current_dir(folder.0.join("examples/nginx")).stderr(Stdio::null());
+        command.current_dir(folder.0.join("examples").join(name)).stderr(Stdio::null());
         command.env("TOLLGATE_HTTP", address).env("TOLLGATE_GRPC", "off").env("TOLLGATE_RESP", "off");
-        Proxy::start(command, address.rsplit(':').next().unwrap().parse().unwrap())
+        Proxy::start(command, port(address).parse().unwrap())
     };
-    let programs: Vec<Proxy> = first(&blocks, "sh serve").lines().zip(&addresses).map(start).collect();
+    first(&blocks(readme), "sh serve").lines().zip(addresses).map(start).collect()
+}
+
+/// nginx and Tollgate, started by the very commands of the README.
+#[test]
+fn nginx_asks_tollgate() {
+    let addresses = free(&["127.0.0.1:8080", "127.0.0.1:8000", "127.0.0.1:3000"]);
+    let files = ["examples/nginx/nginx.conf", "examples/nginx/policy.yaml", "deploy/nginx/tollgate.conf"];
+    let folder = adapted(&files, &addresses);
+    let programs = started(&folder, "nginx", NGINX, &addresses);
     assert_eq!(programs.len(), 2);
     follow_readme(NGINX, &addresses);
     let page = programs[1].get("/", "");
     assert_eq!((page.status, page.body.as_slice()), (200, b"hello\n".as_slice()));
     assert!(page.header("ratelimit").unwrap().starts_with("\"per-address\";"));
+}
+
+/// nginx, Tollgate and Redis, started by the very commands of the README: each plan has its own limits.
+#[test]
+fn plans_are_kept_behind_nginx() {
+    let addresses = free(&["127.0.0.1:6379", "127.0.0.1:8080", "127.0.0.1:8000", "127.0.0.1:3000"]);
+    let files = [
+        "examples/nginx/nginx.conf",
+        "examples/nginx-plans/policy.yaml",
+        "examples/nginx-plans/callers.yaml",
+        "deploy/nginx/tollgate.conf",
+    ];
+    let folder = adapted(&files, &addresses);
+    let programs = started(&folder, "nginx-plans", PLANS, &addresses);
+    assert_eq!(programs.len(), 3);
+    // Before it has its store, the server would count by its share.
+    let ready = format!("http://{}/readyz", programs[1].address);
+    succeeded(shell(&format!("until curl -s {ready} | grep -q '^{{\"status\":\"ok\"'; do sleep 0.1; done")));
+    follow_readme(PLANS, &addresses);
 }
 
 /// A changed policy is commented as the README says.
@@ -173,7 +207,7 @@ fn row_queries(row: &str) -> Vec<String> {
 fn every_example_is_listed_and_short() {
     let listed = fs::read_to_string(file("examples/README.md")).unwrap();
     let manifest = fs::read_to_string(file("Cargo.toml")).unwrap();
-    let tested = ["nginx", "envoy-redis", "prometheus-grafana", "policy-review"];
+    let tested = ["nginx", "nginx-plans", "envoy-redis", "prometheus-grafana", "policy-review"];
     let folders = fs::read_dir(file("examples")).unwrap().map(|entry| entry.unwrap().path());
     let folders: Vec<_> = folders.filter(|path| path.is_dir()).collect();
     assert!(folders.len() >= tested.len());

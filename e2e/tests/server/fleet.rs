@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tollgate_testkit::{free_port, rest, until};
+use tollgate_testkit::{Scratch, free_port, rest, until};
 
 use crate::admin::{TOKEN, ask, operate, shown};
+use crate::pki::TestCa;
 use crate::program::{Server, stderr, stdout, tollgate};
 use crate::redis::{Cluster, Redis};
 use crate::shared::on;
@@ -16,7 +17,7 @@ const POLICY: &str = "limits:
   - {name: per-key, by: [api_key], rate: 100/h}
   - {name: all, rate: 1000/h}
 ";
-const FLEET_NOTICE: &str = "this holds on every node of the fleet within a second";
+const FLEET_NOTICE: &str = "this holds on every node that reaches the store, within a second";
 const NODE_NOTICE: &str = "this holds on this node only";
 
 /// What an operator's command prints, which ends with this status.
@@ -203,7 +204,7 @@ fn a_flushed_store_is_filled_again() {
 /// A state directory brings back what the store does not know, also when both nodes and the store were gone.
 #[test]
 fn a_state_directory_and_a_lost_store() {
-    let (mut redis, folder) = (Redis::start(&[]), tollgate_testkit::Scratch::new());
+    let (mut redis, folder) = (Redis::start(&[]), Scratch::new());
     let state = folder.text("state");
     let kept = |url: &str| {
         let mut command = tollgate(&[
@@ -247,7 +248,7 @@ fn a_reset_reaches_leases_of_other_nodes() {
         decide(&two, "k");
         (held(&two) > 0).then_some(())
     });
-    assert!(says(&one, "reset api_key=k", 0).contains("1 counter forgotten: hot"));
+    assert!(says(&one, "reset api_key=k", 0).contains("1 counter reset: hot"));
     until("what it held is dropped", || (held(&two) == 0).then_some(()));
     assert_eq!(one.left("k"), 600, "nothing of it came back, and nothing is missing");
 }
@@ -389,4 +390,35 @@ fn a_server_in_memory_is_alone() {
     assert!(!printed.contains("node"), "{printed}");
     assert!(shown(&server, "get api_key=x")["nodes"].is_null());
     assert!(says(&server, "fleet", 0).contains(&server.address.to_string()));
+}
+
+/// Over TLS nodes trust each other by the CA of the fleet, and one that has none says so.
+#[test]
+fn nodes_ask_each_other_over_tls() {
+    let (redis, folder, authority) = (Redis::start(&[]), Scratch::new(), TestCa::new("fleet"));
+    let pair = authority.server();
+    folder.replace("ca.pem", &authority.pem);
+    folder.replace("cert.pem", &pair.certificate);
+    folder.replace("key.pem", &pair.key);
+    let start = |more: &str| {
+        let words = format!(
+            "serve --http 127.0.0.1:0 --policy - --store {} --tls-cert cert.pem --tls-key key.pem {more}",
+            redis.url()
+        );
+        let mut command = tollgate(&words.split_whitespace().collect::<Vec<_>>());
+        command.current_dir(folder.path("")).env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+        command.env("TOLLGATE_STORE_DEADLINE", "50ms");
+        Server::spawn(command, POLICY)
+    };
+    let (one, two) = (start("--fleet-ca ca.pem"), start(""));
+    let get = |server: &Server| {
+        let mut command = tollgate(&["get", "api_key=k", "--ca", "ca.pem"]);
+        command.current_dir(folder.path("")).env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+        let output = command.env("TOLLGATE_SERVER", format!("https://{}", server.address)).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        stdout(&output)
+    };
+    until("both nodes answer", || get(&one).contains("the answers of 2 nodes").then_some(()));
+    let missing = format!("{} is missing: it speaks TLS, and this node has no --fleet-ca", one.address);
+    until("a node without the CA says so", || get(&two).contains(&missing).then_some(()));
 }

@@ -1,5 +1,6 @@
 //! The real nginx with `deploy/nginx/tollgate.conf`.
 
+use crate::admin;
 use crate::program::Server;
 use crate::proxy::{App, Folder, Proxy, free_port};
 
@@ -47,6 +48,29 @@ fn exactly_the_limit_passes() {
     assert_eq!(nginx.get("/x", "Authorization: Bearer k1\r\n").status, 429);
     let errors = std::fs::read_to_string(folder.0.join("error.log")).unwrap();
     assert!(!errors.contains("unexpected status"), "{errors}");
+}
+
+/// A client behind nginx was once told 429 and `quota-exceeded` where the policy says `deny`, and where an operator had blocked it: it
+/// came back again and again. It gets the status and the reason that Tollgate means.
+#[test]
+fn a_denied_and_a_blocked_client_are_told_why() {
+    let policy = "limits:
+  - {name: per-key, by: [api_key], rate: 5/h}
+  - {name: exports, when: {path: /export}, by: [ip], rate: deny}
+";
+    let (server, app) = (admin::server(policy), App::start());
+    let (nginx, _folder) = nginx(&server.address.to_string(), &app);
+    let forbidden = nginx.get("/export", "");
+    assert_eq!((forbidden.status, forbidden.header("retry-after")), (403, None));
+    assert_eq!(forbidden.header("content-type"), Some("application/problem+json"));
+    let problem = forbidden.json();
+    assert_eq!((&problem["cause"], &problem["retryable"]), (&"exports".into(), &false.into()));
+    admin::says(&server, "block api_key=k1 --for 1h", &["is blocked until"]);
+    let blocked = nginx.get("/x", "X-API-Key: k1\r\nAccept: text/html\r\n");
+    assert_eq!((blocked.status, &blocked.json()["reason"]), (429, &"operator-block".into()));
+    assert!(blocked.header("retry-after").unwrap().parse::<u64>().unwrap() > 3_000);
+    assert_eq!(nginx.get("/x", "X-API-Key: k2\r\n").status, 200);
+    assert_eq!(app.seen(), 1);
 }
 
 /// Methods, bodies and paths arrive as they were sent, and nothing that a client adds is believed.

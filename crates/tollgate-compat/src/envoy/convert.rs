@@ -19,13 +19,10 @@ impl EnvoyConfig {
             collect_ways(&domain.root, &mut Vec::new(), &mut ways);
             level(&domain.root, &ways, &mut Vec::new(), &mut limits);
         }
-        let mut changes =
+        let changes =
             vec!["it also applies to requests with attributes that the rule does not name, and in any order"];
-        if limits.iter().filter(|limit| limit.limit.is_ok()).count() > 1 {
-            changes
-                .push("a request that one limit refuses is counted by no limit; there, the others count it");
-        }
-        ConvertedDomain { limits, changes }
+        let together = "a request that one limit refuses is counted by no limit; there, the others count it";
+        ConvertedDomain { limits, changes, together: Some(together) }
     }
 }
 

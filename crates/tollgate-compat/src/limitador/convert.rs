@@ -17,7 +17,7 @@ impl LimitadorConfig {
             ],
             false => Vec::new(),
         };
-        ConvertedDomain { limits: limits.iter().map(converted).collect(), changes }
+        ConvertedDomain { limits: limits.iter().map(converted).collect(), changes, together: None }
     }
 }
 

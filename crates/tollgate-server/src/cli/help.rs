@@ -10,7 +10,7 @@ pub(super) const GENERAL: &str = "General";
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Serve", &["serve", "init"]),
     ("Files", &["policy", "config", "callers", "store"]),
-    ("Try and measure", &["decide", "replay", "simulate", "bench"]),
+    ("Try and measure", &["decide", "replay", "suggest", "simulate", "bench"]),
     (
         "Operate a running server",
         &[

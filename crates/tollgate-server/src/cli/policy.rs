@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use tollgate::Ticks;
 
 use super::operate::ServerArguments;
+use super::policy_test::TestArguments;
 use super::value;
 
 /// What to do with policy files.
@@ -17,8 +18,24 @@ pub enum PolicyCommand {
     Diff(DiffArguments),
     /// Write a configuration of envoyproxy/ratelimit or Limitador as a policy file
     Convert(ConvertArguments),
+    /// Run unit tests of a policy: requests in virtual time, and what each of them is to get
+    Test(TestArguments),
     /// Print the JSON schema of policy files, for editors
-    Schema,
+    Schema(SchemaArguments),
+}
+
+const SCHEMA_EXAMPLES: &str = "\
+Examples:
+  tollgate policy schema > policy.schema.json
+  tollgate policy schema --test > policy-test.schema.json";
+
+/// The arguments of `policy schema`.
+#[derive(Debug, Args)]
+#[command(after_long_help = SCHEMA_EXAMPLES)]
+pub struct SchemaArguments {
+    /// The schema of test files instead
+    #[arg(long)]
+    pub test: bool,
 }
 
 const CHECK_EXAMPLES: &str = "\

@@ -21,11 +21,11 @@ pub enum InitKind {
 
 const INIT_EXAMPLES: &str = "\
 Examples:
-  tollgate init api                                policy.yaml and config.yaml in this directory
+  tollgate init api                                a policy, its tests and a config in this directory
   tollgate init llm --dir llm                      the same in the directory llm
   tollgate serve --policy policy.yaml --config config.yaml
 
-Exit status: 0 when both files were written, 1 when one of them is there already or cannot be written, 2 for wrong usage.";
+Exit status: 0 when all files were written, 1 when one of them is there already or cannot be written, 2 for wrong usage.";
 
 /// The arguments of `init`.
 #[derive(Debug, Args)]
@@ -84,7 +84,7 @@ pub struct CompletionsArguments {
 
 const MAN_EXAMPLES: &str = "\
 Examples:
-  tollgate man man                                 writes man/tollgate.1, man/tollgate-serve.1 and so on
+  tollgate man man                                 writes man/tollgate.1 and others
   man ./man/tollgate.1";
 
 /// The arguments of `man`.

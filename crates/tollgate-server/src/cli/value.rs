@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
+use tollgate_sim::suggest::{HEADROOM_WHOLE, KeyShare};
+
 use crate::snapshot::SnapshotInterval;
 pub(super) use crate::store::{nodes, store_deadline};
 use crate::time_text::signed;
@@ -149,6 +151,31 @@ pub(super) fn attribute(text: &str) -> Result<GivenAttribute, String> {
         return Ok(GivenAttribute { name: name.to_owned(), value: GivenValue::Number(number) });
     }
     Ok(GivenAttribute { name: name.to_owned(), value: GivenValue::Text(value.to_owned()) })
+}
+
+/// A share in per cent, such as `99.9%`, with up to four decimals.
+pub(super) fn share(text: &str) -> Result<KeyShare, String> {
+    let number = text.trim().trim_end_matches('%').trim_end();
+    let share = decimal(number, 4).and_then(|ten_thousandths| u32::try_from(ten_thousandths).ok());
+    share
+        .and_then(KeyShare::from_millionths)
+        .ok_or_else(|| "not a share; accepted: more than 0% and at most 100%, such as 99.9%".to_owned())
+}
+
+/// A factor from 1 to 10 with up to two decimals, in hundredths.
+pub(super) fn headroom(text: &str) -> Result<u64, String> {
+    let factor = decimal(text, 2).filter(|factor| (HEADROOM_WHOLE..=10 * HEADROOM_WHOLE).contains(factor));
+    factor.ok_or_else(|| "not a factor; accepted: 1 to 10, such as 1.5".to_owned())
+}
+
+/// A decimal number with at most so many digits after its point, in units of the last of them.
+fn decimal(text: &str, digits: usize) -> Option<u64> {
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || part.len() > digits || !is_number(whole) || !is_number(part) {
+        return None;
+    }
+    format!("{whole}{part:0<digits$}").parse().ok()
 }
 
 /// Shortest and longest time between two snapshots.

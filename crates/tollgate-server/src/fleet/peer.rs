@@ -22,6 +22,7 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::roster::NodeView;
+use crate::disk::plain_cause;
 use crate::text::plain;
 use crate::tls::{self, TlsFiles};
 
@@ -51,7 +52,7 @@ pub(crate) struct PeerClient {
 
 /// A question to a node, with the token of the operator who asks.
 #[derive(Clone)]
-pub(crate) struct PeerQuestion {
+pub(crate) struct PeerRequest {
     pub(crate) method: &'static str,
     /// The path and the query.
     pub(crate) path: String,
@@ -85,7 +86,7 @@ impl PeerClient {
     ///
     /// # Errors
     /// Why there is no answer, in a few words.
-    pub(crate) async fn ask(&self, node: &NodeView, question: &PeerQuestion) -> Result<Value, String> {
+    pub(crate) async fn ask(&self, node: &NodeView, question: &PeerRequest) -> Result<Value, String> {
         let answered = async {
             let body = self.respond(node, question).await?.into_body();
             let text = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
@@ -99,12 +100,12 @@ impl PeerClient {
     ///
     /// # Errors
     /// As [`PeerClient::ask`].
-    pub(crate) async fn open(&self, node: &NodeView, question: &PeerQuestion) -> Result<Incoming, String> {
+    pub(crate) async fn open(&self, node: &NodeView, question: &PeerRequest) -> Result<Incoming, String> {
         let opened = timeout(ANSWER_TIMEOUT, self.respond(node, question)).await;
         Ok(opened.unwrap_or_else(|_| Err(silent()))?.into_body())
     }
 
-    async fn respond(&self, node: &NodeView, question: &PeerQuestion) -> Result<Response<Incoming>, String> {
+    async fn respond(&self, node: &NodeView, question: &PeerRequest) -> Result<Response<Incoming>, String> {
         let url =
             node.admin.as_deref().ok_or("it advertises no address: start it with --advertise-admin URL")?;
         let uri: Uri = url.parse().map_err(|_| "it advertises an address that is no URL".to_owned())?;
@@ -135,7 +136,7 @@ impl PeerClient {
         let is_secure = uri.scheme_str() == Some("https");
         let port = uri.port_u16().unwrap_or(if is_secure { 443 } else { 80 });
         let stream = TcpStream::connect((host, port)).await;
-        let stream = stream.map_err(|error| format!("it cannot be reached: {error}"))?;
+        let stream = stream.map_err(|error| format!("it cannot be reached: {}", plain_cause(&error)))?;
         if !is_secure {
             return begin(stream).await;
         }
@@ -144,7 +145,7 @@ impl PeerClient {
         let name =
             ServerName::try_from(host.to_owned()).map_err(|_| "its host is no name for TLS".to_owned())?;
         let secure = connector.connect(name, stream).await;
-        begin(secure.map_err(|error| format!("TLS to it fails: {error}"))?).await
+        begin(secure.map_err(|error| format!("TLS to it fails: {}", plain_cause(&error)))?).await
     }
 }
 

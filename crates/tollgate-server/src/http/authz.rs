@@ -1,6 +1,7 @@
 //! `/v1/authz`: a proxy holds a request and asks whether it may pass. The status is the answer. The headers, and the
 //! body of a refusal, are for the client that sent the request.
 
+use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -16,13 +17,17 @@ use tollgate_compat::ActiveConfig;
 
 use super::answer::Handler;
 use crate::decision_json::Hold;
-use crate::problem::{Kind, Problem, problem_details, response};
+use crate::problem::{Kind, Problem, problem_details, problem_text, response};
 use crate::protocol::Protocol;
 use crate::telemetry::Stopwatch;
 use tollgate_tower::attributes::{Family, IDENTITY};
 
 /// The intended status of the answer, for proxies that accept only some statuses.
 const STATUS: HeaderName = HeaderName::from_static("tollgate-status");
+/// The body of a refusal, for proxies that read only the head of the answer.
+const PROBLEM: HeaderName = HeaderName::from_static("tollgate-problem");
+/// Maximum length of that header. A proxy has room for one head of 4 KiB, and its other headers are in it as well.
+const PROBLEM_BYTES_MAX: usize = 2_048;
 /// The permit of a concurrency limit, for a proxy that gives it back by `DELETE /v1/permits/{id}`.
 const PERMIT: HeaderName = HeaderName::from_static("tollgate-permit");
 
@@ -123,6 +128,7 @@ fn elsewhere(compat: &ActiveConfig) -> Problem {
 impl Verified {
     /// Converts it into a response.
     pub(super) fn into_response(self) -> Response<Full<Bytes>> {
+        let problem_header = if self.proxy == ProxyKind::Nginx { self.problem() } else { None };
         let mut response = match self.outcome {
             Ok(passage) => passage.into_response(),
             Err(problem) => problem_details(&problem),
@@ -130,6 +136,9 @@ impl Verified {
         if self.proxy == ProxyKind::Nginx {
             let meant = HeaderValue::from(response.status().as_u16());
             response.headers_mut().insert(STATUS, meant);
+            if let Some(value) = problem_header {
+                response.headers_mut().insert(PROBLEM, value);
+            }
             if !response.status().is_success() {
                 *response.status_mut() = StatusCode::FORBIDDEN;
             }
@@ -139,6 +148,33 @@ impl Verified {
         }
         response
     }
+
+    /// The body of a refusal as a header, if it is JSON and short enough.
+    fn problem(&self) -> Option<HeaderValue> {
+        let text = match &self.outcome {
+            Ok(passage) => {
+                let body = passage.answer.body.as_ref().filter(|body| body.content_type.contains("json"))?;
+                in_ascii(&body.text)
+            }
+            Err(problem) => in_ascii(&problem_text(problem)),
+        };
+        HeaderValue::from_str(&text).ok().filter(|value| value.len() <= PROBLEM_BYTES_MAX)
+    }
+}
+
+/// The same JSON in characters that a header may have. Only its strings have others.
+fn in_ascii(json: &str) -> String {
+    let mut ascii = String::with_capacity(json.len());
+    for character in json.chars() {
+        if character.is_ascii() {
+            ascii.push(character);
+        } else {
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                let _ = write!(ascii, "\\u{unit:04x}"); // Writing to text does not fail.
+            }
+        }
+    }
+    ascii
 }
 
 impl Passage {
@@ -163,5 +199,20 @@ impl Passage {
             headers.insert(LIMITS, HeaderValue::from_static("none"));
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_ascii;
+
+    /// A header holds ASCII alone, and the JSON in it means what the body means.
+    #[test]
+    fn json_in_ascii_is_the_same_json() {
+        let body = r#"{"detail":"größe \n … 𝄞"}"#;
+        let header = in_ascii(body);
+        assert!(header.is_ascii(), "{header}");
+        let read = |json: &str| serde_json::from_str::<serde_json::Value>(json).unwrap();
+        assert_eq!(read(&header), read(body));
     }
 }

@@ -455,9 +455,9 @@ pub(super) fn nodes(answer: &Value, what: &str, console: &mut Console) {
 /// Prints what each node says about a request, if several were asked.
 fn answers(answer: &Value, console: &mut Console) {
     let mut rows: Vec<Vec<String>> = Vec::new();
-    for said in list(answer, "answers") {
-        let (node, said) = (cell(text(said, "node")), &said["answer"]);
-        let passes = match said["allowed"].as_bool() {
+    for reply in list(answer, "answers") {
+        let (node, reply) = (cell(text(reply, "node")), &reply["answer"]);
+        let passes = match reply["allowed"].as_bool() {
             Some(true) => "passes",
             Some(false) => "denied",
             None => "depends on its limit",
@@ -466,9 +466,9 @@ fn answers(answer: &Value, console: &mut Console) {
             let state = &limit["state"];
             format!("{} {} ({})", text(limit, "name"), left(state), text(state, "source"))
         };
-        let applied = list(said, "limits").iter().filter(|limit| limit["state"].is_object());
+        let applied = list(reply, "limits").iter().filter(|limit| limit["state"].is_object());
         let mut left: Vec<String> = applied.map(of_limit).collect();
-        left.extend(said["blocked"].as_str().map(str::to_owned));
+        left.extend(reply["blocked"].as_str().map(str::to_owned));
         rows.push(vec![node, passes.to_owned(), plain(&left.join(", "))]);
     }
     if !rows.is_empty() {

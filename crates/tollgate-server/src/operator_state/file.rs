@@ -13,7 +13,7 @@ use tollgate::{
 };
 use tollgate_overload::Controller;
 
-use super::items::{HeldItem, HeldItems, KnownItem};
+use super::items::{FleetItem, HeldItem, HeldItems};
 use crate::file_watch::Version;
 use tollgate_tower::shed::Shedder;
 
@@ -39,7 +39,7 @@ pub(crate) struct OperatorState {
     overload: Vec<LimitEntry>,
     /// What the node knows of the items of its fleet. Omitted without a shared store.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(super) shared: BTreeMap<String, KnownItem>,
+    pub(super) shared: BTreeMap<String, FleetItem>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -26,7 +26,7 @@ pub(crate) struct HeldItem {
 /// What is known of an item.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct KnownItem {
+pub(crate) struct FleetItem {
     /// When it was written.
     written: u64,
     /// When it ends.
@@ -36,7 +36,7 @@ pub(crate) struct KnownItem {
     progress: ItemProgress,
 }
 
-impl KnownItem {
+impl FleetItem {
     /// Whether it ends later than an instant.
     pub(crate) const fn ends_after(&self, now: u64) -> bool {
         now < self.until
@@ -57,23 +57,23 @@ enum ItemProgress {
 
 /// All items that this node knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct KnownItems {
-    items: BTreeMap<String, KnownItem>,
+pub(crate) struct FleetItems {
+    items: BTreeMap<String, FleetItem>,
     /// The version of the store's items that were read last.
     version: String,
     /// The last reset that was heard of.
     mark: String,
 }
 
-impl KnownItems {
+impl FleetItems {
     /// The items of an earlier run, and what its engine held beside them.
-    pub(crate) fn resumed(items: BTreeMap<String, KnownItem>, held: &HeldItems) -> Self {
+    pub(crate) fn resumed(items: BTreeMap<String, FleetItem>, held: &HeldItems) -> Self {
         let mut known = Self { items, ..Self::default() };
         for item in known.items.values_mut().filter(|item| item.progress == ItemProgress::New) {
             item.progress = ItemProgress::Pending;
         }
         for (id, HeldItem { until, text }) in held {
-            known.items.entry(id.clone()).or_insert_with(|| KnownItem {
+            known.items.entry(id.clone()).or_insert_with(|| FleetItem {
                 written: LONG_AGO,
                 until: *until,
                 text: text.clone(),
@@ -84,7 +84,7 @@ impl KnownItems {
     }
 
     /// All of them, to be resumed later.
-    pub(crate) fn entries(&self) -> BTreeMap<String, KnownItem> {
+    pub(crate) fn entries(&self) -> BTreeMap<String, FleetItem> {
         self.items.clone()
     }
 
@@ -101,7 +101,7 @@ impl KnownItems {
                     (until.min(now.saturating_add(REMOVAL_LIFETIME)), String::new())
                 }
             };
-            let item = KnownItem { written: now, until, text, progress: ItemProgress::New };
+            let item = FleetItem { written: now, until, text, progress: ItemProgress::New };
             self.items.insert(id.clone(), item);
         }
         changed
@@ -171,7 +171,7 @@ impl KnownItems {
                 None if *until <= now => {}
                 _ => {
                     let (written, until, text) = (*written, *until, text.clone());
-                    let item = KnownItem { written, until, text, progress: ItemProgress::Shared };
+                    let item = FleetItem { written, until, text, progress: ItemProgress::Shared };
                     self.items.insert(id.clone(), item);
                 }
             }
@@ -214,7 +214,7 @@ mod tests {
     }
 
     impl FakeStore {
-        fn exchange(&mut self, node: &mut KnownItems, now: u64) {
+        fn exchange(&mut self, node: &mut FleetItems, now: u64) {
             let asked = node.exchange();
             let mut written = Vec::new();
             for item in &asked.items {
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn no_item_is_lost() {
         let (mut store, mut one, mut two) =
-            (FakeStore::default(), KnownItems::default(), KnownItems::default());
+            (FakeStore::default(), FleetItems::default(), FleetItems::default());
         one.note(&held(&[]), &held(&[("a", "1")]), NOW);
         let ids = two.note(&held(&[]), &held(&[("b", "2")]), NOW);
         assert!(!two.has_shared(&ids));
@@ -265,7 +265,7 @@ mod tests {
     fn the_later_word_wins() {
         for (there_at, winner) in [(NOW + 3 * SECOND, "here"), (NOW + 10 * SECOND, "there")] {
             let (mut store, mut one, mut two) =
-                (FakeStore::default(), KnownItems::default(), KnownItems::default());
+                (FakeStore::default(), FleetItems::default(), FleetItems::default());
             one.note(&held(&[]), &held(&[("a", "here")]), NOW + 5 * SECOND);
             drop(one.exchange()); // It was not answered.
             two.note(&held(&[]), &held(&[("a", "there")]), there_at);
@@ -283,9 +283,9 @@ mod tests {
     #[test]
     fn unsent_changes_survive_a_restart() {
         let (mut store, mut one, mut two) =
-            (FakeStore::default(), KnownItems::default(), KnownItems::default());
+            (FakeStore::default(), FleetItems::default(), FleetItems::default());
         one.note(&held(&[]), &held(&[("a", "here")]), NOW);
-        let mut again = KnownItems::resumed(one.entries(), &held(&[("a", "here")]));
+        let mut again = FleetItems::resumed(one.entries(), &held(&[("a", "here")]));
         two.note(&held(&[]), &held(&[("a", "there")]), NOW + SECOND);
         store.exchange(&mut two, NOW + SECOND);
         store.exchange(&mut again, NOW + 2 * SECOND);
@@ -295,7 +295,7 @@ mod tests {
     /// A store that lost everything gets it back from any node, a removal included.
     #[test]
     fn a_lost_store_is_filled_again() {
-        let (mut store, mut one) = (FakeStore::default(), KnownItems::default());
+        let (mut store, mut one) = (FakeStore::default(), FleetItems::default());
         one.note(&held(&[]), &held(&[("a", "1"), ("b", "2")]), NOW);
         store.exchange(&mut one, NOW);
         one.note(&held(&[("a", "1"), ("b", "2")]), &held(&[("a", "1")]), NOW);
@@ -304,7 +304,7 @@ mod tests {
         for _ in 0..3 {
             store.exchange(&mut one, NOW + SECOND);
         }
-        let mut two = KnownItems::resumed(BTreeMap::new(), &held(&[("b", "2")]));
+        let mut two = FleetItems::resumed(BTreeMap::new(), &held(&[("b", "2")]));
         store.exchange(&mut two, NOW + SECOND);
         assert_eq!(
             two.holding(NOW),

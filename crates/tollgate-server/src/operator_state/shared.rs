@@ -6,23 +6,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tollgate_redis::{FleetExchange, FleetNews, SharedItem};
 
 use super::file::OperatorState;
-use super::items::{HeldItems, KnownItem, KnownItems};
+use super::items::{FleetItem, FleetItems, HeldItems};
 use crate::service::Service;
 
 /// What the nodes of a fleet know together, as this node knows it.
 pub(crate) struct SharedState {
     /// Locked while an operator's change is made and noted, and while a change of another node is applied, so that
     /// neither is taken for the other.
-    known: Mutex<KnownItems>,
+    known: Mutex<FleetItems>,
 }
 
 impl SharedState {
     /// Goes on with the items of an earlier run.
-    pub(crate) fn new(known: KnownItems) -> Arc<Self> {
+    pub(crate) fn new(known: FleetItems) -> Arc<Self> {
         Arc::new(Self { known: Mutex::new(known) })
     }
 
-    fn known(&self) -> MutexGuard<'_, KnownItems> {
+    fn known(&self) -> MutexGuard<'_, FleetItems> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -57,7 +57,7 @@ impl SharedState {
     }
 
     /// All that is known, for the next start.
-    pub(super) fn entries(&self) -> BTreeMap<String, KnownItem> {
+    pub(super) fn entries(&self) -> BTreeMap<String, FleetItem> {
         self.known().entries()
     }
 

@@ -10,16 +10,8 @@ use super::{Kind, Problem};
 
 /// The response that tells a problem.
 pub(crate) fn problem_details(problem: &Problem) -> Response<Full<Bytes>> {
-    let kind = problem.kind;
-    let details = ProblemDetails {
-        r#type: kind.urn(),
-        title: kind.title(),
-        status: kind.status(),
-        detail: &problem.detail,
-        reason: None,
-    };
-    let mut response = details.response();
-    match kind {
+    let mut response = details_of(problem).response();
+    match problem.kind {
         Kind::MethodNotAllowed(accepted) => {
             response.headers_mut().insert(ALLOW, HeaderValue::from_static(accepted));
         }
@@ -33,4 +25,20 @@ pub(crate) fn problem_details(problem: &Problem) -> Response<Full<Bytes>> {
         _ => {}
     }
     response
+}
+
+/// The body of that response.
+pub(crate) fn problem_text(problem: &Problem) -> String {
+    serde_json::to_string(&details_of(problem)).unwrap_or_default()
+}
+
+const fn details_of(problem: &Problem) -> ProblemDetails<'_> {
+    let kind = problem.kind;
+    ProblemDetails {
+        r#type: kind.urn(),
+        title: kind.title(),
+        status: kind.status(),
+        detail: problem.detail.as_str(),
+        reason: None,
+    }
 }

@@ -9,9 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwapOption;
 use serde::Serialize;
 use tollgate::store::Store;
-use tollgate::{
-    CheckRequest, Decision, Engine, LimitOverride, MemoryStore, Policy, Quota, Ruled, Scope, Timestamp,
-};
+use tollgate::{CheckRequest, Decision, Engine, LimitOverride, Policy, Quota, Ruled, Scope, Timestamp};
 
 use super::holds::Id;
 

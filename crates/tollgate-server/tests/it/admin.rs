@@ -262,7 +262,7 @@ fn refused_tokens() {
         (
             &["serve", "--http", "127.0.0.1:0", "--admin-tokens", "no/such/file"],
             1,
-            "name a file that can be read",
+            "no/such/file: no such file; check the path",
         ),
     ];
     for (arguments, status, expected) in cases {

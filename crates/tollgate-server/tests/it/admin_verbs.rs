@@ -214,7 +214,7 @@ fn failures_name_the_cure() {
         (&["get", "a=b", "a=c", "--server", &url, "--token", TOKEN], "a is given twice"),
         (&["kill", "--server", &url, "--token", TOKEN], "is missing; see `tollgate kill --help`"),
         (&["kill", "nope", "--server", &url, "--token", TOKEN], "the active policy has no limit \"nope\""),
-        (&["get", "a=b", "--server", &url, "--token-file", "no/such/file"], "name a file that can be read"),
+        (&["get", "a=b", "--server", &url, "--token-file", "no/such/file"], "no such file; check the path"),
     ];
     for (arguments, expected) in cases {
         let output = run(arguments, b"");

@@ -141,11 +141,40 @@ fn refusals_in_the_proxys_words() {
     let denied = ask(&server, nginx, "Authorization: Bearer secret-1\r\n");
     assert_eq!((denied.status, denied.header("tollgate-status")), (403, Some("429")));
     assert!(denied.header("retry-after").is_some());
+    assert_eq!(denied.header("tollgate-problem"), std::str::from_utf8(&denied.body).ok());
     let wrong = ask(&server, nginx, "X-Original-URI: /%00\r\n");
     assert_eq!((wrong.status, wrong.header("tollgate-status")), (403, Some("400")));
+    assert_eq!(wrong.header("tollgate-problem"), std::str::from_utf8(&wrong.body).ok());
     // Elsewhere every status is told as it is. The query may be the client's own and means nothing.
     let plain = ask(&server, "?deny=403&headers=original", &format!("{key}X-Original-URI: /%00\r\n"));
-    assert_eq!((plain.status, plain.header("tollgate-status")), (429, None));
+    let told = (plain.header("tollgate-status"), plain.header("tollgate-problem"));
+    assert_eq!((plain.status, told), (429, (None, None)));
+}
+
+/// nginx reads only the head of an answer. So the body of a refusal is there as well.
+#[test]
+fn the_head_has_the_body_of_a_refusal() {
+    let policy = "limits:
+  - {name: exports, when: {path: /export}, by: [ip], rate: deny}
+  - {name: dear, when: {path: /dear}, by: [ip], rate: 1/h, cost: size}
+";
+    let server = Server::start(policy);
+    let told = |headers: &str| {
+        let answer = ask(&server, "/nginx", headers);
+        let problem = answer.header("tollgate-problem").map(str::to_owned);
+        (answer.header("tollgate-status").map(str::to_owned), problem, answer)
+    };
+    let (status, problem, forbidden) = told("X-Original-URI: /export\r\n");
+    assert_eq!((status.as_deref(), forbidden.header("retry-after")), (Some("403"), None));
+    let problem: serde_json::Value = serde_json::from_str(&problem.unwrap()).unwrap();
+    assert_eq!((&problem["cause"], &problem["reason"]), (&"exports".into(), &"denied-by-policy".into()));
+    let (status, problem, costly) = told("X-Original-URI: /dear\r\n");
+    assert_eq!(
+        (status.as_deref(), problem.as_deref()),
+        (Some("400"), std::str::from_utf8(&costly.body).ok())
+    );
+    // A client of plain text gets no header with text of several lines.
+    assert_eq!(told("X-Original-URI: /export\r\nAccept: text/html\r\n").1, None);
 }
 
 /// With `anonymous: retry-after` a caller without a credential learns when to come back and nothing else; one with a credential sees

@@ -119,7 +119,7 @@ fn a_penalty_has_the_time_of_the_decision() {
     says(
         &server,
         "explain k=x",
-        &["denied for another ", ", and its counter admits it in 3", "source: penalty"],
+        &["denied for another ", ", and its counter admits it in 1 h", "source: penalty"],
     );
 }
 
@@ -174,7 +174,7 @@ fn nearly_right_spellings_are_refused() {
     let answer = server.resp_exchange(b"CL.THROTTLE never 0 1 3600\r\nQUIT\r\n");
     assert!(answer.starts_with("*5\r\n:0\r\n"), "{answer}");
     says(&server, "reset key=never command=cl.throttle", &["1 counter reset"]);
-    says(&server, "reset tenant=x", &["no limit counts these attributes apart"]);
+    says(&server, "reset tenant=x", &["no limit has a counter for these attributes"]);
 }
 
 /// The story: `callers add` took a credential with a space before it, and a digest that had lost its end, which no request has; and of an
@@ -219,8 +219,12 @@ descriptors:
         text.contains("by: [\"user\"]") && text.contains("# NOT CONVERTED: a policy refuses it: "),
         "{text}"
     );
-    assert!(problems.contains("NOT CONVERTED, so what it refuses would pass: api_key=k*"), "{problems}");
+    assert!(
+        problems.contains("1 rule NOT CONVERTED; what these refuse would pass:\n  api_key=k*: "),
+        "{problems}"
+    );
     assert!(!problems.contains("the converted policy:"), "{problems}");
+    assert!(problems.contains("1 limit converted, with 1 change of meaning:"), "{problems}");
     let check = run(&["policy", "check", "-"], text.as_bytes());
     assert_eq!(check.status.code(), Some(0), "{}", stderr(&check));
 }

@@ -130,7 +130,7 @@ request        time  verdict                   per-key  (watched)
 
 Each limit shows what remains of how much.
 * refused by this limit
-(…) only counted: this limit is in shadow and never refuses
+(name) only counts: this limit is in shadow and never refuses
 ";
     assert_eq!(stdout(&output), expected);
     assert_eq!(stderr(&output), "");

@@ -35,13 +35,15 @@ fn first_files_are_accepted() {
         let folder = Scratch::new();
         let output = within(&folder, &["init", kind]).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{kind}: {}", stderr(&output));
-        let checks: [&[&str]; 2] = [
+        let checks: [&[&str]; 3] = [
             &["policy", "check", "policy.yaml", "--config", "config.yaml"],
+            &["policy", "test", "policy.test.yaml"],
             &["config", "check", "config.yaml"],
         ];
         for check in checks {
             let output = within(&folder, check).output().unwrap();
-            assert_eq!(output.status.code(), Some(0), "{kind} {check:?}: {}", stderr(&output));
+            let said = format!("{}{}", stdout(&output), stderr(&output));
+            assert_eq!(output.status.code(), Some(0), "{kind} {check:?}: {said}");
         }
         for schema in ["policy.schema.json", "config.schema.json"] {
             let text = fs::read_to_string(folder.path(schema)).unwrap();
@@ -140,6 +142,8 @@ fn prepared(folder: &Scratch) {
     for name in ["policy.yaml", "old.yaml", "new.yaml"] {
         fs::write(folder.path(name), policy).unwrap();
     }
+    let test = "policy: policy.yaml\ncases: [{name: a burst, requests: [{attributes: {api_key: k1}, expect: allow}]}]";
+    fs::write(folder.path("policy.test.yaml"), test).unwrap();
     fs::write(folder.path("config.yaml"), "ipv6_prefix: 64\n").unwrap();
     fs::write(folder.path("requests.jsonl"), "{\"at\": 1000, \"attributes\": {\"api_key\": \"k1\"}}\n")
         .unwrap();
@@ -235,6 +239,11 @@ fn schema(kind: &str) -> Value {
     serde_json::from_str(&stdout(&run(&[kind, "schema"], b""))).unwrap()
 }
 
+/// The schema of test files.
+fn test_schema() -> Value {
+    serde_json::from_str(&stdout(&run(&["policy", "schema", "--test"], b""))).unwrap()
+}
+
 /// The problems of a YAML text by a schema.
 fn problems(schema: &Value, text: &str) -> Option<String> {
     let mut compiler = boon::Compiler::new();
@@ -276,10 +285,14 @@ fn schemas_accept_the_example_files() {
         within(&folder, &["init", kind]).output().unwrap();
         let text = |name: &str| fs::read_to_string(folder.path(name)).unwrap();
         assert_eq!(problems(&policy, &text("policy.yaml")), None, "{kind}");
+        assert_eq!(problems(&test_schema(), &text("policy.test.yaml")), None, "{kind}");
         assert_eq!(problems(&config, &text("config.yaml")), None, "{kind}");
     }
     assert!(problems(&policy, "limits: [{name: a, rats: 5/s}]").is_some());
     assert!(problems(&config, "ipv6_prefixx: 64").is_some());
+    assert!(
+        problems(&test_schema(), "{policy: p, cases: [{name: a, requests: [{expects: allow}]}]}").is_some()
+    );
 }
 
 /// What a reader finds wrong with a text.
@@ -291,7 +304,11 @@ fn reported(command: &str, text: &str) -> String {
 
 /// The fields that a reader accepts, as it lists them when it meets an unknown one.
 fn accepted(command: &str, text: &str) -> BTreeSet<String> {
-    let message = reported(command, text);
+    listed(&reported(command, text), text)
+}
+
+/// The fields that a message about a text lists.
+fn listed(message: &str, text: &str) -> BTreeSet<String> {
     let line =
         message.lines().find(|line| line.contains("zzz")).unwrap_or_else(|| panic!("{text}: {message}"));
     let list = match (line.rsplit_once("accepted: "), line.split_once("expected ")) {
@@ -408,6 +425,21 @@ fn holds_to_the_reader(command: &str, list: &[(&str, &str)]) {
 fn schemas_have_the_fields_of_the_readers() {
     holds_to_the_reader("policy", &POLICY_TABLES);
     holds_to_the_reader("config", &CONFIG_TABLES);
+    for (text, pointer) in [
+        ("{policy: p, cases: [{name: a, requests: [{expect: allow}]}], zzz: 1}", ""),
+        ("{policy: p, cases: [{name: a, requests: [{expect: allow}], zzz: 1}]}", "/properties/cases/items"),
+        (
+            "{policy: p, cases: [{name: a, requests: [{expect: allow, zzz: 1}]}]}",
+            "/properties/cases/items/properties/requests/items",
+        ),
+    ] {
+        let folder = Scratch::new();
+        fs::write(folder.path("file.yaml"), text).unwrap();
+        let message = stderr(&within(&folder, &["policy", "test", "file.yaml"]).output().unwrap());
+        let mut expected = properties(&test_schema(), pointer);
+        expected.remove("at"); // `listed` takes it for a word of the sentence.
+        assert_eq!(listed(&message, text), expected, "{text}");
+    }
     for field in ["header", "cookie", "query"] {
         assert_eq!(reported("config", &format!("credentials: [{{{field}: name}}]")), "");
     }

@@ -170,11 +170,14 @@ fn best(head: &[u8]) -> Option<Format> {
 
 /// What the lines that are understood have in common. `None` if none is.
 fn describe(format: Format, mut parser: Parser, head: &[u8]) -> Option<Detection> {
-    let (mut exact, mut duration, mut first) = (true, false, None);
+    let (mut fine, mut coarse, mut duration, mut first) = (0, 0, false, None);
     // The first line of CSV names the columns.
     for line in lines(head).skip(usize::from(format == Format::Csv)) {
         if let Ok(record) = parser.parse(line) {
-            exact &= record.precision == Precision::Exact;
+            match record.precision {
+                Precision::Exact => fine += 1,
+                Precision::Second => coarse += 1,
+            }
             duration |= record.duration.is_some();
             first = first.or(Some(line));
         }
@@ -191,6 +194,8 @@ fn describe(format: Format, mut parser: Parser, head: &[u8]) -> Option<Detection
     let format = if is_clf && quotes < 6 { Format::Common } else { format };
     // Traefik writes this format with the arrival, and with a duration such as 12ms.
     let stamp = if is_clf && first.ends_with(b"ms") { Stamp::Arrival } else { format.stamp() };
+    // Many programs leave out a fraction of zero, so one fraction is enough. An appended field is there or not.
+    let exact = fine > 0 && (!is_clf || coarse == 0);
     let precision = if exact { Precision::Exact } else { Precision::Second };
     Some(Detection { format, stamp, precision, duration })
 }

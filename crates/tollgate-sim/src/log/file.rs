@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate::Timestamp;
+use tollgate::policy::source::plain_cause;
 
 use super::detect::{DetectError, Parser};
 use super::format::{Detection, Format};
 use super::mapping::Mapping;
 use super::pieces::{Piece, Pieces};
+use super::record::Precision;
 use super::source::{Source, decompressed};
 
 /// The name that stands for standard input.
@@ -21,7 +23,7 @@ const STANDARD_INPUT: &str = "-";
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// A file cannot be opened.
-    #[error("{file}: {source}")]
+    #[error("{file}: {}", plain_cause(source))]
     Open {
         /// The file.
         file: String,
@@ -69,6 +71,8 @@ pub(super) struct OpenLog {
     pub(super) line: u64,
     /// The first line that is not blank names columns.
     pub(super) before_header: bool,
+    /// A stamp without a fraction is exact, because others have one.
+    pub(super) is_exact: bool,
     count: Arc<AtomicU64>,
 }
 
@@ -136,15 +140,16 @@ impl LogFile {
             .map_err(|source| LogError::Format { file: name.clone(), source })?
             .unzip();
         let at = parser.as_ref().and_then(|parser: &Parser| first_arrival(parser, head)).unwrap_or_default();
-        let report = FileReport { name, detection, records: 0, bad: 0, damage: None };
         // An empty log has no lines to parse, but may be damaged: its end says so.
         let open = OpenLog {
             pieces,
             before_header: matches!(parser, Some(Parser::Csv(_))),
             parser: parser.clone().unwrap_or(Parser::Decisions),
+            is_exact: is_exact(detection.as_ref()),
             line: 0,
             count,
         };
+        let report = FileReport { name, detection, records: 0, bad: 0, damage: None };
         Ok(Self { report, input: Input::Stream, open: Some(open), parser, at, previous: at, size: None })
     }
 
@@ -159,9 +164,17 @@ impl LogFile {
         let _ = pieces.head();
         let parser = self.parser.clone().unwrap_or(Parser::Decisions);
         let before_header = matches!(parser, Parser::Csv(_));
-        self.open = Some(OpenLog { pieces, parser, line: 0, before_header, count });
+        let is_exact = is_exact(self.report.detection.as_ref());
+        self.open = Some(OpenLog { pieces, parser, line: 0, before_header, is_exact, count });
         Ok(())
     }
+}
+
+/// Whether all stamps of a log are exact. Lines of nginx are so one by one, by their appended fields.
+fn is_exact(detection: Option<&Detection>) -> bool {
+    detection.is_some_and(|found| {
+        found.precision == Precision::Exact && !matches!(found.format, Format::Common | Format::Combined)
+    })
 }
 
 /// The format of a log and its reader. `None` for a log without a line.

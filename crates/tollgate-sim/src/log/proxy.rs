@@ -235,3 +235,79 @@ pub(super) fn decision(line: &[u8]) -> Result<Record<'_>, Reason> {
     record.refused = allowed == Some(false);
     Ok(record)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_envoy_gateway() {
+        let line = br#"{":authority":"api.example.com","bytes_received":0,"bytes_sent":18,"connection_termination_details":null,"downstream_local_address":"10.244.0.9:10080","downstream_remote_address":"[2001:db8::7]:46552","duration":3,"method":"GET","protocol":"HTTP/1.1","requested_server_name":null,"response_code":429,"response_code_details":"request_rate_limited","response_flags":"RL","route_name":"httproute/default/backend/rule/0","start_time":"2024-03-01T12:00:00.250Z","upstream_host":null,"user-agent":"curl/8.5.0","x-api-key":"k1","x-envoy-origin-path":"/get?x=1","x-forwarded-for":"198.51.100.4","x-request-id":"9b0f"}"#;
+        let record = envoy(line).unwrap();
+        assert_eq!(record.arrival.unix_micros(), 1_709_294_400_250_000);
+        assert_eq!(record.duration, Some(Ticks::from_millis(3)));
+        assert_eq!(record.client, Some("2001:db8::7".parse().unwrap()));
+        assert_eq!(record.host.as_deref(), Some("api.example.com"));
+        assert_eq!(record.target.as_deref(), Some("/get?x=1"));
+        assert_eq!((record.status, record.bytes, record.refused), (Some(429), Some(18), true));
+        assert!(record.headers.contains(&("x-forwarded-for".into(), "198.51.100.4".into())));
+        assert!(record.headers.contains(&("x-api-key".into(), "k1".into())));
+        assert!(
+            record.attributes.contains(&("route_name".into(), "httproute/default/backend/rule/0".into()))
+        );
+    }
+
+    /// Istio has other names, and a request without an answer has no status. The flag alone means refused.
+    #[test]
+    fn a_line_of_istio() {
+        let line = br#"{"start_time":"2024-03-01T12:00:00.250Z","authority":"shop","path":"/cart","method":"POST","response_code":0,"response_flags":"UAEX,RL","duration":"-","user_agent":"-","request_id":"1","downstream_remote_address":"10.0.0.3:1"}"#;
+        let record = envoy(line).unwrap();
+        assert_eq!((record.status, record.duration, record.refused), (None, None, true));
+        assert_eq!((record.target.as_deref(), record.user_agent), (Some("/cart"), None));
+        assert!(envoy(br#"{"start_time":"2024-03-01T12:00:00Z"}"#).unwrap_err().contains("response_code"));
+        assert!(envoy(br#"{"response_code":200}"#).unwrap_err().contains("start_time"));
+    }
+
+    #[test]
+    fn a_line_of_caddy() {
+        let line = br#"{"level":"info","ts":1646861401.5241024,"logger":"http.log.access","msg":"handled request","request":{"remote_ip":"127.0.0.1","remote_port":"41342","client_ip":"203.0.113.5","proto":"HTTP/2.0","method":"GET","host":"localhost","uri":"/","headers":{"User-Agent":["curl/7.82.0"],"Accept":["*/*"],"Cookie":["REDACTED"],"X-Forwarded-For":["203.0.113.5","10.0.0.1"]},"tls":{"resumed":false}},"bytes_read":0,"user_id":"","duration":0.000929675,"size":10900,"status":200,"resp_headers":{"Server":["Caddy"]}}"#;
+        let record = caddy(line).unwrap();
+        assert_eq!(record.arrival.unix_micros(), 1_646_861_401_524_102 - 929);
+        assert_eq!(record.client, Some("127.0.0.1".parse().unwrap()));
+        assert_eq!(record.user_agent.as_deref(), Some("curl/7.82.0"));
+        let names: Vec<&str> = record.headers.iter().map(|(name, _)| name.as_ref()).collect();
+        assert_eq!(names, ["accept", "x-forwarded-for", "x-forwarded-for"], "redacted headers are left out");
+        assert_eq!((record.status, record.bytes, record.user), (Some(200), Some(10_900), None));
+        let text = br#"{"ts":"2024-03-01T12:00:10Z","request":{"remote_addr":"[::1]:5"},"duration":"1m2.5s","status":503}"#;
+        let record = caddy(text).unwrap();
+        assert_eq!(record.arrival.unix_micros(), 1_709_294_410_000_000 - 62_500_000);
+        assert_eq!((record.client, record.refused), (Some("::1".parse().unwrap()), true));
+        assert!(caddy(br#"{"level":"warn","ts":1.5,"msg":"x"}"#).unwrap_err().contains("request"));
+        assert!(caddy(br#"{"ts":1.5,"request":7}"#).unwrap_err().contains("not an object"));
+    }
+
+    #[test]
+    fn a_line_of_traefik() {
+        let line = br#"{"ClientAddr":"10.42.0.1:57024","ClientHost":"10.42.0.1","ClientPort":"57024","ClientUsername":"-","DownstreamContentSize":19,"DownstreamStatus":404,"Duration":1234567,"OriginStatus":0,"RequestHost":"example.com","RequestMethod":"GET","RequestPath":"/a?b=c","RouterName":"web@docker","StartLocal":"2024-03-01T13:00:00.123456789+01:00","StartUTC":"2024-03-01T12:00:00.123456789Z","entryPointName":"web","level":"info","msg":"","request_X-Api-Key":"k1","time":"2024-03-01T12:00:00Z"}"#;
+        let record = traefik(line).unwrap();
+        assert_eq!(record.arrival.unix_micros(), 1_709_294_400_123_456);
+        assert_eq!(record.duration, Some(Ticks::from_micros(1_234)));
+        assert_eq!(record.client, Some("10.42.0.1".parse().unwrap()));
+        assert_eq!((record.user, record.status, record.bytes), (None, Some(404), Some(19)));
+        assert_eq!(record.headers, [("x-api-key".into(), "k1".into())]);
+        assert!(traefik(br#"{"level":"info","msg":"x"}"#).unwrap_err().contains("StartUTC"));
+    }
+
+    /// The line is the one that the server's own test of `tail` expects.
+    #[test]
+    fn a_decision_of_tail() {
+        let line = br#"{"at":"2023-11-14T22:13:20.000Z","wire":"http","allowed":false,"verdict":"deny","limit":"per-key","attributes":{"api_key":"k\n1","tokens":"7"},"retry_after_ms":412,"reason":"100 requests a second, burst 200","source":"exact"}"#;
+        let record = decision(line).unwrap();
+        assert_eq!(record.arrival, Timestamp::from_unix_seconds(1_700_000_000));
+        assert_eq!(record.attributes, [("api_key".into(), "k\n1".into()), ("tokens".into(), "7".into())]);
+        assert!(record.refused);
+        let reason = decision(br#"{"missed":3}"#).unwrap_err();
+        assert!(reason.contains("lost 3"), "{reason}");
+        assert!(decision(br#"{"at":"2023-11-14T22:13:20Z"}"#).unwrap_err().contains("allowed"));
+    }
+}

@@ -13,7 +13,7 @@ use super::file::{FileReport, LogError, LogFile};
 use super::format::Format;
 use super::mapping::Mapping;
 use super::pieces::{ENTRY_BYTES_MAX, LINE_BYTES_MAX, Piece};
-use super::record::Record;
+use super::record::{Precision, Record};
 use super::text::{Reason, excerpt};
 
 /// Bad lines that are kept to show them.
@@ -157,10 +157,13 @@ impl Reader {
         };
         let LogFile { report, open, at, previous, .. } = &mut self.files[index];
         let Some(open) = open else { return Ok(Entry::Bad) };
-        let (line, number) = (open.pieces.bytes(range), open.line);
+        let (line, number, is_exact) = (open.pieces.bytes(range), open.line, open.is_exact);
         match open.parser.parse(line) {
-            Ok(record) => {
+            Ok(mut record) => {
                 report.records += 1;
+                if is_exact {
+                    record.precision = Precision::Exact;
+                }
                 *at = record.arrival.min(*previous);
                 *previous = record.arrival;
                 Ok(Entry::Record(record))

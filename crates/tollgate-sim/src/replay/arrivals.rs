@@ -2,12 +2,13 @@
 //! wait here, second by second, until no earlier one can follow. Stamps of whole seconds hide when in the second a
 //! request came: each record gets two instants, one for each extreme.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Ticks, Timestamp};
 
+use super::key_map::KeyMap;
 use super::stored::StoredRecord;
 use crate::log::{Precision, Record};
 
@@ -25,9 +26,9 @@ pub(super) struct Arrival {
     /// The client, as a number.
     pub(super) client: u64,
     /// Where stamps are whole seconds: spread evenly over the second, client by client. Otherwise the stamp.
-    pub(super) spread: Timestamp,
+    pub(super) evenly: Timestamp,
     /// Where stamps are whole seconds: the start of the second, with all others. Otherwise the stamp.
-    pub(super) at_once: Timestamp,
+    pub(super) together: Timestamp,
 }
 
 /// Records that wait for earlier ones.
@@ -40,16 +41,16 @@ pub(super) struct Arrivals {
     /// The second from which on nothing was released yet.
     open: u64,
     late: u64,
-    spare: Vec<StoredRecord>,
+    pool: Vec<StoredRecord>,
     lists: Vec<Vec<(u64, StoredRecord)>>,
     /// How many requests a client has in the second, and how many of them have their instant.
-    shares: HashMap<u64, (u64, u64)>,
+    shares: KeyMap<(u64, u64)>,
 }
 
 impl Arrivals {
     /// Adds a record of the client.
     pub(super) fn push(&mut self, record: &Record<'_>, client: u64) {
-        let mut stored = self.spare.pop().unwrap_or_default();
+        let mut stored = self.pool.pop().unwrap_or_default();
         stored.store(record);
         let second = record.arrival.unix_micros() / TICKS_PER_SECOND;
         let duration = record.duration.map_or(0, Ticks::ceil_seconds);
@@ -86,7 +87,7 @@ impl Arrivals {
         }
         let start = Timestamp::from_unix_seconds(second);
         for (client, record) in list.drain(..) {
-            let (spread, at_once) = match (record.precision(), self.shares.get_mut(&client)) {
+            let (evenly, together) = match (record.precision(), self.shares.get_mut(&client)) {
                 (Precision::Second, Some((of, number))) => {
                     let into_second = (2 * *number + 1) * TICKS_PER_SECOND / (2 * *of);
                     *number += 1;
@@ -94,17 +95,17 @@ impl Arrivals {
                 }
                 _ => (record.arrival().max(start), record.arrival().max(start)),
             };
-            into.push(Arrival { record, client, spread, at_once });
+            into.push(Arrival { record, client, evenly, together });
         }
         self.lists.push(list);
         // Stable: requests of one instant stay in the order of the log.
-        into.sort_by_key(|arrival| arrival.spread);
+        into.sort_by_key(|arrival| arrival.evenly);
         true
     }
 
     /// Takes a record back, so that its buffers are used again.
     pub(super) fn recycle(&mut self, record: StoredRecord) {
-        self.spare.push(record);
+        self.pool.push(record);
     }
 
     /// Records that came later than the window allows. They are decided at the earliest instant that is left.
@@ -118,11 +119,16 @@ impl Arrivals {
     }
 }
 
+/// Who a proxy says that the client is.
+const FORWARDED_FOR: &str = "x-forwarded-for";
+
 /// The client of a record, as a number: its address and user, and those of the named attributes that the log has.
 pub(super) fn client_of(record: &Record<'_>, names: &[String]) -> u64 {
     let mut hasher = DefaultHasher::new();
     record.client.hash(&mut hasher);
     record.user.hash(&mut hasher);
+    let forwarded = record.headers.iter().filter(|(name, _)| name == FORWARDED_FOR);
+    forwarded.for_each(|(_, client)| client.hash(&mut hasher));
     for (name, value) in &record.attributes {
         if names.iter().any(|known| known == name) {
             value.hash(&mut hasher);
@@ -140,7 +146,7 @@ mod tests {
         let (mut all, mut some) = (Vec::new(), Vec::new());
         while arrivals.release(&mut some) {
             for arrival in some.drain(..) {
-                all.push((arrival.spread.unix_micros(), arrival.at_once.unix_micros()));
+                all.push((arrival.evenly.unix_micros(), arrival.together.unix_micros()));
                 arrivals.recycle(arrival.record);
             }
         }
@@ -157,8 +163,8 @@ mod tests {
         let long = Record { duration: Some(Ticks::from_secs(5)), ..record(9 * TICKS_PER_SECOND) };
         arrivals.push(&long, 1);
         assert_eq!(arrivals.window(), Ticks::from_secs(6));
-        let spread: Vec<u64> = instants(&mut arrivals).iter().map(|(at, _)| at / TICKS_PER_SECOND).collect();
-        assert_eq!((spread, arrivals.late()), (vec![9, 10, 11, 12], 0));
+        let evenly: Vec<u64> = instants(&mut arrivals).iter().map(|(at, _)| at / TICKS_PER_SECOND).collect();
+        assert_eq!((evenly, arrivals.late()), (vec![9, 10, 11, 12], 0));
     }
 
     /// A record that is later than the window is kept, and counted.
@@ -169,11 +175,11 @@ mod tests {
             arrivals.push(&record(second * TICKS_PER_SECOND), 1);
             while arrivals.ready(&mut ready) {}
         }
-        assert_eq!((ready.len(), arrivals.late()), (1, 1));
-        assert_eq!(instants(&mut arrivals).len(), 2);
+        assert_eq!((ready.len(), arrivals.late()), (2, 1));
+        assert_eq!(instants(&mut arrivals).len(), 1);
     }
 
-    /// Each client's requests of one second are evenly spread over it, or all at its start.
+    /// Each client's requests of one second are spread evenly over it, or all at its start.
     #[test]
     fn a_second_is_spread_client_by_client() {
         let mut arrivals = Arrivals::default();
@@ -182,7 +188,7 @@ mod tests {
             arrivals.push(&Record { precision: Precision::Second, ..stamp }, client);
         }
         let start = 7 * TICKS_PER_SECOND;
-        let spread = [125_000, 375_000, 500_000, 625_000, 875_000].map(|into| (start + into, start));
-        assert_eq!(instants(&mut arrivals), spread);
+        let evenly = [125_000, 375_000, 500_000, 625_000, 875_000].map(|into| (start + into, start));
+        assert_eq!(instants(&mut arrivals), evenly);
     }
 }

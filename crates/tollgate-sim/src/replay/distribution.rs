@@ -35,21 +35,22 @@ pub(super) fn knee(sorted: &[u64]) -> Option<u64> {
     if sorted.len() < 10 || max < min.saturating_mul(2) {
         return None;
     }
-    let point = |index: usize, number: u64| {
-        let rank = sorted.len() - index; // Numbers at least as large.
-        ((rank as f64).ln(), (number.max(1) as f64).ln())
+    let point = |end: usize, number: u64| {
+        let above = sorted.len() - end;
+        ((above as f64 + 1.0).ln(), (number.max(1) as f64).ln())
     };
-    let (first, last) = (point(0, min), point(sorted.len() - 1, max));
+    let end_of = |number: u64| sorted.partition_point(|other| *other <= number);
+    let (first, last) = (point(end_of(min), min), point(sorted.len(), max));
     let mut best = (0.0, None);
     let mut index = 0;
     while let Some(&number) = sorted.get(index) {
+        index = end_of(number);
         let (x, y) = point(index, number);
         // Twice the area of the triangle; below the line means that few keys are far above the rest.
         let area = (last.0 - first.0) * (y - first.1) - (last.1 - first.1) * (x - first.0);
         if area.abs() > best.0 {
             best = (area.abs(), Some(number));
         }
-        index = sorted.partition_point(|other| *other <= number);
     }
     best.1.filter(|knee| *knee < max)
 }

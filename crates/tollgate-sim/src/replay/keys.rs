@@ -1,35 +1,9 @@
 //! What is counted of each key of a limit. Memory is bounded by the number of keys.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-
 use tollgate::{Ticks, Timestamp};
 
 use super::scaled::{Denials, Used};
 use super::touched::Touched;
-
-/// Keys by their hash, which is well mixed already.
-pub(super) type KeyMap<V> = HashMap<u64, V, BuildHasherDefault<Mixed>>;
-
-/// Uses a hash as it is.
-#[derive(Debug, Default)]
-pub(super) struct Mixed(u64);
-
-impl Hasher for Mixed {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-}
 
 /// One key of one limit.
 #[derive(Debug, Default)]

@@ -70,15 +70,17 @@ pub struct InputFile {
 /// A number that whole-second stamps leave open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Range {
-    /// With each client's requests spread evenly over their second, or all at its start: the smaller number.
+    /// The fewest, wherever in their seconds the requests came.
     pub low: u64,
-    /// The larger one.
+    /// The most.
     pub high: u64,
 }
 
 impl Range {
-    pub(super) fn of(one: u64, other: u64) -> Self {
-        Self { low: one.min(other), high: one.max(other) }
+    /// The range of these numbers.
+    pub(super) fn of<const N: usize>(numbers: [u64; N]) -> Self {
+        let low = numbers.into_iter().min().unwrap_or_default();
+        Self { low, high: numbers.into_iter().max().unwrap_or_default() }
     }
 }
 

@@ -84,7 +84,7 @@ struct End {
 }
 
 /// A policy that decides.
-pub(super) struct Run {
+pub(super) struct PolicyRun {
     engine: Engine,
     clients: Clients,
     /// By instant, and in the order of the decisions.
@@ -97,7 +97,7 @@ pub(super) struct Run {
     lost: u64,
 }
 
-impl Run {
+impl PolicyRun {
     /// A policy without some of its limits, whose counters are new at `start`.
     pub(super) fn new(policy: Policy, without: &[String], clients: Clients, start: Timestamp) -> Self {
         let store = MemoryStore::new(MEMORY_BYTES, start);

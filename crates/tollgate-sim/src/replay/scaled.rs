@@ -2,11 +2,13 @@
 //! limits decide as they did, so the size 1 is what the engine decided itself. Also how far each key would have run a
 //! bucket down that is never empty, which is the burst that denies nobody.
 
-use tollgate::algorithm::fixed_window::FixedWindow;
+use tollgate::algorithm::fixed_window::{Align, FixedWindow};
 use tollgate::algorithm::sliding_window::SlidingWindow;
 use tollgate::store::Lease;
+use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Quota, Rate, Ticks, Timestamp};
 
+use super::bounds::{Bounds, CreditBucket, Extremes};
 use crate::limiter::Limiter;
 
 /// Sizes other than 1, in quarters.
@@ -19,7 +21,7 @@ const ONE: u64 = 4;
 /// A quota at every size.
 #[derive(Debug)]
 pub(super) struct Sizes {
-    shape: Shape,
+    shape: QuotaShape,
     /// The window in which a key's peak is counted; `None` for a concurrency limit.
     window: Option<Ticks>,
     /// Units of a lease on one node, and how long it lasts.
@@ -27,7 +29,7 @@ pub(super) struct Sizes {
 }
 
 #[derive(Debug)]
-enum Shape {
+enum QuotaShape {
     /// Units come back steadily: `units` in each `period`, up to `capacity`.
     Reservoir { units: u64, period: u64, capacity: u64 },
     /// Units come back when the window ends.
@@ -52,6 +54,8 @@ pub(super) struct Used {
     level: u64,
     level_max: u64,
     sizes: Levels,
+    /// What stamps of whole seconds leave open.
+    bounds: Option<Box<Bounds>>,
 }
 
 impl Used {
@@ -99,13 +103,13 @@ impl Sizes {
             Quota::TokenBucket(_) | Quota::Gcra(_) | Quota::LeakyBucket(_) => {
                 let rate = quota.rate().unwrap_or(Rate::per_second(1));
                 let period = rate.period().as_micros().saturating_mul(ONE);
-                Shape::Reservoir { units: rate.units(), period, capacity: quota.capacity() }
+                QuotaShape::Reservoir { units: rate.units(), period, capacity: quota.capacity() }
             }
-            Quota::FixedWindow(window) => Shape::Window(window.clone()),
+            Quota::FixedWindow(window) => QuotaShape::Window(window.clone()),
             Quota::SlidingWindow(_) | Quota::SlidingLog(_) => {
-                Shape::Other(QUARTERS.iter().map(|quarters| resized(quota, *quarters)).collect())
+                QuotaShape::Other(QUARTERS.iter().map(|quarters| resized(quota, *quarters)).collect())
             }
-            Quota::Concurrency(_) => Shape::Permits,
+            Quota::Concurrency(_) => QuotaShape::Permits,
         };
         let lease = Lease::suits(quota).then(|| lease.unwrap_or_default());
         Self {
@@ -115,60 +119,84 @@ impl Sizes {
         }
     }
 
-    /// The window in which peaks are counted.
-    pub(super) const fn window(&self) -> Option<Ticks> {
-        self.window
-    }
-
     /// Whether other sizes are computed.
     pub(super) const fn is_resized(&self) -> bool {
-        !matches!(self.shape, Shape::Permits)
+        !matches!(self.shape, QuotaShape::Permits)
     }
 
     /// The burst at which this key would never have been denied at this rate; `None` where a limit has no burst.
     pub(super) const fn burst_of(&self, used: &Used) -> Option<u64> {
         match self.shape {
-            Shape::Reservoir { period, .. } if period > 0 => Some(used.level_max.div_ceil(period)),
+            QuotaShape::Reservoir { period, .. } if period > 0 => Some(used.level_max.div_ceil(period)),
             _ => None,
         }
+    }
+
+    /// Whether the range that stamps of whole seconds leave open is known: that of buckets, and that of windows that
+    /// begin and end with a second, which is none.
+    pub(super) fn is_bounded(&self) -> bool {
+        let is_whole = |window: &FixedWindow| {
+            !matches!(window.align(), Align::FirstHit)
+                && window.period().as_micros().is_multiple_of(TICKS_PER_SECOND)
+        };
+        match &self.shape {
+            QuotaShape::Reservoir { .. } => true,
+            QuotaShape::Window(window) => is_whole(window),
+            QuotaShape::Other(_) | QuotaShape::Permits => false,
+        }
+    }
+
+    /// Counts a charge of a request whose stamp is a whole second. Returns whether it is denied at both extremes;
+    /// `None` where they are not known.
+    pub(super) fn bound(&self, used: &mut Used, asked: Asked) -> Option<Extremes> {
+        let QuotaShape::Reservoir { units, period, capacity } = self.shape else { return None };
+        let bucket =
+            CreditBucket { gain: units.saturating_mul(ONE), capacity: capacity.saturating_mul(period) };
+        let bounds = used.bounds.get_or_insert_default();
+        let credits = asked.cost.saturating_mul(period);
+        let before = **bounds;
+        let extremes = bounds.charge(bucket, asked.now, credits);
+        if asked.denied_elsewhere {
+            **bounds = before;
+        }
+        Some(extremes)
     }
 
     /// Counts a charge. `in_flight` is the number of permits that are taken. Returns which sizes deny it.
     pub(super) fn charge(&self, used: &mut Used, asked: Asked, in_flight: u64) -> Denials {
         let Asked { now, cost, .. } = asked;
-        let is_new = self.count_window(used, now);
+        self.count_window(used, now);
         if self.window.is_some() {
             used.in_window = used.in_window.saturating_add(cost);
             used.peak = used.peak.max(used.in_window);
         }
         match &self.shape {
-            Shape::Reservoir { units, period, capacity } => {
+            QuotaShape::Reservoir { units, period, capacity } => {
                 reservoir(used, asked, (*units, *period, *capacity))
             }
-            Shape::Window(window) => fixed_window(used, asked, window.limit(), is_new),
-            Shape::Other(quotas) => counters(used, asked, quotas),
-            Shape::Permits => {
+            QuotaShape::Window(window) => fixed_window(used, asked, window.limit()),
+            QuotaShape::Other(quotas) => counters(used, asked, quotas),
+            QuotaShape::Permits => {
                 used.peak = used.peak.max(in_flight);
                 Denials::default()
             }
         }
     }
 
-    /// Moves the key to the window of `now`. Returns whether it is another one.
-    fn count_window(&self, used: &mut Used, now: Timestamp) -> bool {
-        let Some(period) = self.window else { return false };
-        if now < used.window_ends_at {
-            return false;
-        }
+    /// Moves the key to the window of `now`.
+    fn count_window(&self, used: &mut Used, now: Timestamp) {
+        let Some(period) = self.window.filter(|_| now >= used.window_ends_at) else { return };
         used.window_ends_at = match &self.shape {
-            Shape::Window(window) => window.window_end(now),
+            QuotaShape::Window(window) => {
+                used.sizes = Levels::Unused;
+                window.window_end(now)
+            }
             _ => {
                 let period = period.as_micros().max(1);
                 Timestamp::from_unix_micros((now.unix_micros() / period + 1).saturating_mul(period))
             }
         };
         used.in_window = 0;
-        true
     }
 }
 
@@ -202,9 +230,9 @@ fn reservoir(used: &mut Used, asked: Asked, (units, period, capacity): (u64, u64
     denials
 }
 
-fn fixed_window(used: &mut Used, asked: Asked, limit: u64, is_new: bool) -> Denials {
+fn fixed_window(used: &mut Used, asked: Asked, limit: u64) -> Denials {
     let mut denials = Denials::default();
-    if is_new || matches!(used.sizes, Levels::Unused) {
+    if matches!(used.sizes, Levels::Unused) {
         used.sizes = Levels::Inline([0; SIZES]);
     }
     let Levels::Inline(counts) = &mut used.sizes else { return denials };
@@ -265,8 +293,6 @@ pub(super) fn resized(quota: &Quota, quarters: u64) -> Option<Quota> {
 
 #[cfg(test)]
 mod tests {
-    use tollgate::algorithm::fixed_window::Align;
-
     use super::*;
     use crate::random::Random;
 

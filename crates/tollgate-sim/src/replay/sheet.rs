@@ -7,26 +7,32 @@ use tollgate::policy::{Limit, Mode};
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{Decision, Enforcement, LimitStatus, Policy, Quota, Source, Ticks, Timestamp, Verdict};
 
-use super::keys::{Key, KeyMap};
+use super::bounds::Extremes;
+use super::key_map::KeyMap;
+use super::keys::Key;
+use super::report::Range;
 use super::run::{Attempt, Decided};
 use super::scaled::{Asked, SIZES, Sizes};
 use super::touched::Touched;
+use crate::log::Precision;
 
 /// A run beside the main one, whose denials are only counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Beside {
+pub(super) enum Variant {
     /// All requests of a second at its start.
-    AtOnce = 0,
+    Together = 0,
     /// Without the requests that the live system refused.
     Unrefused = 1,
 }
 
 /// How many such runs there are.
 const BESIDE: usize = 2;
+/// The bits of the two extremes among those of a key.
+pub(super) const EXTREMES: [u8; 2] = [1 << 4, 1 << 5];
 /// The bit of the main run among those of a client.
 const MAIN: u8 = 1 << BESIDE;
 
-impl Beside {
+impl Variant {
     const fn bit(self) -> u8 {
         1 << self as u8
     }
@@ -34,7 +40,7 @@ impl Beside {
 
 /// What a run beside the main one counts.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct BesideTotals {
+pub(super) struct VariantTotals {
     pub(super) decisions: u64,
     pub(super) denied: u64,
 }
@@ -52,6 +58,8 @@ pub(super) struct LimitSheet {
     pub(super) leases: u64,
     pub(super) beside: [u64; BESIDE],
     pub(super) sizes: [u64; SIZES],
+    /// Denials at both extremes that stamps of whole seconds leave open: the fewest and the most.
+    pub(super) extremes: [u64; 2],
     pub(super) minutes: HashMap<u64, u64>,
 }
 
@@ -67,6 +75,7 @@ impl LimitSheet {
             leases: 0,
             beside: [0; BESIDE],
             sizes: [0; SIZES],
+            extremes: [0; 2],
             minutes: HashMap::new(),
         }
     }
@@ -90,9 +99,9 @@ pub(super) struct Sheet {
     pub(super) overflowed: u64,
     pub(super) calls: u64,
     pub(super) calls_with_leases: u64,
-    pub(super) beside: [BesideTotals; BESIDE],
+    pub(super) beside: [VariantTotals; BESIDE],
     /// Clients, each with the runs that denied it.
-    pub(super) clients: HashMap<u64, u8>,
+    pub(super) clients: KeyMap<u8>,
     pub(super) overlaps: BTreeMap<(usize, usize), u64>,
     pub(super) week_requests: [[u64; 24]; 7],
     pub(super) week_denied: [[u64; 24]; 7],
@@ -117,8 +126,8 @@ impl Sheet {
             overflowed: 0,
             calls: 0,
             calls_with_leases: 0,
-            beside: [BesideTotals::default(); BESIDE],
-            clients: HashMap::new(),
+            beside: [VariantTotals::default(); BESIDE],
+            clients: KeyMap::default(),
             overlaps: BTreeMap::new(),
             week_requests: [[0; 24]; 7],
             week_denied: [[0; 24]; 7],
@@ -162,8 +171,7 @@ impl Sheet {
         let (mut is_counted, mut needs_store) = (false, false);
         for status in decision.limits() {
             let Some(sheet) = self.limits.get_mut(status.index) else { continue };
-            let denied_elsewhere = refusing > usize::from(refuses(&status));
-            let leased = sheet.count(&status, decided, denied_elsewhere);
+            let leased = sheet.count(&status, decided, refusing);
             is_counted |= status.source.is_counted();
             needs_store |= status.source.is_counted() && leased.is_none_or(|is_new| is_new);
             self.overflowed += u64::from(status.source == Source::Overflow);
@@ -186,7 +194,7 @@ impl Sheet {
     }
 
     /// Counts a decision of a run beside the main one.
-    pub(super) fn count_beside(&mut self, beside: Beside, decided: &Decided<'_, '_>) {
+    pub(super) fn count_beside(&mut self, beside: Variant, decided: &Decided<'_, '_>) {
         let totals = &mut self.beside[beside as usize];
         totals.decisions += 1;
         if decided.decision.is_allowed() {
@@ -201,24 +209,42 @@ impl Sheet {
         }
     }
 
+    /// The range of denials that stamps of whole seconds leave open. With several limits that deny it is an estimate:
+    /// at least what one limit denies, at most what all deny.
+    pub(super) fn denied_range(&self) -> Range {
+        let together = self.beside[Variant::Together as usize].denied;
+        let enforced = self.policy.limits().iter().zip(&self.limits);
+        let enforced = enforced.filter(|(limit, _)| limit.mode() == Mode::Enforce).map(|(_, sheet)| sheet);
+        let ranges = || enforced.clone().map(LimitSheet::denied_range);
+        let fewest = ranges().map(|range| range.low).max().unwrap_or_default();
+        let most = ranges().map(|range| range.high).sum::<u64>().min(self.decisions);
+        Range::of([self.denied, together, fewest.min(self.denied), most.max(self.denied)])
+    }
+
+    /// Whether the range that stamps of whole seconds leave open is known for all limits.
+    pub(super) fn is_bounded(&self) -> bool {
+        self.limits.iter().flat_map(|limit| &limit.quotas).all(Sizes::is_bounded)
+    }
+
     /// Clients that the main run denied.
     pub(super) fn touched_clients(&self) -> u64 {
         self.clients.values().filter(|runs| **runs & MAIN != 0).count() as u64
     }
 
     /// Clients that another run denied.
-    pub(super) fn touched_clients_beside(&self, beside: Beside) -> u64 {
+    pub(super) fn touched_clients_beside(&self, beside: Variant) -> u64 {
         self.clients.values().filter(|runs| **runs & beside.bit() != 0).count() as u64
     }
 }
 
 impl LimitSheet {
-    /// Counts the status of a request. Returns whether it needs a new lease; `None` if the limit is not leased.
+    /// Counts the status of a request that so many limits deny. Returns whether it needs a new lease; `None` if the
+    /// limit is not leased.
     fn count(
         &mut self,
         status: &LimitStatus<'_>,
         decided: &Decided<'_, '_>,
-        elsewhere: bool,
+        refusing: usize,
     ) -> Option<bool> {
         let now = decided.now;
         self.requests += 1;
@@ -237,7 +263,14 @@ impl LimitSheet {
         } else {
             key.admit(now);
         }
-        let place = status.quota.and_then(|quota| place_of(status.limit, quota))?;
+        let is_open = decided.record.precision == Precision::Second && decided.attempt == Attempt::First;
+        let plain = Extremes { fewest: is_denied, most: is_denied };
+        let Some(place) = status.quota.and_then(|quota| place_of(status.limit, quota)) else {
+            if is_open {
+                note_extremes(&mut self.extremes, key, plain);
+            }
+            return None;
+        };
         let sizes = self.quotas.get(place)?;
         let place = u16::try_from(place).unwrap_or(u16::MAX);
         if key.quota != place {
@@ -245,8 +278,13 @@ impl LimitSheet {
             key.used.restart();
             key.quota = place;
         }
-        let asked = Asked { now, cost: status.cost, denied_elsewhere: elsewhere };
+        let denied_elsewhere = refusing > usize::from(refuses(status));
+        let asked = Asked { now, cost: status.cost, denied_elsewhere };
         let in_flight = status.outcome.limit.saturating_sub(status.outcome.remaining);
+        if is_open {
+            let bound = sizes.bound(&mut key.used, asked).unwrap_or(plain);
+            note_extremes(&mut self.extremes, key, bound);
+        }
         let denials = sizes.charge(&mut key.used, asked, in_flight);
         for (size, denied) in self.sizes.iter_mut().enumerate() {
             *denied += u64::from(denials.has(size));
@@ -258,9 +296,30 @@ impl LimitSheet {
         Some(is_new)
     }
 
+    /// The range of denials that stamps of whole seconds leave open.
+    pub(super) fn denied_range(&self) -> Range {
+        let together = self.beside[Variant::Together as usize];
+        let [fewest, most] = self.extremes;
+        Range::of([self.denied, together, fewest, most])
+    }
+
+    /// The same of touched keys.
+    pub(super) fn touched_range(&self, touched: u64) -> Range {
+        let with = |bit: u8| self.keys.values().filter(|key| key.runs & bit != 0).count() as u64;
+        Range::of([touched, self.touched_beside(Variant::Together), with(EXTREMES[0]), with(EXTREMES[1])])
+    }
+
     /// Keys that a run beside the main one denied.
-    pub(super) fn touched_beside(&self, beside: Beside) -> u64 {
+    pub(super) fn touched_beside(&self, beside: Variant) -> u64 {
         self.keys.values().filter(|key| key.runs & beside.bit() != 0).count() as u64
+    }
+}
+
+/// Counts a request at both extremes that its stamp leaves open.
+fn note_extremes(extremes: &mut [u64; 2], key: &mut Key, bound: Extremes) {
+    for ((count, bit), is_denied) in extremes.iter_mut().zip(EXTREMES).zip([bound.fewest, bound.most]) {
+        *count += u64::from(is_denied);
+        key.runs |= if is_denied { bit } else { 0 };
     }
 }
 

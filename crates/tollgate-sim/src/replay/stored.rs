@@ -7,8 +7,8 @@ use tollgate::{Ticks, Timestamp};
 
 use crate::log::{Precision, Record};
 
-/// A piece of the buffer; `None` where the log has no such field.
-type Piece = Option<(usize, usize)>;
+/// A stretch of the buffer; `None` where the log has no such field.
+type Stretch = Option<(usize, usize)>;
 
 /// The owned copy of a [`Record`].
 #[derive(Clone, Debug)]
@@ -18,13 +18,13 @@ pub(super) struct StoredRecord {
     precision: Precision,
     duration: Option<Ticks>,
     client: Option<IpAddr>,
-    user: Piece,
-    method: Piece,
-    target: Piece,
-    host: Piece,
-    user_agent: Piece,
-    headers: Vec<(Piece, Piece)>,
-    attributes: Vec<(Piece, Piece)>,
+    user: Stretch,
+    method: Stretch,
+    target: Stretch,
+    host: Stretch,
+    user_agent: Stretch,
+    headers: Vec<(Stretch, Stretch)>,
+    attributes: Vec<(Stretch, Stretch)>,
     status: Option<u16>,
     bytes: Option<u64>,
     cost: Option<u64>,
@@ -84,9 +84,9 @@ impl StoredRecord {
 
     /// The record, borrowed.
     pub(super) fn record(&self) -> Record<'_> {
-        let text = |piece: Piece| piece.map(|(from, to)| Cow::Borrowed(&self.text[from..to]));
-        let pairs = |pairs: &[(Piece, Piece)]| {
-            let pair = |(name, value): &(Piece, Piece)| {
+        let text = |piece: Stretch| piece.map(|(from, to)| Cow::Borrowed(&self.text[from..to]));
+        let pairs = |pairs: &[(Stretch, Stretch)]| {
+            let pair = |(name, value): &(Stretch, Stretch)| {
                 (text(*name).unwrap_or_default(), text(*value).unwrap_or_default())
             };
             pairs.iter().map(pair).collect()
@@ -120,7 +120,7 @@ impl StoredRecord {
 }
 
 /// Appends a text to the buffer, and returns where it is.
-fn kept(buffer: &mut String, text: Option<&str>) -> Piece {
+fn kept(buffer: &mut String, text: Option<&str>) -> Stretch {
     text.map(|text| {
         let from = buffer.len();
         buffer.push_str(text);

@@ -7,11 +7,11 @@ use tollgate::{Quota, Timestamp};
 use super::distribution::{histogram, knee, quantile};
 use super::keys::Key;
 use super::report::{
-    Denied, DeniedFor, LimitReport, MemoryUse, Minute, Overlap, Peaks, Range, SizeReport, StoreCost, Totals,
+    Denied, DeniedFor, LimitReport, MemoryUse, Minute, Overlap, Peaks, SizeReport, StoreCost, Totals,
     TouchedKey, Week, percent, written,
 };
 use super::scaled::{QUARTERS, resized};
-use super::sheet::{Beside, LimitSheet, Sheet};
+use super::sheet::{LimitSheet, Sheet, Variant};
 
 /// Most touched keys of a report.
 const TOP_MAX: usize = 20;
@@ -32,8 +32,7 @@ impl Sheet {
         let first = self.first.unwrap_or_default();
         let clients = self.clients.len() as u64;
         let touched = self.touched_clients();
-        let unrefused = self.beside[Beside::Unrefused as usize];
-        let at_once = self.beside[Beside::AtOnce as usize].denied;
+        let unrefused = self.beside[Variant::Unrefused as usize];
         Totals {
             requests: self.requests,
             from: written(first),
@@ -43,7 +42,7 @@ impl Sheet {
             allowed: self.decisions - self.denied,
             denied: self.denied,
             denied_percent: percent(self.denied, self.decisions),
-            denied_range: (stamps == Stamps::WholeSeconds).then(|| Range::of(self.denied, at_once)),
+            denied_range: (stamps == Stamps::WholeSeconds).then(|| self.denied_range()),
             clients,
             clients_touched: touched,
             clients_touched_percent: percent(touched, clients),
@@ -54,7 +53,7 @@ impl Sheet {
                 requests: unrefused.decisions,
                 denied: unrefused.denied,
                 denied_percent: percent(unrefused.denied, unrefused.decisions),
-                clients_touched: self.touched_clients_beside(Beside::Unrefused),
+                clients_touched: self.touched_clients_beside(Variant::Unrefused),
             }),
             retries: self.retries,
             retries_allowed: self.retries_allowed,
@@ -116,7 +115,6 @@ impl LimitSheet {
         let keys = self.keys.values().filter(|key| key.requests > 0).count() as u64;
         let touched = self.keys.values().filter(|key| key.denied > 0).count() as u64;
         let is_ranged = stamps == Stamps::WholeSeconds;
-        let at_once = self.beside[Beside::AtOnce as usize];
         LimitReport {
             name: limit.name().to_owned(),
             sentence: limit.sentence(),
@@ -124,13 +122,13 @@ impl LimitSheet {
             requests: self.requests,
             denied: self.denied,
             denied_percent: percent(self.denied, self.requests),
-            denied_range: is_ranged.then(|| Range::of(self.denied, at_once)),
+            denied_range: is_ranged.then(|| self.denied_range()),
             cause: self.cause,
             delayed: self.delayed,
             keys,
             touched,
             touched_percent: percent(touched, keys),
-            touched_range: is_ranged.then(|| Range::of(touched, self.touched_beside(Beside::AtOnce))),
+            touched_range: is_ranged.then(|| self.touched_range(touched)),
             denied_for_ms: self.denied_for(),
             worst_minute: self.worst_minute(),
             worst_key: self.top(limit).into_iter().next(),

@@ -1,13 +1,16 @@
 //! A replay decides exactly as the engine does, for every algorithm, and its range contains the truth.
 
 use std::collections::HashMap;
+use std::io::Cursor;
+use std::net::Ipv4Addr;
 
 use tollgate::time::TICKS_PER_SECOND;
 use tollgate::{CheckRequest, Engine, MemoryStore, Policy, Secret, Ticks, Timestamp};
 
 use super::fixture::record;
 use super::{Clients, Given, InputReport, MissingAttribute, Options, Replay, Report};
-use crate::log::{Precision, Record};
+use crate::log::write::{Style, Truth};
+use crate::log::{Mapping, Precision, Reader, Record};
 use crate::random::Random;
 
 const START: u64 = 1_700_000_000 * TICKS_PER_SECOND;
@@ -25,7 +28,7 @@ const POLICIES: [&str; 8] = [
 ];
 
 /// One request of the truth.
-struct Request {
+struct Sent {
     at: Timestamp,
     user: String,
     plan: &'static str,
@@ -33,7 +36,7 @@ struct Request {
 }
 
 /// A seeded log: a few busy users and many quiet ones.
-fn requests(seed: u64, count: usize) -> Vec<Request> {
+fn requests(seed: u64, count: usize) -> Vec<Sent> {
     let (mut random, mut at) = (Random::new(seed), START);
     let mut all = Vec::new();
     for _ in 0..count {
@@ -41,7 +44,7 @@ fn requests(seed: u64, count: usize) -> Vec<Request> {
         let number = if random.below(2) == 0 { random.below(3) } else { random.below(200) };
         let plan = if number % 2 == 0 { "free" } else { "pro" };
         let size = (1 + random.below(3)).to_string();
-        all.push(Request { at: Timestamp::from_unix_micros(at), user: format!("u{number}"), plan, size });
+        all.push(Sent { at: Timestamp::from_unix_micros(at), user: format!("u{number}"), plan, size });
     }
     all
 }
@@ -50,7 +53,7 @@ fn policy(text: &str) -> Policy {
     text.parse().unwrap()
 }
 
-fn record_of(request: &Request) -> Record<'_> {
+fn record_of(request: &Sent) -> Record<'_> {
     let attributes = vec![
         ("user".into(), request.user.as_str().into()),
         ("plan".into(), request.plan.into()),
@@ -68,7 +71,7 @@ fn replayed(text: &str, options: Options, records: impl Iterator<Item = Record<'
 }
 
 /// What the engine itself decides: denials in all, and by limit.
-fn truth(text: &str, requests: &[Request]) -> (u64, HashMap<String, u64>) {
+fn truth(text: &str, requests: &[Sent]) -> (u64, HashMap<String, u64>) {
     let store = MemoryStore::new(64 << 20, Timestamp::from_unix_micros(START));
     let engine = Engine::builder().policy(policy(text)).store(store).secret(Secret::repeatable(3)).build();
     let (mut denied, mut by_limit) = (0, HashMap::new());
@@ -118,7 +121,7 @@ fn a_replay_decides_as_the_engine_does() {
 #[test]
 fn the_order_of_lines_does_not_matter() {
     let text = POLICIES[2];
-    let mut lines: Vec<(Timestamp, Ticks, Request)> = Vec::new();
+    let mut lines: Vec<(Timestamp, Ticks, Sent)> = Vec::new();
     let mut random = Random::new(5);
     for request in requests(9, 2_000) {
         let duration = Ticks::from_micros(random.below(3 * TICKS_PER_SECOND));
@@ -134,8 +137,8 @@ fn the_order_of_lines_does_not_matter() {
     assert_eq!((report.totals.denied, report.input.late), (denied, 0));
 }
 
-fn copy(request: &Request) -> Request {
-    Request { at: request.at, user: request.user.clone(), plan: request.plan, size: request.size.clone() }
+fn copy(request: &Sent) -> Sent {
+    Sent { at: request.at, user: request.user.clone(), plan: request.plan, size: request.size.clone() }
 }
 
 /// With stamps of whole seconds the range of denials contains the truth.
@@ -270,4 +273,63 @@ fn a_report_is_deterministic() {
         format!("{:?}", replay.finish(InputReport::default()).unwrap())
     };
     assert_eq!(report(), report());
+}
+
+/// The requests of a log in a style, in whole milliseconds, and the policy that counts by what the style has.
+fn styled(style: Style, seed: u64) -> (Vec<Truth>, &'static str) {
+    let mut random = Random::new(seed);
+    let truths = requests(seed, 2_000).into_iter().map(|request| {
+        let arrival = Timestamp::from_unix_micros(request.at.unix_micros() / 1_000 * 1_000);
+        let number: u8 = request.user.trim_start_matches('u').parse().unwrap();
+        let mut truth = Truth::new(arrival, Ipv4Addr::new(192, 0, 2, number).into());
+        truth.duration = match style.precision() {
+            Precision::Exact => Ticks::from_millis(random.below(3_000)),
+            Precision::Second => Ticks::ZERO,
+        };
+        truth.attributes = vec![("api_key".to_owned(), truth.client.to_string())];
+        truth
+    });
+    let policy = match style {
+        Style::Har => "limits: [{name: a, rate: 12/s, burst: 6}]",
+        Style::Csv | Style::Ndjson | Style::Decisions => {
+            "limits: [{name: a, by: [api_key], rate: 2/s, burst: 4}]"
+        }
+        _ => "limits: [{name: a, by: [ip], rate: 2/s, burst: 4}]",
+    };
+    (truths.collect(), policy)
+}
+
+/// Written in any format, and read again, a log gives the decisions of the engine, to the request. Where stamps are
+/// whole seconds, the range contains them.
+#[test]
+fn every_format_gives_the_decisions_of_the_engine() {
+    for style in Style::ALL {
+        for seed in 0..3 {
+            let (truths, text) = styled(style, seed);
+            let store = MemoryStore::new(64 << 20, Timestamp::from_unix_micros(START));
+            let engine = Engine::builder().policy(policy(text)).store(store).build();
+            let denied = truths.iter().filter(|truth| {
+                let client = truth.client.to_string();
+                let asked =
+                    CheckRequest::new().with("ip", &client).unwrap().with("api_key", &client).unwrap();
+                !engine.try_check(&asked, truth.arrival).unwrap().is_allowed()
+            });
+            let denied = denied.count() as u64;
+            assert!(denied > 50, "{style:?} denies too few to prove anything");
+            let log = Cursor::new(style.log(&truths));
+            let mut reader = Reader::stream_as(style.format(), "log", log, &Mapping::default()).unwrap();
+            let mut replay = Replay::new(policy(text), None, Options::default(), Given);
+            reader.for_each(|record| replay.push(&record).unwrap()).unwrap();
+            let report = replay.finish(InputReport::default()).unwrap();
+            assert_eq!((report.totals.requests, report.input.late), (2_000, 0), "{style:?}");
+            match report.totals.denied_range {
+                None => assert_eq!(report.totals.denied, denied, "{style:?}, seed {seed}"),
+                Some(range) => {
+                    assert_eq!(style.precision(), Precision::Second, "{style:?}");
+                    let holds = (range.low..=range.high).contains(&denied);
+                    assert!(holds, "{style:?}, seed {seed}: {range:?}, {denied}");
+                }
+            }
+        }
+    }
 }

@@ -48,7 +48,7 @@ macro_rules! targets {
         $(
             #[test]
             fn $name() {
-                run(stringify!($name), &WORDS, 3_000, bodies::$name);
+                run(stringify!($name), &WORDS, 500, bodies::$name);
             }
         )*
     };

@@ -19,4 +19,5 @@ mod no_drift;
 mod overload;
 mod seeds;
 mod shares;
+mod suggestions;
 mod workloads;

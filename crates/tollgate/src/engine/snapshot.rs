@@ -29,7 +29,7 @@ use crate::clock::Clock;
 use crate::key::Secret;
 use crate::memory::{Full, KeptSettings, MemoryStore, Origin, Setting, WALL_SETTINGS_MAX, setting_of};
 use crate::policy::Policy;
-use crate::policy::source::plain_cause;
+use crate::problem::plain_cause;
 use crate::store::Store;
 use crate::time::{Timestamp, WallOffset};
 use counters::Counted;

@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::policy::finding::Findings;
-use crate::policy::source::plain_cause;
+use crate::problem::plain_cause;
 use crate::rate::QuotaError;
 
 /// Why there is no policy. It displays what `tollgate policy check` prints, one problem to a line, also where a `main`

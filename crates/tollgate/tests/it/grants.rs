@@ -215,10 +215,10 @@ fn explanations_name_the_value() {
         (state.admits, state.source, state.allowance, limit.changes)
     };
     let (admits, source, allowance, changes) = explain(&tenant("x", "enterprise"));
-    assert!(admits && source == Source::Policy && allowance == "make any number of requests");
+    assert!(admits && source == Source::Policy && allowance == "any number of requests");
     assert_eq!(changes, ["it admits every such request, and counts none"]);
     let (admits, _, allowance, changes) = explain(&tenant("x", "suspended"));
-    assert!(!admits && allowance == "make no requests");
+    assert!(!admits && allowance == "no requests");
     assert_eq!(
         changes,
         [

@@ -238,7 +238,8 @@ fn explanations_have_the_longer_wait() {
     let engine = engine("limits: [{name: l, by: [k], rate: 3/h, block_for: {after: 1, in: 1s, for: 60s}}]");
     ask(&engine, &key("a"), 4, T0);
     let now = T0 + secs(30);
-    for (cost, counter) in [(1, 1_170), (2, 2_370), (3, 3_570)] {
+    for (cost, minutes) in [(1, 19), (2, 39), (3, 59)] {
+        let counter = minutes * 60 + 30;
         let request = key("a").cost(cost).expect("it fits");
         let explained = block_on(engine.operator().explain(&request, now));
         let state = explained.limits[0].state.as_ref().expect("it applies");
@@ -246,7 +247,10 @@ fn explanations_have_the_longer_wait() {
         assert_eq!(state.outcome.verdict.retry_after(), Some(secs(counter)));
         assert_eq!(state.outcome.remaining, 0, "the counter is shown, too");
         let said = &explained.limits[0].changes[0];
-        assert!(said.contains("another 30.000 s") && said.contains(&format!("in {counter}.000 s")), "{said}");
+        assert!(
+            said.contains("another 30 s after 1 denial,") && said.contains(&format!("in {minutes} min 30 s")),
+            "{said}"
+        );
         assert_eq!(engine.try_check(&request, now).unwrap().retry_after(), Some(secs(counter)));
     }
     // A block that lasts longer than the counter needs is the time to wait.

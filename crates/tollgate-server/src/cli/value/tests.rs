@@ -67,3 +67,19 @@ fn attributes() {
     assert!(attribute("a:=x").is_err_and(|message| message.contains("a=x for text")));
     assert!(attribute("a").is_err());
 }
+
+/// Shares and factors are exact decimals, within their bounds.
+#[test]
+fn shares_and_factors() {
+    let shared = |text| share(text).map(|share| share.to_string());
+    assert_eq!(shared("99.9%"), Ok("99.9 %".to_owned()));
+    assert_eq!(shared("100 %"), Ok("100 %".to_owned()));
+    assert_eq!(shared("0.0001"), Ok("0.0001 %".to_owned()));
+    for wrong in ["", "%", "0", "0%", "100.1%", "99.99999%", "-1%", "9,5%", "1e1"] {
+        assert!(share(wrong).is_err_and(|message| message.ends_with("such as 99.9%")), "{wrong}");
+    }
+    assert_eq!((headroom("1"), headroom("1.5"), headroom("10.00")), (Ok(100), Ok(150), Ok(1_000)));
+    for wrong in ["", "0.9", "10.01", "1.555", ".5", "1.5x"] {
+        assert!(headroom(wrong).is_err_and(|message| message.contains("accepted: 1 to 10")), "{wrong}");
+    }
+}

@@ -345,7 +345,7 @@ impl ControlPlane {
         if !names.is_empty() {
             keys = self.service.engine.operator().reset_keys(&readings, &names, act.now);
         }
-        self.told(AdminAnswer::json(&answer)?, keys).await
+        self.announce_reset(AdminAnswer::json(&answer)?, keys).await
     }
 
     fn block(&self, act: &Act<'_>, form: &BlockForm<'_>) -> Result<AdminAnswer, Problem> {

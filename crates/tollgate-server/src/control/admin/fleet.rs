@@ -21,7 +21,7 @@ use super::route::Verb;
 use super::tail::{self, EventBody, TailSource};
 use super::view::Depth;
 use crate::control::ControlPlane;
-use crate::fleet::{NodeView, PeerQuestion, Reached};
+use crate::fleet::{NodeView, PeerRequest, Reached};
 use crate::problem::AdminProblem;
 use crate::problem::Problem;
 
@@ -76,7 +76,7 @@ impl ControlPlane {
                 Reached::OnlyNode => answer,
                 Reached::Fleet => answer
                     .with("scope", "fleet")?
-                    .with("notice", "this holds on every node of the fleet within a second")?,
+                    .with("notice", "this holds on every node that reaches the store, within a second")?,
                 Reached::ThisNode { problem } => answer.with("scope", "node")?.with(
                     "notice",
                     &format!(
@@ -93,13 +93,17 @@ impl ControlPlane {
     }
 
     /// Tells the other nodes of a reset, and says so if they do not hear of it.
-    pub(super) async fn told(&self, answer: AdminAnswer, keys: Vec<u128>) -> Result<AdminAnswer, Problem> {
+    pub(super) async fn announce_reset(
+        &self,
+        answer: AdminAnswer,
+        keys: Vec<u128>,
+    ) -> Result<AdminAnswer, Problem> {
         match self.fleet.tell_reset(keys).await {
             Ok(()) => Ok(answer),
             Err(problem) => answer.with(
                 "notice",
                 &format!(
-                    "the other nodes were not told ({problem}): one that holds a lease of such a counter goes on with it \
+                    "the other nodes do not know of it ({problem}): one that holds a lease of such a counter goes on with it \
                      until the lease ends"
                 ),
             ),
@@ -128,7 +132,7 @@ impl ControlPlane {
         let forwarded: Vec<&str> = forwarded.collect();
         let path = format!("{}?{}", uri.path(), forwarded.join("&"));
         let method = if is_posted { "POST" } else { "GET" };
-        let question = PeerQuestion { method, path, body: body.clone(), token };
+        let question = PeerRequest { method, path, body: body.clone(), token };
         let nodes = self.meant(&scope).await?;
         if act.verb == Verb::Tail {
             let shown = query.tail()?;
@@ -196,7 +200,7 @@ impl ControlPlane {
     }
 
     /// Asks the other nodes at once. The place of this node stays without an answer.
-    async fn asked(&self, nodes: &[NodeView], question: &PeerQuestion) -> Vec<NodeAnswer> {
+    async fn asked(&self, nodes: &[NodeView], question: &PeerRequest) -> Vec<NodeAnswer> {
         let mut asked = JoinSet::new();
         for (place, node) in nodes.iter().enumerate() {
             let (fleet, node, question) = (Arc::clone(&self.fleet), node.clone(), question.clone());
@@ -249,7 +253,7 @@ impl ControlPlane {
         act: &Act<'_>,
         shown: TailChoice,
         nodes: Vec<NodeView>,
-        question: PeerQuestion,
+        question: PeerRequest,
         asker: AdminClient,
     ) -> Result<AdminAnswer, Problem> {
         let own = self.own_tail(act, shown, asker)?;

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tollgate::Clock;
 
 use super::live_view::EventView;
-use crate::fleet::{FleetMember, NodeView, PeerQuestion};
+use crate::fleet::{FleetMember, NodeView, PeerRequest};
 use crate::shutdown::{Stop, stopped};
 use crate::telemetry::Event;
 
@@ -135,7 +135,7 @@ pub(super) fn merged(
     shows_this: Option<String>,
     others: Vec<NodeView>,
     fleet: Arc<FleetMember>,
-    question: PeerQuestion,
+    question: PeerRequest,
 ) -> EventBody {
     let EventBody { lines: mut own, _answering } = own;
     let (sender, lines) = mpsc::channel(LINES_MAX);

@@ -8,9 +8,9 @@ use proptest::prelude::*;
 use tollgate::{Ticks, Timestamp};
 
 use super::*;
+use crate::log::Stamp;
 use crate::log::source::tests::{gzip, zstd};
 use crate::log::write::{Style, Truth};
-use crate::log::{Precision, Stamp};
 
 const T0: u64 = 1_709_294_400_000_000;
 
@@ -364,4 +364,13 @@ fn a_mapping_reads_json_of_a_known_program_as_a_table() {
         })
         .unwrap();
     assert_eq!(routes, ["httproute/default/api/rule/0"]);
+}
+
+/// Programs leave out a fraction of zero; such a stamp is as exact as its neighbours.
+#[test]
+fn a_stamp_without_a_fraction_among_exact_ones_is_exact() {
+    let mut reader = reader("time\tkey\n2024-03-01T12:00:00Z\ta\n2024-03-01T12:00:00.25Z\tb\n");
+    let mut precisions = Vec::new();
+    reader.for_each(|record| precisions.push(record.precision)).unwrap();
+    assert_eq!(precisions, [Precision::Exact; 2]);
 }

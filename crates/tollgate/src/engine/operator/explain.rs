@@ -424,13 +424,14 @@ fn by_penalty(limit: &Limit, state: &State) -> String {
     let passes_in = state.outcome.verdict.retry_after().unwrap_or_default();
     let rest = state.refused_for.unwrap_or(passes_in);
     let denials = limit.block_for().map_or(0, Penalty::after);
+    let plural = if denials == 1 { "" } else { "s" };
     let counter = if passes_in > rest {
         format!(", and its counter admits it in {}", passes_in.readable())
     } else {
         String::new()
     };
     format!(
-        "denied for another {} after {denials} denials{counter}; `tollgate reset` ends that",
+        "denied for another {} after {denials} denial{plural}{counter}; `tollgate reset` ends that",
         rest.readable()
     )
 }

@@ -108,7 +108,8 @@ impl OverviewSource<'_> {
             || "as configured".into(),
             |limit| {
                 let (mode, percent) = overrides.mode_of(limit);
-                let share = if percent < 100 { format!(" for {percent} % of keys") } else { String::new() };
+                let is_share = mode == Mode::Enforce && percent < 100;
+                let share = if is_share { format!(" for {percent} % of keys") } else { String::new() };
                 let ends =
                     overrides.of(limit).map_or_else(String::new, |ruled| format!(", {}", self.ends(ruled)));
                 let tone = if mode == Mode::Enforce && percent == 100 { Tone::Plain } else { Tone::Warn };
@@ -144,11 +145,11 @@ impl OverviewSource<'_> {
     /// The busiest keys.
     fn keys(&self) -> Panel {
         let entry = |key: TopKey| {
-            let about = "~".repeat(usize::from(key.is_estimated));
+            let mark = "~".repeat(usize::from(key.is_estimated));
             let denied_tone = if key.denied > 0 { Tone::Bad } else { Tone::Plain };
             let mut fields: Vec<PanelField> = vec![key.limit.clone().into(), key.key.clone().into()];
-            fields.push(PanelField::count(format!("{about}{}", key.decisions)));
-            fields.push(PanelField::count(format!("{about}{}", key.denied)));
+            fields.push(PanelField::count(format!("{mark}{}", key.decisions)));
+            fields.push(PanelField::count(format!("{mark}{}", key.denied)));
             fields.push(PanelField::toned(share(key.denied, key.decisions), denied_tone));
             fields.push(decided_by(&key).into());
             PanelEntry::new(fields).about(self.about_key(&key))

@@ -21,7 +21,7 @@ const BYTES: &str = "bytes";
 const AGENT: &str = "user_agent";
 
 /// Reads records as a server with this config reads requests.
-pub(crate) struct LiveReader {
+pub(crate) struct RequestReader {
     reader: Reader,
     identity: Identity,
     /// The attributes that decisions depend on.
@@ -36,7 +36,7 @@ pub(crate) struct LiveReader {
     parts: Cell<Option<Parts>>,
 }
 
-impl LiveReader {
+impl RequestReader {
     /// Reads what these policies use.
     pub(crate) fn new<'p>(reader: Reader, policies: impl Iterator<Item = &'p Policy> + Clone) -> Self {
         let uses = |name: &str| policies.clone().any(|policy| policy.uses(name));
@@ -129,7 +129,7 @@ impl LiveReader {
     }
 }
 
-impl Describe for LiveReader {
+impl Describe for RequestReader {
     fn describe<R>(
         &self,
         record: &Record<'_>,
@@ -142,7 +142,7 @@ impl Describe for LiveReader {
     }
 }
 
-impl LiveReader {
+impl RequestReader {
     fn described<R>(
         &self,
         parts: &mut Parts,

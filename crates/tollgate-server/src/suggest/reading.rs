@@ -1,0 +1,140 @@
+//! Reads the logs of a suggestion. The attributes of a request are those that the server would see, by the same config,
+//! and its key is the one that a limit would count by.
+
+use tollgate::policy::By;
+use tollgate::{CheckRequest, Clock, Policy, Ticks};
+use tollgate_sim::log::{Entry, Precision, Reader as LogReader, Record};
+use tollgate_sim::replay::Describe;
+use tollgate_sim::suggest::{KEYS_MAX, LoggedRequest, TrafficSummary};
+
+use super::report::LogNotes;
+use crate::cli::SuggestArguments;
+use crate::console::Console;
+use crate::identity::Identity;
+use crate::replay::{self, RequestReader};
+use crate::text::plain;
+
+/// How many lines are read between two looks at the clock.
+const LOOK_EVERY: u64 = 16_384;
+/// How often the progress is shown.
+const SHOW_EVERY: Ticks = Ticks::from_millis(500);
+/// How much later than its stamp of whole seconds a request may have come.
+const SECOND: Ticks = Ticks::from_secs(1);
+/// Stands between the values of a key. No attribute has it by accident.
+const SEPARATOR: char = '\u{1f}';
+
+/// Reads the logs into the summary.
+///
+/// # Errors
+/// When a log cannot be read, when no request has the attributes, or when there are too many keys.
+pub(super) fn read(
+    arguments: &SuggestArguments,
+    summary: &mut TrafficSummary,
+    console: &mut Console,
+) -> Result<LogNotes, String> {
+    let reader = replay::live_reader(arguments.config.as_deref())?;
+    let policy = counting(&arguments.by, &Identity::of(&reader))?;
+    let by = policy.limits().first().map_or(&[][..], |limit| limit.by());
+    let live = RequestReader::new(reader, std::iter::once(&policy));
+    let logs = LogReader::open(&arguments.logs, &replay::mapping(&arguments.columns));
+    let mut logs = logs.map_err(|error| error.to_string())?;
+    let mut notes = LogNotes::default();
+    let clock = Clock::precise();
+    let (start, mut shown, mut lines) = (clock.now(), clock.now(), 0u64);
+    loop {
+        match logs.read().map_err(|error| error.to_string())? {
+            Entry::Record(record) => add(&record, (&live, by), summary, &mut notes)?,
+            Entry::Bad => {}
+            Entry::End => break,
+        }
+        lines += 1;
+        if lines.is_multiple_of(LOOK_EVERY) && clock.now().since(shown) >= SHOW_EVERY {
+            shown = clock.now();
+            console.progress(replay::progress(&logs, lines, shown.since(start)));
+        }
+    }
+    if summary.keys() == 0 {
+        let bad: String = logs.examples().iter().map(|bad| format!("\n  {bad}")).collect();
+        return Err(match notes.without_key {
+            0 => format!("no requests in {lines} lines{bad}"),
+            without => missing(without, &arguments.by),
+        });
+    }
+    notes.sources = sources(&logs);
+    Ok(notes)
+}
+
+/// A policy that counts by these attributes, so that keys are those of a limit.
+fn counting(by: &[String], identity: &Identity) -> Result<Policy, String> {
+    // A list of JSON is one of YAML.
+    let names = serde_json::to_string(by).map_err(|error| error.to_string())?;
+    let text = format!("limits: [{{name: suggested, by: {names}, rate: 1/s}}]");
+    let compiled = Policy::compile_for("--by", text.as_bytes(), identity.credentials());
+    compiled.map_err(|findings| findings.to_string())
+}
+
+/// Adds a request of the log.
+fn add(
+    record: &Record<'_>,
+    (live, by): (&RequestReader, &[By]),
+    summary: &mut TrafficSummary,
+    notes: &mut LogNotes,
+) -> Result<(), String> {
+    let Ok(found) = live.describe(record, |request| key(request, by).map(|key| (key, request.units())))
+    else {
+        notes.undecidable += 1;
+        return Ok(());
+    };
+    let Some((key, cost)) = found else {
+        notes.without_key += 1;
+        return Ok(());
+    };
+    notes.refused += u64::from(record.refused);
+    let request = LoggedRequest {
+        at: record.arrival,
+        width: if record.precision == Precision::Second { SECOND } else { Ticks::ZERO },
+        duration: record.duration.unwrap_or_default(),
+        cost,
+    };
+    summary
+        .add(&key, request)
+        .map_err(|_| format!("more than {KEYS_MAX} keys; count by less, or give a part of the log"))
+}
+
+/// The key that a limit would count the request by; `None` if an attribute is missing.
+fn key(request: &CheckRequest<'_>, by: &[By]) -> Option<String> {
+    let mut key = String::new();
+    for by in by {
+        let given = request.attributes().iter().find(|given| given.name == by.name())?;
+        key.push_str(&by.key_text(given.value));
+        key.push(SEPARATOR);
+    }
+    Some(key)
+}
+
+fn missing(requests: u64, by: &[String]) -> String {
+    format!(
+        "none of {requests} requests has {}; log it, and say where it is: `attributes` or `credentials` in --config \
+         for a header, --key for a column of CSV or NDJSON",
+        by.join(" and ")
+    )
+}
+
+/// What was read, and what of it could not be.
+fn sources(logs: &LogReader) -> Vec<String> {
+    let mut lines: Vec<String> = logs
+        .files()
+        .map(|file| {
+            let format = file.detection.as_ref().map_or_else(|| "empty".to_owned(), ToString::to_string);
+            format!("{}: {format}", plain(&file.name))
+        })
+        .collect();
+    lines.extend(logs.files().filter_map(|file| {
+        file.damage.as_ref().map(|damage| format!("{}: {}", plain(&file.name), plain(damage)))
+    }));
+    if logs.bad_lines() > 0 {
+        let example = logs.examples().first().map_or_else(String::new, |bad| format!(", such as {bad}"));
+        lines.push(format!("{} lines are not requests{example}", logs.bad_lines()));
+    }
+    lines
+}

@@ -1,0 +1,216 @@
+//! The frontier for people, as a table with a small picture, and as JSON.
+
+use serde_json::{Value, json};
+use tollgate::time::WallOffset;
+use tollgate_sim::suggest::{BurstRange, Frontier, FrontierDay, FrontierPoint, Suggestion};
+
+use super::wording::{day, headroom, rate_text, warning};
+use crate::cli::SuggestArguments;
+use crate::time_text::rfc3339;
+
+/// The width of the longest bar.
+const BAR: u64 = 40;
+/// The most days that are listed. Of more, only the extremes are.
+const DAYS_SHOWN: usize = 14;
+
+/// What was left out of the frontier, and what it cannot know.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LogNotes {
+    /// Where the requests came from, such as `access.log: nginx combined`.
+    pub(super) sources: Vec<String>,
+    /// Requests without the attribute that is counted by.
+    pub(super) without_key: u64,
+    /// Lines that no server takes for a request.
+    pub(super) undecidable: u64,
+    /// Requests that the live system refused.
+    pub(super) refused: u64,
+}
+
+/// How bars are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Drawing {
+    /// For a terminal.
+    Blocks,
+    /// For a file or a pipe.
+    Ascii,
+}
+
+/// The report, line by line.
+pub(super) fn lines(
+    frontier: &Frontier,
+    suggestion: Option<&Suggestion>,
+    (notes, drawing): (&LogNotes, Drawing),
+    arguments: &SuggestArguments,
+) -> Vec<String> {
+    let mut lines = notes.sources.clone();
+    lines.push(format!(
+        "{} requests of {} keys ({}), {} to {}",
+        frontier.requests,
+        frontier.keys,
+        arguments.by.join(", "),
+        rfc3339(frontier.span.0, WallOffset::NONE),
+        rfc3339(frontier.span.1, WallOffset::NONE)
+    ));
+    if notes.without_key > 0 {
+        lines.push(format!(
+            "{} more have no {}, and are left out",
+            notes.without_key,
+            arguments.by.join(" or no ")
+        ));
+    }
+    if notes.undecidable > 0 {
+        lines.push(format!(
+            "{} more are no requests that a server accepts, and are left out",
+            notes.undecidable
+        ));
+    }
+    if frontier.late > 0 {
+        lines.push(format!("{} are later in the log than they came, and are counted late", frontier.late));
+    }
+    if notes.refused > 0 {
+        lines.push(format!(
+            "{} were refused by a limit that was there already: without it, their clients may have sent more",
+            notes.refused
+        ));
+    }
+    lines.push(String::new());
+    lines.push(format!(
+        "The smallest burst with which a rate denies no request of {} of the keys, and of all keys:",
+        frontier.share
+    ));
+    lines.extend(table(frontier, suggestion, drawing, arguments));
+    if !frontier.width_max.is_zero() {
+        lines.push(
+            "The log stamps whole seconds. The first burst is for requests as far apart as their stamps allow, the \
+             second for requests as close together; the second is used."
+                .to_owned(),
+        );
+    }
+    lines.push(String::new());
+    lines.extend(suggestion.into_iter().flat_map(|suggestion| chosen(frontier, suggestion, arguments)));
+    lines
+}
+
+fn table(
+    frontier: &Frontier,
+    suggestion: Option<&Suggestion>,
+    drawing: Drawing,
+    arguments: &SuggestArguments,
+) -> Vec<String> {
+    let mut lines = vec![format!("  {:>10} {:>15} {:>10}", "rate", "burst", "all keys")];
+    let widest = frontier.points.iter().map(|point| magnitude(point.burst.most)).max().unwrap_or(1);
+    for (index, point) in frontier.points.iter().enumerate() {
+        let mark = if suggestion.is_some_and(|chosen| chosen.index == index) { "*" } else { " " };
+        lines.push(format!(
+            "{mark} {:>10} {:>15} {:>10}  {}",
+            rate_text(point.rate, arguments.period),
+            range(point.burst),
+            point.burst_of_all,
+            bar(magnitude(point.burst.most), widest, drawing)
+        ));
+    }
+    lines
+}
+
+fn range(burst: BurstRange) -> String {
+    if burst.least == burst.most {
+        burst.most.to_string()
+    } else {
+        format!("{} to {}", burst.least, burst.most)
+    }
+}
+
+/// The logarithm of a burst, eight steps to a doubling.
+fn magnitude(burst: u64) -> u64 {
+    let Some(bits) = burst.checked_ilog2() else { return 0 };
+    let above = u128::from(burst) - (1 << bits);
+    u64::from(bits) * 8 + u64::try_from(above * 8 >> bits).unwrap_or_default() + 1
+}
+
+fn bar(length: u64, widest: u64, drawing: Drawing) -> String {
+    let width = usize::try_from((length * BAR).div_ceil(widest.max(1))).unwrap_or_default();
+    match drawing {
+        Drawing::Blocks => "█",
+        Drawing::Ascii => "#",
+    }
+    .repeat(width)
+}
+
+/// Which point was chosen, by which rule, and how far days differ.
+fn chosen(frontier: &Frontier, suggestion: &Suggestion, arguments: &SuggestArguments) -> Vec<String> {
+    let Some(point) = frontier.points.get(suggestion.index) else { return Vec::new() };
+    let days: Vec<(String, u64)> = frontier
+        .comparable_days()
+        .filter_map(|of_day| Some((day(of_day.start), *of_day.bursts.get(suggestion.index)?)))
+        .collect();
+    let shown = |(day, burst): &(String, u64)| format!("{burst} on {day}");
+    let of_days = match (days.iter().min_by_key(|(_, b)| b), days.iter().max_by_key(|(_, b)| b)) {
+        _ if days.len() < 2 => {
+            "One day cannot show how days differ: use a log of a week if you can.".to_owned()
+        }
+        (Some(least), Some(most)) if days.len() > DAYS_SHOWN => {
+            format!("Bursts of {} days: from {} to {}.", days.len(), shown(least), shown(most))
+        }
+        _ => format!("Bursts of the days: {}.", days.iter().map(shown).collect::<Vec<_>>().join(", ")),
+    };
+    vec![
+        format!(
+            "* {} is the smallest rate that returns its burst within one period. With head-room {}: {}, burst {}.",
+            rate_text(point.rate, arguments.period),
+            headroom(arguments.headroom),
+            rate_text(suggestion.rate, arguments.period),
+            suggestion.burst
+        ),
+        of_days,
+    ]
+}
+
+/// The result as JSON.
+pub(super) fn json_of(
+    frontier: &Frontier,
+    suggestion: Option<(&Suggestion, Option<&str>)>,
+    notes: &LogNotes,
+    arguments: &SuggestArguments,
+) -> Value {
+    let point = |point: &FrontierPoint| {
+        json!({
+            "rate": rate_text(point.rate, arguments.period), "burst": point.burst.most,
+            "burst_least": point.burst.least, "burst_of_all": point.burst_of_all,
+        })
+    };
+    let of_day = |of_day: &FrontierDay| {
+        json!({
+            "day": day(of_day.start), "keys": of_day.keys, "is_compared": of_day.is_covered,
+            "bursts": of_day.bursts,
+        })
+    };
+    json!({
+        "by": arguments.by, "untouched": frontier.share.to_string(), "headroom": headroom(arguments.headroom),
+        "requests": frontier.requests, "keys": frontier.keys, "requests_without_key": notes.without_key,
+        "requests_undecidable": notes.undecidable, "requests_late": frontier.late,
+        "requests_refused": notes.refused, "first": rfc3339(frontier.span.0, WallOffset::NONE),
+        "last": rfc3339(frontier.span.1, WallOffset::NONE), "stamps_are_coarse": !frontier.width_max.is_zero(),
+        "points": frontier.points.iter().map(point).collect::<Vec<Value>>(),
+        "days": frontier.days.iter().map(of_day).collect::<Vec<Value>>(),
+        "suggestion": suggestion.map(|(suggestion, policy)| json!({
+            "rate": rate_text(suggestion.rate, arguments.period), "burst": suggestion.burst,
+            "doubts": suggestion.doubts.iter().map(|doubt| warning(*doubt)).collect::<Vec<String>>(),
+            "policy": policy,
+        })),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bars grow with the burst, and the longest has the full width.
+    #[test]
+    fn bars_grow() {
+        let bursts = [0, 1, 2, 3, 7, 100, 5_000, u64::MAX];
+        let magnitudes = bursts.map(magnitude);
+        assert!(magnitudes.is_sorted_by(|one, other| one < other), "{magnitudes:?}");
+        assert_eq!(bar(magnitude(5_000), magnitude(5_000), Drawing::Ascii), "#".repeat(40));
+        assert_eq!(bar(0, 0, Drawing::Blocks), "");
+    }
+}

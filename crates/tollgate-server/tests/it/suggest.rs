@@ -1,0 +1,172 @@
+//! `tollgate suggest`: its guide, its refusals, and that its policy keeps what it promises.
+
+use std::fmt::Write;
+use std::fs;
+
+use serde_json::Value;
+use tollgate_testkit::Scratch;
+
+use crate::guide::{Last, blocks, shell, succeeded};
+use crate::program::{stderr, stdout, tollgate};
+
+const GUIDE: &str = include_str!("../../../../docs/suggest.md");
+
+/// A log of `keys` keys. On each of three days every key sends as many requests at once as `at_once` says.
+fn log(keys: u64, at_once: [u64; 3]) -> String {
+    let mut text = "time,api_key\n".to_owned();
+    for (day, count) in at_once.iter().enumerate() {
+        for hour in ["00", "20"] {
+            for key in 0..keys {
+                for _ in 0..*count {
+                    writeln!(text, "2030-01-0{}T{hour}:00:00.000Z,k{key}", day + 1).unwrap();
+                }
+            }
+        }
+    }
+    text
+}
+
+/// The status and both outputs of a suggestion.
+fn suggested(folder: &Scratch, more: &[&str]) -> (Option<i32>, String, String) {
+    let arguments = [&["suggest", "--by", "api_key", "log.csv"], more].concat();
+    let output = tollgate(&arguments).current_dir(folder.folder()).output().unwrap();
+    (output.status.code(), stdout(&output), stderr(&output))
+}
+
+fn folder(log: &str) -> Scratch {
+    let folder = Scratch::new();
+    fs::write(folder.path("log.csv"), log).unwrap();
+    folder
+}
+
+/// Every command of the guide prints what the guide shows.
+#[test]
+fn the_guide_is_true() {
+    let folder = Scratch::new();
+    let mut last = Last::default();
+    for (language, block) in &blocks(GUIDE) {
+        if *language == "sh" {
+            let mut shell = shell(&format!("set -eu\n{block}"));
+            shell.current_dir(folder.folder());
+            last.ran(block, succeeded(shell).0);
+        } else {
+            last.compare(language, block);
+        }
+    }
+    last.at_least(2);
+}
+
+/// The output is a policy as it is, and the log passes through it: a recorded test of the log has no denial.
+#[test]
+fn the_output_is_a_policy_that_denies_nothing() {
+    let folder = folder(&log(100, [4, 5, 6]));
+    let (status, out, errors) = suggested(&folder, &["--headroom", "1"]);
+    assert_eq!((status, errors.as_str()), (Some(0), ""), "{out}");
+    assert!(
+        out.ends_with("  - name: per-api-key\n    by: [api_key]\n    rate: 10/min\n    burst: 6\n"),
+        "{out}"
+    );
+    fs::write(folder.path("policy.yaml"), &out).unwrap();
+    let record =
+        ["policy", "test", "--record", "log.csv", "--policy", "policy.yaml", "--max-requests", "5000"];
+    let recorded = tollgate(&record).current_dir(folder.folder()).output().unwrap();
+    let text = stdout(&recorded);
+    assert_eq!(recorded.status.code(), Some(0), "{}", stderr(&recorded));
+    assert_eq!((text.matches("expect: allow").count(), text.matches("expect: deny").count()), (3_000, 0));
+    fs::write(folder.path("recorded.yaml"), &text).unwrap();
+    let test = tollgate(&["policy", "test", "recorded.yaml"]).current_dir(folder.folder()).output().unwrap();
+    assert_eq!(test.status.code(), Some(0), "{}{}", stdout(&test), stderr(&test));
+    // One unit less denies someone, and the recorded test finds it.
+    fs::write(folder.path("policy.yaml"), out.replace("burst: 6", "burst: 5")).unwrap();
+    let test = tollgate(&["policy", "test", "recorded.yaml"]).current_dir(folder.folder()).output().unwrap();
+    assert_eq!(test.status.code(), Some(1), "{}", stdout(&test));
+}
+
+/// A log that cannot carry a limit ends with 1 and says why. The report is printed all the same, and `--anyway` suggests
+/// with a warning in the policy.
+#[test]
+fn a_log_that_cannot_carry_a_limit_is_refused() {
+    for (log, cause) in [
+        (log(99, [4, 4, 4]), "99 keys are too few; at least 100 are needed"),
+        (
+            log(100, [2, 5, 5]),
+            "days differ by more than 2 times: 2030-01-01 needed a burst of 2, 2030-01-03 one of 5",
+        ),
+    ] {
+        let folder = folder(&log);
+        let (status, out, errors) = suggested(&folder, &[]);
+        assert_eq!(status, Some(1), "{out}");
+        let expected = format!(
+            "tollgate: warning: nothing is suggested: {cause}; --anyway suggests a limit all the same\n"
+        );
+        assert_eq!(errors, expected);
+        assert!(out.contains("all keys") && out.lines().all(|line| line.starts_with('#')), "{out}");
+        let (status, out, errors) = suggested(&folder, &["--anyway", "--write", "policy.yaml"]);
+        assert_eq!(
+            (status, errors),
+            (Some(0), format!("tollgate: warning: do not trust this: {cause}\n")),
+            "{out}"
+        );
+        assert!(out.ends_with("policy.yaml written\n"), "{out}");
+        let policy = fs::read_to_string(folder.path("policy.yaml")).unwrap();
+        assert!(policy.contains(&format!("# WARNING: {cause}.\n")), "{policy}");
+        let check =
+            tollgate(&["policy", "check", "policy.yaml"]).current_dir(folder.folder()).output().unwrap();
+        assert_eq!(check.status.code(), Some(0), "{}", stderr(&check));
+    }
+    let flood = folder(&log(1, [5_001, 0, 0]));
+    let (status, out, errors) = suggested(&flood, &["--anyway"]);
+    assert_eq!(status, Some(1), "{out}");
+    assert!(
+        errors.contains("no rate up to 5000/min returns its burst within one period; try --period s"),
+        "{errors}"
+    );
+}
+
+/// Stamps of whole seconds give a range, and the larger end is used.
+#[test]
+fn whole_seconds_give_a_range() {
+    let folder = Scratch::new();
+    let mut log = String::new();
+    for second in 0..2 {
+        for key in 0..100 {
+            for _ in 0..3 {
+                writeln!(
+                    log,
+                    "192.0.2.{key} - - [01/Jan/2030:00:00:0{second} +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"curl\""
+                )
+                .unwrap();
+            }
+        }
+    }
+    fs::write(folder.path("access.log"), log).unwrap();
+    let arguments = ["suggest", "--by", "ip", "--json", "access.log"];
+    let output = tollgate(&arguments).current_dir(folder.folder()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let found: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(found["stamps_are_coarse"], true, "{found}");
+    // At 10/min: six may have come at once, and at least three did within a second.
+    let point = &found["points"][3];
+    assert_eq!((&point["rate"], &point["burst"]), (&"10/min".into(), &6.into()), "{found}");
+    assert!(point["burst_least"].as_u64().is_some_and(|least| (3..=6).contains(&least)), "{found}");
+    assert_eq!(found["suggestion"]["burst"], 9, "{found}");
+}
+
+/// What cannot be read is an error: an attribute that the log does not have, a file that is none, a name that no policy
+/// accepts.
+#[test]
+fn what_cannot_be_read_is_an_error() {
+    let folder = folder(&log(1, [1, 1, 1]));
+    for (arguments, expected) in [
+        (&["suggest", "--by", "tenant", "log.csv"][..], "none of 6 requests has tenant; log it"),
+        (&["suggest", "--by", "api_key", "none.csv"], "none.csv: "),
+        (&["suggest", "--by", "", "log.csv"], "--by"),
+        (&["suggest", "--by", "api_key", "--untouched", "0%", "log.csv"], "such as 99.9%"),
+        (&["policy", "test", "--record", "none.csv", "--policy", "none.yaml"], "none.yaml: no such file"),
+        (&["policy", "test", "--record", "log.csv"], "--policy"),
+    ] {
+        let output = tollgate(arguments).current_dir(folder.folder()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stdout(&output));
+        assert!(stderr(&output).contains(expected), "{arguments:?}: {}", stderr(&output));
+    }
+}

@@ -1,0 +1,133 @@
+//! The frontier of rates and bursts, and the choice of one of them.
+
+use tollgate::{Rate, Ticks, Timestamp};
+
+use super::need::BurstRange;
+use super::share::KeyShare;
+
+/// The least number of keys for which limits are suggested.
+pub const KEYS_MIN: u64 = 100;
+/// The most that the bursts of two days may differ, as a factor.
+pub const DAYS_FACTOR_MAX: u64 = 2;
+/// The parts of a head-room in a whole.
+pub const HEADROOM_WHOLE: u64 = 100;
+
+/// One point of the frontier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrontierPoint {
+    /// The rate.
+    pub rate: Rate,
+    /// The smallest burst that denies no request of the wanted share of keys.
+    pub burst: BurstRange,
+    /// The smallest burst that denies no request at all.
+    pub burst_of_all: u64,
+}
+
+/// One day, in UTC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrontierDay {
+    /// Its begin.
+    pub start: Timestamp,
+    /// How many keys made a request.
+    pub keys: u64,
+    /// For each rate, the burst that denies no request of the wanted share of this day's keys.
+    pub bursts: Vec<u64>,
+    /// Whether the log covers at least half of it, so that it can be compared with others.
+    pub is_covered: bool,
+}
+
+/// What limits would have denied nothing.
+#[derive(Clone, Debug)]
+pub struct Frontier {
+    /// A point for each rate, in the order of the rates.
+    pub points: Vec<FrontierPoint>,
+    /// The wanted share of keys.
+    pub share: KeyShare,
+    /// How many keys there are.
+    pub keys: u64,
+    /// How many requests there are.
+    pub requests: u64,
+    /// Requests that came so late in the log that they are counted later than they came. Bursts are never smaller by it.
+    pub late: u64,
+    /// The first and the last request.
+    pub span: (Timestamp, Timestamp),
+    /// How much later than its stamp a request may have come.
+    pub width_max: Ticks,
+    /// The days with requests.
+    pub days: Vec<FrontierDay>,
+}
+
+/// Why a suggestion should not be trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// Fewer than [`KEYS_MIN`] keys.
+    FewKeys {
+        /// How many.
+        keys: u64,
+    },
+    /// Two days need bursts that differ by more than [`DAYS_FACTOR_MAX`].
+    DaysDiffer {
+        /// The day that needs the least, and the burst.
+        least: (Timestamp, u64),
+        /// The day that needs the most, and the burst.
+        most: (Timestamp, u64),
+    },
+}
+
+/// The chosen point.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Suggestion {
+    /// Its index among the points.
+    pub index: usize,
+    /// The rate and the burst, with head-room.
+    pub rate: Rate,
+    /// The burst, with head-room.
+    pub burst: u64,
+    /// Why it should not be trusted; empty if it can be.
+    pub doubts: Vec<Doubt>,
+}
+
+impl Frontier {
+    /// The smallest rate that returns its burst within one period, with head-room in hundredths. `None` if no rate
+    /// does.
+    #[must_use]
+    pub fn suggest(&self, headroom: u64) -> Option<Suggestion> {
+        let returns = |point: &FrontierPoint| point.burst.most <= point.rate.units();
+        let fits = self.points.iter().enumerate().filter(|(_, point)| returns(point) && self.keys > 0);
+        let (index, point) = fits.min_by(|(_, one), (_, other)| compare(one.rate, other.rate))?;
+        let more = |units: u64| {
+            let units = u128::from(units) * u128::from(headroom.max(HEADROOM_WHOLE));
+            u64::try_from(units.div_ceil(u128::from(HEADROOM_WHOLE))).unwrap_or(u64::MAX)
+        };
+        let burst = more(point.burst.most).max(1);
+        let rate = Rate::per_ticks(more(point.rate.units()), point.rate.period()).burst(burst);
+        Some(Suggestion { index, rate, burst, doubts: self.doubts(index) })
+    }
+
+    /// The days that can be compared: those that the log covers at least half.
+    pub fn comparable_days(&self) -> impl Iterator<Item = &FrontierDay> {
+        self.days.iter().filter(|day| day.is_covered)
+    }
+
+    fn doubts(&self, index: usize) -> Vec<Doubt> {
+        let mut doubts = Vec::new();
+        if self.keys < KEYS_MIN {
+            doubts.push(Doubt::FewKeys { keys: self.keys });
+        }
+        let of_day = |day: &FrontierDay| Some((day.start, *day.bursts.get(index)?));
+        let days = || self.comparable_days().filter_map(of_day);
+        let (least, most) = (days().min_by_key(|(_, burst)| *burst), days().max_by_key(|(_, burst)| *burst));
+        if let (Some(least), Some(most)) = (least, most)
+            && most.1 > least.1.saturating_mul(DAYS_FACTOR_MAX)
+        {
+            doubts.push(Doubt::DaysDiffer { least, most });
+        }
+        doubts
+    }
+}
+
+/// Compares what two rates give in the same time.
+fn compare(one: Rate, other: Rate) -> std::cmp::Ordering {
+    let product = |units: u64, period: Ticks| u128::from(units) * u128::from(period.as_micros());
+    product(one.units(), other.period()).cmp(&product(other.units(), one.period()))
+}

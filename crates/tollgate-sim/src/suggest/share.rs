@@ -1,0 +1,73 @@
+//! A share of keys.
+
+use std::fmt;
+
+/// The parts of a share in a whole.
+const WHOLE: u32 = 1_000_000;
+
+/// A share of keys, in millionths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KeyShare(u32);
+
+impl KeyShare {
+    /// This many millionths, at least one and at most all of them.
+    #[must_use]
+    pub const fn from_millionths(millionths: u32) -> Option<Self> {
+        if millionths == 0 || millionths > WHOLE { None } else { Some(Self(millionths)) }
+    }
+
+    /// The smallest number of keys that is at least this share of `keys`.
+    #[must_use]
+    pub fn of(self, keys: u64) -> u64 {
+        let parts = u128::from(keys) * u128::from(self.0);
+        u64::try_from(parts.div_ceil(u128::from(WHOLE))).unwrap_or(u64::MAX)
+    }
+
+    /// The value that at least this share of the values does not exceed.
+    pub(super) fn quantile<T: Ord + Copy + Default>(self, values: &mut [T]) -> T {
+        let count = usize::try_from(self.of(values.len() as u64)).unwrap_or(values.len());
+        match count.checked_sub(1).filter(|index| *index < values.len()) {
+            Some(index) => *values.select_nth_unstable(index).1,
+            None => T::default(),
+        }
+    }
+}
+
+impl fmt::Display for KeyShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (whole, part) = (self.0 / 10_000, self.0 % 10_000);
+        let digits = format!("{part:04}");
+        match digits.trim_end_matches('0') {
+            "" => write!(f, "{whole} %"),
+            digits => write!(f, "{whole}.{digits} %"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// At least the share of the values is no larger than the quantile, and the next smaller value would not do.
+    #[test]
+    fn quantiles_hold_what_they_say() {
+        let share = |millionths| KeyShare::from_millionths(millionths).unwrap();
+        for (millionths, count, expected) in
+            [(1_000_000, 10, 10), (999_000, 1_000, 999), (999_000, 10, 10), (500_000, 10, 5), (1, 10, 1)]
+        {
+            let mut values: Vec<u64> = (1..=count).rev().collect();
+            assert_eq!(share(millionths).quantile(&mut values), expected, "{millionths} of {count}");
+        }
+        assert_eq!(share(999_000).quantile::<u64>(&mut []), 0);
+        assert_eq!(KeyShare::from_millionths(0), None);
+        assert_eq!(KeyShare::from_millionths(1_000_001), None);
+    }
+
+    /// Shares are written as people write them.
+    #[test]
+    fn shares_are_written() {
+        for (millionths, expected) in [(999_000, "99.9 %"), (1_000_000, "100 %"), (999_950, "99.995 %")] {
+            assert_eq!(KeyShare::from_millionths(millionths).unwrap().to_string(), expected);
+        }
+    }
+}

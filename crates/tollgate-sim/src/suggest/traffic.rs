@@ -1,0 +1,197 @@
+//! The needs of all keys of a log, and of each day of it.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use tollgate::{Rate, Ticks, Timestamp};
+
+use super::frontier::{Frontier, FrontierDay, FrontierPoint};
+use super::need::{BurstRange, KeyNeed};
+use super::share::KeyShare;
+
+/// Maximum number of keys. Each takes about 500 bytes and its own text.
+pub const KEYS_MAX: usize = 5_000_000;
+/// The length of a day, in microseconds.
+const DAY: u64 = 86_400_000_000;
+/// The least part of a day that the log must cover for the day to be compared with others.
+const DAY_COVERED_MIN: Ticks = Ticks::from_secs(12 * 3_600);
+/// How much longer than its duration a request waits for earlier ones: several processes write one log, not quite in
+/// order.
+const WINDOW_MORE: Ticks = Ticks::from_secs(2);
+/// How long a request waits at most, however long requests take.
+const WINDOW_MAX: Ticks = Ticks::from_secs(3_600);
+/// Maximum number of requests that wait.
+const WAITING_MAX: usize = 1 << 20;
+
+/// A request as a log describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoggedRequest {
+    /// The earliest instant at which it may have come.
+    pub at: Timestamp,
+    /// How much later it may have come.
+    pub width: Ticks,
+    /// How long it took. A log is in the order in which requests end.
+    pub duration: Ticks,
+    /// What it cost.
+    pub cost: u64,
+}
+
+/// There are more than [`KEYS_MAX`] keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManyKeys;
+
+/// A request that waits for earlier ones. The order is that of time, and of the log where times are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct WaitingRequest {
+    at: Timestamp,
+    number: u64,
+    key: usize,
+    width: Ticks,
+    cost: u64,
+}
+
+/// What was seen of the requests of a log.
+#[derive(Debug)]
+pub struct TrafficSummary {
+    rates: Vec<Rate>,
+    share: KeyShare,
+    keys: HashMap<Box<str>, usize>,
+    needs: Vec<KeyNeed>,
+    days: Vec<FrontierDay>,
+    day: u64,
+    requests: u64,
+    width_max: Ticks,
+    span: Option<(Timestamp, Timestamp)>,
+    waiting: BinaryHeap<Reverse<WaitingRequest>>,
+    /// When the newest request ended, and how long requests wait.
+    newest: Timestamp,
+    window: Ticks,
+    late: u64,
+}
+
+impl TrafficSummary {
+    /// Nothing yet. For each of the rates, bursts are found that suffice for this share of the keys.
+    #[must_use]
+    pub fn new(rates: Vec<Rate>, share: KeyShare) -> Self {
+        Self {
+            rates,
+            share,
+            keys: HashMap::new(),
+            needs: Vec::new(),
+            days: Vec::new(),
+            day: 0,
+            requests: 0,
+            width_max: Ticks::ZERO,
+            span: None,
+            waiting: BinaryHeap::new(),
+            newest: Timestamp::default(),
+            window: WINDOW_MORE,
+            late: 0,
+        }
+    }
+
+    /// Adds a request of a key. Requests come in the order in which they ended, as a log has them.
+    ///
+    /// # Errors
+    /// When there are more than [`KEYS_MAX`] keys.
+    pub fn add(&mut self, key: &str, request: LoggedRequest) -> Result<(), TooManyKeys> {
+        let LoggedRequest { at, width, duration, cost } = request;
+        let key = match self.keys.get(key) {
+            Some(key) => *key,
+            None if self.needs.len() >= KEYS_MAX => return Err(TooManyKeys),
+            None => {
+                self.keys.insert(key.into(), self.needs.len());
+                self.needs.push(KeyNeed::new(self.rates.len()));
+                self.needs.len() - 1
+            }
+        };
+        self.requests += 1;
+        self.window = self.window.max(duration + WINDOW_MORE).min(WINDOW_MAX);
+        self.newest = self.newest.max(at + duration);
+        self.waiting.push(Reverse(WaitingRequest { at, number: self.requests, key, width, cost }));
+        while let Some(Reverse(first)) = self.waiting.peek()
+            && (first.at + self.window < self.newest || self.waiting.len() > WAITING_MAX)
+        {
+            self.count_first();
+        }
+        Ok(())
+    }
+
+    /// How many keys there are so far.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        self.needs.len()
+    }
+
+    /// Counts the earliest request that waits.
+    fn count_first(&mut self) {
+        let Some(Reverse(WaitingRequest { at, key, width, cost, .. })) = self.waiting.pop() else { return };
+        // A late request counts for the day that has begun.
+        let day = (at.unix_micros() / DAY).max(self.day);
+        if self.span.is_some() && day > self.day {
+            self.end_day();
+        }
+        self.day = day;
+        let (first, last) = self.span.unwrap_or((at, at));
+        self.late += u64::from(at < last);
+        self.span = Some((first.min(at), last.max(at)));
+        self.width_max = self.width_max.max(width);
+        if let Some(need) = self.needs.get_mut(key) {
+            need.add(&self.rates, at, width, cost);
+        }
+    }
+
+    fn end_day(&mut self) {
+        let mut bursts = Vec::new();
+        let mut keys = 0;
+        for index in 0..self.rates.len() {
+            let mut needed: Vec<u64> =
+                self.needs.iter().filter_map(|need| need.burst_of_day(index)).collect();
+            keys = needed.len() as u64;
+            bursts.push(self.share.quantile(&mut needed));
+        }
+        self.needs.iter_mut().for_each(KeyNeed::begin_day);
+        let start = Timestamp::from_unix_micros(self.day * DAY);
+        self.days.push(FrontierDay { start, keys, bursts, is_covered: false });
+    }
+
+    /// The result.
+    #[must_use]
+    pub fn finish(mut self) -> Frontier {
+        while !self.waiting.is_empty() {
+            self.count_first();
+        }
+        if self.span.is_some() {
+            self.end_day();
+        }
+        let span = self.span.unwrap_or_default();
+        for day in &mut self.days {
+            let end = day.start + Ticks::from_micros(DAY);
+            let covered = span.1.min(end).since(span.0.max(day.start));
+            day.is_covered = covered >= DAY_COVERED_MIN;
+        }
+        Frontier {
+            points: (0..self.rates.len()).map(|index| self.point(index)).collect(),
+            share: self.share,
+            keys: self.needs.len() as u64,
+            requests: self.requests,
+            late: self.late,
+            span,
+            width_max: self.width_max,
+            days: self.days,
+        }
+    }
+
+    fn point(&self, index: usize) -> FrontierPoint {
+        let of_keys = |value: fn(BurstRange) -> u64| {
+            self.needs.iter().map(|need| value(need.burst(&self.rates, index))).collect::<Vec<u64>>()
+        };
+        let mut most = of_keys(|range| range.most);
+        let burst = BurstRange {
+            least: self.share.quantile(&mut of_keys(|range| range.least)),
+            most: self.share.quantile(&mut most),
+        };
+        let burst_of_all = most.iter().copied().max().unwrap_or_default();
+        FrontierPoint { rate: self.rates[index], burst, burst_of_all }
+    }
+}

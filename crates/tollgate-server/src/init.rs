@@ -1,4 +1,5 @@
-//! `tollgate init`: a commented policy, its tests and a config to start from. Existing files are never touched.
+//! `tollgate init`: a commented policy, its tests and a config to start from, with the schemas for editors. Existing files
+//! are never touched, apart from schemas.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -7,7 +8,7 @@ use std::path::Path;
 use crate::cli::{InitArguments, InitKind};
 use crate::console::Console;
 use crate::disk::plain_cause;
-use crate::{FAILURE, SUCCESS};
+use crate::{FAILURE, SUCCESS, schema};
 
 /// The names of the files.
 const POLICY: &str = "policy.yaml";
@@ -58,6 +59,12 @@ pub(crate) fn run(arguments: &InitArguments, console: &mut Console) -> u8 {
             return FAILURE;
         }
         console.line(format_args!("{} written", directory.join(name).display()));
+    }
+    // They are the same for all policies of this version, so they replace those that are there.
+    for (name, schema) in [("policy.schema.json", schema::POLICY), ("config.schema.json", schema::CONFIG)] {
+        if let Err(error) = fs::write(directory.join(name), schema) {
+            console.warning(format_args!("{}: {}", directory.join(name).display(), plain_cause(&error)));
+        }
     }
     let [policy, test, config] = [POLICY, TEST, CONFIG].map(|name| directory.join(name));
     console.line(format_args!(

@@ -52,6 +52,7 @@ mod rls;
 mod document;
 mod callers;
 mod tls;
+mod policy_spelling;
 mod policy_warnings;
 mod store;
 

@@ -53,6 +53,9 @@ pub(crate) fn blocking(
 async fn once(command: &OperateCommand, console: &mut Console) -> Result<u8, String> {
     let AdminRequest { server, method, path, body, show } = admin_request(command)?;
     let client = Client::new(server)?;
+    if is_change(command) {
+        client.is_meant()?;
+    }
     let answer = client.call(method, &path, body.as_ref()).await?;
     if let Some(notice) = client.notice() {
         console.warning(notice);
@@ -74,7 +77,21 @@ async fn once(command: &OperateCommand, console: &mut Console) -> Result<u8, Str
     // `get` and `explain` answer as `decide` does: whether such a request passes.
     let is_denied =
         matches!(command, OperateCommand::Get(_) | OperateCommand::Explain(_)) && answer["allowed"] == false;
-    Ok(if is_void || is_denied { FAILURE } else { SUCCESS })
+    // A key that no request can have has no counters.
+    let is_unknown = answer["counters"] == 0 && answer["unknown_credential"] == true;
+    Ok(if is_void || is_denied || is_unknown { FAILURE } else { SUCCESS })
+}
+
+/// Whether a command changes the server.
+const fn is_change(command: &OperateCommand) -> bool {
+    match command {
+        OperateCommand::Get(_) | OperateCommand::Explain(_) | OperateCommand::Limits(_) => false,
+        OperateCommand::Top(_) | OperateCommand::Tail(_) => false,
+        OperateCommand::Audit(_) | OperateCommand::Fleet(_) => false,
+        OperateCommand::Reset(_) | OperateCommand::Block(_) | OperateCommand::Unblock(_) => true,
+        OperateCommand::Kill(_) | OperateCommand::Shadow(_) | OperateCommand::Percent(_) => true,
+        OperateCommand::Restore(_) | OperateCommand::Reload(_) => true,
+    }
 }
 
 struct AdminRequest<'a> {
@@ -117,6 +134,7 @@ fn admin_request(command: &OperateCommand) -> Result<AdminRequest<'_>, String> {
         OperateCommand::Block(block) => {
             let body = json!({
                 "attributes": attributes(&block.key.attributes)?, "for": block.lasting, "note": block.note,
+                "anyway": block.anyway,
             });
             post(&block.key.server, "/admin/v1/block", body, show::block)
         }

@@ -11,6 +11,7 @@ use crate::config;
 use crate::console::Console;
 use crate::identity::Identity;
 use crate::policy_file::{self, Loaded, PolicyFileError};
+use crate::policy_spelling::misspelt;
 use crate::policy_warnings::{Ends, UntrustedAttributes, exceptions};
 use crate::text::counted;
 use crate::{FAILURE, SUCCESS, USAGE};
@@ -32,7 +33,9 @@ pub(crate) fn run(arguments: &CheckArguments, console: &mut Console) -> u8 {
         let checked = match policy_file::load_for(Some(path), identity.credentials()) {
             Ok(loaded) => {
                 let policy = loaded.rules.policy();
-                let doubts = strangers.warnings(policy).into_iter().chain(exceptions(policy, ends)).collect();
+                let mut doubts = misspelt(policy, &reader);
+                doubts.extend(strangers.warnings(policy));
+                doubts.extend(exceptions(policy, ends));
                 CheckedPolicy { loaded: Ok(loaded), doubts }
             }
             Err(error) => {

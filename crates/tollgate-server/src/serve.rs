@@ -15,6 +15,7 @@ use crate::control::admin::web_console;
 use crate::disk;
 use crate::identity::Identity;
 use crate::log;
+use crate::policy_spelling::misspelt;
 use crate::policy_warnings::UntrustedAttributes;
 use crate::reload::{self, Start};
 use crate::service::Service;
@@ -103,7 +104,9 @@ fn prepared(mut settings: Settings) -> Result<Prepared, String> {
         return Err("overload: in the config is about the gateway, and there is none; add routes: to it, or --upstream".to_owned());
     }
     if !routes.is_empty() {
-        for warning in UntrustedAttributes::of(reader).warnings(start.loaded.rules.policy()) {
+        let policy = start.loaded.rules.policy();
+        let untrusted = UntrustedAttributes::of(reader).warnings(policy);
+        for warning in misspelt(policy, reader).into_iter().chain(untrusted) {
             tracing::warn!(warning, "the policy is accepted, and perhaps not what is meant");
         }
     }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::broadcast;
+use tollgate::policy::Limit;
 use tollgate::{CheckRequest, Decision, Policy, Ticks, Timestamp};
 use tollgate_compat::Rule;
 pub(crate) use tollgate_gateway::Capacity;
@@ -23,6 +24,7 @@ mod sketch;
 mod top;
 mod unlimited;
 mod events;
+mod recent;
 mod connections;
 pub(crate) mod usage;
 pub(crate) mod process;
@@ -50,6 +52,8 @@ use ledger::Ledger;
 use names::{Metric, VERDICTS, verdict_index};
 use overflow::Overflow;
 pub(crate) use overflow::is_crowded;
+use recent::RecentDenials;
+pub(crate) use sketch::Denial;
 use striped::StripedCounters;
 pub(crate) use top::TOP_WINDOW_SECONDS;
 use top::Top;
@@ -73,6 +77,8 @@ pub(crate) struct Event {
     pub(crate) verdict: &'static str,
     /// The limit that denied, or the tightest one.
     pub(crate) limit: String,
+    /// The limits in shadow that would have denied.
+    pub(crate) would_deny: Vec<String>,
     /// The attributes of the request, as text, shortened.
     pub(crate) attributes: Vec<(String, String)>,
     pub(crate) retry_after_ms: Option<u64>,
@@ -91,10 +97,22 @@ pub(crate) struct TopKey {
     pub(crate) attributes: Vec<(String, String)>,
     pub(crate) decisions: u64,
     pub(crate) denied: u64,
+    /// How often the limit would have denied it, were it not in shadow.
+    pub(crate) would_deny: u64,
+    /// The latest denial of these.
+    pub(crate) last_denial: Option<Denial>,
     /// Its answers by source, in the order of [`names::SOURCES`].
     pub(crate) sources: [u64; names::SOURCES.len()],
     /// Whether its numbers are extrapolated from sampled decisions.
     pub(crate) is_estimated: bool,
+}
+
+/// The latest denial of a key by a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LastDenial {
+    pub(crate) denial: Denial,
+    /// The number of denials of the key since [`Meter::top_since`].
+    pub(crate) recent: u64,
 }
 
 /// One number that another module provides.
@@ -142,6 +160,7 @@ pub(crate) struct Meter {
     /// Whether there may be watchers. Asking the channel would take a lock.
     is_watched: AtomicBool,
     budget: events::EventBudget,
+    recent: RecentDenials,
     verdicts: StripedCounters,
     unlimited: Unlimited,
     ledger: Ledger,
@@ -166,6 +185,7 @@ impl Meter {
             events: broadcast::channel(EVENTS_MAX).0,
             is_watched: AtomicBool::new(false),
             budget: events::EventBudget::new(events::EVENTS_PER_SECOND),
+            recent: RecentDenials::new(),
             verdicts: StripedCounters::new(VERDICTS.len() * Protocol::ALL.len()),
             unlimited: Unlimited::new(),
             ledger: Ledger::new(),
@@ -207,6 +227,12 @@ impl Meter {
             self.retries.observe(retry.as_micros().saturating_mul(1_000));
         }
         self.top.record(request, decision, now);
+        if !decision.is_allowed() {
+            self.recent.keep(now, || {
+                let key = decision.cause().map(|status| top::key_of(status.limit, request));
+                (key.unwrap_or_default(), events::event(request, decision, protocol, now))
+            });
+        }
         // Relaxed: a new watcher sees decisions from about now on.
         if self.is_watched.load(Ordering::Relaxed) {
             self.tell(request, decision, protocol, now);
@@ -271,6 +297,26 @@ impl Meter {
     /// error of sampling. Limits with a single counter for all requests have no keys, and are not included.
     pub(crate) fn top(&self, most: usize) -> Vec<TopKey> {
         self.top.list(most)
+    }
+
+    /// The instant since which [`Self::top`] counts.
+    pub(crate) fn top_since(&self) -> Timestamp {
+        self.top.since()
+    }
+
+    /// The latest denial of a request with this key by a limit, if it is remembered.
+    pub(crate) fn last_denial(&self, limit: &Limit, request: &CheckRequest<'_>) -> Option<LastDenial> {
+        if let Some((denial, recent)) = self.top.last_denial(limit, request) {
+            return Some(LastDenial { denial, recent });
+        }
+        let event = self.recent.last(limit.name(), &top::key_of(limit, request))?;
+        let retry_after = event.retry_after_ms.map(Ticks::from_millis);
+        Some(LastDenial { denial: Denial { at: event.at, retry_after }, recent: 0 })
+    }
+
+    /// The denials since an instant, oldest first, as far as they are remembered.
+    pub(crate) fn denials_since(&self, at: Timestamp) -> Vec<Arc<Event>> {
+        self.recent.since(at)
     }
 
     /// Decisions from now on, while the receiver lives, at most [`live::EVENTS_PER_SECOND`].

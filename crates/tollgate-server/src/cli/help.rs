@@ -47,6 +47,10 @@ pub(super) fn arranged(command: Command) -> Command {
         .after_long_help(EXAMPLES);
     each(command, "tollgate", &|command, name| {
         let command = command.mut_args(|argument| argument.hide_env_values(true));
+        let command = match command.get_after_long_help().map(|text| paragraphs(&text.to_string())) {
+            Some(text) => command.after_long_help(text),
+            None => command,
+        };
         let has_more = command.get_after_long_help().is_some() && command.get_after_help().is_none();
         if has_more {
             command.after_help(format!("`{name} --help` has every flag, and examples."))
@@ -54,6 +58,23 @@ pub(super) fn arranged(command: Command) -> Command {
             command
         }
     })
+}
+
+/// Joins the lines of each paragraph, so that they are broken once, at the width of the terminal. Indented lines and
+/// headings stay.
+fn paragraphs(text: &str) -> String {
+    let mut joined = String::new();
+    let mut is_open = false;
+    for line in text.lines() {
+        let is_plain = !line.is_empty() && !line.starts_with(' ');
+        let goes_on = is_open && is_plain && !line.starts_with("Exit status");
+        if !joined.is_empty() {
+            joined.push(if goes_on { ' ' } else { '\n' });
+        }
+        joined.push_str(line);
+        is_open = is_plain && !line.ends_with(':');
+    }
+    joined
 }
 
 /// The same without the variables, for `-h`.
@@ -132,6 +153,13 @@ mod tests {
             let flag = argument.get_long().unwrap();
             assert!(long.contains(&format!("--{flag}")), "--{flag} is hidden");
         }
+    }
+
+    /// A sentence is broken once, and examples are not broken at all.
+    #[test]
+    fn paragraphs_are_joined() {
+        let text = "Examples:\n  a b\n  c\n\nOne\nsentence.\nExit status: 0 or\n1.";
+        assert_eq!(paragraphs(text), "Examples:\n  a b\n  c\n\nOne sentence.\nExit status: 0 or 1.");
     }
 
     /// No flag of any command is hidden from its long help.

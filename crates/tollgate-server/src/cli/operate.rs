@@ -26,7 +26,7 @@ Examples:
   tollgate reset api_key=k1                        every counter of the key
   tollgate reset api_key=k1 --limit per-key        only that of one limit
 
-Exit status: 0 when it was done, 2 when the server could not be asked or refused.";
+Exit status: 0 when it was done, 1 when the callers file does not know the credential, 2 when the server could not be asked or refused.";
 const BLOCK_EXAMPLES: &str = "\
 Examples:
   tollgate block api_key=k1 --for 10m --note abuse
@@ -82,6 +82,7 @@ const TAIL_EXAMPLES: &str = "\
 Examples:
   tollgate tail                                    every decision; q leaves
   tollgate tail --once --verdict deny --limit per-key
+  tollgate tail --once --denied --since 10m        what was denied before, too
 
 Exit status: 0 when it was done, 2 when the server could not be asked or refused.";
 const AUDIT_EXAMPLES: &str = "\
@@ -291,6 +292,9 @@ pub struct BlockArguments {
     /// Why, for the audit log
     #[arg(long, value_name = "TEXT")]
     pub note: Option<String>,
+    /// Also by attributes that no limit uses and no request is known to have
+    #[arg(long)]
+    pub anyway: bool,
 }
 
 /// Which limits.
@@ -386,7 +390,7 @@ pub enum TopSorting {
     Decisions,
     /// Most decisions in the last second first
     Rate,
-    /// Most denials first
+    /// Most denials first, including those that a limit in shadow would have made
     Denied,
     /// The largest share of denials first
     Share,
@@ -403,7 +407,7 @@ pub struct TopArguments {
     /// Only keys of this limit; may be given several times
     #[arg(long = "limit", value_name = "LIMIT")]
     pub limits: Vec<String>,
-    /// Only keys that were denied
+    /// Only keys that were denied, or would have been by a limit in shadow
     #[arg(long)]
     pub denied: bool,
     /// The order of the keys
@@ -438,6 +442,13 @@ pub struct TailArguments {
     /// Only denials: the same as --verdict deny
     #[arg(long, conflicts_with = "verdict")]
     pub denied: bool,
+    /// Only decisions that a limit in shadow would have denied
+    #[arg(long, conflicts_with_all = ["verdict", "denied"])]
+    pub would_deny: bool,
+    /// Begin with the denials of the last DURATION, such as 10m; the server remembers up to 1,000, of each second up to
+    /// 50
+    #[arg(long, value_name = "DURATION", requires = "denied")]
+    pub since: Option<String>,
     /// Only decisions of this limit; may be given several times
     #[arg(long = "limit", value_name = "LIMIT")]
     pub limits: Vec<String>,

@@ -33,6 +33,18 @@ pub(crate) fn text(error: &clap::Error, arguments: &[OsString], command: &Comman
     Some(format!("{problem}; see `{} --help`", usage.path()))
 }
 
+/// What other programs call a command, or what a person types for a command of two words.
+const OTHER_NAMES: [(&str, &str); 8] = [
+    ("server", "serve"),
+    ("start", "serve"),
+    ("run", "serve"),
+    ("check", "policy check"),
+    ("validate", "policy check"),
+    ("lint", "policy check"),
+    ("diff", "policy diff"),
+    ("convert", "policy convert"),
+];
+
 struct UsageError<'a> {
     error: &'a clap::Error,
     arguments: &'a [OsString],
@@ -86,7 +98,10 @@ impl UsageError<'_> {
 
     fn unknown_command(&self) -> String {
         let name = self.one(ContextKind::InvalidSubcommand);
-        match self.all(ContextKind::SuggestedSubcommand).first() {
+        let usual =
+            OTHER_NAMES.iter().find(|(other, _)| *other == name).map(|(_, meant)| (*meant).to_owned());
+        let usual = usual.filter(|_| self.path() == "tollgate");
+        match usual.or_else(|| self.all(ContextKind::SuggestedSubcommand).into_iter().next()) {
             Some(meant) => format!("unknown command {name:?}; did you mean {meant}?"),
             None => format!("unknown command {name:?}"),
         }
@@ -99,6 +114,9 @@ impl UsageError<'_> {
             Some(meant) => {
                 let meant = meant.split(' ').next().unwrap_or_default();
                 format!("{name}: {what}; did you mean {meant}?")
+            }
+            None if self.path() == "tollgate serve" && !name.starts_with('-') => {
+                format!("{name}: {what}; did you mean --policy {name}?")
             }
             None => format!("{name}: {what}"),
         }
@@ -209,6 +227,15 @@ mod tests {
             (
                 "tollgate decide a=b --cost x",
                 "--cost: \"x\" is not accepted; accepted: a whole number; see `tollgate decide --help`",
+            ),
+            ("tollgate server", "unknown command \"server\"; did you mean serve?; see `tollgate --help`"),
+            (
+                "tollgate check policy.yaml",
+                "unknown command \"check\"; did you mean policy check?; see `tollgate --help`",
+            ),
+            (
+                "tollgate serve policy.yaml",
+                "policy.yaml: unexpected argument; did you mean --policy policy.yaml?; see `tollgate serve --help`",
             ),
             ("tollgate policy check", "FILE is missing; see `tollgate policy check --help`"),
         ] {

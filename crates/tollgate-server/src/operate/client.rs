@@ -38,8 +38,8 @@ pub(crate) struct Client {
     address: (String, u16),
     secure: Option<SecureClient>,
     token: GivenToken,
-    /// How many other servers run on this machine, where none was named.
-    others: usize,
+    /// The other servers that run on this machine, where none was named.
+    others: Vec<String>,
 }
 
 impl Client {
@@ -70,7 +70,10 @@ impl Client {
         };
         let address = (host, authority.port_u16().unwrap_or(port));
         let token = token(arguments, found, &url)?;
-        let others = if arguments.server.is_none() { running.len().saturating_sub(1) } else { 0 };
+        let mut others: Vec<String> = Vec::new();
+        if arguments.server.is_none() {
+            others.extend(running.iter().skip(1).map(|other| other.admin.clone()));
+        }
         Ok(Self { authority: authority.to_string(), address, secure, token, url, others })
     }
 
@@ -81,12 +84,27 @@ impl Client {
 
     /// Which server was chosen, where several run and none was named.
     pub(crate) fn notice(&self) -> Option<String> {
-        let servers = match self.others {
+        let servers = match self.others.len() {
             0 => return None,
             1 => "1 more server runs".to_owned(),
             others => format!("{others} more servers run"),
         };
         Some(format!("this is {}, the newest; {servers} here: --admin URL chooses", self.url))
+    }
+
+    /// Checks that it is clear which server is meant, for a command that changes it.
+    ///
+    /// # Errors
+    /// When several run, and none was named.
+    pub(crate) fn is_meant(&self) -> Result<(), String> {
+        if self.others.is_empty() {
+            return Ok(());
+        }
+        let others = self.others.join(", ");
+        Err(format!(
+            "several servers run here, and this changes one of them; choose with --admin URL: {}, {others}",
+            self.url
+        ))
     }
 
     /// Sends a request, and reads the whole answer.
@@ -192,7 +210,9 @@ impl Client {
             StatusCode::UNAUTHORIZED => "; give it with --token, TOLLGATE_ADMIN_TOKEN or --token-file FILE",
             _ => "",
         };
-        plain(&format!("{title}: {detail}{cure}"))
+        // What does not exist is named by the detail.
+        let title = if status == StatusCode::NOT_FOUND { String::new() } else { format!("{title}: ") };
+        plain(&format!("{title}{detail}{cure}"))
     }
 
     fn unreachable(&self, error: &io::Error) -> String {

@@ -18,15 +18,20 @@ use crate::cli::{TailArguments, TailVerdict, TopArguments, TopSorting};
 use crate::console::{Console, Style};
 use crate::disk::plain_cause;
 use crate::text::plain;
-use tollgate::Ticks;
+use crate::time_text::duration;
 use tollgate::policy::source::nearest;
 
 /// How often `top` is drawn, and how long `tail --once` watches.
 const FRAME: Duration = Duration::from_secs(1);
 /// Maximum length of a line of `tail`.
 const LINE_BYTES_MAX: usize = 1 << 20;
-/// Lines of a frame that are not keys: two header lines, the titles, the total, one for more keys, and that of the cursor.
-const FRAME_LINES: usize = 6;
+/// Lines of a frame that are not keys: two header lines, the titles, the total, what it counts, one for more keys,
+/// and that of the cursor.
+const FRAME_LINES: usize = 7;
+/// The column of the decisions since the last frame.
+const LAST_SECOND: usize = 2;
+/// The column of the latest denial.
+const LAST_DENIED: usize = 5;
 /// Maximum number of keys that the server lists.
 const KEYS_MAX: u64 = 1_000;
 
@@ -143,9 +148,9 @@ impl TopView<'_> {
             console.line(answer);
             return;
         }
-        let window = answer["window_seconds"].as_u64().map_or_else(String::new, |seconds| {
-            format!("  decisions of the last {}", Ticks::from_secs(seconds).readable())
-        });
+        let window = answer["since"]
+            .as_str()
+            .map_or_else(String::new, |since| format!("  decisions since {}", show::time_of_day(since)));
         let leave = if self.arguments.once { "" } else { "  (q to leave)" };
         console.line(format_args!("{}  {}{window}{leave}\n", text(answer, "at"), plain(self.url)));
         let shown: Vec<&Value> = keys.iter().copied().take(self.rows).collect();
@@ -153,8 +158,16 @@ impl TopView<'_> {
         if shown.len() > 1 {
             rows.push(self.total(&shown));
         }
-        let titles = ["limit", "decisions", "last second", "denied", "share", "source", "key"];
+        let mut titles =
+            vec!["limit", "decisions", "last second", "denied", "would deny", "share", "source", "key"];
+        if self.arguments.denied {
+            titles.insert(LAST_DENIED, "last denied");
+        }
+        let titles = self.fitting(titles);
         show::lines(&titles, &rows, console);
+        if shown.len() > 1 {
+            console.line("a request counts once for each limit that applies to it");
+        }
         if keys.is_empty() {
             let what = if list(answer, "keys").is_empty() { "was counted yet" } else { "passes the filter" };
             console.line(format_args!("no key {what}"));
@@ -175,7 +188,7 @@ impl TopView<'_> {
         let limits = &self.arguments.limits;
         let is_chosen = |key: &&Value| {
             let is_limit = limits.is_empty() || limits.iter().any(|limit| limit == text(key, "limit"));
-            is_limit && (!self.arguments.denied || count(key, "denied") > 0)
+            is_limit && (!self.arguments.denied || denials(key) > 0)
         };
         let mut keys: Vec<&Value> = list(answer, "keys").iter().filter(is_chosen).collect();
         let most_first = |number: fn(&Self, &Value) -> u64| {
@@ -184,7 +197,7 @@ impl TopView<'_> {
         match self.arguments.sort {
             TopSorting::Decisions => {}
             TopSorting::Rate => keys.sort_by_key(most_first(|frame, key| frame.since(key).unwrap_or(0))),
-            TopSorting::Denied => keys.sort_by_key(most_first(|_, key| count(key, "denied"))),
+            TopSorting::Denied => keys.sort_by_key(most_first(|_, key| denials(key))),
             TopSorting::Share => keys.sort_by_key(most_first(|_, key| share(key))),
             TopSorting::Name => keys.sort_by_key(|key| named(key)),
         }
@@ -200,17 +213,25 @@ impl TopView<'_> {
 
     fn row(&self, key: &Value, console: &Console) -> Vec<String> {
         let about = if key["estimated"] == true { "~" } else { "" };
-        let denied = count(key, "denied");
-        let shown = format!("{about}{denied}");
-        vec![
+        let painted = |name: &str, style: Style| {
+            let number = count(key, name);
+            let shown = format!("{about}{number}");
+            if number > 0 { console.painted(&shown, style) } else { shown }
+        };
+        let mut row = vec![
             cell(text(key, "limit")),
             format!("{about}{}", count(key, "decisions")),
             self.since(key).map_or_else(|| "-".to_owned(), |rate| rate.to_string()),
-            if denied > 0 { console.painted(&shown, Style::Bad) } else { shown },
+            painted("denied", Style::Bad),
+            painted("would_deny", Style::Doubtful),
             format!("{} %", share(key)),
             decided(key, self.before.get(&named(key)).map(|(_, sources)| sources)),
             cell(text(key, "key")),
-        ]
+        ];
+        if self.arguments.denied {
+            row.insert(LAST_DENIED, last_denied(&key["last_denied"]));
+        }
+        self.fitting(row)
     }
 
     /// The sums of the keys that are shown.
@@ -221,13 +242,41 @@ impl TopView<'_> {
         let rate = if self.before.is_empty() { "-".to_owned() } else { rate.to_string() };
         let share = denied.saturating_mul(100).checked_div(decisions).unwrap_or(0);
         let keys = format!("{} keys", keys.len());
-        let texts = ["total".to_owned(), decisions.to_string(), rate, denied.to_string()];
-        texts.into_iter().chain([format!("{share} %"), String::new(), keys]).collect()
+        let would_deny = sum(&|key| count(key, "would_deny")).to_string();
+        let mut texts = vec!["total".to_owned(), decisions.to_string(), rate, denied.to_string(), would_deny];
+        texts.extend([format!("{share} %"), String::new(), keys]);
+        if self.arguments.denied {
+            texts.insert(LAST_DENIED, String::new());
+        }
+        self.fitting(texts)
+    }
+
+    /// The columns of a frame. A single one has no last second.
+    fn fitting<T>(&self, mut cells: Vec<T>) -> Vec<T> {
+        if self.arguments.once {
+            cells.remove(LAST_SECOND);
+        }
+        cells
     }
 }
 
 fn count(key: &Value, name: &str) -> u64 {
     key[name].as_u64().unwrap_or_default()
+}
+
+/// Denials, and those that a limit in shadow would have made.
+fn denials(key: &Value) -> u64 {
+    count(key, "denied").saturating_add(count(key, "would_deny"))
+}
+
+/// The time of the latest denial, and when the caller was told to come back.
+fn last_denied(denial: &Value) -> String {
+    let time = |name: &str| denial[name].as_str().map(show::time_of_day);
+    match (time("at"), time("retry_at")) {
+        (Some(at), Some(retry)) => format!("{at} until {retry}"),
+        (Some(at), None) => at,
+        (None, _) => "-".to_owned(),
+    }
 }
 
 /// The denied share of a key's decisions, in per cent.
@@ -249,8 +298,13 @@ pub(super) async fn tail(arguments: &TailArguments, console: &mut Console) -> Re
     }
     let verdict = arguments.verdict.or(arguments.denied.then_some(TailVerdict::Deny));
     let is_denied = verdict == Some(TailVerdict::Deny);
-    let denied = if is_denied { "&denied=true" } else { "" };
-    let path = format!("/admin/v1/tail?{}{denied}", arguments.nodes.query());
+    let which = match (is_denied, arguments.would_deny) {
+        (true, _) => "&denied=true",
+        (false, true) => "&would_deny=true",
+        (false, false) => "",
+    };
+    let since = since(arguments.since.as_deref())?;
+    let path = format!("/admin/v1/tail?{}{which}{since}", arguments.nodes.query());
     let mut lines = Lines { body: client.open(&path).await?, rest: Vec::new() };
     let mut screen = Screen::open();
     let mut totals = TailTotals::default();
@@ -286,6 +340,15 @@ pub(super) async fn tail(arguments: &TailArguments, console: &mut Console) -> Re
     Ok(SUCCESS)
 }
 
+/// The parameter of the query for denials that were made before.
+fn since(given: Option<&str>) -> Result<String, String> {
+    let Some(text) = given else { return Ok(String::new()) };
+    match duration(text) {
+        Ok(_) => Ok(format!("&since={text}")),
+        Err(_) => Err("--since: not a duration; accepted are 90s, 10m or 1h30m".to_owned()),
+    }
+}
+
 /// How many decisions `tail` has shown.
 #[derive(Debug, Default)]
 struct TailTotals {
@@ -307,7 +370,11 @@ impl TailTotals {
 fn is_shown(event: &Value, verdict: Option<TailVerdict>, limits: &[String]) -> bool {
     let Some(is_allowed) = event["allowed"].as_bool() else { return true };
     let is_verdict = verdict.is_none_or(|verdict| (verdict == TailVerdict::Allow) == is_allowed);
-    is_verdict && (limits.is_empty() || limits.iter().any(|limit| limit == text(event, "limit")))
+    let is_of = |limit: &String| {
+        let mut would_deny = list(event, "would_deny").iter().filter_map(Value::as_str);
+        limit == text(event, "limit") || would_deny.any(|name| name == limit)
+    };
+    is_verdict && (limits.is_empty() || limits.iter().any(is_of))
 }
 
 /// Lines of JSON from a streamed body.
@@ -392,8 +459,8 @@ mod tests {
     /// terminal.
     #[test]
     fn a_frame_of_top() {
-        let first = serde_json::json!({ "at": "T", "window_seconds": 120, "keys": [
-            { "limit": "per-key", "key": "k\u{1b}[2J", "decisions": 100, "denied": 25,
+        let first = serde_json::json!({ "at": "T", "since": "2026-11-17T00:01:56.000Z", "keys": [
+            { "limit": "per-key", "key": "k\u{1b}[2J", "decisions": 100, "denied": 25, "would_deny": 3,
               "sources": { "exact": 90, "lease": 10 } },
             { "limit": "all", "key": "", "decisions": 90, "denied": 0 },
         ]});
@@ -403,11 +470,12 @@ mod tests {
         let seen = frame(&second, &counts(&first), 10);
         assert_eq!(
             seen,
-            "T  http://127.0.0.1:8080  decisions of the last 2 min  (q to leave)\n\n\
-             limit    decisions  last second  denied  share  source      key\n\
-             per-key  130        30           25      19 %   lease 90 %  k\\u{1b}[2J\n\
-             all      90         0            0       0 %    -\n\
-             total    220        30           25      11 %               2 keys\n"
+            "T  http://127.0.0.1:8080  decisions since 00:01:56Z  (q to leave)\n\n\
+             limit    decisions  last second  denied  would deny  share  source      key\n\
+             per-key  130        30           25      3           19 %   lease 90 %  k\\u{1b}[2J\n\
+             all      90         0            0       0           0 %    -\n\
+             total    220        30           25      3           11 %               2 keys\n\
+             a request counts once for each limit that applies to it\n"
         );
         // The first frame covers everything counted so far. A frame without new requests repeats the earlier source.
         for before in [Counts::new(), counts(&first)] {
@@ -416,7 +484,7 @@ mod tests {
         assert!(!frame(&second, &counts(&first), 1).contains("all  "));
         assert!(
             frame(&serde_json::json!({ "at": "T", "keys": [] }), &Counts::new(), 5)
-                .contains("no key was counted")
+                .contains("no key was counted yet")
         );
     }
 
@@ -440,20 +508,26 @@ mod tests {
         let answer = serde_json::json!({ "at": "T", "keys": [
             { "limit": "b", "key": "k=1", "decisions": 9, "denied": 1 },
             { "limit": "a", "key": "k=2", "decisions": 5, "denied": 0 },
-            { "limit": "a", "key": "k=3", "decisions": 4, "denied": 4 },
+            { "limit": "a", "key": "k=3", "decisions": 4, "denied": 4,
+              "last_denied": { "at": "2026-11-17T00:03:48.100Z", "retry_at": "2026-11-17T00:04:42.000Z" } },
+            { "limit": "c", "key": "k=4", "decisions": 3, "denied": 0, "would_deny": 3 },
         ]});
         let keys = |flags: &[&str]| -> Vec<String> {
             let seen = frame_with(flags, &answer, &Counts::new(), 10);
             let keys = seen.split_whitespace().filter_map(|word| word.strip_prefix("k="));
             keys.map(str::to_owned).collect()
         };
-        assert_eq!(keys(&[]), ["1", "2", "3"]);
-        assert_eq!(keys(&["--sort", "denied"]), ["3", "1", "2"]);
-        assert_eq!(keys(&["--sort", "name"]), ["2", "3", "1"]);
+        assert_eq!(keys(&[]), ["1", "2", "3", "4"]);
+        assert_eq!(keys(&["--sort", "denied"]), ["3", "4", "1", "2"]);
+        assert_eq!(keys(&["--denied"]), ["1", "3", "4"]);
+        assert_eq!(keys(&["--sort", "name"]), ["2", "3", "1", "4"]);
         assert_eq!(keys(&["--limit", "a", "--denied"]), ["3"]);
         assert_eq!(keys(&["--keys", "1", "--sort", "share"]), ["3"]);
+        assert!(!frame_with(&["--once"], &answer, &Counts::new(), 9).contains("last second"));
+        let seen = frame_with(&["--denied", "--limit", "a"], &answer, &Counts::new(), 9);
+        assert!(seen.contains("last denied") && seen.contains("00:03:48Z until 00:04:42Z"), "{seen}");
         assert!(
-            frame_with(&["--limit", "c"], &answer, &Counts::new(), 9).contains("no key passes the filter")
+            frame_with(&["--limit", "d"], &answer, &Counts::new(), 9).contains("no key passes the filter")
         );
         let known = serde_json::json!({ "limits": [{ "name": "per-key" }] });
         assert!(
@@ -467,6 +541,8 @@ mod tests {
                 && !is_shown(&event, Some(TailVerdict::Allow), &[])
         );
         assert!(!is_shown(&event, None, &["b".to_owned()]));
+        let shadow = serde_json::json!({ "allowed": true, "limit": "a", "would_deny": ["b"] });
+        assert!(is_shown(&shadow, None, &["b".to_owned()]) && is_shown(&shadow, None, &limits));
     }
 
     /// A line of `tail` shows the decision and its attributes, and reports how many it left out.
@@ -478,6 +554,9 @@ mod tests {
             event(&denied),
             "T  rls        DENY, retry in 412 ms     per-key           api_key=k\\r1 n:=5"
         );
+        let shadow = serde_json::json!({ "at": "T", "wire": "rls", "allowed": true, "limit": "per-key",
+            "would_deny": ["new", "newer"], "attributes": {} });
+        assert!(event(&shadow).contains("allow (new, newer would deny)"), "{}", event(&shadow));
         assert!(event(&serde_json::json!({ "missed": 7 })).contains("7 decisions"));
         // Regression: a request to which no limit applied looked like any other, and one that can never pass looked
         // like one to retry.

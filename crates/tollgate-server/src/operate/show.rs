@@ -40,8 +40,52 @@ pub(super) fn pairs(value: &Value) -> String {
     plain(&pairs.collect::<Vec<_>>().join(" "))
 }
 
+/// The time of day of an instant in RFC 3339, to the second.
+pub(super) fn time_of_day(instant: &str) -> String {
+    let time = instant.split_once('T').map_or(instant, |(_, time)| time);
+    let seconds = time.split(['.', 'Z']).next().unwrap_or(time);
+    format!("{}Z", plain(seconds))
+}
+
+/// The latest denial by a limit, if there is one.
+fn last_denied(limit: &Value) -> Option<String> {
+    let last = &limit["last_denied"];
+    let at = time_of_day(last["at"].as_str()?);
+    let ago = seconds(last, "ago_ms");
+    let retry = last["retry_at"].as_str().map(time_of_day);
+    let retry = retry.map(|retry| format!(", told to come back at {retry}")).unwrap_or_default();
+    let since = last["since"].as_str().map(time_of_day);
+    let recent = match (last["denials"].as_u64(), since) {
+        (Some(1), Some(since)) => format!("; 1 denial since {since}"),
+        (Some(denials), Some(since)) => format!("; {denials} denials since {since}"),
+        _ => String::new(),
+    };
+    Some(format!("last denied {at} ({ago} ago){retry}{recent}"))
+}
+
+/// Prints what is doubtful about the question itself.
+fn doubts(answer: &Value, console: &mut Console) {
+    if let Some(doubt) = answer["doubt"].as_str() {
+        console.line(plain(doubt));
+    }
+    for limit in list(answer, "incomplete") {
+        let names: Vec<&str> = list(limit, "depends_on").iter().filter_map(Value::as_str).collect();
+        let (limit, names) = (text(limit, "limit"), names.join(" and "));
+        console.line(plain(&format!("incomplete: whether {limit} applies depends on {names}")));
+    }
+}
+
+/// Prints under which name a credential is counted, shown and logged.
+fn digests(answer: &Value, console: &mut Console) {
+    for (name, digest) in answer["digests"].as_object().into_iter().flatten() {
+        let digest = digest.as_str().unwrap_or_default();
+        console.line(plain(&format!("{name} is known as {name}={digest}")));
+    }
+}
+
 /// Prints whether the request would pass, and why not if no limit explains it.
 fn verdict(answer: &Value, console: &mut Console) {
+    doubts(answer, console);
     for reason in ["blocked", "fault"] {
         if let Some(reason) = answer[reason].as_str() {
             console.line(format_args!("denied: {}", plain(reason)));
@@ -89,6 +133,7 @@ pub(super) fn state(answer: &Value, console: &mut Console) {
         if list(answer, "throttled").is_empty() && answer["tells_its_limit"] != true {
             console.line("no limit applies to it; `tollgate explain` says why");
         }
+        digests(answer, console);
         return answers(answer, console);
     }
     let rows: Vec<Vec<String>> = limits
@@ -118,6 +163,9 @@ pub(super) fn state(answer: &Value, console: &mut Console) {
         ));
     }
     for limit in limits {
+        if let Some(last) = last_denied(limit) {
+            console.line(format_args!("{}: {last}", plain(text(limit, "name"))));
+        }
         let open: Vec<&str> = list(&limit["state"], "open_tiers").iter().filter_map(Value::as_str).collect();
         if !open.is_empty() {
             let (name, open) = (plain(text(limit, "name")), plain(&open.join(" and ")));
@@ -126,6 +174,7 @@ pub(super) fn state(answer: &Value, console: &mut Console) {
             ));
         }
     }
+    digests(answer, console);
     answers(answer, console);
 }
 
@@ -188,10 +237,14 @@ pub(super) fn explanation(answer: &Value, console: &mut Console) {
         for change in list(limit, "what_would_change_it") {
             console.line(format_args!("  - {}", plain(change.as_str().unwrap_or_default())));
         }
+        if let Some(last) = last_denied(limit) {
+            console.line(format_args!("  - {last}"));
+        }
     }
     if let Some(more) = answer["left_off"].as_u64().filter(|more| *more > 0) {
         console.line(format_args!("\nand {more} more limits that do not apply"));
     }
+    digests(answer, console);
     answers(answer, console);
 }
 
@@ -204,6 +257,7 @@ fn override_text(ruled: &Value) -> String {
 }
 
 pub(super) fn reset(answer: &Value, console: &mut Console) {
+    doubts(answer, console);
     let texts = |name: &str| -> Vec<String> {
         list(answer, name).iter().filter_map(Value::as_str).map(plain).collect()
     };
@@ -211,6 +265,10 @@ pub(super) fn reset(answer: &Value, console: &mut Console) {
     let which = if limits.is_empty() { String::new() } else { format!(": {}", limits.join(", ")) };
     let counters = answer["counters"].as_u64().unwrap_or_default();
     match counters {
+        0 if answer["unknown_credential"] == true => console.line(
+            "the callers file does not know this credential, so nothing was reset: its requests are counted by ip; \
+             name the ip, or add it with `tollgate callers add`",
+        ),
         0 if !untouched.is_empty() => console.line(format_args!(
             "no counter existed: nothing was counted for these attributes by {}",
             untouched.join(", ")
@@ -272,8 +330,9 @@ pub(super) fn restored(answer: &Value, console: &mut Console) {
         (false, _) => "there was nothing to restore",
     });
     for other in others {
-        let how = if other["limit"].is_null() { "--all" } else { "with its name" };
-        console.line(format_args!("still overridden: {}; `tollgate restore` {how} ends that", about(other)));
+        let which = other["limit"].as_str().map_or_else(|| "--all".to_owned(), plain);
+        console
+            .line(format_args!("still overridden: {}; `tollgate restore {which}` ends that", about(other)));
     }
 }
 
@@ -452,6 +511,10 @@ pub(super) fn event(event: &Value, console: &Console) -> String {
         return format!("{node}is missing: {}", plain(problem));
     }
     let what = match (event["allowed"] == true, event["retry_after_ms"].as_u64()) {
+        (true, _) if !list(event, "would_deny").is_empty() => {
+            let names: Vec<&str> = list(event, "would_deny").iter().filter_map(Value::as_str).collect();
+            format!("allow ({} would deny)", plain(&names.join(", ")))
+        }
         (true, _) => "allow".to_owned(),
         (false, Some(_)) => format!("DENY, retry in {}", seconds(event, "retry_after_ms")),
         (false, None) if text(event, "verdict") == "never" => "DENY, can never pass".to_owned(),

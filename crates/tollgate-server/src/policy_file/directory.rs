@@ -68,7 +68,7 @@ pub(super) fn empty(name: &str) -> PolicyFileError {
 
 /// Several files of our own format.
 pub(super) fn several(name: &str, files: usize) -> PolicyFileError {
-    let reason = format!("there are {files} policies in this directory");
+    let reason = format!("there are {files} files in this directory");
     PolicyFileError::Unreadable { name: name.to_owned(), reason, cure: "a policy is one file: name it" }
 }
 

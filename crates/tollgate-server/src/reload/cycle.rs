@@ -184,9 +184,10 @@ impl<S: Store> PolicyReload<S> {
         let next = PolicyStatus::new(loaded.name, Some(capture.version), Origin::File, now);
         let (good, bad, keep_error) = (status.good + 1, status.bad, status.keep_error.clone());
         self.status.store(Arc::new(PolicyStatus { good, bad, keep_error, ..next }));
+        let fields: Vec<&str> = report.fields.iter().map(|change| change.field).collect();
         tracing::info!(
             version = capture.version.short(),
-            policy = report.fields.iter().map(|change| change.field).collect::<Vec<_>>().join(", "),
+            policy = (!report.fields.is_empty()).then(|| fields.join(", ")),
             changed = report.changed.len(),
             added = report.added.len(),
             removed = report.removed.len(),

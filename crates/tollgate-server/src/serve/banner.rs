@@ -87,9 +87,10 @@ pub(super) fn lines(
     }
     lines.push(String::new());
     lines.push("Try it:".to_owned());
-    lines.push(match loaded.rules.compat() {
-        None => format!("  {}", attempt(loaded.rules.policy(), address, access)),
-        Some(compat) => format!("  {}", compat_attempt(compat, address, access)),
+    lines.push(match (loaded.rules.compat(), addresses.gateway) {
+        (None, Some(gateway)) => format!("  {}", gateway_attempt(gateway, access)),
+        (None, None) => format!("  {}", attempt(loaded.rules.policy(), address, access)),
+        (Some(compat), _) => format!("  {}", compat_attempt(compat, address, access)),
     });
     lines.push(String::new());
     lines.push("Stop it with Ctrl-C or SIGTERM; requests in flight are answered first.".to_owned());
@@ -132,6 +133,13 @@ fn attempt(policy: &Policy, address: SocketAddr, access: Access) -> String {
         }
         None => format!("{command}{base}/healthz"),
     }
+}
+
+/// A command that sends a request through the gateway. Its clients are those of the service: they have no token of
+/// Tollgate's.
+fn gateway_attempt(gateway: SocketAddr, access: Access) -> String {
+    let authority = if access.has_tls { "--cacert AUTHORITY.pem " } else { "" };
+    format!("curl -i {authority}{}://{}/", access.http(), reachable(gateway))
 }
 
 /// The beginning of a command with the needed credentials, and the base URL.

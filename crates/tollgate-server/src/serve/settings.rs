@@ -114,7 +114,7 @@ fn is_loopback(address: SocketAddr) -> Result<(), String> {
     }
     Err(format!(
         "{address} can be reached from other machines, and clients there need no credentials; require a token with \
-         --auth-token-file or for certificates with --tls-client-ca, listen on 127.0.0.1:{port}, or, on a network where \
+         --auth-token-file or certificates with --tls-client-ca, listen on 127.0.0.1:{port}, or, on a network where \
          everybody is trusted, add --insecure",
         port = address.port()
     ))

@@ -9,6 +9,7 @@ use tollgate_compat::Rule;
 use super::events::NO_SOURCE;
 use super::names::{ALLOW, BLOCKED, DENY, VERDICTS};
 use super::overflow::is_crowded;
+use super::sketch::Denial;
 use super::{Event, Meter, verdict_cell};
 use crate::protocol::Protocol;
 use crate::text;
@@ -60,10 +61,13 @@ impl Meter {
         if let Some(retry) = verdict.retry_after {
             self.retries.observe(retry.as_micros().saturating_mul(1_000));
         }
-        self.top.record_keys(verdict.keys, now);
+        self.top.record_keys(verdict.keys, Denial { at: now, retry_after: verdict.retry_after });
         // Relaxed, as for every decision.
         if self.is_watched.load(Ordering::Relaxed) {
             self.publish(now, || event(verdict, protocol, now));
+        }
+        if !verdict.is_allowed {
+            self.recent.keep(now, || (String::new(), event(verdict, protocol, now)));
         }
         if let Some(tracer) = self.tracer.get() {
             tracer.record_compat(verdict, protocol, now);
@@ -121,6 +125,12 @@ fn event(verdict: &RuleVerdict<'_>, protocol: Protocol, now: Timestamp) -> Event
         protocol,
         allowed: verdict.is_allowed,
         limit: text::shown(verdict.limit),
+        would_deny: verdict
+            .rules
+            .iter()
+            .filter(|rule| rule.is_shadow && rule.is_denied)
+            .map(|rule| text::shown(rule.name))
+            .collect(),
         attributes: pairs
             .take(ATTRIBUTES_SHOWN)
             .map(|(name, value)| (text::shown(name), text::shown(&text::unsecret(name, value))))

@@ -32,9 +32,14 @@ impl EventBudget {
     /// Whether there is budget left in this second.
     pub(super) fn spend(&self, now: Timestamp) -> bool {
         let second = now.unix_micros() / TICKS_PER_SECOND;
-        // Relaxed: the numbers guard no other memory, and a few extra events at the turn of a second do no harm.
-        if self.second.swap(second, Ordering::Relaxed) != second {
+        // Relaxed: the numbers guard no other memory, and a few extra events at the turn of a second do no harm. Reading
+        // first, so that threads do not compete for a budget that is spent.
+        if self.second.load(Ordering::Relaxed) != second {
+            self.second.store(second, Ordering::Relaxed);
             self.spent.store(0, Ordering::Relaxed);
+        }
+        if self.spent.load(Ordering::Relaxed) >= self.most {
+            return false;
         }
         self.spent.fetch_add(1, Ordering::Relaxed) < self.most
     }
@@ -71,7 +76,12 @@ impl Meter {
     }
 }
 
-fn event(request: &CheckRequest<'_>, decision: &Decision, protocol: Protocol, now: Timestamp) -> Event {
+pub(super) fn event(
+    request: &CheckRequest<'_>,
+    decision: &Decision,
+    protocol: Protocol,
+    now: Timestamp,
+) -> Event {
     let deciding = deciding(decision);
     Event {
         at: now,
@@ -83,11 +93,19 @@ fn event(request: &CheckRequest<'_>, decision: &Decision, protocol: Protocol, no
             .or(deciding.map(|status| status.limit.name()))
             .unwrap_or_default()
             .to_owned(),
+        would_deny: would_deny(decision),
         attributes: text::attributes(request),
         retry_after_ms: decision.retry_advice().map(Ticks::ceil_millis),
         reason: Why::of(decision).reason.map(|reason| text::shown(&reason)),
         source: deciding.map_or(NO_SOURCE, |status| status.source.name()),
     }
+}
+
+/// The names of the limits in shadow that would have denied.
+fn would_deny(decision: &Decision) -> Vec<String> {
+    let in_shadow = decision.limits().filter(|status| status.enforcement == Enforcement::Shadow);
+    let denying = in_shadow.filter(|status| !status.outcome.is_allowed());
+    denying.map(|status| status.limit.name().to_owned()).collect()
 }
 
 /// The limit that denied. If none did, the enforced limit with the smallest share left.

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use tollgate::Source;
+use tollgate::{Source, Ticks, Timestamp};
 
 use super::names::{SOURCES, source_index};
 
@@ -20,6 +20,10 @@ pub(super) struct SketchEntry {
     /// How much of the count may belong to other keys.
     error: u64,
     pub(super) denied: u64,
+    /// How often a limit in shadow would have denied it.
+    pub(super) would_deny: u64,
+    /// The latest denial.
+    pub(super) last_denial: Option<Denial>,
     /// Its answers by source, in the order of [`SOURCES`].
     pub(super) sources: [u64; SOURCES.len()],
     /// Whether one decision was counted as several.
@@ -39,10 +43,27 @@ impl SketchEntry {
     }
 }
 
+/// One denial of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Denial {
+    pub(crate) at: Timestamp,
+    /// How long the caller was told to wait. `None` if no wait would have helped.
+    pub(crate) retry_after: Option<Ticks>,
+}
+
+/// What a limit said about a request of a key.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum KeyVerdict {
+    Passed,
+    /// The limit is in shadow.
+    WouldDeny,
+    Denied(Denial),
+}
+
 /// The answer to a request for a key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeyOutcome {
-    pub(super) denied: bool,
+    pub(super) verdict: KeyVerdict,
     /// The source of the answer, if it is known.
     pub(super) source: Option<Source>,
 }
@@ -70,7 +91,14 @@ impl Sketch {
         let entry = &mut self.heap[place];
         entry.count += weight;
         entry.is_estimated |= weight > 1;
-        entry.denied += if outcome.denied { weight } else { 0 };
+        match outcome.verdict {
+            KeyVerdict::Passed => {}
+            KeyVerdict::WouldDeny => entry.would_deny += weight,
+            KeyVerdict::Denied(denial) => {
+                entry.denied += weight;
+                entry.last_denial = Some(denial);
+            }
+        }
         if let Some(source) = outcome.source {
             entry.sources[source_index(source)] += weight;
         }
@@ -90,7 +118,8 @@ impl Sketch {
             0
         };
         let entry = &mut self.heap[place];
-        (entry.id, entry.error, entry.denied) = (id, entry.count, 0);
+        (entry.id, entry.error, entry.denied, entry.would_deny) = (id, entry.count, 0, 0);
+        entry.last_denial = None;
         entry.sources = [0; SOURCES.len()];
         entry.is_estimated = false;
         entry.limit.clear();

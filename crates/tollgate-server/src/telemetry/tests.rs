@@ -233,7 +233,34 @@ fn the_top_keys_of_a_limit_in_shadow_are_not_denied() {
         ask(&service, &[("api_key", "k1")], Protocol::Http, time.now());
     }
     let top = service.meter.top(1);
-    assert_eq!((top[0].decisions, top[0].denied), (5, 0));
+    assert_eq!((top[0].decisions, top[0].denied, top[0].would_deny), (5, 0, 4));
+    assert_eq!(top[0].last_denial, None);
+}
+
+/// The latest denial of a key is remembered, longer than its counts. A flood of denials does not fill memory.
+#[test]
+fn denials_are_remembered() {
+    let time = ManualClock::new();
+    let service = service(&time, "limits: [{name: a, by: [k], rate: 1/h}]");
+    let start = time.now();
+    for n in 0..200 {
+        ask(&service, &[("k", if n < 3 { "x" } else { "flood" })], Protocol::Http, time.now());
+    }
+    let mut request = CheckRequest::new();
+    request.push("k", "x").unwrap();
+    let policy = service.engine.policy();
+    let last = service.meter.last_denial(&policy.limits()[0], &request).unwrap();
+    assert_eq!((last.recent, last.denial.at), (2, start));
+    assert!(last.denial.retry_after.is_some());
+    assert_eq!(service.meter.denials_since(start).len(), 50);
+    time.advance(Duration::from_secs(300));
+    for second in 0..3 {
+        time.advance(Duration::from_secs(100));
+        ask(&service, &[("k", &format!("{second}"))], Protocol::Http, time.now());
+    }
+    let later = service.meter.last_denial(&policy.limits()[0], &request).unwrap();
+    assert_eq!((later.recent, later.denial.at), (0, start));
+    assert!(service.meter.denials_since(time.now()).is_empty());
 }
 
 /// Under load, keys are sampled, and the estimates stay near the true counts.

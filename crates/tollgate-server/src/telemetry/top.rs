@@ -12,7 +12,7 @@ use tollgate::{CheckRequest, Decision, Enforcement, LimitStatus, Timestamp};
 use super::TopKey;
 use super::compat::{ATTRIBUTES_SHOWN, Key};
 use super::names::SOURCES;
-use super::sketch::{KeyOutcome, Sketch, SketchEntry};
+use super::sketch::{Denial, KeyOutcome, KeyVerdict, Sketch, SketchEntry};
 use super::striped::{STRIPES, stripe};
 use crate::random::scrambled;
 use crate::text;
@@ -43,6 +43,8 @@ struct StripeLoad {
 #[derive(Default)]
 struct Windows {
     since: u64,
+    /// When the previous sketch was begun.
+    previous_since: u64,
     current: Sketch,
     previous: Sketch,
 }
@@ -63,7 +65,7 @@ impl Top {
         let second = now.unix_micros() / TICKS_PER_SECOND;
         let weight = self.weight(second);
         if weight > 0 {
-            self.add(request, decision, weight, second);
+            self.add(request, decision, weight, now);
         }
     }
 
@@ -88,9 +90,9 @@ impl Top {
         if scrambled(seen ^ (second << 32)).is_multiple_of(SAMPLE) { SAMPLE } else { 0 }
     }
 
-    /// Counts the keys of a decision by another program's rules.
-    pub(super) fn record_keys(&self, keys: &[Key<'_>], now: Timestamp) {
-        let second = now.unix_micros() / TICKS_PER_SECOND;
+    /// Counts the keys of a decision by another program's rules. Those that were denied have this denial.
+    pub(super) fn record_keys(&self, keys: &[Key<'_>], denial: Denial) {
+        let second = denial.at.unix_micros() / TICKS_PER_SECOND;
         let weight = self.weight(second);
         if weight == 0 {
             return;
@@ -99,20 +101,27 @@ impl Top {
         windows.turn(second);
         for key in keys.iter().filter(|key| key.is_counted && !key.attributes.is_empty()) {
             let id = self.names.hash_one((key.limit, key.attributes));
-            let outcome = KeyOutcome { denied: key.is_denied, source: None };
+            let verdict = if key.is_denied { KeyVerdict::Denied(denial) } else { KeyVerdict::Passed };
+            let outcome = KeyOutcome { verdict, source: None };
             windows.current.add(id, weight, outcome, |entry: &mut SketchEntry| describe_key(entry, key));
         }
     }
 
     #[cold]
-    fn add(&self, request: &CheckRequest<'_>, decision: &Decision, weight: u64, second: u64) {
+    fn add(&self, request: &CheckRequest<'_>, decision: &Decision, weight: u64, now: Timestamp) {
         let Some(mut windows) = self.windows_for(weight) else { return };
-        windows.turn(second);
+        windows.turn(now.unix_micros() / TICKS_PER_SECOND);
         for status in decision.limits().filter(|status| !status.limit.by().is_empty()) {
-            // A limit in shadow denies no request, whatever its outcome.
-            let denied = status.enforcement == Enforcement::Enforced && !status.outcome.is_allowed();
+            let verdict = match status.enforcement {
+                _ if status.outcome.is_allowed() => KeyVerdict::Passed,
+                // It denies no request, whatever its outcome.
+                Enforcement::Shadow => KeyVerdict::WouldDeny,
+                Enforcement::Enforced => {
+                    KeyVerdict::Denied(Denial { at: now, retry_after: status.outcome.verdict.retry_after() })
+                }
+            };
             let describe = |entry: &mut SketchEntry| describe(entry, &status, request);
-            let outcome = KeyOutcome { denied, source: Some(status.source) };
+            let outcome = KeyOutcome { verdict, source: Some(status.source) };
             windows.current.add(status.key_hash, weight, outcome, describe);
         }
     }
@@ -127,6 +136,26 @@ impl Top {
         }
     }
 
+    /// The start of the counts.
+    pub(super) fn since(&self) -> Timestamp {
+        let windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        Timestamp::from_unix_seconds(windows.begin())
+    }
+
+    /// The latest denial of a request by a limit, and the number of denials of its key since [`Self::since`].
+    pub(super) fn last_denial(&self, limit: &Limit, request: &CheckRequest<'_>) -> Option<(Denial, u64)> {
+        let key = key_of(limit, request);
+        let windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = windows.previous.entries().chain(windows.current.entries());
+        let of_key = entries.filter(|entry| entry.limit == limit.name() && entry.key == key);
+        let (mut last, mut denied) = (None, 0);
+        for entry in of_key {
+            denied += entry.denied;
+            last = entry.last_denial.or(last);
+        }
+        last.map(|last| (last, denied))
+    }
+
     /// The most frequent keys, in descending order.
     pub(super) fn list(&self, most: usize) -> Vec<TopKey> {
         let windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,11 +167,16 @@ impl Top {
                 attributes: Vec::new(),
                 decisions: 0,
                 denied: 0,
+                would_deny: 0,
+                last_denial: None,
                 sources: [0; SOURCES.len()],
                 is_estimated: false,
             });
             key.decisions += entry.certain();
             key.denied += entry.denied;
+            key.would_deny += entry.would_deny;
+            // The previous window comes first.
+            key.last_denial = entry.last_denial.or(key.last_denial);
             key.is_estimated |= entry.is_estimated;
             key.sources.iter_mut().zip(entry.sources).for_each(|(sum, count)| *sum += count);
         }
@@ -160,6 +194,11 @@ impl Top {
 }
 
 impl Windows {
+    /// The second in which the oldest counts were made.
+    fn begin(&self) -> u64 {
+        if self.previous.entries().next().is_some() { self.previous_since } else { self.since }
+    }
+
     /// Starts a new sketch when the current one is old, and drops the previous one.
     fn turn(&mut self, second: u64) {
         let age = second.saturating_sub(self.since);
@@ -171,7 +210,7 @@ impl Windows {
         if age >= TOP_WINDOW_SECONDS {
             self.previous.clear();
         }
-        self.since = second;
+        (self.previous_since, self.since) = (self.since, second);
     }
 }
 
@@ -223,6 +262,13 @@ fn describe_key(entry: &mut SketchEntry, key: &Key<'_>) {
         entry.key.push(EQUALS);
         text::push(&mut entry.key, &text::unsecret(name, value));
     }
+}
+
+/// The key of a request for a limit, as the sketch has it.
+pub(super) fn key_of(limit: &Limit, request: &CheckRequest<'_>) -> String {
+    let mut key = String::new();
+    push_key(&mut key, limit, request);
+    key
 }
 
 fn push_key(into: &mut String, limit: &Limit, request: &CheckRequest<'_>) {

@@ -149,7 +149,7 @@ fn a_block_holds_on_every_wire() {
 #[test]
 fn a_block_is_taken_back() {
     let server = server(POLICY);
-    says(&server, &["block", "api_key=k", "region:=7", "--for", "1h"], "is blocked until");
+    says(&server, &["block", "api_key=k", "region:=7", "--for", "1h", "--anyway"], "is blocked until");
     assert_eq!(server.check(KEY)["allowed"], true, "it lacks the region");
     assert_eq!(server.check(r#"{"attributes":{"api_key":"k","region":7}}"#)["allowed"], false);
     says(&server, &["limits"], "api_key=sha256:8254c329a92850f6d539dd376f4816ee region=7");
@@ -377,6 +377,7 @@ fn a_block_takes_names_that_requests_have() {
     let declared = server("attributes: [api_key, tenant, ip]\nlimits: [{name: a, by: [tenant], rate: 5/h}]");
     let refused = [
         (&open, "X-API-Key=k2", "no request has an attribute X-API-Key"),
+        (&open, "apikey=k2", "no limit uses apikey; did you mean api_key?"),
         (&open, "api_key=", "its whole text"),
         (&open, "api_key=!k1", "its whole text"),
         (&open, "api_key=k1|k2", "its whole text"),
@@ -395,8 +396,12 @@ fn a_block_takes_names_that_requests_have() {
         let blocks = ask(server, TOKEN, "GET", "/admin/v1/limits", "").json();
         assert!(blocks["blocks"].as_array().is_none_or(Vec::is_empty), "{value}: {blocks}");
     }
-    let doubted = call(&open, &["block", "apikey=k2", "--for", "1m"]);
-    assert!(stderr(&doubted).contains("no limit counts by apikey"), "{}", stderr(&doubted));
+    let anyway = call(&open, &["block", "apikey=k2", "--for", "1m", "--anyway"]);
+    assert_eq!(anyway.status.code(), Some(0), "{}", stderr(&anyway));
+    for question in ["get", "explain", "reset"] {
+        let output = stdout(&call(&open, &[question, "apikey=k2"]));
+        assert!(output.starts_with("no limit uses apikey; did you mean api_key?\n"), "{question}: {output}");
+    }
     for (server, values) in [
         (&open, &["ip=10.0.0.0/8"][..]),
         (&open, &["api_key=k1"]),

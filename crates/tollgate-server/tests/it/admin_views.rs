@@ -22,7 +22,7 @@ fn a_frame_without_a_terminal() {
         assert!(!stdout(&output).contains('\u{1b}'), "{}", stdout(&output));
         if arguments[0] == "top" {
             assert!(
-                stdout(&output).contains("limit  decisions  last second  denied  share  source  key"),
+                stdout(&output).contains("limit  decisions  denied  would deny  share  source  key"),
                 "{}",
                 stdout(&output)
             );
@@ -65,6 +65,40 @@ fn decisions_appear_in_the_live_view() {
     child.wait().unwrap();
     let top = stdout(&operate(&server, &["top", "--once"]).output().unwrap());
     assert!(top.lines().any(|line| line.starts_with("per-key") && !line.contains(" 0 %")), "{top}");
+}
+
+/// The story: a user said that a request was denied a minute ago, and every view was about now. A denial is remembered, and
+/// so is which keys a limit in shadow would deny.
+#[test]
+fn what_is_over_is_remembered() {
+    let server = server(
+        "limits: [{name: per-key, by: [api_key], rate: 1/h}, {name: new, by: [api_key], rate: 1/h, mode: shadow}, \
+         {name: login, by: [ip], when: {path: /login}, rate: 1/h}]",
+    );
+    for _ in 0..3 {
+        server.check(r#"{"attributes":{"api_key":"busy"}}"#);
+    }
+    let said = |arguments: &[&str]| stdout(&operate(&server, arguments).output().unwrap());
+    for question in ["get", "explain"] {
+        let output = said(&[question, "api_key=busy"]);
+        assert!(
+            output.contains("last denied ") && output.contains(" ago), told to come back at "),
+            "{output}"
+        );
+        assert!(output.contains("; 2 denials since "), "{output}");
+        assert!(output.contains("api_key is known as api_key=sha256:"), "{output}");
+    }
+    let past = said(&["tail", "--denied", "--since", "10m", "--once"]);
+    assert_eq!(past.lines().filter(|line| line.contains("DENY, retry in ")).count(), 2, "{past}");
+    let top = said(&["top", "--once", "--denied", "--json"]);
+    let top: serde_json::Value = serde_json::from_str(&top).unwrap();
+    let keys = top["keys"].as_array().unwrap();
+    let of = |name: &str| keys.iter().find(|key| key["limit"] == name).unwrap();
+    assert_eq!((&of("new")["denied"], &of("new")["would_deny"]), (&0.into(), &2.into()), "{top}");
+    assert_eq!((&of("per-key")["denied"], &of("per-key")["would_deny"]), (&2.into(), &0.into()), "{top}");
+    assert!(of("per-key")["last_denied"]["retry_at"].is_string(), "{top}");
+    let output = said(&["explain", "ip=192.0.2.1"]);
+    assert!(output.starts_with("incomplete: whether login applies depends on path\n"), "{output}");
 }
 
 /// A terminal: the master's side for the test, the path of the slave's for the program.

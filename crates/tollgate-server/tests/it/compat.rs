@@ -229,7 +229,7 @@ fn directories() {
     );
     let output = run(&["policy", "check", natives.path()], b"");
     assert!(
-        stderr(&output).contains("there are 2 policies in this directory; a policy is one file: name it"),
+        stderr(&output).contains("there are 2 files in this directory; a policy is one file: name it"),
         "{}",
         stderr(&output)
     );

@@ -45,6 +45,10 @@ fn first_files_are_accepted() {
             let said = format!("{}{}", stdout(&output), stderr(&output));
             assert_eq!(output.status.code(), Some(0), "{kind} {check:?}: {said}");
         }
+        for schema in ["policy.schema.json", "config.schema.json"] {
+            let text = fs::read_to_string(folder.path(schema)).unwrap();
+            assert!(serde_json::from_str::<serde_json::Value>(&text).is_ok(), "{schema}");
+        }
         fs::write(folder.path("policy.yaml"), "mine").unwrap();
         let again = within(&folder, &["init", kind]).output().unwrap();
         assert_eq!(again.status.code(), Some(1));
@@ -94,6 +98,9 @@ fn commands_find_the_running_server() {
         "{}",
         stderr(&found)
     );
+    let change = within(&folder, &["kill", "second"]).output().unwrap();
+    assert_eq!(change.status.code(), Some(2));
+    assert!(stderr(&change).contains("several servers run here"), "{}", stderr(&change));
     drop(second);
     let found = limits(&[]);
     assert!(stdout(&found).contains("first") && stderr(&found).is_empty(), "{}", stderr(&found));

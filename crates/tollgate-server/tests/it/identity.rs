@@ -364,6 +364,10 @@ fn invented_credentials_count_by_address() {
         stderr(&refused)
     );
 
+    let reset = operate(&gateway.server, &["reset", "api_key=k3"]).output().unwrap();
+    assert_eq!(reset.status.code(), Some(1));
+    assert!(stdout(&reset).contains("the callers file does not know this credential"), "{}", stdout(&reset));
+
     // The file is live, and one that is wrong changes nothing.
     let known = |number: u64| gateway.server.metric("tollgate_callers") == number;
     assert_eq!(edit("add k3 tenant=third plan=pro", "").0, 0);

@@ -219,7 +219,7 @@ impl Condition {
     }
 
     /// Every attribute that it mentions.
-    pub(crate) fn mentioned(&self) -> impl Iterator<Item = &str> {
+    pub fn mentioned(&self) -> impl Iterator<Item = &str> {
         let (one, many) = match self {
             Condition::OneOf { name, .. } => (Some(name.as_str()), None),
             Condition::Holds(expression) => (None, Some(expression.attributes())),

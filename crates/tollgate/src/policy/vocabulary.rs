@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::credential::CREDENTIAL;
 use crate::policy::finding::{Problem, nearest, quoted};
 
 /// Most attributes that a policy may declare.
@@ -177,6 +178,9 @@ fn elsewhere(name: &str) -> Option<Problem> {
 
 /// Shows how the config maps an attribute.
 fn mapped(message: String, name: &str, source: &str) -> Problem {
+    if name == CREDENTIAL {
+        return Problem::new(message, format!("{name}, which is read from X-API-Key already"));
+    }
     let accepted = format!(
         "{name}, which the config maps with `attributes: {{ {name}: {{ {source} }} }}` (docs/proxies.md); \
          or declare the name in the policy's `attributes` if callers send it"

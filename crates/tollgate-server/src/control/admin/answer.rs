@@ -21,8 +21,8 @@ use super::route::Verb;
 use super::tail::EventBody;
 use super::token::{Role, Who};
 use super::view::{
-    self, AsGivenView, BlockView, Depth, ExplainedRequest, ExplanationView, Instant, LimitFooting,
-    LimitsView, OtherView, OverrideView, RuledView,
+    self, AsGivenView, BlockView, Depth, ExplainedRequest, ExplanationView, Instant, LastDeniedView,
+    LimitFooting, LimitsView, OtherView, OverrideView, RuledView,
 };
 use super::wording::{
     joined, not_begun, not_counted, not_with_a_body, own_limits, remarked, stranger, texts, unforgotten,
@@ -76,7 +76,7 @@ pub(super) struct Act<'a> {
     who: &'a Who,
     pub(super) verb: Verb,
     pub(super) now: Timestamp,
-    wall: WallOffset,
+    pub(super) wall: WallOffset,
 }
 
 impl Act<'_> {
@@ -245,15 +245,38 @@ impl ControlPlane {
         let mut view =
             ExplanationView::new(as_read.as_ref().unwrap_or(&as_given), depth, &throttled, act.wall);
         view.is_stranger = known.is_stranger();
-        if let Some((read, explanation)) = read.as_ref().zip(as_read.as_ref()) {
-            let given = ExplainedRequest { request: &request, explanation: &as_given };
-            view.as_given = AsGivenView::beside(
-                &ExplainedRequest { request: read, explanation },
-                &given,
-                &self.service.engine.policy(),
-            );
+        view.digests = self.digests(&given, &request);
+        view.doubt = self.doubt(&given);
+        let depth = if throttled.is_call { Depth::State } else { depth };
+        let given = ExplainedRequest { request: &request, explanation: &as_given };
+        match read.as_ref().zip(as_read.as_ref()) {
+            Some((read, explanation)) => {
+                let read = ExplainedRequest { request: read, explanation };
+                self.complete(act, &mut view, &read, depth);
+                view.as_given = AsGivenView::beside(&read, &given, &self.service.engine.policy());
+            }
+            None => self.complete(act, &mut view, &given, depth),
         }
         AdminAnswer::json(&view)
+    }
+
+    /// Adds to an explanation which limits may apply with further attributes, and the latest denials.
+    fn complete<'a>(
+        &self,
+        act: &Act<'_>,
+        view: &mut ExplanationView<'a>,
+        asked: &ExplainedRequest<'a, '_>,
+        depth: Depth,
+    ) {
+        let (meter, policy) = (&self.service.meter, self.service.engine.policy());
+        if depth == Depth::Reasons {
+            view.doubt_missing(asked, &policy);
+        }
+        view.remember(|name| {
+            let limit = policy.limits().iter().find(|limit| limit.name() == name)?;
+            let last = meter.last_denial(limit, asked.request)?;
+            Some(LastDeniedView::new(last, meter.top_since(), act.now, act.wall))
+        });
     }
 
     async fn reset(&self, act: &Act<'_>, form: ResetForm<'_>) -> Result<AdminAnswer, Problem> {
@@ -300,6 +323,12 @@ impl ControlPlane {
         let mut limits = forgotten.counters;
         limits.dedup();
         let mut answer = json!({ "counters": counters, "limits": limits, "untouched": forgotten.untouched });
+        if let Some(doubt) = self.doubt(&given) {
+            answer["doubt"] = doubt.into();
+        }
+        if known.is_stranger() {
+            answer["unknown_credential"] = true.into();
+        }
         if !forgotten.shared.is_empty() {
             answer["shared"] = json!(forgotten.shared);
         }
@@ -326,17 +355,18 @@ impl ControlPlane {
         let known = form.attributes.known(&self.service.identity).alone().map_err(stranger)?;
         let (request, until, note) =
             (form.attributes.request_of(&known)?, form.until(act.now)?, form.note()?);
+        if let Some(doubt) = self.doubt(&given).filter(|_| !form.anyway) {
+            return Err(Problem::invalid(format!(
+                "{doubt}; nothing was blocked; accepted: a name that requests have, or `--anyway` (\"anyway\": true)"
+            )));
+        }
         let block = self.service.engine.operator().block(&request, until, act.now);
         let block = block.map_err(|error| match error {
             BlockError::Value { .. } => Problem::invalid(error.to_string()),
             _ => Problem::of_admin(AdminProblem::Conflict, error.to_string()),
         })?;
         act.audit(&joined(&request), &remarked(&format!("until {}", act.shown(until).text()), note));
-        let answer = AdminAnswer::json(&BlockView::from(&*block))?;
-        match self.doubt(&given) {
-            Some(doubt) => answer.with("warning", &doubt),
-            None => Ok(answer),
-        }
+        AdminAnswer::json(&BlockView::from(&*block))
     }
 
     fn unblock(&self, act: &Act<'_>, form: &KeyForm<'_>) -> Result<AdminAnswer, Problem> {

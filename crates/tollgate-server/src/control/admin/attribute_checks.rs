@@ -1,5 +1,9 @@
 //! Checks of the attributes that an operator names: whether requests can have them, and in this spelling.
 
+use std::collections::BTreeMap;
+
+use tollgate::policy::By;
+use tollgate::policy::source::nearest;
 use tollgate::{CheckRequest, CredentialDigest};
 use tollgate_tower::attributes::BUILT_IN;
 
@@ -7,6 +11,7 @@ use super::wording::texts;
 use crate::control::ControlPlane;
 use crate::problem::Problem;
 use crate::service::throttle;
+use crate::text;
 
 impl ControlPlane {
     /// Refuses attributes that no request has: a block of them would deny nothing. The rules of other programs have
@@ -40,13 +45,32 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// A warning if a block names an attribute that neither a limit nor any HTTP request is known to have.
+    /// What is doubtful about the names: neither a limit nor any HTTP request is known to have one of them.
     pub(super) fn doubt(&self, given: &[(&str, tollgate::Value<'_>)]) -> Option<String> {
         let mut unknown = given.iter().map(|(name, _)| *name).filter(|name| !self.is_known(name));
         let name = unknown.next().filter(|_| self.service.compat().is_none())?;
-        Some(format!(
-            "no limit counts by {name}, so see whether requests have it: `attributes` in the policy declares names, and then others are refused"
-        ))
+        let policy = self.service.engine.policy();
+        let used = policy.limits().iter().flat_map(|limit| limit.by().iter().map(By::name));
+        let mapped = self.service.reader.mapped.iter().map(|mapped| mapped.name.as_str());
+        let meant = nearest(name, used.chain(mapped).chain(BUILT_IN.iter().copied()));
+        let meant = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
+        Some(format!("no limit uses {}{meant}", text::shown(name)))
+    }
+
+    /// The digests of the credentials that were given as they are, by attribute.
+    pub(super) fn digests(
+        &self,
+        given: &[(&str, tollgate::Value<'_>)],
+        request: &CheckRequest<'_>,
+    ) -> BTreeMap<String, String> {
+        let mut digests = BTreeMap::new();
+        for (name, value) in texts(request) {
+            let is_given = given.contains(&(name, tollgate::Value::Text(&value)));
+            if self.service.identity.credentials().contains(name) && !is_given {
+                digests.insert(name.to_owned(), value);
+            }
+        }
+        digests
     }
 
     /// Whether a limit reads an attribute, or requests are known to have it.

@@ -13,12 +13,13 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::answer::{Act, AdminAnswer, body};
-use super::form::{Query, ViewScope};
+use super::form::{Query, TailChoice, ViewScope};
 use super::guard::bearer;
+use super::live_view::TopView;
 use super::reply::AdminClient;
 use super::route::Verb;
-use super::tail::{self, EventBody, Which};
-use super::view::{Depth, TopView};
+use super::tail::{self, EventBody, TailSource};
+use super::view::Depth;
 use crate::control::ControlPlane;
 use crate::fleet::{NodeView, PeerRequest, Reached};
 use crate::problem::AdminProblem;
@@ -119,7 +120,7 @@ impl ControlPlane {
         let uri = request.uri().clone();
         let own: &[&str] = match act.verb {
             Verb::Top | Verb::Audit => &["fleet", "node", "limit"],
-            Verb::Tail => &["fleet", "node", "denied"],
+            Verb::Tail => &["fleet", "node", "denied", "would_deny", "since"],
             _ => &["fleet", "node"],
         };
         let query = Query::read(uri.query(), own)?;
@@ -127,16 +128,15 @@ impl ControlPlane {
         let token = bearer(request.headers()).unwrap_or_default().to_owned();
         let is_posted = matches!(act.verb, Verb::Get | Verb::Explain);
         let body = if is_posted { body(request).await? } else { Bytes::new() };
-        let path = match uri.query().unwrap_or_default().split('&').find(|part| is_forwarded(part)) {
-            Some(part) => format!("{}?{part}", uri.path()),
-            None => uri.path().to_owned(),
-        };
+        let forwarded = uri.query().unwrap_or_default().split('&').filter(|part| is_forwarded(part));
+        let forwarded: Vec<&str> = forwarded.collect();
+        let path = format!("{}?{}", uri.path(), forwarded.join("&"));
         let method = if is_posted { "POST" } else { "GET" };
         let question = PeerRequest { method, path, body: body.clone(), token };
         let nodes = self.meant(&scope).await?;
         if act.verb == Verb::Tail {
-            let which = if query.flag("denied")? { Which::Denied } else { Which::All };
-            return self.tail(act, which, nodes, question, asker).await;
+            let shown = query.tail()?;
+            return self.tail(act, shown, nodes, question, asker).await;
         }
         match nodes.as_slice() {
             [] => self.own_view(act, &query, &body).await,
@@ -192,7 +192,9 @@ impl ControlPlane {
             }
             _ => {
                 let most = query.number("limit", LISTED.0, LISTED.1)?;
-                AdminAnswer::json(&TopView::new(&self.service.meter.top(most), act.shown(act.now)))
+                let (keys, since) = (self.service.meter.top(most), self.service.meter.top_since());
+                let since = if keys.is_empty() { act.now } else { since.min(act.now) };
+                AdminAnswer::json(&TopView::new(&keys, since, act.now, act.wall))
             }
         }
     }
@@ -230,7 +232,7 @@ impl ControlPlane {
     pub(super) fn own_tail(
         &self,
         act: &Act<'_>,
-        which: Which,
+        shown: TailChoice,
         asker: AdminClient,
     ) -> Result<EventBody, Problem> {
         let place = Arc::clone(&act.admin.watchers).try_acquire_owned().map_err(|_| {
@@ -240,20 +242,21 @@ impl ControlPlane {
             )
         })?;
         let AdminClient { stop, answering, .. } = asker;
-        let events = self.service.meter.watch();
-        Ok(tail::lines(events, which, act.admin.clock.clone(), stop, place, answering))
+        let past = shown.since.map(|since| self.service.meter.denials_since(act.now - since));
+        let source = TailSource { past: past.unwrap_or_default(), events: self.service.meter.watch() };
+        Ok(tail::lines(source, shown.which, act.admin.clock.clone(), stop, place, answering))
     }
 
     /// Streams the decisions of this node, of another one, or of all of them.
     async fn tail(
         &self,
         act: &Act<'_>,
-        which: Which,
+        shown: TailChoice,
         nodes: Vec<NodeView>,
         question: PeerRequest,
         asker: AdminClient,
     ) -> Result<AdminAnswer, Problem> {
-        let own = self.own_tail(act, which, asker)?;
+        let own = self.own_tail(act, shown, asker)?;
         if nodes.is_empty() {
             return Ok(AdminAnswer::Lines(own));
         }
@@ -266,7 +269,7 @@ impl ControlPlane {
 
 /// Whether a parameter is for the other nodes as well.
 fn is_forwarded(part: &str) -> bool {
-    part.starts_with("limit=") || part.starts_with("denied")
+    ["limit=", "denied", "would_deny", "since="].iter().any(|name| part.starts_with(name))
 }
 
 fn unanswered(node: &NodeView, problem: &str) -> Problem {
@@ -282,7 +285,8 @@ fn merged(verb: Verb, own: Value, mut answers: Vec<NodeAnswer>, most: usize) -> 
     let answered = asked.iter().filter(|node| node.answered).count();
     let mut view = match verb {
         Verb::Top => json!({
-            "at": own["at"], "window_seconds": own["window_seconds"], "summed_over": answered,
+            "at": own["at"], "window_seconds": own["window_seconds"], "since": own["since"],
+            "summed_over": answered,
             "keys": summed(&answers, most),
         }),
         Verb::Audit => json!({ "entries": entries(&answers, most) }),
@@ -306,8 +310,11 @@ fn summed(answers: &[NodeAnswer], most: usize) -> Vec<Value> {
         match keys.get_mut(&(text("limit"), text("key"))) {
             None => drop(keys.insert((text("limit"), text("key")), key.clone())),
             Some(sum) => {
-                for name in ["decisions", "denied"] {
+                for name in ["decisions", "denied", "would_deny"] {
                     sum[name] = (count(&sum[name]) + count(&key[name])).into();
+                }
+                if key["last_denied"]["at"].as_str() > sum["last_denied"]["at"].as_str() {
+                    sum["last_denied"] = key["last_denied"].clone();
                 }
                 for (source, counted) in key["sources"].as_object().into_iter().flatten() {
                     let before = count(&sum["sources"][source.as_str()]);
@@ -365,7 +372,7 @@ mod tests {
     /// Counts of a key are summed over the nodes that answered, and a node that did not is named.
     #[test]
     fn sums_say_over_which_nodes_they_are() {
-        let key = |limit: &str, decisions: u64, lease: u64| json!({"limit": limit, "key": "k", "decisions": decisions, "denied": 1, "sources": {"lease": lease}});
+        let key = |limit: &str, decisions: u64, lease: u64| json!({"limit": limit, "key": "k", "decisions": decisions, "denied": 1, "would_deny": 2, "sources": {"lease": lease}});
         let mut answers = vec![
             answer("one", Ok(Value::Null)),
             answer("two", Ok(json!({"keys": [key("a", 5, 2), key("b", 20, 0)]}))),
@@ -378,7 +385,7 @@ mod tests {
         assert_eq!(view["keys"][0], key("b", 20, 0));
         assert_eq!(
             view["keys"][1],
-            json!({"limit": "a", "key": "k", "decisions": 15, "denied": 2, "sources": {"lease": 5}})
+            json!({"limit": "a", "key": "k", "decisions": 15, "denied": 2, "would_deny": 4, "sources": {"lease": 5}})
         );
         assert_eq!(view["nodes"][2]["answered"], false);
         assert_eq!(view["nodes"][2]["problem"], "it does not answer within a second");

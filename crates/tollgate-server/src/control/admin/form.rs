@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use tollgate::{Ticks, Timestamp};
 
+use super::tail::Which;
 use crate::json_error;
 use crate::problem::Problem;
 use crate::request_json::Named;
@@ -47,6 +48,9 @@ pub(super) struct BlockForm<'b> {
     pub(super) attributes: Named<'b>,
     r#for: String,
     note: Option<String>,
+    /// Also by attributes that no request is known to have.
+    #[serde(default)]
+    pub(super) anyway: bool,
 }
 
 /// The limit to override, how, and for how long.
@@ -84,9 +88,10 @@ pub(super) fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Problem>
 
 fn during(text: &str, least: Ticks, most: Ticks) -> Result<Ticks, Problem> {
     let wrong = |why: &str| {
+        let days = if most > OPEN_MAX { ", or 7d" } else { "" };
         let (least, most) = (written(least), written(most));
         Problem::invalid(format!(
-            "for: {why}; accepted are {least} to {most}, written as 90s, 10m, 1h30m or 7d"
+            "for: {why}; accepted are {least} to {most}, written as 90s, 10m or 1h30m{days}"
         ))
     };
     let given = duration(text).map_err(|_| wrong("not a duration"))?;
@@ -151,6 +156,14 @@ impl OverrideForm {
     }
 }
 
+/// Which decisions `tail` shows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TailChoice {
+    pub(super) which: Which,
+    /// How far it looks back, for denials.
+    pub(super) since: Option<Ticks>,
+}
+
 /// Which nodes of a fleet a view is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ViewScope {
@@ -212,6 +225,23 @@ impl<'q> Query<'q> {
             (Some(_), None) => Err(Problem::invalid("fleet: accepted are true, false and auto")),
             (Some(_), Some(_)) => Err(Problem::invalid("node and fleet: give one of them")),
         }
+    }
+
+    /// Which decisions `tail` shows.
+    pub(super) fn tail(&self) -> Result<TailChoice, Problem> {
+        let which = match (self.flag("denied")?, self.flag("would_deny")?) {
+            (false, false) => Which::All,
+            (true, false) => Which::Denied,
+            (false, true) => Which::WouldDeny,
+            (true, true) => return Err(Problem::invalid("denied and would_deny: give one of them")),
+        };
+        let Some(text) = self.get("since") else { return Ok(TailChoice { which, since: None }) };
+        if which != Which::Denied {
+            return Err(Problem::invalid("since: only denials are remembered; give denied=true with it"));
+        }
+        let since =
+            duration(text).map_err(|_| Problem::invalid("since: accepted is a duration, such as 10m"))?;
+        Ok(TailChoice { which, since: Some(since) })
     }
 
     /// How long to compare, if at all.

@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc};
 use tokio::task::JoinSet;
 use tollgate::Clock;
 
-use super::view::EventView;
+use super::live_view::EventView;
 use crate::fleet::{FleetMember, NodeView, PeerRequest};
 use crate::shutdown::{Stop, stopped};
 use crate::telemetry::Event;
@@ -61,11 +61,29 @@ impl Body for EventBody {
 pub(super) enum Which {
     All,
     Denied,
+    /// Those that a limit in shadow would have denied.
+    WouldDeny,
 }
 
-/// Starts a view of the decisions that `events` delivers.
+impl Which {
+    fn shows(self, event: &Event) -> bool {
+        match self {
+            Which::All => true,
+            Which::Denied => !event.allowed,
+            Which::WouldDeny => !event.would_deny.is_empty(),
+        }
+    }
+}
+
+/// What a view shows: decisions that were made before, and those to come.
+pub(super) struct TailSource {
+    pub(super) past: Vec<Arc<Event>>,
+    pub(super) events: broadcast::Receiver<Arc<Event>>,
+}
+
+/// Starts a view of decisions.
 pub(super) fn lines(
-    events: broadcast::Receiver<Arc<Event>>,
+    source: TailSource,
     which: Which,
     clock: Clock,
     stop: Stop,
@@ -74,7 +92,7 @@ pub(super) fn lines(
 ) -> EventBody {
     let (sender, lines) = mpsc::channel(LINES_MAX);
     tokio::spawn(async move {
-        let pumped = tokio::time::timeout(LONGEST, pump(events, which, clock, stop, sender));
+        let pumped = tokio::time::timeout(LONGEST, pump(source, which, clock, stop, sender));
         // The view has ended in either case.
         let _ = pumped.await;
         drop(place);
@@ -82,19 +100,20 @@ pub(super) fn lines(
     EventBody::new(lines, answering)
 }
 
-async fn pump(
-    mut events: broadcast::Receiver<Arc<Event>>,
-    which: Which,
-    clock: Clock,
-    mut stop: Stop,
-    lines: mpsc::Sender<Bytes>,
-) {
+async fn pump(source: TailSource, which: Which, clock: Clock, mut stop: Stop, lines: mpsc::Sender<Bytes>) {
+    let TailSource { past, mut events } = source;
+    let wall = || clock.wall_offset(clock.now());
+    for event in past.iter().filter(|event| which.shows(event)) {
+        if lines.send(line(&EventView::new(event, wall()))).await.is_err() {
+            return;
+        }
+    }
     let mut pulse = tokio::time::interval(PULSE);
     loop {
         let line = tokio::select! {
             event = events.recv() => match event {
-                Ok(event) if which == Which::Denied && event.allowed => continue,
-                Ok(event) => line(&EventView::new(&event, clock.wall_offset(clock.now()))),
+                Ok(event) if !which.shows(&event) => continue,
+                Ok(event) => line(&EventView::new(&event, wall())),
                 Err(RecvError::Lagged(missed)) => line(&serde_json::json!({ "missed": missed })),
                 Err(RecvError::Closed) => return,
             },
@@ -198,6 +217,7 @@ mod tests {
             protocol: Protocol::Http,
             allowed,
             limit: "per-key".into(),
+            would_deny: Vec::new(),
             attributes: vec![("api_key".into(), key.into())],
             retry_after_ms: (!allowed).then_some(412),
             reason: (!allowed).then(|| "100 requests a second, burst 200".to_owned()),
@@ -220,8 +240,10 @@ mod tests {
         for number in 0..3 {
             events.send(event(false, &format!("k\n{number}"))).unwrap();
         }
-        let mut lines = lines(receiver, Which::Denied, Clock::precise(), stopped, place, Box::new(()));
+        let source = TailSource { past: vec![event(true, "no"), event(false, "past")], events: receiver };
+        let mut lines = lines(source, Which::Denied, Clock::precise(), stopped, place, Box::new(()));
         let mut seen = Vec::new();
+        assert!(next(&mut lines).await.unwrap().contains("past"));
         while seen.len() < 4 {
             seen.push(next(&mut lines).await.unwrap());
         }

@@ -4,15 +4,14 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 use tollgate::engine::{Explained, Explanation, State};
-use tollgate::policy::{Change, Difference, FieldChange, Limit, Mode, Policy};
+use tollgate::policy::{Change, Difference, FieldChange, Limit, Mode, Policy, Unmet};
 use tollgate::time::WallOffset;
 use tollgate::{Block, CheckRequest, Enforcement, LimitOverride, Ruled, Ticks, Timestamp};
 use tollgate_compat::CompatConfig;
 
 use crate::service::cells::ThrottleCommand;
 use crate::service::throttle::ThrottledKey;
-use crate::telemetry::names::SOURCES;
-use crate::telemetry::{Event, TOP_WINDOW_SECONDS, TopKey};
+use crate::telemetry::{Denial, LastDenial};
 use crate::time_text::rfc3339_millis;
 
 /// A wall-clock instant, for programs and people.
@@ -38,7 +37,7 @@ impl Serialize for Instant {
 
 /// Names with values.
 #[derive(Debug)]
-struct Pairs<'a>(&'a [(String, String)]);
+pub(super) struct Pairs<'a>(pub(super) &'a [(String, String)]);
 
 impl Serialize for Pairs<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -285,6 +284,52 @@ struct ExplainedView<'a> {
     state: Option<StateView>,
     unmet: Vec<String>,
     what_would_change_it: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_denied: Option<LastDeniedView>,
+}
+
+/// The latest denial of a key.
+#[derive(Serialize)]
+pub(super) struct LastDeniedView {
+    #[serde(flatten)]
+    denial: DenialView,
+    ago_ms: u64,
+    /// The number of denials of the key since an instant.
+    #[serde(flatten)]
+    recent: Option<RecentDenialsView>,
+}
+
+#[derive(Serialize)]
+struct RecentDenialsView {
+    denials: u64,
+    since: Instant,
+}
+
+impl LastDeniedView {
+    /// `since` is the start of the recent denials.
+    pub(super) fn new(last: LastDenial, since: Timestamp, now: Timestamp, wall: WallOffset) -> Self {
+        let recent = RecentDenialsView { denials: last.recent, since: Instant::new(since, wall) };
+        Self {
+            denial: DenialView::new(last.denial, wall),
+            ago_ms: now.since(last.denial.at).ceil_millis(),
+            recent: (last.recent > 0).then_some(recent),
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct DenialView {
+    at: Instant,
+    /// When the caller was told to come back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_at: Option<Instant>,
+}
+
+impl DenialView {
+    pub(super) fn new(denial: Denial, wall: WallOffset) -> Self {
+        let retry_at = denial.retry_after.map(|wait| Instant::new(denial.at + wait, wall));
+        Self { at: Instant::new(denial.at, wall), retry_at }
+    }
 }
 
 /// The explanation of a decision.
@@ -299,6 +344,15 @@ pub(super) struct ExplanationView<'a> {
     /// Whether it would pass because no limit applies to it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     no_limit_applies: bool,
+    /// The digests of credentials that were given as they are, by attribute.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) digests: BTreeMap<String, String>,
+    /// What is doubtful about the names of the attributes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) doubt: Option<String>,
+    /// Limits that may apply to a request with more attributes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    incomplete: Vec<IncompleteView<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     blocked: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -391,6 +445,9 @@ impl<'a> ExplanationView<'a> {
             allowed: if is_call { throttled.passes } else { Some(explanation.is_allowed()) },
             tells_its_limit: is_call,
             no_limit_applies: explanation.meets_no_limit() && !is_call,
+            digests: BTreeMap::new(),
+            doubt: None,
+            incomplete: Vec::new(),
             blocked: explanation.block.as_ref().map(ToString::to_string),
             fault: explanation.fault.as_ref().filter(|_| !is_call).map(ToString::to_string),
             limits: shown.map(|limit| explained(limit, wall)).collect(),
@@ -399,6 +456,46 @@ impl<'a> ExplanationView<'a> {
             throttled: throttled.counted.iter().map(ThrottledView::from).collect(),
             as_given: None,
         }
+    }
+}
+
+impl<'a> ExplanationView<'a> {
+    /// Adds the latest denial by each limit that applies.
+    pub(super) fn remember(&mut self, last: impl Fn(&str) -> Option<LastDeniedView>) {
+        for limit in self.limits.iter_mut().filter(|limit| limit.applies) {
+            limit.last_denied = last(limit.name);
+        }
+    }
+
+    /// Names the limits about the given attributes that do not apply only because the request lacks others.
+    pub(super) fn doubt_missing(&mut self, asked: &ExplainedRequest<'a, '_>, policy: &Policy) {
+        let request = asked.request.descriptors().next();
+        let mentions = |name: &str| {
+            let limit = policy.limits().iter().find(|limit| limit.name() == name);
+            limit.zip(request).is_some_and(|(limit, request)| limit.mentions(request))
+        };
+        let unmet = asked.explanation.limits.iter().filter(|limit| limit.mode != Mode::Off);
+        let incomplete = unmet.filter_map(|limit| {
+            let depends_on: Option<Vec<&str>> = limit.unmet.iter().map(missing).collect();
+            let depends_on = depends_on.filter(|missing| !missing.is_empty())?;
+            mentions(&limit.name).then_some(IncompleteView { limit: &limit.name, depends_on })
+        });
+        self.incomplete = incomplete.collect();
+    }
+}
+
+/// A limit that may apply to a request with these attributes as well.
+#[derive(Serialize)]
+struct IncompleteView<'a> {
+    limit: &'a str,
+    depends_on: Vec<&'a str>,
+}
+
+/// The attribute that a request lacks, if that is the reason.
+fn missing(unmet: &Unmet) -> Option<&str> {
+    match unmet {
+        Unmet::Missing { attribute } => Some(attribute),
+        _ => None,
     }
 }
 
@@ -419,79 +516,7 @@ fn explained(limit: &Explained, wall: WallOffset) -> ExplainedView<'_> {
         state: limit.state.as_ref().map(StateView::from),
         unmet: limit.unmet.iter().map(ToString::to_string).collect(),
         what_would_change_it: &limit.changes,
-    }
-}
-
-#[derive(Serialize)]
-struct TopKeyView<'a> {
-    limit: &'a str,
-    key: &'a str,
-    decisions: u64,
-    denied: u64,
-    /// The number of its answers by source. Empty if that is unknown.
-    sources: BTreeMap<&'static str, u64>,
-    /// Whether the numbers are extrapolated from sampled decisions.
-    #[serde(rename = "estimated", skip_serializing_if = "std::ops::Not::not")]
-    is_estimated: bool,
-}
-
-/// The keys with the most decisions.
-#[derive(Serialize)]
-pub(super) struct TopView<'a> {
-    at: Instant,
-    /// The decisions are those of at most the last so many seconds.
-    window_seconds: u64,
-    keys: Vec<TopKeyView<'a>>,
-}
-
-impl<'a> TopView<'a> {
-    pub(super) fn new(keys: &'a [TopKey], at: Instant) -> Self {
-        let view = |key: &'a TopKey| TopKeyView {
-            limit: &key.limit,
-            key: &key.key,
-            decisions: key.decisions,
-            denied: key.denied,
-            is_estimated: key.is_estimated,
-            sources: SOURCES
-                .into_iter()
-                .zip(key.sources)
-                .filter(|(_, count)| *count > 0)
-                .map(|(source, count)| (source.name(), count))
-                .collect(),
-        };
-        Self { at, window_seconds: TOP_WINDOW_SECONDS, keys: keys.iter().map(view).collect() }
-    }
-}
-
-/// One decision, for the live view.
-#[derive(Serialize)]
-pub(super) struct EventView<'a> {
-    at: Instant,
-    wire: &'static str,
-    allowed: bool,
-    verdict: &'static str,
-    limit: &'a str,
-    attributes: Pairs<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_after_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'a str>,
-    source: &'static str,
-}
-
-impl<'a> EventView<'a> {
-    pub(super) fn new(event: &'a Event, wall: WallOffset) -> Self {
-        Self {
-            at: Instant::new(event.at, wall),
-            wire: event.protocol.name(),
-            allowed: event.allowed,
-            verdict: event.verdict,
-            limit: &event.limit,
-            attributes: Pairs(&event.attributes),
-            retry_after_ms: event.retry_after_ms,
-            reason: event.reason.as_deref(),
-            source: event.source,
-        }
+        last_denied: None,
     }
 }
 

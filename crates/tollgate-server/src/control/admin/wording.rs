@@ -10,9 +10,16 @@ use crate::identity::Stranger;
 use crate::problem::{AdminProblem, Problem};
 use crate::service::comparison::NotBegun;
 
+/// Maximum number of limits that a refusal lists.
+const NAMES_LISTED: usize = 20;
+
 pub(super) fn unknown_limit(name: &str, policy: &Policy) -> Problem {
     let meant = match nearest(name, policy.limits().iter().map(Limit::name)) {
         Some(meant) => format!("did you mean {meant}?"),
+        None if (1..=NAMES_LISTED).contains(&policy.limits().len()) => {
+            let names: Vec<&str> = policy.limits().iter().map(Limit::name).collect();
+            format!("accepted: {}", names.join(", "))
+        }
         None => "`tollgate limits` and GET /admin/v1/limits list them".to_owned(),
     };
     let detail = format!("the active policy has no limit {name:?}; {meant}");

@@ -11,7 +11,13 @@ fn fill(ids: impl IntoIterator<Item = u64>) -> (Sketch, HashMap<u64, u64>) {
     let (mut sketch, mut exact) = (Sketch::default(), HashMap::new());
     for id in ids {
         *exact.entry(id).or_insert(0) += 1;
-        let outcome = KeyOutcome { denied: id.is_multiple_of(2), source: Some(Source::Lease) };
+        let denial = Denial { at: Timestamp::from_unix_seconds(1), retry_after: None };
+        let verdict = match id % 4 {
+            0 | 2 => KeyVerdict::Denied(denial),
+            1 => KeyVerdict::WouldDeny,
+            _ => KeyVerdict::Passed,
+        };
+        let outcome = KeyOutcome { verdict, source: Some(Source::Lease) };
         sketch.add(id, 1, outcome, |entry| entry.key = id.to_string());
     }
     (sketch, exact)
@@ -42,6 +48,8 @@ fn few_keys_are_exact() {
     for entry in sketch.entries() {
         assert_eq!((entry.certain(), entry.key.clone()), (exact[&entry.id], entry.id.to_string()));
         assert_eq!(entry.denied, if entry.id % 2 == 0 { entry.certain() } else { 0 });
+        assert_eq!(entry.would_deny, if entry.id % 4 == 1 { entry.certain() } else { 0 });
+        assert_eq!(entry.last_denial.is_some(), entry.denied > 0);
     }
 }
 
@@ -93,7 +101,7 @@ proptest! {
 #[test]
 fn what_stands_for_several_is_an_estimate() {
     let mut sketch = Sketch::default();
-    let outcome = KeyOutcome { denied: false, source: None };
+    let outcome = KeyOutcome { verdict: KeyVerdict::Passed, source: None };
     (0..PLACES as u64).for_each(|id| sketch.add(id, 16, outcome, |_| ()));
     sketch.add(u64::MAX, 1, outcome, |_| ());
     let exact: Vec<u64> = sketch.entries().filter(|entry| !entry.is_estimated).map(SketchEntry::id).collect();

@@ -20,7 +20,7 @@ use crate::policy::{
     Choice, Fault, Limit, MATCHED_MAX, Match, Matches, Mode, Penalty, Policy, QuotaIndex, Unmet,
 };
 use crate::quota::Quota;
-use crate::request::{CheckRequest, Descriptor};
+use crate::request::{CheckRequest, Descriptor, GET, HEAD};
 use crate::store::{Charge, Charges, Enforcement, Foreseen, Store, StoreFailure};
 use crate::time::{Ticks, Timestamp};
 
@@ -517,7 +517,13 @@ impl fmt::Display for Unmet {
             Unmet::Off => f.write_str("it is off in the policy"),
             Unmet::Missing { attribute } => write!(f, "the request has no {attribute}"),
             Unmet::Differs { attribute, given, accepted } => {
-                write!(f, "{attribute} is {given:?}, and it applies to {} only", accepted.join(", "))
+                write!(f, "{attribute} is {given:?}, and it applies to {}", accepted.join(", "))?;
+                let is_get = |method: &String| method == GET;
+                if attribute == "method" && accepted.iter().any(is_get) && !accepted.iter().any(|m| m == HEAD)
+                {
+                    f.write_str(" and HEAD")?;
+                }
+                f.write_str(" only")
             }
             Unmet::Excluded { attribute, given, excluded } => {
                 write!(f, "{attribute} is {given:?}, and it applies to all but {}", excluded.join(", "))

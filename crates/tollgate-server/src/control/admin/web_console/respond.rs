@@ -10,6 +10,7 @@ use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LOCATION, 
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use serde_json::{Value, json};
 
+use super::super::form::TailChoice;
 use super::super::reply::{AdminBody, AdminClient};
 use super::super::route::Verb;
 use super::super::tail::{EventBody, Which};
@@ -95,8 +96,9 @@ impl ControlPlane {
             ConsoleRoute::Tail => {
                 let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;
                 let which = if fields.get("denied") == Some("true") { Which::Denied } else { Which::All };
+                let shown = TailChoice { which, since: None };
                 let act = self.begin(&session.who, Verb::Tail)?;
-                Ok(streamed(self.own_tail(&act, which, asker)?, "application/x-ndjson"))
+                Ok(streamed(self.own_tail(&act, shown, asker)?, "application/x-ndjson"))
             }
             ConsoleRoute::History => {
                 let fields = FormFields::read(request.uri().query().unwrap_or_default().as_bytes())?;

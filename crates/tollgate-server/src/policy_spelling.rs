@@ -1,0 +1,150 @@
+//! Warnings about names in a policy that are nearly those of HTTP requests: such a limit would never apply, and nothing
+//! else would show it.
+
+use tollgate::Policy;
+use tollgate::policy::source::{nearest, quoted};
+use tollgate::policy::{By, Condition, Limit, Mode};
+use tollgate_tower::attributes::{BUILT_IN, Reader};
+
+/// Minimum length of a name for which a few wrong letters are a misspelling. Shorter ones are near to many names.
+const NAME_MIN: usize = 4;
+/// Names that other programs have for the address of a client.
+const ADDRESSES: [&str; 5] = ["client_ip", "remote_ip", "source_ip", "ip_address", "ip_addr"];
+/// The methods that HTTP and WebDAV define, and those that caches and databases are known for.
+const METHODS: [&str; 21] = [
+    "GET",
+    "HEAD",
+    "POST",
+    "PUT",
+    "DELETE",
+    "CONNECT",
+    "OPTIONS",
+    "TRACE",
+    "PATCH",
+    "QUERY",
+    "PROPFIND",
+    "PROPPATCH",
+    "MKCOL",
+    "COPY",
+    "MOVE",
+    "LOCK",
+    "UNLOCK",
+    "PURGE",
+    "REPORT",
+    "SEARCH",
+    "MERGE",
+];
+
+/// The warnings about the names and methods of a policy for requests that `reader` reads. Names that the policy declares
+/// in `attributes` are meant.
+pub(crate) fn misspelt(policy: &Policy, reader: &Reader) -> Vec<String> {
+    let mut found = Vec::new();
+    for (index, limit) in policy.limits().iter().enumerate().filter(|(_, limit)| limit.mode() != Mode::Off) {
+        let place = format!("limits[{index}] \"{}\"", limit.name());
+        for (field, name) in names(limit) {
+            let Some(meant) = meant(name, policy, reader) else { continue };
+            let name = quoted(name);
+            found.push(format!(
+                "{place}.{field}: no HTTP request has an attribute {name}; did you mean {meant}?; accepted: {meant}, or `{name}` in the \
+                 policy's `attributes` if callers send it"
+            ));
+        }
+        for method in limit.when().iter().flat_map(methods) {
+            let written = method.to_ascii_uppercase();
+            if METHODS.contains(&written.as_str()) || method.contains(['*', '{', '|', '!']) {
+                continue;
+            }
+            let meant = nearest(&written, METHODS).map(|meant| format!("; did you mean {meant}?"));
+            let (method, meant) = (quoted(method), meant.unwrap_or_default());
+            found.push(format!("{place}.when.method: {method} is no method that HTTP defines{meant}"));
+        }
+    }
+    found
+}
+
+/// The names that decide whether a limit applies, each with its field.
+fn names(limit: &Limit) -> impl Iterator<Item = (&'static str, &str)> {
+    let by = limit.by().iter().map(|by| ("by", By::name(by)));
+    let when = limit.when().iter().flat_map(|condition| condition.mentioned().map(|name| ("when", name)));
+    by.chain(when)
+}
+
+/// The values of a condition on the method.
+fn methods(condition: &Condition) -> &[String] {
+    match condition {
+        Condition::OneOf { name, choices, .. } if name == "method" => choices.written(),
+        _ => &[],
+    }
+}
+
+/// The known name that is nearly this one, unless this one is known.
+fn meant<'k>(name: &str, policy: &Policy, reader: &'k Reader) -> Option<&'k str> {
+    let known = || BUILT_IN.into_iter().chain(reader.mapped.iter().map(|mapped| mapped.name.as_str()));
+    let is_given = reader.callers.as_ref().is_some_and(|callers| callers.gives(name));
+    if is_given || policy.declares(name) || known().any(|known| known == name) {
+        return None;
+    }
+    if ADDRESSES.contains(&name) {
+        return Some("ip");
+    }
+    let letters = |name: &str| name.replace(['-', '_'], "").to_ascii_lowercase();
+    let is_same = |known: &&str| letters(known) == letters(name);
+    known().find(is_same).or_else(|| nearest(name, known().filter(|known| known.len() >= NAME_MIN)))
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_tower::attributes::Mapped;
+    use tollgate_tower::attributes::source::Source;
+
+    use super::*;
+
+    fn warnings(text: &str, mapped: &str) -> String {
+        let mapped = vec![Mapped { name: mapped.to_owned(), source: Source::Query("q".to_owned()) }];
+        let policy = Policy::compile("p", text.as_bytes()).unwrap();
+        misspelt(&policy, &Reader { mapped, ..Reader::default() }).join("\n")
+    }
+
+    /// The story: each of these typing errors turned a limit off, and nothing said so.
+    #[test]
+    fn near_misses_are_reported() {
+        for (fields, expected) in [
+            (
+                "by: [apikey]",
+                "limits[0] \"a\".by: no HTTP request has an attribute apikey; did you mean api_key?",
+            ),
+            ("by: [api-key]", "did you mean api_key?"),
+            ("by: [client_ip]", "did you mean ip?"),
+            ("by: [tennant]", "did you mean tenant?"),
+            (
+                "when: {methd: POST}",
+                "limits[0] \"a\".when: no HTTP request has an attribute methd; did you mean method?",
+            ),
+            ("when: \"pth == '/x'\"", "did you mean path?"),
+            (
+                "when: {method: GETT}",
+                "limits[0] \"a\".when.method: GETT is no method that HTTP defines; did you mean GET?",
+            ),
+        ] {
+            let found = warnings(&format!("limits: [{{name: a, {fields}, rate: 5/s}}]"), "tenant");
+            assert!(found.contains(expected), "{fields}: {found}");
+        }
+    }
+
+    /// Other names, and names that the config maps or the policy declares, are no mistakes.
+    #[test]
+    fn other_names_are_fine() {
+        for fields in ["by: [user, ip, id]", "when: {method: [get, PROPFIND], plan: pro}", "by: [client]"] {
+            assert_eq!(
+                warnings(&format!("limits: [{{name: a, {fields}, rate: 5/s}}]"), "tenant"),
+                "",
+                "{fields}"
+            );
+        }
+        assert_eq!(warnings("limits: [{name: a, by: [apikey], rate: 5/s}]", "apikey"), "");
+        assert_eq!(
+            warnings("attributes: [apikey]\nlimits: [{name: a, by: [apikey], rate: 5/s}]", "tenant"),
+            ""
+        );
+    }
+}

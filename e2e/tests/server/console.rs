@@ -291,10 +291,10 @@ fn pictures_of_the_console() {
     let browser = logged_in(&server, TOKEN, Scripts::On);
     let tenants = ["acme", "globex", "initech", "umbrella"];
     for round in 0..PICTURED {
-        for caller in 0..4_usize {
+        for (caller, tenant) in tenants.iter().enumerate() {
             for _ in 0..(6 - caller) * (1 + round / 12 % 3) {
                 let body = json!({ "attributes": {
-                    "api_key": format!("key-{caller}"), "tenant": tenants[caller], "ip": format!("192.0.2.{caller}"),
+                    "api_key": format!("key-{caller}"), "tenant": tenant, "ip": format!("192.0.2.{caller}"),
                     "path": if round % 9 == caller { "/login" } else { "/search" },
                 } });
                 server.check(&body.to_string());

@@ -221,7 +221,7 @@ fn explained(missing: &MissingAttribute) -> String {
     )
 }
 
-/// Replaces the text of keys by hashes under a key that nobody keeps.
+/// Replaces the text of keys by hashes under a key that is not kept.
 fn hash_keys(report: &mut Report) -> Result<(), String> {
     let mut secret = [0; 32];
     getrandom::fill(&mut secret).map_err(|error| format!("the system gives no random bytes: {error}"))?;

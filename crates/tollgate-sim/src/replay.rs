@@ -65,7 +65,7 @@ pub enum Unseen {
     /// Nothing is reported.
     #[default]
     Refuse,
-    /// It matches no request, as with a server that nobody sends the attribute to.
+    /// It matches no request, as with a server whose requests lack the attribute.
     Accept,
 }
 

@@ -9,7 +9,7 @@ mod audit;
 mod fleet;
 mod form;
 mod guard;
-mod live_view;
+mod traffic_view;
 mod overload;
 mod reload;
 mod reply;

@@ -115,17 +115,8 @@ impl Started {
             web_console: WebConsole::new(addresses.http.port()),
             scraping: tokio::sync::Mutex::default(),
         });
-        Ok(Self {
-            control,
-            watcher,
-            beside: WatchedFiles { tls, callers },
-            store,
-            snapshots,
-            operator_state,
-            shared,
-            held,
-            announced,
-        })
+        let beside = WatchedFiles { tls, callers };
+        Ok(Self { control, watcher, beside, store, snapshots, operator_state, shared, held, announced })
     }
 }
 

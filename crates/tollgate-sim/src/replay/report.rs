@@ -186,7 +186,7 @@ pub struct LimitReport {
     /// The most units of each key in one window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peaks: Option<Peaks>,
-    /// The burst that would have denied nobody at this rate.
+    /// The burst that would have denied no request at this rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst_for_none: Option<u64>,
     /// Leases that one node would have acquired.

@@ -1,6 +1,6 @@
 //! A limit at other sizes: what each key would have been denied if the limit were half as large, or twice. The other
 //! limits decide as they did, so the size 1 is what the engine decided itself. Also how far each key would have run a
-//! bucket down that is never empty, which is the burst that denies nobody.
+//! bucket down that is never empty, which is the burst that denies no request.
 
 use tollgate::algorithm::fixed_window::{Align, FixedWindow};
 use tollgate::algorithm::sliding_window::SlidingWindow;
@@ -50,7 +50,7 @@ pub(super) struct Used {
     pub(super) peak: u64,
     /// When `level` and `sizes` were computed.
     at: Timestamp,
-    /// Credits that the bucket lacks if nobody is denied, and the most it ever lacked.
+    /// Credits that the bucket lacks if no request is denied, and the most it ever lacked.
     level: u64,
     level_max: u64,
     sizes: Levels,
@@ -338,7 +338,7 @@ mod tests {
         }
     }
 
-    /// The burst that denies nobody is exact: with it nothing is denied, with one less something is.
+    /// The burst that denies no request is exact: with it nothing is denied, with one less something is.
     #[test]
     fn the_burst_that_denies_nobody_is_exact() {
         for seed in 0..20 {

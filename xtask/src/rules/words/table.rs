@@ -128,7 +128,11 @@ pub(super) const WORDS: &[Word] = &[
 /// Names that users script against, or that another specification gives.
 pub(super) const ALLOWED: &[Allowed] = &[
     allowed("wire", "crates/tollgate-server/src/cli/bench.rs", "the flag --wire of `tollgate bench`"),
-    allowed("wire", "crates/tollgate-server/src/control/admin/view.rs", "a JSON field of the admin API"),
+    allowed(
+        "wire",
+        "crates/tollgate-server/src/control/admin/traffic_view.rs",
+        "a JSON field of the admin API",
+    ),
     allowed("WIRE", "crates/tollgate-server/src/telemetry/names.rs", "a label of metrics"),
     allowed("ruling", "crates/tollgate-server/src/control/admin/view.rs", "a JSON field of the admin API"),
     allowed(

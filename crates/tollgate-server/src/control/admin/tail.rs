@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc};
 use tokio::task::JoinSet;
 use tollgate::Clock;
 
-use super::live_view::EventView;
+use super::traffic_view::EventView;
 use crate::fleet::{FleetMember, NodeView, PeerRequest};
 use crate::shutdown::{Stop, stopped};
 use crate::telemetry::Event;

@@ -50,11 +50,11 @@ pub(crate) fn misspelt(policy: &Policy, reader: &Reader) -> Vec<String> {
             ));
         }
         for method in limit.when().iter().flat_map(methods) {
-            let written = method.to_ascii_uppercase();
-            if METHODS.contains(&written.as_str()) || method.contains(['*', '{', '|', '!']) {
+            // The compiler refuses other spellings than capitals.
+            if METHODS.contains(&method.as_str()) || method.contains(['*', '{', '|', '!']) {
                 continue;
             }
-            let meant = nearest(&written, METHODS).map(|meant| format!("; did you mean {meant}?"));
+            let meant = nearest(method, METHODS).map(|meant| format!("; did you mean {meant}?"));
             let (method, meant) = (quoted(method), meant.unwrap_or_default());
             found.push(format!("{place}.when.method: {method} is no method that HTTP defines{meant}"));
         }
@@ -134,7 +134,7 @@ mod tests {
     /// Other names, and names that the config maps or the policy declares, are no mistakes.
     #[test]
     fn other_names_are_fine() {
-        for fields in ["by: [user, ip, id]", "when: {method: [get, PROPFIND], plan: pro}", "by: [client]"] {
+        for fields in ["by: [user, ip, id]", "when: {method: [GET, PROPFIND], plan: pro}", "by: [client]"] {
             assert_eq!(
                 warnings(&format!("limits: [{{name: a, {fields}, rate: 5/s}}]"), "tenant"),
                 "",

@@ -2,7 +2,7 @@
 //!
 //! [`Reader`] opens logs, finds their [`Format`] in their first lines, and yields one [`Record`] for each request, borrowed
 //! from the line. Plain text, gzip and zstd are recognised by their first bytes. [`Sorter`] puts what came of the records
-//! into the order of arrival. [`write`] writes logs with known truth, for tests.
+//! into the order of arrival. [`mod@write`] writes logs with known truth, for tests.
 //!
 //! | format | stamps | resolution | arrival | duration | notes |
 //! |---|---|---|---|---|---|

@@ -64,7 +64,7 @@ fn commands_report_what_happened() {
             assert!(forgotten.contains("1 counter reset: per-key\n"), "{forgotten}");
             Some(())
         });
-        assert!(printed(&server, "reset tenant=t").contains("no limit counts these attributes apart"));
+        assert!(printed(&server, "reset tenant=t").contains("no limit has a counter for these attributes"));
         let unblock = |words: &str| {
             let output = operate(&server, &words.split(' ').collect::<Vec<_>>()).output().unwrap();
             (output.status.code().unwrap(), stdout(&output))

@@ -266,15 +266,12 @@ fn an_order_on_a_shared_store_says_where_it_holds() {
             String::from_utf8_lossy(&output.stdout).into_owned()
         };
         let reported = printed(&shared);
-        assert!(
-            reported.contains("on this server only") && reported.contains("--server"),
-            "{words:?}: {reported}"
-        );
-        assert!(!printed(&alone).contains("on this server only"), "{words:?}");
+        assert!(reported.contains("on every node that reaches the store"), "{words:?}: {reported}");
+        assert!(!printed(&alone).contains("every node"), "{words:?}");
     }
     let json = operate(&shared, &["block", "api_key=k", "--for", "1h", "--json"]).output().unwrap();
     let json: Value = serde_json::from_slice(&json.stdout).unwrap();
-    assert!(json["notice"].as_str().is_some_and(|notice| notice.contains("same store")), "{json}");
+    assert!(json["notice"].as_str().is_some_and(|notice| notice.contains("every node")), "{json}");
     assert!(
         operate(&shared, &["reset", "api_key=k", "--json"])
             .output()

@@ -147,7 +147,7 @@ fn prepared(folder: &Scratch) {
     fs::write(folder.path("config.yaml"), "ipv6_prefix: 64\n").unwrap();
     fs::write(folder.path("requests.jsonl"), "{\"at\": 1000, \"attributes\": {\"api_key\": \"k1\"}}\n")
         .unwrap();
-    let log = "time,api_key,path\n2030-01-31T12:00:00Z,k1,/\n";
+    let log = "time,api_key,ip,path\n2030-01-31T12:00:00Z,k1,192.0.2.1,/\n";
     fs::write(folder.path("access.log"), log).unwrap();
     let envoy =
         "domain: test\ndescriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 5}}]\n";

@@ -134,7 +134,10 @@ fn rights_are_tried_and_named() {
     found.says(
         "rights",
         "fail",
-        &["blind lacks +eval; without +eval it was not tried", "ACL SETUSER blind +eval +time"],
+        &[
+            "blind lacks +eval; without +eval, commands inside scripts were not tried",
+            "ACL SETUSER blind +eval +time",
+        ],
     );
 }
 

@@ -335,5 +335,5 @@ fn wrong_sections_stop_the_start() {
         let reported = start(&format!("{{path: /api, persisted: {{file: {path}}}}}"));
         assert!(reported.contains("graphql.persisted.file") && reported.contains(expected), "{reported}");
     }
-    assert!(start("{path: /api, persisted: {file: /nowhere.json}}").contains("name a file that can be read"));
+    assert!(start("{path: /api, persisted: {file: /nowhere.json}}").contains("no such file; check the path"));
 }

@@ -53,7 +53,7 @@ pub(crate) fn run(arguments: &ReplayArguments, console: &mut Console) -> u8 {
 }
 
 fn carried_out(arguments: &ReplayArguments, console: &mut Console) -> Result<(), String> {
-    let reader = live_reader(arguments.config.as_deref())?;
+    let reader = request_reader(arguments.config.as_deref())?;
     let credentials = Identity::of(&reader);
     let load = |path: &Path| native(path, &credentials);
     let policy = load(&arguments.policy)?;
@@ -95,7 +95,7 @@ pub(crate) fn compared(
 }
 
 /// How the server reads requests.
-pub(crate) fn live_reader(path: Option<&Path>) -> Result<Reader, String> {
+pub(crate) fn request_reader(path: Option<&Path>) -> Result<Reader, String> {
     let config = config::load(path, &[])?;
     let mut reader = config.reader;
     if let Some(path) = &config.callers {

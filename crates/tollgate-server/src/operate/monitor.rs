@@ -269,7 +269,7 @@ fn denials(key: &Value) -> u64 {
     count(key, "denied").saturating_add(count(key, "would_deny"))
 }
 
-/// The time of the latest denial, and when the caller was told to come back.
+/// The time of the latest denial, and when the caller may come back.
 fn last_denied(denial: &Value) -> String {
     let time = |name: &str| denial[name].as_str().map(show::time_of_day);
     match (time("at"), time("retry_at")) {

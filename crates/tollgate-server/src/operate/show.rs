@@ -53,7 +53,7 @@ fn last_denied(limit: &Value) -> Option<String> {
     let at = time_of_day(last["at"].as_str()?);
     let ago = seconds(last, "ago_ms");
     let retry = last["retry_at"].as_str().map(time_of_day);
-    let retry = retry.map(|retry| format!(", told to come back at {retry}")).unwrap_or_default();
+    let retry = retry.map(|retry| format!(", may come back at {retry}")).unwrap_or_default();
     let since = last["since"].as_str().map(time_of_day);
     let recent = match (last["denials"].as_u64(), since) {
         (Some(1), Some(since)) => format!("; 1 denial since {since}"),

@@ -41,7 +41,7 @@ pub(super) fn recorded(arguments: &TestArguments) -> Result<String, String> {
     let Some(path) = &arguments.policy else {
         return Err("--record: name a policy with --policy".to_owned());
     };
-    let reader = replay::live_reader(arguments.config.as_deref())?;
+    let reader = replay::request_reader(arguments.config.as_deref())?;
     let identity = Identity::of(&reader);
     let policy = replay::native(path, &identity)?;
     let live = RequestReader::new(reader, std::iter::once(&policy));

@@ -215,7 +215,7 @@ fn changed(page: &mut String, title: &str, changed: &Changed) {
 fn one(page: &mut String, limit: &LimitReport) {
     put(page, format_args!("<h2>{}</h2>\n<p>{}</p>\n", safe(&limit.name), safe(&limit.sentence)));
     if let Some(burst) = limit.burst_for_none {
-        put(page, format_args!("<p>A burst of {burst} would have denied nobody at this rate.</p>\n"));
+        put(page, format_args!("<p>A burst of {burst} would have denied no request at this rate.</p>\n"));
     }
     if !limit.sizes.is_empty() {
         page.push_str("<div class=\"wide\"><table><caption>If the limit were</caption><tr><th>size</th><th>quota</th><th class=\"n\">denied</th><th class=\"n\">%</th><th class=\"n\">keys touched</th><th class=\"n\">%</th></tr>\n");

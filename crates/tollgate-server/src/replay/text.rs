@@ -137,7 +137,7 @@ fn show_limit(limit: &LimitReport, console: &mut Console) {
         ));
     }
     if let Some(burst) = limit.burst_for_none {
-        console.line(format_args!("  a burst of {burst} would have denied nobody at this rate"));
+        console.line(format_args!("  a burst of {burst} would have denied no request at this rate"));
     }
     if limit.sizes.is_empty() {
         return;

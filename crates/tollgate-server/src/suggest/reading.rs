@@ -32,7 +32,7 @@ pub(super) fn read(
     summary: &mut TrafficSummary,
     console: &mut Console,
 ) -> Result<LogNotes, String> {
-    let reader = replay::live_reader(arguments.config.as_deref())?;
+    let reader = replay::request_reader(arguments.config.as_deref())?;
     let policy = counting(&arguments.by, &Identity::of(&reader))?;
     let by = policy.limits().first().map_or(&[][..], |limit| limit.by());
     let live = RequestReader::new(reader, std::iter::once(&policy));

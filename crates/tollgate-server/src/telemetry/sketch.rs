@@ -47,7 +47,7 @@ impl SketchEntry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Denial {
     pub(crate) at: Timestamp,
-    /// How long the caller was told to wait. `None` if no wait would have helped.
+    /// How long the caller had to wait. `None` if no wait would have helped.
     pub(crate) retry_after: Option<Ticks>,
 }
 

@@ -128,7 +128,7 @@ fn absolute_targets_are_for_the_host_of_the_proxy() {
     }
 }
 
-/// A proxy that knows only 401 and 403 is told the meant status in a header, for every refusal there is.
+/// A proxy that knows only 401 and 403 is answered the meant status in a header, for every refusal there is.
 #[test]
 fn refusals_in_the_proxys_words() {
     let server = Server::start(POLICY);
@@ -145,10 +145,10 @@ fn refusals_in_the_proxys_words() {
     let wrong = ask(&server, nginx, "X-Original-URI: /%00\r\n");
     assert_eq!((wrong.status, wrong.header("tollgate-status")), (403, Some("400")));
     assert_eq!(wrong.header("tollgate-problem"), std::str::from_utf8(&wrong.body).ok());
-    // Elsewhere every status is told as it is. The query may be the client's own and means nothing.
+    // Elsewhere every status is answered as it is. The query may be the client's own and means nothing.
     let plain = ask(&server, "?deny=403&headers=original", &format!("{key}X-Original-URI: /%00\r\n"));
-    let told = (plain.header("tollgate-status"), plain.header("tollgate-problem"));
-    assert_eq!((plain.status, told), (429, (None, None)));
+    let answered = (plain.header("tollgate-status"), plain.header("tollgate-problem"));
+    assert_eq!((plain.status, answered), (429, (None, None)));
 }
 
 /// nginx reads only the head of an answer. So the body of a refusal is there as well.
@@ -159,22 +159,22 @@ fn the_head_has_the_body_of_a_refusal() {
   - {name: dear, when: {path: /dear}, by: [ip], rate: 1/h, cost: size}
 ";
     let server = Server::start(policy);
-    let told = |headers: &str| {
+    let answered = |headers: &str| {
         let answer = ask(&server, "/nginx", headers);
         let problem = answer.header("tollgate-problem").map(str::to_owned);
         (answer.header("tollgate-status").map(str::to_owned), problem, answer)
     };
-    let (status, problem, forbidden) = told("X-Original-URI: /export\r\n");
+    let (status, problem, forbidden) = answered("X-Original-URI: /export\r\n");
     assert_eq!((status.as_deref(), forbidden.header("retry-after")), (Some("403"), None));
     let problem: serde_json::Value = serde_json::from_str(&problem.unwrap()).unwrap();
     assert_eq!((&problem["cause"], &problem["reason"]), (&"exports".into(), &"denied-by-policy".into()));
-    let (status, problem, costly) = told("X-Original-URI: /dear\r\n");
+    let (status, problem, costly) = answered("X-Original-URI: /dear\r\n");
     assert_eq!(
         (status.as_deref(), problem.as_deref()),
         (Some("400"), std::str::from_utf8(&costly.body).ok())
     );
     // A client of plain text gets no header with text of several lines.
-    assert_eq!(told("X-Original-URI: /export\r\nAccept: text/html\r\n").1, None);
+    assert_eq!(answered("X-Original-URI: /export\r\nAccept: text/html\r\n").1, None);
 }
 
 /// With `anonymous: retry-after` a caller without a credential learns when to come back and nothing else; one with a credential sees

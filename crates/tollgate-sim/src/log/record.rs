@@ -6,11 +6,12 @@ use std::net::IpAddr;
 use tollgate::{Ticks, Timestamp};
 
 /// How finely a log stamps its requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
     /// Whole seconds: the order and the spacing within a second are unknown.
     Second,
     /// Milliseconds or finer.
+    #[default]
     Exact,
 }
 

@@ -11,7 +11,7 @@ use crate::log::{Precision, Record};
 type Stretch = Option<(usize, usize)>;
 
 /// The owned copy of a [`Record`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct StoredRecord {
     text: String,
     arrival: Timestamp,
@@ -29,29 +29,6 @@ pub(super) struct StoredRecord {
     bytes: Option<u64>,
     cost: Option<u64>,
     refused: bool,
-}
-
-impl Default for StoredRecord {
-    fn default() -> Self {
-        Self {
-            text: String::new(),
-            arrival: Timestamp::default(),
-            precision: Precision::Exact,
-            duration: None,
-            client: None,
-            user: None,
-            method: None,
-            target: None,
-            host: None,
-            user_agent: None,
-            headers: Vec::new(),
-            attributes: Vec::new(),
-            status: None,
-            bytes: None,
-            cost: None,
-            refused: false,
-        }
-    }
 }
 
 impl StoredRecord {

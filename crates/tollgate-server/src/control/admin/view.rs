@@ -320,7 +320,7 @@ impl LastDeniedView {
 #[derive(Serialize)]
 pub(super) struct DenialView {
     at: Instant,
-    /// When the caller was told to come back.
+    /// When the caller may come back.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_at: Option<Instant>,
 }

@@ -116,7 +116,7 @@ mod tests {
     /// One client gets its share and no more, all clients together get the whole, and released memory can be used
     /// again.
     #[test]
-    fn nobody_takes_it_from_others() {
+    fn a_client_cannot_take_the_share_of_others() {
         let room = BodyBudget::of(8 * 100);
         let client = |number: u8| ShareOwner::One(std::net::IpAddr::from([192, 0, 2, number]));
         let (one, same) = (room.enter(client(1)), room.enter(client(1)));

@@ -437,7 +437,7 @@ attributes:
 
     /// Every problem names its field and what would be accepted.
     #[test]
-    fn problems_are_told_at_once() {
+    fn all_problems_are_reported_together() {
         let text = "
 trusted_proxies: [10.0.0.1/8, x]
 ipv6_prefix: 12

@@ -33,7 +33,9 @@ mod builder;
 pub use crate::active::{SwapError, SwapReport};
 pub use crate::decision::Settled;
 pub use crate::fallback::{DEFERRED_MAX, FallbackReport, Reconciled};
-pub use crate::overrides::{ActiveOverrides, LimitOverride, OVERRIDES_MAX, OverrideError, Ruled, Scope};
+pub use crate::overrides::{
+    ActiveOverrides, ExpiringOverride, LimitOverride, OVERRIDES_MAX, OverrideError, Scope,
+};
 pub use block::{BLOCK_ATTRIBUTES_MAX, BLOCKS_MAX, BlockError};
 pub use builder::{EngineBuilder, WithoutPolicy};
 pub use check::Prepared;

@@ -36,7 +36,7 @@ mod tests;
 
 pub use builder::LimitBuilder;
 pub use by::By;
-pub use condition::{Choices, Condition, Sense};
+pub use condition::{Choices, Condition, Negation};
 pub(crate) use difference::differing;
 pub use difference::{Change, Difference, FieldChange};
 pub(crate) use document::TEXT_BYTES_MAX;
@@ -62,7 +62,7 @@ pub(crate) use vocabulary::Vocabulary;
 pub mod source {
     pub use super::compile::lease::percentage;
     pub use super::document::{Entry, Node, Outline, Reading, SecondDocument, Tree, outline, read};
-    pub use super::expression::scene::{Cel, Evaluated, Scene};
+    pub use super::expression::descriptor_values::{Cel, DescriptorValues, Evaluated};
     pub use super::expression::with_room;
     pub use super::fields::{Fields, count, text};
     pub use super::finding::{Position, Report, nearest, quoted};

@@ -157,7 +157,7 @@ async fn a_body_that_does_not_begin_is_given_up() {
 /// If the memory budget has no room for the whole of a small body, the request takes its slot with what has come. If
 /// too many requests wait for their bodies, it is refused. Other clients have their own share of both.
 #[tokio::test(start_paused = true)]
-async fn what_is_awaited_is_bounded() {
+async fn waits_for_an_upload_are_bounded() {
     let unsent = Unsent { requests: ClientShares::new(4, 2), bytes: BodyBudget::of(8 * 2) };
     let (upload, send) = of_length(Some(6));
     send.send(b"abc").unwrap();

@@ -281,7 +281,7 @@ mod tests {
 
     /// The two commands count the same key separately. Two limits of one command count it together, as in redis-cell.
     #[test]
-    fn keys_are_told_apart() {
+    fn keys_have_separate_counters() {
         let cells = cells(1 << 20);
         let left = |asker, key: &[u8]| cells.charge(asker, key, &hourly(), NOW, 1).0.remaining;
         assert_eq!([left(ThrottleCommand::Cell, b"k"), left(ThrottleCommand::Cell, b"k")], [1, 0]);
@@ -378,7 +378,7 @@ mod tests {
 
     /// Saved entries are restored, also into a table of another size. Past entries are neither saved nor restored.
     #[test]
-    fn what_was_written_is_there_again() {
+    fn a_restored_counter_equals_the_written_one() {
         let cells = cells(1 << 20);
         filled(&cells, 2_500);
         let pieces: Vec<Vec<u8>> = cells.table.pieces(NOW).collect();

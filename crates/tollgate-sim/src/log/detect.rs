@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_log_says_what_it_looks_like() {
+    fn other_formats_are_named_in_the_error() {
         for (head, complaint) in [
             (&b""[..], "empty"),
             (b"\n \r\n", "empty"),

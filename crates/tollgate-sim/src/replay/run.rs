@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use tollgate::policy::Ended;
 use tollgate::{
-    CheckRequest, Decision, Engine, LimitOverride, MemoryStore, Permit, Policy, Reservation, Ruled, Scope,
+    CheckRequest, Decision, Engine, LimitOverride, MemoryStore, Permit, Policy, Reservation, ExpiringOverride, Scope,
     Secret, Ticks, Timestamp,
 };
 
@@ -103,7 +103,7 @@ impl PolicyRun {
         let store = MemoryStore::new(MEMORY_BYTES, start);
         let engine = Engine::builder().policy(policy).store(store).secret(Secret::repeatable(SEED)).build();
         for name in without {
-            let off = Ruled { kind: LimitOverride::Off, until: Timestamp::MAX };
+            let off = ExpiringOverride { kind: LimitOverride::Off, until: Timestamp::MAX };
             // A limit that is off already needs no override.
             let _ = engine.operator().set_override(Scope::Limit(name), off, start);
         }

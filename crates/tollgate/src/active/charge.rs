@@ -192,7 +192,7 @@ impl ActivePolicy {
     }
 
     /// The indexes of the limit and of the quota that it was taken from, in this policy.
-    pub(crate) fn place_of(&self, held: &Held) -> Option<(usize, QuotaIndex)> {
+    pub(crate) fn position_of(&self, held: &Held) -> Option<(usize, QuotaIndex)> {
         let position = self.position(&held.limit)?;
         let at = held.quota_in(&self.policy.limits()[position]);
         Some((position, QuotaIndex(u32::try_from(at).ok()?)))

@@ -88,7 +88,7 @@ pub struct RestoreReport {
     pub idle: u64,
     /// Counters that this store had no room for: their keys are as if never seen. Zero unless the capacity is smaller
     /// than that of the store which was written, or hardly larger than its contents.
-    pub no_room: u64,
+    pub dropped: u64,
 }
 
 /// Why a snapshot could not be read. Nothing of it is then active.
@@ -166,7 +166,7 @@ impl<S: Store> Snapshots<'_, S> {
         frames.write(Block::Holds, |fields| holds(fields, &active, store, now))?;
         let counted = counters::write(&mut frames, store, &settings, now)?;
         for part in parts {
-            frames.write(Block::Beside, |fields| fields.rest(part.as_ref()))?;
+            frames.write(Block::CallerPart, |fields| fields.rest(part.as_ref()))?;
         }
         // The permits in the snapshot have lower ids, and a policy made active since then has another generation.
         let permits = self.engine.permits.load(Ordering::Relaxed);
@@ -235,7 +235,7 @@ impl Snapshot {
     /// let clock = Clock::resumed(Snapshot::wall(&mut file.as_slice())?);
     /// let snapshot = Snapshot::read(64 << 20, clock.now(), &mut file.as_slice())?;
     /// # assert_eq!(clock.wall_offset(clock.now()), hour);
-    /// # assert_eq!(snapshot.report().no_room, 0);
+    /// # assert_eq!(snapshot.report().dropped, 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -310,7 +310,7 @@ impl Snapshot {
             keys: counted.keys,
             overflow_keys: counted.overflow_keys,
             idle: counted.idle,
-            no_room: counted.no_room,
+            dropped: counted.dropped,
         }
     }
 }
@@ -430,7 +430,7 @@ impl SnapshotContent {
             Block::Wall if !self.is_ready => self.wall(fields),
             Block::Holds if !self.is_ready => self.holds(fields),
             Block::Words | Block::Pairs | Block::Large if self.is_ready => self.counters(block, fields),
-            Block::Beside if self.is_ready => part(self.taken_at, fields.rest()),
+            Block::CallerPart if self.is_ready => part(self.taken_at, fields.rest()),
             Block::End if self.is_ready => self.end(fields),
             _ => Err("a part is not where it belongs".to_owned()),
         });
@@ -460,25 +460,25 @@ impl SnapshotContent {
     }
 
     fn counters(&mut self, block: Block, fields: &mut Unread<'_>) -> Result<(), String> {
-        let place = counters::read_place(fields)?;
+        let partition = counters::read_partition(fields)?;
         while !fields.is_empty() {
             let put: Result<bool, Full> = match block {
                 Block::Words => {
-                    self.store.put_word(place, counters::read_slot(fields)?, self.origin, self.now)
+                    self.store.put_word(partition, counters::read_slot(fields)?, self.origin, self.now)
                 }
                 Block::Pairs => {
                     let slot = counters::read_slot(fields)?;
                     if setting_of(slot.entry.state) >= self.settings {
                         return Err("a window is of no known setting of the wall clock".to_owned());
                     }
-                    self.store.put_pair(place, slot, self.now)
+                    self.store.put_pair(partition, slot, self.now)
                 }
                 _ => {
-                    let (key, shelved) = counters::read_large(fields)?;
-                    self.store.put_large(place, key, shelved, self.now)
+                    let (key, entry) = counters::read_large(fields)?;
+                    self.store.put_large(partition, key, entry, self.now)
                 }
             };
-            self.counted.put_back(place, put);
+            self.counted.count_restored(partition, put);
         }
         Ok(())
     }

@@ -455,7 +455,7 @@ mod tests {
 
     /// The constant body for strangers equals what would be written.
     #[test]
-    fn strangers_are_told_what_would_be_written() {
+    fn the_constant_body_equals_the_written_one() {
         let (decision, policy) = (fixture::decision(&[]), HeaderPolicy::default());
         let sheet = Sheet::of(&decision, &policy, Audience::default(), Timestamp::default());
         assert_eq!(written(&RefusalKind::Quota, 429, &sheet), STRANGER_DENIED);

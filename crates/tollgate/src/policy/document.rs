@@ -366,7 +366,7 @@ impl<'t> TreeReader<'t, '_> {
             if keys.insert(key.clone()) {
                 entries.push(Entry { key, at, node });
             } else {
-                let problem = Problem::new("said twice", "each field once");
+                let problem = Problem::new("given twice", "each field once");
                 self.report.error(at, &self.path, problem);
             }
             self.path.truncate(path);

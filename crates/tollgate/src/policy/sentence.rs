@@ -8,7 +8,7 @@ use crate::algorithm::fixed_window::{Align, FixedWindow};
 use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::algorithm::sliding_window::Estimate;
 use crate::policy::by::By;
-use crate::policy::condition::{Choices, Condition, Sense};
+use crate::policy::condition::{Choices, Condition, Negation};
 use crate::policy::glob::Glob;
 use crate::policy::limit::{
     ANY, Consistency, Cost, DefaultQuota, Grant, Limit, Mode, QuotaIndex, TIER_SEPARATOR, stricter,
@@ -257,10 +257,10 @@ fn dimension(by: &By) -> String {
 fn condition(condition: &Condition) -> String {
     match condition {
         Condition::Holds(expression) => expression.to_string(),
-        Condition::OneOf { name, choices, sense: Sense::Is } => {
+        Condition::OneOf { name, choices, sense: Negation::Is } => {
             format!("{name} {}", ways(name, choices).join(" or "))
         }
-        Condition::OneOf { name, choices, sense: Sense::IsNot } => {
+        Condition::OneOf { name, choices, sense: Negation::IsNot } => {
             let is_any = choices.globs().iter().any(Glob::is_any);
             if is_any {
                 return format!("{name} is missing");

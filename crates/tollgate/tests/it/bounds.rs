@@ -257,7 +257,7 @@ fn an_override_acts_from_the_swap_on() {
 /// Tiers that begin to count apart are other counters, and the swap says so. The story: everybody's counter began anew, and the
 /// report called it a change that kept them.
 #[test]
-fn tiers_that_begin_to_count_apart_are_told() {
+fn tiers_that_begin_to_count_apart_are_in_the_swap_report() {
     let start = Timestamp::from_unix_seconds(1_700_000_000);
     let of = |pro: &str| {
         let file =

@@ -5,8 +5,8 @@ use tollgate::headers::Caller;
 use tollgate::policy::{Grant, Limit};
 use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{
-    Answer, Audience, CheckRequest, Decision, Enforcement, Engine, HeaderPolicy, LimitOverride, Policy,
-    Quota, Rate, Reason, Ruled, Scope, Source, Ticks, Timestamp, Verdict,
+    Answer, Audience, CheckRequest, Decision, Enforcement, Engine, ExpiringOverride, HeaderPolicy,
+    LimitOverride, Policy, Quota, Rate, Reason, Scope, Source, Ticks, Timestamp, Verdict,
 };
 
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
@@ -141,7 +141,7 @@ fn modes_hold_for_deny() {
     for ruling in [LimitOverride::Off, LimitOverride::Shadow, LimitOverride::Percent(0)] {
         engine
             .operator()
-            .set_override(Scope::Limit("a"), Ruled { kind: ruling, until }, T0)
+            .set_override(Scope::Limit("a"), ExpiringOverride { kind: ruling, until }, T0)
             .expect("the limit is there");
         assert!(engine.try_check(&of(&[("k", "1")]), T0).unwrap().is_allowed(), "{ruling:?}");
     }

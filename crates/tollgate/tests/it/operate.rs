@@ -10,8 +10,8 @@ use tollgate::policy::{Change, Choice, EXAMPLE, Mode, Unmet};
 use tollgate::request::Spelling;
 use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
 use tollgate::{
-    Answer, Audience, Block, CheckRequest, Enforcement, Engine, HeaderPolicy, LimitOverride, MemoryStore,
-    Policy, Reason, Ruled, Scope, Ticks, Timestamp,
+    Answer, Audience, Block, CheckRequest, Enforcement, Engine, ExpiringOverride, HeaderPolicy,
+    LimitOverride, MemoryStore, Policy, Reason, Scope, Ticks, Timestamp,
 };
 
 const T0: Timestamp = Timestamp::from_unix_seconds(1_700_000_000);
@@ -43,7 +43,10 @@ fn a_kill_switch_ends_by_itself() {
     assert!(engine.try_check(&request, T0).unwrap().is_allowed());
     assert_eq!(engine.try_check(&request, T0).unwrap().cause_name(), Some("a"));
     let until = T0 + secs(60);
-    engine.operator().set_override(Scope::Limit("a"), Ruled { kind: LimitOverride::Off, until }, T0).unwrap();
+    engine
+        .operator()
+        .set_override(Scope::Limit("a"), ExpiringOverride { kind: LimitOverride::Off, until }, T0)
+        .unwrap();
     let open = engine.try_check(&request, T0).unwrap();
     assert!(open.is_allowed());
     assert_eq!(open.limits().map(|status| status.limit.name()).collect::<Vec<_>>(), ["b"]);
@@ -59,7 +62,10 @@ fn the_milder_ruling_holds() {
     let engine = engine(HOUR);
     let request = of(&[("k", "x")]);
     let rule = |scope, ruling| {
-        engine.operator().set_override(scope, Ruled { kind: ruling, until: T0 + secs(60) }, T0).unwrap()
+        engine
+            .operator()
+            .set_override(scope, ExpiringOverride { kind: ruling, until: T0 + secs(60) }, T0)
+            .unwrap()
     };
     rule(Scope::All, LimitOverride::Off);
     rule(Scope::Limit("a"), LimitOverride::Percent(100));
@@ -82,7 +88,11 @@ fn a_ruling_of_shadow_touches_no_enforced_counter() {
     assert!(engine.try_check(&request, T0).unwrap().is_allowed());
     engine
         .operator()
-        .set_override(Scope::Limit("a"), Ruled { kind: LimitOverride::Shadow, until: T0 + secs(5) }, T0)
+        .set_override(
+            Scope::Limit("a"),
+            ExpiringOverride { kind: LimitOverride::Shadow, until: T0 + secs(5) },
+            T0,
+        )
         .unwrap();
     for _ in 0..5 {
         assert!(engine.try_check(&request, T0).unwrap().is_allowed());
@@ -98,7 +108,11 @@ fn a_percentage_is_of_keys() {
     let engine = engine("limits: [{name: a, by: [k], rate: 1/h}]");
     engine
         .operator()
-        .set_override(Scope::Limit("a"), Ruled { kind: LimitOverride::Percent(30), until: T0 + secs(60) }, T0)
+        .set_override(
+            Scope::Limit("a"),
+            ExpiringOverride { kind: LimitOverride::Percent(30), until: T0 + secs(60) },
+            T0,
+        )
         .unwrap();
     let keys: Vec<String> = (0..1_000).map(|key| key.to_string()).collect();
     let enforced = |key: &String| {
@@ -116,7 +130,10 @@ fn a_percentage_is_of_keys() {
 fn a_reload_keeps_what_the_operator_said() {
     let engine = engine(HOUR);
     let until = T0 + secs(60);
-    engine.operator().set_override(Scope::Limit("a"), Ruled { kind: LimitOverride::Off, until }, T0).unwrap();
+    engine
+        .operator()
+        .set_override(Scope::Limit("a"), ExpiringOverride { kind: LimitOverride::Off, until }, T0)
+        .unwrap();
     engine.operator().block(&of(&[("k", "bad")]), until, T0).unwrap();
     engine.swap(policy("limits: [{name: a, by: [k], rate: 1/day}]"), T0).unwrap();
     assert_eq!(engine.try_check(&of(&[("k", "x")]), T0).unwrap().limits().len(), 0);
@@ -131,7 +148,11 @@ fn a_ruling_of_shadow_is_no_fault() {
     assert!(engine.try_check(&request, T0).unwrap().fault().is_some());
     engine
         .operator()
-        .set_override(Scope::Limit("a"), Ruled { kind: LimitOverride::Shadow, until: T0 + secs(5) }, T0)
+        .set_override(
+            Scope::Limit("a"),
+            ExpiringOverride { kind: LimitOverride::Shadow, until: T0 + secs(5) },
+            T0,
+        )
         .unwrap();
     assert!(engine.try_check(&request, T0).unwrap().is_allowed());
 }
@@ -141,7 +162,11 @@ fn a_ruling_of_shadow_is_no_fault() {
 fn rulings_that_are_refused() {
     let engine = engine("limits: [{name: a, rate: 1/h}, {name: gone, rate: 1/h, mode: off}]");
     let rule = |name, ruling| {
-        engine.operator().set_override(Scope::Limit(name), Ruled { kind: ruling, until: T0 + secs(5) }, T0)
+        engine.operator().set_override(
+            Scope::Limit(name),
+            ExpiringOverride { kind: ruling, until: T0 + secs(5) },
+            T0,
+        )
     };
     assert_eq!(rule("c", LimitOverride::Off), Err(OverrideError::UnknownLimit("c".into())));
     assert_eq!(rule("gone", LimitOverride::Shadow), Err(OverrideError::OffInPolicy("gone".into())));
@@ -152,7 +177,7 @@ fn rulings_that_are_refused() {
 #[test]
 fn rulings_are_resumed() {
     let before = engine(HOUR);
-    let ruled = |ruling, seconds| Ruled { kind: ruling, until: T0 + secs(seconds) };
+    let ruled = |ruling, seconds| ExpiringOverride { kind: ruling, until: T0 + secs(seconds) };
     before.operator().set_override(Scope::Limit("a"), ruled(LimitOverride::Percent(10), 5), T0).unwrap();
     before.operator().set_override(Scope::Limit("b"), ruled(LimitOverride::Off, 9), T0).unwrap();
     let (overrides, later) = (before.operator().overrides(T0).list(), T0 + secs(5));
@@ -202,7 +227,7 @@ fn the_operator_needs_no_store() {
         assert!(asked.load(Ordering::SeqCst), "the store was asked, and is down");
         engine
             .operator()
-            .set_override(Scope::All, Ruled { kind: LimitOverride::Off, until: T0 + secs(5) }, T0)
+            .set_override(Scope::All, ExpiringOverride { kind: LimitOverride::Off, until: T0 + secs(5) }, T0)
             .unwrap();
         assert!(engine.check(&request, T0).await.is_allowed());
         engine.operator().block(&request, T0 + secs(5), T0).unwrap();
@@ -343,7 +368,7 @@ fn a_block_holds_with_other_attributes_beside_an_address() {
 
 /// The answer to a blocked request says when to come back, exactly, and the reason only to whom it may be told.
 #[test]
-fn a_blocked_request_is_told_when_to_come_back() {
+fn a_blocked_request_gets_the_end_of_the_block() {
     let engine = engine(HOUR);
     engine.operator().block(&of(&[("k", "x")]), T0 + secs(90), T0).unwrap();
     let denied = engine.try_check(&of(&[("k", "x")]), T0).unwrap();
@@ -410,7 +435,7 @@ fn blocks_and_rulings_can_be_asked_for() {
     let longest = engine.operator().block(&of(&[("k", "x"), ("l", "y")]), T0 + secs(2), T0).unwrap();
     assert_eq!(engine.operator().blocked(&pairs, T0), Some(longest));
     assert_eq!(engine.operator().blocked(&pairs, T0 + secs(2)), None);
-    let ruled = Ruled { kind: LimitOverride::Off, until: T0 + secs(1) };
+    let ruled = ExpiringOverride { kind: LimitOverride::Off, until: T0 + secs(1) };
     engine.operator().set_override(Scope::Limit("a"), ruled, T0).unwrap();
     assert_eq!(engine.operator().overrides(T0).of_all(), None);
     engine.operator().set_override(Scope::All, ruled, T0).unwrap();
@@ -496,11 +521,19 @@ fn an_explanation_shows_rulings() {
     let engine = engine(HOUR);
     engine
         .operator()
-        .set_override(Scope::Limit("a"), Ruled { kind: LimitOverride::Off, until: T0 + secs(9) }, T0)
+        .set_override(
+            Scope::Limit("a"),
+            ExpiringOverride { kind: LimitOverride::Off, until: T0 + secs(9) },
+            T0,
+        )
         .unwrap();
     engine
         .operator()
-        .set_override(Scope::Limit("b"), Ruled { kind: LimitOverride::Shadow, until: T0 + secs(9) }, T0)
+        .set_override(
+            Scope::Limit("b"),
+            ExpiringOverride { kind: LimitOverride::Shadow, until: T0 + secs(9) },
+            T0,
+        )
         .unwrap();
     let limits = explained(&engine, &of(&[("k", "x")]));
     let [b, a] = &limits[..] else { panic!("{limits:?}") };
@@ -605,7 +638,7 @@ fn rulings_work_on_any_store() {
     let engine = Engine::builder().policy(policy(HOUR)).store(MemoryStore::new(1 << 20, T0)).build();
     engine
         .operator()
-        .set_override(Scope::All, Ruled { kind: LimitOverride::Off, until: T0 + secs(1) }, T0)
+        .set_override(Scope::All, ExpiringOverride { kind: LimitOverride::Off, until: T0 + secs(1) }, T0)
         .unwrap();
     assert!(pollster::block_on(engine.check(&of(&[("k", "x")]), T0)).is_allowed());
 }

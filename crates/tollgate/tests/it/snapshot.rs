@@ -128,7 +128,7 @@ fn a_restarted_engine_decides_as_one_that_was_not() {
         let [for_old, for_new] = policies((seed << 32) + random.below(2) * 999_999);
         old.swap(for_old, now).expect("few quotas are in use");
         let (new, report, _) = read(&bytes, for_new, now).expect("it was just written");
-        assert_eq!((report.no_room, report.taken_at), (0, now), "seed {seed}");
+        assert_eq!((report.dropped, report.taken_at), (0, now), "seed {seed}");
         for step in 0..200 {
             let (key, cost, gap) = random.request();
             now = now + gap;
@@ -328,7 +328,7 @@ fn under_load_no_counter_is_gifted() {
             let bytes = written(&engine, NOW);
             let after = counts();
             let (new, report, _) = read(&bytes, policy(limits()), NOW).expect("written");
-            assert_eq!(report.no_room, 0);
+            assert_eq!(report.dropped, 0);
             for key in 0..KEYS {
                 let look = now_or_never(new.operator().peek(&asking(&format!("k-{key}"), 0), NOW));
                 for status in look.limits() {
@@ -375,7 +375,7 @@ fn a_snapshot_belongs_to_one_policy() {
 /// A smaller store takes what it has room for, and says what it had none for. One of the same size takes everything, however
 /// full the first was.
 #[test]
-fn what_has_no_room_is_told() {
+fn dropped_counters_are_reported() {
     let old = engine(vec![bucket("words", 10), limit("pairs", ALGORITHMS[3].1(10))], NOW);
     for key in 0..100_000 {
         let _ = old.try_check(&asking(&format!("k-{key}"), 1), NOW).unwrap();
@@ -384,13 +384,13 @@ fn what_has_no_room_is_told() {
     let usage = old.store().usage(NOW);
     let limits = || policy(vec![bucket("words", 10), limit("pairs", ALGORITHMS[3].1(10))]);
     let (same, report, _) = read(&bytes, limits(), NOW).expect("written");
-    assert_eq!((report.keys + report.no_room, report.overflow_keys), (usage.keys, usage.overflow_keys));
-    assert!(report.no_room <= usage.keys / 50, "{report:?} of {usage:?}");
+    assert_eq!((report.keys + report.dropped, report.overflow_keys), (usage.keys, usage.overflow_keys));
+    assert!(report.dropped <= usage.keys / 50, "{report:?} of {usage:?}");
     assert_eq!(same.store().usage(NOW).keys, report.keys);
     let small = Snapshot::read(1 << 20, NOW, &mut &*bytes).expect("written");
     let report = small.report();
     let (small, _) = small.restore(limits(), |memory| memory, NOW).expect("few quotas are in use");
-    assert!(report.no_room > 0 && report.keys > 1_000, "{report:?}");
+    assert!(report.dropped > 0 && report.keys > 1_000, "{report:?}");
     assert_eq!(small.store().usage(NOW).keys, report.keys);
     assert!(small.store().usage(NOW).bytes <= 1 << 20);
 }
@@ -428,7 +428,7 @@ fn a_snapshot_that_was_changed_is_refused() {
 
 /// What is no snapshot, of another version, or has something behind its end: each is told by its name.
 #[test]
-fn what_is_no_snapshot_says_so() {
+fn each_unreadable_file_has_its_own_error() {
     let bytes = sample();
     assert!(matches!(refused(b"GIF89a, and a few bytes more"), RestoreError::NotASnapshot));
     let mut newer = bytes.clone();
@@ -450,7 +450,7 @@ fn what_is_no_snapshot_says_so() {
 #[test]
 fn nothing_is_restored_as_nothing() {
     let (new, report, _) = restored(&engine(vec![bucket("limit", 10)], NOW), vec![bucket("limit", 10)], NOW);
-    assert_eq!((report.keys, report.overflow_keys, report.idle, report.no_room), (0, 0, 0, 0));
+    assert_eq!((report.keys, report.overflow_keys, report.idle, report.dropped), (0, 0, 0, 0));
     assert_eq!(remaining(&new, "k", NOW), 10);
 }
 
@@ -473,7 +473,7 @@ fn the_format_before_is_read() {
 /// What a program counts beside the engine comes back as it was, with its keys; who does not ask for it is not troubled by it; and
 /// what it finds wrong makes the snapshot a damaged one.
 #[test]
-fn what_is_counted_beside_comes_back() {
+fn caller_parts_are_restored() {
     let engine = engine(vec![bucket("limit", 10)], NOW);
     assert!(engine.try_check(&asking("k", 4), NOW).unwrap().is_allowed());
     let parts: [&[u8]; 3] = [b"one", b"", &[7; 100_000]];

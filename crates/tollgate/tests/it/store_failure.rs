@@ -189,7 +189,7 @@ fn each_limit_has_its_own_failure_mode() {
 
 /// The story: while the store was away a closed limit refused a request, and the local limits beside it were charged for it.
 #[test]
-fn what_a_closed_limit_refuses_is_charged_nowhere() {
+fn a_denial_of_a_closed_limit_is_charged_nowhere() {
     let rig = Rig::new(vec![bucket("local", 5), bucket("closed", 5).on_store_failure(OnStoreFailure::Deny)]);
     rig.cut(true);
     for _ in 0..10 {
@@ -272,7 +272,7 @@ fn a_place_taken_locally_is_given_back_locally() {
 
 /// Settling, refunding and resetting say that the store did not answer.
 #[test]
-fn what_cannot_be_given_back_is_told() {
+fn unreachable_stores_are_reported() {
     let rig = Rig::new(vec![bucket("limit", 10)]);
     let (_, reservation) =
         now_or_never(rig.engine.reservations().reserve(&asking("k", 5), Ticks::from_secs(30), NOW));

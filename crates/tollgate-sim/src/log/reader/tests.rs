@@ -136,7 +136,7 @@ proptest! {
 
     /// Every format: what a server writes is detected and read back, plain or compressed.
     #[test]
-    fn what_is_written_is_read(requests in proptest::collection::vec(any_truth(), 1..20), packed in 0..3) {
+    fn written_logs_are_read_back(requests in proptest::collection::vec(any_truth(), 1..20), packed in 0..3) {
         for style in Style::ALL {
             let log = style.log(&requests);
             let mut reader = reader(match packed {

@@ -143,7 +143,7 @@ limits:
 
     /// A blocked request pays nothing, and its decision names the block.
     #[test]
-    fn a_block_is_told() {
+    fn a_block_denies_the_debit() {
         let engine = Engine::builder()
             .policy(Policy::compile("p", b"limits: [{name: all, rate: 4/h}]").unwrap())
             .clock(crate::ManualClock::starting_at(NOW).clock())

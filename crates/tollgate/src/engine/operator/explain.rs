@@ -14,7 +14,7 @@ use crate::engine::ATTEMPTS;
 use crate::engine::check::{ChargeSet, MatchedRequest};
 use crate::engine::penalty::{Blocked, PenaltyBlocks};
 use crate::outcome::{Outcome, Source};
-use crate::overrides::{ActiveOverrides, LimitOverride, Ruled};
+use crate::overrides::{ActiveOverrides, ExpiringOverride, LimitOverride};
 use crate::policy::compared::Replaced;
 use crate::policy::{
     Choice, Fault, Limit, MATCHED_MAX, Match, Matches, Mode, Penalty, Policy, QuotaIndex, Unmet,
@@ -71,7 +71,7 @@ pub struct Explained {
     /// Why it does not apply, by the policy; empty if it does.
     pub unmet: Vec<Unmet>,
     /// The operator's override of it.
-    pub ruled: Option<Ruled>,
+    pub ruled: Option<ExpiringOverride>,
     /// Whether it decides now, and for which share of keys, overrides included.
     pub mode: Mode,
     /// See [`Explained::mode`].
@@ -480,7 +480,7 @@ fn unapplied(limit: &Limit, request: &Descriptor<'_>, overrides: &ActiveOverride
     if unmet.is_empty() && mode == Mode::Shadow {
         changes.push(uncounted_in_shadow(limit, request));
     }
-    if let Some(Ruled { kind: LimitOverride::Off, .. }) = ruled {
+    if let Some(ExpiringOverride { kind: LimitOverride::Off, .. }) = ruled {
         changes.push(
             "an operator has turned it off; it decides again when that ends, or after `tollgate restore`"
                 .to_owned(),

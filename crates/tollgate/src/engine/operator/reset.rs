@@ -84,7 +84,7 @@ impl<S: Store> Operator<'_, S> {
     }
 
     /// The keys of all counters that [`Operator::reset`] resets for these attributes, so that a program can tell them to
-    /// the other nodes of a fleet: see [`Operator::hear_reset`].
+    /// the other nodes of a fleet: see [`Operator::apply_remote_reset`].
     #[must_use]
     pub fn reset_keys(self, request: &CheckRequest<'_>, limits: &[&str], now: Timestamp) -> Vec<u128> {
         let now = now.decidable();
@@ -95,7 +95,7 @@ impl<S: Store> Operator<'_, S> {
 
     /// Records that another node has reset these counters: a reservation that was decided before refunds nothing. The
     /// leases of this node are dropped by [`LeasedStore::discard`](crate::lease::LeasedStore::discard).
-    pub fn hear_reset(self, keys: &[u128], now: Timestamp) {
+    pub fn apply_remote_reset(self, keys: &[u128], now: Timestamp) {
         let keys = keys.iter().map(|key| Fingerprint::of_whole(*key));
         self.engine.reset_times.record(keys, now.decidable());
     }

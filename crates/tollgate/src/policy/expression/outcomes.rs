@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use cel::common::ast::{ComprehensionExpr, Expr, IdedExpr, operators};
 use cel::{Context, ExecutionError};
 
-use super::{Failure, reading, survey};
+use super::{Failure, analysis, reading};
 
 /// What an expression may come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +110,7 @@ pub(super) fn of(expression: &IdedExpr, context: &Context<'_, '_>) -> Outcomes {
 
 /// What may become of something that needs a value of each of its parts.
 fn of_all_parts(expression: &IdedExpr, failure: &Failure, context: &Context<'_, '_>) -> Outcomes {
-    let parts = survey::children(expression);
+    let parts = analysis::children(expression);
     let is_missing = matches!(failure, Failure::Absent(_)) && parts.is_empty();
     if is_missing || parts.iter().any(|part| of(part, context) == Outcomes::ABSENT) {
         Outcomes::ABSENT
@@ -146,7 +146,7 @@ fn of_each(inner: &ComprehensionExpr, failure: &Failure, context: &Context<'_, '
 /// The largest parts of an expression that do not mention a variable.
 fn without<'e>(expression: &'e IdedExpr, variable: &str, parts: &mut Vec<&'e IdedExpr>) {
     if mentions(expression, variable) {
-        survey::children(expression).into_iter().for_each(|child| without(child, variable, parts));
+        analysis::children(expression).into_iter().for_each(|child| without(child, variable, parts));
     } else {
         parts.push(expression);
     }
@@ -159,7 +159,7 @@ fn mentions(expression: &IdedExpr, variable: &str) -> bool {
         Expr::Comprehension(inner) if inner.accu_var == variable => {
             mentions(&inner.iter_range, variable) || mentions(&inner.accu_init, variable)
         }
-        _ => survey::children(expression).into_iter().any(|child| mentions(child, variable)),
+        _ => analysis::children(expression).into_iter().any(|child| mentions(child, variable)),
     }
 }
 

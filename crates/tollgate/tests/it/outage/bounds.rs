@@ -136,7 +136,7 @@ fn a_fleet_without_its_store_keeps_to_the_limit() {
 
 /// The same without telling the store is found out: the check above can fail.
 #[test]
-fn a_store_that_is_not_told_admits_too_much() {
+fn a_store_without_reports_admits_too_much() {
     let mut found = 0;
     trials(1, true, |trial, [_, during, after]| {
         let both = Record(during.0.into_iter().chain(after.0).collect());

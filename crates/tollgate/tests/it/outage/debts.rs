@@ -28,7 +28,7 @@ fn owing_four() -> Fleet {
 
 /// Each key is told about once, with all that was admitted, and only when the store is there.
 #[test]
-fn every_key_is_told_about_once() {
+fn every_key_is_reported_once() {
     let fleet = Fleet::of(1, || bucket("limit", 10));
     fleet.see(NOW);
     fleet.shared.set(true);

@@ -45,7 +45,7 @@ fn the_store_learns_of_places_before_it_gives_another() {
 
 /// Telling the store of a place twice counts it once.
 #[test]
-fn a_place_is_counted_once_however_often_it_is_told() {
+fn a_permit_counts_once_however_often_it_is_reported() {
     let fleet = Fleet::of(1, || permits("in-flight", 3));
     fleet.see(NOW);
     fleet.shared.unanswered.store(1, Ordering::SeqCst);
@@ -182,7 +182,7 @@ fn answers_that_cross_do_not_add_up() {
 /// The story: `concurrency: 10` held 11 on a new cluster. A place that the store was being told of was on no list any more, so an
 /// answer that had been given before, and was late, found nothing that it had to be counted beside.
 #[test]
-fn a_place_counts_while_the_store_is_being_told_of_it() {
+fn a_permit_counts_while_it_is_being_reported() {
     let server = Server::new();
     let request = asking("k", 1);
     Server::set(&server.wrong.holds_answers, true);
@@ -218,7 +218,7 @@ fn a_late_answer_is_judged_beside_places_that_the_store_has_learnt_of_since() {
 /// The story: with a deadline of a millisecond the message that told the store of a place was often lost, and then forgotten as units
 /// are, which must not be told twice. A place has a name: it stays on the list until the store has taken note of it.
 #[test]
-fn a_place_is_told_again_until_the_store_has_taken_note() {
+fn a_permit_is_reported_until_the_store_has_recorded_it() {
     let server = Server::new();
     assert_eq!(server.passed_alone(), 4);
     Server::set(&server.wrong.loses_debits, true);

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use tollgate::policy::{OnStoreFailure, Stages};
-use tollgate::{Engine, LimitOverride, Policy, Ruled, Scope, Ticks};
+use tollgate::{Engine, ExpiringOverride, LimitOverride, Policy, Scope, Ticks};
 
 use super::{Fleet, after, source};
 use crate::fixture::{NOW, asking, bucket, now_or_never, policy};
@@ -164,11 +164,11 @@ fn operators_are_heard_in_an_outage() {
     fleet.shared.set(true);
     let engine = &fleet.engines[0];
     assert!(!fleet.check(0, "k", 1, NOW).is_allowed());
-    let off = Ruled { kind: LimitOverride::Off, until: after(10_000_000) };
+    let off = ExpiringOverride { kind: LimitOverride::Off, until: after(10_000_000) };
     engine.operator().set_override(Scope::Limit("limit"), off, NOW).expect("there is such a limit");
     assert!(fleet.check(0, "k", 1, NOW).is_allowed());
     assert!(!fleet.check(0, "k", 1, after(10_000_000)).is_allowed());
-    let shadow = Ruled { kind: LimitOverride::Shadow, until: after(30_000_000) };
+    let shadow = ExpiringOverride { kind: LimitOverride::Shadow, until: after(30_000_000) };
     engine.operator().set_override(Scope::All, shadow, after(10_000_000)).expect("it is valid");
     assert!(fleet.check(0, "k", 1, after(20_000_000)).is_allowed());
     engine.swap(policy(vec![bucket("limit", 5)]), after(30_000_000)).expect("few quotas");

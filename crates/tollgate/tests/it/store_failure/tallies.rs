@@ -32,7 +32,7 @@ impl Rig {
 /// What was counted without the store is told to it once, before the key is next asked about; and what this node had counted in the store
 /// is known to it when the store goes away.
 #[test]
-fn counts_are_told_when_the_store_is_back() {
+fn tallies_are_reported_when_the_store_is_back() {
     for align in [Align::Epoch, Align::FirstHit] {
         let rig = Rig::new(Vec::new());
         let tally = rig.windows(align);
@@ -65,7 +65,7 @@ fn counts_are_settled() {
 
 /// What is taken away without the store is either off the debt, or taken away there when it is back.
 #[test]
-fn what_is_taken_away_is_told_too() {
+fn refunds_of_tallies_are_reported_too() {
     let rig = Rig::new(Vec::new());
     let tally = rig.windows(Align::Epoch);
     rig.add(&tally, 10, NOW);

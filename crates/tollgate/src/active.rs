@@ -55,7 +55,7 @@ pub(crate) struct Counters {
     pub(crate) shadow: Family,
     /// The number of each of the limit's quotas.
     pub(crate) numbers: Vec<u32>,
-    /// What the limit counts by.
+    /// The attributes that the limit counts by.
     pub(crate) by: Vec<By>,
     /// The tier of each quota, where tiers have counters of their own.
     tiers: Vec<String>,
@@ -147,7 +147,7 @@ impl ActivePolicy {
         Ok(Next { active, report, hold })
     }
 
-    /// What this policy knows of a limit of the next one.
+    /// The counters that this policy has for a limit of the next one.
     fn previous_counters<'l>(
         &'l self,
         limit: &Limit,
@@ -185,7 +185,7 @@ impl ActivePolicy {
         if self.gone.is_empty() { &[] } else { self.gone.get(&identity(limit)).map_or(&[], Vec::as_slice) }
     }
 
-    /// What is remembered of limits that the next policy does not have. Their counters keep their quotas, and those
+    /// The records of limits that the next policy does not have. Their counters keep their quotas, and those
     /// retire when such a limit comes back with others.
     fn gone_after(&self, next: &Policy, now: Timestamp) -> Gone {
         let stays: HashSet<Vec<String>> = next.limits().iter().map(identity).collect();
@@ -303,7 +303,7 @@ impl Grouping {
     }
 }
 
-/// What is known of a limit's counters when the next policy takes over.
+/// The counters of a limit when the next policy takes over.
 struct PreviousCounters<'l> {
     records: &'l [Option<Record>],
     /// The number of each quota of the policy before; empty if it did not have the limit.

@@ -190,7 +190,7 @@ impl CredentialAttributes {
         (one != value).then_some(one)
     }
 
-    /// What a policy stores of a value: its digest, or an address as it is.
+    /// The form of a value that a policy stores: its digest, or an address as it is.
     pub(crate) fn kept(&self, name: &str, value: &str) -> String {
         if self.is_address(name, value) {
             value.to_owned()

@@ -172,13 +172,13 @@ impl<S: Store> Engine<S> {
         WallOffset::from_micros(self.wall.load(Ordering::Relaxed))
     }
 
-    /// What decisions took and may give back: reservations, queues, permits, and limits that count only failures.
+    /// The handle for settling decisions: reservations, queues, permits, and limits that count only failures.
     #[inline]
     pub const fn reservations(&self) -> Reservations<'_, S> {
         Reservations { engine: self }
     }
 
-    /// What an operator may do: overrides, blocks, explanations and resets.
+    /// The handle for operators: overrides, blocks, explanations and resets.
     #[inline]
     pub const fn operator(&self) -> Operator<'_, S> {
         Operator { engine: self }
@@ -190,7 +190,7 @@ impl<S: Store> Engine<S> {
         Ledger { engine: self }
     }
 
-    /// What the program that runs the engine does beside decisions: snapshots, the clock, the secret, and the fleet.
+    /// The handle for the program that runs the engine: snapshots, the clock, the secret, and the fleet.
     #[inline]
     pub const fn maintenance(&self) -> Maintenance<'_, S> {
         Maintenance { engine: self }

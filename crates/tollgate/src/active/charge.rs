@@ -166,7 +166,7 @@ impl ActivePolicy {
         })
     }
 
-    /// What a decision at `now` took from one counter; `None` when the limit is gone, or counts anew: nothing was taken
+    /// Units that a decision at `now` took from one counter; `None` when the limit is gone, or counts anew: nothing was taken
     /// from those counters.
     pub(crate) fn held_by(&self, decision: &Decision, status: &Status, now: Timestamp) -> Option<Held> {
         let limit = &decision.policy().limits()[status.limit as usize];

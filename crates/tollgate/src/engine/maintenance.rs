@@ -1,4 +1,4 @@
-//! What the program that runs an engine does beside decisions: it passes on settings of the wall clock and the secret of a
+//! Maintenance by the program that runs an engine: it passes on settings of the wall clock and the secret of a
 //! fleet, reports deferred charges, and makes further engines.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::policy::Policy;
 use crate::store::{Store, StoreFailure};
 use crate::time::{Timestamp, WallOffset};
 
-/// What the program that runs an engine does beside decisions.
+/// Maintenance by the program that runs an engine.
 pub struct Maintenance<'e, S> {
     pub(super) engine: &'e Engine<S>,
 }

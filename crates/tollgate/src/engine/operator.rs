@@ -1,4 +1,4 @@
-//! What an operator may do to a running engine: overrides, blocks, explanations and resets. Overrides and blocks are not
+//! Operator commands on a running engine: overrides, blocks, explanations and resets. Overrides and blocks are not
 //! in a store: they work while the store is down, and they survive a reload. They are kept in memory. A program that
 //! wants them to survive a restart saves what `overrides` and `blocks` return, and restores it with `resume_overrides`
 //! and `block`.
@@ -19,7 +19,7 @@ mod reset;
 pub use explain::{Explained, Explanation, LIMITS_EXPLAINED_MAX, State};
 pub use reset::Forgotten;
 
-/// What an operator may do to a running engine.
+/// Operator commands on a running engine.
 pub struct Operator<'e, S> {
     pub(super) engine: &'e Engine<S>,
 }

@@ -47,7 +47,7 @@ pub use frame::VERSION as SNAPSHOT_VERSION;
 #[cfg(feature = "fuzzing")]
 pub use frame::sealed;
 
-/// What was written.
+/// Counts of a written snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotReport {
     /// Counters of keys.
@@ -64,10 +64,10 @@ pub enum SnapshotError {
     /// It could not be written.
     #[error("the snapshot could not be written: {}", plain_cause(.0))]
     Io(#[from] io::Error),
-    /// What was written belongs to two policies; take another.
+    /// The written counters belong to two policies; take another snapshot.
     #[error("another policy was put in force while the snapshot was taken; throw it away and take another")]
     PolicyChanged,
-    /// What was written belongs to two settings of the wall clock; take another.
+    /// The written counters belong to two settings of the wall clock; take another snapshot.
     #[error("the wall clock was set while the snapshot was taken; throw it away and take another")]
     WallSet,
     /// The counters are not in memory but in a store that outlives this process.
@@ -75,7 +75,7 @@ pub enum SnapshotError {
     NotInMemory,
 }
 
-/// What was read.
+/// Counts of a restored snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RestoreReport {
     /// When the snapshot was begun, by the clock of the process that took it.
@@ -121,7 +121,7 @@ pub enum RestoreError {
     Damaged {
         /// The position of the damage.
         at: u64,
-        /// What is wrong there.
+        /// The problem there.
         what: String,
     },
 }
@@ -301,7 +301,7 @@ impl Snapshot {
         Ok((engine, report))
     }
 
-    /// What the snapshot contains.
+    /// Counts of the snapshot's content.
     #[must_use]
     pub fn report(&self) -> RestoreReport {
         let SnapshotContent { taken_at, counted, .. } = &*self.0;

@@ -16,7 +16,7 @@ pub enum Condition {
     OneOf {
         /// Which attribute.
         name: String,
-        /// What it is compared with.
+        /// The values that it is compared with.
         choices: Choices,
         /// Whether it must be one of them.
         sense: Negation,
@@ -35,7 +35,7 @@ pub enum Negation {
     IsNot,
 }
 
-/// What an attribute is compared with.
+/// The values and patterns that an attribute is compared with.
 #[derive(Clone, Debug, Default)]
 pub struct Choices {
     /// As the policy writes them.

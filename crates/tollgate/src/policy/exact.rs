@@ -228,7 +228,7 @@ fn single_slashes(text: &str) -> String {
     one
 }
 
-/// What is wrong with a text that is looked for in an address. IPv4 has no other form, so what maps it into IPv6 is never there.
+/// The problem with a text that is searched in an address. IPv4 has no other form, so its mapping into IPv6 never occurs.
 fn address_part(name: &str, text: &str) -> Option<Problem> {
     let is_part = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f' | b':' | b'.' | b'/');
     let accepted =
@@ -251,7 +251,7 @@ fn address_part(name: &str, text: &str) -> Option<Problem> {
     refused(text, &format!("is in no {name}"), accepted)
 }
 
-/// What is wrong with a regular expression that no value of this kind matches. Only letters and signs that stand for themselves are looked
+/// The problem with a regular expression that no value of this kind matches. Only letters and signs that stand for themselves are looked
 /// at, so what has classes or flags is not judged by them.
 fn search_expression(kind: Kind, name: &str, text: &str) -> Option<Problem> {
     if !text.is_ascii() {

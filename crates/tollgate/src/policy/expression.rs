@@ -202,7 +202,7 @@ impl Expression {
         analysis::is_comparison(&self.tree)
     }
 
-    /// What each attribute must be for it to be true.
+    /// The requirement on each attribute for it to be true.
     pub(crate) fn demands(&self) -> BTreeMap<String, Demands> {
         demands::of(&self.tree)
     }

@@ -145,7 +145,7 @@ fn insert(limits: &mut TextMap<Vec<u32>>, value: &str, limit: u32) {
     }
 }
 
-/// What a limit requires, by ids instead of names.
+/// The requirements of a limit, by ids instead of names.
 #[derive(Debug, Default)]
 pub(crate) struct LimitPlan {
     pub(crate) by: SmallVec<[NameId; BY_MAX]>,

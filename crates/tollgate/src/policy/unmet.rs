@@ -28,7 +28,7 @@ pub enum Unmet {
         attribute: String,
         /// The request's value, as text.
         given: String,
-        /// What the condition accepts, values and patterns; the first few.
+        /// The first few values and patterns that the condition accepts.
         accepted: Vec<String>,
     },
     /// An attribute has a value that the condition excludes.
@@ -37,7 +37,7 @@ pub enum Unmet {
         attribute: String,
         /// The request's value, as text.
         given: String,
-        /// What the condition excludes, values and patterns; the first few.
+        /// The first few values and patterns that the condition excludes.
         excluded: Vec<String>,
     },
     /// An expression is not true.

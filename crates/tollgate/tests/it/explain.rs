@@ -141,7 +141,7 @@ fn ruled(engine: &Engine, kind: u8, number: usize, now: Timestamp) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// What is explained is what is decided, for any policy, request and ruling.
+    /// Explain agrees with the decision, for any policy, request and override.
     #[test]
     fn explanations_agree_with_decisions(
         file in limits(),

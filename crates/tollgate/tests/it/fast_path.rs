@@ -46,7 +46,7 @@ fn policies() -> impl Strategy<Value = String> {
     text.prop_filter("a policy that is right", |text| policy(text).is_some())
 }
 
-/// What happens to an engine.
+/// An event of an engine.
 #[derive(Clone, Debug)]
 enum Event {
     Ask { key: Option<Key>, other: Option<u8>, cost: u64 },

@@ -1,4 +1,4 @@
-//! What an operator does to a running engine: rulings, blocks, explanations, and the difference between policies.
+//! Operator commands on a running engine: overrides, blocks, explanations, and the difference between policies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -157,7 +157,7 @@ fn a_ruling_of_shadow_is_no_fault() {
     assert!(engine.try_check(&request, T0).unwrap().is_allowed());
 }
 
-/// What cannot be ruled is refused with its cure.
+/// An impossible override is refused with the accepted ones.
 #[test]
 fn rulings_that_are_refused() {
     let engine = engine("limits: [{name: a, rate: 1/h}, {name: gone, rate: 1/h, mode: off}]");
@@ -173,7 +173,7 @@ fn rulings_that_are_refused() {
     assert_eq!(rule("a", LimitOverride::Percent(101)), Err(OverrideError::Percent(101)));
 }
 
-/// What one engine was told is taken up by the next, whatever its policy, without what has ended; too much is refused whole.
+/// The overrides of one engine are resumed by the next, whatever its policy, without those that have ended; too many are refused whole.
 #[test]
 fn rulings_are_resumed() {
     let before = engine(HOUR);
@@ -235,7 +235,7 @@ fn the_operator_needs_no_store() {
     });
 }
 
-/// A block denies whoever has all of its attributes, says until when, and is over on its tick. Nothing is charged meanwhile.
+/// A block denies the requests that have all of its attributes, gives its end, and ends on its tick. Nothing is charged meanwhile.
 #[test]
 fn a_block_is_true_about_its_end() {
     let engine = engine("limits: [{name: a, by: [k], rate: 1/h}]");
@@ -276,7 +276,7 @@ fn a_block_holds_over_several_descriptors() {
         assert_eq!(ask(descriptors).block(), Some(&*block));
     }
     let elsewhere = of(&[("path", "/z"), ("l", "x")]);
-    assert_eq!(ask(&[key, elsewhere]).block(), None, "nobody has its path");
+    assert_eq!(ask(&[key, elsewhere]).block(), None, "no request has its path");
 }
 
 /// A block on a path or a host holds for their other spellings, as conditions of limits do.
@@ -350,7 +350,7 @@ fn a_block_holds_for_networks_that_overlap_it() {
             holds,
             "{network} and {given}"
         );
-        // What is shown can be fed back.
+        // The output is accepted as input.
         assert!(engine.operator().unblock(&of(&[("ip", network.as_str())]), T0), "{network}");
         assert!(engine.operator().blocks(T0).is_empty());
     }
@@ -366,7 +366,7 @@ fn a_block_holds_with_other_attributes_beside_an_address() {
     assert!(!ask("2001:db8::/48", "y") && !ask("2001:db9::1", "x"));
 }
 
-/// The answer to a blocked request says when to come back, exactly, and the reason only to whom it may be told.
+/// The answer to a blocked request says when to come back, exactly, and the reason only to callers that may see it.
 #[test]
 fn a_blocked_request_gets_the_end_of_the_block() {
     let engine = engine(HOUR);
@@ -418,7 +418,7 @@ fn blocks_are_bounded() {
     );
 }
 
-/// Whoever decides by rules of its own asks for blocks by names and values of any length, several of a name, and for what is ruled
+/// A program that decides by rules of its own looks up blocks by names and values of any length, several of a name, and overrides
 /// about all limits. Each ends on its tick.
 #[test]
 fn blocks_and_rulings_can_be_asked_for() {
@@ -500,7 +500,7 @@ fn the_example_is_explained() {
 
 /// A refusal is explained with the time at which the next unit returns, and that time is true.
 #[test]
-fn an_explanation_tells_when_the_next_unit_returns() {
+fn an_explanation_names_when_the_next_unit_returns() {
     let engine = engine("limits: [{name: a, by: [k], rate: 2/s burst 1}]");
     let request = of(&[("k", "x")]);
     assert!(engine.try_check(&request, T0).unwrap().is_allowed());
@@ -544,7 +544,7 @@ fn an_explanation_shows_rulings() {
 }
 
 proptest! {
-    /// What is explained as applying is exactly what the engine charges, for any request.
+    /// Explain lists exactly the limits that the engine charges, for any request.
     #[test]
     fn explanations_agree_with_decisions(given in proptest::collection::btree_map(
         prop_oneof![Just("api_key"), Just("ip"), Just("method"), Just("path"), Just("tenant"), Just("plan"), Just("prompt_tokens"), Just("max_tokens")],
@@ -594,7 +594,7 @@ fn policies_are_compared_by_what_they_mean() {
 
 /// A reload of a policy with another domain, condition or mode reported nothing: only numbers were compared.
 #[test]
-fn a_swap_tells_everything_that_changed() {
+fn a_swap_reports_every_change() {
     let engine =
         engine("limits: [{name: a, by: [k], rate: 1/s}, {name: b, rate: 2/s}, {name: c, rate: 3/s}]");
     let next = policy(

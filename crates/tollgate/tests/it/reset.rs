@@ -127,7 +127,7 @@ fn a_block_that_outlasts_its_counter_is_reported() {
     assert!(engine.try_check(&of(&[("k", "x")]), later).unwrap().is_allowed());
 }
 
-/// What was counted by any reading of the attributes is forgotten: a gateway's, and that of a program that tells them as they stand.
+/// A reset clears the counters of every form of the attributes: that of a gateway, and that of a program that sends them unchanged.
 #[test]
 fn every_reading_is_forgotten() {
     let engine = engine(

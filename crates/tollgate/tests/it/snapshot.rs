@@ -171,7 +171,7 @@ fn a_months_quota_stays_used() {
     assert_eq!(remaining(&later, "acme", next_month), 1_000);
 }
 
-/// A quota that was slowed shortly before the restart: what nobody asked since is held, and is held on after it. For every
+/// A quota that was slowed shortly before the restart: a counter without requests since is held, and is held on after it. For every
 /// algorithm, an engine that lives on and one that was restarted agree at every instant of the longer memory.
 #[test]
 fn slowed_quotas_are_held_over_a_restart() {
@@ -211,7 +211,7 @@ fn slowed_quotas_are_held_over_a_restart() {
 fn permits_survive() {
     let old = engine(vec![permits("in-flight", 3)], NOW);
     let take = |engine: &Engine| -> Permit {
-        engine.try_check(&asking("k", 1), NOW).unwrap().take_permit().expect("there is a place")
+        engine.try_check(&asking("k", 1), NOW).unwrap().take_permit().expect("there is a permit")
     };
     let early = take(&old);
     let (new, _, _) = restored(&old, vec![permits("in-flight", 3)], NOW);
@@ -247,9 +247,9 @@ fn longest_wait(quota: &Quota) -> Ticks {
     }
 }
 
-/// A clock that is behind after the restart, by seconds, years, or back at its beginning: nothing is gifted, and nobody waits
+/// A clock that is behind after the restart, by seconds, years, or back at its beginning: no burst is gifted, and no caller waits
 /// longer than is stated, which for windows is more than one of them. One that is ahead: that much time has passed. So it is for every algorithm, and for the machine of
-/// somebody else whose clock differs.
+/// another node whose clock differs.
 #[test]
 fn clocks_that_jump_gift_nothing() {
     let behind = [1, 3_600, 86_400 * 365, 86_400 * 365 * 10, 1_699_999_999];
@@ -426,7 +426,7 @@ fn a_snapshot_that_was_changed_is_refused() {
     }
 }
 
-/// What is no snapshot, of another version, or has something behind its end: each is told by its name.
+/// A file that is no snapshot, has another version, or continues after its end: each has its own error.
 #[test]
 fn each_unreadable_file_has_its_own_error() {
     let bytes = sample();
@@ -457,7 +457,7 @@ fn nothing_is_restored_as_nothing() {
 /// A snapshot with every kind of state, as the first format was written.
 const FORMAT_1: &[u8] = include_bytes!("snapshot/format-1.snapshot");
 
-/// What an older version wrote is read, and no less of it.
+/// A snapshot of an older version is read completely.
 #[test]
 fn the_format_before_is_read() {
     let limits = || policy(ALGORITHMS.map(|(name, quota)| limit(name, quota(50))).into());
@@ -470,7 +470,7 @@ fn the_format_before_is_read() {
     }
 }
 
-/// What a program counts beside the engine comes back as it was, with its keys; who does not ask for it is not troubled by it; and
+/// Parts that the program adds to a snapshot are restored with their keys; a reader that does not ask for them is not disturbed; and
 /// what it finds wrong makes the snapshot a damaged one.
 #[test]
 fn caller_parts_are_restored() {
@@ -550,7 +550,7 @@ fn a_restart_after_a_step_of_the_wall_clock_gives_nothing() {
     }
 }
 
-/// What an older version wrote knows no steps of the wall clock, and what is no snapshot says nothing about it.
+/// A snapshot of an older version has no settings of the wall clock, and a file that is no snapshot has none either.
 #[test]
 fn the_wall_clock_of_an_older_snapshot_is_the_clock_that_counted() {
     assert_eq!(Snapshot::wall(&mut &*FORMAT_1).expect("it is whole"), WallOffset::NONE);

@@ -1,4 +1,4 @@
-//! What each attribute must be for an expression to be true, as far as its parts say so that `&&` joins, and whether all of it can be at once.
+//! The requirements on attributes for an expression to be true, from the operands of its `&&`, and whether they can all hold.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use cel::common::ast::{CallExpr, Expr, IdedExpr, LiteralValue, operators};
 use super::{analysis, presence};
 use crate::policy::glob::Glob;
 
-/// What an attribute must be, all at once.
+/// The requirements on an attribute; all of them must hold.
 #[derive(Debug, Default)]
 pub(crate) struct Demands {
     /// It is one of these texts or fits one of these patterns, for each list.

@@ -51,7 +51,7 @@ fn reachable_shards_stay_exact() {
     );
     assert_eq!(sources(&check(2)), [("local", 0), ("exact", 1)]);
     fleet.shared.down[first].store(false, Ordering::SeqCst);
-    assert_eq!(sources(&check(0)), [("exact", 5), ("exact", 1)], "the store was told");
+    assert_eq!(sources(&check(0)), [("exact", 5), ("exact", 1)], "the store got the report");
     // Now the store denies, and the share is not charged.
     fleet.shared.down[second].store(true, Ordering::SeqCst);
     let local = |decision: &Decision| sources(decision)[1];

@@ -207,7 +207,7 @@ fn stages_are_read_from_a_file() {
 
 /// Where the store tells how long the part of a counter has been away, that is what counts, and not what was seen here.
 #[test]
-fn the_store_may_tell_how_long_it_is_away() {
+fn the_store_may_report_how_long_it_is_away() {
     let fleet = Fleet::of(1, || bucket("limit", 1_000).on_store_failure(STAGED));
     fleet.see(NOW);
     fleet.shared.set(true);

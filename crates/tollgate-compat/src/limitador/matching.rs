@@ -1,6 +1,6 @@
 //! Which limits a request matches, and which counter of each.
 
-use tollgate::policy::source::{Evaluated, DescriptorValues};
+use tollgate::policy::source::{DescriptorValues, Evaluated};
 
 use super::{LimitadorConfig, LimitadorLimit};
 

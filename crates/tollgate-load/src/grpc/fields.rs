@@ -72,9 +72,7 @@ impl Fields {
             None if index == 0 => Err(Broken::Ill("a field without an index")),
             // The static table has no entry for the status of a call.
             None => Ok(Field::Other),
-            Some(recent) => {
-                self.recent.get(recent).copied().ok_or(Broken::Ill("an unknown field index"))
-            }
+            Some(recent) => self.recent.get(recent).copied().ok_or(Broken::Ill("an unknown field index")),
         }
     }
 

@@ -9,7 +9,7 @@ use tollgate::policy::Mode;
 use tollgate::store::Store;
 use tollgate::time::WallOffset;
 use tollgate::{
-    Block, CheckRequest, CredentialDigest, Engine, LimitOverride, RequestError, ExpiringOverride, Timestamp,
+    Block, CheckRequest, CredentialDigest, Engine, ExpiringOverride, LimitOverride, RequestError, Timestamp,
 };
 use tollgate_overload::Controller;
 
@@ -210,7 +210,8 @@ impl OperatorState {
         }
         if (&self.all, &self.limits) != (&held.all, &held.limits) {
             let single = self.limits.into_iter().map(|limit| (limit.name, limit.ruled.into())).collect();
-            let ruled = engine.operator().resume_overrides((self.all.map(ExpiringOverride::from), single), now);
+            let ruled =
+                engine.operator().resume_overrides((self.all.map(ExpiringOverride::from), single), now);
             refused.extend(ruled.err().map(|error| error.to_string()));
         }
         let Some(shedder) = shedder else { return refused };
@@ -372,7 +373,10 @@ mod tests {
         let engine = engine("limits: [{name: a, rate: 1/h}, {name: b, by: [k], rate: 1/h}]");
         let until = |seconds| T0 + Ticks::from_secs(seconds);
         let rule = |scope, ruling, seconds| {
-            engine.operator().set_override(scope, ExpiringOverride { kind: ruling, until: until(seconds) }, T0).unwrap();
+            engine
+                .operator()
+                .set_override(scope, ExpiringOverride { kind: ruling, until: until(seconds) }, T0)
+                .unwrap();
         };
         rule(Scope::All, LimitOverride::Shadow, 10);
         rule(Scope::Limit("a"), LimitOverride::Off, 20);

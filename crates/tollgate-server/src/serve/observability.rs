@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tollgate::time::TICKS_PER_SECOND;
-use tollgate::{Clock, LimitOverride, ExpiringOverride, Timestamp};
+use tollgate::{Clock, ExpiringOverride, LimitOverride, Timestamp};
 
 use super::settings::TraceSettings;
 use crate::control::ControlPlane;

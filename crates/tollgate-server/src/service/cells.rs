@@ -127,7 +127,7 @@ pub(crate) struct PutBack {
     /// Entries that were restored.
     pub(crate) kept: u64,
     /// Entries without room: the counters of their keys start empty.
-    pub(crate) no_room: u64,
+    pub(crate) dropped: u64,
 }
 
 impl CounterTable {
@@ -181,7 +181,7 @@ impl CounterTable {
             }
             match self.shard(hash).put_back(*hash, instant, now) {
                 Ok(()) => put_back.kept += 1,
-                Err(ShardFull) => put_back.no_room += 1,
+                Err(ShardFull) => put_back.dropped += 1,
             }
         }
         Ok(put_back)
@@ -362,8 +362,8 @@ mod tests {
     fn put_back(pieces: &[Vec<u8>], bytes: u64, taken_at: i64, now: i64) -> (CounterTable, PutBack) {
         let (table, mut all) = (CounterTable::new(bytes), PutBack::default());
         for piece in pieces {
-            let PutBack { kept, no_room } = table.put_back(piece, taken_at, now).unwrap();
-            all = PutBack { kept: all.kept + kept, no_room: all.no_room + no_room };
+            let PutBack { kept, dropped } = table.put_back(piece, taken_at, now).unwrap();
+            all = PutBack { kept: all.kept + kept, dropped: all.dropped + dropped };
         }
         (table, all)
     }
@@ -385,14 +385,14 @@ mod tests {
         assert_eq!(pieces.iter().map(|piece| CounterTable::entries_in(piece)).sum::<u64>(), 2_500);
         for bytes in [1 << 20, 1 << 22] {
             let (again, report) = put_back(&pieces, bytes, NOW, NOW);
-            assert_eq!(report, PutBack { kept: 2_500, no_room: 0 });
+            assert_eq!(report, PutBack { kept: 2_500, dropped: 0 });
             assert_eq!(sorted(&again, NOW), sorted(&cells.table, NOW));
         }
         let (small, report) = put_back(&pieces, 1 << 16, NOW, NOW);
-        assert_eq!((report.kept + report.no_room, report.kept), (2_500, sorted(&small, NOW).len() as u64));
-        assert!(report.no_room > 0 && report.kept > 1_500, "{report:?}");
+        assert_eq!((report.kept + report.dropped, report.kept), (2_500, sorted(&small, NOW).len() as u64));
+        assert!(report.dropped > 0 && report.kept > 1_500, "{report:?}");
         assert_eq!(sorted(&cells.table, NOW + SECOND).len(), 2_475);
-        assert_eq!(put_back(&pieces, 1 << 20, NOW, NOW + SECOND).1, PutBack { kept: 2_475, no_room: 0 });
+        assert_eq!(put_back(&pieces, 1 << 20, NOW, NOW + SECOND).1, PutBack { kept: 2_475, dropped: 0 });
     }
 
     /// A clock that was set back moves the entries back. A clock that was set forward has let that much time pass.

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwapOption;
 use serde::Serialize;
 use tollgate::store::Store;
-use tollgate::{CheckRequest, Decision, Engine, LimitOverride, Policy, Quota, ExpiringOverride, Scope, Timestamp};
+use tollgate::{
+    CheckRequest, Decision, Engine, ExpiringOverride, LimitOverride, Policy, Quota, Scope, Timestamp,
+};
 
 use super::holds::Id;
 

@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 
 use tollgate::policy::Ended;
 use tollgate::{
-    CheckRequest, Decision, Engine, LimitOverride, MemoryStore, Permit, Policy, Reservation, ExpiringOverride, Scope,
-    Secret, Ticks, Timestamp,
+    CheckRequest, Decision, Engine, ExpiringOverride, LimitOverride, MemoryStore, Permit, Policy,
+    Reservation, Scope, Secret, Ticks, Timestamp,
 };
 
 use super::describe::Describe;

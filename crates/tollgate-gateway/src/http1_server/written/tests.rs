@@ -43,7 +43,7 @@ fn streamed(frames: impl IntoIterator<Item = Frame<Bytes>>) -> Limited {
 }
 
 fn own(text: &[u8]) -> Limited {
-    Limited::from(Body::Own(Full::new(Bytes::copy_from_slice(text))))
+    Limited::from(Body::Text(Full::new(Bytes::copy_from_slice(text))))
 }
 
 const NOW: Timestamp = Timestamp::from_unix_seconds(784_111_777);

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tollgate::engine::{BlockError, Forgotten, OverrideError};
 use tollgate::policy::{Limit, Policy};
 use tollgate::time::WallOffset;
-use tollgate::{LimitOverride, ExpiringOverride, Scope, Timestamp};
+use tollgate::{ExpiringOverride, LimitOverride, Scope, Timestamp};
 use tollgate_tower::attributes::Spelled;
 
 use super::Admin;
@@ -21,8 +21,8 @@ use super::route::Verb;
 use super::tail::EventBody;
 use super::token::{Role, Who};
 use super::view::{
-    self, AsGivenView, BlockView, Depth, ExplainedRequest, ExplanationView, Instant, LastDeniedView,
-    LimitFooting, LimitsView, OtherView, OverrideView, ExpiringOverrideView,
+    self, AsGivenView, BlockView, Depth, ExpiringOverrideView, ExplainedRequest, ExplanationView, Instant,
+    LastDeniedView, LimitFooting, LimitsView, OtherView, OverrideView,
 };
 use super::wording::{
     joined, not_begun, not_counted, not_with_a_body, own_limits, remarked, stranger, texts, unforgotten,
@@ -417,7 +417,12 @@ impl ControlPlane {
     }
 
     /// The other overrides that apply in this scope, beside those of the scope itself.
-    fn others(&self, act: &Act<'_>, scope: Scope<'_>, is_other: impl Fn(&ExpiringOverride) -> bool) -> Vec<OtherView> {
+    fn others(
+        &self,
+        act: &Act<'_>,
+        scope: Scope<'_>,
+        is_other: impl Fn(&ExpiringOverride) -> bool,
+    ) -> Vec<OtherView> {
         let now = act.now;
         let policy = self.service.engine.policy();
         let (all, single) = self.service.engine.operator().overrides(now).list();

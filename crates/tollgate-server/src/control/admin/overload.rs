@@ -3,7 +3,7 @@
 
 use serde_json::json;
 use tollgate::policy::Mode;
-use tollgate::{LimitOverride, ExpiringOverride};
+use tollgate::{ExpiringOverride, LimitOverride};
 use tollgate_overload::{Controller, Switch};
 
 use super::answer::{Act, AdminAnswer};
@@ -55,7 +55,10 @@ impl ControlPlane {
         let ruled = |controller: Controller| {
             let (mode, until) = shedder.switch(controller, |switch| switch.active_override(act.now))??;
             let kind = if mode == Mode::Off { LimitOverride::Off } else { LimitOverride::Shadow };
-            Some(OverloadView { controller: controller.as_str(), ruled: act.ruled(ExpiringOverride { kind, until }) })
+            Some(OverloadView {
+                controller: controller.as_str(),
+                ruled: act.ruled(ExpiringOverride { kind, until }),
+            })
         };
         Controller::ALL.into_iter().filter_map(ruled).collect()
     }

@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 use tollgate::engine::{Explained, Explanation, State};
 use tollgate::policy::{Change, Difference, FieldChange, Limit, Mode, Policy, Unmet};
 use tollgate::time::WallOffset;
-use tollgate::{Block, CheckRequest, Enforcement, LimitOverride, ExpiringOverride, Ticks, Timestamp};
+use tollgate::{Block, CheckRequest, Enforcement, ExpiringOverride, LimitOverride, Ticks, Timestamp};
 use tollgate_compat::CompatConfig;
 
 use crate::service::cells::ThrottleCommand;

@@ -1,6 +1,6 @@
 //! `CL.THROTTLE` and `THROTTLE` over the protocol.
 
-use tollgate::{CheckRequest, LimitOverride, ExpiringOverride, Scope, Ticks};
+use tollgate::{CheckRequest, ExpiringOverride, LimitOverride, Scope, Ticks};
 
 use super::{Server, command, integers};
 

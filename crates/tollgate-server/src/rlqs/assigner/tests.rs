@@ -1,6 +1,8 @@
 //! Reports against a real engine, in virtual time.
 
-use tollgate::{CheckRequest, Engine, LimitOverride, ManualClock, MemoryStore, Policy, ExpiringOverride, Scope, Ticks};
+use tollgate::{
+    CheckRequest, Engine, ExpiringOverride, LimitOverride, ManualClock, MemoryStore, Policy, Scope, Ticks,
+};
 
 use super::*;
 use crate::envoy_api::{BlanketRule, BucketActionKind, StrategyKind};

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tollgate::{CheckRequest, Clock, Engine, LimitOverride, ManualClock, Policy, ExpiringOverride, Scope, Ticks};
+use tollgate::{
+    CheckRequest, Clock, Engine, ExpiringOverride, LimitOverride, ManualClock, Policy, Scope, Ticks,
+};
 use tollgate_compat::{CompatConfig, Format, Source, guard};
 
 use crate::policy_file::Rules;

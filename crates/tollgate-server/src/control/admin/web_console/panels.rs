@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use tollgate::policy::{Mode, Policy};
-use tollgate::{LimitOverride, ExpiringOverride};
+use tollgate::{ExpiringOverride, LimitOverride};
 use tollgate_overload::{ControllerReport, Priority};
 use tollgate_tower::shed::Shedder;
 

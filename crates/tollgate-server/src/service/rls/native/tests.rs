@@ -4,7 +4,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tollgate::store::{Answers, Charge, Hold, Store, StoreFailure};
-use tollgate::{Clock, Engine, LimitOverride, MemoryStore, Policy, ExpiringOverride, Scope, Secret, Ticks, Timestamp};
+use tollgate::{
+    Clock, Engine, ExpiringOverride, LimitOverride, MemoryStore, Policy, Scope, Secret, Ticks, Timestamp,
+};
 
 use super::super::answer;
 use super::NEGATIVE_HITS_WITHIN;

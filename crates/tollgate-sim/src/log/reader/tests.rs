@@ -95,7 +95,7 @@ fn any_truth() -> impl Strategy<Value = Truth> {
         )
 }
 
-/// What a record must say about a request, as far as its format can.
+/// The expected record of a request, as far as its format can hold it.
 fn compare(style: Style, truth: &Truth, record: &Record<'_>) {
     let unit = style.unit().as_micros();
     let seen = if style.has_duration() { truth.arrival } else { truth.end() };
